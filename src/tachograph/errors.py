@@ -1,0 +1,64 @@
+"""What can go wrong, as one tree.
+
+    TachographError                a user's mistake or a broken input: one line on stderr, no traceback
+      ConfigError        exit 3    the configuration: names the file and the key
+      InputError         exit 4    a recording or an accounting file cannot be read: names file and place
+      SchemaError        exit 4    a table has unknown columns or wrong types: names them
+      LakeError          exit 5    the lake is absent, damaged, not permitted, or the disk is full
+      NotFoundError      exit 6    no such job, counter, device
+      UsageError         exit 2    options that do not fit together
+
+Every message says what is wrong, where, and what to do.
+Anything that is not a TachographError is a defect and keeps its traceback.
+"""
+
+
+class TachographError(Exception):
+    """Root of every error that is shown as one line."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str = "", do: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.do = do
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        """`where: what; do`, the parts that are known."""
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{head}; {self.do}" if self.do else head
+
+
+class UsageError(TachographError):
+    """Options that do not fit together."""
+
+    exit_code = 2
+
+
+class ConfigError(TachographError):
+    """The configuration file or an environment override is wrong."""
+
+    exit_code = 3
+
+
+class InputError(TachographError):
+    """A recording or an accounting file cannot be read."""
+
+    exit_code = 4
+
+
+class SchemaError(InputError):
+    """A table has unknown columns or wrong types."""
+
+
+class LakeError(TachographError):
+    """The lake is absent, damaged, not permitted, or its disk is full."""
+
+    exit_code = 5
+
+
+class NotFoundError(TachographError):
+    """No such job, counter or device."""
+
+    exit_code = 6
