@@ -1,0 +1,159 @@
+"""Configuration: `tachograph.toml` and environment overrides, read once into frozen objects.
+
+An override is `TACHOGRAPH_<SECTION>_<KEY>`, for example `TACHOGRAPH_SITE_TIME_ZONE=Europe/Berlin`;
+`TACHOGRAPH_LAKE` and `TACHOGRAPH_CONFIG` are short for the lake and for the file itself.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tachograph.errors import ConfigError
+from tachograph.units import zone
+
+FILE_NAME = "tachograph.toml"
+DEFAULT_LAKE = "tachograph-lake"
+
+
+class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who and where."""
+
+    name: str = ""
+    time_zone: str = "UTC"  # of times that Slurm and exports write without an offset
+    cluster: str = ""
+
+
+class Slurm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the accounting does not tell by itself. Names match partition or QOS, `*` allowed."""
+
+    shared: tuple[str, ...] = ()
+    exclusive: tuple[str, ...] = ()
+
+
+class Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the telemetry does not tell about nodes: {hostlist expression: device model}; {hostlist: GPUs}."""
+
+    models: dict[str, str] = {}
+    gpus: dict[str, int] = {}
+
+
+class Filters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which jobs are in the study; each filter is off at its empty value. Source of defaults: IPDPS 2026, section 3."""
+
+    min_elapsed_s: float = 180.0
+    min_gpu_util_mean: float = 0.01
+    gpu_partitions: tuple[str, ...] = ()
+    staff_accounts: tuple[str, ...] = ()
+    login_nodes: tuple[str, ...] = ()
+
+
+class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Variants of the metrics. The defaults are the paper's; the notebooks' are named in each comment."""
+
+    window_s: int = 60  # of spatial imbalance: 60, 300, 900, 1800
+    imbalance_counters: tuple[str, ...] = ("gpu_util",)
+    count_zero_windows: bool = False  # notebooks: True, an all-zero window counts as 0
+    zero_temporal_imbalance: bool = False  # notebooks: True, an idle GPU has temporal imbalance 0
+    time_weighted_bound: bool = False  # labels weighted by time instead of by sample
+    pipe_threshold: float = 0.005
+    pipe_percentile: bool = True  # notebooks: False, the fixed threshold alone
+    max_gap_intervals: float = 3.0  # a longer silence is a gap: rates and power are not integrated over it
+
+
+class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When advice is given."""
+
+    low_util: float = 0.30
+    idle_util: float = 0.01
+    spatial_imbalance: float = 0.5
+    temporal_imbalance: float = 0.5
+    low_hbm_fraction: float = 0.2
+    high_hbm_fraction: float = 0.95
+    low_coverage: float = 0.8
+    idle_minutes: float = 10.0
+    memory_bound_fraction: float = 0.5
+
+
+class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that can be configured."""
+
+    lake: str = ""
+    site: Site = Site()
+    slurm: Slurm = Slurm()
+    nodes: Nodes = Nodes()
+    filters: Filters = Filters()
+    analysis: Analysis = Analysis()
+    thresholds: Thresholds = Thresholds()
+
+
+def load(path: str | None, environment: Mapping[str, str] | None = None) -> Configuration:
+    """Return the configuration of `path`, else of $TACHOGRAPH_CONFIG, else of ./tachograph.toml, else the defaults.
+
+    Errors: ConfigError naming file and key.
+    """
+    environment = os.environ if environment is None else environment
+    chosen = path or environment.get("TACHOGRAPH_CONFIG")
+    file = Path(chosen or FILE_NAME)
+    raw: dict[str, object] = {}
+    if chosen or file.exists():
+        raw = _read(file)
+    where = str(file)
+    for name, value in sorted(environment.items()):
+        if _override(raw, name, value):
+            where = f"{file} and ${name}"
+    try:
+        configuration = msgspec.convert(raw, Configuration, strict=False)
+    except msgspec.ValidationError as problem:
+        raise ConfigError(str(problem).replace("`", "'"), where=where, do="see `tachograph init`") from None
+    _check(configuration, where)
+    return configuration
+
+
+def lake_location(
+    option: str | None, configuration: Configuration, environment: Mapping[str, str] | None = None
+) -> str:
+    """Return where the lake is: the option, else $TACHOGRAPH_LAKE, else the configuration, else ./tachograph-lake."""
+    environment = os.environ if environment is None else environment
+    return option or environment.get("TACHOGRAPH_LAKE") or configuration.lake or DEFAULT_LAKE
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ConfigError(
+            problem.strerror or str(problem), where=str(file), do="name a readable file with --config"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"not valid TOML: {problem}", where=str(file), do="mend the line") from None
+
+
+def _override(raw: dict[str, object], name: str, value: str) -> bool:
+    """Put an environment override into `raw`; True when `name` is one."""
+    if not name.startswith("TACHOGRAPH_"):
+        return False
+    section, _, key = name.removeprefix("TACHOGRAPH_").lower().partition("_")
+    kind = next((f.type for f in msgspec.structs.fields(Configuration) if f.name == section), None)
+    if not key or not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return False
+    known = {f.name: f.type for f in msgspec.structs.fields(kind)}
+    if key not in known:
+        raise ConfigError(f"[{section}] has no key {key!r}", where=f"${name}", do=f"it has: {', '.join(known)}")
+    table = raw.setdefault(section, {})
+    if isinstance(table, dict):
+        table[key] = [part for part in value.split(",") if part] if "tuple" in str(known[key]) else value
+    return True
+
+
+def _check(configuration: Configuration, where: str) -> None:
+    try:
+        zone(configuration.site.time_zone)
+    except ConfigError as problem:
+        raise ConfigError(f"site.time_zone: {problem.what}", where=where, do=problem.do) from None
+    if configuration.analysis.window_s <= 0 or configuration.analysis.window_s % 60:
+        raise ConfigError("analysis.window_s must be a multiple of 60", where=where, do="use 60, 300, 900 or 1800")

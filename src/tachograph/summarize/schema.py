@@ -1,0 +1,219 @@
+"""The computed tables: job summaries, their GPUs, their minutes, findings.
+
+Source of the metrics: Cankur, Austin, Kulkarni, Bhatele, "Characterizing Production GPU Workloads using
+System-wide Telemetry Data" (IPDPS 2026); variations are options of `summarize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import polars as pl
+
+from tachograph.counters import COUNTERS, Counter, Kind
+from tachograph.schema import JOBS, TIME, Column, Table
+
+PIPES: Mapping[str, str] = MappingProxyType(
+    {"fp64": "fp64_active", "fp32": "fp32_active", "fp16": "fp16_active", "tensor": "tensor_active"}
+)
+# counters with a per-minute mean, and those with a per-minute maximum
+MINUTE_MEANS = (
+    "gpu_util",
+    "sm_active",
+    "gr_engine_active",
+    "fp64_active",
+    "fp32_active",
+    "fp16_active",
+    "tensor_active",
+    "dram_active",
+    "power_w",
+)
+MINUTE_MAXIMA = ("hbm_used_mib",)
+RATE_VOLUMES: Mapping[str, str] = MappingProxyType(
+    {c.name: c.name.removesuffix("_per_s") for c in COUNTERS if c.kind is Kind.RATE}
+)
+
+_NOT_MEASURED = "nobody measured it"
+_JOB_KEY = Column("job_key", pl.String(), "", "cluster:job_id:submit (seconds since 1970): one run of a job.", None)
+_JOB_ID = Column("job_id", pl.String(), "", "Raw job id.", None)
+_SEQ = Column("seq", pl.Int64(), "", "When it was computed: the higher one counts.", None)
+
+
+def _f(name: str, unit: str, sentence: str, null: str = _NOT_MEASURED) -> Column:
+    return Column(name, pl.Float64(), unit, sentence, null)
+
+
+def _i(name: str, sentence: str, null: str = _NOT_MEASURED) -> Column:
+    return Column(name, pl.Int64(), "count", sentence, null)
+
+
+def _s(name: str, sentence: str, null: str = "not known") -> Column:
+    return Column(name, pl.String(), "", sentence, null)
+
+
+def _statistics(counter: Counter) -> tuple[Column, Column]:
+    """`<counter>_mean` and `<counter>_max`; what they mean depends on the kind."""
+    if counter.unit == "bitmask":
+        mean = "Share of samples in which clocks were lowered for power or heat (0x4, 0x8, 0x20, 0x40, 0x80)."
+        return _f(f"{counter.name}_mean", "fraction", mean), _f(f"{counter.name}_max", "bitmask", "All bits seen.")
+    if counter.unit == "code":
+        return (
+            _f(f"{counter.name}_mean", "code", "Always null: codes have no mean.", "codes have no mean"),
+            _f(f"{counter.name}_max", "code", "Largest code seen."),
+        )
+    if counter.kind is Kind.CUMULATIVE:
+        return (
+            _f(f"{counter.name}_mean", counter.unit, "Increase over the job, corrected for resets: mean over GPUs."),
+            _f(f"{counter.name}_max", counter.unit, "Increase over the job: largest of the GPUs."),
+        )
+    return (
+        _f(f"{counter.name}_mean", counter.unit, "Mean over GPUs of the mean over time."),
+        _f(f"{counter.name}_max", counter.unit, "Largest sample of any GPU."),
+    )
+
+
+def _all_statistics(*, without: tuple[str, ...] = ()) -> tuple[Column, ...]:
+    return tuple(column for c in COUNTERS for column in _statistics(c) if column.name not in without)
+
+
+def _roofline(pipe: str) -> tuple[Column, ...]:
+    end = "" if pipe == "fp64" else f"_{pipe}"
+    return (
+        _s(
+            f"bound{end}",
+            f"compute or memory: majority of the labelled samples, {pipe} pipe.",
+            "a tie, or nothing labelled",
+        ),
+        _f(f"compute_fraction{end}", "fraction", "Compute-bound samples over labelled ones.", "nothing labelled"),
+        _f(f"memory_fraction{end}", "fraction", "Memory-bound samples over labelled ones.", "nothing labelled"),
+        _f(f"idle_fraction{end}", "fraction", "Samples with all pipes idle over all that were measured."),
+    )
+
+
+_JOB_COLUMNS = tuple(
+    column
+    for column in JOBS.columns
+    if column.name
+    in {
+        *("cluster", "display_id", "array_job_id", "het_job_id", "name", "user", "account", "partition", "qos"),
+        *("state", "submit", "start", "end", "elapsed_s", "timelimit_s", "nodes", "gpus", "hbm_request"),
+        "time_precision_s",
+    }
+)
+
+JOB_SUMMARIES = Table(
+    "job_summaries",
+    "one row per run of a job that held, or may have held, GPUs",
+    ("job_key",),
+    (
+        _JOB_KEY,
+        _JOB_ID,
+        *_JOB_COLUMNS,
+        _s("gpu_model", "Model of its GPUs; several are joined with +."),
+        _f("hbm_mib", "MiB", "Capacity of one of its GPUs (the smallest where they differ).", "not known"),
+        _f("gpu_hours", "h", "Allocated GPUs times run time, idle ones too."),
+        Column("attribution", pl.String(), "", "explicit, live_index, whole_node or ambiguous.", None),
+        _f("coverage", "fraction", "Samples present over samples expected at the job's own interval.", "ambiguous"),
+        _i("samples", "GPU samples that belong to it."),
+        _f("interval_s", "s", "Its sampling interval: median distance of a GPU's samples.", "fewer than two samples"),
+        _i("gpus_seen", "GPUs of which it has samples."),
+        *_all_statistics(without=("power_w_mean",)),
+        *(_f(volume, "B", f"Integral of {rate} over time and GPUs.") for rate, volume in RATE_VOLUMES.items()),
+        _f("spatial_imbalance", "fraction", "Mean over windows of 1 - sum / (GPUs x max).", "one GPU, or no activity"),
+        _i("spatial_windows", "Windows with data."),
+        _f("spatial_zero_fraction", "fraction", "Share of windows in which all GPUs were at zero."),
+        _f("temporal_imbalance", "fraction", "Largest of its GPUs' 1 - mean / max.", "no activity"),
+        *(column for pipe in PIPES for column in _roofline(pipe)),
+        Column("pipes", pl.List(pl.String()), "", "Pipes in use: fp64, fp32, fp16, tensor.", _NOT_MEASURED),
+        _f("hbm_peak_fraction", "fraction", "Peak of memory used over capacity, of the GPU where it is largest."),
+        _f("energy_j", "J", "Energy of all its GPUs over its run time."),
+        _s("energy_source", "counter, or power (integrated).", _NOT_MEASURED),
+        _f("power_w_mean", "W", "Energy over (GPUs x run time)."),
+        _f("power_w_sampled_mean", "W", "Mean over GPUs of the mean of the power samples."),
+        _i("gpus_never_used", "GPUs whose utilisation never left zero."),
+        _f("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
+        _i("xid_events", "Changes of the XID code."),
+        Column(
+            "intensity_histogram",
+            pl.List(pl.Int64()),
+            "count",
+            "Samples by arithmetic intensity (30 bins from 1e-3 to 1e3 FLOP/B, one under, one over), "
+            "fp64, fp32, fp16, tensor one behind the other.",
+            "device peaks not known, or not measured",
+        ),
+        _s("excluded", "Why it is left out of a study; several are joined with a comma.", "in the study"),
+        Column("as_of", TIME, "UTC", "Up to when it was summarized: its end, or the analysis while it runs.", None),
+        _SEQ,
+    ),
+    sort=("start", "job_id"),
+)
+
+_GPU_KEY = (
+    _JOB_KEY,
+    _JOB_ID,
+    Column("node", pl.String(), "", "Host name.", None),
+    Column("gpu", pl.Int16(), "index", "Index of the GPU on its node.", None),
+    Column("mig", pl.Int16(), "index", "GPU instance id of a MIG slice.", "the whole GPU"),
+)
+
+JOB_GPUS = Table(
+    "job_gpus",
+    "one row per (job_key, node, gpu, mig)",
+    ("job_key", "node", "gpu", "mig"),
+    (
+        *_GPU_KEY,
+        _s("gpu_model", "Model."),
+        _f("hbm_mib", "MiB", "Capacity.", "not known"),
+        _i("samples", "Samples that belong to the job; 0: it held this GPU but nothing was recorded."),
+        Column("first_t", TIME, "UTC", "First sample.", "no samples"),
+        Column("last_t", TIME, "UTC", "Last sample.", "no samples"),
+        *_all_statistics(),
+        _f("temporal_imbalance", "fraction", "1 - mean / max of utilisation.", "no activity"),
+        _f("hbm_peak_fraction", "fraction", "Peak of memory used over capacity."),
+        _f("energy_j", "J", "Energy over the job's run time."),
+        _f("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
+        _i("xid_events", "Changes of the XID code."),
+        _SEQ,
+    ),
+    sort=("job_key", "node", "gpu", "mig"),
+)
+
+JOB_MINUTES = Table(
+    "job_minutes",
+    "one row per (job_key, node, gpu, mig, minute); minutes are counted from the job's start",
+    ("job_key", "node", "gpu", "mig", "minute"),
+    (
+        *_GPU_KEY,
+        Column("minute", pl.Int32(), "min", "Whole minutes since the job's start.", None),
+        Column("t", TIME, "UTC", "Begin of the minute.", None),
+        Column("samples", pl.Int32(), "count", "Samples in the minute.", None),
+        *(Column(name, pl.Float32(), "", f"Mean of {name} in the minute.", _NOT_MEASURED) for name in MINUTE_MEANS),
+        *(Column(name, pl.Float32(), "", f"Maximum of {name}.", _NOT_MEASURED) for name in MINUTE_MAXIMA),
+        _SEQ,
+    ),
+    sort=("job_key", "node", "gpu", "mig", "minute"),
+    by_day=True,
+)
+
+FINDINGS = Table(
+    "findings",
+    "one row per (job_key, code): what is worth knowing about a job",
+    ("job_key", "code"),
+    (
+        _JOB_KEY,
+        _JOB_ID,
+        Column("code", pl.String(), "", "Name of the finding, for example one_gpu_of_many.", None),
+        Column("severity", pl.String(), "", "problem, hint or note.", None),
+        Column("title", pl.String(), "", "What it is, in a few words.", None),
+        Column("sentence", pl.String(), "", "What was seen, with its numbers.", None),
+        Column("advice", pl.String(), "", "What to do.", "nothing to do"),
+        Column("evidence", pl.String(), "", "JSON object: the numbers behind it.", None),
+        _SEQ,
+    ),
+    sort=("job_key", "code"),
+)
+
+COMPUTED: Mapping[str, Table] = MappingProxyType(
+    {table.name: table for table in (JOB_SUMMARIES, JOB_GPUS, JOB_MINUTES, FINDINGS)}
+)
