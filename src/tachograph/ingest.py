@@ -1,0 +1,90 @@
+"""From chunks to the lake: conform each part, land it once, count what was removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import polars as pl
+
+from tachograph.lake import Lake
+from tachograph.schema import REJECTS, TABLES, Conformed, Reject, conform
+from tachograph.sources import Chunk
+
+
+@dataclass(slots=True)
+class IngestReport:
+    """What one run of `ingest` did."""
+
+    chunks: int = 0
+    chunks_known: int = 0
+    rows_read: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    rejects: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
+    examples: dict[tuple[str, str, str | None], str] = field(default_factory=dict)
+    duplicates: int = 0
+
+    @property
+    def rejected(self) -> int:
+        """Values and rows removed."""
+        return sum(self.rejects.values())
+
+
+def ingest(
+    lake: Lake, chunks: Iterable[Chunk], *, now: datetime, progress: Callable[[Chunk], None] | None = None
+) -> IngestReport:
+    """Put chunks into the lake; one that is there already changes nothing.
+
+    Each table takes its part of a chunk in one transaction named after the chunk; what was removed is written
+    last, so a chunk is complete once its rejects are there, and an interrupted one is finished by the next run.
+    Errors: SchemaError for a chunk with unknown columns, LakeError when it cannot be written.
+    """
+    report = IngestReport()
+    for chunk in chunks:
+        _ingest_one(lake, chunk, now, report)
+        if progress:
+            progress(chunk)
+    return report
+
+
+def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> None:
+    report.chunks += 1
+    report.rows_read += chunk.rows_read
+    if lake.has(REJECTS, chunk.id):
+        report.chunks_known += 1
+        return
+    rejected: list[tuple[str, Reject]] = []
+    for number, part in enumerate(chunk.parts):
+        table = TABLES[part.table]
+        conformed = conform(part.frame, table, now=now, units=part.units, origin=chunk.origin)
+        merged = lake.append(table, conformed.frame, app_id=f"{chunk.id}#{number}")
+        report.rows[table.name] = report.rows.get(table.name, 0) + conformed.frame.height
+        rejected += [(table.name, reject) for reject in (*part.rejects, *conformed.rejects)]
+        if merged:
+            report.duplicates += merged
+            rejected.append((table.name, Reject("duplicate", None, merged)))
+    lake.append(REJECTS, _rejects_frame(chunk, rejected, now).frame, app_id=chunk.id)
+    for target, reject in rejected:
+        key = (target, reject.reason, reject.column)
+        report.rejects[key] = report.rejects.get(key, 0) + reject.count
+        if reject.example is not None:
+            report.examples.setdefault(key, reject.example)
+
+
+def _rejects_frame(chunk: Chunk, rejected: list[tuple[str, Reject]], now: datetime) -> Conformed:
+    rows = [
+        {
+            "chunk": chunk.id,
+            "source": chunk.source,
+            "origin": chunk.origin,
+            "target": target,
+            "reason": reject.reason,
+            "column": reject.column,
+            "removed": reject.count,
+            "example": reject.example,
+        }
+        for target, reject in rejected
+    ]
+    frame = pl.DataFrame(rows, schema={name: dtype for name, dtype in REJECTS.schema.items() if name != "seq"})
+    return conform(frame, REJECTS, now=now)

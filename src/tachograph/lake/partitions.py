@@ -1,0 +1,102 @@
+"""Partitions: a day's samples cut by nodes into pieces that fit in memory, each sorted, each key once.
+
+Files whose node ranges overlap belong together; a group of them that is too large is cut between nodes.
+Reading a partition resolves what overlaps, so readers see the same rows before and after compaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import polars as pl
+
+from tachograph.lake.resolve import resolve
+from tachograph.lake.tables import DataFile, Lake, lake_errors
+from tachograph.schema import Table
+
+PARTITION_ROWS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A day's rows of some nodes. `low`/`high` None: all nodes of the files."""
+
+    day: date
+    files: tuple[DataFile, ...]
+    rows: int
+    low: str | None = None
+    high: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """One file, read as it lies."""
+        return len(self.files) == 1 and self.low is None
+
+
+def partitions(
+    lake: Lake, table: Table, days: Iterable[date] | None = None, *, rows: int = PARTITION_ROWS
+) -> Iterator[Partition]:
+    """Yield the partitions of a table by day and node, each about `rows` rows at most (never less than one node)."""
+    by_day: dict[date, list[DataFile]] = {}
+    for file in lake.files(table, days):
+        if file.day is not None and file.rows:
+            by_day.setdefault(file.day, []).append(file)
+    for day, files in sorted(by_day.items()):
+        for group in overlapping(files):
+            total = sum(file.rows for file in group)
+            if total <= rows or len(group) == 1:
+                yield Partition(day, tuple(group), total)
+            else:
+                yield from _cut(lake, table, day, group, rows)
+
+
+def read_partition(
+    lake: Lake, table: Table, partition: Partition, columns: Sequence[str] | None = None
+) -> tuple[pl.DataFrame, int]:
+    """Return the partition's rows, sorted, each key once, and how many rows were merged away.
+
+    Errors: LakeError for a file that is gone or damaged.
+    """
+    with lake_errors(lake.uri(table)):
+        if partition.is_whole:
+            return lake.read_files(table, partition.files, columns).collect(), 0
+        frame = lake.read_files(table, partition.files)
+        if partition.low is not None and partition.high is not None:
+            frame = frame.filter(pl.col("node").is_between(partition.low, partition.high))
+        resolved, merged = resolve(frame.collect(), table)
+        return (resolved if columns is None else resolved.select(*columns)), merged
+
+
+def overlapping(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+    """Yield groups of files whose node ranges touch, in order of node."""
+    group: list[DataFile] = []
+    high = ""
+    for file in sorted(files, key=lambda file: (file.low or "", file.high or "")):
+        if group and (file.low or "") > high:
+            yield group
+            group, high = [], ""
+        group.append(file)
+        high = max(high, file.high or "\U0010ffff")
+    if group:
+        yield group
+
+
+def _cut(lake: Lake, table: Table, day: date, group: Sequence[DataFile], rows: int) -> Iterator[Partition]:
+    """The group as ranges of nodes of about `rows` rows."""
+    with lake_errors(lake.uri(table)):
+        counts = lake.read_files(table, group, ["node"]).group_by("node").len().sort("node").collect()
+    low, high, held = "", "", 0
+    for node, count in counts.iter_rows():
+        if held and held + count > rows:
+            yield _range(day, group, low, high, held)
+            low, held = "", 0
+        low, high, held = low or node, node, held + count
+    if held:
+        yield _range(day, group, low, high, held)
+
+
+def _range(day: date, group: Sequence[DataFile], low: str, high: str, rows: int) -> Partition:
+    files = tuple(file for file in group if (file.low or "") <= high and (file.high or "\U0010ffff") >= low)
+    return Partition(day, files, rows, low, high)
