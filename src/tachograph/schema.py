@@ -61,6 +61,7 @@ class Table:
     columns: tuple[Column, ...]
     sort: tuple[str, ...] = ()
     by_day: bool = False
+    completes: bool = True  # rows of one key complete each other; False: the last one replaces the others
 
     @property
     def schema(self) -> dict[str, pl.DataType]:
@@ -82,7 +83,13 @@ _T = Column("t", TIME, "UTC", "When the value was read.", None)
 _NODE = Column("node", pl.String(), "", "Host name, short form.", None)
 _GPU = Column("gpu", pl.Int16(), "index", "Index of the GPU on its node.", None)
 _MIG = Column("mig", pl.Int16(), "index", "GPU instance id of a MIG slice.", "the whole GPU")
-_SEQ = Column("seq", pl.Int64(), "", "Order of ingest: of two rows with one key the higher one wins.", None)
+_SEQ = Column(
+    "seq",
+    pl.Int64(),
+    "",
+    "Version of the table in which the row landed: of two rows with one key the higher one wins.",
+    None,
+)
 _CLUSTER = Column("cluster", pl.String(), "", "Slurm cluster.", "one cluster only, or not told")
 _JOB_ID = Column(
     "job_id", pl.String(), "", "Raw job id (JobIDRaw): unique for each array task and het component.", None

@@ -61,10 +61,7 @@ def _compact_days(lake: Lake, table: Table, rows: int, progress: Callable[[str, 
     for count, day in enumerate(days):
         files = lake.files(table, [day])
         written: list[int] = []
-        lake.commit(
-            table, add=_rewritten(lake, table, day, rows, written), remove=files, data_change=False,
-            metadata={"tachograph": f"compact {day}"},
-        )  # fmt: skip
+        lake.commit(table, add=_rewritten(lake, table, day, rows, written), remove=files, data_change=False)
         before_files, after_files = before_files + len(files), after_files + len(written)
         merged = sum(file.rows for file in files) - sum(written)
         before_rows, after_rows = before_rows + sum(file.rows for file in files), after_rows + sum(written)

@@ -1,7 +1,8 @@
 """One row per key: what several recordings of the same thing come to.
 
 Of rows with one key, each column takes its last value that is not null, in the order of ingest
-(`seq`); a job's record that has an end counts as later than one that has none.
+(`seq`); a job's record that has an end counts as later than one that has none. In tables whose rows do not
+complete each other the last row is taken whole.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ def resolve(frame: pl.DataFrame, table: Table) -> tuple[pl.DataFrame, int]:
     if set(table.sort) == set(key):
         if is_resolved(frame, table):
             return frame, 0
-        ordered = frame.sort(*table.sort, *_order(table), nulls_last=False)
+        ordered = frame.sort(*table.sort, *_order(table), nulls_last=False, maintain_order=True)
         repeated = _repeats(ordered, key)
     else:
-        ordered = frame.sort(*(table.sort or key), *_order(table), nulls_last=False)
+        ordered = frame.sort(*(table.sort or key), *_order(table), nulls_last=False, maintain_order=True)
         repeated = ordered.select(pl.struct(key).is_duplicated()).to_series()
     if not repeated.any():
         return ordered, 0
-    several = ordered.filter(repeated).sort(*key, *_order(table), nulls_last=False)
-    rest = [name for name in frame.columns if name not in key]
-    merged = several.group_by(key, maintain_order=True).agg(pl.col(name).drop_nulls().last() for name in rest)
+    several = ordered.filter(repeated).sort(*key, *_order(table), nulls_last=False, maintain_order=True)
+    rest = [pl.col(name) for name in frame.columns if name not in key]
+    last = [(column.drop_nulls() if table.completes else column).last() for column in rest]
+    merged = several.group_by(key, maintain_order=True).agg(last)
     result = pl.concat([ordered.filter(~repeated), merged.select(*frame.columns)])
-    return result.sort(*(table.sort or key), nulls_last=False), frame.height - result.height
+    return result.sort(*(table.sort or key), nulls_last=False, maintain_order=True), frame.height - result.height
 
 
 def is_resolved(frame: pl.DataFrame, table: Table) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 import polars as pl
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import ArrayType, PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -28,6 +28,7 @@ from tachograph.lake.resolve import resolve
 from tachograph.schema import Table
 
 ROW_GROUP_ROWS = 1 << 19
+COMMIT_ATTEMPTS = 30
 DAY = "day"
 _DELTA_TYPES: Mapping[Any, str] = {
     pl.String: "string",
@@ -40,7 +41,7 @@ _DELTA_TYPES: Mapping[Any, str] = {
     pl.Datetime: "timestamp",
     pl.Date: "date",
 }
-_STATISTICS = ("t", "node", "job_id")
+_STATISTICS = ("t", "node", "seq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class DataFile:
     high: str | None
     first: datetime | None
     last: datetime | None
+    seq: int  # greatest in the file
 
 
 class Lake:
@@ -116,17 +118,24 @@ class Lake:
     def append(self, table: Table, frame: pl.DataFrame, *, app_id: str, seq: int | None = None) -> int | None:
         """Add rows once: a second append under the same `app_id` changes nothing.
 
-        Grain: `frame` is in the table's schema without `seq`. Returns the number of duplicate rows that were
-        resolved within it, or None where the chunk was there already.
+        Grain: `frame` is in the table's schema without `seq`, which becomes the version in which the rows land
+        unless one is given. Returns the number of duplicate rows that were merged within it, or None where the
+        chunk was there already.
         Errors: LakeError when it cannot be written (no permission, disk full).
         """
-        if self.has(table, app_id):
-            return None
-        stamped = frame.with_columns(pl.lit(new_seq() if seq is None else seq, dtype=pl.Int64).alias("seq"))
-        rows, duplicates = resolve(stamped.select(*table.schema), table)
-        parts = self._split_by_day(table, rows)
-        self.commit(table, add=parts, remove=(), app_id=app_id)
-        return duplicates
+        for attempt in range(COMMIT_ATTEMPTS):
+            if self.has(table, app_id):
+                return None
+            landing = self.version(table) + 1 or 1  # creating the table is version 0
+            stamp = pl.lit(landing if seq is None else seq, dtype=pl.Int64).alias("seq")
+            rows, duplicates = resolve(frame.with_columns(stamp).select(*table.schema), table)
+            try:
+                self.commit(table, add=self._split_by_day(table, rows), remove=(), app_id=app_id, expect=landing)
+            except _Overtaken:
+                time.sleep(0.01 * 2 ** min(attempt, 6))
+            else:
+                return duplicates
+        raise LakeError("other writers were always faster", where=self.uri(table), do="run it again")
 
     def commit(
         self,
@@ -136,9 +145,9 @@ class Lake:
         remove: Sequence[DataFile],
         app_id: str | None = None,
         data_change: bool = True,
-        metadata: Mapping[str, str] | None = None,
+        expect: int | None = None,
     ) -> None:
-        """Write files and make them, and the removal of others, visible in one step.
+        """Write files and make them, and the removal of others, visible in one step; as version `expect` if given.
 
         Errors: LakeError; then nothing has changed, and files already written are taken away again.
         """
@@ -162,9 +171,12 @@ class Lake:
                     partition_by=[DAY] if table.by_day else None,
                     commit_properties=CommitProperties(
                         app_transactions=[Transaction(app_id, 1, int(time.time() * 1000))] if app_id else None,
-                        custom_metadata=dict(metadata) if metadata else None,
+                        max_commit_retries=None if expect is None else 0,
                     ),
                 )
+            except CommitFailedError as problem:
+                self._take_away(table, written)
+                raise (_Overtaken() if expect is not None else problem) from None
             except BaseException:
                 self._take_away(table, written)
                 raise
@@ -250,9 +262,8 @@ class Lake:
             yield day, frame.filter(days == day)
 
 
-def new_seq() -> int:
-    """Return the ingest order of what is written now: microseconds since 1970."""
-    return time.time_ns() // 1000
+class _Overtaken(Exception):  # noqa: N818 - not an error: another writer took the version
+    pass
 
 
 @contextmanager
@@ -324,6 +335,7 @@ def _data_file(row: Mapping[str, Any]) -> DataFile:
         high=row.get("max.node"),
         first=row.get("min.t"),
         last=row.get("max.t"),
+        seq=int(row.get("max.seq") or 0),
     )
 
 

@@ -147,6 +147,7 @@ JOB_SUMMARIES = Table(
         _SEQ,
     ),
     sort=("start", "job_id"),
+    completes=False,
 )
 
 _GPU_KEY = (
@@ -177,6 +178,7 @@ JOB_GPUS = Table(
         _SEQ,
     ),
     sort=("job_key", "node", "gpu", "mig"),
+    completes=False,
 )
 
 JOB_MINUTES = Table(
@@ -194,6 +196,7 @@ JOB_MINUTES = Table(
     ),
     sort=("job_key", "node", "gpu", "mig", "minute"),
     by_day=True,
+    completes=False,
 )
 
 FINDINGS = Table(
@@ -212,6 +215,7 @@ FINDINGS = Table(
         _SEQ,
     ),
     sort=("job_key", "code"),
+    completes=False,
 )
 
 COMPUTED: Mapping[str, Table] = MappingProxyType(
