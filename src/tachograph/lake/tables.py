@@ -161,6 +161,8 @@ class Lake:
                 partition_by=[DAY] if table.by_day else None,
                 configuration={"delta.checkpointInterval": "50"},
             )
+            if expect is not None and delta.version() + 1 != expect:
+                raise _Overtaken
             try:
                 written.extend(self._write(table, day, frame, data_change=data_change) for day, frame in add)
                 removed = [_remove_action(table, file, data_change=data_change) for file in remove]
