@@ -1,0 +1,140 @@
+"""Advice: what is worth knowing about a job, each with the numbers behind it and what to do.
+
+A finding is added by one file and one line in RULES. A rule that needs a counter nobody measured finds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from tachograph.advice.ambiguous_attribution import ambiguous_attribution
+from tachograph.advice.bursty import bursty
+from tachograph.advice.busy_waiting import busy_waiting
+from tachograph.advice.cold_start import cold_start
+from tachograph.advice.finding import EVIDENCE, SEVERITIES, Finding, Judge, Rule, Severity
+from tachograph.advice.gpus_never_used import gpus_never_used
+from tachograph.advice.hung import hung
+from tachograph.advice.idle_job import idle_job
+from tachograph.advice.imbalanced_gpus import imbalanced_gpus
+from tachograph.advice.low_coverage import low_coverage
+from tachograph.advice.low_memory import low_memory
+from tachograph.advice.low_utilisation import low_utilisation
+from tachograph.advice.memory_bound import main_pipe, memory_bound
+from tachograph.advice.memory_nearly_full import memory_nearly_full
+from tachograph.advice.no_samples import no_samples
+from tachograph.advice.no_tensor_use import no_tensor_use
+from tachograph.advice.one_gpu_of_many import one_gpu_of_many
+from tachograph.advice.remapped_rows import remapped_rows
+from tachograph.advice.row_remap_failure import row_remap_failure
+from tachograph.advice.short_job import short_job
+from tachograph.advice.stalled import stalled
+from tachograph.advice.throttled import throttled
+from tachograph.advice.time_precision import time_precision
+from tachograph.advice.xid_error import xid_error
+from tachograph.config import Thresholds
+from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_MINUTES
+
+__all__ = [
+    "CODES", "EVIDENCE", "RULES", "SEVERITIES", "Finding", "Judge", "Rule", "Severity",
+    "find", "find_all", "findings_frame", "main_pipe", "read_findings",
+]  # fmt: skip
+
+_SPREAD = ("gpus_never_used", "imbalanced_gpus", "low_utilisation")
+_OVER_TIME = ("hung", "cold_start", "stalled", "bursty", "busy_waiting")
+_KIND_OF_WORK = ("memory_bound", "no_tensor_use", "low_memory")
+_OF_SAMPLES = (
+    *("idle_job", "one_gpu_of_many", *_SPREAD, *_OVER_TIME, *_KIND_OF_WORK),
+    *("memory_nearly_full", "throttled", "xid_error", "row_remap_failure", "remapped_rows"),
+)
+
+# in the order in which findings of one severity are told
+RULES: tuple[Rule, ...] = (
+    Rule("idle_job", idle_job, supersedes=("one_gpu_of_many", *_SPREAD, *_OVER_TIME, *_KIND_OF_WORK)),
+    Rule("busy_waiting", busy_waiting, supersedes=("memory_bound", "no_tensor_use", "bursty", "low_utilisation")),
+    Rule("hung", hung, supersedes=("bursty", "low_utilisation")),
+    Rule("one_gpu_of_many", one_gpu_of_many, supersedes=_SPREAD),
+    Rule("gpus_never_used", gpus_never_used, supersedes=("imbalanced_gpus", "low_utilisation")),
+    Rule("xid_error", xid_error),
+    Rule("row_remap_failure", row_remap_failure, supersedes=("remapped_rows",)),
+    Rule("remapped_rows", remapped_rows),
+    Rule("throttled", throttled),
+    Rule("cold_start", cold_start),
+    Rule("stalled", stalled, supersedes=("bursty",)),
+    Rule("bursty", bursty, supersedes=("low_utilisation", "memory_bound")),
+    Rule("low_utilisation", low_utilisation, supersedes=("memory_bound", "no_tensor_use")),
+    Rule("imbalanced_gpus", imbalanced_gpus),
+    Rule("memory_bound", memory_bound, supersedes=("no_tensor_use",)),
+    Rule("no_tensor_use", no_tensor_use),
+    Rule("low_memory", low_memory),
+    Rule("memory_nearly_full", memory_nearly_full),
+    Rule("ambiguous_attribution", ambiguous_attribution, supersedes=(*_OF_SAMPLES, "low_coverage", "no_samples")),
+    Rule("no_samples", no_samples, supersedes=("low_coverage", "short_job")),
+    Rule("low_coverage", low_coverage),
+    Rule("short_job", short_job),
+    Rule("time_precision", time_precision),
+)
+CODES: tuple[str, ...] = tuple(rule.code for rule in RULES)
+
+
+def find(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> tuple[Finding, ...]:
+    """Return what is worth knowing about one job: problems, then hints, then notes.
+
+    `summary` is its row of job_summaries, `gpus` its rows of job_gpus, `minutes` its rows of job_minutes.
+    What another finding supersedes is left out, so that no advice contradicts another.
+    """
+    found = {rule: finding for rule in RULES if (finding := rule.judge(summary, gpus, minutes, thresholds))}
+    superseded = {code for rule in found for code in rule.supersedes}
+    kept = [finding for finding in found.values() if finding.code not in superseded]
+    return tuple(sorted(kept, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def find_all(
+    summaries: pl.DataFrame, gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> pl.DataFrame:
+    """Return the findings of many jobs in the schema of FINDINGS, without `seq`: one row per (job_key, code)."""
+    gpus_of = _by_job(gpus)
+    minutes_of = _by_job(minutes)
+    no_gpus, no_minutes = JOB_GPUS.empty(), JOB_MINUTES.empty()
+    return findings_frame(
+        (row, find(row, gpus_of.get(row["job_key"], no_gpus), minutes_of.get(row["job_key"], no_minutes), thresholds))
+        for row in summaries.iter_rows(named=True)
+    )
+
+
+def _by_job(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    return {str(key[0]): rows for key, rows in frame.partition_by("job_key", as_dict=True).items()}
+
+
+def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]]) -> pl.DataFrame:
+    """Return (summary row, its findings) pairs as a frame in the schema of FINDINGS, without `seq`."""
+    rows = [
+        {
+            "job_key": summary["job_key"],
+            "job_id": summary["job_id"],
+            "code": finding.code,
+            "severity": finding.severity,
+            "title": finding.title,
+            "sentence": finding.sentence,
+            "advice": finding.advice,
+            "evidence": json.dumps(dict(finding.evidence), allow_nan=False),
+        }
+        for summary, findings in found
+        for finding in findings
+    ]
+    return pl.DataFrame(rows, schema={name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"})
+
+
+def read_findings(frame: pl.DataFrame) -> tuple[Finding, ...]:
+    """Return the rows of a findings frame (of one job) as findings, in the order in which they are told."""
+    order = {code: place for place, code in enumerate(CODES)}
+    found = [
+        Finding(row["code"], row["severity"], row["title"], row["sentence"], row["advice"], json.loads(row["evidence"]))
+        for row in frame.iter_rows(named=True)
+    ]
+    return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), order.get(f.code, len(order)), f.code)))

@@ -1,0 +1,39 @@
+"""Some GPUs of the job did nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tachograph.advice.finding import Finding
+from tachograph.advice.reading import evidence_of, gpu_activity, gpu_labels, number, so_far
+from tachograph.config import Thresholds
+from tachograph.units import text
+
+
+def gpus_never_used(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> Finding | None:
+    """Return the finding that some GPUs stayed below `idle_util` while others worked."""
+    measured = gpu_activity(summary, gpus)
+    if measured is None or measured.height < 2:
+        return None
+    idle = measured.filter(pl.col("activity_mean") < thresholds.idle_util).sort("node", "gpu", "mig")
+    if not 0 < idle.height < measured.height:
+        return None
+    held = number(summary, "gpus") or measured.height
+    hours = number(summary, "gpu_hours")
+    lost = None if hours is None else hours * idle.height / held
+    busy = measured.height - idle.height
+    cost = "" if lost is None else f" They took {text(lost, 'h')} of GPU time."
+    return Finding(
+        "gpus_never_used",
+        "problem",
+        f"{idle.height} of {measured.height} GPUs were not used",
+        f"{gpu_labels(idle)} stayed under {text(thresholds.idle_util, 'fraction')} on average{so_far(summary)} "
+        f"while {busy} {'GPU' if busy == 1 else 'GPUs'} worked.{cost}",
+        f"Ask for {busy}, or start one process per GPU (srun with --gpus-per-task, torchrun --nproc-per-node).",
+        evidence_of(summary, "gpus", gpus_unused=idle.height, gpus_seen=measured.height, gpu_hours_idle=lost),
+    )

@@ -1,0 +1,163 @@
+"""What the rules read from a job's tables: activity per GPU, activity over time, names of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+# counters that say whether a GPU was working, best known first; MIG slices have no gpu_util
+ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")
+ACTIVITY_NAMES = {"gpu_util": "utilisation", "gr_engine_active": "graphics engine activity", "sm_active": "SM activity"}
+ENOUGH_MINUTES = 0.8  # of a period must have been measured before anything is said about it
+
+
+def number(row: Mapping[str, Any], name: str) -> float | None:
+    """Return a number of a row, or None where it is absent or not a number.
+
+    >>> number({"gpus": 4}, "gpus"), number({"gpus": None}, "gpus"), number({}, "gpus")
+    (4.0, None, None)
+    """
+    value = row.get(name)
+    if value is None or value != value:
+        return None
+    return float(value)
+
+
+def plural(count: float, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "GPU"), plural(4, "GPU")
+    ('1 GPU', '4 GPUs')
+    """
+    return f"{count:,.0f} {noun}" if count == 1 else f"{count:,.0f} {noun}s"
+
+
+def activity_counter(summary: Mapping[str, Any]) -> str | None:
+    """Return the counter that tells whether the job's GPUs were working, or None where none was measured."""
+    return next((name for name in ACTIVITY if number(summary, f"{name}_mean") is not None), None)
+
+
+def gpu_label(row: Mapping[str, Any], *, with_node: bool = True) -> str:
+    """Return a GPU's name as people read it.
+
+    >>> gpu_label({"node": "n1", "gpu": 0, "mig": None}), gpu_label({"node": "n1", "gpu": 0, "mig": 7}, with_node=False)
+    ('n1 GPU 0', 'GPU 0/7')
+    """
+    slice_ = "" if row.get("mig") is None else f"/{row['mig']}"
+    name = f"GPU {row['gpu']}{slice_}"
+    return f"{row['node']} {name}" if with_node else name
+
+
+def gpu_labels(rows: pl.DataFrame, *, at_most: int = 4) -> str:
+    """Return the GPUs of `rows` as a short list: node names only where there are several."""
+    several = rows["node"].n_unique() > 1
+    names = [gpu_label(row, with_node=several) for row in rows.head(at_most).iter_rows(named=True)]
+    more = rows.height - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def gpu_activity(summary: Mapping[str, Any], gpus: pl.DataFrame) -> pl.DataFrame | None:
+    """Return one row per measured GPU, busiest first: its key, `activity_mean` and `activity_max` (0..1).
+
+    None where no activity counter was measured on any GPU.
+    """
+    counter = activity_counter(summary)
+    if counter is None or gpus.is_empty():
+        return None
+    measured = gpus.select(
+        "node", "gpu", "mig", activity_mean=pl.col(f"{counter}_mean"), activity_max=pl.col(f"{counter}_max")
+    ).drop_nulls("activity_mean")
+    if measured.is_empty():
+        return None
+    return measured.sort(["activity_mean", "node", "gpu"], descending=[True, False, False])
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Activity of a whole job over time: minutes that were measured, and in each the busiest GPU's mean (0..1)."""
+
+    counter: str
+    minute: npt.NDArray[np.int64]
+    level: npt.NDArray[np.float64]
+    busy: npt.NDArray[np.bool_]
+
+    @property
+    def first_busy(self) -> int:
+        """First minute with work."""
+        return int(self.minute[self.busy][0])
+
+    @property
+    def last_busy(self) -> int:
+        """Last minute with work."""
+        return int(self.minute[self.busy][-1])
+
+    @property
+    def last(self) -> int:
+        """Last minute that was measured."""
+        return int(self.minute[-1])
+
+    def measured_share(self, begin: int, end: int) -> float:
+        """Return which share of the minutes begin <= m < end was measured; 0 for no minutes."""
+        if end <= begin:
+            return 0.0
+        return float(np.count_nonzero((self.minute >= begin) & (self.minute < end))) / (end - begin)
+
+
+def activity_over_time(minutes: pl.DataFrame, idle_level: float) -> Activity | None:
+    """Return the job's activity over time; a minute is busy when a GPU's mean is above `idle_level`.
+
+    None where no activity counter was measured, or no minute is busy.
+    """
+    counter = next((c for c in ACTIVITY if c in minutes.columns and minutes[c].null_count() < minutes.height), None)
+    if counter is None:
+        return None
+    series = minutes.group_by("minute").agg(level=pl.col(counter).max()).drop_nulls().sort("minute")
+    level = series["level"].cast(pl.Float64).to_numpy()
+    busy = level > idle_level
+    if not busy.any():
+        return None
+    return Activity(counter, series["minute"].cast(pl.Int64).to_numpy(), level, busy)
+
+
+def idle_periods(activity: Activity, *, at_least: int = 2) -> list[tuple[int, int]]:
+    """Return the periods without work between the first and the last work: [(first minute, minutes)].
+
+    A period is a run of consecutive measured minutes, `at_least` so many; a minute nobody measured ends it.
+    """
+    inside = (activity.minute > activity.first_busy) & (activity.minute < activity.last_busy) & ~activity.busy
+    return runs([int(minute) for minute in activity.minute[inside]], at_least=at_least)
+
+
+def runs(ordered: Sequence[int], *, at_least: int = 1) -> list[tuple[int, int]]:
+    """Return the runs of consecutive numbers: [(first, length)].
+
+    >>> runs([1, 2, 3, 7, 9, 10], at_least=2)
+    [(1, 3), (9, 2)]
+    """
+    found: list[tuple[int, int]] = []
+    for value in ordered:
+        if found and value == found[-1][0] + found[-1][1]:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((value, 1))
+    return [run for run in found if run[1] >= at_least]
+
+
+def so_far(summary: Mapping[str, Any]) -> str:
+    """Return " so far" for a job that still runs, else nothing.
+
+    >>> so_far({"state": "RUNNING"}), so_far({"state": "COMPLETED"})
+    (' so far', '')
+    """
+    return " so far" if summary.get("state") == "RUNNING" else ""
+
+
+def evidence_of(row: Mapping[str, Any], *names: str, **computed: float | None) -> dict[str, float]:
+    """Return the numbers that are known: those of `row` called `names`, and the computed ones."""
+    known = {name: number(row, name) for name in names} | computed
+    return {name: value for name, value in known.items() if value is not None}

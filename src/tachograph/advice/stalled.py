@@ -1,0 +1,52 @@
+"""Work on all GPUs stopped for a long time in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tachograph.advice.finding import Finding
+from tachograph.advice.reading import activity_over_time, evidence_of, idle_periods, number
+from tachograph.config import Thresholds
+from tachograph.units import text
+
+
+def stalled(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> Finding | None:
+    """Return the finding that for `idle_minutes` or more, between work, no GPU worked: the longest such period."""
+    elapsed, zero = number(summary, "elapsed_s"), number(summary, "zero_util_fraction")
+    if elapsed is not None and zero is not None and zero * elapsed < thresholds.idle_minutes * 30:
+        return None
+    activity = activity_over_time(minutes, thresholds.idle_util)
+    if activity is None:
+        return None
+    long = [period for period in idle_periods(activity) if period[1] >= thresholds.idle_minutes]
+    if not long:
+        return None
+    begin, length = max(long, key=lambda period: period[1])
+    total_s = 60.0 * sum(minutes_ for _, minutes_ in long)
+    held = number(summary, "gpus") or number(summary, "gpus_seen")
+    start = summary.get("start")
+    times = "once" if len(long) == 1 else f"{len(long)} times"
+    return Finding(
+        "stalled",
+        "hint",
+        "GPU work stood still for a long time",
+        f"Between periods of work the GPUs stood still {times}, the longest for {text(length * 60, 's')} from "
+        f"{text(begin * 60, 's')} after the start; {text(total_s, 's')} in all.",
+        "Look at the output of that time: checkpoints or input on slow storage, waiting for another process "
+        "or a service, or a phase on the CPU that could run in a job of its own.",
+        evidence_of(
+            summary,
+            "elapsed_s",
+            idle_periods=len(long),
+            longest_idle_s=length * 60.0,
+            idle_s=total_s,
+            stopped_after_s=begin * 60.0,
+            gpu_hours_idle=None if held is None else total_s * held / 3600,
+            stopped_at_unix_s=None if start is None else start.timestamp() + begin * 60.0,
+        ),
+    )

@@ -1,0 +1,60 @@
+"""The driver reported errors (XID)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import polars as pl
+
+from tachograph.advice.finding import Finding
+from tachograph.advice.reading import evidence_of, gpu_labels, number, plural
+from tachograph.config import Thresholds
+
+# what the codes mean; source: NVIDIA, "XID Errors" (GPU Deployment and Management documentation)
+MEANINGS: Mapping[int, str] = MappingProxyType(
+    {
+        13: "graphics engine exception",
+        31: "memory page fault",
+        43: "GPU stopped processing",
+        45: "preemptive cleanup after an earlier error",
+        48: "double-bit ECC error",
+        63: "row remapping event",
+        64: "row remapping failure",
+        74: "NVLink error",
+        79: "GPU has fallen off the bus",
+        92: "high rate of single-bit ECC errors",
+        94: "contained ECC error",
+        95: "uncontained ECC error",
+        119: "timeout of the GPU system processor",
+        120: "error of the GPU system processor",
+    }
+)
+OFTEN_THE_PROGRAM = frozenset({13, 31, 43, 45})
+
+
+def xid_error(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> Finding | None:
+    """Return the finding that the XID code changed during the job."""
+    events = number(summary, "xid_events")
+    if not events:
+        return None
+    code = number(summary, "xid_max")
+    touched = gpus.filter(pl.col("xid_events") > 0).sort("node", "gpu", "mig")
+    where = f" on {gpu_labels(touched)}" if touched.height else ""
+    meaning = MEANINGS.get(int(code), "see NVIDIA's list of XID errors") if code else ""
+    what = f"; the largest code is {int(code)} ({meaning})" if code else ""
+    program = code is not None and int(code) in OFTEN_THE_PROGRAM
+    return Finding(
+        "xid_error",
+        "problem",
+        "The driver reported GPU errors",
+        f"{plural(events, 'XID event')}{where}{what}.",
+        "This code usually comes from the program (a wrong memory access): run it with compute-sanitizer. "
+        "If it stays on one node, tell the support staff."
+        if program
+        else "Tell the support staff of your site, with node, GPU and time: the hardware may need attention.",
+        evidence_of(summary, "xid_events", "xid_max", gpus_affected=float(touched.height) or None),
+    )
