@@ -1,0 +1,181 @@
+"""The catalogue of devices: values with their sources, and names as drivers and sites write them."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tachograph import devices
+from tachograph.devices import BY_NAME, DEVICES, match, ridge
+
+
+def test_doctests() -> None:
+    assert doctest.testmod(devices).failed == 0
+
+
+def test_names_are_unique_and_every_name_list_points_into_the_catalogue() -> None:
+    assert len(BY_NAME) == len(DEVICES)
+    pointed = {name for names in devices._NAMES.values() for name in names}
+    assert pointed == set(BY_NAME)
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+def test_every_value_has_a_source_and_a_credible_size(device: devices.Device) -> None:
+    for name in devices.value_fields():
+        value = getattr(device, name)
+        assert (device.source(name) is None) == (value is None)
+        assert value is None or value > 0
+    assert 1e11 < device.hbm_bytes_per_s < 1e13
+    assert 16 * 1024 <= device.hbm_mib <= 192 * 1024
+    assert device.max_warps_per_sm in {32, 48, 64}
+    assert device.vendor == ("AMD" if device.name.startswith("MI") else "NVIDIA")
+    order = [device.peak_flop_per_s(pipe) or 0 for pipe in ("fp64", "fp32", "tensor")]
+    assert order == sorted(order)
+
+
+def test_a100_peaks_and_ridges_are_those_of_the_paper() -> None:
+    forty, eighty = BY_NAME["A100 SXM 40GB"], BY_NAME["A100 SXM 80GB"]
+    assert [forty.peak_flop_per_s(pipe) for pipe in devices.PIPES] == [9.7e12, 19.5e12, 78e12, 312e12, 19.5e12]
+    assert (forty.hbm_bytes_per_s, eighty.hbm_bytes_per_s) == (1.555e12, 2.039e12)
+    assert ridge(forty, "fp64") == pytest.approx(6.238, abs=5e-4)
+    assert ridge(forty, "fp32") == pytest.approx(12.54, abs=5e-3)
+    assert ridge(eighty, "fp64") == pytest.approx(4.757, abs=5e-4)
+    assert ridge(eighty, "fp32") == pytest.approx(9.56, abs=5e-3)
+
+
+def test_ridge_of_an_unpublished_peak_is_unknown_and_an_unknown_pipe_an_error() -> None:
+    assert ridge(BY_NAME["MI300X"], "fp16") is None
+    with pytest.raises(ValueError, match="no pipe 'int8'"):
+        ridge(BY_NAME["L4"], "int8")
+
+
+def test_a_die_is_half_of_its_module() -> None:
+    whole, die = BY_NAME["MI250X"], BY_NAME["MI250X GCD"]
+    for pipe in ("fp64", "fp32", "tensor", "fp64_tensor"):
+        assert die.peak_flop_per_s(pipe) == pytest.approx((whole.peak_flop_per_s(pipe) or 0) / 2)
+    assert die.hbm_mib * 2 == whole.hbm_mib
+    assert die.sms * 2 == whole.sms
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100 SXM 40GB"),
+        ("A100-SXM4-80GB", "A100 SXM 80GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB"),
+        ("A100-PCIE-40GB", "A100 PCIe 40GB"),
+        ("a100_80g", "A100 SXM 80GB"),
+        ("gpu:a100-40", "A100 SXM 40GB"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM 80GB"),
+        ("NVIDIA H100 PCIe", "H100 PCIe 80GB"),
+        ("NVIDIA H100 NVL", "H100 NVL 94GB"),
+        ("NVIDIA H200", "H200 SXM 141GB"),
+        ("h200", "H200 SXM 141GB"),
+        ("NVIDIA H200 NVL", "H200 NVL 141GB"),
+        ("NVIDIA GH200 480GB", "GH200 96GB"),
+        ("NVIDIA GH200 144G HBM3e", "GH200 144GB"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("rtx_a6000", "RTX A6000"),
+        ("a6000", "RTX A6000"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("rtx6000ada", "RTX 6000 Ada"),
+        ("Quadro RTX 6000", "Quadro RTX 6000"),
+        ("Tesla V100-SXM2-32GB", "V100 SXM2 32GB"),
+        ("Tesla V100-PCIE-16GB", "V100 PCIe 16GB"),
+        ("NVIDIA A30", "A30"),
+        ("NVIDIA A40", "A40"),
+        ("NVIDIA L4", "L4"),
+        ("NVIDIA L40S", "L40S"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("AMD Instinct MI300X OAM", "MI300X"),
+    ],
+)
+def test_names_that_say_enough(written: str, name: str) -> None:
+    found = match(written)
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        None,
+        "",
+        "a100",
+        "v100",
+        "h100",
+        "GH200",
+        "AMD Instinct MI250X",
+        "rtx_6000",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA A100-SXM-64GB",
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        "Tesla V100S-PCIE-32GB",
+        "NVIDIA GB200",
+        "NVIDIA L40",
+        "A1000",
+        "x" * 100_000,
+    ],
+)
+def test_names_that_do_not_say_enough(written: str | None) -> None:
+    assert match(written) is None
+
+
+# capacities as drivers report them (total, or used + free)
+@pytest.mark.parametrize(
+    ("written", "hbm_mib", "name"),
+    [
+        ("a100", 40441, "A100 SXM 40GB"),
+        ("a100", 40960, "A100 SXM 40GB"),
+        ("a100", 81920, "A100 SXM 80GB"),
+        ("a100", 80994, "A100 SXM 80GB"),
+        ("h100", 81559, "H100 SXM 80GB"),
+        ("h100", 95830, "H100 NVL 94GB"),
+        ("v100", 16160, "V100 SXM2 16GB"),
+        ("gh200", 97871, "GH200 96GB"),
+        ("gh200", 143771, "GH200 144GB"),
+        ("h200", 143771, "H200 SXM 141GB"),
+        ("rtx_6000", 49140, "RTX 6000 Ada"),
+        ("rtx6000", 22698, "Quadro RTX 6000"),
+        ("mi250x", 65520, "MI250X GCD"),
+        ("NVIDIA L4", 23034, "L4"),
+        ("NVIDIA A40", 46068, "A40"),
+        ("T4", 15360, None),
+        ("a100", 9728, None),
+        ("a100", 60000, None),
+        ("NVIDIA A100-SXM4-40GB", 81920, None),
+        (None, 40441, None),
+        ("", 40441, None),
+    ],
+)
+def test_measured_capacity_decides_or_contradicts_but_never_names(
+    written: str | None, hbm_mib: float, name: str | None
+) -> None:
+    found = match(written, hbm_mib)
+    assert (found.name if found else None) == name
+
+
+def test_h100_of_a_recording_is_found(recorded: Path) -> None:
+    answer = json.loads((recorded / "prometheus_h100" / "query_DCGM_FI_DEV_FB_USED.json").read_text())
+    names = {series["metric"]["modelName"] for series in answer["data"]["result"]}
+    found = {match(name) for name in names}
+    assert found == {BY_NAME["H100 SXM 80GB"]}
+
+
+@given(st.text(max_size=40), st.none() | st.floats(allow_nan=True))
+def test_any_text_is_answered(written: str, hbm_mib: float | None) -> None:
+    found = match(written, hbm_mib)
+    assert found is None or found in DEVICES
+
+
+@given(st.sampled_from(DEVICES), st.floats(0.965, 1.0))
+def test_full_driver_name_and_a_reported_capacity_agree(device: devices.Device, share: float) -> None:
+    form = {"sxm": "SXM", "pcie": "PCIe", "nvl": "NVL"}.get(device.form, "")
+    chip = next(chip for chip, names in devices._NAMES.items() if device.name in names)
+    assert match(f"{chip} {form}", device.hbm_mib * share) == device
