@@ -1,0 +1,80 @@
+# `make` alone lists what there is. Needs make and Python 3.11 or newer with its venv module; no root, nothing else.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+SHELL := /bin/sh
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?=
+WORKERS ?= auto
+ARGS ?=
+UPGRADE ?=
+
+CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+COMPILE := $(BIN)/python -m uv --quiet pip compile pyproject.toml --python-version 3.11 --universal --generate-hashes \
+	--no-annotate --no-header --no-emit-index-url $(UPGRADE)
+BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
+
+help: ## what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(VENV)/dev.stamp ## set up .venv for development
+demo: $(VENV)/run.stamp ## simulate a cluster, analyze it, show what was found (ARGS=... is passed on)
+	$(BIN)/tachograph demo $(ARGS)
+
+test: $(VENV)/dev.stamp ## run the tests (WORKERS=2, ARGS='-k name')
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --benchmark-disable $(ARGS)
+
+lint: $(VENV)/dev.stamp ## style, format, types, layers, generated pages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+	$(BIN)/lint-imports
+	$(BIN)/python docs/generate.py --check
+
+bench: $(VENV)/dev.stamp ## measure; each benchmark prints its numbers as JSON
+	@for script in $(BENCHMARKS); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
+
+docs: $(VENV)/run.stamp ## write the generated pages anew
+	$(BIN)/python docs/generate.py
+
+lock: $(VENV)/dev.stamp ## compile requirements/*.txt anew (UPGRADE=--upgrade for newer versions)
+	@$(BIN)/python -m uv --version >/dev/null 2>&1 || $(PIP) install --quiet uv
+	$(COMPILE) --group dev --output-file requirements/dev.txt
+	$(COMPILE) --group build --constraint requirements/dev.txt --output-file requirements/run.txt
+
+clean: ## remove .venv, caches and the demo
+	rm -rf $(VENV) dist tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
+	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help setup demo test lint bench docs lock clean
+
+# A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
+$(BIN)/python:
+	@chosen=; reason='no Python found'; \
+	for name in $(CANDIDATES); do \
+		version=$$($$name -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue; \
+		if ! $$name -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+			reason="$$name is Python $$version"; \
+		elif ! $$name -c 'import venv, ensurepip' 2>/dev/null; then \
+			reason="$$name lacks the venv module (Debian, Ubuntu: apt-get install python$$version-venv)"; \
+		else chosen=$$name; break; fi; \
+	done; \
+	if [ -z "$$chosen" ]; then \
+		echo "make: Python 3.11 or newer with venv is needed: $$reason; or name one: make PYTHON=/path/to/python3" >&2; \
+		exit 1; \
+	fi; \
+	echo "setting up $(VENV) with $$chosen" >&2; \
+	$$chosen -m venv --clear $(VENV)
+
+$(VENV)/run.stamp: requirements/run.txt pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --require-hashes -r requirements/run.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet --require-hashes -r requirements/dev.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	@touch $(VENV)/run.stamp $@
