@@ -1,0 +1,107 @@
+"""The command line: finds the command, imports only its module, and turns errors into one line and an exit code.
+
+Exit codes: 0 done; those of `tachograph.errors`; 130 interrupted; 141 the reader of stdout went away.
+Anything else that goes wrong is a defect and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Sequence
+
+from tachograph import __version__
+from tachograph.cli import narrate, output
+from tachograph.cli.options import Arguments, Parser, add_common
+from tachograph.cli.registry import COMMANDS, GROUPS, find, load
+from tachograph.errors import LakeError, TachographError, UsageError
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells count it
+READER_GONE = 141  # 128 + SIGPIPE
+
+_HEAD = """usage: tachograph COMMAND [options]
+
+The flight recorder for GPU jobs: what each job did with its GPUs, what was wrong, what it cost, what to do.
+"""
+_TAIL = """
+`tachograph COMMAND --help` tells its options; `tachograph --version` the version.
+"""
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return the exit code of `tachograph` with these arguments (those of the process by default)."""
+    try:
+        code = _run(sys.argv[1:] if argv is None else list(argv))
+        output.flush()
+    except TachographError as problem:
+        return _fail(problem)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        output.abandon()
+        return READER_GONE
+    except OSError as problem:
+        return _fail(_as_lake_error(problem))
+    return code
+
+
+def _run(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        output.print_text(_help())
+        return 0
+    if argv[0] == "--version":
+        output.print_text(f"tachograph {__version__}\n")
+        return 0
+    if argv[0].startswith("-"):
+        raise UsageError(f"{argv[0]} stands before the command", do="write `tachograph COMMAND [options]`")
+    command = find(argv[0])
+    module = load(command)
+    parser = Parser(f"tachograph {command.name}", _sentence(command.sentence))
+    module.add_arguments(parser)
+    add_common(parser)
+    try:
+        arguments = parser.parse_args(argv[1:], Arguments())
+    except SystemExit:  # argparse has shown the help or the version
+        return 0
+    return module.run(arguments)
+
+
+def _help() -> str:
+    width = max(len(command.name) for command in COMMANDS)
+    parts = [_HEAD]
+    for group, heading in GROUPS.items():
+        lines = [f"  {c.name:<{width}}  {c.sentence}\n" for c in COMMANDS if c.group == group]
+        if lines:
+            parts.append("".join([f"{heading}:\n", *lines]))
+    return "\n".join(parts) + _TAIL
+
+
+def _sentence(words: str) -> str:
+    """Return `words` as a sentence.
+
+    >>> _sentence("list the counters")
+    'List the counters.'
+    """
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def _fail(problem: TachographError) -> int:
+    narrate.error(problem)
+    return problem.exit_code
+
+
+def _as_lake_error(problem: OSError) -> LakeError:
+    """Return what a full disk or a missing permission means to people.
+
+    Errors: `problem` itself when it is neither, which is a defect.
+    """
+    where = str(problem.filename or "")
+    if problem.errno in _DISK_FULL:
+        return LakeError(
+            "the disk is full", where=where, do="free some space, then run it again: nothing is half-written"
+        )
+    if problem.errno in _NOT_PERMITTED:
+        return LakeError("not permitted", where=where, do="use a place you may read and write")
+    raise problem

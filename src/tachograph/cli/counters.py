@@ -1,0 +1,49 @@
+"""`tachograph counters`: the catalogue of counters; `--json` has every field, the names at each producer too."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from tachograph.cli import output
+from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.output import Heading
+from tachograph.counters import COUNTERS, Counter
+
+_HEADINGS = (
+    Heading("counter"),
+    Heading("unit"),
+    Heading("kind"),
+    Heading("DCGM id", right=True),
+    Heading("meaning"),
+)
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare `--json`."""
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Print one row per counter."""
+    if arguments.json:
+        output.print_json([_plain(counter) for counter in COUNTERS])
+    else:
+        output.print_table(_HEADINGS, map(_row, COUNTERS), no_color=arguments.no_color)
+    return 0
+
+
+def _plain(counter: Counter) -> dict[str, object]:
+    """Every field of the catalogue; an unbounded range has `high` null."""
+    fields = dataclasses.asdict(counter)
+    return {name: None if value == math.inf else value for name, value in fields.items()}
+
+
+def _row(counter: Counter) -> tuple[str | None, ...]:
+    return (
+        counter.name,
+        counter.unit,
+        str(counter.kind),
+        None if counter.dcgm_id is None else str(counter.dcgm_id),
+        counter.sentence,
+    )

@@ -1,0 +1,53 @@
+"""The one module that writes stderr: errors, remarks, and progress, which is shown on a terminal only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tachograph.cli.options import Arguments
+from tachograph.cli.output import printable
+from tachograph.errors import TachographError
+
+
+def error(problem: TachographError) -> None:
+    """Write one line, whatever the message holds."""
+    sys.stderr.write(f"tachograph: {printable(' '.join(str(problem).split()))}\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Narrator:
+    """Tells what is going on; a quiet one tells nothing."""
+
+    quiet: bool = False
+    no_color: bool = False
+
+    @classmethod
+    def of(cls, arguments: Arguments) -> Narrator:
+        """Return the narrator that the options ask for."""
+        return cls(quiet=arguments.quiet, no_color=arguments.no_color)
+
+    def say(self, remark: str) -> None:
+        """Write one line."""
+        if not self.quiet:
+            sys.stderr.write(f"{printable(remark)}\n")
+
+    @contextmanager
+    def progress(self, doing: str, *, total: float | None = None) -> Iterator[Callable[[float], None]]:
+        """Show a bar while the block runs; call what it yields with each amount done. Off a terminal it is silent."""
+        if self.quiet or not sys.stderr.isatty():
+            yield _ignore
+            return
+        from rich.console import Console
+        from rich.progress import Progress
+
+        console = Console(file=sys.stderr, no_color=self.no_color or None)
+        with Progress(console=console, transient=True) as bar:
+            task = bar.add_task(doing, total=total)
+            yield lambda amount: bar.advance(task, amount)
+
+
+def _ignore(amount: float) -> None:
+    """Progress nobody watches."""

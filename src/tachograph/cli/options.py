@@ -1,0 +1,51 @@
+"""The options every command has, and a parser whose errors are the project's."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+from tachograph import __version__
+from tachograph.cli import output
+from tachograph.errors import UsageError
+
+
+class Arguments(argparse.Namespace):
+    """The options of one run; those every command has are declared here."""
+
+    lake: str | None
+    config: str | None
+    quiet: bool
+    no_color: bool
+    json: bool
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that raises UsageError instead of ending the process, and accepts no abbreviated options."""
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `message` as a UsageError that points to the help."""
+        raise UsageError(message, do=f"see `{self.prog} --help`")
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        output.print_text(message)
+
+
+def add_common(parser: Parser) -> None:
+    """Add the options every command has."""
+    group = parser.add_argument_group("options of every command")
+    group.add_argument(
+        "--lake", metavar="DIR", help="the lake: a folder or an object store's address [$TACHOGRAPH_LAKE]"
+    )
+    group.add_argument("--config", metavar="FILE", help="the configuration [$TACHOGRAPH_CONFIG, ./tachograph.toml]")
+    group.add_argument("--quiet", action="store_true", help="say nothing on stderr but errors")
+    group.add_argument("--no-color", action="store_true", help="no colours [$NO_COLOR]")
+    group.add_argument("--version", action="version", version=f"tachograph {__version__}", help="show the version")
+
+
+def add_json(parser: Parser) -> None:
+    """Add `--json`, for commands that print a table."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

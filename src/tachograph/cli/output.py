@@ -1,0 +1,111 @@
+"""The one module that writes stdout: text, tables, JSON. What it writes is data; narration goes to stderr.
+
+Where stdout is no terminal a table is never cropped, wrapped or coloured.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+_UNBOUNDED = 100_000  # columns of characters: what rich takes a pipe or a file to be wide
+_ABSENT = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """Heading of a column of text cells; numbers are set to the right."""
+
+    title: str
+    right: bool = False
+    style: str = ""
+
+
+def print_text(text: str) -> None:
+    """Write `text` as it is."""
+    sys.stdout.write(text)
+
+
+def print_json(value: object) -> None:
+    """Write `value` as indented JSON: times in UTC with Z, NaN and infinities as null, data classes as objects."""
+    import msgspec
+
+    encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    sys.stdout.write(encoded.decode() + "\n")
+
+
+def print_table(
+    headings: Sequence[Heading],
+    rows: Iterable[Sequence[str | None]],
+    *,
+    title: str = "",
+    no_color: bool = False,
+) -> None:
+    """Write a table, one text cell per heading in every row; None is shown as a dash.
+
+    Cells are shown as they are: no markup is read from them, control characters are made visible.
+    """
+    from rich.console import Console
+
+    table = _table(headings, title)
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    console = Console(file=sys.stdout, no_color=no_color or None, highlight=False)
+    if console.is_terminal:
+        console.print(table)
+        return
+    plain = Console(file=sys.stdout, width=_UNBOUNDED, color_system=None, highlight=False)
+    with plain.capture() as captured:
+        plain.print(table)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def flush() -> None:
+    """Hand everything written to the reader.
+
+    Errors: BrokenPipeError when the reader is gone, OSError when the disk is full.
+    """
+    sys.stdout.flush()
+
+
+def abandon() -> None:
+    """Forget what could not be written, so that the interpreter does not try again at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _table(headings: Sequence[Heading], title: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in headings:
+        table.add_column(
+            heading.title, justify="right" if heading.right else "left", style=heading.style, overflow="fold"
+        )
+    return table
+
+
+def _cell(value: str | None) -> Text:
+    from rich.text import Text
+
+    return Text(_ABSENT if value is None else printable(value))
+
+
+def printable(value: str) -> str:
+    r"""Return `value` with control characters written out: a job's name must not steer the terminal.
+
+    >>> printable("train\x1b[2J"), printable("größe [a-b]")
+    ('train\\x1b[2J', 'größe [a-b]')
+    """
+    if value.isprintable():
+        return value
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)

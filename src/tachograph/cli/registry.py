@@ -1,0 +1,79 @@
+"""The commands, in the order of `tachograph --help`; a command is added by one file and one line here.
+
+A command's module has `add_arguments(parser) -> None` and `run(arguments) -> int` (the exit code), and is imported
+only when its command is the one asked for. This module imports nothing heavy: `--help` depends on it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Protocol, cast
+
+from tachograph.cli.options import Arguments, Parser
+from tachograph.errors import UsageError
+
+# {group: heading in the help}, in its order
+GROUPS: Mapping[str, str] = MappingProxyType(
+    {
+        "start": "Start",
+        "feed": "Feed the lake",
+        "look": "Look at jobs",
+        "reference": "Reference",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: its name, its module in `tachograph.cli`, one line of help, its group."""
+
+    name: str
+    module: str
+    sentence: str
+    group: str
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("init", "init", "write tachograph.toml with every key at its default", "start"),
+    Command(
+        "counters",
+        "counters",
+        "list the counters: units, kinds, meaning; the names at each producer with --json",
+        "reference",
+    ),
+    Command("devices", "devices", "list the GPU models: peaks, memory, ridge points", "reference"),
+    Command("version", "version", "show the versions of Tachograph and of what it runs on", "reference"),
+)
+
+
+class CommandModule(Protocol):
+    """What a command's module offers."""
+
+    def add_arguments(self, parser: Parser) -> None:
+        """Declare the command's own options."""
+
+    def run(self, arguments: Arguments) -> int:
+        """Do it; return the exit code."""
+        ...
+
+
+def find(name: str) -> Command:
+    """Return the command called `name`.
+
+    Errors: UsageError naming the closest one.
+    """
+    for command in COMMANDS:
+        if command.name == name:
+            return command
+    close = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1, cutoff=0.5)
+    do = f"did you mean `tachograph {close[0]}`?" if close else "see `tachograph --help`"
+    raise UsageError(f"no command {name!r}", do=do)
+
+
+def load(command: Command) -> CommandModule:
+    """Return the module of `command`, imported now."""
+    return cast("CommandModule", import_module(f"tachograph.cli.{command.module}"))

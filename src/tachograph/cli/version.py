@@ -1,0 +1,32 @@
+"""`tachograph version`: what a bug report needs to name."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+from tachograph import __version__
+from tachograph.cli import output
+from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.output import Heading
+
+_LIBRARIES = ("polars", "deltalake", "numba", "numpy")  # those whose version changes results or files
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare `--json`."""
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Print one version per row."""
+    versions = {
+        "tachograph": __version__,
+        "python": platform.python_version(),
+        **{library: metadata.version(library) for library in _LIBRARIES},
+    }
+    if arguments.json:
+        output.print_json(versions)
+    else:
+        output.print_table((Heading("part"), Heading("version")), versions.items(), no_color=arguments.no_color)
+    return 0
