@@ -1,0 +1,193 @@
+"""Writes the pages that follow from the code: counters.md, devices.md, tables.md; `--check` fails where they drift."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tachograph.counters import COUNTERS, DCGM_PREFIX, LDMS_PREFIX, Counter
+from tachograph.devices import DEVICES, PIPES, Device, ridge, value_fields
+from tachograph.schema import TABLES, TIME, Column, Table
+from tachograph.summarize.schema import COMPUTED
+
+FOLDER = Path(__file__).resolve().parent
+_NOTE = "<!-- Made by `make docs`; a change here is overwritten. -->"
+_DASH = "–"
+
+
+def counters_page() -> str:
+    """Return docs/counters.md: one row per counter, inside and at each producer."""
+    inside = markdown_table(("counter", "unit", "kind", "range", "meaning"), map(_inside, COUNTERS))
+    outside = markdown_table(
+        ("counter", "DCGM id", f"DCGM (`{DCGM_PREFIX}...`)", "DCGM 4.6", f"LDMS (`{LDMS_PREFIX}...`)", "NVML or GPM"),
+        map(_outside, COUNTERS),
+    )
+    return page(
+        "Counters",
+        "The counters in `gpu_samples`. Units are converted on the way in; a value outside its range becomes null "
+        "and is counted in `rejects`. Null means nobody measured it. `tachograph counters --json` prints the same.",
+        inside,
+        "## Names at the producers",
+        "The unit a producer writes stands in brackets where it is not the unit inside.",
+        outside,
+    )
+
+
+def _inside(counter: Counter) -> tuple[str, ...]:
+    high = "" if counter.high == float("inf") else f"{counter.high:,}"
+    kind, remark = str(counter.kind), " 0 on the way in means null." if counter.zero_is_missing else ""
+    return (f"`{counter.name}`", counter.unit, kind, f"{counter.low:,} .. {high}".rstrip(), counter.sentence + remark)
+
+
+def _outside(counter: Counter) -> tuple[str, ...]:
+    return (
+        f"`{counter.name}`",
+        str(counter.dcgm_id or _DASH),
+        _producer(counter.dcgm_name, counter.dcgm_unit, counter.unit),
+        _producer(counter.dcgm_name_46, counter.dcgm_unit, counter.unit),
+        _producer(counter.ldms_name, counter.ldms_unit, counter.unit),
+        _producer(counter.nvml, counter.nvml_unit, counter.unit),
+    )
+
+
+def _producer(name: str | None, unit: str | None, inside: str) -> str:
+    if not name:
+        return _DASH
+    return f"`{name}`" if unit in (None, inside) else f"`{name}` ({unit})"
+
+
+def devices_page() -> str:
+    """Return docs/devices.md: one row per GPU model, and where each value comes from."""
+    peaks = markdown_table(
+        ("device", "memory GiB", "bandwidth GB/s", *(f"{_pipe(p)} TFLOP/s" for p in PIPES), "FP64 ridge", "FP32 ridge"),
+        map(_peaks, DEVICES),
+    )
+    chips = markdown_table(
+        ("device", "vendor", "architecture", "form", "SMs", "warps per SM", "L2 MiB", "board W"), map(_chip, DEVICES)
+    )
+    sources = markdown_table(("device", "value", "source"), (row for device in DEVICES for row in _sources(device)))
+    return page(
+        "Devices",
+        "The GPU models whose peaks are known. Tensor peaks are dense FP16/BF16. A ridge point is the arithmetic "
+        "intensity in FLOP/B above which a kernel is limited by compute. A dash: the vendor does not publish it, or "
+        "there is no such pipe. `tachograph devices --json` prints the same.",
+        peaks,
+        "## Chips",
+        chips,
+        "## Sources",
+        sources,
+    )
+
+
+def _pipe(name: str) -> str:
+    return {"tensor": "tensor", "fp64_tensor": "FP64 tensor"}.get(name, name.upper())
+
+
+def _number(value: float | None, per: float = 1.0) -> str:
+    return _DASH if value is None else f"{value / per:.4g}"
+
+
+def _peaks(device: Device) -> tuple[str, ...]:
+    return (
+        device.name,
+        _number(device.hbm_mib, 1024),
+        _number(device.hbm_bytes_per_s, 1e9),
+        *(_number(device.peak_flop_per_s(pipe), 1e12) for pipe in PIPES),
+        _number(ridge(device, "fp64")),
+        _number(ridge(device, "fp32")),
+    )
+
+
+def _chip(device: Device) -> tuple[str, ...]:
+    return (
+        device.name,
+        device.vendor,
+        device.architecture,
+        device.form,
+        str(device.sms),
+        str(device.max_warps_per_sm),
+        _number(device.l2_bytes, 1 << 20),
+        _number(device.board_power_w),
+    )
+
+
+def _sources(device: Device) -> Iterable[tuple[str, str, str]]:
+    """Rows (device, its values, their source), one per document."""
+    values: dict[str, list[str]] = {}
+    for name in value_fields():
+        source = device.source(name)
+        if source is not None:
+            values.setdefault(source, []).append(f"`{name}`")
+    return ((device.name, ", ".join(names), source) for source, names in values.items())
+
+
+def tables_page() -> str:
+    """Return docs/tables.md: every table of the lake, its grain and columns."""
+    return page(
+        "Tables",
+        "The tables of the lake, each a Delta table that DuckDB, Spark, Trino, pandas and Polars read. Times are UTC, "
+        "fractions run 0..1, and a missing value is null; what null means is told per column (empty: never null).",
+        "## Recorded",
+        *_tables(TABLES),
+        "## Computed",
+        *_tables(COMPUTED),
+    )
+
+
+def _tables(tables: Mapping[str, Table]) -> Iterable[str]:
+    for table in tables.values():
+        key = ", ".join(f"`{name}`" for name in table.key)
+        days = " Partitioned by day." if table.by_day else ""
+        yield f"### `{table.name}`"
+        yield f"{table.grain[0].upper()}{table.grain[1:]}. Key: {key}.{days}"
+        yield markdown_table(("column", "type", "unit", "meaning", "null means"), map(_column, table.columns))
+
+
+def _column(column: Column) -> tuple[str, ...]:
+    dtype = "Datetime(us, UTC)" if column.dtype == TIME else str(column.dtype)
+    return (f"`{column.name}`", dtype, column.unit, column.sentence, column.null or "")
+
+
+def page(title: str, *blocks: str) -> str:
+    """Return a Markdown page."""
+    return "\n\n".join((f"# {title}", _NOTE, *blocks)) + "\n"
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table.
+
+    >>> print(markdown_table(("a", "b"), [("1", "x|y")]))
+    | a | b |
+    | --- | --- |
+    | 1 | x\\|y |
+    """
+    lines = [headings, ["---"] * len(headings), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "counters.md": counters_page,
+    "devices.md": devices_page,
+    "tables.md": tables_page,
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the pages, or with `--check` end with a message naming those that are not what would be written."""
+    written = {name: make() for name, make in PAGES.items()}
+    if "--check" not in arguments:
+        for name, text in written.items():
+            (FOLDER / name).write_text(text, encoding="utf-8")
+        return
+    drifted = [name for name, text in written.items() if _now(FOLDER / name) != text]
+    if drifted:
+        sys.exit(f"docs: {', '.join(drifted)} drifted from the code: run `make docs` and commit what it writes")
+
+
+def _now(file: Path) -> str | None:
+    return file.read_text(encoding="utf-8") if file.exists() else None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
