@@ -1,0 +1,4 @@
+"""The heart: one pass over sorted samples, every accumulator at once, results that add up.
+
+partition (sorted rows of some nodes, one day)  ->  Reduced (segments, windows, minutes)  ->  merge
+"""

@@ -1,0 +1,347 @@
+"""The compiled loops: each touches a column once, over segments of rows that belong to one job and one GPU.
+
+Rows are sorted by (node, gpu, mig, t). A *stripe* is the rows of one GPU; a *segment* the part of a stripe that one
+run of a job owns; a *slot* the part of a segment inside one minute counted from the job's start. Missing is NaN.
+All loops release the GIL. Sums are double precision, so their error stays below 1e-12 of the sum.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Singles: TypeAlias = NDArray[np.float32]
+Longs: TypeAlias = NDArray[np.int64]
+Ints: TypeAlias = NDArray[np.int32]
+Flags: TypeAlias = NDArray[np.bool_]
+
+MINUTE_US = 60_000_000
+_compiled = nb.njit(nogil=True, cache=True)
+# sums may be reordered so that they vectorise; NaN keeps its meaning
+_reordered = nb.njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+
+DISTANCE_BINS = 512
+
+
+@_compiled
+def spacing(t: Longs, stripes: Longs, intervals: Floats) -> None:
+    """Fill `intervals` with each stripe's sampling interval (us): mean of the distances near their median.
+
+    Distances are counted in bins of a quarter octave; the mean is over the median's bin and its neighbours, so
+    jitter does not move it and gaps do not count. NaN for a stripe of one sample.
+    """
+    counts = np.zeros(DISTANCE_BINS, np.int64)
+    sums = np.zeros(DISTANCE_BINS, np.float64)
+    for s in range(stripes.shape[0] - 1):
+        a, b = stripes[s], stripes[s + 1]
+        if b - a < 2:
+            intervals[s] = np.nan
+            continue
+        counts[:] = 0
+        sums[:] = 0.0
+        last, bin_of_last = np.int64(-1), 0
+        for i in range(a + 1, b):
+            d = t[i] - t[i - 1]
+            if d != last:
+                last, bin_of_last = d, int(4.0 * np.log2(max(d, 1)))
+            counts[bin_of_last] += 1
+            sums[bin_of_last] += d
+        middle, seen = 0, counts[0]
+        while seen * 2 < b - a - 1:
+            middle += 1
+            seen += counts[middle]
+        n, total = 0, 0.0
+        for k in range(max(middle - 1, 0), min(middle + 2, DISTANCE_BINS)):
+            n += counts[k]
+            total += sums[k]
+        intervals[s] = total / n
+
+
+@_compiled
+def count_segments(
+    t: Longs, stripes: Longs, low: Longs, high: Longs, start: Longs, end: Longs, zero: Longs
+) -> tuple[int, int]:
+    """Return how many segments and slots there are: `low`/`high` say which intervals belong to each stripe."""
+    segments, slots = 0, 0
+    for s in range(stripes.shape[0] - 1):
+        i, b = stripes[s], stripes[s + 1]
+        for k in range(low[s], high[s]):
+            i += np.searchsorted(t[i:b], start[k])
+            if i >= b or t[i] >= end[k]:
+                continue
+            segments += 1
+            edge = zero[k] + ((t[i] - zero[k]) // MINUTE_US + 1) * MINUTE_US
+            slots += 1
+            while i < b and t[i] < end[k]:
+                if t[i] >= edge:
+                    edge = zero[k] + ((t[i] - zero[k]) // MINUTE_US + 1) * MINUTE_US
+                    slots += 1
+                i += 1
+    return segments, slots
+
+
+@_compiled
+def fill_segments(
+    t: Longs, stripes: Longs, low: Longs, high: Longs, start: Longs, end: Longs, zero: Longs,
+    seg_a: Longs, seg_b: Longs, seg_stripe: Longs, seg_interval: Longs, seg_slot: Longs,
+    slot_a: Longs, slot_seg: Longs, slot_minute: Ints,
+) -> None:  # fmt: skip
+    """Fill the rows [seg_a, seg_b) of each segment, its stripe, interval and first slot; each slot's first row,
+    segment and minute. Arrays over segments and slots have one more element than `count_segments` says, as a guard.
+    """
+    g, m = 0, 0
+    for s in range(stripes.shape[0] - 1):
+        i, b = stripes[s], stripes[s + 1]
+        for k in range(low[s], high[s]):
+            i += np.searchsorted(t[i:b], start[k])
+            if i >= b or t[i] >= end[k]:
+                continue
+            seg_a[g], seg_stripe[g], seg_interval[g], seg_slot[g] = i, s, k, m
+            edge = np.int64(-(1 << 62))
+            while i < b and t[i] < end[k]:
+                if t[i] >= edge:
+                    minute = (t[i] - zero[k]) // MINUTE_US
+                    edge = zero[k] + (minute + 1) * MINUTE_US
+                    slot_a[m], slot_seg[m], slot_minute[m] = i, g, minute
+                    m += 1
+                i += 1
+            seg_b[g] = i
+            g += 1
+    seg_slot[g] = m
+
+
+@_reordered
+def _piece(col: Singles, a: int, b: int) -> tuple[float, int]:
+    total, n = 0.0, 0
+    for i in range(a, b):
+        v = col[i]
+        here = v == v
+        total += np.float64(v) if here else 0.0
+        n += 1 if here else 0
+    return total, n
+
+
+@_compiled
+def _largest(col: Singles, a: int, b: int) -> float:
+    most = np.float32(-np.inf)
+    for i in range(a, b):
+        most = col[i] if col[i] > most else most
+    return float(most)
+
+
+@_compiled
+def levels(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs, total: Floats, most: Floats) -> None:
+    """Per segment: how many values, their sum, their maximum (-inf where there is none)."""
+    for g in range(seg_a.shape[0]):
+        total[g], n[g] = _piece(col, seg_a[g], seg_b[g])
+        most[g] = _largest(col, seg_a[g], seg_b[g])
+
+
+@_compiled
+def levels_by_minute(
+    col: Singles, seg_a: Longs, seg_b: Longs, seg_slot: Longs, slot_a: Longs,
+    n: Longs, total: Floats, most: Floats, slot_n: Ints, slot_total: Floats,
+) -> None:  # fmt: skip
+    """As `levels`, and per slot how many values and their sum; a segment's sum is that of its slots."""
+    for g in range(seg_a.shape[0]):
+        first, behind = seg_slot[g], seg_slot[g + 1]
+        seg_total, seg_n = 0.0, 0
+        for m in range(first, behind):
+            b = slot_a[m + 1] if m + 1 < behind else seg_b[g]
+            part, here = 0.0, 0
+            for i in range(slot_a[m], b):
+                v = col[i]
+                if v == v:
+                    part += np.float64(v)
+                    here += 1
+            slot_total[m], slot_n[m] = part, here
+            seg_total += part
+            seg_n += here
+        n[g], total[g] = seg_n, seg_total
+        most[g] = _largest(col, seg_a[g], seg_b[g])
+
+
+@_compiled
+def most_by_minute(col: Singles, seg_b: Longs, seg_slot: Longs, slot_a: Longs, slot_most: Singles) -> None:
+    """Per slot the maximum; NaN where there is no value."""
+    for g in range(seg_b.shape[0]):
+        first, behind = seg_slot[g], seg_slot[g + 1]
+        for m in range(first, behind):
+            b = slot_a[m + 1] if m + 1 < behind else seg_b[g]
+            most = _largest(col, slot_a[m], b)
+            slot_most[m] = most if most > -np.inf else np.nan
+
+
+@_reordered
+def zeros(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs) -> None:
+    """Per segment how many values are zero."""
+    for g in range(seg_a.shape[0]):
+        count = 0
+        for i in range(seg_a[g], seg_b[g]):
+            count += 1 if col[i] == 0 else 0
+        n[g] = count
+
+
+@_compiled
+def integrals(
+    t: Longs, col: Singles, seg_a: Longs, seg_b: Longs, gap: Floats, area: Floats, seconds: Floats, first: Floats,
+    last: Floats,
+) -> None:  # fmt: skip
+    """Per segment the integral over time (trapezoids, seconds), over how many seconds, and the border values.
+
+    Nothing is integrated across a missing value or a silence longer than `gap` (us, per segment).
+    """
+    for g in range(seg_a.shape[0]):
+        a, b = seg_a[g], seg_b[g]
+        total, covered = 0.0, 0.0
+        longest = gap[g]
+        before, t_before = np.float64(col[a]), t[a]
+        for i in range(a + 1, b):
+            v, d = np.float64(col[i]), np.float64(t[i] - t_before)
+            both = before + v
+            if d <= longest and both == both:
+                total += both * d
+                covered += d
+            before, t_before = v, t[i]
+        area[g], seconds[g] = total * 0.5e-6, covered * 1e-6
+        first[g], last[g] = np.float64(col[a]), before
+
+
+@_compiled
+def increases(
+    t: Longs, col: Floats, seg_a: Longs, seg_b: Longs, n: Longs, first: Floats, last: Floats, grown: Floats,
+    t_first: Longs, t_last: Longs,
+) -> None:  # fmt: skip
+    """Per segment of a cumulative counter: values, first and last of them with their times, and its increase.
+
+    A value below the one before is a reset: it starts a new piece, and the pieces' increases add up.
+    """
+    for g in range(seg_a.shape[0]):
+        count, total, before = 0, 0.0, np.nan
+        first[g] = np.nan
+        for i in range(seg_a[g], seg_b[g]):
+            v = col[i]
+            if v == v:
+                if count == 0:
+                    first[g], t_first[g] = v, t[i]
+                elif v > before:
+                    total += v - before
+                before = v
+                t_last[g] = t[i]
+                count += 1
+        n[g], last[g], grown[g] = count, before, total
+
+
+@_compiled
+def changes(
+    col: Floats, stripes: Longs, seg_stripe: Longs, seg_a: Longs, seg_b: Longs, n: Longs, events: Longs, most: Floats,
+    first: Floats, last: Floats,
+) -> None:  # fmt: skip
+    """Per segment of a sticky code: values, changes to another code than zero, largest, first and last.
+
+    The value just before the segment, where the same GPU has one, counts as what it was before.
+    """
+    for g in range(seg_a.shape[0]):
+        a = seg_a[g]
+        before = col[a - 1] if a > stripes[seg_stripe[g]] else np.nan
+        count, events_here, largest = 0, 0, -np.inf
+        first[g] = np.nan
+        for i in range(a, seg_b[g]):
+            v = col[i]
+            if v == v:
+                if count == 0:
+                    first[g] = v
+                if before == before and v != before and v != 0:
+                    events_here += 1
+                before = v
+                largest = max(largest, v)
+                count += 1
+        n[g], events[g], most[g], last[g] = count, events_here, largest, before
+
+
+@_compiled
+def bits(col: Longs, lowering: int, seg_a: Longs, seg_b: Longs, n: Longs, lowered: Longs, seen: Longs) -> None:
+    """Per segment of a bit mask (-1: missing): values, those with a bit of `lowering`, all bits seen."""
+    for g in range(seg_a.shape[0]):
+        count, hits, together = 0, 0, 0
+        for i in range(seg_a[g], seg_b[g]):
+            v = col[i]
+            if v >= 0:
+                count += 1
+                together |= v
+                if v & lowering:
+                    hits += 1
+        n[g], lowered[g], seen[g] = count, hits, together
+
+
+@_compiled
+def roofline(
+    fp64: Singles, fp32: Singles, fp16: Singles, tensor: Singles, dram: Singles, weight: Floats,
+    measured: Flags, ridge: Floats, cells: NDArray[np.int8], edges: Floats, seg_a: Longs, seg_b: Longs,
+    compute: Floats, memory: Floats, idle: Floats, known: Floats, histogram: Longs,
+) -> None:  # fmt: skip
+    """Per segment and pipe: weights of compute-bound, memory-bound, idle and fully measured samples, and intensities.
+
+    The device's peaks cancel: a sample is compute-bound when the pipe's activity is at least that of the memory.
+    A sample in which any pipe of `measured` (segments x 4) or the memory is missing is not labelled; one in which all
+    are zero is idle; one in which this pipe and the memory are zero while another pipe works has no label.
+    `weight` has one element (every sample counts 1) or one per row. `ridge` (segments x 4, FLOP/B, NaN unknown)
+    turns activity ratios into intensities; `cells` and `edges` find their bin (see `intensity_bins`).
+    """
+    single = np.empty(1, np.float32)
+    pattern = single.view(np.int32)
+    value = np.empty(4, np.float32)
+    each = weight.shape[0] == 1
+    for g in range(seg_a.shape[0]):
+        for i in range(seg_a[g], seg_b[g]):
+            d = dram[i]
+            if d != d:
+                continue
+            value[0] = fp64[i] if measured[g, 0] else np.float32(0)
+            value[1] = fp32[i] if measured[g, 1] else np.float32(0)
+            value[2] = fp16[i] if measured[g, 2] else np.float32(0)
+            value[3] = tensor[i] if measured[g, 3] else np.float32(0)
+            together = value[0] + value[1] + value[2] + value[3]
+            if together != together:
+                continue
+            w = weight[0] if each else weight[i]
+            known[g] += w
+            if together == 0:
+                idle[g] += w
+                continue
+            for p in range(4):
+                v = value[p]
+                if v > 0 and v >= d:
+                    compute[g, p] += w
+                elif d > v:
+                    memory[g, p] += w
+                if v > 0 and d > 0:
+                    intensity = np.float64(v) / np.float64(d) * ridge[g, p]
+                    if intensity == intensity:
+                        single[0] = intensity
+                        k = np.int64(cells[min(pattern[0], 0x7F7FFFFF) >> 16])
+                        while k < edges.shape[0] and intensity >= edges[k]:
+                            k += 1
+                        while k > 0 and intensity < edges[k - 1]:
+                            k -= 1
+                        histogram[g, p, k] += 1
+
+
+def intensity_edges() -> Floats:
+    """Return the 31 borders of 30 logarithmic bins from 1e-3 to 1e3 FLOP/B (IPDPS 2026, figure 4)."""
+    return np.logspace(-3, 3, 31)
+
+
+def intensity_bins(edges: Floats) -> NDArray[np.int8]:
+    """Return the bin of the least value of each cell of single-precision numbers that share their upper 16 bits.
+
+    A cell is narrower than a bin, so the bin of any number is that of its cell or the next one: no logarithm needed.
+    """
+    with np.errstate(invalid="ignore"):  # the last cells hold no numbers
+        least = (np.arange(1 << 15, dtype=np.int32) << 16).view(np.float32).astype(np.float64)
+    least[np.isnan(least)] = np.inf
+    return np.searchsorted(edges, least, side="right").astype(np.int8)
