@@ -1,0 +1,334 @@
+"""LDMS and what is exported from it: Parquet, the CSV store, and NERSC's JSON exports.
+
+Samples are recognised by the names of their columns (`columns.recognise`); times without a zone are UTC unless said
+otherwise. An export of one job tells the nodes the job ran on, never which of their GPUs it held: that is written to
+`allocations` as such.
+
+NERSC's mean over the GPUs of a job (`Floored Relative Time`, no node, no GPU) is the site's own average. It is kept
+as one GPU, index 0 of a node called `job-<id>` that does not exist, held by the job: its averages mean something,
+its spread over GPUs and its sums do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+
+from tachograph.config import Configuration
+from tachograph.errors import InputError
+from tachograph.schema import Reject
+from tachograph.sources import Chunk, Part
+from tachograph.sources.columns import GPU_NAMES, NODE_NAMES, TIME_NAMES, Recognised, recognise
+from tachograph.sources.files import expand, fingerprint
+from tachograph.sources.frames import (
+    CHUNK_ROWS,
+    SUFFIXES,
+    Frame,
+    format_of,
+    listed,
+    parquet_columns,
+    read_csv,
+    read_json,
+    read_parquet,
+    records,
+)
+from tachograph.sources.times import is_local, read_times
+from tachograph.units import parse_time, zone
+
+NAME = "ldms"
+_RELATIVE = "Floored Relative Time"
+_JOB_COLUMNS = frozenset({"job id", "jobid", "jobidraw", "job_id"})
+_RECORD_COLUMNS = frozenset({"start time", "end time", "state", "qos", "partition", "elapsed", "nodelist", "output"})
+_WHOLE = 1 << 62  # rows: the file at once
+
+
+class NotTelemetryError(InputError):
+    """A readable file that holds no samples, or not on the options given; in a folder it is counted and passed over."""
+
+    def __init__(self, reason: str, what: str, *, where: str, do: str) -> None:
+        super().__init__(what, where=where, do=do)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What the files do not tell. `job_starts`: {job id, or "" for the only one: start}."""
+
+    zone_name: str = "UTC"
+    cluster: str | None = None
+    job_starts: Mapping[str, datetime] = field(default_factory=dict)
+    rows: int = CHUNK_ROWS
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What changes the rows that are read from the same file."""
+        starts = (f"{job}={start.isoformat()}" for job, start in sorted(self.job_starts.items()))
+        return (NAME, self.zone_name, self.cluster or "", str(self.rows), *starts)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the files, the zone of their times, and the start of jobs whose samples count from it."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="Parquet, CSV or JSON, or folders of them")
+    parser.add_argument("--time-zone", default="UTC", help="zone of times written without one (default UTC)")
+    parser.add_argument(
+        "--job-start",
+        action="append",
+        default=[],
+        metavar="[JOB=]TIME",
+        help="start of a job whose export counts seconds from it; in the site's zone",
+    )
+
+
+def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+    """Yield the chunks of the files named, and of the folders' files; those of a folder without samples are counted.
+
+    Errors: InputError for a file that cannot be read, ConfigError for an unknown zone.
+    """
+    zone(options.time_zone)
+    setting = Setting(
+        zone_name=options.time_zone,
+        cluster=configuration.site.cluster or None,
+        job_starts=_job_starts(options.job_start, now=now, zone_name=configuration.site.time_zone),
+    )
+    for given in options.files:
+        in_folder = Path(given).is_dir()
+        for path in expand([given], SUFFIXES):
+            try:
+                yield from read_file(path, setting)
+            except NotTelemetryError as problem:
+                if not in_folder:
+                    raise
+                yield _passed_over(path, problem, setting)
+
+
+def read_file(path: Path, setting: Setting | None = None) -> Iterator[Chunk]:
+    """Yield the chunks of one file: one per 4 million rows of Parquet, per block of CSV, one of JSON.
+
+    Errors: InputError when it is damaged or lacks a column; NotTelemetryError when it holds no samples.
+    """
+    setting = setting or Setting()
+    print_of = fingerprint(path, *setting.said)
+    match format_of(path):
+        case "parquet":
+            yield from _read_parquet(path, print_of, setting)
+        case "csv":
+            yield from _read_csv(path, print_of, setting)
+        case "json":
+            yield _read_json(path, print_of, setting)
+
+
+def short_nodes(nodes: pl.Series) -> pl.Series:
+    """Return host names without their domain; addresses stay whole.
+
+    >>> short_nodes(pl.Series(["nid001.chn.example.org", "10.0.0.7", "nid002", None])).to_list()
+    ['nid001', '10.0.0.7', 'nid002', None]
+    """
+    if nodes.dtype != pl.String:
+        nodes = nodes.cast(pl.String)
+    once = nodes.unique()
+    short = once.str.strip_chars()
+    address = short.str.contains(r"^\d+\.\d+\.\d+\.\d+$|:")
+    short = pl.select(
+        pl.when(address | short.is_null()).then(short).otherwise(short.str.extract(r"^([^.]*)"))
+    ).to_series()
+    if (short.eq_missing(once)).all():
+        return nodes
+    table = pl.DataFrame({"given": once, "short": short})
+    given = pl.DataFrame({"given": nodes})
+    joined = given.join(table, on="given", how="left", maintain_order="left", nulls_equal=True)
+    return joined.get_column("short").alias(nodes.name)
+
+
+def parts(frame: Frame, found: Recognised, *, zone_name: str, origin: str) -> tuple[Part, ...]:
+    """Return the parts of a frame: gpu_samples, node_samples, devices, those that its columns give.
+
+    A row whose time cannot be read is given up and counted, once, in the first part.
+    Errors: InputError naming the column that is missing.
+    """
+    time, node = _required(found, frame.rows.columns, origin)
+    rows = frame.rows
+    keys = [short_nodes(rows.get_column(node)).alias("node")]
+    for name, column in (("gpu", found.gpu), ("mig", found.mig)):
+        if column is not None:
+            keys.append(rows.get_column(column).alias(name))
+    times = read_times(rows.get_column(time), zone_name=zone_name, order=pl.DataFrame(keys))
+    keyed = pl.DataFrame([times.values.alias("t"), *keys])
+    rejects = [*frame.rejects, *times.rejects]
+    rejects += [Reject("unknown_column", name, rows.height) for name in found.unknown if rows.height]
+    rejects += [Reject("repeated_column", name, rows.height) for name in found.repeated if rows.height]
+    keep = ~times.bad if times.bad.any() else None
+    made: list[Part] = []
+    if found.counters:
+        columns = [rows.get_column(name).alias(counter) for name, (counter, _) in found.counters.items()]
+        units = dict(found.counters.values())
+        made.append(Part("gpu_samples", _kept(keyed.with_columns(columns), keep), units, tuple(rejects)))
+    if found.node_values:
+        values = [rows.get_column(name).alias(column) for name, column in found.node_values.items()]
+        of_node = _kept(keyed.select("t", "node").with_columns(values), keep)
+        if found.counters:  # each GPU of the node repeats it
+            of_node = of_node.unique(subset=["t", "node"], keep="first", maintain_order=True)
+        made.append(Part("node_samples", of_node, rejects=() if made else tuple(rejects)))
+    if found.device_values and found.gpu is not None:
+        facts = [rows.get_column(name).alias(column) for name, column in found.device_values.items()]
+        device = _kept(keyed.drop("t").with_columns(facts), keep)
+        keys_of = [name for name in ("node", "gpu", "mig") if name in device.columns]
+        made.append(Part("devices", device.unique(subset=keys_of, keep="last", maintain_order=True)))
+    return tuple(made)
+
+
+def _kept(frame: pl.DataFrame, keep: pl.Series | None) -> pl.DataFrame:
+    return frame if keep is None else frame.filter(keep)
+
+
+def _required(found: Recognised, names: Sequence[str], origin: str) -> tuple[str, str]:
+    """The time and the node column."""
+    has = f"it has: {listed([*names, *found.unknown])}; other names are read by `tachograph ingest table`"
+    if not found.counters and not found.node_values:
+        raise NotTelemetryError("no_counter", "no column is a counter", where=origin, do=has)
+    if found.time is None:
+        raise InputError(f"no time column ({', '.join(TIME_NAMES)})", where=origin, do=has)
+    if found.node is None:
+        raise InputError(f"no node column ({', '.join(NODE_NAMES)})", where=origin, do=has)
+    if found.counters and found.gpu is None:
+        raise InputError(f"no GPU column ({', '.join(GPU_NAMES)})", where=origin, do=has)
+    return found.time, found.node
+
+
+def _refuse_job_records(names: Sequence[str], origin: str) -> None:
+    lower = {part.strip().lower() for name in names for part in name.split("|")}
+    if (lower & _JOB_COLUMNS and len(lower & _RECORD_COLUMNS) >= 2) or {"status", "output"} <= lower or "jobs" in lower:
+        raise NotTelemetryError(
+            "job_records", "these are job records, not samples", where=origin, do="use `tachograph ingest sacct`"
+        )
+
+
+def _read_parquet(path: Path, print_of: str, setting: Setting) -> Iterator[Chunk]:
+    schema = parquet_columns(path)
+    _refuse_job_records(list(schema), str(path))
+    found = recognise(schema)
+    time, _ = _required(found, list(schema), str(path))
+    kind = schema[time]
+    written_local = kind == pl.String or (isinstance(kind, pl.Datetime) and kind.time_zone is None)
+    at_once = _WHOLE if written_local and is_local("auto", setting.zone_name) else setting.rows
+    for frame in read_parquet(path, found.used, rows=at_once):
+        yield _chunk(path, print_of, frame, parts(frame, found, zone_name=setting.zone_name, origin=str(path)))
+
+
+def _read_csv(path: Path, print_of: str, setting: Setting) -> Iterator[Chunk]:
+    blocks = read_csv(path, block_bytes=None) if is_local("auto", setting.zone_name) else read_csv(path)
+    for frame in blocks:
+        _refuse_job_records(frame.rows.columns, str(path))
+        found = recognise(frame.rows.columns)
+        yield _chunk(path, print_of, frame, parts(frame, found, zone_name=setting.zone_name, origin=str(path)))
+
+
+def _read_json(path: Path, print_of: str, setting: Setting) -> Chunk:
+    content, rejects = read_json(path)
+    job_id: str | None = None
+    if isinstance(content, dict):
+        if isinstance(content.get("data"), list):
+            job_id = str(content["job_id"]) if content.get("job_id") is not None else None
+            content = content["data"]
+        elif _are_means(content):
+            return _chunk_of_means(path, print_of, content, setting)
+        else:
+            _refuse_job_records([str(key) for key in content], str(path))
+            raise NotTelemetryError(
+                "no_rows", f"no list of samples; its keys are: {listed(map(str, content))}",
+                where=str(path), do="export the samples as a list of records",
+            )  # fmt: skip
+    rows = records(content, origin=str(path))
+    frame = Frame(rows, 0, rows.height + sum(reject.count for reject in rejects), rejects)
+    if not rows.width:
+        return _chunk(path, print_of, frame, ())
+    _refuse_job_records(rows.columns, str(path))
+    made = parts(frame, recognise(rows.columns), zone_name=setting.zone_name, origin=str(path))
+    return _chunk(path, print_of, frame, (*made, *_held(made, job_id, setting)))
+
+
+def _held(made: Sequence[Part], job_id: str | None, setting: Setting) -> tuple[Part, ...]:
+    """The nodes of the job an export belongs to; one row per node, GPU not told."""
+    if job_id is None or not made:
+        return ()
+    nodes = made[0].frame.get_column("node").drop_nulls().unique().sort()
+    return (Part("allocations", _allocation(job_id, nodes, gpu=None, provenance="node_list", setting=setting)),)
+
+
+def _allocation(job_id: str, nodes: pl.Series, *, gpu: int | None, provenance: str, setting: Setting) -> pl.DataFrame:
+    return pl.DataFrame({"node": nodes}).with_columns(
+        pl.lit(setting.cluster, dtype=pl.String).alias("cluster"),
+        pl.lit(job_id).alias("job_id"),
+        pl.lit(gpu, dtype=pl.Int16).alias("gpu"),
+        pl.lit(provenance).alias("provenance"),
+    )
+
+
+def _are_means(content: Mapping[object, object]) -> bool:
+    """{job id: rows that count seconds from the start of the job}"""
+    return bool(content) and all(
+        isinstance(rows, list) and rows and isinstance(rows[0], dict) and _RELATIVE in rows[0]
+        for rows in content.values()
+    )
+
+
+def _chunk_of_means(path: Path, print_of: str, content: Mapping[object, object], setting: Setting) -> Chunk:
+    """Means over the GPUs of each job, as GPU 0 of a node `job-<id>` that the job holds."""
+    made: list[Part] = []
+    total = 0
+    for key, job_rows in content.items():
+        job_id = str(key)
+        rows = records(job_rows, origin=str(path))
+        start = _start_of(job_id, len(content), setting, path)
+        offset_us = rows.get_column(_RELATIVE).cast(pl.Float64, strict=False) * 1e6
+        first_us = int(start.timestamp() * 1e6)
+        rows = rows.drop(_RELATIVE).with_columns(
+            (offset_us.round().cast(pl.Int64) + first_us)
+            .cast(pl.Datetime("us"))
+            .dt.replace_time_zone("UTC")
+            .alias("t"),
+            pl.lit(f"job-{job_id}").alias("node"),
+            pl.lit(0, dtype=pl.Int16).alias("gpu"),
+        )
+        found = recognise(rows.columns)
+        made += parts(Frame(rows, 0, rows.height), found, zone_name="UTC", origin=str(path))
+        nodes = pl.Series([f"job-{job_id}"])
+        held = _allocation(job_id, nodes, gpu=0, provenance="explicit", setting=setting)
+        made.append(Part("allocations", held))
+        total += rows.height
+    return Chunk(f"{print_of}:0", NAME, str(path), tuple(made), total)
+
+
+def _start_of(job_id: str, jobs: int, setting: Setting, path: Path) -> datetime:
+    start = setting.job_starts.get(job_id) or (setting.job_starts.get("") if jobs == 1 else None)
+    if start is None:
+        raise NotTelemetryError(
+            "no_job_start",
+            f"samples of job {job_id} count seconds from its start, which the file does not tell",
+            where=str(path), do=f"add --job-start {job_id}=TIME",
+        )  # fmt: skip
+    return start
+
+
+def _job_starts(written: Sequence[str], *, now: datetime, zone_name: str) -> dict[str, datetime]:
+    starts: dict[str, datetime] = {}
+    for text in written:
+        job_id, equals, time = text.partition("=")
+        start = parse_time(time if equals else text, now=now, zone_name=zone_name)
+        starts[job_id.strip() if equals else ""] = start.astimezone(UTC)
+    return starts
+
+
+def _chunk(path: Path, print_of: str, frame: Frame, made: tuple[Part, ...]) -> Chunk:
+    made = made or (Part("gpu_samples", pl.DataFrame(), rejects=frame.rejects),)
+    return Chunk(f"{print_of}:{frame.first_row}", NAME, str(path), made, frame.rows_read)
+
+
+def _passed_over(path: Path, problem: NotTelemetryError, setting: Setting) -> Chunk:
+    """A file of a folder that holds no samples, as one reject."""
+    part = Part("gpu_samples", pl.DataFrame(), rejects=(Reject(problem.reason, None, 1, str(problem)[:200]),))
+    return Chunk(f"{fingerprint(path, *setting.said)}:0", NAME, str(path), (part,), 0)

@@ -1,0 +1,244 @@
+"""Time columns: numbers since 1970, ISO text and written formats become UTC, with the reason wherever one does not.
+
+The unit of a number is recognised by its size: seconds since 1970 reach 1e11 in the year 5138, and each finer unit
+starts a thousand times higher. Wall-clock times need a zone, and twice a year the wall clock is not enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from tachograph.errors import InputError
+from tachograph.schema import TEXT_BLANKS, TIME, Reject
+from tachograph.units import zone
+
+AUTO = "auto"
+ISO = "iso"
+EPOCH = "epoch"
+_PER_US = {"epoch_s": 1e6, "epoch_ms": 1e3, "epoch_us": 1.0, "epoch_ns": 1e-3}
+EPOCHS = (EPOCH, *_PER_US)
+_LIMITS = ((1e11, "epoch_s"), (1e14, "epoch_ms"), (1e17, "epoch_us"))
+_FIRST_US, _LAST_US = -62135596800_000_000, 253402300799_999_999  # the years 1 and 9999: what a calendar can hold
+_NAIVE = pl.Datetime("us")
+_ISO_FORMATS = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d")
+_OFFSET = r"^.{10}[ T].*?\d\s*([Zz]|UTC|GMT|[+-]\d{2}(?::?\d{2})?)$"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Times as UTC (microseconds); null where none is written, and where `bad` says that what is written is no time."""
+
+    values: pl.Series
+    bad: pl.Series
+    rejects: tuple[Reject, ...] = field(default=())
+
+
+def read_times(
+    given: pl.Series, *, form: str = AUTO, zone_name: str = "UTC", order: pl.DataFrame | None = None
+) -> Times:
+    """Return the times of a column, one for one.
+
+    `form`: auto, iso, epoch (unit by size), epoch_s, epoch_ms, epoch_us, epoch_ns, or a strptime format.
+    `zone_name` is the zone of what carries none; `order` holds the columns whose rows, taken together, follow one
+    another in time (see `local_to_utc`). Rejects: `unreadable_time`, `nonexistent_time`, both counting rows.
+    Errors: InputError when the type of the column cannot be a time, or the format is not one.
+
+    >>> read_times(pl.Series([1776204532000, None])).values.to_list()[0].isoformat()
+    '2026-04-14T22:08:52+00:00'
+    >>> read_times(pl.Series(["2026-04-14T22:08:52.5+02:00"])).values.to_list()[0].isoformat()
+    '2026-04-14T20:08:52.500000+00:00'
+    """
+    if isinstance(given.dtype, pl.Datetime) or given.dtype == pl.Date:
+        return _from_datetime(given, zone_name, order)
+    if given.dtype == pl.Null:
+        return Times(pl.Series(given.name, [None] * len(given), dtype=TIME), _none_bad(given))
+    if given.dtype.is_numeric() and given.dtype != pl.Boolean:
+        return _from_numbers(given, form)
+    if given.dtype not in (pl.String, pl.Categorical, pl.Enum):
+        raise InputError(f"column {given.name!r} is {given.dtype}, which is no time", do="name the column of the times")
+    return _from_text(_blank_to_null(given), form, zone_name, order)
+
+
+def is_local(form: str, zone_name: str) -> bool:
+    """Return whether reading needs the rows in their order, because the wall clock of the zone may repeat an hour.
+
+    >>> is_local("auto", "UTC"), is_local("epoch_ms", "Europe/Berlin"), is_local("iso", "Europe/Berlin")
+    (False, False, True)
+    """
+    return zone_name not in ("UTC", "Etc/UTC", "GMT") and form not in EPOCHS
+
+
+def local_to_utc(naive: pl.Series, zone_name: str, order: pl.DataFrame | None = None) -> Times:
+    """Return the UTC times of wall-clock times.
+
+    A time that the zone has twice is the first one, unless the rows of one group of `order` otherwise only rise
+    (or only fall) and fall back (or jump up) once inside that hour: from there on it is the second one.
+    Rejects: `nonexistent_time` for a time that the zone skipped.
+    Errors: ConfigError for an unknown zone.
+    """
+    zone(zone_name)
+    name = naive.name
+    naive = naive.cast(_NAIVE)
+    first = naive.dt.replace_time_zone(zone_name, ambiguous="earliest", non_existent="null")
+    last = naive.dt.replace_time_zone(zone_name, ambiguous="latest", non_existent="null")
+    twice = (first != last).fill_null(value=False)
+    bad = first.is_null() & naive.is_not_null()
+    if twice.any():
+        second = _second_pass(naive, twice, order)
+        first = pl.select(pl.when(second).then(last).otherwise(first)).to_series()
+    return Times(first.dt.convert_time_zone("UTC").alias(name), bad, counted("nonexistent_time", None, bad, naive))
+
+
+def counted(reason: str, column: str | None, mask: pl.Series, values: pl.Series) -> tuple[Reject, ...]:
+    """Return the reject that counts `mask`, with the first of `values` under it, or none where nothing is set.
+
+    >>> counted("unreadable_time", None, pl.Series([True, False]), pl.Series(["x", "2026-01-01"]))
+    (Reject(reason='unreadable_time', column=None, count=1, example='x'),)
+    """
+    count = int(mask.sum() or 0)
+    return (Reject(reason, column, count, str(values.filter(mask)[0])[:200]),) if count else ()
+
+
+def _none_bad(given: pl.Series) -> pl.Series:
+    return pl.repeat(False, len(given), dtype=pl.Boolean, eager=True)
+
+
+def _blank_to_null(given: pl.Series) -> pl.Series:
+    text = given.cast(pl.String).str.strip_chars()
+    blank = text.is_in(TEXT_BLANKS)
+    return pl.select(pl.when(~blank).then(text)).to_series().alias(given.name) if blank.any() else text
+
+
+def _from_datetime(given: pl.Series, zone_name: str, order: pl.DataFrame | None) -> Times:
+    if isinstance(given.dtype, pl.Datetime) and given.dtype.time_zone is not None:
+        return Times(given.dt.convert_time_zone("UTC").cast(TIME), _none_bad(given))
+    return local_to_utc(given, zone_name, order)
+
+
+def _from_numbers(given: pl.Series, form: str) -> Times:
+    """Epochs; whole numbers stay whole, because nanoseconds need more digits than a Float64 has."""
+    if form not in (AUTO, *EPOCHS):
+        raise InputError(f"column {given.name!r} holds numbers, not times written as {form}", do="use format = 'epoch'")
+    typical = given.cast(pl.Float64).abs().quantile(0.5, interpolation="lower")
+    size = typical if isinstance(typical, float) else 0.0
+    unit = form if form in _PER_US else next((unit for limit, unit in _LIMITS if size < limit), "epoch_ns")
+    per_us = _PER_US[unit]
+    rough = given.cast(pl.Float64) * per_us
+    fits = rough.is_between(_FIRST_US, _LAST_US).fill_null(value=False) & rough.is_finite().fill_null(value=False)
+    whole = pl.select(pl.when(fits).then(given)).to_series()
+    if given.dtype.is_float():
+        us = (whole.cast(pl.Float64) * per_us).round().cast(pl.Int64)
+    elif per_us >= 1:
+        us = whole.cast(pl.Int64) * int(per_us)
+    else:
+        us = whole.cast(pl.Int64) // 1000
+    bad = ~fits & given.is_not_null()
+    values = us.cast(_NAIVE).dt.replace_time_zone("UTC").alias(given.name)
+    return Times(values, bad, counted("unreadable_time", None, bad, given))
+
+
+def _from_text(text: pl.Series, form: str, zone_name: str, order: pl.DataFrame | None) -> Times:
+    if form in EPOCHS or (form == AUTO and _are_numbers(text)):
+        return _from_number_text(text, form)
+    parsed = _parse_unique(text, form)
+    naive, offset = parsed.get_column("naive"), parsed.get_column("offset")
+    bad = naive.is_null() & text.is_not_null()
+    rejects = counted("unreadable_time", None, bad, text)
+    if offset.null_count() == len(offset):
+        local = local_to_utc(naive, zone_name, order)
+    else:
+        wall = pl.select(pl.when(offset.is_null()).then(naive)).to_series()
+        local = local_to_utc(wall, zone_name, order)
+        fixed = (naive - offset).dt.replace_time_zone("UTC")
+        merged = pl.select(pl.when(offset.is_null()).then(local.values).otherwise(fixed)).to_series()
+        local = Times(merged, local.bad, local.rejects)
+    return Times(local.values.cast(TIME).alias(text.name), bad | local.bad, (*rejects, *local.rejects))
+
+
+def _are_numbers(text: pl.Series) -> bool:
+    known = text.drop_nulls()
+    numbers = known.str.contains(r"^[-+]?\d+(\.\d*)?([eE][-+]?\d+)?$")
+    return len(known) > 0 and (numbers.sum() or 0) * 2 > len(known)
+
+
+def _from_number_text(text: pl.Series, form: str) -> Times:
+    whole = text.cast(pl.Int64, strict=False)
+    numbers = whole if whole.null_count() == text.null_count() else text.cast(pl.Float64, strict=False)
+    if numbers.dtype == pl.Float64 and (whole.drop_nulls().abs() > 2**53).any():
+        numbers = whole  # nanoseconds: the digits of a Float64 do not suffice
+    unreadable = numbers.is_null() & text.is_not_null()
+    times = _from_numbers(numbers.alias(text.name), form)
+    bad = times.bad | unreadable
+    return Times(times.values, bad, counted("unreadable_time", None, bad, text))
+
+
+def _parse_unique(text: pl.Series, form: str) -> pl.DataFrame:
+    """Wall-clock time `naive` and `offset` from UTC (null: none written) of each text; each spelling is parsed once."""
+    once = text.drop_nulls().unique()
+    parts = _parse_iso(once) if form in (AUTO, ISO) else _parse_format(once, form)
+    table = pl.DataFrame({"text": once, "naive": parts[0], "offset": parts[1]})
+    return pl.DataFrame({"text": text}).join(table, on="text", how="left", maintain_order="left")
+
+
+def _parse_iso(text: pl.Series) -> tuple[pl.Series, pl.Series]:
+    offset = text.str.extract(_OFFSET)
+    length = offset.str.len_chars().fill_null(0).cast(pl.Int64)
+    bare = pl.DataFrame({"text": text, "n": text.str.len_chars().cast(pl.Int64) - length}).select(
+        pl.col("text").str.slice(0, pl.col("n")).str.strip_chars()
+    )
+    plain = bare.to_series().str.replace(r"^(.{10})T", "${1} ").str.replace(",", ".", literal=True)
+    plain = plain.str.replace(r"^(\d{4})/(\d{2})/(\d{2})", "${1}-${2}-${3}")
+    tries = [plain.str.to_datetime(form, strict=False, time_unit="us") for form in _ISO_FORMATS]
+    naive = pl.select(pl.coalesce(*tries)).to_series()
+    digits = offset.str.replace(":", "", literal=True)
+    minutes = digits.str.slice(1, 2).cast(pl.Int64, strict=False) * 60
+    minutes = minutes + digits.str.slice(3, 2).cast(pl.Int64, strict=False).fill_null(0)
+    signed = pl.select(
+        pl.when(offset.str.starts_with("-")).then(-minutes).when(offset.str.starts_with("+")).then(minutes)
+        .when(offset.is_not_null()).then(0)
+    ).to_series()  # fmt: skip
+    return naive, (signed * 60_000_000).cast(pl.Duration("us"))
+
+
+def _parse_format(text: pl.Series, form: str) -> tuple[pl.Series, pl.Series]:
+    """Parsed by a strptime format; Python's fraction `.%f` is written `%.f` in the parser used here."""
+    try:
+        naive = text.str.to_datetime(form.replace(".%f", "%.f"), strict=False, time_unit="us")
+    except pl.exceptions.PolarsError as problem:
+        raise InputError(
+            f"{form!r} is no time format: {str(problem).splitlines()[0]}",
+            do="use iso, epoch, epoch_ms or a format such as '%d.%m.%Y %H:%M:%S'",
+        ) from None
+    fixed = isinstance(naive.dtype, pl.Datetime) and naive.dtype.time_zone is not None
+    if fixed:
+        naive = naive.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    nothing = pl.lit(0 if fixed else None, dtype=pl.Int64)
+    offset = pl.select(pl.repeat(nothing, len(text)).cast(pl.Duration("us"))).to_series()
+    return naive, offset
+
+
+def _second_pass(naive: pl.Series, twice: pl.Series, order: pl.DataFrame | None) -> pl.Series:
+    """True where the order of the rows shows the second of two equal wall-clock hours."""
+    keys = order if order is not None else pl.DataFrame({"all": pl.repeat(0, len(naive), eager=True)})
+    keys = keys.select(pl.struct(pl.all()).rank("dense").alias("group"))
+    frame = keys.with_columns(naive.alias("wall"), twice.alias("twice")).with_row_index("row")
+    known = frame.filter(pl.col("wall").is_not_null())
+    step = pl.col("wall").diff().over("group")
+    direction = known.group_by("group").agg(
+        ((pl.col("wall").diff() < pl.duration()).sum() > (pl.col("wall").diff() > pl.duration()).sum()).alias("falling")
+    )
+    known = known.join(direction, on="group", maintain_order="left")
+    rising = pl.concat([known.filter(~pl.col("falling")), known.filter(pl.col("falling")).reverse()])
+    day = pl.col("wall").dt.date()
+    back = (step < pl.duration()).fill_null(value=False)
+    judged = rising.with_columns(back.alias("back"), day.alias("day")).with_columns(
+        pl.col("back").sum().over("group").alias("falls"),
+        (pl.col("back") & pl.col("twice")).sum().over("group").alias("explained"),
+        pl.col("back").sum().over("group", "day").alias("falls_of_day"),
+        (pl.col("back").cast(pl.Int64).cum_sum().over("group", "day") > 0).alias("after"),
+    )
+    sure = (pl.col("falls") == pl.col("explained")) & (pl.col("falls_of_day") <= 1)
+    second = judged.filter(sure & pl.col("after") & pl.col("twice")).get_column("row")
+    return frame.get_column("row").is_in(second.implode())
