@@ -32,6 +32,7 @@ _NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code of `tachograph` with these arguments (those of the process by default)."""
+    output.prepare()
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))
         output.flush()
@@ -99,9 +100,7 @@ def _as_lake_error(problem: OSError) -> LakeError:
     """
     where = str(problem.filename or "")
     if problem.errno in _DISK_FULL:
-        return LakeError(
-            "the disk is full", where=where, do="free some space, then run it again: nothing is half-written"
-        )
+        return LakeError("the disk is full", where=where, do="free some space, then run it again")
     if problem.errno in _NOT_PERMITTED:
         return LakeError("not permitted", where=where, do="use a place you may read and write")
     raise problem

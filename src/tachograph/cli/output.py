@@ -5,6 +5,7 @@ Where stdout is no terminal a table is never cropped, wrapped or coloured.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,12 @@ class Heading:
     title: str
     right: bool = False
     style: str = ""
+
+
+def prepare() -> None:
+    """Let stdout write out what its encoding lacks, as stderr does by itself, in place of failing."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def print_text(text: str) -> None:

@@ -1,0 +1,72 @@
+"""`tachograph init`: the file says every key, reads back as the defaults, and is never overwritten."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tachograph.cli import main
+from tachograph.cli.init import text
+from tachograph.config import Analysis, Configuration, Nodes, Site, Slurm, load
+
+
+def test_the_file_reads_back_as_the_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "site.toml"
+    assert main(["init", "--config", str(file)]) == 0
+    assert capsys.readouterr() == ("", f"wrote {file}: every key at its default, to be edited\n")
+    assert load(str(file), {}) == Configuration()
+
+
+def test_every_key_is_in_the_file() -> None:
+    written = tomllib.loads(text(Configuration()))
+    for field in msgspec.structs.fields(Configuration):
+        default = getattr(Configuration(), field.name)
+        assert field.name in written
+        if isinstance(default, msgspec.Struct):
+            assert list(written[field.name]) == [key.name for key in msgspec.structs.fields(default)]
+
+
+def test_a_remark_stands_at_its_own_key() -> None:
+    lines = text(Configuration()).splitlines()
+    assert 'time_zone = "UTC"  # of times that Slurm and exports write without an offset' in lines
+    assert 'name = ""' in lines
+    assert "pipe_percentile = true  # notebooks: False, the fixed threshold alone" in lines
+    assert 'imbalance_counters = ["gpu_util"]' in lines
+    above = lines[lines.index("[thresholds]") - 1]
+    assert above == "# When advice is given."
+
+
+def test_other_values_read_back_too() -> None:
+    configuration = Configuration(
+        lake="s3://bucket/größe",
+        site=Site(name='the "big" one\\', time_zone="Europe/Berlin"),
+        slurm=Slurm(shared=("debug", "int*")),
+        nodes=Nodes(models={"nid[001-004]": "A100 SXM 40GB", "b.c": "L4"}, gpus={"nid[001-004]": 4}),
+        analysis=Analysis(pipe_threshold=1e-05, count_zero_windows=True),
+    )
+    assert msgspec.convert(tomllib.loads(text(configuration)), Configuration) == configuration
+
+
+def test_the_lake_that_is_named_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "--lake", "lake-of-may", "--quiet"]) == 0
+    assert tomllib.loads((tmp_path / "tachograph.toml").read_text(encoding="utf-8"))["lake"] == "lake-of-may"
+
+
+def test_a_file_that_exists_is_left_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text("# mine\n", encoding="utf-8")
+    assert main(["init", "--config", str(file)]) == 3
+    assert file.read_text(encoding="utf-8") == "# mine\n"
+    assert capsys.readouterr().err == (
+        f"tachograph: {file}: exists already and is left as it is; edit it, or name another with --config\n"
+    )
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "absent" / "site.toml"
+    assert main(["init", "--config", str(file)]) == 3
+    assert capsys.readouterr().err.startswith(f"tachograph: {file}: No such file or directory; ")

@@ -1,0 +1,235 @@
+"""The command line in a process of its own: help, imports, errors, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tachograph import __version__
+from tachograph.cli.registry import COMMANDS, GROUPS, Command, find, load
+from tachograph.errors import UsageError
+
+HEAVY = {"polars", "numpy", "numba", "deltalake", "pyarrow", "matplotlib", "rich", "jinja2", "msgspec", "ClusterShell"}
+
+
+def tachograph(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tachograph", *arguments],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """The modules that a run of these arguments has imported at its end."""
+    script = (
+        "import sys\nfrom tachograph.cli import main\n"
+        f"main({list(arguments)!r})\n"
+        "sys.stderr.write('\\n'.join(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return set(done.stderr.split())
+
+
+def test_help_lists_every_command_under_its_group() -> None:
+    done = tachograph("--help")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    sections = {part.split(":\n")[0]: part for part in done.stdout.split("\n\n")}
+    for command in COMMANDS:
+        assert re.search(rf"^  {command.name} +{re.escape(command.sentence)}$", sections[GROUPS[command.group]], re.M)
+
+
+@pytest.mark.parametrize("arguments", [(), ("-h",)])
+def test_help_is_what_one_gets_without_a_command(arguments: tuple[str, ...]) -> None:
+    assert tachograph(*arguments).stdout == tachograph("--help").stdout
+
+
+def test_help_imports_neither_commands_nor_anything_heavy() -> None:
+    imported = imported_by("--help")
+    assert imported & HEAVY == set()
+    assert {name for name in imported if name.startswith("tachograph.")} == {
+        *("tachograph.cli", "tachograph.cli.narrate", "tachograph.cli.options", "tachograph.cli.output"),
+        *("tachograph.cli.registry", "tachograph.errors"),
+    }
+
+
+@pytest.mark.parametrize("arguments", [("counters", "--help"), ("devices", "--help"), ("counters", "--json")])
+def test_a_light_command_reads_no_table_library(arguments: tuple[str, ...]) -> None:
+    assert imported_by(*arguments) & (HEAVY - {"msgspec"}) == set()
+
+
+def test_help_is_there_at_once() -> None:
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        tachograph("--help")
+        times.append(time.perf_counter() - begin)
+    assert min(times) < 0.3
+
+
+@pytest.mark.parametrize("arguments", [("--version",), ("counters", "--version")])
+def test_version(arguments: tuple[str, ...]) -> None:
+    done = tachograph(*arguments)
+    assert (done.returncode, done.stdout) == (0, f"tachograph {__version__}\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_command_has_help_and_the_common_options(command: Command) -> None:
+    done = tachograph(command.name, "--help")
+    assert done.returncode == 0
+    assert done.stderr == ""
+    for option in ("--lake DIR", "--config FILE", "--quiet", "--no-color", "--version"):
+        assert option in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("cuonters",), "tachograph: no command 'cuonters'; did you mean `tachograph counters`?\n"),
+        (("xyzzy",), "tachograph: no command 'xyzzy'; see `tachograph --help`\n"),
+        (
+            ("--json", "counters"),
+            "tachograph: --json stands before the command; write `tachograph COMMAND [options]`\n",
+        ),
+        (("counters", "--frob"), "tachograph: unrecognized arguments: --frob; see `tachograph counters --help`\n"),
+        (("counters", "--js"), "tachograph: unrecognized arguments: --js; see `tachograph counters --help`\n"),
+        (
+            ("counters", "--lake"),
+            "tachograph: argument --lake: expected one argument; see `tachograph counters --help`\n",
+        ),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_that_says_what_to_do(arguments: tuple[str, ...], line: str) -> None:
+    done = tachograph(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+
+
+def test_no_command_is_found_under_a_part_of_its_name() -> None:
+    with pytest.raises(UsageError, match="did you mean `tachograph counters`"):
+        find("counter")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_every_registered_command_is_there(command: Command) -> None:
+    module = load(command)
+    assert callable(module.add_arguments)
+    assert callable(module.run)
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    script = f"{sys.executable} -m tachograph counters --json | true; echo ${{PIPESTATUS[0]}}"
+    for _ in range(3):  # whether the writer or the reader is first differs
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+        assert done.stderr == ""
+        assert done.stdout.strip() in {"0", "141"}
+
+
+def test_a_closed_pipe_ends_it_with_the_code_of_the_signal() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tachograph", "counters"], stdout=writer, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_disk_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tachograph", "counters"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (5, "tachograph: the disk is full; free some space, then run it again\n")
+
+
+BOUNDARY = """
+import sys, types
+from tachograph.cli import main, registry
+{define}
+module = types.SimpleNamespace(add_arguments=lambda parser: None, run=run)
+sys.modules["tachograph.cli.planted"] = module
+registry.COMMANDS += (registry.Command("planted", "planted", "fail", "start"),)
+import tachograph.cli
+sys.exit(main(["planted"]))
+"""
+
+
+def planted(define: str) -> subprocess.CompletedProcess[str]:
+    """What becomes of a command that is defined so."""
+    return subprocess.run([sys.executable, "-c", BOUNDARY.format(define=define)], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "line"),
+    [
+        (
+            "errors.InputError('cut off', where='a.csv', do='copy it again')",
+            4,
+            "tachograph: a.csv: cut off; copy it again\n",
+        ),
+        ("errors.NotFoundError('no job 7')", 6, "tachograph: no job 7\n"),
+        ("errors.ConfigError('two\\nlines \\x1b[2J')", 3, "tachograph: two lines \\x1b[2J\n"),
+        (
+            "PermissionError(13, 'Permission denied', 'lake')",
+            5,
+            "tachograph: lake: not permitted; use a place you may read and write\n",
+        ),
+        ("KeyboardInterrupt()", 130, ""),
+    ],
+)
+def test_an_error_is_one_line_and_its_exit_code(raised: str, code: int, line: str) -> None:
+    done = planted(f"from tachograph import errors\ndef run(arguments):\n    raise {raised}")
+    assert (done.returncode, done.stderr) == (code, line)
+
+
+@pytest.mark.parametrize("raised", ["KeyError('x')", "OSError(5, 'Input/output error')", "FileNotFoundError(2, 'x')"])
+def test_a_defect_keeps_its_traceback(raised: str) -> None:
+    done = planted(f"def run(arguments):\n    raise {raised}")
+    assert done.returncode == 1
+    assert "Traceback (most recent call last)" in done.stderr
+    assert done.stderr.rstrip().splitlines()[-1].startswith(raised.split("(")[0])
+
+
+def test_an_interrupt_from_the_keyboard_ends_it_quietly() -> None:
+    script = BOUNDARY.format(
+        define="import time\ndef run(arguments):\n    print('ready', flush=True)\n    time.sleep(30)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert (process.returncode, said) == (130, b"")
+
+
+def test_a_terminal_that_knows_ascii_only_gets_the_rest_written_out() -> None:
+    done = tachograph("counters", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "sm_clock_mhz" in done.stdout
+    done = tachograph("größe", PYTHONIOENCODING="ascii")
+    assert done.returncode == 2
+    assert done.stderr.startswith("tachograph: no command 'gr\\xf6\\xdfe'")
+
+
+def test_the_exit_code_of_a_command_is_that_of_the_process() -> None:
+    assert planted("def run(arguments):\n    return 7").returncode == 7
+
+
+def test_the_versions_of_the_parts() -> None:
+    versions = json.loads(tachograph("version", "--json").stdout)
+    assert versions["tachograph"] == __version__
+    assert set(versions) == {"tachograph", "python", "polars", "deltalake", "numba", "numpy"}

@@ -1,0 +1,118 @@
+"""What goes to stdout and stderr, on a terminal and off it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from tachograph.cli import narrate, output
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.output import Heading
+from tachograph.errors import InputError
+
+HEADINGS = (Heading("job"), Heading("GPUs", right=True))
+
+
+def test_a_table_off_a_terminal_is_never_cropped(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "x" * 500
+    output.print_table(HEADINGS, [(name, "4"), ("b", "16")])
+    head, rule, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["job", "GPUs"]
+    assert set(rule) == {"─"}
+    assert first == f"{name}      4"
+    assert second == f"b{' ' * 499}     16"
+
+
+def test_cells_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(HEADINGS, [("nid[001-004] [bold]x[/]", None), ("a\x1b[2Jb\nc", "1")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("nid[001-004] [bold]x[/]")
+    assert lines[2].endswith("–")
+    assert lines[3].startswith("a\\x1b[2Jb\\nc")
+
+
+def test_a_table_without_rows_is_its_headings(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table(HEADINGS, [])
+    assert capsys.readouterr().out.splitlines()[0].split() == ["job", "GPUs"]
+
+
+def test_json_keeps_null_and_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json([{"a": None, "b": float("nan"), "c": float("inf"), "t": datetime(2026, 4, 23, 7, tzinfo=UTC)}])
+    printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert printed == [{"a": None, "b": None, "c": None, "t": "2026-04-23T07:00:00Z"}]
+
+
+def on_terminal(script: str, **environment: str) -> str:
+    """What a Python script shows on a terminal of 40 columns (stdout and stderr)."""
+    ours, theirs = pty.openpty()
+    given = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "40", **environment}
+    given.pop("NO_COLOR" if "NO_COLOR" not in environment else "", None)
+    with subprocess.Popen([sys.executable, "-c", script], stdin=theirs, stdout=theirs, stderr=theirs, env=given):
+        os.close(theirs)
+        parts = []
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # Linux: the other end is closed
+                break
+            if not part:
+                break
+            parts.append(part)
+    os.close(ours)
+    return b"".join(parts).decode()
+
+
+TABLE = (
+    "from tachograph.cli.output import Heading, print_table\n"
+    "print_table([Heading('job', style='red')], [('w' * 100,)], no_color={no_color})"
+)
+
+
+def test_a_table_on_a_terminal_is_folded_not_cropped_and_coloured() -> None:
+    shown = on_terminal(TABLE.format(no_color=False))
+    assert shown.count("w") == 100
+    assert "\x1b[31m" in shown
+
+
+@pytest.mark.parametrize(("no_color", "environment"), [(True, {}), (False, {"NO_COLOR": "1"})])
+def test_colours_can_be_turned_off(no_color: bool, environment: dict[str, str]) -> None:
+    shown = on_terminal(TABLE.format(no_color=no_color), **environment)
+    assert shown.count("w") == 100
+    assert "\x1b[31m" not in shown
+
+
+PROGRESS = (
+    "from tachograph.cli.narrate import Narrator\n"
+    "with Narrator(quiet={quiet}).progress('reading', total=2) as advance:\n    advance(1)\n    advance(1)\n"
+)
+
+
+def test_progress_is_shown_on_a_terminal() -> None:
+    assert "reading" in on_terminal(PROGRESS.format(quiet=False))
+
+
+def test_progress_is_silent_when_asked_to_be() -> None:
+    assert on_terminal(PROGRESS.format(quiet=True)) == ""
+
+
+def test_progress_is_silent_off_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    with Narrator().progress("reading", total=2) as advance:
+        advance(1)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_remarks_go_to_stderr_unless_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    Narrator().say("wrote x")
+    Narrator(quiet=True).say("wrote y")
+    assert capsys.readouterr() == ("", "wrote x\n")
+
+
+def test_errors_are_told_even_by_a_quiet_run(capsys: pytest.CaptureFixture[str]) -> None:
+    narrate.error(InputError("cut off", where="a.csv", do="copy it again"))
+    assert capsys.readouterr() == ("", "tachograph: a.csv: cut off; copy it again\n")
