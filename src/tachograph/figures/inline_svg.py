@@ -1,0 +1,74 @@
+"""Matplotlib figures as SVG that lives inside a page: it takes the page's colours and font, light or dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import AbstractContextManager
+from html import escape
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+# drawn in these colours, which are then replaced by the page's own (CSS custom properties)
+INK, FAINT, GRID = "#010203", "#040506", "#070809"
+COMPUTE, MEMORY, ACCENT, WARNING, PAPER = "#0a0b0c", "#0d0e0f", "#101112", "#131415", "#161718"
+_CSS = {
+    INK: "var(--ink)",
+    FAINT: "var(--faint)",
+    GRID: "var(--line)",
+    COMPUTE: "var(--compute)",
+    MEMORY: "var(--memory)",
+    ACCENT: "var(--accent)",
+    WARNING: "var(--problem)",
+    PAPER: "var(--paper)",
+}
+WIDTH_IN = 7.6  # of a plot; the page scales it
+
+
+def _style() -> AbstractContextManager[None]:
+    return mpl.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "tachograph",
+            "font.size": 9.0,
+            "text.color": INK,
+            "axes.labelcolor": INK,
+            "axes.edgecolor": GRID,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    )
+
+
+def new_figure(height_in: float) -> tuple[Figure, Axes]:
+    """Return an empty figure of the page's width and its axes."""
+    with _style():
+        figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+    figure.patch.set_alpha(0)
+    axes.patch.set_alpha(0)
+    axes.tick_params(length=3)
+    return figure, axes
+
+
+def to_svg(figure: Figure, *, name: str, label: str) -> str:
+    """Return the figure as an `<svg>` element: ids start with `name`, `label` describes it to who cannot see it."""
+    buffer = io.StringIO()
+    with _style():
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
+    for drawn, css in _CSS.items():
+        svg = svg.replace(drawn, css)
+    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
+    opening = f'<svg role="img" aria-label="{escape(label, quote=True)}" '
+    svg = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'{opening}viewBox="\1">', svg, count=1)
+    return svg.strip()

@@ -1,0 +1,190 @@
+"""The plots of the page of one job, as inline SVG. None where there is nothing to draw.
+
+Shapes: `levels` is (GPUs, bins), series are (bins,), one bin lasts `bin_s` seconds; missing is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MultipleLocator, PercentFormatter
+
+from tachograph.figures.inline_svg import ACCENT, COMPUTE, FAINT, GRID, INK, MEMORY, PAPER, WARNING, new_figure, to_svg
+from tachograph.units import text
+
+Floats = npt.NDArray[np.float64]
+MAX_ROW_LABELS = 16  # more GPUs than this are named by nodes or not at all
+MAX_BARS = 24
+_STEPS_S = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
+# counters of the activity plot: label, colour, line width
+_LINES: Mapping[str, tuple[str, str, str]] = {
+    "gpu_util": ("utilisation", INK, "-"),
+    "gr_engine_active": ("graphics engine", INK, "--"),
+    "sm_active": ("SMs", ACCENT, "-"),
+    "tensor_active": ("tensor cores", COMPUTE, "-"),
+    "fp64_active": ("FP64", COMPUTE, "--"),
+    "fp32_active": ("FP32", COMPUTE, ":"),
+    "fp16_active": ("FP16", COMPUTE, "-."),
+    "dram_active": ("memory traffic", MEMORY, "-"),
+}
+
+
+def utilisation(levels: Floats, labels: Sequence[str], bin_s: float) -> str | None:
+    """Return utilisation over time: an area for one GPU, else a strip of colour per GPU."""
+    if levels.size == 0 or np.isnan(levels).all():
+        return None
+    return _area(levels[0], bin_s) if levels.shape[0] == 1 else _strips(levels, labels, bin_s)
+
+
+def _area(level: Floats, bin_s: float) -> str:
+    figure, axes = new_figure(1.7)
+    edges = np.arange(level.size + 1) * bin_s
+    axes.stairs(level, edges, fill=True, color=ACCENT, alpha=0.75, linewidth=0)
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    axes.yaxis.set_major_locator(MultipleLocator(0.5))
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    _time_axis(axes, level.size * bin_s)
+    return to_svg(figure, name="use", label="GPU utilisation over time")
+
+
+def _strips(levels: Floats, labels: Sequence[str], bin_s: float) -> str:
+    gpus, bins = levels.shape
+    figure, axes = new_figure(min(5.5, max(1.3, 0.62 + 0.2 * gpus)))
+    colours = mpl.colormaps["viridis"].copy()
+    colours.set_bad(alpha=0)
+    image = axes.imshow(
+        np.ma.masked_invalid(levels),
+        aspect="auto",
+        interpolation="nearest",
+        cmap=colours,
+        vmin=0,
+        vmax=1,
+        extent=(0, bins * bin_s, gpus - 0.5, -0.5),
+    )
+    if gpus <= MAX_ROW_LABELS:
+        axes.set_yticks(range(gpus), labels)
+        axes.set_yticks(np.arange(1, gpus) - 0.5, minor=True)
+        axes.grid(which="minor", axis="y", color=PAPER, linewidth=1.2)
+    else:
+        axes.set_ylabel(f"{gpus} GPUs")
+        axes.set_yticks([])
+    axes.tick_params(axis="y", which="both", length=0)
+    axes.spines[:].set_visible(False)
+    bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=max(6, 3 * gpus) if gpus < 8 else 24, fraction=0.03)
+    bar.set_ticks([0, 0.5, 1], labels=["0 %", "50 %", "100 %"])
+    bar.ax.tick_params(labelsize=8, length=2)
+    bar.outline.set_visible(False)
+    _time_axis(axes, bins * bin_s)
+    return to_svg(figure, name="use", label="Utilisation of each GPU over time")
+
+
+def activity(means: Mapping[str, Floats], bin_s: float) -> str | None:
+    """Return what the GPUs did over time: one line per counter (mean over GPUs) that ever left zero."""
+    drawn = {
+        name: values for name, values in means.items() if name in _LINES and np.nanmax(values, initial=0.0) >= 0.005
+    }
+    if not drawn:
+        return None
+    figure, axes = new_figure(2.2)
+    for name in (name for name in _LINES if name in drawn):
+        values = drawn[name]
+        label, colour, style = _LINES[name]
+        axes.plot((np.arange(values.size) + 0.5) * bin_s, values, style, color=colour, linewidth=1.2, label=label)
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    axes.yaxis.set_major_locator(MultipleLocator(0.25))
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    _time_axis(axes, next(iter(drawn.values())).size * bin_s)
+    figure.legend(loc="outside upper left", ncols=min(6, len(drawn)), frameon=False, fontsize=8)
+    return to_svg(figure, name="activity", label="Activity by kind over time, mean over GPUs")
+
+
+def power(mean: Floats, low: Floats, high: Floats, bin_s: float) -> str | None:
+    """Return power per GPU over time: the mean of the GPUs, and the range from the lowest to the highest."""
+    if mean.size == 0 or np.isnan(mean).all():
+        return None
+    figure, axes = new_figure(1.7)
+    middle = (np.arange(mean.size) + 0.5) * bin_s
+    if not np.allclose(low, high, equal_nan=True):
+        axes.fill_between(middle, low, high, color=ACCENT, alpha=0.25, linewidth=0)
+    axes.plot(middle, mean, color=ACCENT, linewidth=1.3)
+    axes.set_ylim(0, float(np.nanmax(high)) * 1.08 or 1.0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value, "W")))
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    _time_axis(axes, mean.size * bin_s)
+    return to_svg(figure, name="power", label="Power per GPU over time")
+
+
+def memory(peaks_mib: Floats, capacities_mib: Floats, labels: Sequence[str]) -> str | None:
+    """Return the peak of memory used of each GPU, against its capacity where that is known."""
+    if peaks_mib.size == 0 or np.isnan(peaks_mib).all():
+        return None
+    peaks, capacities = peaks_mib / 1024, capacities_mib / 1024
+    if peaks.size > MAX_BARS:
+        return _memory_curve(peaks, capacities)
+    figure, axes = new_figure(0.65 + 0.2 * peaks.size)
+    rows = np.arange(peaks.size)
+    axes.barh(rows, np.nan_to_num(capacities), height=0.62, color=FAINT, alpha=0.25)
+    axes.barh(rows, np.nan_to_num(peaks), height=0.62, color=ACCENT)
+    axes.set_yticks(rows, labels)
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set_xlabel("GiB; bar: peak, pale: capacity")
+    axes.set_xlim(0, float(np.nanmax([np.nanmax(peaks), np.nanmax(np.nan_to_num(capacities))])) * 1.01 or 1.0)
+    axes.spines["left"].set_visible(False)
+    return to_svg(figure, name="memory", label="Peak of memory used of each GPU against its capacity")
+
+
+def _memory_curve(peaks: Floats, capacities: Floats) -> str:
+    figure, axes = new_figure(1.9)
+    order = np.argsort(-np.nan_to_num(peaks))
+    place = np.arange(1, peaks.size + 1)
+    axes.fill_between(place, np.nan_to_num(peaks[order]), color=ACCENT, alpha=0.6, step="mid", linewidth=0)
+    if not np.isnan(capacities).all():
+        axes.plot(place, capacities[order], color=WARNING, linewidth=1.0, linestyle="--", drawstyle="steps-mid")
+        axes.annotate(
+            "capacity",
+            (1.0, float(np.nanmax(capacities))),
+            xycoords=("axes fraction", "data"),
+            xytext=(-2, -4),
+            textcoords="offset points",
+            ha="right",
+            va="top",
+        )
+    axes.set_xlim(1, peaks.size)
+    axes.set_ylim(0, float(np.nanmax([np.nanmax(peaks), np.nanmax(np.nan_to_num(capacities))])) * 1.05 or 1.0)
+    axes.set_ylabel("peak, GiB")
+    axes.set_xlabel("GPUs, most used first")
+    return to_svg(figure, name="memory", label="Peak of memory used of all GPUs, most used first")
+
+
+def roofline(pipes: Mapping[str, tuple[float, float]]) -> str | None:
+    """Return for each pipe the shares of its labelled samples that are compute-bound and memory-bound."""
+    if not pipes:
+        return None
+    figure, axes = new_figure(0.6 + 0.28 * len(pipes))
+    rows = np.arange(len(pipes))
+    compute = np.array([share for share, _ in pipes.values()])
+    traffic = np.array([share for _, share in pipes.values()])
+    axes.barh(rows, compute, height=0.62, color=COMPUTE, label="compute-bound")
+    axes.barh(rows, traffic, left=compute, height=0.62, color=MEMORY, label="memory-bound")
+    axes.set_yticks(rows, list(pipes))
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1)
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    axes.spines["left"].set_visible(False)
+    figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=8)
+    return to_svg(figure, name="roofline", label="Compute-bound and memory-bound samples by pipe")
+
+
+def _time_axis(axes: Axes, length_s: float) -> None:
+    step = next((step for step in _STEPS_S if length_s / step <= 8), _STEPS_S[-1])
+    axes.set_xlim(0, length_s)
+    axes.set_xticks(np.arange(0, length_s + 1, step))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: "start" if seconds == 0 else text(seconds, "s")))

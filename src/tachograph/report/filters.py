@@ -1,0 +1,131 @@
+"""Which jobs are meant: filters over job summaries, and the conditions people write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import polars as pl
+
+from tachograph.errors import InputError, UsageError
+from tachograph.report.columns import UNITS, must_exist
+from tachograph.summarize.schema import JOB_SUMMARIES
+from tachograph.units import span_s
+
+_CONDITION = re.compile(r"^\s*([A-Za-z_]\w*)\s*(<=|>=|!=|==|=|<|>|~)\s*(.*?)\s*$")
+_COMPARE: Mapping[str, Callable[[pl.Expr, Any], pl.Expr]] = {
+    "<": lambda column, value: column < value,
+    "<=": lambda column, value: column <= value,
+    ">": lambda column, value: column > value,
+    ">=": lambda column, value: column >= value,
+    "=": lambda column, value: column == value,
+    "!=": lambda column, value: column != value,
+    "~": lambda column, value: column.str.contains(f"(?i){re.escape(value)}"),
+}
+_EXAMPLE = "write it like 'gpu_util_mean<0.1', 'elapsed_s>2h' or 'bound=memory'"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`name op value`: op is one of < <= > >= = != ~ (contains, without regard to case)."""
+
+    name: str
+    op: str
+    value: float | str
+
+    @property
+    def expression(self) -> pl.Expr:
+        """True for the rows that meet it; a null never does."""
+        column = pl.col(self.name)
+        if isinstance(JOB_SUMMARIES.schema[self.name], pl.List):
+            inside = column.list.contains(self.value)
+            return (inside if self.op in ("=", "~") else ~inside).fill_null(value=False)
+        return _COMPARE[self.op](column, self.value).fill_null(value=False)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs are wanted; what is empty or None does not restrict. Several values of one kind: any of them.
+
+    `since` and `until`: the job ran at some time between them. `findings`: codes, the job has any of them.
+    `excluded`: True for jobs left out of studies only, False for those in studies only.
+    """
+
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    attributions: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    excluded: bool | None = None
+    where: tuple[Condition, ...] = ()
+
+
+def parse_condition(written: str) -> Condition:
+    """Return the condition a person wrote: `name op number`, `name op text`; percent and spans of time are understood.
+
+    >>> parse_condition("gpu_util_mean < 10%")
+    Condition(name='gpu_util_mean', op='<', value=0.1)
+    >>> parse_condition("elapsed_s>2h").value, parse_condition("bound = memory").value
+    (7200.0, 'memory')
+
+    Errors: UsageError when it is no condition or the value does not fit; NotFoundError for an unknown metric.
+    """
+    found = _CONDITION.match(written)
+    if not found or not found[3]:
+        raise UsageError(f"{written!r} is no condition", do=_EXAMPLE)
+    name, op, value = found[1], "=" if found[2] == "==" else found[2], found[3].strip("'\"")
+    must_exist([name], list(JOB_SUMMARIES.schema), what="metric")
+    dtype = JOB_SUMMARIES.schema[name]
+    if isinstance(dtype, pl.Datetime):
+        raise UsageError(f"{name} is a time and cannot be compared here", do="use --since and --until")
+    if dtype.is_numeric():
+        if op == "~":
+            raise UsageError(f"{name} is a number: '~' is for text", do=_EXAMPLE)
+        return Condition(name, op, _number(name, value))
+    if isinstance(dtype, pl.List) and (dtype.inner != pl.String() or op not in ("=", "!=", "~")):
+        raise UsageError(f"{name} cannot be compared with {op!r}", do="for example 'pipes=tensor'")
+    if op not in ("=", "!=", "~"):
+        raise UsageError(f"{name} is text and cannot be compared with {op!r}", do="use =, != or ~ (contains)")
+    return Condition(name, op, value)
+
+
+def _number(name: str, written: str) -> float:
+    unit = UNITS[name]
+    try:
+        if written.endswith("%") and unit in ("fraction", "ratio"):
+            return float(written[:-1]) / 100
+        if unit == "s" and written[-1].isalpha():
+            return span_s(written)
+        return float(written)
+    except (ValueError, InputError):
+        raise UsageError(f"{written!r} is no value for {name} ({unit or 'number'})", do=_EXAMPLE) from None
+
+
+def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
+    """Return the rows of job_summaries that are wanted, in their order; `findings` are rows of the findings table."""
+    conditions = [condition.expression for condition in wanted.where]
+    for name, values in (
+        ("user", wanted.users),
+        ("account", wanted.accounts),
+        ("partition", wanted.partitions),
+        ("state", tuple(state.upper() for state in wanted.states)),
+        ("attribution", wanted.attributions),
+    ):
+        if values:
+            conditions.append(pl.col(name).is_in(values))
+    if wanted.since is not None:
+        conditions.append(pl.col("end").is_null() | (pl.col("end") > wanted.since))
+    if wanted.until is not None:
+        conditions.append(pl.col("start") < wanted.until)
+    if wanted.excluded is not None:
+        conditions.append(pl.col("excluded").is_not_null() == wanted.excluded)
+    if wanted.findings:
+        keys = findings.filter(pl.col("code").is_in(wanted.findings))["job_key"].unique()
+        conditions.append(pl.col("job_key").is_in(keys.to_list()))
+    return summaries.filter(*conditions) if conditions else summaries

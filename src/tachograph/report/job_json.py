@@ -1,0 +1,76 @@
+"""The report of one job as an object for programs: contract names on top, null where nothing was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from tachograph.advice import Finding
+from tachograph.report.job import JobReport
+from tachograph.report.timeline import Timeline
+
+INTERNAL = frozenset({"seq"})  # bookkeeping of the lake, of no meaning outside
+
+
+def job_json(report: JobReport) -> dict[str, Any]:
+    """Return the summary's columns and, beside them, `findings`, `evidence`, `per_gpu` and `timeline`.
+
+    `gpus` is the summary's number of GPUs; their rows are `per_gpu`.
+    `evidence` is {code: {name: number}}; times are ISO 8601 in UTC; NaN does not occur.
+    """
+    return {
+        **row_json(report.summary),
+        "node_list": report.node_list,
+        "headline": report.headline,
+        "findings": [finding_json(finding) for finding in report.findings],
+        "evidence": {finding.code: dict(finding.evidence) for finding in report.findings},
+        "per_gpu": [row_json(gpu.row) for gpu in report.gpus],
+        "timeline": _timeline_json(report.timeline),
+        "caveats": list(report.caveats),
+        "other_runs": [other["job_key"] for other in report.other_runs],
+    }
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Return a finding without its evidence."""
+    return {
+        "code": finding.code,
+        "severity": finding.severity,
+        "title": finding.title,
+        "sentence": finding.sentence,
+        "advice": finding.advice,
+    }
+
+
+def row_json(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of a computed table as JSON values.
+
+    >>> row_json({"gpu_util_mean": float("nan"), "seq": 3, "pipes": ["fp64"]})
+    {'gpu_util_mean': None, 'pipes': ['fp64']}
+    """
+    return {name: _value(value) for name, value in row.items() if name not in INTERNAL}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _timeline_json(timeline: Timeline) -> dict[str, Any]:
+    return {
+        "bin_s": timeline.bin_s,
+        "bins": timeline.bins,
+        "counter": timeline.counter,
+        "gpus": [
+            {"node": node, "gpu": gpu, "mig": mig, "values": list(values)}
+            for (node, gpu, mig), values in sorted(
+                timeline.per_gpu.items(), key=lambda item: (item[0][:2], item[0][2] or 0)
+            )
+        ],
+        "means": {name: list(values) for name, values in timeline.means.items()},
+    }

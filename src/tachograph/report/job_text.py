@@ -1,0 +1,167 @@
+"""The report of one job as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tachograph.advice.reading import number, plural
+from tachograph.figures.bars import bar, sparkline
+from tachograph.report.job import FEW_GPUS, GpuUse, JobReport, evidence_texts
+from tachograph.report.lines import STYLES, Line, plain, to_text, wrapped
+from tachograph.units import text
+
+MIN_WIDTH, MAX_WIDTH = 60, 120
+MARKS = {"problem": "▲", "hint": "●", "note": "○"}
+_BAR = 10
+
+
+def job_text(report: JobReport, *, width: int = 80, ascii_only: bool = False) -> str:
+    """Return the report as plain text, at most `width` characters wide."""
+    return to_text(job_lines(report, width=width, ascii_only=ascii_only), ascii_only=ascii_only)
+
+
+def job_lines(report: JobReport, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
+    """Return the report as styled lines (see lines.to_rich)."""
+    width = max(MIN_WIDTH, min(MAX_WIDTH, width))
+    return [
+        *_head(report, width),
+        *_section("What could be better", _findings(report, width)),
+        *_section("GPU use", _gpus(report, width, ascii_only=ascii_only)),
+        *_section("Compute or memory bound", _bound(report, width, ascii_only=ascii_only)),
+        *_section("Balance", (line for said in report.balance for line in wrapped(said, width, indent="  "))),
+        *_section("Memory", wrapped(report.memory, width, indent="  ")),
+        *_section("Energy", wrapped(report.energy, width, indent="  ")),
+        *_section("About the data", _caveats(report, width)),
+    ]
+
+
+def _section(title: str, lines: Iterator[Line] | Sequence[Line]) -> Iterator[Line]:
+    body = list(lines)
+    if body:
+        yield plain("")
+        yield plain(title, "bold")
+        yield from body
+
+
+def _head(report: JobReport, width: int) -> Iterator[Line]:
+    row = report.summary
+    name = f"  {row['name']}" if row.get("name") else ""
+    yield (
+        (f"Job {report.job}", "bold"),
+        (_cut(name, width - len(report.job) - 20), ""),
+        (f"  {row.get('state') or ''}", ""),
+    )
+    labels = ("user", "account", "partition", "qos", "cluster")
+    yield from wrapped("   ".join(f"{label} {row[label]}" for label in labels if row.get(label)), width, indent="  ")
+    elapsed = text(number(row, "elapsed_s"), "s")
+    limit = "" if row.get("timelimit_s") is None else f" of {text(row['timelimit_s'], 's')}"
+    until = "now" if report.running else report.local(row.get("end"))
+    yield from wrapped(f"{report.local(row.get('start'))} to {until}: {elapsed}{limit}", width, indent="  ")
+    yield from wrapped(what_ran_where(report), width, indent="  ")
+    yield from wrapped(report.headline, width, indent="  ", style="bold")
+    if report.other_runs:
+        starts = ", ".join(report.local(other.get("start")) for other in report.other_runs)
+        yield from wrapped(
+            f"The latest of {len(report.other_runs) + 1} runs; the others started {starts}.", width, indent="  "
+        )
+
+
+def what_ran_where(report: JobReport) -> str:
+    """Return GPUs, model and nodes of the job."""
+    row = report.summary
+    count, nodes = number(row, "gpus"), number(row, "nodes")
+    model = f" {row['gpu_model']}" if row.get("gpu_model") else ""
+    capacity = "" if number(row, "hbm_mib") is None else f", {text(number(row, 'hbm_mib'), 'MiB')} each"
+    gpus = "GPUs: not known" if count is None else f"{count:,.0f} ×{model or ' GPU'}{capacity}"
+    where = "" if nodes is None else f", {plural(nodes, 'node')}"
+    return f"{gpus}{where}{': ' + report.node_list if report.node_list else ''}"
+
+
+def _findings(report: JobReport, width: int) -> Iterator[Line]:
+    for finding in report.findings:
+        style = STYLES[finding.severity]
+        yield ("  ", ""), (f"{MARKS[finding.severity]} {finding.title}", style), (f"  ({finding.severity})", "dim")
+        yield from wrapped(finding.sentence, width, indent="    ")
+        if finding.advice:
+            yield from wrapped(finding.advice, width, indent="      ", first="    → ")
+        when = [
+            f"{label}: {value}" for label, value in evidence_texts(finding, report.zone_name) if label.endswith(" at")
+        ]
+        if when:
+            yield from wrapped("; ".join(when), width, indent="    ", style="dim")
+
+
+def _gpus(report: JobReport, width: int, *, ascii_only: bool) -> Iterator[Line]:
+    yield from wrapped(_use_summary(report), width, indent="  ")
+    if not report.gpus:
+        return
+    if len(report.gpus) <= FEW_GPUS:
+        yield from _gpu_table(report.gpus, width, ascii_only=ascii_only)
+        return
+    least, most = report.extremes
+    bands = [(name, count) for name, count in report.bands if count]
+    if bands:
+        told = ", ".join(f"{plural(count, 'GPU')} {name}" for name, count in bands)
+        yield from wrapped(f"By mean utilisation: {told}.", width, indent="  ")
+        yield plain("  least busy", "dim")
+        yield from _gpu_table(least, width, ascii_only=ascii_only)
+        yield plain("  most busy", "dim")
+        yield from _gpu_table(most, width, ascii_only=ascii_only, heading=False)
+
+
+def _use_summary(report: JobReport) -> str:
+    row = report.summary
+    hours, never, zero = (number(row, name) for name in ("gpu_hours", "gpus_never_used", "zero_util_fraction"))
+    told = [report.use]
+    if hours is not None:
+        told.append(f"It took {text(hours, 'h')} of GPU time.")
+    if zero is not None:
+        told.append(f"In {text(zero, 'fraction')} of the samples utilisation was zero.")
+    if never:
+        told.append(f"{plural(never, 'GPU')} never left zero.")
+    return " ".join(told)
+
+
+def _gpu_table(gpus: Sequence[GpuUse], width: int, *, ascii_only: bool, heading: bool = True) -> Iterator[Line]:
+    names = max(3, min(24, max(len(gpu.label) for gpu in gpus)))
+    spark = max(8, width - (2 + names + 2 + _BAR + 1 + 7 + 7 + 9 + 8 + 2))
+    if heading:
+        yield plain(
+            f"  {'GPU':<{names}}  {'mean':<{_BAR}} {'':>7}{'max':>7}{'memory':>9}{'power':>8}  over time", "dim"
+        )
+    for gpu in gpus:
+        numbers = (
+            f" {text(gpu.activity_mean, 'fraction'):>7}{text(gpu.activity_max, 'fraction'):>7}"
+            f"{text(number(gpu.row, 'hbm_peak_fraction'), 'fraction'):>9}"
+            f"{text(number(gpu.row, 'power_w_mean'), 'W'):>8}"
+        )
+        yield (
+            (f"  {_cut(gpu.label, names):<{names}}  ", ""),
+            (bar(gpu.activity_mean, _BAR, ascii_only=ascii_only), "cyan"),
+            (f"{numbers}  ", ""),
+            (sparkline(gpu.series, spark, ascii_only=ascii_only), "cyan"),
+        )
+
+
+def _bound(report: JobReport, width: int, *, ascii_only: bool) -> Iterator[Line]:
+    yield from wrapped(report.bound, width, indent="  ")
+    for pipe in report.pipes:
+        if not pipe.active_mean:
+            continue
+        yield (
+            (f"  {pipe.name:<13} active {text(pipe.active_mean, 'fraction'):>6}   ", ""),
+            (bar(pipe.compute_fraction, _BAR, ascii_only=ascii_only), "green"),
+            (
+                f"  compute {text(pipe.compute_fraction, 'fraction')}, memory {text(pipe.memory_fraction, 'fraction')}",
+                "",
+            ),
+        )
+
+
+def _caveats(report: JobReport, width: int) -> Iterator[Line]:
+    for caveat in report.caveats:
+        yield from wrapped(caveat, width, indent="  ")
+
+
+def _cut(words: str, length: int) -> str:
+    return words if len(words) <= length else words[: max(0, length - 1)] + "…"

@@ -1,0 +1,192 @@
+"""The table of jobs: filtered, sorted, shown or exported."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tachograph.figures.bars import bar
+from tachograph.report.columns import FINDINGS_COLUMN, heading, must_exist, shown
+from tachograph.report.job_json import INTERNAL, row_json
+from tachograph.report.lines import Line, plain, to_text
+from tachograph.summarize.schema import JOB_SUMMARIES
+
+DEFAULT_COLUMNS = (
+    *("display_id", "user", "partition", "state", "gpus", "elapsed_s", "gpu_util_mean", "spatial_imbalance"),
+    *("temporal_imbalance", "hbm_peak_fraction", "bound", "energy_j", FINDINGS_COLUMN),
+)
+DEFAULT_SORT = "-start"
+KNOWN = (*(name for name in JOB_SUMMARIES.schema if name not in INTERNAL), FINDINGS_COLUMN)
+# left out first where the terminal is too narrow for all default columns
+_EXPENDABLE = (
+    "partition",
+    "bound",
+    "temporal_imbalance",
+    "energy_j",
+    "spatial_imbalance",
+    "hbm_peak_fraction",
+    "state",
+)
+_BAR_COLUMN, _BAR = "gpu_util_mean", 6
+_WIDEST = {"display_id": 16, "user": 12, "partition": 12, "state": 13, FINDINGS_COLUMN: 40}
+_NARROWEST_FINDINGS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class JobsTable:
+    """Jobs in the order wanted.
+
+    `frame` has all columns of job_summaries and `findings` (list of codes, most urgent first; empty: none);
+    `columns` are those to show; `matching` is how many jobs matched before `limit` cut them.
+    """
+
+    frame: pl.DataFrame
+    columns: tuple[str, ...]
+    matching: int
+    zone_name: str = "UTC"
+    chosen: bool = False  # the columns were chosen by name: none is left out
+
+
+def build_jobs_table(
+    summaries: pl.DataFrame,
+    findings: pl.DataFrame,
+    *,
+    columns: Sequence[str] = (),
+    sort: str = DEFAULT_SORT,
+    limit: int | None = None,
+    zone_name: str = "UTC",
+) -> JobsTable:
+    """Return the table of jobs from (already filtered) rows of job_summaries and the rows of findings.
+
+    `sort` is a column, `-` before it for descending; jobs without a value come last.
+    Errors: NotFoundError for an unknown column, naming those close to it.
+    """
+    by = sort.removeprefix("-")
+    must_exist([*columns, by], KNOWN)
+    frame = _with_findings(summaries, findings)
+    key: pl.Expr = pl.col(by)
+    if by in ("pipes", "intensity_histogram", FINDINGS_COLUMN):
+        key = key.list.len()
+    ordered = frame.sort(key, "job_key", descending=[sort.startswith("-"), False], nulls_last=True)
+    kept = ordered if limit is None else ordered.head(limit)
+    return JobsTable(kept, tuple(columns) or DEFAULT_COLUMNS, frame.height, zone_name, chosen=bool(columns))
+
+
+def _with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
+    urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1, "note": 2}, return_dtype=pl.Int8)
+    codes = (
+        findings.sort(urgency, maintain_order=True)
+        .group_by("job_key", maintain_order=True)
+        .agg(pl.col("code").alias(FINDINGS_COLUMN))
+    )
+    joined = summaries.join(codes, on="job_key", how="left", maintain_order="left")
+    return joined.with_columns(pl.col(FINDINGS_COLUMN).fill_null(pl.lit([], dtype=pl.List(pl.String))))
+
+
+def jobs_json(table: JobsTable) -> list[dict[str, Any]]:
+    """Return one object per job: all columns of job_summaries, and `findings` (list of codes)."""
+    return [row_json(row) for row in table.frame.iter_rows(named=True)]
+
+
+def jobs_csv(table: JobsTable) -> str:
+    """Return the table as CSV with a header: chosen columns only where any were chosen; times in UTC, null empty.
+
+    Lists are joined with `+`.
+    """
+    frame = _exported(table)
+    joined = [
+        pl.col(name).cast(pl.List(pl.String)).list.join("+")
+        for name, dtype in frame.schema.items()
+        if isinstance(dtype, pl.List)
+    ]
+    return frame.with_columns(joined).write_csv(datetime_format="%Y-%m-%dT%H:%M:%SZ")
+
+
+def write_jobs_parquet(table: JobsTable, target: Path | io.BytesIO) -> None:
+    """Write the table as Parquet: chosen columns only where any were chosen."""
+    _exported(table).write_parquet(target)
+
+
+def _exported(table: JobsTable) -> pl.DataFrame:
+    return table.frame.select(table.columns) if table.chosen else table.frame.select(KNOWN)
+
+
+def jobs_text(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -> str:
+    """Return the table as plain text, fitted to `width` characters as far as the columns allow."""
+    return to_text(jobs_lines(table, width=width, ascii_only=ascii_only), ascii_only=ascii_only)
+
+
+def jobs_lines(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
+    """Return the table as styled lines: a heading, a line per job, and what was left out."""
+    cells = {name: _cells(table, name, ascii_only=ascii_only) for name in table.columns}
+    widths = {name: max(map(len, (heading(name), *values))) for name, values in cells.items()}
+    shown_columns = _fitting(table, widths, width)
+    if FINDINGS_COLUMN in shown_columns and not table.chosen:
+        others = sum(widths[name] + 2 for name in shown_columns if name != FINDINGS_COLUMN)
+        widths[FINDINGS_COLUMN] = max(_NARROWEST_FINDINGS, min(widths[FINDINGS_COLUMN], width - others))
+    if table.frame.is_empty():
+        return [plain("No job matches.")]
+    head = _row([heading(name) for name in shown_columns], shown_columns, widths)
+    lines = [plain(head, "bold")]
+    for place in range(table.frame.height):
+        lines.append(plain(_row([cells[name][place] for name in shown_columns], shown_columns, widths)))
+    return [*lines, *_footer(table, shown_columns)]
+
+
+def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> list[str]:
+    values = [
+        shown(name, row[name] or (row["job_id"] if name == "display_id" else row[name]), zone_name=table.zone_name)
+        for row in table.frame.iter_rows(named=True)
+    ]
+    if name == FINDINGS_COLUMN:
+        return [" ".join(codes) for codes in table.frame[name]]
+    if name == _BAR_COLUMN:
+        bars = [bar(value, _BAR, ascii_only=ascii_only) for value in table.frame[name]]
+        return [f"{drawn} {value:>5}" for drawn, value in zip(bars, values, strict=True)]
+    return [_cut(value, _WIDEST.get(name, 60)) for value in values]
+
+
+def _fitting(table: JobsTable, widths: dict[str, int], width: int) -> tuple[str, ...]:
+    names = list(table.columns)
+    if table.chosen:
+        return tuple(names)
+
+    def needed() -> int:
+        return sum(min(widths[n], _NARROWEST_FINDINGS if n == FINDINGS_COLUMN else 99) + 2 for n in names) - 2
+
+    for expendable in _EXPENDABLE:
+        if needed() <= width:
+            break
+        if expendable in names:
+            names.remove(expendable)
+    return tuple(names)
+
+
+def _row(values: Sequence[str], names: Sequence[str], widths: dict[str, int]) -> str:
+    parts = []
+    for name, value in zip(names, values, strict=True):
+        dtype = JOB_SUMMARIES.schema.get(name, pl.String())
+        right = dtype.is_numeric() and name != _BAR_COLUMN
+        cut = _cut(value, widths[name])
+        parts.append(f"{cut:>{widths[name]}}" if right else f"{cut:<{widths[name]}}")
+    return "  ".join(parts).rstrip()
+
+
+def _footer(table: JobsTable, shown_columns: Sequence[str]) -> Iterator[Line]:
+    said = []
+    if table.matching > table.frame.height:
+        said.append(f"{table.frame.height:,} of {table.matching:,} jobs")
+    left_out = [heading(name) for name in table.columns if name not in shown_columns]
+    if left_out:
+        said.append(f"no room for: {', '.join(left_out)}")
+    if said:
+        yield plain("; ".join(said), "dim")
+
+
+def _cut(words: str, length: int) -> str:
+    return words if len(words) <= length else words[: max(0, length - 1)] + "…"
