@@ -1,0 +1,229 @@
+"""Source `sacct`: finished and running jobs from Slurm accounting, as text, JSON, or NERSC's exports.
+
+    sacct --allusers --duplicates --parsable2 --format=JobID,JobIDRaw,Cluster,Partition,QOS,Account,User,Submit,\
+Eligible,Start,End,Elapsed,State,ExitCode,NNodes,NodeList,AllocTRES,ReqTRES,Constraints,Timelimit,JobName,SubmitLine
+
+One row of `jobs` per run of a job; one row of `allocations` per node of a job that held, or may have held, GPUs
+(`node_list`: which GPUs, the accounting does not tell). Job steps are read over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
+from tachograph.config import Configuration
+from tachograph.errors import InputError
+from tachograph.schema import ALLOCATIONS, JOBS, Reject, Table
+from tachograph.sources import Chunk, Part
+from tachograph.sources.files import expand, fingerprint, read_bytes
+from tachograph.sources.slurm import database, nersc, text
+from tachograph.sources.slurm.detect import Found, detect
+from tachograph.sources.slurm.fields import BadRowError
+from tachograph.sources.slurm.records import Cluster, Entry, JobRecord, Row, allocation_rows, from_fields, job_row
+
+NAME = "sacct"
+SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
+ROWS_PER_CHUNK = 100_000
+
+_TRACKED = re.compile(rb"gres/gpu(?::[^=,|]{1,64})?=\d")
+_COLUMN = {"jobname": "name", "submitline": "submit_line"}  # of sacct's fields; others are called the same
+
+
+@dataclass(slots=True)
+class Reading:
+    """What a part of a file holds: rows for `jobs` and `allocations`, what was rejected, how many steps were passed."""
+
+    jobs: list[Row] = field(default_factory=list)
+    allocations: list[Row] = field(default_factory=list)
+    rejected: list[tuple[int, str, str]] = field(default_factory=list)  # place, reason, text
+    steps: int = 0
+    rows_read: int = 0
+    replaced: Counter[str] = field(default_factory=Counter)
+    no_raw_id: list[str] = field(default_factory=list)
+
+    def rejects(self) -> tuple[Reject, ...]:
+        """Rows given up, by reason; texts that were not UTF-8, by column; ids that only people know."""
+        counts = Counter(reason for _, reason, _ in self.rejected)
+        first = {reason: f"{place}: {shown}"[:200] for place, reason, shown in reversed(self.rejected)}
+        whole = [Reject(reason, None, count, first[reason]) for reason, count in sorted(counts.items())]
+        broken = [Reject("invalid_utf8", _COLUMN.get(name, name), n) for name, n in sorted(self.replaced.items())]
+        ids = [Reject("no_raw_job_id", "job_id", len(self.no_raw_id), self.no_raw_id[0])] if self.no_raw_id else []
+        return (*whole, *broken, *ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """How one format is read: its records, a record's job (None: a step), what is shown of one, its steps."""
+
+    entries: Iterator[Entry]
+    record: Callable[[Entry], JobRecord | None]
+    shown: Callable[[Entry], str]
+    steps: Callable[[Entry], int]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the source."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="output of sacct (text or JSON), or a folder of it")
+    parser.add_argument("--fields", metavar="LIST", help="fields of text without a header: jobid,jobidraw,...")
+    parser.add_argument("--delimiter", metavar="TEXT", help="what stands between fields (default: found out)")
+
+
+def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+    """Yield chunks of at most 100,000 records, each with its rows of `jobs` and `allocations`.
+
+    Errors: InputError for a file that is no accounting, naming what to do.
+    """
+    fields, delimiter = getattr(options, "fields", None), getattr(options, "delimiter", None)
+    for path in expand(options.files, SUFFIXES):
+        mark = fingerprint(path, NAME, *_settings(configuration), fields or "", delimiter or "")
+        cluster = Cluster.of(configuration)
+        readings = read_file(path, cluster=cluster, fields=fields, delimiter=delimiter)
+        for number, reading in enumerate(readings):
+            yield Chunk(
+                id=f"{mark}-{number}",
+                source=NAME,
+                origin=str(path),
+                parts=(
+                    Part("jobs", frame_of(reading.jobs, JOBS), rejects=reading.rejects()),
+                    Part("allocations", frame_of(reading.allocations, ALLOCATIONS)),
+                ),
+                rows_read=reading.rows_read,
+            )
+
+
+def _settings(configuration: Configuration) -> tuple[str, ...]:
+    """What in the configuration changes the rows."""
+    site, slurm = configuration.site, configuration.slurm
+    return (site.time_zone, site.cluster, *slurm.shared, "/", *slurm.exclusive)
+
+
+def read_file(
+    path: Path,
+    *,
+    cluster: Cluster,
+    fields: str | None = None,
+    delimiter: str | None = None,
+    rows_per_chunk: int = ROWS_PER_CHUNK,
+) -> Iterator[Reading]:
+    """Yield what a file holds, `rows_per_chunk` records at a time; one empty reading for a file without records.
+
+    Errors: InputError for a file that is no accounting.
+    """
+    content = read_bytes(path)
+    where = str(path)
+    found = detect(content, where=where)
+    replaced: Counter[str] = Counter()
+    tracked = database.names_gpus(found.document) if found.kind == "database" else bool(_TRACKED.search(content))
+    cluster = replace(cluster, tracks_gpus=tracked)
+    how = _format(found, content, cluster, where, replaced, fields=fields, delimiter=delimiter)
+    del content
+    reading = Reading(replaced=replaced)
+    if not found.clean:
+        replaced["name"] += 1
+    for entry in how.entries:
+        if len(reading.jobs) + len(reading.rejected) + reading.steps >= rows_per_chunk:
+            yield reading
+            replaced = Counter()
+            reading = Reading(replaced=replaced)
+        _take(entry, how, reading, cluster)
+    yield reading
+
+
+def _format(
+    found: Found,
+    content: bytes,
+    cluster: Cluster,
+    where: str,
+    replaced: Counter[str],
+    *,
+    fields: str | None,
+    delimiter: str | None,
+) -> _Format:
+    match found.kind:
+        case "text":
+            return _Format(
+                text.read_text(content, fields=fields, delimiter=delimiter, where=where, replaced=replaced),
+                lambda entry: from_fields(_strings(entry), cluster),
+                lambda entry: entry.text,
+                lambda entry: 0,
+            )
+        case "database":
+            return _Format(
+                database.read_database(found.document),
+                lambda entry: database.from_database(entry.fields or {}, cluster),
+                lambda entry: entry.text or database.shown(entry.fields or {}),
+                lambda entry: database.steps(entry.fields or {}),
+            )
+        case "superfacility":
+            return _Format(
+                nersc.read_superfacility(found.document, where=where),
+                lambda entry: nersc.from_superfacility(entry.fields or {}, cluster),
+                lambda entry: entry.text or nersc.shown(entry.fields or {}),
+                lambda entry: 0,
+            )
+        case "iris":
+            return _Format(
+                nersc.read_iris(found.document),
+                lambda entry: nersc.from_iris(entry.fields or {}, cluster),
+                lambda entry: entry.text or nersc.shown(entry.fields or {}),
+                lambda entry: 0,
+            )
+        case _:
+            raise InputError(
+                "this says which GPUs jobs hold, it is no accounting",
+                where=where,
+                do="read it with the source allocation-map",
+            )
+
+
+def _strings(entry: Entry) -> dict[str, str]:
+    return {name: value for name, value in (entry.fields or {}).items() if isinstance(value, str)}
+
+
+def _take(entry: Entry, how: _Format, reading: Reading, cluster: Cluster) -> None:
+    """Add one record to a reading: as rows, as a step, or as rejected."""
+    steps = how.steps(entry)
+    reading.steps += steps
+    reading.rows_read += 1 + steps
+    if entry.reason is not None:
+        reading.rejected.append((entry.place, entry.reason, how.shown(entry)))
+        return
+    try:
+        job = how.record(entry)
+        if job is None:
+            reading.steps += 1
+            return
+        row = job_row(job, cluster)
+        allocations = list(allocation_rows(row))
+    except BadRowError as problem:
+        reading.rejected.append((entry.place, problem.reason, how.shown(entry)))
+        return
+    if not job.id.raw_told:
+        reading.no_raw_id.append(job.id.raw)
+    reading.jobs.append(row)
+    reading.allocations += allocations
+
+
+def frame_of(rows: list[Row], table: Table) -> pl.DataFrame:
+    """Return rows as a frame in the schema of `table`, without `seq`."""
+    schema = {name: dtype for name, dtype in table.schema.items() if name != "seq"}
+    return pl.DataFrame({name: [row[name] for row in rows] for name in schema}, schema=schema)
+
+
+def rejected_rows(
+    path: Path, *, configuration: Configuration, fields: str | None = None, delimiter: str | None = None
+) -> list[tuple[int, str, str]]:
+    """Return (line or position in the list, reason, text) of every record that could not be read.
+
+    Errors: InputError for a file that is no accounting.
+    """
+    readings = read_file(path, cluster=Cluster.of(configuration), fields=fields, delimiter=delimiter)
+    return [row for reading in readings for row in reading.rejected]

@@ -1,0 +1,182 @@
+"""NERSC's job records: answers of the Superfacility API, and exports of Iris.
+
+The API hands over sacct rows, or squeue rows of waiting and running jobs, as objects with lower-case names and
+local times. Iris gives local times in whole minutes: start is that minute, end the minute after, outer bounds both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+
+from tachograph.errors import InputError
+from tachograph.sources.slurm.documents import at, objects, text
+from tachograph.sources.slurm.fields import BadRowError, base_state, job_id
+from tachograph.sources.slurm.records import Cluster, Entry, JobRecord, from_fields
+from tachograph.sources.slurm.times import instants, settle
+
+_MINUTE = timedelta(minutes=1)
+
+# name in squeue -> name in sacct; what is not named is called the same in both, or not needed
+_SQUEUE = {
+    "name": "jobname",
+    "submit_time": "submit",
+    "start_time": "start",
+    "end_time": "end",
+    "time": "elapsed",
+    "time_limit": "timelimit",
+    "nodes": "nnodes",
+    "cpus": "alloccpus",
+    "features": "constraints",
+}
+_FINISHED_LATER = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"})
+
+
+def read_superfacility(document: object, *, where: str) -> Iterator[Entry]:
+    """Yield the records of one answer, a list of answers, or a list of records; `place` counts them.
+
+    Errors: InputError when every answer is an error.
+    """
+    answers = objects(document) if isinstance(document, list) else objects([document])
+    problems = [str(answer["error"]) for answer in answers if answer.get("error")]
+    records = [
+        record
+        for answer in answers
+        for record in (objects(answer["output"]) if isinstance(answer.get("output"), list) else _alone(answer))
+    ]
+    if problems and not records:
+        raise InputError(f"the service answered: {problems[0][:200]}", where=where, do="ask it again")
+    for place, record in enumerate(records, start=1):
+        yield Entry(place, "", record)
+
+
+def _alone(answer: dict[str, object]) -> list[dict[str, object]]:
+    return [answer] if "jobid" in answer or "jobidraw" in answer else []
+
+
+def from_superfacility(record: Mapping[str, object], cluster: Cluster) -> JobRecord | None:
+    """Return the job of a sacct or squeue row; None for a step.
+
+    Errors: BadRowError with the reason when it cannot be read.
+    """
+    fields = {name.lower(): text(value) or "" for name, value in record.items()}
+    if "st" not in fields and "submit_time" not in fields:
+        return from_fields(fields, cluster)
+    return from_fields(_as_sacct(fields), cluster)
+
+
+def _as_sacct(fields: Mapping[str, str]) -> dict[str, str]:
+    """A squeue row under sacct's names; expected starts and ends, and what is only asked for, left out."""
+    row = {_SQUEUE.get(name, name): value for name, value in fields.items()}
+    state = base_state(fields.get("state") or fields.get("st", ""))
+    array, task = fields.get("array_job_id", ""), fields.get("array_task_id", "")
+    raw = fields.get("jobid", "")
+    row["jobidraw"] = raw if raw.isdigit() else ""
+    if task.isdigit():
+        row["jobid"] = f"{array}_{task}"
+    if state in _FINISHED_LATER:
+        row["end"] = ""
+    if state == "PENDING":
+        row["start"], row["nodelist"] = "", "None assigned"
+    row["state"] = state or ""
+    row["alloctres"] = _per_node(fields) if state != "PENDING" else ""
+    return row
+
+
+def _per_node(fields: Mapping[str, str]) -> str:
+    """TRES of all nodes from `tres_per_node` (`gres/gpu:a100:4`, older `gres:gpu:4`) and the number of nodes."""
+    nodes = fields.get("nodes", "")
+    written = fields.get("tres_per_node", "")
+    if not nodes.isdigit() or not written:
+        return ""
+    total = []
+    for part in written.split(","):
+        kind, _, count = part.replace("gres:", "gres/", 1).rpartition(":")
+        if kind.startswith("gres/gpu") and count.isdigit():
+            total.append(f"{kind}={int(count) * int(nodes)}")
+        elif part.replace("gres:", "gres/", 1) == "gres/gpu":
+            total.append(f"gres/gpu={nodes}")
+    return ",".join(total)
+
+
+def read_iris(document: object) -> Iterator[Entry]:
+    """Yield the records of an Iris export; `place` counts them."""
+    for place, record in enumerate(objects(document), start=1):
+        yield Entry(place, "", record)
+
+
+def from_iris(record: Mapping[str, object], cluster: Cluster) -> JobRecord:
+    """Return the job of an Iris row. GPUs, node list and partition are mostly not told.
+
+    Errors: BadRowError with the reason when it cannot be read.
+    """
+    elapsed = _float(record.get("Elapsed secs"), "elapsed_s")
+    candidates = [
+        instants(text(record.get(name)) or "", cluster.time_zone)
+        for name in ("Submit Time", "Eligible Time", "Start Time", "End Time")
+    ]
+    submit, eligible, start, end = settle(candidates, elapsed)
+    state = base_state(text(record.get("State")) or "")
+    return JobRecord(
+        id=job_id(text(record.get("Job ID")) or ""),
+        cluster=(text(record.get("Hostname")) or "").partition(" ")[0] or cluster.name,
+        name=text(record.get("Job Name")),
+        user=text(record.get("User")),
+        account=text(record.get("Project")),
+        partition=text(record.get("Partition")),
+        qos=text(record.get("QOS")),
+        state=state,
+        submit=submit,
+        eligible=eligible,
+        start=start,
+        end=_minute_after(start, end),
+        elapsed_s=elapsed,
+        nodes=_count(record.get("No. of nodes Allocated"), "nodes"),
+        cpus=_count(record.get("CPUs used"), "cpus"),
+        time_precision_s=60.0,
+    )
+
+
+def _minute_after(start: datetime | None, end: datetime | None) -> datetime | None:
+    if start and end and end < start:
+        raise BadRowError("end_before_start")
+    return end + _MINUTE if end else None
+
+
+def _float(value: object, column: str) -> float | None:
+    if value is None or value == "":
+        return None
+    try:
+        number = float(str(value))
+    except ValueError:
+        raise BadRowError("bad_duration", column) from None
+    if not 0 <= number < 1e10:
+        raise BadRowError("bad_duration", column)
+    return number
+
+
+def _count(value: object, column: str) -> int | None:
+    number = _float(value, column)
+    if number is not None and not number.is_integer():
+        raise BadRowError("bad_count", column)
+    return None if number is None else int(number)
+
+
+def shown(record: Mapping[str, object]) -> str:
+    """Return a record as text, without what is empty."""
+    return json.dumps({name: value for name, value in record.items() if value not in ("", None)}, ensure_ascii=False)[
+        :2000
+    ]
+
+
+def is_iris(document: object) -> bool:
+    """Return whether a document is an export of Iris."""
+    rows = objects(document)
+    return bool(rows) and "Job ID" in rows[0] and "Start Time" in rows[0]
+
+
+def is_superfacility(document: object) -> bool:
+    """Return whether a document is an answer of the Superfacility API, or the rows of one."""
+    rows = objects(document) or objects([document])
+    return bool(rows) and ("output" in rows[0] or ("jobid" in rows[0] and not isinstance(at(rows[0], "time"), dict)))

@@ -1,0 +1,243 @@
+"""One job, whatever it was read from: `JobRecord`, and the rows of `jobs` and `allocations` it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+from tachograph.config import Configuration
+from tachograph.sources.slurm.fields import (
+    BadRowError,
+    JobId,
+    absent,
+    base_state,
+    exit_status,
+    gpus,
+    job_id,
+    seconds,
+    tres,
+    whole,
+)
+from tachograph.sources.slurm.nodes import count_nodes, expand_nodes
+from tachograph.sources.slurm.request import hbm_tier, submitted
+from tachograph.sources.slurm.times import instants, settle
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record of a file: its place (line, or position in a JSON list), its text, its fields or why it has none."""
+
+    place: int
+    text: str
+    fields: Mapping[str, object] | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the accounting does not tell: name, time zone, shared and exclusive partitions or QOS (patterns).
+
+    `tracks_gpus` False: this export never names GPUs, so a job without any may have had some.
+    """
+
+    name: str | None = None
+    time_zone: str = "UTC"
+    shared: tuple[str, ...] = ()
+    exclusive: tuple[str, ...] = ()
+    tracks_gpus: bool = True
+
+    @classmethod
+    def of(cls, configuration: Configuration, *, tracks_gpus: bool = True) -> Cluster:
+        """Return what the configuration says."""
+        site, slurm = configuration.site, configuration.slurm
+        return cls(site.cluster or None, site.time_zone, slurm.shared, slurm.exclusive, tracks_gpus)
+
+
+@dataclass(slots=True, kw_only=True)
+class JobRecord:
+    """One run of a job as accounted. Times UTC; None is "not told"."""
+
+    id: JobId
+    cluster: str | None = None
+    name: str | None = None
+    user: str | None = None
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    state: str | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    submit: datetime | None = None
+    eligible: datetime | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+    elapsed_s: float | None = None
+    timelimit_s: float | None = None
+    nodes: int | None = None
+    node_list: str | None = None  # as written, "None assigned" too
+    allocated: Mapping[str, int] | None = None  # TRES; None: the export has none
+    requested: Mapping[str, int] = field(default_factory=dict)
+    names_gpus: bool = False  # something else says that it held GPUs, but not how many
+    cpus: int | None = None
+    constraints: str | None = None
+    submit_line: str | None = None
+    exclusive: bool | None = None
+    time_precision_s: float = 0.0
+
+
+def asked_exclusive(written: object) -> bool | None:
+    """Return True for Slurm's words for "whole nodes". `NO` says nothing: the partition may still give whole nodes.
+
+    >>> asked_exclusive("NODE"), asked_exclusive("NO"), asked_exclusive("USER")
+    (True, None, None)
+    """
+    return True if str(written).strip().upper() in {"YES", "NODE", "TRUE"} else None
+
+
+def from_fields(fields: Mapping[str, str], cluster: Cluster) -> JobRecord | None:
+    """Return the job of a sacct row, {field name in lower case: text}; None for a step.
+
+    Errors: BadRowError with the reason when it cannot be read.
+    """
+    get = fields.get
+    identity = job_id(get("jobid", ""), get("jobidraw", ""))
+    if identity.is_step:
+        return None
+    elapsed = seconds(get("elapsedraw", ""), get("elapsed", ""), "elapsed_s")
+    suspended = seconds("", get("suspended", ""), "elapsed_s") or 0.0
+    zone = cluster.time_zone
+    candidates = [instants(get(name, ""), zone) for name in ("submit", "eligible", "start", "end")]
+    submit, eligible, start, end = settle(candidates, None if elapsed is None else elapsed + suspended)
+    code, signal = exit_status(get("exitcode", ""))
+    return JobRecord(
+        id=identity,
+        cluster=get("cluster") or cluster.name,
+        name=get("jobname") or None,
+        user=get("user") or None,
+        account=get("account") or None,
+        partition=get("partition") or None,
+        qos=get("qos") or None,
+        state=base_state(get("state", "")),
+        exit_code=code,
+        exit_signal=signal,
+        submit=submit,
+        eligible=eligible,
+        start=start,
+        end=end,
+        elapsed_s=elapsed,
+        timelimit_s=_limit(get("timelimitraw", ""), get("timelimit", "")),
+        nodes=whole(get("nnodes") or get("allocnodes", ""), "nodes"),
+        node_list=get("nodelist") or None,
+        allocated=tres(fields["alloctres"]) if "alloctres" in fields else None,
+        requested=tres(get("reqtres", "")),
+        names_gpus="gpu" in get("allocgres", "") or "gpu" in get("reqgres", ""),
+        cpus=whole(get("alloccpus") or get("ncpus", ""), "cpus"),
+        constraints=_written(get("constraints", "")),
+        submit_line=get("submitline") or None,
+        exclusive=asked_exclusive(get("exclusive", "")),
+    )
+
+
+def _limit(minutes: str, written: str) -> float | None:
+    return seconds(minutes, "", "timelimit_s", scale=60) if minutes.strip() else seconds("", written, "timelimit_s")
+
+
+def _written(text: str) -> str | None:
+    return None if absent(text) else text
+
+
+def job_row(job: JobRecord, cluster: Cluster) -> Row:
+    """Return the row of `jobs`: what was never allocated is null, the requested memory tier and exclusivity added.
+
+    Errors: BadRowError for a time order that cannot be, or a broken node list.
+    """
+    no_nodes = job.node_list is None or absent(job.node_list)
+    never_ran = no_nodes and (job.node_list is not None or job.state == "PENDING") and job.state != "RUNNING"
+    start = None if never_ran else job.start
+    end = None if job.state == "PENDING" and never_ran else job.end
+    if start and end and end < start:
+        raise BadRowError("end_before_start")
+    if job.node_list is not None and not no_nodes:
+        count_nodes(job.node_list)
+    asked = submitted(job.submit_line, job.id.het_offset) if job.submit_line else None
+    constraints = job.constraints or (asked.constraint if asked else None)
+    count, kind = (None, None) if start is None else _held_gpus(job, cluster, asks=bool(asked and asked.asks_for_gpus))
+    ran = start is not None
+    return {
+        "cluster": job.cluster,
+        "job_id": job.id.raw,
+        "display_id": job.id.display,
+        "array_job_id": job.id.array_job_id,
+        "array_task_id": job.id.array_task_id,
+        "het_job_id": job.id.het_job_id,
+        "het_offset": job.id.het_offset,
+        "name": job.name,
+        "user": job.user,
+        "account": job.account,
+        "partition": job.partition,
+        "qos": job.qos,
+        "state": job.state,
+        "exit_code": job.exit_code if end else None,  # 0:0 while it waits or runs says nothing
+        "exit_signal": job.exit_signal if end else None,
+        "submit": job.submit,
+        "eligible": job.eligible,
+        "start": start,
+        "end": end,
+        "elapsed_s": job.elapsed_s,
+        "timelimit_s": job.timelimit_s,
+        "nodes": job.nodes if ran else None,
+        "node_list": None if no_nodes else job.node_list,
+        "gpus": count,
+        "gpu_type": kind,
+        "cpus": (job.allocated or {}).get("cpu", job.cpus) if ran else None,
+        "constraints": constraints,
+        "hbm_request": hbm_tier(constraints) or (hbm_tier(asked.constraint) if asked else None),
+        "exclusive": _exclusive(job, cluster, asked=asked.exclusive if asked else None),
+        "submit_line": job.submit_line,
+        "time_precision_s": job.time_precision_s,
+    }
+
+
+def _held_gpus(job: JobRecord, cluster: Cluster, *, asks: bool) -> tuple[int | None, str | None]:
+    """GPUs and type: allocated, else requested. 0 only where the accounting would have named them."""
+    counts = job.allocated or job.requested
+    if not counts:
+        return None, None
+    found = gpus(counts)
+    if found[0] is not None:
+        return found
+    contradicted = asks or job.names_gpus or gpus(job.requested)[0]
+    return (None, None) if contradicted or not cluster.tracks_gpus else (0, None)
+
+
+def _exclusive(job: JobRecord, cluster: Cluster, *, asked: bool | None) -> bool | None:
+    """Configured patterns first (shared before exclusive: the careful answer), then what the job asked for."""
+    names = [name for partition in (job.partition, job.qos) if partition for name in partition.split(",")]
+    for patterns, answer in ((cluster.shared, False), (cluster.exclusive, True)):
+        if any(fnmatchcase(name, pattern) for name in names for pattern in patterns):
+            return answer
+    return True if job.exclusive or asked else None
+
+
+def allocation_rows(row: Row) -> Iterator[Row]:
+    """Yield one row of `allocations` per node of a job that ran and held, or may have held, GPUs; `gpu` is null.
+
+    Errors: BadRowError when the node list cannot be expanded.
+    """
+    if row["start"] is None or row["node_list"] is None or row["gpus"] == 0:
+        return
+    for node in expand_nodes(str(row["node_list"])):
+        yield {
+            "cluster": row["cluster"],
+            "job_id": row["job_id"],
+            "node": node,
+            "gpu": None,
+            "mig": None,
+            "start": row["start"],
+            "end": row["end"],
+            "provenance": "node_list",
+        }
