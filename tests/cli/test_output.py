@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
+from rich.text import Text
 
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
@@ -85,6 +87,32 @@ def test_colours_can_be_turned_off(no_color: bool, environment: dict[str, str]) 
     shown = on_terminal(TABLE.format(no_color=no_color), **environment)
     assert shown.count("w") == 100
     assert "\x1b[31m" not in shown
+
+
+STYLED = (
+    "from rich.text import Text\nfrom tachograph.cli.output import print_styled\n"
+    "print_styled(Text('w' * 100, style='red'), no_color={no_color})"
+)
+
+
+def test_styled_text_is_coloured_on_a_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = on_terminal(STYLED.format(no_color=False))
+    assert "\x1b[31m" in shown
+    assert "w" * 100 in shown
+    assert "\x1b[31m" not in on_terminal(STYLED.format(no_color=True))
+    output.print_styled(Text("5 [GPUs]\nline 2", style="red"))
+    assert capsys.readouterr().out == "5 [GPUs]\nline 2\n"
+
+
+def test_a_line_is_as_long_as_the_terminal_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "72")
+    assert output.width() == 72
+
+
+@pytest.mark.parametrize(("encoding", "poor"), [("ascii", True), ("latin-1", True), ("utf-8", False)])
+def test_a_terminal_that_cannot_draw_is_known(encoding: str, poor: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    assert output.ascii_only() is poor
 
 
 PROGRESS = (

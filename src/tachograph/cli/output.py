@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _UNBOUNDED = 100_000  # columns of characters: what rich takes a pipe or a file to be wide
 _ABSENT = "–"
+_DRAWN = "─█▁–°"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,31 @@ def prepare() -> None:
 def print_text(text: str) -> None:
     """Write `text` as it is."""
     sys.stdout.write(text)
+
+
+def print_styled(text: Text, *, no_color: bool = False) -> None:
+    """Write rich text made of lines: coloured on a terminal, plain elsewhere."""
+    from rich.console import Console
+
+    console = Console(file=sys.stdout, no_color=no_color or None, highlight=False)
+    if console.is_terminal:
+        console.print(text, soft_wrap=True)
+    else:
+        sys.stdout.write(f"{text.plain}\n")
+
+
+def width(default: int = 100) -> int:
+    """Return how many characters a line may have: those of the terminal (or $COLUMNS), else `default`."""
+    return shutil.get_terminal_size((default, 24)).columns
+
+
+def ascii_only() -> bool:
+    """Return whether stdout cannot show the characters that bars and rules are made of."""
+    try:
+        _DRAWN.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def print_json(value: object) -> None:
