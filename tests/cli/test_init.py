@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tachograph import config
 from tachograph.cli import main
 from tachograph.cli.init import text
 from tachograph.config import Analysis, Configuration, Nodes, Site, Slurm, load
@@ -29,14 +31,20 @@ def test_every_key_is_in_the_file() -> None:
             assert list(written[field.name]) == [key.name for key in msgspec.structs.fields(default)]
 
 
-def test_a_remark_stands_at_its_own_key() -> None:
+def test_a_remark_stands_at_its_own_key_and_no_other() -> None:
     lines = text(Configuration()).splitlines()
     assert 'time_zone = "UTC"  # of times that Slurm and exports write without an offset' in lines
-    assert 'name = ""' in lines
-    assert "pipe_percentile = true  # notebooks: False, the fixed threshold alone" in lines
-    assert 'imbalance_counters = ["gpu_util"]' in lines
-    above = lines[lines.index("[thresholds]") - 1]
-    assert above == "# When advice is given."
+    assert 'name = ""' in lines  # the key before it has no remark
+    assert lines[lines.index("[thresholds]") - 1] == "# When advice is given."
+
+
+def test_every_remark_of_the_structs_is_in_the_file() -> None:
+    source = Path(config.__file__).read_text(encoding="utf-8").splitlines()
+    remarked = {
+        line.split(":")[0].strip(): line.split("  # ")[1] for line in source if re.match(r"    \w+: .*  # ", line)
+    }
+    written = dict(line.split("  # ") for line in text(Configuration()).splitlines() if "  # " in line)
+    assert remarked == {line.split(" = ")[0]: remark for line, remark in written.items()}
 
 
 def test_other_values_read_back_too() -> None:
