@@ -56,7 +56,7 @@ class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Variants of the metrics. The defaults are the paper's; the notebooks' are named in each comment."""
 
     window_s: int = 60  # of spatial imbalance: 60, 300, 900, 1800
-    imbalance_counters: tuple[str, ...] = ("gpu_util",)
+    imbalance_counters: tuple[str, ...] = ("gpu_util", "gr_engine_active")
     count_zero_windows: bool = False  # notebooks: True, an all-zero window counts as 0
     zero_temporal_imbalance: bool = False  # notebooks: True, an idle GPU has temporal imbalance 0
     time_weighted_bound: bool = False  # labels weighted by time instead of by sample

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 import polars as pl
 
 from tachograph.lake import Lake
-from tachograph.schema import REJECTS, TABLES, Conformed, Reject, conform
+from tachograph.schema import DEVICES, GPU_SAMPLES, REJECTS, TABLES, Conformed, Reject, conform
 from tachograph.sources import Chunk
 
 
@@ -60,6 +60,8 @@ def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -
         conformed = conform(part.frame, table, now=now, units=part.units, origin=chunk.origin)
         merged = lake.append(table, conformed.frame, app_id=f"{chunk.id}#{number}")
         report.rows[table.name] = report.rows.get(table.name, 0) + conformed.frame.height
+        if table is GPU_SAMPLES:
+            _note_devices(lake, conformed.frame, f"{chunk.id}#{number}:seen")
         rejected += [(table.name, reject) for reject in (*part.rejects, *conformed.rejects)]
         if merged:
             report.duplicates += merged
@@ -70,6 +72,22 @@ def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -
         report.rejects[key] = report.rejects.get(key, 0) + reject.count
         if reject.example is not None:
             report.examples.setdefault(key, reject.example)
+
+
+def _note_devices(lake: Lake, samples: pl.DataFrame, app_id: str) -> None:
+    """Add GPUs that samples show for the first time, and the capacity of those of which none was known.
+
+    Capacity is memory used plus free: what is reserved is in neither, so it is a little below the nominal one.
+    """
+    capacity = (pl.col("hbm_used_mib") + pl.col("hbm_free_mib")).max().cast(pl.Float64).alias("measured")
+    seen = samples.lazy().group_by("node", "gpu", "mig").agg(capacity).collect()
+    known = lake.latest(DEVICES).select("node", "gpu", "mig", "hbm_mib", there=pl.lit(value=True))
+    joined = seen.join(known, on=["node", "gpu", "mig"], how="left", nulls_equal=True)
+    fresh = joined.filter(pl.col("there").is_null() | (pl.col("hbm_mib").is_null() & pl.col("measured").is_not_null()))
+    if fresh.height:
+        rows = fresh.select("node", "gpu", "mig", hbm_mib="measured")
+        conformed = conform(rows, DEVICES, now=datetime.now(UTC))
+        lake.append(DEVICES, conformed.frame, app_id=app_id)
 
 
 def _rejects_frame(chunk: Chunk, rejected: list[tuple[str, Reject]], now: datetime) -> Conformed:

@@ -64,7 +64,7 @@ def read_partition(
             return lake.read_files(table, partition.files, columns).collect(), 0
         frame = lake.read_files(table, partition.files)
         if partition.low is not None and partition.high is not None:
-            frame = frame.filter(pl.col("node").is_between(partition.low, partition.high))
+            frame = frame.filter(pl.col("node").is_between(pl.lit(partition.low), pl.lit(partition.high)))
         resolved, merged = resolve(frame.collect(), table)
         return (resolved if columns is None else resolved.select(*columns)), merged
 

@@ -30,6 +30,7 @@ MINUTE_MEANS = (
     "power_w",
 )
 MINUTE_MAXIMA = ("hbm_used_mib",)
+OTHER_IMBALANCES = tuple(name for name in MINUTE_MEANS if name not in ("gpu_util", "power_w"))
 RATE_VOLUMES: Mapping[str, str] = MappingProxyType(
     {c.name: c.name.removesuffix("_per_s") for c in COUNTERS if c.kind is Kind.RATE}
 )
@@ -91,6 +92,14 @@ def _roofline(pipe: str) -> tuple[Column, ...]:
     )
 
 
+def _imbalances(counter: str) -> tuple[Column, ...]:
+    null = "not asked for (analysis.imbalance_counters), one GPU, or no activity"
+    return (
+        _f(f"spatial_imbalance_{counter}", "fraction", f"Spatial imbalance of {counter}.", null),
+        _f(f"temporal_imbalance_{counter}", "fraction", f"Temporal imbalance of {counter}.", null),
+    )
+
+
 _JOB_COLUMNS = tuple(
     column
     for column in JOBS.columns
@@ -124,12 +133,14 @@ JOB_SUMMARIES = Table(
         _i("spatial_windows", "Windows with data."),
         _f("spatial_zero_fraction", "fraction", "Share of windows in which all GPUs were at zero."),
         _f("temporal_imbalance", "fraction", "Largest of its GPUs' 1 - mean / max.", "no activity"),
+        *(column for name in OTHER_IMBALANCES for column in _imbalances(name)),
         *(column for pipe in PIPES for column in _roofline(pipe)),
         Column("pipes", pl.List(pl.String()), "", "Pipes in use: fp64, fp32, fp16, tensor.", _NOT_MEASURED),
         _f("hbm_peak_fraction", "fraction", "Peak of memory used over capacity, of the GPU where it is largest."),
-        _f("energy_j", "J", "Energy of all its GPUs over its run time."),
-        _s("energy_source", "counter, or power (integrated).", _NOT_MEASURED),
-        _f("power_w_mean", "W", "Energy over (GPUs x run time)."),
+        _f("energy_j", "J", "Energy of the GPUs of which it is known, over the run time."),
+        _s("energy_source", "counter, or power (integrated); both are joined with +.", _NOT_MEASURED),
+        _i("energy_gpus", "GPUs whose energy is known and in `energy_j`."),
+        _f("power_w_mean", "W", "Energy over (GPUs of which it is known x run time)."),
         _f("power_w_sampled_mean", "W", "Mean over GPUs of the mean of the power samples."),
         _i("gpus_never_used", "GPUs whose utilisation never left zero."),
         _f("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),

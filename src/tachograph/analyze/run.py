@@ -1,0 +1,250 @@
+"""One analysis: find what is new, attribute, reduce day by day, summarize jobs as they are complete, write.
+
+Rows of one analysis carry its number; a job's GPUs, minutes and findings count only when theirs is that of its
+summary, so an analysis that was killed leaves nothing that a reader sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+
+import polars as pl
+
+from tachograph import advice
+from tachograph.analyze.inventory import facts, inventory
+from tachograph.analyze.minutes import MinuteWriter
+from tachograph.analyze.state import ANALYSES, News, Seen, news_since, next_number, seen_last, seen_now
+from tachograph.attribute import Attribution, attribute, build_runs
+from tachograph.config import Configuration
+from tachograph.lake import Lake
+from tachograph.reduce.merge import merge_segments
+from tachograph.reduce.partition import Reduced
+from tachograph.reduce.run import Work, reduce_days
+from tachograph.reduce.windows import BORDER, IMBALANCE, fold
+from tachograph.schema import ALLOCATIONS, DEVICES, JOBS, TIME, Table
+from tachograph.summarize.gpus import gpu_columns, summarize_gpus
+from tachograph.summarize.jobs import summarize_jobs, used_pipes
+from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_SUMMARIES
+
+Progress = Callable[[str, int, int], None]
+UNIT = ("node", "gpu", "mig")
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisReport:
+    """What one analysis did. GPU-seconds recorded = attributed + those of no job (full analyses only)."""
+
+    jobs: int
+    ambiguous: int
+    samples: int
+    attributed: int
+    gpu_seconds: float
+    gpu_seconds_attributed: float
+    contested_s: float
+    findings: int
+    full: bool
+
+
+def analyze(
+    lake: Lake,
+    configuration: Configuration,
+    *,
+    now: datetime,
+    threads: int = 2,
+    full: bool = False,
+    progress: Progress | None = None,
+) -> AnalysisReport:
+    """Summarize every job that new data touch (all of them with `full`), and write the computed tables.
+
+    A second run without new data writes nothing. Jobs that still run are summarized as of `now`.
+    Errors: LakeError, ConfigError.
+    """
+    seen = seen_now(lake, configuration)
+    news = news_since(lake, None if full else seen_last(lake), seen)
+    if news.nothing:
+        return AnalysisReport(0, 0, 0, 0, 0.0, 0.0, 0.0, 0, full=False)
+    units = inventory(lake.latest(DEVICES), configuration.nodes)
+    allocations = lake.latest(ALLOCATIONS)
+    runs = build_runs(lake.latest(JOBS), allocations, slurm=configuration.slurm, now=now)
+    owned = attribute(runs, allocations, units.select(*UNIT))
+    touched = _touched(owned, allocations, news)
+    return _Analysis(lake, configuration, owned, touched, units, seen, now, progress).run(threads, full=news.everything)
+
+
+def _touched(owned: Attribution, allocations: pl.DataFrame, news: News) -> pl.DataFrame:
+    """Runs to be done: named by new accounting, holding GPUs that new samples are of, or beside such a run."""
+    if news.everything:
+        return owned.runs.select("run")
+    named = owned.runs.filter(pl.col("job_id").is_in(list(news.job_ids))).select("run")
+    spans = owned.intervals.join(news.spans, on="node", how="inner")
+    sampled = spans.filter((pl.col("start") <= pl.col("last")) & (pl.col("end") >= pl.col("first"))).select("run")
+    places = allocations.select("job_id", "node").unique().join(news.spans.select("node"), on="node", how="semi")
+    unclear = (
+        owned.runs.filter(pl.col("attribution") == "ambiguous").join(places, on="job_id", how="semi").select("run")
+    )
+    nodes = owned.intervals.join(named, on="run", how="semi")
+    window = nodes.group_by("node").agg(first=pl.col("start").min(), last=pl.col("end").max())
+    beside = owned.intervals.join(window, on="node", how="inner")
+    beside = beside.filter((pl.col("start") < pl.col("last")) & (pl.col("end") > pl.col("first"))).select("run")
+    return pl.concat([named, sampled, unclear, beside]).unique()
+
+
+class _Analysis:
+    """State of one analysis while its days go by."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        configuration: Configuration,
+        owned: Attribution,
+        touched: pl.DataFrame,
+        units: pl.DataFrame,
+        seen: Seen,
+        now: datetime,
+        progress: Progress | None,
+    ) -> None:
+        self.lake, self.configuration, self.now, self.progress, self.seen = lake, configuration, now, progress, seen
+        self.runs = owned.runs.join(touched, on="run", how="semi")
+        self.intervals = owned.intervals.join(touched, on="run", how="semi").sort(*UNIT, "start")
+        self.contested_s = _seconds(owned.contested)
+        self.facts, ridges = facts(units)
+        self.starts: dict[int, datetime] = dict(self.runs.select("run", "start").iter_rows())
+        self.work = Work(self.intervals, self.starts, ridges, configuration.analysis)
+        held = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
+        self.held = self.intervals.group_by("run", *UNIT, maintain_order=True).agg(held_s=held)
+        self.per_run = self.held.group_by("run").len("gpus")
+        self.number = next_number(lake)
+        self.open: list[pl.DataFrame] = []
+        self.intensities: list[pl.DataFrame] = []
+        self.imbalance: list[pl.DataFrame] = [pl.DataFrame(schema=IMBALANCE)]
+        self.border = pl.DataFrame(schema=BORDER)
+        self.summaries: list[pl.DataFrame] = []
+        self.gpus: list[pl.DataFrame] = []
+        self.waiting = self.runs
+
+    def run(self, threads: int, *, full: bool) -> AnalysisReport:
+        minutes = MinuteWriter(self.lake, self.runs, self.number)
+        counts = [0, 0]
+        seconds = [0.0, 0.0]
+        last = self._last_day()
+        for day, parts in reduce_days(self.lake, self.work, threads=threads, progress=self._tell):
+            for part in parts:
+                counts = [counts[0] + part.samples, counts[1] + part.attributed]
+                seconds = [seconds[0] + part.gpu_seconds, seconds[1] + part.gpu_seconds_attributed]
+            minutes.write(day, [part.minutes for part in parts])
+            self._take(day, parts, last=day == last)
+        minutes.close()
+        self._finish(self.waiting)
+        jobs, findings = self._write(minutes)
+        report = AnalysisReport(
+            jobs=jobs.height,
+            ambiguous=jobs.filter(pl.col("attribution") == "ambiguous").height,
+            samples=counts[0],
+            attributed=counts[1],
+            gpu_seconds=seconds[0],
+            gpu_seconds_attributed=seconds[1],
+            contested_s=self.contested_s,
+            findings=findings,
+            full=full,
+        )
+        self._remember(report)
+        return report
+
+    def _last_day(self) -> date | None:
+        days = self.intervals.get_column("end").dt.date()
+        last = days.max() if len(days) else None
+        return last if isinstance(last, date) else None
+
+    def _tell(self, day: date, done: int, total: int) -> None:
+        if self.progress:
+            self.progress(f"analyze {day}", done, total)
+
+    def _take(self, day: date, parts: list[Reduced], *, last: bool) -> None:
+        """Add a day's accumulators; summarize the runs that are over by its end."""
+        self.open += [part.segments for part in parts if part.segments.height]
+        self.intensities += [part.intensities for part in parts if part.intensities.height]
+        folded, self.border = fold(
+            [part.windows for part in parts], self.border, self.starts, self.per_run,
+            analysis=self.configuration.analysis, day=day, last=last,
+        )  # fmt: skip
+        self.imbalance.append(folded)
+        midnight = datetime.combine(day + timedelta(days=1), time(), UTC)
+        over = pl.col("until") <= pl.lit(midnight, dtype=TIME)
+        still = self.border.select("run").unique()
+        done = self.waiting.filter(over).join(still, on="run", how="anti")
+        self._finish(done)
+        self.waiting = self.waiting.join(done.select("run"), on="run", how="anti")
+
+    def _finish(self, runs: pl.DataFrame) -> None:
+        if not runs.height:
+            return
+        if self.border.height:  # nothing follows: windows that wait for another day are complete
+            folded, self.border = fold(
+                [], self.border, self.starts, self.per_run, analysis=self.configuration.analysis,
+                day=self.now.date(), last=runs is self.waiting,
+            )  # fmt: skip
+            self.imbalance.append(folded)
+        mine = runs.select("run")
+        analysis = self.configuration.analysis
+        segments = merge_segments([part for part in (_of(frame, mine) for frame in self.open) if part.height])
+        held = self.held.join(mine, on="run", how="semi")
+        gpus = summarize_gpus(segments, held, runs, self.facts, analysis=analysis)
+        intensities = [part for part in (_of(frame, mine) for frame in self.intensities) if part.height]
+        empty = pl.DataFrame(schema={"run": pl.Int32, "bin": pl.Int32, "samples": pl.Int64})
+        imbalance = pl.concat([_of(frame, mine) for frame in self.imbalance])
+        summaries = summarize_jobs(
+            runs, gpus, pl.concat([empty, *intensities]), imbalance,
+            analysis=analysis, filters=self.configuration.filters, now=self.now,
+        )  # fmt: skip
+        self.summaries.append(summaries)
+        self.gpus.append(gpu_columns(gpus))
+        for kept in (self.open, self.intensities, self.imbalance):
+            kept[:] = [rest for rest in (frame.join(mine, on="run", how="anti") for frame in kept) if rest.height]
+        self.imbalance.append(pl.DataFrame(schema=IMBALANCE))
+
+    def _write(self, minutes: MinuteWriter) -> tuple[pl.DataFrame, int]:
+        """Findings, GPUs and last the summaries, which make the others count."""
+        columns = [name for name in JOB_SUMMARIES.schema if name != "seq"]
+        new = pl.concat([JOB_SUMMARIES.empty().drop("seq"), *self.summaries])
+        known = self.lake.latest(JOB_SUMMARIES).join(new, on="job_key", how="anti")
+        population = pl.concat([new, known.select(columns)])
+        new = used_pipes(new, population, analysis=self.configuration.analysis)
+        gpus = pl.concat([JOB_GPUS.empty().drop("seq"), *self.gpus])
+        findings = self._findings(new, gpus, minutes)
+        for table, frame in ((JOB_GPUS, gpus), (FINDINGS, findings), (JOB_SUMMARIES, new)):
+            self._append(table, frame)
+        return new, findings.height
+
+    def _findings(self, summaries: pl.DataFrame, gpus: pl.DataFrame, minutes: MinuteWriter) -> pl.DataFrame:
+        thresholds = self.configuration.thresholds
+        found = [
+            advice.find_all(batch, gpus.join(batch, on="job_key", how="semi"), timelines, thresholds)
+            for batch, timelines in minutes.batches(summaries)
+        ]
+        return pl.concat([FINDINGS.empty().drop("seq"), *found])
+
+    def _append(self, table: Table, frame: pl.DataFrame) -> None:
+        if frame.height:
+            self.lake.append(table, frame, app_id=f"analysis:{self.number}", seq=self.number)
+
+    def _remember(self, report: AnalysisReport) -> None:
+        row = {
+            **self.seen.versions,
+            "method": self.seen.method,
+            "as_of": self.now,
+            "jobs": report.jobs,
+            "samples": report.samples,
+            "attributed": report.attributed,
+        }
+        schema = {name: dtype for name, dtype in ANALYSES.schema.items() if name != "seq"}
+        self._append(ANALYSES, pl.DataFrame([row], schema=schema))
+
+
+def _of(frame: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    return frame.join(runs, on="run", how="semi")
+
+
+def _seconds(stretches: pl.DataFrame) -> float:
+    return float(stretches.select((pl.col("end") - pl.col("start")).dt.total_microseconds().sum()).item() or 0) / 1e6

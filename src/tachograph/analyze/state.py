@@ -1,0 +1,118 @@
+"""What the last analysis had seen, and what is new since."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+
+import msgspec
+import polars as pl
+
+from tachograph.config import Configuration
+from tachograph.lake import Lake
+from tachograph.lake.tables import lake_errors
+from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, TIME, Column, Table
+
+_SEEN = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES)
+METHOD = "1"  # raised when the same input gives other numbers than before
+
+ANALYSES = Table(
+    "analyses",
+    "one row per analysis that is complete",
+    ("seq",),
+    (
+        *(Column(t.name, pl.Int64(), "version", f"Version of {t.name} that was read.", None) for t in _SEEN),
+        Column("method", pl.String(), "", "Digest of the options that decide the numbers.", None),
+        Column("as_of", TIME, "UTC", "When it was made.", None),
+        Column("jobs", pl.Int64(), "count", "Jobs summarized.", None),
+        Column("samples", pl.Int64(), "count", "Samples read.", None),
+        Column("attributed", pl.Int64(), "count", "Samples that belong to a job.", None),
+        Column("seq", pl.Int64(), "", "Number of the analysis, in the rows it wrote.", None),
+    ),
+    sort=("seq",),
+    completes=False,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Versions of the inputs, and the digest of the options."""
+
+    versions: dict[str, int]
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What is new: spans of samples per node, ids of jobs. `everything`: all is to be done again."""
+
+    everything: bool
+    spans: pl.DataFrame  # node, first, last
+    job_ids: frozenset[str]
+
+    @property
+    def nothing(self) -> bool:
+        """Nothing to do."""
+        return not self.everything and not self.spans.height and not self.job_ids
+
+
+def seen_now(lake: Lake, configuration: Configuration) -> Seen:
+    """Return what an analysis that starts now will have seen."""
+    return Seen({table.name: lake.version(table) for table in _SEEN}, method_digest(configuration))
+
+
+def method_digest(configuration: Configuration) -> str:
+    """Return a digest of every option that decides the numbers."""
+    deciding = [METHOD, configuration.slurm, configuration.nodes, configuration.filters, configuration.analysis]
+    return hashlib.sha256(msgspec.json.encode([*deciding, configuration.thresholds])).hexdigest()[:16]
+
+
+def seen_last(lake: Lake) -> Seen | None:
+    """Return what the last complete analysis had seen; None where there was none."""
+    done = lake.latest(ANALYSES)
+    if not done.height:
+        return None
+    row = done.row(-1, named=True)
+    return Seen({table.name: row[table.name] for table in _SEEN}, row["method"])
+
+
+def next_number(lake: Lake) -> int:
+    """Return a number no analysis had, greater than those of all that are complete: microseconds since 1970."""
+    last = lake.latest(ANALYSES).get_column("seq").max()
+    return max(time.time_ns() // 1000, (last if isinstance(last, int) else 0) + 1)
+
+
+def news_since(lake: Lake, last: Seen | None, now: Seen) -> News:
+    """Return what came into the lake after `last`."""
+    spans = pl.DataFrame(schema={"node": pl.String, "first": TIME, "last": TIME})
+    if last is None or last.method != now.method:
+        return News(True, spans, frozenset())
+    before = last.versions
+    ids: set[str] = set()
+    for table in (JOBS, ALLOCATIONS):
+        if now.versions[table.name] > before[table.name]:
+            with lake_errors(lake.uri(table)):
+                fresh = lake.scan(table).filter(pl.col("seq") > before[table.name]).select("job_id").unique().collect()
+            ids.update(fresh.get_column("job_id"))
+    parts = [spans]
+    if now.versions[GPU_SAMPLES.name] > before[GPU_SAMPLES.name]:
+        parts.append(_new_spans(lake, before[GPU_SAMPLES.name]))
+    if now.versions[DEVICES.name] > before[DEVICES.name]:
+        parts.append(_new_devices(lake, before[DEVICES.name]))
+    return News(False, pl.concat(parts), frozenset(ids))
+
+
+def _new_spans(lake: Lake, version: int) -> pl.DataFrame:
+    files = [file for file in lake.files(GPU_SAMPLES) if file.seq > version]
+    with lake_errors(lake.uri(GPU_SAMPLES)):
+        rows = lake.read_files(GPU_SAMPLES, files, ["node", "t", "seq"]).filter(pl.col("seq") > version)
+        return rows.group_by("node").agg(first=pl.col("t").min(), last=pl.col("t").max()).collect()
+
+
+def _new_devices(lake: Lake, version: int) -> pl.DataFrame:
+    """A node of which something new is known: all its jobs are touched."""
+    with lake_errors(lake.uri(DEVICES)):
+        nodes = lake.scan(DEVICES).filter(pl.col("seq") > version).select("node").unique().collect()
+    ever = (pl.datetime(1970, 1, 1, time_zone="UTC"), pl.datetime(9000, 1, 1, time_zone="UTC"))
+    return nodes.with_columns(first=ever[0].cast(TIME), last=ever[1].cast(TIME))

@@ -1,0 +1,89 @@
+"""The local runner: days in order, a day's partitions on threads, each partition read, reduced and let go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+
+import polars as pl
+
+from tachograph.config import Analysis
+from tachograph.lake import Lake
+from tachograph.lake.partitions import Partition, partitions, read_partition
+from tachograph.reduce.partition import Reduced, reduce_partition
+from tachograph.schema import GPU_SAMPLES, TIME
+
+Ridges = Mapping[tuple[str, int], tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be reduced, by whose intervals.
+
+    intervals: sorted by (node, gpu, mig, start), never overlapping. starts: anchor of each run's windows.
+    """
+
+    intervals: pl.DataFrame
+    starts: Mapping[int, datetime]
+    ridges: Ridges
+    analysis: Analysis
+
+
+def reduce_days(
+    lake: Lake, work: Work, *, threads: int, progress: Callable[[date, int, int], None] | None = None
+) -> Iterator[tuple[date, list[Reduced]]]:
+    """Yield the accumulators of each day that has samples of the runs' nodes, partition by partition in order of node.
+
+    At most `threads` partitions are in memory at a time, besides the results.
+    """
+    days = _days(lake, work.intervals)
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        for count, day in enumerate(days):
+            of_day = overlapping_day(work.intervals, day)
+            parts = [part for part in partitions(lake, GPU_SAMPLES, [day]) if _touched(part, of_day)]
+            reduced = list(pool.map(lambda part, mine=of_day: _reduce_one(lake, part, work, mine), parts))
+            if progress:
+                progress(day, count + 1, len(days))
+            yield day, reduced
+
+
+def overlapping_day(intervals: pl.DataFrame, day: date) -> pl.DataFrame:
+    """Return the intervals that have a part on `day` (UTC)."""
+    begin = datetime.combine(day, time(), UTC)
+    return intervals.filter(
+        (pl.col("start") < pl.lit(begin + timedelta(days=1), dtype=TIME)) & (pl.col("end") > pl.lit(begin, dtype=TIME))
+    )
+
+
+def _days(lake: Lake, intervals: pl.DataFrame) -> list[date]:
+    if not intervals.height:
+        return []
+    first = intervals.get_column("start").dt.date().min()
+    last = intervals.get_column("end").dt.date().max()
+    return [
+        day
+        for day in lake.days(GPU_SAMPLES)
+        if isinstance(first, date) and isinstance(last, date) and first <= day <= last
+    ]
+
+
+def _touched(part: Partition, intervals: pl.DataFrame) -> bool:
+    low, high = part_nodes(part)
+    return bool(intervals.select(pl.col("node").is_between(pl.lit(low), pl.lit(high)).any()).item())
+
+
+def part_nodes(part: Partition) -> tuple[str, str]:
+    """Return the least and greatest node of a partition."""
+    low = part.low if part.low is not None else min(file.low or "" for file in part.files)
+    high = part.high if part.high is not None else max(file.high or "\U0010ffff" for file in part.files)
+    return low, high
+
+
+def _reduce_one(lake: Lake, part: Partition, work: Work, intervals: pl.DataFrame) -> Reduced:
+    low, high = part_nodes(part)
+    columns = [name for name in GPU_SAMPLES.schema if name != "seq"]
+    frame, _ = read_partition(lake, GPU_SAMPLES, part, columns)
+    mine = intervals.filter(pl.col("node").is_between(pl.lit(low), pl.lit(high)))
+    return reduce_partition(frame, mine, work.starts, work.ridges, analysis=work.analysis, day=part.day)

@@ -1,0 +1,114 @@
+"""From segments to one row per (run, GPU): the statistics of every counter, energy, imbalance over time."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tachograph.config import Analysis
+from tachograph.counters import COUNTERS, Counter, Kind
+from tachograph.reduce.merge import KEY
+from tachograph.summarize.schema import JOB_GPUS, OTHER_IMBALANCES, PIPES, RATE_VOLUMES
+
+COARSE_S = 60.0
+
+
+def summarize_gpus(
+    segments: pl.DataFrame, held: pl.DataFrame, runs: pl.DataFrame, facts: pl.DataFrame, *, analysis: Analysis
+) -> pl.DataFrame:
+    """Return one row per (run, node, gpu, mig) held: JOB_GPUS without `seq`, and what `jobs` adds up.
+
+    `segments`: merged, one row per (run, GPU) that has samples. `held`: one row per (run, GPU) with `held_s`.
+    `facts`: (node, gpu, mig) with `gpu_model` and `hbm_mib`. A GPU without samples has samples 0 and null statistics.
+    """
+    run_columns = runs.select("run", "job_key", "job_id", "elapsed_s", "time_precision_s")
+    joined = held.join(run_columns, on="run", how="left").join(facts, on=list(KEY[1:]), how="left", nulls_equal=True)
+    if segments.width > len(KEY):
+        joined = joined.join(segments, on=list(KEY), how="left", nulls_equal=True)
+    joined = _with_all_accumulators(joined)
+    coarse = (pl.col("time_precision_s") >= COARSE_S).fill_null(value=False)
+    joined = joined.with_columns(
+        samples=pl.col("samples").fill_null(0),
+        span_s=pl.when(coarse).then(pl.coalesce("elapsed_s", "held_s")).otherwise("held_s"),
+    )
+    statistics = [expression for counter in COUNTERS for expression in _statistics(counter)]
+    return joined.with_columns(
+        pl.from_epoch("t_first", "us").dt.replace_time_zone("UTC").alias("first_t"),
+        pl.from_epoch("t_last", "us").dt.replace_time_zone("UTC").alias("last_t"),
+        *statistics,
+        *_energy(),
+        temporal_imbalance=_temporal("gpu_util", analysis),
+        hbm_peak_fraction=pl.col("max_hbm_used_mib") / pl.col("hbm_mib"),
+        zero_util_fraction=_ratio("zeros_gpu_util", "n_gpu_util"),
+        xid_events=pl.when(pl.col("n_xid") > 0).then("events_xid"),
+        **{f"temporal_imbalance_{name}": _temporal(name, analysis) for name in OTHER_IMBALANCES},
+    )
+
+
+def gpu_columns(gpus: pl.DataFrame) -> pl.DataFrame:
+    """Return only what the table JOB_GPUS holds, without `seq`."""
+    return gpus.select(pl.col(name).cast(dtype) for name, dtype in JOB_GPUS.schema.items() if name != "seq")
+
+
+def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame with every accumulator column a metric may ask for, null where nothing was measured."""
+    wanted: dict[str, pl.DataType] = {"samples": pl.Int64(), "t_first": pl.Int64(), "t_last": pl.Int64()}
+    wanted |= {"interval_us": pl.Float64(), "zeros_gpu_util": pl.Int64(), "idle": pl.Float64(), "known": pl.Float64()}
+    for counter in COUNTERS:
+        name = counter.name
+        wanted[f"n_{name}"] = pl.Int64()
+        stems = {Kind.CUMULATIVE: ("grown",), Kind.RATE: ("sum", "max", "area")}.get(counter.kind, ("sum", "max"))
+        wanted |= {f"{stem}_{name}": pl.Float64() for stem in stems}
+    wanted |= {f"{stem}_energy_j": pl.Int64() for stem in ("t_first", "t_last")}
+    wanted |= {"area_power_w": pl.Float64(), "seconds_power_w": pl.Float64()}
+    wanted |= {f"{stem}_throttle_reasons": pl.Int64() for stem in ("lowered", "bits")} | {"events_xid": pl.Int64()}
+    wanted |= {f"{label}_{pipe}": pl.Float64() for pipe in PIPES for label in ("compute", "memory")}
+    return frame.with_columns(
+        pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in frame.columns
+    )
+
+
+def _ratio(part: str, whole: str) -> pl.Expr:
+    return pl.when(pl.col(whole) > 0).then(pl.col(part) / pl.col(whole))
+
+
+def _statistics(counter: Counter) -> list[pl.Expr]:
+    name = counter.name
+    if counter.unit == "bitmask":
+        return [
+            _ratio(f"lowered_{name}", f"n_{name}").alias(f"{name}_mean"),
+            pl.when(pl.col(f"n_{name}") > 0).then(f"bits_{name}").alias(f"{name}_max"),
+        ]
+    if counter.unit == "code":
+        return [pl.lit(None, dtype=pl.Float64).alias(f"{name}_mean"), pl.col(f"max_{name}").alias(f"{name}_max")]
+    if counter.kind is Kind.CUMULATIVE:
+        grown = pl.when(pl.col(f"n_{name}") > 1).then(f"grown_{name}")
+        return [grown.alias(f"{name}_mean"), grown.alias(f"{name}_max")]
+    return [_ratio(f"sum_{name}", f"n_{name}").alias(f"{name}_mean"), pl.col(f"max_{name}").alias(f"{name}_max")]
+
+
+def _temporal(name: str, analysis: Analysis) -> pl.Expr:
+    """TI(j, g) = 1 - sum / (n * max); a GPU without activity: null, or 0 as the notebooks have it."""
+    if name not in ("gpu_util", *analysis.imbalance_counters):
+        return pl.lit(None, dtype=pl.Float64)
+    idle = pl.lit(0.0) if analysis.zero_temporal_imbalance else pl.lit(None, dtype=pl.Float64)
+    most = pl.col(f"max_{name}")
+    value = 1 - pl.col(f"sum_{name}") / (pl.col(f"n_{name}") * most)
+    return pl.when(pl.col(f"n_{name}") > 0).then(pl.when(most > 0).then(value.clip(lower_bound=0)).otherwise(idle))
+
+
+def _energy() -> list[pl.Expr]:
+    """Energy over the span held: the counter's increase, else integrated power, each scaled to the span."""
+    counted_s = (pl.col("t_last_energy_j") - pl.col("t_first_energy_j")) * 1e-6
+    counted = pl.when(counted_s > 0).then(pl.col("grown_energy_j") * pl.col("span_s") / counted_s)
+    measured_s = pl.col("seconds_power_w")
+    integrated = pl.when(measured_s > 0).then(pl.col("area_power_w") * pl.col("span_s") / measured_s)
+    source = pl.when(counted.is_not_null()).then(pl.lit("counter"))
+    return [
+        pl.coalesce(counted, integrated).alias("energy_j"),
+        source.when(integrated.is_not_null()).then(pl.lit("power")).alias("energy_source"),
+    ]
+
+
+def volume_columns() -> dict[str, str]:
+    """{accumulator: summary column} of the integrals of rates."""
+    return {f"area_{rate}": volume for rate, volume in RATE_VOLUMES.items()}
