@@ -55,8 +55,7 @@ def _area(level: Floats, bin_s: float) -> str:
 def _strips(levels: Floats, labels: Sequence[str], bin_s: float) -> str:
     gpus, bins = levels.shape
     figure, axes = new_figure(min(5.5, max(1.3, 0.62 + 0.2 * gpus)))
-    colours = mpl.colormaps["viridis"].copy()
-    colours.set_bad(alpha=0)
+    colours = mpl.colormaps["viridis"].with_extremes(bad=(0, 0, 0, 0))
     image = axes.imshow(
         np.ma.masked_invalid(levels),
         aspect="auto",

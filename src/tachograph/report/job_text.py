@@ -10,13 +10,13 @@ from tachograph.report.job import FEW_GPUS, GpuUse, JobReport, evidence_texts
 from tachograph.report.lines import STYLES, Line, plain, to_text, wrapped
 from tachograph.units import text
 
-MIN_WIDTH, MAX_WIDTH = 60, 120
+MIN_WIDTH, MAX_WIDTH = 72, 120
 MARKS = {"problem": "▲", "hint": "●", "note": "○"}
 _BAR = 10
 
 
 def job_text(report: JobReport, *, width: int = 80, ascii_only: bool = False) -> str:
-    """Return the report as plain text, at most `width` characters wide."""
+    """Return the report as plain text, at most `width` characters wide (held between MIN_WIDTH and MAX_WIDTH)."""
     return to_text(job_lines(report, width=width, ascii_only=ascii_only), ascii_only=ascii_only)
 
 
@@ -123,7 +123,7 @@ def _use_summary(report: JobReport) -> str:
 
 
 def _gpu_table(gpus: Sequence[GpuUse], width: int, *, ascii_only: bool, heading: bool = True) -> Iterator[Line]:
-    names = max(3, min(24, max(len(gpu.label) for gpu in gpus)))
+    names = max(3, min(24, width - 56, max(len(gpu.label) for gpu in gpus)))
     spark = max(8, width - (2 + names + 2 + _BAR + 1 + 7 + 7 + 9 + 8 + 2))
     if heading:
         yield plain(

@@ -133,8 +133,10 @@ def jobs_lines(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -
         return [plain("No job matches.")]
     head = _row([heading(name) for name in shown_columns], shown_columns, widths)
     lines = [plain(head, "bold")]
-    for place in range(table.frame.height):
-        lines.append(plain(_row([cells[name][place] for name in shown_columns], shown_columns, widths)))
+    lines += [
+        plain(_row([cells[name][place] for name in shown_columns], shown_columns, widths))
+        for place in range(table.frame.height)
+    ]
     return [*lines, *_footer(table, shown_columns)]
 
 

@@ -1,0 +1,66 @@
+"""A made-up job of n GPUs with all its tables, from plain arithmetic."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+
+from jobframes import START, gpus, minutes, summary
+from tachograph.advice import find
+from tachograph.config import Thresholds
+from tachograph.report.job import JobReport, build_job_report
+
+NOW = START + timedelta(days=1)
+
+
+def made_up_report(count: int = 4, *, length: int = 120, busy: int = 60, **given: Any) -> JobReport:
+    """Return the report of a job: `count` GPUs, GPU i at 0.2 + 0.6 i / count for `busy` minutes, then at zero."""
+    levels = [0.2 + 0.6 * gpu / count for gpu in range(count)]
+    work = [1.0] * busy + [0.0] * (length - busy)
+    series = [[level * on for on in work] for level in levels]
+    minute_rows = minutes(
+        *series,
+        sm_active=[0.3 * on for on in work],
+        tensor_active=[0.25 * on for on in work],
+        dram_active=[0.4 * on for on in work],
+        power_w=[80 + 240 * on for on in work],
+        hbm_used_mib=[30720.0] * length,
+    )
+    share = busy / length
+    gpu_rows = gpus(
+        *(
+            {
+                "gpu_model": "NVIDIA A100-SXM4-40GB", "hbm_mib": 40960.0, "samples": length * 6,
+                "gpu_util_mean": level * share, "gpu_util_max": level, "hbm_used_mib_max": 30720.0,
+                "hbm_peak_fraction": 0.75, "power_w_mean": 80 + 240 * share,
+                "energy_j": (80 + 240 * share) * length * 60,
+                "zero_util_fraction": 1 - share, "temporal_imbalance": 1 - share, "xid_events": 0,
+            }
+            for level in levels
+        )
+    )  # fmt: skip
+    row = summary(
+        **{
+            "elapsed_s": length * 60.0, "gpus": count, "gpus_seen": count, "name": "train <b>&", "user": "alice",
+            "account": "m1", "partition": "gpu", "timelimit_s": 14400.0, "gpu_model": "NVIDIA A100-SXM4-40GB",
+            "hbm_mib": 40960.0, "samples": length * 6 * count, "interval_s": 10.0, "coverage": 0.987,
+            "gpu_util_mean": sum(levels) / count * share, "gpu_util_max": max(levels), "sm_active_mean": 0.3 * share,
+            "tensor_active_mean": 0.25 * share, "tensor_active_max": 0.25, "fp64_active_mean": 0.0,
+            "dram_active_mean": 0.4 * share, "bound": "memory", "memory_fraction": 1.0, "compute_fraction": 0.0,
+            "bound_tensor": "compute", "memory_fraction_tensor": 0.375, "compute_fraction_tensor": 0.625,
+            "spatial_imbalance": 0.346, "temporal_imbalance": 1 - share, "hbm_used_mib_max": 30720.0,
+            "hbm_used_mib_mean": 30720.0, "hbm_peak_fraction": 0.75, "pipes": ["tensor"],
+            "energy_j": (80 + 240 * share) * length * 60 * count, "power_w_mean": 80 + 240 * share,
+            "energy_source": "power", "zero_util_fraction": 1 - share, "gpus_never_used": 0,
+        }
+        | given
+    )  # fmt: skip
+    return report_of(row, gpu_rows, minute_rows)
+
+
+def report_of(row: dict[str, Any], gpu_rows: pl.DataFrame, minute_rows: pl.DataFrame) -> JobReport:
+    """Return the report of a job from its tables, with what is found in them."""
+    findings = find(row, gpu_rows, minute_rows, Thresholds())
+    return build_job_report(row, gpu_rows, minute_rows, findings, NOW, zone_name="America/Los_Angeles")

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import json
+import re
+from datetime import timedelta
+from html.parser import HTMLParser
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_job import NOW, made_up_report, report_of
+from syrupy.assertion import SnapshotAssertion
+
+from jobframes import START, gpus, minutes, summary
+from tachograph.figures.bars import bar, resample, sparkline
+from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, evidence_texts, fold_nodes
+from tachograph.report.job_html import job_html, plots
+from tachograph.report.job_json import job_json
+from tachograph.report.job_text import job_lines, job_text
+from tachograph.report.lines import to_rich
+from tachograph.report.timeline import MAX_BINS, build_timeline
+from tachograph.summarize.schema import JOB_GPUS, JOB_SUMMARIES
+from tachograph.units import text
+
+_VOID = {"meta", "br", "img", "hr", "link", "input"}
+
+
+class _Page(HTMLParser):
+    """Text of a page outside style and drawings; notes tags that do not match and references to the outside."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.faults: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in _VOID:
+            self.open.append(tag)
+        if tag in ("script", "link", "iframe", "object"):
+            self.faults.append(tag)
+        for name, value in attrs:
+            outside = name in ("href", "src", "xlink:href") and not (value or "").startswith(("#", "data:"))
+            if outside or name.startswith("on"):
+                self.faults.append(f"{tag} {name}={value}")
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.faults.append(f"</{tag}>")
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open and "svg" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def _flat(words: str) -> str:
+    return " ".join(words.split())
+
+
+def _without_drawings(page: str) -> str:
+    return re.sub(r"<svg.*?</svg>", "<svg/>", page, flags=re.DOTALL)
+
+
+def test_text_snapshot(snapshot: SnapshotAssertion) -> None:
+    assert job_text(made_up_report()) == snapshot
+
+
+def test_ascii_snapshot(snapshot: SnapshotAssertion) -> None:
+    drawn = job_text(made_up_report(12), width=100, ascii_only=True)
+    assert drawn.isascii()
+    assert drawn == snapshot
+
+
+def test_json_snapshot(snapshot: SnapshotAssertion) -> None:
+    assert json.dumps(job_json(made_up_report(2, length=5, busy=3)), indent=1, allow_nan=False) == snapshot
+
+
+def test_html_snapshot(snapshot: SnapshotAssertion) -> None:
+    page = _without_drawings(job_html(made_up_report()))
+    page = re.sub(r"<style>.*?</style>", "<style/>", page, flags=re.DOTALL)
+    assert re.sub(r"Tachograph [\w.+-]+ ", "Tachograph VERSION ", page) == snapshot
+
+
+@pytest.mark.parametrize("count", [1, 4, FEW_GPUS + 1, 64])
+def test_same_numbers_in_text_json_and_html(count: int) -> None:
+    report = made_up_report(count)
+    row = report.summary
+    page, plain, values = _Page(job_html(report)).text, _flat(job_text(report)), job_json(report)
+    for name, unit in {
+        "gpu_util_mean": "fraction", "hbm_peak_fraction": "fraction", "temporal_imbalance": "ratio", "gpu_hours": "h",
+        "energy_j": "J", "power_w_mean": "W", "elapsed_s": "s", "zero_util_fraction": "fraction",
+        "coverage": "fraction",
+    }.items():  # fmt: skip
+        said = text(row[name], unit)
+        assert values[name] == row[name]
+        assert said in page, name
+        assert said in plain, name
+    for finding in report.findings:
+        for said in (finding.title, finding.sentence, finding.advice or ""):
+            assert said in page
+            assert _flat(said) in plain.replace("→ ", "")
+        assert values["evidence"][finding.code] == finding.evidence
+
+
+def test_json_has_every_contract_name_and_null_stays_null() -> None:
+    values = job_json(made_up_report())
+    assert set(JOB_SUMMARIES.schema) - {"seq"} <= set(values)
+    assert values["gpus"] == 4
+    assert values["fp16_active_mean"] is None
+    assert values["start"] == "2026-04-23T17:00:00+00:00"
+    assert [set(row) for row in values["per_gpu"]] == [set(JOB_GPUS.schema) - {"seq"}] * 4
+    assert [finding["code"] for finding in values["findings"]] == list(values["evidence"]) == ["hung"]
+
+
+@pytest.mark.parametrize("count", [1, 4, 17, 512])
+def test_page_is_well_formed_and_self_contained(count: int) -> None:
+    page = job_html(made_up_report(count, length=30, busy=20))
+    parsed = _Page(page)
+    assert parsed.faults == []
+    assert parsed.open == []
+    assert "http" not in page.replace("Tachograph", "")
+    assert "train <b>&" in parsed.text  # escaped on the way in
+    ids = re.findall(r'id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert "#010203" not in page  # all placeholders have become the page's colours
+
+
+def test_page_of_a_job_nobody_measured_says_so() -> None:
+    report = report_of(
+        summary(attribution="ambiguous", display_id="77_3", state="RUNNING", end=None), gpus(), minutes()
+    )
+    assert all(drawing is None for drawing in plots(report).values())
+    page, plain = _Page(job_html(report)).text, job_text(report)
+    for said in ("Not known: memory was not measured.", "Which GPUs belonged to the job is not known", "still runs"):
+        assert said in page
+        assert said in plain
+    assert "nan" not in plain
+    assert "None" not in plain
+
+
+def test_many_gpus_show_extremes_and_bands() -> None:
+    report = made_up_report(10, length=10, busy=10)  # means 0.2, 0.26, ... 0.74
+    least, most = report.extremes
+    assert [gpu.label for gpu in least] == ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]
+    assert [gpu.label for gpu in most] == ["GPU 9", "GPU 8", "GPU 7", "GPU 6"]
+    assert report.bands == (("under 10 %", 0), ("10 to 30 %", 2), ("30 to 70 %", 7), ("70 % or more", 1))
+    plain = job_text(report)
+    assert "GPU 9" in plain
+    assert "GPU 5" not in plain
+
+
+def test_times_are_in_the_zone_of_the_site() -> None:
+    report = made_up_report()
+    assert report.local(START) == "2026-04-23 10:00:00 PDT"
+    assert report.local(None) == "–"
+    assert dict(evidence_texts(report.findings[0], report.zone_name))["Work stopped at"] == "2026-04-23 11:00:00 PDT"
+    assert "2026-04-23 10:00:00 PDT to 2026-04-23 12:00:00 PDT: 2 h of 4 h" in job_text(report)
+
+
+def test_other_runs_are_told() -> None:
+    earlier = summary(job_key="c:100:0", start=START - timedelta(days=1), end=START)
+    report = build_job_report(summary(), gpus(), minutes(), (), NOW, other_runs=[earlier])
+    assert "The latest of 2 runs; the others started 2026-04-22 17:00:00 UTC." in _flat(job_text(report))
+    assert "The latest of 2 runs" in _Page(job_html(report)).text
+    assert job_json(report)["other_runs"] == ["c:100:0"]
+
+
+@pytest.mark.parametrize("width", [20, 72, 80, 120, 500])
+@pytest.mark.parametrize("report", [made_up_report(), made_up_report(1), made_up_report(40)], ids=["4", "1", "40"])
+def test_lines_stay_within_the_width(report: JobReport, width: int) -> None:
+    plain = job_text(report, width=width)
+    assert max(map(len, plain.splitlines())) <= min(120, max(72, width))
+
+
+def test_numbers_are_not_torn_from_their_units() -> None:
+    for width in range(72, 100):
+        assert not re.search(r"\d\n\s+(%|h|min|kWh|W|GiB)\b", job_text(made_up_report(), width=width))
+
+
+def test_colour_changes_no_character() -> None:
+    report = made_up_report()
+    assert _flat(to_rich(job_lines(report)).plain) == _flat(job_text(report))
+
+
+def test_timeline_means_each_bin() -> None:
+    length = MAX_BINS * 2  # two minutes per bin
+    rows = minutes([0.0, 1.0] * (length // 2), [0.5, None] * (length // 2))
+    timeline = build_timeline(rows, elapsed_s=length * 60.0, counter="gpu_util")
+    assert (timeline.bin_s, timeline.bins) == (120.0, MAX_BINS)
+    assert set(timeline.per_gpu["n1", 0, None]) == {0.5}
+    assert set(timeline.per_gpu["n1", 1, None]) == {0.5}
+    assert list(timeline.means) == ["gpu_util"]
+
+
+def test_timeline_reaches_to_the_end_of_the_job() -> None:
+    timeline = build_timeline(minutes([0.5] * 10), elapsed_s=1200.0, counter="gpu_util")
+    assert timeline.per_gpu["n1", 0, None] == (0.5,) * 10 + (None,) * 10
+
+
+def test_slices_and_nodes_are_told_apart() -> None:
+    rows = gpus({"mig": 7, "gpu": 0, "gr_engine_active_mean": 0.4}, {"mig": 8, "gpu": 0, "gr_engine_active_mean": 0.2})
+    report = report_of(summary(gpus=2, gr_engine_active_mean=0.3), rows, minutes())
+    assert [gpu.label for gpu in report.gpus] == ["GPU 0/7", "GPU 0/8"]
+    two_nodes = rows.with_columns(node=pl.Series(["a1", "a2"]))
+    report = report_of(summary(gpus=2, gr_engine_active_mean=0.3), two_nodes, minutes())
+    assert [gpu.label for gpu in report.gpus] == ["a1 GPU 0/7", "a2 GPU 0/8"]
+    assert report.node_list == "a[1-2]"
+    assert report.use == "The 2 GPUs were busy 30 % of the time (graphics engine activity)."
+
+
+def test_strange_node_names_are_kept() -> None:
+    assert fold_nodes(["a[", "b"]) == "a[,b"
+    assert fold_nodes([]) == ""
+
+
+@given(st.none() | st.floats(-1, 2), st.integers(1, 40), st.booleans())
+def test_bar_has_its_width_and_shows_any_work(fraction: float | None, width: int, ascii_only: bool) -> None:
+    drawn = bar(fraction, width, ascii_only=ascii_only)
+    assert len(drawn) == width
+    if not ascii_only and fraction is not None:
+        assert (drawn.strip("·") == "") == (fraction <= 0)
+
+
+@given(st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=300), st.integers(1, 50))
+def test_resampling_keeps_within_range(values: list[float | None], bins: int) -> None:
+    known = [value for value in values if value is not None]
+    means = [value for value in resample(values, bins) if value is not None]
+    assert len(resample(values, bins)) == min(bins, len(values))
+    assert bool(means) == bool(known)
+    assert all(min(known) - 1e-9 <= value <= max(known) + 1e-9 for value in means)
+    assert len(sparkline(values, bins)) == min(bins, len(values))

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from jobframes import START, frame, summary
+from tachograph.advice import Finding, findings_frame
+from tachograph.errors import NotFoundError, UsageError
+from tachograph.report.choose import choose_job
+from tachograph.report.filters import JobFilter, filter_jobs, parse_condition
+from tachograph.report.jobs import build_jobs_table, jobs_csv, jobs_json, jobs_text, write_jobs_parquet
+from tachograph.summarize.schema import FINDINGS, JOB_SUMMARIES
+
+
+def _job(number: int, **given: Any) -> dict[str, Any]:
+    start = START + timedelta(hours=number)
+    return summary(
+        **{
+            "job_key": f"c:{number}:{number}", "job_id": str(number), "display_id": str(number), "start": start,
+            "end": start + timedelta(hours=2), "submit": start,
+        }
+        | given
+    )  # fmt: skip
+
+
+ROWS = [
+    _job(1, user="alice", partition="gpu", gpu_util_mean=0.05, bound="memory", hbm_peak_fraction=0.5, energy_j=7.2e6),
+    _job(2, user="bob", partition="debug", state="FAILED", gpu_util_mean=0.95, pipes=["fp64", "tensor"], gpus=8),
+    _job(3, user="alice", partition="gpu", gpu_util_mean=None, attribution="ambiguous", elapsed_s=100.0),
+    _job(4, user="carol", account="x", gpu_util_mean=0.5, state="RUNNING", end=None, excluded="short"),
+]
+JOBS = frame(JOB_SUMMARIES, ROWS)
+FOUND = findings_frame(
+    [
+        (ROWS[0], (Finding("memory_bound", "hint", "t", "s."), Finding("hung", "problem", "t", "s."))),
+        (ROWS[2], (Finding("short_job", "note", "t", "s."),)),
+    ]
+)
+
+
+def _ids(rows: pl.DataFrame) -> list[str]:
+    return rows["job_id"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ids"),
+    [
+        (JobFilter(), ["1", "2", "3", "4"]),
+        (JobFilter(users=("alice", "bob")), ["1", "2", "3"]),
+        (JobFilter(accounts=("x",)), ["4"]),
+        (JobFilter(partitions=("gpu",), states=("completed",)), ["1", "3"]),
+        (JobFilter(attributions=("ambiguous",)), ["3"]),
+        (JobFilter(findings=("hung", "short_job")), ["1", "3"]),
+        (JobFilter(excluded=True), ["4"]),
+        (JobFilter(excluded=False), ["1", "2", "3"]),
+        (JobFilter(since=START + timedelta(hours=4, minutes=30)), ["3", "4"]),
+        (JobFilter(until=START + timedelta(hours=2)), ["1"]),
+        (JobFilter(since=START + timedelta(hours=3), until=START + timedelta(hours=3)), ["2"]),
+    ],
+)
+def test_filters(wanted: JobFilter, ids: list[str]) -> None:
+    assert _ids(filter_jobs(JOBS, FOUND, wanted)) == ids
+
+
+@pytest.mark.parametrize(
+    ("written", "ids"),
+    [
+        ("gpu_util_mean<0.1", ["1"]),
+        ("gpu_util_mean >= 50%", ["2", "4"]),
+        ("gpu_util_mean!=0.95", ["1", "4"]),  # null meets nothing
+        ("elapsed_s>=2h", ["1", "2", "4"]),
+        ("gpus=8", ["2"]),
+        ("user~ALI", ["1", "3"]),
+        ("user!=alice", ["2", "4"]),
+        ("bound = memory", ["1"]),
+        ("pipes=tensor", ["2"]),
+        ("state==FAILED", ["2"]),
+    ],
+)
+def test_conditions(written: str, ids: list[str]) -> None:
+    assert _ids(filter_jobs(JOBS, FOUND, JobFilter(where=(parse_condition(written),)))) == ids
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("gpu_util_mean", "is no condition"),
+        ("gpu_util_mean<", "is no condition"),
+        ("gpu_util_mean<many", "'many' is no value for gpu_util_mean (fraction)"),
+        ("gpus<50%", "'50%' is no value for gpus"),
+        ("gpu_util_mean~0.1", "'~' is for text"),
+        ("user<alice", "is text"),
+        ("start>2026-01-01", "use --since and --until"),
+        ("intensity_histogram=1", "cannot be compared"),
+    ],
+)
+def test_wrong_conditions_say_what_is_wrong(written: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said.replace("(", r"\(").replace(")", r"\)")):
+        parse_condition(written)
+
+
+def test_unknown_names_suggest_close_ones() -> None:
+    with pytest.raises(NotFoundError, match="no metric 'gpu_utl_mean'; did you mean gpu_util_mean"):
+        parse_condition("gpu_utl_mean<1")
+    with pytest.raises(NotFoundError, match="no column 'enrgy_j'; did you mean energy_j"):
+        build_jobs_table(JOBS, FOUND, columns=["enrgy_j"])
+    with pytest.raises(NotFoundError, match="no column 'usr'; did you mean user"):
+        build_jobs_table(JOBS, FOUND, sort="-usr")
+
+
+def test_sorting_puts_the_unknown_last_both_ways() -> None:
+    assert _ids(build_jobs_table(JOBS, FOUND, sort="gpu_util_mean").frame) == ["1", "4", "2", "3"]
+    assert _ids(build_jobs_table(JOBS, FOUND, sort="-gpu_util_mean").frame) == ["2", "4", "1", "3"]
+    assert _ids(build_jobs_table(JOBS, FOUND, sort="-findings").frame)[0] == "1"
+    assert _ids(build_jobs_table(JOBS, FOUND).frame) == ["4", "3", "2", "1"]
+
+
+def test_limit_says_how_many_matched() -> None:
+    table = build_jobs_table(JOBS, FOUND, limit=2)
+    assert (table.frame.height, table.matching) == (2, 4)
+    assert "2 of 4 jobs" in jobs_text(table)
+
+
+def test_table_text_snapshot(snapshot: SnapshotAssertion) -> None:
+    assert jobs_text(build_jobs_table(JOBS, FOUND), width=150) == snapshot
+
+
+@pytest.mark.parametrize("width", [80, 100, 150])
+def test_table_fits_and_says_what_it_left_out(width: int) -> None:
+    drawn = jobs_text(build_jobs_table(JOBS, FOUND), width=width)
+    assert max(map(len, drawn.splitlines())) <= width
+    assert ("no room for" in drawn) is (width < 150)
+    assert "hung memory_bo" in drawn  # most urgent first
+    assert jobs_text(build_jobs_table(JOBS, FOUND), width=width, ascii_only=True).isascii()
+
+
+def test_chosen_columns_are_all_shown() -> None:
+    table = build_jobs_table(JOBS, FOUND, columns=["job_id", "start", "pipes", "hbm_peak_fraction"], sort="job_id")
+    lines = jobs_text(table, width=20).splitlines()
+    assert lines[0].split() == ["raw", "id", "start", "pipes", "memory"]
+    assert lines[2].split() == ["2", "2026-04-23", "19:00:00", "UTC", "fp64+tensor", "–"]
+
+
+def test_no_job_matches() -> None:
+    assert jobs_text(build_jobs_table(JOB_SUMMARIES.empty(), FINDINGS.empty())) == "No job matches.\n"
+
+
+def test_json_is_a_list_of_contract_objects(snapshot: SnapshotAssertion) -> None:
+    values = jobs_json(build_jobs_table(JOBS, FOUND, sort="job_id"))
+    assert all(set(value) == set(JOB_SUMMARIES.schema) - {"seq"} | {"findings"} for value in values)
+    assert [value["findings"] for value in values] == [["hung", "memory_bound"], [], ["short_job"], []]
+    assert values[2]["gpu_util_mean"] is None
+    assert json.dumps(values[0], allow_nan=False, indent=1) == snapshot
+
+
+def test_csv_and_parquet_hold_the_same(snapshot: SnapshotAssertion) -> None:
+    chosen = build_jobs_table(
+        JOBS, FOUND, columns=["job_id", "start", "gpu_util_mean", "pipes", "findings"], sort="job_id"
+    )
+    written = jobs_csv(chosen)
+    assert written == snapshot
+    rows = list(csv.DictReader(io.StringIO(written)))
+    assert rows[1]["pipes"] == "fp64+tensor"
+    assert rows[2]["gpu_util_mean"] == ""
+    target = io.BytesIO()
+    write_jobs_parquet(chosen, target)
+    target.seek(0)
+    assert pl.read_parquet(target).equals(chosen.frame.select(chosen.columns))
+    everything = next(csv.reader(io.StringIO(jobs_csv(build_jobs_table(JOBS, FOUND)))))
+    assert set(everything) == set(JOB_SUMMARIES.schema) - {"seq"} | {"findings"}
+
+
+CHOICE = frame(
+    JOB_SUMMARIES,
+    [
+        _job(10, submit=START),
+        _job(10, submit=START + timedelta(hours=5), job_key="c:10:later"),
+        _job(21, display_id="20_1", array_job_id="20"),
+        _job(20, display_id="20_10", array_job_id="20"),
+        _job(30, display_id="30+0", het_job_id="30"),
+        _job(31, display_id="30+1", het_job_id="30"),
+        _job(40, cluster="one", job_key="one:40:0"),
+        _job(40, cluster="two", job_key="two:40:0"),
+        _job(51, display_id=None),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "job_key"),
+    [
+        ("10", "c:10:later"),
+        ("10.batch", "c:10:later"),
+        ("10.0", "c:10:later"),
+        ("c:10:10", "c:10:10"),
+        ("21", "c:21:21"),
+        ("20_1", "c:21:21"),
+        ("20_10", "c:20:20"),
+        ("30+1", "c:31:31"),
+        ("31", "c:31:31"),
+        ("51", "c:51:51"),
+    ],
+)
+def test_an_id_means_one_run(wanted: str, job_key: str) -> None:
+    assert choose_job(CHOICE, wanted).row["job_key"] == job_key
+
+
+def test_other_runs_are_listed_and_can_be_chosen() -> None:
+    assert [row["job_key"] for row in choose_job(CHOICE, "10").other_runs] == ["c:10:10"]
+    first = choose_job(CHOICE, "10", run=1)
+    assert first.row["job_key"] == "c:10:10"
+    assert [row["job_key"] for row in first.other_runs] == ["c:10:later"]
+    with pytest.raises(UsageError, match="job 10 has 2 runs, not 3"):
+        choose_job(CHOICE, "10", run=3)
+
+
+def test_an_array_as_a_whole_names_its_tasks() -> None:
+    with pytest.raises(NotFoundError, match="20 is an array; name one of its tasks: 20_1, 20_10"):
+        choose_job(CHOICE, "20")
+    with pytest.raises(NotFoundError, match=r"30 is a heterogeneous job; name one of its components: 30\+0, 30\+1"):
+        choose_job(CHOICE, "30")
+
+
+def test_unknown_and_doubtful_ids() -> None:
+    with pytest.raises(NotFoundError, match="no job '99'; `tachograph jobs` lists"):
+        choose_job(CHOICE, "99")
+    with pytest.raises(UsageError, match="exists on clusters one, two; say which with --cluster"):
+        choose_job(CHOICE, "40")
+    assert choose_job(CHOICE, "40", cluster="two").row["job_key"] == "two:40:0"
+    with pytest.raises(NotFoundError, match="no job '40'"):
+        choose_job(CHOICE, "40", cluster="three")
