@@ -96,17 +96,18 @@ def _gpus(report: JobReport, width: int, *, ascii_only: bool) -> Iterator[Line]:
     if not report.gpus:
         return
     if len(report.gpus) <= FEW_GPUS:
-        yield from _gpu_table(report.gpus, width, ascii_only=ascii_only)
+        yield from _gpu_table(report.gpus, width, ascii_only=ascii_only, names=_label_width(report.gpus, width))
         return
     least, most = report.extremes
+    both = _label_width((*least, *most), width)
     bands = [(name, count) for name, count in report.bands if count]
     if bands:
         told = ", ".join(f"{plural(count, 'GPU')} {name}" for name, count in bands)
         yield from wrapped(f"By mean utilisation: {told}.", width, indent="  ")
         yield plain("  least busy", "dim")
-        yield from _gpu_table(least, width, ascii_only=ascii_only)
+        yield from _gpu_table(least, width, ascii_only=ascii_only, names=both)
         yield plain("  most busy", "dim")
-        yield from _gpu_table(most, width, ascii_only=ascii_only, heading=False)
+        yield from _gpu_table(most, width, ascii_only=ascii_only, names=both, heading=False)
 
 
 def _use_summary(report: JobReport) -> str:
@@ -122,8 +123,13 @@ def _use_summary(report: JobReport) -> str:
     return " ".join(told)
 
 
-def _gpu_table(gpus: Sequence[GpuUse], width: int, *, ascii_only: bool, heading: bool = True) -> Iterator[Line]:
-    names = max(3, min(24, width - 56, max(len(gpu.label) for gpu in gpus)))
+def _label_width(gpus: Sequence[GpuUse], width: int) -> int:
+    return max([3, *(min(24, width - 56, len(gpu.label)) for gpu in gpus)])
+
+
+def _gpu_table(
+    gpus: Sequence[GpuUse], width: int, *, ascii_only: bool, names: int, heading: bool = True
+) -> Iterator[Line]:
     spark = max(8, width - (2 + names + 2 + _BAR + 1 + 7 + 7 + 9 + 8 + 2))
     if heading:
         yield plain(
