@@ -1,0 +1,238 @@
+"""A mapping applied to rows of a file: the part they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from tachograph.errors import InputError
+from tachograph.schema import ALLOCATIONS, JOBS, Reject, Table
+from tachograph.sources import Part
+from tachograph.sources.frames import Frame, listed
+from tachograph.sources.ldms import short_nodes
+from tachograph.sources.table.cells import durations, numbers, stripped, truths
+from tachograph.sources.table.mapping import DURATION, TABLES, Key, Mapping, Target, placeholders
+from tachograph.sources.times import Times, counted, read_times
+from tachograph.units import factor
+
+_FATAL_TIMES = ("start", "end", "submit")  # a job or allocation without its true span is worse than none
+
+
+@dataclass(slots=True)
+class _Made:
+    """Rows in the making: columns so far, rows to give up, what was counted."""
+
+    keep: pl.Series
+    rejects: list[Reject]
+    units: dict[str, str] = field(default_factory=dict)
+
+    def give_up(self, bad: pl.Series) -> None:
+        self.keep = self.keep & ~bad
+
+
+def part(frame: Frame, mapping: Mapping, *, site_zone: str = "UTC", cluster: str | None = None, origin: str) -> Part:
+    """Return the rows of a file as a part of the table that the mapping names.
+
+    Wide files give one row per GPU, none for a GPU that has no value in the row; long files one per time, node and
+    GPU. A row whose time cannot be read, or whose node or GPU the pattern does not match, is given up and counted.
+    Errors: InputError naming a mapped column that the file does not have, with those it has.
+    """
+    _check_columns(frame.rows.columns, mapping, origin)
+    made = _Made(pl.repeat(True, frame.rows.height, dtype=pl.Boolean, eager=True), list(frame.rejects))
+    if mapping.metric:
+        rows = _long(frame.rows, mapping, site_zone, made)
+    else:
+        rows = _wide(frame.rows, mapping, site_zone, made)
+    table = TABLES[mapping.table]
+    return Part(table.name, _completed(rows, table, mapping, cluster), made.units, tuple(made.rejects))
+
+
+def _check_columns(names: Iterable[str], mapping: Mapping, origin: str) -> None:
+    has = list(names)
+    wanted = [key.column for key in (mapping.time, mapping.node, mapping.gpu, mapping.mig) if key.column]
+    if mapping.metric:
+        wanted += [mapping.metric.column, mapping.metric.value]
+    else:
+        wanted += [name for name in mapping.columns if placeholders(name) is None]
+    missing = [name for name in wanted if name not in has]
+    if not mapping.metric:
+        patterns = {name: pattern for name in mapping.columns if (pattern := placeholders(name))}
+        missing += [name for name, pattern in patterns.items() if not any(map(pattern.fullmatch, has))]
+    if missing:
+        raise InputError(
+            f"no column {listed(map(repr, missing))}", where=origin, do=f"it has: {listed(has)}; mend the mapping"
+        )
+
+
+def _time(rows: pl.DataFrame, mapping: Mapping, site_zone: str, order: pl.DataFrame, made: _Made) -> pl.Series:
+    times = _times(rows.get_column(mapping.time.column), mapping, site_zone, order=order)
+    made.give_up(times.bad)
+    made.rejects += times.rejects
+    return times.values.alias("t")
+
+
+def _times(
+    given: pl.Series, mapping: Mapping, site_zone: str, *, order: pl.DataFrame, of: Target | None = None
+) -> Times:
+    form = (of.format if of else "") or mapping.time.format
+    zone_name = (of.zone if of else "") or mapping.time.zone or site_zone
+    if given.dtype == pl.String:
+        given = stripped(given)
+    return read_times(given, form=form, zone_name=zone_name, order=order)
+
+
+def _key(rows: pl.DataFrame, key: Key, name: str, made: _Made) -> pl.Series | None:
+    if key.constant is not None:
+        constant = pl.lit(key.constant, dtype=pl.String if name == "node" else pl.Int16)
+        return pl.select(pl.repeat(constant, rows.height)).to_series().alias(name)
+    if not key.column:
+        return None
+    given = rows.get_column(key.column)
+    if key.pattern:
+        text = stripped(given)
+        cut = text.str.extract(key.pattern)
+        bad = cut.is_null() & text.is_not_null()
+        made.rejects += counted("no_match", None, bad & made.keep, text)
+        made.give_up(bad)
+        given = cut
+    elif given.dtype == pl.String or name == "node":
+        given = stripped(given)
+    return (short_nodes(given) if name == "node" else given).alias(name)
+
+
+def _keys(rows: pl.DataFrame, mapping: Mapping, made: _Made) -> list[pl.Series]:
+    sections = (("node", mapping.node), ("gpu", mapping.gpu), ("mig", mapping.mig))
+    return [key for name, section in sections if (key := _key(rows, section, name, made)) is not None]
+
+
+def _order(rows: pl.DataFrame, keys: list[pl.Series]) -> pl.DataFrame:
+    return pl.DataFrame(keys) if keys else pl.DataFrame({"all": pl.repeat(0, rows.height, eager=True)})
+
+
+def _wide(rows: pl.DataFrame, mapping: Mapping, site_zone: str, made: _Made) -> pl.DataFrame:
+    """One row per row of the file, or per row and GPU where the GPUs have columns of their own."""
+    keys = _keys(rows, mapping, made)
+    if mapping.time.column:
+        keys.insert(0, _time(rows, mapping, site_zone, _order(rows, keys), made))
+    groups = _groups(rows.columns, mapping)
+    pieces: list[pl.DataFrame] = []
+    for (node, gpu), columns in groups.items():
+        values = [_value(rows.get_column(name), target, mapping, site_zone, made) for name, target in columns]
+        piece = pl.DataFrame([*keys, *values])
+        if node is not None:
+            piece = piece.with_columns(pl.lit(node).alias("node"))
+        if gpu is not None:
+            piece = piece.with_columns(pl.lit(gpu, dtype=pl.Int16).alias("gpu"))
+        pieces.append(piece)
+    names = [[value.to for _, value in columns] for columns in groups.values()]
+    kept = [
+        piece.filter(made.keep & (~_all_null(piece, of) if len(pieces) > 1 else made.keep))
+        for piece, of in zip(pieces, names, strict=True)
+    ]
+    return pl.concat(kept, how="diagonal_relaxed")
+
+
+def _all_null(piece: pl.DataFrame, names: list[str]) -> pl.Series:
+    return piece.select(pl.all_horizontal(pl.col(names).is_null())).to_series()
+
+
+def _groups(has: Iterable[str], mapping: Mapping) -> dict[tuple[str | None, int | None], list[tuple[str, Target]]]:
+    """{(node, GPU) in the names of columns: [(column, what it becomes)]}; one group (None, None) where none is."""
+    groups: dict[tuple[str | None, int | None], list[tuple[str, Target]]] = {}
+    names = list(has)
+    for name, target in mapping.targets.items():
+        pattern = placeholders(name)
+        if pattern is None:
+            groups.setdefault((None, target.gpu), []).append((name, target))
+            continue
+        for found in filter(None, map(pattern.fullmatch, names)):
+            parts = found.groupdict()
+            gpu = int(parts["gpu"]) if parts.get("gpu") else target.gpu
+            groups.setdefault((parts.get("node"), gpu), []).append((found[0], target))
+    return groups
+
+
+def _value(given: pl.Series, target: Target, mapping: Mapping, site_zone: str, made: _Made) -> pl.Series:
+    """One column as its target, units noted where they are left to `conform`."""
+    column = next(column for column in TABLES[mapping.table].columns if column.name == target.to)
+    given = given.alias(target.to)
+    if isinstance(column.dtype, pl.Datetime):
+        alone = pl.DataFrame({"row": pl.int_range(len(given), eager=True)})  # jobs do not follow each other in time
+        times = _times(given, mapping, site_zone, order=alone, of=target)
+        fatal = target.to in _FATAL_TIMES
+        made.rejects += (
+            Reject(reject.reason, None if fatal else target.to, reject.count, reject.example)
+            for reject in times.rejects
+        )
+        if fatal:
+            made.give_up(times.bad)
+        return times.values.alias(target.to)
+    if column.dtype == pl.String:
+        return _text(given).alias(target.to)
+    if column.dtype == pl.Boolean:
+        cells = truths(given)
+    elif target.unit == DURATION:
+        cells = durations(given)
+    else:
+        cells = numbers(given, wanted=column.unit, unit=target.unit, scale=target.scale, decimal=mapping.decimal)
+    made.rejects += cells.rejects
+    values = cells.values.alias(target.to)
+    if not column.dtype.is_numeric():
+        return values
+    chosen = made.units.setdefault(target.to, cells.unit)  # of the column of the first GPU; the others follow it
+    if chosen != cells.unit:
+        values = values.cast(pl.Float64) * factor(cells.unit, column.unit) / factor(chosen, column.unit)
+    return values
+
+
+def _text(given: pl.Series) -> pl.Series:
+    """Text; a whole number that was stored as a fraction is written as a whole number again."""
+    if given.dtype.is_float():
+        whole = (given == given.round()) & given.is_finite()
+        as_int = given.cast(pl.Int64, strict=False).cast(pl.String)
+        return pl.select(pl.when(whole).then(as_int).otherwise(given.cast(pl.String))).to_series()
+    return stripped(given)
+
+
+def _long(rows: pl.DataFrame, mapping: Mapping, site_zone: str, made: _Made) -> pl.DataFrame:
+    """One row per (t, node, gpu, mig) of a file with one value per row.
+
+    Of two values for one key the last is taken, the others are counted as `repeated_value`.
+    """
+    metric = mapping.metric
+    if metric is None:
+        return rows
+    names = stripped(rows.get_column(metric.column)).alias("metric")
+    chosen = names.is_in(list(mapping.columns)).fill_null(value=False)
+    rows, names = rows.filter(chosen), names.filter(chosen)
+    made.keep = made.keep.filter(chosen)
+    keys = _keys(rows, mapping, made)
+    if mapping.time.column:
+        keys.insert(0, _time(rows, mapping, site_zone, _order(rows, [*keys, names]), made))
+    frame = pl.DataFrame([*keys, names, rows.get_column(metric.value).alias("value")]).filter(made.keep)
+    on = [key.name for key in keys]
+    result: pl.DataFrame | None = None
+    for name, target in mapping.targets.items():
+        here = frame.filter(pl.col("metric") == name)
+        value = _value(here.get_column("value"), target, mapping, site_zone, made)
+        of_metric = here.select(on).with_columns(value)
+        once = of_metric.unique(subset=on, keep="last", maintain_order=True)
+        if once.height < of_metric.height:
+            made.rejects.append(Reject("repeated_value", target.to, of_metric.height - once.height))
+        joined = result.join(once, on=on, how="full", coalesce=True, nulls_equal=True) if result is not None else once
+        result = joined
+    return result.sort(on) if result is not None else frame.select(on)
+
+
+def _completed(rows: pl.DataFrame, table: Table, mapping: Mapping, cluster: str | None) -> pl.DataFrame:
+    """What the table needs and the file need not tell: cluster, provenance; states without their comment."""
+    targets = {target.to for target in mapping.targets.values()}
+    if table in (JOBS, ALLOCATIONS) and cluster and "cluster" not in targets:
+        rows = rows.with_columns(pl.lit(cluster).alias("cluster"))
+    if table is ALLOCATIONS and "provenance" not in targets:
+        rows = rows.with_columns(pl.lit("explicit" if mapping.gpu.given else "node_list").alias("provenance"))
+    if table is JOBS and "state" in targets:
+        rows = rows.with_columns(pl.col("state").str.to_uppercase().str.extract(r"^(\w+)"))  # CANCELLED by 1234
+    return rows
