@@ -152,7 +152,7 @@ _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def text(value: float | None, unit: str = "") -> str:
     """Return a quantity as people read it; an absent one is a dash.
 
-    Units: fraction (as percent), s, J, W, MiB, B/s, C, MHz, count, ratio, h; others are written behind the number.
+    Units: fraction (as percent), s, J, W, MiB, B, B/s, C, MHz, count, ratio, h; others are written behind the number.
 
     >>> text(0.423, "fraction"), text(5400, "s"), text(7.2e6, "J"), text(None, "W"), text(3.2e9, "B/s")
     ('42 %', '1 h 30 min', '2.00 kWh', '–', '3.20 GB/s')
@@ -162,6 +162,8 @@ def text(value: float | None, unit: str = "") -> str:
     match unit:
         case "fraction":
             percent = value * 100
+            if 0 < percent < 0.01:
+                return "<0.01 %"
             return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.2g} %"
         case "s":
             return _duration_text(value)
@@ -175,11 +177,11 @@ def text(value: float | None, unit: str = "") -> str:
             )
         case "MiB":
             return f"{value / KI:.1f} GiB" if value >= KI else f"{value:.0f} MiB"
-        case "B/s":
+        case "B" | "B/s":
             for size, prefix in _SI:
                 if value >= size:
-                    return f"{value / size:.2f} {prefix}B/s"
-            return f"{value:.0f} B/s"
+                    return f"{value / size:.2f} {prefix}{unit}"
+            return f"{value:.0f} {unit}"
         case "C":
             return f"{value:.0f} °C"
         case "count":

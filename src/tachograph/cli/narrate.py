@@ -35,6 +35,20 @@ class Narrator:
             sys.stderr.write(f"{printable(remark)}\n")
 
     @contextmanager
+    def steps(self) -> Iterator[Callable[[str, int, int], None]]:
+        """Show a bar for work that tells (what it does, steps done, steps in all). Off a terminal it is silent."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda doing, done, total: None
+            return
+        from rich.console import Console
+        from rich.progress import Progress
+
+        console = Console(file=sys.stderr, no_color=self.no_color or None)
+        with Progress(console=console, transient=True) as bar:
+            task = bar.add_task("")
+            yield lambda doing, done, total: bar.update(task, description=doing, completed=done, total=total)
+
+    @contextmanager
     def progress(self, doing: str, *, total: float | None = None) -> Iterator[Callable[[float], None]]:
         """Show a bar while the block runs; call what it yields with each amount done. Off a terminal it is silent."""
         if self.quiet or not sys.stderr.isatty():

@@ -49,3 +49,8 @@ def add_common(parser: Parser) -> None:
 def add_json(parser: Parser) -> None:
     """Add `--json`, for commands that print a table."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def add_as_of(parser: Parser) -> None:
+    """Add `--as-of`."""
+    parser.add_argument("--as-of", metavar="TIME", help="take this for now: jobs that run are looked at up to it")

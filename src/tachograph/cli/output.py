@@ -69,10 +69,14 @@ def ascii_only() -> bool:
 
 def print_json(value: object) -> None:
     """Write `value` as indented JSON: times in UTC with Z, NaN and infinities as null, data classes as objects."""
+    sys.stdout.write(json_bytes(value).decode())
+
+
+def json_bytes(value: object) -> bytes:
+    """Return `value` as `print_json` writes it."""
     import msgspec
 
-    encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    sys.stdout.write(encoded.decode() + "\n")
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
 def print_table(

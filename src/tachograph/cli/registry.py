@@ -39,6 +39,12 @@ class Command:
 
 COMMANDS: tuple[Command, ...] = (
     Command("init", "init", "write tachograph.toml with every key at its default", "start"),
+    Command("ingest", "ingest", "put recordings and accounting into the lake", "feed"),
+    Command("analyze", "analyze", "summarize and judge the jobs that new data touch", "feed"),
+    Command("compact", "compact", "rewrite days as few sorted files, merge duplicates", "feed"),
+    Command("lake", "lake", "show what is in the lake: rows, gaps, what was removed", "feed"),
+    Command("jobs", "jobs", "list jobs with what they did, filtered and sorted", "look"),
+    Command("job", "job", "report one job: what it did, what is wrong, what to do", "look"),
     Command(
         "counters",
         "counters",

@@ -1,0 +1,49 @@
+"""What the last analyses left: the rows that count, read back for reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tachograph.errors import LakeError
+from tachograph.lake import Lake
+from tachograph.lake.tables import lake_errors
+from tachograph.schema import Table
+from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES
+
+
+def read_summaries(lake: Lake) -> pl.DataFrame:
+    """Return job_summaries, one row per run of a job, those of the latest analysis of each.
+
+    Errors: LakeError where nothing was analyzed yet.
+    """
+    if lake.delta(JOB_SUMMARIES) is None:
+        raise LakeError("nothing was analyzed yet", where=lake.location, do="run `tachograph analyze`")
+    return lake.latest(JOB_SUMMARIES)
+
+
+def read_findings(lake: Lake, summaries: pl.DataFrame) -> pl.DataFrame:
+    """Return the findings of these jobs: rows of the analysis their summary is of."""
+    return _current(lake, FINDINGS, lake.scan(FINDINGS), summaries)
+
+
+def read_gpus(lake: Lake, summaries: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of job_gpus of these jobs."""
+    return _current(lake, JOB_GPUS, lake.scan(JOB_GPUS), summaries)
+
+
+def read_minutes(lake: Lake, summary: Mapping[str, Any]) -> pl.DataFrame:
+    """Return the rows of job_minutes of one job, in order of GPU and minute."""
+    first, last = summary["start"].date(), summary["as_of"].date()
+    days = [day for day in lake.days(JOB_MINUTES) if first <= day <= last]
+    with lake_errors(lake.uri(JOB_MINUTES)):
+        mine = (pl.col("job_key") == summary["job_key"]) & (pl.col("seq") == summary["seq"])
+        return lake.scan(JOB_MINUTES, days).filter(mine).collect().sort(*JOB_MINUTES.sort)
+
+
+def _current(lake: Lake, table: Table, rows: pl.LazyFrame, summaries: pl.DataFrame) -> pl.DataFrame:
+    with lake_errors(lake.uri(table)):
+        counting = summaries.lazy().select("job_key", "seq")
+        return rows.join(counting, on=["job_key", "seq"], how="semi").collect().sort(*table.sort)

@@ -1,0 +1,135 @@
+"""`tachograph ingest SOURCE FILES`: put recordings and accounting into the lake, each chunk once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tachograph.cli import output
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser, add_common, add_json
+from tachograph.errors import UsageError
+from tachograph.sources.registry import SOURCES, Source, load
+
+if TYPE_CHECKING:
+    from tachograph.ingest import IngestReport
+
+
+class _SourceParser(Parser):
+    """Parser of one source's options; it imports the source when it is used, so that help stays fast."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(f"tachograph ingest {source.name}", f"{source.sentence}.")
+        self.source: Source | None = source
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.source is not None:
+            load(self.source).add_options(self)
+            self.add_argument(
+                "--show-rejected", action="store_true", help="print what was removed, with an example each"
+            )
+            add_json(self)
+            add_common(self)
+            self.source = None
+        return super().parse_known_args(args, namespace)
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the sources."""
+    parser.add_argument("source", metavar="SOURCE", help="; ".join(f"{s.name}: {s.sentence}" for s in SOURCES))
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="see `tachograph ingest SOURCE --help`")
+
+
+def run(arguments: Arguments) -> int:
+    """Read, conform, land; print what was read, kept and removed."""
+    source = _find(arguments.source)
+    parser = _SourceParser(source)
+    try:
+        options = parser.parse_args(arguments.rest, Arguments())
+    except SystemExit:  # argparse has shown the help
+        return 0
+    if getattr(options, "suggest", None):
+        return _suggest(options.suggest)
+    return _ingest(source, options, Narrator.of(options))
+
+
+def _find(name: str) -> Source:
+    for source in SOURCES:
+        if source.name == name:
+            return source
+    raise UsageError(f"no source {name!r}", do=f"use one of: {', '.join(source.name for source in SOURCES)}")
+
+
+def _suggest(file: str) -> int:
+    from pathlib import Path
+
+    from tachograph.sources.table import suggest
+
+    output.print_text(suggest(Path(file)))
+    return 0
+
+
+def _ingest(source: Source, options: Arguments, narrator: Narrator) -> int:
+    from datetime import UTC, datetime
+
+    from tachograph import config
+    from tachograph.ingest import ingest
+    from tachograph.lake import Lake
+
+    configuration = config.load(options.config)
+    now = datetime.now(UTC)
+    chunks = load(source).read(options, configuration=configuration, now=now)
+    lake = Lake.create(config.lake_location(options.lake, configuration))
+    with narrator.progress(f"ingest {source.name}") as advance:
+        report = ingest(lake, chunks, now=now, progress=lambda chunk: advance(chunk.rows_read))
+    if options.json:
+        output.print_json(_as_json(report))
+    else:
+        output.print_text("".join(f"{line}\n" for line in _lines(report, lake.location)))
+    if options.show_rejected and not options.json:
+        _print_rejected(report, options)
+    return 0
+
+
+def _lines(report: IngestReport, where: str) -> Sequence[str]:
+    landed = ", ".join(f"{count:,} {table}" for table, count in report.rows.items() if count) or "nothing new"
+    lines = [f"{report.rows_read:,} rows read; {landed} into {where}"]
+    if report.chunks_known:
+        lines.append(f"{report.chunks_known} of {report.chunks} chunks were there already")
+    if report.duplicates:
+        lines.append(f"{report.duplicates:,} duplicate rows merged")
+    for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1]):
+        if reason != "duplicate":
+            what = f"values of {column}" if column else "rows"
+            lines.append(f"removed: {count:,} {what} of {table}: {reason.replace('_', ' ')}")
+    return lines
+
+
+def _print_rejected(report: IngestReport, options: Arguments) -> None:
+    headings = tuple(map(output.Heading, ("table", "reason", "column", "removed", "example")))
+    rows = [
+        (table, reason, column, f"{count:,}", report.examples.get((table, reason, column)))
+        for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1])
+    ]
+    output.print_table(headings, rows, no_color=options.no_color)
+
+
+def _as_json(report: IngestReport) -> dict[str, object]:
+    return {
+        "chunks": report.chunks,
+        "chunks_known": report.chunks_known,
+        "rows_read": report.rows_read,
+        "rows": report.rows,
+        "duplicates": report.duplicates,
+        "rejects": [
+            {
+                "table": table,
+                "reason": reason,
+                "column": column,
+                "removed": count,
+                "example": report.examples.get((table, reason, column)),
+            }
+            for (table, reason, column), count in report.rejects.items()
+        ],
+    }

@@ -1,0 +1,114 @@
+"""`tachograph jobs`: the table of jobs, filtered and sorted, shown or exported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tachograph.cli import output
+from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.errors import UsageError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tachograph.cli.open import Opened
+    from tachograph.report.filters import JobFilter
+    from tachograph.report.jobs import JobsTable
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare filters, columns, order and formats."""
+    for option, what in (("user", "user"), ("account", "account"), ("partition", "partition"), ("state", "state")):
+        parser.add_argument(
+            f"--{option}", action="append", default=[], metavar="NAME", help=f"of this {what}; repeatable"
+        )
+    parser.add_argument("--since", metavar="TIME", help="that ran after it: 2026-04-23, 2026-04-23T10:30, or 12h ago")
+    parser.add_argument("--until", metavar="TIME", help="that ran before it")
+    parser.add_argument(
+        "--where", action="append", default=[], metavar="CONDITION", help="such as 'gpu_util_mean<0.1'; repeatable"
+    )
+    parser.add_argument("--finding", action="append", default=[], metavar="CODE", help="with this finding; repeatable")
+    parser.add_argument("--attribution", action="append", default=[], metavar="KIND", help="explicit, whole_node, ...")
+    study = parser.add_mutually_exclusive_group()
+    study.add_argument("--in-study", action="store_true", help="only those that no filter of the study leaves out")
+    study.add_argument("--excluded", action="store_true", help="only those that one leaves out")
+    parser.add_argument("--sort", default="-start", metavar="COLUMN", help="order; - before it for descending")
+    parser.add_argument("--columns", metavar="LIST", help="columns to show, separated by commas")
+    parser.add_argument("--limit", type=int, metavar="N", help="at most N jobs (default: 40 on a terminal)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write .csv, .parquet or .json")
+    parser.add_argument("--csv", action="store_true", help="print CSV instead of a table")
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Print or write the jobs."""
+    from tachograph.analyze.results import read_findings, read_summaries
+    from tachograph.cli.open import open_lake
+    from tachograph.report.filters import filter_jobs
+    from tachograph.report.jobs import build_jobs_table
+
+    opened = open_lake(arguments)
+    summaries = read_summaries(opened.lake)
+    findings = read_findings(opened.lake, summaries)
+    chosen = filter_jobs(summaries, findings, _wanted(arguments, opened))
+    exported = bool(arguments.json or arguments.csv or arguments.output)
+    limit = arguments.limit if arguments.limit is not None or exported else 40
+    table = build_jobs_table(
+        chosen,
+        findings,
+        columns=tuple(name for name in (arguments.columns or "").split(",") if name),
+        sort=arguments.sort,
+        limit=limit,
+        zone_name=opened.configuration.site.time_zone,
+    )
+    _show(table, arguments)
+    return 0
+
+
+def _wanted(arguments: Arguments, opened: Opened) -> JobFilter:
+    from tachograph.report.filters import JobFilter, parse_condition
+    from tachograph.units import parse_time
+
+    zone = opened.configuration.site.time_zone
+
+    def instant(written: str | None) -> datetime | None:
+        return None if written is None else parse_time(written, now=opened.now, zone_name=zone)
+
+    return JobFilter(
+        users=tuple(arguments.user),
+        accounts=tuple(arguments.account),
+        partitions=tuple(arguments.partition),
+        states=tuple(arguments.state),
+        attributions=tuple(arguments.attribution),
+        findings=tuple(arguments.finding),
+        since=instant(arguments.since),
+        until=instant(arguments.until),
+        excluded=True if arguments.excluded else False if arguments.in_study else None,
+        where=tuple(map(parse_condition, arguments.where)),
+    )
+
+
+def _show(table: JobsTable, arguments: Arguments) -> None:
+    from tachograph.report.jobs import jobs_csv, jobs_json, jobs_lines, write_jobs_parquet
+    from tachograph.report.lines import to_rich
+
+    if arguments.output:
+        from pathlib import Path
+
+        target = Path(arguments.output)
+        match target.suffix:
+            case ".parquet":
+                write_jobs_parquet(table, target)
+            case ".csv":
+                target.write_text(jobs_csv(table), encoding="utf-8")
+            case ".json":
+                target.write_bytes(output.json_bytes(jobs_json(table)))
+            case other:
+                raise UsageError(f"cannot write {other or 'a file without ending'}", do="use .csv, .parquet or .json")
+    elif arguments.json:
+        output.print_json(jobs_json(table))
+    elif arguments.csv:
+        output.print_text(jobs_csv(table))
+    else:
+        lines = jobs_lines(table, width=output.width(default=200), ascii_only=output.ascii_only())
+        output.print_styled(to_rich(lines), no_color=arguments.no_color)

@@ -1,0 +1,110 @@
+"""`tachograph lake`: what is in it: rows, span, gaps per node, bytes per row, what was removed by reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tachograph.cli import output
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.output import Heading
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    import polars as pl
+
+    from tachograph.lake.describe import TableFacts
+
+WORST = 10
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare `--nodes`, `--no-gaps`, `--json`."""
+    parser.add_argument("--nodes", action="store_true", help="all nodes, not only those with most silence")
+    parser.add_argument("--no-gaps", action="store_true", help="do not read the samples to look for gaps")
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Print tables, nodes and removals."""
+    from tachograph.analyze.tables import ALL_TABLES
+    from tachograph.cli.open import open_lake
+    from tachograph.lake.describe import describe_nodes, describe_rejects, describe_tables
+
+    opened = open_lake(arguments)
+    zone = opened.configuration.site.time_zone
+    tables = describe_tables(opened.lake, ALL_TABLES)
+    with Narrator.of(arguments).steps() as tell:
+        nodes = None if arguments.no_gaps else describe_nodes(opened.lake, tell)
+    rejects = describe_rejects(opened.lake)
+    if arguments.json:
+        found = {"tables": tables, "rejects": rejects.to_dicts()}
+        output.print_json(found | ({} if nodes is None else {"nodes": nodes.to_dicts()}))
+        return 0
+    _print_tables(tables, zone, arguments)
+    if nodes is not None and nodes.height:
+        _print_nodes(nodes, zone, arguments)
+    _print_rejects(rejects, arguments)
+    return 0
+
+
+def _print_tables(tables: list[TableFacts], zone: str, arguments: Arguments) -> None:
+    from tachograph.report.columns import local_time
+    from tachograph.units import text
+
+    def time(moment: datetime | None) -> str | None:
+        return None if moment is None else local_time(moment, zone)
+
+    headings = (
+        Heading("table"), Heading("rows", right=True), Heading("files", right=True), Heading("size", right=True),
+        Heading("bytes/row", right=True), Heading("first"), Heading("last"),
+    )  # fmt: skip
+    rows = [
+        (
+            t.table, f"{t.rows:,}", f"{t.files:,}", text(t.bytes, "B"), _one(t.bytes_per_row),
+            time(t.first), time(t.last),
+        )
+        for t in tables
+    ]  # fmt: skip
+    output.print_table(headings, rows, title=f"Tables (times: {zone})", no_color=arguments.no_color)
+
+
+def _one(value: float | None) -> str | None:
+    return None if value is None else f"{value:.1f}"
+
+
+def _print_nodes(nodes: pl.DataFrame, zone: str, arguments: Arguments) -> None:
+    from tachograph.units import text
+
+    worst = nodes.sort("silence_s", "node", descending=[True, False])
+    shown = nodes if arguments.nodes else worst.head(WORST)
+    headings = (
+        Heading("node"), Heading("GPUs", right=True), Heading("samples", right=True), Heading("every", right=True),
+        Heading("gaps", right=True), Heading("longest", right=True), Heading("silence", right=True),
+    )  # fmt: skip
+    rows = [
+        (
+            row["node"], str(row["gpus"]), f"{row['samples']:,}", text(row["interval_s"], "s"), f"{row['gaps']:,}",
+            text(row["longest_gap_s"], "s"), text(row["silence_s"], "s"),
+        )
+        for row in shown.iter_rows(named=True)
+    ]  # fmt: skip
+    title = "Nodes" if arguments.nodes else f"Nodes with most silence ({len(rows)} of {nodes.height})"
+    output.print_text("\n")
+    output.print_table(headings, rows, title=title, no_color=arguments.no_color)
+
+
+def _print_rejects(rejects: pl.DataFrame, arguments: Arguments) -> None:
+    headings = (
+        Heading("table"), Heading("reason"), Heading("column"), Heading("removed", right=True), Heading("example"),
+    )  # fmt: skip
+    rows = [
+        (row["target"], row["reason"], row["column"], f"{row['removed']:,}", row["example"])
+        for row in rejects.iter_rows(named=True)
+    ]
+    output.print_text("\n")
+    if rows:
+        output.print_table(headings, rows, title="Removed on the way in", no_color=arguments.no_color)
+    else:
+        output.print_text("Nothing was removed on the way in.\n")

@@ -1,0 +1,130 @@
+"""What is in the lake: rows, spans, bytes, gaps of each node, what was removed on the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+import polars as pl
+
+from tachograph.lake.partitions import partitions, read_partition
+from tachograph.lake.tables import Lake
+from tachograph.schema import GPU_SAMPLES, REJECTS, TIME, Table
+
+GAP_INTERVALS = 3.0  # a silence of more than so many sampling intervals is a gap
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """One table: rows and files a reader sees, their bytes, first and last time."""
+
+    table: str
+    rows: int
+    files: int
+    bytes: int
+    first: datetime | None
+    last: datetime | None
+
+    @property
+    def bytes_per_row(self) -> float | None:
+        """Bytes per row; None for an empty table."""
+        return self.bytes / self.rows if self.rows else None
+
+
+def describe_tables(lake: Lake, tables: Iterable[Table]) -> list[TableFacts]:
+    """Return the facts of each table that exists, from the log alone."""
+    facts = []
+    for table in tables:
+        if lake.delta(table) is None:
+            continue
+        files = lake.files(table)
+        firsts = [file.first for file in files if file.first is not None]
+        lasts = [file.last for file in files if file.last is not None]
+        facts.append(
+            TableFacts(
+                table.name,
+                sum(file.rows for file in files),
+                len(files),
+                sum(file.size for file in files),
+                min(firsts, default=None),
+                max(lasts, default=None),
+            )
+        )
+    return facts
+
+
+def describe_nodes(lake: Lake, progress: Callable[[str, int, int], None] | None = None) -> pl.DataFrame:
+    """Return one row per node: GPUs, samples, span, sampling interval (s), gaps, the longest and all silence (s).
+
+    A gap is a silence of a GPU of more than three times its sampling interval; a node's are those of its GPU
+    with most silence. One partition is in memory at a time.
+    """
+    parts = list(partitions(lake, GPU_SAMPLES))
+    unit = ["node", "gpu", "mig"]
+    pieces = []
+    for count, part in enumerate(parts):
+        frame, _ = read_partition(lake, GPU_SAMPLES, part, [*unit, "t"])
+        distance = (pl.col("t").diff().dt.total_microseconds() / 1e6).over(unit)
+        timed = frame.with_columns(d=distance).with_columns(typical=pl.col("d").median().over(unit))
+        silent = pl.col("d") > GAP_INTERVALS * pl.col("typical")
+        pieces.append(
+            timed.group_by(unit).agg(
+                pl.len().alias("samples"),
+                pl.col("t").min().alias("first"),
+                pl.col("t").max().alias("last"),
+                pl.col("typical").first(),
+                silent.sum().alias("gaps"),
+                pl.col("d").filter(silent).max().alias("longest"),
+                pl.col("d").filter(silent).sum().alias("silence"),
+            )
+        )
+        if progress:
+            progress("look for gaps", count + 1, len(parts))
+    return _by_node(pl.concat(pieces)) if pieces else pl.DataFrame(schema=_NODES)
+
+
+_NODES = {
+    "node": pl.String(), "gpus": pl.Int64(), "samples": pl.Int64(), "first": TIME, "last": TIME,
+    "interval_s": pl.Float64(), "gaps": pl.Int64(), "longest_gap_s": pl.Float64(), "silence_s": pl.Float64(),
+}  # fmt: skip
+
+
+def _by_node(pieces: pl.DataFrame) -> pl.DataFrame:
+    """Days of a GPU put together, silence across midnight included; then GPUs of a node."""
+    unit = ["node", "gpu", "mig"]
+    ordered = pieces.sort(*unit, "first")
+    across = ((pl.col("first") - pl.col("last").shift(1)).dt.total_microseconds() / 1e6).over(unit)
+    ordered = ordered.with_columns(across=across, usual=pl.col("typical").median().over(unit))
+    silent = pl.col("across") > GAP_INTERVALS * pl.col("usual")
+    gpus = ordered.group_by(unit).agg(
+        pl.col("samples").sum(), pl.col("first").min(), pl.col("last").max(), pl.col("usual").first(),
+        (pl.col("gaps").sum() + silent.sum()).alias("gaps"),
+        pl.max_horizontal(pl.col("longest").max(), pl.col("across").filter(silent).max()).alias("longest"),
+        (pl.col("silence").sum() + pl.col("across").filter(silent).sum()).alias("silence"),
+    )  # fmt: skip
+    return (
+        gpus.group_by("node")
+        .agg(
+            gpus=pl.len(),
+            samples=pl.col("samples").sum(),
+            first=pl.col("first").min(),
+            last=pl.col("last").max(),
+            interval_s=pl.col("usual").median(),
+            gaps=pl.col("gaps").max(),
+            longest_gap_s=pl.col("longest").max(),
+            silence_s=pl.col("silence").max(),
+        )
+        .select(pl.col(name).cast(dtype) for name, dtype in _NODES.items())
+        .sort("node")
+    )
+
+
+def describe_rejects(lake: Lake) -> pl.DataFrame:
+    """Return one row per (target, reason, column): how many rows or values were removed, with one example."""
+    rows = lake.latest(REJECTS)
+    return (
+        rows.group_by("target", "reason", "column")
+        .agg(pl.col("removed").sum(), pl.col("example").drop_nulls().first(), origins=pl.col("origin").n_unique())
+        .sort("removed", "target", "reason", descending=[True, False, False])
+    )

@@ -1,0 +1,47 @@
+"""The sources `tachograph ingest` knows: one line each. Their modules are imported when they are asked for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from tachograph.config import Configuration
+    from tachograph.sources import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One source: its name, its module in `tachograph.sources`, one line of help."""
+
+    name: str
+    module: str
+    sentence: str
+
+
+SOURCES: tuple[Source, ...] = (
+    Source("ldms", "ldms", "GPU samples recorded by LDMS: Parquet, CSV, NERSC's JSON exports"),
+    Source("table", "table", "any CSV, Parquet or JSON by a mapping of its columns; --suggest proposes one"),
+    Source("sacct", "sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
+    Source("allocation-map", "allocation_map", "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue"),
+)
+
+
+class SourceModule(Protocol):
+    """What a source's module offers."""
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the source's own options."""
+
+    def read(self, options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+        """Yield chunks."""
+        ...
+
+
+def load(source: Source) -> SourceModule:
+    """Return the module of `source`, imported now."""
+    return cast("SourceModule", import_module(f"tachograph.sources.{source.module}"))
