@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.advice.finding import Finding
-from tachograph.advice.reading import activity_over_time, evidence_of, idle_periods, number
+from tachograph.advice.reading import activity_over_time, evidence_of, idle_periods, may_hold_idle, number
 from tachograph.config import Thresholds
 from tachograph.units import text
 
@@ -22,6 +22,8 @@ def bursty(
     """Return the finding that temporal imbalance is at its threshold and work alternates with minutes of waiting."""
     imbalance = number(summary, "temporal_imbalance")
     if imbalance is None or imbalance < thresholds.temporal_imbalance:
+        return None
+    if not may_hold_idle(summary, 60.0 * PERIODS * 2):
         return None
     activity = activity_over_time(minutes, thresholds.idle_util)
     if activity is None:

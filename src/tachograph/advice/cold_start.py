@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.advice.finding import Finding
-from tachograph.advice.reading import ENOUGH_MINUTES, activity_over_time, evidence_of, number
+from tachograph.advice.reading import ENOUGH_MINUTES, activity_over_time, evidence_of, may_hold_idle, number
 from tachograph.config import Thresholds
 from tachograph.units import text
 
@@ -17,6 +17,8 @@ def cold_start(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
 ) -> Finding | None:
     """Return the finding that no GPU worked in the first `idle_minutes` or more."""
+    if not may_hold_idle(summary, thresholds.idle_minutes * 60):
+        return None
     activity = activity_over_time(minutes, thresholds.idle_util)
     if activity is None:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.advice.finding import Finding
-from tachograph.advice.reading import evidence_of, gpu_activity, gpu_labels, number, so_far
+from tachograph.advice.reading import evidence_of, gpu_activity, gpu_labels, idlest_gpu, number, so_far
 from tachograph.config import Thresholds
 from tachograph.units import text
 
@@ -17,6 +17,9 @@ def gpus_never_used(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
 ) -> Finding | None:
     """Return the finding that some GPUs stayed below `idle_util` while others worked."""
+    lowest = idlest_gpu(summary, gpus)
+    if lowest is None or lowest >= thresholds.idle_util:
+        return None
     measured = gpu_activity(summary, gpus)
     if measured is None or measured.height < 2:
         return None

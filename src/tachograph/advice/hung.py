@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.advice.finding import Finding
-from tachograph.advice.reading import ENOUGH_MINUTES, activity_over_time, evidence_of, number, so_far
+from tachograph.advice.reading import ENOUGH_MINUTES, activity_over_time, evidence_of, may_hold_idle, number, so_far
 from tachograph.config import Thresholds
 from tachograph.units import text
 
@@ -19,9 +19,8 @@ def hung(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
 ) -> Finding | None:
     """Return the finding that no GPU worked in the last `idle_minutes` or more, though they had worked before."""
-    elapsed, zero = number(summary, "elapsed_s"), number(summary, "zero_util_fraction")
-    if elapsed is not None and zero is not None and zero * elapsed < thresholds.idle_minutes * 30:
-        return None  # cheap: there cannot be such a tail (half the limit allows for coarse minutes)
+    if not may_hold_idle(summary, thresholds.idle_minutes * 60):
+        return None
     activity = activity_over_time(minutes, thresholds.idle_util)
     if activity is None:
         return None
@@ -29,6 +28,7 @@ def hung(
     if end - begin < thresholds.idle_minutes or activity.measured_share(begin, end) < ENOUGH_MINUTES:
         return None
     stopped_s = begin * 60.0
+    elapsed = number(summary, "elapsed_s")
     idle_s = min(end * 60.0, elapsed or end * 60.0) - stopped_s
     held = number(summary, "gpus") or number(summary, "gpus_seen")
     lost = None if held is None else idle_s * held / 3600

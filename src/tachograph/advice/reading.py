@@ -77,6 +77,15 @@ def gpu_activity(summary: Mapping[str, Any], gpus: pl.DataFrame) -> pl.DataFrame
     return measured.sort(["activity_mean", "node", "gpu"], descending=[True, False, False])
 
 
+def idlest_gpu(summary: Mapping[str, Any], gpus: pl.DataFrame) -> float | None:
+    """Return the lowest mean activity of the measured GPUs; None where fewer than two GPUs are known."""
+    counter = activity_counter(summary)
+    if counter is None or gpus.height < 2:
+        return None
+    lowest = gpus[f"{counter}_mean"].min()
+    return float(lowest) if isinstance(lowest, float) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Activity:
     """Activity of a whole job over time: minutes that were measured, and in each the busiest GPU's mean (0..1)."""
@@ -116,12 +125,29 @@ def activity_over_time(minutes: pl.DataFrame, idle_level: float) -> Activity | N
     counter = next((c for c in ACTIVITY if c in minutes.columns and minutes[c].null_count() < minutes.height), None)
     if counter is None:
         return None
-    series = minutes.group_by("minute").agg(level=pl.col(counter).max()).drop_nulls().sort("minute")
-    level = series["level"].cast(pl.Float64).to_numpy()
-    busy = level > idle_level
-    if not busy.any():
+    level, place = minutes[counter].cast(pl.Float64).to_numpy(), minutes["minute"].to_numpy()
+    measured = ~np.isnan(level) & (place >= 0)  # null has become NaN
+    if not measured.any():
         return None
-    return Activity(counter, series["minute"].cast(pl.Int64).to_numpy(), level, busy)
+    highest = np.full(int(place.max()) + 1, -1.0)
+    np.maximum.at(highest, place[measured], level[measured])
+    minute = np.flatnonzero(highest >= 0)
+    busy = highest[minute] > idle_level
+    return Activity(counter, minute, highest[minute], busy) if busy.any() else None
+
+
+def may_hold_idle(summary: Mapping[str, Any], seconds: float) -> bool:
+    """Return whether all GPUs may have been idle for `seconds`, by the share of samples at zero; True where unknown.
+
+    Half of it is enough: minutes at the edges are coarse, and idle is a little above zero.
+
+    >>> may_hold_idle({"elapsed_s": 3600, "zero_util_fraction": 0.5}, 600)
+    True
+    >>> may_hold_idle({"elapsed_s": 3600, "zero_util_fraction": 0.01}, 600)
+    False
+    """
+    elapsed, zero = number(summary, "elapsed_s"), number(summary, "zero_util_fraction")
+    return elapsed is None or zero is None or zero * elapsed >= seconds / 2
 
 
 def idle_periods(activity: Activity, *, at_least: int = 2) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.advice.finding import Finding
-from tachograph.advice.reading import activity_over_time, evidence_of, idle_periods, number
+from tachograph.advice.reading import activity_over_time, evidence_of, idle_periods, may_hold_idle, number
 from tachograph.config import Thresholds
 from tachograph.units import text
 
@@ -17,8 +17,7 @@ def stalled(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
 ) -> Finding | None:
     """Return the finding that for `idle_minutes` or more, between work, no GPU worked: the longest such period."""
-    elapsed, zero = number(summary, "elapsed_s"), number(summary, "zero_util_fraction")
-    if elapsed is not None and zero is not None and zero * elapsed < thresholds.idle_minutes * 30:
+    if not may_hold_idle(summary, thresholds.idle_minutes * 60):
         return None
     activity = activity_over_time(minutes, thresholds.idle_util)
     if activity is None:
