@@ -27,6 +27,7 @@ def build_runs(jobs: pl.DataFrame, allocations: pl.DataFrame, *, slurm: Slurm, n
     runs = runs.with_columns(
         until=pl.coalesce("end", pl.max_horizontal(pl.lit(now, dtype=TIME), "start")),
         exclusive=_exclusive(runs, slurm),
+        display_id=pl.coalesce("display_id", "job_id"),
         job_key=pl.concat_str(
             pl.col("cluster").fill_null(""),
             pl.col("job_id"),
