@@ -1,0 +1,239 @@
+"""What the site writes beside the telemetry: Slurm's accounting, the map of GPUs, the devices, the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from tachograph.simulate.placement import Run
+from tachograph.simulate.plan import Node, Plan
+from tachograph.simulate.truth import display_id, raw_id, state_of, user_name
+from tachograph.simulate.workload import LARGE_MEMORY_MIB
+from tachograph.units import zone
+
+FIELDS = (
+    *("JobID", "JobIDRaw", "Cluster", "Partition", "QOS", "Account", "User", "Submit", "Eligible", "Start", "End"),
+    *("Elapsed", "State", "ExitCode", "NNodes", "NodeList", "AllocTRES", "ReqTRES", "Constraints", "Timelimit"),
+    *("JobName", "SubmitLine"),
+)
+CPU_NODE = "cpu0001"
+_CPUS_PER_GPU, _GIB_PER_GPU = 32, 60
+
+
+def write_accounting(plan: Plan, file: Path, runs: Sequence[Run]) -> None:
+    """Write `sacct --parsable2 --duplicates` as of the plan's end: local times, steps included."""
+    with file.open("w", encoding="utf-8") as out:
+        out.write("|".join(FIELDS) + "\n")
+        for record in _records(plan, runs):
+            out.write("|".join(record) + "\n")
+
+
+def write_gpu_map(plan: Plan, file: Path, runs: Sequence[Run]) -> None:
+    """Write which GPUs the jobs on shared nodes held, as a prolog and an epilog would; some are deliberately absent."""
+    names = [node.name for node in plan.nodes()]
+    with file.open("w", encoding="utf-8") as out:
+        out.write("job_id,node,gpu,start,end\n")
+        for run in runs:
+            if not run.mapped or run.start_s is None or run.end_s is None:
+                continue
+            end = "" if run.end_s > plan.seconds else _iso(plan, run.end_s)
+            for node, gpus in run.places:
+                for gpu in gpus:
+                    out.write(f"{raw_id(run.request)},{names[node]},{gpu},{_iso(plan, run.start_s)},{end}\n")
+
+
+def write_devices(plan: Plan, file: Path) -> None:
+    """Write node, index, UUID, PCI address, model and memory of every GPU."""
+    with file.open("w", encoding="utf-8") as out:
+        out.write("node,gpu,uuid,pci,model,hbm_mib\n")
+        for node in plan.nodes():
+            group = plan.groups[node.group]
+            words = np.random.default_rng([plan.seed, 9, node.index]).integers(0, 1 << 32, (group.gpus, 4))
+            for gpu in range(group.gpus):
+                text = "".join(f"{int(word):08x}" for word in words[gpu])
+                uuid = f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+                pci = f"00000000:{0x03 + 0x40 * (gpu % 4) + gpu // 4:02X}:00.0"
+                out.write(f"{node.name},{gpu},{uuid},{pci},{group.driver.name},{group.driver.total_mib}\n")
+
+
+def write_configuration(plan: Plan, file: Path) -> None:
+    """Write the site's configuration: time zone, partitions, models of the nodes."""
+    lines = [
+        "[site]",
+        f'name = "simulated cluster, seed {plan.seed}"',
+        f'time_zone = "{plan.time_zone}"',
+        f'cluster = "{plan.cluster}"',
+        "",
+        "[slurm]",
+        'shared = ["shared"]',
+        'exclusive = ["gpu"]',
+        "",
+        "[nodes.models]",
+    ]
+    groups = [
+        (group, fold(node.name for node in plan.nodes() if node.group == number))
+        for number, group in enumerate(plan.groups)
+    ]
+    lines += [f'"{names}" = "{group.driver.name}"' for group, names in groups]
+    lines += ["", "[nodes.gpus]", *(f'"{names}" = {group.gpus}' for group, names in groups)]
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def fold(names: Iterable[str]) -> str:
+    """Return a node list as Slurm writes it; all names have one prefix and six digits.
+
+    >>> fold(["nid000003", "nid000001", "nid000002", "nid000007"])
+    'nid[000001-000003,000007]'
+    """
+    found = list(names)
+    numbers = sorted(int(name[-6:]) for name in found)
+    if len(found) == 1:
+        return found[0]
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    inside = ",".join(f"{low:06d}" if low == high else f"{low:06d}-{high:06d}" for low, high in ranges)
+    return f"{found[0][:-6]}[{inside}]"
+
+
+def elapsed(seconds: int) -> str:
+    """Return a duration as Slurm writes it.
+
+    >>> elapsed(59), elapsed(90061)
+    ('00:00:59', '1-01:01:01')
+    """
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
+    return f"{days}-{clock}" if days else clock
+
+
+def _records(plan: Plan, runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
+    nodes = plan.nodes()
+    for run in runs:
+        if run.submit_s >= plan.seconds:
+            continue
+        record = _record(plan, run, nodes)
+        if run.request.het:
+            yield from _het_leader(record, run)
+        yield tuple(record.values())
+        if run.start_s is not None:
+            yield from _steps(record)
+
+
+def _record(plan: Plan, run: Run, nodes: Sequence[Node]) -> dict[str, str]:
+    """One row of a job, {field: text}."""
+    request, state = run.request, state_of(plan, run)
+    start_s, end_s = run.start_s, run.end_s
+    asked = run.request.gpus
+    count = len(run.places) or max(1, request.nodes)
+    running = state == "RUNNING"
+    waiting = start_s is None
+    until = plan.seconds if running or end_s is None else end_s
+    partition = "cpu" if not asked else "gpu" if request.nodes else "shared"
+    submit_line = _submit_line(plan, run, partition)
+    where = fold(nodes[node].name for node, _ in run.places) if run.places else CPU_NODE
+    return {
+        "JobID": display_id(request),
+        "JobIDRaw": str(raw_id(request)),
+        "Cluster": plan.cluster,
+        "Partition": partition,
+        "QOS": request.qos,
+        "Account": request.account,
+        "User": user_name(request),
+        "Submit": _local(plan, run.submit_s),
+        "Eligible": _local(plan, run.submit_s),
+        "Start": _local(plan, start_s) if start_s is not None else "Unknown" if state == "PENDING" else "None",
+        "End": "Unknown" if running or state == "PENDING" else _local(plan, end_s or 0),
+        "Elapsed": elapsed(0 if start_s is None else until - start_s),
+        "State": f"CANCELLED by {request.uid}" if state == "CANCELLED" else state,
+        "ExitCode": "0:0" if running else run.exit_code,
+        "NNodes": str(count),
+        "NodeList": "None assigned" if waiting else where,
+        "AllocTRES": "" if waiting else _tres(plan, run, count, typed=True),
+        "ReqTRES": _tres(plan, run, count, typed=False),
+        "Constraints": _constraint(plan, run),
+        "Timelimit": elapsed(request.limit_min * 60),
+        "JobName": request.name,
+        "SubmitLine": submit_line,
+    }
+
+
+def _constraint(plan: Plan, run: Run) -> str:
+    """Features asked for: the memory tier of an A100, else the model."""
+    if not run.request.gpus:
+        return ""
+    group = plan.groups[run.request.group]
+    if group.driver.gres != "a100":
+        return f"gpu&{group.driver.gres}"
+    return "gpu&hbm80g" if group.device.hbm_mib >= LARGE_MEMORY_MIB else "gpu&hbm40g"
+
+
+def _tres(plan: Plan, run: Run, nodes: int, *, typed: bool) -> str:
+    gpus = run.request.gpus
+    cpus, memory = max(1, gpus) * _CPUS_PER_GPU, max(1, gpus) * _GIB_PER_GPU
+    parts = [f"billing={cpus}", f"cpu={cpus}"]
+    if gpus:
+        kind = plan.groups[run.request.group].driver.gres
+        parts += [f"gres/gpu:{kind}={gpus}"] if typed else []
+        parts.append(f"gres/gpu={gpus}")
+    return ",".join([*parts, f"mem={memory}G", f"node={nodes}"])
+
+
+def _submit_line(plan: Plan, run: Run, partition: str) -> str:
+    request = run.request
+    words = ["sbatch", f"-J '{request.name}'", f"-p {partition}", f"-A {request.account}", f"-q {request.qos}"]
+    words += [f"-t {request.limit_min}", f"-N {max(1, request.nodes)}"]
+    if request.gpus:
+        words += [f'-C "{_constraint(plan, run)}"']
+        per_node = request.gpus // max(1, request.nodes)
+        words += [f"--gpus-per-node={per_node}"]
+        words += ["--exclusive"] if request.nodes and request.serial % 7 == 0 else []
+    if request.array and request.array[1] >= 0:
+        words.append("--array=0-7")
+    script = "job.sh" if request.serial % 11 else "--wrap 'srun ./run | tee out.log'"  # the delimiter in the last field
+    return " ".join([*words, script])
+
+
+def _het_leader(record: dict[str, str], run: Run) -> Iterator[tuple[str, ...]]:
+    """The part without GPUs of a heterogeneous job."""
+    first = record | {
+        "JobID": f"{run.request.job_id}+0",
+        "JobIDRaw": str(run.request.job_id),
+        "Partition": "cpu",
+        "NNodes": "1",
+        "NodeList": CPU_NODE if run.start_s is not None else "None assigned",
+        "AllocTRES": "billing=1,cpu=1,mem=1G,node=1" if run.start_s is not None else "",
+        "ReqTRES": "billing=1,cpu=1,mem=1G,node=1",
+        "Constraints": "",
+    }
+    yield tuple(first.values())
+    if run.start_s is not None:
+        yield from _steps(first)
+
+
+def _steps(record: dict[str, str]) -> Iterator[tuple[str, ...]]:
+    """Rows of the batch step, the extern step and one srun."""
+    batch_state = {"TIMEOUT": "CANCELLED", "NODE_FAIL": "CANCELLED"}.get(record["State"], record["State"].split()[0])
+    blank = dict.fromkeys(("Partition", "QOS", "User", "ReqTRES", "Constraints", "Timelimit", "SubmitLine"), "")
+    running = record["State"] == "RUNNING"
+    names = (("batch", "batch", batch_state), ("extern", "extern", "RUNNING" if running else "COMPLETED"))
+    for step, name, state in (*names, ("0", "app", batch_state)):
+        row = record | blank | {"JobName": name, "State": state}
+        row["JobID"], row["JobIDRaw"] = f"{record['JobID']}.{step}", f"{record['JobIDRaw']}.{step}"
+        row["Submit"] = row["Eligible"] = record["Start"]
+        row["SubmitLine"] = "srun ./app" if step == "0" else ""
+        yield tuple(row.values())
+
+
+def _local(plan: Plan, seconds: int) -> str:
+    return f"{datetime.fromtimestamp(plan.start_s + seconds, zone(plan.time_zone)):%Y-%m-%dT%H:%M:%S}"
+
+
+def _iso(plan: Plan, seconds: int) -> str:
+    return f"{datetime.fromtimestamp(plan.start_s + seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,91 @@
+"""A simulated cluster, written into a folder with its truth beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from tachograph.errors import LakeError, UsageError
+from tachograph.simulate import accounting
+from tachograph.simulate.placement import place
+from tachograph.simulate.plan import Plan
+from tachograph.simulate.telemetry import write
+from tachograph.simulate.timeline import allocations_of, by_gpu
+from tachograph.simulate.truth import gpus_frame, jobs_frame
+from tachograph.simulate.workload import draw
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCluster:
+    """Where everything is, and the truth.
+
+    jobs: one row per run of a job (`truth.jobs_frame`); gpus: one row per run and GPU (`truth.gpus_frame`);
+    defects: one row per planted defect (`defects.SCHEMA`). `rows` is the number of rows in all telemetry files.
+    """
+
+    plan: Plan
+    folder: Path
+    telemetry: tuple[Path, ...]
+    rows: int
+    jobs: pl.DataFrame
+    gpus: pl.DataFrame
+    defects: pl.DataFrame
+
+    @property
+    def accounting(self) -> Path:
+        """Slurm's accounting."""
+        return self.folder / "accounting" / "sacct.txt"
+
+    @property
+    def gpu_map(self) -> Path:
+        """Which jobs on shared nodes held which GPUs."""
+        return self.folder / "allocations" / "gpu_map.csv"
+
+    @property
+    def devices(self) -> Path:
+        """The GPUs."""
+        return self.folder / "devices.csv"
+
+    @property
+    def configuration(self) -> Path:
+        """The site's configuration."""
+        return self.folder / "tachograph.toml"
+
+
+def simulate(plan: Plan, folder: str | Path, progress: Callable[[int, int], None] | None = None) -> SimulatedCluster:
+    """Write the simulated cluster into `folder` and return it with its truth.
+
+    Memory is bounded by `plan.rows_per_file` and by the jobs, not by the length of the recording. The same plan
+    gives the same files. `progress(samples done, samples in all)` is called after each file.
+    Errors: UsageError when the folder already holds something; LakeError when it cannot be written.
+    """
+    root = Path(folder)
+    try:
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise UsageError("is not an empty folder", where=str(root), do="name a new folder")
+        return _simulate(plan, root, progress)
+    except OSError as problem:
+        raise LakeError(
+            problem.strerror or str(problem), where=str(root), do="name a folder that can be written"
+        ) from None
+
+
+def _simulate(plan: Plan, root: Path, progress: Callable[[int, int], None] | None) -> SimulatedCluster:
+    for part in ("telemetry", "accounting", "allocations", "truth"):
+        (root / part).mkdir(parents=True, exist_ok=True)
+    runs = place(plan, draw(plan))
+    allocations = allocations_of(runs)
+    files, rows, sums, log = write(plan, root / "telemetry", runs, allocations, by_gpu(allocations), progress)
+    defects = log.frame()
+    gpus = gpus_frame(plan, runs, allocations, sums, defects)
+    cluster = SimulatedCluster(plan, root, tuple(files), rows, jobs_frame(plan, runs, gpus), gpus, defects)
+    accounting.write_accounting(plan, cluster.accounting, runs)
+    accounting.write_gpu_map(plan, cluster.gpu_map, runs)
+    accounting.write_devices(plan, cluster.devices)
+    accounting.write_configuration(plan, cluster.configuration)
+    for name, frame in (("jobs", cluster.jobs), ("gpus", cluster.gpus), ("defects", cluster.defects)):
+        frame.write_parquet(root / "truth" / f"{name}.parquet")
+    return cluster

@@ -1,0 +1,212 @@
+"""The plan of a simulated cluster: what it is made of, how long it runs, how busy and how faulty it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+
+from tachograph.counters import COUNTERS
+from tachograph.devices import BY_NAME, Device
+from tachograph.errors import UsageError
+from tachograph.units import zone
+
+RECORDED_COUNTERS = tuple(counter.name for counter in COUNTERS if counter.ldms_name)
+LEAN_COUNTERS = (
+    *("gpu_util", "sm_active", "gr_engine_active", "fp64_active", "fp32_active", "fp16_active", "tensor_active"),
+    *("dram_active", "hbm_used_mib", "pcie_rx_bytes_per_s", "nvlink_tx_bytes_per_s"),
+    *("power_w", "energy_j", "gpu_temp_c"),
+)
+PIPE_COUNTERS = (
+    *("fp64_active", "fp32_active", "fp16_active"),
+    *("tensor_active", "tensor_hmma_active", "tensor_imma_active", "tensor_dfma_active"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverView:
+    """How a driver presents a model: its name, total memory, memory kept back (MiB), power when idle (W)."""
+
+    name: str
+    total_mib: int
+    reserved_mib: int
+    idle_w: float
+    memory_temperature: bool
+    gres: str
+
+
+DRIVER: Mapping[str, DriverView] = MappingProxyType(
+    {
+        "V100 SXM2 16GB": DriverView("Tesla V100-SXM2-16GB", 16384, 224, 42, True, "v100"),
+        "V100 SXM2 32GB": DriverView("Tesla V100-SXM2-32GB", 32768, 258, 42, True, "v100"),
+        "A100 SXM 40GB": DriverView("NVIDIA A100-SXM4-40GB", 40960, 519, 54, True, "a100"),
+        "A100 SXM 80GB": DriverView("NVIDIA A100-SXM4-80GB", 81920, 770, 60, True, "a100"),
+        "A40": DriverView("NVIDIA A40", 46068, 434, 30, False, "a40"),
+        "L40S": DriverView("NVIDIA L40S", 46068, 578, 33, False, "l40s"),
+        "H100 SXM 80GB": DriverView("NVIDIA H100 80GB HBM3", 81559, 551, 70, True, "h100"),
+        "H200 SXM 141GB": DriverView("NVIDIA H200", 143771, 608, 76, True, "h200"),
+        "GH200 96GB": DriverView("NVIDIA GH200 480GB", 97871, 620, 85, True, "gh200"),
+    }
+)
+_BOARD_W = MappingProxyType({"GH200 96GB": 700.0})  # where no power of the GPU alone is published
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Nodes of one kind. `model` is a name of the device catalogue; `lacks` are counters nobody measures there."""
+
+    count: int
+    gpus: int
+    model: str
+    lacks: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> Device:
+        """The row of the device catalogue."""
+        return BY_NAME[self.model]
+
+    @property
+    def driver(self) -> DriverView:
+        """What its driver says."""
+        return DRIVER[self.model]
+
+    @property
+    def board_w(self) -> float:
+        """Power at full load, W."""
+        return self.device.board_power_w or _BOARD_W[self.model]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node: its name, its place in the cluster, its group; `shared` nodes run several jobs at a time."""
+
+    name: str
+    index: int
+    group: int
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a simulated cluster follows from; the same plan gives the same files.
+
+    `load`: share of GPU time that jobs ask for. `shared`: share of the nodes that run several jobs at a time.
+    `unmapped`: share of the jobs on shared nodes of which no one recorded their GPUs. `each_kind`: how often every
+    kind of job occurs at least, where the nodes and the time allow it. `time_zone`: of the accounting.
+    `rows_per_file`: upper bound of samples held in memory and written into one file.
+    """
+
+    seed: int = 1
+    start: datetime = datetime(2025, 3, 3, tzinfo=UTC)
+    days: int = 1
+    groups: tuple[NodeGroup, ...] = (NodeGroup(8, 4, "A100 SXM 40GB"),)
+    interval_s: int = 10
+    load: float = 0.8
+    shared: float = 0.15
+    unmapped: float = 0.15
+    each_kind: int = 1
+    median_hours: float = 1.4
+    counters: tuple[str, ...] = RECORDED_COUNTERS
+    defects: bool = True
+    time_zone: str = "Europe/Berlin"
+    cluster: str = "sim"
+    rows_per_file: int = 1_500_000
+
+    def __post_init__(self) -> None:
+        """Errors: UsageError naming what cannot be simulated."""
+        zone(self.time_zone)
+        wrong = [
+            (self.days < 1, "days must be 1 or more"),
+            (not self.groups or any(g.count < 1 or not 1 <= g.gpus <= 16 for g in self.groups), "a group is empty"),
+            (
+                not 1 <= self.interval_s <= 600 or 86400 % self.interval_s > 0,
+                "interval_s must divide a day, at most 600",
+            ),
+            (not 0 <= self.load <= 2, "load must lie between 0 and 2"),
+            (not (0 <= self.shared <= 1 and 0 <= self.unmapped <= 1), "shares must lie between 0 and 1"),
+            (self.start.tzinfo is None or self.start.timestamp() % 86400 != 0, "start must be a midnight in UTC"),
+        ]
+        unknown = [name for name in self.counters if name not in RECORDED_COUNTERS]
+        wrong.append((bool(unknown), f"counters not recorded in this form: {', '.join(unknown)}"))
+        models = [group.model for group in self.groups if group.model not in DRIVER]
+        wrong.append((bool(models), f"models not simulated: {', '.join(models)}; there are {', '.join(DRIVER)}"))
+        for is_wrong, what in wrong:
+            if is_wrong:
+                raise UsageError(f"plan of a simulated cluster: {what}", do="change the plan")
+
+    @classmethod
+    def demo(cls, *, seed: int = 7) -> Plan:
+        """Two days of 36 nodes with four models: a month in miniature, every kind of job in it."""
+        return cls(
+            seed=seed,
+            days=2,
+            groups=(
+                NodeGroup(16, 4, "A100 SXM 40GB"),
+                NodeGroup(12, 4, "A100 SXM 80GB"),
+                NodeGroup(4, 4, "H100 SXM 80GB"),
+                NodeGroup(4, 4, "A40", lacks=PIPE_COUNTERS),
+            ),
+            interval_s=30,
+            load=0.7,
+            each_kind=5,
+            median_hours=2.0,
+        )
+
+    @classmethod
+    def benchmark(cls, samples: int, *, seed: int = 1) -> Plan:
+        """At least `samples` samples (before defects) of four-GPU nodes every 10 s, with the counters that matter."""
+        gpu_days = max(1.0, samples / 8640)
+        days = min(31, max(1, round((gpu_days / 8) ** (1 / 3))))
+        nodes = -int(-gpu_days // (4 * days))
+        large = nodes // 7
+        groups = [NodeGroup(nodes - large, 4, "A100 SXM 40GB")]
+        if large:
+            groups.append(NodeGroup(large, 4, "A100 SXM 80GB"))
+        return cls(seed=seed, days=days, groups=tuple(groups), counters=LEAN_COUNTERS, median_hours=2.0)
+
+    @classmethod
+    def month(cls, *, seed: int = 1) -> Plan:
+        """31 days of 1,792 nodes with 7,168 A100: 1.92e9 samples."""
+        groups = (NodeGroup(1536, 4, "A100 SXM 40GB"), NodeGroup(256, 4, "A100 SXM 80GB"))
+        return cls(seed=seed, days=31, groups=groups, counters=LEAN_COUNTERS, median_hours=4.5)
+
+    @property
+    def end(self) -> datetime:
+        """First instant no longer recorded."""
+        return self.start + timedelta(days=self.days)
+
+    @property
+    def start_s(self) -> int:
+        """Start in seconds since 1970."""
+        return int(self.start.timestamp())
+
+    @property
+    def seconds(self) -> int:
+        """Length in seconds."""
+        return self.days * 86400
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs."""
+        return sum(group.count * group.gpus for group in self.groups)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples before defects."""
+        return self.gpus * self.days * self.samples_per_day
+
+    @property
+    def samples_per_day(self) -> int:
+        """Samples of one GPU in a day."""
+        return 86400 // self.interval_s
+
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes in order of name; the last ones of each group are the shared ones."""
+        nodes: list[Node] = []
+        for number, group in enumerate(self.groups):
+            shared = round(group.count * self.shared) if group.gpus > 1 else 0
+            for place in range(group.count):
+                index = len(nodes)
+                nodes.append(Node(f"nid{index + 1:06d}", index, number, place >= group.count - shared))
+        return tuple(nodes)

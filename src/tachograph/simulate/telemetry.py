@@ -1,0 +1,152 @@
+"""Telemetry files in the form of LDMS, written day by day and a part of the nodes at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from tachograph.counters import BY_NAME, LDMS_PREFIX
+from tachograph.simulate import defects as faults
+from tachograph.simulate.defects import Block, Defect, Log, Resets
+from tachograph.simulate.placement import Run
+from tachograph.simulate.plan import Node, Plan
+from tachograph.simulate.samples import DTYPES, Array, NodeState, cut, fill, sample_times
+from tachograph.simulate.timeline import Allocation, Timeline, timelines
+from tachograph.simulate.truth import Sums
+
+Progress = Callable[[int, int], None]  # samples done, samples in all
+ROWS_PER_GROUP = 500_000
+
+
+@dataclass(slots=True)
+class _Source:
+    """One node while its days are written."""
+
+    node: Node
+    lines: list[Timeline]
+    state: NodeState
+    resets: Resets
+
+
+def column_name(counter: str) -> str:
+    """Return the LDMS column of a counter.
+
+    >>> column_name("gpu_util")
+    'nersc_ldms_dcgm_gpu_utilization'
+    """
+    return f"{LDMS_PREFIX}{BY_NAME[counter].ldms_name}"
+
+
+def parts(plan: Plan, nodes: Sequence[Node]) -> list[list[Node]]:
+    """Return nodes of one group that go into one file together, within `rows_per_file`."""
+    found: list[list[Node]] = []
+    for number, group in enumerate(plan.groups):
+        mine = [node for node in nodes if node.group == number]
+        step = max(1, plan.rows_per_file // (group.gpus * plan.samples_per_day))
+        found += [mine[at : at + step] for at in range(0, len(mine), step)]
+    return found
+
+
+def write(
+    plan: Plan,
+    folder: Path,
+    runs: Sequence[Run],
+    allocations: Sequence[Allocation],
+    held: Mapping[tuple[int, int], list[int]],
+    progress: Progress | None,
+) -> tuple[list[Path], int, Sums, Log]:
+    """Write all telemetry; return the files, the rows in them, the sums per allocation and what was broken."""
+    folder.mkdir(parents=True, exist_ok=True)
+    nodes = plan.nodes()
+    drawn = faults.draw(plan, nodes)
+    log, sums = Log(), Sums.none(len(allocations))
+    files: list[Path] = []
+    rows, done = 0, 0
+    divided = parts(plan, nodes)
+    for number, part in enumerate(divided):
+        gpus = plan.groups[part[0].group].gpus
+        sources = [
+            _Source(
+                node,
+                timelines(plan, node, runs, allocations, held),
+                NodeState.first(plan, node.index, plan.groups[node.group]),
+                Resets.none(gpus),
+            )
+            for node in part
+        ]
+        for day in range(plan.days):
+            date = f"{plan.start + timedelta(days=day):%Y-%m-%d}"
+            file = folder / (f"{date}-group{number:03d}.parquet" if len(divided) > 1 else f"{date}.parquet")
+            rows += _write_day(plan, file, sources, day, drawn, sums, log)
+            files.append(file)
+            done += len(part) * gpus * plan.samples_per_day
+            if progress is not None:
+                progress(done, plan.samples)
+    for defect in faults.missing_counters(plan, nodes):
+        span = np.array([defect.begin_ns, defect.end_ns])
+        gpus = plan.groups[nodes[defect.node].group].gpus
+        log.note(defect, nodes[defect.node], span, gpus * plan.days * plan.samples_per_day)
+    return sorted(files), rows, sums, log
+
+
+def _write_day(
+    plan: Plan,
+    file: Path,
+    sources: Sequence[_Source],
+    day: int,
+    drawn: Mapping[tuple[int, int], list[Defect]],
+    sums: Sums,
+    log: Log,
+) -> int:
+    """Write one file; return its rows."""
+    group = plan.groups[sources[0].node.group]
+    names = faults.measured(plan, group)
+    per_node = group.gpus * plan.samples_per_day
+    rows = per_node * len(sources)
+    values: dict[str, Array] = {name: np.empty(rows, DTYPES.get(name, np.float32)) for name in names}
+    times = np.empty(rows, np.int64)
+    blocks: list[Block] = []
+    for place, source in enumerate(sources):
+        first = place * per_node
+        out = {name: column[first : first + per_node] for name, column in values.items()}
+        block = _fill_block(plan, source, day, drawn.get((source.node.index, day), []), first, out, sums)
+        blocks.append(block)
+        times[first : first + per_node] = np.tile(faults.apply_values(block, out, source.resets, log), group.gpus)
+    frame = _frame(sources, group.gpus, plan.samples_per_day, times, values)
+    frame = faults.apply_rows(frame, blocks, [column_name(name) for name in names], log)
+    frame.write_parquet(file, compression="zstd", compression_level=1, statistics=False, row_group_size=ROWS_PER_GROUP)
+    return frame.height
+
+
+def _fill_block(
+    plan: Plan,
+    source: _Source,
+    day: int,
+    defects: Sequence[Defect],
+    first: int,
+    out: Mapping[str, Array],
+    sums: Sums,
+) -> Block:
+    """Counters of one node and day, still without defects, added to the sums."""
+    node, group = source.node, plan.groups[source.node.group]
+    times = sample_times(plan, node.index, day)
+    segments = cut(plan, source.lines, times)
+    rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([plan.seed, 8, node.index, day])))
+    fill(plan, group, segments, times, source.state, rng, out)
+    sums.add(segments, times, out)
+    return Block(first, node, group.gpus, times, defects)
+
+
+def _frame(
+    sources: Sequence[_Source], gpus: int, samples: int, times: Array, values: Mapping[str, Array]
+) -> pl.DataFrame:
+    names = pl.Series([source.node.name for source in sources])
+    place = np.repeat(np.arange(len(sources), dtype=np.uint32), gpus * samples)
+    gpu = np.tile(np.repeat(np.arange(gpus, dtype=np.int16), samples), len(sources))
+    columns = {column_name(name): column for name, column in values.items()}
+    return pl.DataFrame({"ProducerName": names.gather(place), "gpu_id": gpu, "ts_ns": times, **columns})
