@@ -28,6 +28,7 @@ CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 SUFFIXES = (*PARQUET_SUFFIXES, *CSV_SUFFIXES, *JSON_SUFFIXES)
 CHUNK_ROWS = 4_000_000
 BLOCK_BYTES = 256 << 20
+_MAX_BACK = 1 << 20
 _MAX_LINES_OF_ONE_CELL = 50  # a quoted cell may hold line breaks; more is a quote that was never closed
 _BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 
@@ -107,16 +108,18 @@ def parquet_columns(path: Path) -> pl.Schema:
         raise _damaged(path, problem) from None
 
 
-def read_parquet(path: Path, columns: Sequence[str], *, rows: int = CHUNK_ROWS) -> Iterator[Frame]:
-    """Yield `columns` of a Parquet file, at most `rows` at a time; only the row groups concerned are decoded.
+def read_parquet(path: Path, columns: Sequence[str], *, rows: int | None = CHUNK_ROWS) -> Iterator[Frame]:
+    """Yield `columns` of a Parquet file, at most `rows` at a time (None: all at once).
 
+    Only the row groups concerned are decoded.
     Errors: InputError when the file is damaged.
     """
     lazy = pl.scan_parquet(path).select(columns)
     try:
         total = int(pl.scan_parquet(path).select(pl.len()).collect().item())
-        for first in range(0, max(total, 1), rows):
-            piece = lazy.slice(first, rows).collect()
+        step = rows or max(total, 1)
+        for first in range(0, max(total, 1), step):
+            piece = lazy.slice(first, step).collect()
             yield Frame(piece, first, piece.height)
     except pl.exceptions.PolarsError as problem:
         raise _damaged(path, problem) from None
@@ -184,18 +187,18 @@ def _blocks(path: Path, layout: Layout, block_bytes: int | None) -> Iterator[byt
 
 
 def _cut(block: bytes) -> int:
-    """Length up to the last line end that is outside quotes, as far as 1 MB back; 0 when there is no line end."""
-    last = block.rfind(b"\n") + 1
-    cut = last
-    while cut > max(0, last - (1 << 20)):
-        if block.count(b'"', 0, cut) % 2 == 0:
-            return cut
-        cut = block.rfind(b"\n", 0, cut - 1) + 1
-    return last
+    """Length up to the last line end that is outside quotes, as far as 1 MB back; 0: none yet, read on."""
+    last = cut = block.rfind(b"\n") + 1
+    odd = block.count(b'"', 0, cut) % 2 == 1
+    while odd and cut > max(0, last - _MAX_BACK):
+        before = block.rfind(b"\n", 0, cut - 1) + 1
+        odd ^= block.count(b'"', before, cut) % 2 == 1
+        cut = before
+    return last if odd or (cut == 0 and last > _MAX_BACK) else cut
 
 
 def _lines(block: bytes, layout: Layout) -> tuple[pl.Series, list[Reject], int]:
-    """Lines that are text, neither blank nor comment; rejects; how many were no text."""
+    """Lines that are text and no comment; rejects; how many were no text."""
     damaged: list[bytes] = []
     try:
         text = block.decode() if b"\0" not in block else None
@@ -215,7 +218,6 @@ def _lines(block: bytes, layout: Layout) -> tuple[pl.Series, list[Reject], int]:
         text = "\n".join(good)
     lines = pl.Series("line", text.removeprefix("\ufeff").split("\n"), dtype=pl.String)
     lines = lines.str.strip_chars_end("\r")
-    lines = lines.filter(lines.str.contains(r"\S"))
     if layout.comment:
         lines = lines.filter(~lines.str.starts_with(layout.comment))
     rejects = [Reject("not_text", None, len(damaged), repr(damaged[0][:100]))] if damaged else []
@@ -226,7 +228,9 @@ def _header(path: Path, layout: Layout, lines: pl.Series, not_text: int) -> tupl
     """The header and the lines behind it."""
     if layout.names:
         return _Header(None, layout.names), lines
-    if not len(lines) or not_text > len(lines):
+    begin = lines.str.contains(r"\S").arg_max() if len(lines) else None
+    lines = lines[begin or 0 :]
+    if not len(lines) or not str(lines[0]).strip() or not_text > len(lines):
         what = "this is not a text table: it holds binary data" if not_text else "the file holds no line"
         raise InputError(what, where=str(path), do="name a CSV, JSON or Parquet file, or its encoding")
     first = str(lines[0])
@@ -253,6 +257,7 @@ def _split_off(lines: pl.Series, header: _Header, delimiter: str) -> tuple[pl.Se
     quoted = bool(quotes.max())
     if quoted and (quotes % 2 == 1).any():
         lines = _join_quoted(lines, quotes % 2 == 1)
+    lines = lines.filter(lines.str.contains(r"\S"))
     bare = lines.str.replace_all(r'"[^"]*"', "") if quoted else lines
     wanted = len(header.names) - 1
     fields = bare.str.count_matches(delimiter, literal=True)

@@ -44,7 +44,6 @@ NAME = "ldms"
 _RELATIVE = "Floored Relative Time"
 _JOB_COLUMNS = frozenset({"job id", "jobid", "jobidraw", "job_id"})
 _RECORD_COLUMNS = frozenset({"start time", "end time", "state", "qos", "partition", "elapsed", "nodelist", "output"})
-_WHOLE = 1 << 62  # rows: the file at once
 
 
 class NotTelemetryError(InputError):
@@ -214,8 +213,8 @@ def _read_parquet(path: Path, print_of: str, setting: Setting) -> Iterator[Chunk
     time, _ = _required(found, list(schema), str(path))
     kind = schema[time]
     written_local = kind == pl.String or (isinstance(kind, pl.Datetime) and kind.time_zone is None)
-    at_once = _WHOLE if written_local and is_local("auto", setting.zone_name) else setting.rows
-    for frame in read_parquet(path, found.used, rows=at_once):
+    rows = None if written_local and is_local("auto", setting.zone_name) else setting.rows
+    for frame in read_parquet(path, found.used, rows=rows):
         yield _chunk(path, print_of, frame, parts(frame, found, zone_name=setting.zone_name, origin=str(path)))
 
 

@@ -30,7 +30,6 @@ from tachograph.sources.table.suggest import suggest
 from tachograph.sources.times import is_local
 
 NAME = "table"
-_WHOLE = 1 << 62
 __all__ = ["NAME", "add_options", "read", "read_file", "suggest"]
 
 
@@ -74,7 +73,7 @@ def _frames(path: Path, mapping: Mapping, site_zone: str) -> Iterator[Frame]:
     whole = mapping.metric is not None or is_local(mapping.time.format, mapping.time.zone or site_zone)
     match format_of(path):
         case "parquet":
-            yield from read_parquet(path, _wanted(path, mapping), rows=_WHOLE if whole else CHUNK_ROWS)
+            yield from read_parquet(path, _wanted(path, mapping), rows=None if whole else CHUNK_ROWS)
         case "csv":
             yield from read_csv(path, mapping.layout, block_bytes=None if whole else BLOCK_BYTES)
         case "json":

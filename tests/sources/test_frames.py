@@ -1,0 +1,181 @@
+"""Files as frames: bounded pieces, bad lines counted, damaged files named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tachograph.errors import InputError
+from tachograph.sources.frames import (
+    Layout,
+    format_of,
+    parquet_columns,
+    read_csv,
+    read_json,
+    read_parquet,
+    records,
+)
+
+
+def _write(folder: Path, name: str, content: bytes | str) -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def _reasons(path: Path) -> list[tuple[str, int]]:
+    return [(r.reason, r.count) for frame in read_csv(path) for r in frame.rejects]
+
+
+def test_csv_of_every_platform(tmp_path: Path) -> None:
+    path = _write(tmp_path, "a.csv", b"\xef\xbb\xbf#Time, node,v\r\n\r\n1,a,2\r\n2, b ,\r\n")
+    (frame,) = read_csv(path)
+    assert frame.rows.to_dicts() == [{"Time": "1", "node": "a", "v": "2"}, {"Time": "2", "node": " b ", "v": None}]
+    assert (frame.rows_read, frame.rejects) == (2, ())
+
+
+def test_ragged_lines_are_counted_with_an_example(tmp_path: Path) -> None:
+    path = _write(tmp_path, "a.csv", "a,b\n1,2\n1,2,3\n7\n3,4\n5,6,\n")
+    (frame,) = read_csv(path)
+    assert frame.rows.rows() == [("1", "2"), ("3", "4"), ("5", "6")]  # one empty cell too many is none too many
+    assert [(r.reason, r.column, r.count, r.example) for r in frame.rejects] == [("ragged_row", None, 2, "1,2,3")]
+    assert frame.rows_read == 5
+
+
+def test_quoted_cells_may_hold_delimiters_and_line_breaks(tmp_path: Path) -> None:
+    path = _write(tmp_path, "a.csv", 'a,b\n"x,\ny",2\n1,"he said ""no"""\n5,"open\n6,7\n')
+    (frame,) = read_csv(path)
+    assert frame.rows.rows() == [("x,\ny", "2"), ("1", 'he said "no"'), ("6", "7")]
+    assert [(r.reason, r.count, r.example) for r in frame.rejects] == [("ragged_row", 1, '5,"open')]
+
+
+def test_header_again_in_the_middle(tmp_path: Path) -> None:
+    assert _reasons(_write(tmp_path, "a.csv", "a,b\n1,2\na,b\n3,4\n")) == [("repeated_header", 1)]
+
+
+def test_lines_that_are_no_text(tmp_path: Path) -> None:
+    path = _write(tmp_path, "a.csv", b"a,b\n1,2\n\xff\xfe,3\n\0\0\0\n3,4\n")
+    (frame,) = read_csv(path)
+    assert frame.rows.rows() == [("1", "2"), ("3", "4")]
+    assert [(r.reason, r.count) for r in frame.rejects] == [("not_text", 2)]
+
+
+def test_a_line_of_a_million_characters(tmp_path: Path) -> None:
+    path = _write(tmp_path, "a.csv", b"a,b\n" + b"x" * 1_000_000 + b"\n1,2\n")
+    (frame,) = read_csv(path)
+    assert frame.rows.rows() == [("1", "2")]
+    assert [(r.reason, r.count, len(r.example or "")) for r in frame.rejects] == [("ragged_row", 1, 200)]
+    with pytest.raises(InputError, match="no header line") as caught:
+        list(read_csv(_write(tmp_path, "b.csv", b"y" * 1_000_000 + b"\n1\n")))
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (bytes(range(256)) * 40, "binary"),
+        (b"\n\n", "no line"),
+        (b"a,b,a\n1,2,3\n", "names a twice"),
+        (gzip.compress(b"a,b\n1,2\n" * 99)[:-10], "damaged gzip"),
+    ],
+)
+def test_csv_files_that_cannot_be_read(tmp_path: Path, content: bytes, said: str) -> None:
+    path = _write(tmp_path, "bad.csv", content)
+    with pytest.raises(InputError, match=said) as caught:
+        list(read_csv(path))
+    assert str(path) in str(caught.value)
+
+
+def test_other_encodings_delimiters_comments_and_no_header(tmp_path: Path) -> None:
+    path = _write(tmp_path, "a.csv", "! von Hand\nä;1,5\n! mehr\nö;2,5\n".encode("latin-1"))
+    layout = Layout(delimiter=";", comment="!", names=("name", "v"), encoding="latin-1")
+    (frame,) = read_csv(path, layout)
+    assert frame.rows.rows() == [("ä", "1,5"), ("ö", "2,5")]
+    with pytest.raises(InputError, match="klingon"):
+        list(read_csv(path, Layout(encoding="klingon")))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.text('ab,"\n é', max_size=6)), min_size=1, max_size=30), st.data())
+def test_blocks_of_any_size_give_the_same_rows(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int, str]], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("csv") / "a.csv"
+    quoted = "".join(f'{number},"{text.replace(chr(34), chr(34) * 2)}"\n' for number, text in rows)
+    path.write_text("n,s\n" + quoted)
+    expected = [(str(number), text) for number, text in rows]
+    block = data.draw(st.integers(1, len(quoted) + 10))
+    for size in (None, block):
+        frames = list(read_csv(path, block_bytes=size))
+        assert sum(frame.rows_read for frame in frames) == len(rows)
+        assert [(n, s or "") for frame in frames for n, s in frame.rows.rows()] == expected
+        assert [f.first_row for f in frames] == [sum(g.rows_read for g in frames[:i]) for i in range(len(frames))]
+
+
+def test_parquet_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"x": range(10), "y": [0.5] * 10}).write_parquet(path, row_group_size=3)
+    assert list(parquet_columns(path)) == ["x", "y"]
+    frames = list(read_parquet(path, ["x"], rows=4))
+    assert [(f.first_row, f.rows_read) for f in frames] == [(0, 4), (4, 4), (8, 2)]
+    assert pl.concat(f.rows for f in frames).rows() == [(x,) for x in range(10)]
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.6, 0.99])
+def test_parquet_cut_off(tmp_path: Path, cut: float) -> None:
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"x": range(1000)}).write_parquet(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * cut)])
+    assert format_of(path) == "parquet"
+    with pytest.raises(InputError, match="cut off"):
+        parquet_columns(path)
+
+
+def test_formats_are_known_by_content_before_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not Parquet"):
+        format_of(_write(tmp_path, "a.parquet", "time,node\n1,2\n"))
+    with pytest.raises(InputError, match="empty"):
+        format_of(_write(tmp_path, "b.csv", b""))
+    assert format_of(_write(tmp_path, "c", ' \n[{"a":1}]')) == "json"
+    assert format_of(_write(tmp_path, "d", "a,b\n")) == "csv"
+    assert format_of(_write(tmp_path, "e.json.gz", gzip.compress(b"[]"))) == "json"
+
+
+def test_json_with_nan_lines_and_gzip(tmp_path: Path) -> None:
+    rows, rejects = read_json(_write(tmp_path, "a.json", '[{"v": NaN}, {"v": 1}]'))
+    assert rejects == ()
+    assert records(rows, origin="a").get_column("v").is_nan().to_list() == [True, False]
+    rows, rejects = read_json(_write(tmp_path, "b.jsonl.gz", gzip.compress(b'{"v":1}\n{"v":2}\n{"v":')))
+    assert rows == [{"v": 1}, {"v": 2}]
+    assert [(r.reason, r.count) for r in rejects] == [("unreadable_line", 1)]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"data": [1, 2', "cut off"),
+        ("[" * 100_000, "nested too deeply"),
+        ("  ", "empty"),
+        (b"\x80\x81[", "not text|not valid"),
+    ],
+)
+def test_json_that_is_none(tmp_path: Path, content: str | bytes, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_json(_write(tmp_path, "a.json", content))
+
+
+def test_records_keep_what_they_cannot_type() -> None:
+    rows = [{"a": 1, "b": 1}, {"a": 2.5, "b": "x", "c": {"d": 1}}, {"c": [1]}, {"a": None, "c": 7}]
+    frame = records(rows, origin="here")
+    assert frame.get_column("a").to_list() == [1.0, 2.5, None, None]
+    assert frame.get_column("b").to_list() == ["1", "x", None, None]
+    assert frame.get_column("c").to_list() == [None, json.dumps({"d": 1}), "[1]", "7"]
+    with pytest.raises(InputError, match="here: not a list of records"):
+        records([1, 2], origin="here")

@@ -1,0 +1,159 @@
+"""Time columns: what each spelling means, and what cannot be read is counted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tachograph.errors import ConfigError, InputError
+from tachograph.sources.times import is_local, read_times
+
+MOMENT = datetime(2026, 4, 14, 22, 8, 52, tzinfo=UTC)
+SECONDS = 1776204532
+
+# zone, the UTC hour in which its clock goes back (the second pass starts there), how far
+FOLDS = [
+    ("Europe/Berlin", datetime(2026, 10, 25, 1, tzinfo=UTC), 60),
+    ("America/Los_Angeles", datetime(2026, 11, 1, 9, tzinfo=UTC), 60),
+    ("Australia/Lord_Howe", datetime(2026, 4, 4, 15, tzinfo=UTC), 30),
+]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        SECONDS,
+        float(SECONDS),
+        SECONDS * 10**3,
+        SECONDS * 10**6,
+        SECONDS * 10**9,
+        str(SECONDS),
+        f"{SECONDS}.000000",
+        str(SECONDS * 10**9),
+        "2026-04-14 22:08:52",
+        "2026-04-14T22:08:52Z",
+        "2026/04/14 22:08:52.000",
+        "2026-04-15T00:08:52+02:00",
+        "2026-04-14T15:08:52.000-0700",
+        datetime(2026, 4, 14, 22, 8, 52),  # noqa: DTZ001
+        MOMENT.astimezone(ZoneInfo("Asia/Tokyo")),
+    ],
+)
+def test_every_spelling_of_one_moment(written: object) -> None:
+    times = read_times(pl.Series("t", [written]))
+    assert times.values.to_list() == [MOMENT]
+    assert times.values.dtype == pl.Datetime("us", "UTC")
+    assert times.rejects == ()
+
+
+def test_fractions_of_a_second_survive() -> None:
+    times = read_times(pl.Series(["1681396820.001893"]))
+    assert times.values.to_list() == [datetime(2023, 4, 13, 14, 40, 20, 1893, tzinfo=UTC)]
+    nanoseconds = read_times(pl.Series([1681396820001893111]))
+    assert nanoseconds.values.to_list() == times.values.to_list()
+
+
+def test_what_is_no_time_is_counted_and_blanks_are_null() -> None:
+    times = read_times(pl.Series(["2026-04-14 22:08:52", "yesterday", "", None, "N/A"]))
+    assert times.values.to_list() == [MOMENT, None, None, None, None]
+    assert times.bad.to_list() == [False, True, False, False, False]
+    assert [(r.reason, r.count, r.example) for r in times.rejects] == [("unreadable_time", 1, "yesterday")]
+
+
+def test_numbers_beyond_the_calendar_are_counted() -> None:
+    times = read_times(pl.Series([SECONDS, SECONDS, 2**63 - 1, -(2**62)]))
+    assert times.values.to_list() == [MOMENT, MOMENT, None, None]
+    assert [(r.reason, r.count) for r in times.rejects] == [("unreadable_time", 2)]
+
+
+def test_written_formats() -> None:
+    written = pl.Series(["25.10.2026 12:00:00.5", "32.10.2026 12:00:00.5"])
+    times = read_times(written, form="%d.%m.%Y %H:%M:%S.%f", zone_name="Europe/Berlin")
+    assert times.values.to_list() == [datetime(2026, 10, 25, 11, 0, 0, 500_000, tzinfo=UTC), None]
+    with_offset = read_times(pl.Series(["14.04.2026 22:08 +0200"]), form="%d.%m.%Y %H:%M %z", zone_name="Asia/Tokyo")
+    assert with_offset.values.to_list() == [datetime(2026, 4, 14, 20, 8, tzinfo=UTC)]
+
+
+def test_wrong_types_formats_and_zones_say_so() -> None:
+    with pytest.raises(InputError, match="no time"):
+        read_times(pl.Series("t", [[1]]))
+    with pytest.raises(InputError, match="numbers"):
+        read_times(pl.Series("t", [1]), form="%d.%m.%Y")
+    with pytest.raises(InputError, match="format"):
+        read_times(pl.Series("t", ["1.1.2026 04"]), form="%d.%m.%Y %H")
+    with pytest.raises(ConfigError, match="Mars"):
+        read_times(pl.Series("t", ["2026-01-01"]), zone_name="Mars/Olympus")
+
+
+def test_a_time_that_does_not_exist_is_counted() -> None:
+    times = read_times(pl.Series(["2026-03-29 01:59:59", "2026-03-29 02:30:00"]), zone_name="Europe/Berlin")
+    assert times.values.to_list() == [datetime(2026, 3, 29, 0, 59, 59, tzinfo=UTC), None]
+    assert times.bad.to_list() == [False, True]
+    assert [(r.reason, r.count) for r in times.rejects] == [("nonexistent_time", 1)]
+
+
+def test_an_ambiguous_time_alone_or_out_of_order_is_the_first() -> None:
+    first = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+    alone = read_times(pl.Series(["2026-10-25 02:30:00"]), zone_name="Europe/Berlin")
+    assert alone.values.to_list() == [first]
+    minutes = (30, 10, 50, 0, 40, 5)
+    times = read_times(pl.Series([f"2026-10-25 02:{m:02}:00" for m in minutes]), zone_name="Europe/Berlin")
+    assert times.values.to_list() == [first + timedelta(minutes=m - 30) for m in minutes]
+
+
+def test_each_gpu_is_followed_on_its_own() -> None:
+    """Two GPUs written one behind the other: the second one's jump back is no second hour."""
+    wall = ["2026-10-25 02:10:00", "2026-10-25 02:50:00"] * 2
+    order = pl.DataFrame({"gpu": [0, 0, 1, 1]})
+    times = read_times(pl.Series(wall), zone_name="Europe/Berlin", order=order)
+    assert times.values.dt.hour().to_list() == [0, 0, 0, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    fold=st.sampled_from(FOLDS),
+    before_s=st.integers(0, 7200),
+    share=st.floats(0.01, 0.98),
+    gpus=st.integers(1, 3),
+    newest_first=st.booleans(),
+)
+def test_regular_samples_over_the_repeated_hour_come_back(
+    fold: tuple[str, datetime, int], before_s: int, share: float, gpus: int, newest_first: bool
+) -> None:
+    zone_name, change, minutes = fold
+    step = timedelta(seconds=max(1, int(minutes * 60 * share)))
+    start = change - timedelta(minutes=minutes, seconds=before_s)
+    count = min(400, int((timedelta(hours=5)) / step))
+    utc = [start + i * step for i in range(count) for _ in range(gpus)]
+    order = pl.DataFrame({"node": ["n"] * len(utc), "gpu": list(range(gpus)) * count})
+    if newest_first:
+        utc, order = utc[::-1], order.reverse()
+    wall = [t.astimezone(ZoneInfo(zone_name)).strftime("%Y-%m-%d %H:%M:%S") for t in utc]
+    times = read_times(pl.Series("t", wall), zone_name=zone_name, order=order)
+    assert times.rejects == ()
+    assert times.values.to_list() == utc
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    zone_name=st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata"]),
+    wall=st.datetimes(datetime(2010, 1, 1), datetime(2035, 1, 1)),  # noqa: DTZ001
+)
+def test_one_wall_clock_time_agrees_with_the_standard_library(zone_name: str, wall: datetime) -> None:
+    wall = wall.replace(microsecond=0)
+    times = read_times(pl.Series("t", [wall.isoformat(sep=" ")]), zone_name=zone_name)
+    expected = wall.replace(tzinfo=ZoneInfo(zone_name), fold=0).astimezone(UTC)
+    exists = expected.astimezone(ZoneInfo(zone_name)).replace(tzinfo=None) == wall
+    assert times.values.to_list() == ([expected] if exists else [None])
+    assert times.bad.to_list() == [not exists]
+
+
+def test_only_wall_clocks_need_the_order_of_rows() -> None:
+    assert is_local("iso", "Europe/Berlin")
+    assert not is_local("epoch_ms", "Europe/Berlin")
+    assert not is_local("auto", "UTC")
