@@ -138,6 +138,24 @@ def test_parquet_cut_off(tmp_path: Path, cut: float) -> None:
         parquet_columns(path)
 
 
+@settings(max_examples=60, deadline=None)
+@given(places=st.lists(st.tuples(st.integers(4, 10**6), st.integers(0, 255)), min_size=1, max_size=20))
+def test_parquet_with_wrong_bytes_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, places: list[tuple[int, int]]
+) -> None:
+    path = tmp_path_factory.mktemp("parquet") / "a.parquet"
+    pl.DataFrame({"x": range(500), "node": ["n"] * 500}).write_parquet(path)
+    content = bytearray(path.read_bytes())
+    for place, value in places:
+        content[4 + place % (len(content) - 4)] = value
+    path.write_bytes(content)
+    try:
+        said = f"read {len(list(read_parquet(path, list(parquet_columns(path)))))}"
+    except InputError as problem:  # any other exception is a fault
+        said = str(problem)
+    assert said == "read 1" or f"{path}: damaged Parquet" in said
+
+
 def test_formats_are_known_by_content_before_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not Parquet"):
         format_of(_write(tmp_path, "a.parquet", "time,node\n1,2\n"))

@@ -27,9 +27,10 @@ JSON_SUFFIXES = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson
 CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 SUFFIXES = (*PARQUET_SUFFIXES, *CSV_SUFFIXES, *JSON_SUFFIXES)
 CHUNK_ROWS = 4_000_000
-BLOCK_BYTES = 256 << 20
+BLOCK_BYTES = 64 << 20  # about 0.6 GB of memory while its lines are taken apart
 _MAX_BACK = 1 << 20
 _MAX_LINES_OF_ONE_CELL = 50  # a quoted cell may hold line breaks; more is a quote that was never closed
+_BROKEN_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # the decoder panics at some bytes
 _BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 
 
@@ -104,7 +105,7 @@ def parquet_columns(path: Path) -> pl.Schema:
     """
     try:
         return pl.scan_parquet(path).collect_schema()
-    except pl.exceptions.PolarsError as problem:
+    except _BROKEN_PARQUET as problem:
         raise _damaged(path, problem) from None
 
 
@@ -121,11 +122,11 @@ def read_parquet(path: Path, columns: Sequence[str], *, rows: int | None = CHUNK
         for first in range(0, max(total, 1), step):
             piece = lazy.slice(first, step).collect()
             yield Frame(piece, first, piece.height)
-    except pl.exceptions.PolarsError as problem:
+    except _BROKEN_PARQUET as problem:
         raise _damaged(path, problem) from None
 
 
-def _damaged(path: Path, problem: Exception) -> InputError:
+def _damaged(path: Path, problem: BaseException) -> InputError:
     what = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
     return InputError(f"damaged Parquet, perhaps cut off: {what}", where=str(path), do="copy or export it again")
 
