@@ -97,7 +97,7 @@ def read_map(path: Path, *, cluster: Cluster) -> MapReading:
             raise InputError(
                 "this does not tell which GPUs jobs held",
                 where=where,
-                do="read accounting with the source sacct; a map needs the columns job_id,node,gpu",
+                do="read accounting with `tachograph ingest sacct`; a map needs the columns job_id,node,gpu",
             )
     return reading
 

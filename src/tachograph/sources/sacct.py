@@ -34,6 +34,7 @@ SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
 ROWS_PER_CHUNK = 100_000
 
 _TRACKED = re.compile(rb"gres/gpu(?::[^=,|]{1,64})?=\d")
+_TEXTS = ("name", "user", "account", "submit_line")  # in which people write what they like
 _COLUMN = {"jobname": "name", "submitline": "submit_line"}  # of sacct's fields; others are called the same
 
 
@@ -125,16 +126,22 @@ def read_file(
     cluster = replace(cluster, tracks_gpus=tracked)
     how = _format(found, content, cluster, where, replaced, fields=fields, delimiter=delimiter)
     del content
-    reading = Reading(replaced=replaced)
-    if not found.clean:
-        replaced["name"] += 1
+    reading = Reading()
     for entry in how.entries:
         if len(reading.jobs) + len(reading.rejected) + reading.steps >= rows_per_chunk:
-            yield reading
-            replaced = Counter()
-            reading = Reading(replaced=replaced)
-        _take(entry, how, reading, cluster)
-    yield reading
+            yield _closed(reading, replaced)
+            reading = Reading()
+        job = _take(entry, how, reading, cluster)
+        if job and not found.clean:
+            replaced.update(name for name in _TEXTS if "\ufffd" in (getattr(job, name) or ""))
+    yield _closed(reading, replaced)
+
+
+def _closed(reading: Reading, replaced: Counter[str]) -> Reading:
+    """The reading with the count of texts that were not UTF-8 so far, which starts again."""
+    reading.replaced = Counter(replaced)
+    replaced.clear()
+    return reading
 
 
 def _format(
@@ -151,7 +158,7 @@ def _format(
         case "text":
             return _Format(
                 text.read_text(content, fields=fields, delimiter=delimiter, where=where, replaced=replaced),
-                lambda entry: from_fields(_strings(entry), cluster),
+                lambda entry: from_fields(entry.fields or {}, cluster),
                 lambda entry: entry.text,
                 lambda entry: 0,
             )
@@ -180,42 +187,50 @@ def _format(
             raise InputError(
                 "this says which GPUs jobs hold, it is no accounting",
                 where=where,
-                do="read it with the source allocation-map",
+                do="read it with `tachograph ingest allocation-map`",
             )
 
 
-def _strings(entry: Entry) -> dict[str, str]:
-    return {name: value for name, value in (entry.fields or {}).items() if isinstance(value, str)}
-
-
-def _take(entry: Entry, how: _Format, reading: Reading, cluster: Cluster) -> None:
-    """Add one record to a reading: as rows, as a step, or as rejected."""
+def _take(entry: Entry, how: _Format, reading: Reading, cluster: Cluster) -> JobRecord | None:
+    """Add one record to a reading: as rows, as a step, or as rejected; return the job whose rows were added."""
     steps = how.steps(entry)
     reading.steps += steps
     reading.rows_read += 1 + steps
     if entry.reason is not None:
         reading.rejected.append((entry.place, entry.reason, how.shown(entry)))
-        return
+        return None
     try:
         job = how.record(entry)
         if job is None:
             reading.steps += 1
-            return
+            return None
         row = job_row(job, cluster)
         allocations = list(allocation_rows(row))
     except BadRowError as problem:
         reading.rejected.append((entry.place, problem.reason, how.shown(entry)))
-        return
+        return None
     if not job.id.raw_told:
         reading.no_raw_id.append(job.id.raw)
     reading.jobs.append(row)
     reading.allocations += allocations
+    return job
 
 
 def frame_of(rows: list[Row], table: Table) -> pl.DataFrame:
     """Return rows as a frame in the schema of `table`, without `seq`."""
     schema = {name: dtype for name, dtype in table.schema.items() if name != "seq"}
-    return pl.DataFrame({name: [row[name] for row in rows] for name in schema}, schema=schema)
+    columns = {name: [row[name] for row in rows] for name in schema}
+    times = {
+        name: pl.Series(name, [_microseconds(value) for value in columns.pop(name)], pl.Int64).cast(dtype)
+        for name, dtype in schema.items()
+        if isinstance(dtype, pl.Datetime)
+    }
+    return pl.DataFrame({name: times[name] if name in times else columns[name] for name in schema}, schema=schema)
+
+
+def _microseconds(time: object) -> int | None:
+    """Since 1970; many times faster than handing over datetimes with a zone."""
+    return round(time.timestamp() * 1e6) if isinstance(time, datetime) else None
 
 
 def rejected_rows(

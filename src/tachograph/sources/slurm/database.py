@@ -124,7 +124,7 @@ def _state(value: object) -> str | None:
 
 
 def _exit_status(value: object, state: str | None) -> tuple[int | None, int | None]:
-    """Code (as sacct prints it) and signal. Slurm to 22.05 writes SUCCESS for failed jobs, too: not told, then."""
+    """Code (folded) and signal. Slurm to 22.05 writes SUCCESS for failed jobs, too: not told, then."""
     code, signal = number(at(value, "return_code")), number(at(value, "signal", "id"))
     if signal is None:
         signal = number(at(value, "signal", "signal_id"))

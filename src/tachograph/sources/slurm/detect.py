@@ -59,7 +59,7 @@ def _text_kind(head: str, where: str) -> Kind:
     if _EXPORTER.match(head.lstrip()):
         raise _telemetry("metrics of an exporter", "prometheus", where)
     if _DMON.search(head):
-        raise _telemetry("output of `dcgmi dmon`", "dmon", where)
+        raise _telemetry("output of `dcgmi dmon`", "dcgmi", where)
     if "gpu_id" in columns or any(name.startswith("nersc_ldms_dcgm_") for name in columns):
         raise _telemetry("a telemetry export", "ldms", where)
     return "text"
@@ -101,4 +101,4 @@ def _jobs_kind(document: object, where: str) -> Kind:
 
 
 def _telemetry(what: str, source: str, where: str) -> InputError:
-    return InputError(f"this is {what}, no accounting", where=where, do=f"read it with the source {source}")
+    return InputError(f"this is {what}, no accounting", where=where, do=f"read it with `tachograph ingest {source}`")

@@ -22,7 +22,7 @@ def parse(content: bytes, *, where: str) -> tuple[object, bool]:
     try:
         return json.loads(text, strict=False), "\ufffd" not in text
     except json.JSONDecodeError as problem:
-        cut = problem.pos >= len(text.rstrip()) - 1 or problem.msg.startswith("Unterminated")
+        cut = problem.pos >= len(text.rstrip()) or problem.msg.startswith("Unterminated")
         what = "the JSON is cut off" if cut else f"no JSON: {problem.msg}"
         place = f"line {problem.lineno}, column {problem.colno}"
         raise InputError(f"{what} at {place}", where=where, do="export it again, one document per file") from None

@@ -78,7 +78,7 @@ def job_id(display: str, raw: str = "") -> JobId:
     composed = split or bool(offset)
     return JobId(
         raw=told[1] if told else f"{base}_{task}" if split else f"{base}+{offset}" if offset else base,
-        display=display.partition(".")[0] if task or offset else None,
+        display=display[: shown.end(3) if offset else shown.end(2)] if task or offset else None,
         array_job_id=base if task else None,
         array_task_id=int(task) if split else None,
         het_job_id=base if offset else None,
@@ -161,11 +161,12 @@ def gpus(counts: Mapping[str, int]) -> tuple[int | None, str | None]:
 _EXIT = re.compile(r"(\d{1,10}):(\d{1,10})", re.ASCII)
 
 
+@lru_cache(maxsize=8192)
 def exit_status(written: str) -> tuple[int | None, int | None]:
-    """Return (code, signal) of `code:signal`; signal 0 is none.
+    """Return (code, signal) of `code:signal`; signal 0 is none, codes are folded (see `folded_exit_code`).
 
-    >>> exit_status("3:0"), exit_status("0:9"), exit_status("")
-    ((3, None), (0, 9), (None, None))
+    >>> exit_status("3:0"), exit_status("0:9"), exit_status("139:0"), exit_status("")
+    ((3, None), (0, 9), (11, None), (None, None))
 
     Errors: BadRowError when it is not one.
     """
@@ -174,11 +175,13 @@ def exit_status(written: str) -> tuple[int | None, int | None]:
     found = _EXIT.fullmatch(written.strip())
     if not found:
         raise BadRowError("bad_exit_code", "exit_code")
-    return int(found[1]), int(found[2]) or None
+    return folded_exit_code(int(found[1])), int(found[2]) or None
 
 
 def folded_exit_code(code: int) -> int:
-    """Return an exit code as sacct prints it: 128 is taken off what is 128 or more (139 becomes 11).
+    """Return an exit code less 128 where it is 128 or more (139 becomes 11).
+
+    sacct to 24.11 prints it so, its JSON and the text of 26.05 do not: one job, one code, whatever it was read from.
 
     >>> folded_exit_code(139), folded_exit_code(3)
     (11, 3)
@@ -186,6 +189,7 @@ def folded_exit_code(code: int) -> int:
     return code - 128 if code >= 128 else code
 
 
+@lru_cache(maxsize=8192)
 def whole(written: str, column: str) -> int | None:
     """Return a count, None where none is written.
 
@@ -202,6 +206,7 @@ def whole(written: str, column: str) -> int | None:
     return int(float(text))
 
 
+@lru_cache(maxsize=65536)
 def seconds(raw: str, written: str, column: str, *, scale: float = 1.0) -> float | None:
     """Return a duration in s: `raw` (a number, in units of `scale` s) where there is one, else Slurm's notation.
 

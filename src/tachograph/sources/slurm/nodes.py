@@ -17,6 +17,7 @@ _BRACKET = re.compile(r"\[([^\]]*)\]")
 _MIXED = re.compile(r"(?<![\d-])(0\d*)-(\d+)(?![\d-])", re.ASCII)
 
 
+@lru_cache(maxsize=4096)
 def count_nodes(expression: str) -> int:
     """Return how many nodes a hostlist expression names (one named twice counts twice), without expanding it.
 

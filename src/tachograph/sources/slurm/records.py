@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
 
 from tachograph.config import Configuration
 from tachograph.sources.slurm.fields import (
@@ -95,10 +97,10 @@ def asked_exclusive(written: object) -> bool | None:
     >>> asked_exclusive("NODE"), asked_exclusive("NO"), asked_exclusive("USER")
     (True, None, None)
     """
-    return True if str(written).strip().upper() in {"YES", "NODE", "TRUE"} else None
+    return True if written and str(written).strip().upper() in {"YES", "NODE", "TRUE"} else None
 
 
-def from_fields(fields: Mapping[str, str], cluster: Cluster) -> JobRecord | None:
+def from_fields(fields: Mapping[str, Any], cluster: Cluster) -> JobRecord | None:
     """Return the job of a sacct row, {field name in lower case: text}; None for a step.
 
     Errors: BadRowError with the reason when it cannot be read.
@@ -216,11 +218,17 @@ def _held_gpus(job: JobRecord, cluster: Cluster, *, asks: bool) -> tuple[int | N
 
 def _exclusive(job: JobRecord, cluster: Cluster, *, asked: bool | None) -> bool | None:
     """Configured patterns first (shared before exclusive: the careful answer), then what the job asked for."""
-    names = [name for partition in (job.partition, job.qos) if partition for name in partition.split(",")]
+    configured = _configured(job.partition, job.qos, cluster)
+    return configured if configured is not None else True if job.exclusive or asked else None
+
+
+@lru_cache(maxsize=4096)
+def _configured(partition: str | None, qos: str | None, cluster: Cluster) -> bool | None:
+    names = [name for written in (partition, qos) if written for name in written.split(",")]
     for patterns, answer in ((cluster.shared, False), (cluster.exclusive, True)):
         if any(fnmatchcase(name, pattern) for name in names for pattern in patterns):
             return answer
-    return True if job.exclusive or asked else None
+    return None
 
 
 def allocation_rows(row: Row) -> Iterator[Row]:

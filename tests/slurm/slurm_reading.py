@@ -1,0 +1,27 @@
+"""What the tests of the Slurm sources share: types of fixtures, rows as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tachograph.sources.sacct import Reading, read_file
+from tachograph.sources.slurm.records import Cluster, Row
+
+Write = Callable[[str | bytes], Path]
+ReadText = Callable[..., Reading]
+
+MADE = Path(__file__).parent / "recorded"  # Slurm on one host: four GPU nodes, one CPU node
+VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
+
+
+def reading_of(path: Path, *, time_zone: str = "UTC") -> Reading:
+    """Return what a file holds, of which nothing was rejected."""
+    (reading,) = read_file(path, cluster=Cluster(time_zone=time_zone))
+    assert reading.rejected == []
+    return reading
+
+
+def told(row: Row) -> Row:
+    """Return what is not null."""
+    return {name: value for name, value in row.items() if value is not None}

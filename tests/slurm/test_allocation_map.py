@@ -1,0 +1,321 @@
+"""Explicit maps, prolog logs, and what Slurm tells of the GPUs of running jobs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from slurm_reading import MADE, VERSIONS, Write
+
+from tachograph.config import Configuration, Site
+from tachograph.errors import InputError
+from tachograph.schema import ALLOCATIONS, conform
+from tachograph.sources import allocation_map
+from tachograph.sources.allocation_map import MapReading, read_map
+from tachograph.sources.slurm.fields import BadRowError
+from tachograph.sources.slurm.live import gpu_indices, indices
+from tachograph.sources.slurm.records import Cluster
+
+Held = set[tuple[str, str, int]]
+
+
+def held(reading: MapReading) -> Held:
+    rows = [(str(row["job_id"]), str(row["node"]), int(str(row["gpu"]))) for row in reading.allocations]
+    assert len(rows) == len(set(rows))
+    return set(rows)
+
+
+@pytest.mark.parametrize(
+    ("gres", "expected"),
+    [
+        ("gpu:h100:2(IDX:0-1),gpu:h200:4(IDX:2-5)", (0, 1, 2, 3, 4, 5)),
+        ("gpu:a100:3(IDX:0-1,3)", (0, 1, 3)),
+        ("gpu:1(IDX:2)", (2,)),
+        ("gpu(IDX:0)", (0,)),
+        ("gpu:a100:0(IDX:N/A)", ()),
+        ("shard:4(IDX:0),mps:100(IDX:1)", ()),
+        ("", ()),
+        ("(null)", ()),
+    ],
+)
+def test_indices_of_a_nodes_gres(gres: str, expected: tuple[int, ...]) -> None:
+    assert gpu_indices(gres) == expected
+
+
+@pytest.mark.parametrize(
+    ("gres", "reason"),
+    [
+        ("gpu:h100:2(IDX:N/A)", "index_not_told"),
+        ("gpu:1g.5gb:1(IDX:3)", "mig_index"),
+        ("gpu:a100_3g.20gb:1(IDX:3)", "mig_index"),
+        ("gpu:a100:1(IDX:x)", "bad_gpu_index"),
+        ("gpu:a100:1(IDX:0-99999)", "bad_gpu_index"),
+    ],
+)
+def test_indices_that_are_not_told(gres: str, reason: str) -> None:
+    with pytest.raises(BadRowError, match=reason):
+        gpu_indices(gres)
+
+
+@given(st.sets(st.integers(0, 15), min_size=1))
+def test_a_list_of_indices_survives(gpus: set[int]) -> None:
+    assert set(indices(",".join(map(str, sorted(gpus))))) == gpus
+    assert set(gpu_indices(f"gpu:a100:{len(gpus)}(IDX:{','.join(map(str, sorted(gpus)))})")) == gpus
+
+
+# who held what when the three clusters were asked, from the text of scontrol
+TRAIN = {("1", "gpu01", 0), ("1", "gpu01", 1)}
+DDP = {("2", node, gpu) for node in ("gpu03", "gpu04") for gpu in range(4)}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["scontrol_show_job_d.all.txt", "squeue.json"])
+def test_running_jobs_of_a_version(version: str, name: str) -> None:
+    reading = read_map(MADE / version / name, cluster=Cluster())
+    assert reading.rejected == []
+    rows = held(reading)
+    assert rows >= TRAIN | DDP
+    assert len(rows) == 15
+    assert not Counter((node, gpu) for _, node, gpu in rows) - Counter({(node, gpu): 1 for _, node, gpu in rows})
+    for row in reading.allocations:
+        assert (row["provenance"], row["end"], row["mig"]) == ("live_index", None, None)
+        assert row["start"] is not None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_text_and_json_of_running_jobs_tell_the_same(version: str) -> None:
+    text, document = (
+        read_map(MADE / version / name, cluster=Cluster()) for name in ("scontrol_show_job_d.all.txt", "squeue.json")
+    )
+    shared = held(text) & held(document)
+    assert shared >= TRAIN | DDP
+    starts = {row["job_id"]: row["start"] for row in text.allocations}
+    assert all(starts[row["job_id"]] == row["start"] for row in document.allocations if row["job_id"] in starts)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_ended_jobs_hold_nothing(version: str) -> None:
+    reading = read_map(MADE / version / "scontrol_show_job_d.after_end.txt", cluster=Cluster())
+    assert (reading.allocations, reading.rows_read) == ([], 18)
+
+
+def test_answers_of_slurmrestd(recorded: Path) -> None:
+    for version in ("24.05", "25.11"):
+        folder = recorded / "slurmrestd" / version
+        found = {
+            path.name.removeprefix("slurm-job-gpus-").removesuffix(".json"): held(read_map(path, cluster=Cluster()))
+            for path in sorted(folder.glob("slurm-job-gpus-*.json"))
+            if not path.name.endswith("archived.json")
+        }
+        assert {name: len(rows) for name, rows in found.items()} == {
+            "completed": 0,
+            "gres": 4,
+            "multi-nodes": 8,
+            "multi-types": 1,
+            "pending": 0,
+            "per-node": 2,
+            "per-socket": 2,
+            "per-task": 4,
+            "running": 4,
+            "type": 1,
+        }
+        assert {(node, gpu) for _, node, gpu in found["multi-nodes"]} == {
+            (f"gpu{n}", g) for n in (1, 2) for g in range(4)
+        }
+        with pytest.raises(InputError, match="Unable to query"):
+            read_map(folder / "slurm-job-gpus-archived.json", cluster=Cluster())
+
+
+def test_the_cluster_is_that_of_the_answer(recorded: Path) -> None:
+    reading = read_map(recorded / "slurmrestd" / "25.11" / "slurm-job-gpus-gres.json", cluster=Cluster(name="other"))
+    assert {row["cluster"] for row in reading.allocations} == {"hpc"}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"gres_detail": ["gpu:a100:1(IDX:0)"]}, "index_count_mismatch"),
+        ({"gres_detail": ["gpu:a100:1(IDX:0)", "gpu:a100:1(IDX:N/A)"]}, "index_not_told"),
+        ({"nodes": "n["}, "bad_node_list"),
+        ({"job_id": 0}, "bad_job_id"),
+    ],
+)
+def test_a_live_job_that_cannot_be_read_is_counted(write: Write, change: dict[str, object], reason: str) -> None:
+    job = {"job_id": 5, "job_state": ["RUNNING"], "nodes": "n[1-2]", "gres_detail": ["gpu:2(IDX:0-1)", "gpu:1(IDX:3)"]}
+    reading = read_map(write(json.dumps({"jobs": [job, {**job, **change}, 3]})), cluster=Cluster())
+    assert held(reading) == {("5", "n1", 0), ("5", "n1", 1), ("5", "n2", 3)}
+    assert [(place, why) for place, why, _ in reading.rejected] == [(2, reason), (3, "not_an_object")]
+
+
+def test_scontrol_on_one_line_and_of_old_versions(write: Write) -> None:
+    text = (
+        "JobId=5 JobName=a StartTime=2026-07-01T12:00:00 Nodes=n[1-2] CPU_IDs=0-3 Mem=0 GRES_IDX=gpu(IDX:0-1)\n"
+        "JobId=6 JobName=b StartTime=Unknown\n     Nodes=n3 CPU_IDs=0 Mem=1 GRES=gpu:a100:1(IDX:2),gpu:h100:1(IDX:5)\n"
+    )
+    reading = read_map(write(text), cluster=Cluster(name="c", time_zone="Europe/Berlin"))
+    assert held(reading) == {("5", n, g) for n in ("n1", "n2") for g in (0, 1)} | {("6", "n3", 2), ("6", "n3", 5)}
+    assert {row["start"] for row in reading.allocations} == {datetime(2026, 7, 1, 10, tzinfo=UTC), None}
+    assert {row["cluster"] for row in reading.allocations} == {"c"}
+
+
+def test_the_log_of_a_prolog() -> None:
+    reading = read_map(MADE / "22.05.8" / "prolog_epilog_gpu_index.log", cluster=Cluster())
+    assert held(reading) == {("1", node, gpu) for node in ("gpu01", "gpu02") for gpu in (0, 1)}
+    for row in reading.allocations:
+        assert (row["start"], row["end"], row["provenance"]) == (
+            datetime.fromtimestamp(1795247442, UTC),
+            datetime.fromtimestamp(1795247444, UTC),
+            "explicit",
+        )
+
+
+def test_intervals_of_a_log(write: Write) -> None:
+    log = (
+        "100000100 prolog job=1 node=n1.example.org gpus=0\n"
+        "100000200 prolog job=1 node=n1 gpus=1\n"  # started again: the first interval ends here
+        "100000300 epilog job=1 node=n1\n"
+        "100000150 epilog job=2 node=n1 gpus=3\n"  # its prolog was not recorded
+        "100000160 prolog job=3 node=n2 gpus=0-1\n"  # still runs
+        "100000170 prolog job=4 node=n2 gpus= cons=\n"  # no GPUs
+        "100000180 epilog job=5 node=n2\n"
+        "\n"
+        "nonsense\n"
+        "soon prolog job=6 node=n1 gpus=0\n"
+        "100000190 prolog job=x node=n1 gpus=0\n"
+        "100000190 prolog job=7 gpus=0\n"
+        "100000190 prolog job=7 node=n1 gpus=GPU-aa\n"
+    )
+    reading = read_map(write(log), cluster=Cluster())
+    found = {
+        (str(row["job_id"]), str(row["node"]), row["gpu"]): tuple(
+            int(time.timestamp()) - 100_000_000 if isinstance(time, datetime) else None
+            for time in (row["start"], row["end"])
+        )
+        for row in reading.allocations
+    }
+    assert found == {
+        ("1", "n1", 0): (100, 200),
+        ("1", "n1", 1): (200, 300),
+        ("2", "n1", 3): (None, 150),
+        ("3", "n2", 0): (160, None),
+        ("3", "n2", 1): (160, None),
+    }
+    assert [(place, why) for place, why, _ in reading.rejected] == [
+        (9, "not_understood"),
+        (10, "bad_time"),
+        (11, "bad_job_id"),
+        (12, "bad_node_list"),
+        (13, "bad_gpu_index"),
+    ]
+    assert reading.rows_read == 12
+
+
+CSV = """job_id,node,gpu,mig,start,end,cluster,remark
+5,gpu01,0,,2026-07-01T12:00:00,2026-07-01T13:00:00,alpha,a
+6,gpu[02-03],"0,2",,,,,b
+7,gpu04,0-1,,1795247442,,,c
+8,gpu04,3,7,,,,d
+9_2,gpu05,0;3,,,,,e
+"""
+
+
+def test_a_table(write: Write) -> None:
+    reading = read_map(write(CSV), cluster=Cluster(name="home", time_zone="Europe/Berlin"))
+    assert reading.rejected == []
+    assert held(reading) == {
+        ("5", "gpu01", 0),
+        *(("6", node, gpu) for node in ("gpu02", "gpu03") for gpu in (0, 2)),
+        ("7", "gpu04", 0),
+        ("7", "gpu04", 1),
+        ("8", "gpu04", 3),
+        ("9_2", "gpu05", 0),
+        ("9_2", "gpu05", 3),
+    }
+    first = reading.allocations[0]
+    assert first == {
+        "cluster": "alpha",
+        "job_id": "5",
+        "node": "gpu01",
+        "gpu": 0,
+        "mig": None,
+        "start": datetime(2026, 7, 1, 10, tzinfo=UTC),
+        "end": datetime(2026, 7, 1, 11, tzinfo=UTC),
+        "provenance": "explicit",
+    }
+    assert [row["mig"] for row in reading.allocations if row["job_id"] == "8"] == [7]
+    assert {row["cluster"] for row in reading.allocations} == {"alpha", "home"}
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("5,gpu01,0,1", "field_count"),
+        ("x,gpu01,0", "bad_job_id"),
+        ("5.batch,gpu01,0", "bad_job_id"),
+        ("5,gpu[01,02],0", "field_count"),  # a list of nodes needs quotes
+        ('5,"gpu[01",0', "bad_node_list"),
+        ("5,,0", "bad_node_list"),
+        ("5,gpu01,GPU-bc5610b9", "bad_gpu_index"),
+        ("5,gpu01,", "bad_gpu_index"),
+        ("5,gpu01,3-1", "bad_gpu_index"),
+    ],
+)
+def test_a_line_of_a_table_that_cannot_be_read_is_counted(write: Write, line: str, reason: str) -> None:
+    path = write(f"job_id,node,gpu\n# a remark\n{line}\n6,gpu01,1\n")
+    reading = read_map(path, cluster=Cluster())
+    assert held(reading) == {("6", "gpu01", 1)}
+    assert reading.rejected == [(3, reason, line)]
+    assert allocation_map.rejected_rows(path, configuration=Configuration()) == [(3, reason, line)]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "reason"),
+    [
+        ("2026-07-02T00:00:00", "2026-07-01T00:00:00", "end_before_start"),
+        ("soon", "", "bad_time"),
+        ("2026-03-29T02:30:00", "", "time_does_not_exist"),
+    ],
+)
+def test_times_of_a_table_that_cannot_be(write: Write, start: str, end: str, reason: str) -> None:
+    path = write(f"job_id;node;gpu;start;end\n5;n1;0;{start};{end}\n")
+    (rejected,) = read_map(path, cluster=Cluster(time_zone="Europe/Berlin")).rejected
+    assert rejected[1] == reason
+
+
+def test_of_an_hour_that_occurs_twice_the_outer_bounds_are_taken(write: Write) -> None:
+    path = write("job_id,node,gpu,start,end\n5,n1,0,2026-10-25T02:10:00,2026-10-25T02:20:00\n")
+    (row,) = read_map(path, cluster=Cluster(time_zone="Europe/Berlin")).allocations
+    assert (row["start"], row["end"]) == (
+        datetime(2026, 10, 25, 0, 10, tzinfo=UTC),
+        datetime(2026, 10, 25, 1, 20, tzinfo=UTC),
+    )
+
+
+def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) -> None:
+    path = write(CSV)
+    parser = argparse.ArgumentParser()
+    allocation_map.add_options(parser)
+    options = parser.parse_args([str(path)])
+    (chunk,) = allocation_map.read(options, configuration=Configuration(), now=now)
+    (again,) = allocation_map.read(options, configuration=Configuration(), now=now)
+    (moved,) = allocation_map.read(options, configuration=Configuration(site=Site(time_zone="Asia/Tokyo")), now=now)
+    assert (chunk.source, chunk.rows_read) == ("allocation-map", 5)
+    assert chunk.id == again.id
+    assert chunk.id != moved.id
+    conformed = conform(chunk.parts[0].frame, ALLOCATIONS, now=now)
+    assert conformed.rejects == ()
+    assert conformed.frame.height == 10
+
+
+@pytest.mark.parametrize(
+    "content", ["JobID|Start|End\n", '{"jobs": [{"job_id": 1, "time": {}}]}', '[{"Job ID": 5, "Start Time": "x"}]']
+)
+def test_accounting_is_an_error_that_names_the_source(write: Write, content: str) -> None:
+    with pytest.raises(InputError, match="tachograph ingest sacct"):
+        read_map(write(content), cluster=Cluster())

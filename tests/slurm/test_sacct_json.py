@@ -1,0 +1,269 @@
+"""`sacct --json`: shapes of the versions, and documents that cannot be read."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from slurm_reading import MADE, ReadText
+
+from tachograph.errors import InputError
+from tachograph.schema import Reject
+from tachograph.sources.sacct import Reading
+from tachograph.sources.slurm.database import from_database
+from tachograph.sources.slurm.documents import number, parse, text
+from tachograph.sources.slurm.fields import BadRowError
+from tachograph.sources.slurm.records import Cluster, job_row
+
+Job = dict[str, Any]
+DOCUMENT = json.loads((MADE / "26.05.5" / "sacct.json").read_text())
+
+
+@pytest.fixture
+def read_job(read_text: ReadText) -> Callable[[Callable[[Job], object]], Reading]:
+    """Reads the first job of a document after a change."""
+
+    def reader(change: Callable[[Job], object]) -> Reading:
+        document = {**DOCUMENT, "jobs": [copy.deepcopy(DOCUMENT["jobs"][0])]}
+        change(document["jobs"][0])
+        return read_text(json.dumps(document))
+
+    return reader
+
+
+ReadJob = Callable[[Callable[[Job], object]], Reading]
+
+
+def put(*path: str, value: object) -> Callable[[Job], object]:
+    """A change of one value."""
+
+    def change(job: Job) -> None:
+        for name in path[:-1]:
+            job = job[name]
+        job[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize("value", [None, 0, 4294967294, {"set": False, "infinite": False, "number": 5}])
+def test_a_start_that_is_not_set(read_job: ReadJob, value: object) -> None:
+    (job,) = read_job(put("time", "start", value=value)).jobs
+    assert job["start"] is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (10, 600.0),
+        ({"set": True, "infinite": False, "number": 10}, 600.0),
+        ({"set": True, "infinite": True, "number": 0}, None),
+        ({"set": False, "infinite": False, "number": 0}, None),
+        (None, None),
+        (4294967295, None),
+    ],
+)
+def test_time_limits(read_job: ReadJob, value: object, expected: float | None) -> None:
+    (job,) = read_job(put("time", "limit", value=value)).jobs
+    assert job["timelimit_s"] == expected
+
+
+@pytest.mark.parametrize("value", ["CANCELLED", ["CANCELLED"], ["CANCELLED", "COMPLETING"], "CANCELLED by 0"])
+def test_states_are_words_or_lists(read_job: ReadJob, value: object) -> None:
+    (job,) = read_job(put("state", "current", value=value)).jobs
+    assert job["state"] == "CANCELLED"
+
+
+_SET = {"set": True, "infinite": False}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"status": "SUCCESS", "return_code": 0}, (0, None)),
+        ({"status": "ERROR", "return_code": 3}, (3, None)),
+        ({"status": "SIGNALED", "return_code": None, "signal": {"signal_id": 11, "name": "SEGV"}}, (0, 11)),
+        ({"status": ["ERROR"], "return_code": {**_SET, "number": 139}}, (11, None)),  # as sacct prints it
+        (
+            {
+                "status": ["SIGNALED"],
+                "return_code": {"set": False, "infinite": False, "number": 0},
+                "signal": {"id": {**_SET, "number": 9}, "name": "KILL"},
+            },
+            (0, 9),
+        ),
+        (None, (None, None)),
+    ],
+)
+def test_exit_codes(read_job: ReadJob, value: object, expected: tuple[int | None, int | None]) -> None:
+    (job,) = read_job(put("exit_code", value=value)).jobs
+    assert (job["exit_code"], job["exit_signal"]) == expected
+
+
+def test_success_of_a_failed_job_is_not_believed_of_old_versions() -> None:
+    job = copy.deepcopy(DOCUMENT["jobs"][0])
+    job["state"]["current"] = "FAILED"
+    job["exit_code"] = {"status": "SUCCESS", "return_code": 0}
+    assert from_database(job, Cluster()).exit_code is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("NO", None), ("YES", True), ("NODE", True), ("USER", None), ("", None), (None, None)]
+)
+def test_exclusive(read_job: ReadJob, value: object, expected: bool | None) -> None:
+    (job,) = read_job(put("exclusive", value=value)).jobs
+    assert job["exclusive"] is expected
+
+
+def tres(*rows: tuple[str, str, int]) -> list[Job]:
+    return [{"type": kind, "name": name, "id": 1, "count": count} for kind, name, count in rows]
+
+
+@pytest.mark.parametrize(
+    ("allocated", "expected"),
+    [
+        (tres(("gres", "gpu", 2), ("gres", "gpu:a100", 2)), (2, "a100")),
+        (tres(("gres", "gpu:h100", 2), ("gres", "gpu:a100", 1)), (3, "a100+h100")),
+        (tres(("gres", "gpumem", 80), ("gres", "gpuutil", 3), ("gres", "gpu", 1)), (1, None)),
+        (tres(("gres", "gpu", 1), ("energy", "", -2)), (1, None)),
+    ],
+)
+def test_gpus(read_job: ReadJob, allocated: list[Job], expected: tuple[int, str | None]) -> None:
+    (job,) = read_job(put("tres", "allocated", value=allocated)).jobs
+    assert (job["gpus"], job["gpu_type"]) == expected
+
+
+def test_the_association_stands_in_for_what_the_job_does_not_tell(read_job: ReadJob) -> None:
+    def change(job: Job) -> None:
+        job.update(user="", account="", cluster="", association={"user": "u", "account": "a", "cluster": "c"})
+
+    (job,) = read_job(change).jobs
+    assert (job["user"], job["account"], job["cluster"]) == ("u", "a", "demo")  # the cluster of `meta` first
+
+
+def test_a_task_not_yet_split_off(read_job: ReadJob) -> None:
+    def change(job: Job) -> None:
+        job.update(job_id=77, nodes="None assigned", state={"current": ["PENDING"]})
+        job["array"] = {"job_id": 77, "task_id": {"set": False, "number": 0}, "task": "0-5%4"}
+        job["time"].update(start=1_800_000_000, end=0)
+
+    (job,) = read_job(change).jobs
+    assert (job["job_id"], job["display_id"], job["array_job_id"], job["array_task_id"]) == (
+        "77",
+        "77_[0-5%4]",
+        "77",
+        None,
+    )
+    assert (job["state"], job["start"], job["end"], job["exit_code"]) == ("PENDING", None, None, None)
+
+
+def test_a_job_the_database_still_calls_pending_has_started(read_job: ReadJob) -> None:
+    (job,) = read_job(put("state", "current", value=["PENDING"])).jobs
+    assert job["start"] == datetime.fromtimestamp(1795246617, UTC)
+    assert job["gpus"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (put("job_id", value="x"), "bad_job_id"),
+        (put("job_id", value=0), "bad_job_id"),
+        (put("time", "start", value=10**15), "bad_time"),
+        (put("time", "end", value=1795246600), "end_before_start"),
+        (put("nodes", value="n[1-"), "bad_node_list"),
+        (put("nodes", value="n[1-100000000]"), "too_many_nodes"),
+        (put("state", "current", value="3:0"), "bad_state"),
+    ],
+)
+def test_a_job_that_cannot_be_read_is_counted(read_job: ReadJob, change: Callable[[Job], object], reason: str) -> None:
+    reading = read_job(change)
+    assert reading.jobs == []
+    (reject,) = reading.rejects()
+    assert (reject.reason, reject.count) == (reason, 1)
+    assert reject.example is not None
+    assert '"name": "train"' in reading.rejected[0][2]
+
+
+def test_what_is_no_object_is_counted(read_text: ReadText) -> None:
+    reading = read_text(json.dumps({"jobs": [DOCUMENT["jobs"][0], 3, None]}))
+    assert len(reading.jobs) == 1
+    assert reading.rejects() == (Reject("not_an_object", None, 2, "2: 3"),)
+
+
+SHAPES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(st.sampled_from(["set", "infinite", "number", "current", "status", "id", "start"]), inner)
+    ),
+    max_leaves=8,
+)
+PLACES = ("job_id", "state", "exit_code", "time", "tres", "array", "het", "nodes", "name", "association")
+
+
+@given(SHAPES)
+def test_any_value_anywhere_is_read_or_rejected(value: object) -> None:
+    assert number(value) is None or isinstance(number(value), int)
+    assert text(value) is None or isinstance(text(value), str)
+    for place in PLACES:
+        with contextlib.suppress(BadRowError):
+            job_row(from_database({**DOCUMENT["jobs"][0], place: value}, Cluster()), Cluster())
+
+
+def test_a_document_that_is_cut_off_names_the_place(read_text: ReadText) -> None:
+    whole = json.dumps(DOCUMENT, indent=1)
+    with pytest.raises(InputError, match=r"cut off at line 3, column") as caught:
+        read_text("\n".join(whole.split("\n")[:2]) + '\n  "acc')
+    assert caught.value.do
+    with pytest.raises(InputError, match=r"line \d+, column \d+"):
+        read_text(whole[: len(whole) // 2])
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ('{"jobs": [}', "no JSON"),
+        ('{"jobs": []} {"jobs": []}', "Extra data"),
+        ("[" * 200_000, "too deeply|cut off"),
+        ('{"a": ' + "1" * 5000 + "}", "number too long|known"),
+        ('{"jobs": [{"job_id": 1, "job_state": "RUNNING"}]}', "ingest allocation-map"),
+        ('{"jobs": [], "errors": [{"description": "Unable to query JobId=3"}]}', "Unable to query JobId=3"),
+        ('{"status":"success","data":{"resultType":"vector","result":[]}}', "ingest prometheus"),
+        ('{"metrics": ["x"], "data": [], "job_id": "5"}', "ingest ldms"),
+        ('[{"index":0,"gpu_id":0,"nersc_ldms_dcgm_fb_free":1}]', "ingest ldms"),
+        ('{"5": [{"Job ID": 5, "nersc_ldms_dcgm_fb_free": 1}]}', "ingest ldms"),
+        ('{"a": 1}', "known"),
+        ("[]", "known"),
+    ],
+)
+def test_other_documents_are_an_error_that_says_what_to_do(read_text: ReadText, content: str, what: str) -> None:
+    with pytest.raises(InputError, match=what) as caught:
+        read_text(content)
+    assert caught.value.do
+
+
+def test_a_document_without_jobs_is_read(read_text: ReadText) -> None:
+    reading = read_text('{"jobs": [], "errors": []}')
+    assert (reading.jobs, reading.rows_read) == ([], 0)
+
+
+def test_texts_that_are_not_utf8_are_replaced_and_counted(read_text: ReadText) -> None:
+    content = json.dumps(DOCUMENT).replace('"train"', '"caf?"').encode().replace(b"?", b"\xe9")
+    reading = read_text(content)
+    assert reading.jobs[0]["name"] == "caf\ufffd"
+    assert reading.rejects() == (Reject("invalid_utf8", "name", 1),)
+
+
+def test_half_a_surrogate_pair_is_replaced(read_text: ReadText) -> None:
+    reading = read_text(json.dumps(DOCUMENT).replace('"train"', '"a\\ud800b"'))
+    assert reading.jobs[0]["name"] == "a?b"
+
+
+def test_control_characters_in_texts_are_taken() -> None:
+    assert parse(b'{"name": "a\nb\x01"}', where="x") == ({"name": "a\nb\x01"}, True)

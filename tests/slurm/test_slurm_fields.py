@@ -1,0 +1,211 @@
+"""Single values of Slurm: ids, states, TRES, exit codes, durations, node lists."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tachograph.sources.slurm.fields import (
+    BadRowError,
+    JobId,
+    base_state,
+    exit_status,
+    gpus,
+    job_id,
+    seconds,
+    tres,
+    whole,
+)
+from tachograph.sources.slurm.nodes import count_nodes, expand_nodes
+
+
+@pytest.mark.parametrize(
+    ("display", "raw", "expected"),
+    [
+        ("123", "123", JobId("123")),
+        ("123", "", JobId("123")),
+        ("3_5", "3", JobId("3", "3_5", "3", 5)),
+        ("3_5", "", JobId("3_5", "3_5", "3", 5, raw_told=False)),
+        ("3_[0-5%4]", "3", JobId("3", "3_[0-5%4]", "3")),
+        ("3_[0-5]%4", "", JobId("3", "3_[0-5]%4", "3")),
+        ("3_[1,3,...]", "3", JobId("3", "3_[1,3,...]", "3")),
+        ("11+1", "12", JobId("12", "11+1", het_job_id="11", het_offset=1)),
+        ("11+1", "", JobId("11+1", "11+1", het_job_id="11", het_offset=1, raw_told=False)),
+        ("123.batch", "123.batch", JobId("123", is_step=True)),
+        ("123.0", "", JobId("123", is_step=True)),
+        ("3_5.extern", "3.extern", JobId("3", "3_5", "3", 5, is_step=True)),
+        ("11+1.0", "12.0", JobId("12", "11+1", het_job_id="11", het_offset=1, is_step=True)),
+        ("123.0+1", "123.0+1", JobId("123", is_step=True)),
+        ("", "123", JobId("123")),
+    ],
+)
+def test_job_ids_are_taken_apart(display: str, raw: str, expected: JobId) -> None:
+    assert job_id(display, raw) == expected
+
+
+@pytest.mark.parametrize("written", ["", "abc", "0", "12a", "-5", "1_", "1+", "١٢", "9" * 19, "1 2"])
+def test_what_is_no_job_id_is_refused(written: str) -> None:
+    with pytest.raises(BadRowError, match="bad_job_id"):
+        job_id(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "state"),
+    [
+        ("COMPLETED", "COMPLETED"),
+        ("CANCELLED by 1234", "CANCELLED"),
+        ("CANCELLED+", "CANCELLED"),
+        ("OUT_OF_ME+", "OUT_OF_MEMORY"),
+        ("NODE_FAIL", "NODE_FAIL"),
+        ("CD", "COMPLETED"),
+        ("OOM", "OUT_OF_MEMORY"),
+        ("EXPEDITING", "EXPEDITING"),
+        ("", None),
+        ("Unknown", None),
+    ],
+)
+def test_states(written: str, state: str | None) -> None:
+    assert base_state(written) == state
+
+
+@pytest.mark.parametrize("written", ["2026-01-01T00:00:00", "3:0", "cpu=4", "A" * 41])
+def test_what_is_no_state_is_refused(written: str) -> None:
+    with pytest.raises(BadRowError, match="bad_state"):
+        base_state(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "count", "kind"),
+    [
+        ("cpu=8,gres/gpu:a100=4,gres/gpu=4,mem=32G,node=1", 4, "a100"),  # the same four, typed and untyped
+        ("cpu=8,gres/gpu=4", 4, None),
+        ("gres/gpu:h100=4,gres/gpu:h200=2", 6, "h100+h200"),
+        ("gres/gpu=6,gres/gpu:h100=4,gres/gpu:h200=2", 6, "h100+h200"),
+        ("gres/gpu:1g.5gb=3", 3, "1g.5gb"),
+        ("gres/gpumem=80G,gres/gpuutil=50,gres/gpu_mem=3,cpu=1", None, None),
+        ("gres/gpu=0,cpu=1", 0, None),
+        ("gres/shard=8,cpu=1", None, None),
+        ("", None, None),
+    ],
+)
+def test_gpus_of_tres(written: str, count: int | None, kind: str | None) -> None:
+    assert gpus(tres(written)) == (count, kind)
+
+
+@pytest.mark.parametrize("written", ["gpu01", "gres/gpu=x", "cpu=", "cpu=1,,node=1", "gres/gpu=-1"])
+def test_broken_tres_is_refused(written: str) -> None:
+    with pytest.raises(BadRowError, match="bad_tres"):
+        tres(written)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["a100", "h100", "l40s", "1g.5gb"]), st.integers(1, 64), max_size=4),
+    st.booleans(),
+    st.integers(0, 512),
+)
+def test_typed_gpus_are_never_added_to_untyped_ones(typed: dict[str, int], untyped: bool, cpus: int) -> None:
+    total = sum(typed.values())
+    parts = [f"cpu={cpus}", *(f"gres/gpu:{kind}={count}" for kind, count in typed.items())]
+    if untyped:
+        parts.append(f"gres/gpu={total}")
+    count, kind = gpus(tres(",".join(parts)))
+    assert count == (total if typed or untyped else None)
+    assert kind == ("+".join(sorted(typed)) or None)
+
+
+def test_exit_codes() -> None:
+    assert exit_status("3:0") == (3, None)
+    assert exit_status("0:15") == (0, 15)
+    assert exit_status("255:0") == (127, None)
+    with pytest.raises(BadRowError, match="bad_exit_code"):
+        exit_status("three")
+
+
+def test_counts() -> None:
+    assert whole("4.0", "nodes") == 4
+    assert whole("Unknown", "nodes") is None
+    with pytest.raises(BadRowError, match="bad_count"):
+        whole("4.5", "nodes")
+
+
+@given(st.integers(0, 400), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
+def test_a_duration_survives_slurms_notation(days: int, hours: int, minutes: int, rest: int) -> None:
+    expected = ((days * 24 + hours) * 60 + minutes) * 60 + rest
+    written = f"{days}-{hours:02}:{minutes:02}:{rest:02}" if days else f"{hours:02}:{minutes:02}:{rest:02}"
+    assert seconds("", written, "elapsed_s") == expected
+    assert seconds(str(expected), "", "elapsed_s") == expected
+
+
+@pytest.mark.parametrize("written", ["UNLIMITED", "Partition_Limit", "", "NOT_SET", "INVALID"])
+def test_a_limit_that_is_none(written: str) -> None:
+    assert seconds("", written, "timelimit_s") is None
+
+
+def test_what_is_no_duration_is_refused() -> None:
+    with pytest.raises(BadRowError, match="bad_duration"):
+        seconds("", "soon", "elapsed_s")
+
+
+@pytest.mark.parametrize(
+    ("expression", "nodes"),
+    [
+        ("gpu01", ["gpu01"]),
+        ("nid[001224-001226,001300]", ["nid001224", "nid001225", "nid001226", "nid001300"]),
+        ("n[9-11]", ["n9", "n10", "n11"]),
+        ("n[09-11]", ["n09", "n10", "n11"]),
+        ("n[099-101]", ["n099", "n100", "n101"]),
+        ("n[98-101]", ["n98", "n99", "n100", "n101"]),
+        ("n[099,9]", ["n9", "n099"]),
+        ("n[08-101,7]x", [f"n{i:02}x" for i in range(8, 100)] + ["n100x", "n101x", "n7x"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("b2,a1,b2", ["b2", "a1"]),
+        ("n1.example.org", ["n1"]),
+    ],
+)
+def test_node_lists(expression: str, nodes: list[str]) -> None:
+    expanded = expand_nodes(expression)
+    assert sorted(expanded) == sorted(nodes)
+    assert count_nodes(expression) >= len(expanded)
+
+
+def test_nodes_come_in_the_order_of_the_list() -> None:
+    assert expand_nodes("z[3-4],a1,m[1,5]") == ("z3", "z4", "a1", "m1", "m5")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "",
+        "n[",
+        "n[]",
+        "n[1-",
+        "n[5-1]",
+        "n[1-2]]",
+        "n 1",
+        "a,,b",
+        "a,",
+        "@all",
+        "n*",
+        "n[1-3/2]",
+        "a!b",
+        "n[" + "1" * 99 + "]",
+    ],
+)
+def test_broken_node_lists_are_refused(expression: str) -> None:
+    with pytest.raises(BadRowError, match="bad_node_list"):
+        expand_nodes(expression)
+
+
+@pytest.mark.parametrize("expression", ["n[1-100000000]", "a[1-1000]b[1-1000]c[1-1000]", "n[0-999999999999]"])
+def test_a_huge_node_list_is_not_expanded(expression: str) -> None:
+    with pytest.raises(BadRowError, match="too_many_nodes"):
+        expand_nodes(expression)
+
+
+@given(st.sets(st.integers(0, 3000), min_size=1, max_size=60), st.integers(1, 6))
+def test_a_folded_node_list_unfolds_to_the_same_nodes(numbers: set[int], width: int) -> None:
+    names = [f"n{number:0{width}}" for number in sorted(numbers)]
+    folded = "n[" + ",".join(name[1:] for name in names) + "]"
+    assert sorted(expand_nodes(folded)) == sorted(names)
+    assert count_nodes(folded) == len(names)
