@@ -165,13 +165,14 @@ def _record(plan: Plan, run: Run, nodes: Sequence[Node]) -> dict[str, str]:
 
 
 def _constraint(plan: Plan, run: Run) -> str:
-    """Features asked for: the memory tier of an A100, else the model."""
+    """Features asked for: the model where it is not the usual one, and the memory tier where there are several."""
     if not run.request.gpus:
         return ""
     group = plan.groups[run.request.group]
-    if group.driver.gres != "a100":
-        return f"gpu&{group.driver.gres}"
-    return "gpu&hbm80g" if group.device.hbm_mib >= LARGE_MEMORY_MIB else "gpu&hbm40g"
+    features = ["gpu"] if group.driver.gres == "a100" else ["gpu", group.driver.gres]
+    if group.driver.gres == "a100" or group.device.hbm_mib >= LARGE_MEMORY_MIB:
+        features.append(f"hbm{group.device.hbm_mib / 1024:.0f}g")
+    return "&".join(features)
 
 
 def _tres(plan: Plan, run: Run, nodes: int, *, typed: bool) -> str:

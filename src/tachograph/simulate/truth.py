@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from tachograph.schema import TIME
+from tachograph.simulate.defects import measured
 from tachograph.simulate.kinds import FACTS
 from tachograph.simulate.placement import Run
 from tachograph.simulate.plan import Plan
@@ -90,19 +91,21 @@ def gpus_frame(
     columns["hbm_used_mib_max"] = sums.hbm_max
     columns["energy_counter_j"] = sums.energy_last - sums.energy_first
     frame = pl.DataFrame(columns)
-    measured = [f"{name}_mean" for name in SUMMED if name in plan.counters]
-    values = [*measured, "gpu_util_max", "hbm_used_mib_max", "energy_counter_j"]
-    frame = frame.select(
-        "run",
-        "job_id",
-        "node",
-        "gpu",
-        "start",
-        "end",
-        "samples",
-        *(pl.when(pl.col("samples") > 0).then(name) for name in values),
-    )
-    return frame.with_columns(pl.col("energy_counter_j").fill_nan(None), defects=_touching(frame, defects))
+    values = [name for name in frame.columns if _counter_of(name) in plan.counters]
+    kept = [pl.when(_is_known(plan, name)).then(name) for name in values]
+    frame = frame.select("run", "job_id", "node", "gpu", "start", "end", "samples", *kept)
+    return frame.with_columns(defects=_touching(frame, defects))
+
+
+def _counter_of(column: str) -> str:
+    """The counter behind a column of the truth."""
+    return "energy_j" if column == "energy_counter_j" else column.removesuffix("_mean").removesuffix("_max")
+
+
+def _is_known(plan: Plan, column: str) -> pl.Expr:
+    """Whether there are samples and somebody measures the counter on the node."""
+    silent = [node.name for node in plan.nodes() if _counter_of(column) not in measured(plan, plan.groups[node.group])]
+    return (pl.col("samples") > 0) & ~pl.col("node").is_in(silent)
 
 
 def jobs_frame(plan: Plan, runs: Sequence[Run], gpus: pl.DataFrame) -> pl.DataFrame:
@@ -167,8 +170,8 @@ def _row(plan: Plan, number: int, run: Run, names: Sequence[str]) -> dict[str, o
         "account": request.account,
         "kind": request.kind.value,
         "problem": facts.problem if run.gpus and start is not None else None,
-        "planted_start": _planted(run, 0),
-        "planted_end": _planted(run, 1),
+        "planted_start": _planted(plan, run, 0),
+        "planted_end": _planted(plan, run, 1),
         "attribution": _attribution(run),
         "nodes": [names[node] for node, _ in run.places],
         "gpus": run.gpus,
@@ -182,12 +185,12 @@ def user_name(request: Request) -> str:
     return f"user{request.user:03d}"
 
 
-def _planted(run: Run, which: int) -> int | None:
+def _planted(plan: Plan, run: Run, which: int) -> int | None:
+    """Begin or end of what was planted, as far as it is recorded: a part of the run, or all of it."""
     if run.behaviour is None or run.start_s is None or FACTS[run.request.kind].problem is None:
         return None
-    if run.behaviour.planted is None:
-        return run.start_s if which == 0 else run.end_s
-    return run.start_s + run.behaviour.planted[which]
+    interval = run.behaviour.planted or (0, (run.end_s or 0) - run.start_s)
+    return min(run.start_s + interval[which], plan.seconds)
 
 
 def _attribution(run: Run) -> str | None:

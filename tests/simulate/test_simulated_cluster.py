@@ -1,0 +1,494 @@
+"""The simulated cluster: its files agree with its truth, twice the same, nothing impossible in it."""
+
+from __future__ import annotations
+
+import csv
+import doctest
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import polars as pl
+import pytest
+
+from tachograph.config import load
+from tachograph.counters import outside_names
+from tachograph.devices import match
+from tachograph.errors import LakeError, UsageError
+from tachograph.simulate import FACTS, Kind, NodeGroup, Plan, SimulatedCluster, accounting, simulate, telemetry
+
+PREFIX = "nersc_ldms_dcgm_"
+KEY = ["ProducerName", "gpu_id", "ts_ns"]
+SMALL = Plan(
+    seed=3,
+    days=2,
+    groups=(NodeGroup(5, 4, "A100 SXM 40GB"), NodeGroup(3, 4, "A100 SXM 80GB", lacks=("fp64_active",))),
+    interval_s=60,
+    shared=0.3,
+    median_hours=0.8,
+)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> SimulatedCluster:
+    return simulate(Plan.demo(), tmp_path_factory.mktemp("demo"))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> SimulatedCluster:
+    return simulate(SMALL, tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> SimulatedCluster:
+    return simulate(replace(SMALL, defects=False), tmp_path_factory.mktemp("clean"))
+
+
+def read(cluster: SimulatedCluster) -> pl.DataFrame:
+    return pl.concat([pl.read_parquet(file) for file in cluster.telemetry], how="diagonal")
+
+
+def sacct(cluster: SimulatedCluster) -> list[dict[str, str]]:
+    lines = cluster.accounting.read_text(encoding="utf-8").splitlines()
+    names = lines[0].split("|")
+    assert names[-1] == "SubmitLine"
+    return [dict(zip(names, line.split("|", len(names) - 1), strict=True)) for line in lines[1:]]
+
+
+def local(written: str, zone: str) -> datetime | None:
+    if written in ("Unknown", "None"):
+        return None
+    return datetime.fromisoformat(written).replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+
+
+def samples_of(frame: pl.DataFrame, node: str, gpu: int, start: datetime, end: datetime) -> Iterator[dict[str, float]]:
+    low, high = int(start.timestamp()) * 10**9, int(end.timestamp()) * 10**9
+    here = frame.filter((pl.col("ProducerName") == node) & (pl.col("gpu_id") == gpu))
+    for row in here.iter_rows(named=True):
+        if low <= row["ts_ns"] < high:
+            yield row
+
+
+def test_doctests() -> None:
+    assert doctest.testmod(accounting).failed == 0
+    assert doctest.testmod(telemetry).failed == 0
+
+
+def test_same_plan_same_files_other_seed_other_files(small: SimulatedCluster, tmp_path: Path) -> None:
+    again = simulate(SMALL, tmp_path / "again")
+    files = sorted(path.relative_to(small.folder) for path in small.folder.rglob("*") if path.is_file())
+    assert files == sorted(path.relative_to(again.folder) for path in again.folder.rglob("*") if path.is_file())
+    for file in files:
+        assert (small.folder / file).read_bytes() == (again.folder / file).read_bytes(), file
+    other = simulate(replace(SMALL, seed=4), tmp_path / "other")
+    assert other.accounting.read_bytes() != small.accounting.read_bytes()
+    assert not read(other).equals(read(small))
+
+
+def test_how_files_are_cut_changes_nothing_in_them(small: SimulatedCluster, tmp_path: Path) -> None:
+    cut = simulate(replace(SMALL, rows_per_file=6000), tmp_path / "cut")
+    assert len(cut.telemetry) > len(small.telemetry)
+    assert max(pl.scan_parquet(file).select(pl.len()).collect().item() for file in cut.telemetry) < 7000
+    whole, parts = read(small), read(cut)
+    assert parts.select(whole.columns).sort(KEY, maintain_order=True).equals(whole.sort(KEY, maintain_order=True))
+    assert cut.jobs.equals(small.jobs)
+    assert cut.defects.equals(small.defects)
+
+
+def test_columns_are_those_of_the_producer_and_units_too(small: SimulatedCluster) -> None:
+    frame = read(small)
+    known = outside_names()
+    counters = {known[name][0]: known[name][1] for name in frame.columns if name not in KEY}
+    assert set(counters) == set(SMALL.counters)
+    assert counters["gpu_util"] == "percent"
+    assert counters["energy_j"] == "mJ"
+    ordinary = frame[f"{PREFIX}gpu_utilization"].drop_nulls()
+    assert 50 < max(ordinary.filter(ordinary < 1000)) <= 100
+
+
+def test_truth_of_jobs_is_what_their_samples_say(clean: SimulatedCluster) -> None:
+    frame = read(clean)
+    jobs = clean.jobs.filter(pl.col("samples") > 0).sort("gpus", "samples", descending=[True, False])
+    picked = pl.concat(
+        [jobs.head(2), jobs.filter(pl.col("gpus") < 4).head(3), jobs.filter(pl.col("gpus") == 4).head(2)]
+    )
+    assert picked.height == 7
+    for job in picked.iter_rows(named=True):
+        held = clean.gpus.filter(pl.col("run") == job["run"])
+        assert held.height == job["gpus"]
+        means: dict[str, list[float]] = {"gpu_utilization": [], "sm_active": [], "dram_active": [], "power_usage": []}
+        samples, energy, hbm = 0, 0.0, 0.0
+        for gpu in held.iter_rows(named=True):
+            rows = list(samples_of(frame, gpu["node"], gpu["gpu"], gpu["start"], gpu["end"]))
+            samples += len(rows)
+            for name, values in means.items():
+                values.append(sum(row[PREFIX + name] for row in rows) / len(rows))
+            energy += (
+                rows[-1][f"{PREFIX}total_energy_consumption"] - rows[0][f"{PREFIX}total_energy_consumption"]
+            ) / 1e3
+            hbm = max(hbm, *(row[f"{PREFIX}fb_used"] for row in rows))
+        assert job["samples"] == samples
+        assert job["gpu_util_mean"] == pytest.approx(sum(means["gpu_utilization"]) / len(held) / 100, rel=1e-9)
+        assert job["sm_active_mean"] == pytest.approx(sum(means["sm_active"]) / len(held), rel=1e-9)
+        assert job["dram_active_mean"] == pytest.approx(sum(means["dram_active"]) / len(held), rel=1e-9)
+        assert job["power_w_mean"] == pytest.approx(sum(means["power_usage"]) / len(held), rel=1e-9)
+        assert job["hbm_used_mib_max"] == hbm
+        assert job["energy_counter_j"] == pytest.approx(energy, abs=1e-3)
+
+
+def test_truth_of_untouched_gpus_holds_with_defects_around_them(small: SimulatedCluster) -> None:
+    frame = read(small)
+    untouched = small.gpus.filter((pl.col("defects") == 0) & (pl.col("samples") > 5))
+    touched = small.gpus.filter((pl.col("defects") > 0) & (pl.col("samples") > 5))
+    assert touched.height > 3
+    for gpu in untouched.head(25).iter_rows(named=True):
+        rows = list(samples_of(frame, gpu["node"], gpu["gpu"], gpu["start"], gpu["end"]))
+        assert len(rows) == gpu["samples"]
+        assert gpu["gpu_util_mean"] == pytest.approx(sum(r[f"{PREFIX}gpu_utilization"] for r in rows) / len(rows) / 100)
+        counted = rows[-1][f"{PREFIX}total_energy_consumption"] - rows[0][f"{PREFIX}total_energy_consumption"]
+        assert gpu["energy_counter_j"] == pytest.approx(counted / 1e3, abs=1e-3)
+
+
+def test_what_nobody_measures_is_null_in_the_truth(small: SimulatedCluster) -> None:
+    lacking = {f"nid{number:06d}" for number in (6, 7, 8)}
+    there = small.gpus.filter(pl.col("samples") > 0).with_columns(lacks=pl.col("node").is_in(lacking))
+    assert there.filter("lacks")["fp64_active_mean"].null_count() == there.filter("lacks").height > 0
+    assert there.filter(~pl.col("lacks"))["fp64_active_mean"].null_count() == 0
+    lines = small.defects.filter(pl.col("kind") == "missing_counter")
+    assert set(lines["node"]) == lacking
+    assert set(lines["samples"]) == {4 * SMALL.days * 1440}
+    for file in small.telemetry:
+        names = pl.read_parquet_schema(file)
+        nodes = set(pl.read_parquet(file, columns=["ProducerName"])["ProducerName"])
+        assert (f"{PREFIX}fp64_active" in names) == (not nodes <= lacking)
+
+
+def test_no_two_jobs_hold_one_gpu_at_a_time(demo: SimulatedCluster) -> None:
+    handed_over_at_once = 0
+    for _, rows in demo.gpus.sort("start").group_by("node", "gpu"):
+        spans = list(zip(rows["start"], rows["end"], strict=True))
+        assert all(begin < end for begin, end in spans)
+        for (_, end), (begin, _) in pairwise(spans):
+            assert begin >= end
+            handed_over_at_once += begin == end
+    assert handed_over_at_once > 0
+
+
+def test_gpus_are_conserved(demo: SimulatedCluster) -> None:
+    held = demo.gpus.group_by("run").len("rows")
+    ran = demo.jobs.filter(pl.col("start").is_not_null() & (pl.col("gpus") > 0)).join(held, on="run")
+    assert (ran["gpus"] == ran["rows"]).all()
+    whole = ran.filter(pl.col("attribution") == "whole_node")
+    assert (whole["gpus"] == whole["nodes"].list.len() * 4).all()
+    parts = ran.filter(pl.col("attribution") != "whole_node")
+    assert set(parts["gpus"]) == {1, 2, 3}
+    assert (parts["nodes"].list.len() == 1).all()
+    busy = demo.gpus.select((pl.col("end") - pl.col("start")).dt.total_seconds().sum()).item()
+    assert 0.4 * demo.plan.load < busy / demo.plan.gpus / demo.plan.seconds <= demo.plan.load * 1.1
+    assert demo.gpus["samples"].sum() == pytest.approx(busy / demo.plan.interval_s, rel=0.01)
+
+
+def test_demo_is_small_has_every_kind_and_every_problem(demo: SimulatedCluster) -> None:
+    assert 300 <= demo.jobs.height <= 500
+    assert demo.rows < 1_500_000
+    assert 32 <= sum(group.count for group in demo.plan.groups) <= 40
+    seen = demo.jobs.filter(pl.col("start").is_not_null())
+    assert set(seen["kind"]) == {kind.value for kind in Kind}
+    problems = {facts.problem for facts in FACTS.values() if facts.problem}
+    visible = seen.filter(pl.col("attribution").is_in(["whole_node", "explicit"]), pl.col("problem").is_not_null())
+    assert set(visible["problem"]) == problems
+    assert min(Counter(visible["problem"]).values()) >= 2
+    assert {"explicit", "whole_node", "ambiguous"} <= set(seen["attribution"])
+    assert {"RUNNING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"} <= set(demo.jobs["state"])
+    assert {match(model) for model in seen["model"].drop_nulls()} >= {
+        match("NVIDIA A40"),
+        match("NVIDIA A100-SXM4-80GB"),
+    }
+
+
+def test_design_and_samples_agree(demo: SimulatedCluster) -> None:
+    seen = demo.jobs.filter(pl.col("samples") > 200)
+    assert seen.height > 200
+    apart = (seen["gpu_util_mean"] - seen["expected_gpu_util"]).abs()
+    assert max(apart) < 0.03
+
+
+def minutes(cluster: SimulatedCluster, frame: pl.DataFrame, job: dict[str, Any], first: str, last: str) -> pl.DataFrame:
+    """Samples of a job between two of its times, 3 min from the edges."""
+    low = int((job[first] + timedelta(minutes=3)).timestamp() * 1e9)
+    high = int((job[last] - timedelta(minutes=3)).timestamp() * 1e9)
+    held = cluster.gpus.filter(pl.col("run") == job["run"]).select(
+        pl.col("node").alias("ProducerName"), pl.col("gpu").alias("gpu_id")
+    )
+    return frame.filter(pl.col("ts_ns").is_between(low, high)).join(held, on=["ProducerName", "gpu_id"])
+
+
+def mean(values: pl.Series) -> float:
+    return float(sum(values) / len(values))
+
+
+def planted(cluster: SimulatedCluster, kind: Kind) -> list[dict[str, Any]]:
+    found = cluster.jobs.filter(pl.col("kind") == kind.value, pl.col("samples") > 0, pl.col("defects") == 0)
+    assert found.height > 0
+    return found.head(4).to_dicts()
+
+
+def test_planted_problems_are_in_the_samples(demo: SimulatedCluster) -> None:
+    frame = read(demo)
+    util, hbm, power = f"{PREFIX}gpu_utilization", f"{PREFIX}fb_used", f"{PREFIX}power_usage"
+    for kind in (Kind.HUNG, Kind.COLD_START, Kind.STALLED):
+        for job in planted(demo, kind):
+            silent = minutes(demo, frame, job, "planted_start", "planted_end")
+            assert silent[util].max() == 0
+            assert job["planted_end"] - job["planted_start"] >= timedelta(minutes=19)
+            assert job["gpu_util_mean"] > 0.1
+            assert silent[hbm].max() == (4 if kind is Kind.COLD_START else job["hbm_used_mib_max"])
+    for job in planted(demo, Kind.DEADLOCK):
+        waiting = minutes(demo, frame, job, "planted_start", "planted_end")
+        working = minutes(demo, frame, job, "start", "planted_start")
+        assert waiting[util].min() == 100
+        assert waiting[f"{PREFIX}tensor_active"].max() == 0
+        assert mean(waiting[power]) < 0.6 * mean(working[power])
+    for job in planted(demo, Kind.IDLE):
+        assert job["gpu_util_max"] == 0
+        assert job["gpus_never_used"] == job["gpus"]
+    for kind, share in ((Kind.ONE_GPU, None), (Kind.HALF_USED, 0.5)):
+        for job in planted(demo, kind):
+            gpus = job["gpus"]
+            assert job["gpus_never_used"] == (gpus - 1 if share is None else gpus // 2)
+
+
+def test_planted_balance_bursts_and_bounds_are_in_the_samples(demo: SimulatedCluster) -> None:
+    frame = read(demo)
+    util = f"{PREFIX}gpu_utilization"
+    for job in planted(demo, Kind.IMBALANCED):
+        means = demo.gpus.filter(pl.col("run") == job["run"])["gpu_util_mean"]
+        assert 1 - mean(means) / max(means) > 0.5
+        assert min(means) > 0.02
+    for job in planted(demo, Kind.BURSTY):
+        rows = minutes(demo, frame, job, "start", "end")
+        zero = rows.select((pl.col(util) == 0).mean()).item()
+        assert 0.5 < zero < 0.7
+    for job in planted(demo, Kind.MEMORY_BOUND):
+        rows = minutes(demo, frame, job, "start", "end")
+        assert rows.select((pl.col(f"{PREFIX}fp64_active") < pl.col(f"{PREFIX}dram_active")).all()).item()
+    for job in planted(demo, Kind.COMPUTE_BOUND):
+        rows = minutes(demo, frame, job, "start", "end")
+        assert rows.select((pl.col(f"{PREFIX}fp64_active") > pl.col(f"{PREFIX}dram_active")).all()).item()
+    capacity = {group.driver.name: group.device.hbm_mib for group in demo.plan.groups}
+    for job in planted(demo, Kind.LOW_MEMORY):
+        assert job["hbm_used_mib_max"] < 0.16 * capacity[job["model"]]
+        assert capacity[job["model"]] == 80 * 1024
+    for job in planted(demo, Kind.FULL_MEMORY):
+        assert job["hbm_used_mib_max"] > 0.955 * capacity[job["model"]]
+    short = demo.jobs.filter(pl.col("kind") == "short", pl.col("end").is_not_null())
+    assert max(short["end"] - short["start"]) < timedelta(seconds=180)
+
+
+def test_counters_are_consistent_with_each_other(clean: SimulatedCluster) -> None:
+    frame = read(clean).sort(KEY)
+    column = {name: pl.col(PREFIX + name) for name in (n.removeprefix(PREFIX) for n in frame.columns if PREFIX in n)}
+    tensors = column["tensor_hmma_active"] + column["tensor_imma_active"] + column["tensor_dfma_active"]
+    ordered = [
+        column["sm_active"] <= column["gr_engine_active"],
+        column["sm_occupancy"] <= column["sm_active"],
+        column["fp32_active"] <= column["sm_active"],
+        column["tensor_active"] <= column["sm_active"],
+        column["gpu_utilization"] <= 100,
+        column["pcie_rx_bytes"] > 0,
+        column["gpu_temp"].is_between(25, 95),
+        column["memory_temp"] == column["gpu_temp"] + 4,
+        (tensors - column["tensor_active"]).abs() < 1e-6,
+        column["nvlink_rx_bytes"] <= column["nvlink_tx_bytes"],
+    ]
+    assert (
+        frame.select(expression.all().alias(str(place)) for place, expression in enumerate(ordered)).row(0)
+        == (True,) * 10
+    )
+    first = frame.filter(pl.col("ProducerName") <= "nid000005")
+    assert set(first.select(column["fb_used"] + column["fb_free"]).to_series()) == {40960 - 519}
+    steps = frame.with_columns(
+        since=pl.col("ts_ns").diff().over("ProducerName", "gpu_id") / 1e9,
+        gained=column["total_energy_consumption"].diff().over("ProducerName", "gpu_id") / 1e3,
+    ).drop_nulls("since")
+    assert steps.select((pl.col("gained") - pl.col("since") * column["power_usage"]).abs().max()).item() < 2e-3
+    assert max((steps["since"] - 60).abs()) < 1e-9
+    assert frame.select(pl.corr(column["gpu_utilization"].cast(pl.Float64), column["power_usage"])).item() > 0.7
+
+
+def test_defects_are_counted_exactly(small: SimulatedCluster) -> None:
+    frame = read(small).with_row_index("row")
+    done = {str(kind): int(rows["samples"].sum()) for (kind,), rows in small.defects.group_by("kind")}
+    assert set(done) >= {
+        "gap",
+        "duplicate",
+        "sentinel",
+        "clock_skew",
+        "energy_reset",
+    }
+    unique = frame.unique(KEY)
+    assert frame.height == small.rows
+    assert frame.height - unique.height == done["duplicate"] + done["duplicate_nulls"]
+    assert unique.height == small.plan.samples - done["gap"]
+    util = f"{PREFIX}gpu_utilization"
+    assert unique.filter(pl.col(util) == 4294967295).height == done["util_overflow"]
+    assert unique.filter((pl.col(f"{PREFIX}sm_active") - 1.2).abs() < 1e-6).height == done["sm_over_one"]
+    marks = 0
+    for name in frame.columns:
+        dtype = frame.schema[name]
+        values = unique[name]
+        if name.startswith(PREFIX) and dtype == pl.Float32:
+            marks += int((values.is_nan() | (values == 140737488355328.0)).sum())
+        elif name.startswith(PREFIX):
+            marks += int(values.is_in([2147483632, 9223372036854775792]).sum())
+    assert marks == done["sentinel"]
+    energy = f"{PREFIX}total_energy_consumption"
+    in_order = unique.filter(pl.col(energy) < 2**62).sort(KEY)
+    falls = in_order.select((pl.col(energy).diff() < 0).over("ProducerName", "gpu_id").sum()).item()
+    skewed = set(small.defects.filter(pl.col("kind") == "clock_skew")["node"])
+    assert falls >= done["energy_reset"]
+    calm = in_order.filter(~pl.col("ProducerName").is_in(skewed))
+    resets = small.defects.filter(pl.col("kind") == "energy_reset", ~pl.col("node").is_in(skewed))
+    assert (
+        calm.select((pl.col(energy).diff() < 0).over("ProducerName", "gpu_id").sum()).item() == resets["samples"].sum()
+    )
+
+
+def test_doubled_rows_with_nulls_and_rows_backwards(small: SimulatedCluster) -> None:
+    frame = read(small).with_row_index("row")
+    doubled = small.defects.filter(pl.col("kind") == "duplicate_nulls").row(0, named=True)
+    begin, end = (int(doubled[name].timestamp() * 1e6) * 1000 - 10**6 for name in ("start", "end"))
+    inside = pl.col("ts_ns").is_between(begin, end + 2 * 10**6) & (pl.col("ProducerName") == doubled["node"])
+    rows = frame.filter(inside)
+    assert rows.height == 2 * doubled["samples"]
+    assert rows[f"{PREFIX}gpu_utilization"].null_count() == doubled["samples"]
+    assert rows.group_by(KEY).agg(pl.col(f"{PREFIX}gpu_utilization").drop_nulls().len())[
+        f"{PREFIX}gpu_utilization"
+    ].unique().to_list() == [1]
+    turned = small.defects.filter(pl.col("kind") == "out_of_order").row(0, named=True)
+    own = frame.filter((pl.col("ProducerName") == turned["node"]) & (pl.col("gpu_id") == turned["gpu"])).sort("row")
+    start, stop = (int(turned[name].timestamp() * 1e6) * 1000 for name in ("start", "end"))
+    window = own.filter(pl.col("ts_ns").is_between(start - 10**6, stop + 10**6))
+    assert window.height == turned["samples"]
+    assert window["ts_ns"].is_sorted(descending=True)
+
+
+def test_skewed_clock_moves_times_by_its_value(small: SimulatedCluster) -> None:
+    frame = read(small)
+    found = 0
+    for skew in small.defects.filter(pl.col("kind") == "clock_skew").iter_rows(named=True):
+        others = small.defects.filter(
+            pl.col("node") == skew["node"],
+            pl.col("kind").is_in(["gap", "duplicate", "duplicate_nulls", "out_of_order"]),
+        )
+        if others.height:
+            continue
+        times = frame.filter(pl.col("ProducerName") == skew["node"], pl.col("gpu_id") == 0)["ts_ns"].to_list()
+        steps = [(after - before) / 1e9 for before, after in pairwise(times)]
+        odd = [(place, step - 60) for place, step in enumerate(steps) if abs(step - 60) > 1]
+        assert [round(apart) for _, apart in odd] == [skew["value"], -skew["value"]]
+        assert (odd[1][0] - odd[0][0]) * 4 == skew["samples"]
+        found += 1
+    assert found > 0
+
+
+def test_accounting_says_what_is_true(demo: SimulatedCluster) -> None:
+    rows = sacct(demo)
+    jobs = {
+        (row["JobIDRaw"], row["Submit"]): row
+        for row in rows
+        if "." not in row["JobIDRaw"] and not row["JobID"].endswith("+0")
+    }
+    recorded = demo.jobs.filter(pl.col("submit") < demo.plan.end)
+    assert len(jobs) == recorded.height
+    zone = demo.plan.time_zone
+    for job in recorded.iter_rows(named=True):
+        submit = job["submit"].astimezone(ZoneInfo(zone)).strftime("%Y-%m-%dT%H:%M:%S")
+        row = jobs[job["job_id"], submit]
+        assert local(row["Start"], zone) == job["start"]
+        assert local(row["End"], zone) == job["end"]
+        assert row["State"].split()[0] == job["state"]
+        assert row["JobID"] == job["display_id"]
+        assert row["User"] == job["user"]
+        if job["start"] is None:
+            assert (row["NodeList"], row["AllocTRES"], row["Elapsed"]) == ("None assigned", "", "00:00:00")
+        elif job["gpus"]:
+            assert f"gres/gpu={job['gpus']}," in row["AllocTRES"]
+            assert int(row["NNodes"]) == len(job["nodes"])
+            assert accounting.fold(job["nodes"]) == row["NodeList"]
+        if job["end"] is not None and job["start"] is not None:
+            assert accounting.elapsed(int((job["end"] - job["start"]).total_seconds())) == row["Elapsed"]
+
+
+def test_accounting_holds_the_ugly_cases(demo: SimulatedCluster) -> None:
+    rows = sacct(demo)
+    raw = Counter(row["JobIDRaw"] for row in rows if "." not in row["JobIDRaw"])
+    assert max(raw.values()) == 2  # queued again under the same id
+    twice = [row for row in rows if raw[row["JobIDRaw"]] == 2]
+    assert len({(row["JobIDRaw"], row["Submit"]) for row in twice}) == len(twice)
+    ids = [row["JobID"] for row in rows]
+    assert any("_" in name for name in ids)
+    assert any(name.endswith("+1") for name in ids)
+    assert any(name.endswith(".batch") for name in ids)
+    assert any(name.endswith(".extern") for name in ids)
+    assert any(row["State"].startswith("CANCELLED by 2") for row in rows)
+    assert any(row["State"] == "RUNNING" and row["End"] == "Unknown" for row in rows)
+    assert any("|" in row["SubmitLine"] for row in rows)
+    assert any("α" in row["JobName"] for row in rows)
+    assert any("gpu&hbm80g" in row["Constraints"] for row in rows)
+    array = [row for row in rows if "_" in row["JobID"] and "." not in row["JobID"]]
+    by_array: dict[str, set[str]] = {}
+    for row in array:
+        by_array.setdefault(row["JobID"].split("_")[0], set()).add(row["JobIDRaw"])
+    assert all(len(ids) >= 3 for ids in by_array.values())
+    assert any(name in ids for name, ids in by_array.items())  # one task has the id of the array
+
+
+def test_map_of_gpus_holds_the_shared_jobs_but_not_all(demo: SimulatedCluster) -> None:
+    with demo.gpu_map.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    told = {(row["job_id"], row["node"], int(row["gpu"]), row["start"]) for row in rows}
+    assert len(told) == len(rows)
+    explicit = demo.jobs.filter(pl.col("attribution") == "explicit").select("run")
+    true = demo.gpus.join(explicit, on="run", how="semi")
+    assert told == {
+        (row["job_id"], row["node"], row["gpu"], row["start"].strftime("%Y-%m-%dT%H:%M:%SZ"))
+        for row in true.iter_rows(named=True)
+    }
+    assert demo.jobs.filter(pl.col("attribution") == "ambiguous").height > 0
+
+
+def test_devices_and_configuration_can_be_read(demo: SimulatedCluster) -> None:
+    with demo.devices.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == demo.plan.gpus == len({row["uuid"] for row in rows})
+    for row in rows:
+        found = match(row["model"], float(row["hbm_mib"]))
+        assert found is not None
+    assert len({(row["node"], row["pci"]) for row in rows}) == len(rows)
+    configuration = load(str(demo.configuration), {})
+    assert configuration.site.time_zone == demo.plan.time_zone
+    assert set(configuration.nodes.models.values()) == {group.driver.name for group in demo.plan.groups}
+    assert sum(configuration.nodes.gpus.values()) == 16
+
+
+def test_truth_is_beside_the_data(small: SimulatedCluster) -> None:
+    for name, frame in (("jobs", small.jobs), ("gpus", small.gpus), ("defects", small.defects)):
+        assert pl.read_parquet(small.folder / "truth" / f"{name}.parquet").equals(frame)
+
+
+def test_progress_is_told_and_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    plan = Plan(groups=(NodeGroup(1, 2, "H200 SXM 141GB"),), interval_s=600, days=2, load=0.2)
+    simulate(plan, tmp_path / "new", progress=lambda done, total: told.append((done, total)))
+    assert told == [(288, 576), (576, 576)]
+    with pytest.raises(UsageError, match="not an empty folder"):
+        simulate(plan, tmp_path / "new")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(LakeError, match="name a folder that can be written"):
+        simulate(plan, tmp_path / "file" / "below")

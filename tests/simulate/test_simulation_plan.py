@@ -1,0 +1,218 @@
+"""Plans of simulated clusters, the jobs drawn for them, and where these are placed."""
+
+from __future__ import annotations
+
+import doctest
+import math
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from ClusterShell.NodeSet import NodeSet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tachograph.devices import match
+from tachograph.errors import ConfigError, UsageError
+from tachograph.simulate import FACTS, Kind, NodeGroup, Plan, accounting
+from tachograph.simulate.defects import DefectKind
+from tachograph.simulate.defects import draw as draw_defects
+from tachograph.simulate.kinds import behave
+from tachograph.simulate.placement import Run, place
+from tachograph.simulate.plan import DRIVER
+from tachograph.simulate.telemetry import parts
+from tachograph.simulate.workload import Request, draw
+
+LARGE = Plan(days=10, groups=(NodeGroup(200, 4, "A100 SXM 40GB"), NodeGroup(40, 4, "A100 SXM 80GB")))
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[Request]:
+    return draw(LARGE)
+
+
+@pytest.fixture(scope="module")
+def runs(requests: list[Request]) -> list[Run]:
+    return place(LARGE, requests)
+
+
+def test_doctests() -> None:
+    assert doctest.testmod(accounting).failed == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"days": 0}, "days must be 1 or more"),
+        ({"groups": ()}, "a group is empty"),
+        ({"groups": (NodeGroup(1, 4, "A1000"),)}, "models not simulated: A1000"),
+        ({"interval_s": 7}, "interval_s must divide a day"),
+        ({"load": -1.0}, "load must lie between 0 and 2"),
+        ({"counters": ("gpu_util", "xid")}, "counters not recorded in this form: xid"),
+        ({"unmapped": 1.5}, "shares must lie between 0 and 1"),
+    ],
+)
+def test_impossible_plans_are_named(changes: dict[str, object], what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        Plan(**changes)  # type: ignore[arg-type]
+
+
+def test_unknown_time_zone_is_named() -> None:
+    with pytest.raises(ConfigError, match="unknown time zone 'Mars/Base'"):
+        Plan(time_zone="Mars/Base")
+
+
+def test_drivers_write_names_and_sizes_that_are_found_again() -> None:
+    for model, driver in DRIVER.items():
+        for size in (driver.total_mib, driver.total_mib - driver.reserved_mib):
+            found = match(driver.name, size)
+            assert found is not None
+            assert found.name == model
+
+
+@pytest.mark.parametrize("samples", [1, 50_000, 3_000_000, 200_000_000, 1_920_000_000])
+def test_benchmark_plans_have_the_samples_asked_for(samples: int) -> None:
+    plan = Plan.benchmark(samples)
+    assert samples <= plan.samples <= max(1.05 * samples, samples + 4 * 8640 * plan.days)
+    biggest = max(sum(plan.groups[n.group].gpus for n in part) * 8640 for part in parts(plan, plan.nodes()))
+    assert biggest <= plan.rows_per_file
+
+
+def test_month_is_the_size_of_the_study() -> None:
+    plan = Plan.month()
+    assert (plan.gpus, plan.days) == (7168, 31)
+    assert plan.samples == 7168 * 31 * 8640 == 1_919_877_120
+    files = parts(plan, plan.nodes())
+    assert sum(len(part) for part in files) == 1792
+    assert all(len({node.group for node in part}) == 1 for part in files)
+
+
+def test_jobs_ask_for_the_load(requests: list[Request]) -> None:
+    asked = sum(request.gpus * request.run_s for request in requests)
+    assert asked / LARGE.gpus / LARGE.seconds == pytest.approx(LARGE.load, rel=0.02)
+
+
+def test_arrivals_are_poisson(requests: list[Request]) -> None:
+    """Gaps between independent arrivals have the mean as standard deviation, and exceed it with probability 1/e."""
+    planned = len(Kind) * LARGE.each_kind
+    arrivals = sorted({r.submit_s for r in requests if r.array is None and r.serial >= 0})
+    gaps = np.diff(arrivals[planned:])
+    assert len(gaps) > 1500
+    assert gaps.std() / gaps.mean() == pytest.approx(1, abs=0.12)
+    assert (gaps > gaps.mean()).mean() == pytest.approx(math.exp(-1), abs=0.04)
+
+
+def test_sizes_times_and_users_have_the_shape_of_the_study(requests: list[Request]) -> None:
+    sizes = Counter(request.gpus for request in requests)
+    assert sizes[4] / len(requests) == pytest.approx(0.70, abs=0.12)
+    assert max(sizes) >= 64
+    ordinary = [r.run_s for r in requests if r.kind in (Kind.STEADY, Kind.MEMORY_BOUND, Kind.TENSOR)]
+    assert np.median(ordinary) == pytest.approx(LARGE.median_hours * 3600, rel=0.12)
+    assert np.std(np.log(ordinary)) == pytest.approx(1.1, abs=0.15)
+    users = Counter(request.user for request in requests).most_common()
+    assert users[0][0] == 0
+    assert 0.2 < users[0][1] / len(requests) < 0.5
+    assert len(users) > 40
+
+
+def test_kinds_occur_by_weight(requests: list[Request]) -> None:
+    kinds = Counter(request.kind for request in requests)
+    for kind, facts in FACTS.items():
+        assert kinds[kind] / len(requests) == pytest.approx(facts.weight / 1.075, abs=0.03 + 0.25 * facts.weight)
+
+
+def test_job_ids_are_unique_and_in_order_of_submission(requests: list[Request]) -> None:
+    ids = [request.job_id for request in requests] + [r.job_id + 1 for r in requests if r.het]
+    assert len(set(ids)) == len(ids)
+    single = [request for request in requests if request.array is None]
+    assert all(a.job_id < b.job_id and a.submit_s <= b.submit_s for a, b in pairwise(single))
+
+
+def test_runs_use_what_they_asked_for(runs: list[Run], requests: list[Request]) -> None:
+    assert {run.request.serial for run in runs} == {request.serial for request in requests}
+    nodes = LARGE.nodes()
+    for run in runs:
+        if run.start_s is None or run.request.kind is Kind.CPU_ONLY:
+            assert run.gpus == 0
+            continue
+        assert run.gpus == run.request.gpus
+        assert run.start_s >= run.submit_s
+        assert len(run.places) == max(1, run.request.nodes)
+        assert {nodes[node].shared for node, _ in run.places} == {run.request.nodes == 0}
+        assert {nodes[node].group for node, _ in run.places} == {run.request.group}
+    again = [run for run in runs if run.state == "NODE_FAIL"]
+    assert again
+    for failed in again:
+        second = [run for run in runs if run.request.job_id == failed.request.job_id and run is not failed]
+        assert [run.submit_s for run in second] == [(failed.end_s or 0) + 60]
+
+
+def overlaps(plan: Plan, runs: list[Run]) -> int:
+    held: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for run in runs:
+        for node, gpus in run.places:
+            for gpu in gpus:
+                assert 0 <= gpu < plan.groups[plan.nodes()[node].group].gpus
+                held.setdefault((node, gpu), []).append((run.start_s or 0, run.end_s or 0))
+    return sum(after[0] < before[1] for spans in held.values() for before, after in pairwise(sorted(spans)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    groups=st.lists(
+        st.builds(NodeGroup, st.integers(1, 5), st.sampled_from([1, 2, 4, 8]), st.sampled_from(sorted(DRIVER))),
+        min_size=1,
+        max_size=3,
+    ),
+    shared=st.sampled_from([0.0, 0.4, 1.0]),
+    load=st.floats(0, 1.5),
+)
+def test_no_plan_puts_two_jobs_on_one_gpu(seed: int, groups: list[NodeGroup], shared: float, load: float) -> None:
+    plan = Plan(seed=seed, groups=tuple(groups), shared=shared, load=load, interval_s=600)
+    runs = place(plan, draw(plan))
+    assert overlaps(plan, runs) == 0
+    for run in runs:
+        if run.behaviour is not None and run.start_s is not None and run.end_s is not None:
+            begins = [phase.begin_s for phase in run.behaviour.phases(0, run.gpus)]
+            assert begins == sorted(set(begins))
+            assert begins[0] == 0
+            assert begins[-1] < run.end_s - run.start_s
+
+
+@given(st.sets(st.integers(1, 999_999), min_size=1, max_size=60))
+def test_folded_node_lists_unfold_to_the_same_nodes(numbers: set[int]) -> None:
+    names = [f"nid{number:06d}" for number in numbers]
+    assert set(NodeSet(accounting.fold(names))) == set(names)
+
+
+@given(st.integers(0, 10**7))
+def test_elapsed_is_read_back(seconds: int) -> None:
+    days, _, clock = accounting.elapsed(seconds).rpartition("-")
+    hours, minutes, rest = (int(part) for part in clock.split(":"))
+    assert int(days or 0) * 86400 + hours * 3600 + minutes * 60 + rest == seconds
+
+
+@given(st.sampled_from([kind for kind in Kind if kind is not Kind.CPU_ONLY]), st.integers(0, 10**6), st.integers(2, 64))
+def test_levels_stay_possible(kind: Kind, seed: int, gpus: int) -> None:
+    elapsed = max(FACTS[kind].min_s, 400 if kind is not Kind.SHORT else 20)
+    made = behave(kind, np.random.default_rng(seed), elapsed_s=elapsed, gpus=gpus, capacity_mib=40960, usable_mib=40441)
+    for slot in range(gpus):
+        for phase in made.phases(slot, gpus):
+            level = phase.level
+            assert 0 <= level.occupancy <= level.sm <= 0.995 * level.util + 1e-9 <= 1
+            assert max(level.fp64, level.fp32, level.fp16, level.hmma + level.imma + level.dfma) <= level.sm
+            assert 0 <= level.dram < 0.87
+            assert 0 <= level.hbm_mib <= 40441
+            assert 0 <= level.heat <= 1
+
+
+def test_defects_never_overlap_on_a_node() -> None:
+    drawn = draw_defects(LARGE, LARGE.nodes())
+    assert sum(len(each) for each in drawn.values()) > 900
+    for defects in drawn.values():
+        for before, after in pairwise(defects):
+            assert before.end_ns < after.begin_ns
+    kinds = Counter(defect.kind for defects in drawn.values() for defect in defects)
+    assert kinds[DefectKind.GAP] / (LARGE.days * 240) == pytest.approx(0.10, rel=0.25)
