@@ -132,6 +132,17 @@ def test_answers_of_slurmrestd(recorded: Path) -> None:
             read_map(folder / "slurm-job-gpus-archived.json", cluster=Cluster())
 
 
+@pytest.mark.parametrize("version", ["24.11.5", "26.05.5"])
+def test_scontrol_as_json(recorded: Path, version: str) -> None:
+    folder = recorded / "slurm_outputs" / version
+    every, running = (
+        read_map(folder / name, cluster=Cluster())
+        for name in ("scontrol_show_job_d.running.json", "squeue.running.json")
+    )
+    assert every.rejected == running.rejected == []
+    assert held(every) == held(running) == {("19", "gpu01", 0), ("19", "gpu01", 1)}
+
+
 def test_the_cluster_is_that_of_the_answer(recorded: Path) -> None:
     reading = read_map(recorded / "slurmrestd" / "25.11" / "slurm-job-gpus-gres.json", cluster=Cluster(name="other"))
     assert {row["cluster"] for row in reading.allocations} == {"hpc"}

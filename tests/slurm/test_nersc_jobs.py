@@ -139,6 +139,12 @@ def test_a_row_of_iris_that_cannot_be_read_is_counted(
     assert [(place, why) for place, why, _ in reading.rejected] == [(2, reason)]
 
 
+def test_ids_that_became_fractions_on_their_way_are_ids(read_text: ReadText) -> None:
+    row = {"Job ID": 51566986.0, "Start Time": "2026-04-14 14:52", "End Time": None, "CPUs used": 32.0}
+    (job,) = read_text(json.dumps([row])).jobs
+    assert (job["job_id"], job["end"], job["cpus"]) == ("51566986", None, 32)
+
+
 def test_the_run_time_tells_which_of_two_hours_iris_means(read_text: ReadText) -> None:
     row = {"Job ID": 5, "Start Time": "2026-11-01 00:50", "End Time": "2026-11-01 01:10", "Elapsed secs": 4790.0}
     (job,) = read_text(json.dumps([row]), cluster=Cluster(time_zone=PACIFIC)).jobs

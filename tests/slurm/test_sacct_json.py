@@ -265,5 +265,10 @@ def test_half_a_surrogate_pair_is_replaced(read_text: ReadText) -> None:
     assert reading.jobs[0]["name"] == "a?b"
 
 
+def test_a_number_no_column_holds_is_not_taken(read_job: ReadJob) -> None:
+    reading = read_job(put("array", value={"job_id": 7, "task_id": 10**30}))
+    assert (reading.jobs[0]["array_job_id"], reading.jobs[0]["array_task_id"]) == ("7", None)
+
+
 def test_control_characters_in_texts_are_taken() -> None:
     assert parse(b'{"name": "a\nb\x01"}', where="x") == ({"name": "a\nb\x01"}, True)

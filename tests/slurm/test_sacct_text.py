@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from slurm_reading import ReadText, Write
 
 from tachograph.config import Configuration, Site, Slurm
@@ -16,6 +19,7 @@ from tachograph.errors import InputError
 from tachograph.schema import ALLOCATIONS, JOBS, Reject, conform
 from tachograph.sources import Chunk, sacct
 from tachograph.sources.slurm.records import Cluster
+from tachograph.sources.slurm.text import read_text as read_content
 
 HEADER = "JobID|JobIDRaw|JobName|State|Submit|Start|End|Elapsed|NodeList|AllocTRES|SubmitLine"
 GOOD = "7|7|train|COMPLETED|2026-01-01T00:00:00|2026-01-01T00:01:00|2026-01-01T00:02:00|00:01:00|n[1-2]|cpu=8,gres/gpu=4|sbatch job.sh"  # noqa: E501
@@ -382,6 +386,20 @@ def test_a_folder_is_read_in_order_of_name(tmp_path: Path, now: datetime) -> Non
         (tmp_path / f"{day}.txt").write_text(text(row(jobname=day)))
     names = [chunk.parts[0].frame["name"].item() for chunk in chunks(tmp_path, Configuration(), now)]
     assert names == ["a", "b"]
+
+
+@settings(deadline=None)
+@given(st.text(max_size=40), st.text(max_size=40), st.binary(max_size=60))
+def test_whatever_people_write_every_record_is_accounted_for(name: str, line: str, garbage: bytes) -> None:
+    content = (
+        text(GOOD, row(jobname=name, submitline=line)).encode("utf-8", "replace") + garbage + b"\n" + GOOD.encode()
+    )
+    entries = list(read_content(content, fields=None, delimiter=None, where="x", replaced=Counter()))
+    assert entries[0].fields is not None
+    assert entries[0].fields["jobname"] == "train"
+    assert all((entry.fields is None) != (entry.reason is None) for entry in entries)
+    assert [entry.place for entry in entries] == sorted({entry.place for entry in entries})
+    assert sum(entry.text.count("\n") + 1 for entry in entries) <= content.count(b"\n") + 1
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def from_database(job: Mapping[str, object], cluster: Cluster) -> JobRecord:
         start=_time(job, "start"),
         end=_time(job, "end"),
         elapsed_s=None if elapsed is None or elapsed < 0 else float(elapsed),
-        timelimit_s=None if limit is None or limit >= 0xFFFFFFFE else limit * 60.0,
+        timelimit_s=limit * 60.0 if limit is not None and 0 <= limit < 0xFFFFFFFE else None,
         nodes=number(job.get("allocation_nodes")),
         node_list=text(job.get("nodes")) or "None assigned",
         allocated=_tres(at(job, "tres", "allocated")),

@@ -32,6 +32,9 @@ def parse(content: bytes, *, where: str) -> tuple[object, bool]:
         ) from None
 
 
+_LARGEST = 1 << 62  # what a column of integers holds, and far more than Slurm counts
+
+
 def at(value: object, *path: str) -> object:
     """Return what lies at `path` of nested objects, None where it ends.
 
@@ -60,22 +63,23 @@ def number(value: object) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, float):
-        return int(value) if value.is_integer() else None
+        value = int(value) if value.is_integer() else None
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
-        return int(value)
-    return value if isinstance(value, int) else None
+        value = int(value)
+    return value if isinstance(value, int) and abs(value) < _LARGEST else None
 
 
 def text(value: object) -> str | None:
     """Return a text, the first of a list of texts, a number as text; None for anything else, and for an empty text.
 
-    >>> text("a"), text(["COMPLETED"]), text(""), text(7)
-    ('a', 'COMPLETED', None, '7')
+    >>> text("a"), text(["COMPLETED"]), text(""), text(7), text(7.0)
+    ('a', 'COMPLETED', None, '7', '7')
     """
     if isinstance(value, list):
         value = value[0] if value else None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)
+        whole = number(value)
+        value = str(value) if whole is None and value == value else None if whole is None else str(whole)
     if not isinstance(value, str) or not value:
         return None
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
