@@ -25,9 +25,10 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.errors import LakeError
 from tachograph.lake.resolve import resolve
-from tachograph.schema import Table
+from tachograph.schema import GPU_SAMPLES, Table
 
-ROW_GROUP_ROWS = 1 << 19
+# samples are read whole, so a file is one row group: its columns arrive in one piece; others are read by key
+ROW_GROUP_ROWS = {True: 1 << 22, False: 1 << 17}
 COMMIT_ATTEMPTS = 30
 DAY = "day"
 _DELTA_TYPES: Mapping[Any, str] = {
@@ -232,7 +233,9 @@ class Lake:
         if "://" not in target:
             Path(target).parent.mkdir(parents=True, exist_ok=True)
         try:
-            frame.write_parquet(target, compression="zstd", compression_level=3, row_group_size=ROW_GROUP_ROWS)
+            frame.write_parquet(
+                target, compression="zstd", compression_level=3, row_group_size=ROW_GROUP_ROWS[table is GPU_SAMPLES]
+            )
         except BaseException:
             if "://" not in target:
                 Path(target).unlink(missing_ok=True)

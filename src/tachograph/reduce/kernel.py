@@ -17,39 +17,40 @@ Floats: TypeAlias = NDArray[np.float64]
 Singles: TypeAlias = NDArray[np.float32]
 Longs: TypeAlias = NDArray[np.int64]
 Ints: TypeAlias = NDArray[np.int32]
-Flags: TypeAlias = NDArray[np.bool_]
+Bytes: TypeAlias = NDArray[np.uint8]
 
 MINUTE_US = 60_000_000
 _compiled = nb.njit(nogil=True, cache=True)
 # sums may be reordered so that they vectorise; NaN keeps its meaning
 _reordered = nb.njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
 
-DISTANCE_BINS = 512
+DISTANCE_BINS = 1 << 10
 
 
 @_compiled
 def spacing(t: Longs, stripes: Longs, intervals: Floats) -> None:
     """Fill `intervals` with each stripe's sampling interval (us): mean of the distances near their median.
 
-    Distances are counted in bins of a quarter octave; the mean is over the median's bin and its neighbours, so
-    jitter does not move it and gaps do not count. NaN for a stripe of one sample.
+    Distances are counted in bins of about a quarter octave (the upper bits of a single-precision number); the mean is
+    over the median's bin and its neighbours, so jitter does not move it and gaps do not count. NaN for one sample.
     """
     counts = np.zeros(DISTANCE_BINS, np.int64)
-    sums = np.zeros(DISTANCE_BINS, np.float64)
+    sums = np.zeros(DISTANCE_BINS, np.int64)
+    single = np.empty(1, np.float32)
+    pattern = single.view(np.int32)
     for s in range(stripes.shape[0] - 1):
         a, b = stripes[s], stripes[s + 1]
         if b - a < 2:
             intervals[s] = np.nan
             continue
         counts[:] = 0
-        sums[:] = 0.0
-        last, bin_of_last = np.int64(-1), 0
+        sums[:] = 0
         for i in range(a + 1, b):
             d = t[i] - t[i - 1]
-            if d != last:
-                last, bin_of_last = d, int(4.0 * np.log2(max(d, 1)))
-            counts[bin_of_last] += 1
-            sums[bin_of_last] += d
+            single[0] = np.float32(d)
+            k = pattern[0] >> 21
+            counts[k] += 1
+            sums[k] += d
         middle, seen = 0, counts[0]
         while seen * 2 < b - a - 1:
             middle += 1
@@ -149,20 +150,20 @@ def levels_by_minute(
     """As `levels`, and per slot how many values and their sum; a segment's sum is that of its slots."""
     for g in range(seg_a.shape[0]):
         first, behind = seg_slot[g], seg_slot[g + 1]
-        seg_total, seg_n = 0.0, 0
+        seg_total, seg_n, largest = 0.0, 0, np.float32(-np.inf)
         for m in range(first, behind):
             b = slot_a[m + 1] if m + 1 < behind else seg_b[g]
             part, here = 0.0, 0
             for i in range(slot_a[m], b):
                 v = col[i]
-                if v == v:
-                    part += np.float64(v)
-                    here += 1
+                present = v == v
+                part += np.float64(v) if present else 0.0
+                here += present
+                largest = v if v > largest else largest
             slot_total[m], slot_n[m] = part, here
             seg_total += part
             seg_n += here
-        n[g], total[g] = seg_n, seg_total
-        most[g] = _largest(col, seg_a[g], seg_b[g])
+        n[g], total[g], most[g] = seg_n, seg_total, largest
 
 
 @_compiled
@@ -278,57 +279,127 @@ def bits(col: Longs, lowering: int, seg_a: Longs, seg_b: Longs, n: Longs, lowere
         n[g], lowered[g], seen[g] = count, hits, together
 
 
+BLOCK = 1024  # rows looked at a time: what is kept of them stays in the first-level cache
+MISSING, IDLE, WORKING = 0, 1, 2
+
+
+@_reordered
+def _states(
+    fp64: Singles,
+    fp32: Singles,
+    fp16: Singles,
+    tensor: Singles,
+    dram: Singles,
+    uses: Singles,
+    a: int,
+    b: int,
+    state: Bytes,
+) -> None:
+    """What each row of a block is: a value missing, all pipes idle, or some pipe working. `uses`: 1 measured, 0 not."""
+    for i in range(a, b):
+        d = dram[i]
+        v0 = fp64[i] if uses[0] > 0 else np.float32(0)
+        v1 = fp32[i] if uses[1] > 0 else np.float32(0)
+        v2 = fp16[i] if uses[2] > 0 else np.float32(0)
+        v3 = tensor[i] if uses[3] > 0 else np.float32(0)
+        together = v0 + v1 + v2 + v3
+        there = together + d == together + d
+        state[i - a] = (np.uint8(1) if there else np.uint8(0)) + (np.uint8(1) if together > 0 else np.uint8(0))
+
+
+@_reordered
+def _label(pipe: Singles, dram: Singles, state: Bytes, weight: Singles, a: int, b: int) -> tuple[float, float]:
+    compute, memory = np.float32(0), np.float32(0)
+    for i in range(a, b):
+        v, d = pipe[i], dram[i]
+        w = weight[i - a] if state[i - a] == WORKING else np.float32(0)
+        compute += w if (v > 0) & (v >= d) else np.float32(0)
+        memory += w if d > v else np.float32(0)
+    return np.float64(compute), np.float64(memory)
+
+
+@_reordered
+def _sum_states(state: Bytes, weight: Singles, rows: int) -> tuple[float, float]:
+    idle, known = np.float32(0), np.float32(0)
+    for i in range(rows):
+        idle += weight[i] if state[i] == IDLE else np.float32(0)
+        known += weight[i] if state[i] != MISSING else np.float32(0)
+    return np.float64(idle), np.float64(known)
+
+
 @_compiled
-def roofline(
-    fp64: Singles, fp32: Singles, fp16: Singles, tensor: Singles, dram: Singles, weight: Floats,
-    measured: Flags, ridge: Floats, cells: NDArray[np.int8], edges: Floats, seg_a: Longs, seg_b: Longs,
-    compute: Floats, memory: Floats, idle: Floats, known: Floats, histogram: Longs,
+def labels(
+    fp64: Singles, fp32: Singles, fp16: Singles, tensor: Singles, dram: Singles, weight: Singles, measured: Singles,
+    seg_a: Longs, seg_b: Longs, compute: Floats, memory: Floats, idle: Floats, known: Floats,
 ) -> None:  # fmt: skip
-    """Per segment and pipe: weights of compute-bound, memory-bound, idle and fully measured samples, and intensities.
+    """Per segment and pipe: weights of compute-bound and memory-bound samples; of idle and of fully measured ones.
 
     The device's peaks cancel: a sample is compute-bound when the pipe's activity is at least that of the memory.
-    A sample in which any pipe of `measured` (segments x 4) or the memory is missing is not labelled; one in which all
-    are zero is idle; one in which this pipe and the memory are zero while another pipe works has no label.
-    `weight` has one element (every sample counts 1) or one per row. `ridge` (segments x 4, FLOP/B, NaN unknown)
-    turns activity ratios into intensities; `cells` and `edges` find their bin (see `intensity_bins`).
+    A sample in which any pipe of `measured` (segments x 4: 1 or 0) or the memory is missing is not labelled; one in
+    which all are zero is idle; one in which this pipe and the memory are zero while another works has no label.
+    `weight` is empty (every sample counts 1) or has one element per row.
     """
-    single = np.empty(1, np.float32)
-    pattern = single.view(np.int32)
-    value = np.empty(4, np.float32)
-    each = weight.shape[0] == 1
+    state = np.empty(BLOCK, np.uint8)
+    ones = np.ones(BLOCK, np.float32)
     for g in range(seg_a.shape[0]):
-        for i in range(seg_a[g], seg_b[g]):
-            d = dram[i]
-            if d != d:
-                continue
-            value[0] = fp64[i] if measured[g, 0] else np.float32(0)
-            value[1] = fp32[i] if measured[g, 1] else np.float32(0)
-            value[2] = fp16[i] if measured[g, 2] else np.float32(0)
-            value[3] = tensor[i] if measured[g, 3] else np.float32(0)
-            together = value[0] + value[1] + value[2] + value[3]
-            if together != together:
-                continue
-            w = weight[0] if each else weight[i]
-            known[g] += w
-            if together == 0:
-                idle[g] += w
-                continue
+        for a in range(seg_a[g], seg_b[g], BLOCK):
+            b = min(a + BLOCK, seg_b[g])
+            w = weight[a:b] if weight.shape[0] else ones
+            _states(fp64, fp32, fp16, tensor, dram, measured[g], a, b, state)
+            resting, seen = _sum_states(state, w, b - a)
+            idle[g] += resting
+            known[g] += seen
             for p in range(4):
-                v = value[p]
-                if v > 0 and v >= d:
-                    compute[g, p] += w
-                elif d > v:
-                    memory[g, p] += w
-                if v > 0 and d > 0:
-                    intensity = np.float64(v) / np.float64(d) * ridge[g, p]
-                    if intensity == intensity:
-                        single[0] = intensity
-                        k = np.int64(cells[min(pattern[0], 0x7F7FFFFF) >> 16])
-                        while k < edges.shape[0] and intensity >= edges[k]:
-                            k += 1
-                        while k > 0 and intensity < edges[k - 1]:
-                            k -= 1
-                        histogram[g, p, k] += 1
+                if measured[g, p] > 0:
+                    pipe = fp64 if p == 0 else fp32 if p == 1 else fp16 if p == 2 else tensor
+                    c, m = _label(pipe, dram, state, w, a, b)
+                    compute[g, p] += c
+                    memory[g, p] += m
+
+
+INTENSITY_BINS = 32  # one under, 30 between, one over
+_CELL_BITS = 16
+
+
+@_reordered
+def _intensity(pipe: Singles, dram: Singles, peak: np.float32, a: int, b: int, block: Singles) -> None:
+    """Activity of the pipe over that of the memory, times the ridge; 0 where either is zero or missing."""
+    for i in range(a, b):
+        v, d = pipe[i], dram[i]
+        block[i - a] = v / d * peak if (v > 0) & (d > 0) else np.float32(0)
+
+
+@_compiled
+def intensities(
+    pipe: Singles,
+    dram: Singles,
+    ridge: Singles,
+    cells: Bytes,
+    edges: Singles,
+    seg_a: Longs,
+    seg_b: Longs,
+    histogram: Longs,
+) -> None:
+    """Count the samples of each segment by arithmetic intensity, one pipe.
+
+    `ridge`: FLOP/B per segment, NaN unknown. The bin is that of the number's cell (its upper 16 bits) or the next:
+    no logarithm, no branch. `histogram` has a last column for samples without an intensity.
+    """
+    block = np.empty(BLOCK, np.float32)
+    pattern = block.view(np.int32)
+    counts = np.zeros(INTENSITY_BINS + 1, np.int64)
+    for g in range(seg_a.shape[0]):
+        peak = ridge[g]
+        if peak != peak:
+            continue
+        counts[:] = 0
+        for a in range(seg_a[g], seg_b[g], BLOCK):
+            b = min(a + BLOCK, seg_b[g])
+            _intensity(pipe, dram, peak, a, b, block)
+            for i in range(b - a):
+                k = cells[pattern[i] >> _CELL_BITS]
+                counts[k + (block[i] >= edges[k])] += 1
+        histogram[g, :] = counts
 
 
 def intensity_edges() -> Floats:
@@ -336,12 +407,29 @@ def intensity_edges() -> Floats:
     return np.logspace(-3, 3, 31)
 
 
-def intensity_bins(edges: Floats) -> NDArray[np.int8]:
-    """Return the bin of the least value of each cell of single-precision numbers that share their upper 16 bits.
+def intensity_bins() -> tuple[Bytes, Singles]:
+    """Return the bin of the least number of each cell (numbers that share their upper 16 bits), and the bins' ends.
 
-    A cell is narrower than a bin, so the bin of any number is that of its cell or the next one: no logarithm needed.
+    A cell is narrower than a bin, so the bin of any number is that of its cell or the next one. Zero stands for no
+    intensity and has the last column to itself.
     """
+    edges = np.append(intensity_edges(), [np.inf, np.inf]).astype(np.float32)
     with np.errstate(invalid="ignore"):  # the last cells hold no numbers
-        least = (np.arange(1 << 15, dtype=np.int32) << 16).view(np.float32).astype(np.float64)
-    least[np.isnan(least)] = np.inf
-    return np.searchsorted(edges, least, side="right").astype(np.int8)
+        least = (np.arange(1 << 15, dtype=np.int32) << _CELL_BITS).view(np.float32)
+        least = np.where(np.isnan(least), np.float32(np.inf), least)
+    cells = np.searchsorted(edges[:-2], least, side="right").astype(np.uint8)
+    cells[0] = INTENSITY_BINS
+    return cells, edges
+
+
+@_compiled
+def over_gpus(
+    slot_place: Longs, slot_n: Ints, slot_total: Floats, n: Longs, total: Floats, most: Floats
+) -> None:  # fmt: skip
+    """Add each slot to its place (-1: none): values, sum over GPUs, largest GPU's sum."""
+    for m in range(slot_place.shape[0]):
+        k = slot_place[m]
+        if k >= 0:
+            n[k] += slot_n[m]
+            total[k] += slot_total[m]
+            most[k] = max(most[k], slot_total[m])

@@ -13,7 +13,7 @@ from tachograph.config import Analysis
 from tachograph.counters import COUNTERS, Counter, Kind
 from tachograph.reduce import kernel
 from tachograph.reduce.kernel import Floats, Longs, Singles
-from tachograph.reduce.windows import Windows, windows_of
+from tachograph.reduce.windows import Slots, Windows, windows_of
 from tachograph.summarize.schema import MINUTE_MAXIMA, MINUTE_MEANS, PIPES
 
 LOWERING_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # power cap, hardware slowdown, software and hardware thermal, brake
@@ -89,20 +89,23 @@ def reduce_partition(
     gap = layout.interval_us[layout.seg_stripe] * analysis.max_gap_intervals
     segments.update(_spans(layout, gap))
     slot_sums: dict[str, tuple[kernel.Ints, Floats]] = {}
+    columns = _Columns(frame)
     for counter in COUNTERS:
-        if counter.name in frame.columns and frame.get_column(counter.name).null_count() < frame.height:
-            segments.update(_counter(counter, frame, layout, gap, slot_sums))
-    roof, histogram = _roofline(frame, layout, keys, ridges, segments, time_weighted=analysis.time_weighted_bound)
+        if counter.name in columns:
+            segments.update(_counter(counter, columns, layout, gap, slot_sums))
+    roof, histogram = _roofline(columns, layout, keys, ridges, segments, time_weighted=analysis.time_weighted_bound)
     segments.update(roof)
     segment_frame = pl.DataFrame(segments)
-    minutes = _minutes(frame, layout, segment_frame, intervals, starts, slot_sums)
+    run = segment_frame.get_column("run").to_numpy()
+    slots = Slots(run, layout.seg_stripe, layout.seg_slot, layout.slot_seg, layout.slot_minute, slot_sums, keys)
+    minutes = _minutes(columns, layout, segment_frame, slot_sums)
     rows_per_stripe = np.diff(layout.stripes)
     seconds = np.nan_to_num(layout.interval_us) * 1e-6
     attributed = layout.seg_b - layout.seg_a
     return Reduced(
         segments=segment_frame,
         intensities=_intensities(segment_frame, histogram),
-        windows=windows_of(_slot_frame(layout, segment_frame, slot_sums, analysis), starts, analysis=analysis, day=day),
+        windows=windows_of(slots, starts, analysis=analysis, day=day),
         minutes=minutes,
         samples=frame.height,
         attributed=int(attributed.sum()),
@@ -112,15 +115,21 @@ def reduce_partition(
 
 
 def _stripe_rows(frame: pl.DataFrame) -> Longs:
-    """First row of each (node, gpu, mig), and behind the last the number of rows."""
-    if not frame.height:
-        return np.zeros(1, np.int64)
-    new = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift(1)) for name in UNIT)
-    changed = frame.select(new).to_series().to_numpy()
-    rows = np.flatnonzero(changed)
-    if not len(rows) or rows[0] != 0:
-        rows = np.concatenate([[0], rows])
-    return np.concatenate([rows, [frame.height]]).astype(np.int64)
+    """First row of each (node, gpu, mig), and behind the last the number of rows.
+
+    Nodes are few and sorted, so their borders are found by bisection; names are not compared row by row.
+    """
+    nodes = frame.get_column("node")
+    starts, row = np.zeros(frame.height, np.bool_), 0
+    while row < frame.height:
+        starts[row] = True
+        row = int(nodes.search_sorted(nodes[row], side="right"))
+    for name in ("gpu", "mig"):
+        column = frame.get_column(name)
+        if column.null_count() < frame.height:
+            values = column.fill_null(-1).to_numpy()
+            starts[1:] |= values[1:] != values[:-1]
+    return np.append(np.flatnonzero(starts), frame.height).astype(np.int64)
 
 
 def _microseconds(column: pl.Series) -> Longs:
@@ -183,34 +192,46 @@ def _spans(layout: _Layout, gap: Floats) -> dict[str, pl.Series]:
     }
 
 
-def _singles(frame: pl.DataFrame, name: str) -> Singles:
-    """A counter as single precision, missing as NaN; without a copy where nothing is missing."""
-    column = frame.get_column(name)
-    if column.null_count():
-        column = column.fill_null(float("nan"))
-    return column.rechunk().to_numpy()
+class _Columns:
+    """Counters of a partition as arrays, each made once: missing is NaN; no copy where nothing is missing."""
 
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self.frame = frame
+        self.made: dict[str, Singles] = {}
 
-def _doubles(frame: pl.DataFrame, name: str) -> Floats:
-    return frame.get_column(name).cast(pl.Float64).fill_null(float("nan")).rechunk().to_numpy()
+    def __contains__(self, name: str) -> bool:
+        return name in self.frame.columns and self.frame.get_column(name).null_count() < self.frame.height
+
+    def singles(self, name: str) -> Singles:
+        if name not in self.made:
+            column = self.frame.get_column(name).cast(pl.Float32)
+            self.made[name] = (column.fill_null(float("nan")) if column.null_count() else column).rechunk().to_numpy()
+        return self.made[name]
+
+    def doubles(self, name: str) -> Floats:
+        column = self.frame.get_column(name).cast(pl.Float64)
+        return (column.fill_null(float("nan")) if column.null_count() else column).rechunk().to_numpy()
+
+    def longs(self, name: str) -> Longs:
+        return self.frame.get_column(name).fill_null(-1).rechunk().to_numpy()
 
 
 def _counter(
     counter: Counter,
-    frame: pl.DataFrame,
+    columns: _Columns,
     layout: _Layout,
     gap: Floats,
     slot_sums: dict[str, tuple[kernel.Ints, Floats]],
 ) -> dict[str, pl.Series]:
     """Accumulator columns of one counter, by its kind."""
     if counter.unit == "bitmask":
-        return _bits(counter.name, frame, layout)
+        return _bits(counter.name, columns, layout)
     if counter.unit == "code":
-        return _changes(counter.name, frame, layout)
+        return _changes(counter.name, columns, layout)
     if counter.kind is Kind.CUMULATIVE:
-        return _increases(counter.name, frame, layout)
+        return _increases(counter.name, columns, layout)
     size = layout.segments
-    column = _singles(frame, counter.name) if counter.storage == "f32" else _doubles(frame, counter.name).astype("f4")
+    column = columns.singles(counter.name)
     n, total, most = np.empty(size, np.int64), np.empty(size), np.empty(size)
     if counter.name in MINUTE_MEANS:
         slot_n, slot_total = np.empty(layout.slots, np.int32), np.empty(layout.slots)
@@ -220,15 +241,15 @@ def _counter(
         slot_sums[counter.name] = (slot_n, slot_total)
     else:
         kernel.levels(column, layout.seg_a, layout.seg_b, n, total, most)
-    columns = {f"n_{counter.name}": pl.Series(n), f"sum_{counter.name}": pl.Series(total)}
-    columns[f"max_{counter.name}"] = pl.Series(np.where(n > 0, most, np.nan)).fill_nan(None)
+    result = {f"n_{counter.name}": pl.Series(n), f"sum_{counter.name}": pl.Series(total)}
+    result[f"max_{counter.name}"] = pl.Series(np.where(n > 0, most, np.nan)).fill_nan(None)
     if counter.name == "gpu_util":
         zero = np.empty(size, np.int64)
         kernel.zeros(column, layout.seg_a, layout.seg_b, zero)
-        columns["zeros_gpu_util"] = pl.Series(zero)
+        result["zeros_gpu_util"] = pl.Series(zero)
     if counter.name in INTEGRATED:
-        columns.update(_integrals(counter.name, column, layout, gap))
-    return columns
+        result.update(_integrals(counter.name, column, layout, gap))
+    return result
 
 
 def _integrals(name: str, column: Singles, layout: _Layout, gap: Floats) -> dict[str, pl.Series]:
@@ -242,11 +263,11 @@ def _integrals(name: str, column: Singles, layout: _Layout, gap: Floats) -> dict
     }
 
 
-def _increases(name: str, frame: pl.DataFrame, layout: _Layout) -> dict[str, pl.Series]:
+def _increases(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Series]:
     size = layout.segments
     n, t_first, t_last = (np.zeros(size, np.int64) for _ in range(3))
     first, last, grown = (np.empty(size) for _ in range(3))
-    column = _doubles(frame, name)
+    column = columns.doubles(name)
     kernel.increases(layout.t, column, layout.seg_a, layout.seg_b, n, first, last, grown, t_first, t_last)
     seen = pl.Series(n) > 0
     times = pl.DataFrame({"a": t_first, "b": t_last, "seen": seen}).select(
@@ -262,11 +283,11 @@ def _increases(name: str, frame: pl.DataFrame, layout: _Layout) -> dict[str, pl.
     }
 
 
-def _changes(name: str, frame: pl.DataFrame, layout: _Layout) -> dict[str, pl.Series]:
+def _changes(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Series]:
     size = layout.segments
     n, events = np.empty(size, np.int64), np.empty(size, np.int64)
     most, first, last = (np.empty(size) for _ in range(3))
-    column = _doubles(frame, name)
+    column = columns.doubles(name)
     kernel.changes(column, layout.stripes, layout.seg_stripe, layout.seg_a, layout.seg_b, n, events, most, first, last)
     return {
         f"n_{name}": pl.Series(n),
@@ -277,15 +298,15 @@ def _changes(name: str, frame: pl.DataFrame, layout: _Layout) -> dict[str, pl.Se
     }
 
 
-def _bits(name: str, frame: pl.DataFrame, layout: _Layout) -> dict[str, pl.Series]:
-    column = frame.get_column(name).fill_null(-1).rechunk().to_numpy()
+def _bits(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Series]:
+    column = columns.longs(name)
     n, lowered, seen = (np.empty(layout.segments, np.int64) for _ in range(3))
     kernel.bits(column, LOWERING_BITS, layout.seg_a, layout.seg_b, n, lowered, seen)
     return {f"n_{name}": pl.Series(n), f"lowered_{name}": pl.Series(lowered), f"bits_{name}": pl.Series(seen)}
 
 
 def _roofline(
-    frame: pl.DataFrame,
+    columns: _Columns,
     layout: _Layout,
     keys: pl.DataFrame,
     ridges: Mapping[tuple[str, int], tuple[float, ...]],
@@ -295,46 +316,60 @@ def _roofline(
 ) -> tuple[dict[str, pl.Series], Longs]:
     """Labels per pipe, and the histogram of intensities (segments x 4 x 32); nothing where memory is not measured."""
     size = layout.segments
-    histogram = np.zeros((size, 4, 32), np.int64)
-    names = list(PIPES.values())
-    if "n_dram_active" not in segments or not any(f"n_{name}" in segments for name in names):
+    histogram = np.zeros((size, 4, kernel.INTENSITY_BINS), np.int64)
+    if "n_dram_active" not in segments or not any(f"n_{name}" in segments for name in PIPES.values()):
         return {}, histogram
-    measured = np.zeros((size, 4), np.bool_)
-    columns = []
-    dram = _singles(frame, "dram_active")
-    for place, name in enumerate(names):
+    dram = columns.singles("dram_active")
+    measured = np.zeros((size, 4), np.float32)
+    pipes = [dram] * 4  # where a pipe is not measured, its column is never looked at
+    for place, name in enumerate(PIPES.values()):
         if f"n_{name}" in segments:
             measured[:, place] = segments[f"n_{name}"].to_numpy() > 0
-            columns.append(_singles(frame, name))
-        else:
-            columns.append(dram)  # never looked at
-    unknown = (float("nan"),) * 4
-    of_stripe = np.array([ridges.get((node, gpu), unknown) for node, gpu, _ in keys.iter_rows()]).reshape(-1, 4)
-    ridge = of_stripe[layout.seg_stripe]
+            pipes[place] = columns.singles(name)
     compute, memory = np.zeros((size, 4)), np.zeros((size, 4))
     idle, known = np.zeros(size), np.zeros(size)
-    edges = kernel.intensity_edges()
-    weight = _weights(layout) if time_weighted else np.ones(1)
-    kernel.roofline(
-        columns[0], columns[1], columns[2], columns[3], dram, weight, measured, ridge,
-        kernel.intensity_bins(edges), edges, layout.seg_a, layout.seg_b, compute, memory, idle, known, histogram,
+    weight = _weights(layout) if time_weighted else np.empty(0, np.float32)
+    kernel.labels(
+        pipes[0], pipes[1], pipes[2], pipes[3], dram, weight, measured, layout.seg_a, layout.seg_b,
+        compute, memory, idle, known,
     )  # fmt: skip
-    result = {"idle": pl.Series(idle), "known": pl.Series(known)}
+    any_pipe = measured.any(axis=1)  # memory alone says neither idle nor busy
+    result = {"idle": pl.Series(np.where(any_pipe, idle, 0.0)), "known": pl.Series(np.where(any_pipe, known, 0.0))}
     for place, pipe in enumerate(PIPES):
-        seen = measured[:, place]
+        seen = measured[:, place] > 0
         result[f"compute_{pipe}"] = pl.Series(np.where(seen, compute[:, place], 0.0))
         result[f"memory_{pipe}"] = pl.Series(np.where(seen, memory[:, place], 0.0))
-    return result, np.where(measured[:, :, None], histogram, 0)
+    _count_intensities(pipes, dram, measured, _ridges(layout, keys, ridges), layout, histogram)
+    return result, histogram
 
 
-def _weights(layout: _Layout) -> Floats:
+def _ridges(layout: _Layout, keys: pl.DataFrame, ridges: Mapping[tuple[str, int], tuple[float, ...]]) -> Singles:
+    """FLOP/B per segment and pipe; NaN unknown."""
+    unknown = (float("nan"),) * 4
+    of_stripe = np.array([ridges.get((node, gpu), unknown) for node, gpu, _ in keys.iter_rows()], np.float32)
+    return of_stripe.reshape(-1, 4)[layout.seg_stripe]
+
+
+def _count_intensities(
+    pipes: list[Singles], dram: Singles, measured: Singles, ridge: Singles, layout: _Layout, histogram: Longs
+) -> None:
+    cells, edges = kernel.intensity_bins()
+    for place in range(len(pipes)):
+        counts = np.zeros((layout.segments, kernel.INTENSITY_BINS + 1), np.int64)
+        known = np.where(measured[:, place] > 0, ridge[:, place], np.float32(np.nan))
+        if not np.isnan(known).all():
+            kernel.intensities(pipes[place], dram, known, cells, edges, layout.seg_a, layout.seg_b, counts)
+            histogram[:, place] = counts[:, :-1]
+
+
+def _weights(layout: _Layout) -> Singles:
     """Seconds each sample stands for: until the next of its GPU, a silence counting as one sampling interval."""
     distance = np.empty(len(layout.t))
     distance[:-1] = np.diff(layout.t)
     typical = np.repeat(np.nan_to_num(layout.interval_us, nan=1e6), np.diff(layout.stripes))
     ends = layout.stripes[1:] - 1
     distance[ends] = typical[ends]
-    return np.asarray(np.where(distance > 3 * typical, typical, distance) * 1e-6)
+    return (np.where(distance > 3 * typical, typical, distance) * 1e-6).astype(np.float32)
 
 
 def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:
@@ -350,46 +385,28 @@ def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:
     return frame.group_by("run", "bin").agg(pl.col("samples").sum())
 
 
-def _slot_frame(
-    layout: _Layout, segments: pl.DataFrame, slot_sums: Mapping[str, tuple[kernel.Ints, Floats]], analysis: Analysis
-) -> pl.DataFrame:
-    """One row per slot: run, unit, minute, and value count and sum of the counters whose imbalance is wanted."""
-    columns: dict[str, pl.Series] = {name: segments.get_column(name).gather(layout.slot_seg) for name in ("run", *UNIT)}
-    columns["minute"] = pl.Series(layout.slot_minute)
-    for name in analysis.imbalance_counters:
-        if name in slot_sums:
-            n, total = slot_sums[name]
-            columns[f"n_{name}"], columns[f"sum_{name}"] = pl.Series(n), pl.Series(total)
-    return pl.DataFrame(columns)
-
-
 def _minutes(
-    frame: pl.DataFrame,
-    layout: _Layout,
-    segments: pl.DataFrame,
-    intervals: pl.DataFrame,
-    starts: Mapping[int, datetime],
-    slot_sums: Mapping[str, tuple[kernel.Ints, Floats]],
+    columns: _Columns, layout: _Layout, segments: pl.DataFrame, slot_sums: Mapping[str, tuple[kernel.Ints, Floats]]
 ) -> pl.DataFrame:
-    """One row per slot, means as single precision; `weight_<counter>` is not kept: a minute is a minute."""
-    columns: dict[str, pl.Series] = {name: segments.get_column(name).gather(layout.slot_seg) for name in ("run", *UNIT)}
-    columns["minute"] = pl.Series(layout.slot_minute)
-    ends = np.append(layout.slot_a[1:], 0)
-    last_of_segment = layout.seg_slot[1:] - 1
-    ends[last_of_segment] = layout.seg_b
-    columns["samples"] = pl.Series((ends - layout.slot_a).astype(np.int32))
+    """One row per slot: means and maxima in single precision, null where nobody measured."""
+    result = {name: segments.get_column(name).gather(layout.slot_seg) for name in ("run", *UNIT)}
+    result["minute"] = pl.Series(layout.slot_minute)
+    ends = np.empty_like(layout.slot_a)
+    ends[:-1] = layout.slot_a[1:]
+    ends[layout.seg_slot[1:] - 1] = layout.seg_b
+    result["samples"] = pl.Series((ends - layout.slot_a).astype(np.int32))
+    nothing = pl.repeat(None, layout.slots, dtype=pl.Float32, eager=True)
     for name in MINUTE_MEANS:
         if name in slot_sums:
             n, total = slot_sums[name]
             with np.errstate(invalid="ignore", divide="ignore"):
-                columns[name] = pl.Series((total / n).astype(np.float32)).fill_nan(None)
+                result[name] = pl.Series((total / n).astype(np.float32)).fill_nan(None)
         else:
-            columns[name] = pl.repeat(None, layout.slots, dtype=pl.Float32, eager=True)
+            result[name] = nothing
     for name in MINUTE_MAXIMA:
-        if name in frame.columns:
+        result[name] = nothing
+        if name in columns:
             most = np.empty(layout.slots, np.float32)
-            kernel.most_by_minute(_singles(frame, name), layout.seg_b, layout.seg_slot, layout.slot_a, most)
-            columns[name] = pl.Series(most).fill_nan(None)
-        else:
-            columns[name] = pl.repeat(None, layout.slots, dtype=pl.Float32, eager=True)
-    return pl.DataFrame(columns)
+            kernel.most_by_minute(columns.singles(name), layout.seg_b, layout.seg_slot, layout.slot_a, most)
+            result[name] = pl.Series(most).fill_nan(None)
+    return pl.DataFrame(result)

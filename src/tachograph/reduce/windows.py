@@ -10,11 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tachograph.config import Analysis
+from tachograph.reduce import kernel
+from tachograph.reduce.kernel import Floats, Ints, Longs
 from tachograph.schema import TIME
 
+DAY_US = 86_400_000_000
+UNIT = ("node", "gpu", "mig")
 COMPLETE = {
     "run": pl.Int32(),
     "counter": pl.String(),
@@ -51,38 +57,98 @@ class Windows:
     border: pl.DataFrame
 
 
-def windows_of(slots: pl.DataFrame, starts: Mapping[int, datetime], *, analysis: Analysis, day: date) -> Windows:
-    """Return the windows of one partition's slots (one row per run, GPU and minute with `n_` and `sum_` columns)."""
-    counters = [name.removeprefix("sum_") for name in slots.columns if name.startswith("sum_")]
-    if not counters or not slots.height:
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """A partition's minutes, in order of stripe and time: whose they are, and what the counters come to in them.
+
+    run, stripe: of each segment; begin: first slot of each segment, and behind the last the number of slots;
+    segment, minute: of each slot. sums: {counter: (values, sum)} per slot. units: node, gpu, mig per stripe.
+    """
+
+    run: NDArray[np.int32]
+    stripe: Longs
+    begin: Longs
+    segment: Longs
+    minute: Ints
+    sums: Mapping[str, tuple[Ints, Floats]]
+    units: pl.DataFrame
+
+
+def windows_of(slots: Slots, starts: Mapping[int, datetime], *, analysis: Analysis, day: date) -> Windows:
+    """Return the windows of one partition's minutes, those that cross midnight apart."""
+    counters = [name for name in dict.fromkeys(("gpu_util", *analysis.imbalance_counters)) if name in slots.sums]
+    if not counters or not len(slots.minute):
         return Windows(pl.DataFrame(schema=COMPLETE), pl.DataFrame(schema=BORDER))
-    minutes = analysis.window_s // 60
-    unit = ["run", "node", "gpu", "mig"]
-    per_gpu = slots.with_columns(window=pl.col("minute") // minutes)
-    if minutes > 1:
-        per_gpu = per_gpu.group_by(*unit, "window", maintain_order=True).agg(pl.col("^(n|sum)_.*$").sum())
-    begun = pl.DataFrame({"run": list(starts), "begun": list(starts.values())}, schema={"run": pl.Int32, "begun": TIME})
-    begin = pl.col("begun") + pl.duration(seconds=pl.col("window").cast(pl.Int64) * analysis.window_s)
-    edges = [datetime.combine(day, time(), UTC), datetime.combine(day + timedelta(days=1), time(), UTC)]
-    placed = per_gpu.join(begun, on="run", how="left").with_columns(begin=begin)
-    crosses = pl.any_horizontal(
-        (pl.col("begin") < edge) & (pl.col("begin") + pl.duration(seconds=analysis.window_s) > edge) for edge in edges
-    )
-    placed = placed.with_columns(crosses=crosses)
+    every = slots.minute // (analysis.window_s // 60)
+    order, first = _per_gpu(slots, every)
+    segment, window = slots.segment[order[first]], every[order[first]]
+    runs, of_segment = np.unique(slots.run, return_inverse=True)
+    since = _since_midnight(runs, starts, day)[of_segment][segment]
+    crosses = _crosses_midnight(since + window * np.int64(analysis.window_s * 1_000_000), analysis.window_s)
+    offset, owner, numbers = _places(of_segment, every[slots.begin[:-1]], every[slots.begin[1:] - 1])
+    place = np.where(crosses, -1, offset[of_segment][segment] + window)
+    across_all = np.flatnonzero(crosses)
     complete, border = [], []
     for name in counters:
-        one = placed.select(
-            *unit, "window", "crosses", pl.lit(name).alias("counter"),
-            pl.col(f"n_{name}").cast(pl.Int64).alias("n"), pl.col(f"sum_{name}").alias("total"),
-        ).filter(pl.col("n") > 0)  # fmt: skip
-        complete.append(_over_gpus(one.filter(~pl.col("crosses"))))
-        border.append(one.filter("crosses").select(*BORDER))
+        n = np.add.reduceat(slots.sums[name][0][order], first)
+        total = np.add.reduceat(slots.sums[name][1][order], first)
+        counted, summed, most = np.zeros(len(owner), np.int64), np.zeros(len(owner)), np.full(len(owner), -np.inf)
+        kernel.over_gpus(place, n, total, counted, summed, most)
+        kept = np.flatnonzero(counted)
+        run = runs[owner[kept]]
+        complete.append(_frame(COMPLETE, name, run=run, window=numbers[kept], total=summed[kept], most=most[kept]))
+        across = across_all[n[across_all] > 0]
+        units = {key: slots.units.get_column(key).gather(slots.stripe[segment[across]]) for key in UNIT}
+        run = runs[of_segment[segment[across]]]
+        border.append(_frame(BORDER, name, run=run, window=window[across], n=n[across], total=total[across], **units))
     return Windows(pl.concat(complete), pl.concat(border))
+
+
+def _frame(schema: Mapping[str, pl.DataType], counter: str, **columns: object) -> pl.DataFrame:
+    frame = pl.DataFrame(columns).with_columns(counter=pl.lit(counter))
+    return frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+
+
+def _per_gpu(slots: Slots, window: Ints) -> tuple[Longs, Longs]:
+    """An order in which the minutes of one run, GPU and window lie together, and where each such group begins."""
+    pair = slots.stripe * (np.int64(slots.run.max()) + 1) + slots.run
+    whose = pair[slots.segment]
+    order = np.arange(len(window))
+    if len(np.unique(pair)) < len(pair):  # a run has a GPU, loses it to another, and has it again
+        order = np.lexsort((window, whose))
+    whose, window = whose[order], window[order]
+    changed = np.ones(len(order), np.bool_)
+    changed[1:] = (whose[1:] != whose[:-1]) | (window[1:] != window[:-1])
+    return order, np.flatnonzero(changed)
+
+
+def _since_midnight(runs: NDArray[np.int32], starts: Mapping[int, datetime], day: date) -> Longs:
+    """Start of each run, in microseconds since the beginning of `day`."""
+    midnight = datetime.combine(day, time(), UTC)
+    return np.array([(starts[int(run)] - midnight) // timedelta(microseconds=1) for run in runs], np.int64)
+
+
+def _crosses_midnight(begin: Longs, length_s: int) -> NDArray[np.bool_]:
+    """True for windows that begin before a border of the day and end after it."""
+    end = begin + length_s * 1_000_000
+    return np.asarray(((begin < 0) & (end > 0)) | ((begin < DAY_US) & (end > DAY_US)))
+
+
+def _places(of_segment: Longs, first: Ints, last: Ints) -> tuple[Longs, Longs, Longs]:
+    """All windows of all runs in one array: what a run adds to its window to find it; each place's run and window."""
+    runs = int(of_segment.max()) + 1
+    low, high = np.full(runs, np.iinfo(np.int64).max), np.full(runs, np.iinfo(np.int64).min)
+    np.minimum.at(low, of_segment, first)
+    np.maximum.at(high, of_segment, last)
+    count = high - low + 1
+    offset = np.cumsum(count) - count - low
+    owner = np.repeat(np.arange(runs), count)
+    return offset, owner, np.arange(len(owner)) - offset[owner]
 
 
 def _over_gpus(per_gpu: pl.DataFrame) -> pl.DataFrame:
     return (
-        per_gpu.group_by("run", "counter", "window", maintain_order=True)
+        per_gpu.group_by("run", "counter", "window")
         .agg(pl.col("total").sum(), most=pl.col("total").max())
         .select(*COMPLETE)
     )
