@@ -180,10 +180,10 @@ class _Analysis:
     def _finish(self, runs: pl.DataFrame) -> None:
         if not runs.height:
             return
-        if self.border.height:  # nothing follows: windows that wait for another day are complete
+        if runs is self.waiting and self.border.height:  # no day follows: windows that wait for one are complete
             folded, self.border = fold(
                 [], self.border, self.starts, self.per_run, analysis=self.configuration.analysis,
-                day=self.now.date(), last=runs is self.waiting,
+                day=self.now.date(), last=True,
             )  # fmt: skip
             self.imbalance.append(folded)
         mine = runs.select("run")
