@@ -30,6 +30,9 @@ def summarize_gpus(
         samples=pl.col("samples").fill_null(0),
         span_s=pl.when(coarse).then(pl.coalesce("elapsed_s", "held_s")).otherwise("held_s"),
     )
+    joined = joined.with_columns(
+        pl.when(pl.col(f"seconds_{rate}") > 0).then(f"area_{rate}").alias(f"area_{rate}") for rate in RATE_VOLUMES
+    )
     statistics = [expression for counter in COUNTERS for expression in _statistics(counter)]
     return joined.with_columns(
         pl.from_epoch("t_first", "us").dt.replace_time_zone("UTC").alias("first_t"),
@@ -56,7 +59,9 @@ def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
     for counter in COUNTERS:
         name = counter.name
         wanted[f"n_{name}"] = pl.Int64()
-        stems = {Kind.CUMULATIVE: ("grown",), Kind.RATE: ("sum", "max", "area")}.get(counter.kind, ("sum", "max"))
+        stems = {Kind.CUMULATIVE: ("grown",), Kind.RATE: ("sum", "max", "area", "seconds")}.get(
+            counter.kind, ("sum", "max")
+        )
         wanted |= {f"{stem}_{name}": pl.Float64() for stem in stems}
     wanted |= {f"{stem}_energy_j": pl.Int64() for stem in ("t_first", "t_last")}
     wanted |= {"area_power_w": pl.Float64(), "seconds_power_w": pl.Float64()}
