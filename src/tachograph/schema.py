@@ -356,15 +356,20 @@ def _remove_impossible(frame: pl.DataFrame, units: Mapping[str, str]) -> tuple[p
             continue
         raw = frame.get_column(counter.name)
         marks = raw.is_in(_BLANK_FLOATS)
-        if counter.zero_is_missing:
-            marks = marks | (raw == 0)
+        unsupported = raw == 0 if counter.zero_is_missing else marks & ~marks
         not_finite = raw.is_nan() | raw.is_infinite()
         given = units.get(counter.name, counter.unit)
         values = raw * factor(given, counter.unit) if given != counter.unit else raw
         impossible = ~marks & ~not_finite & ~values.is_between(counter.low, counter.high)
-        for reason, mask in (("missing_mark", marks), ("not_finite", not_finite), ("out_of_range", impossible)):
+        removals = {
+            "missing_mark": marks,
+            "unsupported": unsupported,
+            "not_finite": not_finite,
+            "out_of_range": impossible,
+        }
+        for reason, mask in removals.items():
             rejects += _counted(reason, counter.name, mask, raw)
-        keep = ~(marks | not_finite | impossible)
+        keep = ~(marks | unsupported | not_finite | impossible)
         kept = pl.select(pl.when(keep).then(values)).to_series().alias(counter.name)
         if counter.storage == "i64":
             kept = kept.round()

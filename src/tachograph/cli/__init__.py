@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from tachograph import __version__
 from tachograph.cli import narrate, output
-from tachograph.cli.options import Arguments, Parser, add_common
-from tachograph.cli.registry import COMMANDS, GROUPS, find, load
+from tachograph.cli.registry import COMMANDS, GROUPS, execute
 from tachograph.errors import LakeError, TachographError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
@@ -57,16 +56,7 @@ def _run(argv: list[str]) -> int:
         return 0
     if argv[0].startswith("-"):
         raise UsageError(f"{argv[0]} stands before the command", do="write `tachograph COMMAND [options]`")
-    command = find(argv[0])
-    module = load(command)
-    parser = Parser(f"tachograph {command.name}", _sentence(command.sentence))
-    module.add_arguments(parser)
-    add_common(parser)
-    try:
-        arguments = parser.parse_args(argv[1:], Arguments())
-    except SystemExit:  # argparse has shown the help or the version
-        return 0
-    return module.run(arguments)
+    return execute(argv)
 
 
 def _help() -> str:
@@ -77,15 +67,6 @@ def _help() -> str:
         if lines:
             parts.append("".join([f"{heading}:\n", *lines]))
     return "\n".join(parts) + _TAIL
-
-
-def _sentence(words: str) -> str:
-    """Return `words` as a sentence.
-
-    >>> _sentence("list the counters")
-    'List the counters.'
-    """
-    return f"{words[0].upper()}{words[1:]}."
 
 
 def _fail(problem: TachographError) -> int:

@@ -7,13 +7,13 @@ only when its command is the one asked for. This module imports nothing heavy: `
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 from typing import Protocol, cast
 
-from tachograph.cli.options import Arguments, Parser
+from tachograph.cli.options import Arguments, Parser, add_common
 from tachograph.errors import UsageError
 
 # {group: heading in the help}, in its order
@@ -38,6 +38,7 @@ class Command:
 
 
 COMMANDS: tuple[Command, ...] = (
+    Command("demo", "demo", "simulate a cluster with planted problems, analyze it, show what was found", "start"),
     Command("init", "init", "write tachograph.toml with every key at its default", "start"),
     Command("ingest", "ingest", "put recordings and accounting into the lake", "feed"),
     Command("analyze", "analyze", "summarize and judge the jobs that new data touch", "feed"),
@@ -45,6 +46,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("lake", "lake", "show what is in the lake: rows, gaps, what was removed", "feed"),
     Command("jobs", "jobs", "list jobs with what they did, filtered and sorted", "look"),
     Command("job", "job", "report one job: what it did, what is wrong, what to do", "look"),
+    Command("simulate", "simulate", "write a simulated cluster whose truth is known", "reference"),
     Command(
         "counters",
         "counters",
@@ -83,3 +85,29 @@ def find(name: str) -> Command:
 def load(command: Command) -> CommandModule:
     """Return the module of `command`, imported now."""
     return cast("CommandModule", import_module(f"tachograph.cli.{command.module}"))
+
+
+def execute(argv: Sequence[str]) -> int:
+    """Run one command with its arguments, and return its exit code.
+
+    Errors: UsageError for options that do not fit, and those of the command.
+    """
+    command = find(argv[0])
+    module = load(command)
+    parser = Parser(f"tachograph {command.name}", _sentence(command.sentence))
+    module.add_arguments(parser)
+    add_common(parser)
+    try:
+        arguments = parser.parse_args(argv[1:], Arguments())
+    except SystemExit:  # argparse has shown the help or the version
+        return 0
+    return module.run(arguments)
+
+
+def _sentence(words: str) -> str:
+    """Return `words` as a sentence.
+
+    >>> _sentence("list the counters")
+    'List the counters.'
+    """
+    return f"{words[0].upper()}{words[1:]}."

@@ -59,6 +59,13 @@ def write_devices(plan: Plan, file: Path) -> None:
                 out.write(f"{node.name},{gpu},{uuid},{pci},{group.driver.name},{group.driver.total_mib}\n")
 
 
+def write_devices_mapping(file: Path) -> None:
+    """Write what the columns of the list of GPUs mean, for `tachograph ingest table --mapping`."""
+    columns = "".join(f'{name} = {{ to = "{name}" }}\n' for name in ("uuid", "pci", "model", "hbm_mib"))
+    text = f'table = "devices"\n\n[node]\ncolumn = "node"\n\n[gpu]\ncolumn = "gpu"\n\n[columns]\n{columns}'
+    file.write_text(text, encoding="utf-8")
+
+
 def write_configuration(plan: Plan, file: Path) -> None:
     """Write the site's configuration: time zone, partitions, models of the nodes."""
     lines = [

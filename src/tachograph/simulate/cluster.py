@@ -85,6 +85,7 @@ def _simulate(plan: Plan, root: Path, progress: Callable[[int, int], None] | Non
     accounting.write_accounting(plan, cluster.accounting, runs)
     accounting.write_gpu_map(plan, cluster.gpu_map, runs)
     accounting.write_devices(plan, cluster.devices)
+    accounting.write_devices_mapping(cluster.devices.with_suffix(".toml"))
     accounting.write_configuration(plan, cluster.configuration)
     for name, frame in (("jobs", cluster.jobs), ("gpus", cluster.gpus), ("defects", cluster.defects)):
         frame.write_parquet(root / "truth" / f"{name}.parquet")

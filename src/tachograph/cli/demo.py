@@ -1,0 +1,138 @@
+"""`tachograph demo`: a simulated cluster with planted problems through the whole pipeline, by the real commands."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tachograph.cli import output
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser
+from tachograph.errors import UsageError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tachograph.simulate import SimulatedCluster
+
+FOLDER = "tachograph-demo"
+_MARK = ".tachograph-demo"
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the folder and the seed."""
+    parser.add_argument("--folder", default=FOLDER, metavar="DIR", help=f"where to put it (default ./{FOLDER})")
+    parser.add_argument("--seed", type=int, default=7, help="another cluster (default 7)")
+
+
+def run(arguments: Arguments) -> int:
+    """Simulate, ingest, analyze, show; write the pages; tell what to try next."""
+    from tachograph.simulate import Plan, simulate
+
+    folder = Path(arguments.folder)
+    _make_room(folder)
+    narrator = Narrator.of(arguments)
+    narrator.say("A simulated cluster: 36 nodes, 144 GPUs, two days; every problem below was planted, and so were the")
+    narrator.say("defects of its telemetry. What follows is what you would type for a real one.")
+    plan = Plan.demo(seed=arguments.seed)
+    with narrator.steps() as tell:
+        cluster = simulate(plan, folder / "cluster", lambda done, total: tell("simulate", done, total))
+    lake = ["--lake", str(folder / "lake"), "--config", str(cluster.configuration)]
+    parts = cluster.folder
+    _step(["ingest", "ldms", str(parts / "telemetry"), *lake])
+    _step(["ingest", "sacct", str(cluster.accounting), *lake])
+    _step(["ingest", "allocation-map", str(cluster.gpu_map), *lake])
+    _step(["ingest", "table", str(cluster.devices), "--mapping", str(parts / "devices.toml"), *lake])
+    _step(["analyze", "--as-of", plan.end.isoformat(), *lake])
+    worst = _worst(str(folder / "lake"))
+    _step(["jobs", "--where", "gpu_hours>2", "--sort", "gpu_util_mean", "--limit", "15", *lake])
+    _step(["job", worst, *lake])
+    page = folder / f"job-{worst}.html"
+    _step(["job", worst, "--html", str(page), *lake])
+    output.print_text(_truth(cluster, str(folder / "lake")))
+    output.print_text(_next(page, worst, lake))
+    return 0
+
+
+def _make_room(folder: Path) -> None:
+    """An empty folder; what an earlier demo left in it is taken away.
+
+    Errors: UsageError when the folder holds something else.
+    """
+    if folder.exists():
+        if any(folder.iterdir()) and not (folder / _MARK).exists():
+            raise UsageError("is not empty and not from a demo", where=str(folder), do="name another with --folder")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / _MARK).touch()
+
+
+def _step(command: list[str]) -> None:
+    """Show a command as a person would type it, and run it."""
+    from tachograph.cli.registry import execute
+
+    output.print_text(f"\n$ tachograph {shlex.join(command)}\n")
+    output.flush()
+    execute(command)
+
+
+def _worst(lake: str) -> str:
+    """The finished job with a problem that left most GPU time unused."""
+    import polars as pl
+
+    from tachograph.analyze.results import read_findings, read_summaries
+    from tachograph.lake import Lake
+
+    opened = Lake.open(lake)
+    summaries = read_summaries(opened)
+    problems = read_findings(opened, summaries).filter(pl.col("severity") == "problem")
+    lost = (pl.col("gpu_hours") * (1 - pl.col("gpu_util_mean"))).alias("lost")
+    ended = summaries.filter(pl.col("end").is_not_null()).join(problems, on="job_key", how="semi")
+    return str(ended.sort(lost, descending=True, nulls_last=True).get_column("display_id")[0])
+
+
+def _truth(cluster: SimulatedCluster, lake: str) -> str:
+    """Planted problems and how many of them were found, as a table of text."""
+    import polars as pl
+
+    from tachograph.analyze.results import read_findings, read_summaries
+    from tachograph.lake import Lake
+
+    opened = Lake.open(lake)
+    summaries = read_summaries(opened)
+    known = summaries.filter((pl.col("attribution") != "ambiguous") & pl.col("end").is_not_null())
+    counted = _found(cluster.jobs, known, read_findings(opened, known))
+    lines = [f"  {problem:<22} {planted:>7} {found:>6}" for problem, planted, found in counted.iter_rows()]
+    head = "\nWhat was planted in finished jobs whose GPUs are known, and what was found\n"
+    total = f"  {'together':<22} {counted['planted'].sum():>7} {counted['found'].sum():>6}\n"
+    return f"{head}  {'problem':<22} {'planted':>7} {'found':>6}\n" + "\n".join(lines) + "\n" + total
+
+
+def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
+    import polars as pl
+
+    planted = truth.filter(pl.col("problem").is_not_null()).select("job_id", "submit", "problem")
+    planted = planted.join(summaries.select("job_id", "submit", "job_key"), on=["job_id", "submit"], how="inner")
+    hits = planted.join(
+        findings.select("job_key", problem="code", hit=pl.lit(value=True)), on=["job_key", "problem"], how="left"
+    )
+    return (
+        hits.group_by("problem")
+        .agg(planted=pl.len(), found=pl.col("hit").sum().cast(pl.Int64))
+        .sort("planted", "problem", descending=[True, False])
+    )
+
+
+def _next(page: Path, worst: str, lake: list[str]) -> str:
+    options = shlex.join(lake)
+    return f"""
+The page of job {worst} with its plots: {page}
+
+Try next
+  tachograph jobs --finding hung {options}
+  tachograph jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10 {options}
+  tachograph lake {options}
+  tachograph ingest --help       feed your own recordings and accounting; `tachograph init` writes the configuration
+"""
