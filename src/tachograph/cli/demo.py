@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 FOLDER = "tachograph-demo"
 _MARK = ".tachograph-demo"
+_LAKE = "lake"  # inside the folder
 
 
 def add_arguments(parser: Parser) -> None:
@@ -39,21 +42,27 @@ def run(arguments: Arguments) -> int:
     plan = Plan.demo(seed=arguments.seed)
     with narrator.steps() as tell:
         cluster = simulate(plan, folder / "cluster", lambda done, total: tell("simulate", done, total))
-    lake = ["--lake", str(folder / "lake"), "--config", str(cluster.configuration)]
-    parts = cluster.folder
-    _step(["ingest", "ldms", str(parts / "telemetry"), *lake])
-    _step(["ingest", "sacct", str(cluster.accounting), *lake])
-    _step(["ingest", "allocation-map", str(cluster.gpu_map), *lake])
-    _step(["ingest", "table", str(cluster.devices), "--mapping", str(parts / "devices.toml"), *lake])
-    _step(["analyze", "--as-of", plan.end.isoformat(), *lake])
-    worst = _worst(str(folder / "lake"))
-    _step(["jobs", "--where", "gpu_hours>2", "--sort", "gpu_util_mean", "--limit", "15", *lake])
-    _step(["job", worst, *lake])
-    page = folder / f"job-{worst}.html"
-    _step(["job", worst, "--html", str(page), *lake])
-    output.print_text(_truth(cluster, str(folder / "lake")))
-    output.print_text(_next(page, worst, lake))
+    configuration = cluster.configuration.read_text(encoding="utf-8")
+    (folder / "tachograph.toml").write_text(f'lake = "{_LAKE}"\n\n{configuration}', encoding="utf-8")
+    with contextlib.chdir(folder):
+        worst = _walk(plan.end.isoformat())
+        output.print_text(_truth(cluster))
+    output.print_text(_next(folder, worst))
     return 0
+
+
+def _walk(end: str) -> str:
+    """The whole way, command by command, inside the demo's folder; returns the job whose page was shown."""
+    _step(["ingest", "ldms", "cluster/telemetry"])
+    _step(["ingest", "sacct", "cluster/accounting/sacct.txt"])
+    _step(["ingest", "allocation-map", "cluster/allocations/gpu_map.csv"])
+    _step(["ingest", "table", "cluster/devices.csv", "--mapping", "cluster/devices.toml"])
+    _step(["analyze", "--as-of", end])
+    _step(["jobs", "--where", "gpu_hours>2", "--sort", "gpu_util_mean", "--limit", "15"])
+    worst = _worst()
+    _step(["job", worst])
+    _step(["job", worst, "--html", f"job-{worst}.html"])
+    return worst
 
 
 def _make_room(folder: Path) -> None:
@@ -78,14 +87,14 @@ def _step(command: list[str]) -> None:
     execute(command)
 
 
-def _worst(lake: str) -> str:
+def _worst() -> str:
     """The finished job with a problem that left most GPU time unused."""
     import polars as pl
 
     from tachograph.analyze.results import read_findings, read_summaries
     from tachograph.lake import Lake
 
-    opened = Lake.open(lake)
+    opened = Lake.open(_LAKE)
     summaries = read_summaries(opened)
     problems = read_findings(opened, summaries).filter(pl.col("severity") == "problem")
     lost = (pl.col("gpu_hours") * (1 - pl.col("gpu_util_mean"))).alias("lost")
@@ -93,14 +102,14 @@ def _worst(lake: str) -> str:
     return str(ended.sort(lost, descending=True, nulls_last=True).get_column("display_id")[0])
 
 
-def _truth(cluster: SimulatedCluster, lake: str) -> str:
+def _truth(cluster: SimulatedCluster) -> str:
     """Planted problems and how many of them were found, as a table of text."""
     import polars as pl
 
     from tachograph.analyze.results import read_findings, read_summaries
     from tachograph.lake import Lake
 
-    opened = Lake.open(lake)
+    opened = Lake.open(_LAKE)
     summaries = read_summaries(opened)
     known = summaries.filter((pl.col("attribution") != "ambiguous") & pl.col("end").is_not_null())
     counted = _found(cluster.jobs, known, read_findings(opened, known))
@@ -125,14 +134,16 @@ def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame)
     )
 
 
-def _next(page: Path, worst: str, lake: list[str]) -> str:
-    options = shlex.join(lake)
+def _next(folder: Path, worst: str) -> str:
+    program = "tachograph" if shutil.which("tachograph") else str(Path(sys.argv[0]).resolve())
     return f"""
-The page of job {worst} with its plots: {page}
+The page of job {worst} with its plots: {folder / f"job-{worst}.html"}
 
 Try next
-  tachograph jobs --finding hung {options}
-  tachograph jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10 {options}
-  tachograph lake {options}
-  tachograph ingest --help       feed your own recordings and accounting; `tachograph init` writes the configuration
+  cd {shlex.quote(str(folder))}
+  {program} jobs --finding hung
+  {program} jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10
+  {program} lake
+  {program} ingest --help        feed your own recordings and accounting
+  {program} init                 write the configuration for them
 """
