@@ -205,6 +205,9 @@ def labels(
         for row in of_day if measured else ():
             values = {pipe: row[PIPES[pipe]] for pipe in measured}
             memory = row["dram_active"]
+            for pipe, value in values.items():
+                if memory and value and pipe in ridges:
+                    found["bins"][pipe, bisect_right(EDGES, value / memory * ridges[pipe])] += 1
             if memory is None or None in values.values():
                 continue
             weight = stands_for(row, unit, telemetry) if analysis.time_weighted_bound else 1.0
@@ -217,8 +220,6 @@ def labels(
                     found[f"compute_{pipe}"].append(weight)
                 elif memory > value:
                     found[f"memory_{pipe}"].append(weight)
-                if value > 0 and memory > 0 and pipe in ridges:
-                    found["bins"][pipe, bisect_right(EDGES, value / memory * ridges[pipe])] += 1
     return found
 
 
