@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, time, timedelta
 import polars as pl
 
 from tachograph.lake import Lake
-from tachograph.lake.tables import lake_errors
+from tachograph.lake.problems import lake_errors
 from tachograph.schema import TIME
 from tachograph.summarize.schema import JOB_MINUTES, MINUTE_MAXIMA, MINUTE_MEANS
 
@@ -28,7 +28,7 @@ class MinuteWriter:
     def write(self, day: date, parts: Sequence[pl.DataFrame]) -> None:
         """Append the complete minutes of `day` and those that began the day before."""
         self.day = day
-        frames = [*self.carried, *(part for part in parts if part.height)]
+        frames = [*self.carried, *(part.with_columns(pl.col("node").cast(pl.String)) for part in parts if part.height)]
         if not frames:
             return
         carried = {key for frame in self.carried for key in frame.select(*_KEY).iter_rows()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -123,7 +124,7 @@ def _stripe_rows(frame: pl.DataFrame) -> Longs:
     starts, row = np.zeros(frame.height, np.bool_), 0
     while row < frame.height:
         starts[row] = True
-        row = int(nodes.search_sorted(nodes[row], side="right"))
+        row = bisect_right(nodes, nodes[row], row)
     for name in ("gpu", "mig"):
         column = frame.get_column(name)
         if column.null_count() < frame.height:
@@ -388,8 +389,10 @@ def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:
 def _minutes(
     columns: _Columns, layout: _Layout, segments: pl.DataFrame, slot_sums: Mapping[str, tuple[kernel.Ints, Floats]]
 ) -> pl.DataFrame:
-    """One row per slot: means and maxima in single precision, null where nobody measured."""
-    result = {name: segments.get_column(name).gather(layout.slot_seg) for name in ("run", *UNIT)}
+    """One row per slot: means and maxima in single precision, null where nobody measured; nodes as an Enum."""
+    nodes = segments.get_column("node")
+    coded = segments.with_columns(nodes.cast(pl.Enum(nodes.unique().sort())))  # text for every minute costs too much
+    result = {name: coded.get_column(name).gather(layout.slot_seg) for name in ("run", *UNIT)}
     result["minute"] = pl.Series(layout.slot_minute)
     ends = np.empty_like(layout.slot_a)
     ends[:-1] = layout.slot_a[1:]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
+from itertools import islice
 
 import polars as pl
 
 from tachograph.config import Analysis
 from tachograph.lake import Lake
 from tachograph.lake.partitions import Partition, partitions, read_partition
-from tachograph.reduce.partition import Reduced, reduce_partition
+from tachograph.reduce.partition import UNIT, Reduced, reduce_partition
 from tachograph.schema import GPU_SAMPLES, TIME
 
 Ridges = Mapping[tuple[str, int], tuple[float, ...]]
@@ -36,17 +39,39 @@ def reduce_days(
 ) -> Iterator[tuple[date, list[Reduced]]]:
     """Yield the accumulators of each day that has samples of the runs' nodes, partition by partition in order of node.
 
-    At most `threads` partitions are in memory at a time, besides the results.
+    Threads go on with the next days while one is waited for; at most `threads` partitions are read at a time, and
+    as many results wait.
     """
     days = _days(lake, work.intervals)
     with ThreadPoolExecutor(max_workers=threads) as pool:
-        for count, day in enumerate(days):
-            of_day = overlapping_day(work.intervals, day)
-            parts = [part for part in partitions(lake, GPU_SAMPLES, [day]) if _touched(part, of_day)]
-            reduced = list(pool.map(lambda part, mine=of_day: _reduce_one(lake, part, work, mine), parts))
+        tasks = _tasks(lake, work, days)
+        under_way: deque[tuple[date, Future[Reduced] | None]] = deque()
+        results: list[Reduced] = []
+        done = 0
+        while True:
+            for day, task in islice(tasks, 2 * threads - len(under_way)):
+                under_way.append((day, pool.submit(task) if task else None))
+            if not under_way:
+                return
+            day, future = under_way.popleft()
+            if future is not None:
+                results.append(future.result())
+                continue
+            done += 1
             if progress:
-                progress(day, count + 1, len(days))
-            yield day, reduced
+                progress(day, done, len(days))
+            yield day, results
+            results = []
+
+
+def _tasks(lake: Lake, work: Work, days: Sequence[date]) -> Iterator[tuple[date, Callable[[], Reduced] | None]]:
+    """Yield what is to be done: for each day its partitions, and None when they were all."""
+    for day in days:
+        of_day = overlapping_day(work.intervals, day)
+        for part in partitions(lake, GPU_SAMPLES, [day]):
+            if _touched(part, of_day):
+                yield day, partial(_reduce_one, lake, part, work, of_day)
+        yield day, None
 
 
 def overlapping_day(intervals: pl.DataFrame, day: date) -> pl.DataFrame:
@@ -83,7 +108,7 @@ def part_nodes(part: Partition) -> tuple[str, str]:
 
 def _reduce_one(lake: Lake, part: Partition, work: Work, intervals: pl.DataFrame) -> Reduced:
     low, high = part_nodes(part)
-    columns = [name for name in GPU_SAMPLES.schema if name != "seq"]
+    columns = [name for name in GPU_SAMPLES.schema if name != "seq" and (part.has(name) or name in UNIT)]
     frame, _ = read_partition(lake, GPU_SAMPLES, part, columns)
     mine = intervals.filter(pl.col("node").is_between(pl.lit(low), pl.lit(high)))
     return reduce_partition(frame, mine, work.starts, work.ridges, analysis=work.analysis, day=part.day)

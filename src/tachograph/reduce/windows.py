@@ -79,9 +79,9 @@ def windows_of(slots: Slots, starts: Mapping[int, datetime], *, analysis: Analys
     counters = [name for name in dict.fromkeys(("gpu_util", *analysis.imbalance_counters)) if name in slots.sums]
     if not counters or not len(slots.minute):
         return Windows(pl.DataFrame(schema=COMPLETE), pl.DataFrame(schema=BORDER))
-    every = slots.minute // (analysis.window_s // 60)
-    order, first = _per_gpu(slots, every)
-    segment, window = slots.segment[order[first]], every[order[first]]
+    every = slots.minute if analysis.window_s == 60 else slots.minute // (analysis.window_s // 60)
+    groups = _per_gpu(slots, every)
+    segment, window = (slots.segment, every) if groups is None else (slots.segment[groups.slot], every[groups.slot])
     runs, of_segment = np.unique(slots.run, return_inverse=True)
     since = _since_midnight(runs, starts, day)[of_segment][segment]
     crosses = _crosses_midnight(since + window * np.int64(analysis.window_s * 1_000_000), analysis.window_s)
@@ -90,8 +90,7 @@ def windows_of(slots: Slots, starts: Mapping[int, datetime], *, analysis: Analys
     across_all = np.flatnonzero(crosses)
     complete, border = [], []
     for name in counters:
-        n = np.add.reduceat(slots.sums[name][0][order], first)
-        total = np.add.reduceat(slots.sums[name][1][order], first)
+        n, total = slots.sums[name] if groups is None else groups.add(*slots.sums[name])
         counted, summed, most = np.zeros(len(owner), np.int64), np.zeros(len(owner)), np.full(len(owner), -np.inf)
         kernel.over_gpus(place, n, total, counted, summed, most)
         kept = np.flatnonzero(counted)
@@ -109,17 +108,35 @@ def _frame(schema: Mapping[str, pl.DataType], counter: str, **columns: object) -
     return frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
 
 
-def _per_gpu(slots: Slots, window: Ints) -> tuple[Longs, Longs]:
+@dataclass(frozen=True, slots=True)
+class _Groups:
     """An order in which the minutes of one run, GPU and window lie together, and where each such group begins."""
+
+    order: Longs
+    first: Longs
+
+    @property
+    def slot(self) -> Longs:
+        """One slot of each group."""
+        return self.order[self.first]
+
+    def add(self, n: Ints, total: Floats) -> tuple[Ints, Floats]:
+        """Values and sums of each group."""
+        return np.add.reduceat(n[self.order], self.first), np.add.reduceat(total[self.order], self.first)
+
+
+def _per_gpu(slots: Slots, window: Ints) -> _Groups | None:
+    """The minutes that make a window of a GPU; None where every minute is one."""
     pair = slots.stripe * (np.int64(slots.run.max()) + 1) + slots.run
+    again = len(np.unique(pair)) < len(pair)  # a run has a GPU, loses it to another, and has it again
+    if not again and window is slots.minute:
+        return None
     whose = pair[slots.segment]
-    order = np.arange(len(window))
-    if len(np.unique(pair)) < len(pair):  # a run has a GPU, loses it to another, and has it again
-        order = np.lexsort((window, whose))
+    order = np.lexsort((window, whose)) if again else np.arange(len(window))
     whose, window = whose[order], window[order]
     changed = np.ones(len(order), np.bool_)
     changed[1:] = (whose[1:] != whose[:-1]) | (window[1:] != window[:-1])
-    return order, np.flatnonzero(changed)
+    return _Groups(order, np.flatnonzero(changed))
 
 
 def _since_midnight(runs: NDArray[np.int32], starts: Mapping[int, datetime], day: date) -> Longs:
