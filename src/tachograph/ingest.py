@@ -24,6 +24,7 @@ class IngestReport:
     rejects: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
     examples: dict[tuple[str, str, str | None], str] = field(default_factory=dict)
     duplicates: int = 0
+    unread: dict[str, str] = field(default_factory=dict)  # {file: why it could not be read}
 
     @property
     def rejected(self) -> int:
@@ -32,15 +33,20 @@ class IngestReport:
 
 
 def ingest(
-    lake: Lake, chunks: Iterable[Chunk], *, now: datetime, progress: Callable[[Chunk], None] | None = None
+    lake: Lake,
+    chunks: Iterable[Chunk],
+    *,
+    now: datetime,
+    progress: Callable[[Chunk], None] | None = None,
+    report: IngestReport | None = None,
 ) -> IngestReport:
-    """Put chunks into the lake; one that is there already changes nothing.
+    """Put chunks into the lake; one that is there already changes nothing. Adds to `report` if one is given.
 
     Each table takes its part of a chunk in one transaction named after the chunk; what was removed is written
     last, so a chunk is complete once its rejects are there, and an interrupted one is finished by the next run.
     Errors: SchemaError for a chunk with unknown columns, LakeError when it cannot be written.
     """
-    report = IngestReport()
+    report = report or IngestReport()
     for chunk in chunks:
         _ingest_one(lake, chunk, now, report)
         if progress:
@@ -58,7 +64,7 @@ def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -
     for number, part in enumerate(chunk.parts):
         table = TABLES[part.table]
         conformed = conform(part.frame, table, now=now, units=part.units, origin=chunk.origin)
-        merged = lake.append(table, conformed.frame, app_id=f"{chunk.id}#{number}")
+        merged = lake.append(table, conformed.frame, app_id=f"{chunk.id}#{number}").duplicates
         report.rows[table.name] = report.rows.get(table.name, 0) + conformed.frame.height
         if table is GPU_SAMPLES:
             _note_devices(lake, conformed.frame, f"{chunk.id}#{number}:seen")

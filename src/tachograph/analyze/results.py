@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 import polars as pl
 
 from tachograph.errors import LakeError
 from tachograph.lake import Lake
-from tachograph.lake.tables import lake_errors
+from tachograph.lake.problems import lake_errors
 from tachograph.schema import Table
 from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES
+
+UNFINISHED = timedelta(days=1)  # an analysis that began longer ago and wrote no summaries was killed
 
 
 def read_summaries(lake: Lake) -> pl.DataFrame:
@@ -41,6 +44,25 @@ def read_minutes(lake: Lake, summary: Mapping[str, Any]) -> pl.DataFrame:
     with lake_errors(lake.uri(JOB_MINUTES)):
         mine = (pl.col("job_key") == summary["job_key"]) & (pl.col("seq") == summary["seq"])
         return lake.scan(JOB_MINUTES, days).filter(mine).collect().sort(*JOB_MINUTES.sort)
+
+
+def counting(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]]:
+    """Return {table: what is left of its rows} for the tables whose rows count only beside their summary.
+
+    Dropped are rows of an analysis older than that of the job's summary, and rows of a newer one, or of a job without
+    summary, if it began more than a day before `now`; a younger one may still be at work.
+    """
+    summaries = lake.latest(JOB_SUMMARIES).lazy().select("job_key", current="seq")
+    begun_us = int((now - UNFINISHED).timestamp() * 1e6)  # seq is when an analysis began
+
+    def left(rows: pl.LazyFrame) -> pl.LazyFrame:
+        joined = rows.join(summaries, on="job_key", how="left", maintain_order="left")
+        superseded = (pl.col("seq") < pl.col("current")).fill_null(value=False)
+        current = (pl.col("seq") == pl.col("current")).fill_null(value=False)
+        unfinished = ~superseded & (pl.col("seq") > begun_us)
+        return joined.filter(current | unfinished).drop("current")
+
+    return {table.name: left for table in (JOB_GPUS, JOB_MINUTES, FINDINGS)}
 
 
 def _current(lake: Lake, table: Table, rows: pl.LazyFrame, summaries: pl.DataFrame) -> pl.DataFrame:

@@ -11,7 +11,7 @@ import polars as pl
 
 from tachograph.config import Configuration
 from tachograph.lake import Lake
-from tachograph.lake.tables import lake_errors
+from tachograph.lake.problems import lake_errors
 from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, TIME, Column, Table
 
 _SEEN = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES)

@@ -20,20 +20,28 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Compact every table; print what changed."""
+    from tachograph.analyze.results import counting
     from tachograph.analyze.tables import ALL_TABLES
     from tachograph.cli.open import open_lake
     from tachograph.lake.compact import compact
 
     opened = open_lake(arguments)
     with Narrator.of(arguments).steps() as tell:
-        done = compact(opened.lake, ALL_TABLES, vacuum_hours=arguments.vacuum_hours, progress=tell)
+        done = compact(
+            opened.lake,
+            ALL_TABLES,
+            counting=counting(opened.lake, opened.now),
+            vacuum_hours=arguments.vacuum_hours,
+            progress=tell,
+        )
     if arguments.json:
         output.print_json(done)
         return 0
-    changed = [one for one in done if one.files_before != one.files_after or one.duplicates]
+    changed = [one for one in done if one.files_before != one.files_after or one.rows_before != one.rows_after]
     for one in changed:
         merged = f", {one.duplicates:,} duplicate rows merged" if one.duplicates else ""
-        output.print_text(f"{one.table}: {one.files_before:,} files became {one.files_after:,}{merged}\n")
+        dropped = f", {one.superseded:,} superseded rows dropped" if one.superseded else ""
+        output.print_text(f"{one.table}: {one.files_before:,} files became {one.files_after:,}{merged}{dropped}\n")
     if not changed:
         output.print_text("nothing to compact\n")
     return 0

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from datetime import date
+from types import MappingProxyType
 
 import polars as pl
 
-from tachograph.lake.partitions import PARTITION_ROWS, partitions, read_partition
+from tachograph.lake.partitions import PARTITION_ROWS, partitions_of, scan_partition
+from tachograph.lake.problems import lake_errors
 from tachograph.lake.resolve import resolve
-from tachograph.lake.tables import Lake, lake_errors
+from tachograph.lake.tables import DataFile, Lake
 from tachograph.schema import REJECTS, Table
 
 FEW_FILES = 8  # a table that is read whole is rewritten once it has more
+ATTEMPTS = 5  # at what another process replaces at the same time
+
+Counting = Callable[[pl.LazyFrame], pl.LazyFrame]  # rows of a table -> those of them that may still count
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What was done to one table: days rewritten, files and rows before and after, duplicates merged."""
+    """What was done to one table: days rewritten, files and rows before and after, duplicates merged, rows dropped.
+
+    rows_before = rows_after + duplicates + superseded.
+    """
 
     table: str
     days: int
@@ -26,11 +36,8 @@ class Compaction:
     files_after: int
     rows_before: int
     rows_after: int
-
-    @property
-    def duplicates(self) -> int:
-        """Rows merged into others of the same key."""
-        return self.rows_before - self.rows_after
+    duplicates: int = 0
+    superseded: int = 0
 
 
 def compact(
@@ -38,83 +45,134 @@ def compact(
     tables: Iterable[Table],
     *,
     rows: int = PARTITION_ROWS,
+    counting: Mapping[str, Counting] = MappingProxyType({}),
     vacuum_hours: int | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Compaction]:
     """Rewrite what needs it in each table, and delete files replaced more than `vacuum_hours` ago.
 
+    `counting`: for tables whose rows are superseded by something else than their key, what is left of them. Rows of
+    one key and different `seq` are not merged there: only who reads them knows which one counts.
     Killed at any moment, a day is either as before or done. Nothing to do is nothing written.
     """
     done = []
     for table in tables:
         if lake.delta(table) is None:
             continue
-        done.append(_compact_days(lake, table, rows, progress) if table.by_day else _compact_whole(lake, table))
+        left = counting.get(table.name)
+        kept = table if left is None else replace(table, key=(*table.key, "seq"), sort=(*table.sort, "seq"))
+        work = _Work(lake, kept, rows, left)
+        done.append(work.by_day(progress) if table.by_day else work.whole())
         if vacuum_hours is not None:
             _vacuum(lake, table, vacuum_hours)
     return done
 
 
-def _compact_days(lake: Lake, table: Table, rows: int, progress: Callable[[str, int, int], None] | None) -> Compaction:
-    days = [day for day in lake.days(table) if needs_compaction(lake, table, day, rows)]
-    before_files = before_rows = after_files = after_rows = 0
-    for count, day in enumerate(days):
-        files = lake.files(table, [day])
-        written: list[int] = []
-        lake.commit(table, add=_rewritten(lake, table, day, rows, written), remove=files, data_change=False)
-        before_files, after_files = before_files + len(files), after_files + len(written)
-        merged = sum(file.rows for file in files) - sum(written)
-        before_rows, after_rows = before_rows + sum(file.rows for file in files), after_rows + sum(written)
-        _count_duplicates(lake, table, day, files[0].path, merged)
-        if progress:
-            progress(f"compact {table.name}", count + 1, len(days))
-    return Compaction(table.name, len(days), before_files, after_files, before_rows, after_rows)
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Compaction of one table."""
 
+    lake: Lake
+    table: Table
+    rows: int
+    counting: Counting | None
 
-def needs_compaction(lake: Lake, table: Table, day: date, rows: int = PARTITION_ROWS) -> bool:
-    """True when the day's files overlap, or are much smaller than a partition."""
-    files = lake.files(table, [day])
-    parts = list(partitions(lake, table, [day], rows=rows))
-    if any(not part.is_whole for part in parts):
-        return True
-    fewest = max(1, -(-sum(file.rows for file in files) // rows))
-    return len(files) > 2 * fewest
+    def is_needed(self, day: date) -> bool:
+        """True when the day's files overlap, are much smaller than a partition, or hold rows that no longer count."""
+        files = self.lake.files(self.table, [day])
+        if any(not part.is_whole for part in partitions_of(self.lake, self.table, files, rows=self.rows)):
+            return True
+        fewest = max(1, -(-_rows(files) // self.rows))
+        return len(files) > 2 * fewest or self._is_superseded(files)
 
+    def by_day(self, progress: Progress | None) -> Compaction:
+        days = [day for day in self.lake.days(self.table) if self.is_needed(day)]
+        done = []
+        for count, day in enumerate(days):
+            done += [one for one in [self._one_day(day)] if one is not None]
+            if progress:
+                progress(f"compact {self.table.name}", count + 1, len(days))
+        return _sum(self.table, done)
 
-def _rewritten(
-    lake: Lake, table: Table, day: date, rows: int, written: list[int]
-) -> Iterator[tuple[date, pl.DataFrame]]:
-    """The day's partitions, resolved; neighbours that are small together. Appends each file's rows to `written`."""
-    held: list[pl.DataFrame] = []
-    height = 0
-    for part in partitions(lake, table, [day], rows=rows):
-        frame, _ = read_partition(lake, table, part)
-        if held and height + frame.height > rows:
-            written.append(height)
+    def whole(self) -> Compaction:
+        for _ in range(ATTEMPTS):
+            files = self.lake.files(self.table)
+            if len(files) <= FEW_FILES and not self._is_superseded(files):
+                break
+            frame, merged = self._read(self.lake.read_files(self.table, files))
+            kept = [(None, frame)] if frame.height else []
+            if self.lake.replace(self.table, files, kept):
+                return _done(self.table, 0, files, [frame.height for _, frame in kept], merged)
+        files = self.lake.files(self.table)
+        return Compaction(self.table.name, 0, len(files), len(files), _rows(files), _rows(files))
+
+    def _one_day(self, day: date) -> Compaction | None:
+        """Rewrite a day; None where another process did it."""
+        for _ in range(ATTEMPTS):
+            if not self.is_needed(day):
+                break
+            files = self.lake.files(self.table, [day])
+            written: list[int] = []
+            merged: list[int] = []
+            if self.lake.replace(self.table, files, self._rewritten(day, files, written, merged)):
+                return _done(self.table, 1, files, written, sum(merged))
+        return None
+
+    def _rewritten(
+        self, day: date, files: Sequence[DataFile], written: list[int], merged: list[int]
+    ) -> Iterator[tuple[date | None, pl.DataFrame]]:
+        """The day's partitions, resolved; neighbours that are small together.
+
+        Appends to `written` the rows of each file, to `merged` the rows merged away in each partition. What was merged
+        is counted before the files count, so that it is counted even when the process dies between the two.
+        """
+        held: list[pl.DataFrame] = []
+        for part in partitions_of(self.lake, self.table, files, rows=self.rows):
+            frame, away = self._read(scan_partition(self.lake, self.table, part))
+            merged.append(away)
+            if held and sum(map(len, held)) + frame.height > self.rows:
+                written.append(sum(map(len, held)))
+                yield day, pl.concat(held)
+                held = []
+            held += [frame] if frame.height else []
+        if held:
+            written.append(sum(map(len, held)))
             yield day, pl.concat(held)
-            held, height = [], 0
-        held.append(frame)
-        height += frame.height
-    if held:
-        written.append(height)
-        yield day, pl.concat(held)
+        _count_duplicates(self.lake, self.table, day, files, sum(merged))
+
+    def _read(self, rows: pl.LazyFrame) -> tuple[pl.DataFrame, int]:
+        with lake_errors(self.lake.uri(self.table)):
+            return resolve((rows if self.counting is None else self.counting(rows)).collect(), self.table)
+
+    def _is_superseded(self, files: Sequence[DataFile]) -> bool:
+        """True when some rows no longer count."""
+        if self.counting is None or not files:
+            return False
+        with lake_errors(self.lake.uri(self.table)):
+            left = self.counting(self.lake.read_files(self.table, files)).select(pl.len()).collect().item()
+        return int(left) < _rows(files)
 
 
-def _compact_whole(lake: Lake, table: Table) -> Compaction:
-    files = lake.files(table)
-    total = sum(file.rows for file in files)
-    if len(files) <= FEW_FILES:
-        return Compaction(table.name, 0, len(files), len(files), total, total)
-    with lake_errors(lake.uri(table)):
-        frame, _ = resolve(lake.read_files(table, files).collect(), table)
-    lake.commit(table, add=[(None, frame)], remove=files, data_change=False)
-    return Compaction(table.name, 0, len(files), 1, total, frame.height)
+def _rows(files: Iterable[DataFile]) -> int:
+    return sum(file.rows for file in files)
 
 
-def _count_duplicates(lake: Lake, table: Table, day: date, chunk: str, merged: int) -> None:
+def _done(table: Table, days: int, files: Sequence[DataFile], written: Sequence[int], merged: int) -> Compaction:
+    before, after = _rows(files), sum(written)
+    return Compaction(table.name, days, len(files), len(written), before, after, merged, before - after - merged)
+
+
+def _sum(table: Table, days: Iterable[Compaction]) -> Compaction:
+    numbers = [astuple(day)[1:] for day in days]
+    return Compaction(table.name, *(map(sum, zip(*numbers, strict=True)) if numbers else [0] * 7))
+
+
+def _count_duplicates(lake: Lake, table: Table, day: date, files: Sequence[DataFile], merged: int) -> None:
+    """Note what was merged, once for the same files."""
     if merged:
+        these = hashlib.sha256("".join(sorted(file.path for file in files)).encode()).hexdigest()[:32]
         row = {
-            "chunk": f"compact:{table.name}:{day}:{chunk}",
+            "chunk": f"compact:{table.name}:{day}:{these}",
             "source": "compact",
             "origin": str(day),
             "target": table.name,
@@ -122,7 +180,7 @@ def _count_duplicates(lake: Lake, table: Table, day: date, chunk: str, merged: i
             "removed": merged,
         }
         frame = pl.DataFrame([row], schema={n: d for n, d in REJECTS.schema.items() if n != "seq"})
-        lake.append(REJECTS, frame, app_id=row["chunk"] if isinstance(row["chunk"], str) else "")
+        lake.append(REJECTS, frame, app_id=f"compact:{these}")
 
 
 def _vacuum(lake: Lake, table: Table, hours: int) -> None:

@@ -12,8 +12,9 @@ from datetime import date
 
 import polars as pl
 
+from tachograph.lake.problems import lake_errors
 from tachograph.lake.resolve import resolve
-from tachograph.lake.tables import DataFile, Lake, lake_errors
+from tachograph.lake.tables import DataFile, Lake
 from tachograph.schema import Table
 
 PARTITION_ROWS = 4_000_000
@@ -34,17 +35,28 @@ class Partition:
         """One file, read as it lies."""
         return len(self.files) == 1 and self.low is None
 
+    def has(self, column: str) -> bool:
+        """Some row of the files has a value in `column`."""
+        return any(column not in file.empty for file in self.files)
+
 
 def partitions(
     lake: Lake, table: Table, days: Iterable[date] | None = None, *, rows: int = PARTITION_ROWS
 ) -> Iterator[Partition]:
     """Yield the partitions of a table by day and node, each about `rows` rows at most (never less than one node)."""
+    yield from partitions_of(lake, table, lake.files(table, days), rows=rows)
+
+
+def partitions_of(
+    lake: Lake, table: Table, files: Iterable[DataFile], *, rows: int = PARTITION_ROWS
+) -> Iterator[Partition]:
+    """Yield the partitions that some files of a table make."""
     by_day: dict[date, list[DataFile]] = {}
-    for file in lake.files(table, days):
+    for file in files:
         if file.day is not None and file.rows:
             by_day.setdefault(file.day, []).append(file)
-    for day, files in sorted(by_day.items()):
-        for group in overlapping(files):
+    for day, of_day in sorted(by_day.items()):
+        for group in overlapping(of_day):
             total = sum(file.rows for file in group)
             if total <= rows or len(group) == 1:
                 yield Partition(day, tuple(group), total)
@@ -62,11 +74,16 @@ def read_partition(
     with lake_errors(lake.uri(table)):
         if partition.is_whole:
             return lake.read_files(table, partition.files, columns).collect(), 0
-        frame = lake.read_files(table, partition.files)
-        if partition.low is not None and partition.high is not None:
-            frame = frame.filter(pl.col("node").is_between(pl.lit(partition.low), pl.lit(partition.high)))
-        resolved, merged = resolve(frame.collect(), table)
+        resolved, merged = resolve(scan_partition(lake, table, partition).collect(), table)
         return (resolved if columns is None else resolved.select(*columns)), merged
+
+
+def scan_partition(lake: Lake, table: Table, partition: Partition) -> pl.LazyFrame:
+    """Return the partition's rows as they lie: neither sorted nor resolved between files."""
+    frame = lake.read_files(table, partition.files)
+    if partition.low is None or partition.high is None:
+        return frame
+    return frame.filter(pl.col("node").is_between(pl.lit(partition.low), pl.lit(partition.high)))
 
 
 def overlapping(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:

@@ -1,6 +1,6 @@
 """Tables of the lake: open, append exactly once, replace atomically, read.
 
-Every data file holds rows sorted by the table's `sort` columns, each key at most once within the file.
+Every data file of samples holds rows sorted by the table's `sort` columns, each key at most once within the file.
 A file counts only from the moment its commit is in the Delta log: whatever is killed before leaves nothing
 but an orphan that `vacuum` removes.
 """
@@ -24,6 +24,7 @@ from deltalake.schema import ArrayType, PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.errors import LakeError
+from tachograph.lake.problems import lake_errors
 from tachograph.lake.resolve import resolve
 from tachograph.schema import GPU_SAMPLES, Table
 
@@ -58,6 +59,15 @@ class DataFile:
     first: datetime | None
     last: datetime | None
     seq: int  # greatest in the file
+    empty: frozenset[str] = frozenset()  # columns in which every value is null
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What became of an append: duplicate rows merged within it; whether it was there already."""
+
+    duplicates: int
+    known: bool
 
 
 class Lake:
@@ -99,12 +109,24 @@ class Lake:
         return f"{self.location}/{table.name}"
 
     def delta(self, table: Table) -> DeltaTable | None:
-        """The Delta table, or None where nothing was written yet."""
-        with lake_errors(self.uri(table)):
+        """The Delta table, or None where nothing was written yet.
+
+        Errors: LakeError when its log is damaged, or is gone while data files are there.
+        """
+        location = self.uri(table)
+        with lake_errors(location):
             try:
-                return DeltaTable(self.uri(table))
+                return DeltaTable(location)
             except TableNotFoundError:
-                return None
+                if "://" in location or not any(Path(location).rglob("*.parquet")):
+                    return None
+            if not any(Path(location, "_delta_log").glob("*.json")):  # a table's first file comes after its log
+                raise LakeError(
+                    "the table's _delta_log is gone, its data files are there",
+                    where=location,
+                    do="restore _delta_log from a backup, or ingest into a new lake",
+                )
+            return DeltaTable(location)
 
     def version(self, table: Table) -> int:
         """Version of the Delta table; -1 where nothing was written yet."""
@@ -116,73 +138,101 @@ class Lake:
         delta = self.delta(table)
         return delta is not None and delta.transaction_version(app_id) is not None
 
-    def append(self, table: Table, frame: pl.DataFrame, *, app_id: str, seq: int | None = None) -> int | None:
+    def append(self, table: Table, frame: pl.DataFrame, *, app_id: str, seq: int | None = None) -> Landed:
         """Add rows once: a second append under the same `app_id` changes nothing.
 
         Grain: `frame` is in the table's schema without `seq`, which becomes the version in which the rows land
-        unless one is given. Returns the number of duplicate rows that were merged within it, or None where the
-        chunk was there already.
-        Errors: LakeError when it cannot be written (no permission, disk full).
+        unless one is given.
+        Errors: LakeError when it cannot be written (no permission, disk full); then nothing has changed.
         """
+        stamped = frame.with_columns(pl.lit(seq or 0, dtype=pl.Int64).alias("seq")).select(*table.schema)
+        rows, duplicates = resolve(stamped, table)
         for attempt in range(COMMIT_ATTEMPTS):
-            if self.has(table, app_id):
-                return None
-            landing = self.version(table) + 1 or 1  # creating the table is version 0
-            stamp = pl.lit(landing if seq is None else seq, dtype=pl.Int64).alias("seq")
-            rows, duplicates = resolve(frame.with_columns(stamp).select(*table.schema), table)
-            try:
-                self.commit(table, add=self._split_by_day(table, rows), remove=(), app_id=app_id, expect=landing)
-            except _Overtaken:
-                time.sleep(0.01 * 2 ** min(attempt, 6))
-            else:
-                return duplicates
-        raise LakeError("other writers were always faster", where=self.uri(table), do="run it again")
+            delta = self._opened(table)
+            if delta.transaction_version(app_id) is not None:
+                return Landed(duplicates, known=True)
+            if seq is None:
+                rows = rows.with_columns(pl.lit(delta.version() + 1, dtype=pl.Int64).alias("seq"))
+            with self._writing(table) as written:
+                for day, part in self._split_by_day(table, rows):
+                    written.append(self._write(table, day, part, data_change=True))
+                if self._commit(delta, table, written, app_id):
+                    return Landed(duplicates, known=False)
+                self._take_away(table, written)
+            _wait(attempt)
+        raise _overtaken(self.uri(table))
 
-    def commit(
-        self,
-        table: Table,
-        *,
-        add: Iterable[tuple[date | None, pl.DataFrame]],
-        remove: Sequence[DataFile],
-        app_id: str | None = None,
-        data_change: bool = True,
-        expect: int | None = None,
-    ) -> None:
-        """Write files and make them, and the removal of others, visible in one step; as version `expect` if given.
+    def replace(
+        self, table: Table, files: Sequence[DataFile], rows: Iterable[tuple[date | None, pl.DataFrame]]
+    ) -> bool:
+        """Put rows in the place of files in one step; what others append meanwhile stays.
 
-        Errors: LakeError; then nothing has changed, and files already written are taken away again.
+        False where one of the files was replaced by somebody else in the meantime; then nothing has changed.
+        Errors: LakeError when it cannot be written; then nothing has changed.
         """
-        written: list[AddAction] = []
-        location = self.uri(table)
-        with lake_errors(location):
-            delta = DeltaTable.create(
-                location,
-                schema=_delta_schema(table),
-                mode="ignore",
-                partition_by=[DAY] if table.by_day else None,
-                configuration={"delta.checkpointInterval": "50"},
-            )
-            if expect is not None and delta.version() + 1 != expect:
-                raise _Overtaken
+        with self._writing(table) as written:
+            for day, part in rows:
+                written.append(self._write(table, day, part, data_change=False))
+            actions: list[AddAction | RemoveAction] = [*written, *(_remove_action(table, file) for file in files)]
+            for attempt in range(COMMIT_ATTEMPTS):
+                delta = self._opened(table)
+                if not {file.path for file in files} <= {row["path"] for row in _add_actions(delta)}:
+                    self._take_away(table, written)
+                    return False
+                if self._commit(delta, table, actions, app_id=None):
+                    return True
+                _wait(attempt)
+            raise _overtaken(self.uri(table))
+
+    def _opened(self, table: Table) -> DeltaTable:
+        """The Delta table, created where it is not there."""
+        delta = self.delta(table)
+        if delta is not None:
+            return delta
+        with lake_errors(self.uri(table), writing=True):
             try:
-                written.extend(self._write(table, day, frame, data_change=data_change) for day, frame in add)
-                removed = [_remove_action(table, file, data_change=data_change) for file in remove]
-                delta.create_write_transaction(
-                    [*written, *removed],
-                    mode="append",
+                return DeltaTable.create(
+                    self.uri(table),
                     schema=_delta_schema(table),
+                    mode="ignore",
                     partition_by=[DAY] if table.by_day else None,
-                    commit_properties=CommitProperties(
-                        app_transactions=[Transaction(app_id, 1, int(time.time() * 1000))] if app_id else None,
-                        max_commit_retries=None if expect is None else 0,
-                    ),
+                    configuration={"delta.checkpointInterval": "50", "delta.dataSkippingNumIndexedCols": "-1"},
                 )
-            except CommitFailedError as problem:
-                self._take_away(table, written)
-                raise (_Overtaken() if expect is not None else problem) from None
-            except BaseException:
-                self._take_away(table, written)
-                raise
+            except DeltaError:  # another process created it in the same moment, or it cannot be created
+                delta = self.delta(table)
+                if delta is None:
+                    raise
+                return delta
+
+    def _commit(
+        self, delta: DeltaTable, table: Table, actions: Sequence[AddAction | RemoveAction], app_id: str | None
+    ) -> bool:
+        """Make `actions` the version after that of `delta`; False where another writer has taken it."""
+        try:
+            delta.create_write_transaction(
+                list(actions),
+                mode="append",
+                schema=_delta_schema(table),
+                partition_by=[DAY] if table.by_day else None,
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(app_id, 1, int(time.time() * 1000))] if app_id else None,
+                    max_commit_retries=0,
+                ),
+            )
+        except CommitFailedError:
+            return False
+        return True
+
+    @contextmanager
+    def _writing(self, table: Table) -> Iterator[list[AddAction]]:
+        """A list for the files that are written inside the block; they are taken away again when it fails."""
+        written: list[AddAction] = []
+        try:
+            with lake_errors(self.uri(table), writing=True):
+                yield written
+        except BaseException:
+            self._take_away(table, written)
+            raise
 
     def files(self, table: Table, days: Iterable[date] | None = None) -> list[DataFile]:
         """The files a reader sees now, ordered by day and first node; all of them, or those of `days`."""
@@ -190,9 +240,9 @@ class Lake:
         if delta is None:
             return []
         with lake_errors(self.uri(table)):
-            actions = pl.DataFrame(delta.get_add_actions(flatten=True))
+            actions = _add_actions(delta)
         wanted = None if days is None else set(days)
-        files = [_data_file(row) for row in actions.iter_rows(named=True)]
+        files = [_data_file(row) for row in actions]
         chosen = [file for file in files if wanted is None or file.day in wanted]
         return sorted(chosen, key=lambda file: (str(file.day), file.low or "", file.path))
 
@@ -227,6 +277,7 @@ class Lake:
             return resolve(self.scan(table).collect(), table)[0]
 
     def _write(self, table: Table, day: date | None, frame: pl.DataFrame, *, data_change: bool) -> AddAction:
+        """Write one data file, which no reader sees yet."""
         folder = f"{DAY}={day.isoformat()}/" if day is not None else ""
         path = f"{folder}part-{uuid.uuid4().hex}.parquet"
         target = f"{self.uri(table)}/{path}"
@@ -267,35 +318,18 @@ class Lake:
             yield day, frame.filter(days == day)
 
 
-class _Overtaken(Exception):  # noqa: N818 - not an error: another writer took the version
-    pass
+def _wait(attempt: int) -> None:
+    """Give other writers time."""
+    time.sleep(0.01 * 2 ** min(attempt, 6))
 
 
-@contextmanager
-def lake_errors(where: str) -> Iterator[None]:
-    """Turn what the file system, Delta and Parquet report into LakeError: the lake itself is unchanged then."""
-    try:
-        yield
-    except OSError as problem:
-        reason = problem.strerror or str(problem)
-        advice = {28: "free some space and run it again", 13: "ask for permission, or name another lake with --lake"}
-        raise LakeError(
-            reason, where=problem.filename or where, do=advice.get(problem.errno or 0, "the lake is unchanged")
-        ) from problem
-    except DeltaError as problem:
-        raise LakeError(
-            f"the table's log cannot be used: {_first_line(problem)}",
-            where=where,
-            do="restore the table's _delta_log from a backup, or ingest into a new lake",
-        ) from problem
-    except (pl.exceptions.ComputeError, pl.exceptions.SchemaError) as problem:
-        raise LakeError(
-            f"a data file cannot be read: {_first_line(problem)}", where=where, do="restore it, or ingest again"
-        ) from problem
+def _overtaken(where: str) -> LakeError:
+    return LakeError("other writers were always faster", where=where, do="run it again")
 
 
-def _first_line(problem: BaseException) -> str:
-    return str(problem).strip().splitlines()[0][:300]
+def _add_actions(delta: DeltaTable) -> list[dict[str, Any]]:
+    """What the log says of each file that a reader sees."""
+    return pl.DataFrame(delta.get_add_actions(flatten=True)).to_dicts()
 
 
 def _delta_schema(table: Table) -> Schema:
@@ -320,7 +354,7 @@ def _statistics(frame: pl.DataFrame) -> str:
             low, high = column.min(), column.max()
             if low is not None and high is not None:
                 least[name], greatest[name] = _plain(low), _plain(high)
-    nulls = {name: int(frame.get_column(name).null_count()) for name in least}
+    nulls = frame.null_count().row(0, named=True)
     return json.dumps({"numRecords": frame.height, "minValues": least, "maxValues": greatest, "nullCount": nulls})
 
 
@@ -341,14 +375,20 @@ def _data_file(row: Mapping[str, Any]) -> DataFile:
         first=row.get("min.t"),
         last=row.get("max.t"),
         seq=int(row.get("max.seq") or 0),
+        empty=_empty_columns(row),
     )
 
 
-def _remove_action(table: Table, file: DataFile, *, data_change: bool) -> RemoveAction:
+def _empty_columns(row: Mapping[str, Any]) -> frozenset[str]:
+    prefix, rows = "null_count.", row["num_records"]
+    return frozenset(name.removeprefix(prefix) for name in row if name.startswith(prefix) and row[name] == rows)
+
+
+def _remove_action(table: Table, file: DataFile) -> RemoveAction:
     return RemoveAction(
         path=file.path,
         deletion_timestamp=int(time.time() * 1000),
-        data_change=data_change,
+        data_change=False,
         size=file.size,
         partition_values={DAY: file.day.isoformat()} if table.by_day and file.day else {},
     )

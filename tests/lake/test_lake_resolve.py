@@ -1,0 +1,158 @@
+"""One row per key: compared with plain Python over dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tachograph.lake.resolve import is_resolved, resolve
+from tachograph.schema import DEVICES, GPU_SAMPLES, JOBS, Table
+from tachograph.summarize.schema import JOB_SUMMARIES
+
+Row = dict[str, Any]
+T0 = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def resolved_by_hand(rows: Iterable[Row], table: Table) -> list[Row]:
+    """Group by key, order by age, take the last value of each column: what `resolve` should come to."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in table.key), []).append(row)
+    result = []
+    for members in groups.values():
+        members.sort(key=lambda row: (table is JOBS and row["end"] is not None, row["seq"]))
+        merged = dict(members[-1])
+        if table.completes:
+            for name in merged:
+                known = [row[name] for row in members if row[name] is not None]
+                merged[name] = known[-1] if known else None
+        result.append(merged)
+    return result
+
+
+def as_set(rows: Sequence[Row]) -> set[tuple[Any, ...]]:
+    return {tuple(sorted(row.items(), key=lambda item: item[0])) for row in rows}
+
+
+SAMPLE = ("t", "node", "gpu", "mig", "xid", "power_w", "seq")
+small = st.integers(0, 2)
+maybe = st.none() | st.integers(0, 3)
+sample_rows = st.lists(
+    st.fixed_dictionaries(
+        {
+            "t": small.map(lambda n: T0 + timedelta(seconds=n)),
+            "node": st.sampled_from(["n1", "n2"]),
+            "gpu": st.integers(0, 1),
+            "mig": st.none() | st.integers(0, 1),
+            "xid": maybe,
+            "power_w": st.none() | st.sampled_from([0.0, 100.0, 250.5]),
+        }
+    ),
+    max_size=25,
+)
+job_rows = st.lists(
+    st.fixed_dictionaries(
+        {
+            "cluster": st.none() | st.just("c"),
+            "job_id": st.sampled_from(["1", "2"]),
+            "submit": st.none() | st.just(T0),
+            "start": st.none() | small.map(lambda n: T0 + timedelta(hours=n)),
+            "end": st.none() | small.map(lambda n: T0 + timedelta(hours=3 + n)),
+            "state": st.sampled_from(["RUNNING", "COMPLETED"]),
+            "gpus": maybe,
+        }
+    ),
+    max_size=20,
+)
+summary_rows = st.lists(
+    st.fixed_dictionaries(
+        {
+            "job_key": st.sampled_from(["a", "b"]),
+            "start": st.none() | st.just(T0),
+            "job_id": st.sampled_from(["1", "2"]),
+            "gpu_hours": st.none() | st.sampled_from([1.0, 2.0]),
+        }
+    ),
+    max_size=12,
+)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_samples_of_one_key_complete_each_other_whatever_their_order(data: st.DataObject) -> None:
+    rows = data.draw(sample_rows)
+    stamped = [row | {"seq": place} for place, row in enumerate(rows)]
+    frame = pl.DataFrame(stamped, schema={name: GPU_SAMPLES.schema[name] for name in SAMPLE})
+    result, merged = resolve(frame, GPU_SAMPLES)
+    assert as_set(result.to_dicts()) == as_set(resolved_by_hand(stamped, GPU_SAMPLES))
+    assert result.height + merged == frame.height
+    keys = [(row["node"], row["gpu"], -1 if row["mig"] is None else row["mig"], row["t"]) for row in result.to_dicts()]
+    assert keys == sorted(set(keys))
+    shuffled = frame[list(data.draw(st.permutations(range(len(rows)))))] if rows else frame
+    assert resolve(shuffled, GPU_SAMPLES)[0].equals(result)
+    assert is_resolved(result, GPU_SAMPLES)
+    assert resolve(result, GPU_SAMPLES)[1] == 0
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_record_of_a_job_that_ended_is_later_than_one_of_it_running(data: st.DataObject) -> None:
+    rows = data.draw(job_rows)
+    order = list(data.draw(st.permutations(range(len(rows)))))
+    stamped = [row | {"seq": place} for place, row in enumerate(rows)]
+    schema = {n: JOBS.schema[n] for n in ("cluster", "job_id", "submit", "start", "end", "state", "gpus", "seq")}
+    frame = pl.DataFrame(stamped, schema=schema)
+    result, merged = resolve(frame, JOBS)
+    assert as_set(result.to_dicts()) == as_set(resolved_by_hand(stamped, JOBS))
+    assert result.height + merged == frame.height
+    starts = [row["start"] or T0 - timedelta(1) for row in result.to_dicts()]
+    assert starts == sorted(starts)
+    assert as_set(resolve(frame[order] if rows else frame, JOBS)[0].to_dicts()) == as_set(result.to_dicts())
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_summaries_of_one_job_are_not_mixed(data: st.DataObject) -> None:
+    rows = data.draw(summary_rows)
+    stamped = [row | {"seq": place} for place, row in enumerate(rows)]
+    schema = {name: JOB_SUMMARIES.schema[name] for name in ("job_key", "start", "job_id", "gpu_hours", "seq")}
+    order = data.draw(st.permutations(range(len(rows))))
+    for frame in (pl.DataFrame(stamped, schema=schema), pl.DataFrame([stamped[n] for n in order], schema=schema)):
+        assert as_set(resolve(frame, JOB_SUMMARIES)[0].to_dicts()) == as_set(resolved_by_hand(stamped, JOB_SUMMARIES))
+
+
+def test_a_value_comes_from_the_last_that_has_one() -> None:
+    rows = [
+        ("n1", 0, None, "GPU-a", "A100", None, 1),
+        ("n1", 0, None, "GPU-b", None, 40960.0, 2),
+        ("n1", 0, None, None, None, None, 3),
+        ("n1", 1, None, None, None, 10.0, 1),
+    ]
+    names = ("node", "gpu", "mig", "uuid", "model", "hbm_mib", "seq")
+    frame = pl.DataFrame(rows, schema={name: DEVICES.schema[name] for name in names}, orient="row")
+    result, merged = resolve(frame, DEVICES)
+    assert result.rows() == [("n1", 0, None, "GPU-b", "A100", 40960.0, 3), ("n1", 1, None, None, None, 10.0, 1)]
+    assert merged == 2
+
+
+def test_rows_of_one_ingest_with_one_key_give_the_last_values_in_their_order() -> None:
+    names = ("t", "node", "gpu", "mig", "power_w", "xid", "seq")
+    rows = [(T0, "n1", 0, None, 100.0, 31, 4), (T0, "n1", 0, None, 200.0, None, 4)]
+    frame = pl.DataFrame(rows, schema={name: GPU_SAMPLES.schema[name] for name in names}, orient="row")
+    assert resolve(frame, GPU_SAMPLES)[0].rows() == [(T0, "n1", 0, None, 200.0, 31, 4)]
+
+
+@pytest.mark.parametrize(
+    ("times", "answer"), [([], True), ([0], True), ([0, 1, 2], True), ([0, 2, 1], False), ([0, 1, 1], False)]
+)
+def test_sorted_rows_are_left_alone(times: list[int], answer: bool) -> None:
+    frame = pl.DataFrame(
+        {"node": "n1", "gpu": 0, "mig": None, "t": times}, schema_overrides={"t": pl.Int64}, strict=False
+    )
+    assert is_resolved(frame, GPU_SAMPLES) is answer
