@@ -51,7 +51,7 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node"))
     told = best.filter(pl.col("gpu").is_not_null())
     asked = best.filter(pl.col("gpu").is_null()).join(told, on=["run", "node"], how="anti")
-    whole, unclear = _whole_nodes(asked, runs, inventory)
+    whole, unclear = _whole_nodes(asked, told, runs, inventory)
     claims = pl.concat([_told_units(told, inventory), whole]).unique()
     intervals, contested = separate(claims)
     per_node = pl.concat(
@@ -73,16 +73,23 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
 
 
 def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
-    """Allocations given to the runs they overlap, clipped to them."""
+    """Allocations given to the runs they overlap, clipped to them.
+
+    Of a job that was requeued, what is held for a run may end seconds after its next run began (the epilog): that
+    next run never had it.
+    """
     keys = runs.select("run", "job_id", "start", "until", job_cluster="cluster")
-    joined = allocations.drop("seq").join(keys, on="job_id", how="inner", suffix="_run")
+    joined = allocations.drop("seq").with_row_index("row").join(keys, on="job_id", how="inner", suffix="_run")
     same_cluster = (pl.col("cluster") == pl.col("job_cluster")).fill_null(value=True)
-    clipped = joined.filter(same_cluster).with_columns(
-        start=pl.max_horizontal("start", "start_run"), end=pl.min_horizontal(pl.coalesce("end", "until"), "until")
-    )
-    return clipped.filter(pl.col("start") <= pl.col("end")).select(
-        "run", "node", "gpu", "mig", "start", "end", "provenance"
-    )
+    mine = joined.filter(same_cluster).with_columns(begun=pl.col("start"), over=pl.coalesce("end", "until"))
+    clipped = mine.with_columns(
+        start=pl.max_horizontal("start", "start_run"), end=pl.min_horizontal("over", "until")
+    ).filter((pl.col("start") < pl.col("end")) | (pl.col("start_run") == pl.col("until")))
+    of_earlier = (pl.col("begun") < pl.col("start_run")) & (pl.col("start_run").min().over("row") < pl.col("start_run"))
+    rest = (pl.col("over") < pl.col("until")) & (pl.col("end") - pl.col("start") <= HANDOVER)
+    there = pl.col("start") <= pl.col("end")
+    kept = clipped.filter(there & ~(of_earlier & rest).fill_null(value=False))
+    return kept.select("run", "node", "gpu", "mig", "start", "end", "provenance").unique()
 
 
 def _told_units(told: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
@@ -92,13 +99,22 @@ def _told_units(told: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns(mig=pl.coalesce("mig", "slice")).select(*INTERVALS_SCHEMA, "rank").unique()
 
 
-def _whole_nodes(asked: pl.DataFrame, runs: pl.DataFrame, inventory: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Of runs of which only the nodes are told: those that had them whole, as claims on every GPU; and the others."""
+def _whole_nodes(
+    asked: pl.DataFrame, told: pl.DataFrame, runs: pl.DataFrame, inventory: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Of nodes whose GPUs are not told: those that a run had whole, as claims on every GPU; and the others.
+
+    A run had its nodes whole when it is exclusive, or when its GPUs are as many as theirs and those told elsewhere.
+    """
     there = inventory.group_by("node").agg(there=pl.col("gpu").n_unique().cast(pl.Int64))
-    sized = asked.join(there, on="node", how="left").join(runs.select("run", "gpus", "exclusive"), on="run", how="left")
-    counted = pl.when(pl.col("there").is_not_null().all().over("run")).then(pl.col("there").sum().over("run"))
-    had_all = (pl.col("exclusive") | (counted == pl.col("gpus"))).fill_null(value=False)
-    decided = sized.with_columns(whole=had_all)
+    nodes = asked.select("run", "node").unique().join(there, on="node", how="left")
+    unknown = pl.col("there").is_null().any()
+    counted = nodes.group_by("run").agg(counted=pl.when(~unknown).then(pl.col("there").sum()))
+    named = told.group_by("run").agg(named=pl.struct("node", "gpu", "mig").n_unique().cast(pl.Int64))
+    sized = asked.join(counted, on="run", how="left").join(named, on="run", how="left")
+    sized = sized.join(runs.select("run", "gpus", "exclusive"), on="run", how="left")
+    all_of_them = pl.col("counted") + pl.col("named").fill_null(0) == pl.col("gpus")
+    decided = sized.with_columns(whole=(pl.col("exclusive") | all_of_them).fill_null(value=False))
     units = decided.filter(pl.col("whole")).drop("gpu", "mig").join(inventory, on="node", how="inner")
     whole = units.with_columns(rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)).select(*INTERVALS_SCHEMA, "rank")
     return whole, decided.filter(~pl.col("whole"))

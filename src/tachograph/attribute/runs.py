@@ -61,7 +61,10 @@ def _merge_coarse(jobs: pl.DataFrame) -> pl.DataFrame:
 
 def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """Runs of jobs that only maps know, from the first to the last instant a map gives."""
-    unknown = allocations.filter(pl.col("start").is_not_null()).join(jobs, on="job_id", how="anti")
+    maps = allocations.filter(pl.col("start").is_not_null()).with_row_index("row")
+    accounted = maps.join(jobs.select("job_id", theirs="cluster").unique(), on="job_id", how="inner")
+    accounted = accounted.filter((pl.col("cluster") == pl.col("theirs")).fill_null(value=True))
+    unknown = maps.join(accounted, on="row", how="anti")
     return (
         unknown.group_by("cluster", "job_id")
         .agg(

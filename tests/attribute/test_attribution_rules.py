@@ -1,0 +1,334 @@
+"""Which job held which GPU when: each rule of the ranking on a case small enough to see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from in_memory import Unit, owners
+from madelake import configured, held, job, utc
+from tachograph.attribute import Attribution
+from tachograph.config import Slurm
+
+T = utc(23, 12)
+FOUR: list[Unit] = [("n1", gpu, None) for gpu in range(4)]
+EIGHT: list[Unit] = [*FOUR, *[("n2", gpu, None) for gpu in range(4)]]
+
+
+def after(seconds: float) -> datetime:
+    return T + timedelta(seconds=seconds)
+
+
+def told(found: Attribution) -> dict[str, list[str]]:
+    """{job id: how each of its runs is attributed, in order of start}"""
+    result: dict[str, list[str]] = {}
+    for row in found.runs.sort("start").iter_rows(named=True):
+        result.setdefault(row["job_id"], []).append(row["attribution"])
+    return result
+
+
+def stretches(found: Attribution) -> set[tuple[str, str, int, int | None, float, float]]:
+    """(job id, node, gpu, mig, seconds from T to the start, to the end)"""
+    names = dict(found.runs.select("run", "job_id").iter_rows())
+    return {
+        (names[run], node, gpu, mig, (start - T).total_seconds(), (end - T).total_seconds())
+        for run, node, gpu, mig, start, end in found.intervals.iter_rows()
+    }
+
+
+def whole(job_id: str, node: str, gpus: Sequence[int], start: float, end: float) -> set[Any]:
+    return {(job_id, node, gpu, None, start, end) for gpu in gpus}
+
+
+def ran(job_id: str, start: float, end: float | None, **given: Any) -> dict[str, Any]:
+    return job(job_id, after(start), None if end is None else after(end), **given)
+
+
+def on_nodes(jobs: Sequence[Mapping[str, Any]], *nodes: str) -> list[dict[str, Any]]:
+    """What sacct writes for jobs on these nodes."""
+    return [
+        row
+        for one in jobs
+        for node in nodes
+        for row in held(one["job_id"], node, start=one["start"], end=one["end"], cluster=one.get("cluster"))
+    ]
+
+
+def test_all_gpus_of_the_node() -> None:
+    jobs = [ran("1", 0, 100, gpus=4)]
+    found = owners(jobs, on_nodes(jobs, "n1"), FOUR)
+    assert told(found) == {"1": ["whole_node"]}
+    assert stretches(found) == whole("1", "n1", range(4), 0, 100)
+
+
+def test_all_gpus_of_two_nodes() -> None:
+    jobs = [ran("1", 0, 100, gpus=8, nodes=2)]
+    found = owners(jobs, on_nodes(jobs, "n1", "n2"), EIGHT)
+    assert told(found) == {"1": ["whole_node"]}
+    assert len(stretches(found)) == 8
+
+
+def test_exclusive_job_with_fewer_gpus_has_the_node() -> None:
+    jobs = [ran("1", 0, 100, gpus=1, exclusive=True)]
+    found = owners(jobs, on_nodes(jobs, "n1"), FOUR)
+    assert told(found) == {"1": ["whole_node"]}
+    assert len(stretches(found)) == 4
+
+
+@pytest.mark.parametrize(
+    ("slurm", "expected"),
+    [
+        (Slurm(), "ambiguous"),
+        (Slurm(exclusive=("gpu_*",)), "whole_node"),
+        (Slurm(exclusive=("regular",)), "whole_node"),
+        (Slurm(exclusive=("gpu_*",), shared=("reg*",)), "ambiguous"),  # the careful answer
+    ],
+)
+def test_configured_names_of_partition_and_qos(slurm: Slurm, expected: str) -> None:
+    jobs = [ran("1", 0, 100, gpus=1, partition="gpu_a", qos="regular")]
+    found = owners(jobs, on_nodes(jobs, "n1"), FOUR, configured(slurm=slurm))
+    assert told(found) == {"1": [expected]}
+
+
+def test_part_of_a_shared_node_is_ambiguous_and_owns_nothing() -> None:
+    jobs = [ran("1", 0, 100, gpus=1), ran("2", 0, 100, gpus=3)]
+    found = owners(jobs, on_nodes(jobs, "n1"), FOUR)
+    assert told(found) == {"1": ["ambiguous"], "2": ["ambiguous"]}
+    assert found.intervals.height == 0
+
+
+def test_as_many_gpus_as_one_of_two_nodes_is_ambiguous() -> None:
+    jobs = [ran("1", 0, 100, gpus=4, nodes=2)]
+    found = owners(jobs, on_nodes(jobs, "n1", "n2"), EIGHT)
+    assert told(found) == {"1": ["ambiguous"]}
+
+
+def test_node_of_which_nothing_is_known() -> None:
+    jobs = [ran("1", 0, 100, gpus=4), ran("2", 200, 300, gpus=8, nodes=2)]
+    found = owners(jobs, [*on_nodes(jobs[:1], "n9"), *on_nodes(jobs[1:], "n1", "n9")], FOUR)
+    assert told(found) == {"1": ["ambiguous"], "2": ["ambiguous"]}
+
+
+def test_job_without_a_node_list() -> None:
+    found = owners([ran("1", 0, 100, gpus=2)], [], FOUR)
+    assert told(found) == {"1": ["ambiguous"]}
+
+
+def test_jobs_without_gpus_are_left_out() -> None:
+    jobs = [ran("1", 0, 100, gpus=0), ran("2", 0, 100, gpus=None)]
+    found = owners(jobs, on_nodes(jobs[1:], "n1"), FOUR)
+    assert told(found) == {"2": ["ambiguous"]}  # nobody says that it had none
+
+
+def test_job_that_never_started() -> None:
+    waiting = {"job_id": "1", "submit": T, "state": "PENDING", "gpus": 4}
+    assert owners([waiting], [], FOUR).runs.height == 0
+
+
+def test_the_same_node_told_twice_is_one_node() -> None:
+    """An export names the nodes of a job without times, the accounting with them."""
+    jobs = [ran("1", 0, 100, gpus=4)]
+    found = owners(jobs, [*on_nodes(jobs, "n1"), *held("1", "n1")], FOUR)
+    assert told(found) == {"1": ["whole_node"]}
+    assert stretches(found) == whole("1", "n1", range(4), 0, 100)
+
+
+@pytest.mark.parametrize(("provenance", "expected"), [("explicit", "explicit"), ("live_index", "live_index")])
+def test_told_indices(provenance: str, expected: str) -> None:
+    jobs = [ran("1", 0, 100, gpus=1), ran("2", 0, 100, gpus=3)]
+    maps = [*held("1", "n1", [2], provenance=provenance), *held("2", "n1", [0, 1, 3], after(10), after(90))]
+    found = owners(jobs, [*on_nodes(jobs, "n1"), *maps], FOUR)
+    assert told(found) == {"1": [expected], "2": ["explicit"]}
+    assert stretches(found) == whole("1", "n1", [2], 0, 100) | whole("2", "n1", [0, 1, 3], 10, 90)
+
+
+def test_an_explicit_map_counts_before_live_indices() -> None:
+    jobs = [ran("1", 0, 100, gpus=1)]
+    maps = [*held("1", "n1", [0], provenance="live_index"), *held("1", "n1", [3])]
+    found = owners(jobs, [*on_nodes(jobs, "n1"), *maps], FOUR)
+    assert told(found) == {"1": ["explicit"]}
+    assert stretches(found) == whole("1", "n1", [3], 0, 100)
+
+
+def test_the_weakest_node_names_the_job() -> None:
+    """Both nodes whole; of one an explicit map was seen."""
+    jobs = [ran("1", 0, 100, exclusive=True, gpus=8, nodes=2)]
+    found = owners(jobs, [*on_nodes(jobs, "n1", "n2"), *held("1", "n1", range(4))], EIGHT)
+    assert told(found) == {"1": ["whole_node"]}
+    assert len(stretches(found)) == 8
+
+
+def test_one_node_told_and_the_rest_whole() -> None:
+    """Eight GPUs on two nodes of four, one node told: what is left over is the other node."""
+    jobs = [ran("1", 0, 100, gpus=8, nodes=2)]
+    found = owners(jobs, [*on_nodes(jobs, "n1", "n2"), *held("1", "n1", range(4))], EIGHT)
+    assert told(found) == {"1": ["whole_node"]}
+    assert len(stretches(found)) == 8
+
+
+def test_one_node_told_and_the_other_shared() -> None:
+    """Half a job is no job: it owns nothing, and the GPUs of the told node belong to nobody."""
+    jobs = [ran("1", 0, 100, gpus=3, nodes=2)]
+    found = owners(jobs, [*on_nodes(jobs, "n1", "n2"), *held("1", "n1", [0, 1])], EIGHT)
+    assert told(found) == {"1": ["ambiguous"]}
+    assert found.intervals.height == 0
+
+
+def test_map_that_names_less_time_than_the_run() -> None:
+    jobs = [ran("1", 0, 100, gpus=1)]
+    found = owners(jobs, held("1", "n1", [1], after(-50), after(40)), FOUR)
+    assert stretches(found) == whole("1", "n1", [1], 0, 40)
+
+
+def test_running_job_is_looked_at_up_to_now() -> None:
+    jobs = [ran("1", 0, None, gpus=4), ran("2", 5000, None, gpus=4)]
+    found = owners(jobs, on_nodes(jobs, "n1"), FOUR, now=after(250))
+    assert stretches(found) == whole("1", "n1", range(4), 0, 250)
+    ends = found.runs.sort("start").select("end", "until").rows()
+    assert ends == [(None, after(250)), (None, after(5000))]
+
+
+def test_requeued_job_has_its_gpus_run_by_run() -> None:
+    jobs = [ran("1", 0, 100, gpus=1), ran("1", 200, 300, gpus=1)]
+    maps = [*held("1", "n1", [0], after(0), after(100)), *held("1", "n1", [3], after(200), after(300))]
+    found = owners(jobs, [*on_nodes(jobs, "n1"), *maps], FOUR)
+    assert told(found) == {"1": ["explicit", "explicit"]}
+    assert stretches(found) == whole("1", "n1", [0], 0, 100) | whole("1", "n1", [3], 200, 300)
+    assert found.intervals.get_column("run").n_unique() == 2
+
+
+def test_epilog_of_a_requeued_job_reaches_into_its_next_run() -> None:
+    """Run 1 ends at 100, its epilog at 103; run 2 begins at 101 on another GPU: it never had the first one."""
+    jobs = [ran("1", 0, 100, gpus=1), ran("1", 101, 300, gpus=1)]
+    maps = [*held("1", "n1", [0], after(0), after(103)), *held("1", "n1", [3], after(101), after(300))]
+    found = owners(jobs, [*on_nodes(jobs, "n1"), *maps], FOUR)
+    assert stretches(found) == whole("1", "n1", [0], 0, 100) | whole("1", "n1", [3], 101, 300)
+
+
+def test_requeued_at_once_on_another_node() -> None:
+    """The second run begins in the second in which the first one ends: the first one's node is not the second's."""
+    jobs = [ran("1", 0, 100, gpus=4), ran("1", 100, 300, gpus=4)]
+    found = owners(jobs, [*on_nodes(jobs[:1], "n1"), *on_nodes(jobs[1:], "n2")], EIGHT)
+    assert told(found) == {"1": ["whole_node", "whole_node"]}
+    assert stretches(found) == whole("1", "n1", range(4), 0, 100) | whole("1", "n2", range(4), 100, 300)
+
+
+def test_run_of_no_length_keeps_its_row() -> None:
+    jobs = [ran("1", 50, 50, gpus=4), ran("2", 50, 90, gpus=4)]
+    found = owners(jobs, on_nodes(jobs, "n1"), FOUR)
+    assert told(found) == {"1": ["whole_node"], "2": ["whole_node"]}
+    assert stretches(found) == whole("2", "n1", range(4), 50, 90)
+
+
+def test_handover_of_seconds_goes_to_the_successor() -> None:
+    jobs = [ran("1", 0, 100, gpus=4), ran("2", 97, 200, gpus=4)]
+    found = owners(jobs, on_nodes(jobs, "n1"), FOUR)
+    assert stretches(found) == whole("1", "n1", range(4), 0, 97) | whole("2", "n1", range(4), 97, 200)
+    assert found.contested.height == 0
+
+
+@pytest.mark.parametrize(("overlap", "contested"), [(60, 0), (61, 4)])
+def test_overlap_of_more_than_a_minute_belongs_to_nobody(overlap: float, contested: int) -> None:
+    jobs = [ran("1", 0, 1000 + overlap, gpus=4), ran("2", 1000, 2000, gpus=4)]
+    found = owners(jobs, on_nodes(jobs, "n1"), FOUR)
+    assert found.contested.height == contested
+    if contested:
+        first, second = whole("1", "n1", range(4), 0, 1000), whole("2", "n1", range(4), 1000 + overlap, 2000)
+        assert stretches(found) == first | second
+
+
+def test_contested_gpu_goes_to_the_better_source() -> None:
+    jobs = [ran("1", 0, 1000, gpus=4), ran("2", 300, 600, gpus=1)]
+    found = owners(jobs, [*on_nodes(jobs, "n1"), *held("2", "n1", [1])], FOUR)
+    others = whole("1", "n1", [0, 2, 3], 0, 1000)
+    around = whole("1", "n1", [1], 0, 300) | whole("1", "n1", [1], 600, 1000)
+    assert stretches(found) == others | around | whole("2", "n1", [1], 300, 600)
+    assert found.contested.height == 0
+
+
+def test_two_that_begin_together_are_contested() -> None:
+    jobs = [ran("1", 0, 30, gpus=4), ran("2", 0, 30, gpus=4)]
+    found = owners(jobs, on_nodes(jobs, "n1"), FOUR)
+    assert found.intervals.height == 0
+    assert found.contested.height == 4
+
+
+def test_job_that_only_a_map_knows() -> None:
+    maps = [*held("1", "n1", [0, 1], after(10), after(60)), *held("1", "n2", [3], after(20), after(80))]
+    found = owners([], maps, EIGHT)
+    run = found.runs.row(0, named=True)
+    assert (run["attribution"], run["start"], run["end"]) == ("explicit", after(10), after(80))
+    assert (run["gpus"], run["nodes"], run["user"], run["elapsed_s"]) == (3, 2, None, 70)
+    assert stretches(found) == whole("1", "n1", [0, 1], 10, 60) | whole("1", "n2", [3], 20, 80)
+
+
+def test_map_without_end_is_still_running() -> None:
+    found = owners([], held("1", "n1", [0], after(10)), FOUR, now=after(500))
+    assert found.runs.row(0, named=True)["end"] is None
+    assert stretches(found) == whole("1", "n1", [0], 10, 500)
+
+
+def test_equal_job_ids_on_two_clusters() -> None:
+    jobs = [ran("1", 0, 100, gpus=1, cluster="a"), ran("1", 0, 100, gpus=1, cluster="b")]
+    maps = [*held("1", "n1", [0], cluster="a"), *held("1", "n2", [1], cluster="b")]
+    found = owners(jobs, maps, EIGHT)
+    assert stretches(found) == whole("1", "n1", [0], 0, 100) | whole("1", "n2", [1], 0, 100)
+    assert found.runs.get_column("job_key").n_unique() == 2
+
+
+def test_map_of_a_cluster_whose_accounting_is_absent() -> None:
+    """Cluster a has a job 1 in its accounting; the job 1 of cluster b only a map knows."""
+    jobs = [ran("1", 0, 100, gpus=1, cluster="a")]
+    maps = [*held("1", "n1", [0], cluster="a"), *held("1", "n2", [1], after(5), after(50), cluster="b")]
+    found = owners(jobs, maps, EIGHT)
+    assert stretches(found) == whole("1", "n1", [0], 0, 100) | whole("1", "n2", [1], 5, 50)
+
+
+def test_map_without_a_cluster_serves_the_only_one() -> None:
+    found = owners([ran("1", 0, 100, gpus=1, cluster="a")], held("1", "n1", [0]), FOUR)
+    assert told(found) == {"1": ["explicit"]}
+
+
+SLICES: list[Unit] = [("n1", 0, 1), ("n1", 0, 2), ("n1", 1, None)]
+
+
+def test_slices_are_units_of_their_own() -> None:
+    jobs = [ran("1", 0, 100, gpus=1), ran("2", 0, 100, gpus=1)]
+    maps = [*held("1", "n1", [0], mig=1), *held("2", "n1", [0], mig=2)]
+    found = owners(jobs, maps, SLICES)
+    assert stretches(found) == {("1", "n1", 0, 1, 0, 100), ("2", "n1", 0, 2, 0, 100)}
+
+
+def test_a_gpu_given_whole_is_all_its_slices() -> None:
+    found = owners([ran("1", 0, 100, gpus=2)], held("1", "n1", [0, 1]), SLICES)
+    assert stretches(found) == {("1", "n1", 0, 1, 0, 100), ("1", "n1", 0, 2, 0, 100), ("1", "n1", 1, None, 0, 100)}
+
+
+def test_array_tasks_and_components_are_jobs_of_their_own() -> None:
+    jobs = [
+        ran("11", 0, 100, gpus=4, display_id="10_1", array_job_id="10"),
+        ran("12", 100, 200, gpus=4, display_id="10_2", array_job_id="10"),
+        ran("21", 0, 200, gpus=4, display_id="20+1", het_job_id="20"),
+    ]
+    found = owners(jobs, [*on_nodes(jobs[:2], "n1"), *on_nodes(jobs[2:], "n2")], EIGHT)
+    expected = whole("11", "n1", range(4), 0, 100) | whole("12", "n1", range(4), 100, 200)
+    assert stretches(found) == expected | whole("21", "n2", range(4), 0, 200)
+
+
+def test_records_to_the_minute_join_those_to_the_second() -> None:
+    """One run in an export to the minute and in the accounting: the finer times count, what either knows is kept."""
+    fine = ran("1", 7, 100, gpus=4, time_precision_s=0.0)
+    coarse = {**ran("1", 0, 60, gpus=4, user="anna", time_precision_s=60.0), "elapsed_s": 93.0}
+    found = owners([coarse, fine], on_nodes([fine], "n1"), FOUR)
+    assert found.runs.height == 1
+    row = found.runs.row(0, named=True)
+    assert (row["start"], row["end"], row["user"]) == (after(7), after(100), "anna")
+    assert row["time_precision_s"] == 0
+
+
+def test_runs_to_the_minute_stay_apart() -> None:
+    jobs = [{**ran("1", 60 * start, 60 * start + 60, gpus=4), "time_precision_s": 60.0} for start in (0, 5)]
+    assert owners(jobs, on_nodes(jobs, "n1"), FOUR).runs.height == 2
