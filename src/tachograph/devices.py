@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -177,8 +177,30 @@ _H200_SHEET = ("NVIDIA H200 datasheet", _HOPPER)
 _GH200_SHEET = ("NVIDIA GH200 Grace Hopper Superchip datasheet", _HOPPER)
 _HBM, _GDDR = 0.04, _GDDR_ECC
 
+# slowdown and shutdown (C) where a public record tells them; newer drivers tell only the margin to them
+_REPORTED = "`nvidia-smi -q -d TEMPERATURE` of the device"
+_LIMITS: Mapping[str, tuple[float, float, str]] = MappingProxyType(
+    {
+        "V100 SXM2 16GB": (87, 90, _REPORTED),
+        "V100 SXM2 32GB": (87, 90, _REPORTED),
+        "V100 PCIe 16GB": (87, 90, _REPORTED),
+        "V100 PCIe 32GB": (87, 90, _REPORTED),
+        "A100 SXM 80GB": (89, 92, _REPORTED),
+        "H100 PCIe 80GB": (89, 92, "NVIDIA H100 PCIe GPU product brief"),
+    }
+)
+
+
+def _with_limits(device: Device) -> Device:
+    if device.name not in _LIMITS:
+        return device
+    slowdown, shutdown, source = _LIMITS[device.name]
+    origin = {"slowdown_temp_c": source, "shutdown_temp_c": source}
+    return replace(device, slowdown_temp_c=slowdown, shutdown_temp_c=shutdown, elsewhere={**device.elsewhere, **origin})
+
+
 # name, architecture, form; TFLOP/s: fp64, fp32, fp16, tensor, fp64 tensor; GB/s, GiB, tolerance; L2 MiB, SMs, warps; W
-DEVICES: tuple[Device, ...] = (
+_MODELS: tuple[Device, ...] = (
     _nvidia("V100 SXM2 16GB", "Volta", "sxm", (7.8, 15.7, 31.4, 125, None), (900, 16, _HBM), (6, 80, 64), 300, _VOLTA),
     _nvidia("V100 SXM2 32GB", "Volta", "sxm", (7.8, 15.7, 31.4, 125, None), (900, 32, _HBM), (6, 80, 64), 300, _VOLTA),
     _nvidia("V100 PCIe 16GB", "Volta", "pcie", (7.0, 14.0, 28.0, 112, None), (900, 16, _HBM), (6, 80, 64), 250, _VOLTA,
@@ -227,6 +249,7 @@ DEVICES: tuple[Device, ...] = (
     _amd("MI300X", "CDNA 3", (81.7, 163.4, None, 1307.4, 163.4), (5300, 192, _HBM), (32, 304, 32), 750, _CDNA3, _WAVES),
 )  # fmt: skip
 
+DEVICES: tuple[Device, ...] = tuple(map(_with_limits, _MODELS))
 BY_NAME: Mapping[str, Device] = MappingProxyType({device.name: device for device in DEVICES})
 
 # the chip as written (blanks between parts, no vendor) -> models it may be
