@@ -55,11 +55,11 @@ def chunk(name: str, *frames: pl.DataFrame) -> Chunk:
 
 
 def rows(lake: Lake, table: Table = GPU_SAMPLES) -> list[tuple[Any, ...]]:
-    """Return what a reader of the table sees, without `seq`, by partition where it has days."""
+    """Return what a reader of the table sees, in the order of the table over all days, without `seq`."""
     if not table.by_day:
         return lake.latest(table).drop("seq").rows()
     read = [read_partition(lake, table, part)[0] for part in partitions(lake, table)]
-    return pl.concat([table.empty(), *read]).drop("seq").rows()
+    return pl.concat([table.empty(), *read]).drop("seq").sort(*table.sort, nulls_last=False).rows()
 
 
 def lying(lake: Lake, table: Table = GPU_SAMPLES) -> int:
@@ -101,7 +101,7 @@ def at_once(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    results = [process.communicate(timeout=60) for process in processes]
+    results = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), results
     return [out for out, _ in results]
 
