@@ -153,13 +153,25 @@ def levels_by_minute(
         seg_total, seg_n, largest = 0.0, 0, np.float32(-np.inf)
         for m in range(first, behind):
             b = slot_a[m + 1] if m + 1 < behind else seg_b[g]
-            part, here = 0.0, 0
-            for i in range(slot_a[m], b):
-                v = col[i]
-                present = v == v
-                part += np.float64(v) if present else 0.0
-                here += present
+            even, odd, here = 0.0, 0.0, 0  # two sums, so that one need not wait for the other
+            i = slot_a[m]
+            while i + 1 < b:
+                v, w = col[i], col[i + 1]
+                first_there, second_there = v == v, w == w
+                even += np.float64(v) if first_there else 0.0
+                odd += np.float64(w) if second_there else 0.0
+                here += first_there
+                here += second_there
                 largest = v if v > largest else largest
+                largest = w if w > largest else largest
+                i += 2
+            if i < b:
+                v = col[i]
+                first_there = v == v
+                even += np.float64(v) if first_there else 0.0
+                here += first_there
+                largest = v if v > largest else largest
+            part = even + odd
             slot_total[m], slot_n[m] = part, here
             seg_total += part
             seg_n += here

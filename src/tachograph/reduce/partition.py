@@ -403,7 +403,8 @@ def _minutes(
         if name in slot_sums:
             n, total = slot_sums[name]
             with np.errstate(invalid="ignore", divide="ignore"):
-                result[name] = pl.Series((total / n).astype(np.float32)).fill_nan(None)
+                means = pl.Series((total / n).astype(np.float32))
+            result[name] = means if n.all() else means.fill_nan(None)
         else:
             result[name] = nothing
     for name in MINUTE_MAXIMA:
