@@ -1,0 +1,169 @@
+"""From chunks to the lake: each once, interrupted ones finished, every row accounted for."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+from lake_rows import NOW, START, chunk, lying, merged_rows, rows, samples
+
+from tachograph.config import Configuration
+from tachograph.errors import SchemaError
+from tachograph.ingest import IngestReport, ingest
+from tachograph.lake import Lake
+from tachograph.lake.compact import compact
+from tachograph.lake.tables import Landed
+from tachograph.schema import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, Reject, Table
+from tachograph.sources import Chunk, Part
+from tachograph.sources import ldms as source
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake.create(str(tmp_path / "lake"))
+
+
+class Dying(Lake):
+    """A lake whose process dies before its N-th append."""
+
+    def __init__(self, location: str, *, appends: int) -> None:
+        super().__init__(location)
+        self.appends = appends
+
+    def append(self, table: Table, frame: pl.DataFrame, *, app_id: str, seq: int | None = None) -> Landed:
+        if not self.appends:
+            raise KeyboardInterrupt
+        self.appends -= 1
+        return super().append(table, frame, app_id=app_id, seq=seq)
+
+
+def ugly() -> Chunk:
+    """10 samples: 2 duplicates, 1 in the future, 1 too early, 1 without node; 3 impossible values. 3 rows of nodes."""
+    frame = pl.concat(
+        [samples(seconds=[0, 10, 10, 20, 20, 30], gpu_util=[0.1, 0.2, 0.3, 1.5, -0.5, float("nan")]), *bad()]
+    )
+    of_node = pl.DataFrame({"t": [START] * 3, "node": ["n1", "n1", "n2"], "node_power_w": [1.0, 2.0, 3.0]})
+    of_node = of_node.with_columns(pl.col("t").cast(NODE_SAMPLES.schema["t"]))
+    return Chunk("ugly", "test", "ugly.csv", (Part("gpu_samples", frame), Part("node_samples", of_node)), 13)
+
+
+def bad() -> list[pl.DataFrame]:
+    ahead = (NOW - START + timedelta(minutes=11)).total_seconds()
+    return [
+        samples(seconds=[ahead]),
+        samples(seconds=[ahead - 120]),  # nine minutes ahead: a clock may be
+        samples(seconds=[-3600 * 24 * 366 * 21]),
+        samples(seconds=[40]).with_columns(node=pl.lit(None, dtype=pl.String)),
+    ]
+
+
+def test_every_row_is_kept_or_counted(lake: Lake) -> None:
+    report = ingest(lake, [ugly()], now=NOW)
+    whole_rows = sum(count for (_, _, column), count in report.rejects.items() if column is None)
+    assert report.rows_read == 13 == lying(lake) + lying(lake, NODE_SAMPLES) + whole_rows
+    assert report.rejects == {
+        ("gpu_samples", "time_in_future", None): 1,
+        ("gpu_samples", "time_too_early", None): 1,
+        ("gpu_samples", "no_node", None): 1,
+        ("gpu_samples", "duplicate", None): 2,
+        ("gpu_samples", "not_finite", "gpu_util"): 1,
+        ("gpu_samples", "out_of_range", "gpu_util"): 2,
+        ("node_samples", "duplicate", None): 1,
+    }
+    assert report.duplicates == 3
+    frame = lake.scan(GPU_SAMPLES).sort("t").select("gpu_util").collect()
+    assert frame["gpu_util"].to_list()[:4] == [pytest.approx(0.1), pytest.approx(0.3), None, None]
+
+
+def test_a_second_ingest_changes_nothing(lake: Lake) -> None:
+    chunks = [ugly(), chunk("more", samples("n2"))]
+    ingest(lake, chunks, now=NOW)
+    tables = (GPU_SAMPLES, NODE_SAMPLES, DEVICES, REJECTS)
+    versions = [lake.version(table) for table in tables]
+    report = ingest(lake, chunks, now=NOW)
+    assert (report.chunks, report.chunks_known, report.rows, report.rejects) == (2, 2, {}, {})
+    assert [lake.version(table) for table in tables] == versions
+
+
+@pytest.mark.parametrize("appends", range(4))
+def test_an_interrupted_chunk_is_finished_by_the_next_run(lake: Lake, tmp_path: Path, appends: int) -> None:
+    whole = Lake.create(str(tmp_path / "whole"))
+    expected = ingest(whole, [ugly()], now=NOW)
+    with pytest.raises(KeyboardInterrupt):
+        ingest(Dying(lake.location, appends=appends), [ugly()], now=NOW)
+    report = ingest(lake, [ugly()], now=NOW)
+    assert (report.rejects, report.duplicates, report.rows) == (expected.rejects, expected.duplicates, expected.rows)
+    for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, REJECTS):
+        assert rows(lake, table) == rows(whole, table)
+        assert lying(lake, table) == lying(whole, table)
+
+
+def test_removals_are_kept_with_one_example(lake: Lake) -> None:
+    ingest(lake, [ugly()], now=NOW)
+    kept = lake.latest(REJECTS).sort("target", "reason", "removed")
+    assert kept["removed"].sum() == 9
+    row = kept.filter(pl.col("reason") == "out_of_range").row(0, named=True)
+    assert (row["source"], row["origin"], row["column"], row["example"]) == ("test", "ugly.csv", "gpu_util", "1.5")
+
+
+def test_what_the_reader_gave_up_is_counted_too(lake: Lake) -> None:
+    part = Part("gpu_samples", samples(), rejects=(Reject("ragged_row", None, 7, "a,b"),))
+    report = ingest(lake, [Chunk("a", "test", "a.csv", (part,), 67)], now=NOW)
+    assert report.rejects == {("gpu_samples", "ragged_row", None): 7}
+    assert report.examples == {("gpu_samples", "ragged_row", None): "a,b"}
+    assert report.rows_read == lying(lake) + report.rejected
+
+
+def test_an_unknown_column_stops_the_chunk_and_not_those_before(lake: Lake) -> None:
+    chunks = [chunk("good", samples()), chunk("bad", samples().with_columns(fan=pl.lit(1.0)))]
+    report = IngestReport()
+    with pytest.raises(SchemaError, match="has no column fan"):
+        ingest(lake, chunks, now=NOW, report=report)
+    assert (report.chunks, lying(lake), lake.has(REJECTS, "good"), lake.has(REJECTS, "bad")) == (2, 60, True, False)
+
+
+def test_devices_are_noted_as_they_are_seen(lake: Lake) -> None:
+    ingest(lake, [chunk("a", samples("n1", 0), samples("n1", 1, mig=3))], now=NOW)
+    ingest(lake, [chunk("b", samples("n1", 0, hbm_used_mib=100.0, hbm_free_mib=900.0))], now=NOW)
+    ingest(lake, [chunk("c", samples("n1", 0, hbm_used_mib=5.0, hbm_free_mib=5.0))], now=NOW)
+    found = lake.latest(DEVICES).select("node", "gpu", "mig", "hbm_mib").rows()
+    assert found == [("n1", 0, None, 1000.0), ("n1", 1, 3, None)]
+
+
+def test_two_recordings_of_the_same_samples_complete_each_other(lake: Lake) -> None:
+    chunks = [chunk("a", samples(gpu_util=0.5)), chunk("b", samples(power_w=100.0)), chunk("c", samples(power_w=200.0))]
+    ingest(lake, chunks, now=NOW)
+    compact(lake, [GPU_SAMPLES])
+    assert lake.scan(GPU_SAMPLES).select("gpu_util", "power_w").unique().collect().rows() == [(0.5, 200.0)]
+    assert (lying(lake), merged_rows(lake)) == (60, 120)
+
+
+@pytest.mark.recorded
+@pytest.mark.parametrize(
+    "order", [("job_51911473.json", "pmt-data-export-2.json"), ("pmt-data-export-2.json", "job_51911473.json")]
+)
+def test_two_real_exports_of_one_job_complete_each_other(lake: Lake, recorded: Path, order: tuple[str, str]) -> None:
+    counters = []
+    for name in order:
+        options = argparse.Namespace(files=[str(recorded / "nersc_perlmutter" / name)], time_zone="UTC", job_start=[])
+        alone = Lake.create(f"{lake.location}-{name}")
+        now = datetime(2026, 11, 1, tzinfo=UTC)
+        for target in (lake, alone):
+            ingest(target, source.read(options, configuration=Configuration(), now=now), now=now)
+        frame = alone.scan(GPU_SAMPLES).collect()
+        keys = frame.select("node", "gpu", "t").sort(pl.all()).rows()
+        counters.append((keys, {column.name for column in frame if column.null_count() < frame.height}, frame))
+    assert counters[0][0] == counters[1][0]
+    together = counters[0][1] | counters[1][1]
+    assert counters[0][1] != counters[1][1]
+    compact(lake, [GPU_SAMPLES])
+    merged = lake.scan(GPU_SAMPLES).collect()
+    assert {column.name for column in merged if column.null_count() < merged.height} == together
+    assert merged.height == counters[0][2].height
+    for _, names, frame in counters:
+        only = sorted(names - (counters[0][1] & counters[1][1]))
+        left, right = (f.sort("node", "gpu", "t").select(only) for f in (frame, merged))
+        assert left.equals(right)
