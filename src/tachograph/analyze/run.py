@@ -13,16 +13,14 @@ from datetime import UTC, date, datetime, time, timedelta
 import polars as pl
 
 from tachograph import advice
+from tachograph.analyze.accumulate import Accumulated
 from tachograph.analyze.inventory import facts, inventory
 from tachograph.analyze.minutes import MinuteWriter
 from tachograph.analyze.state import ANALYSES, News, Seen, news_since, next_number, seen_last, seen_now
 from tachograph.attribute import Attribution, attribute, build_runs
 from tachograph.config import Configuration
 from tachograph.lake import Lake
-from tachograph.reduce.merge import merge_segments
-from tachograph.reduce.partition import Reduced
 from tachograph.reduce.run import Work, reduce_days
-from tachograph.reduce.windows import BORDER, IMBALANCE, fold
 from tachograph.schema import ALLOCATIONS, DEVICES, JOBS, TIME, Table
 from tachograph.summarize.gpus import gpu_columns, summarize_gpus
 from tachograph.summarize.jobs import summarize_jobs, used_pipes
@@ -114,28 +112,26 @@ class _Analysis:
         self.work = Work(self.intervals, self.starts, ridges, configuration.analysis)
         held = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
         self.held = self.intervals.group_by("run", *UNIT, maintain_order=True).agg(held_s=held)
-        self.per_run = self.held.group_by("run").len("gpus")
         self.number = next_number(lake)
-        self.open: list[pl.DataFrame] = []
-        self.intensities: list[pl.DataFrame] = []
-        self.imbalance: list[pl.DataFrame] = [pl.DataFrame(schema=IMBALANCE)]
-        self.border = pl.DataFrame(schema=BORDER)
+        per_run = self.held.group_by("run").len("gpus")
+        self.accumulated = Accumulated(self.starts, per_run, configuration.analysis)
+        self.waiting = self.runs
         self.summaries: list[pl.DataFrame] = []
         self.gpus: list[pl.DataFrame] = []
-        self.waiting = self.runs
 
     def run(self, threads: int, *, full: bool) -> AnalysisReport:
         minutes = MinuteWriter(self.lake, self.runs, self.number)
         counts = [0, 0]
         seconds = [0.0, 0.0]
-        last = self._last_day()
         for day, parts in reduce_days(self.lake, self.work, threads=threads, progress=self._tell):
             for part in parts:
                 counts = [counts[0] + part.samples, counts[1] + part.attributed]
                 seconds = [seconds[0] + part.gpu_seconds, seconds[1] + part.gpu_seconds_attributed]
             minutes.write(day, [part.minutes for part in parts])
-            self._take(day, parts, last=day == last)
+            self.accumulated.add(day, parts)
+            self._finish(self._over_by(day))
         minutes.close()
+        self.accumulated.close(self.now.date())
         self._finish(self.waiting)
         jobs, findings = self._write(minutes)
         report = AnalysisReport(
@@ -152,57 +148,31 @@ class _Analysis:
         self._remember(report)
         return report
 
-    def _last_day(self) -> date | None:
-        days = self.intervals.get_column("end").dt.date()
-        last = days.max() if len(days) else None
-        return last if isinstance(last, date) else None
-
     def _tell(self, day: date, done: int, total: int) -> None:
         if self.progress:
             self.progress(f"analyze {day}", done, total)
 
-    def _take(self, day: date, parts: list[Reduced], *, last: bool) -> None:
-        """Add a day's accumulators; summarize the runs that are over by its end."""
-        self.open += [part.segments for part in parts if part.segments.height]
-        self.intensities += [part.intensities for part in parts if part.intensities.height]
-        folded, self.border = fold(
-            [part.windows for part in parts], self.border, self.starts, self.per_run,
-            analysis=self.configuration.analysis, day=day, last=last,
-        )  # fmt: skip
-        self.imbalance.append(folded)
+    def _over_by(self, day: date) -> pl.DataFrame:
+        """Runs that ended by the end of a day and of which nothing is to come."""
         midnight = datetime.combine(day + timedelta(days=1), time(), UTC)
-        over = pl.col("until") <= pl.lit(midnight, dtype=TIME)
-        still = self.border.select("run").unique()
-        done = self.waiting.filter(over).join(still, on="run", how="anti")
-        self._finish(done)
-        self.waiting = self.waiting.join(done.select("run"), on="run", how="anti")
+        over = self.waiting.filter(pl.col("until") <= pl.lit(midnight, dtype=TIME))
+        return over.join(self.accumulated.unfinished(), on="run", how="anti")
 
     def _finish(self, runs: pl.DataFrame) -> None:
+        """Summarize runs that are over."""
         if not runs.height:
             return
-        if runs is self.waiting and self.border.height:  # no day follows: windows that wait for one are complete
-            folded, self.border = fold(
-                [], self.border, self.starts, self.per_run, analysis=self.configuration.analysis,
-                day=self.now.date(), last=True,
-            )  # fmt: skip
-            self.imbalance.append(folded)
         mine = runs.select("run")
-        analysis = self.configuration.analysis
-        segments = merge_segments([part for part in (_of(frame, mine) for frame in self.open) if part.height])
+        analysis, filters = self.configuration.analysis, self.configuration.filters
+        merged = self.accumulated.take(mine)
         held = self.held.join(mine, on="run", how="semi")
-        gpus = summarize_gpus(segments, held, runs, self.facts, analysis=analysis)
-        intensities = [part for part in (_of(frame, mine) for frame in self.intensities) if part.height]
-        empty = pl.DataFrame(schema={"run": pl.Int32, "bin": pl.Int32, "samples": pl.Int64})
-        imbalance = pl.concat([_of(frame, mine) for frame in self.imbalance])
-        summaries = summarize_jobs(
-            runs, gpus, pl.concat([empty, *intensities]), imbalance,
-            analysis=analysis, filters=self.configuration.filters, now=self.now,
-        )  # fmt: skip
-        self.summaries.append(summaries)
+        gpus = summarize_gpus(merged.segments, held, runs, self.facts, analysis=analysis)
+        jobs = summarize_jobs(
+            runs, gpus, merged.intensities, merged.imbalance, analysis=analysis, filters=filters, now=self.now
+        )
+        self.summaries.append(jobs)
         self.gpus.append(gpu_columns(gpus))
-        for kept in (self.open, self.intensities, self.imbalance):
-            kept[:] = [rest for rest in (frame.join(mine, on="run", how="anti") for frame in kept) if rest.height]
-        self.imbalance.append(pl.DataFrame(schema=IMBALANCE))
+        self.waiting = self.waiting.join(mine, on="run", how="anti")
 
     def _write(self, minutes: MinuteWriter) -> tuple[pl.DataFrame, int]:
         """Findings, GPUs and last the summaries, which make the others count."""
@@ -240,10 +210,6 @@ class _Analysis:
         }
         schema = {name: dtype for name, dtype in ANALYSES.schema.items() if name != "seq"}
         self._append(ANALYSES, pl.DataFrame([row], schema=schema))
-
-
-def _of(frame: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
-    return frame.join(runs, on="run", how="semi")
 
 
 def _seconds(stretches: pl.DataFrame) -> float:

@@ -1,0 +1,75 @@
+"""What has been reduced so far of runs that are not over yet: added day by day, taken out when a run is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+
+import polars as pl
+
+from tachograph.config import Analysis
+from tachograph.reduce.merge import merge_segments
+from tachograph.reduce.partition import Reduced
+from tachograph.reduce.windows import BORDER, IMBALANCE, Windows, fold
+
+_INTENSITIES = {"run": pl.Int32(), "bin": pl.Int32(), "samples": pl.Int64()}
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Everything that was reduced of some runs: merged segments, intensities, imbalance per counter."""
+
+    segments: pl.DataFrame
+    intensities: pl.DataFrame
+    imbalance: pl.DataFrame
+
+
+class Accumulated:
+    """Accumulators of runs under way; memory is that of the runs, not of their samples."""
+
+    def __init__(self, starts: Mapping[int, datetime], gpus: pl.DataFrame, analysis: Analysis) -> None:
+        self.starts, self.gpus, self.analysis = starts, gpus, analysis
+        self.segments: list[pl.DataFrame] = []
+        self.intensities: list[pl.DataFrame] = []
+        self.imbalance: list[pl.DataFrame] = []
+        self.border = pl.DataFrame(schema=BORDER)
+
+    def add(self, day: date, parts: Sequence[Reduced]) -> None:
+        """Add a day's partitions; windows that cross its end wait for the next day."""
+        self.segments += [part.segments for part in parts if part.segments.height]
+        self.intensities += [part.intensities for part in parts if part.intensities.height]
+        self._fold([part.windows for part in parts], day, last=False)
+
+    def close(self, day: date) -> None:
+        """No day follows: windows that wait for one are complete."""
+        self._fold([], day, last=True)
+
+    def unfinished(self) -> pl.DataFrame:
+        """Runs of which a window waits for the next day."""
+        return self.border.select("run").unique()
+
+    def take(self, runs: pl.DataFrame) -> Merged:
+        """Return what there is of some runs, and forget it."""
+        segments, intensities, imbalance = (
+            self._out(kept, runs) for kept in (self.segments, self.intensities, self.imbalance)
+        )
+        return Merged(
+            merge_segments(segments),
+            pl.concat([pl.DataFrame(schema=_INTENSITIES), *intensities]),
+            pl.concat([pl.DataFrame(schema=IMBALANCE), *imbalance]),
+        )
+
+    def _fold(self, windows: list[Windows], day: date, *, last: bool) -> None:
+        folded, self.border = fold(
+            windows, self.border, self.starts, self.gpus, analysis=self.analysis, day=day, last=last
+        )
+        if folded.height:
+            self.imbalance.append(folded)
+
+    @staticmethod
+    def _out(kept: list[pl.DataFrame], runs: pl.DataFrame) -> list[pl.DataFrame]:
+        """The rows of some runs, taken out of `kept`."""
+        mine = [frame.join(runs, on="run", how="semi") for frame in kept]
+        kept[:] = [rest for frame in kept if (rest := frame.join(runs, on="run", how="anti")).height]
+        return [frame for frame in mine if frame.height]
