@@ -104,7 +104,7 @@ def test_two_idle_nodes(perlmutter: Lake, recorded: Path, slurm: Slurm, expected
     gpus = read_gpus(perlmutter, read_summaries(perlmutter)).filter(pl.col("job_id") == IDLE)
     if expected == "whole_node":
         assert (gpus.height, row["gpus"], row["gpus_seen"]) == (8, 8, 8)
-        assert row["gr_engine_active_max"] == 0
+        assert 0 < row["gr_engine_active_max"] < 0.01
         assert row["spatial_imbalance"] is None  # utilisation is not in the export
         assert row["gpu_hours"] == 8 * 138 / 3600
     else:
