@@ -1,0 +1,137 @@
+"""Rows of superseded analyses: no reader sees them, compaction drops them; analyses at once do no harm."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import polars as pl
+import pytest
+from lake_jobs import accounting, analyzed, compacted, computed, recording
+from lake_rows import NOW, WAIT, at_once, lying, started
+
+from tachograph.analyze.tables import ALL_TABLES
+from tachograph.ingest import ingest
+from tachograph.lake import Lake
+from tachograph.lake.tables import Landed
+from tachograph.schema import Table
+from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES
+
+RESULTS = (JOB_GPUS, JOB_MINUTES, FINDINGS)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    made = Lake.create(str(tmp_path / "lake"))
+    ingest(made, [accounting(1, 2), recording(1), recording(2, end_s=600)], now=NOW)
+    analyzed(made)
+    return made
+
+
+def all_lying(lake: Lake) -> list[int]:
+    return [lying(lake, table) for table in RESULTS]
+
+
+def only_once(tmp_path: Path) -> Lake:
+    """A lake with all samples, analyzed once."""
+    made = Lake.create(str(tmp_path / "once"))
+    ingest(made, [accounting(1, 2), recording(1), recording(2, end_s=600), recording(2, start_s=600)], now=NOW)
+    analyzed(made)
+    return made
+
+
+class NoSummaries(Lake):
+    """A lake whose analysis dies before it writes its summaries."""
+
+    def append(self, table: Table, frame: pl.DataFrame, *, app_id: str, seq: int | None = None) -> Landed:
+        if table is JOB_SUMMARIES:
+            raise KeyboardInterrupt
+        return super().append(table, frame, app_id=app_id, seq=seq)
+
+
+def test_readers_see_the_rows_of_the_latest_analysis_only(lake: Lake, tmp_path: Path) -> None:
+    before = all_lying(lake)
+    ingest(lake, [recording(2, start_s=600)], now=NOW)
+    assert analyzed(lake) == 1
+    once = only_once(tmp_path)
+    assert computed(lake) == computed(once)
+    assert all_lying(lake) != all_lying(once)
+    assert [more > less for more, less in zip(all_lying(lake), before, strict=True)] == [True, True, False]
+
+
+def test_compaction_drops_what_was_superseded_and_nothing_else(lake: Lake, tmp_path: Path) -> None:
+    ingest(lake, [recording(2, start_s=600)], now=NOW)
+    for _ in range(2):
+        analyzed(lake, full=True)
+    seen = computed(lake)
+    done = {one.table: one for one in compacted(lake)}
+    once = only_once(tmp_path)
+    assert computed(lake) == seen == computed(once)
+    assert all_lying(lake) == all_lying(once)
+    assert (done["job_gpus"].superseded, done["job_gpus"].duplicates) == (8, 0)
+    assert (done["job_minutes"].superseded, done["job_minutes"].duplicates) == (2 * 20 + 2 * 10 + 4 * 20, 0)
+    versions = [lake.version(table) for table in ALL_TABLES]
+    assert sum(one.superseded for one in compacted(lake)) == 0
+    assert [lake.version(table) for table in ALL_TABLES] == versions
+
+
+def test_an_analysis_that_died_hides_nothing_even_after_compaction(lake: Lake) -> None:
+    seen, before = computed(lake), all_lying(lake)
+    with pytest.raises(KeyboardInterrupt):
+        analyzed(NoSummaries(lake.location), full=True)
+    left = all_lying(lake)
+    assert left == [2 * count for count in before]
+    assert computed(lake) == seen
+    compacted(lake)  # it may still be at work
+    assert (computed(lake), all_lying(lake)) == (seen, left)
+    compacted(lake, datetime.now(UTC) + timedelta(days=2))
+    assert (computed(lake), all_lying(lake)) == (seen, before)
+
+
+def test_an_analysis_under_way_finds_its_rows_after_a_compaction(lake: Lake) -> None:
+    class Compacting(Lake):
+        def append(self, table: Table, frame: pl.DataFrame, *, app_id: str, seq: int | None = None) -> Landed:
+            landed = super().append(table, frame, app_id=app_id, seq=seq)
+            if table is JOB_MINUTES:
+                compacted(lake, datetime.now(UTC))
+            return landed
+
+    seen = computed(lake)
+    analyzed(Compacting(lake.location), full=True)
+    assert computed(lake) == seen
+
+
+def test_compaction_is_no_news(lake: Lake) -> None:
+    ingest(lake, [recording(1, power_w=300.0)], now=NOW)
+    assert analyzed(lake) == 1
+    compacted(lake)
+    assert analyzed(lake) == 0
+
+
+ANALYZE = f"""
+import sys
+from lake_jobs import analyzed, compacted
+from tachograph.lake import Lake
+{WAIT}
+for _ in range(2):
+    analyzed(Lake(sys.argv[1]), full=True) if sys.argv[2] == "analyze" else compacted(Lake(sys.argv[1]))
+"""
+
+
+def test_analyses_and_a_compaction_at_once_leave_what_one_analysis_leaves(lake: Lake) -> None:
+    seen, before = computed(lake), all_lying(lake)
+    at_once([started(ANALYZE, lake.location, what) for what in ("analyze", "compact", "analyze")])
+    assert computed(lake) == seen
+    compacted(lake, datetime.now(UTC) + timedelta(days=2))
+    assert (computed(lake), all_lying(lake)) == (seen, before)
+    assert analyzed(lake) == 0
+
+
+def test_every_table_is_read_as_delta(lake: Lake) -> None:
+    compacted(lake)
+    for table in ALL_TABLES:
+        if lake.delta(table) is not None:
+            frame = pl.scan_delta(lake.uri(table)).collect()
+            expected = table.schema | ({"day": pl.Date()} if table.by_day else {})
+            assert dict(frame.schema) == expected, table.name
+            assert frame.height == lying(lake, table)
