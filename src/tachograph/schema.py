@@ -309,7 +309,7 @@ def _check_type(name: str, given: pl.DataType, wanted: pl.DataType, *, table: Ta
 
 
 def _cast(frame: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> tuple[pl.DataFrame, list[Reject]]:
-    """Types made the table's, except counters, which stay Float64 until their units are converted."""
+    """Types made the table's, except counters, which stay numbers as given until their units are converted."""
     rejects: list[Reject] = []
     columns: list[pl.Series] = []
     for series in frame.get_columns():
@@ -328,7 +328,7 @@ def _cast(frame: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> tuple[pl.Da
                 rejects += _counted("not_an_integer", series.name, fits.fill_null(value=False), series)
                 series = pl.select(pl.when(~fits).then(series)).to_series().alias(series.name)
         if series.name in _COUNTER_NAMES:
-            columns.append(series.cast(pl.Float64))
+            columns.append(series)
         else:
             cast = series.cast(wanted, strict=False)
             rejects += _counted("out_of_range", series.name, cast.is_null() & series.is_not_null(), series)
@@ -354,7 +354,7 @@ def _remove_impossible(frame: pl.DataFrame, units: Mapping[str, str]) -> tuple[p
     for counter in COUNTERS:
         if counter.name not in frame.columns:
             continue
-        raw = frame.get_column(counter.name)
+        raw = frame.get_column(counter.name).cast(pl.Float64)
         marks = raw.is_in(_BLANK_FLOATS)
         unsupported = raw == 0 if counter.zero_is_missing else marks & ~marks
         not_finite = raw.is_nan() | raw.is_infinite()

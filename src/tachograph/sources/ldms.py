@@ -95,7 +95,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
         job_starts=_job_starts(options.job_start, now=now, zone_name=configuration.site.time_zone),
     )
     for given in options.files:
-        in_folder = Path(given).is_dir()
+        in_folder = getattr(options, "in_folder", False) or Path(given).is_dir()
         for path in expand([given], SUFFIXES):
             try:
                 yield from read_file(path, setting)
@@ -106,7 +106,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
 
 
 def read_file(path: Path, setting: Setting | None = None) -> Iterator[Chunk]:
-    """Yield the chunks of one file: one per 4 million rows of Parquet, per block of CSV, one of JSON.
+    """Yield the chunks of one file: one per 2 million rows of Parquet, per block of CSV, one of JSON.
 
     Errors: InputError when it is damaged or lacks a column; NotTelemetryError when it holds no samples.
     """

@@ -57,7 +57,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
 
 
 def read_file(path: Path, mapping: Mapping, *, site_zone: str = "UTC", cluster: str | None = None) -> Iterator[Chunk]:
-    """Yield the chunks of one file: one per 4 million rows of Parquet, per block of CSV, one of JSON.
+    """Yield the chunks of one file: one per 2 million rows of Parquet, per block of CSV, one of JSON.
 
     A file whose rows belong together (long files, wall-clock times of a zone that repeats an hour) is one chunk.
     Errors: InputError when it is damaged or lacks a mapped column.
