@@ -1,0 +1,170 @@
+"""Prints what a pass costs: decode + reduce of 14 counters beside decoding the same columns with Polars.
+
+A simulated cluster (20 million samples by default) is ingested by the `ldms` source, compacted and attributed once;
+then both are timed in turn on the same partitions and threads, and the medians of time and of their ratio are given.
+Decoding alone reads the same columns of the same files and throws them away. Reducing includes attribution by
+interval, all accumulators, minutes and windows; it does not include writing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tachograph import config
+from tachograph.analyze.inventory import facts, inventory
+from tachograph.attribute import attribute, build_runs
+from tachograph.ingest import ingest
+from tachograph.lake import Lake
+from tachograph.lake.compact import compact
+from tachograph.lake.partitions import partitions, read_partition
+from tachograph.reduce.run import Work, reduce_days
+from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
+from tachograph.simulate import Plan, SimulatedCluster, simulate
+from tachograph.simulate.plan import LEAN_COUNTERS
+from tachograph.sources import ldms, sacct
+
+GOAL_RATIO = 2.5
+GOAL_SAMPLES_PER_S = 4e6
+PAIRS = 5
+COLUMNS = ("t", "node", "gpu", "mig", *LEAN_COUNTERS)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A lake ready to be reduced, and what filling it took."""
+
+    lake: Lake
+    work: Work
+    samples: int
+    bytes_per_row: float
+    simulate_s: float
+    ingest_s: float
+    compact_s: float
+
+
+def prepare(samples: int, folder: Path) -> Prepared:
+    """Return a lake of simulated samples with the intervals of its jobs."""
+    begin = time.perf_counter()
+    cluster = simulate(Plan.benchmark(samples), folder / "cluster")
+    simulated = time.perf_counter()
+    configuration = config.load(str(cluster.configuration), {})
+    lake = Lake.create(str(folder / "lake"))
+    _ingest(lake, cluster, configuration)
+    ingested = time.perf_counter()
+    compact(lake, [GPU_SAMPLES])
+    compacted = time.perf_counter()
+    units = inventory(lake.latest(DEVICES), configuration.nodes)
+    allocations = lake.latest(ALLOCATIONS)
+    runs = build_runs(lake.latest(JOBS), allocations, slurm=configuration.slurm, now=cluster.plan.end)
+    owned = attribute(runs, allocations, units.select("node", "gpu", "mig"))
+    starts = dict(runs.select("run", "start").iter_rows())
+    work = Work(owned.intervals, starts, facts(units)[1], configuration.analysis)
+    files = lake.files(GPU_SAMPLES)
+    rows = sum(file.rows for file in files)
+    return Prepared(
+        lake,
+        work,
+        rows,
+        sum(file.size for file in files) / rows,
+        simulated - begin,
+        ingested - simulated,
+        compacted - ingested,
+    )
+
+
+def _ingest(lake: Lake, cluster: SimulatedCluster, configuration: config.Configuration) -> None:
+    now = datetime.now(UTC)
+    sources: list[tuple[Callable[..., None], object, Path]] = [
+        (ldms.add_options, ldms.read, cluster.folder / "telemetry"),
+        (sacct.add_options, sacct.read, cluster.accounting),
+    ]
+    for add_options, _, path in sources:
+        parser = argparse.ArgumentParser()
+        add_options(parser)
+        options = parser.parse_args([str(path)])
+        read = ldms.read if add_options is ldms.add_options else sacct.read
+        ingest(lake, read(options, configuration=configuration, now=now), now=now)
+
+
+def decode(prepared: Prepared, threads: int) -> float:
+    """Return the seconds it takes to read the columns of all partitions and throw them away."""
+    begin = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        parts = list(partitions(prepared.lake, GPU_SAMPLES))
+        for _ in pool.map(lambda part: read_partition(prepared.lake, GPU_SAMPLES, part, COLUMNS)[0].height, parts):
+            pass
+    return time.perf_counter() - begin
+
+
+def decode_and_reduce(prepared: Prepared, threads: int) -> tuple[float, int]:
+    """Return the seconds it takes to read and reduce all partitions, and how many samples belong to jobs."""
+    begin = time.perf_counter()
+    attributed = 0
+    for _, parts in reduce_days(prepared.lake, prepared.work, threads=threads):
+        attributed += sum(part.attributed for part in parts)
+    return time.perf_counter() - begin, attributed
+
+
+def main() -> int:
+    """Print the numbers; 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=20_000_000)
+    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = prepare(options.samples, Path(folder))
+        before_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        decode_and_reduce(prepared, options.threads)  # compiles the kernel
+        decoded, both, cpu = [], [], []
+        attributed = 0
+        for _ in range(options.pairs):
+            a = time.process_time()
+            decoded.append(decode(prepared, options.threads))
+            b = time.process_time()
+            seconds, attributed = decode_and_reduce(prepared, options.threads)
+            both.append(seconds)
+            cpu.append((time.process_time() - b) / (b - a))
+    ratio = statistics.median(x / y for x, y in zip(both, decoded, strict=True))
+    speed = prepared.samples / statistics.median(both)
+    reached = ratio <= GOAL_RATIO and speed >= GOAL_SAMPLES_PER_S
+    measured = {
+        "benchmark": "reduce_speed",
+        "samples": prepared.samples,
+        "attributed": attributed,
+        "counters": len(LEAN_COUNTERS),
+        "threads": options.threads,
+        "decode_s": round(statistics.median(decoded), 3),
+        "decode_and_reduce_s": round(statistics.median(both), 3),
+        "ratio": round(ratio, 2),
+        "ratio_least": round(min(x / y for x, y in zip(both, decoded, strict=True)), 2),
+        "ratio_of_cpu": round(statistics.median(cpu), 2),
+        "goal_ratio": GOAL_RATIO,
+        "samples_per_s": round(speed),
+        "goal_samples_per_s": GOAL_SAMPLES_PER_S,
+        "bytes_per_row": round(prepared.bytes_per_row, 1),
+        "simulate_s": round(prepared.simulate_s, 1),
+        "ingest_samples_per_s": round(prepared.samples / prepared.ingest_s),
+        "compact_samples_per_s": round(prepared.samples / prepared.compact_s),
+        "peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        "peak_memory_before_mib": round(before_mib),
+        "reached": reached,
+    }
+    print(json.dumps(measured))
+    return 0 if reached else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
