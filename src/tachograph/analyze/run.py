@@ -17,6 +17,7 @@ from tachograph.analyze.accumulate import Accumulated
 from tachograph.analyze.inventory import facts, inventory
 from tachograph.analyze.minutes import MinuteWriter
 from tachograph.analyze.state import ANALYSES, News, Seen, news_since, next_number, seen_last, seen_now
+from tachograph.analyze.superseded import drop_summaries
 from tachograph.attribute import Attribution, attribute, build_runs
 from tachograph.config import Configuration
 from tachograph.lake import Lake
@@ -104,6 +105,7 @@ class _Analysis:
         progress: Progress | None,
     ) -> None:
         self.lake, self.configuration, self.now, self.progress, self.seen = lake, configuration, now, progress, seen
+        self.all_runs = owned.runs.select("job_key")
         self.runs = owned.runs.join(touched, on="run", how="semi")
         self.intervals = owned.intervals.join(touched, on="run", how="semi").sort(*UNIT, "start")
         self.contested_s = _seconds(owned.contested)
@@ -179,12 +181,16 @@ class _Analysis:
         columns = [name for name in JOB_SUMMARIES.schema if name != "seq"]
         new = pl.concat([JOB_SUMMARIES.empty().drop("seq"), *self.summaries])
         known = self.lake.latest(JOB_SUMMARIES).join(new, on="job_key", how="anti")
+        gone = known.join(self.all_runs, on="job_key", how="anti").select("job_key")
+        known = known.join(gone, on="job_key", how="anti")
         population = pl.concat([new, known.select(columns)])
         new = used_pipes(new, population, analysis=self.configuration.analysis)
         gpus = pl.concat([JOB_GPUS.empty().drop("seq"), *self.gpus])
         findings = self._findings(new, gpus, minutes)
         for table, frame in ((JOB_GPUS, gpus), (FINDINGS, findings), (JOB_SUMMARIES, new)):
             self._append(table, frame)
+        if gone.height:
+            drop_summaries(self.lake, gone)
         return new, findings.height
 
     def _findings(self, summaries: pl.DataFrame, gpus: pl.DataFrame, minutes: MinuteWriter) -> pl.DataFrame:
@@ -201,7 +207,7 @@ class _Analysis:
 
     def _remember(self, report: AnalysisReport) -> None:
         row = {
-            **self.seen.versions,
+            **{f"{table}_version": version for table, version in self.seen.versions.items()},
             "method": self.seen.method,
             "as_of": self.now,
             "jobs": report.jobs,

@@ -22,7 +22,7 @@ ANALYSES = Table(
     "one row per analysis that is complete",
     ("seq",),
     (
-        *(Column(t.name, pl.Int64(), "version", f"Version of {t.name} that was read.", None) for t in _SEEN),
+        *(Column(f"{t.name}_version", pl.Int64(), "version", f"Version of {t.name} read.", None) for t in _SEEN),
         Column("method", pl.String(), "", "Digest of the options that decide the numbers.", None),
         Column("as_of", TIME, "UTC", "When it was made.", None),
         Column("jobs", pl.Int64(), "count", "Jobs summarized.", None),
@@ -74,7 +74,7 @@ def seen_last(lake: Lake) -> Seen | None:
     if not done.height:
         return None
     row = done.row(-1, named=True)
-    return Seen({table.name: row[table.name] for table in _SEEN}, row["method"])
+    return Seen({table.name: row[f"{table.name}_version"] for table in _SEEN}, row["method"])
 
 
 def next_number(lake: Lake) -> int:

@@ -1,0 +1,16 @@
+"""Declarations of all tables: a column named twice would be one column with the other's values."""
+
+from __future__ import annotations
+
+import pytest
+
+from tachograph.analyze.tables import ALL_TABLES
+from tachograph.schema import Table
+
+
+@pytest.mark.parametrize("table", ALL_TABLES, ids=lambda table: table.name)
+def test_each_column_once(table: Table) -> None:
+    names = [column.name for column in table.columns]
+    assert sorted(names) == sorted(set(names))
+    assert set(table.key) <= set(names)
+    assert set(table.sort) <= set(names)
