@@ -1,7 +1,9 @@
 """Every ```console block of the documentation is run: its commands in order, page by page, in an empty folder.
 
 Under a command stands what it prints, or nothing when that does not matter. `...` stands for any text in a line,
-and alone on a line for any lines. Only commands that begin with `$ tachograph` are run.
+and alone on a line for any lines. A command goes on in lines that begin with `> `. `cd` holds for the rest of the
+page. The demo's folder, `tachograph-demo`, is there unless the page makes it. A ```python block in docs/ is run
+where it stands, with what the commands before it left.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,40 +27,52 @@ PAGES = sorted(
     for path in (*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), REPOSITORY / "benchmarks/README.md")
     if "```console" in path.read_text(encoding="utf-8")
 )
-BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DEMO = "tachograph-demo"
+WIDTH = "110"  # of the terminal that the pages show
 
 
 @dataclass(frozen=True)
 class Step:
     command: str
     printed: str
+    is_python: bool = False
 
 
-def steps(page: str) -> list[Step]:
-    """The commands of a page's console blocks, in order, with what stands under each."""
+def steps(page: str, *, python: bool = False) -> list[Step]:
+    """The commands of a page's console blocks, in order, with what stands under each; its programs where wanted."""
     found = []
-    for block in BLOCK.findall(page):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, printed = part.partition("\n")
-            while command.endswith("\\"):
-                more, _, printed = printed.partition("\n")
-                command = command[:-1] + more.removeprefix("> ")
-            found.append(Step(command.strip(), printed.strip("\n")))
+    for kind, block in BLOCK.findall(page):
+        if kind == "console":
+            found += [_step(part) for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+        elif python:
+            found.append(Step(block, "", is_python=True))
     return found
+
+
+def _step(part: str) -> Step:
+    """One command: lines behind it that begin with `> ` are more of it; what follows is what it prints."""
+    command, *lines = part.split("\n")
+    while lines and (lines[0].startswith("> ") or lines[0] == ">"):
+        more = lines.pop(0)[2:]
+        command = command[:-1] + more if command.endswith("\\") else f"{command}\n{more}"
+    return Step(command.strip(), "\n".join(lines).strip("\n"))
 
 
 def matches(printed: str, expected: str) -> bool:
     """Whether `printed` is what the page shows."""
-    lines = [re.escape(line.rstrip()).replace(r"\.\.\.", ".*") + "\n" for line in expected.splitlines()]
-    pattern = "".join("(?:.*\n)*?" if line == ".*\n" else line for line in lines)
+    pattern = "".join(
+        "(?:.*\n)*?" if line.strip() == "..." else re.escape(line.rstrip()).replace(r"\.\.\.", ".*") + "\n"
+        for line in expected.splitlines()
+    )
     text = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
     return re.fullmatch(pattern, text) is not None
 
 
 def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
-    return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}", "NO_COLOR": "1"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    return {**kept, "PATH": path, "NO_COLOR": "1", "COLUMNS": WIDTH}
 
 
 @pytest.fixture(scope="session")
@@ -70,15 +85,36 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
     return folder / DEMO
 
 
+def copied(source: str, target: str) -> str:
+    """A copy of a file; Parquet is never changed in place, so the same file under another name will do."""
+    if source.endswith(".parquet"):
+        os.link(source, target)
+        return target
+    return str(shutil.copy2(source, target))
+
+
+def run_all(todo: list[Step], folder: Path) -> Iterator[tuple[Step, subprocess.CompletedProcess[str]]]:
+    """Each step with what became of it; `cd` changes the folder of those behind it."""
+    for step in todo:
+        if step.command.startswith("cd "):
+            folder = folder / step.command.removeprefix("cd ")
+            assert folder.is_dir(), step.command
+            continue
+        command = [sys.executable, "-W", "error", "-c"] if step.is_python else ["bash", "-c"]
+        yield (
+            step,
+            subprocess.run(
+                [*command, step.command], cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
+            ),
+        )
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_the_commands_of_the_page_do_what_it_shows(page: Path, demo: Path | None, tmp_path: Path) -> None:
-    todo = [step for step in steps(page.read_text(encoding="utf-8")) if step.command.startswith("tachograph ")]
+    todo = steps(page.read_text(encoding="utf-8"), python=page.parent.name == "docs")
     if demo and not any(step.command.startswith("tachograph demo") for step in todo):
-        shutil.copytree(demo, tmp_path / DEMO)
-    for step in todo:
-        done = subprocess.run(
-            ["bash", "-c", step.command], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
-        )
+        shutil.copytree(demo, tmp_path / DEMO, copy_function=copied)
+    for step, done in run_all(todo, tmp_path):
         assert done.returncode == 0, f"{page.name}: {step.command}\n{done.stderr}"
         if step.printed:
             assert matches(done.stdout, step.printed), f"{page.name}: {step.command} prints\n{done.stdout}"
@@ -89,6 +125,18 @@ def test_a_page_is_read_as_people_read_it() -> None:
     assert steps(page) == [Step("tachograph a --b", "line 1\n\nline 2"), Step("ls", "")]
 
 
+def test_a_file_is_written_as_in_a_shell() -> None:
+    page = "```console\n$ cat > a.csv <<END\n> a,b\n> 1,2\n> END\n$ cat a.csv\na,b\n1,2\n```\n"
+    assert steps(page) == [Step("cat > a.csv <<END\na,b\n1,2\nEND", ""), Step("cat a.csv", "a,b\n1,2")]
+
+
+def test_cd_holds_for_what_follows(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    todo = steps("```console\n$ cd here\n$ pwd\n```\n```python\nprint(7)\n```\n", python=True)
+    printed = [done.stdout.strip() for _, done in run_all(todo, tmp_path)]
+    assert printed == [str(tmp_path / "here"), "7"]
+
+
 @pytest.mark.parametrize(
     ("printed", "expected", "same"),
     [
@@ -97,6 +145,7 @@ def test_a_page_is_read_as_people_read_it() -> None:
         ("a 17.3 s\n", "a ... s", True),
         ("a\nb\nc\nd\n", "a\n...\nd", True),
         ("a\nd\n", "a\n...\nd", True),
+        ("{\n  b\n  c\n}\n", "{\n  ...\n}", True),
         ("a 1\nb 2\n", "a 1", False),
         ("a 1\n", "a 1\nb 2", False),
         ("a 2\n", "a 1", False),
