@@ -68,22 +68,29 @@ def analyze(
     allocations = lake.latest(ALLOCATIONS)
     runs = build_runs(lake.latest(JOBS), allocations, slurm=configuration.slurm, now=now)
     owned = attribute(runs, allocations, units.select(*UNIT))
-    touched = _touched(owned, allocations, news)
+    before = lake.latest(JOB_SUMMARIES).select("job_id", "start", "as_of")
+    touched = _touched(owned, allocations, news, before)
     return _Analysis(lake, configuration, owned, touched, units, seen, now, progress).run(threads, full=news.everything)
 
 
-def _touched(owned: Attribution, allocations: pl.DataFrame, news: News) -> pl.DataFrame:
-    """Runs to be done: named by new accounting, holding GPUs that new samples are of, or beside such a run."""
+def _touched(owned: Attribution, allocations: pl.DataFrame, news: News, before: pl.DataFrame) -> pl.DataFrame:
+    """Runs to be done: named by new accounting, holding GPUs that new samples are of, or beside such a run.
+
+    Beside means on the node while the run is there, or was thought to be: `before` has one row per summary so far.
+    """
     if news.everything:
         return owned.runs.select("run")
-    named = owned.runs.filter(pl.col("job_id").is_in(list(news.job_ids))).select("run")
+    told = list(news.job_ids)
+    named = owned.runs.filter(pl.col("job_id").is_in(told)).select("run")
     spans = owned.intervals.join(news.spans, on="node", how="inner")
     sampled = spans.filter((pl.col("start") <= pl.col("last")) & (pl.col("end") >= pl.col("first"))).select("run")
     places = allocations.select("job_id", "node").unique().join(news.spans.select("node"), on="node", how="semi")
     unclear = (
         owned.runs.filter(pl.col("attribution") == "ambiguous").join(places, on="job_id", how="semi").select("run")
     )
-    nodes = owned.intervals.join(named, on="run", how="semi")
+    now = owned.intervals.join(named, on="run", how="semi").select("node", "start", "end")
+    was = before.filter(pl.col("job_id").is_in(told)).join(allocations.select("job_id", "node").unique(), on="job_id")
+    nodes = pl.concat([now, was.select("node", "start", end="as_of")])
     window = nodes.group_by("node").agg(first=pl.col("start").min(), last=pl.col("end").max())
     beside = owned.intervals.join(window, on="node", how="inner")
     beside = beside.filter((pl.col("start") < pl.col("last")) & (pl.col("end") > pl.col("first"))).select("run")
