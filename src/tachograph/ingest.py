@@ -44,7 +44,7 @@ def ingest(
 
     Each table takes its part of a chunk in one transaction named after the chunk; what was removed is written
     last, so a chunk is complete once its rejects are there, and an interrupted one is finished by the next run.
-    Errors: SchemaError for a chunk with unknown columns, LakeError when it cannot be written.
+    Errors: SchemaError for a chunk with unknown columns, of which nothing lands; LakeError when it cannot be written.
     """
     report = report or IngestReport()
     for chunk in chunks:
@@ -61,9 +61,9 @@ def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -
         report.chunks_known += 1
         return
     rejected: list[tuple[str, Reject]] = []
-    for number, part in enumerate(chunk.parts):
+    ready = [conform(p.frame, TABLES[p.table], now=now, units=p.units, origin=chunk.origin) for p in chunk.parts]
+    for number, (part, conformed) in enumerate(zip(chunk.parts, ready, strict=True)):
         table = TABLES[part.table]
-        conformed = conform(part.frame, table, now=now, units=part.units, origin=chunk.origin)
         merged = lake.append(table, conformed.frame, app_id=f"{chunk.id}#{number}").duplicates
         report.rows[table.name] = report.rows.get(table.name, 0) + conformed.frame.height
         if table is GPU_SAMPLES:

@@ -125,6 +125,14 @@ def test_an_unknown_column_stops_the_chunk_and_not_those_before(lake: Lake) -> N
     assert (report.chunks, lying(lake), lake.has(REJECTS, "good"), lake.has(REJECTS, "bad")) == (2, 60, True, False)
 
 
+def test_a_chunk_of_which_a_part_is_wrong_lands_not_at_all(lake: Lake) -> None:
+    wrong = pl.DataFrame({"node": ["n1"], "node_power_w": [1.0], "fan": [1.0]})
+    parts = (Part("gpu_samples", samples()), Part("node_samples", wrong))
+    with pytest.raises(SchemaError, match="has no column fan"):
+        ingest(lake, [Chunk("a", "test", "a.csv", parts, 61)], now=NOW)
+    assert [lake.version(table) for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, REJECTS)] == [-1] * 4
+
+
 def test_devices_are_noted_as_they_are_seen(lake: Lake) -> None:
     ingest(lake, [chunk("a", samples("n1", 0), samples("n1", 1, mig=3))], now=NOW)
     ingest(lake, [chunk("b", samples("n1", 0, hbm_used_mib=100.0, hbm_free_mib=900.0))], now=NOW)

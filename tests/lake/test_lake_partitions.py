@@ -106,4 +106,4 @@ def test_a_damaged_file_is_an_error_that_names_the_table(tmp_path: Path, damage:
     with pytest.raises(LakeError) as caught:
         read_partition(lake, GPU_SAMPLES, part)
     assert caught.value.where == lake.uri(GPU_SAMPLES)
-    assert caught.value.do == "restore it, or ingest again"
+    assert caught.value.do == "restore it from a backup, or ingest into a new lake"

@@ -1,16 +1,19 @@
-"""`tachograph ingest SOURCE FILES`: put recordings and accounting into the lake, each chunk once."""
+"""`tachograph ingest SOURCE FILES`: put recordings and accounting into the lake, each chunk once.
+
+A file that cannot be read is named on stderr and does not keep the others from landing; the exit code tells.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tachograph.cli import output
+from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_common, add_json
-from tachograph.errors import UsageError
-from tachograph.sources.registry import SOURCES, Source, load
+from tachograph.errors import InputError, UsageError
+from tachograph.sources.registry import SOURCES, Source, SourceModule, load
 
 if TYPE_CHECKING:
     from tachograph.ingest import IngestReport
@@ -74,22 +77,65 @@ def _ingest(source: Source, options: Arguments, narrator: Narrator) -> int:
     from datetime import UTC, datetime
 
     from tachograph import config
-    from tachograph.ingest import ingest
+    from tachograph.ingest import IngestReport, ingest
     from tachograph.lake import Lake
 
     configuration = config.load(options.config)
     now = datetime.now(UTC)
-    chunks = load(source).read(options, configuration=configuration, now=now)
+    module = load(source)
     lake = Lake.create(config.lake_location(options.lake, configuration))
+    report = IngestReport()
     with narrator.progress(f"ingest {source.name}") as advance:
-        report = ingest(lake, chunks, now=now, progress=lambda chunk: advance(chunk.rows_read))
+        for file, one in _one_by_one(module, options):
+            try:
+                chunks = module.read(one, configuration=configuration, now=now)
+                ingest(lake, chunks, now=now, progress=lambda chunk: advance(chunk.rows_read), report=report)
+            except InputError as problem:  # the boundary: one file
+                if not file:
+                    raise
+                _note_unread(report, file, problem)
+    _print(report, lake.location, options)
+    return InputError.exit_code if report.unread else 0
+
+
+def _one_by_one(module: SourceModule, options: Arguments) -> Iterator[tuple[str, Arguments]]:
+    """Yield each file with the options of it alone, those of folders in order of name; "" where no file is named."""
+    given = getattr(options, "files", None)
+    if not given:
+        yield "", options
+    for name in given or ():
+        files = _of_folder(name, module)
+        for file in files or [name]:
+            yield file, Arguments(**{**vars(options), "files": [file], "in_folder": bool(files)})
+
+
+def _of_folder(name: str, module: SourceModule) -> list[str]:
+    """The files of a folder that the source reads; none where it is no folder, or has none: the source says so."""
+    from pathlib import Path
+
+    from tachograph.sources.files import expand
+
+    try:
+        return [str(file) for file in expand([name], module.SUFFIXES)] if Path(name).is_dir() else []
+    except InputError:
+        return []
+
+
+def _note_unread(report: IngestReport, file: str, problem: InputError) -> None:
+    """Say it once, where several files have the same problem."""
+    if str(problem) not in report.unread.values():
+        narrate.error(problem)
+    report.unread[file] = str(problem)
+
+
+def _print(report: IngestReport, where: str, options: Arguments) -> None:
     if options.json:
         output.print_json(_as_json(report))
-    else:
-        output.print_text("".join(f"{line}\n" for line in _lines(report, lake.location)))
-    if options.show_rejected and not options.json:
+        return
+    if report.chunks or not report.unread:
+        output.print_text("".join(f"{line}\n" for line in _lines(report, where)))
+    if options.show_rejected:
         _print_rejected(report, options)
-    return 0
 
 
 def _lines(report: IngestReport, where: str) -> Sequence[str]:
@@ -97,6 +143,8 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
     lines = [f"{report.rows_read:,} rows read; {landed} into {where}"]
     if report.chunks_known:
         lines.append(f"{report.chunks_known} of {report.chunks} chunks were there already")
+    if report.unread:
+        lines.append(f"{len(report.unread)} file{'s' if len(report.unread) > 1 else ''} could not be read")
     if report.duplicates:
         lines.append(f"{report.duplicates:,} duplicate rows merged")
     for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1]):
@@ -122,6 +170,7 @@ def _as_json(report: IngestReport) -> dict[str, object]:
         "rows_read": report.rows_read,
         "rows": report.rows,
         "duplicates": report.duplicates,
+        "unread": [{"file": file, "reason": reason} for file, reason in report.unread.items()],
         "rejects": [
             {
                 "table": table,

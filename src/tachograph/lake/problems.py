@@ -46,7 +46,9 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
         if writing and _WRITE_FAILED in str(problem):
             raise _of_system(errno.ENOSPC, where, "") from problem
         raise LakeError(
-            f"a data file cannot be read: {_line(problem)}", where=where, do="restore it, or ingest again"
+            f"a data file cannot be read: {_line(problem)}",
+            where=where,
+            do="restore it from a backup, or ingest into a new lake",
         ) from problem
 
 
@@ -58,7 +60,11 @@ def _of_system(number: int, where: str, said: str) -> LakeError:
     if number in _NOT_PERMITTED:
         return LakeError("not permitted", where=where, do="ask for permission, or name another lake with --lake")
     if number == errno.ENOENT and said:
-        return LakeError(f"a file of the lake is missing: {said}", where=where, do="restore it, or ingest again")
+        return LakeError(
+            f"a file of the lake is missing: {said}",
+            where=where,
+            do="restore it from a backup, or ingest into a new lake",
+        )
     reason = os.strerror(number) if number else said
     return LakeError(reason, where=where, do="name another lake with --lake; what was there is unchanged")
 

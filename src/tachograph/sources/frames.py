@@ -60,7 +60,10 @@ def format_of(path: Path) -> Format:
     Errors: InputError for a Parquet file that is none or was cut off, and for one that cannot be read or is empty.
     """
     with opened(path) as file:
-        start = file.read(4096)
+        try:
+            start = file.read(4096)
+        except _BROKEN_GZIP as problem:
+            raise _damaged_gzip(path, problem) from None
     if not start:
         raise InputError("the file is empty", where=str(path), do="export it again")
     if start.startswith(b"PAR1"):
@@ -131,6 +134,10 @@ def _damaged(path: Path, problem: BaseException) -> InputError:
     return InputError(f"damaged Parquet, perhaps cut off: {what}", where=str(path), do="copy or export it again")
 
 
+def _damaged_gzip(path: Path, problem: Exception) -> InputError:
+    return InputError(f"damaged gzip: {problem}", where=str(path), do="copy or export it again")
+
+
 def read_csv(path: Path, layout: Layout | None = None, *, block_bytes: int | None = BLOCK_BYTES) -> Iterator[Frame]:
     """Yield the rows of a CSV file as text columns, in blocks of about `block_bytes` (None: all at once).
 
@@ -180,7 +187,7 @@ def _blocks(path: Path, layout: Layout, block_bytes: int | None) -> Iterator[byt
             if rest:
                 yield rest
         except _BROKEN_GZIP as problem:
-            raise InputError(f"damaged gzip: {problem}", where=str(path), do="copy or export it again") from None
+            raise _damaged_gzip(path, problem) from None
         except (UnicodeError, LookupError) as problem:
             raise InputError(
                 f"not text in {layout.encoding}: {problem}", where=str(path), do="name its encoding"
@@ -322,7 +329,7 @@ def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:
         with opened(path) as file:
             content = file.read().removeprefix(b"\xef\xbb\xbf")
     except _BROKEN_GZIP as problem:
-        raise InputError(f"damaged gzip: {problem}", where=str(path), do="copy or export it again") from None
+        raise _damaged_gzip(path, problem) from None
     if not content.strip():
         raise InputError("the file is empty", where=str(path), do="export it again")
     try:

@@ -12,7 +12,7 @@ its spread over GPUs and its sums do not.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -151,6 +151,7 @@ def parts(frame: Frame, found: Recognised, *, zone_name: str, origin: str) -> tu
     """
     time, node = _required(found, frame.rows.columns, origin)
     rows = frame.rows
+    refuse_odd_cells(rows, found.used, time=time, origin=origin)
     keys = [short_nodes(rows.get_column(node)).alias("node")]
     for name, column in (("gpu", found.gpu), ("mig", found.mig)):
         if column is not None:
@@ -180,13 +181,25 @@ def parts(frame: Frame, found: Recognised, *, zone_name: str, origin: str) -> tu
     return tuple(made)
 
 
+def refuse_odd_cells(rows: pl.DataFrame, names: Iterable[str], *, time: str | None, origin: str) -> None:
+    """Refuse columns whose cells are no single value, and times that are truth values.
+
+    Errors: InputError naming the column.
+    """
+    for name in names:
+        kind = rows.schema[name]
+        if kind.is_nested() or kind in (pl.Binary, pl.Object) or (name == time and kind == pl.Boolean):
+            raise InputError(f"column {name} is {kind}", where=origin, do="export it as numbers or text")
+
+
 def _kept(frame: pl.DataFrame, keep: pl.Series | None) -> pl.DataFrame:
     return frame if keep is None else frame.filter(keep)
 
 
 def _required(found: Recognised, names: Sequence[str], origin: str) -> tuple[str, str]:
     """The time and the node column."""
-    has = f"it has: {listed([*names, *found.unknown])}; other names are read by `tachograph ingest table`"
+    known = listed(dict.fromkeys([*names, *found.unknown]))
+    has = f"it has: {known}; other names are read by `tachograph ingest table`"
     if not found.counters and not found.node_values:
         raise NotTelemetryError("no_counter", "no column is a counter", where=origin, do=has)
     if found.time is None:

@@ -32,13 +32,15 @@ SOURCES: tuple[Source, ...] = (
 
 
 class SourceModule(Protocol):
-    """What a source's module offers."""
+    """What a source's module offers. SUFFIXES: names of files that are taken from a folder."""
+
+    SUFFIXES: tuple[str, ...]
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Declare the source's own options."""
 
     def read(self, options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
-        """Yield chunks."""
+        """Yield chunks. `options.files` is one file at a time; `options.in_folder`: a folder was named instead."""
         ...
 
 

@@ -11,7 +11,7 @@ from tachograph.errors import InputError
 from tachograph.schema import ALLOCATIONS, JOBS, Reject, Table
 from tachograph.sources import Part
 from tachograph.sources.frames import Frame, listed
-from tachograph.sources.ldms import short_nodes
+from tachograph.sources.ldms import refuse_odd_cells, short_nodes
 from tachograph.sources.table.cells import durations, numbers, stripped, truths
 from tachograph.sources.table.mapping import DURATION, TABLES, Key, Mapping, Target, placeholders
 from tachograph.sources.times import Times, counted, read_times
@@ -39,7 +39,7 @@ def part(frame: Frame, mapping: Mapping, *, site_zone: str = "UTC", cluster: str
     GPU. A row whose time cannot be read, or whose node or GPU the pattern does not match, is given up and counted.
     Errors: InputError naming a mapped column that the file does not have, with those it has.
     """
-    _check_columns(frame.rows.columns, mapping, origin)
+    _check_columns(frame.rows, mapping, origin)
     made = _Made(pl.repeat(True, frame.rows.height, dtype=pl.Boolean, eager=True), list(frame.rejects))
     if mapping.metric:
         rows = _long(frame.rows, mapping, site_zone, made)
@@ -49,8 +49,8 @@ def part(frame: Frame, mapping: Mapping, *, site_zone: str = "UTC", cluster: str
     return Part(table.name, _completed(rows, table, mapping, cluster), made.units, tuple(made.rejects))
 
 
-def _check_columns(names: Iterable[str], mapping: Mapping, origin: str) -> None:
-    has = list(names)
+def _check_columns(rows: pl.DataFrame, mapping: Mapping, origin: str) -> None:
+    has = rows.columns
     wanted = [key.column for key in (mapping.time, mapping.node, mapping.gpu, mapping.mig) if key.column]
     if mapping.metric:
         wanted += [mapping.metric.column, mapping.metric.value]
@@ -64,6 +64,7 @@ def _check_columns(names: Iterable[str], mapping: Mapping, origin: str) -> None:
         raise InputError(
             f"no column {listed(map(repr, missing))}", where=origin, do=f"it has: {listed(has)}; mend the mapping"
         )
+    refuse_odd_cells(rows, wanted, time=mapping.time.column, origin=origin)
 
 
 def _time(rows: pl.DataFrame, mapping: Mapping, site_zone: str, order: pl.DataFrame, made: _Made) -> pl.Series:

@@ -1,0 +1,111 @@
+"""The real command line in processes of its own, small inputs good and bad, and a lake to compare afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+HEADER = "timestamp,hostname,gpu_id,nersc_ldms_dcgm_gpu_utilization,nersc_ldms_dcgm_power_usage\n"
+SACCT = "JobID|JobIDRaw|Cluster|Partition|User|Submit|Start|End|Elapsed|State|NNodes|NodeList|AllocTRES|JobName\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a command."""
+
+    code: int
+    out: str
+    said: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines on stderr."""
+        return self.said.splitlines()
+
+    @property
+    def json(self) -> Any:
+        """What is on stdout, which must be JSON."""
+        return json.loads(self.out)
+
+
+def tachograph(
+    *arguments: object,
+    cwd: Path | None = None,
+    before: Callable[[], None] | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Done:
+    """Run a command; `before` is called in the child."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tachograph", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        preexec_fn=before,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def assert_one_line(done: Done, code: int, *parts: str) -> None:
+    """Assert that the command ended with `code` and one line on stderr that holds `parts` and what to do."""
+    assert done.code == code, done
+    [line] = done.lines
+    assert line.startswith("tachograph: ")
+    assert len(line) < 1000
+    for part in (*parts, "; "):
+        assert part in line
+    assert done.out == ""
+
+
+def rows(count: int, *, node: str = "n1", first: int = 0) -> str:
+    """Return lines of samples of one GPU, every ten seconds from 10:00 on 1 March 2026."""
+    return "".join(
+        f"2026-03-01T{10 + place // 360:02}:{place // 6 % 60:02}:{place % 6}0,{node},0,{place % 100},100\n"
+        for place in range(first, first + count)
+    )
+
+
+def job(number: int, *, start: str = "2026-03-01T10:00:00", end: str = "2026-03-01T10:10:00", node: str = "n1") -> str:
+    """Return a line of accounting."""
+    return (
+        f"{number}|{number}|c|gpu|u|2026-03-01T09:00:00|{start}|{end}|00:10:00|COMPLETED|1|{node}"
+        "|cpu=4,gres/gpu=1|train\n"
+    )
+
+
+def csv(folder: Path, name: str, *lines: str, header: str = HEADER) -> Path:
+    """Write a CSV file."""
+    path = folder / name
+    path.write_text(header + "".join(lines))
+    return path
+
+
+def contents(lake: Path) -> dict[str, int]:
+    """Return rows per table as `tachograph lake` counts them."""
+    done = tachograph("lake", "--no-gaps", "--json", "--lake", lake)
+    assert done.code == 0, done
+    return {table["table"]: table["rows"] for table in done.json["tables"]}
+
+
+def rejected(report: Any) -> dict[tuple[str, str | None], int]:
+    """Return {(reason, column): count} of an ingest's JSON."""
+    return {(one["reason"], one["column"]): one["removed"] for one in report["rejects"]}
+
+
+def data_files(lake: Path, table: str) -> list[Path]:
+    """Return the data files of a table."""
+    return sorted((lake / table).rglob("part-*.parquet"))
+
+
+def listed(paths: Iterable[Path]) -> list[str]:
+    """Return paths as the command line takes them."""
+    return [str(path) for path in paths]
