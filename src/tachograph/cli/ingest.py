@@ -13,24 +13,27 @@ from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_common, add_json
 from tachograph.errors import InputError, UsageError
-from tachograph.sources.registry import SOURCES, Source, SourceModule, load
+from tachograph.sources.registry import SOURCES, Source, SourceModule, load, load_records
 
 if TYPE_CHECKING:
+    from tachograph.config import Configuration
     from tachograph.ingest import IngestReport
+
+_SHOWN = 200  # characters of a rejected record
 
 
 class _SourceParser(Parser):
     """Parser of one source's options; it imports the source when it is used, so that help stays fast."""
 
     def __init__(self, source: Source) -> None:
-        super().__init__(f"tachograph ingest {source.name}", f"{source.sentence}.")
+        super().__init__(f"tachograph ingest {source.name}", f"{source.sentence[0].upper()}{source.sentence[1:]}.")
         self.source: Source | None = source
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self.source is not None:
             load(self.source).add_options(self)
             self.add_argument(
-                "--show-rejected", action="store_true", help="print what was removed, with an example each"
+                "--show-rejected", action="store_true", help="print what was removed; of accounting every record"
             )
             add_json(self)
             add_common(self)
@@ -40,7 +43,10 @@ class _SourceParser(Parser):
 
 def add_arguments(parser: Parser) -> None:
     """Declare the sources."""
-    parser.add_argument("source", metavar="SOURCE", help="; ".join(f"{s.name}: {s.sentence}" for s in SOURCES))
+    width = max(len(source.name) for source in SOURCES) + 2
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "sources:\n" + "\n".join(f"  {s.name:<{width}}{s.sentence}" for s in SOURCES)
+    parser.add_argument("source", metavar="SOURCE", help="one of the sources below")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="see `tachograph ingest SOURCE --help`")
 
 
@@ -95,6 +101,8 @@ def _ingest(source: Source, options: Arguments, narrator: Narrator) -> int:
                     raise
                 _note_unread(report, file, problem)
     _print(report, lake.location, options)
+    if options.show_rejected and not options.json:
+        _print_records(source, options, configuration)
     return InputError.exit_code if report.unread else 0
 
 
@@ -134,7 +142,7 @@ def _print(report: IngestReport, where: str, options: Arguments) -> None:
         return
     if report.chunks or not report.unread:
         output.print_text("".join(f"{line}\n" for line in _lines(report, where)))
-    if options.show_rejected:
+    if options.show_rejected and report.rejects:
         _print_rejected(report, options)
 
 
@@ -161,6 +169,21 @@ def _print_rejected(report: IngestReport, options: Arguments) -> None:
         for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1])
     ]
     output.print_table(headings, rows, no_color=options.no_color)
+
+
+def _print_records(source: Source, options: Arguments, configuration: Configuration) -> None:
+    """Every record that could not be read, where the source can tell them one by one."""
+    module = load_records(source)
+    rows = [] if module is None else list(module.rejected(options, configuration=configuration))
+    if rows:
+        headings = (
+            output.Heading("file"),
+            output.Heading("line", right=True),
+            output.Heading("reason"),
+            output.Heading("text"),
+        )
+        cells = [(file, str(place), reason.replace("_", " "), text[:_SHOWN]) for file, place, reason, text in rows]
+        output.print_table(headings, cells, no_color=options.no_color)
 
 
 def _as_json(report: IngestReport) -> dict[str, object]:

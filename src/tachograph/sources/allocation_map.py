@@ -123,3 +123,10 @@ def rejected_rows(path: Path, *, configuration: Configuration) -> list[tuple[int
     Errors: InputError for a file that is no map.
     """
     return read_map(path, cluster=Cluster.of(configuration)).rejected
+
+
+def rejected(options: argparse.Namespace, *, configuration: Configuration) -> Iterator[tuple[str, int, str, str]]:
+    """Yield (file, line or position, reason, text) of every record of the files named that could not be read."""
+    for path in expand(options.files, SUFFIXES):
+        for row in rejected_rows(path, configuration=configuration):
+            yield str(path), *row

@@ -44,6 +44,22 @@ class SourceModule(Protocol):
         ...
 
 
+class RecordSource(Protocol):
+    """What a module of records (not of samples) offers besides: every record that it could not read, one by one."""
+
+    def rejected(
+        self, options: argparse.Namespace, *, configuration: Configuration
+    ) -> Iterator[tuple[str, int, str, str]]:
+        """Yield (file, line or position, reason, text)."""
+        ...
+
+
+def load_records(source: Source) -> RecordSource | None:
+    """Return the module of `source` where it can show its rejected records one by one, else None."""
+    module = load(source)
+    return cast("RecordSource", module) if hasattr(module, "rejected") else None
+
+
 def load(source: Source) -> SourceModule:
     """Return the module of `source`, imported now."""
     return cast("SourceModule", import_module(f"tachograph.sources.{source.module}"))

@@ -242,3 +242,10 @@ def rejected_rows(
     """
     readings = read_file(path, cluster=Cluster.of(configuration), fields=fields, delimiter=delimiter)
     return [row for reading in readings for row in reading.rejected]
+
+
+def rejected(options: argparse.Namespace, *, configuration: Configuration) -> Iterator[tuple[str, int, str, str]]:
+    """Yield (file, line or position, reason, text) of every record of the files named that could not be read."""
+    for path in expand(options.files, SUFFIXES):
+        for row in rejected_rows(path, configuration=configuration, fields=options.fields, delimiter=options.delimiter):
+            yield str(path), *row
