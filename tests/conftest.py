@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tachograph.sources.sacct import Reading, read_file
+from tachograph.sources.slurm.records import Cluster
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECORDED = Path(os.environ.get("TACHOGRAPH_RECORDED", REPOSITORY.parent / "shared" / "data"))
@@ -19,3 +23,29 @@ def recorded() -> Path:
     if os.environ.get("TACHOGRAPH_REQUIRE_RECORDED") == "1":
         pytest.fail(f"recorded inputs are required and {RECORDED} is absent")
     pytest.skip(f"no recorded inputs at {RECORDED}: set TACHOGRAPH_RECORDED to their folder")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
+    """Writes accounting into a file and returns its path."""
+
+    def writer(content: str | bytes) -> Path:
+        path = tmp_path / "accounting.txt"
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return writer
+
+
+@pytest.fixture
+def read_text(write: Callable[[str | bytes], Path]) -> Callable[..., Reading]:
+    """Reads accounting given as text or bytes, in one reading."""
+
+    def reader(
+        content: str | bytes, *, cluster: Cluster | None = None, fields: str | None = None, delimiter: str | None = None
+    ) -> Reading:
+        readings = list(read_file(write(content), cluster=cluster or Cluster(), fields=fields, delimiter=delimiter))
+        assert len(readings) == 1
+        return readings[0]
+
+    return reader
