@@ -1,0 +1,170 @@
+"""Pages name everything there is: commands, options, keys, metrics, findings, reasons. Nothing is undocumented."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tachograph import advice
+from tachograph.cli.options import Parser
+from tachograph.cli.registry import COMMANDS, Command
+from tachograph.cli.registry import load as load_command
+from tachograph.config import Configuration
+from tachograph.counters import COUNTERS
+from tachograph.schema import JOBS, TABLES
+from tachograph.simulate.defects import DefectKind
+from tachograph.simulate.kinds import FACTS
+from tachograph.sources.registry import SOURCES, Source
+from tachograph.sources.registry import load as load_source
+from tachograph.sources.table.mapping import Key, Mapping, Metric, Target, Time
+from tachograph.summarize.schema import COMPUTED, JOB_SUMMARIES, MINUTE_MEANS, PIPES
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+DOCS = REPOSITORY / "docs"
+SOURCE = REPOSITORY / "src" / "tachograph"
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PAGE_OF_SOURCE = {
+    "ldms": "ingest-ldms",
+    "table": "ingest-table",
+    "sacct": "accounting",
+    "allocation-map": "attribution",
+}
+REASON = re.compile(r'(?:BadRowError|Reject|NotTelemetryError|counted|_counted|_count_lines)\(\s*f?"([a-z_0-9]+)"')
+
+
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def everything() -> str:
+    return README + "".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    """Long options of a parser, without help."""
+    found = {name for action in parser._actions for name in action.option_strings if name.startswith("--")}
+    return found - {"--help"}
+
+
+def in_backticks(name: str, text: str) -> bool:
+    """Whether `name` stands in code style, alone or as the beginning of it (`--limit N`)."""
+    return re.search(rf"`(?:tachograph )?[^`\n]*(?<![\w-]){re.escape(name)}(?![\w-])[^`\n]*`", text) is not None
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_command_and_its_options_are_told(command: Command) -> None:
+    name, module = command.name, load_command(command)
+    text = everything()
+    assert re.search(rf"tachograph {name}\b", text) or f"`{name}`" in text
+    parser = Parser(name, "")
+    module.add_arguments(parser)
+    assert [option for option in sorted(options(parser)) if not in_backticks(option, text)] == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_a_source_and_its_options_are_told_on_its_page(source: Source) -> None:
+    name, module = source.name, load_source(source)
+    text = page(PAGE_OF_SOURCE[name])
+    assert f"tachograph ingest {name}" in text
+    parser = Parser(name, "")
+    module.add_options(parser)
+    assert [option for option in sorted(options(parser)) if option not in text] == []
+
+
+def test_every_key_of_the_configuration_is_told_with_its_default() -> None:
+    text = page("configuration")
+    missing = []
+    for section in msgspec.structs.fields(Configuration):
+        keys = [("", section)]
+        if isinstance(section.type, type) and issubclass(section.type, msgspec.Struct):
+            keys = [(f"{section.name}.", field) for field in msgspec.structs.fields(section.type)]
+        for prefix, key in keys:
+            default = key.default if key.default is not msgspec.NODEFAULT else key.default_factory()
+            row = f"| `{prefix}{key.name}` | `{_toml(default)}` |"
+            missing += [row] if row not in text else []
+    assert missing == []
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_every_key_of_a_mapping_is_told() -> None:
+    text = page("ingest-table")
+    names = [field.name for field in msgspec.structs.fields(Mapping)]
+    names += [f"time.{field.name}" for field in msgspec.structs.fields(Time)]
+    names += [f"{key}.{field.name}" for key in ("node", "gpu", "mig") for field in msgspec.structs.fields(Key)]
+    names += [f"metric.{field.name}" for field in msgspec.structs.fields(Metric)]
+    names += [f"columns.X.{field.name}" for field in msgspec.structs.fields(Target)]
+    sections = {"time", "node", "gpu", "mig", "metric"}
+    assert [name for name in names if name not in sections and f"`{name}`" not in text] == []
+
+
+def test_every_metric_is_told() -> None:
+    text = page("metrics")
+    known = {column.name for column in JOBS.columns} | {"seq"}
+    known |= {f"{counter.name}_{end}" for counter in COUNTERS for end in ("mean", "max")} - {"power_w_mean"}
+    missing = []
+    for column in JOB_SUMMARIES.columns:
+        general = re.sub(rf"_({'|'.join(PIPES)})$", "_<pipe>", column.name)
+        general = re.sub(rf"imbalance_({'|'.join(MINUTE_MEANS)})$", "imbalance_<counter>", general)
+        if column.name not in known and f"`{column.name}`" not in text and f"`{general}`" not in text:
+            missing.append(column.name)
+    assert missing == []
+
+
+def test_every_table_is_told() -> None:
+    assert [name for name in (*TABLES, *COMPUTED) if f"`{name}`" not in page("lake")] == []
+
+
+@pytest.mark.parametrize("code", advice.CODES)
+def test_a_finding_has_a_row_with_its_severity(code: str) -> None:
+    (row,) = re.findall(rf"^\| `{code}` \| (.+?) \| .+ \| .+ \|$", page("job-report"), re.MULTILINE)
+    source = (SOURCE / "advice" / f"{code}.py").read_text(encoding="utf-8")
+    severities = {severity for severity in advice.SEVERITIES if f'"{severity}"' in source}
+    assert severities == {severity for severity in advice.SEVERITIES if severity in row}
+
+
+def test_every_reason_for_a_removal_is_told() -> None:
+    readers = [*SOURCE.joinpath("sources").rglob("*.py"), SOURCE / "schema.py"]
+    reasons = {reason for path in readers for reason in REASON.findall(path.read_text(encoding="utf-8"))}
+    told = page("ingest-ldms") + page("ingest-table") + page("accounting") + page("attribution")
+    assert {"bad_time", "missing_mark", "ragged_row", "no_match"} <= reasons
+    assert [reason for reason in sorted(reasons) if f"`{reason}`" not in told] == []
+
+
+def test_every_kind_and_defect_of_the_simulation_is_told() -> None:
+    text = page("simulate")
+    for kind, facts in FACTS.items():
+        planted = f"`{facts.problem}`" if facts.problem else "–"
+        assert f"| `{kind.value}` | {planted} |" in text
+    assert [defect.value for defect in DefectKind if f"`{defect.value}`" not in text] == []
+
+
+def test_the_first_page_leads_to_every_page() -> None:
+    pages = {f"docs/{path.name}" for path in DOCS.glob("*.md")}
+    assert pages - set(re.findall(r"\]\((docs/[\w-]+\.md)", README)) == set()
+
+
+def test_links_into_a_page_lead_to_a_heading() -> None:
+    broken = []
+    for path in (*REPOSITORY.glob("*.md"), *DOCS.glob("*.md")):
+        for link, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", path.read_text(encoding="utf-8")):
+            target = (path.parent / link if link else path).read_text(encoding="utf-8")
+            headings = {_anchor(heading) for heading in re.findall(r"^#+ (.+)$", target, re.MULTILINE)}
+            broken += [(path.name, link, anchor)] if anchor not in headings else []
+    assert broken == []
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_images_are_small() -> None:
+    assert [path.name for path in DOCS.joinpath("images").iterdir() if path.stat().st_size > 250_000] == []
