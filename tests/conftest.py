@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,9 @@ def read_text(write: Callable[[str | bytes], Path]) -> Callable[..., Reading]:
         return readings[0]
 
     return reader
+
+
+@pytest.fixture(scope="session")
+def now() -> datetime:
+    """An instant after everything that was recorded."""
+    return datetime(2027, 1, 1, tzinfo=UTC)
