@@ -12,6 +12,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tachograph.analyze.results import read_findings, read_gpus, read_minutes, read_summaries
+from tachograph.analyze.tables import ALL_TABLES
+from tachograph.lake import Lake
+
 HEADER = "timestamp,hostname,gpu_id,nersc_ldms_dcgm_gpu_utilization,nersc_ldms_dcgm_power_usage\n"
 SACCT = "JobID|JobIDRaw|Cluster|Partition|User|Submit|Start|End|Elapsed|State|NNodes|NodeList|AllocTRES|JobName\n"
 
@@ -90,10 +94,23 @@ def csv(folder: Path, name: str, *lines: str, header: str = HEADER) -> Path:
 
 
 def contents(lake: Path) -> dict[str, int]:
-    """Return rows per table as `tachograph lake` counts them."""
-    done = tachograph("lake", "--no-gaps", "--json", "--lake", lake)
-    assert done.code == 0, done
-    return {table["table"]: table["rows"] for table in done.json["tables"]}
+    """Return rows per table; each file of them can be read."""
+    opened = Lake.open(str(lake))
+    found = {}
+    for table in ALL_TABLES:
+        if opened.delta(table) is not None:
+            found[table.name] = opened.scan(table).collect().height
+            assert found[table.name] == sum(file.rows for file in opened.files(table))
+    return found
+
+
+def results(lake: Path) -> list[list[tuple[Any, ...]]]:
+    """Return what reports read of the analyzed jobs, without the number of the analysis."""
+    opened = Lake.open(str(lake))
+    summaries = read_summaries(opened)
+    minutes = [read_minutes(opened, row) for row in summaries.iter_rows(named=True)]
+    frames = [summaries, read_gpus(opened, summaries), read_findings(opened, summaries), *minutes]
+    return [frame.drop("seq").rows() for frame in frames]
 
 
 def rejected(report: Any) -> dict[tuple[str, str | None], int]:
