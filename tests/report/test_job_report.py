@@ -167,8 +167,8 @@ def test_times_are_in_the_zone_of_the_site() -> None:
 def test_other_runs_are_told() -> None:
     earlier = summary(job_key="c:100:0", start=START - timedelta(days=1), end=START)
     report = build_job_report(summary(), gpus(), minutes(), (), NOW, other_runs=[earlier])
-    assert "The latest of 2 runs; the others started 2026-04-22 17:00:00 UTC." in _flat(job_text(report))
-    assert "The latest of 2 runs" in _Page(job_html(report)).text
+    assert "One of 2 runs of this job; the others started 2026-04-22 17:00:00 UTC." in _flat(job_text(report))
+    assert "One of 2 runs of this job" in _Page(job_html(report)).text
     assert job_json(report)["other_runs"] == ["c:100:0"]
 
 

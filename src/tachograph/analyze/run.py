@@ -20,12 +20,13 @@ from tachograph.analyze.state import ANALYSES, News, Seen, news_since, next_numb
 from tachograph.analyze.superseded import drop_summaries
 from tachograph.attribute import Attribution, attribute, build_runs
 from tachograph.config import Configuration
+from tachograph.errors import ConfigError
 from tachograph.lake import Lake
 from tachograph.reduce.run import Work, reduce_days
 from tachograph.schema import ALLOCATIONS, DEVICES, JOBS, TIME, Table
 from tachograph.summarize.gpus import gpu_columns, summarize_gpus
 from tachograph.summarize.jobs import summarize_jobs, used_pipes
-from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_SUMMARIES
+from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_SUMMARIES, MINUTE_MEANS
 
 Progress = Callable[[str, int, int], None]
 UNIT = ("node", "gpu", "mig")
@@ -60,6 +61,7 @@ def analyze(
     A second run without new data writes nothing. Jobs that still run are summarized as of `now`.
     Errors: LakeError, ConfigError.
     """
+    _check(configuration)
     seen = seen_now(lake, configuration)
     news = news_since(lake, None if full else seen_last(lake), seen)
     if news.nothing:
@@ -71,6 +73,15 @@ def analyze(
     before = lake.latest(JOB_SUMMARIES).select("job_id", "start", "as_of")
     touched = _touched(owned, allocations, news, before)
     return _Analysis(lake, configuration, owned, touched, units, seen, now, progress).run(threads, full=news.everything)
+
+
+def _check(configuration: Configuration) -> None:
+    unknown = [name for name in configuration.analysis.imbalance_counters if name not in MINUTE_MEANS]
+    if unknown:
+        raise ConfigError(
+            f"analysis.imbalance_counters: no windows are kept of {', '.join(unknown)}",
+            do=f"use some of: {', '.join(MINUTE_MEANS)}",
+        )
 
 
 def _touched(owned: Attribution, allocations: pl.DataFrame, news: News, before: pl.DataFrame) -> pl.DataFrame:

@@ -145,5 +145,4 @@ Try next
   {program} jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10
   {program} lake
   {program} ingest --help        feed your own recordings and accounting
-  {program} init                 write the configuration for them
 """

@@ -34,7 +34,9 @@ def add_arguments(parser: Parser) -> None:
     study.add_argument("--excluded", action="store_true", help="only those that one leaves out")
     parser.add_argument("--sort", default="-start", metavar="COLUMN", help="order; - before it for descending")
     parser.add_argument("--columns", metavar="LIST", help="columns to show, separated by commas")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N jobs (default: 40 on a terminal)")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="at most N jobs (default: 40 in a printed table, all in exports)"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write .csv, .parquet or .json")
     parser.add_argument("--csv", action="store_true", help="print CSV instead of a table")
     add_json(parser)

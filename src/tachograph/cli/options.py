@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from tachograph import __version__
 from tachograph.cli import output
@@ -26,12 +27,34 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str) -> None:
         super().__init__(prog=prog, description=description, allow_abbrev=False)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Take `--sort -start` for what it says: argparse would take the column for an option."""
+        return super().parse_known_args(None if args is None else _joined(args), namespace)
+
     def error(self, message: str) -> NoReturn:
         """Raise `message` as a UsageError that points to the help."""
         raise UsageError(message, do=f"see `{self.prog} --help`")
 
     def _print_message(self, message: str, file: object = None) -> None:
         output.print_text(message)
+
+
+_MAY_BEGIN_WITH_DASH = "--sort"
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with `--sort -x` as one.
+
+    >>> _joined(["--sort", "-energy_j", "--json"])
+    ['--sort=-energy_j', '--json']
+    """
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and joined[-1] == _MAY_BEGIN_WITH_DASH:
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def add_common(parser: Parser) -> None:

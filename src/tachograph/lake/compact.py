@@ -187,4 +187,4 @@ def _vacuum(lake: Lake, table: Table, hours: int) -> None:
     delta = lake.delta(table)
     if delta is not None:
         with lake_errors(lake.uri(table)):
-            delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+            delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=True)

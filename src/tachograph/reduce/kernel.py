@@ -7,7 +7,8 @@ All loops release the GIL. Sums are double precision, so their error stays below
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar, cast
 
 import numba as nb
 import numpy as np
@@ -19,10 +20,26 @@ Longs: TypeAlias = NDArray[np.int64]
 Ints: TypeAlias = NDArray[np.int32]
 Bytes: TypeAlias = NDArray[np.uint8]
 
+Function = TypeVar("Function", bound=Callable[..., object])
+
 MINUTE_US = 60_000_000
-_compiled = nb.njit(nogil=True, cache=True)
+
+
+def _compile(fastmath: bool | set[str] = False) -> Callable[[Function], Function]:
+    """Return a decorator that compiles, and keeps what is compiled for the next process where that is possible."""
+
+    def compiled(function: Function) -> Function:
+        try:
+            return cast("Function", nb.njit(nogil=True, cache=True, fastmath=fastmath)(function))
+        except RuntimeError:  # neither the package's folder nor the user's cache can be written
+            return cast("Function", nb.njit(nogil=True, fastmath=fastmath)(function))
+
+    return compiled
+
+
+_compiled = _compile()
 # sums may be reordered so that they vectorise; NaN keeps its meaning
-_reordered = nb.njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+_reordered = _compile(fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 DISTANCE_BINS = 1 << 10
 

@@ -49,7 +49,7 @@ def _head(report: JobReport, width: int) -> Iterator[Line]:
     yield (
         (f"Job {report.job}", "bold"),
         (_cut(name, width - len(report.job) - 20), ""),
-        (f"  {row.get('state') or ''}", ""),
+        (f"  {row['state']}" if row.get("state") else "", ""),
     )
     labels = ("user", "account", "partition", "qos", "cluster")
     yield from wrapped("   ".join(f"{label} {row[label]}" for label in labels if row.get(label)), width, indent="  ")
@@ -62,7 +62,7 @@ def _head(report: JobReport, width: int) -> Iterator[Line]:
     if report.other_runs:
         starts = ", ".join(report.local(other.get("start")) for other in report.other_runs)
         yield from wrapped(
-            f"The latest of {len(report.other_runs) + 1} runs; the others started {starts}.", width, indent="  "
+            f"One of {len(report.other_runs) + 1} runs of this job; the others started {starts}.", width, indent="  "
         )
 
 
@@ -130,14 +130,14 @@ def _label_width(gpus: Sequence[GpuUse], width: int) -> int:
 def _gpu_table(
     gpus: Sequence[GpuUse], width: int, *, ascii_only: bool, names: int, heading: bool = True
 ) -> Iterator[Line]:
-    spark = max(8, width - (2 + names + 2 + _BAR + 1 + 7 + 7 + 9 + 8 + 2))
+    spark = max(8, width - (2 + names + 2 + _BAR + 1 + 7 + 8 + 9 + 8 + 2))
     if heading:
         yield plain(
-            f"  {'GPU':<{names}}  {'mean':<{_BAR}} {'':>7}{'max':>7}{'memory':>9}{'power':>8}  over time", "dim"
+            f"  {'GPU':<{names}}  {'mean':<{_BAR}} {'':>7}{'max':>8}{'memory':>9}{'power':>8}  over time", "dim"
         )
     for gpu in gpus:
         numbers = (
-            f" {text(gpu.activity_mean, 'fraction'):>7}{text(gpu.activity_max, 'fraction'):>7}"
+            f" {text(gpu.activity_mean, 'fraction'):>7}{text(gpu.activity_max, 'fraction'):>8}"
             f"{text(number(gpu.row, 'hbm_peak_fraction'), 'fraction'):>9}"
             f"{text(number(gpu.row, 'power_w_mean'), 'W'):>8}"
         )

@@ -204,6 +204,8 @@ def _submit_line(plan: Plan, run: Run, partition: str) -> str:
         words += ["--exclusive"] if request.nodes and request.serial % 7 == 0 else []
     if request.array and request.array[1] >= 0:
         words.append("--array=0-7")
+    if request.het:  # one line asks for all components
+        words.insert(1, f"-J '{request.name}' -p cpu -A {request.account} -n 1 :")
     script = "job.sh" if request.serial % 11 else "--wrap 'srun ./run | tee out.log'"  # the delimiter in the last field
     return " ".join([*words, script])
 

@@ -29,6 +29,7 @@ from tachograph.sources.frames import (
     CHUNK_ROWS,
     SUFFIXES,
     Frame,
+    Layout,
     format_of,
     listed,
     parquet_columns,
@@ -232,7 +233,9 @@ def _read_parquet(path: Path, print_of: str, setting: Setting) -> Iterator[Chunk
 
 
 def _read_csv(path: Path, print_of: str, setting: Setting) -> Iterator[Chunk]:
-    blocks = read_csv(path, block_bytes=None) if is_local("auto", setting.zone_name) else read_csv(path)
+    layout = Layout(delimiter="\t" if ".tsv" in path.suffixes else ",")
+    local = is_local("auto", setting.zone_name)
+    blocks = read_csv(path, layout, block_bytes=None) if local else read_csv(path, layout)
     for frame in blocks:
         _refuse_job_records(frame.rows.columns, str(path))
         found = recognise(frame.rows.columns)
