@@ -112,8 +112,8 @@ def decode_and_reduce(prepared: Prepared, threads: int) -> tuple[float, int]:
     """Return the seconds it takes to read and reduce all partitions, and how many samples belong to jobs."""
     begin = time.perf_counter()
     attributed = 0
-    for _, parts in reduce_days(prepared.lake, prepared.work, threads=threads):
-        attributed += sum(part.attributed for part in parts)
+    for _, part in reduce_days(prepared.lake, prepared.work, threads=threads):
+        attributed += part.attributed if part else 0
     return time.perf_counter() - begin, attributed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -33,13 +33,20 @@ class Accumulated:
         self.segments: list[pl.DataFrame] = []
         self.intensities: list[pl.DataFrame] = []
         self.imbalance: list[pl.DataFrame] = []
+        self.windows: list[Windows] = []  # of the day that is under way
         self.border = pl.DataFrame(schema=BORDER)
 
-    def add(self, day: date, parts: Sequence[Reduced]) -> None:
-        """Add a day's partitions; windows that cross its end wait for the next day."""
-        self.segments += [part.segments for part in parts if part.segments.height]
-        self.intensities += [part.intensities for part in parts if part.intensities.height]
-        self._fold([part.windows for part in parts], day, last=False)
+    def add(self, part: Reduced) -> None:
+        """Add one partition."""
+        if part.segments.height:
+            self.segments.append(part.segments)
+            self.intensities.append(part.intensities)
+            self.windows.append(part.windows)
+
+    def end_day(self, day: date) -> None:
+        """All partitions of a day are in: its windows are complete, but for those that cross its end."""
+        windows, self.windows = self.windows, []
+        self._fold(windows, day, last=False)
 
     def close(self, day: date) -> None:
         """No day follows: windows that wait for one are complete."""

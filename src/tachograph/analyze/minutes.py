@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta
 
 import polars as pl
@@ -17,41 +17,49 @@ _KEY = ("run", "node", "gpu", "mig", "minute")
 
 
 class MinuteWriter:
-    """Takes the minutes of each day in order; the last minute before midnight waits for the next day."""
+    """Takes the minutes of partitions, day by day; a minute that crosses midnight waits for the next day.
+
+    Each partition's minutes are written at once, so only those of one partition, and the waiting ones, are in memory.
+    """
 
     def __init__(self, lake: Lake, runs: pl.DataFrame, number: int) -> None:
         self.lake, self.number = lake, number
         self.keys = runs.select("run", "job_key", "job_id", "start")
-        self.carried: list[pl.DataFrame] = []
-        self.day: date | None = None
+        self.carried: pl.DataFrame | None = None  # from the day before
+        self.waiting: list[pl.DataFrame] = []  # for the day after
+        self.written = 0
 
-    def write(self, day: date, parts: Sequence[pl.DataFrame]) -> None:
-        """Append the complete minutes of `day` and those that began the day before."""
-        self.day = day
-        frames = [*self.carried, *(part.with_columns(pl.col("node").cast(pl.String)) for part in parts if part.height)]
-        if not frames:
+    def write(self, day: date, minutes: pl.DataFrame) -> None:
+        """Append the complete minutes of a partition, those that began the day before made whole."""
+        if not minutes.height:
             return
-        carried = {key for frame in self.carried for key in frame.select(*_KEY).iter_rows()}
-        rows = pl.concat(frames)
-        if carried:
-            rows = _joined(rows)
-        rows = rows.join(self.keys, on="run", how="left").with_columns(
-            t=pl.col("start") + pl.duration(minutes=pl.col("minute").cast(pl.Int64))
-        )
+        rows = minutes.with_columns(pl.col("node").cast(pl.String))
+        if self.carried is not None:
+            here = pl.col("node").is_in(rows.get_column("node").unique().implode())
+            begun, self.carried = self.carried.filter(here), self.carried.filter(~here)
+            rows = _joined(pl.concat([begun, rows])) if begun.height else rows
+        timed = self._timed(rows)
         midnight = pl.lit(datetime.combine(day + timedelta(days=1), time(), UTC), dtype=TIME)
         cut = (pl.col("t") < midnight) & (pl.col("t") + pl.duration(minutes=1) > midnight)
-        self.carried = [rows.filter(cut).select(*frames[0].columns)]
-        self._append(rows.filter(~cut), f"{day}")
+        self.waiting.append(timed.filter(cut).select(*rows.columns))
+        self._append(timed.filter(~cut))
+
+    def end_day(self) -> None:
+        """All partitions of a day were written: what was to be completed by them and was not, is complete as it is."""
+        if self.carried is not None:
+            self._append(self._timed(self.carried))
+        self.carried = pl.concat(self.waiting) if self.waiting else None
+        self.waiting = []
 
     def close(self) -> None:
-        """Append what still waits."""
-        rows = pl.concat(self.carried) if self.carried else None
-        if rows is not None and rows.height:
-            rows = rows.join(self.keys, on="run", how="left").with_columns(
-                t=pl.col("start") + pl.duration(minutes=pl.col("minute").cast(pl.Int64))
-            )
-            self._append(rows, "rest")
-        self.carried = []
+        """No day follows: append what still waits."""
+        self.end_day()
+        self.end_day()
+
+    def _timed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """With keys of the run, and the begin of each minute."""
+        begin = pl.col("start") + pl.duration(minutes=pl.col("minute").cast(pl.Int64))
+        return rows.join(self.keys, on="run", how="left").with_columns(t=begin)
 
     def batches(self, summaries: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
         """Yield (summaries, their minutes), some jobs at a time in order of start."""
@@ -65,10 +73,11 @@ class MinuteWriter:
                 minutes = rows.join(batch.lazy().select("job_key"), on="job_key", how="semi").collect()
             yield batch, minutes.sort(*JOB_MINUTES.sort)
 
-    def _append(self, rows: pl.DataFrame, part: str) -> None:
+    def _append(self, rows: pl.DataFrame) -> None:
         if rows.height:
+            self.written += 1
             frame = rows.select(pl.col(name).cast(dtype) for name, dtype in JOB_MINUTES.schema.items() if name != "seq")
-            self.lake.append(JOB_MINUTES, frame, app_id=f"analysis:{self.number}:{part}", seq=self.number)
+            self.lake.append(JOB_MINUTES, frame, app_id=f"analysis:{self.number}:{self.written}", seq=self.number)
 
 
 def _between(first: object, day: date, last: object) -> bool:

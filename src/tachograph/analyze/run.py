@@ -22,6 +22,7 @@ from tachograph.attribute import Attribution, attribute, build_runs
 from tachograph.config import Configuration
 from tachograph.errors import ConfigError
 from tachograph.lake import Lake
+from tachograph.reduce.partition import Reduced
 from tachograph.reduce.run import Work, reduce_days
 from tachograph.schema import ALLOCATIONS, DEVICES, JOBS, TIME, Table
 from tachograph.summarize.gpus import gpu_columns, summarize_gpus
@@ -108,6 +109,22 @@ def _touched(owned: Attribution, allocations: pl.DataFrame, news: News, before: 
     return pl.concat([named, sampled, unclear, beside]).unique()
 
 
+@dataclass(slots=True)
+class _Tally:
+    """What was recorded, and how much of it belongs to jobs."""
+
+    samples: int = 0
+    attributed: int = 0
+    gpu_seconds: float = 0.0
+    gpu_seconds_attributed: float = 0.0
+
+    def add(self, part: Reduced) -> None:
+        self.samples += part.samples
+        self.attributed += part.attributed
+        self.gpu_seconds += part.gpu_seconds
+        self.gpu_seconds_attributed += part.gpu_seconds_attributed
+
+
 class _Analysis:
     """State of one analysis while its days go by."""
 
@@ -141,14 +158,15 @@ class _Analysis:
 
     def run(self, threads: int, *, full: bool) -> AnalysisReport:
         minutes = MinuteWriter(self.lake, self.runs, self.number)
-        counts = [0, 0]
-        seconds = [0.0, 0.0]
-        for day, parts in reduce_days(self.lake, self.work, threads=threads, progress=self._tell):
-            for part in parts:
-                counts = [counts[0] + part.samples, counts[1] + part.attributed]
-                seconds = [seconds[0] + part.gpu_seconds, seconds[1] + part.gpu_seconds_attributed]
-            minutes.write(day, [part.minutes for part in parts])
-            self.accumulated.add(day, parts)
+        tally = _Tally()
+        for day, part in reduce_days(self.lake, self.work, threads=threads, everything=full, progress=self._tell):
+            if part is not None:
+                tally.add(part)
+                minutes.write(day, part.minutes)
+                self.accumulated.add(part)
+                continue
+            minutes.end_day()
+            self.accumulated.end_day(day)
             self._finish(self._over_by(day))
         minutes.close()
         self.accumulated.close(self.now.date())
@@ -157,10 +175,10 @@ class _Analysis:
         report = AnalysisReport(
             jobs=jobs.height,
             ambiguous=jobs.filter(pl.col("attribution") == "ambiguous").height,
-            samples=counts[0],
-            attributed=counts[1],
-            gpu_seconds=seconds[0],
-            gpu_seconds_attributed=seconds[1],
+            samples=tally.samples,
+            attributed=tally.attributed,
+            gpu_seconds=tally.gpu_seconds,
+            gpu_seconds_attributed=tally.gpu_seconds_attributed,
             contested_s=self.contested_s,
             findings=findings,
             full=full,

@@ -35,42 +35,47 @@ class Work:
 
 
 def reduce_days(
-    lake: Lake, work: Work, *, threads: int, progress: Callable[[date, int, int], None] | None = None
-) -> Iterator[tuple[date, list[Reduced]]]:
-    """Yield the accumulators of each day that has samples of the runs' nodes, partition by partition in order of node.
+    lake: Lake,
+    work: Work,
+    *,
+    threads: int,
+    everything: bool = False,
+    progress: Callable[[date, int, int], None] | None = None,
+) -> Iterator[tuple[date, Reduced | None]]:
+    """Yield (day, accumulators) of each partition that has samples of the runs' nodes, in order of day and node.
 
-    Threads go on with the next days while one is waited for; at most `threads` partitions are read at a time, and
-    as many results wait.
+    (day, None) follows the last partition of a day. `everything`: also partitions of which no run holds a GPU, so that
+    all that was recorded is counted. Threads go on while a result is looked at; at most `threads` partitions are read
+    at a time, and as many results wait.
     """
-    days = _days(lake, work.intervals)
+    days = lake.days(GPU_SAMPLES) if everything else _days(lake, work.intervals)
+    tasks = _tasks(lake, work, days, everything=everything)
+    under_way: deque[tuple[date, Future[Reduced] | None]] = deque()
+    done = 0
     with ThreadPoolExecutor(max_workers=threads) as pool:
-        tasks = _tasks(lake, work, days)
-        under_way: deque[tuple[date, Future[Reduced] | None]] = deque()
-        results: list[Reduced] = []
-        done = 0
         while True:
             for day, task in islice(tasks, 2 * threads - len(under_way)):
                 under_way.append((day, pool.submit(task) if task else None))
             if not under_way:
                 return
             day, future = under_way.popleft()
-            if future is not None:
-                results.append(future.result())
-                continue
-            done += 1
-            if progress:
-                progress(day, done, len(days))
-            yield day, results
-            results = []
+            if future is None:
+                done += 1
+                if progress:
+                    progress(day, done, len(days))
+            yield day, future.result() if future else None
 
 
-def _tasks(lake: Lake, work: Work, days: Sequence[date]) -> Iterator[tuple[date, Callable[[], Reduced] | None]]:
+def _tasks(
+    lake: Lake, work: Work, days: Sequence[date], *, everything: bool
+) -> Iterator[tuple[date, Callable[[], Reduced] | None]]:
     """Yield what is to be done: for each day its partitions, and None when they were all."""
     for day in days:
         of_day = overlapping_day(work.intervals, day)
         for part in partitions(lake, GPU_SAMPLES, [day]):
-            if _touched(part, of_day):
-                yield day, partial(_reduce_one, lake, part, work, of_day)
+            touched = _touched(part, of_day)
+            if touched or everything:
+                yield day, partial(_reduce_one, lake, part, work, of_day, count_only=not touched)
         yield day, None
 
 
@@ -106,9 +111,11 @@ def part_nodes(part: Partition) -> tuple[str, str]:
     return low, high
 
 
-def _reduce_one(lake: Lake, part: Partition, work: Work, intervals: pl.DataFrame) -> Reduced:
+def _reduce_one(lake: Lake, part: Partition, work: Work, intervals: pl.DataFrame, *, count_only: bool) -> Reduced:
     low, high = part_nodes(part)
     columns = [name for name in GPU_SAMPLES.schema if name != "seq" and (part.has(name) or name in UNIT)]
+    if count_only:
+        columns = ["t", *UNIT]
     frame, _ = read_partition(lake, GPU_SAMPLES, part, columns)
     mine = intervals.filter(pl.col("node").is_between(pl.lit(low), pl.lit(high)))
     return reduce_partition(frame, mine, work.starts, work.ridges, analysis=work.analysis, day=part.day)
