@@ -118,7 +118,7 @@ COUNTERS: tuple[Counter, ...] = (
             "nvmlDeviceGetCurrentClocksEventReasons", "bitmask", "i64"),
     Counter("xid", _I, "code", 0, 100_000, "Last XID error; it stays until the next one, so only a change is an event.",
             230, "DEV_XID_ERRORS", "XID_ERROR", "code", None, None, None, None, "i64"),
-    Counter("pcie_replays", _C, "count", 0, _NO_END, "PCIe replays since the driver was loaded.",
+    Counter("pcie_replays", _C, "count", 0, 1 << 53, "PCIe replays since the driver was loaded.",
             202, "DEV_PCIE_REPLAY_COUNTER", "PCIE_REPLAY_TOTAL", "count", None, None,
             "nvmlDeviceGetPcieReplayCounter", "count", "i64"),
     Counter("remapped_rows_uncorrectable", _C, "count", 0, 1 << 20, "Memory rows remapped after uncorrectable errors.",

@@ -354,8 +354,11 @@ def _remove_impossible(frame: pl.DataFrame, units: Mapping[str, str]) -> tuple[p
     for counter in COUNTERS:
         if counter.name not in frame.columns:
             continue
-        raw = frame.get_column(counter.name).cast(pl.Float64)
+        given_as = frame.get_column(counter.name)
+        raw = given_as.cast(pl.Float64)
         marks = raw.is_in(_BLANK_FLOATS)
+        if given_as.dtype == pl.Float32:  # which rounds the 32-bit marks up
+            marks = marks | (raw == 2.0**31)
         unsupported = raw == 0 if counter.zero_is_missing else marks & ~marks
         not_finite = raw.is_nan() | raw.is_infinite()
         given = units.get(counter.name, counter.unit)

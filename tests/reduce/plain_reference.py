@@ -145,13 +145,13 @@ def pairs(rows: Sequence[Sample]) -> Iterable[tuple[Sample, Sample]]:
 def integral(
     rows: Sequence[Sample], name: str, unit: Unit, telemetry: Telemetry, analysis: Analysis
 ) -> tuple[float, float]:
-    """Trapezoids between neighbouring samples that both have a value and are no gap apart; and their seconds."""
+    """Trapezoids between neighbouring values no gap apart, and their seconds; missing values are passed over."""
     areas, seconds = [], []
-    for a, b in pairs(rows):
+    for a, b in pairs([row for row in rows if row[name] is not None]):
         gaps = [telemetry.interval[unit, row["t"].date()] * analysis.max_gap_intervals for row in (a, b)]
-        longest = max((gap for gap in gaps if not math.isnan(gap)), default=math.inf)
+        longest = max((gap for gap in gaps if not math.isnan(gap)), default=0.0)
         distance = (b["t"] - a["t"]).total_seconds()
-        if distance <= longest * (1 + 1e-12) and a[name] is not None and b[name] is not None:
+        if distance <= longest * (1 + 1e-12):
             areas.append((a[name] + b[name]) / 2 * distance)
             seconds.append(distance)
     return math.fsum(areas), math.fsum(seconds)
@@ -184,10 +184,12 @@ def energy(
     run: Run, rows: Sequence[Sample], unit: Unit, telemetry: Telemetry, analysis: Analysis
 ) -> tuple[float | None, str | None]:
     counted = [(row["t"], row["energy_j"]) for row in rows if row["energy_j"] is not None]
+    area, seconds = integral(rows, "power_w", unit, telemetry, analysis)
     if len(counted) > 1:
         grown = math.fsum(max(b - a, 0) for (_, a), (_, b) in pairwise(counted))
-        return grown * run.seconds / (counted[-1][0] - counted[0][0]).total_seconds(), "counter"
-    area, seconds = integral(rows, "power_w", unit, telemetry, analysis)
+        covered = (counted[-1][0] - counted[0][0]).total_seconds()
+        if not (grown == 0 and area > 0) and covered >= 0.5 * seconds:
+            return grown * run.seconds / covered, "counter"
     return (area * run.seconds / seconds, "power") if seconds else (None, None)
 
 

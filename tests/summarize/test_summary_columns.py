@@ -94,12 +94,12 @@ def test_unmeasured_utilisation_is_no_reason() -> None:
         ([10.0 * i for i in range(30)], 0.5),  # it stopped
         ([10.0 * i for i in range(60) if i % 4], 0.75),
         ([10.0 * i + 0.3 * (i % 2) for i in range(60)], 1.0),  # jitter
-        ([0.0], 1 / 1.0),  # one sample: no interval, one expected
+        ([0.0], None),  # one sample: no interval, so nobody knows how many were to be expected
     ],
 )
-def test_coverage(times: list[float], coverage: float) -> None:
+def test_coverage(times: list[float], coverage: float | None) -> None:
     row = first(made(times=times))
-    assert row["coverage"] == pytest.approx(coverage, rel=0.02)
+    assert row["coverage"] == (None if coverage is None else pytest.approx(coverage, rel=0.02))
     assert row["samples"] == 2 * len(times)
     assert row["interval_s"] == (pytest.approx(10, rel=0.04) if len(times) > 1 else None)
 
@@ -212,3 +212,25 @@ def test_few_jobs_have_no_percentile() -> None:
 
 def test_pipes_of_no_jobs() -> None:
     assert used_pipes(summaries(), summaries(), analysis=Analysis()).height == 0
+
+
+def powered(power_w: list[float | None], **others: float) -> dict[str, Any]:
+    """A job on one GPU, a value of power every 10 s."""
+    samples = [
+        {"t": START + timedelta(seconds=10 * i), "node": "n1", "gpu": 0, "power_w": value, **others}
+        for i, value in enumerate(power_w)
+    ]
+    jobs = [job("1", START, START + timedelta(seconds=600), gpus=1, node_list="n1")]
+    return first(outcome(samples, jobs, held("1", "n1", range(1)), now=utc(24)))
+
+
+def test_energy_passes_over_missing_power() -> None:
+    row = powered([300.0 if i % 2 == 0 else None for i in range(60)])
+    assert row["energy_source"] == "power"
+    assert row["energy_j"] == pytest.approx(300.0 * 600, rel=1e-6)
+
+
+def test_a_counter_that_stands_still_is_not_believed() -> None:
+    row = powered([300.0] * 60, energy_j=0.0)
+    assert row["energy_source"] == "power"
+    assert row["energy_j"] == pytest.approx(300.0 * 600, rel=1e-6)

@@ -37,7 +37,8 @@ class MinuteWriter:
         if self.carried is not None:
             here = pl.col("node").is_in(rows.get_column("node").unique().implode())
             begun, self.carried = self.carried.filter(here), self.carried.filter(~here)
-            rows = _joined(pl.concat([begun, rows])) if begun.height else rows
+            rows = pl.concat([begun, rows]) if begun.height else rows
+        rows = _joined(rows)
         timed = self._timed(rows)
         midnight = pl.lit(datetime.combine(day + timedelta(days=1), time(), UTC), dtype=TIME)
         cut = (pl.col("t") < midnight) & (pl.col("t") + pl.duration(minutes=1) > midnight)

@@ -218,27 +218,32 @@ def zeros(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs) -> None:
 
 @_compiled
 def integrals(
-    t: Longs, col: Singles, seg_a: Longs, seg_b: Longs, gap: Floats, area: Floats, seconds: Floats, first: Floats,
-    last: Floats,
+    t: Longs, col: Singles, seg_a: Longs, seg_b: Longs, gap: Floats, n: Longs, area: Floats, seconds: Floats,
+    first: Floats, last: Floats, t_first: Longs, t_last: Longs,
 ) -> None:  # fmt: skip
-    """Per segment the integral over time (trapezoids, seconds), over how many seconds, and the border values.
+    """Per segment the integral over time (trapezoids between values, seconds), over how many seconds, border values.
 
-    Nothing is integrated across a missing value or a silence longer than `gap` (us, per segment).
+    Missing values are passed over; nothing is integrated across a distance of more than `gap` (us, per segment).
     """
     for g in range(seg_a.shape[0]):
-        a, b = seg_a[g], seg_b[g]
-        total, covered = 0.0, 0.0
+        total, covered, count = 0.0, 0.0, 0
         longest = gap[g]
-        before, t_before = np.float64(col[a]), t[a]
-        for i in range(a + 1, b):
-            v, d = np.float64(col[i]), np.float64(t[i] - t_before)
-            both = before + v
-            if d <= longest and both == both:
-                total += both * d
-                covered += d
-            before, t_before = v, t[i]
-        area[g], seconds[g] = total * 0.5e-6, covered * 1e-6
-        first[g], last[g] = np.float64(col[a]), before
+        before, t_before = np.nan, np.int64(0)
+        first[g] = np.nan
+        for i in range(seg_a[g], seg_b[g]):
+            v = np.float64(col[i])
+            if v == v:
+                if count == 0:
+                    first[g], t_first[g] = v, t[i]
+                else:
+                    d = np.float64(t[i] - t_before)
+                    if d <= longest:
+                        total += (before + v) * d
+                        covered += d
+                before, t_before = v, t[i]
+                count += 1
+        n[g], area[g], seconds[g] = count, total * 0.5e-6, covered * 1e-6
+        last[g], t_last[g] = before, t_before
 
 
 @_compiled

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tachograph.counters import COUNTERS, Kind
+from tachograph.counters import COUNTERS
 from tachograph.reduce.partition import INTEGRATED
 
 KEY = ("run", "node", "gpu", "mig")
@@ -30,57 +30,59 @@ def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return together.sort(*KEY)
 
 
-def _before(name: str) -> pl.Expr:
-    """Value of the segment before this one of the same job and GPU."""
-    return pl.col(name).shift(1).over(*KEY)
-
-
 def _joints(columns: Sequence[str]) -> list[pl.Expr]:
-    """What happened between a segment and the one before it, added to the segment."""
+    """What happened between a segment and the one before it, added to the segment.
+
+    Within a day two segments of one job and GPU are apart because somebody else held the GPU in between: a cumulative
+    counter's step there is not the job's.
+    """
     expressions: list[pl.Expr] = []
-    silence = pl.col("t_first") - _before("t_last")
+    next_day = pl.col("t_first") // DAY_US != pl.col("t_last").shift(1).over(*KEY) // DAY_US
+    longest = pl.max_horizontal(pl.col("gap_us"), pl.col("gap_us").shift(1).over(*KEY))
     for name in INTEGRATED:
-        if f"area_{name}" not in columns:
-            continue
-        both = _before(f"last_{name}") + pl.col(f"first_{name}")
-        bridged = (silence <= pl.max_horizontal(pl.col("gap_us"), _before("gap_us"))) & both.is_not_null()
-        area = pl.when(bridged).then(both * silence * 0.5e-6).otherwise(0.0).fill_null(0.0)
-        seconds = pl.when(bridged).then(silence * 1e-6).otherwise(0.0).fill_null(0.0)
-        expressions += [pl.col(f"area_{name}") + area, pl.col(f"seconds_{name}") + seconds]
+        if f"area_{name}" in columns:
+            distance = pl.col(f"t_first_{name}") - _last_known(f"t_last_{name}")
+            both = _last_known(f"last_{name}") + pl.col(f"first_{name}")
+            bridged = (distance <= longest).fill_null(value=False)
+            expressions.append(_plus(f"area_{name}", bridged, both * distance * 0.5e-6))
+            expressions.append(_plus(f"seconds_{name}", bridged, distance * 1e-6))
     for counter in COUNTERS:
-        if f"grown_{counter.name}" in columns:
-            step = pl.col(f"first_{counter.name}") - _last_known(f"last_{counter.name}")
-            expressions.append(pl.col(f"grown_{counter.name}") + step.clip(lower_bound=0).fill_null(0.0))
-        if f"events_{counter.name}" in columns:
-            first = pl.col(f"first_{counter.name}")
-            known = _last_known(f"last_{counter.name}")
-            next_day = pl.col("t_first") // DAY_US != _before("t_last") // DAY_US  # within a day the kernel has seen it
-            new = ((first != known) & (first != 0) & next_day).fill_null(value=False)
-            expressions.append(pl.col(f"events_{counter.name}") + new.cast(pl.Int64))
+        name = counter.name
+        if f"grown_{name}" in columns:
+            step = (pl.col(f"first_{name}") - _last_known(f"last_{name}")).clip(lower_bound=0)
+            distance = pl.col(f"t_first_{name}") - _last_known(f"t_last_{name}")
+            expressions.append(_plus(f"grown_{name}", next_day, step))
+            expressions.append(_plus(f"seconds_{name}", next_day, distance * 1e-6))
+        if f"events_{name}" in columns:
+            first = pl.col(f"first_{name}")
+            new = (
+                (first != _last_known(f"last_{name}")) & (first != 0) & next_day
+            )  # within a day the kernel has seen it
+            expressions.append(pl.col(f"events_{name}") + new.fill_null(value=False).cast(pl.Int64))
     return expressions
 
 
+def _plus(name: str, condition: pl.Expr, value: pl.Expr) -> pl.Expr:
+    """The column and, where `condition` holds and the value is known, the value."""
+    return pl.col(name) + pl.when(condition).then(value).otherwise(0.0).fill_null(0.0)
+
+
 def _last_known(name: str) -> pl.Expr:
-    """Last value that is not null in any segment before this one."""
+    """Last value that is not null in any segment before this one of the same job and GPU."""
     return pl.col(name).forward_fill().shift(1).over(*KEY)
 
 
 def _additions(columns: Sequence[str]) -> list[pl.Expr]:
     """How each accumulator column of neighbouring segments, ordered in time, becomes one."""
     expressions: list[pl.Expr] = []
-    cumulative = {c.name for c in COUNTERS if c.kind is Kind.CUMULATIVE or c.unit == "code"}
     for name in columns:
         if name in KEY:
             continue
-        stem, _, counter = name.partition("_")
         column = pl.col(name)
-        if name == "t_first" or (stem == "first" and counter not in cumulative):
-            expressions.append(column.first())
-        elif name == "t_last" or (stem == "last" and counter not in cumulative):
-            expressions.append(column.last())
-        elif stem == "first" or name.startswith("t_first_"):
+        stem = name.partition("_")[0]
+        if stem == "first" or name.startswith("t_first"):
             expressions.append(column.drop_nulls().first())
-        elif stem == "last" or name.startswith("t_last_"):
+        elif stem == "last" or name.startswith("t_last"):
             expressions.append(column.drop_nulls().last())
         elif name == "interval_us":
             expressions.append(column.drop_nans().median().fill_null(float("nan")))

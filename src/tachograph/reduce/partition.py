@@ -189,7 +189,7 @@ def _spans(layout: _Layout, gap: Floats) -> dict[str, pl.Series]:
         "t_first": pl.Series(layout.t[layout.seg_a]),
         "t_last": pl.Series(layout.t[np.maximum(layout.seg_b - 1, 0)]),
         "interval_us": pl.Series(layout.interval_us[layout.seg_stripe]),
-        "gap_us": pl.Series(gap),
+        "gap_us": pl.Series(gap).fill_nan(None),
     }
 
 
@@ -254,13 +254,23 @@ def _counter(
 
 
 def _integrals(name: str, column: Singles, layout: _Layout, gap: Floats) -> dict[str, pl.Series]:
+    n, t_first, t_last = (np.zeros(layout.segments, np.int64) for _ in range(3))
     area, seconds, first, last = (np.empty(layout.segments) for _ in range(4))
-    kernel.integrals(layout.t, column, layout.seg_a, layout.seg_b, gap, area, seconds, first, last)
+    kernel.integrals(layout.t, column, layout.seg_a, layout.seg_b, gap, n, area, seconds, first, last, t_first, t_last)
+    sums = {f"area_{name}": pl.Series(area), f"seconds_{name}": pl.Series(seconds)}
+    return sums | _borders(name, n, first, last, t_first, t_last)
+
+
+def _borders(name: str, n: Longs, first: Floats, last: Floats, t_first: Longs, t_last: Longs) -> dict[str, pl.Series]:
+    """First and last value of a segment and their times (us); null where it has none."""
+    times = pl.DataFrame({"n": n, "first": t_first, "last": t_last}).select(
+        pl.when(pl.col("n") > 0).then("first").alias("first"), pl.when(pl.col("n") > 0).then("last").alias("last")
+    )
     return {
-        f"area_{name}": pl.Series(area),
-        f"seconds_{name}": pl.Series(seconds),
         f"first_{name}": pl.Series(first).fill_nan(None),
         f"last_{name}": pl.Series(last).fill_nan(None),
+        f"t_first_{name}": times.get_column("first"),
+        f"t_last_{name}": times.get_column("last"),
     }
 
 
@@ -270,18 +280,12 @@ def _increases(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Se
     first, last, grown = (np.empty(size) for _ in range(3))
     column = columns.doubles(name)
     kernel.increases(layout.t, column, layout.seg_a, layout.seg_b, n, first, last, grown, t_first, t_last)
-    seen = pl.Series(n) > 0
-    times = pl.DataFrame({"a": t_first, "b": t_last, "seen": seen}).select(
-        pl.when("seen").then("a").alias("a"), pl.when("seen").then("b").alias("b")
-    )
-    return {
+    sums = {
         f"n_{name}": pl.Series(n),
-        f"first_{name}": pl.Series(first).fill_nan(None),
-        f"last_{name}": pl.Series(last).fill_nan(None),
         f"grown_{name}": pl.Series(grown),
-        f"t_first_{name}": times.get_column("a"),
-        f"t_last_{name}": times.get_column("b"),
+        f"seconds_{name}": pl.Series((t_last - t_first) * 1e-6),
     }
+    return sums | _borders(name, n, first, last, t_first, t_last)
 
 
 def _changes(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Series]:

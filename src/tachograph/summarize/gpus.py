@@ -63,8 +63,7 @@ def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
             counter.kind, ("sum", "max")
         )
         wanted |= {f"{stem}_{name}": pl.Float64() for stem in stems}
-    wanted |= {f"{stem}_energy_j": pl.Int64() for stem in ("t_first", "t_last")}
-    wanted |= {"area_power_w": pl.Float64(), "seconds_power_w": pl.Float64()}
+    wanted |= {name: pl.Float64() for name in ("area_power_w", "seconds_power_w", "seconds_energy_j")}
     wanted |= {f"{stem}_throttle_reasons": pl.Int64() for stem in ("lowered", "bits")} | {"events_xid": pl.Int64()}
     wanted |= {f"{label}_{pipe}": pl.Float64() for pipe in PIPES for label in ("compute", "memory")}
     return frame.with_columns(
@@ -102,10 +101,15 @@ def _temporal(name: str, analysis: Analysis) -> pl.Expr:
 
 
 def _energy() -> list[pl.Expr]:
-    """Energy over the span held: the counter's increase, else integrated power, each scaled to the span."""
-    counted_s = (pl.col("t_last_energy_j") - pl.col("t_first_energy_j")) * 1e-6
-    counted = pl.when(counted_s > 0).then(pl.col("grown_energy_j") * pl.col("span_s") / counted_s)
-    measured_s = pl.col("seconds_power_w")
+    """Energy over the span held: the counter's increase or integrated power, each scaled from what it covers.
+
+    The counter is used unless it stood still while power was drawn, or covers less than half of what power covers.
+    """
+    counted_s, measured_s = pl.col("seconds_energy_j"), pl.col("seconds_power_w")
+    stuck = (pl.col("grown_energy_j") == 0) & (pl.col("area_power_w") > 0)
+    poor = counted_s < 0.5 * measured_s
+    usable = (counted_s > 0) & ~stuck.fill_null(value=False) & ~poor.fill_null(value=False)
+    counted = pl.when(usable).then(pl.col("grown_energy_j") * pl.col("span_s") / counted_s)
     integrated = pl.when(measured_s > 0).then(pl.col("area_power_w") * pl.col("span_s") / measured_s)
     source = pl.when(counted.is_not_null()).then(pl.lit("counter"))
     return [

@@ -132,7 +132,8 @@ def _coverage(ambiguous: pl.Expr) -> pl.Expr:
     """Samples present over samples expected at the job's own interval, at most 1."""
     expected = pl.max_horizontal(pl.col("gpus_held") * pl.col("elapsed_s") / pl.col("interval_s"), pl.lit(1.0))
     share = pl.min_horizontal(pl.col("samples") / expected, pl.lit(1.0))
-    return pl.when(~ambiguous).then(pl.when(pl.col("samples") == 0).then(0.0).otherwise(share))
+    known = pl.when(pl.col("interval_s").is_not_null()).then(share)
+    return pl.when(~ambiguous).then(pl.when(pl.col("samples") == 0).then(0.0).otherwise(known))
 
 
 def _roofline() -> dict[str, pl.Expr]:
