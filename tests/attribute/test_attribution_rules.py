@@ -232,7 +232,7 @@ def test_handover_of_seconds_goes_to_the_successor() -> None:
 
 @pytest.mark.parametrize(("overlap", "contested"), [(60, 0), (61, 4)])
 def test_overlap_of_more_than_a_minute_belongs_to_nobody(overlap: float, contested: int) -> None:
-    jobs = [ran("1", 0, 1000 + overlap, gpus=4), ran("2", 1000, 2000, gpus=4)]
+    jobs = [ran("1", 0, 1000 + overlap, gpus=4, exclusive=True), ran("2", 1000, 2000, gpus=4, exclusive=True)]
     found = owners(jobs, on_nodes(jobs, "n1"), FOUR)
     assert found.contested.height == contested
     if contested:
@@ -241,7 +241,7 @@ def test_overlap_of_more_than_a_minute_belongs_to_nobody(overlap: float, contest
 
 
 def test_contested_gpu_goes_to_the_better_source() -> None:
-    jobs = [ran("1", 0, 1000, gpus=4), ran("2", 300, 600, gpus=1)]
+    jobs = [ran("1", 0, 1000, gpus=4, exclusive=True), ran("2", 300, 600, gpus=1)]
     found = owners(jobs, [*on_nodes(jobs, "n1"), *held("2", "n1", [1])], FOUR)
     others = whole("1", "n1", [0, 2, 3], 0, 1000)
     around = whole("1", "n1", [1], 0, 300) | whole("1", "n1", [1], 600, 1000)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import polars as pl
 
@@ -51,7 +52,7 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node"))
     told = best.filter(pl.col("gpu").is_not_null())
     asked = best.filter(pl.col("gpu").is_null()).join(told, on=["run", "node"], how="anti")
-    whole, unclear = _whole_nodes(asked, told, runs, inventory)
+    whole, unclear = _whole_nodes(asked, told, runs, inventory, _accompanied(placed, runs))
     claims = pl.concat([_told_units(told, inventory), whole]).unique()
     intervals, contested = separate(claims)
     per_node = pl.concat(
@@ -75,20 +76,22 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
 def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     """Allocations given to the runs they overlap, clipped to them.
 
-    Of a job that was requeued, what is held for a run may end seconds after its next run began (the epilog): that
-    next run never had it.
+    Of a job that was requeued, what is held for a run may end seconds after its next run began (the epilog), or has
+    no end at all (its end was never recorded): that next run never had it.
     """
     keys = runs.select("run", "job_id", "start", "until", job_cluster="cluster")
     joined = allocations.drop("seq").with_row_index("row").join(keys, on="job_id", how="inner", suffix="_run")
     same_cluster = (pl.col("cluster") == pl.col("job_cluster")).fill_null(value=True)
-    mine = joined.filter(same_cluster).with_columns(begun=pl.col("start"), over=pl.coalesce("end", "until"))
-    clipped = mine.with_columns(
-        start=pl.max_horizontal("start", "start_run"), end=pl.min_horizontal("over", "until")
-    ).filter((pl.col("start") < pl.col("end")) | (pl.col("start_run") == pl.col("until")))
-    of_earlier = (pl.col("begun") < pl.col("start_run")) & (pl.col("start_run").min().over("row") < pl.col("start_run"))
+    mine = joined.filter(same_cluster).with_columns(
+        begun=pl.col("start"), open=pl.col("end").is_null(), over=pl.coalesce("end", "until")
+    )
+    clipped = mine.with_columns(start=pl.max_horizontal("start", "start_run"), end=pl.min_horizontal("over", "until"))
+    of_no_length = (pl.col("start_run") == pl.col("until")) & (pl.col("start") <= pl.col("end"))
+    clipped = clipped.filter((pl.col("start") < pl.col("end")) | of_no_length)
+    first = pl.col("start_run").min().over("row", "job_cluster")
+    of_earlier = (pl.col("begun") < pl.col("start_run")) & (first < pl.col("start_run"))
     rest = (pl.col("over") < pl.col("until")) & (pl.col("end") - pl.col("start") <= HANDOVER)
-    there = pl.col("start") <= pl.col("end")
-    kept = clipped.filter(there & ~(of_earlier & rest).fill_null(value=False))
+    kept = clipped.filter(~(of_earlier & (rest | pl.col("open"))).fill_null(value=False))
     return kept.select("run", "node", "gpu", "mig", "start", "end", "provenance").unique()
 
 
@@ -100,11 +103,12 @@ def _told_units(told: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
 
 
 def _whole_nodes(
-    asked: pl.DataFrame, told: pl.DataFrame, runs: pl.DataFrame, inventory: pl.DataFrame
+    asked: pl.DataFrame, told: pl.DataFrame, runs: pl.DataFrame, inventory: pl.DataFrame, accompanied: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Of nodes whose GPUs are not told: those that a run had whole, as claims on every GPU; and the others.
 
-    A run had its nodes whole when it is exclusive, or when its GPUs are as many as theirs and those told elsewhere.
+    A run had its nodes whole when it is exclusive, or when its GPUs are as many as theirs and those told elsewhere
+    and it was alone on them: beside others, the node may have more GPUs than were seen so far.
     """
     there = inventory.group_by("node").agg(there=pl.col("gpu").n_unique().cast(pl.Int64))
     nodes = asked.select("run", "node").unique().join(there, on="node", how="left")
@@ -114,10 +118,24 @@ def _whole_nodes(
     sized = asked.join(counted, on="run", how="left").join(named, on="run", how="left")
     sized = sized.join(runs.select("run", "gpus", "exclusive"), on="run", how="left")
     all_of_them = pl.col("counted") + pl.col("named").fill_null(0) == pl.col("gpus")
-    decided = sized.with_columns(whole=(pl.col("exclusive") | all_of_them).fill_null(value=False))
+    crowded = asked.join(accompanied, on=["run", "node"], how="semi").get_column("run").unique()
+    alone = ~pl.col("run").is_in(crowded.implode())
+    decided = sized.with_columns(whole=(pl.col("exclusive") | (all_of_them & alone)).fill_null(value=False))
     units = decided.filter(pl.col("whole")).drop("gpu", "mig").join(inventory, on="node", how="inner")
     whole = units.with_columns(rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)).select(*INTERVALS_SCHEMA, "rank")
     return whole, decided.filter(~pl.col("whole"))
+
+
+def _accompanied(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    """(run, node) where another run that may have GPUs was on the node too, for longer than a hand-over."""
+    gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0))
+    stays = placed.join(gpu_runs, on="run", how="semi").group_by("run", "node")
+    # two stays overlap by more than a hand-over exactly when they overlap with their ends that much earlier
+    cut = stays.agg(pl.col("start").min(), end=pl.col("end").max() - HANDOVER)
+    cut = cut.filter(pl.col("start") < pl.col("end")).sort("node", "start", "run")
+    before = pl.col("end").cum_max().shift(1).over("node") > pl.col("start")
+    after = pl.col("start").shift(-1).over("node") < pl.col("end")
+    return cut.filter(before.fill_null(value=False) | after.fill_null(value=False)).select("run", "node")
 
 
 def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -145,11 +163,16 @@ def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:
     """Stretches of one GPU between any two borders of its claims, each with its owner; None where contested."""
-    claims = list(group.select("start", "end", "rank", "run").iter_rows())
+    claims = sorted(group.select("start", "end", "rank", "run").iter_rows())
     borders = sorted({border for start, end, _, _ in claims for border in (start, end)})
     stretches: list[tuple[int | None, object, object]] = []
+    here: list[tuple[Any, ...]] = []
+    begun = 0
     for low, high in pairwise(borders):
-        here = [claim for claim in claims if claim[0] <= low and claim[1] >= high]
+        here = [claim for claim in here if claim[1] > low]
+        while begun < len(claims) and claims[begun][0] <= low:
+            here.append(claims[begun])
+            begun += 1
         if not here:
             continue
         rank = min(claim[2] for claim in here)

@@ -8,24 +8,41 @@ from fnmatch import fnmatchcase
 import polars as pl
 
 from tachograph.config import Slurm
-from tachograph.schema import JOBS, TIME
+from tachograph.schema import TIME
 
 COARSE_S = 60.0
+OVER = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REQUEUED",
+    "REVOKED",
+    "TIMEOUT",
+)  # states of Slurm that a run does not leave
 
 
 def build_runs(jobs: pl.DataFrame, allocations: pl.DataFrame, *, slurm: Slurm, now: datetime) -> pl.DataFrame:
     """Return one row per run of a job that has started: the columns of `jobs`, `run` (0, 1, ...) and `job_key`.
 
-    `end` null becomes `now` in `until`, the instant up to which the run is looked at; `end` itself stays null.
+    `end` null becomes `now` in `until`, the instant up to which the run is looked at; `end` itself stays null. Where
+    the state says that the run is over, `until` is its start plus `elapsed_s`, or its start where that is null.
+    A null `cluster` is that of the job's other rows, or the only one there is.
     Runs that began and ended at the same instant are kept: they own no samples. Jobs that only a map names get
     a row whose accounting columns are null.
     """
-    known = _merge_coarse(jobs.drop("seq"))
+    names = _clusters(jobs, allocations)
+    known = _merge(_named(jobs, names)).drop("seq")
+    allocations = _named(allocations, names)
     started = known.filter(pl.col("start").is_not_null())
     mapped = _from_maps(allocations, known)
     runs = pl.concat([started, mapped], how="diagonal").select(*started.columns)
     runs = runs.with_columns(
-        until=pl.coalesce("end", pl.max_horizontal(pl.lit(now, dtype=TIME), "start")),
+        until=pl.coalesce("end", _looked_at(now)),
         exclusive=_exclusive(runs, slurm),
         display_id=pl.coalesce("display_id", "job_id"),
         job_key=pl.concat_str(
@@ -38,25 +55,51 @@ def build_runs(jobs: pl.DataFrame, allocations: pl.DataFrame, *, slurm: Slurm, n
     return runs.sort("job_key").with_row_index("run").with_columns(pl.col("run").cast(pl.Int32))
 
 
-def _merge_coarse(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Records of one run whose times were written to the minute, joined with its other records.
+def _looked_at(now: datetime) -> pl.Expr:
+    """Up to when a run without end is looked at."""
+    known = pl.col("start") + pl.duration(microseconds=(pl.col("elapsed_s").fill_null(0) * 1e6).cast(pl.Int64))
+    still = pl.max_horizontal(pl.lit(now, dtype=TIME), "start")
+    return pl.when(pl.col("state").is_in(OVER)).then(known.cast(TIME)).otherwise(still)
+
+
+def _clusters(jobs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
+    """The cluster that rows without one are of, per job id (`job_id`, `of_job`) for which there is one."""
+    pairs = pl.concat([frame.select("job_id", "cluster") for frame in (jobs, allocations)]).unique()
+    everywhere = pairs.get_column("cluster").drop_nulls().unique()
+    only = everywhere.item() if everywhere.len() == 1 else None
+    named = pl.col("cluster").drop_nulls()
+    of_job = pl.when(named.len() == 1).then(named.first()).when(named.len() == 0).then(pl.lit(only, dtype=pl.String))
+    return pairs.group_by("job_id").agg(of_job=of_job).drop_nulls()
+
+
+def _named(rows: pl.DataFrame, clusters: pl.DataFrame) -> pl.DataFrame:
+    joined = rows.join(clusters, on="job_id", how="left", maintain_order="left")
+    return joined.with_columns(cluster=pl.coalesce("cluster", "of_job")).drop("of_job")
+
+
+def _merge(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Records of one run, told with and without cluster or with times written to the minute, made one.
 
     An export to the minute and the accounting to the second differ in `submit`; they are one run when they
     agree to the minute. A record that has an end counts before one that has none, then the finer one.
     """
-    coarse = jobs.filter(pl.col("time_precision_s") >= COARSE_S).select("job_id").unique()
-    doubtful = jobs.join(coarse, on="job_id", how="semi")
-    if doubtful.height < 2:
+    job = ["cluster", "job_id"]
+    coarse = (pl.col("time_precision_s") >= COARSE_S).fill_null(value=False).any().over(job)
+    moment = pl.coalesce("submit", "start")
+    keyed = jobs.with_columns(moment=pl.when(coarse).then(moment.dt.truncate("1m")).otherwise(moment))
+    repeated = keyed.select(pl.struct(*job, "moment").is_duplicated()).to_series()
+    if not repeated.any():
         return jobs
-    rest = [name for name in JOBS.schema if name in jobs.columns and name not in ("job_id", "submit", "cluster")]
+    rest = [name for name in jobs.columns if name not in job]
     merged = (
-        doubtful.with_columns(minute=pl.coalesce("submit", "start").dt.truncate("1m"))
-        .sort(pl.col("end").is_not_null(), -pl.col("time_precision_s").fill_null(0), maintain_order=True)
-        .group_by("job_id", "minute", maintain_order=True)
-        .agg(pl.col(name).drop_nulls().last() for name in ("cluster", "submit", *rest))
-        .drop("minute")
+        keyed.filter(repeated)
+        .sort(
+            pl.col("end").is_not_null(), -pl.col("time_precision_s").fill_null(0), "seq", "submit", maintain_order=True
+        )
+        .group_by(*job, "moment", maintain_order=True)
+        .agg(pl.col(name).drop_nulls().last() for name in rest)
     )
-    return pl.concat([jobs.join(coarse, on="job_id", how="anti"), merged.select(*jobs.columns)])
+    return pl.concat([jobs.filter(~repeated), merged.select(*jobs.columns)])
 
 
 def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
