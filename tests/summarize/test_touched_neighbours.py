@@ -26,7 +26,11 @@ def samples() -> list[dict[str, Any]]:
 
 def three_jobs(folder: Path, first: dict[str, Any]) -> Lake:
     """Job 1 as given and job 2 behind it on n1, job 3 on n2."""
-    jobs = [first, job("2", SECOND, SECOND + timedelta(minutes=10), gpus=2), job("3", START, END, gpus=2)]
+    jobs = [
+        first,
+        job("2", SECOND, SECOND + timedelta(minutes=10), gpus=2, exclusive=True),
+        job("3", START, END, gpus=2),
+    ]
     allocations = [*held("1", "n1"), *held("2", "n1"), *held("3", "n2")]
     return make_lake(folder, gpu_samples=samples(), jobs=jobs, allocations=allocations)
 
@@ -46,12 +50,12 @@ def check_against_full(lake: Lake, untouched: dict[str, int]) -> None:
 
 def test_end_of_a_job_that_seemed_to_run_on(tmp_path: Path) -> None:
     """As long as the end of job 1 is not told, both claim n1 and neither has it; then each has its own time."""
-    lake = three_jobs(tmp_path, job("1", START, None, gpus=2))
+    lake = three_jobs(tmp_path, job("1", START, None, gpus=2, exclusive=True))
     _, jobs = summarized(lake)
     # 61 samples up to the second in which job 2 begins, 59 from its end on
     assert (jobs["1"]["samples"], jobs["2"]["samples"]) == (2 * (61 + 59), 0)
     before = dict(read_summaries(lake).select("job_id", "seq").iter_rows())
-    fill(lake, {"jobs": [job("1", START, END, gpus=2)]}, chunk="end")
+    fill(lake, {"jobs": [job("1", START, END, gpus=2, exclusive=True)]}, chunk="end")
     _, jobs = summarized(lake)
     assert (jobs["1"]["samples"], jobs["2"]["samples"], jobs["2"]["coverage"]) == (2 * 60, 2 * 60, 1.0)
     check_against_full(lake, before)
@@ -59,11 +63,11 @@ def test_end_of_a_job_that_seemed_to_run_on(tmp_path: Path) -> None:
 
 def test_job_that_had_no_gpus_after_all(tmp_path: Path) -> None:
     """What it had claimed is free again."""
-    lake = three_jobs(tmp_path, job("1", SECOND, SECOND + timedelta(minutes=10), gpus=2))
+    lake = three_jobs(tmp_path, job("1", SECOND, SECOND + timedelta(minutes=10), gpus=2, exclusive=True))
     _, jobs = summarized(lake)
     assert jobs["2"]["samples"] == 0
     before = dict(read_summaries(lake).select("job_id", "seq").iter_rows())
-    fill(lake, {"jobs": [job("1", SECOND, SECOND + timedelta(minutes=10), gpus=0)]}, chunk="corrected")
+    fill(lake, {"jobs": [job("1", SECOND, SECOND + timedelta(minutes=10), gpus=0, exclusive=False)]}, chunk="corrected")
     _, jobs = summarized(lake)
     assert "1" not in jobs
     assert jobs["2"]["samples"] == 2 * 60

@@ -16,7 +16,7 @@ from tachograph import advice
 from tachograph.analyze.accumulate import Accumulated
 from tachograph.analyze.inventory import facts, inventory
 from tachograph.analyze.minutes import MinuteWriter
-from tachograph.analyze.state import ANALYSES, News, Seen, news_since, next_number, seen_last, seen_now
+from tachograph.analyze.state import ANALYSES, EVER, News, Seen, news_since, next_number, seen_last, seen_now
 from tachograph.analyze.superseded import drop_summaries
 from tachograph.attribute import Attribution, attribute, build_runs
 from tachograph.config import Configuration
@@ -71,7 +71,7 @@ def analyze(
     allocations = lake.latest(ALLOCATIONS)
     runs = build_runs(lake.latest(JOBS), allocations, slurm=configuration.slurm, now=now)
     owned = attribute(runs, allocations, units.select(*UNIT))
-    before = lake.latest(JOB_SUMMARIES).select("job_id", "start", "as_of")
+    before = lake.latest(JOB_SUMMARIES).select("job_key", "job_id", "start", "as_of")
     touched = _touched(owned, allocations, news, before)
     return _Analysis(lake, configuration, owned, touched, units, seen, now, progress).run(threads, full=news.everything)
 
@@ -86,27 +86,38 @@ def _check(configuration: Configuration) -> None:
 
 
 def _touched(owned: Attribution, allocations: pl.DataFrame, news: News, before: pl.DataFrame) -> pl.DataFrame:
-    """Runs to be done: named by new accounting, holding GPUs that new samples are of, or beside such a run.
+    """Runs to be done: named by new accounting, never done, on nodes that new samples are of, or beside such a run.
 
     Beside means on the node while the run is there, or was thought to be: `before` has one row per summary so far.
+    What came may take GPUs from a run and leave it none on the node, so nodes count rather than intervals. A run
+    beside may be attributed otherwise on all its nodes, so those beside it there are done too.
     """
     if news.everything:
         return owned.runs.select("run")
-    told = list(news.job_ids)
-    named = owned.runs.filter(pl.col("job_id").is_in(told)).select("run")
-    spans = owned.intervals.join(news.spans, on="node", how="inner")
-    sampled = spans.filter((pl.col("start") <= pl.col("last")) & (pl.col("end") >= pl.col("first"))).select("run")
-    places = allocations.select("job_id", "node").unique().join(news.spans.select("node"), on="node", how="semi")
-    unclear = (
-        owned.runs.filter(pl.col("attribution") == "ambiguous").join(places, on="job_id", how="semi").select("run")
+    told = pl.col("job_id").is_in(list(news.job_ids))
+    places = allocations.select("job_id", "node").unique()
+    stays = owned.runs.select("run", "job_id", "start", "until").join(places, on="job_id")
+    named = owned.runs.filter(told).select("run")
+    fresh = owned.runs.join(before, on="job_key", how="anti").select("run")
+    spans = stays.join(news.spans, on="node", how="inner")
+    sampled = spans.filter((pl.col("start") <= pl.col("last")) & (pl.col("until") >= pl.col("first")))
+    recounted = sampled.filter(pl.col("first") == pl.lit(EVER[0], dtype=TIME)).select("run")
+    was = before.filter(told).join(places, on="job_id").select("node", "start", until="as_of")
+    changed = stays.join(pl.concat([named, fresh, recounted]), on="run", how="semi")
+    beside = _beside(stays, pl.concat([changed.select("node", "start", "until"), was]))
+    unsure = owned.runs.filter(
+        pl.col("attribution").is_in(["whole_node", "ambiguous"]) & ~pl.col("exclusive").fill_null(value=False)
     )
-    now = owned.intervals.join(named, on="run", how="semi").select("node", "start", "end")
-    was = before.filter(pl.col("job_id").is_in(told)).join(allocations.select("job_id", "node").unique(), on="job_id")
-    nodes = pl.concat([now, was.select("node", "start", end="as_of")])
-    window = nodes.group_by("node").agg(first=pl.col("start").min(), last=pl.col("end").max())
-    beside = owned.intervals.join(window, on="node", how="inner")
-    beside = beside.filter((pl.col("start") < pl.col("last")) & (pl.col("end") > pl.col("first"))).select("run")
-    return pl.concat([named, sampled, unclear, beside]).unique()
+    open_runs = beside.join(unsure, on="run", how="semi")
+    further = _beside(stays, stays.join(open_runs, on="run", how="semi").select("node", "start", "until"))
+    return pl.concat([named, fresh, sampled.select("run"), beside, further]).unique()
+
+
+def _beside(stays: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+    """Runs on a node of `places` (node, start, until) between the first start and the last end there."""
+    window = places.group_by("node").agg(first=pl.col("start").min(), last=pl.col("until").max())
+    near = stays.join(window, on="node", how="inner")
+    return near.filter((pl.col("start") < pl.col("last")) & (pl.col("until") > pl.col("first"))).select("run").unique()
 
 
 @dataclass(slots=True)
@@ -226,7 +237,7 @@ class _Analysis:
         for table, frame in ((JOB_GPUS, gpus), (FINDINGS, findings), (JOB_SUMMARIES, new)):
             self._append(table, frame)
         if gone.height:
-            drop_summaries(self.lake, gone)
+            drop_summaries(self.lake, gone, number=self.number)
         return new, findings.height
 
     def _findings(self, summaries: pl.DataFrame, gpus: pl.DataFrame, minutes: MinuteWriter) -> pl.DataFrame:

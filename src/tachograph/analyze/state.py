@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import msgspec
 import polars as pl
@@ -15,7 +16,8 @@ from tachograph.lake.problems import lake_errors
 from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, TIME, Column, Table
 
 _SEEN = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES)
-METHOD = "1"  # raised when the same input gives other numbers than before
+METHOD = "2"  # raised when the same input gives other numbers than before
+EVER = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))  # of nodes with other devices than before
 
 ANALYSES = Table(
     "analyses",
@@ -114,5 +116,4 @@ def _new_devices(lake: Lake, version: int) -> pl.DataFrame:
     """A node of which something new is known: all its jobs are touched."""
     with lake_errors(lake.uri(DEVICES)):
         nodes = lake.scan(DEVICES).filter(pl.col("seq") > version).select("node").unique().collect()
-    ever = (pl.datetime(1970, 1, 1, time_zone="UTC"), pl.datetime(9000, 1, 1, time_zone="UTC"))
-    return nodes.with_columns(first=ever[0].cast(TIME), last=ever[1].cast(TIME))
+    return nodes.with_columns(first=pl.lit(EVER[0], dtype=TIME), last=pl.lit(EVER[1], dtype=TIME))

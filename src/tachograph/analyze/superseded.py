@@ -16,8 +16,10 @@ from tachograph.summarize.schema import JOB_SUMMARIES
 ATTEMPTS = 10
 
 
-def drop_summaries(lake: Lake, gone: pl.DataFrame) -> None:
+def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
     """Take the rows of the keys in `gone` (column job_key) out of job_summaries, in one step.
+
+    Only rows of analyses before `number` go: a later one may know of jobs that this one could not.
 
     Their GPUs, minutes and findings count only beside a summary, so they are gone with it. Where others rewrite the
     table all the time it stays as it is until the next analysis.
@@ -26,7 +28,8 @@ def drop_summaries(lake: Lake, gone: pl.DataFrame) -> None:
     for _ in range(ATTEMPTS):
         files = lake.files(JOB_SUMMARIES)
         with lake_errors(lake.uri(JOB_SUMMARIES)):
-            rows = lake.read_files(JOB_SUMMARIES, files).collect().join(gone, on="job_key", how="anti")
-        kept, _ = resolve(rows, JOB_SUMMARIES)
+            rows = lake.read_files(JOB_SUMMARIES, files).collect()
+        left = rows.filter((pl.col("seq") >= number) | ~pl.col("job_key").is_in(gone.get_column("job_key").implode()))
+        kept, _ = resolve(left, JOB_SUMMARIES)
         if lake.replace(JOB_SUMMARIES, files, [(None, kept)] if kept.height else []):
             return
