@@ -15,16 +15,16 @@ from tachograph.config import Thresholds
 def ambiguous_attribution(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
 ) -> Finding | None:
-    """Return the note that the job shared its nodes and nothing tells which GPUs were its own."""
+    """Return the note that nothing tells which GPUs were the job's."""
     if summary.get("attribution") != "ambiguous":
         return None
     return Finding(
         "ambiguous_attribution",
         "note",
         "Which GPUs belonged to the job is not known",
-        "The job shared its nodes with others, and nothing recorded tells which GPUs were its own; "
-        "their average is not the job's, so no GPU numbers are given.",
+        "Nothing recorded tells which GPUs of its nodes were its own, or that it had the nodes to itself; "
+        "the nodes' average is not the job's, so no GPU numbers are given.",
         "Staff: let the Slurm prolog write a map of job to GPUs, or record `scontrol show job -d` while jobs run; "
-        "both can be ingested.",
+        "both can be ingested. Where a partition or QOS gives whole nodes, name it in [slurm] exclusive.",
         evidence_of(summary, "gpus", "elapsed_s"),
     )

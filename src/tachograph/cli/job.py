@@ -75,4 +75,6 @@ def write_html(report: JobReport, file: str) -> None:
 
     from tachograph.report.job_html import job_html
 
-    Path(file).write_text(job_html(report), encoding="utf-8")
+    page = job_html(report)
+    with output.writing(file):
+        Path(file).write_text(page, encoding="utf-8")

@@ -10,6 +10,7 @@ from tachograph.errors import UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from tachograph.cli.open import Opened
     from tachograph.report.filters import JobFilter
@@ -54,6 +55,8 @@ def run(arguments: Arguments) -> int:
     findings = read_findings(opened.lake, summaries)
     chosen = filter_jobs(summaries, findings, _wanted(arguments, opened))
     exported = bool(arguments.json or arguments.csv or arguments.output)
+    if arguments.limit is not None and arguments.limit < 1:
+        raise UsageError(f"--limit {arguments.limit} shows nothing", do="give 1 or more")
     limit = arguments.limit if arguments.limit is not None or exported else 40
     table = build_jobs_table(
         chosen,
@@ -91,22 +94,14 @@ def _wanted(arguments: Arguments, opened: Opened) -> JobFilter:
 
 
 def _show(table: JobsTable, arguments: Arguments) -> None:
-    from tachograph.report.jobs import jobs_csv, jobs_json, jobs_lines, write_jobs_parquet
+    from tachograph.report.jobs import jobs_csv, jobs_json, jobs_lines
     from tachograph.report.lines import to_rich
 
     if arguments.output:
         from pathlib import Path
 
-        target = Path(arguments.output)
-        match target.suffix:
-            case ".parquet":
-                write_jobs_parquet(table, target)
-            case ".csv":
-                target.write_text(jobs_csv(table), encoding="utf-8")
-            case ".json":
-                target.write_bytes(output.json_bytes(jobs_json(table)))
-            case other:
-                raise UsageError(f"cannot write {other or 'a file without ending'}", do="use .csv, .parquet or .json")
+        with output.writing(arguments.output):
+            _write(table, Path(arguments.output))
     elif arguments.json:
         output.print_json(jobs_json(table))
     elif arguments.csv:
@@ -114,3 +109,18 @@ def _show(table: JobsTable, arguments: Arguments) -> None:
     else:
         lines = jobs_lines(table, width=output.width(default=200), ascii_only=output.ascii_only())
         output.print_styled(to_rich(lines), no_color=arguments.no_color)
+
+
+def _write(table: JobsTable, target: Path) -> None:
+    """Write the jobs in the format that the ending names."""
+    from tachograph.report.jobs import jobs_csv, jobs_json, write_jobs_parquet
+
+    match target.suffix:
+        case ".parquet":
+            write_jobs_parquet(table, target)
+        case ".csv":
+            target.write_text(jobs_csv(table), encoding="utf-8")
+        case ".json":
+            target.write_bytes(output.json_bytes(jobs_json(table)))
+        case other:
+            raise UsageError(f"cannot write {other or 'a file without ending'}", do="use .csv, .parquet or .json")

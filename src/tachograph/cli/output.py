@@ -9,9 +9,12 @@ import io
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from tachograph.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -103,6 +106,20 @@ def print_table(
     with plain.capture() as captured:
         plain.print(table)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+@contextmanager
+def writing(file: str) -> Iterator[None]:
+    """Turn what keeps a file named by the user from being written into an error that says so.
+
+    Errors: UsageError for a folder that does not exist, or a name that is one.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError("its folder does not exist", where=file, do="make the folder, or name another file") from None
+    except IsADirectoryError:
+        raise UsageError("is a folder", where=file, do="name a file in it") from None
 
 
 def flush() -> None:

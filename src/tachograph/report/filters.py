@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.advice import CODES
 from tachograph.errors import InputError, UsageError
 from tachograph.report.columns import UNITS, must_exist
 from tachograph.summarize.schema import JOB_SUMMARIES
@@ -25,6 +26,11 @@ _COMPARE: Mapping[str, Callable[[pl.Expr, Any], pl.Expr]] = {
     "!=": lambda column, value: column != value,
     "~": lambda column, value: column.str.contains(f"(?i){re.escape(value)}"),
 }
+# base states of jobs in Slurm's accounting
+STATES = (
+    *("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
+    *("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REQUEUED", "RESIZING", "REVOKED", "CONFIGURING", "STOPPED"),
+)
 _EXAMPLE = "write it like 'gpu_util_mean<0.1', 'elapsed_s>2h' or 'bound=memory'"
 
 
@@ -108,7 +114,13 @@ def _number(name: str, written: str) -> float:
 
 
 def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
-    """Return the rows of job_summaries that are wanted, in their order; `findings` are rows of the findings table."""
+    """Return the rows of job_summaries that are wanted, in their order; `findings` are rows of the findings table.
+
+    Errors: NotFoundError for a finding, a state or an attribution that does not exist, naming those close to it.
+    """
+    must_exist(wanted.findings, CODES, what="finding")
+    must_exist(wanted.attributions, ("explicit", "live_index", "whole_node", "ambiguous"), what="attribution")
+    must_exist([state.upper() for state in wanted.states], STATES, what="state")
     conditions = [condition.expression for condition in wanted.where]
     for name, values in (
         ("user", wanted.users),

@@ -57,9 +57,9 @@ def _text_kind(head: str, where: str) -> Kind:
     if _PROLOG.match(head.lstrip()):
         return "prolog"
     if _EXPORTER.match(head.lstrip()):
-        raise _telemetry("metrics of an exporter", "prometheus", where)
+        raise _telemetry("metrics of an exporter", None, where)
     if _DMON.search(head):
-        raise _telemetry("output of `dcgmi dmon`", "dcgmi", where)
+        raise _telemetry("output of `dcgmi dmon`", None, where)
     if "gpu_id" in columns or any(name.startswith("nersc_ldms_dcgm_") for name in columns):
         raise _telemetry("a telemetry export", "ldms", where)
     return "text"
@@ -71,7 +71,7 @@ def _document_kind(document: object, where: str) -> Kind:
     if isinstance(at(document, "metrics"), list) and isinstance(at(document, "data"), list):
         raise _telemetry("a telemetry export", "ldms", where)
     if at(document, "data", "resultType") is not None or at(document, "errorType") is not None:
-        raise _telemetry("an answer of Prometheus", "prometheus", where)
+        raise _telemetry("an answer of Prometheus", None, where)
     if is_iris(document):
         return "iris"
     if is_superfacility(document):
@@ -100,5 +100,6 @@ def _jobs_kind(document: object, where: str) -> Kind:
     return "controller" if asked_controller or empty_controller else "database"
 
 
-def _telemetry(what: str, source: str, where: str) -> InputError:
-    return InputError(f"this is {what}, no accounting", where=where, do=f"read it with `tachograph ingest {source}`")
+def _telemetry(what: str, source: str | None, where: str) -> InputError:
+    do = f"read it with `tachograph ingest {source}`" if source else "no source reads it yet"
+    return InputError(f"this is {what}, no accounting", where=where, do=do)
