@@ -32,6 +32,7 @@ def resolved_by_hand(rows: Iterable[Row], table: Table) -> list[Row]:
             for name in merged:
                 known = [row[name] for row in members if row[name] is not None]
                 merged[name] = known[-1] if known else None
+        merged["seq"] = max(row["seq"] for row in members)
         result.append(merged)
     return result
 

@@ -26,8 +26,9 @@ def resolve(frame: pl.DataFrame, table: Table) -> tuple[pl.DataFrame, int]:
     if not repeated.any():
         return ordered, 0
     several = ordered.filter(repeated).sort(*key, *_order(table), nulls_last=False, maintain_order=True)
-    rest = [pl.col(name) for name in frame.columns if name not in key]
+    rest = [pl.col(name) for name in frame.columns if name not in (*key, "seq")]
     last = [(column.drop_nulls() if table.completes else column).last() for column in rest]
+    last.append(pl.col("seq").max().alias("seq"))  # what came last tells what is new, even where another row counts
     merged = several.group_by(key, maintain_order=True).agg(last)
     result = pl.concat([ordered.filter(~repeated), merged.select(*frame.columns)])
     return result.sort(*(table.sort or key), nulls_last=False, maintain_order=True), frame.height - result.height

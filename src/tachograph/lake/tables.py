@@ -221,7 +221,16 @@ class Lake:
             )
         except CommitFailedError:
             return False
+        except (DeltaError, OSError):
+            # the commit may stand, and only the checkpoint after it have failed (a full disk)
+            added = {action.path for action in actions if isinstance(action, AddAction)}
+            if not added or not added <= self._in_log(table):
+                raise
         return True
+
+    def _in_log(self, table: Table) -> set[str]:
+        """Paths of the data files that count now."""
+        return {row["path"] for row in _add_actions(DeltaTable(self.uri(table)))}
 
     @contextmanager
     def _writing(self, table: Table) -> Iterator[list[AddAction]]:
@@ -302,8 +311,15 @@ class Lake:
         )
 
     def _take_away(self, table: Table, written: Sequence[AddAction]) -> None:
-        if "://" not in self.location:
-            for action in written:
+        """Delete files that were written in vain: never one that the log names, whatever else went wrong."""
+        if "://" in self.location or not written:
+            return
+        try:
+            counting = self._in_log(table)
+        except (DeltaError, OSError):  # then nobody knows, and `vacuum` takes what is an orphan
+            return
+        for action in written:
+            if action.path not in counting:
                 Path(f"{self.uri(table)}/{action.path}").unlink(missing_ok=True)
 
     @staticmethod

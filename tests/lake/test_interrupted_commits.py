@@ -1,0 +1,59 @@
+"""A commit that stands is never undone, whatever goes wrong after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from tachograph.lake import Lake
+from tachograph.lake.resolve import resolve
+from tachograph.schema import JOBS, NODE_SAMPLES, Table
+
+
+class InterruptedLake(Lake):
+    """Ctrl-C arrives just after a commit has succeeded."""
+
+    def _commit(
+        self, delta: DeltaTable, table: Table, actions: Sequence[AddAction | RemoveAction], app_id: str | None
+    ) -> bool:
+        super()._commit(delta, table, actions, app_id)
+        raise KeyboardInterrupt
+
+
+def samples(node: str) -> pl.DataFrame:
+    schema = {name: dtype for name, dtype in NODE_SAMPLES.schema.items() if name != "seq"}
+    row = {"t": datetime(2026, 1, 1, tzinfo=UTC), "node": node, "cpu_power_w": 1.0}
+    return pl.DataFrame([row], schema=schema)
+
+
+def test_an_interrupt_after_the_commit_keeps_its_files(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        InterruptedLake.create(str(tmp_path)).append(NODE_SAMPLES, samples("n1"), app_id="a")
+    lake = Lake.open(str(tmp_path))
+    assert lake.latest(NODE_SAMPLES)["node"].to_list() == ["n1"]
+    assert lake.append(NODE_SAMPLES, samples("n1"), app_id="a").known
+
+
+def test_an_interrupt_after_a_replacement_keeps_its_files(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path))
+    lake.append(NODE_SAMPLES, samples("n1"), app_id="a")
+    files = lake.files(NODE_SAMPLES)
+    rows = lake.read_files(NODE_SAMPLES, files).collect()
+    with pytest.raises(KeyboardInterrupt):
+        InterruptedLake(str(tmp_path)).replace(NODE_SAMPLES, files, [(files[0].day, rows)])
+    assert lake.latest(NODE_SAMPLES)["node"].to_list() == ["n1"]
+
+
+def test_a_merged_row_is_as_new_as_its_newest_part() -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    ended = {"job_id": "1", "submit": begin, "start": begin, "end": begin, "seq": 1}
+    late = {"job_id": "1", "submit": begin, "start": begin, "account": "physics", "seq": 2}
+    merged, count = resolve(pl.DataFrame([ended, late], schema=JOBS.schema), JOBS)
+    assert count == 1
+    assert merged.select("account", "seq").row(0) == ("physics", 2)
