@@ -10,6 +10,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -79,6 +80,17 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bound_fraction: float = 0.5
 
 
+class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How `tachograph collect` runs."""
+
+    listen: str = "127.0.0.1:9798"  # of /metrics; "" for none
+    analyze_s: float = 300.0
+    compact_s: float = 3600.0
+    vacuum_hours: int = 24  # files replaced longer ago are deleted
+    threads: int = 1  # of the analysis
+    waiting_chunks: int = 8  # read and not yet landed: a source waits when there are more
+
+
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that can be configured."""
 
@@ -89,6 +101,8 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filters: Filters = Filters()
     analysis: Analysis = Analysis()
     thresholds: Thresholds = Thresholds()
+    collect: Collect = Collect()
+    sources: tuple[dict[str, Any], ...] = ()  # each read by the settings of its source, see tachograph.sources.feeds
 
 
 def load(path: str | None, environment: Mapping[str, str] | None = None) -> Configuration:

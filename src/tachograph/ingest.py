@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
 from tachograph.lake import Lake
+from tachograph.lake.news import news
 from tachograph.schema import DEVICES, GPU_SAMPLES, REJECTS, TABLES, Conformed, Reject, conform
-from tachograph.sources import Chunk
+from tachograph.sources import Chunk, Pending
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -34,7 +37,7 @@ class IngestReport:
 
 def ingest(
     lake: Lake,
-    chunks: Iterable[Chunk],
+    chunks: Iterable[Chunk | Pending],
     *,
     now: datetime,
     progress: Callable[[Chunk], None] | None = None,
@@ -44,35 +47,57 @@ def ingest(
 
     Each table takes its part of a chunk in one transaction named after the chunk; what was removed is written
     last, so a chunk is complete once its rejects are there, and an interrupted one is finished by the next run.
+    The transactions of a stream carry its watermark, so rows and watermark land in one step.
     Errors: SchemaError for a chunk with unknown columns, of which nothing lands; LakeError when it cannot be written.
     """
     report = report or IngestReport()
-    for chunk in chunks:
+    for given in chunks:
+        report.chunks += 1
+        if isinstance(given, Pending):
+            if lake.mark(REJECTS, given.id) is not None:
+                report.chunks_known += 1
+                continue
+            chunk = given.fetch()
+        else:
+            chunk = given
         _ingest_one(lake, chunk, now, report)
         if progress:
             progress(chunk)
     return report
 
 
+def watermark(lake: Lake, stream: str) -> datetime | None:
+    """Return up to when the stream has been read into the lake; None where nothing of it was."""
+    landed = lake.mark(REJECTS, stream)
+    return None if landed is None else EPOCH + timedelta(microseconds=landed)
+
+
+def _mark(chunk: Chunk) -> int:
+    """Microseconds since 1970 of a stream's watermark; 1 for a chunk that comes once."""
+    return 1 if chunk.watermark is None else (chunk.watermark - EPOCH) // timedelta(microseconds=1)
+
+
 def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> None:
-    report.chunks += 1
     report.rows_read += chunk.rows_read
-    if lake.has(REJECTS, chunk.id):
+    mark = _mark(chunk)
+    landed = lake.mark(REJECTS, chunk.id)
+    if landed is not None and landed >= mark:
         report.chunks_known += 1
         return
     rejected: list[tuple[str, Reject]] = []
     ready = [conform(p.frame, TABLES[p.table], now=now, units=p.units, origin=chunk.origin) for p in chunk.parts]
     for number, (part, conformed) in enumerate(zip(chunk.parts, ready, strict=True)):
         table = TABLES[part.table]
-        merged = lake.append(table, conformed.frame, app_id=f"{chunk.id}#{number}").duplicates
-        report.rows[table.name] = report.rows.get(table.name, 0) + conformed.frame.height
+        frame = news(lake, table, conformed.frame) if part.overlaps else conformed.frame
+        merged = lake.append(table, frame, app_id=f"{chunk.id}#{number}", mark=mark).duplicates
+        report.rows[table.name] = report.rows.get(table.name, 0) + frame.height
         if table is GPU_SAMPLES:
-            _note_devices(lake, conformed.frame, f"{chunk.id}#{number}:seen")
+            _note_devices(lake, frame, f"{chunk.id}#{number}:seen", mark)
         rejected += [(table.name, reject) for reject in (*part.rejects, *conformed.rejects)]
         if merged:
             report.duplicates += merged
             rejected.append((table.name, Reject("duplicate", None, merged)))
-    lake.append(REJECTS, _rejects_frame(chunk, rejected, now).frame, app_id=chunk.id)
+    lake.append(REJECTS, _rejects_frame(chunk, rejected, now).frame, app_id=chunk.id, mark=mark)
     for target, reject in rejected:
         key = (target, reject.reason, reject.column)
         report.rejects[key] = report.rejects.get(key, 0) + reject.count
@@ -80,7 +105,7 @@ def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -
             report.examples.setdefault(key, reject.example)
 
 
-def _note_devices(lake: Lake, samples: pl.DataFrame, app_id: str) -> None:
+def _note_devices(lake: Lake, samples: pl.DataFrame, app_id: str, mark: int) -> None:
     """Add GPUs that samples show for the first time, and the capacity of those of which none was known.
 
     Capacity is memory used plus free: what is reserved is in neither, so it is a little below the nominal one.
@@ -93,13 +118,13 @@ def _note_devices(lake: Lake, samples: pl.DataFrame, app_id: str) -> None:
     if fresh.height:
         rows = fresh.select("node", "gpu", "mig", hbm_mib="measured")
         conformed = conform(rows, DEVICES, now=datetime.now(UTC))
-        lake.append(DEVICES, conformed.frame, app_id=app_id)
+        lake.append(DEVICES, conformed.frame, app_id=app_id, mark=mark)
 
 
 def _rejects_frame(chunk: Chunk, rejected: list[tuple[str, Reject]], now: datetime) -> Conformed:
     rows = [
         {
-            "chunk": chunk.id,
+            "chunk": chunk.name,
             "source": chunk.source,
             "origin": chunk.origin,
             "target": target,

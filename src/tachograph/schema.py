@@ -7,7 +7,7 @@ nothing is dropped in silence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -16,6 +16,7 @@ import polars as pl
 
 from tachograph.counters import COUNTERS, Counter
 from tachograph.errors import SchemaError
+from tachograph.host_counters import HOST_COUNTERS, HostCounter
 from tachograph.units import factor
 
 TIME = pl.Datetime("us", "UTC")
@@ -96,7 +97,7 @@ _JOB_ID = Column(
 )
 
 
-def _counter_column(counter: Counter) -> Column:
+def _counter_column(counter: Counter | HostCounter) -> Column:
     return Column(counter.name, _STORAGE[counter.storage], counter.unit, counter.sentence, "nobody measured it")
 
 
@@ -131,9 +132,7 @@ NODE_SAMPLES = Table(
     (
         _T,
         _NODE,
-        _number("cpu_power_w", "W", "Power drawn by the CPUs.", "nobody measured it"),
-        _number("memory_power_w", "W", "Power drawn by host memory.", "nobody measured it"),
-        _number("node_power_w", "W", "Power drawn by the node.", "nobody measured it"),
+        *map(_counter_column, HOST_COUNTERS),
         _SEQ,
     ),
     sort=("node", "t"),
@@ -272,8 +271,9 @@ def conform(
     for name in frame.columns:
         _check_type(name, frame.schema[name], schema[name], table=table, origin=origin)
     cast, rejects = _cast(frame, schema)
-    if table is GPU_SAMPLES:
-        cast, removed = _remove_impossible(cast, units or {})
+    counters = _COUNTERS_OF.get(table.name)
+    if counters:
+        cast, removed = _remove_impossible(cast, counters, units or {})
         rejects += removed
     else:
         cast = cast.with_columns(
@@ -336,7 +336,10 @@ def _cast(frame: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> tuple[pl.Da
     return pl.DataFrame(columns), rejects
 
 
-_COUNTER_NAMES = frozenset(counter.name for counter in COUNTERS)
+_COUNTERS_OF: Mapping[str, tuple[Counter | HostCounter, ...]] = MappingProxyType(
+    {GPU_SAMPLES.name: COUNTERS, NODE_SAMPLES.name: HOST_COUNTERS}
+)
+_COUNTER_NAMES = frozenset(counter.name for counters in _COUNTERS_OF.values() for counter in counters)
 
 
 def _counted(reason: str, column: str | None, mask: pl.Series, values: pl.Series) -> list[Reject]:
@@ -347,11 +350,13 @@ def _counted(reason: str, column: str | None, mask: pl.Series, values: pl.Series
     return [Reject(reason, column, count, None if example is None else str(example)[:200])]
 
 
-def _remove_impossible(frame: pl.DataFrame, units: Mapping[str, str]) -> tuple[pl.DataFrame, list[Reject]]:
+def _remove_impossible(
+    frame: pl.DataFrame, counters: Iterable[Counter | HostCounter], units: Mapping[str, str]
+) -> tuple[pl.DataFrame, list[Reject]]:
     """Counters in contract units and types; marks, NaN, infinities and values out of range become null."""
     rejects: list[Reject] = []
     columns: list[pl.Series] = []
-    for counter in COUNTERS:
+    for counter in counters:
         if counter.name not in frame.columns:
             continue
         given_as = frame.get_column(counter.name)

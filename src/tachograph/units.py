@@ -23,6 +23,10 @@ _FACTORS: dict[tuple[str, str], float] = {
     ("kJ", "J"): 1e3,
     ("Wh", "J"): 3600.0,
     ("kWh", "J"): 3.6e6,
+    ("jiffy", "s"): 0.01,  # USER_HZ, 100 on every Linux that runs these programs
+    ("ms", "s"): 1e-3,
+    ("us", "s"): 1e-6,
+    ("ns", "s"): 1e-9,
     ("mW", "W"): 1e-3,
     ("kW", "W"): 1e3,
     ("KiB/s", "B/s"): KI,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.lake import Lake
@@ -20,9 +20,9 @@ class InterruptedLake(Lake):
     """Ctrl-C arrives just after a commit has succeeded."""
 
     def _commit(
-        self, delta: DeltaTable, table: Table, actions: Sequence[AddAction | RemoveAction], app_id: str | None
+        self, delta: DeltaTable, table: Table, actions: Sequence[AddAction | RemoveAction], once: Transaction | None
     ) -> bool:
-        super()._commit(delta, table, actions, app_id)
+        super()._commit(delta, table, actions, once)
         raise KeyboardInterrupt
 
 

@@ -35,7 +35,7 @@ def test_the_same_chunk_twice_changes_nothing(lake: Lake) -> None:
     second = lake.append(GPU_SAMPLES, frame, app_id="a")
     assert (first.known, first.duplicates, second.known, second.duplicates) == (False, 1, True, 1)
     assert (lake.version(GPU_SAMPLES), lying(lake)) == (version, 3)
-    assert (lake.has(GPU_SAMPLES, "a"), lake.has(GPU_SAMPLES, "b")) == (True, False)
+    assert (lake.mark(GPU_SAMPLES, "a"), lake.mark(GPU_SAMPLES, "b")) == (1, None)
 
 
 def test_seq_is_the_version_in_which_a_row_landed(lake: Lake) -> None:
@@ -47,7 +47,7 @@ def test_seq_is_the_version_in_which_a_row_landed(lake: Lake) -> None:
 
 def test_an_append_of_no_rows_is_remembered(lake: Lake) -> None:
     lake.append(GPU_SAMPLES, samples(seconds=[]), app_id="empty")
-    assert lake.has(GPU_SAMPLES, "empty")
+    assert lake.mark(GPU_SAMPLES, "empty") == 1
     assert lake.files(GPU_SAMPLES) == []
 
 
@@ -57,8 +57,8 @@ def test_chunks_are_remembered_beyond_the_checkpoints_of_the_log(lake: Lake) -> 
         lake.append(JOBS, row, app_id=f"chunk-{place}")
     log = Path(lake.uri(JOBS), "_delta_log")
     assert len(list(log.glob("*.checkpoint.parquet"))) == 1
-    assert all(lake.has(JOBS, f"chunk-{place}") for place in range(55))
-    assert not lake.has(JOBS, "chunk-55")
+    assert all(lake.mark(JOBS, f"chunk-{place}") == 1 for place in range(55))
+    assert lake.mark(JOBS, "chunk-55") is None
 
 
 APPEND = f"""
@@ -118,7 +118,7 @@ def test_a_write_that_fails_leaves_no_file_and_no_version(lake: Lake) -> None:
     with pytest.raises(LakeError):
         lake.append(GPU_SAMPLES, samples(seconds=[10, 1200]), app_id="a")
     assert len(list(Path(lake.uri(GPU_SAMPLES)).rglob("part-*.parquet"))) == 1
-    assert (lake.version(GPU_SAMPLES), lake.has(GPU_SAMPLES, "a")) == (version, False)
+    assert (lake.version(GPU_SAMPLES), lake.mark(GPU_SAMPLES, "a")) == (version, None)
     second_day.unlink()
     lake.append(GPU_SAMPLES, samples(seconds=[10, 1200]), app_id="a")
     assert lying(lake) == 3

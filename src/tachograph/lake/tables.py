@@ -133,30 +133,33 @@ class Lake:
         delta = self.delta(table)
         return -1 if delta is None else delta.version()
 
-    def has(self, table: Table, app_id: str) -> bool:
-        """True when the chunk called `app_id` is in the table already."""
+    def mark(self, table: Table, app_id: str) -> int | None:
+        """How far the appends called `app_id` got in the table: the greatest mark of one; None where none landed."""
         delta = self.delta(table)
-        return delta is not None and delta.transaction_version(app_id) is not None
+        return None if delta is None else delta.transaction_version(app_id)
 
-    def append(self, table: Table, frame: pl.DataFrame, *, app_id: str, seq: int | None = None) -> Landed:
-        """Add rows once: a second append under the same `app_id` changes nothing.
+    def append(
+        self, table: Table, frame: pl.DataFrame, *, app_id: str, mark: int = 1, seq: int | None = None
+    ) -> Landed:
+        """Add rows once: a second append under the same `app_id` with no greater `mark` changes nothing.
 
         Grain: `frame` is in the table's schema without `seq`, which becomes the version in which the rows land
-        unless one is given.
+        unless one is given. Rows and mark land in one step.
         Errors: LakeError when it cannot be written (no permission, disk full); then nothing has changed.
         """
         stamped = frame.with_columns(pl.lit(seq or 0, dtype=pl.Int64).alias("seq")).select(*table.schema)
         rows, duplicates = resolve(stamped, table)
         for attempt in range(COMMIT_ATTEMPTS):
             delta = self._opened(table)
-            if delta.transaction_version(app_id) is not None:
+            landed = delta.transaction_version(app_id)
+            if landed is not None and landed >= mark:
                 return Landed(duplicates, known=True)
             if seq is None:
                 rows = rows.with_columns(pl.lit(delta.version() + 1, dtype=pl.Int64).alias("seq"))
             with self._writing(table) as written:
                 for day, part in self._split_by_day(table, rows):
                     written.append(self._write(table, day, part, data_change=True))
-                if self._commit(delta, table, written, app_id):
+                if self._commit(delta, table, written, Transaction(app_id, mark, _milliseconds())):
                     return Landed(duplicates, known=False)
                 self._take_away(table, written)
             _wait(attempt)
@@ -179,7 +182,7 @@ class Lake:
                 if not {file.path for file in files} <= {row["path"] for row in _add_actions(delta)}:
                     self._take_away(table, written)
                     return False
-                if self._commit(delta, table, actions, app_id=None):
+                if self._commit(delta, table, actions, None):
                     return True
                 _wait(attempt)
             raise _overtaken(self.uri(table))
@@ -205,7 +208,7 @@ class Lake:
                 return delta
 
     def _commit(
-        self, delta: DeltaTable, table: Table, actions: Sequence[AddAction | RemoveAction], app_id: str | None
+        self, delta: DeltaTable, table: Table, actions: Sequence[AddAction | RemoveAction], once: Transaction | None
     ) -> bool:
         """Make `actions` the version after that of `delta`; False where another writer has taken it."""
         try:
@@ -215,7 +218,7 @@ class Lake:
                 schema=_delta_schema(table),
                 partition_by=[DAY] if table.by_day else None,
                 commit_properties=CommitProperties(
-                    app_transactions=[Transaction(app_id, 1, int(time.time() * 1000))] if app_id else None,
+                    app_transactions=[once] if once else None,
                     max_commit_retries=0,
                 ),
             )
@@ -305,7 +308,7 @@ class Lake:
             path=path,
             size=int(size),
             partition_values={DAY: day.isoformat()} if day is not None else {},
-            modification_time=int(time.time() * 1000),
+            modification_time=_milliseconds(),
             data_change=data_change,
             stats=_statistics(frame),
         )
@@ -332,6 +335,11 @@ class Lake:
         days = frame.get_column("t").dt.date()
         for day in days.unique().sort():
             yield day, frame.filter(days == day)
+
+
+def _milliseconds() -> int:
+    """Since 1970, as the log counts."""
+    return int(time.time() * 1000)
 
 
 def _wait(attempt: int) -> None:
@@ -403,7 +411,7 @@ def _empty_columns(row: Mapping[str, Any]) -> frozenset[str]:
 def _remove_action(table: Table, file: DataFile) -> RemoveAction:
     return RemoveAction(
         path=file.path,
-        deletion_timestamp=int(time.time() * 1000),
+        deletion_timestamp=_milliseconds(),
         data_change=False,
         size=file.size,
         partition_values={DAY: file.day.isoformat()} if table.by_day and file.day else {},

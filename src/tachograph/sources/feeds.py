@@ -1,0 +1,103 @@
+"""Sources that are asked again and again: what `[[sources]]` of the configuration says, checked and connected.
+
+[[sources]]
+source = "prometheus"     # one of FEEDS
+name = "main"             # of its watermarks and its health
+every_s = 60
+url = "https://prometheus.example.org"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol, cast
+
+import msgspec
+
+from tachograph.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tachograph.config import Configuration
+    from tachograph.sources import Chunk
+
+Watermark = Callable[[str], datetime | None]  # up to when a stream has been read; None: never
+
+
+class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every `[[sources]]` entry says; a source's own settings extend it. Secrets are named by file."""
+
+    source: str
+    name: str = ""  # default: the source
+    every_s: float = 60.0
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream of chunks: `source:name`."""
+        return f"{self.source}:{self.name or self.source}"
+
+
+@dataclass(slots=True)
+class Asked:
+    """What one asking came to, beside its chunks. `skew_s`: {host: its clock ahead of ours, seconds}."""
+
+    skew_s: dict[str, float] = field(default_factory=dict)
+    unreachable: dict[str, str] = field(default_factory=dict)  # {host or address: why}, where others answered
+
+
+class Feed(Protocol):
+    """One connected source. Its state (connections, values seen last) lives as long as the process."""
+
+    asked: Asked
+
+    def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
+        """Yield what came since the watermarks, as chunks of streams, in order.
+
+        Errors: InputError naming address and reason, when nothing could be read; the next poll takes up where it was.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class FeedModule(Protocol):
+    """What a module of such a source offers."""
+
+    Settings: type[FeedSettings]
+
+    def connect(self, settings: FeedSettings, *, configuration: Configuration) -> Feed:
+        """Return the feed; nothing is asked yet.
+
+        Errors: ConfigError for settings that do not fit, naming the key.
+        """
+        ...
+
+
+# {source: module in tachograph.sources}
+FEEDS: Mapping[str, str] = MappingProxyType({})
+
+
+def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:
+    """Return one `[[sources]]` entry in the settings of its source.
+
+    Errors: ConfigError naming the entry and the key.
+    """
+    name = raw.get("source")
+    if not isinstance(name, str) or name not in FEEDS:
+        do = f"use one of: {', '.join(FEEDS)}"
+        raise ConfigError(f"no source {name!r} that can be collected", where=where, do=do)
+    try:
+        return msgspec.convert(dict(raw), load_feed(name).Settings, strict=False)
+    except msgspec.ValidationError as problem:
+        said = str(problem).replace("`", "'")
+        raise ConfigError(f"[[sources]] {name}: {said}", where=where, do="see docs/collect.md") from None
+
+
+def load_feed(name: str) -> FeedModule:
+    """Return the module of a source that can be collected, imported now."""
+    return cast("FeedModule", import_module(f"tachograph.sources.{FEEDS[name]}"))
