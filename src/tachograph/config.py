@@ -6,7 +6,9 @@ An override is `TACHOGRAPH_<SECTION>_<KEY>`, for example `TACHOGRAPH_SITE_TIME_Z
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -102,7 +104,8 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     analysis: Analysis = Analysis()
     thresholds: Thresholds = Thresholds()
     collect: Collect = Collect()
-    sources: tuple[dict[str, Any], ...] = ()  # each read by the settings of its source, see tachograph.sources.feeds
+    # each is checked by the settings of its source: tachograph.sources.feeds
+    sources: tuple[dict[str, Any], ...] = ()
 
 
 def load(path: str | None, environment: Mapping[str, str] | None = None) -> Configuration:
@@ -123,7 +126,8 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
     try:
         configuration = msgspec.convert(raw, Configuration, strict=False)
     except msgspec.ValidationError as problem:
-        raise ConfigError(str(problem).replace("`", "'"), where=where, do="see `tachograph init`") from None
+        said = str(problem).replace("`", "'")
+        raise ConfigError(said, where=where, do=_meant(said) or "see `tachograph init`") from None
     _check(configuration, where)
     return configuration
 
@@ -162,6 +166,22 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
     if isinstance(table, dict):
         table[key] = [part for part in value.split(",") if part] if "tuple" in str(known[key]) else value
     return True
+
+
+def _meant(said: str) -> str:
+    """Return the key that an unknown one is close to, as a question; "" where none is.
+
+    >>> _meant("Object contains unknown field 'time_zon' - at '$.site'")
+    'did you mean time_zone?'
+    """
+    found = re.search(r"unknown field '(.+?)'(?: - at '\$\.(\w+)')?", said)
+    if not found:
+        return ""
+    sections = {field.name: field.type for field in msgspec.structs.fields(Configuration)}
+    section = sections.get(found[2] or "", Configuration)
+    known = [field.name for field in msgspec.structs.fields(section)]
+    close = difflib.get_close_matches(found[1], known, n=1)
+    return f"did you mean {close[0]}?" if close else f"it may be: {', '.join(known)}"
 
 
 def _check(configuration: Configuration, where: str) -> None:

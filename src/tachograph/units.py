@@ -211,3 +211,12 @@ def _duration_text(seconds: float) -> str:
         return f"{hours} h {minutes:02d} min" if minutes else f"{hours} h"
     days, hours = divmod(hours, 24)
     return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def plural(count: float, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "GPU"), plural(4, "GPU")
+    ('1 GPU', '4 GPUs')
+    """
+    return f"{count:,.0f} {noun}" if count == 1 else f"{count:,.0f} {noun}s"

@@ -188,7 +188,7 @@ def planted(define: str) -> subprocess.CompletedProcess[str]:
             5,
             "tachograph: lake: not permitted; use a place you may read and write\n",
         ),
-        ("KeyboardInterrupt()", 130, ""),
+        ("KeyboardInterrupt()", 130, "\ntachograph: interrupted; nothing is left half done\n"),
     ],
 )
 def test_an_error_is_one_line_and_its_exit_code(raised: str, code: int, line: str) -> None:
@@ -204,7 +204,7 @@ def test_a_defect_keeps_its_traceback(raised: str) -> None:
     assert done.stderr.rstrip().splitlines()[-1].startswith(raised.split("(")[0])
 
 
-def test_an_interrupt_from_the_keyboard_ends_it_quietly() -> None:
+def test_an_interrupt_from_the_keyboard_ends_it_with_one_line() -> None:
     script = BOUNDARY.format(
         define="import time\ndef run(arguments):\n    print('ready', flush=True)\n    time.sleep(30)"
     )
@@ -213,7 +213,7 @@ def test_an_interrupt_from_the_keyboard_ends_it_quietly() -> None:
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=20)
-    assert (process.returncode, said) == (130, b"")
+    assert (process.returncode, said.strip()) == (130, b"tachograph: interrupted; nothing is left half done")
 
 
 def test_a_terminal_that_knows_ascii_only_gets_the_rest_written_out() -> None:

@@ -110,7 +110,7 @@ def test_a_folder_with_a_bad_file_gives_the_others(tmp_path: Path) -> None:
     assert done.out.splitlines() == [
         f"6 rows read; 6 gpu_samples into {tmp_path / 'lake'}",
         "2 files could not be read",
-        "removed: 1 rows of gpu_samples: no counter",
+        "removed: 1 row of gpu_samples: no counter",
     ]
 
 

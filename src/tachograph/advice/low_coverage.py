@@ -8,9 +8,9 @@ from typing import Any
 import polars as pl
 
 from tachograph.advice.finding import Finding
-from tachograph.advice.reading import evidence_of, number, plural
+from tachograph.advice.reading import evidence_of, number
 from tachograph.config import Thresholds
-from tachograph.units import text
+from tachograph.units import plural, text
 
 
 def low_coverage(

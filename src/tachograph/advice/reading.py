@@ -28,15 +28,6 @@ def number(row: Mapping[str, Any], name: str) -> float | None:
     return float(value)
 
 
-def plural(count: float, noun: str) -> str:
-    """Return a count with its noun.
-
-    >>> plural(1, "GPU"), plural(4, "GPU")
-    ('1 GPU', '4 GPUs')
-    """
-    return f"{count:,.0f} {noun}" if count == 1 else f"{count:,.0f} {noun}s"
-
-
 def activity_counter(summary: Mapping[str, Any]) -> str | None:
     """Return the counter that tells whether the job's GPUs were working, or None where none was measured."""
     return next((name for name in ACTIVITY if number(summary, f"{name}_mean") is not None), None)

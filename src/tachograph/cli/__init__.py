@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TachographError as problem:
         return _fail(problem)
     except KeyboardInterrupt:
+        narrate.interrupted()
         return INTERRUPTED
     except BrokenPipeError:
         output.abandon()

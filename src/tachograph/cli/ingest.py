@@ -14,6 +14,7 @@ from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_common, add_json
 from tachograph.errors import InputError, UsageError
 from tachograph.sources.registry import SOURCES, Source, SourceModule, load, load_records
+from tachograph.units import plural
 
 if TYPE_CHECKING:
     from tachograph.config import Configuration
@@ -148,17 +149,17 @@ def _print(report: IngestReport, where: str, options: Arguments) -> None:
 
 def _lines(report: IngestReport, where: str) -> Sequence[str]:
     landed = ", ".join(f"{count:,} {table}" for table, count in report.rows.items() if count) or "nothing new"
-    lines = [f"{report.rows_read:,} rows read; {landed} into {where}"]
+    lines = [f"{plural(report.rows_read, 'row')} read; {landed} into {where}"]
     if report.chunks_known:
         lines.append(f"{report.chunks_known} of {report.chunks} chunks were there already")
     if report.unread:
-        lines.append(f"{len(report.unread)} file{'s' if len(report.unread) > 1 else ''} could not be read")
+        lines.append(f"{plural(len(report.unread), 'file')} could not be read")
     if report.duplicates:
-        lines.append(f"{report.duplicates:,} duplicate rows merged")
+        lines.append(f"{plural(report.duplicates, 'duplicate row')} merged")
     for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1]):
         if reason != "duplicate":
-            what = f"values of {column}" if column else "rows"
-            lines.append(f"removed: {count:,} {what} of {table}: {reason.replace('_', ' ')}")
+            what = f"{plural(count, 'value')} of {column}" if column else plural(count, "row")
+            lines.append(f"removed: {what} of {table}: {reason.replace('_', ' ')}")
     return lines
 
 

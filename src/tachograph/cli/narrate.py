@@ -17,6 +17,11 @@ def error(problem: TachographError) -> None:
     sys.stderr.write(f"tachograph: {printable(' '.join(str(problem).split()))}\n")
 
 
+def interrupted() -> None:
+    """Write that the work was ended by the user, and that nothing is half done."""
+    sys.stderr.write("\ntachograph: interrupted; nothing is left half done\n")
+
+
 @dataclass(frozen=True, slots=True)
 class Narrator:
     """Tells what is going on; a quiet one tells nothing."""

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.errors import NotFoundError, UsageError
+from tachograph.units import plural
 
 _LISTED = 8
 _BATCH_STEPS = (".batch", ".extern", ".interactive")
@@ -45,7 +46,7 @@ def choose_job(
         raise UsageError(f"job {name} exists on clusters {', '.join(clusters)}", do="say which with --cluster")
     runs = list(found.sort("submit", "start", nulls_last=False).iter_rows(named=True))
     if run is not None and not 1 <= run <= len(runs):
-        raise UsageError(f"job {name} has {len(runs)} run{'s' if len(runs) > 1 else ''}, not {run}")
+        raise UsageError(f"job {name} has {plural(len(runs), 'run')}, not {run}")
     chosen = len(runs) - 1 if run is None else run - 1
     return ChosenJob(runs[chosen], tuple(reversed([other for place, other in enumerate(runs) if place != chosen])))
 

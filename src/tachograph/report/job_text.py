@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tachograph.advice.reading import number, plural
+from tachograph.advice.reading import number
 from tachograph.figures.bars import bar, sparkline
 from tachograph.report.job import FEW_GPUS, GpuUse, JobReport, evidence_texts
 from tachograph.report.lines import STYLES, Line, plain, to_text, wrapped
-from tachograph.units import text
+from tachograph.units import plural, text
 
 MIN_WIDTH, MAX_WIDTH = 72, 120
 MARKS = {"problem": "▲", "hint": "●", "note": "○"}

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tachograph.advice import Finding, main_pipe
-from tachograph.advice.reading import ACTIVITY, ACTIVITY_NAMES, activity_counter, number, plural
+from tachograph.advice.reading import ACTIVITY, ACTIVITY_NAMES, activity_counter, number
 from tachograph.summarize.schema import PIPES
-from tachograph.units import text
+from tachograph.units import plural, text
 
 PIPE_NAMES = {"fp64": "FP64 units", "fp32": "FP32 units", "fp16": "FP16 units", "tensor": "tensor cores"}
 _ATTRIBUTION = {
