@@ -1,0 +1,101 @@
+"""Metrics find their counter and their unit, whoever wrote them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tachograph.counters import COUNTERS, DCGM_PREFIX
+from tachograph.errors import ConfigError
+from tachograph.host_counters import HOST_COUNTERS
+from tachograph.sources.metrics.names import Target, metric_names, refuse_unknown, target
+
+
+@pytest.mark.parametrize(
+    ("metric", "labels", "column", "unit"),
+    [
+        ("DCGM_FI_DEV_GPU_UTIL", {}, "gpu_util", "percent"),
+        ("DCGM_FI_GPU_UTIL_RATIO", {}, "gpu_util", "percent"),  # in DCGM 4.6 still 0..100
+        ("DCGM_FI_PROF_SM_ACTIVE", {}, "sm_active", "fraction"),
+        ("DCGM_FI_SM_UTIL_RATIO", {}, "sm_active", "fraction"),
+        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", {}, "energy_j", "mJ"),
+        ("nersc_ldms_dcgm_fb_used", {}, "hbm_used_mib", "MiB"),
+        ("nvidia_gpu_duty_cycle", {}, "gpu_util", "percent"),
+        ("nvidia_gpu_sm_util_percent", {}, "sm_active", "fraction"),  # called percent, carries 0..1
+        ("nvidia_gpu_power_usage_milliwatts", {}, "power_w", "mW"),
+        ("nvidia_gpu_clock", {"type": "sm"}, "sm_clock_mhz", "MHz"),
+        ("nvidia_gpu_clock", {"type": "mem"}, "mem_clock_mhz", "MHz"),
+    ],
+)
+def test_a_gpu_metric_is_known(metric: str, labels: dict[str, str], column: str, unit: str) -> None:
+    assert target(metric, labels) == Target("gpu_samples", column, unit)
+
+
+def test_every_dcgm_name_of_the_catalogue_is_known() -> None:
+    known = set(metric_names())
+    for counter in COUNTERS:
+        for name in filter(None, (counter.dcgm_name, counter.dcgm_name_46)):
+            found = target(DCGM_PREFIX + name, {})
+            assert found is not None
+            assert (found.column, found.unit) == (counter.name, counter.dcgm_unit)
+            assert DCGM_PREFIX + name in known
+
+
+def test_every_node_exporter_series_of_the_catalogue_is_known() -> None:
+    for counter in HOST_COUNTERS:
+        for metric, labels in counter.node_exporter:
+            found = target(metric, {**labels, "cpu": "7", "device": "eth0"})
+            assert found is not None
+            assert (found.table, found.column, found.unit) == ("node_samples", counter.name, counter.node_exporter_unit)
+
+
+def test_series_of_cpus_and_interfaces_add_up_and_levels_do_not() -> None:
+    busy = target("node_cpu_seconds_total", {"mode": "user", "cpu": "0"})
+    memory = target("node_memory_MemTotal_bytes", {})
+    assert busy is not None
+    assert memory is not None
+    assert (busy.adds_up, memory.adds_up) == (True, False)
+
+
+def test_the_loopback_interface_is_left_out() -> None:
+    assert target("node_network_receive_bytes_total", {"device": "lo"}) is None
+    assert target("node_network_receive_bytes_total", {"device": "hsn0"}) is not None
+
+
+@pytest.mark.parametrize(
+    ("metric", "labels"),
+    [
+        ("node_cpu_seconds_total", {"mode": "steal"}),
+        ("nvidia_gpu_clock", {"type": "video"}),
+        ("gpu_util", {}),  # our own name: what somebody else means by it is not known
+        ("up", {}),
+    ],
+)
+def test_what_is_no_counter_has_no_target(metric: str, labels: dict[str, str]) -> None:
+    assert target(metric, labels) is None
+
+
+def test_facts_and_jobs_go_to_their_tables() -> None:
+    assert target("nvidia_gpu_memory_total_bytes", {}) == Target("devices", "hbm_mib", "B")
+    assert target("nvidia_gpu_jobId", {}) == Target("allocations", "job_id", "")
+
+
+def test_names_of_a_site_come_first() -> None:
+    own = {"DCGM_FI_DEV_GPU_UTIL": ("gpu_util", "fraction"), "rack_power": ("node_power_w", "kW")}
+    assert target("DCGM_FI_DEV_GPU_UTIL", {}, own=own) == Target("gpu_samples", "gpu_util", "fraction")
+    assert target("rack_power", {}, own=own) == Target("node_samples", "node_power_w", "kW")
+    assert "rack_power" in metric_names(own=own)
+    assert "rack_power" not in metric_names()
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({"m": ("gpu_usage", "percent")}, "metrics.m: no counter 'gpu_usage'"),
+        ({"m": ("power_w", "B")}, "metrics.m: cannot convert unit 'B' to 'W'"),
+    ],
+)
+def test_names_of_a_site_are_checked(own: dict[str, tuple[str, str]], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        refuse_unknown(own, where="tachograph.toml")
+    assert said in str(raised.value)
+    refuse_unknown({"m": ("power_w", "kW")}, where="tachograph.toml")
