@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +12,7 @@ import polars as pl
 from tachograph.lake import Lake
 from tachograph.lake.news import news
 from tachograph.schema import DEVICES, GPU_SAMPLES, REJECTS, TABLES, Conformed, Reject, conform
-from tachograph.sources import Chunk, Pending
+from tachograph.sources import Chunk, Part, Pending
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -73,8 +74,13 @@ def watermark(lake: Lake, stream: str) -> datetime | None:
 
 
 def _mark(chunk: Chunk) -> int:
-    """Microseconds since 1970 of a stream's watermark; 1 for a chunk that comes once."""
-    return 1 if chunk.watermark is None else (chunk.watermark - EPOCH) // timedelta(microseconds=1)
+    """The watermark of a stream's chunk as a mark; 1 for a chunk that comes once."""
+    return 1 if chunk.watermark is None else _microseconds(chunk.watermark)
+
+
+def _microseconds(moment: datetime) -> int:
+    """Since 1970."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> None:
@@ -84,15 +90,15 @@ def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -
     if landed is not None and landed >= mark:
         report.chunks_known += 1
         return
+    since = (landed or 0) if chunk.since is None else _microseconds(chunk.since)
     rejected: list[tuple[str, Reject]] = []
     ready = [conform(p.frame, TABLES[p.table], now=now, units=p.units, origin=chunk.origin) for p in chunk.parts]
-    for number, (part, conformed) in enumerate(zip(chunk.parts, ready, strict=True)):
+    for app_id, part, conformed in zip(_names(chunk), chunk.parts, ready, strict=True):
         table = TABLES[part.table]
-        frame = news(lake, table, conformed.frame) if part.overlaps else conformed.frame
-        merged = lake.append(table, frame, app_id=f"{chunk.id}#{number}", mark=mark).duplicates
+        frame, merged = _append(lake, part, conformed.frame, app_id=app_id, mark=mark, since=since)
         report.rows[table.name] = report.rows.get(table.name, 0) + frame.height
         if table is GPU_SAMPLES:
-            _note_devices(lake, frame, f"{chunk.id}#{number}:seen", mark)
+            _note_devices(lake, frame, f"{app_id}:seen", mark)
         rejected += [(table.name, reject) for reject in (*part.rejects, *conformed.rejects)]
         if merged:
             report.duplicates += merged
@@ -103,6 +109,32 @@ def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -
         report.rejects[key] = report.rejects.get(key, 0) + reject.count
         if reject.example is not None:
             report.examples.setdefault(key, reject.example)
+
+
+def _names(chunk: Chunk) -> Iterator[str]:
+    """Yield what the transaction of each part is called: the same in every chunk of a stream, whatever parts it has."""
+    seen: Counter[str] = Counter()
+    for part in chunk.parts:
+        yield f"{chunk.id}#{seen[part.table]}"
+        seen[part.table] += 1
+
+
+def _append(
+    lake: Lake, part: Part, frame: pl.DataFrame, *, app_id: str, mark: int, since: int
+) -> tuple[pl.DataFrame, int]:
+    """Append what is new in one part; return it, and how many duplicates were merged in it.
+
+    A stream may have got further in this table than the chunk knows: a process was killed between two tables, and the
+    stream was read again from before; or another process reads the same stream. Then the chunk overlaps.
+    """
+    table = TABLES[part.table]
+    while True:
+        there = lake.mark(table, app_id) or 0
+        overlaps = part.overlaps or since < there < mark
+        fresh = news(lake, table, frame) if overlaps else frame
+        landed = lake.append(table, fresh, app_id=app_id, mark=mark, after=there)
+        if not landed.overtaken:
+            return fresh, landed.duplicates
 
 
 def _note_devices(lake: Lake, samples: pl.DataFrame, app_id: str, mark: int) -> None:

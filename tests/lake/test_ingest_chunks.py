@@ -34,12 +34,19 @@ class Dying(Lake):
         self.appends = appends
 
     def append(
-        self, table: Table, frame: pl.DataFrame, *, app_id: str, mark: int = 1, seq: int | None = None
+        self,
+        table: Table,
+        frame: pl.DataFrame,
+        *,
+        app_id: str,
+        mark: int = 1,
+        after: int | None = None,
+        seq: int | None = None,
     ) -> Landed:
         if not self.appends:
             raise KeyboardInterrupt
         self.appends -= 1
-        return super().append(table, frame, app_id=app_id, mark=mark, seq=seq)
+        return super().append(table, frame, app_id=app_id, mark=mark, after=after, seq=seq)
 
 
 def ugly() -> Chunk:

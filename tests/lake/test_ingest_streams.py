@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import ClassVar
 
 import polars as pl
 import pytest
@@ -13,7 +15,8 @@ from lake_rows import NOW, START, lying, merged_rows, samples
 from tachograph.ingest import ingest, watermark
 from tachograph.lake import Lake
 from tachograph.lake.news import news
-from tachograph.schema import ALLOCATIONS, GPU_SAMPLES, REJECTS
+from tachograph.lake.tables import Landed
+from tachograph.schema import ALLOCATIONS, GPU_SAMPLES, REJECTS, Table
 from tachograph.sources import Chunk, Part, Pending
 
 STREAM = "prometheus:main"
@@ -68,6 +71,74 @@ def test_a_key_with_null_is_found_again(lake: Lake) -> None:
     assert news(lake, ALLOCATIONS, frame).height == 1
     lake.append(ALLOCATIONS, frame, app_id="a")
     assert news(lake, ALLOCATIONS, frame).height == 0
+
+
+class DyingBeforeRejects(Lake):
+    """A lake whose process dies when the rows of a chunk have landed and its watermark has not."""
+
+    def append(
+        self,
+        table: Table,
+        frame: pl.DataFrame,
+        *,
+        app_id: str,
+        mark: int = 1,
+        after: int | None = None,
+        seq: int | None = None,
+    ) -> Landed:
+        if table is REJECTS:
+            raise KeyboardInterrupt
+        return super().append(table, frame, app_id=app_id, mark=mark, after=after, seq=seq)
+
+
+def test_what_a_killed_process_had_landed_lands_no_second_time_in_a_longer_chunk(lake: Lake) -> None:
+    ingest(lake, [part_of_stream([0], until=10)], now=NOW)
+    with pytest.raises(KeyboardInterrupt):
+        ingest(DyingBeforeRejects(lake.location), [part_of_stream([10, 20], until=30)], now=NOW)
+    assert watermark(lake, STREAM) == START + timedelta(seconds=10)
+    report = ingest(lake, [part_of_stream([10, 20, 30, 40], until=50)], now=NOW)
+    assert (report.rows, lying(lake), report.duplicates) == ({"gpu_samples": 2}, 5, 0)
+
+
+def test_a_part_is_known_again_whatever_other_tables_the_chunk_fills(lake: Lake) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        ingest(DyingBeforeRejects(lake.location), [part_of_stream([0, 10], until=20)], now=NOW)
+    longer = part_of_stream([0, 10, 20], until=30)
+    devices = Part("devices", pl.DataFrame({"node": ["n1"], "gpu": [0], "model": ["L4"]}))
+    ingest(lake, [replace(longer, parts=(devices, *longer.parts))], now=NOW)
+    assert lying(lake) == 3
+
+
+def test_of_two_that_read_one_stream_each_row_lands_once(lake: Lake) -> None:
+    one = replace(part_of_stream([0, 10, 20], until=30), since=START)
+    other = replace(part_of_stream([0, 10, 20, 30, 40], until=50), since=START)  # read before the first had landed
+    ingest(lake, [one], now=NOW)
+    report = ingest(lake, [other], now=NOW)
+    assert (report.rows["gpu_samples"], lying(lake)) == (2, 5)
+
+
+def test_a_row_that_another_process_lands_at_the_last_moment_lands_once(lake: Lake) -> None:
+    class Overtaken(Lake):
+        """While this one is about to append, another process lands a part of the same stream."""
+
+        others: ClassVar[list[Chunk]] = [part_of_stream([0, 10], until=20)]
+
+        def append(
+            self,
+            table: Table,
+            frame: pl.DataFrame,
+            *,
+            app_id: str,
+            mark: int = 1,
+            after: int | None = None,
+            seq: int | None = None,
+        ) -> Landed:
+            if self.others:
+                ingest(lake, [self.others.pop()], now=NOW)
+            return super().append(table, frame, app_id=app_id, mark=mark, after=after, seq=seq)
+
+    report = ingest(Overtaken(lake.location), [part_of_stream([0, 10, 20], until=30)], now=NOW)
+    assert (report.rows["gpu_samples"], lying(lake), watermark(lake, STREAM)) == (1, 3, START + timedelta(seconds=30))
 
 
 def test_what_is_there_is_not_asked_for_again(lake: Lake) -> None:

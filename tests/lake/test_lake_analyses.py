@@ -44,11 +44,18 @@ class NoSummaries(Lake):
     """A lake whose analysis dies before it writes its summaries."""
 
     def append(
-        self, table: Table, frame: pl.DataFrame, *, app_id: str, mark: int = 1, seq: int | None = None
+        self,
+        table: Table,
+        frame: pl.DataFrame,
+        *,
+        app_id: str,
+        mark: int = 1,
+        after: int | None = None,
+        seq: int | None = None,
     ) -> Landed:
         if table is JOB_SUMMARIES:
             raise KeyboardInterrupt
-        return super().append(table, frame, app_id=app_id, mark=mark, seq=seq)
+        return super().append(table, frame, app_id=app_id, mark=mark, after=after, seq=seq)
 
 
 def test_readers_see_the_rows_of_the_latest_analysis_only(lake: Lake, tmp_path: Path) -> None:
@@ -93,9 +100,16 @@ def test_an_analysis_that_died_hides_nothing_even_after_compaction(lake: Lake) -
 def test_an_analysis_under_way_finds_its_rows_after_a_compaction(lake: Lake) -> None:
     class Compacting(Lake):
         def append(
-            self, table: Table, frame: pl.DataFrame, *, app_id: str, mark: int = 1, seq: int | None = None
+            self,
+            table: Table,
+            frame: pl.DataFrame,
+            *,
+            app_id: str,
+            mark: int = 1,
+            after: int | None = None,
+            seq: int | None = None,
         ) -> Landed:
-            landed = super().append(table, frame, app_id=app_id, mark=mark, seq=seq)
+            landed = super().append(table, frame, app_id=app_id, mark=mark, after=after, seq=seq)
             if table is JOB_MINUTES:
                 compacted(lake, datetime.now(UTC))
             return landed

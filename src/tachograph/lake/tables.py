@@ -26,7 +26,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from tachograph.errors import LakeError
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.resolve import resolve
-from tachograph.schema import GPU_SAMPLES, Table
+from tachograph.lake.store import is_remote, local_path, store_of
+from tachograph.schema import GPU_SAMPLES, TABLES, Table
 
 # samples are read whole, so a file is one row group: its columns arrive in one piece; others are read by key
 ROW_GROUP_ROWS = {True: 1 << 22, False: 1 << 17}
@@ -44,6 +45,14 @@ _DELTA_TYPES: Mapping[Any, str] = {
     pl.Date: "date",
 }
 _STATISTICS = ("t", "node", "seq")
+# A table that is appended to every minute writes a log of 1,440 files a day: every 50th commit sums them up in a
+# checkpoint (marks of appends included, for ever), and takes away those older than this.
+_PROPERTIES: Mapping[str, str] = {
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 2 days",
+    "delta.deletedFileRetentionDuration": "interval 2 days",
+    "delta.dataSkippingNumIndexedCols": "-1",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +73,22 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Landed:
-    """What became of an append: duplicate rows merged within it; whether it was there already."""
+    """What became of an append: duplicate rows merged within it; whether it was there already.
+
+    `overtaken`: nothing landed, as another append got further than the one expected.
+    """
 
     duplicates: int
     known: bool
+    overtaken: bool = False
 
 
 class Lake:
     """The tables under one location."""
 
     def __init__(self, location: str) -> None:
-        self.location = location.rstrip("/")
+        self.location = local_path(location)
+        self._store = store_of(self.location)
 
     @classmethod
     def open(cls, location: str) -> Lake:
@@ -82,27 +96,42 @@ class Lake:
 
         Errors: LakeError when there is none, or it may not be read.
         """
-        if "://" not in location:
-            path = Path(location)
-            with lake_errors(location):
-                if not path.is_dir() or not any((child / "_delta_log").is_dir() for child in path.iterdir()):
-                    raise LakeError(
-                        "there is no lake",
-                        where=location,
-                        do="fill one with `tachograph ingest`, or name it with --lake",
-                    )
-        return cls(location)
+        lake = cls(location)
+        with lake_errors(lake.location):
+            if not lake._exists():
+                raise LakeError(
+                    "there is no lake",
+                    where=lake.location,
+                    do="fill one with `tachograph ingest`, or name it with --lake",
+                )
+        return lake
 
     @classmethod
     def create(cls, location: str) -> Lake:
         """Return the lake at `location`, which need not exist yet.
 
-        Errors: LakeError when the directory cannot be made.
+        Errors: LakeError when the directory cannot be made, or there is no such bucket.
         """
-        if "://" not in location:
-            with lake_errors(location):
-                Path(location).mkdir(parents=True, exist_ok=True)
-        return cls(location)
+        lake = cls(location)
+        with lake_errors(lake.location):
+            if is_remote(lake.location):
+                lake._exists()  # asks the store: a wrong bucket or key is told before anything is read
+            else:
+                Path(lake.location).mkdir(parents=True, exist_ok=True)
+        return lake
+
+    def _exists(self) -> bool:
+        """Whether some table is there."""
+        if is_remote(self.location):
+            return any(self._is_table(table) for table in TABLES.values())
+        path = Path(self.location)
+        return path.is_dir() and any((child / "_delta_log").is_dir() for child in path.iterdir())
+
+    def _is_table(self, table: Table) -> bool:
+        return DeltaTable.is_deltatable(self.uri(table), storage_options=self._store.delta)
+
+    def _read_log(self, table: Table) -> DeltaTable:
+        return DeltaTable(self.uri(table), storage_options=self._store.delta)
 
     def uri(self, table: Table) -> str:
         """Where a table is."""
@@ -116,9 +145,9 @@ class Lake:
         location = self.uri(table)
         with lake_errors(location):
             try:
-                return DeltaTable(location)
+                return self._read_log(table)
             except TableNotFoundError:
-                if "://" in location or not any(Path(location).rglob("*.parquet")):
+                if is_remote(location) or not any(Path(location).rglob("*.parquet")):
                     return None
             if not any(Path(location, "_delta_log").glob("*.json")):  # a table's first file comes after its log
                 raise LakeError(
@@ -126,7 +155,7 @@ class Lake:
                     where=location,
                     do="restore _delta_log from a backup, or ingest into a new lake",
                 )
-            return DeltaTable(location)
+            return self._read_log(table)
 
     def version(self, table: Table) -> int:
         """Version of the Delta table; -1 where nothing was written yet."""
@@ -139,12 +168,19 @@ class Lake:
         return None if delta is None else delta.transaction_version(app_id)
 
     def append(
-        self, table: Table, frame: pl.DataFrame, *, app_id: str, mark: int = 1, seq: int | None = None
+        self,
+        table: Table,
+        frame: pl.DataFrame,
+        *,
+        app_id: str,
+        mark: int = 1,
+        after: int | None = None,
+        seq: int | None = None,
     ) -> Landed:
         """Add rows once: a second append under the same `app_id` with no greater `mark` changes nothing.
 
         Grain: `frame` is in the table's schema without `seq`, which becomes the version in which the rows land
-        unless one is given. Rows and mark land in one step.
+        unless one is given. Rows and mark land in one step; where `after` is given only if no append got further.
         Errors: LakeError when it cannot be written (no permission, disk full); then nothing has changed.
         """
         stamped = frame.with_columns(pl.lit(seq or 0, dtype=pl.Int64).alias("seq")).select(*table.schema)
@@ -154,6 +190,8 @@ class Lake:
             landed = delta.transaction_version(app_id)
             if landed is not None and landed >= mark:
                 return Landed(duplicates, known=True)
+            if after is not None and landed is not None and landed > after:
+                return Landed(duplicates, known=False, overtaken=True)
             if seq is None:
                 rows = rows.with_columns(pl.lit(delta.version() + 1, dtype=pl.Int64).alias("seq"))
             with self._writing(table) as written:
@@ -199,7 +237,8 @@ class Lake:
                     schema=_delta_schema(table),
                     mode="ignore",
                     partition_by=[DAY] if table.by_day else None,
-                    configuration={"delta.checkpointInterval": "50", "delta.dataSkippingNumIndexedCols": "-1"},
+                    storage_options=self._store.delta,
+                    configuration=dict(_PROPERTIES),
                 )
             except DeltaError:  # another process created it in the same moment, or it cannot be created
                 delta = self.delta(table)
@@ -233,7 +272,7 @@ class Lake:
 
     def _in_log(self, table: Table) -> set[str]:
         """Paths of the data files that count now."""
-        return {row["path"] for row in _add_actions(DeltaTable(self.uri(table)))}
+        return {row["path"] for row in _add_actions(self._read_log(table))}
 
     @contextmanager
     def _writing(self, table: Table) -> Iterator[list[AddAction]]:
@@ -276,6 +315,8 @@ class Lake:
             missing_columns="insert",
             extra_columns="ignore",
             hive_partitioning=False,
+            storage_options=self._store.polars,
+            credential_provider=None,
         )
         return frame if columns is None else frame.select(*columns)
 
@@ -292,21 +333,17 @@ class Lake:
         """Write one data file, which no reader sees yet."""
         folder = f"{DAY}={day.isoformat()}/" if day is not None else ""
         path = f"{folder}part-{uuid.uuid4().hex}.parquet"
-        target = f"{self.uri(table)}/{path}"
-        if "://" not in target:
-            Path(target).parent.mkdir(parents=True, exist_ok=True)
-        try:
-            frame.write_parquet(
-                target, compression="zstd", compression_level=3, row_group_size=ROW_GROUP_ROWS[table is GPU_SAMPLES]
-            )
-        except BaseException:
-            if "://" not in target:
-                Path(target).unlink(missing_ok=True)
-            raise
-        size = Path(target).stat().st_size if "://" not in target else frame.estimated_size()
+        size = self._store.write(
+            self.uri(table),
+            path,
+            frame,
+            compression="zstd",
+            compression_level=3,
+            row_group_size=ROW_GROUP_ROWS[table is GPU_SAMPLES],
+        )
         return AddAction(
             path=path,
-            size=int(size),
+            size=size,
             partition_values={DAY: day.isoformat()} if day is not None else {},
             modification_time=_milliseconds(),
             data_change=data_change,
@@ -315,15 +352,15 @@ class Lake:
 
     def _take_away(self, table: Table, written: Sequence[AddAction]) -> None:
         """Delete files that were written in vain: never one that the log names, whatever else went wrong."""
-        if "://" in self.location or not written:
+        if not written:
             return
         try:
             counting = self._in_log(table)
+            for action in written:
+                if action.path not in counting:
+                    self._store.delete(self.uri(table), action.path)
         except (DeltaError, OSError):  # then nobody knows, and `vacuum` takes what is an orphan
             return
-        for action in written:
-            if action.path not in counting:
-                Path(f"{self.uri(table)}/{action.path}").unlink(missing_ok=True)
 
     @staticmethod
     def _split_by_day(table: Table, frame: pl.DataFrame) -> Iterator[tuple[date | None, pl.DataFrame]]:

@@ -36,7 +36,8 @@ class Chunk:
     """What lands in the lake whole or not at all. `id` is the same whenever the same input is read again.
 
     A chunk with a `watermark` is a part of a stream that never ends: `id` is the stream's, everything up to the
-    watermark has been read, and the chunk lands only where the stream has not got that far yet.
+    watermark has been read, and the chunk lands only where the stream has not got that far yet. `since`: the watermark
+    from which it was read on, where known; of a chunk whose stream has got further meanwhile only what is new lands.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Chunk:
     parts: tuple[Part, ...]
     rows_read: int
     watermark: datetime | None = None
+    since: datetime | None = None
 
     @property
     def name(self) -> str:
