@@ -1,0 +1,175 @@
+"""Pages are read as prometheus-client reads them; what it cannot read is counted, and costs nothing else."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from tachograph.sources.metrics.exposition import Samples, labels_of, parse
+
+Read = tuple[str, dict[str, str], float, float | None]
+
+
+def ours(page: str) -> list[Read]:
+    return [(name, dict(labels_of(block)), value, stamp) for name, block, value, stamp in parse(page.encode())]
+
+
+def reference(page: str) -> list[Read]:
+    """What prometheus-client reads, line by line: a line that it refuses costs that line."""
+    read: list[Read] = []
+    for line in page.split("\n"):
+        try:
+            read += [
+                (sample.name, dict(sample.labels), float(sample.value), stamp(sample.timestamp))
+                for family in text_string_to_metric_families(line)
+                for sample in family.samples
+            ]
+        except (ValueError, IndexError, OverflowError):
+            continue
+    return read
+
+
+def stamp(written: object) -> float | None:
+    return None if written is None else float(str(written))
+
+
+def same(left: list[Read], right: list[Read]) -> bool:
+    return len(left) == len(right) and all(
+        (a[:2], a[3]) == (b[:2], b[3]) and (a[2] == b[2] or (math.isnan(a[2]) and math.isnan(b[2])))
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+names = st.from_regex(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,20}", fullmatch=True)
+label_names = st.from_regex(r"[a-zA-Z][a-zA-Z0-9_]{0,10}", fullmatch=True)
+nasty = st.sampled_from(["}", "{", '"', "\\", ",", "\n", "} ", " # ", "=", "#", " ", "\t", "\\n", '\\"', "é", "名"])
+label_values = st.lists(st.one_of(nasty, st.text(max_size=4)), max_size=6).map("".join)
+numbers = st.one_of(
+    st.integers().map(str),
+    st.floats().map(repr),
+    st.sampled_from(["NaN", "+Inf", "-Inf", "Inf", "1e9", "0", "68.347000", "-0"]),
+)
+stamps = st.one_of(st.just(""), st.integers(0, 4_000_000_000_000).map(" {}".format))
+
+
+def quoted(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+@st.composite
+def good_lines(draw: st.DrawFn) -> str:
+    labels = draw(st.dictionaries(label_names, label_values, max_size=5))
+    block = ",".join(f'{name}="{quoted(value)}"' for name, value in labels.items())
+    either: bool = draw(st.booleans())
+    if labels and either:
+        block += ","
+    braces = f"{{{block}}}" if labels or either else ""
+    space = draw(st.sampled_from([" ", " ", " ", "  ", "\t", ""])) if braces else " "
+    return f"{draw(names)}{braces}{space}{draw(numbers)}{draw(stamps)}"
+
+
+comments = st.sampled_from(["", "# HELP a help {} 5", "# TYPE a gauge", "#", "# any thing", "  "])
+pages = st.lists(st.one_of(good_lines(), comments), max_size=20).map(lambda lines: "".join(f"{n}\n" for n in lines))
+
+
+@settings(max_examples=60)
+@given(pages)
+def test_a_page_is_read_as_the_reference_reads_it(page: str) -> None:
+    assert same(ours(page), reference(page))
+    assert parse(page.encode()).rejects == ()
+
+
+fragments = st.sampled_from(
+    [
+        "a",
+        "{",
+        "}",
+        "} ",
+        '"',
+        "\\",
+        ",",
+        "=",
+        "x",
+        " ",
+        "\t",
+        "5",
+        "NaN",
+        '{x="1"} 5',
+        '{x="1"',
+        '="',
+        "#",
+        " # ",
+        "_",
+        "é",
+    ]
+)
+broken_lines = st.lists(fragments, max_size=12).map("".join)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.one_of(good_lines(), broken_lines), max_size=8))
+def test_broken_lines_cost_themselves_only(lines: list[str]) -> None:
+    page = "".join(f"{line}\n" for line in lines)
+    found = parse(page.encode())
+    assert same(ours(page), reference(page))
+    meant = sum(1 for line in page.split("\n") if line.strip() and not line.strip().startswith("#"))
+    assert len(found.names) + sum(reject.count for reject in found.rejects) == meant
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_survived(page: bytes) -> None:
+    found = parse(page)
+    assert len(found.names) == len(found.labels) == len(found.values) == len(found.stamps)
+
+
+@settings(max_examples=40)
+@given(pages, st.sets(names, max_size=3), st.integers(0, 10**6))
+def test_only_the_metrics_wanted_are_read(page: str, wanted: set[str], pick: int) -> None:
+    everything = list(parse(page.encode()))
+    wanted |= {everything[pick % len(everything)][0]} if everything else set()
+    kept = [repr(sample) for sample in everything if sample[0] in wanted]
+    assert [repr(sample) for sample in parse(page.encode(), wanted=wanted)] == kept
+
+
+@settings(max_examples=40)
+@given(good_lines(), good_lines())
+def test_a_page_that_was_cut_off_loses_its_last_line(first: str, second: str) -> None:
+    found = parse(f"{first}\n{second}".encode())
+    assert repr(list(found)) == repr(list(parse(f"{first}\n".encode())))
+    assert [(reject.reason, reject.count) for reject in found.rejects] == [("cut_off_line", 1)]
+
+
+def reasons(found: Samples) -> dict[str, int]:
+    return {reject.reason: reject.count for reject in found.rejects}
+
+
+def test_bytes_that_are_no_text_cost_their_line() -> None:
+    found = parse(b'a{x="\xff"} 1\nb 2\n\xfe')
+    assert (found.names, reasons(found)) == (["b"], {"not_text": 2})
+
+
+@pytest.mark.parametrize(
+    "line", ['a{x="1} 5', 'a{x="1"}', "a", 'a{x="1",x="2"} 5', "a 1_000", "a{x=1} 5", "a five", "a{} 5 soon"]
+)
+def test_lines_that_are_no_samples_are_counted(line: str) -> None:
+    found = parse(f"{line}\nb 2\n".encode())
+    assert (found.names, reasons(found)) == (["b"], {"unreadable_line": 1})
+    assert found.rejects[0].example == line
+
+
+def test_times_of_a_page_are_milliseconds_and_of_openmetrics_seconds() -> None:
+    assert parse(b"a 1 1700000000500\n").stamps == [1700000000.5]
+    assert parse(b"a 1 1700000000.5\nb 1 1700000001\n# EOF\n").stamps == [1700000000.5, 1700000001.0]
+    assert parse(b"a 1 1700000000\n# EOF").rejects == ()
+
+
+def test_the_recorded_page_is_read_as_the_reference_reads_it(recorded: Path) -> None:
+    page = (recorded / "prometheus_h100" / "dcgm_exporter_metrics_excerpt.prom").read_text()
+    assert same(ours(page), reference(page))
+    assert len(ours(page)) == 30
+    assert parse(page.encode()).rejects == ()
