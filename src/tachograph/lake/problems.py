@@ -18,6 +18,33 @@ _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _UNREADABLE = (pl.exceptions.ComputeError, pl.exceptions.SchemaError, pl.exceptions.PanicException)
+_NO_KEY = "the object store wants credentials"
+_GIVE_KEY = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+# what an object store answers, or the client says of one that does not: {mark in the message: (what, what to do)}
+_OF_STORE = {
+    "NoSuchBucket": ("there is no such bucket", "make it, or name another lake with --lake"),
+    "URL scheme is not allowed": (
+        "the object store's address has no https",
+        "set AWS_ALLOW_HTTP=true if nobody can listen on the way",
+    ),
+    "Missing AccessKeyId": (_NO_KEY, _GIVE_KEY),
+    "Missing SecretAccessKey": (_NO_KEY, _GIVE_KEY),
+    "/latest/api/token": (_NO_KEY, _GIVE_KEY),  # of the instance's metadata, asked where no key is given
+    "/latest/meta-data": (_NO_KEY, _GIVE_KEY),
+    "InvalidAccessKeyId": ("the object store does not know the access key", _GIVE_KEY),
+    "SignatureDoesNotMatch": ("the secret access key is wrong", _GIVE_KEY),
+    "ExpiredToken": ("the credentials have expired", "get new ones, then run it again"),
+    "AccessDenied": ("not permitted by the object store", "ask for permission, or name another lake with --lake"),
+    "403 Forbidden": ("not permitted by the object store", "ask for permission, or name another lake with --lake"),
+    "dns error": ("the object store's name is not known", "see AWS_ENDPOINT_URL and AWS_REGION"),
+    "tcp connect error": ("the object store does not answer", "see AWS_ENDPOINT_URL, then run it again"),
+    "retry_timeout": ("the object store does not answer", "run it again later; what was there is unchanged"),
+    "operation timed out": ("the object store does not answer", "run it again later; what was there is unchanged"),
+    "NoSuchKey": (
+        "a file of the lake is missing from the object store",
+        "restore it from a backup, or ingest into a new lake",
+    ),
+}
 _WRITE_FAILED = "transport error"  # all that is left of an errno when the end of a Parquet file cannot be written
 
 
@@ -27,10 +54,14 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
+        if told := _of_store(str(problem), where):
+            raise told from problem
         number = problem.errno or _errno_in(str(problem))
         said = "" if problem.errno else _line(problem)
         raise _of_system(number, str(problem.filename or where), said) from problem
     except DeltaError as problem:
+        if told := _of_store(str(problem), where):
+            raise told from problem
         number = _errno_in(str(problem))
         if number:
             raise _of_system(number, where, _line(problem)) from problem
@@ -40,6 +71,8 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
             do="restore the table's _delta_log from a backup, or ingest into a new lake",
         ) from problem
     except _UNREADABLE as problem:
+        if told := _of_store(str(problem), where):
+            raise told from problem
         number = _errno_in(str(problem))
         if number:
             raise _of_system(number, where, _line(problem)) from problem
@@ -50,6 +83,18 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
             where=where,
             do="restore it from a backup, or ingest into a new lake",
         ) from problem
+
+
+def _of_store(said: str, where: str) -> LakeError | None:
+    """Return what an object store's answer means; None for what comes from elsewhere.
+
+    >>> str(_of_store("404 Not Found: <Code>NoSuchBucket</Code>", "s3://b/lake"))
+    's3://b/lake: there is no such bucket; make it, or name another lake with --lake'
+    """
+    if "://" not in where:
+        return None
+    known = next((told for mark, told in _OF_STORE.items() if mark in said), None)
+    return LakeError(known[0], where=where, do=known[1]) if known else None
 
 
 def _of_system(number: int, where: str, said: str) -> LakeError:

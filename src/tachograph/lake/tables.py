@@ -53,6 +53,7 @@ _PROPERTIES: Mapping[str, str] = {
     "delta.deletedFileRetentionDuration": "interval 2 days",
     "delta.dataSkippingNumIndexedCols": "-1",
 }
+_REMOTE_PROPERTIES = {"delta.checkpointInterval": "10"}  # each commit since then is a request of every reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,7 @@ class Lake:
                     mode="ignore",
                     partition_by=[DAY] if table.by_day else None,
                     storage_options=self._store.delta,
-                    configuration=dict(_PROPERTIES),
+                    configuration={**_PROPERTIES, **(_REMOTE_PROPERTIES if is_remote(self.location) else {})},
                 )
             except DeltaError:  # another process created it in the same moment, or it cannot be created
                 delta = self.delta(table)

@@ -1,0 +1,158 @@
+"""Where the files of a lake are: a folder, or a bucket of an object store. Writes a file whole, takes one away.
+
+Object stores are told to by the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...), which Delta and Polars read
+alike. What is added here: how long a store that does not answer is asked again, and that a commit is a conditional
+write, without which two writers could take each other's place in the log.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, Protocol, cast
+
+import polars as pl
+from deltalake._internal import DeltaFileSystemHandler
+
+from tachograph.errors import LakeError
+
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+RETRIES, RETRY_S, CONNECT_S, ANSWER_S = 4, 20, 4, 60
+_OF_DELTA: Mapping[str, str] = MappingProxyType(
+    {
+        "max_retries": str(RETRIES),
+        "retry_timeout": f"{RETRY_S}s",
+        "connect_timeout": f"{CONNECT_S}s",
+        "timeout": f"{ANSWER_S}s",
+    }
+)
+_OF_POLARS: Mapping[str, Any] = MappingProxyType({"max_retries": RETRIES, "retry_timeout_ms": RETRY_S * 1000})
+# S3 answers a write that says `If-None-Match: *` with 412 where the object is there; never a copy over it instead
+_CONDITIONAL: Mapping[str, str] = MappingProxyType({"conditional_put": "etag", "allow_unsafe_rename": "false"})
+_PIECE = 8 << 20  # bytes handed over at a time
+
+
+class Store(Protocol):
+    """The files of one lake. Names are relative to a table."""
+
+    @property
+    def delta(self) -> dict[str, str] | None:
+        """Options for Delta."""
+
+    @property
+    def polars(self) -> dict[str, Any] | None:
+        """Options for Polars."""
+
+    def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
+        """Write a Parquet file; return its bytes. Whatever goes wrong, no part of it stays under its name."""
+        ...
+
+    def delete(self, table: str, name: str) -> None:
+        """Take a file away; one that is not there is no error."""
+
+
+def store_of(location: str) -> Store:
+    """Return the store that `location` names.
+
+    >>> store_of("lake"), store_of("s3://bucket/lake").delta["conditional_put"]
+    (Folder(), 'etag')
+
+    Errors: LakeError for an address of another kind.
+    """
+    if not is_remote(location):
+        return Folder()
+    scheme = location.partition("://")[0]
+    if scheme not in SCHEMES:
+        raise LakeError(f"{scheme}:// holds no lake", where=location, do="name a folder, or s3://BUCKET/PATH")
+    return ObjectStore(scheme)
+
+
+def is_remote(location: str) -> bool:
+    """Return whether `location` is an address, and no folder."""
+    return "://" in location
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """Files of this machine."""
+
+    delta: None = None
+    polars: None = None
+
+    def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
+        """Write a Parquet file; return its bytes."""
+        target = Path(table, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            frame.write_parquet(target, **how)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+        return target.stat().st_size
+
+    def delete(self, table: str, name: str) -> None:
+        """Take a file away."""
+        Path(table, name).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """Objects of a bucket."""
+
+    scheme: str = "s3"
+
+    @property
+    def delta(self) -> dict[str, str]:
+        """Options for Delta, beside the environment."""
+        return {**_OF_DELTA, **(_CONDITIONAL if self.scheme.startswith("s3") else {})}
+
+    @property
+    def polars(self) -> dict[str, Any]:
+        """Options for Polars, beside the environment."""
+        return dict(_OF_POLARS)
+
+    def write(self, table: str, name: str, frame: pl.DataFrame, **how: Any) -> int:
+        """Write a Parquet file; return its bytes. An upload that is not closed never becomes an object."""
+        stream = cast("IO[bytes]", DeltaFileSystemHandler(table, self.delta).open_output_stream(name))
+        counting = _Counting(stream)
+        buffered = io.BufferedWriter(counting, _PIECE)
+        frame.write_parquet(buffered, **how)
+        buffered.flush()
+        stream.close()
+        return counting.bytes
+
+    def delete(self, table: str, name: str) -> None:
+        """Take an object away."""
+        DeltaFileSystemHandler(table, self.delta).delete_file(name)
+
+
+class _Counting(io.RawIOBase):
+    """Hands on what is written and counts it: the log wants the bytes of a file, and the store need not be asked."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.bytes = 0
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Take bytes; return how many."""
+        self._stream.write(bytes(data))
+        self.bytes += len(data)
+        return len(data)
+
+
+def local_path(location: str) -> str:
+    """Return `location` without `file://`.
+
+    >>> local_path("file:///data/lake"), local_path("s3://bucket/lake/")
+    ('/data/lake', 's3://bucket/lake')
+    """
+    plain = location.removeprefix("file://")
+    return plain.rstrip("/") or os.sep
