@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -24,6 +25,7 @@ from deltalake.schema import ArrayType, PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.errors import LakeError
+from tachograph.lake.encoding import write_compact
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.resolve import resolve
 from tachograph.lake.store import is_remote, local_path, store_of
@@ -240,6 +242,9 @@ class Lake:
                     partition_by=[DAY] if table.by_day else None,
                     storage_options=self._store.delta,
                     configuration={**_PROPERTIES, **(_REMOTE_PROPERTIES if is_remote(self.location) else {})},
+                    commit_properties=CommitProperties(
+                        max_commit_retries=0
+                    ),  # or it is created twice, one on the other
                 )
             except DeltaError:  # another process created it in the same moment, or it cannot be created
                 delta = self.delta(table)
@@ -334,14 +339,17 @@ class Lake:
         """Write one data file, which no reader sees yet."""
         folder = f"{DAY}={day.isoformat()}/" if day is not None else ""
         path = f"{folder}part-{uuid.uuid4().hex}.parquet"
-        size = self._store.write(
-            self.uri(table),
-            path,
-            frame,
-            compression="zstd",
-            compression_level=3,
-            row_group_size=ROW_GROUP_ROWS[table is GPU_SAMPLES],
-        )
+        if table.by_day and not data_change:
+            size = self._write_compact(table, path, frame)
+        else:
+            size = self._store.write(
+                self.uri(table),
+                path,
+                frame,
+                compression="zstd",
+                compression_level=3,
+                row_group_size=ROW_GROUP_ROWS[table is GPU_SAMPLES],
+            )
         return AddAction(
             path=path,
             size=size,
@@ -350,6 +358,16 @@ class Lake:
             data_change=data_change,
             stats=_statistics(frame),
         )
+
+    def _write_compact(self, table: Table, path: str, frame: pl.DataFrame) -> int:
+        """Write rows that were written before, this time to stay; return the file's bytes.
+
+        What a killed process leaves half done is a folder that `vacuum` takes away.
+        """
+        with TemporaryDirectory(prefix="writing-", dir=self._store.scratch(self.uri(table))) as folder:
+            rows = ROW_GROUP_ROWS[table is GPU_SAMPLES]
+            file = write_compact(frame, table, Path(folder), row_group_rows=rows)
+            return self._store.adopt(self.uri(table), path, file)
 
     def _take_away(self, table: Table, written: Sequence[AddAction]) -> None:
         """Delete files that were written in vain: never one that the log names, whatever else went wrong."""
