@@ -51,6 +51,14 @@ class Store(Protocol):
         """Write a Parquet file; return its bytes. Whatever goes wrong, no part of it stays under its name."""
         ...
 
+    def scratch(self, table: str) -> str | None:
+        """A folder of this machine in which to make files for `adopt`; None: the system's own."""
+        ...
+
+    def adopt(self, table: str, name: str, file: Path) -> int:
+        """Make a finished file of this machine one of the table's; return its bytes."""
+        ...
+
     def delete(self, table: str, name: str) -> None:
         """Take a file away; one that is not there is no error."""
 
@@ -94,6 +102,17 @@ class Folder:
             raise
         return target.stat().st_size
 
+    def scratch(self, table: str) -> str:
+        """The table's own folder: on the disk where the file will stay."""
+        return table
+
+    def adopt(self, table: str, name: str, file: Path) -> int:
+        """Move a finished file to its place; return its bytes."""
+        target = Path(table, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(target)
+        return target.stat().st_size
+
     def delete(self, table: str, name: str) -> None:
         """Take a file away."""
         Path(table, name).unlink(missing_ok=True)
@@ -124,6 +143,18 @@ class ObjectStore:
         buffered.flush()
         stream.close()
         return counting.bytes
+
+    def scratch(self, table: str) -> None:
+        """The system's own: `table` is elsewhere."""
+
+    def adopt(self, table: str, name: str, file: Path) -> int:
+        """Upload a finished file; return its bytes."""
+        stream = cast("IO[bytes]", DeltaFileSystemHandler(table, self.delta).open_output_stream(name))
+        with file.open("rb") as content:
+            while piece := content.read(_PIECE):
+                stream.write(piece)
+        stream.close()
+        return file.stat().st_size
 
     def delete(self, table: str, name: str) -> None:
         """Take an object away."""

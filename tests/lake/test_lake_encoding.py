@@ -1,0 +1,190 @@
+"""Compacted samples: every bit as it was, smaller than before, readable by others, nothing left lying about."""
+
+from __future__ import annotations
+
+import struct
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lake_rows import START
+
+from tachograph.lake import Lake
+from tachograph.lake.compact import compact
+from tachograph.lake.encoding import write_compact
+from tachograph.schema import GPU_SAMPLES, NODE_SAMPLES, Table
+from tachograph.summarize.schema import JOB_MINUTES
+
+ODD = (0.0, -0.0, 1e-45, -1e-38, 3.4028235e38, 0.1, 1 / 3, 16777217.0)
+
+
+def _folder(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _bits(frame: pl.DataFrame) -> list[list[object]]:
+    """Values by column, numbers as the bytes they are: -0.0 is not 0.0."""
+    found: list[list[object]] = []
+    for column in frame.get_columns():
+        form = "<f" if column.dtype == pl.Float32 else "<d" if column.dtype == pl.Float64 else ""
+        values = column.to_list()
+        found.append([struct.pack(form, value) if form and value is not None else value for value in values])
+    return found
+
+
+def _exporter_rows(hours: float, *, gpus: int = 2) -> pl.DataFrame:
+    """GPUs every 10 s as an exporter prints them: ratios with six decimals, bytes and millijoules whole."""
+    rng = np.random.default_rng(5)
+    steps = int(hours * 360)
+    pieces = []
+    for gpu in range(gpus):
+        power = np.round(rng.uniform(80, 400, steps), 3)
+        pieces.append(
+            pl.DataFrame(
+                {
+                    "t": [START + timedelta(seconds=10 * step) for step in range(steps)],
+                    "node": "n1",
+                    "gpu": gpu,
+                    "gpu_util": rng.integers(0, 101, steps) / 100,
+                    "sm_active": np.round(rng.random(steps), 6),
+                    "pcie_rx_bytes_per_s": rng.integers(10**7, 10**9, steps),
+                    "power_w": power,
+                    "energy_j": np.round(np.cumsum(power * 10) * 1000) / 1000 + 3e8,
+                    "hbm_used_mib": np.repeat(rng.integers(0, 81920, steps // 100 + 1), 100)[:steps],
+                    "xid": 0,
+                    "seq": 1,
+                }
+            )
+        )
+    return _in_schema(pl.concat(pieces), GPU_SAMPLES)
+
+
+def _in_schema(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+    missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in table.schema.items() if name not in frame]
+    return frame.with_columns(missing).select(pl.col(name).cast(dtype) for name, dtype in table.schema.items())
+
+
+def _encodings(file: Path) -> dict[str, str]:
+    rows = duckdb.execute("SELECT path_in_schema, encodings FROM parquet_metadata(?)", [str(file)]).fetchall()
+    return {str(name): str(used) for name, used in rows}
+
+
+@pytest.mark.parametrize("table", [GPU_SAMPLES, NODE_SAMPLES, JOB_MINUTES], ids=lambda table: table.name)
+def test_every_bit_is_read_back(table: Table, tmp_path: Path) -> None:
+    """Odd numbers, nulls between them, columns of nulls alone; every type that a table of days has."""
+    values: dict[str, list[Any]] = {}
+    for place, (name, dtype) in enumerate(table.schema.items()):
+        if dtype.is_float() and place % 5:
+            values[name] = [None if (row + place) % 7 == 0 else ODD[(row + place) % len(ODD)] for row in range(500)]
+        elif dtype.is_integer() and place % 4:
+            values[name] = [None if row % 11 == place % 11 else (row * 7919) % 30000 - 15000 for row in range(500)]
+        elif dtype == pl.String:
+            values[name] = [f"nid{row // 100:03d}" for row in range(500)]
+        elif isinstance(dtype, pl.Datetime):
+            values[name] = [START + timedelta(microseconds=row * 9_999_991) for row in range(500)]
+        else:
+            values[name] = [None] * 500
+    frame = pl.DataFrame([pl.Series(name, values[name], dtype=dtype) for name, dtype in table.schema.items()])
+    file = write_compact(frame, table, _folder(tmp_path / "made"), row_group_rows=1 << 17)
+    again = pl.read_parquet(file, hive_partitioning=False).select(*table.schema)
+    assert again.schema == frame.schema
+    assert _bits(again) == _bits(frame)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False) | st.none(), min_size=1, max_size=60),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+def test_any_numbers_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, numbers: list[float | None], energy: float
+) -> None:
+    """Whatever the numbers are: encodings are chosen for size, never for the values they can hold."""
+    frame = _in_schema(
+        pl.DataFrame(
+            {
+                "t": [START + timedelta(seconds=step) for step in range(len(numbers))],
+                "node": "n",
+                "gpu": 0,
+                "sm_active": pl.Series(numbers, dtype=pl.Float32),
+                "pcie_tx_bytes_per_s": pl.Series(numbers, dtype=pl.Float32),
+                "energy_j": energy,
+            }
+        ),
+        GPU_SAMPLES,
+    )
+    file = write_compact(frame, GPU_SAMPLES, tmp_path_factory.mktemp("made"), row_group_rows=1 << 17)
+    assert _bits(pl.read_parquet(file).select(*GPU_SAMPLES.schema)) == _bits(frame)
+
+
+def test_each_kind_of_column_has_its_encoding(tmp_path: Path) -> None:
+    """Dictionaries where values repeat; beside them what is said in the module."""
+    file = write_compact(_exporter_rows(24), GPU_SAMPLES, _folder(tmp_path / "made"), row_group_rows=1 << 22)
+    used = _encodings(file)
+    assert "DELTA_BINARY_PACKED" in used["t"]
+    assert "DICTIONARY" not in used["t"]
+    assert "BYTE_STREAM_SPLIT" in used["energy_j"]
+    assert "BYTE_STREAM_SPLIT" in used["pcie_rx_bytes_per_s"]
+    assert "BYTE_STREAM_SPLIT" not in used["sm_active"]
+    for name in ("node", "gpu_util", "xid", "seq", "hbm_used_mib"):
+        assert "RLE_DICTIONARY" in used[name], name
+        assert "BYTE_STREAM_SPLIT" not in used[name], name
+
+
+def test_compaction_makes_samples_smaller(tmp_path: Path) -> None:
+    """The file after compaction is smaller than the same rows as they were appended, by a twentieth at least."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    rows = _exporter_rows(12, gpus=8)
+    half = rows.height // 2
+    lake.append(GPU_SAMPLES, rows.drop("seq"), app_id="whole")
+    one = sum(file.size for file in lake.files(GPU_SAMPLES))
+    split = Lake.create(str(tmp_path / "split"))
+    for number, piece in enumerate((rows[:half], rows[half:], rows[:10])):
+        split.append(GPU_SAMPLES, piece.drop("seq"), app_id=str(number))
+    compact(split, [GPU_SAMPLES])
+    files = split.files(GPU_SAMPLES)
+    assert all((tmp_path / "split" / "gpu_samples" / file.path).stat().st_size == file.size for file in files)
+    assert sum(file.size for file in files) < one * 19 / 20
+    assert split.scan(GPU_SAMPLES).drop("seq").collect().sort("gpu", "t").equals(rows.drop("seq").sort("gpu", "t"))
+
+
+def test_duckdb_reads_what_was_compacted(tmp_path: Path) -> None:
+    """Another program's own reader finds the same sums."""
+    rows = _exporter_rows(3)
+    file = write_compact(rows, GPU_SAMPLES, _folder(tmp_path / "made"), row_group_rows=1 << 22)
+    query = "SELECT count(*), sum(energy_j), sum(sm_active::DOUBLE), max(t)::VARCHAR FROM read_parquet(?)"
+    found = duckdb.execute(query, [str(file)]).fetchone()
+    assert found is not None
+    assert found[0] == rows.height
+    assert found[1] == pytest.approx(rows["energy_j"].sum(), rel=1e-12)
+    assert found[2] == pytest.approx(rows["sm_active"].cast(pl.Float64).sum(), rel=1e-12)
+
+
+def test_nothing_but_data_and_log_stays(tmp_path: Path) -> None:
+    """Neither the folder a file was made in, nor the log that came with it."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    rows = _exporter_rows(1).drop("seq")
+    lake.append(GPU_SAMPLES, rows, app_id="a")
+    lake.append(GPU_SAMPLES, rows, app_id="b")
+    compact(lake, [GPU_SAMPLES], vacuum_hours=0)
+    there = {path.name for path in (tmp_path / "lake" / "gpu_samples").iterdir()}
+    assert there == {"_delta_log", *(f"day={day}" for day in rows["t"].dt.date().unique())}
+
+
+def test_what_a_killed_compaction_left_is_vacuumed(tmp_path: Path) -> None:
+    """A folder half written is an orphan like any other, its log included."""
+    lake = Lake.create(str(tmp_path / "lake"))
+    rows = _exporter_rows(1)
+    lake.append(GPU_SAMPLES, rows.drop("seq"), app_id="a")
+    left = _folder(tmp_path / "lake" / "gpu_samples" / "writing-abc")
+    write_compact(rows, GPU_SAMPLES, left, row_group_rows=1 << 22)
+    compact(lake, [GPU_SAMPLES], vacuum_hours=0)
+    assert [path for path in left.rglob("*") if path.is_file()] == []
+    assert lake.scan(GPU_SAMPLES).collect().height == rows.height
