@@ -182,6 +182,12 @@ class Server:
         """Return the answer to POST of a form. Errors: as `get`."""
         return self._ask(_Question("POST", path, form=form), _whole)
 
+    def post_read(self, path: str, form: Query, read: Callable[[Answer], T]) -> T:
+        """Return what `read` makes of the answer to POST; where it raises AskError that may pass, it is asked again."""
+        return self._ask(
+            _Question("POST", path, form=form), lambda chunks, response, where: read(_whole(chunks, response, where))
+        )
+
     def post_lines(self, path: str, form: Query, read: Callable[[Iterator[bytes]], T]) -> T:
         """Return what `read` makes of the lines of an answer while they come; it starts anew with each attempt."""
         return self._ask(_Question("POST", path, form=form), lambda chunks, response, where: read(_lines(chunks)))
@@ -240,7 +246,8 @@ class Server:
         for chunk in response.iter_bytes():
             size += len(chunk)
             if size > _LARGEST_ANSWER:
-                raise AskError(f"answers more than {sizes(_LARGEST_ANSWER)}", where=where, do="ask for less at a time")
+                what = f"answers more than {sizes(_LARGEST_ANSWER)}"
+                raise AskError(what, where=where, do="ask for less at a time", status=413)
             if self._pace.steady() - began > self._limit_s:
                 what = f"was still answering after {self._limit_s:.0f} s"
                 raise AskError(what, where=where, do="ask for less at a time, or raise timeout_s", refused=False)
