@@ -69,7 +69,7 @@ def parse(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> Samples:
     values: list[float] = []
     stamps: list[float | None] = []
     unreadable: list[str] = []
-    is_name, is_plain = _is_name, _is_plain  # local names: this loop runs once per line of every scrape
+    is_name, plain = _is_name, _plain_labels  # local names: this loop runs once per line of every scrape
     for given in lines:
         line = given.strip()
         if not line or line[0] == "#":
@@ -85,7 +85,7 @@ def parse(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> Samples:
                 continue
             try:
                 value, _, written = tail.partition(" ")
-                if brace and "_" not in value and is_plain(block):
+                if brace and "_" not in value and plain(block) is not None:
                     stamp = int(written) / per_second if written.isdecimal() else None
                     values.append(float(tail if stamp is None else value))
                     names.append(name)
@@ -106,19 +106,26 @@ def parse(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> Samples:
     return Samples(names, blocks, values, stamps, tuple(rejects))
 
 
-@lru_cache(maxsize=_BLOCKS_KEPT)
 def labels_of(block: str) -> Mapping[str, str]:
     """Return the labels written between braces.
 
     >>> dict(labels_of('gpu="0",modelName="a, \\\\"b\\\\" }"'))
     {'gpu': '0', 'modelName': 'a, "b" }'}
     """
+    plain = _plain_labels(block)
+    return MappingProxyType(parse_labels(block)) if plain is None else plain
+
+
+@lru_cache(maxsize=_BLOCKS_KEPT)
+def _plain_labels(block: str) -> Mapping[str, str] | None:
+    """The labels, where they are written as exporters write them and none twice: then every brace is quoted."""
     if not _LABELS.fullmatch(block):
-        return MappingProxyType(parse_labels(block))
+        return None
     pairs = _LABEL.findall(block)
     if "\\" in block:
         pairs = [(name, _ESCAPED.sub(_unescaped, value)) for name, value in pairs]
-    return MappingProxyType(dict(pairs))
+    labels = dict(pairs)
+    return MappingProxyType(labels) if len(labels) == len(pairs) else None
 
 
 def _unescaped(found: re.Match[str]) -> str:
@@ -128,15 +135,6 @@ def _unescaped(found: re.Match[str]) -> str:
 @lru_cache(maxsize=4096)
 def _is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
-
-
-@lru_cache(maxsize=_BLOCKS_KEPT)
-def _is_plain(block: str) -> bool:
-    """Whether labels are written as exporters write them, none twice; only then every brace in them is quoted."""
-    if not _LABELS.fullmatch(block):
-        return False
-    names = [name for name, _ in _LABEL.findall(block)]
-    return len(set(names)) == len(names)
 
 
 def _by_reference(line: str, per_second: int) -> tuple[str, str, float, float | None] | None:

@@ -99,6 +99,19 @@ def target(metric: str, labels: Mapping[str, str], *, own: Own = NO_OWN) -> Targ
     return next((choice.target for choice in choices if choice.fits(labels)), None)
 
 
+def target_of_all(metric: str, *, own: Own = NO_OWN) -> Target | None:
+    """Return the target that every series of a metric has; None where it depends on their labels, or nobody knows it.
+
+    >>> target_of_all("DCGM_FI_DEV_GPU_UTIL").column, target_of_all("node_cpu_seconds_total")
+    ('gpu_util', None)
+    """
+    if metric in own:
+        return _own_target(*own[metric])
+    choices = _choices().get(metric, ())
+    alike = len(choices) == 1 and not choices[0].labels and not choices[0].target.adds_up
+    return choices[0].target if alike else None
+
+
 def metric_names(*, own: Own = NO_OWN) -> tuple[str, ...]:
     """Return every metric that `target` knows."""
     return tuple(dict.fromkeys((*own, *_choices())))
@@ -112,12 +125,12 @@ def refuse_unknown(own: Own, *, where: str) -> None:
     for metric, (counter, unit) in own.items():
         inside = BY_NAME[counter].unit if counter in BY_NAME else _HOST_UNITS.get(counter)
         if inside is None:
-            what, do = f"metrics.{metric}: no counter {counter!r}", "see docs/counters.md"
+            what, do = f"names.{metric}: no counter {counter!r}", "see docs/counters.md"
             raise ConfigError(what, where=where, do=do)
         try:
             factor(unit, inside)
         except InputError as problem:
-            raise ConfigError(f"metrics.{metric}: {problem.what}", where=where, do=problem.do) from None
+            raise ConfigError(f"names.{metric}: {problem.what}", where=where, do=problem.do) from None
 
 
 def _own_target(counter: str, unit: str) -> Target:

@@ -1,0 +1,267 @@
+"""Pages of exporters put together into rows, one per GPU or node and time; devices and jobs as their labels tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+
+import polars as pl
+
+from tachograph.schema import TIME, Reject
+from tachograph.sources import Part
+from tachograph.sources.metrics.exposition import Samples, labels_of, parse
+from tachograph.sources.metrics.labels import USUAL, LabelNames, Misplaced, Place, job_of, place, short_node
+from tachograph.sources.metrics.names import NO_OWN, Own, TableName, Target, metric_names, target, target_of_all
+from tachograph.sources.slurm.fields import BadRowError, job_id
+
+_NODE_INFO = "node_uname_info"  # node_exporter tells its host here and nowhere else
+_LAST_STAMP_S = 1e11
+_KEPT = 1 << 17  # labels whose meaning is remembered
+
+Unit = tuple[str, int | None, int | None, int]  # node, gpu, mig, microseconds since 1970
+_Sample = tuple[str, str, float, float | None]
+
+
+class Vocabulary:
+    """What metrics and labels mean at a site; remembers labels, which are the same in every scrape."""
+
+    def __init__(self, *, metrics: Own = NO_OWN, labels: LabelNames = USUAL) -> None:
+        self.metrics = metrics
+        self.wanted = frozenset((*metric_names(own=metrics), _NODE_INFO))
+        self._labels = labels
+        self._targets: dict[tuple[str, str], Target | None] = {}
+        self._places: dict[str, Place | Misplaced] = {}
+
+    def target(self, metric: str, block: str) -> Target | None:
+        """Where the values of a series belong."""
+        key = (metric, block)
+        if key not in self._targets:
+            if len(self._targets) > _KEPT:
+                self._targets.clear()
+            self._targets[key] = target(metric, labels_of(block), own=self.metrics)
+        return self._targets[key]
+
+    def place(self, block: str) -> Place | Misplaced:
+        """What the labels of a series name."""
+        if block not in self._places:
+            if len(self._places) > _KEPT:
+                self._places.clear()
+            self._places[block] = place(labels_of(block), names=self._labels)
+        return self._places[block]
+
+
+@dataclass(slots=True)
+class _Spot:
+    """Where the values of one set of labels go: its unit as a GPU and as a node. None: it is none, and why."""
+
+    place: Place | None
+    gpu: int | None = None
+    node: int | None = None
+    problem: str = ""
+    example: str = ""
+
+
+@dataclass(slots=True)
+class Gathering:
+    """Rows put together from pages. `known`: samples of metrics that mean something here.
+
+    Series that are written once per job, pod or container are one value; one that differs is `conflicting_value`.
+    """
+
+    vocabulary: Vocabulary
+    known: int = 0
+    _units: dict[Unit, int] = field(default_factory=dict)
+    _columns: dict[Target, dict[int, float]] = field(default_factory=dict)
+    _devices: dict[tuple[str, int, int | None], Place] = field(default_factory=dict)
+    _jobs: dict[tuple[str, str, int, int | None], None] = field(default_factory=dict)
+    _rejects: dict[tuple[TableName, str, str | None], Reject] = field(default_factory=dict)
+
+    def add(self, page: bytes, *, t: datetime, node: str | None) -> int:
+        """Take in one page, scraped at `t` from an exporter on `node`; return how many of its samples are known here.
+
+        A time written behind a value comes before `t`; a host that the page names comes before `node`.
+        """
+        samples = parse(page, wanted=self.vocabulary.wanted)
+        for reject in samples.rejects:
+            self._count("gpu_samples", reject)
+        filling = _Filling(self, round(t.timestamp() * 1e6), _host(samples) or node)
+        before = self.known
+        for metric, series in groupby(samples, key=itemgetter(0)):
+            of_all = target_of_all(metric, own=self.vocabulary.metrics)
+            if of_all is not None:
+                filling.fill(of_all, series)
+            elif metric != _NODE_INFO:
+                for sample in series:
+                    of_one = self.vocabulary.target(metric, sample[1])
+                    if of_one is not None:
+                        filling.fill(of_one, (sample,))
+        return self.known - before
+
+    def parts(self) -> tuple[Part, ...]:
+        """Return the rows gathered, table by table; rejects are with the first part of their table."""
+        made = [*self._samples("gpu_samples"), *self._samples("node_samples")]
+        made += [part for part in (self._device_part(), self._allocation_part()) if part.frame.height]
+        rejects: dict[str, list[Reject]] = {}
+        for (table, _, _), reject in self._rejects.items():
+            rejects.setdefault(table, []).append(reject)
+        counted = [Part(p.table, p.frame, p.units, tuple(rejects.pop(p.table, ())), p.overlaps) for p in made]
+        return (*counted, *(Part(table, pl.DataFrame(), rejects=tuple(left)) for table, left in rejects.items()))
+
+    def unit(self, node: str, gpu: int | None, mig: int | None, t_us: int) -> int:
+        """Number of a unit."""
+        return self._units.setdefault((node, gpu, mig, t_us), len(self._units))
+
+    def column(self, of: Target) -> dict[int, float]:
+        """{unit: value} of a target."""
+        return self._columns.setdefault(of, {})
+
+    def note_device(self, found: Place, node: str) -> None:
+        """Remember what labels tell about a GPU, and which job holds it."""
+        if found.gpu is None:
+            return
+        if found.uuid or found.pci or found.model:
+            self._devices[node, found.gpu, found.mig] = found
+        if found.job:
+            self.note_job(found.job, node, found.gpu, found.mig)
+
+    def note_job(self, written: str, node: str, gpu: int, mig: int | None) -> None:
+        """Remember that a job holds a GPU."""
+        try:
+            self._jobs[job_id(written).raw, node, gpu, mig] = None
+        except BadRowError as problem:
+            self.refuse("allocations", problem.reason, None, written)
+
+    def refuse(self, table: TableName, reason: str, column: str | None, example: str) -> None:
+        """Count one sample that is given up."""
+        self._count(table, Reject(reason, column, 1, example[:200]))
+
+    def _count(self, table: TableName, reject: Reject) -> None:
+        key = (table, reject.reason, reject.column)
+        before = self._rejects.get(key)
+        count = reject.count + (before.count if before else 0)
+        self._rejects[key] = Reject(reject.reason, reject.column, count, before.example if before else reject.example)
+
+    def _samples(self, table: TableName) -> Iterator[Part]:
+        """One part; a second one where exporters write a counter in two units."""
+        layers: list[dict[str, Target]] = []
+        for of in self._columns:
+            if of.table == table and self._columns[of]:
+                layer = next((layer for layer in layers if of.column not in layer), None)
+                if layer is None:
+                    layers.append(layer := {})
+                layer[of.column] = of
+        for layer in layers:
+            yield Part(table, self._frame(layer.values(), table), {name: of.unit for name, of in layer.items()})
+
+    def _frame(self, targets: Iterable[Target], table: TableName) -> pl.DataFrame:
+        columns = {of.column: self._columns[of] for of in targets}
+        used = sorted(set().union(*columns.values()))
+        units = list(self._units)
+        keys = [units[number] for number in used]
+        series = [
+            pl.Series("t", [key[3] for key in keys], dtype=pl.Int64).cast(TIME),
+            pl.Series("node", [key[0] for key in keys], dtype=pl.String),
+        ]
+        if table == "gpu_samples":
+            series.append(pl.Series("gpu", [key[1] for key in keys], dtype=pl.Int16))
+            series.append(pl.Series("mig", [key[2] for key in keys], dtype=pl.Int16))
+        for name, values in columns.items():
+            series.append(pl.Series(name, [values.get(number) for number in used], dtype=pl.Float64))
+        return pl.DataFrame(series)
+
+    def _device_part(self) -> Part:
+        units = list(self._units)
+        capacities: dict[tuple[str, int, int | None], float] = {}
+        for of, values in self._columns.items():
+            if of.table == "devices":
+                to_mib = 1.0 if of.unit == "MiB" else 2.0**-20
+                for number, value in values.items():
+                    node, gpu, mig, _ = units[number]
+                    if gpu is not None:
+                        capacities.setdefault((node, gpu, mig), value * to_mib)
+        nothing = Place(None)
+        rows = [
+            (*key, told.uuid, told.pci, told.model, capacities.get(key))
+            for key in dict.fromkeys((*self._devices, *capacities))
+            for told in (self._devices.get(key, nothing),)
+        ]
+        schema = {
+            **_UNIT_SCHEMA,
+            "uuid": pl.String(),
+            "pci": pl.String(),
+            "model": pl.String(),
+            "hbm_mib": pl.Float64(),
+        }
+        return Part("devices", pl.DataFrame(rows, schema=schema, orient="row"), overlaps=True)
+
+    def _allocation_part(self) -> Part:
+        frame = pl.DataFrame(list(self._jobs), schema={"job_id": pl.String(), **_UNIT_SCHEMA}, orient="row")
+        return Part("allocations", frame.with_columns(provenance=pl.lit("explicit")), overlaps=True)
+
+
+_UNIT_SCHEMA: Mapping[str, pl.DataType] = {"node": pl.String(), "gpu": pl.Int16(), "mig": pl.Int16()}
+
+
+class _Filling:
+    """One page on its way into a gathering."""
+
+    def __init__(self, gathering: Gathering, t_us: int, node: str | None) -> None:
+        self._gathering = gathering
+        self._t_us = t_us
+        self._node = None if node is None else short_node(node)
+        self._spots: dict[tuple[str, float | None], _Spot] = {}
+
+    def fill(self, of: Target, series: Iterable[_Sample]) -> None:
+        """Put the values of series of one metric where they belong."""
+        column = self._gathering.column(of)
+        spots = self._spots
+        for_nodes = of.table == "node_samples"
+        samples = list(series)
+        self._gathering.known += len(samples)
+        for metric, block, value, stamp in samples:
+            spot = spots.get((block, stamp)) or self._new_spot(block, stamp)
+            unit = spot.node if for_nodes else spot.gpu
+            if unit is None:
+                self._gathering.refuse(of.table, spot.problem or "no_gpu", None, spot.example or f"{metric}{{{block}}}")
+            elif of.table == "allocations":
+                self._hold(spot, value)
+            elif unit not in column:
+                column[unit] = value
+            elif of.adds_up:
+                column[unit] += value
+            elif column[unit] != value and value == value:
+                self._gathering.refuse(of.table, "conflicting_value", of.column, f"{metric}{{{block}}} {value}")
+
+    def _hold(self, spot: _Spot, value: float) -> None:
+        job = job_of(repr(value))
+        if job and spot.place is not None and spot.place.gpu is not None:
+            node = spot.place.node or self._node or ""
+            self._gathering.note_job(job, node, spot.place.gpu, spot.place.mig)
+
+    def _new_spot(self, block: str, stamp: float | None) -> _Spot:
+        spot = self._spots[block, stamp] = self._spot(block, stamp)
+        return spot
+
+    def _spot(self, block: str, stamp: float | None) -> _Spot:
+        found = self._gathering.vocabulary.place(block)
+        if isinstance(found, Misplaced):
+            return _Spot(None, problem=found.reason, example=found.example)
+        if stamp is not None and not 0 <= stamp < _LAST_STAMP_S:
+            return _Spot(None, problem="bad_timestamp", example=str(stamp))
+        node = found.node or self._node
+        if node is None:
+            return _Spot(None, problem="no_node")
+        t_us = self._t_us if stamp is None else round(stamp * 1e6)
+        self._gathering.note_device(found, node)
+        gpu = None if found.gpu is None else self._gathering.unit(node, found.gpu, found.mig, t_us)
+        return _Spot(found, gpu, self._gathering.unit(node, None, None, t_us))
+
+
+def _host(samples: Samples) -> str | None:
+    """The host that node_exporter names, where it is one."""
+    blocks = {block for name, block, _, _ in samples if name == _NODE_INFO}
+    hosts = {labels_of(block).get("nodename") for block in blocks}
+    return hosts.pop() if len(hosts) == 1 else None
