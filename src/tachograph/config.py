@@ -91,6 +91,7 @@ class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vacuum_hours: int = 24  # files replaced longer ago are deleted
     threads: int = 1  # of the analysis
     waiting_chunks: int = 8  # read and not yet landed: a source waits when there are more
+    state: str = ""  # folder of lock and status; empty: in the lake, of an object store's under ~/.local/state
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

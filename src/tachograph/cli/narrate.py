@@ -22,6 +22,11 @@ def interrupted() -> None:
     sys.stderr.write("\ntachograph: interrupted; nothing is left half done\n")
 
 
+def remark(words: str) -> None:
+    """Write one line that is said even to those who want quiet."""
+    sys.stderr.write(f"tachograph: {printable(' '.join(words.split()))}\n")
+
+
 @dataclass(frozen=True, slots=True)
 class Narrator:
     """Tells what is going on; a quiet one tells nothing."""

@@ -43,9 +43,12 @@ COMMANDS: tuple[Command, ...] = (
     Command("ingest", "ingest", "put recordings and accounting into the lake", "feed"),
     Command("analyze", "analyze", "summarize and judge the jobs that new data touch", "feed"),
     Command("compact", "compact", "rewrite days as few sorted files, merge duplicates", "feed"),
+    Command("collect", "collect", "keep a lake up to date: ask the sources again and again, analyze, compact", "feed"),
+    Command("status", "status", "show how the collecting goes: lag, errors, unreachable hosts, clocks", "feed"),
     Command("lake", "lake", "show what is in the lake: rows, gaps, what was removed", "feed"),
     Command("jobs", "jobs", "list jobs with what they did, filtered and sorted", "look"),
     Command("job", "job", "report one job: what it did, what is wrong, what to do", "look"),
+    Command("export", "export", "hand jobs on: PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
     Command("simulate", "simulate", "write a simulated cluster whose truth is known", "reference"),
     Command(
         "counters",

@@ -49,13 +49,19 @@ class Asked:
 
 
 class Feed(Protocol):
-    """One connected source. Its state (connections, values seen last) lives as long as the process."""
+    """One connected source. Its state (connections, values seen last) lives as long as the process.
+
+    It is used by one thread, the next poll begins when the one before has ended. A chunk that was yielded lands, sooner
+    or later, or the process ends: then the watermarks tell where to go on. They include what waits to land.
+    """
 
     asked: Asked
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield what came since the watermarks, as chunks of streams, in order.
 
+        A stream that was read to some instant and had nothing new yields a chunk without rows: its watermark tells that
+        it was read. `asked` is about this poll, from its end to the begin of the next.
         Errors: InputError naming address and reason, when nothing could be read; the next poll takes up where it was.
         """
         ...
@@ -96,6 +102,24 @@ def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:
     except msgspec.ValidationError as problem:
         said = str(problem).replace("`", "'")
         raise ConfigError(f"[[sources]] {name}: {said}", where=where, do="see docs/collect.md") from None
+
+
+def configured(configuration: Configuration, *, where: str) -> list[FeedSettings]:
+    """Return the settings of every `[[sources]]` entry.
+
+    Errors: ConfigError for one that is wrong, for two with one name, and where there is none.
+    """
+    if not configuration.sources:
+        raise ConfigError("no [[sources]] to collect from", where=where, do="name one; see docs/collect.md")
+    found = [settings_of(raw, where=where) for raw in configuration.sources]
+    names = [settings.stream for settings in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two [[sources]] are called {name}", where=where, do="give each its own `name`")
+    for settings in found:
+        if not settings.every_s > 0:
+            raise ConfigError(f"[[sources]] {settings.stream}: every_s must be above 0", where=where, do="use 60")
+    return found
 
 
 def load_feed(name: str) -> FeedModule:

@@ -1,0 +1,144 @@
+"""`tachograph status`: how the collecting goes; exit code 0 when all is well, 1 when a source is late or failing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tachograph.cli import output
+from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.output import Heading
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tachograph.collect.overview import Overview
+    from tachograph.collect.state import SourceStatus
+    from tachograph.config import Configuration
+
+NOT_WELL = 1
+_NAMED = 5  # endpoints and hosts
+_STEPS = {"analyze": "analysis", "compact": "compaction"}
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare `--json`."""
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Print sources, what is wrong with them, the last analysis and compaction."""
+    from tachograph import config
+    from tachograph.collect.overview import overview
+    from tachograph.collect.state import state_folder, utc_now
+    from tachograph.sources.feeds import configured
+
+    configuration = config.load(arguments.config)
+    location = config.lake_location(arguments.lake, configuration)
+    where = arguments.config or config.FILE_NAME
+    settings = configured(configuration, where=where) if configuration.sources else []
+    found = overview(
+        location,
+        state_folder(location, configuration.collect.state),
+        {one.stream: one.every_s for one in settings},
+        now=utc_now(),
+    )
+    if arguments.json:
+        output.print_json(found.as_json())
+    else:
+        _print(found, configuration, arguments)
+    return 0 if found.is_healthy else NOT_WELL
+
+
+def _print(found: Overview, configuration: Configuration, arguments: Arguments) -> None:
+    zone = configuration.site.time_zone
+    output.print_text(f"{_headline(found, zone)}\n\n")
+    if not found.sources:
+        output.print_text("No sources: name some under [[sources]] of the configuration.\n")
+        return
+    headings = (
+        Heading("source"), Heading("is"), Heading("last success"), Heading("read up to"), Heading("lag", right=True),
+        Heading("rows", right=True), Heading("removed", right=True), Heading("errors", right=True),
+        Heading("waiting", right=True),
+    )  # fmt: skip
+    rows = [_row(source, found.now, zone) for source in found.sources]
+    output.print_table(headings, rows, title=f"Sources (times: {zone})", no_color=arguments.no_color)
+    remarks = list(_remarks(found, zone))
+    if remarks:
+        output.print_text("\n" + "".join(f"{output.printable(remark)}\n" for remark in remarks))
+
+
+def _headline(found: Overview, zone: str) -> str:
+    from tachograph.units import text
+
+    if found.holder is not None:
+        who = f"process {found.holder.pid} on {found.holder.host}, since {_time(found.holder.since, zone)}"
+        if found.hangs and found.status is not None:
+            silent = text((found.now - found.status.updated).total_seconds(), "s")
+            return f"Hangs: {who}, has not said anything for {silent}; restart it. Lake: {found.lake}"
+        return f"Collecting into {found.lake}: {who}"
+    if found.status is None:
+        return f"Nothing was collected into {found.lake} yet."
+    stopped, updated = found.status.stopped, found.status.updated
+    how = f"stopped at {_time(stopped, zone)}" if stopped else f"broke off after {_time(updated, zone)}"
+    return f"Nobody collects into {found.lake}: the last {how}"
+
+
+def _row(source: SourceStatus, now: datetime, zone: str) -> tuple[str | None, ...]:
+    from tachograph.units import text
+
+    lag = source.lag_s(now)
+    removed = sum(sum(reasons.values()) for reasons in source.rejects.values())
+    return (
+        source.name,
+        source.condition(now),
+        _time(source.last_success, zone),
+        _time(min(source.watermarks.values(), default=None), zone),
+        None if lag is None else text(max(0.0, lag), "s"),
+        f"{sum(source.rows.values()):,}",
+        f"{removed:,}",
+        f"{sum(source.errors.values()):,}",
+        f"{source.chunks_waiting:,}",
+    )
+
+
+def _remarks(found: Overview, zone: str) -> Iterator[str]:
+    """Sentences: errors, unreachable endpoints, clocks, steps."""
+    for source in found.sources:
+        if source.last_error is not None:
+            yield f"{source.name}: last error at {_time(source.last_error_at, zone)}: {source.last_error}"
+        if source.unreachable:
+            named = "; ".join(f"{place}: {why}" for place, why in list(source.unreachable.items())[:_NAMED])
+            more = ", ..." if len(source.unreachable) > _NAMED else ""
+            yield f"{source.name}: {len(source.unreachable)} unreachable: {named}{more}"
+        yield from _clocks(source)
+    for name, step in found.steps.items():
+        what = _STEPS.get(name, name)
+        if step.last_success is not None:
+            said = f": {step.said}" if step.said else ""
+            yield f"Last {what} at {_time(step.last_success, zone)}, {_took(step.last_duration_s)}{said}"
+        if step.is_failing:
+            yield f"The {what} fails, last at {_time(step.last_error_at, zone)}: {step.last_error}"
+
+
+def _clocks(source: SourceStatus) -> Iterator[str]:
+    skewed = source.skewed()
+    if skewed:
+        named = ", ".join(
+            f"{host} {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"
+            for host, skew in list(skewed.items())[:_NAMED]
+        )
+        more = f" and {len(skewed) - _NAMED} more" if len(skewed) > _NAMED else ""
+        yield f"{source.name}: clocks that differ from this host's by more than a second: {named}{more}"
+
+
+def _took(seconds: float | None) -> str:
+    from tachograph.units import text
+
+    return f"took {text(seconds, 's')}"
+
+
+def _time(moment: datetime | None, zone: str) -> str | None:
+    from tachograph.report.columns import local_time
+
+    return None if moment is None else local_time(moment, zone)

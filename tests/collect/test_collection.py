@@ -1,0 +1,328 @@
+"""A collection in this process: what lands, what is told, what goes on when something does not work."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from collecting import QUIET, collecting, plan_of, until
+from fake_feeds import Answer, Scripted, Tape, chunk_of, nothing, number_of
+
+from tachograph.collect.notify import NOBODY
+from tachograph.collect.reader import Source
+from tachograph.collect.run import Collection, Plan
+from tachograph.collect.state import SourceStatus, read_status
+from tachograph.collect.writer import NOT_UNDERSTOOD
+from tachograph.config import Collect
+from tachograph.errors import InputError, LakeError
+from tachograph.ingest import watermark
+from tachograph.lake import Lake
+from tachograph.lake.tables import Landed
+from tachograph.schema import GPU_SAMPLES, REJECTS, Table
+from tachograph.sources import Chunk
+from tachograph.sources.feeds import Watermark
+
+NAME = "fake:one"
+
+
+def lying(lake: Lake) -> list[tuple[str, int]]:
+    """(node, number) of every row in the files of the samples, sorted."""
+    if lake.delta(GPU_SAMPLES) is None:
+        return []
+    frame = lake.scan(GPU_SAMPLES).select("node", "t").collect()
+    return sorted((node, number_of(t)) for node, t in frame.rows())
+
+
+def all_of(node: str, count: int) -> list[tuple[str, int]]:
+    return [(node, number) for number in range(count)]
+
+
+def status_of(plan: Plan, name: str = NAME) -> SourceStatus:
+    status = read_status(plan.folder)
+    assert status is not None
+    return status.sources[name]
+
+
+def gives(begin: int, end: int, **given: Any) -> Answer:
+    def answer(known: Watermark) -> Iterator[Chunk]:
+        yield chunk_of(NAME, begin, end, **given)
+
+    return answer
+
+
+def fails(message: str) -> Answer:
+    def answer(known: Watermark) -> Iterator[Chunk]:
+        yield from ()
+        raise InputError(message, where="http://node1", do="look there")
+
+    return answer
+
+
+def test_several_sources_land_and_their_feeds_are_closed(tmp_path: Path) -> None:
+    tapes = [Tape("fake:one", 90, 0.001), Tape("fake:two", 50, 0.002), Tape("fake:three", 7, 0)]
+    plan = plan_of(tmp_path / "lake", [Source(tape.stream, 0.05, tape) for tape in tapes])
+    with collecting(plan) as told:
+        until(lambda: len(lying(plan.lake)) == 147)
+    assert lying(plan.lake) == sorted(all_of("fake:one", 90) + all_of("fake:two", 50) + all_of("fake:three", 7))
+    assert told == []
+    assert all(tape.closed for tape in tapes)
+    status = status_of(plan)
+    assert (status.rows, status.rows_read, status.rejects) == ({"gpu_samples": 90}, 90, {})
+    assert status.watermarks[NAME] == watermark(plan.lake, NAME)
+
+
+def test_a_failing_source_is_told_once_tried_again_and_told_when_it_works(tmp_path: Path) -> None:
+    feed = Scripted([fails("refused"), fails("refused"), fails("silent"), gives(0, 5), nothing])
+    plan = plan_of(tmp_path / "lake", [Source(NAME, 0.02, feed)])
+    with collecting(plan) as told:
+        until(lambda: len(feed.polls) > 6)
+    assert told == [
+        "fake:one: http://node1: refused; look there",
+        "fake:one: http://node1: silent; look there",
+        "fake:one: works again",
+    ]
+    status = status_of(plan)
+    assert (status.errors, status.failures, len(lying(plan.lake))) == ({"input": 3}, 0, 5)
+    assert status.last_error == "http://node1: silent; look there"
+    waits = [(later - before).total_seconds() for before, later in pairwise(feed.polls)]
+    assert waits[0] >= 0.02
+    assert waits[1] >= 0.04
+    assert waits[2] >= 0.08
+
+
+def test_what_was_read_before_a_failure_lands_and_the_next_poll_goes_on_there(tmp_path: Path) -> None:
+    def breaks(known: Watermark) -> Iterator[Chunk]:
+        assert number_of(known(NAME)) == 0
+        yield chunk_of(NAME, 0, 5)
+        raise InputError("broke off")
+
+    def goes_on(known: Watermark) -> Iterator[Chunk]:
+        begin = number_of(known(NAME))
+        if begin < 9:
+            yield chunk_of(NAME, begin, 9)
+
+    plan = plan_of(tmp_path / "lake", [Source(NAME, 0.05, Scripted([breaks, goes_on]))])
+    with collecting(plan):
+        until(lambda: len(lying(plan.lake)) == 9)
+    assert lying(plan.lake) == all_of(NAME, 9)
+
+
+def test_a_source_that_hangs_keeps_no_other_from_landing_and_the_process_from_stopping(tmp_path: Path) -> None:
+    released = threading.Event()
+
+    def hangs(known: Watermark) -> Iterator[Chunk]:
+        released.wait(30)
+        yield from ()
+
+    slow = Source("fake:slow", 0.05, Scripted([hangs]))
+    plan = plan_of(tmp_path / "lake", [slow, Source(NAME, 0.05, Tape(NAME, 60, 0.001))])
+    began = time.monotonic()
+    with collecting(plan):
+        until(lambda: len(lying(plan.lake)) == 60)
+    assert time.monotonic() - began < 20
+    released.set()
+
+
+def test_never_are_two_polls_of_a_source_under_way_and_missed_ones_are_skipped(tmp_path: Path) -> None:
+    under_way, most = [], []
+
+    def slow(known: Watermark) -> Iterator[Chunk]:
+        under_way.append(1)
+        most.append(len(under_way))
+        time.sleep(0.09)
+        under_way.pop()
+        yield from ()
+
+    feed = Scripted([slow])
+    with collecting(plan_of(tmp_path / "lake", [Source(NAME, 0.04, feed)])):
+        until(lambda: len(feed.polls) >= 6)
+    assert set(most) == {1}
+    offsets = [(poll - feed.polls[0]).total_seconds() / 0.04 for poll in feed.polls]
+    assert all(later - before > 2 for before, later in pairwise(offsets))
+
+
+class Full(Lake):
+    """A lake that takes no samples while its disk is full."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self.is_full = True
+        self.refused = 0
+
+    def append(
+        self,
+        table: Table,
+        frame: pl.DataFrame,
+        *,
+        app_id: str,
+        mark: int = 1,
+        after: int | None = None,
+        seq: int | None = None,
+    ) -> Landed:
+        if self.is_full and table is GPU_SAMPLES:
+            self.refused += 1
+            raise LakeError("the disk is full", where=self.uri(table))
+        return super().append(table, frame, app_id=app_id, mark=mark, after=after, seq=seq)
+
+
+def test_a_full_disk_loses_nothing_bounds_what_waits_and_is_told_once(tmp_path: Path) -> None:
+    lake = Full(str(tmp_path / "lake"))
+    tape = Tape(NAME, 300, 0.0, size=10)
+    made = plan_of(lake.location, [Source(NAME, 0.02, tape)], Collect(listen="", waiting_chunks=3))
+    plan = Plan(lake, made.sources, made.collect, retry_s=(0.02, 0.1))
+    with collecting(plan) as told:
+        until(lambda: lake.refused >= 4)
+        assert lying(lake) == []
+        lake.is_full = False
+        until(lambda: len(lying(lake)) == 300)
+        until(lambda: len(told) == 2)
+    assert told == [f"{NAME}: {lake.uri(GPU_SAMPLES)}: the disk is full", f"{NAME}: works again"]
+    assert lying(lake) == all_of(NAME, 300)
+    assert status_of(plan).errors["lake"] >= 4
+
+
+def test_only_so_many_chunks_wait(tmp_path: Path) -> None:
+    lake = Full(str(tmp_path / "lake"))
+    handed: list[int] = []
+
+    def endless(known: Watermark) -> Iterator[Chunk]:
+        for number in range(1000):
+            handed.append(number)
+            yield chunk_of(NAME, number, number + 1)
+
+    made = plan_of(lake.location, [Source(NAME, 0.02, Scripted([endless]))], Collect(listen="", waiting_chunks=3))
+    plan = Plan(lake, made.sources, made.collect, retry_s=(0.02, 0.02))
+    with collecting(plan):
+        until(lambda: lake.refused >= 10)
+        status = len(handed)
+    assert status == 4  # three wait, one is in the hands of the source
+    assert lying(lake) == []
+
+
+def test_stopping_with_a_full_disk_ends_soon_and_the_next_process_reads_it_again(tmp_path: Path) -> None:
+    lake = Full(str(tmp_path / "lake"))
+    made = plan_of(lake.location, [Source(NAME, 0.02, Tape(NAME, 30, 0.0))])
+    began = time.monotonic()
+    with collecting(Plan(lake, made.sources, QUIET, retry_s=(30.0, 60.0))):
+        until(lambda: lake.refused)
+    assert time.monotonic() - began < 8
+    with collecting(made):
+        until(lambda: len(lying(made.lake)) == 30)
+    assert lying(made.lake) == all_of(NAME, 30)
+
+
+def test_a_chunk_that_is_not_understood_is_stepped_over_counted_and_seen(tmp_path: Path) -> None:
+    strange = pl.DataFrame({"t": [datetime(2026, 3, 1, tzinfo=UTC)] * 5, "node": ["n"] * 5, "colour": ["red"] * 5})
+    feed = Scripted([gives(0, 5), gives(5, 10, frame=strange), gives(10, 15), nothing])
+    plan = plan_of(tmp_path / "lake", [Source(NAME, 0.1, feed)])
+    states = []
+    with collecting(plan) as told:
+        until(lambda: watermark(plan.lake, NAME) is not None and number_of(watermark(plan.lake, NAME)) == 15)
+        until(lambda: len(told) == 2)
+        states.append(number_of(watermark(plan.lake, NAME)))
+    assert [number for _, number in lying(plan.lake)] == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
+    (row,) = plan.lake.latest(REJECTS).rows(named=True)
+    assert (row["reason"], row["removed"], row["target"]) == (NOT_UNDERSTOOD, 5, "gpu_samples")
+    assert "colour" in row["example"]
+    assert "colour" in told[0]
+    assert told[1] == f"{NAME}: works again"
+    status = status_of(plan)
+    assert (status.errors, status.rejects) == ({"schema": 1}, {"gpu_samples": {NOT_UNDERSTOOD: 5}})
+
+
+def test_a_source_whose_chunks_are_never_understood_fails(tmp_path: Path) -> None:
+    def strange(known: Watermark) -> Iterator[Chunk]:
+        number = number_of(known(NAME))
+        yield chunk_of(NAME, number, number + 1, frame=pl.DataFrame({"colour": ["red"]}))
+
+    feed = Scripted([strange])
+    plan = plan_of(tmp_path / "lake", [Source(NAME, 0.05, feed)])
+    with collecting(plan):
+        until(lambda: len(feed.polls) > 5)
+    status = status_of(plan)
+    assert status.condition(datetime.now(UTC)) == "failing"
+    assert status.last_success is None
+
+
+def test_a_lake_that_is_deleted_meanwhile_is_filled_again(tmp_path: Path) -> None:
+    tape = Tape(NAME, 60, 0.0)
+    plan = plan_of(tmp_path / "lake", [Source(NAME, 0.05, tape)])
+    with collecting(plan):
+        until(lambda: len(lying(plan.lake)) == 60)
+        time.sleep(0.2)
+        for table in (GPU_SAMPLES, REJECTS):
+            shutil.rmtree(plan.lake.uri(table))
+        tape.count = 90
+        until(lambda: len(lying(plan.lake)) == 90)
+    assert lying(plan.lake) == all_of(NAME, 90)
+
+
+def test_a_defect_ends_the_process_with_its_traceback_after_a_clean_stop(tmp_path: Path) -> None:
+    def wrong(known: Watermark) -> Iterator[Chunk]:
+        yield chunk_of(NAME, 0, 5)
+        raise ZeroDivisionError("a defect")
+
+    feeds = [Scripted([wrong]), Scripted([nothing])]
+    plan = plan_of(tmp_path / "lake", [Source(f"fake:{number}", 0.05, feed) for number, feed in enumerate(feeds)])
+    collection = Collection(plan, tell=lambda words: None, stopping=threading.Event(), notifier=NOBODY)
+    with pytest.raises(ZeroDivisionError, match="a defect"):
+        collection.run()
+    assert all(feed.closed for feed in feeds)
+    assert lying(plan.lake) == all_of("fake:one", 5)
+    status = read_status(plan.folder)
+    assert status is not None
+    assert status.stopped is not None
+
+
+def test_once_polls_each_source_once_and_analyzes(tmp_path: Path) -> None:
+    tape, broken = Tape("fake:one", 40, 0.0), Scripted([fails("refused")])
+    plan = plan_of(tmp_path / "lake", [Source("fake:one", 60, tape), Source("fake:two", 60, broken)])
+    status = Collection(plan, tell=lambda words: None, stopping=threading.Event(), notifier=NOBODY).once()
+    assert lying(plan.lake) == all_of("fake:one", 40)
+    assert (status.sources["fake:one"].failures, status.sources["fake:two"].failures) == (0, 1)
+    analysis = status.steps["analyze"]
+    assert (analysis.runs, analysis.failures, analysis.last_success is None) == (1, 0, False)
+    assert tape.closed
+    assert broken.closed
+
+
+def test_once_does_not_wait_for_a_lake_that_takes_nothing(tmp_path: Path) -> None:
+    lake = Full(str(tmp_path / "lake"))
+    made = plan_of(lake.location, [Source(NAME, 60, Tape(NAME, 40, 0.0))])
+    plan = Plan(lake, made.sources, QUIET, retry_s=(30.0, 30.0))
+    status = Collection(plan, tell=lambda words: None, stopping=threading.Event(), notifier=NOBODY).once()
+    assert status.sources[NAME].errors == {"lake": 1}
+
+
+def test_what_was_known_outlives_the_process(tmp_path: Path) -> None:
+    first = plan_of(tmp_path / "lake", [Source(NAME, 0.02, Scripted([gives(0, 5), fails("refused")]))])
+    with collecting(first):
+        until(lambda: read_status(first.folder) is not None)
+        until(lambda: len(lying(first.lake)) == 5)
+        time.sleep(0.2)
+    before = status_of(first)
+    second = plan_of(tmp_path / "lake", [Source(NAME, 3600, Scripted([fails("again")]))])
+    with collecting(second):
+        pass
+    after = status_of(second)
+    assert before.last_success is not None
+    assert after.last_success == before.last_success
+    assert after.watermarks == before.watermarks == {NAME: chunk_of(NAME, 0, 5).watermark}
+    assert (after.rows, after.errors) == ({}, {"input": 1})
+
+
+def test_two_collections_of_one_lake_land_each_row_once(tmp_path: Path) -> None:
+    """The lock keeps them apart on one host; without it the marks and the lake's transactions do."""
+    plans = [plan_of(tmp_path / "lake", [Source(NAME, 0.03, Tape(NAME, 200, 0.004, size=size))]) for size in (7, 30)]
+    with collecting(plans[0]), collecting(plans[1]):
+        until(lambda: len(lying(plans[0].lake)) >= 200, within_s=30)
+        time.sleep(0.3)
+    assert lying(plans[0].lake) == all_of(NAME, 200)
