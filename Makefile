@@ -25,7 +25,7 @@ demo: $(VENV)/run.stamp ## simulate a cluster, analyze it, show what was found (
 	$(BIN)/tachograph demo $(ARGS)
 
 test: $(VENV)/dev.stamp ## run the tests (WORKERS=2, ARGS='-k name')
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadgroup --benchmark-disable $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --benchmark-disable $(ARGS)
 
 lint: $(VENV)/dev.stamp ## style, format, types, layers, generated pages
 	$(BIN)/ruff check .

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from servers.slurm import SlurmCluster, slurm_cluster, together
 from tachograph.sources.sacct import Reading, read_file
 from tachograph.sources.slurm.records import Cluster
 
@@ -56,3 +59,21 @@ def read_text(write: Callable[[str | bytes], Path]) -> Callable[..., Reading]:
 def now() -> datetime:
     """An instant after everything that was recorded."""
     return datetime(2027, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmCluster]:
+    """One real Slurm for all tests that ask for one: they run one after the other, in one worker."""
+    with tempfile.TemporaryDirectory(prefix="slurm-") as folder, slurm_cluster(Path(folder), rest=True) as cluster:
+        yield cluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Look at what is to be run."""
+    together.check_names(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:
+    """Say which test goes to which worker."""
+    return together.scheduler(config, log)

@@ -1,0 +1,105 @@
+"""A minute and a half of a cluster: jobs of every kind, run by a real Slurm, and all that it tells about them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from servers.slurm import SlurmCluster
+from servers.slurm.cluster import wait_for
+
+# what each task writes down about the GPUs it got, in the folder of jobs
+_TELL = (
+    "job=${SLURM_JOB_ID_HET_GROUP_1:-$SLURM_JOB_ID}; "
+    "echo $job $SLURMD_NODENAME ${SLURM_STEP_GPUS:-$SLURM_JOB_GPUS} >> told.$job.$SLURMD_NODENAME"
+)
+ACCOUNTING = (
+    "JobID,JobIDRaw,Cluster,Partition,QOS,Account,User,Submit,Eligible,Start,End,Elapsed,State,ExitCode,NNodes,"
+    "NodeList,AllocTRES,ReqTRES,Constraints,Timelimit,JobName,SubmitLine"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One job: its options, what it does, who submits it."""
+
+    options: str
+    script: str
+    user: str = "daemon"
+
+
+def _busy(seconds: int) -> str:
+    return f"{_TELL}; sleep {seconds}"
+
+
+WANTED = {
+    "whole": Wanted("--exclusive --gres=gpu:4 -w gpu01 -t 5", _busy(30)),
+    "left": Wanted("--gres=gpu:2 -w gpu02 -t 5", _busy(30), "games"),
+    "right": Wanted("--gres=gpu:1 -w gpu02 -t 5", _busy(40)),
+    "again": Wanted("--gres=gpu:1 -w gpu02 -t 5 --requeue", _busy(25)),
+    "sweep": Wanted("--gres=gpu:1 -w gpu03 -t 5 -a 0-3%2", _busy(12), "mail"),
+    "pair": Wanted("-N2 -w gpu03,gpu04 --gres=gpu:1 -t 5", f"srun sh -c '{_busy(30)}'", "games"),
+    "broken": Wanted("--gres=gpu:1 -w gpu03 -t 5", f"{_busy(18)}; exit 3"),
+    "mixed": Wanted(
+        "-p cpu -n1 -t 5 : -p gpu -n1 --gres=gpu:1 -w gpu04 -t 5", f"srun --het-group=1 sh -c '{_busy(25)}'"
+    ),
+    "endless": Wanted("--gres=gpu:1 -w gpu04 -t 1", _busy(600), "mail"),
+    "stopped": Wanted("--gres=gpu:1 -w gpu04 -t 5", _busy(600), "games"),
+    "successor": Wanted("--gres=gpu:2 -w gpu02 -t 5", _busy(20)),
+    "hopeless": Wanted("--gres=gpu:4 -w gpu04 -t 5", _busy(5), "games"),
+}
+REQUEUED_AFTER_S = 14.0
+CANCELLED_AFTER_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What came of it. `live`: `scontrol show job -d` every other second."""
+
+    ids: dict[str, int]
+    cluster: SlurmCluster
+    live: Path
+    accounting: Path
+    began: float
+    ended: float
+
+
+def play(cluster: SlurmCluster, *, folder: Path) -> Scenario:
+    """Submit everything, disturb some, wait for all; `folder` takes what Slurm's commands print."""
+    live = folder / "live"
+    live.mkdir()
+    began = time.time()
+    ids = {
+        name: cluster.submit(wanted.script, "-J", name, *wanted.options.split(), user=wanted.user)
+        for name, wanted in WANTED.items()
+    }
+    due = {
+        "again": (began + REQUEUED_AFTER_S, ("scontrol", "requeue", str(ids["again"]))),
+        "stopped": (began + CANCELLED_AFTER_S, ("scancel", str(ids["stopped"]))),
+        "hopeless": (began + CANCELLED_AFTER_S, ("scancel", str(ids["hopeless"]))),
+    }
+    named = ",".join(map(str, ids.values()))
+    while cluster.command("squeue", "-h", "-j", named).strip():
+        for name in [name for name, (when, _) in due.items() if time.time() >= when]:
+            cluster.command(*due.pop(name)[1])
+        now = f"{time.time():.3f}.txt"
+        (live / now).write_text(cluster.command("scontrol", "show", "job", "-d"))
+        if time.time() > began + 240:
+            raise TimeoutError(f"jobs still there:\n{cluster.command('squeue')}")
+        time.sleep(2)
+    accounting = folder / "sacct.txt"
+    wait_for(lambda: _all_accounted(cluster, ids, accounting, began), "the end of all jobs in the accounting", 60)
+    time.sleep(3)  # for whoever asks the exporters once more
+    return Scenario(ids, cluster, live, accounting, began, time.time())
+
+
+def _all_accounted(cluster: SlurmCluster, ids: dict[str, int], path: Path, began: float) -> bool:
+    said = cluster.command(
+        "sacct", "-a", "-D", "-P", "-S", f"now-{int(time.time() - began) + 60}seconds", "--format", ACCOUNTING
+    )
+    path.write_text(said)
+    header, *rows = (line.split("|") for line in said.splitlines())
+    ended = {row[header.index("JobID")].partition("_")[0].partition("+")[0] for row in rows}
+    open_rows = [row for row in rows if row[header.index("End")] == "Unknown"]
+    return not open_rows and {str(job) for job in ids.values()} <= ended
