@@ -6,6 +6,7 @@
       SchemaError        exit 4    a table has unknown columns or wrong types: names them
       LakeError          exit 5    the lake is absent, damaged, not permitted, or the disk is full
       NotFoundError      exit 6    no such job, counter, device
+      ExportError        exit 7    the target of an export does not take it: a database, a file, a gateway
       UsageError         exit 2    options that do not fit together
 
 Every message says what is wrong, where, and what to do.
@@ -62,3 +63,9 @@ class NotFoundError(TachographError):
     """No such job, counter or device."""
 
     exit_code = 6
+
+
+class ExportError(TachographError):
+    """The target of an export does not take it: a database, a file, a gateway."""
+
+    exit_code = 7

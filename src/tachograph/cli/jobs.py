@@ -5,34 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tachograph.cli import output
+from tachograph.cli.filters import add_filters, wanted
 from tachograph.cli.options import Arguments, Parser, add_json
 from tachograph.errors import UsageError
 
 if TYPE_CHECKING:
-    from datetime import datetime
     from pathlib import Path
 
-    from tachograph.cli.open import Opened
-    from tachograph.report.filters import JobFilter
     from tachograph.report.jobs import JobsTable
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare filters, columns, order and formats."""
-    for option, what in (("user", "user"), ("account", "account"), ("partition", "partition"), ("state", "state")):
-        parser.add_argument(
-            f"--{option}", action="append", default=[], metavar="NAME", help=f"of this {what}; repeatable"
-        )
-    parser.add_argument("--since", metavar="TIME", help="that ran after it: 2026-04-23, 2026-04-23T10:30, or 12h ago")
-    parser.add_argument("--until", metavar="TIME", help="that ran before it")
-    parser.add_argument(
-        "--where", action="append", default=[], metavar="CONDITION", help="such as 'gpu_util_mean<0.1'; repeatable"
-    )
-    parser.add_argument("--finding", action="append", default=[], metavar="CODE", help="with this finding; repeatable")
-    parser.add_argument("--attribution", action="append", default=[], metavar="KIND", help="explicit, whole_node, ...")
-    study = parser.add_mutually_exclusive_group()
-    study.add_argument("--in-study", action="store_true", help="only those that no filter of the study leaves out")
-    study.add_argument("--excluded", action="store_true", help="only those that one leaves out")
+    add_filters(parser)
     parser.add_argument("--sort", default="-start", metavar="COLUMN", help="order; - before it for descending")
     parser.add_argument("--columns", metavar="LIST", help="columns to show, separated by commas")
     parser.add_argument(
@@ -53,7 +38,7 @@ def run(arguments: Arguments) -> int:
     opened = open_lake(arguments)
     summaries = read_summaries(opened.lake)
     findings = read_findings(opened.lake, summaries)
-    chosen = filter_jobs(summaries, findings, _wanted(arguments, opened))
+    chosen = filter_jobs(summaries, findings, wanted(arguments, opened))
     exported = bool(arguments.json or arguments.csv or arguments.output)
     if arguments.limit is not None and arguments.limit < 1:
         raise UsageError(f"--limit {arguments.limit} shows nothing", do="give 1 or more")
@@ -68,29 +53,6 @@ def run(arguments: Arguments) -> int:
     )
     _show(table, arguments)
     return 0
-
-
-def _wanted(arguments: Arguments, opened: Opened) -> JobFilter:
-    from tachograph.report.filters import JobFilter, parse_condition
-    from tachograph.units import parse_time
-
-    zone = opened.configuration.site.time_zone
-
-    def instant(written: str | None) -> datetime | None:
-        return None if written is None else parse_time(written, now=opened.now, zone_name=zone)
-
-    return JobFilter(
-        users=tuple(arguments.user),
-        accounts=tuple(arguments.account),
-        partitions=tuple(arguments.partition),
-        states=tuple(arguments.state),
-        attributions=tuple(arguments.attribution),
-        findings=tuple(arguments.finding),
-        since=instant(arguments.since),
-        until=instant(arguments.until),
-        excluded=True if arguments.excluded else False if arguments.in_study else None,
-        where=tuple(map(parse_condition, arguments.where)),
-    )
 
 
 def _show(table: JobsTable, arguments: Arguments) -> None:

@@ -1,0 +1,82 @@
+"""`tachograph export TARGET`: hand jobs and findings on to a database, to files, to Prometheus, to ClusterCockpit."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tachograph.cli import output
+from tachograph.cli.filters import add_filters, wanted
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser, add_common, add_json
+from tachograph.errors import UsageError
+from tachograph.export.registry import TARGETS, Target, load
+
+if TYPE_CHECKING:
+    from tachograph.export.written import Written
+
+
+class _TargetParser(Parser):
+    """Parser of one target's options; it imports the target when it is used, so that help stays fast."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(f"tachograph export {target.name}", f"{target.sentence[0].upper()}{target.sentence[1:]}.")
+        self.target: Target | None = target
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.target is not None:
+            load(self.target).add_options(self)
+            add_filters(self)
+            add_json(self)
+            add_common(self)
+            self.target = None
+        return super().parse_known_args(args, namespace)
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the targets."""
+    width = max(len(target.name) for target in TARGETS) + 2
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "targets:\n" + "\n".join(f"  {t.name:<{width}}{t.sentence}" for t in TARGETS)
+    parser.add_argument("target", metavar="TARGET", help="one of the targets below")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="see `tachograph export TARGET --help`")
+
+
+def run(arguments: Arguments) -> int:
+    """Read what is wanted, write it, print what was written."""
+    target = _find(arguments.target)
+    try:
+        options = _TargetParser(target).parse_args(arguments.rest, Arguments())
+    except SystemExit:  # argparse has shown the help
+        return 0
+    done = _export(target, options)
+    if options.json:
+        output.print_json({"target": target.name, "written": done})
+    else:
+        output.print_text("".join(f"{line}\n" for line in _lines(done)))
+    return 0
+
+
+def _find(name: str) -> Target:
+    for target in TARGETS:
+        if target.name == name:
+            return target
+    raise UsageError(f"no target {name!r}", do=f"use one of: {', '.join(target.name for target in TARGETS)}")
+
+
+def _export(target: Target, options: Arguments) -> list[Written]:
+    from tachograph.cli.open import open_lake
+    from tachograph.export.content import read_content
+
+    opened = open_lake(options)
+    content = read_content(opened.lake, wanted(options, opened), now=opened.now)
+    with Narrator.of(options).steps() as tell:
+        return list(load(target).export(content, options, tell))
+
+
+def _lines(done: Iterable[Written]) -> Iterable[str]:
+    for one in done:
+        removed = f", {one.removed:,} removed" if one.removed else ""
+        unchanged = f", {one.unchanged:,} as they were" if one.unchanged else ""
+        yield f"{one.where}: {one.written:,} {one.what} written{removed}{unchanged}"

@@ -1,0 +1,239 @@
+"""Target `clustercockpit`: a job archive as ClusterCockpit keeps it: meta.json and data.json, one folder per job.
+
+What is there is what was measured: minutes of the GPUs, as series of scope `accelerator`. ClusterCockpit's schema of
+`meta.json` also wants statistics of CPUs and memory (cpu_user, cpu_load, mem_used, flops_any, mem_bw), which nobody
+measured here; they are left out and not made up. Jobs that still run have no place in an archive.
+Source: cc-backend, job-meta.schema.json, job-data.schema.json, job-metric-data.schema.json, unit.schema.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from tachograph.export.content import Content
+from tachograph.export.registry import Progress
+from tachograph.export.written import Written, whole_file
+from tachograph.summarize.schema import JOB_GPUS, JOB_MINUTES
+
+UNKNOWN = "unknown"  # for text that the schema requires and nobody told
+STEP_S = 60
+DIGITS = 3  # behind the point: what a 32-bit number that was a mean has to tell
+BATCH = 256  # jobs whose minutes are read at a time
+# final states that the schema knows; of other endings the closest
+STATES: Mapping[str, str] = MappingProxyType(
+    {
+        "COMPLETED": "completed",
+        "FAILED": "failed",
+        "CANCELLED": "cancelled",
+        "TIMEOUT": "timeout",
+        "DEADLINE": "timeout",
+        "OUT_OF_MEMORY": "out_of_memory",
+        "NODE_FAIL": "node_fail",
+        "BOOT_FAIL": "node_fail",
+    }
+)
+OTHER_ENDING = "stopped"
+_MB = 1.048576  # per MiB
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of ClusterCockpit: the counter of job_minutes it is made of, factor, unit; `footprint` in meta.json."""
+
+    name: str
+    counter: str
+    factor: float
+    base: str
+    prefix: str = ""
+    footprint: bool = False
+
+    @property
+    def unit(self) -> dict[str, str]:
+        """The unit as the schema writes it; of a ratio it is empty."""
+        return {"base": self.base, "prefix": self.prefix} if self.prefix else {"base": self.base}
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("acc_utilization", "gpu_util", 100, "", footprint=True),  # percent, as NVML tells it
+    Metric("acc_mem_used", "hbm_used_mib", _MB, "B", "M", footprint=True),
+    Metric("acc_power", "power_w", 1, "W", footprint=True),
+    Metric("acc_sm_active", "sm_active", 100, ""),
+    Metric("acc_dram_active", "dram_active", 100, ""),
+    Metric("acc_fp64_active", "fp64_active", 100, ""),
+    Metric("acc_fp32_active", "fp32_active", 100, ""),
+    Metric("acc_fp16_active", "fp16_active", 100, ""),
+    Metric("acc_tensor_active", "tensor_active", 100, ""),
+)
+# names of these statistics in meta.json, which are not those in data.json
+_IN_META: Mapping[str, str] = MappingProxyType({"acc_utilization": "acc_used"})
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare `--to`."""
+    parser.add_argument("--to", required=True, metavar="DIR", help="the archive's folder")
+
+
+def export(content: Content, options: argparse.Namespace, progress: Progress) -> Sequence[Written]:
+    """Write two files per job that has ended; return how many jobs.
+
+    Left as they are: jobs that run, and those whose id is not a number or whose length is not known.
+    """
+    archive, jobs = Path(options.to), content.summaries
+    ids = _accelerators(content.devices())
+    done = 0
+    for first in range(0, jobs.height, BATCH):
+        done += _write_some(archive, content, jobs[first : first + BATCH], ids)
+        progress("export jobs", first, jobs.height)
+    return [Written("jobs", str(archive), done, unchanged=jobs.height - done)]
+
+
+def is_archivable(row: Mapping[str, Any]) -> bool:
+    """Return whether a job can be in an archive: it has ended after some time, and its id is a number."""
+    return bool(row["end"]) and row["job_id"].isdecimal() and _duration(row) > 0
+
+
+def _write_some(archive: Path, content: Content, jobs: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]) -> int:
+    """Write these jobs; return how many there were to write."""
+    gpus, minutes = _by_job(content.gpus(jobs)), _by_job(content.minutes(jobs))
+    rows = [row for row in jobs.iter_rows(named=True) if is_archivable(row)]
+    for row in rows:
+        data = job_data(row, minutes.get(row["job_key"], JOB_MINUTES.empty()), ids)
+        meta = job_meta(row, gpus.get(row["job_key"], JOB_GPUS.empty()), data, ids)
+        folder = job_folder(archive, row)
+        _write(folder / "data.json", data)
+        _write(folder / "meta.json", meta)  # last: it is what makes a job of the folder
+    return len(rows)
+
+
+def _by_job(rows: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    return {str(key): of_job for (key,), of_job in rows.partition_by("job_key", as_dict=True).items()}
+
+
+def _write(target: Path, document: Mapping[str, Any]) -> None:
+    with whole_file(target) as beside:
+        beside.write_bytes(msgspec.json.encode(document))
+
+
+def job_folder(archive: Path, row: Mapping[str, Any]) -> Path:
+    """Return the folder of a job.
+
+    >>> row = {"cluster": "c", "job_id": "1034871", "start": datetime.fromisoformat("2026-04-01T00:00:00Z")}
+    >>> str(job_folder(Path("archive"), row))
+    'archive/c/1034/871/1775001600'
+    """
+    number = int(row["job_id"])
+    return archive / _cluster(row) / str(number // 1000) / f"{number % 1000:03d}" / str(_seconds(row["start"]))
+
+
+def job_meta(
+    row: Mapping[str, Any], gpus: pl.DataFrame, data: Mapping[str, Any], ids: Mapping[tuple[Any, ...], str]
+) -> dict[str, Any]:
+    """Return `meta.json` of a job; `gpus` are its rows of job_gpus, `data` its `data.json`."""
+    meta = {
+        "jobId": int(row["job_id"]),
+        "user": row["user"] or UNKNOWN,
+        "project": row["account"] or UNKNOWN,
+        "cluster": _cluster(row),
+        "subCluster": row["gpu_model"] or UNKNOWN,
+        "partition": row["partition"],
+        "arrayJobId": int(row["array_job_id"]) if (row["array_job_id"] or "").isdecimal() else None,
+        "numNodes": row["nodes"] or gpus["node"].n_unique() or None,
+        "numAcc": row["gpus"],
+        "exclusive": int(row["attribution"] == "whole_node"),
+        "monitoringStatus": 1,
+        "walltime": None if row["timelimit_s"] is None else int(row["timelimit_s"]),
+        "jobState": STATES.get(row["state"], OTHER_ENDING),
+        "startTime": _seconds(row["start"]),
+        "duration": _duration(row),
+        "resources": _resources(gpus, ids),
+        "metaData": {"jobName": row["name"]} if row["name"] else None,
+        "statistics": {
+            _IN_META.get(metric.name, metric.name): _footprint(metric, data[metric.name]["accelerator"])
+            for metric in METRICS
+            if metric.footprint and metric.name in data
+        },
+    }
+    return {name: value for name, value in meta.items() if value is not None}
+
+
+def job_data(
+    row: Mapping[str, Any], minutes: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]
+) -> dict[str, dict[str, Any]]:
+    """Return `data.json` of a job: {metric: {"accelerator": series}}, a value per minute, null where there was none."""
+    length = max(1, -(-_duration(row) // STEP_S))
+    measured = [metric for metric in METRICS if minutes[metric.counter].is_not_null().any()]
+    return {metric.name: {"accelerator": _of_metric(metric, minutes, length, ids)} for metric in measured}
+
+
+def _of_metric(
+    metric: Metric, minutes: pl.DataFrame, length: int, ids: Mapping[tuple[Any, ...], str]
+) -> dict[str, Any]:
+    series = []
+    for unit, rows in minutes.group_by("node", "gpu", "mig", maintain_order=True):
+        values: list[float | None] = [None] * length
+        for minute, value in rows.select("minute", metric.counter).iter_rows():
+            if value is not None and 0 <= minute < length:
+                values[minute] = round(value * metric.factor, DIGITS)
+        known = [value for value in values if value is not None]
+        if known:
+            series.append(
+                {
+                    "hostname": unit[0],
+                    "id": _id(unit, ids),
+                    "statistics": {"avg": sum(known) / len(known), "min": min(known), "max": max(known)},
+                    "data": values,
+                }
+            )
+    return {"unit": metric.unit, "timestep": STEP_S, "series": series}
+
+
+def _footprint(metric: Metric, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Mean of the series' means, least and greatest value of all."""
+    found = [series["statistics"] for series in data["series"]]
+    return {
+        "unit": metric.unit,
+        "avg": sum(one["avg"] for one in found) / len(found),
+        "min": min(one["min"] for one in found),
+        "max": max(one["max"] for one in found),
+    }
+
+
+def _resources(gpus: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]) -> list[dict[str, Any]]:
+    held: dict[str, list[str]] = {}
+    for unit in gpus.select("node", "gpu", "mig").iter_rows():
+        held.setdefault(unit[0], []).append(_id(unit, ids))
+    return [{"hostname": node, "accelerators": accelerators} for node, accelerators in held.items()]
+
+
+def _accelerators(devices: pl.DataFrame) -> dict[tuple[Any, ...], str]:
+    """{(node, gpu, mig): PCI address}, by which ClusterCockpit calls GPUs, where it is known."""
+    known = devices.filter(pl.col("pci").is_not_null() & pl.col("mig").is_null())
+    return {(node, gpu, mig): pci for node, gpu, mig, pci in known.select("node", "gpu", "mig", "pci").iter_rows()}
+
+
+def _id(unit: tuple[Any, ...], ids: Mapping[tuple[Any, ...], str]) -> str:
+    """The PCI address, else the index, with the instance of a MIG slice behind it."""
+    _, gpu, mig = unit
+    return ids.get(unit) or (str(gpu) if mig is None else f"{gpu}:{mig}")
+
+
+def _cluster(row: Mapping[str, Any]) -> str:
+    """The cluster as the name of a folder, and of no other place."""
+    return (row["cluster"] or "").replace("/", "_").lstrip(".") or UNKNOWN
+
+
+def _seconds(moment: datetime) -> int:
+    return int(moment.timestamp())
+
+
+def _duration(row: Mapping[str, Any]) -> int:
+    return _seconds(row["end"]) - _seconds(row["start"])

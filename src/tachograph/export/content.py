@@ -1,0 +1,65 @@
+"""What is exported: the jobs that a filter chooses, and what belongs to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import polars as pl
+
+from tachograph.analyze.results import read_findings, read_gpus, read_summaries
+from tachograph.lake import Lake
+from tachograph.lake.problems import lake_errors
+from tachograph.report.filters import JobFilter, filter_jobs
+from tachograph.schema import DEVICES
+from tachograph.summarize.schema import JOB_MINUTES, JOB_SUMMARIES
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The chosen rows of job_summaries, in order of start, and the rows of findings of these jobs.
+
+    `now`: up to when things are looked at. What is large is read when it is asked for.
+    """
+
+    lake: Lake
+    now: datetime
+    summaries: pl.DataFrame
+    findings: pl.DataFrame
+
+    def gpus(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
+        """Rows of job_gpus of the chosen jobs, or of some of them."""
+        return read_gpus(self.lake, self.summaries if summaries is None else summaries)
+
+    def minutes(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
+        """Rows of job_minutes of the chosen jobs, or of some of them."""
+        jobs = self.summaries if summaries is None else summaries
+        if jobs.is_empty():
+            return JOB_MINUTES.empty()
+        first, last = jobs.select(first=pl.col("start").dt.date().min(), last=pl.col("as_of").dt.date().max()).row(0)
+        days = [day for day in self.lake.days(JOB_MINUTES) if first <= day <= last]
+        current = jobs.lazy().select("job_key", "seq")
+        with lake_errors(self.lake.uri(JOB_MINUTES)):
+            rows = self.lake.scan(JOB_MINUTES, days).join(current, on=["job_key", "seq"], how="semi").collect()
+        return rows.sort(*JOB_MINUTES.sort)
+
+    def devices(self) -> pl.DataFrame:
+        """What GPUs there are."""
+        return self.lake.latest(DEVICES)
+
+    @property
+    def lake_id(self) -> str:
+        """What stays the same when the lake is moved: the id of its job_summaries."""
+        delta = self.lake.delta(JOB_SUMMARIES)
+        return "" if delta is None else str(delta.metadata().id)
+
+
+def read_content(lake: Lake, wanted: JobFilter, *, now: datetime) -> Content:
+    """Return the jobs of the lake that are wanted.
+
+    Errors: LakeError where nothing was analyzed yet; NotFoundError for a filter that names what does not exist.
+    """
+    summaries = read_summaries(lake)
+    findings = read_findings(lake, summaries)
+    chosen = filter_jobs(summaries, findings, wanted).sort("start", "job_key")
+    return Content(lake, now, chosen, findings.join(chosen, on="job_key", how="semi", maintain_order="left"))

@@ -1,0 +1,30 @@
+"""Target `csv`: a file of comma-separated values per table. Times in UTC, null is empty, lists are joined with `+`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from tachograph.export.content import Content
+from tachograph.export.registry import Progress
+from tachograph.export.tables import add_table_options, export_tables, joined_lists
+from tachograph.export.written import Written
+
+SUFFIX = ".csv"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare `--to` and `--table`."""
+    add_table_options(parser, SUFFIX)
+
+
+def export(content: Content, options: argparse.Namespace, progress: Progress) -> Sequence[Written]:
+    """Write the tables; return what was written."""
+    return export_tables(content, options, SUFFIX, _write)
+
+
+def _write(frame: pl.DataFrame, target: Path) -> None:
+    joined_lists(frame).write_csv(target, datetime_format="%Y-%m-%dT%H:%M:%SZ")

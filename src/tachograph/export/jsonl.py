@@ -1,0 +1,41 @@
+"""Target `jsonl`: a file of JSON lines per table. Times are ISO 8601 in UTC, `evidence` is an object."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from tachograph.export.content import Content
+from tachograph.export.registry import Progress
+from tachograph.export.tables import add_table_options, export_tables
+from tachograph.export.written import Written
+
+SUFFIX = ".jsonl"
+_EVIDENCE = "evidence"  # JSON already
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare `--to` and `--table`."""
+    add_table_options(parser, SUFFIX)
+
+
+def export(content: Content, options: argparse.Namespace, progress: Progress) -> Sequence[Written]:
+    """Write the tables; return what was written."""
+    return export_tables(content, options, SUFFIX, _write)
+
+
+def _write(frame: pl.DataFrame, target: Path) -> None:
+    with target.open("wb") as stream:
+        stream.writelines(_lines(frame))
+
+
+def _lines(frame: pl.DataFrame) -> Iterator[bytes]:
+    encoder = msgspec.json.Encoder()
+    for row in frame.iter_rows(named=True):
+        if row.get(_EVIDENCE):
+            row[_EVIDENCE] = msgspec.Raw(row[_EVIDENCE].encode())
+        yield encoder.encode(row) + b"\n"

@@ -1,0 +1,205 @@
+"""Target `openmetrics`: gauges for Prometheus, as a file of node_exporter's textfile collector or to a pushgateway.
+
+What is exported is bounded: sums over the chosen jobs by a few labels, findings by code, and single jobs only as many
+as are asked for. Units are those of Prometheus: seconds and joules, ratios 0..1. There are no timestamps, which both
+receivers refuse; `tachograph_export_time_seconds` tells how old the values are.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+import httpx2
+import polars as pl
+
+from tachograph.errors import ExportError, UsageError
+from tachograph.export.content import Content
+from tachograph.export.registry import Progress
+from tachograph.export.written import Written, whole_file
+
+LABELS = ("cluster", "user", "account", "partition", "qos", "gpu_model", "state")
+DEFAULT_LABELS = "user,account,partition"
+JOB_LABELS = ("cluster", "job_id", "user", "partition")
+PUSH_TIMEOUT_S = 30.0
+_UNITS = ("seconds", "joules", "watts", "ratio")
+_SECONDS = 3600.0  # per hour
+
+# share of its GPU time in which a job did not use its GPUs, nothing where utilisation is not known
+_WASTED = pl.col("gpu_hours") * _SECONDS * (1 - pl.col("gpu_util_mean"))
+_RUNNING = pl.col("end").is_null().cast(pl.Float64)
+# {metric: (what it is a sum of, help)}
+SUMS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
+    {
+        "tachograph_jobs": (pl.lit(1.0), "Jobs."),
+        "tachograph_jobs_running": (_RUNNING, "Jobs that still run."),
+        "tachograph_gpu_seconds": (pl.col("gpu_hours") * _SECONDS, "GPU time allocated, idle GPUs too."),
+        "tachograph_gpu_wasted_seconds": (
+            _WASTED,
+            "GPU time allocated times (1 - mean utilisation), where it is known.",
+        ),
+        "tachograph_energy_joules": (pl.col("energy_j"), "Energy of the GPUs, where it is known."),
+    }
+)
+# {metric: (value of one job, help)}
+OF_JOBS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
+    {
+        "tachograph_job_running": (_RUNNING, "1 while the job runs."),
+        "tachograph_job_gpus": (pl.col("gpus"), "GPUs allocated."),
+        "tachograph_job_elapsed_seconds": (pl.col("elapsed_s"), "Run time."),
+        "tachograph_job_gpu_utilization_ratio": (pl.col("gpu_util_mean"), "GPU utilisation, mean over GPUs and time."),
+        "tachograph_job_gpu_wasted_seconds": (_WASTED, "GPU time allocated times (1 - mean utilisation)."),
+        "tachograph_job_hbm_peak_ratio": (pl.col("hbm_peak_fraction"), "Peak of GPU memory used over capacity."),
+        "tachograph_job_power_watts": (pl.col("power_w_mean"), "Power of a GPU, mean."),
+        "tachograph_job_energy_joules": (pl.col("energy_j"), "Energy of the GPUs."),
+        "tachograph_job_findings": (pl.col("findings"), "Findings."),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """One metric: its name, one sentence, names of its labels, and its values: (label texts, value)."""
+
+    name: str
+    sentence: str
+    labels: tuple[str, ...]
+    samples: tuple[tuple[tuple[str, ...], float], ...]
+
+    def lines(self) -> Iterator[str]:
+        """Yield its lines in the text format."""
+        unit = self.name.rpartition("_")[2]
+        yield f"# TYPE {self.name} gauge"
+        if unit in _UNITS:
+            yield f"# UNIT {self.name} {unit}"
+        yield f"# HELP {self.name} {self.sentence}"
+        for texts, value in self.samples:
+            pairs = ",".join(f"{name}={_quoted(text)}" for name, text in zip(self.labels, texts, strict=True))
+            yield f"{self.name}{{{pairs}}} {value!r}" if pairs else f"{self.name} {value!r}"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare where to, by what, and how many jobs."""
+    parser.add_argument("--to", required=True, metavar="PLACE", help="a .prom file, or a pushgateway's address")
+    parser.add_argument(
+        "--by", default=DEFAULT_LABELS, metavar="LABELS", help=f"labels of the sums (default {DEFAULT_LABELS})"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="series of at most N single jobs: running ones, then the latest",
+    )
+
+
+def export(content: Content, options: argparse.Namespace, progress: Progress) -> Sequence[Written]:
+    """Write or push the metrics; return how many series.
+
+    Errors: UsageError for an unknown label; ExportError when file or gateway does not take them.
+    """
+    metrics = list(all_metrics(content, by=_labels(options.by), jobs=options.jobs))
+    page = exposition(metrics)
+    where = push(options.to, page) if "://" in options.to else _write(Path(options.to), page)
+    return [Written("series", where, sum(len(metric.samples) for metric in metrics))]
+
+
+def _labels(written: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name for name in written.split(",") if name))
+    unknown = [name for name in names if name not in LABELS]
+    if unknown:
+        raise UsageError(f"no label {unknown[0]!r}", do=f"use some of: {', '.join(LABELS)}")
+    return names
+
+
+def all_metrics(content: Content, *, by: Sequence[str], jobs: int = 0) -> Iterator[Gauge]:
+    """Yield the metrics of the chosen jobs: sums by the labels `by`, findings by code, and `jobs` single jobs."""
+    now = ((), content.now.timestamp())
+    yield Gauge("tachograph_export_time_seconds", "When this was exported, since 1970.", (), (now,))
+    labelled = content.summaries.with_columns(pl.col(name).fill_null("") for name in by)
+    yield from _families(SUMS, labelled, by)
+    yield from _findings(content)
+    if jobs > 0:
+        yield from _families(OF_JOBS, _single(content, jobs), JOB_LABELS)
+
+
+def _families(wanted: Mapping[str, tuple[pl.Expr, str]], rows: pl.DataFrame, labels: Sequence[str]) -> Iterator[Gauge]:
+    """One family per metric: the sum of its values over the rows of each combination of labels."""
+    for name, (value, sentence) in wanted.items():
+        known = rows.select(*labels, value.cast(pl.Float64).alias("value")).drop_nulls("value")
+        sums = known.group_by(*labels).agg(pl.col("value").sum()).sort(*labels) if labels else known.sum()
+        samples = tuple((tuple(texts), value) for *texts, value in sums.select(*labels, "value").iter_rows())
+        yield Gauge(name, sentence, tuple(labels), samples)
+
+
+def _findings(content: Content) -> Iterator[Gauge]:
+    """Jobs that have each finding, and their GPU time."""
+    hours = content.summaries.select("job_key", "gpu_hours")
+    found = content.findings.select("job_key", "code", "severity").join(hours, on="job_key", how="left")
+    kinds = {
+        "tachograph_findings": (pl.lit(1.0), "Jobs with this finding."),
+        "tachograph_finding_gpu_seconds": (pl.col("gpu_hours") * _SECONDS, "GPU time of the jobs with this finding."),
+    }
+    yield from _families(kinds, found, ("code", "severity"))
+
+
+def _single(content: Content, many: int) -> pl.DataFrame:
+    """The last run of each job, running ones first, then those that ended last; the first `many` of them."""
+    count = content.findings.group_by("job_key").len("findings")
+    jobs = content.summaries.join(count, on="job_key", how="left").with_columns(pl.col("findings").fill_null(0))
+    named = jobs.with_columns(
+        pl.coalesce("display_id", "job_id").alias("job_id"), pl.col("cluster", "user", "partition").fill_null("")
+    )
+    last = named.sort("start", "job_key").unique(["cluster", "job_id"], keep="last", maintain_order=True)
+    return last.sort("end", "job_key", descending=True, nulls_last=False).head(many)
+
+
+def exposition(metrics: Iterable[Gauge]) -> bytes:
+    """Return the metrics as OpenMetrics text; being gauges without timestamps it is Prometheus' text format, too.
+
+    >>> exposition([Gauge("up", "Up.", ("host",), ((('a"b',), 1.0),))]).decode().splitlines()[2:]
+    ['up{host="a\\\\"b"} 1.0', '# EOF']
+    """
+    lines = [line for metric in metrics for line in metric.lines()]
+    return "".join(f"{line}\n" for line in (*lines, "# EOF")).encode()
+
+
+def _quoted(words: str) -> str:
+    escaped = words.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _write(target: Path, page: bytes) -> str:
+    if target.is_dir():
+        target = target / "tachograph.prom"
+    with whole_file(target) as beside:
+        beside.write_bytes(page)
+    return str(target)
+
+
+def push(address: str, page: bytes) -> str:
+    """Put the page in the place of what the gateway has of `tachograph`; return the address.
+
+    Errors: ExportError when it does not answer or does not take it.
+    """
+    parts = urlsplit(address)
+    url = address if parts.path.strip("/") else f"{address.rstrip('/')}/metrics/job/tachograph"
+    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+    try:
+        answer = httpx2.put(
+            url, content=page, headers={"Content-Type": "text/plain; version=0.0.4"}, timeout=PUSH_TIMEOUT_S
+        )
+    except (httpx2.TransportError, httpx2.InvalidURL) as problem:
+        raise ExportError(
+            f"the gateway does not answer: {problem}", where=shown, do="see whether it runs, and the address of --to"
+        ) from problem
+    if not answer.is_success:
+        said = " ".join(answer.text.split())[:200]
+        raise ExportError(
+            f"the gateway does not take it: {answer.status_code} {said}", where=shown, do="see the gateway's log"
+        )
+    return shown

@@ -1,0 +1,30 @@
+"""Target `parquet`: a Parquet file per table, with the types of the lake."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+
+from tachograph.export.content import Content
+from tachograph.export.registry import Progress
+from tachograph.export.tables import add_table_options, export_tables
+from tachograph.export.written import Written
+
+SUFFIX = ".parquet"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare `--to` and `--table`."""
+    add_table_options(parser, SUFFIX)
+
+
+def export(content: Content, options: argparse.Namespace, progress: Progress) -> Sequence[Written]:
+    """Write the tables; return what was written."""
+    return export_tables(content, options, SUFFIX, _write)
+
+
+def _write(frame: pl.DataFrame, target: Path) -> None:
+    frame.write_parquet(target, compression="zstd")

@@ -1,0 +1,188 @@
+"""Target `postgresql`: three tables of a database that are, after every export, what the lake holds of the chosen jobs.
+
+One transaction: whoever reads sees the state before or the one after, and an export that is killed has done nothing.
+What is sent is what changed: the rows tell of which analysis they are (`seq`), so the target itself says which jobs
+it has as they are now. Jobs that no longer count, or that the filter no longer chooses, are deleted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from tachograph.errors import ExportError, UsageError
+from tachograph.export.content import Content
+from tachograph.export.registry import Progress
+from tachograph.export.written import Written
+from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_SUMMARIES
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from tachograph.export.postgresql_tables import Place
+
+CONNECT_S = 10
+EXPORTS = "exports"
+_COLUMNS = "lake text PRIMARY KEY, exported timestamptz NOT NULL, jobs bigint NOT NULL, written bigint NOT NULL"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the database and the names."""
+    parser.add_argument(
+        "--to",
+        default="",
+        metavar="ADDRESS",
+        help="postgresql://USER@HOST/DATABASE or 'service=NAME' (default: what the PG* variables say)",
+    )
+    parser.add_argument("--schema", default="tachograph", metavar="NAME", help="its schema (default tachograph)")
+    parser.add_argument("--table-prefix", default="", metavar="TEXT", help="what the names of tables begin with")
+
+
+def export(content: Content, options: argparse.Namespace, progress: Progress) -> Sequence[Written]:
+    """Bring the tables to what the content is; return what was written, removed and left.
+
+    Errors: UsageError without psycopg; ExportError when the database does not answer or does not take it.
+    """
+    try:
+        from tachograph.export.postgresql_tables import Place
+    except ImportError as problem:
+        raise UsageError(
+            f"PostgreSQL needs psycopg: {problem}", do="install the extra `postgresql` (tachograph[postgresql])"
+        ) from None
+    place = Place(options.schema, options.table_prefix)
+    with _connected(options.to) as connection:
+        where = f"{connection.info.dbname}.{place}"
+        return _Export(connection, place, content, where).run(progress)
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Connection]:
+    """A connection whose one transaction ends with the block: well, or not at all."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        shown = _shown(conninfo_to_dict(address))
+        timeout: dict[str, Any] = {} if "connect_timeout" in address else {"connect_timeout": CONNECT_S}
+        with psycopg.connect(address, application_name="tachograph export", **timeout) as connection:
+            yield connection
+    except psycopg.OperationalError as problem:
+        raise ExportError(
+            f"the database does not answer: {_line(problem)}", where=shown, do="see --to, or the PG* variables"
+        ) from problem
+    except psycopg.ProgrammingError as problem:
+        if problem.sqlstate is None:
+            raise UsageError(
+                f"--to is no address: {_line(problem)}", do="write postgresql://USER@HOST/DATABASE"
+            ) from None
+        raise _refused(problem, shown) from problem
+    except psycopg.Error as problem:
+        raise _refused(problem, shown) from problem
+
+
+def _refused(problem: Exception, where: str) -> ExportError:
+    return ExportError(
+        f"the database does not take it: {_line(problem)}",
+        where=where,
+        do="ask for CREATE and INSERT there, or choose another --schema or --table-prefix",
+    )
+
+
+def _shown(parts: dict[str, Any]) -> str:
+    """What people know the database by; never its password."""
+    named = [str(parts[name]) for name in ("service", "host", "dbname") if parts.get(name)]
+    return "/".join(named) or "PostgreSQL"
+
+
+def _line(problem: Exception) -> str:
+    return " ".join(str(problem).split())[:300]
+
+
+class _Export:
+    """One export into one place."""
+
+    def __init__(self, connection: Connection, place: Place, content: Content, where: str) -> None:
+        self._connection = connection
+        self._place = place
+        self._content = content
+        self._where = where
+
+    def run(self, progress: Progress) -> list[Written]:
+        """Find what changed, send it, note it; all of it counts when the transaction ends."""
+        from tachograph.export import postgresql_tables as tables
+
+        # one export after the other: a second one would compare with what the first is about to change
+        self._connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"tachograph {self._place}"])
+        grew = tables.create(self._connection, self._place)
+        self._check_lake()
+        progress("export: compare", 0, 2)
+        changed, gone = self._compare(everything=grew)
+        progress("export: send", 1, 2)
+        sent = {
+            JOB_SUMMARIES.name: changed,
+            JOB_GPUS.name: self._content.gpus(changed),
+            FINDINGS.name: self._content.findings.join(changed, on="job_key", how="semi"),
+        }
+        removed = self._remove(gone)
+        if changed.height:
+            staged = {t.name: tables.stage(self._connection, t, sent[t.name]) for t in tables.TABLES}
+            tables.take(self._connection, self._place, staged)
+        self._note(changed.height)
+        there = self._content.summaries.height
+        done = [Written(name, f"{self._where}{name}", rows.height) for name, rows in sent.items()]
+        done[0] = replace(done[0], removed=removed, unchanged=there - changed.height)
+        return done
+
+    def _check_lake(self) -> None:
+        """Make sure that the tables are of this lake: another one's jobs would be deleted.
+
+        Errors: UsageError where they are not.
+        """
+        from psycopg.sql import SQL
+
+        exports = self._place(EXPORTS)
+        self._connection.execute(SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(exports, SQL(_COLUMNS)))
+        others = self._connection.execute(
+            SQL("SELECT 1 FROM {} WHERE lake <> %s").format(exports), [self._content.lake_id]
+        ).fetchone()
+        if others:
+            raise UsageError(
+                f"{self._where}* holds the jobs of another lake", do="choose another --table-prefix or --schema"
+            )
+
+    def _compare(self, *, everything: bool) -> tuple[pl.DataFrame, list[str]]:
+        """Summaries that the target does not have as they are (all of them with `everything`), and keys to delete."""
+        from psycopg.sql import SQL
+
+        rows = self._connection.execute(
+            SQL("SELECT job_key, seq FROM {}").format(self._place(JOB_SUMMARIES.name))
+        ).fetchall()
+        there = pl.DataFrame(rows, schema={"job_key": pl.String, "seq": pl.Int64}, orient="row")
+        summaries = self._content.summaries
+        changed = summaries if everything else summaries.join(there, on=["job_key", "seq"], how="anti")
+        gone = there.join(summaries, on="job_key", how="anti").get_column("job_key").to_list()
+        return changed, gone
+
+    def _remove(self, gone: Sequence[str]) -> int:
+        from psycopg.sql import SQL
+
+        if not gone:
+            return 0
+        command = SQL("DELETE FROM {} WHERE job_key = ANY(%s)").format(self._place(JOB_SUMMARIES.name))
+        return self._connection.execute(command, [list(gone)]).rowcount
+
+    def _note(self, written: int) -> None:
+        """Remember the export."""
+        from psycopg.sql import SQL
+
+        command = SQL(
+            "INSERT INTO {} VALUES (%s, %s, %s, %s) ON CONFLICT (lake) DO UPDATE SET "
+            "exported = EXCLUDED.exported, jobs = EXCLUDED.jobs, written = EXCLUDED.written"
+        ).format(self._place(EXPORTS))
+        values = [self._content.lake_id, self._content.now, self._content.summaries.height, written]
+        self._connection.execute(command, values)

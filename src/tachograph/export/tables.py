@@ -1,0 +1,83 @@
+"""Exports of whole tables into files: which tables, which file each, and the form all of them share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import polars as pl
+
+from tachograph.errors import UsageError
+from tachograph.export.content import Content
+from tachograph.export.written import Written, whole_file
+from tachograph.schema import Table
+from tachograph.summarize.schema import COMPUTED, FINDINGS, JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES
+
+INTERNAL = "seq"  # bookkeeping of the lake, of no meaning outside
+_ROWS: Mapping[str, Callable[[Content], pl.DataFrame]] = MappingProxyType(
+    {
+        JOB_SUMMARIES.name: lambda content: content.summaries,
+        JOB_GPUS.name: Content.gpus,
+        FINDINGS.name: lambda content: content.findings,
+        JOB_MINUTES.name: Content.minutes,
+    }
+)
+DEFAULT = (JOB_SUMMARIES.name, JOB_GPUS.name, FINDINGS.name)  # minutes are many: only where they are asked for
+
+
+def add_table_options(parser: argparse.ArgumentParser, suffix: str) -> None:
+    """Declare `--to` and `--table`."""
+    parser.add_argument("--to", required=True, metavar="PLACE", help=f"a folder, or for one table a {suffix} file")
+    parser.add_argument(
+        "--table",
+        action="append",
+        default=[],
+        choices=[*_ROWS],
+        help=f"repeatable (default: {', '.join(DEFAULT)})",
+    )
+
+
+def export_tables(
+    content: Content, options: argparse.Namespace, suffix: str, write: Callable[[pl.DataFrame, Path], None]
+) -> Sequence[Written]:
+    """Write the tables that are asked for, each into its file, by `write`.
+
+    Errors: UsageError for several tables and one file; ExportError when a file cannot be written.
+    """
+    names = tuple(dict.fromkeys(options.table)) or DEFAULT
+    return [_one(content, name, _file(options.to, name, names, suffix), write) for name in names]
+
+
+def _one(content: Content, name: str, target: Path, write: Callable[[pl.DataFrame, Path], None]) -> Written:
+    frame = outside(_ROWS[name](content), COMPUTED[name])
+    with whole_file(target) as beside:
+        write(frame, beside)
+    return Written(name, str(target), frame.height)
+
+
+def _file(to: str, name: str, names: Sequence[str], suffix: str) -> Path:
+    place = Path(to)
+    if place.suffix != suffix or place.is_dir():
+        return place / f"{name}{suffix}"
+    if len(names) > 1:
+        raise UsageError(f"{len(names)} tables do not go into one file", where=to, do="name a folder, or one --table")
+    return place
+
+
+def outside(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+    """Return rows of a table as other programs get them: without the lake's own columns, NaN and infinities null."""
+    columns = {name: dtype for name, dtype in table.schema.items() if name != INTERNAL}
+    return frame.select(_finite(name, dtype) for name, dtype in columns.items())
+
+
+def _finite(name: str, dtype: pl.DataType) -> pl.Expr:
+    column = pl.col(name)
+    return pl.when(column.is_finite()).then(column) if dtype.is_float() else column
+
+
+def joined_lists(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return `frame` with lists as text, their items joined with `+`, for forms that have no lists."""
+    lists = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
+    return frame.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join("+") for name in lists)
