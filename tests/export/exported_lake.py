@@ -1,0 +1,110 @@
+"""A lake of four jobs to be exported, and the command line in this process or one of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from madelake import NOW, Rows, fill, held, job, make_lake, summarized, utc
+from tachograph.analyze.results import read_findings, read_gpus, read_summaries
+from tachograph.export.content import Content, read_content
+from tachograph.lake import Lake
+from tachograph.report.filters import JobFilter
+
+UGLY = 'bo"b\\,\x00\n{x}'  # a user's name as nobody should have one
+START, END = utc(1, 12), utc(1, 12, 30)
+
+
+def busy(node: str, gpu: int, level: float, *, start: datetime = START, end: datetime = END, **given: Any) -> Rows:
+    """Samples every 30 s of a GPU at one level."""
+    times = [start + timedelta(seconds=30 * place) for place in range(int((end - start).total_seconds() // 30))]
+    values = {"gpu_util": level, "power_w": 100 + 200 * level, "hbm_used_mib": 1000, "hbm_free_mib": 39000}
+    return [{"t": t, "node": node, "gpu": gpu, **values, **given} for t in times]
+
+
+def exported_lake(folder: Path) -> Lake:
+    """Jobs 1 (one of two GPUs idle), 2 (ugly, still runs), 3 (of an array, on a MIG slice), 4 (nothing measured)."""
+    times = {"start": START, "end": END}
+    lake = make_lake(
+        folder,
+        gpu_samples=[
+            *busy("n1", 0, 0.8), *busy("n1", 1, 0.0), *busy("n2", 0, 0.5), *busy("n3", 0, 0.25, mig=7),
+        ],
+        jobs=[
+            job("1", START, END, cluster="c", user="ada", account="a", partition="gpu", gpus=2, name="train"),
+            job("2", START, None, cluster="c", user=UGLY, account="a", partition="gpu", gpus=1),
+            job("3", START, END, cluster="c", user="ada", account="b", partition="mig", gpus=1, array_job_id="2",
+                display_id="2_1", state="TIMEOUT"),
+            job("4", START, END, cluster="c", user="eve", account="b", partition="gpu", gpus=4),
+        ],
+        allocations=[
+            *held("1", "n1", (0, 1), cluster="c", **times), *held("2", "n2", (0,), START, cluster="c"),
+            *held("3", "n3", (0,), cluster="c", mig=7, **times), *held("4", "n4", (0, 1, 2, 3), cluster="c", **times),
+        ],
+    )  # fmt: skip
+    summarized(lake)
+    return lake
+
+
+def add_job(lake: Lake, job_id: str, *, level: float = 0.5) -> None:
+    """One more job of user zoe on a node of its own, analyzed."""
+    node = f"n{job_id}"
+    fill(
+        lake,
+        {
+            "gpu_samples": busy(node, 0, level),
+            "jobs": [job(job_id, START, END, cluster="c", user="zoe", gpus=1)],
+            "allocations": held(job_id, node, (0,), START, END, cluster="c"),
+        },
+        chunk=f"job-{job_id}",
+    )
+    summarized(lake)
+
+
+def content_of(lake: Lake, wanted: JobFilter | None = None) -> Content:
+    """What is exported of a lake."""
+    return read_content(lake, wanted or JobFilter(), now=NOW)
+
+
+def in_lake(lake: Lake) -> dict[str, list[dict[str, Any]]]:
+    """Rows of the lake's tables as reports read them."""
+    summaries = read_summaries(lake)
+    return {
+        "job_summaries": summaries.sort("job_key").to_dicts(),
+        "job_gpus": read_gpus(lake, summaries).to_dicts(),
+        "findings": read_findings(lake, summaries).to_dicts(),
+    }
+
+
+def export(lake: Lake, *arguments: object, environment: Mapping[str, str] | None = None) -> Any:
+    """Run `tachograph export ... --json`; return what it printed."""
+    done = run(lake, *arguments, "--json", environment=environment)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    return json.loads(done.stdout)["written"]
+
+
+def run(
+    lake: Lake, *arguments: object, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `tachograph export` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "tachograph", "export", *map(str, arguments), "--lake", lake.location],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=None if environment is None else dict(environment),
+    )
+
+
+def one_line(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    """Assert that it ended with `code` and one line that holds `parts` and what to do."""
+    assert done.returncode == code, done
+    [line] = done.stderr.splitlines()
+    for part in ("tachograph: ", *parts, "; "):
+        assert part in line
+    assert len(line) < 500

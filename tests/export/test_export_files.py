@@ -1,0 +1,130 @@
+"""Tables into files: every row and column, the form of each, and files that appear whole."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from argparse import Namespace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from exported_lake import UGLY, content_of, export, exported_lake, in_lake, one_line, run
+
+from tachograph.errors import ExportError
+from tachograph.export import jsonl, parquet
+from tachograph.export.registry import TARGETS
+from tachograph.export.tables import export_tables, outside
+from tachograph.lake import Lake
+from tachograph.report.filters import JobFilter
+from tachograph.summarize.schema import COMPUTED, JOB_MINUTES, JOB_SUMMARIES
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return exported_lake(tmp_path_factory.mktemp("exported") / "lake")
+
+
+def nothing(doing: str, done: int, total: int) -> None:
+    """No progress."""
+
+
+def test_parquet_holds_the_rows_of_the_lake(lake: Lake, tmp_path: Path) -> None:
+    written = export(lake, "parquet", "--to", tmp_path)
+    for name, rows in in_lake(lake).items():
+        read = pl.read_parquet(tmp_path / f"{name}.parquet")
+        assert read.schema == {column: t for column, t in COMPUTED[name].schema.items() if column != "seq"}
+        key = list(COMPUTED[name].key)
+        expected = pl.DataFrame(rows, schema=COMPUTED[name].schema).drop("seq").sort(key)
+        assert read.sort(key).equals(expected)
+    assert {one["what"]: one["written"] for one in written} == {n: len(rows) for n, rows in in_lake(lake).items()}
+
+
+def test_csv_has_a_header_utc_and_empty_cells(lake: Lake, tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "jobs.csv"
+    export(lake, "csv", "--to", target, "--table", "job_summaries")
+    with target.open(newline="") as stream:
+        rows = {row["job_id"]: row for row in csv.DictReader(stream)}
+    assert list(rows["1"]) == [name for name in JOB_SUMMARIES.schema if name != "seq"]
+    assert rows["2"]["user"] == UGLY
+    assert (rows["1"]["start"], rows["2"]["end"]) == ("2026-04-01T12:00:00Z", "")
+    assert float(rows["1"]["gpu_util_mean"]) == pytest.approx(0.4)
+    assert rows["4"]["gpu_util_mean"] == ""
+
+
+def test_json_lines_hold_objects(lake: Lake, tmp_path: Path) -> None:
+    export(lake, "jsonl", "--to", tmp_path, "--table", "findings", "--table", "job_summaries")
+    findings = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
+    assert [row | {"evidence": json.dumps(row["evidence"])} for row in findings] == [
+        {name: value for name, value in row.items() if name != "seq"}
+        | {"evidence": json.dumps(json.loads(row["evidence"]))}
+        for row in in_lake(lake)["findings"]
+    ]
+    jobs = [json.loads(line) for line in (tmp_path / "job_summaries.jsonl").read_text().splitlines()]
+    assert {row["job_id"]: (row["start"], row["end"]) for row in jobs}["2"] == ("2026-04-01T12:00:00Z", None)
+    assert not (tmp_path / "job_gpus.jsonl").exists()
+
+
+def test_minutes_are_written_where_they_are_asked_for(lake: Lake, tmp_path: Path) -> None:
+    [one] = export(lake, "parquet", "--to", tmp_path / "m.parquet", "--table", JOB_MINUTES.name)
+    minutes = pl.read_parquet(tmp_path / "m.parquet")
+    assert one["written"] == minutes.height
+    counted = minutes.group_by("job_id").len().sort("job_id").rows()
+    assert counted == [("1", 60), ("2", 30), ("3", 30)]  # 30 minutes of two GPUs, of one, of a slice
+
+
+def test_filters_choose_jobs_and_what_belongs_to_them(lake: Lake, tmp_path: Path) -> None:
+    export(lake, "parquet", "--to", tmp_path, "--user", "ada", "--where", "gpus>1")
+    for name in ("job_summaries", "job_gpus", "findings"):
+        assert set(pl.read_parquet(tmp_path / f"{name}.parquet")["job_id"]) == {"1"}
+    export(lake, "csv", "--to", tmp_path, "--user", "nobody")
+    assert len((tmp_path / "job_summaries.csv").read_text().splitlines()) == 1
+
+
+def test_of_no_jobs_there_are_no_minutes(lake: Lake) -> None:
+    nobody = content_of(lake, JobFilter(users=("nobody",)))
+    assert outside(nobody.minutes(), JOB_MINUTES).height == 0
+
+
+def test_people_are_told_what_was_written(lake: Lake, tmp_path: Path) -> None:
+    done = run(lake, "csv", "--to", tmp_path / "x.csv", "--table", "job_summaries")
+    assert done.stdout == f"{tmp_path}/x.csv: 4 job_summaries written\n"
+
+
+def test_several_tables_do_not_go_into_one_file(lake: Lake, tmp_path: Path) -> None:
+    one_line(run(lake, "csv", "--to", tmp_path / "x.csv"), 2, "x.csv: 3 tables do not go into one file", "--table")
+
+
+def test_a_place_that_cannot_be_written_is_named(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    one_line(run(lake, "parquet", "--to", tmp_path / "file" / "x"), 7, "cannot be written: Not a directory", "--to")
+
+
+def test_an_unknown_target_is_named(lake: Lake) -> None:
+    one_line(run(lake, "excel"), 2, "no target 'excel'", *(target.name for target in TARGETS))
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(lake: Lake, tmp_path: Path) -> None:
+    target = tmp_path / "job_summaries.parquet"
+    target.write_text("old")
+
+    def fails(frame: pl.DataFrame, beside: Path) -> None:
+        beside.write_text("half")
+        raise OSError(28, os.strerror(28))
+
+    options = Namespace(to=str(tmp_path), table=["job_summaries"])
+    with pytest.raises(ExportError, match="No space left on device"):
+        export_tables(content_of(lake), options, ".parquet", fails)
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+    assert target.read_text() == "old"
+    parquet.export(content_of(lake), options, nothing)
+    assert pl.read_parquet(target).height == 4
+
+
+def test_nan_is_null(lake: Lake, tmp_path: Path) -> None:
+    content = content_of(lake)
+    odd = content.summaries.with_columns(energy_j=pl.Series([float("nan"), float("inf"), 1.0, None]))
+    frame = outside(odd, JOB_SUMMARIES)
+    assert frame["energy_j"].to_list() == [None, None, 1.0, None]
+    assert [json.loads(line)["energy_j"] for line in jsonl._lines(frame)] == [None, None, 1.0, None]
