@@ -148,7 +148,9 @@ def _read(file: Path) -> dict[str, object]:
         raise ConfigError(
             problem.strerror or str(problem), where=str(file), do="name a readable file with --config"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except RecursionError:
+        raise ConfigError("it nests too deeply", where=str(file), do="mend the brackets") from None
+    except ValueError as problem:  # neither TOML nor text, or a number with too many digits
         raise ConfigError(f"not valid TOML: {problem}", where=str(file), do="mend the line") from None
 
 

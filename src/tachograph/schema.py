@@ -346,8 +346,19 @@ def _counted(reason: str, column: str | None, mask: pl.Series, values: pl.Series
     count = int(mask.sum() or 0)
     if not count:
         return []
-    example = values.filter(mask.fill_null(value=False))[0]
-    return [Reject(reason, column, count, None if example is None else str(example)[:200])]
+    return [Reject(reason, column, count, first_as_text(values.filter(mask.fill_null(value=False))))]
+
+
+def first_as_text(values: pl.Series) -> str | None:
+    """Return the first value as Python writes it, 200 characters at most; None for null.
+
+    A time outside Python's years is written as Polars does.
+    """
+    try:
+        value = values[0]
+    except (ValueError, OverflowError):
+        value = values.head(1).cast(pl.String)[0]
+    return None if value is None else str(value)[:200]
 
 
 def _remove_impossible(
@@ -415,8 +426,9 @@ def _remove_rows(frame: pl.DataFrame, table: Table, now: datetime) -> tuple[pl.D
     for reason, column, expression in checks:
         mask = frame.select(expression.fill_null(value=False)).to_series()
         if mask.any():
-            row = frame.filter(mask).row(0, named=True)
-            shown = ", ".join(f"{key}={value}" for key, value in row.items() if value is not None)
+            first = frame.filter(mask).head(1)
+            texts = [(series.name, first_as_text(series)) for series in first]
+            shown = ", ".join(f"{name}={text}" for name, text in texts if text is not None)
             rejects.append(Reject(reason, None, int(mask.sum()), f"{column}: {shown}"[:200]))
             frame = frame.filter(~mask)
     return frame, rejects

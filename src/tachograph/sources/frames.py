@@ -31,7 +31,7 @@ BLOCK_BYTES = 64 << 20  # about 0.6 GB of memory while its lines are taken apart
 _MAX_BACK = 1 << 20
 _MAX_LINES_OF_ONE_CELL = 50  # a quoted cell may hold line breaks; more is a quote that was never closed
 _BROKEN_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # the decoder panics at some bytes
-_BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
+BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def format_of(path: Path) -> Format:
     with opened(path) as file:
         try:
             start = file.read(4096)
-        except _BROKEN_GZIP as problem:
+        except BROKEN_GZIP as problem:
             raise _damaged_gzip(path, problem) from None
     if not start:
         raise InputError("the file is empty", where=str(path), do="export it again")
@@ -186,7 +186,7 @@ def _blocks(path: Path, layout: Layout, block_bytes: int | None) -> Iterator[byt
                     rest = rest[cut:]
             if rest:
                 yield rest
-        except _BROKEN_GZIP as problem:
+        except BROKEN_GZIP as problem:
             raise _damaged_gzip(path, problem) from None
         except (UnicodeError, LookupError) as problem:
             raise InputError(
@@ -328,16 +328,16 @@ def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:
     try:
         with opened(path) as file:
             content = file.read().removeprefix(b"\xef\xbb\xbf")
-    except _BROKEN_GZIP as problem:
+    except BROKEN_GZIP as problem:
         raise _damaged_gzip(path, problem) from None
     if not content.strip():
         raise InputError("the file is empty", where=str(path), do="export it again")
     try:
         return msgspec.json.decode(content), ()
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:
-        return json.loads(content), ()
+        return _loads(content), ()
     except RecursionError:
         raise InputError("JSON nested too deeply", where=str(path), do="export the rows as a list") from None
     except UnicodeDecodeError as problem:
@@ -350,6 +350,16 @@ def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:
                 f"not valid JSON, perhaps cut off: {problem.msg} at {where}", where=str(path), do="export it again"
             ) from None
         return lines
+    except ValueError:
+        raise InputError("the JSON holds a number too long", where=str(path), do="export it again") from None
+
+
+def _loads(content: bytes) -> object:
+    """The value; half a surrogate pair, which no text holds and JSON can write, becomes `?`."""
+    value = json.loads(content)
+    if b"\\ud" in content.lower():
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
 
 
 def _json_lines(content: bytes) -> tuple[list[object], tuple[Reject, ...]] | None:
@@ -358,7 +368,7 @@ def _json_lines(content: bytes) -> tuple[list[object], tuple[Reject, ...]] | Non
     broken: list[bytes] = []
     for line in filter(None, map(bytes.strip, content.split(b"\n"))):
         try:
-            value = json.loads(line)
+            value = _loads(line)
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from tachograph.errors import InputError
-from tachograph.schema import TEXT_BLANKS, TIME, Reject
+from tachograph.schema import TEXT_BLANKS, TIME, Reject, first_as_text
 from tachograph.units import zone
 
 AUTO = "auto"
@@ -98,7 +98,7 @@ def counted(reason: str, column: str | None, mask: pl.Series, values: pl.Series)
     (Reject(reason='unreadable_time', column=None, count=1, example='x'),)
     """
     count = int(mask.sum() or 0)
-    return (Reject(reason, column, count, str(values.filter(mask)[0])[:200]),) if count else ()
+    return (Reject(reason, column, count, first_as_text(values.filter(mask)) or "None"),) if count else ()
 
 
 def _none_bad(given: pl.Series) -> pl.Series:

@@ -130,10 +130,12 @@ def parse(text: str, *, where: str = "mapping") -> Mapping:
     """
     try:
         mapping = msgspec.convert(tomllib.loads(text), Mapping)
-    except tomllib.TOMLDecodeError as problem:
-        raise ConfigError(f"not valid TOML: {problem}", where=where, do="mend the line") from None
+    except RecursionError:
+        raise ConfigError("it nests too deeply", where=where, do="mend the brackets") from None
     except msgspec.ValidationError as problem:
         raise ConfigError(str(problem).replace("`", "'"), where=where, do=_DO) from None
+    except ValueError as problem:  # not TOML, or a number with too many digits
+        raise ConfigError(f"not valid TOML: {problem}", where=where, do="mend the line") from None
     _check(mapping, where)
     return mapping
 

@@ -44,6 +44,7 @@ NODE_WORDS = (
 GPU_WORDS = (*GPU_NAMES, "idx", "gpu id", "gpu index", "device", "device_id", "minor_number", "index")
 GPU_IN_NAME = re.compile(r"(?i)gpu[ _.\-\[]?(\d+)\]?")
 _UNIT_BEHIND = re.compile(r"^(.*?)[ _]*[\[(]([^\])]+)[\])]$")
+_LONGEST = 200  # characters of a name that may mean something; the pattern's time grows with their square
 _UNIT_ENDS = {
     "_pct": "percent", "_percent": "percent", "_mib": "MiB", "_gib": "GiB", "_gb": "GB", "_mb": "MB", "_mw": "mW",
     "_w": "W", "_mhz": "MHz", "_c": "C", "_bytes": "B",
@@ -91,7 +92,7 @@ def _bare(name: str) -> tuple[str, str]:
     (('utilization.gpu', 'percent'), ('mem_used', 'MiB'))
     """
     text = name.strip()
-    if found := _UNIT_BEHIND.match(text):
+    if len(text) <= _LONGEST and (found := _UNIT_BEHIND.match(text)):
         return found[1].lower().strip(), UNITS.get(found[2].strip(), "")
     lower = text.lower()
     for end, unit in _UNIT_ENDS.items():

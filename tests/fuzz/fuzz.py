@@ -1,0 +1,336 @@
+"""Reads mutations of the recorded inputs: `make fuzz` (FUZZ=1000000). Prints one JSON object; 1 when a reader failed.
+
+A mutation is decided by seed, reader and number alone, so any can be made again: `--reader NAME --number N`.
+Failed means: any error that is not a TachographError, a process that died, more than a second of processor time, or
+more than 500 MB of memory. Each kind of failure is told once, with its bytes made as few as still show it.
+
+    python tests/fuzz/fuzz.py --mutations 10000 --recorded DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import random
+import resource
+import select
+import signal
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+os.environ["POLARS_MAX_THREADS"] = "1"  # before polars is imported: mutations are small, and others need the cores
+
+from fuzz_targets import Target, by_name
+from mutators import mutate
+
+from tachograph.errors import TachographError
+
+SEED = 20260301
+SECONDS = 1.0  # of processor time, for one file
+HANGS_S = 30.0  # on the wall: a process that is still at it is killed
+MEMORY_MIB = 500
+ADDRESSES = 8 << 30  # bytes a process may map: an absurd allocation fails instead of eating the machine
+LIFE = 4000  # mutations per process
+SMALLER_TRIES = 400
+WHOLE_EVERY = 8
+_PROGRESS = struct.Struct("<qd")  # number at work, since when
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One kind of failure: the mutation that showed it first, and the fewest bytes that still do."""
+
+    reader: str
+    number: int
+    kind: str  # error, died, slow, memory
+    what: str
+    bytes: str = ""  # repr, shortened
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of the mutations. `refused`: files that gave a TachographError; the others were read."""
+
+    mutations: int = 0
+    refused: int = 0
+    slowest_s: float = 0.0
+    most_mib: float = 0.0
+    failures: dict[str, Failure] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
+
+    def note(self, failure: Failure) -> None:
+        """Count a failure; the first of its kind is kept."""
+        name = f"{failure.reader}: {failure.kind}: {failure.what}"
+        self.failed[name] = self.failed.get(name, 0) + 1
+        self.failures.setdefault(name, failure)
+
+    def add(self, told: Mapping[str, Any]) -> int:
+        """Add what a child told; return how many mutations it read."""
+        self.mutations += told["mutations"]
+        self.refused += told["refused"]
+        self.slowest_s = max(self.slowest_s, told["slowest_s"])
+        self.most_mib = max(self.most_mib, told["most_mib"])
+        for kind, times in told["failed"].items():
+            self.failed[kind] = self.failed.get(kind, 0) + times
+        for kind, failure in told["failures"].items():
+            self.failures.setdefault(kind, Failure(**failure))
+        return int(told["mutations"])
+
+
+def mutation(target: Target, number: int, seed: int) -> bytes:
+    """Return the mutation of that number."""
+    return mutate(target.seeds, random.Random(f"{seed}/{target.name}/{number}"))
+
+
+def failure_of(
+    target: Target, number: int, content: bytes, folder: Path, *, whole: bool
+) -> tuple[Failure | None, float, bool]:
+    """Read `content`; return what failed, processor seconds, and whether it was refused with a TachographError."""
+    path = folder / f"mutation{target.suffix}"
+    path.write_bytes(content)
+    begun = time.process_time()
+    failure, refused = None, False
+    try:
+        target.read(path, whole)
+    except TachographError:
+        refused = True
+    except BaseException as problem:  # a panic of polars is no Exception
+        if isinstance(problem, KeyboardInterrupt):
+            raise
+        failure = Failure(target.name, number, "error", signature(problem))
+    took = time.process_time() - begun
+    if failure is None and took > SECONDS:
+        failure = Failure(target.name, number, "slow", f"over {SECONDS:g} s")
+    return failure, took, refused
+
+
+def is_whole(number: int, chosen: Sequence[Target]) -> bool:
+    """Whether the rows of this mutation go on into the schema of their tables, which takes longer than reading."""
+    return number // len(chosen) % WHOLE_EVERY == 0
+
+
+def signature(problem: BaseException) -> str:
+    """Return the kind of an error and the last place in the project that it came through."""
+    frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if "tachograph" in frame.filename]
+    place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "elsewhere"
+    said = " ".join(str(problem).split())[:60]
+    return f"{type(problem).__name__} at {place}: {said}" if len(said) < 60 else f"{type(problem).__name__} at {place}"
+
+
+def peak_mib() -> float:
+    """Return the most memory this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+class Child:
+    """A child process that does some work and tells through a pipe, as JSON, what came of it.
+
+    Work ends with the process: polars' threads do not survive a fork, so the parent must never have used them.
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.reading, writing = os.pipe()
+        self.id = os.fork()
+        if not self.id:
+            os.close(self.reading)
+            _do(work, writing)
+        os.close(writing)
+
+    def told(self, *, alive: Callable[[], bool] = lambda: True) -> tuple[Any, int]:
+        """Return what the child told (None: nothing) and how it ended; killed as soon as it is not `alive`."""
+        text = b""
+        while True:
+            if select.select([self.reading], [], [], 0.05)[0]:
+                piece = os.read(self.reading, 1 << 16)
+                text += piece
+                if not piece:
+                    break
+            elif not alive():
+                os.kill(self.id, signal.SIGKILL)
+        os.close(self.reading)
+        status = os.waitstatus_to_exitcode(os.waitpid(self.id, 0)[1])
+        return (json.loads(text) if status == 0 else None), status
+
+
+def _do(work: Callable[[], object], writing: int) -> None:
+    code = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a panic that is caught has written to stderr before
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with os.fdopen(writing, "w") as out:
+            json.dump(work(), out)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+@dataclass(slots=True)
+class Progress:
+    """The number that is at work, shared between a child and its parent."""
+
+    shared: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, _PROGRESS.size))
+
+    def tell(self, number: int) -> None:
+        """It begins now."""
+        self.shared[:] = _PROGRESS.pack(number, time.monotonic())
+
+    def at(self) -> int:
+        """Return the number."""
+        return int(_PROGRESS.unpack(self.shared[:])[0])
+
+    def alive(self) -> bool:
+        """Whether it began not too long ago."""
+        return time.monotonic() - float(_PROGRESS.unpack(self.shared[:])[1]) < HANGS_S
+
+
+def read_all(chosen: Sequence[Target], numbers: range, *, seed: int, folder: Path, progress: Progress) -> Outcome:
+    """Read the mutations of these numbers, or until this process has become too large."""
+    outcome = Outcome()
+    for number in numbers:
+        target = chosen[number % len(chosen)]
+        progress.tell(number)
+        failure, took, refused = failure_of(
+            target, number, mutation(target, number, seed), folder, whole=is_whole(number, chosen)
+        )
+        outcome.mutations += 1
+        outcome.refused += refused
+        outcome.slowest_s = max(outcome.slowest_s, round(took, 3))
+        outcome.most_mib = max(outcome.most_mib, round(peak_mib()))
+        if failure is None and peak_mib() > MEMORY_MIB:
+            failure = Failure(target.name, number, "memory", f"over {MEMORY_MIB} MiB")
+        if failure is not None:
+            outcome.note(failure)
+        if peak_mib() > MEMORY_MIB:
+            break
+    return outcome
+
+
+def fuzz(
+    chosen: Sequence[Target],
+    mutations: int,
+    *,
+    seed: int = SEED,
+    progress: Callable[[Outcome], None] | None = None,
+) -> Outcome:
+    """Return what came of so many mutations, read one after the other in child processes."""
+    outcome = Outcome()
+    number = 0
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+        while number < mutations:
+            numbers = range(number, min(number + LIFE, mutations))
+            number += _one_life(chosen, numbers, outcome, seed=seed, folder=Path(name))
+            if progress:
+                progress(outcome)
+        for kind, failure in outcome.failures.items():
+            outcome.failures[kind] = _smallest(failure, chosen, seed=seed, folder=Path(name))
+    return outcome
+
+
+def _one_life(chosen: Sequence[Target], numbers: range, outcome: Outcome, *, seed: int, folder: Path) -> int:
+    """Read mutations in one child; add what came of it, and return how many were read."""
+    progress = Progress()
+    progress.tell(numbers.start)
+
+    def work() -> object:
+        return asdict(read_all(chosen, numbers, seed=seed, folder=folder, progress=progress))
+
+    told, code = Child(work).told(alive=progress.alive)
+    if told is not None:
+        return outcome.add(told)
+    at = progress.at()  # it died at this one; those before are read
+    why = "killed as it did not end" if code == -signal.SIGKILL else f"exit code {code}"
+    outcome.note(Failure(chosen[at % len(chosen)].name, at, "died", why))
+    outcome.mutations += at + 1 - numbers.start
+    return at + 1 - numbers.start
+
+
+def _smallest(failure: Failure, chosen: Sequence[Target], *, seed: int, folder: Path) -> Failure:
+    """Return the failure with the fewest bytes that still show it; of errors only, others keep what they had."""
+    target = next(one for one in chosen if one.name == failure.reader)
+    whole = is_whole(failure.number, chosen)
+
+    def work() -> object:
+        content = mutation(target, failure.number, seed)
+        if failure.kind == "error":
+            for shorter in _shorter(content, lambda tried: _fails_alike(failure, target, tried, folder, whole=whole)):
+                content = shorter
+        shown = repr(content)
+        return shown if len(shown) < 600 else f"{shown[:280]} ... {shown[-280:]}"
+
+    told, _ = Child(work).told()
+    return replace(failure, bytes=told or "")
+
+
+def _fails_alike(failure: Failure, target: Target, tried: bytes, folder: Path, *, whole: bool) -> bool:
+    found, _, _ = failure_of(target, failure.number, tried, folder, whole=whole)
+    return found is not None and found.what == failure.what
+
+
+def _shorter(content: bytes, shows: Callable[[bytes], bool]) -> Iterator[bytes]:
+    """Yield shorter and shorter contents that still show the failure: stretches are left out, halves first."""
+    step, tries = len(content) // 2, 0
+    while step and tries < SMALLER_TRIES:
+        at = 0
+        while at < len(content) and tries < SMALLER_TRIES:
+            tries += 1
+            tried = content[:at] + content[at + step :]
+            if shows(tried):
+                content = tried
+                yield content
+            else:
+                at += step
+        step //= 2
+
+
+def main() -> int:
+    """Fuzz, print the result; 1 when a reader failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mutations", type=int, default=1_000_000)
+    parser.add_argument("--recorded", type=Path, default=Path(os.environ.get("TACHOGRAPH_RECORDED", "../shared/data")))
+    parser.add_argument("--reader", action="append", default=[], help="only this one; repeatable")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--number", type=int, help="write this mutation of the one reader to stdout, read nothing")
+    asked = parser.parse_args()
+    chosen = by_name(asked.recorded, asked.reader)
+    if asked.number is not None:
+        sys.stdout.buffer.write(mutation(chosen[0], asked.number, asked.seed))
+        return 0
+    begun = time.monotonic()
+    outcome = fuzz(chosen, asked.mutations, seed=asked.seed, progress=lambda now: tell(now, asked.mutations, begun))
+    result = as_json(outcome, chosen, seed=asked.seed, seconds=time.monotonic() - begun)
+    sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
+    return 1 if outcome.failures else 0
+
+
+def tell(outcome: Outcome, of: int, begun: float) -> None:
+    """Write progress to stderr."""
+    rate = outcome.mutations / (time.monotonic() - begun)
+    sys.stderr.write(f"{outcome.mutations:,} of {of:,}, {rate:.0f}/s, {len(outcome.failures)} kinds of failure\n")
+
+
+def as_json(outcome: Outcome, chosen: Sequence[Target], *, seed: int, seconds: float) -> dict[str, object]:
+    """Return the result as it is printed and recorded."""
+    return {
+        "mutations": outcome.mutations,
+        "seed": seed,
+        "readers": [target.name for target in chosen],
+        "refused": outcome.refused,
+        "slowest_s": outcome.slowest_s,
+        "most_mib": outcome.most_mib,
+        "seconds": round(seconds),
+        "failures": [asdict(failure) | {"times": outcome.failed[kind]} for kind, failure in outcome.failures.items()],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

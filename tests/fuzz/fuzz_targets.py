@@ -1,0 +1,244 @@
+"""Every reader, with small excerpts of recorded inputs to begin from, and how it is asked to read one file."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tachograph import config
+from tachograph.config import Configuration, Site
+from tachograph.schema import TABLES, conform
+from tachograph.sources import Chunk, allocation_map, ldms, sacct, table
+from tachograph.sources.feeds import settings_of
+from tachograph.sources.table.mapping import load
+
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
+SITE = Configuration(site=Site(name="s", time_zone="Europe/Berlin", cluster="c"))
+MAPPING = b"""table = "gpu_samples"
+[time]
+column = "timestamp"
+zone = "UTC"
+[node]
+column = "hostname"
+pattern = '(nid\\d+)'
+[gpu]
+column = "gpu_id"
+[columns]
+nersc_ldms_dcgm_gr_engine_active = {to = "gpu_util", unit = "percent", scale = 100.0}
+nersc_ldms_dcgm_dram_active = "dram_active"
+"""
+CONFIGURATION = b"""lake = "lake"
+[site]
+time_zone = "Europe/Berlin"
+cluster = "c"
+[slurm]
+exclusive = ["gpu*"]
+[nodes]
+models = {"nid[001-004]" = "A100-SXM4-40GB"}
+gpus = {"nid[001-004]" = 4}
+[analysis]
+window_s = 300
+imbalance_counters = ["gpu_util"]
+[thresholds]
+low_util = 0.3
+[collect]
+listen = "127.0.0.1:9798"
+vacuum_hours = 24
+[[sources]]
+source = "prometheus"
+url = "http://localhost:9090"
+every_s = 60
+"""
+MAP = b'job_id,node,gpu,mig,start,end\n1,n1,0,,2026-03-01T10:00:00,2026-03-01T11:00:00\n2_3,n2,0-3,,,\n3,n3,"0,1",7,,\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One reader: excerpts to begin from, how files are called, and how one is read: its rows, or the whole way."""
+
+    name: str
+    suffix: str
+    excerpts: Callable[[], Iterable[bytes]]
+    read: Callable[[Path, bool], None]
+
+    @property
+    def seeds(self) -> tuple[bytes, ...]:
+        """The excerpts, made when they are asked for: a process that uses polars must not fork afterwards."""
+        return _made(self.excerpts)
+
+
+@cache
+def _made(excerpts: Callable[[], Iterable[bytes]]) -> tuple[bytes, ...]:
+    return tuple(excerpts())
+
+
+def targets(recorded: Path) -> tuple[Target, ...]:
+    """Return all readers with the excerpts of the recorded inputs."""
+    slurm, nersc, restd = (recorded / name for name in ("slurm_outputs", "nersc_perlmutter", "slurmrestd"))
+
+    def exports() -> Iterator[bytes]:
+        yield from json_excerpts(
+            [*nersc.glob("job_5*.json"), *nersc.glob("pmt-*.json"), nersc / "metrics-data.json"], 3
+        )
+
+    def frames() -> Iterator[pl.DataFrame]:
+        rows = [json.loads(text) for text in json_excerpts(nersc.glob("pmt-export-compute-5*.json"), 6)]
+        rows += [json.loads(text)["data"] for text in json_excerpts(nersc.glob("job_51*.json"), 6)]
+        return (pl.DataFrame(of_file) for of_file in rows if of_file)
+
+    def parquet() -> Iterator[bytes]:
+        for frame in frames():
+            yield as_parquet(frame)
+            yield as_parquet(oddly_typed(frame))
+
+    def csv() -> Iterator[bytes]:
+        return (frame.write_csv().encode() for frame in frames())
+
+    def parsable() -> Iterator[bytes]:
+        return text_excerpts([*slurm.glob("*/sacct.parsable2.txt"), *slurm.glob("*/sacct.X.txt")], 4)
+
+    def documents() -> Iterator[bytes]:
+        return json_excerpts([*(recorded / "sacct_json_sites").glob("*.json"), *slurm.glob("*/sacct.json")], 1)
+
+    def controller() -> Iterator[bytes]:
+        return json_excerpts([*restd.glob("2*/slurm-*.json"), *slurm.glob("*/squeue*.json")], 1)
+
+    return (
+        Target("ldms json", ".json", exports, read_ldms),
+        Target("ldms csv", ".csv", csv, read_ldms),
+        Target("ldms parquet", ".parquet", parquet, read_ldms),
+        Target("table csv", ".csv", csv, read_table),
+        Target("table json", ".json", lambda: (frame.write_json().encode() for frame in frames()), read_table),
+        Target("table suggest", "", lambda: chain(csv(), exports()), read_suggest),
+        Target("mapping", ".toml", lambda: (MAPPING,), read_mapping),
+        Target("sacct text", ".txt", parsable, read_sacct),
+        Target("sacct xdmod", ".log", lambda: text_excerpts((recorded / "sacct_xdmod").glob("*.log"), 4), read_xdmod),
+        Target("sacct json", ".json", documents, read_sacct),
+        Target("sacct restd", ".json", lambda: json_excerpts(restd.glob("2*/slurmdb-*.json"), 1), read_sacct),
+        Target("sacct nersc", ".json", lambda: json_excerpts(nersc.glob("*job*[as].json"), 2), read_sacct),
+        Target("allocation-map", "", lambda: (MAP, *text_excerpts(slurm.glob("*/prolog*.log"), 4)), read_map),
+        Target("scontrol", ".txt", lambda: text_excerpts(slurm.glob("*/scontrol_show_job*.txt"), 70), read_map),
+        Target("squeue, slurmrestd", ".json", controller, read_map),
+        Target("configuration", ".toml", lambda: (CONFIGURATION,), read_configuration),
+    )
+
+
+def text_excerpts(paths: Iterable[Path], lines: int) -> Iterator[bytes]:
+    """Yield the beginning of each file, and some lines of its middle."""
+    for path in sorted(paths):
+        every = path.read_bytes().splitlines(keepends=True)
+        yield b"".join(every[:lines])
+        if len(every) > 3 * lines:
+            yield b"".join([every[0], *every[len(every) // 2 :][:lines]])
+
+
+def json_excerpts(paths: Iterable[Path], most: int) -> Iterator[bytes]:
+    """Yield each document with the first few items of every list."""
+    for path in sorted(paths):
+        yield json.dumps(_cut(json.loads(path.read_bytes()), most)).encode()
+
+
+def _cut(value: Any, most: int) -> Any:
+    if isinstance(value, dict):
+        return {name: _cut(inner, most) for name, inner in value.items()}
+    return [_cut(inner, most) for inner in islice(value, most)] if isinstance(value, list) else value
+
+
+def oddly_typed(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with other types than they should have, some of them nulls."""
+    kinds = (pl.String, pl.Float32, pl.Int8, pl.Null, pl.UInt64, pl.Boolean)
+    return frame.select(
+        frame[name].cast(kinds[place % len(kinds)], strict=False) if place > 3 else frame[name]
+        for place, name in enumerate(frame.columns)
+    )
+
+
+def as_parquet(frame: pl.DataFrame) -> bytes:
+    """Return the rows as Parquet."""
+    packed = io.BytesIO()
+    frame.write_parquet(packed)
+    return packed.getvalue()
+
+
+def options(path: Path, **given: object) -> argparse.Namespace:
+    """Return options as the command line hands them over."""
+    return argparse.Namespace(files=[str(path)], **given)
+
+
+def conformed(chunks: Iterable[Chunk], whole: bool) -> None:
+    """Read to the end; the `whole` way brings the rows into the schema of their tables as well, as `ingest` does."""
+    for chunk in chunks:
+        for part in chunk.parts if whole else ():
+            conform(part.frame, TABLES[part.table], now=NOW, units=part.units, origin=chunk.origin)
+
+
+def read_ldms(path: Path, whole: bool) -> None:
+    asked = options(path, time_zone="UTC", job_start=["2026-04-14T10:00:00"])
+    conformed(ldms.read(asked, configuration=SITE, now=NOW), whole)
+
+
+def read_table(path: Path, whole: bool) -> None:
+    conformed(table.read(options(path, mapping=str(_mapping(path))), configuration=SITE, now=NOW), whole)
+
+
+def _mapping(path: Path) -> Path:
+    """A mapping that stands."""
+    mapping = path.parent / "stands.toml"
+    if not mapping.exists():
+        mapping.write_bytes(MAPPING)
+    return mapping
+
+
+def read_suggest(path: Path, whole: bool) -> None:
+    table.suggest(path)
+
+
+def read_mapping(path: Path, whole: bool) -> None:
+    mapping = load(path)
+    rows = path.parent / "rows.csv"
+    if not rows.exists():
+        rows.write_text(
+            "timestamp,hostname,gpu_id,nersc_ldms_dcgm_gr_engine_active,nersc_ldms_dcgm_dram_active\n"
+            "2026-03-01T10:00:00,nid01,0,0.5,0.25\n2026-03-01T10:00:10,nid01,0,NaN,\n"
+        )
+    conformed(table.read_file(rows, mapping), whole)
+
+
+def read_sacct(path: Path, whole: bool, **given: object) -> None:
+    conformed(sacct.read(options(path, **given), configuration=SITE, now=NOW), whole)
+
+
+def read_xdmod(path: Path, whole: bool) -> None:
+    fields = (
+        "jobid,jobidraw,cluster,partition,qos,account,group,gid,user,uid,submit,eligible,start,end,elapsed,exitcode,"
+        "state,nnodes,ncpus,reqcpus,reqmem,reqtres,alloctres,timelimit,nodelist,jobname"
+    )
+    read_sacct(path, whole, fields=fields)
+
+
+def read_map(path: Path, whole: bool) -> None:
+    conformed(allocation_map.read(options(path), configuration=SITE, now=NOW), whole)
+
+
+def read_configuration(path: Path, whole: bool) -> None:
+    for raw in config.load(str(path), {}).sources:
+        settings_of(raw, where=str(path))
+
+
+def by_name(recorded: Path, names: Sequence[str]) -> tuple[Target, ...]:
+    """Return the readers called so; all of them where none is named.
+
+    Errors: KeyError for a name that no reader has.
+    """
+    known = {target.name: target for target in targets(recorded)}
+    return tuple(known[name] for name in names) if names else tuple(known.values())

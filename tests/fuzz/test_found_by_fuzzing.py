@@ -1,0 +1,57 @@
+"""What `make fuzz` found once: each of these bytes broke a reader, with something else than one line to its user."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from fuzz_targets import Target, targets
+
+from tachograph.errors import TachographError
+
+DIGITS = b"9" * 5000
+DEEP = b"[" * 30_000
+ROW = b'{"timestamp": 1776204532000, "hostname": "n1", "gpu_id": 0, "fb_used": %s}'
+FOUND = {
+    "bytes that are no text": ("ldms json", b'{"":"","":"","":[""],"":"","\x97"'),
+    "the same, in a proposal": ("table suggest", b'{"":"","":"","":"\xff"'),
+    "a number with too many digits": ("table json", b"[" + ROW % DIGITS + b', {"": "\\ud800"}]'),
+    "half a surrogate pair as a value": ("ldms json", b"[" + ROW % b'"\\ud800"' + b"]"),
+    "half a surrogate pair among numbers": ("table json", b"[" + ROW % b"1" + b"," + ROW % b'"\\uDC00"' + b"]"),
+    "half a surrogate pair as a name": ("ldms json", b'[{"\\ud800": 1, "\\ud801": []}]'),
+    "half a surrogate pair in a line": ("table suggest", b'{"a": 1}\n{"a": "\\ud800"}\n'),
+    "a year that Python does not have": (
+        "ldms json",
+        b'[{"timestamp": "-0001-01-01 00:00:00", "hostname": "n1", "gpu_id": 0, "fb_used": 1}]',
+    ),
+    "digits in a mapping": ("mapping", b"table = " + DIGITS),
+    "brackets in a mapping": ("mapping", b"columns = " + DEEP),
+    "digits in the configuration": ("configuration", b"lake = " + DIGITS),
+    "brackets in the configuration": ("configuration", b"lake = " + DEEP),
+    "a map with two kinds of separators": ("allocation-map", b"job_id,node,;gpu,,,\n2,,,,,"),
+    "a map with blanks in quotes": ("allocation-map", b'job_id,node," gpu"\n1,n1,0\n'),
+    "a name of many brackets": ("table suggest", b'[{"timestamp": 1, "nid": "n1", "byt' + b"[" * 60_000 + b'": 1}]'),
+}
+
+
+@pytest.fixture(scope="module")
+def readers() -> dict[str, Target]:
+    return {target.name: target for target in targets(Path(os.devnull))}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_it_is_read_or_refused_in_one_line_and_at_once(case: str, readers: dict[str, Target], tmp_path: Path) -> None:
+    name, content = FOUND[case]
+    path = tmp_path / f"found{readers[name].suffix}"
+    path.write_bytes(content)
+    begun = time.process_time()
+    said = ""
+    try:
+        readers[name].read(path, True)
+    except TachographError as problem:
+        said = str(problem)
+    assert time.process_time() - begun < 2
+    assert "\n" not in said
+    assert len(said) < 1000
