@@ -97,9 +97,7 @@ def _ingest(source: Source, options: Arguments, narrator: Narrator) -> int:
             try:
                 chunks = module.read(one, configuration=configuration, now=now)
                 ingest(lake, chunks, now=now, progress=lambda chunk: advance(chunk.rows_read), report=report)
-            except InputError as problem:  # the boundary: one file
-                if not file:
-                    raise
+            except InputError as problem:  # the boundary: one file, or one asking
                 _note_unread(report, file, problem)
     _print(report, lake.location, options)
     if options.show_rejected and not options.json:
@@ -152,8 +150,9 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
     lines = [f"{plural(report.rows_read, 'row')} read; {landed} into {where}"]
     if report.chunks_known:
         lines.append(f"{report.chunks_known} of {report.chunks} chunks were there already")
-    if report.unread:
-        lines.append(f"{plural(len(report.unread), 'file')} could not be read")
+    files = [file for file in report.unread if file]
+    if files:
+        lines.append(f"{plural(len(files), 'file')} could not be read")
     if report.duplicates:
         lines.append(f"{plural(report.duplicates, 'duplicate row')} merged")
     for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1]):

@@ -85,7 +85,7 @@ class FeedModule(Protocol):
 
 
 # {source: module in tachograph.sources}
-FEEDS: Mapping[str, str] = MappingProxyType({})
+FEEDS: Mapping[str, str] = MappingProxyType({"dcgm-exporter": "dcgm_exporter"})
 
 
 def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:

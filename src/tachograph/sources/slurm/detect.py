@@ -15,7 +15,7 @@ Kind = Literal["text", "database", "superfacility", "iris", "controller", "scont
 _HEAD = 65536  # bytes that are looked at
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 _PROLOG = re.compile(r"^\S+ (?:prolog|epilog) \S*=", re.MULTILINE)
-_EXPORTER = re.compile(r"^(?:# (?:HELP|TYPE) |(?:DCGM_FI_|nvidia_)\w+[{ ])", re.MULTILINE)
+_EXPORTER = re.compile(r"^(?:# (?:HELP|TYPE) |(?:DCGM_FI_|nvidia_|node_)\w+[{ ])", re.MULTILINE)
 _DMON = re.compile(r"^#\s*Entity\b", re.MULTILINE)
 
 
@@ -57,7 +57,7 @@ def _text_kind(head: str, where: str) -> Kind:
     if _PROLOG.match(head.lstrip()):
         return "prolog"
     if _EXPORTER.match(head.lstrip()):
-        raise _telemetry("metrics of an exporter", None, where)
+        raise _telemetry("metrics of an exporter", "dcgm-exporter", where)
     if _DMON.search(head):
         raise _telemetry("output of `dcgmi dmon`", None, where)
     if "gpu_id" in columns or any(name.startswith("nersc_ldms_dcgm_") for name in columns):

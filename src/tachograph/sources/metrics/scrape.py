@@ -1,0 +1,241 @@
+"""Exporters asked directly, many at a time: each round is one chunk, whoever does not answer is named and left out."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import chain
+from urllib.parse import urlsplit
+
+import msgspec
+import polars as pl
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+from tachograph.errors import ConfigError, InputError
+from tachograph.schema import Reject
+from tachograph.sources import Chunk, Part
+from tachograph.sources.feeds import Asked, Watermark
+from tachograph.sources.http import Access, Server
+from tachograph.sources.http_problems import AskError
+from tachograph.sources.metrics.labels import USUAL, LabelNames, host_of
+from tachograph.sources.metrics.names import refuse_unknown
+from tachograph.sources.metrics.pages import Gathering, Vocabulary
+from tachograph.sources.metrics.reread import Reread
+from tachograph.units import plural
+
+NAME = "dcgm-exporter"
+MAX_ENDPOINTS = 20_000
+_HOSTS = re.compile(r"(https?://)([^/:]+)(.*)")
+_IPV6 = re.compile(r"https?://\[[^\]]*:")
+_NUMBERS = re.compile(r"\[([^\]]*)\]")
+
+
+class Settings(Access, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `[[sources]]` says of exporters. A hostlist in a URL stands for many: http://gpu[001-512]:9400/metrics."""
+
+    urls: tuple[str, ...] = ()
+    every_s: float = 30.0
+    refresh_s: float = 30.0  # between two looks of the exporter at its GPUs
+    timeout_s: float = 5.0
+    attempts: int = 1  # the next round asks again
+    parallel: int = 64
+    names: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)  # {a metric of the site: (counter, unit)}
+    labels: LabelNames = USUAL
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One exporter. `label`: how people name it; `node`: its host, for pages that tell none."""
+
+    label: str
+    node: str
+    server: Server
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """One answer and when it came, on the clock that only goes forward."""
+
+    content: bytes
+    at_s: float
+
+
+class ScrapeFeed:
+    """Exporters that are asked in rounds; a round lands as one chunk of the stream."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        endpoints: Sequence[Endpoint],
+        *,
+        cluster: str | None = None,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.asked = Asked()
+        self._settings = settings
+        self._endpoints = tuple(endpoints)
+        self._cluster = cluster
+        self._steady = steady
+        self._vocabulary = Vocabulary(metrics=settings.names, labels=settings.labels)
+        self._reread = Reread(settings.refresh_s)
+        self._told: set[tuple[object, ...]] = set()  # allocations that were handed over
+        self._pool = ThreadPoolExecutor(max(1, settings.parallel), thread_name_prefix="scrape")
+        self._late: dict[str, Future[_Page]] = {}
+
+    def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
+        """Yield one round as a chunk; its samples are of the moment each answer came, its watermark is `now`.
+
+        Errors: InputError when no exporter answered with metrics.
+        """
+        self.asked = Asked()
+        gathering = Gathering(self._vocabulary)
+        began = self._steady()
+        for endpoint, page in self._pages(began):
+            t = now + timedelta(seconds=page.at_s - began)
+            if not gathering.add(page.content, t=t, node=endpoint.node):
+                self.asked.unreachable[endpoint.label] = "no metric of this page is known; is it an exporter's?"
+            if endpoint.server.skew_s is not None:
+                self.asked.skew_s[endpoint.label] = endpoint.server.skew_s
+        if not gathering.known:
+            raise self._nothing()
+        parts = tuple(self._news(part) for part in gathering.parts())
+        origin = self._settings.stream
+        yield Chunk(self._settings.stream, NAME, origin, parts, gathering.known, watermark=now)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for endpoint in self._endpoints:
+            endpoint.server.close()
+
+    def _pages(self, began: float) -> Iterator[tuple[Endpoint, _Page]]:
+        """Answers as they come; what does not come within the round is left to itself."""
+        waiting: dict[Future[_Page], Endpoint] = {}
+        for endpoint in self._endpoints:
+            late = self._late.get(endpoint.label)
+            if late is not None and not late.done():
+                self.asked.unreachable[endpoint.label] = "is still answering since the round before"
+            else:
+                self._late.pop(endpoint.label, None)
+                waiting[self._pool.submit(self._ask, endpoint.server)] = endpoint
+        try:
+            for answered in as_completed(tuple(waiting), timeout=self._round_s):
+                endpoint = waiting.pop(answered)
+                try:
+                    yield endpoint, answered.result()
+                except AskError as problem:
+                    self.asked.unreachable[endpoint.label] = problem.what
+        except TimeoutError:
+            self._leave(waiting, self._steady() - began)
+
+    @property
+    def _round_s(self) -> float:
+        return max(self._settings.every_s, 2 * self._settings.timeout_s)
+
+    def _leave(self, waiting: Mapping[Future[_Page], Endpoint], after_s: float) -> None:
+        for future, endpoint in waiting.items():
+            if future.cancel():
+                why = f"its turn did not come within {after_s:.0f} s; raise parallel, or lower timeout_s"
+            else:
+                why = f"no whole answer within {after_s:.0f} s"
+                self._late[endpoint.label] = future
+            self.asked.unreachable[endpoint.label] = why
+
+    def _ask(self, server: Server) -> _Page:
+        content = server.get("").content
+        return _Page(content, self._steady())
+
+    def _nothing(self) -> InputError:
+        label, why = next(iter(self.asked.unreachable.items()), ("", "no exporter is named"))
+        others = len(self.asked.unreachable) - 1
+        more = f" (and {plural(others, 'other')})" if others > 0 else ""
+        return InputError(f"{why}{more}", where=label or self._settings.stream, do="check urls")
+
+    def _news(self, part: Part) -> Part:
+        """The part without values that were read again, and without allocations handed over before."""
+        if part.table == "gpu_samples" and part.frame.height:
+            fresh = self._reread.fresh(part.frame)
+            again = part.frame.height - fresh.height
+            rejects = (*part.rejects, Reject("reread", None, again)) if again else part.rejects
+            return Part(part.table, fresh, part.units, rejects)
+        if part.table == "allocations" and part.frame.height:
+            return self._new_allocations(part)
+        return part
+
+    def _new_allocations(self, part: Part) -> Part:
+        # each round tells them again; asking the lake about all of them twice a minute would cost more than the round
+        mask = pl.Series([row not in self._told for row in part.frame.iter_rows()], dtype=pl.Boolean)
+        self._told = set(part.frame.iter_rows())
+        frame = with_cluster(part.frame.filter(mask), self._cluster)
+        return Part(part.table, frame, rejects=part.rejects, overlaps=True)
+
+
+def connect_exporters(settings: Settings, *, cluster: str | None) -> ScrapeFeed:
+    """Return the feed; nothing is asked yet.
+
+    Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is missing.
+    """
+    where = f"[[sources]] {settings.stream}"
+    refuse_unknown(settings.names, where=where)
+    given = (settings.url, *settings.urls) if settings.url else settings.urls
+    urls = tuple(dict.fromkeys(chain.from_iterable(expand_url(url) for url in given)))
+    if not urls:
+        raise ConfigError("urls is missing", where=where, do='write urls = ["http://gpu[001-512]:9400/metrics"]')
+    if len(urls) > MAX_ENDPOINTS:
+        raise ConfigError(f"urls names {len(urls)} exporters", where=where, do="share them among several collectors")
+    endpoints = [Endpoint(_label(url), _node(url), Server(settings, url=url)) for url in urls]
+    return ScrapeFeed(settings, endpoints, cluster=cluster)
+
+
+def with_cluster(allocations: pl.DataFrame, cluster: str | None) -> pl.DataFrame:
+    """Return allocations of a cluster."""
+    return allocations.with_columns(cluster=pl.lit(cluster, dtype=pl.String))
+
+
+def expand_url(url: str) -> tuple[str, ...]:
+    """Return the URLs that one with a hostlist stands for; without a path it is /metrics.
+
+    >>> expand_url("http://gpu[01-02].example.org:9400/metrics")
+    ('http://gpu01.example.org:9400/metrics', 'http://gpu02.example.org:9400/metrics')
+    >>> expand_url("http://n1:9100")
+    ('http://n1:9100/metrics',)
+
+    Errors: ConfigError when it is no hostlist, or names too many hosts.
+    """
+    found = _HOSTS.fullmatch(url)
+    if not found or _IPV6.match(url):
+        return (_with_path(url),)  # what is no URL is told by who asks
+    scheme, hosts, rest = found.groups()
+    widest = max((_span(part) for numbers in _NUMBERS.findall(hosts) for part in numbers.split(",")), default=1)
+    try:
+        names = NodeSet(hosts, resolver=RESOLVER_NOGROUP) if widest <= MAX_ENDPOINTS else ()
+    except NodeSetException as problem:
+        raise ConfigError(f"no hostlist: {problem}", where=url, do="write it like http://gpu[001-512]:9400") from None
+    if not 0 < len(names) <= MAX_ENDPOINTS:
+        raise ConfigError("it names no host, or too many", where=url, do=f"name up to {MAX_ENDPOINTS:,}")
+    return tuple(_with_path(f"{scheme}{name}{rest}") for name in names)
+
+
+def _span(part: str) -> int:
+    low, _, high = part.partition("-")
+    return int(high) - int(low) if low.isdigit() and high.isdigit() else 1
+
+
+def _with_path(url: str) -> str:
+    return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/metrics"
+
+
+def _label(url: str) -> str:
+    """Host and port, and the path where it is an unusual one."""
+    parts = urlsplit(url)
+    return parts.netloc + (parts.path if parts.path != "/metrics" else "")
+
+
+def _node(url: str) -> str:
+    """The host of a URL; ours where it is this one."""
+    return host_of(urlsplit(url).netloc) or socket.gethostname()

@@ -1,0 +1,232 @@
+"""Rounds over exporters: those that answer land, those that do not are named, and nothing is taken twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from servers.exporter import Exporter, Fault, Gpu, exporter
+from tachograph.config import Configuration
+from tachograph.errors import ConfigError, InputError
+from tachograph.ingest import ingest, watermark
+from tachograph.lake import Lake
+from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS
+from tachograph.sources import Chunk
+from tachograph.sources.feeds import load_feed, settings_of
+from tachograph.sources.metrics.labels import LabelNames
+from tachograph.sources.metrics.scrape import MAX_ENDPOINTS, NAME, ScrapeFeed, Settings, connect_exporters, expand_url
+
+UTIL = "DCGM_FI_DEV_GPU_UTIL"
+ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+TWO_NODES = {name: {gpu: {UTIL: 10 * gpu + 5, ENERGY: 1e6} for gpu in range(2)} for name in ("n1", "n2")}
+
+
+@contextmanager
+def feeding(server: Exporter, **settings: Any) -> Iterator[ScrapeFeed]:
+    given = {"urls": tuple(server.urls), "timeout_s": 0.5, "every_s": 0.5, **settings}
+    feed = connect_exporters(Settings(source=NAME, **given), cluster="c1")
+    try:
+        yield feed
+    finally:
+        feed.close()
+
+
+def poll(feed: ScrapeFeed, now: datetime | None = None) -> Chunk:
+    (chunk,) = feed.poll(lambda stream: None, now=now or datetime.now(UTC))
+    return chunk
+
+
+def frame(chunk: Chunk, table: str = "gpu_samples") -> pl.DataFrame:
+    (part,) = [part for part in chunk.parts if part.table == table]
+    return part.frame
+
+
+def nodes(chunk: Chunk) -> list[str]:
+    found: list[str] = frame(chunk).get_column("node").unique().sort().to_list()
+    return found
+
+
+def removed(chunk: Chunk) -> dict[str, int]:
+    return {reject.reason: reject.count for part in chunk.parts for reject in part.rejects}
+
+
+def test_a_round_is_one_chunk_of_its_stream_and_lands_once(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    with exporter(TWO_NODES) as server, feeding(server) as feed:
+        server.hold("n1", 0, "7", "8")
+        now = datetime.now(UTC)
+        chunk = poll(feed, now)
+    assert (chunk.id, chunk.watermark) == ("dcgm-exporter:dcgm-exporter", now)
+    ingest(lake, [chunk, chunk], now=datetime.now(UTC))
+    samples = lake.latest(GPU_SAMPLES).sort("node", "gpu")
+    assert samples.select("node", "gpu", "gpu_util", "energy_j").rows() == [
+        (node, gpu, pytest.approx(0.1 * gpu + 0.05), 1000.0) for node in ("n1", "n2") for gpu in (0, 1)
+    ]
+    assert samples.filter(~pl.col("t").is_between(now, now + timedelta(seconds=30))).is_empty()
+    held = lake.latest(ALLOCATIONS).sort("job_id")
+    assert held.select("cluster", "job_id", "node", "gpu", "start", "end", "provenance").rows() == [
+        ("c1", job, "n1", 0, None, None, "explicit") for job in ("7", "8")
+    ]
+    assert lake.latest(DEVICES).get_column("uuid").sort().to_list() == [
+        f"GPU-{node}-{gpu}" for node in ("n1", "n2") for gpu in (0, 1)
+    ]
+    assert watermark(lake, chunk.id) == now
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("slow", "no answer within 0.5 s"),
+        ("status", "answered 500"),
+        ("cut_off", "the answer broke off"),
+        ("half_header", "the answer"),
+        ("closed", "the answer broke off"),
+        ("garbage", "no metric of this page is known"),
+        ("drip", "no whole answer within 1 s"),
+    ],
+)
+def test_one_exporter_that_fails_is_named_and_the_others_land(fault: Fault, said: str) -> None:
+    with exporter(TWO_NODES, slow_s=3) as server, feeding(server, refresh_s=0) as feed:
+        server.fail("n2", fault)
+        began = time.monotonic()
+        chunk = poll(feed)
+        assert time.monotonic() - began < 2.5
+        assert nodes(chunk) == ["n1"]
+        (label,) = feed.asked.unreachable
+        assert label in server.url("n2")
+        assert said in feed.asked.unreachable[label]
+        server.fail("n2", None)
+        if fault not in ("slow", "drip"):  # of those the old answer may still be under way
+            assert nodes(poll(feed)) == ["n1", "n2"]
+            assert feed.asked.unreachable == {}
+
+
+def test_an_exporter_that_is_still_answering_is_not_asked_again() -> None:
+    with exporter(TWO_NODES, slow_s=4) as server, feeding(server) as feed:
+        server.fail("n2", "drip")
+        poll(feed)
+        server.set("n1", 0, {UTIL: 77})
+        poll(feed)
+        assert list(feed.asked.unreachable.values()) == ["is still answering since the round before"]
+        assert [entry.node for entry in server.served].count("n2") == 1
+        server.fail("n2", None)
+
+
+def test_nobody_answering_is_an_error_that_says_where_and_why() -> None:
+    settings = Settings(source=NAME, urls=("http://127.0.0.1:1", "http://127.0.0.1:2"))
+    feed = connect_exporters(settings, cluster=None)
+    with pytest.raises(InputError, match=r"127\.0\.0\.1:\d: cannot connect: connection refused \(and 1 other\)"):
+        poll(feed)
+    feed.close()
+
+
+def test_a_value_that_is_read_again_is_counted_and_does_not_land() -> None:
+    with exporter(TWO_NODES) as server, feeding(server) as feed:
+        first = poll(feed)
+        server.set("n2", 1, {ENERGY: 2e6})
+        second = poll(feed)
+    assert frame(first).height == 4
+    assert frame(second).select("node", "gpu").rows() == [("n2", 1)]
+    assert removed(second) == {"reread": 3}
+    assert second.watermark is not None
+
+
+def test_jobs_are_told_when_they_are_new_and_again_after_a_restart() -> None:
+    with exporter(TWO_NODES) as server:
+        server.hold("n1", 0, "7")
+        with feeding(server) as feed:
+            assert frame(poll(feed), "allocations").get_column("job_id").to_list() == ["7"]
+            server.hold("n1", 1, "8")
+            assert frame(poll(feed), "allocations").get_column("job_id").to_list() == ["8"]
+            assert frame(poll(feed), "allocations").is_empty()
+        with feeding(server) as restarted:
+            assert frame(poll(restarted), "allocations").get_column("job_id").to_list() == ["7", "8"]
+
+
+def test_clocks_that_are_ahead_are_noticed() -> None:
+    with exporter(TWO_NODES) as server, feeding(server) as feed:
+        server.nodes["n2"].clock_ahead_s = 120
+        poll(feed)
+        ahead = {label: round(skew) for label, skew in feed.asked.skew_s.items()}
+    assert sorted(ahead.values())[1] == pytest.approx(120, abs=1)
+    assert sorted(ahead.values())[0] == pytest.approx(0, abs=1)
+
+
+def test_node_exporters_are_read_the_same_way(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    with exporter({"n1": {}}) as server, feeding(server) as feed:
+        server.nodes["n1"].more = 'node_uname_info{nodename="n1"} 1\nnode_load1 0.5\n'
+        ingest(lake, [poll(feed)], now=datetime.now(UTC))
+    assert lake.latest(NODE_SAMPLES).select("node", "load_average").rows() == [("n1", 0.5)]
+
+
+def test_slices_and_names_of_a_site() -> None:
+    with (
+        exporter({"n1": {}}) as server,
+        feeding(server, names={"busy": ("gpu_util", "fraction")}, labels=LabelNames(gpu=("card",))) as feed,
+    ):
+        server.nodes["n1"].gpus = [
+            Gpu(0, {"busy": 0.5}, labels={"gpu": "", "card": "4", "GPU_I_ID": str(i)}) for i in (1, 2)
+        ]
+        assert frame(poll(feed)).select("gpu", "mig", "gpu_util").rows() == [(4, 1, 0.5), (4, 2, 0.5)]
+
+
+def test_secrets_reach_every_exporter(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("abc\n")
+    with exporter(TWO_NODES) as server, feeding(server, token_file=str(token)) as feed:
+        poll(feed)
+        assert {entry.headers["authorization"] for entry in server.served} == {"Bearer abc"}
+
+
+def test_rounds_land_as_a_stream_with_what_was_removed(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    with exporter(TWO_NODES) as server, feeding(server) as feed:
+        for energy in (1e6, 1e6, 2e6):
+            server.set("n1", 0, {ENERGY: energy})
+            ingest(lake, [poll(feed)], now=datetime.now(UTC))
+    assert lake.latest(GPU_SAMPLES).height == 5
+    rejects = lake.latest(REJECTS).filter(pl.col("reason") == "reread").get_column("removed").sort().to_list()
+    assert rejects == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("url", "expanded"),
+    [
+        ("http://n1:9400/metrics", ["http://n1:9400/metrics"]),
+        ("https://gpu[08-10]:9400", [f"https://gpu{n}:9400/metrics" for n in ("08", "09", "10")]),
+        ("http://r[1-2]n[1,3].x.org/custom", [f"http://r{r}n{n}.x.org/custom" for r in (1, 2) for n in (1, 3)]),
+        ("http://n1,n2:9400", ["http://n1:9400/metrics", "http://n2:9400/metrics"]),
+        ("http://[fe80::1]:9400/metrics", ["http://[fe80::1]:9400/metrics"]),
+    ],
+)
+def test_a_hostlist_stands_for_many(url: str, expanded: list[str]) -> None:
+    assert list(expand_url(url)) == expanded
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "urls is missing"),
+        ({"urls": ["http://n[1:9400/metrics"]}, "no hostlist"),
+        ({"urls": [f"http://n[1-{MAX_ENDPOINTS + 1}]:9400"]}, "names no host, or too many"),
+        ({"urls": ["http://n[1-99999999999]:9400"]}, "names no host, or too many"),
+        ({"urls": ["gpu01:9400"]}, "url is no address of a server"),
+        ({"urls": ["http://n1"], "names": {"x": ["nonsense", "percent"]}}, "names.x: no counter 'nonsense'"),
+        ({"urls": ["http://n1"], "labels": {"host": ["x"]}}, "unknown field 'host'"),
+        ({"urls": ["http://n1"], "paralel": 3}, "unknown field 'paralel'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_feed(NAME).connect(
+            settings_of({"source": NAME, **settings}, where="t.toml"), configuration=Configuration()
+        )
+    assert said in str(raised.value)
