@@ -234,7 +234,7 @@ def test_a_document_that_is_cut_off_names_the_place(read_text: ReadText) -> None
         ('{"a": ' + "1" * 5000 + "}", "number too long|known"),
         ('{"jobs": [{"job_id": 1, "job_state": "RUNNING"}]}', "ingest allocation-map"),
         ('{"jobs": [], "errors": [{"description": "Unable to query JobId=3"}]}', "Unable to query JobId=3"),
-        ('{"status":"success","data":{"resultType":"vector","result":[]}}', "no source reads it yet"),
+        ('{"status":"success","data":{"resultType":"vector","result":[]}}', "tachograph ingest prometheus"),
         ('{"metrics": ["x"], "data": [], "job_id": "5"}', "ingest ldms"),
         ('[{"index":0,"gpu_id":0,"nersc_ldms_dcgm_fb_free":1}]', "ingest ldms"),
         ('{"5": [{"Job ID": 5, "nersc_ldms_dcgm_fb_free": 1}]}', "ingest ldms"),

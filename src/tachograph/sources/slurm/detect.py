@@ -71,7 +71,7 @@ def _document_kind(document: object, where: str) -> Kind:
     if isinstance(at(document, "metrics"), list) and isinstance(at(document, "data"), list):
         raise _telemetry("a telemetry export", "ldms", where)
     if at(document, "data", "resultType") is not None or at(document, "errorType") is not None:
-        raise _telemetry("an answer of Prometheus", None, where)
+        raise _telemetry("an answer of Prometheus", "prometheus", where)
     if is_iris(document):
         return "iris"
     if is_superfacility(document):
