@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tachograph.counters import COUNTERS, DCGM_PREFIX, LDMS_PREFIX, Counter
 from tachograph.devices import DEVICES, PIPES, Device, ridge, value_fields
+from tachograph.host_counters import HOST_COUNTERS, HostCounter
 from tachograph.schema import TABLES, TIME, Column, Table
 from tachograph.summarize.schema import COMPUTED
 
@@ -31,6 +32,13 @@ def counters_page() -> str:
         "## Names at the producers",
         "The unit a producer writes stands in brackets where it is not the unit inside.",
         outside,
+        "## Host counters",
+        "The counters in `node_samples`. Cumulative ones are kept as they count, added up over the CPUs, interfaces, "
+        "ports or file systems of a node, the loopback interface left out.",
+        markdown_table(
+            ("counter", "unit", "kind", "meaning", "node_exporter", "LDMS sampler: metric"),
+            map(_of_host, HOST_COUNTERS),
+        ),
     )
 
 
@@ -49,6 +57,26 @@ def _outside(counter: Counter) -> tuple[str, ...]:
         _producer(counter.ldms_name, counter.ldms_unit, counter.unit),
         _producer(counter.nvml, counter.nvml_unit, counter.unit),
     )
+
+
+def _of_host(counter: HostCounter) -> tuple[str, ...]:
+    return (
+        f"`{counter.name}`",
+        counter.unit,
+        str(counter.kind),
+        counter.sentence,
+        _several((_series(*one) for one in counter.node_exporter), counter.node_exporter_unit, counter.unit),
+        _several((f"{sampler}: {metric}" for sampler, metric in counter.ldms), counter.ldms_unit, counter.unit),
+    )
+
+
+def _series(metric: str, labels: Mapping[str, str]) -> str:
+    wanted = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    return f"{metric}{{{wanted}}}" if wanted else metric
+
+
+def _several(names: Iterable[str], unit: str | None, inside: str) -> str:
+    return ", ".join(_producer(name, unit, inside) for name in names) or _DASH
 
 
 def _producer(name: str | None, unit: str | None, inside: str) -> str:
