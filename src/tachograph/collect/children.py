@@ -56,6 +56,7 @@ class Children:
     journal: Journal
     clock: Callable[[], float] = time.monotonic
     possible: Callable[[], bool] = lambda: True
+    grace_s: float = GRACE_S
     _due: dict[str, float] = field(default_factory=dict)
     _done: dict[str, int] = field(default_factory=dict)
     _running: _Running | None = None
@@ -103,7 +104,7 @@ class Children:
             return
         _signal(running.process, signal.SIGTERM)
         try:
-            running.process.wait(GRACE_S)
+            running.process.wait(self.grace_s)
         except subprocess.TimeoutExpired:
             self.kill()
         os.close(running.output)

@@ -1,0 +1,154 @@
+"""Analysis and compaction as children: one at a time, when needed, ended when they hang."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from collecting import until
+
+from tachograph.collect.children import Children, Step, command
+from tachograph.collect.journal import Journal
+from tachograph.collect.state import StepStatus
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Rig:
+    """Two steps, a clock that is set by hand, and what was told."""
+
+    def __init__(self, analyze: str, compact: str = "pass") -> None:
+        self.told: list[str] = []
+        self.clock = Clock()
+        self.changes = 0
+        self.journal = Journal(lake="lake", sources={}, now=datetime.now(UTC), tell=self.told.append)
+        steps = [
+            Step("analyze", [sys.executable, "-c", analyze], 100.0, 10.0, lambda: self.changes),
+            Step("compact", [sys.executable, "-c", compact], 1000.0, 10.0),
+        ]
+        self.children = Children(steps, self.journal, self.clock)
+        self.children.look()
+
+    def at(self, now: float, *, ends: bool = True) -> None:
+        """Look at an instant, and where wanted again when the child has ended."""
+        self.clock.now = now
+        self.children.look()
+        if ends:
+            until(self._has_ended)
+
+    def _has_ended(self) -> bool:
+        self.children.look_after()
+        return not self.children.is_busy
+
+    def status(self, step: str = "analyze") -> StepStatus:
+        return self.journal.snapshot(datetime.now(UTC)).steps[step]
+
+
+def test_each_runs_when_it_is_due_and_never_two_at_a_time() -> None:
+    rig = Rig("print('12 jobs')", "print('3 files')")
+    rig.at(9.0)
+    assert (rig.status().runs, rig.status("compact").runs) == (0, 0)
+    rig.at(10.0)
+    assert (rig.status().runs, rig.status("compact").runs) == (1, 0)  # it is due, too, and waits
+    assert rig.status().said == "12 jobs"
+    rig.at(10.5)
+    assert (rig.status().runs, rig.status("compact").runs) == (1, 1)
+    assert rig.status("compact").said == "3 files"
+
+
+def test_an_analysis_is_made_when_something_landed_since_the_last_that_worked() -> None:
+    rig = Rig("pass")
+    runs = []
+    for now, changes in ((10.0, 0), (110.0, 0), (210.0, 5), (310.0, 5), (410.0, 6)):
+        rig.changes = changes
+        rig.at(now)
+        rig.at(now + 1)  # the compaction
+        runs.append(rig.status().runs)
+    assert runs == [1, 1, 2, 2, 3]
+
+
+def test_one_that_fails_is_told_once_tried_again_without_news_and_told_when_it_works() -> None:
+    rig = Rig("import os, sys; sys.exit('tachograph: the disk is full' if not os.environ.get('WORKS') else 0)")
+    for now in (10.0, 110.0):
+        rig.at(now)
+        rig.at(now + 1)
+    assert (rig.status().runs, rig.status().failures, rig.status().is_failing) == (2, 2, True)
+    os.environ["WORKS"] = "1"
+    try:
+        rig.at(210.0)
+    finally:
+        del os.environ["WORKS"]
+    assert rig.told == ["analyze: the disk is full", "analyze: works again"]
+    assert not rig.status().is_failing
+
+
+def test_one_that_is_killed_says_by_what() -> None:
+    rig = Rig("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    rig.at(10.0)
+    assert rig.told == ["analyze: was killed by signal 9 (SIGKILL)"]
+
+
+def test_one_that_hangs_is_killed_with_its_own_children() -> None:
+    rig = Rig("import subprocess, time; print(subprocess.Popen(['sleep', '60']).pid, flush=True); time.sleep(60)")
+    rig.at(10.0, ends=False)
+    time.sleep(0.3)
+    rig.at(10.0 + 3600.0, ends=False)
+    assert rig.children.is_busy
+    rig.at(10.0 + 3601.0, ends=False)
+    assert rig.told == ["analyze: took longer than 3600 s and was killed"]
+    rig.children.stop()
+
+
+def test_a_stop_ends_what_runs_and_is_no_failure() -> None:
+    rig = Rig("import time; time.sleep(60)")
+    rig.at(10.0, ends=False)
+    assert rig.children.is_busy
+    began = time.monotonic()
+    rig.children.stop()
+    assert time.monotonic() - began < 4
+    assert (rig.children.is_busy, rig.status().running, rig.status().failures, rig.told) == (False, False, 0, [])
+    rig.children.stop()
+
+
+def test_one_that_does_not_want_to_end_is_killed() -> None:
+    rig = Rig(
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('x', flush=True); time.sleep(60)"
+    )
+    rig.at(10.0, ends=False)
+    time.sleep(0.5)
+    rig.children.grace_s = 0.2
+    rig.children.stop()
+    assert not rig.children.is_busy
+
+
+def test_much_output_is_no_reason_to_wait_and_its_last_line_is_what_counts() -> None:
+    rig = Rig("import sys; print('x' * 1000000); print('the end')")
+    rig.at(10.0)
+    assert rig.status().said == "the end"
+
+
+def test_nothing_is_done_before_there_is_a_lake() -> None:
+    rig = Rig("pass")
+    rig.children.possible = lambda: False
+    rig.at(10.0)
+    rig.at(11.0)
+    assert (rig.status().runs, rig.status("compact").runs) == (0, 0)
+
+
+def test_a_child_is_a_command_of_its_own() -> None:
+    assert command("analyze", "--quiet")[1:] == [
+        "-m",
+        "tachograph.collect.child",
+        str(os.getpid()),
+        "analyze",
+        "--quiet",
+    ]

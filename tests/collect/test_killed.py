@@ -1,0 +1,151 @@
+"""Real processes: killed again and again, started twice, stopped."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from collecting import collecting, plan_of, until
+from fake_feeds import START, STEP, Tape, number_of
+
+from tachograph.collect.lock import Lock
+from tachograph.collect.reader import Source
+from tachograph.collect.state import read_status, state_folder
+from tachograph.ingest import watermark
+from tachograph.lake import Lake
+from tachograph.schema import DEVICES, GPU_SAMPLES, REJECTS
+
+HERE = Path(__file__).parent
+STREAMS = ("tape:a", "tape:b")
+COUNT = 120
+
+
+def command(lake: Path, **settings: Any) -> list[str]:
+    return [sys.executable, str(HERE / "collecting.py"), str(lake), json.dumps(settings)]
+
+
+@contextmanager
+def running(lake: Path, **settings: Any) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command(lake, **settings), stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def is_held(lake: Path) -> bool:
+    return Lock(state_folder(str(lake))).holder() is not None
+
+
+def rows(lake: Path) -> list[tuple[str, int]]:
+    """Every row that lies in the samples, unmerged."""
+    opened = Lake(str(lake))
+    if opened.delta(GPU_SAMPLES) is None:
+        return []
+    frame = opened.scan(GPU_SAMPLES).select("node", "t").collect()
+    return sorted((node, number_of(t)) for node, t in frame.rows())
+
+
+def has_all(lake: Path) -> bool:
+    return all(watermark(Lake(str(lake)), stream) == START + COUNT * STEP for stream in STREAMS)
+
+
+def test_killed_at_any_moment_the_lake_is_that_of_a_process_never_killed(tmp_path: Path) -> None:
+    killed, never = tmp_path / "killed", tmp_path / "never"
+    moment = random.Random(20260421)
+    for _ in range(4):
+        with running(killed, count=COUNT, sample_s=0.005) as process:
+            until(lambda: is_held(killed))
+            time.sleep(moment.uniform(0.0, 0.7))
+            process.send_signal(signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL
+    for lake in (killed, never):
+        tapes = [Source(stream, 0.05, Tape(stream, COUNT, 0.0)) for stream in STREAMS]
+        with collecting(plan_of(lake, tapes)):
+            until(partial(has_all, lake))
+    assert rows(killed) == rows(never) == sorted((stream, number) for stream in STREAMS for number in range(COUNT))
+    one, other = Lake(str(killed)), Lake(str(never))
+    assert [watermark(one, stream) for stream in STREAMS] == [watermark(other, stream) for stream in STREAMS]
+    for table in (REJECTS, DEVICES):
+        assert one.latest(table).drop("seq").rows() == other.latest(table).drop("seq").rows()
+
+
+def test_a_second_process_names_the_first_or_takes_over(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with running(lake) as first:
+        until(lambda: is_held(lake))
+        refused = subprocess.run(command(lake), capture_output=True, text=True)
+        assert refused.returncode == 1  # the program of the tests has no exit codes of its own
+        assert f"process {first.pid} on " in refused.stderr
+        assert "collects into this lake already" in refused.stderr
+        with running(lake, wait=True) as second:
+            assert second.stderr is not None
+            said = second.stderr.readline()
+            assert said.startswith(f"waiting for process {first.pid} on ")
+            first.kill()
+            first.wait()
+            until(lambda: (holder := Lock(state_folder(str(lake))).holder()) is not None and holder.pid == second.pid)
+            second.terminate()
+            assert second.wait(15) == 0
+
+
+def test_who_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with running(lake):
+        until(lambda: is_held(lake))
+        with running(lake, wait=True) as second:
+            assert second.stderr is not None
+            assert "waiting for " in second.stderr.readline()
+            second.terminate()
+            assert second.wait(15) == 0
+
+
+def test_a_signal_stops_it_after_what_waits_has_landed_and_ends_its_child(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    config = {"listen": "", "analyze_s": 0.3, "compact_s": 0.3}
+    with running(lake, sample_s=0.001, collect=config) as process:
+        until(lambda: children_of(process.pid), within_s=20)
+        kids = children_of(process.pid)
+        process.terminate()
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read().endswith("stopped\n")
+    assert not any(Path(f"/proc/{kid}").exists() for kid in kids)
+    status = read_status(state_folder(str(lake)))
+    assert status is not None
+    assert status.stopped is not None
+    assert not any(source.chunks_waiting for source in status.sources.values())
+    assert not is_held(lake)
+
+
+def test_killed_its_child_goes_with_it(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    with running(lake, collect={"listen": "", "analyze_s": 0.3, "compact_s": 0.3}) as process:
+        until(lambda: children_of(process.pid), within_s=20)
+        kids = children_of(process.pid)
+        process.kill()
+        process.wait()
+        until(lambda: not any(is_alive(kid) for kid in kids))
+
+
+def children_of(pid: int) -> list[int]:
+    """Children that have begun what they are for."""
+    kids = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return [int(kid) for kid in kids if b"tachograph.collect.child" in Path(f"/proc/{kid}/cmdline").read_bytes()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split(")")[-1].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -1,0 +1,109 @@
+"""The lock of a lake's collection, and what the service manager is told."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tachograph.collect.lock import Lock
+from tachograph.collect.notify import NOBODY, Notifier
+from tachograph.collect.state import state_folder
+from tachograph.errors import LakeError
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def test_one_holds_it_and_it_is_told_who(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "state")
+    assert lock.holder() is None
+    with lock.held(now=NOW, pause=time.sleep) as held:
+        assert held
+        holder = lock.holder()
+        assert holder is not None
+        assert (holder.pid, holder.host, holder.since) == (os.getpid(), socket.gethostname(), NOW)
+        with (
+            pytest.raises(LakeError, match=rf"process {os.getpid()} on .* collects into this lake already"),
+            Lock(tmp_path / "state").held(now=NOW, pause=lambda seconds: None),
+        ):
+            pass
+    assert lock.holder() is None
+    with lock.held(now=NOW, pause=time.sleep) as held:
+        assert held
+
+
+def test_who_waits_is_asked_again_and_again(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def wait(holder: str) -> bool:
+        asked.append(holder)
+        return len(asked) < 3
+
+    lock = Lock(tmp_path)
+    with lock.held(now=NOW, pause=time.sleep), lock.held(now=NOW, pause=lambda seconds: None, wait=wait) as held:
+        assert not held
+    assert asked == [f"process {os.getpid()} on {socket.gethostname()}"] * 3
+
+
+def test_looking_at_it_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
+    lock = Lock(tmp_path)
+    with lock.held(now=NOW, pause=time.sleep):
+        pass
+    descriptor = os.open(lock.path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+
+    def release(seconds: float) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+    with lock.held(now=NOW, pause=release) as held:
+        assert held
+    os.close(descriptor)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LakeError, match="file"), Lock(tmp_path / "file").held(now=NOW, pause=time.sleep):
+        pass
+
+
+def test_the_state_of_a_lake_is_in_it_and_of_a_bucket_in_a_folder_of_the_user() -> None:
+    assert state_folder("some/lake") == Path("some/lake/_collect")
+    home = {"XDG_STATE_HOME": "/var/state"}
+    one, other = (state_folder(f"s3://bucket/{name}", "", home) for name in ("a", "b"))
+    assert one.parent == Path("/var/state/tachograph")
+    assert one != other
+    assert one == state_folder("s3://bucket/a/", "", home)
+    assert state_folder("s3://bucket/a", "/srv/state") == Path("/srv/state")
+
+
+def test_the_service_manager_hears_what_is_told(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        manager.settimeout(5)
+        notifier = Notifier.of({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "120000000"})
+        assert notifier.watchdog_s == 60.0
+        notifier.tell("READY=1", "STATUS=2 sources")
+        assert manager.recv(100) == b"READY=1\nSTATUS=2 sources"
+
+
+def test_an_abstract_address_is_meant_by_an_at_sign() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        name = f"tachograph-test-{os.getpid()}"
+        manager.bind(f"\0{name}")
+        manager.settimeout(5)
+        Notifier(f"@{name}").tell("STOPPING=1")
+        assert manager.recv(100) == b"STOPPING=1"
+
+
+def test_nobody_is_told_where_nobody_listens(tmp_path: Path) -> None:
+    NOBODY.tell("READY=1")
+    Notifier(str(tmp_path / "absent")).tell("READY=1")
+    assert Notifier.of({}) == NOBODY
+    assert Notifier.of({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}).watchdog_s is None
+    assert Notifier.of({"WATCHDOG_USEC": "soon"}).watchdog_s is None

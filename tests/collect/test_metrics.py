@@ -1,0 +1,276 @@
+"""/metrics: what Prometheus reads, every name on the page, alerts and unit files that their own tools accept."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
+from prometheus_client.parser import text_string_to_metric_families as plain_text
+
+from servers.process import free_port, program
+from tachograph.collect.health import MOST_HOSTS, metric_names, serve
+from tachograph.collect.state import SourceStatus, Status, StepStatus
+from tachograph.errors import ConfigError
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+DEPLOY = REPOSITORY / "deploy"
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def status() -> Status:
+    """One source with everything, one that was never asked."""
+    full = SourceStatus(
+        "prometheus:main",
+        60.0,
+        polls=7,
+        errors={"input": 2, "lake": 1},
+        last_poll=NOW,
+        last_success=NOW - timedelta(seconds=60),
+        watermarks={"a": NOW - timedelta(seconds=90), "b": NOW - timedelta(seconds=30)},
+        chunks=5,
+        chunks_waiting=1,
+        rows_read=1000,
+        rows={"gpu_samples": 900, "devices": 4},
+        rejects={"gpu_samples": {"out_of_range": 3, "not_finite": 2}},
+        unreachable={"n1": "refused", "n2": "silent"},
+        skew_s={"n1": 0.2, "n2": -3.5, **{f"m{number}": 2.0 for number in range(80)}},
+        poll_s=12.5,
+        land_s=2.5,
+    )
+    steps = {"analyze": StepStatus(3, 1, last_success=NOW, last_duration_s=4.5), "compact": StepStatus()}
+    fresh = SourceStatus('odd "name"\\', 5.0)
+    return Status("1.2.3", "lake", "host", 1, NOW, NOW, sources={full.name: full, fresh.name: fresh}, steps=steps)
+
+
+@contextmanager
+def exposed() -> Iterator[str]:
+    """Address of a server that exposes the status."""
+    address = f"127.0.0.1:{free_port()}"
+    server = serve(address, status)
+    try:
+        yield f"http://{address}/metrics"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def asked(url: str, accept: str = "") -> tuple[str, str]:
+    """(content type, text)."""
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept}), timeout=10) as answer:
+        return answer.headers["Content-Type"], answer.read().decode()
+
+
+def samples(text: str, parser: object = plain_text) -> dict[tuple[str, tuple[str, ...]], float]:
+    """{(name, label values in order of label): value}."""
+    assert callable(parser)
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in parser(text)
+        for sample in family.samples
+    }
+
+
+def test_every_number_of_the_status_is_there() -> None:
+    with exposed() as url:
+        kind, text = asked(url)
+    assert kind.startswith("text/plain")
+    found = samples(text)
+    name = "prometheus:main"
+    prefix = "tachograph_collect_"
+    assert found["tachograph_build_info", ("1.2.3",)] == 1
+    for metric, labels, value in (
+        ("source_up", (name,), 1.0),
+        ("source_interval_seconds", (name,), 60.0),
+        ("lag_seconds", (name,), 90.0),
+        ("watermark_timestamp_seconds", (name, "b"), NOW.timestamp() - 30),
+        ("last_success_timestamp_seconds", (name,), NOW.timestamp() - 60),
+        ("polls_total", (name,), 7),
+        ("errors_total", ("input", name), 2),
+        ("errors_total", ("schema", name), 0),
+        ("chunks_landed_total", (name,), 5),
+        ("chunks_waiting", (name,), 1),
+        ("rows_read_total", (name,), 1000),
+        ("rows_landed_total", (name, "gpu_samples"), 900),
+        ("rejects_total", ("not_finite", name, "gpu_samples"), 2),
+        ("unreachable_endpoints", (name,), 2),
+        ("poll_seconds_total", (name,), 12.5),
+        ("landing_seconds_total", (name,), 2.5),
+        ("clock_skew_max_seconds", (name,), 3.5),
+        ("skewed_hosts", (name,), 81),
+        ("clock_skew_seconds", ("n2", name), -3.5),
+        ("step_runs_total", ("analyze",), 3),
+        ("step_failures_total", ("analyze",), 1),
+        ("step_running", ("analyze",), 0),
+        ("step_last_success_timestamp_seconds", ("analyze",), NOW.timestamp()),
+        ("step_last_duration_seconds", ("analyze",), 4.5),
+    ):
+        assert found[prefix + metric, labels] == value, metric
+
+
+def test_what_is_not_known_has_no_sample_and_hosts_are_few() -> None:
+    with exposed() as url:
+        found = samples(asked(url)[1])
+    fresh = 'odd "name"\\'
+    names = {name for name, labels in found if fresh in labels}
+    assert not names & {f"tachograph_collect_{name}" for name in ("lag_seconds", "source_up", "clock_skew_max_seconds")}
+    assert ("tachograph_collect_polls_total", (fresh,)) in found
+    assert sum(name == "tachograph_collect_clock_skew_seconds" for name, _ in found) == MOST_HOSTS
+
+
+def test_openmetrics_is_given_to_who_asks_for_it() -> None:
+    with exposed() as url:
+        kind, text = asked(url, "application/openmetrics-text; version=1.0.0")
+        plain = samples(asked(url)[1])
+    assert kind.startswith("application/openmetrics-text; version=1.0.0")
+    assert text.endswith("# EOF\n")
+    ours = {key: value for key, value in samples(text, open_metrics).items() if key[0].startswith("tachograph_")}
+    assert ours == {key: value for key, value in plain.items() if key[0].startswith("tachograph_")}
+
+
+def test_prometheus_finds_nothing_to_object_to() -> None:
+    promtool = program("promtool", package="prometheus")
+    with exposed() as url:
+        text = asked(url)[1]
+    done = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_names_are_those_exposed_and_all_are_on_the_page_and_no_others() -> None:
+    with exposed() as url:
+        text = asked(url)[1]
+    exposed_names = set(re.findall(r"^# TYPE (tachograph_\w+) ", text, re.MULTILINE))
+    assert exposed_names == set(metric_names())
+    page = (REPOSITORY / "docs" / "collect.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(tachograph_\w+)` \|", page, re.MULTILINE)) == set(metric_names())
+
+
+@pytest.mark.parametrize("listen", ["9798", "here:there", ":9798", "127.0.0.1:999999"])
+def test_an_address_that_is_none_is_named_with_its_key(listen: str) -> None:
+    with pytest.raises(ConfigError, match=r"collect\.listen: .*; use host:port"):
+        serve(listen, status)
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    with exposed() as url:
+        address = url.removeprefix("http://").removesuffix("/metrics")
+        with pytest.raises(ConfigError, match=rf"cannot listen on {address}"):
+            serve(address, status)
+
+
+def test_no_thread_is_left_behind() -> None:
+    before = threading.active_count()
+    with exposed() as url:
+        asked(url)
+    for thread in threading.enumerate():
+        if thread.name == "metrics":
+            thread.join(5)
+    assert threading.active_count() <= before + 1
+
+
+def test_the_alerts_are_rules_and_name_metrics_that_exist() -> None:
+    promtool = program("promtool", package="prometheus")
+    rules = DEPLOY / "tachograph.rules.yml"
+    done = subprocess.run([promtool, "check", "rules", str(rules)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    named = set(re.findall(r"tachograph_\w+", rules.read_text(encoding="utf-8")))
+    assert named <= set(metric_names())
+    assert len(named) >= 6
+
+
+def test_an_alert_comes_when_a_source_is_late_or_fails_and_not_before(tmp_path: Path) -> None:
+    promtool = program("promtool", package="prometheus")
+    cases = tmp_path / "tests.yml"
+    cases.write_text(ALERTS.replace("RULES", str(DEPLOY / "tachograph.rules.yml")), encoding="utf-8")
+    done = subprocess.run([promtool, "test", "rules", str(cases)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+ALERTS = """
+rule_files: [RULES]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - {series: 'tachograph_build_info{version="1"}', values: '1x120'}
+      - {series: 'tachograph_collect_source_up{source="a"}', values: '1x40 0x80'}
+      - {series: 'tachograph_collect_source_interval_seconds{source="a"}', values: '60x120'}
+      - {series: 'tachograph_collect_last_success_timestamp_seconds{source="a"}', values: '0+60x40 2400x80'}
+      - {series: 'tachograph_collect_errors_total{source="a",kind="lake"}', values: '0x120'}
+    alert_rule_test:
+      - {eval_time: 39m, alertname: TachographSourceFails}
+      - {eval_time: 39m, alertname: TachographSourceLate}
+      - {eval_time: 50m, alertname: TachographSourceFails}
+      - eval_time: 60m
+        alertname: TachographSourceFails
+        exp_alerts:
+          - exp_labels: {severity: warning, source: a}
+            exp_annotations:
+              summary: a has failed for 15 minutes.
+              do: tachograph status names the error
+      - {eval_time: 55m, alertname: TachographSourceLate}
+      - eval_time: 62m
+        alertname: TachographSourceLate
+        exp_alerts:
+          - exp_labels: {severity: critical, source: a}
+            exp_annotations:
+              summary: "a: no poll succeeded for 22m 0s."
+              do: tachograph status; journalctl -u tachograph-collect
+      - {eval_time: 62m, alertname: TachographLakeNotWritten}
+      - {eval_time: 62m, alertname: TachographDown}
+  - interval: 1m
+    input_series:
+      - {series: 'tachograph_collect_errors_total{source="a",kind="lake"}', values: '0x10 1+1x60'}
+      - {series: 'tachograph_collect_rejects_total{source="a",table="gpu_samples",reason="x"}', values: '0+10x200'}
+      - {series: 'tachograph_collect_rows_read_total{source="a"}', values: '0+100x200'}
+    alert_rule_test:
+      - eval_time: 30m
+        alertname: TachographLakeNotWritten
+        exp_alerts:
+          - exp_labels: {severity: critical, source: a, kind: lake}
+            exp_annotations:
+              summary: What a says cannot be written into the lake.
+              do: is the disk full? tachograph status names the error
+      - eval_time: 150m
+        alertname: TachographRejects
+        exp_alerts:
+          - exp_labels: {severity: warning, source: a}
+            exp_annotations:
+              summary: More than 5 % of what a says is removed.
+              do: tachograph lake shows the reasons, with examples
+      - eval_time: 30m
+        alertname: TachographDown
+        exp_alerts:
+          - exp_labels: {severity: critical}
+            exp_annotations:
+              summary: Nothing collects, or nobody can ask it.
+              do: systemctl status tachograph-collect; tachograph status
+"""
+
+
+def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
+    analyze = program("systemd-analyze", package="systemd")
+    unit = tmp_path / "tachograph-collect.service"
+    written = (DEPLOY / "tachograph-collect.service").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ExecStart=(\S+) collect ", written, re.MULTILINE)
+    unit.write_text(written.replace(command, "/bin/true"), encoding="utf-8")  # verify looks for the program
+    done = subprocess.run([analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert unit.name not in done.stderr
+
+
+def test_the_image_copies_what_exists_and_runs_as_nobody_special() -> None:
+    steps = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    copied = [name for line in re.findall(r"^COPY (?!--)(.+) \S+$", steps, re.MULTILINE) for name in line.split()]
+    assert copied
+    assert [name for name in copied if not (REPOSITORY / name).exists()] == []
+    assert re.search(r"^USER 10001$", steps, re.MULTILINE)
+    assert re.search(r'^HEALTHCHECK .*CMD \["tachograph", "status"', steps, re.MULTILINE)
+    assert "requirements/run.txt" in steps
