@@ -115,12 +115,26 @@ class Faulty:
     answer: Callable[[Asking], Reply]
     faults: list[Fault] = field(default_factory=list)
     askings: list[Asking] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _going: threading.Event = field(default_factory=threading.Event)
+    _good: int | None = None
+
+    def hold_after(self, good: int) -> None:
+        """Answer `good` askings, and no more until `go_on`."""
+        self._good = good
+
+    def go_on(self) -> None:
+        """Answer again, those that wait as well."""
+        self._good = None
+        self._going.set()
 
     def reply_to(self, asking: Asking) -> bytes:
-        with self.lock:
+        with self._lock:
             self.askings.append(asking)
             fault = self.faults.pop(0) if self.faults else None
+            held = self._good is not None and len(self.askings) > self._good
+        if held:
+            self._going.wait(30)
         return self.answer(asking).raw() if fault is None else fault.spoil(lambda: self.answer(asking))
 
 
@@ -158,6 +172,7 @@ def faulty(answer: Callable[[Asking], Reply], *, tls: ssl.SSLContext | None = No
             yield server
         finally:
             ended.set()
+            server.go_on()
             acceptor.join()
             for thread in threads:
                 thread.join()

@@ -189,7 +189,7 @@ def server_of(settings: Settings) -> Server:
 
 def _halves(names: Sequence[str], start: int, end: int, problem: AskError) -> Sequence[tuple[Sequence[str], int, int]]:
     """What to ask in place of what was too much; nothing where that cannot be the reason."""
-    if problem.status is None or not (problem.status in (413, 504) or _TOO_MUCH.search(problem.what)):
+    if problem.status in (None, 429) or not (problem.status in (413, 504) or _TOO_MUCH.search(problem.what)):
         return ()
     if len(names) > 1:
         return (names[: len(names) // 2], start, end), (names[len(names) // 2 :], start, end)

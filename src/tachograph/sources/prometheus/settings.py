@@ -41,7 +41,7 @@ def matchers(selector: str) -> str:
 
     Errors: ConfigError for what is no list of matchers.
     """
-    inside = selector.strip().removeprefix("{").removesuffix("}").strip().rstrip(",")
+    inside = selector.strip().removeprefix("{").removesuffix("}").strip().rstrip(",").rstrip()
     at = 0
     while inside and at <= len(inside):
         found = _MATCHER.match(inside, at)

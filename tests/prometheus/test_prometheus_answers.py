@@ -1,0 +1,254 @@
+"""Answers taken apart: numbers to the last bit, ugly ones with a line, recorded ones as they are."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tachograph.errors import InputError
+from tachograph.ingest import ingest
+from tachograph.lake import Lake
+from tachograph.schema import DEVICES, GPU_SAMPLES
+from tachograph.sources.http import Answer
+from tachograph.sources.http_problems import AskError
+from tachograph.sources.prometheus.decode import read_export, read_result
+from tachograph.sources.prometheus.legend import Legend
+from tachograph.sources.prometheus.numbers import numbers
+from tachograph.sources.prometheus.rows import Memory, parts
+from tachograph.sources.prometheus.saved import read_saved
+from tachograph.sources.prometheus.settings import matchers
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+numbers(b"[1]")  # compiled now: hypothesis has no patience
+
+finite = st.floats(allow_nan=False, allow_infinity=False)
+written = st.one_of(
+    finite.map(repr),
+    finite.map(lambda x: f"{x:.17g}"),
+    st.floats(-1e6, 1e6).map(lambda x: f"{x:.6f}"),
+    st.integers(-(10**30), 10**30).map(str),
+    st.sampled_from(
+        ["NaN", "+Inf", "-Inf", "0", "-0", "1e22", "1e23", "5e-324", "9007199254740993", "140737488355328"]
+    ),
+)
+
+
+@given(st.lists(written, max_size=20), st.booleans())
+def test_numbers_are_those_of_python_to_the_last_bit(texts: list[str], quoted: bool) -> None:
+    plain = [text for text in texts if quoted or not text.endswith(("NaN", "Inf"))]
+    body = "[" + ",".join(f'"{text}"' if quoted else text for text in plain) + "]"
+    found = numbers(body.encode()).tolist()
+    assert len(found) == len(plain)
+    for text, value in zip(plain, found, strict=True):
+        wanted = float(text)
+        assert (
+            math.isnan(value)
+            if math.isnan(wanted)
+            else (value, math.copysign(1, value))
+            == (
+                wanted,
+                math.copysign(1, wanted),
+            )
+        )
+
+
+@given(st.binary(max_size=30))
+def test_no_bytes_make_it_stumble(text: bytes) -> None:
+    with suppress(ValueError):
+        numbers(text)
+
+
+def answer(document: object) -> Answer:
+    return Answer(document if isinstance(document, bytes) else json.dumps(document).encode(), "http://x/api")
+
+
+def matrix(*series: object, **more: object) -> Answer:
+    return answer({"status": "success", "data": {"resultType": "matrix", "result": list(series)}, **more})
+
+
+def test_histograms_and_empty_series_are_passed_over() -> None:
+    found = read_result(
+        matrix(
+            {"metric": {"__name__": "a"}, "histograms": [[1, {"count": "1"}]]},
+            {"metric": {"__name__": "b"}, "values": []},
+            {"metric": {"__name__": "c"}, "values": [[1.5, "2"]]},
+        )
+    )
+    assert [(run.labels, run.t.tolist(), run.values.tolist()) for run in found.runs] == [
+        (b'{"__name__": "c"}', [1500], [2.0])
+    ]
+
+
+def test_warnings_are_told_and_remove_nothing() -> None:
+    series = {"metric": {"__name__": "DCGM_FI_DEV_GPU_UTIL", "Hostname": "n", "gpu": "0"}, "values": [[1.5, "2"]]}
+    found = read_result(matrix(series, warnings=["store-3 did not answer"]))
+    made = parts(found, Memory(), overlaps=False)
+    rejects = [reject for part in made for reject in part.rejects]
+    assert [(reject.reason, reject.count, reject.example) for reject in rejects] == [
+        ("server_warning", 0, "store-3 did not answer")
+    ]
+    assert made[0].frame.height == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (b"", "the answer is no JSON but unknown: ''"),
+        (b"\xff\xfe", "the answer is no JSON"),
+        ([], "the answer has another shape: Expected 'object', got 'array'"),
+        ({"status": "error", "errorType": "bad_data", "error": "no"}, "bad_data: no; mend what is asked"),
+        ({"status": "error", "errorType": "422", "error": "no"}, "http://x/api: no; mend what is asked"),
+        ({"status": "success", "data": {"resultType": "scalar", "result": [1, "2"]}}, "has another shape"),
+        ({"status": "success", "data": {"resultType": "string", "result": []}}, "the result is a string, not series"),
+        ({"status": "success", "data": None}, "neither success nor why not"),
+    ],
+)
+def test_what_is_no_result(given: object, told: str) -> None:
+    with pytest.raises(AskError) as caught:
+        read_result(answer(given))
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [[[1]], [[1, "x"]], ["1", "2", "3"], {"a": 1}])
+def test_points_that_are_none(values: object) -> None:
+    with pytest.raises(AskError, match="a point is no number"):
+        read_result(matrix({"metric": {}, "values": values}))
+
+
+def test_an_export_with_stale_marks_and_broken_lines() -> None:
+    good = b'{"metric":{"__name__":"a"},"values":[1,null,3.5],"timestamps":[1000,2000,3000]}'
+    (run,) = read_export([good, b"", b"  "], "x").runs
+    assert (run.t.tolist(), run.values.tolist()) == ([1000, 3000], [1.0, 3.5])
+    for line, told in (
+        (b'{"metric":{}}', "x: line 2 is none of an export: Object missing required field 'values'"),
+        (b"half", "line 2 is none of an export"),
+        (b'{"metric":{},"values":[1],"timestamps":[1,2]}', "line 2 has 2 times and 1 values"),
+    ):
+        with pytest.raises(AskError) as caught:
+            read_export([good, line], "x")
+        assert told in str(caught.value)
+
+
+def test_what_series_lack_is_counted_by_points() -> None:
+    def series(points: int, **labels: str) -> object:
+        return {"metric": labels, "values": [[k, "1"] for k in range(points)]}
+
+    util = "DCGM_FI_DEV_GPU_UTIL"
+    found = read_result(
+        matrix(
+            series(1, __name__="up"),
+            series(2),
+            series(3, __name__=util, gpu="0"),
+            series(4, __name__=util, gpu="all", Hostname="n"),
+            series(5, __name__=util, Hostname="n"),
+            series(6, __name__=util, Hostname="n", gpu="0", GPU_I_ID="x"),
+            series(7, __name__="node_cpu_seconds_total", mode="user", cpu="0"),
+            series(8, __name__="node_cpu_seconds_total", mode="softirq", cpu="0", instance="n:1"),
+            {"metric": {"__name__": util, "Hostname": "n", "gpu": "1"}, "values": [[1, "NaN"], [2, "50"]]},
+        )
+    )
+    made = parts(found, Memory(), overlaps=False)
+    counted = {(reject.reason, reject.column): reject.count for part in made for reject in part.rejects}
+    assert counted == {
+        ("unknown_metric", None): 1 + 2,
+        ("no_node", None): 3 + 7,
+        ("bad_gpu", None): 4,
+        ("no_gpu", None): 5,
+        ("bad_mig", None): 6,
+        ("not_finite", "gpu_util"): 1,
+    }
+
+
+def test_one_counter_in_two_units_stays_two_columns_until_units_are_converted(tmp_path: Path) -> None:
+    def series(name: str, gpu: str, value: str) -> object:
+        return {"metric": {"__name__": name, "Hostname": "n", "gpu": gpu}, "values": [[1_790_000_000, value]]}
+
+    found = read_result(
+        matrix(series("DCGM_FI_DEV_POWER_USAGE", "0", "250"), series("nvidia_gpu_power_usage_milliwatts", "1", "90000"))
+    )
+    powers = {}
+    for part in parts(found, Memory(), overlaps=False):
+        if part.table == "gpu_samples":
+            for gpu, power in part.frame.select("gpu", "power_w").rows():
+                powers[gpu] = (power, part.units["power_w"])
+    assert powers == {0: (250.0, "W"), 1: (90000.0, "mW")}
+
+
+def test_a_gpu_known_by_its_uuid_alone_is_that_of_another_series() -> None:
+    def series(name: str, value: str, **labels: str) -> object:
+        return {"metric": {"__name__": name, "Hostname": "n", **labels}, "values": [[1, value]]}
+
+    found = read_result(
+        matrix(
+            series("DCGM_FI_PROF_SM_ACTIVE", "0.5", UUID="GPU-a"),
+            series("DCGM_FI_DEV_GPU_UTIL", "50", UUID="GPU-a", gpu="3"),
+        )
+    )
+    (samples, *_) = parts(found, Memory(), overlaps=False)
+    assert samples.frame.select("gpu", "gpu_util", "sm_active").rows() == [(3, 50.0, 0.5)]
+
+
+def test_job_numbers_as_values_become_allocations() -> None:
+    series = {
+        "metric": {"__name__": "nvidia_gpu_jobId", "instance": "n:9445", "minor_number": "2", "uuid": "GPU-a"},
+        "values": [[10, "0"], [20, "45916256"], [30, "45916256"], [40, "0"], [50, "45916257"]],
+    }
+    made = {part.table: part.frame for part in parts(read_result(matrix(series)), Memory(), overlaps=False)}
+    rows = made["allocations"].select("job_id", "node", "gpu", "start", "end").rows()
+    assert [(*row[:3], *(t and t.timestamp() for t in row[3:])) for row in rows] == [
+        ("45916256", "n", 2, 20.0, 40.0),
+        ("45916257", "n", 2, 50.0, None),
+    ]
+
+
+@pytest.mark.recorded
+def test_recorded_answers_of_one_instant_stand_in_one_row(recorded: Path, tmp_path: Path) -> None:
+    """Independent of the reader: every value of the four files, by host and GPU, read with the standard library."""
+    columns = {"FB_USED": "hbm_used_mib", "GPU_TEMP": "gpu_temp_c", "GPU_UTIL": "gpu_util", "POWER_USAGE": "power_w"}
+    wanted: dict[tuple[str, int], dict[str, float]] = {}
+    lake, memory = Lake.create(str(tmp_path)), Memory(Legend())
+    for metric, column in columns.items():
+        file = recorded / "prometheus_h100" / f"query_DCGM_FI_DEV_{metric}.json"
+        for one in json.loads(file.read_text())["data"]["result"]:
+            key = (one["metric"]["Hostname"], int(one["metric"]["gpu"]))
+            value = float(one["value"][1])
+            wanted.setdefault(key, {})[column] = value / 100 if metric == "GPU_UTIL" else value
+        ingest(lake, [read_saved(file, memory)], now=NOW)
+    rows = lake.latest(GPU_SAMPLES).rows(named=True)
+    assert len(rows) == len(wanted) == 16
+    for row in rows:
+        for column, value in wanted[row["node"], row["gpu"]].items():
+            assert row[column] == pytest.approx(value, rel=1e-6)
+    busy = [row for row in rows if row["hbm_used_mib"] > 70_000]
+    assert [(row["gpu_util"], round(row["power_w"], 1)) for row in busy] == [(0.0, 113.6)]
+    assert lake.latest(DEVICES)["model"].unique().to_list() == ["NVIDIA H100 80GB HBM3"]
+
+
+@pytest.mark.recorded
+def test_recorded_answers_of_a_scheduler_exporter(recorded: Path) -> None:
+    folder = recorded / "slurmrestd" / "prometheus"
+    chunk = read_saved(folder / "gpus-hour.json", Memory())
+    points = sum(len(one["values"]) for one in json.loads((folder / "gpus-hour.json").read_text())["data"]["result"])
+    (part,) = chunk.parts
+    assert [(reject.reason, reject.count) for reject in part.rejects] == [("unknown_metric", points)]
+    assert read_saved(folder / "unknown-metric.json", Memory()).parts == ()
+    with pytest.raises(InputError, match=r"unknown-path.json: bad_data: invalid parameter \"query\": 1:1: parse error"):
+        read_saved(folder / "unknown-path.json", Memory())
+
+
+def test_labels_stay_text_until_somebody_asks() -> None:
+    assert msgspec.json.decode(read_result(matrix({"metric": {"a": "b"}, "value": [1, "2"]})).runs[0].labels) == {
+        "a": "b"
+    }
+
+
+def test_matchers_of_a_selector() -> None:
+    assert matchers(' {a="b", c!~"d,}e\\"f" , } ') == 'a="b", c!~"d,}e\\"f"'

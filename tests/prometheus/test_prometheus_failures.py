@@ -1,0 +1,177 @@
+"""Each way a server can fail, through the real command line and the feed: a clear line, and nothing lost afterwards."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import trustme
+from made_series import T0, Made, assert_rows, moment
+
+from servers.faulty import Asking, CutOff, Fault, Faulty, Garbage, HangUp, Reply, Silence, Status, faulty, forward
+from servers.process import free_port
+from servers.victoria import put, victoria
+from tachograph.config import Configuration
+from tachograph.ingest import ingest, watermark
+from tachograph.lake import Lake
+from tachograph.sources.feeds import settings_of
+from tachograph.sources.http import Pace, Server
+from tachograph.sources.http_problems import AskError
+from tachograph.sources.prometheus import Settings, connect
+from tachograph.sources.prometheus.decode import own_words
+from tachograph.sources.prometheus.query import Querying
+
+PARTIAL = b'{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":[]}}'
+START, END = moment(T0).isoformat(), moment(T0 + 1500).isoformat()
+GARBAGE = b"<html><body>502 from somebody in between</body></html>"
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    made = Made()
+    made.add_gpu("n1", 0, None, range(100))
+    return made
+
+
+@pytest.fixture(scope="module")
+def upstream(tmp_path_factory: pytest.TempPathFactory, made: Made) -> Iterator[str]:
+    with victoria(tmp_path_factory.mktemp("server")) as url:
+        put(url, made.series)
+        yield url
+
+
+@pytest.fixture
+def between(upstream: str) -> Iterator[Faulty]:
+    with faulty(forward(upstream)) as server:
+        yield server
+
+
+def command_line(url: str, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """The real command, patient for two attempts."""
+    (folder / "tachograph.toml").write_text(
+        f'[[sources]]\nsource = "prometheus"\nurl = "{url}"\nattempts = 2\ntimeout_s = 1\nhow = "raw"\n'
+    )
+    command = [sys.executable, "-m", "tachograph", "ingest", "prometheus", "--from", START, "--to", END]
+    return subprocess.run(
+        [*command, "--lake", str(folder / "lake"), *more], cwd=folder, capture_output=True, text=True, timeout=60
+    )
+
+
+def refused(url: str, folder: Path, *more: str) -> str:
+    """The one line of an import that failed; its exit code is that of an input."""
+    done = command_line(url, folder, *more)
+    assert done.returncode == 4, done.stdout
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr.strip()
+
+
+ANSWERS: list[tuple[Fault, str]] = [
+    (Status(503, body=GARBAGE), "answered 503 Service Unavailable (2 attempts); look at the server's log"),
+    (Status(429), "answered 429 Too Many Requests (2 attempts); ask less often"),
+    (Status(401), "answered 401 Unauthorized; give token_file, or user and password_file"),
+    (Status(404), "answered 404 Not Found; check the path of the url"),
+    (CutOff(), "the answer broke off (2 attempts); look at the server's log"),
+    (CutOff(chunked=True), "the answer broke off (2 attempts); look at the server's log"),
+    (HangUp(), "the answer broke off (2 attempts); look at the server's log"),
+    (Silence(1.5), "no answer within 1 s (2 attempts); is it overloaded? raise timeout_s"),
+    (
+        Garbage(),
+        "the answer is no JSON but text/html: '<html>please log in</html>'; is this an answer of Prometheus?",
+    ),
+    (Garbage(b'{"status":1}', "application/json"), "the answer has another shape: Expected 'str', got 'int'"),
+    (Garbage(b'{"status":"success"}', "application/json"), "the answer says neither success nor why not"),
+    (Garbage(b"RESP 1.0\r\n\r\n", http=False), "the answer is not HTTP"),
+    (
+        Status(422, body=b'{"status":"error","errorType":"execution","error":"no such thing"}'),
+        "answered 422 Unprocessable Entity: execution: no such thing; ask for less at a time",
+    ),
+    (
+        Garbage(
+            b'{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":[]}}', "application/json"
+        ),
+        "the answer is partial: a part of its storage did not answer (2 attempts); mend its storage",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fault", "told"), ANSWERS, ids=lambda value: type(value).__name__)
+def test_the_feed_tells_what_was_wrong_and_loses_nothing(
+    between: Faulty, made: Made, tmp_path: Path, fault: Fault, told: str
+) -> None:
+    lake = Lake.create(str(tmp_path))
+    raw = {"source": "prometheus", "url": between.url, "from": START, "attempts": 2, "timeout_s": 1, "how": "raw"}
+    settings = settings_of({**raw, "settle_s": 0}, where="test")
+    assert isinstance(settings, Settings)
+    feed = connect(settings, configuration=Configuration())
+    feed.querying.server.close()
+    feed.querying = Querying(
+        settings, Server(settings, pace=Pace(sleep=lambda s: None), own_words=own_words), feed.memory.legend.metrics
+    )
+    now = datetime.fromtimestamp(T0 + 1500, UTC)
+    middle = datetime.fromtimestamp(T0 + 900, UTC)
+    ingest(lake, feed.poll(lambda stream: watermark(lake, stream), now=middle), now=middle)
+    between.faults += [fault, fault]
+    with pytest.raises(AskError) as caught:
+        ingest(lake, feed.poll(lambda stream: watermark(lake, stream), now=now), now=now)
+    assert f"{between.url}/api/v1/query: {told}" in str(caught.value)
+    assert watermark(lake, settings.stream) == middle
+    del between.faults[:]
+    ingest(lake, feed.poll(lambda stream: watermark(lake, stream), now=now), now=now)
+    assert_rows(lake, made)
+    feed.close()
+
+
+def test_the_command_line_tells_it_in_one_line(between: Faulty, tmp_path: Path) -> None:
+    between.faults += [Status(502), CutOff(), Status(503, {"Retry-After": "1"}), HangUp()] * 4
+    assert refused(between.url, tmp_path).startswith(f"tachograph: {between.url}/api/v1/")
+    del between.faults[:]
+    nobody = f"http://127.0.0.1:{free_port()}"
+    assert refused(nobody, tmp_path) == (
+        f"tachograph: {nobody}/api/v1/status/buildinfo: cannot connect: connection refused (2 attempts); "
+        "is it running, and is the port right?"
+    )
+    assert "no host has this name; check the host in the url" in refused("http://prometheus.invalid", tmp_path)
+
+
+def test_what_passes_is_overcome_without_a_word(between: Faulty, made: Made, tmp_path: Path) -> None:
+    between.faults.append(Status(503, {"Retry-After": "0"}))
+    done = command_line(between.url, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_rows(Lake.open(str(tmp_path / "lake")), made)
+    assert len(between.askings) >= 3
+
+
+def test_a_tls_server_is_trusted_by_its_authority_only(upstream: str, made: Made, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    with faulty(forward(upstream), tls=tls) as server:
+        assert "its certificate is not trusted: unable to get local issuer certificate; name the certificates" in (
+            refused(server.url, tmp_path)
+        )
+        done = command_line(server.url, tmp_path, "--ca-file", str(ca_file))
+        assert (done.returncode, done.stderr) == (0, "")
+    assert_rows(Lake.open(str(tmp_path / "lake")), made)
+
+
+def test_secrets_are_sent_and_not_told(upstream: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret-word\n")
+
+    def guarded(asking: Asking) -> Reply:
+        if asking.headers.get("authorization") != "Bearer secret-word":
+            return Reply(b"", 401)
+        return forward(upstream)(asking)
+
+    with faulty(guarded) as server:
+        assert "answered 401 Unauthorized; give token_file, or user and password_file" in refused(server.url, tmp_path)
+        done = command_line(server.url, tmp_path, "--token-file", str(token))
+        assert done.returncode == 0
+        assert "secret-word" not in done.stdout + done.stderr

@@ -1,0 +1,215 @@
+"""The feed on real servers: what is scraped lands once, late samples too; gaps, restarts and clocks that are wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from itertools import count, pairwise
+from pathlib import Path
+
+import pytest
+from made_series import STEP, T0, Made, assert_rows, cluster, held, moment, rows_of
+from prometheus_client.parser import text_string_to_metric_families
+
+from servers.exporter import Exporter, exporter
+from servers.faulty import Asking, Reply, faulty, forward
+from servers.prometheus import Series, backfill, prometheus
+from servers.victoria import put, victoria
+from tachograph.config import Configuration
+from tachograph.ingest import IngestReport, ingest, watermark
+from tachograph.lake import Lake
+from tachograph.schema import GPU_SAMPLES
+from tachograph.sources.feeds import settings_of
+from tachograph.sources.http_problems import AskError
+from tachograph.sources.prometheus import Settings, connect
+from tachograph.sources.prometheus.feed import PrometheusFeed
+
+END = T0 + STEP * 400
+
+
+@contextmanager
+def feed_of(url: str, **more: object) -> Iterator[PrometheusFeed]:
+    raw = {"source": "prometheus", "url": url, "from": moment(T0).isoformat(), "settle_s": 0, **more}
+    settings = settings_of(raw, where="test")
+    assert isinstance(settings, Settings)
+    feed = connect(settings, configuration=Configuration())
+    try:
+        yield feed
+    finally:
+        feed.close()
+
+
+def poll(feed: PrometheusFeed, lake: Lake, t: float) -> IngestReport:
+    """One round at a time of the feed's clock."""
+    now = datetime.fromtimestamp(t, UTC)
+    return ingest(lake, feed.poll(lambda stream: watermark(lake, stream), now=now), now=now)
+
+
+def before(made: Made, t: float) -> Made:
+    """What was there at a time."""
+    return Made(
+        gpu_rows={key: row for key, row in made.gpu_rows.items() if key[3] < moment(t)},
+        node_rows={key: row for key, row in made.node_rows.items() if key[3] < moment(t)},
+    )
+
+
+@pytest.mark.parametrize("how", ["raw", "export"])
+def test_rounds_land_everything_once(tmp_path: Path, how: str) -> None:
+    made = cluster()
+    lake = Lake.create(str(tmp_path / "lake"))
+    with victoria(tmp_path / "server") as url:
+        put(url, made.series)
+        with feed_of(url, how=how, window_s=2000) as feed:
+            for t in (T0 + 700, T0 + 715, T0 + 730.5, END + 1):
+                poll(feed, lake, t)
+                assert_rows(lake, before(made, t))
+        assert watermark(lake, "prometheus:prometheus") == moment(END + 1)
+        with feed_of(url, how=how) as feed:  # another process goes on
+            poll(feed, lake, END + 100)
+    assert_rows(lake, made)
+    assert held(lake) == {
+        ("4711", "n2", 0, None, moment(T0 + 15 * 50), moment(T0 + 15 * 200)),
+        ("4712", "n2", 0, None, moment(T0 + 15 * 200), None),
+    }
+
+
+def test_after_downtime_each_window_lands_on_its_own(tmp_path: Path) -> None:
+    made = cluster()
+    backfill(tmp_path / "server", made.series)
+    lake = Lake.create(str(tmp_path / "lake"))
+    with (
+        prometheus(tmp_path / "server") as url,
+        faulty(_refuse_after(6, forward(url))) as between,
+        feed_of(between.url, window_s=1200, attempts=1, how="raw") as feed,
+    ):
+        with pytest.raises(AskError, match="answered 403"):
+            poll(feed, lake, END)
+        reached = watermark(lake, "prometheus:prometheus")
+        assert reached is not None
+        assert moment(T0) < reached < moment(END)
+        assert_rows(lake, before(made, reached.timestamp()))
+        between.answer = forward(url)
+        poll(feed, lake, END)
+    assert_rows(lake, made)
+
+
+def _refuse_after(good: int, answer: Callable[[Asking], Reply]) -> Callable[[Asking], Reply]:
+    """Answers a number of askings, and no more."""
+    asked = count(1)
+    return lambda asking: answer(asking) if next(asked) <= good else Reply(b"", 403)
+
+
+def test_late_samples_land_and_nothing_twice(tmp_path: Path) -> None:
+    made, late = Made(), Made()
+    made.add_gpu("n1", 0, None, range(100))
+    late.add_gpu("n1", 0, None, range(100, 120))
+    late.add_gpu("n3", 0, None, range(87, 110))
+    others = Made()
+    others.add_gpu("n1", 0, None, range(120, 400))
+    lake = Lake.create(str(tmp_path / "lake"))
+    with victoria(tmp_path / "server") as url, feed_of(url, lookback_s=600) as feed:
+        put(url, made.series)
+        poll(feed, lake, T0 + 1700)
+        assert_rows(lake, made)
+        put(url, others.series)
+        poll(feed, lake, T0 + 1800)
+        put(url, late.series)  # of times that were read already
+        poll(feed, lake, T0 + 1900)
+        everything = Made(gpu_rows={**made.gpu_rows, **others.gpu_rows, **late.gpu_rows})
+        assert len(rows_of(lake, GPU_SAMPLES)) < len(before(everything, T0 + 1900).gpu_rows)
+        for t in range(2000, 4000, 100):
+            poll(feed, lake, T0 + t)
+        assert_rows(lake, before(everything, T0 + 3900))
+        late_mark = watermark(lake, "prometheus:prometheus:late")
+        assert late_mark is not None
+        assert moment(T0 + 2600) <= late_mark <= moment(T0 + 3300)
+
+
+@pytest.mark.slow
+def test_a_gap_of_the_exporter_and_a_restart_of_the_server_stay_gaps(tmp_path: Path) -> None:
+    """What a real Prometheus scraped from a real exporter is what the exporter served: nothing more, nothing less."""
+    started = time.time()
+    ramp = {"DCGM_FI_DEV_GPU_UTIL": lambda t: int(t * 10) % 100, "DCGM_FI_DEV_POWER_USAGE": lambda t: 100 + t % 60}
+    lake = Lake.create(str(tmp_path / "lake"))
+    with exporter({"n1": {0: ramp, 1: ramp}}) as pages:
+        targets = [url.removeprefix("http://").removesuffix("/metrics") for url in pages.urls]
+        with prometheus(tmp_path / "server", targets=targets, interval="200ms"):
+            scraped(pages, 6)  # Prometheus looks for its targets five seconds after it began
+            pages.fail("n1", "status")
+            scraped(pages, 6)
+            pages.fail("n1", None)
+            scraped(pages, 6)
+        with prometheus(tmp_path / "server", targets=targets, interval="200ms") as url:
+            scraped(pages, 6)
+            with feed_of(url, **{"from": moment(started).isoformat()}) as feed:
+                poll(feed, lake, time.time() - 0.6)
+                poll(feed, lake, time.time() - 0.3)
+                last = watermark(lake, "prometheus:prometheus")
+    assert last is not None
+    found = rows_of(lake, GPU_SAMPLES)
+    served = [one for one in pages.served if one.status == 200 and moment(one.t) < last - timedelta(seconds=0.05)]
+    for gpu in (0, 1):
+        mine = [(key[3], row) for key, row in sorted(found.items(), key=lambda item: item[0][3]) if key[1] == gpu]
+        told = [(one.t, _values(one.text, gpu)) for one in served]
+        assert 0 <= len(mine) - len(told) <= 1, "a scrape was lost or made up"
+        for (t, row), (at, values) in zip(mine, told, strict=False):
+            assert row["gpu_util"] == pytest.approx(values["DCGM_FI_DEV_GPU_UTIL"] / 100, abs=1e-6)
+            assert row["power_w"] == pytest.approx(values["DCGM_FI_DEV_POWER_USAGE"], abs=1e-4)
+            assert abs(t.timestamp() - at) < 0.15  # Prometheus takes the time before it connects
+        distances = sorted((b - a).total_seconds() for (a, _), (b, _) in pairwise(mine))
+        assert distances[-2] > 0.7, "the failing exporter and the restart must both be gaps"
+        assert distances[0] > 0.1
+
+
+def scraped(pages: Exporter, more: int) -> None:
+    """Wait for some scrapes."""
+    goal, until = len(pages.served) + more, time.monotonic() + 30
+    while len(pages.served) < goal:
+        assert time.monotonic() < until, "nobody scrapes"
+        time.sleep(0.02)
+
+
+def _values(page: str, gpu: int) -> dict[str, float]:
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.labels["gpu"] == str(gpu)
+    }
+
+
+def test_clocks_that_differ_are_told_and_lose_nothing(tmp_path: Path) -> None:
+    """The server's clock is 200 s behind ours: at our END it has scraped up to END - 200, and not beyond."""
+    made = cluster()
+    lake = Lake.create(str(tmp_path / "lake"))
+    with victoria(tmp_path / "server") as url:
+        put(url, made.series)
+        ahead = Series({"__name__": "node_time_seconds", "instance": "10.0.0.1:9100", "job": "node"}, [])
+        points = [(time.time() - k, time.time() - k + 42.0) for k in range(20, -1, -1)]
+        put(url, [Series(ahead.labels, points)])
+
+        def behind(asking: Asking) -> Reply:
+            reply = forward(url)(asking)
+            date = format_datetime(datetime.fromtimestamp(time.time() - 200, UTC), usegmt=True)
+            return Reply(reply.body, reply.status, {**reply.headers, "Date": date})
+
+        with faulty(behind) as between, feed_of(between.url) as feed:
+            poll(feed, lake, END)
+            reached = watermark(lake, "prometheus:prometheus")
+            assert reached is not None
+            assert abs((reached - moment(END - 200)).total_seconds()) < 3
+            assert feed.asked.skew_s["127.0.0.1"] == pytest.approx(-200, abs=2)
+            assert feed.asked.skew_s["n1"] == pytest.approx(-200 + 42, abs=2)
+            assert_rows(lake, before(made, reached.timestamp()))
+
+
+def test_the_second_look_is_off_when_asked(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    with victoria(tmp_path / "server") as url, feed_of(url, lookback_s=0) as feed:
+        for t in (T0 + 1000, T0 + 5000):
+            poll(feed, lake, t)
+    assert watermark(lake, "prometheus:prometheus") == moment(T0 + 5000)
+    assert watermark(lake, "prometheus:prometheus:late") is None

@@ -1,0 +1,234 @@
+"""Imports from real servers: the rows in the lake are those that were put into the server, whichever way is taken."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from made_series import T0, Expected, Made, assert_rows, cluster, held, moment
+
+from servers.faulty import faulty, forward
+from servers.prometheus import Series, backfill, prometheus
+from servers.victoria import put, victoria
+from tachograph.config import Configuration
+from tachograph.errors import ConfigError, UsageError
+from tachograph.ingest import IngestReport, ingest
+from tachograph.lake import Lake
+from tachograph.schema import DEVICES
+from tachograph.sources import Chunk, Pending
+from tachograph.sources import prometheus as source
+from tachograph.sources.http_problems import AskError
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+START = datetime.fromtimestamp(T0, UTC).isoformat()
+END = datetime.fromtimestamp(T0 + 6000, UTC).isoformat()
+WAYS = [
+    ("prometheus", "raw"),
+    ("prometheus", "range"),
+    ("victoria", "export"),
+    ("victoria", "raw"),
+    ("victoria", "range"),
+]
+
+
+@dataclass
+class Servers:
+    """Both, with the same series."""
+
+    prometheus: str
+    victoria: str
+    made: Made
+
+    def url(self, name: str) -> str:
+        return self.prometheus if name == "prometheus" else self.victoria
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    folder = tmp_path_factory.mktemp("servers")
+    made = cluster()
+    backfill(folder / "prometheus", made.series)
+    with prometheus(folder / "prometheus") as one, victoria(folder / "victoria") as other:
+        put(other, made.series)
+        yield Servers(one, other, made)
+
+
+def options(*given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    source.add_options(parser)
+    return parser.parse_args(list(given))
+
+
+def fetched(chunk: Chunk | Pending) -> Chunk:
+    return chunk.fetch() if isinstance(chunk, Pending) else chunk
+
+
+def imported(lake: Lake, url: str, *more: str) -> IngestReport:
+    asked = options("--url", url, "--from", START, "--to", END, "--step", "15", *more)
+    return ingest(lake, source.read(asked, configuration=Configuration(), now=NOW), now=NOW)
+
+
+@pytest.mark.parametrize(("server", "how"), WAYS)
+def test_every_way_gives_the_same_rows(servers: Servers, tmp_path: Path, server: str, how: str) -> None:
+    lake = Lake.create(str(tmp_path))
+    report = imported(lake, servers.url(server), "--how", how)
+    assert report.chunks == 3
+    assert_rows(lake, servers.made)
+    assert report.rejects == {}
+    assert held(lake) == {
+        ("4711", "n2", 0, None, moment(T0 + 15 * 50), moment(T0 + 15 * 200)),
+        ("4712", "n2", 0, None, moment(T0 + 15 * 200), None),
+    }
+    devices = lake.latest(DEVICES).select("node", "gpu", "mig", "uuid").rows()
+    assert sorted(devices, key=str) == [
+        ("n1", 0, None, "GPU-n1-0"),
+        ("n1", 1, None, "GPU-n1-1"),
+        ("n2", 0, None, "GPU-n2-0"),
+        ("n2", 1, 7, "GPU-n2-1"),
+    ]
+
+
+@pytest.mark.parametrize(("server", "way"), [("prometheus", "raw"), ("victoria", "export")])
+def test_auto_takes_the_best_way_and_says_which(servers: Servers, server: str, way: str) -> None:
+    asked = options("--url", servers.url(server), "--from", START, "--to", END)
+    chunks = source.read(asked, configuration=Configuration(), now=NOW)
+    assert fetched(next(chunks)).origin == f"{servers.url(server)} ({way})"
+
+
+@pytest.mark.parametrize("window", ["1000", "86400"])
+def test_the_size_of_windows_changes_nothing(servers: Servers, tmp_path: Path, window: str) -> None:
+    lake = Lake.create(str(tmp_path))
+    imported(lake, servers.victoria, "--window", window)
+    assert_rows(lake, servers.made)
+    assert len(held(lake)) == 2
+
+
+def test_windows_that_are_there_are_not_asked_for_again(servers: Servers, tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path))
+    with faulty(forward(servers.prometheus)) as between:
+        imported(lake, between.url)
+        asked = len(between.askings)
+        assert asked >= 3
+        again = imported(lake, between.url)
+        assert len(between.askings) == asked
+        assert (again.chunks_known, again.rows_read) == (3, 0)
+    assert_rows(lake, servers.made)
+
+
+def test_a_longer_time_adds_only_what_is_new(servers: Servers, tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path))
+    middle = datetime.fromtimestamp(T0 + 2500, UTC).isoformat()
+    ingest(
+        lake,
+        source.read(
+            options("--url", servers.prometheus, "--from", START, "--to", middle),
+            configuration=Configuration(),
+            now=NOW,
+        ),
+        now=NOW,
+    )
+    imported(lake, servers.prometheus)
+    assert_rows(lake, servers.made)
+
+
+def test_a_killed_import_takes_up_where_it_was(servers: Servers, tmp_path: Path) -> None:
+    with faulty(forward(servers.prometheus)) as between:
+        command = [sys.executable, "-m", "tachograph", "ingest", "prometheus", "--url", between.url, "--how", "raw"]
+        command += ["--from", START, "--to", END, "--window", "1500", "--lake", str(tmp_path / "lake")]
+        between.hold_after(5)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        while len(between.askings) < 6:
+            time.sleep(0.02)
+            assert process.poll() is None
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        between.go_on()
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    lake = Lake.open(str(tmp_path / "lake"))
+    assert "3 of 4 chunks were there already" in done.stdout
+    assert_rows(lake, servers.made)
+
+
+def test_what_is_too_much_for_the_server_is_asked_in_parts(tmp_path: Path) -> None:
+    made = cluster()
+    backfill(tmp_path / "server", made.series)
+    with prometheus(tmp_path / "server", arguments=["--query.max-samples=900"]) as url:
+        for how in ("raw", "range"):
+            lake = Lake.create(str(tmp_path / how))
+            imported(lake, url, "--how", how)
+            assert_rows(lake, made)
+
+
+def test_a_selector_leaves_out_the_others(servers: Servers, tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path))
+    report = imported(lake, servers.prometheus, "--selector", '{job="dcgm", Hostname=~"n1.*"}')
+    wanted = Made(gpu_rows={key: row for key, row in servers.made.gpu_rows.items() if key[0] == "n1"})
+    assert_rows(lake, wanted)
+    assert "node_samples" not in report.rows
+
+
+def test_own_names_of_metrics_and_labels(tmp_path: Path) -> None:
+    points = [(T0 + 15.0 * k, k / 10) for k in range(10)]
+    mine = {"__name__": "site_gpu_busy", "machine": "n5", "slot": "3"}
+    with victoria(tmp_path / "server") as url:
+        put(url, [Series(mine, points)])
+        entry = {
+            "source": "prometheus",
+            "url": url,
+            "labels": {"node": ["machine"], "gpu": ["slot"]},
+            "metrics": {"site_gpu_busy": ["gpu_util", "fraction"]},
+        }
+        lake = Lake.create(str(tmp_path / "lake"))
+        asked = options("--from", START, "--to", END)
+        chunks = source.read(asked, configuration=Configuration(sources=(entry,)), now=NOW)
+        ingest(lake, chunks, now=NOW)
+    wanted: Expected = {("n5", 3, None, moment(t)): {"gpu_util": value} for t, value in points}
+    assert_rows(lake, Made(gpu_rows=wanted))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "told"),
+    [
+        ([], UsageError, "no server is named"),
+        (["--url", "http://x"], UsageError, "--from is missing"),
+        (["--url", "http://x", "--from", "2026-01-02", "--to", "2026-01-01"], UsageError, "--from is not before --to"),
+        (
+            ["--url", "http://x", "--from", "2030-01-01"],
+            UsageError,
+            "--from is not before --to, or both are yet to come",
+        ),
+        (["--url", "http://x", "--from", "1h", "--how", "range"], ConfigError, "how = range needs step_s"),
+        (["--url", "http://x", "--from", "1h", "--selector", "up"], ConfigError, "selector 'up' is none"),
+        (["--url", "http://x", "--from", "1h", "--window", "0"], ConfigError, "window_s is 0, less than 1"),
+        (["--url", "http://x", "--from", "1h", "--header", "X"], UsageError, "--header 'X' has no value"),
+        (["--name", "other", "--from", "1h"], UsageError, "no [[sources]] entry of prometheus is called 'other'"),
+    ],
+)
+def test_options_that_do_not_fit(given: list[str], error: type[Exception], told: str) -> None:
+    with pytest.raises(error) as caught:
+        list(source.read(options(*given), configuration=Configuration(), now=NOW))
+    assert told in str(caught.value)
+
+
+def test_a_wrong_selector_is_told_in_the_words_of_the_server(servers: Servers) -> None:
+    asked = options("--url", servers.prometheus, "--from", START, "--to", END, "--selector", 'job=~"["', "--how", "raw")
+    chunks = source.read(asked, configuration=Configuration(), now=NOW)
+    with pytest.raises(AskError, match=r"answered 400 Bad Request: bad_data: .*missing closing"):
+        fetched(next(chunks))
+
+
+def test_an_empty_server_lands_empty_windows(tmp_path: Path) -> None:
+    with victoria(tmp_path / "server") as url:
+        lake = Lake.create(str(tmp_path / "lake"))
+        report = imported(lake, url)
+        assert (report.chunks, report.rows_read, report.rows) == (3, 0, {})
+        assert imported(lake, url).chunks_known == 3
