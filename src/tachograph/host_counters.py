@@ -1,8 +1,9 @@
 """The catalogue of host counters: what a node's own monitoring says beside its GPUs; one row per counter.
 
-Sources: Prometheus node_exporter (metric names and labels), LDMS samplers procstat2/procstat, meminfo, procnetdev,
-lustre_client and papi. Cumulative counters are kept as they count, summed over a node's CPUs, interfaces or file
-systems; rates follow from differences. A counter is added by one row.
+Sources: Prometheus node_exporter (metric names and labels; its perf collector is off unless asked for) and
+lustre_exporter; LDMS samplers procstat, procstat2, meminfo, loadavg, procnetdev, lustre_client, lustre2_client and
+papi, as their sources name the metrics. Cumulative counters are kept as they count, summed over a node's CPUs,
+interfaces or file systems; rates follow from differences. A counter is added by one row.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ HOST_COUNTERS: tuple[HostCounter, ...] = (
     HostCounter("cpu_nice_s", _C, "s", "Time of all CPUs in user code of lowered priority.",
                 _cpu("nice"), "s", (("procstat", "nice"),), "jiffy"),
     HostCounter("cpu_system_s", _C, "s", "Time of all CPUs in the kernel.",
-                _cpu("system"), "s", (("procstat", "sys"),), "jiffy"),
+                _cpu("system"), "s", (("procstat", "sys"), ("procstat2", "system")), "jiffy"),
     HostCounter("cpu_iowait_s", _C, "s", "Time of all CPUs waiting for I/O.",
                 _cpu("iowait"), "s", (("procstat", "iowait"),), "jiffy"),
     HostCounter("cpu_idle_s", _C, "s", "Time of all CPUs with nothing to do.",
@@ -77,17 +78,15 @@ HOST_COUNTERS: tuple[HostCounter, ...] = (
                 _metrics("node_network_transmit_packets_total", "node_infiniband_port_packets_transmitted_total"),
                 "count", (("procnetdev", "tx_packets"),), "count"),
     HostCounter("fs_read_bytes", _C, "B", "Bytes read from parallel file systems.",
-                _metrics("node_lustre_read_bytes_total", "lustre_read_bytes_total"), "B",
-                (("lustre_client", "read_bytes.sum"), ("lustre_client", "read_bytes")), "B"),
+                _metrics("lustre_read_bytes_total"), "B",
+                (("lustre_client", "read_bytes.sum"), ("lustre2_client", "read_bytes")), "B"),
     HostCounter("fs_write_bytes", _C, "B", "Bytes written to parallel file systems.",
-                _metrics("node_lustre_write_bytes_total", "lustre_write_bytes_total"), "B",
-                (("lustre_client", "write_bytes.sum"), ("lustre_client", "write_bytes")), "B"),
+                _metrics("lustre_write_bytes_total"), "B",
+                (("lustre_client", "write_bytes.sum"), ("lustre2_client", "write_bytes")), "B"),
     HostCounter("fs_read_operations", _C, "count", "Reads from parallel file systems.",
-                _metrics("node_lustre_read_samples_total", "lustre_read_samples_total"), "count",
-                (("lustre_client", "read"),), "count"),
+                _metrics("lustre_read_samples_total"), "count"),
     HostCounter("fs_write_operations", _C, "count", "Writes to parallel file systems.",
-                _metrics("node_lustre_write_samples_total", "lustre_write_samples_total"), "count",
-                (("lustre_client", "write"),), "count"),
+                _metrics("lustre_write_samples_total"), "count"),
     HostCounter("l1_misses", _C, "count", "Misses of the first-level data caches.",
                 _metrics("node_perf_cache_l1d_read_misses_total"), "count", (("papi", "PAPI_L1_DCM"),), "count"),
     HostCounter("llc_misses", _C, "count", "Misses of the last-level caches.",

@@ -11,6 +11,8 @@ from functools import cache
 from types import MappingProxyType
 
 from tachograph.counters import COUNTERS, outside_names
+from tachograph.sources.host_columns import INSTANCE_NAMES, UNITS, HostColumns, Meaning, gathered
+from tachograph.sources.host_columns import meaning as host_meaning
 
 # in order of preference, lower case
 TIME_NAMES = ("t", "ts_ns", "timestamp", "ts", "time", "#time", "datetime", "date_time")
@@ -60,14 +62,18 @@ class Recognised:
     counters: Mapping[str, tuple[str, str]]  # file column -> (counter, unit)
     node_values: Mapping[str, str]  # file column -> column of node_samples
     device_values: Mapping[str, str]  # file column -> column of devices
+    host: Mapping[str, HostColumns]  # host counter -> the file's columns that add up to it
+    instance: str | None  # what tells rows of one node apart, where host counters come in a row each
     repeated: tuple[str, ...]  # a second column for what another one already gives
     unknown: tuple[str, ...]
 
     @property
     def used(self) -> tuple[str, ...]:
         """Columns worth reading."""
-        keys = tuple(name for name in (self.time, self.node, self.gpu, self.mig) if name is not None)
-        return (*keys, *self.counters, *self.node_values, *self.device_values)
+        keys = (self.time, self.node, self.gpu, self.mig, self.instance)
+        host = (name for found in self.host.values() for name in found.columns)
+        told = (name for name in keys if name is not None)
+        return tuple(dict.fromkeys((*told, *self.counters, *self.node_values, *host, *self.device_values)))
 
 
 @cache
@@ -85,8 +91,8 @@ def counter_names() -> Mapping[str, tuple[str, str]]:
     return MappingProxyType(names)
 
 
-def recognise(names: Iterable[str]) -> Recognised:
-    """Return what the columns called `names` mean; case does not matter.
+def recognise(names: Iterable[str], sampler: str = "") -> Recognised:
+    """Return what the columns called `names` mean; case does not matter. `sampler`: of LDMS, where the file tells.
 
     >>> found = recognise(["index", "#Time", "ProducerName", "gpu_id", "fb_used", "fan"])
     >>> found.time, found.node, found.gpu, dict(found.counters), found.unknown
@@ -104,6 +110,7 @@ def recognise(names: Iterable[str]) -> Recognised:
     counters: dict[str, tuple[str, str]] = {}
     node_values: dict[str, str] = {}
     device_values: dict[str, str] = {}
+    hosts: list[tuple[str, Meaning]] = []
     unknown: list[str] = []
     taken: set[str] = set()
     for lower, name in given.items():
@@ -111,7 +118,9 @@ def recognise(names: Iterable[str]) -> Recognised:
             continue
         meaning = counter_names().get(lower)
         into = meaning[0] if meaning else NODE_VALUES.get(lower) or DEVICE_VALUES.get(lower)
-        if into is None:
+        if into is None and (of_host := host_meaning(name, sampler)):
+            hosts.append((name, of_host))
+        elif into is None:
             unknown.append(name)
         elif into in taken:
             repeated.append(name)
@@ -123,7 +132,15 @@ def recognise(names: Iterable[str]) -> Recognised:
             device_values[name] = into
         if into is not None:
             taken.add(into)
-    return Recognised(time, node, gpu, mig, counters, node_values, device_values, tuple(repeated), tuple(unknown))
+    host, again = gathered((name, means) for name, means in hosts if means.counter not in taken)
+    instance = _first(given, INSTANCE_NAMES) if host and gpu is None else None
+    if host:  # all that is known of nodes goes one way
+        host |= {column: HostColumns((name,), UNITS[column]) for name, column in node_values.items()}
+        node_values = {}
+    left = tuple(name for name in unknown if name != instance)
+    return Recognised(
+        time, node, gpu, mig, counters, node_values, device_values, host, instance, (*repeated, *again), left
+    )
 
 
 def _first(given: Mapping[str, str], wanted: Iterable[str]) -> str | None:

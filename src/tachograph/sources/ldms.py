@@ -38,11 +38,13 @@ from tachograph.sources.frames import (
     read_parquet,
     records,
 )
+from tachograph.sources.host_columns import host_values, sampler_of
 from tachograph.sources.times import is_local, read_times
 from tachograph.units import parse_time, zone
 
 NAME = "ldms"
 _RELATIVE = "Floored Relative Time"
+_INSTANCE = "(instance)"
 _JOB_COLUMNS = frozenset({"job id", "jobid", "jobidraw", "job_id"})
 _RECORD_COLUMNS = frozenset({"start time", "end time", "state", "qos", "partition", "elapsed", "nodelist", "output"})
 
@@ -112,7 +114,7 @@ def read_file(path: Path, setting: Setting | None = None) -> Iterator[Chunk]:
     Errors: InputError when it is damaged or lacks a column; NotTelemetryError when it holds no samples.
     """
     setting = setting or Setting()
-    print_of = fingerprint(path, *setting.said)
+    print_of = _fingerprint(path, setting)
     match format_of(path):
         case "parquet":
             yield from _read_parquet(path, print_of, setting)
@@ -120,6 +122,12 @@ def read_file(path: Path, setting: Setting | None = None) -> Iterator[Chunk]:
             yield from _read_csv(path, print_of, setting)
         case "json":
             yield _read_json(path, print_of, setting)
+
+
+def _fingerprint(path: Path, setting: Setting) -> str:
+    """Name of what is read from a file: its sampler changes what its columns mean."""
+    sampler = sampler_of(path)
+    return fingerprint(path, *setting.said, *([sampler] if sampler else []))
 
 
 def short_nodes(nodes: pl.Series) -> pl.Series:
@@ -168,18 +176,38 @@ def parts(frame: Frame, found: Recognised, *, zone_name: str, origin: str) -> tu
         columns = [rows.get_column(name).alias(counter) for name, (counter, _) in found.counters.items()]
         units = dict(found.counters.values())
         made.append(Part("gpu_samples", _kept(keyed.with_columns(columns), keep), units, tuple(rejects)))
-    if found.node_values:
-        values = [rows.get_column(name).alias(column) for name, column in found.node_values.items()]
-        of_node = _kept(keyed.select("t", "node").with_columns(values), keep)
-        if found.counters:  # each GPU of the node repeats it
-            of_node = of_node.unique(subset=["t", "node"], keep="first", maintain_order=True)
-        made.append(Part("node_samples", of_node, rejects=() if made else tuple(rejects)))
+    if found.node_values or found.host:
+        of_node, units = _of_nodes(rows, keyed, found, keep)
+        made.append(Part("node_samples", of_node, units, rejects=() if made else tuple(rejects)))
     if found.device_values and found.gpu is not None:
         facts = [rows.get_column(name).alias(column) for name, column in found.device_values.items()]
         device = _kept(keyed.drop("t").with_columns(facts), keep)
         keys_of = [name for name in ("node", "gpu", "mig") if name in device.columns]
         made.append(Part("devices", device.unique(subset=keys_of, keep="last", maintain_order=True)))
     return tuple(made)
+
+
+def _of_nodes(
+    rows: pl.DataFrame, keyed: pl.DataFrame, found: Recognised, keep: pl.Series | None
+) -> tuple[pl.DataFrame, dict[str, str]]:
+    """What the columns tell of nodes, one row per node and time, and the units of the samplers' counters."""
+    times = keyed.select("t", "node")
+    if not found.host:
+        values = [rows.get_column(name).alias(column) for name, column in found.node_values.items()]
+        of_node = _kept(times.with_columns(values), keep)
+        # beside counters of GPUs, each GPU of the node repeats it
+        return of_node.unique(
+            subset=["t", "node"], keep="first", maintain_order=True
+        ) if found.counters else of_node, {}
+    columns = dict.fromkeys(name for of in found.host.values() for name in of.columns)
+    told = times.with_columns(rows.get_column(name) for name in columns)
+    if found.instance is not None:
+        told = told.with_columns(rows.get_column(found.instance).cast(pl.String).alias(_INSTANCE))
+    told = _kept(told, keep)
+    if found.counters:
+        told = told.unique(subset=["t", "node"], keep="first", maintain_order=True)
+    instance = told.get_column(_INSTANCE) if found.instance is not None else None
+    return host_values(told, found.host, instance), {counter: of.unit for counter, of in found.host.items()}
 
 
 def refuse_odd_cells(rows: pl.DataFrame, names: Iterable[str], *, time: str | None, origin: str) -> None:
@@ -201,7 +229,7 @@ def _required(found: Recognised, names: Sequence[str], origin: str) -> tuple[str
     """The time and the node column."""
     known = listed(dict.fromkeys([*names, *found.unknown]))
     has = f"it has: {known}; other names are read by `tachograph ingest table`"
-    if not found.counters and not found.node_values:
+    if not found.counters and not found.node_values and not found.host:
         raise NotTelemetryError("no_counter", "no column is a counter", where=origin, do=has)
     if found.time is None:
         raise InputError(f"no time column ({', '.join(TIME_NAMES)})", where=origin, do=has)
@@ -223,7 +251,7 @@ def _refuse_job_records(names: Sequence[str], origin: str) -> None:
 def _read_parquet(path: Path, print_of: str, setting: Setting) -> Iterator[Chunk]:
     schema = parquet_columns(path)
     _refuse_job_records(list(schema), str(path))
-    found = recognise(schema)
+    found = recognise(schema, sampler_of(path))
     time, _ = _required(found, list(schema), str(path))
     kind = schema[time]
     written_local = kind == pl.String or (isinstance(kind, pl.Datetime) and kind.time_zone is None)
@@ -238,7 +266,7 @@ def _read_csv(path: Path, print_of: str, setting: Setting) -> Iterator[Chunk]:
     blocks = read_csv(path, layout, block_bytes=None) if local else read_csv(path, layout)
     for frame in blocks:
         _refuse_job_records(frame.rows.columns, str(path))
-        found = recognise(frame.rows.columns)
+        found = recognise(frame.rows.columns, sampler_of(path))
         yield _chunk(path, print_of, frame, parts(frame, found, zone_name=setting.zone_name, origin=str(path)))
 
 
@@ -262,7 +290,7 @@ def _read_json(path: Path, print_of: str, setting: Setting) -> Chunk:
     if not rows.width:
         return _chunk(path, print_of, frame, ())
     _refuse_job_records(rows.columns, str(path))
-    made = parts(frame, recognise(rows.columns), zone_name=setting.zone_name, origin=str(path))
+    made = parts(frame, recognise(rows.columns, sampler_of(path)), zone_name=setting.zone_name, origin=str(path))
     return _chunk(path, print_of, frame, (*made, *_held(made, job_id, setting)))
 
 
@@ -309,7 +337,7 @@ def _chunk_of_means(path: Path, print_of: str, content: Mapping[object, object],
             pl.lit(f"job-{job_id}").alias("node"),
             pl.lit(0, dtype=pl.Int16).alias("gpu"),
         )
-        found = recognise(rows.columns)
+        found = recognise(rows.columns, sampler_of(path))
         made += parts(Frame(rows, 0, rows.height), found, zone_name="UTC", origin=str(path))
         nodes = pl.Series([f"job-{job_id}"])
         held = _allocation(job_id, nodes, gpu=0, provenance="explicit", setting=setting)
@@ -346,4 +374,4 @@ def _chunk(path: Path, print_of: str, frame: Frame, made: tuple[Part, ...]) -> C
 def _passed_over(path: Path, problem: NotTelemetryError, setting: Setting) -> Chunk:
     """A file of a folder that holds no samples, as one reject."""
     part = Part("gpu_samples", pl.DataFrame(), rejects=(Reject(problem.reason, None, 1, str(problem)[:200]),))
-    return Chunk(f"{fingerprint(path, *setting.said)}:0", NAME, str(path), (part,), 0)
+    return Chunk(f"{_fingerprint(path, setting)}:0", NAME, str(path), (part,), 0)
