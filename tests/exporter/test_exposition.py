@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ comments = st.sampled_from(["", "# HELP a help {} 5", "# TYPE a gauge", "#", "# 
 pages = st.lists(st.one_of(good_lines(), comments), max_size=20).map(lambda lines: "".join(f"{n}\n" for n in lines))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(pages)
 def test_a_page_is_read_as_the_reference_reads_it(page: str) -> None:
     assert same(ours(page), reference(page))
@@ -111,7 +112,7 @@ fragments = st.sampled_from(
 broken_lines = st.lists(fragments, max_size=12).map("".join)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.lists(st.one_of(good_lines(), broken_lines), max_size=8))
 def test_broken_lines_cost_themselves_only(lines: list[str]) -> None:
     page = "".join(f"{line}\n" for line in lines)
@@ -160,6 +161,23 @@ def test_lines_that_are_no_samples_are_counted(line: str) -> None:
     found = parse(f"{line}\nb 2\n".encode())
     assert (found.names, reasons(found)) == (["b"], {"unreadable_line": 1})
     assert found.rejects[0].example == line
+
+
+def test_names_in_quotes_are_read() -> None:
+    page = '{"my.metric","la bel"="x",gpu="0"} 5\n{"a",x="\\"}"} 6\n'
+    assert (
+        ours(page)
+        == reference(page)
+        == [("my.metric", {"la bel": "x", "gpu": "0"}, 5.0, None), ("a", {"x": '"}'}, 6.0, None)]
+    )
+
+
+def test_what_is_no_page_is_given_up_soon() -> None:
+    lines = ['{="' * 30] * 200_000 + ['{"\\' * 10_000_000]
+    began = time.process_time()
+    found = parse("".join(f"{line}\n" for line in lines).encode())
+    assert time.process_time() - began < 5
+    assert (found.names, reasons(found)) == ([], {"unreadable_line": 200_001})
 
 
 def test_times_of_a_page_are_milliseconds_and_of_openmetrics_seconds() -> None:

@@ -24,6 +24,8 @@ _ESCAPED = re.compile(r'\\([\\n"])')
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 _NOT_READ = (ValueError, IndexError, OverflowError)  # the reference runs off the end of some broken lines
 _BLOCKS_KEPT = 1 << 16
+_LONGEST_LINE = 1 << 16  # characters; the reference takes time by the square of a line
+_NO_PAGE = 1000  # unreadable lines in a row from the beginning: this is something else
 
 
 @dataclass(slots=True)
@@ -70,7 +72,8 @@ def parse(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> Samples:
     stamps: list[float | None] = []
     unreadable: list[str] = []
     is_name, plain = _is_name, _plain_labels  # local names: this loop runs once per line of every scrape
-    for given in lines:
+    rest = iter(lines)
+    for given in rest:
         line = given.strip()
         if not line or line[0] == "#":
             continue
@@ -97,6 +100,8 @@ def parse(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> Samples:
         odd = _by_reference(line, per_second)
         if odd is None:
             unreadable.append(line)
+            if len(unreadable) >= _NO_PAGE and not names:
+                unreadable += rest
         elif odd[0] in wanted:
             names.append(odd[0])
             blocks.append(odd[1])
@@ -139,6 +144,8 @@ def _is_name(name: str) -> bool:
 
 def _by_reference(line: str, per_second: int) -> tuple[str, str, float, float | None] | None:
     """One sample as the reference reads it; None where it cannot."""
+    if len(line) > _LONGEST_LINE:
+        return None
     try:
         (family,) = text_string_to_metric_families(line)
         (sample,) = family.samples
