@@ -186,6 +186,13 @@ def test_secrets_reach_every_exporter(tmp_path: Path) -> None:
         assert {entry.headers["authorization"] for entry in server.served} == {"Bearer abc"}
 
 
+def test_many_exporters_behind_tls_share_what_is_costly() -> None:
+    began = time.process_time()
+    feed = connect_exporters(Settings(source=NAME, urls=("https://n[001-500]:9400",)), cluster=None)
+    feed.close()
+    assert time.process_time() - began < 5  # 25 s where each reads the certificates
+
+
 def test_rounds_land_as_a_stream_with_what_was_removed(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
     with exporter(TWO_NODES) as server, feeding(server) as feed:

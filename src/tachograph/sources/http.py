@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -330,6 +331,7 @@ def _secrets(access: Access) -> tuple[_Secret | None, tuple[str, _Secret] | None
     return token, (access.user, password) if password else None
 
 
+@cache  # each takes 50 ms and 1 MB, and a cluster has a thousand servers
 def _certificates(ca_file: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file or None)
