@@ -50,13 +50,15 @@ def postgresql_server() -> Iterator[str]:
 def _as_owner(command: Sequence[str | Path], folder: Path) -> None:
     """Run a program that refuses to be root as the user of the server."""
     switched = ["runuser", "-u", USER, "--"] if os.geteuid() == 0 else []
-    done = subprocess.run(
-        [*switched, *map(str, command)],
-        stdin=subprocess.DEVNULL,
-        stdout=(folder / "started").open("ab"),
-        stderr=subprocess.STDOUT,
-        cwd=folder,
-        timeout=120,
-    )
+    log = folder / "started"
+    with log.open("ab") as stream:
+        done = subprocess.run(
+            [*switched, *map(str, command)],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            timeout=120,
+        )
     if done.returncode:
-        raise RuntimeError(f"{command[0]} ended with {done.returncode}:\n{(folder / 'started').read_text()[-2000:]}")
+        raise RuntimeError(f"{command[0]} ended with {done.returncode}:\n{log.read_text()[-2000:]}")

@@ -130,7 +130,7 @@ def all_metrics(content: Content, *, by: Sequence[str], jobs: int = 0) -> Iterat
 def _families(wanted: Mapping[str, tuple[pl.Expr, str]], rows: pl.DataFrame, labels: Sequence[str]) -> Iterator[Gauge]:
     """One family per metric: the sum of its values over the rows of each combination of labels."""
     for name, (value, sentence) in wanted.items():
-        known = rows.select(*labels, value.cast(pl.Float64).alias("value")).drop_nulls("value")
+        known = rows.with_columns(value.cast(pl.Float64).alias("value")).select(*labels, "value").drop_nulls("value")
         sums = known.group_by(*labels).agg(pl.col("value").sum()).sort(*labels) if labels else known.sum()
         samples = tuple((tuple(texts), value) for *texts, value in sums.select(*labels, "value").iter_rows())
         yield Gauge(name, sentence, tuple(labels), samples)

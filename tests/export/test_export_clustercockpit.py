@@ -1,0 +1,121 @@
+"""A job archive: the two documents of each job, what they must hold by ClusterCockpit's schema, values from minutes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from exported_lake import END, START, UGLY, content_of, export, exported_lake
+
+from tachograph.export.clustercockpit import METRICS, is_archivable, job_data, job_folder
+from tachograph.lake import Lake
+from tachograph.summarize.schema import JOB_MINUTES
+
+REQUIRED = {
+    *("jobId", "user", "project", "cluster", "subCluster", "numNodes", "exclusive", "startTime", "jobState"),
+    *("duration", "resources", "statistics"),
+}
+STATES = {"completed", "failed", "cancelled", "stopped", "out_of_memory", "node_fail", "timeout"}
+INTEGERS = ("jobId", "numNodes", "numAcc", "exclusive", "startTime", "duration")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return exported_lake(tmp_path_factory.mktemp("exported") / "lake")
+
+
+@pytest.fixture(scope="module")
+def archive(lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("archive")
+    [one] = export(lake, "clustercockpit", "--to", folder)
+    assert (one["written"], one["unchanged"]) == (3, 1)  # job 2 still runs
+    return folder
+
+
+def of_job(archive: Path, job_id: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    folder = archive / "c" / "0" / f"{job_id:03d}" / str(int(START.timestamp()))
+    assert sorted(path.name for path in folder.iterdir()) == ["data.json", "meta.json"]
+    return json.loads((folder / "meta.json").read_text()), json.loads((folder / "data.json").read_text())
+
+
+def test_there_is_a_folder_per_job_that_ended(archive: Path) -> None:
+    assert len(list(archive.rglob("*.json"))) == 6
+    assert not (archive / "c" / "0" / "002").exists()
+
+
+@pytest.mark.parametrize("job_id", [1, 3, 4])
+def test_meta_holds_what_the_schema_requires(archive: Path, job_id: int) -> None:
+    meta, data = of_job(archive, job_id)
+    assert meta.keys() >= REQUIRED
+    assert all(isinstance(meta[name], int) for name in INTEGERS)
+    assert meta["jobState"] in STATES
+    assert meta["numNodes"] > 0
+    assert (meta["startTime"], meta["duration"]) == (int(START.timestamp()), (END - START).total_seconds())
+    assert None not in meta.values()
+    for metric in data.values():
+        assert metric.keys() == {"accelerator"}
+        body = metric["accelerator"]
+        assert body.keys() == {"unit", "timestep", "series"}
+        assert body["unit"]["base"] in ("B", "F", "B/s", "F/s", "CPI", "IPC", "Hz", "W", "")
+        for series in body["series"]:
+            assert len(series["data"]) == 30
+            assert series["statistics"].keys() == {"avg", "min", "max"}
+            held = {one["hostname"]: one["accelerators"] for one in meta["resources"]}
+            assert series["id"] in held[series["hostname"]]
+
+
+def test_values_are_minutes_in_the_units_of_clustercockpit(archive: Path) -> None:
+    meta, data = of_job(archive, 1)
+    busy, idle = data["acc_utilization"]["accelerator"]["series"]
+    assert (busy["hostname"], busy["id"], busy["data"]) == ("n1", "0", [80.0] * 30)
+    assert idle["statistics"] == {"avg": 0.0, "min": 0.0, "max": 0.0}
+    assert data["acc_power"]["accelerator"]["series"][0]["data"][0] == 260.0
+    memory = data["acc_mem_used"]["accelerator"]
+    assert memory["unit"] == {"base": "B", "prefix": "M"}
+    assert memory["series"][0]["data"][0] == pytest.approx(1000 * 2**20 / 10**6)
+    assert meta["statistics"]["acc_used"] == {"unit": {"base": ""}, "avg": 40.0, "min": 0.0, "max": 80.0}
+    assert "acc_tensor_active" not in data  # nobody measured it
+    assert (meta["user"], meta["project"], meta["metaData"]) == ("ada", "a", {"jobName": "train"})
+
+
+def test_slices_arrays_and_jobs_without_samples(archive: Path) -> None:
+    sliced, data = of_job(archive, 3)
+    assert sliced["resources"] == [{"hostname": "n3", "accelerators": ["0:7"]}]
+    assert (sliced["arrayJobId"], sliced["jobState"]) == (2, "timeout")
+    assert data["acc_utilization"]["accelerator"]["series"][0]["id"] == "0:7"
+    meta, nothing = of_job(archive, 4)
+    assert (nothing, meta["statistics"]) == ({}, {})
+
+
+def test_a_minute_without_samples_is_null(lake: Lake) -> None:
+    content = content_of(lake)
+    row = content.summaries.row(by_predicate=pl.col("job_id") == "1", named=True)
+    minutes = content.minutes().filter((pl.col("job_id") == "1") & (pl.col("minute") != 5))
+    data = job_data(row, minutes, {("n1", 0, None): "00000000:03:00.0"})
+    first = data["acc_utilization"]["accelerator"]["series"][0]
+    assert first["id"] == "00000000:03:00.0"
+    assert [place for place, value in enumerate(first["data"]) if value is None] == [5]
+    assert job_data(row, JOB_MINUTES.empty(), {}) == {}
+
+
+def test_no_name_of_a_cluster_leads_out_of_the_archive() -> None:
+    row = {"job_id": "7", "start": START}
+    for name in ("../../x", "/x", "..", "", None):
+        folder = job_folder(Path("archive"), row | {"cluster": name})
+        assert ".." not in folder.parts
+        assert folder.parts[0] == "archive"
+        assert len(folder.parts) == 5
+
+
+def test_what_cannot_be_in_an_archive() -> None:
+    fine = {"job_id": "7", "start": START, "end": END}
+    assert is_archivable(fine)
+    for odd in ({"job_id": UGLY}, {"end": None}, {"end": START}):
+        assert not is_archivable(fine | odd)
+
+
+def test_every_metric_is_made_of_a_counter_of_the_minutes() -> None:
+    assert {metric.counter for metric in METRICS} <= set(JOB_MINUTES.schema)

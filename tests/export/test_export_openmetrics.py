@@ -1,0 +1,175 @@
+"""Gauges for Prometheus: sums that a plain loop finds too, few series, text that parsers and a real gateway take."""
+
+from __future__ import annotations
+
+import subprocess
+import urllib.request
+from collections import defaultdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from exported_lake import START, UGLY, content_of, export, exported_lake, one_line, run
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as prometheus_text
+
+from madelake import NOW
+from servers.process import free_port, program
+from servers.pushgateway import pushgateway
+from tachograph.export.content import Content
+from tachograph.export.openmetrics import OF_JOBS, all_metrics, exposition
+from tachograph.lake import Lake
+from tachograph.summarize.schema import FINDINGS, JOB_SUMMARIES
+
+BY = ("user", "account", "partition")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    return exported_lake(tmp_path_factory.mktemp("exported") / "lake")
+
+
+Values = dict[str, dict[tuple[tuple[str, str], ...], float]]
+
+
+def values(page: str, parser: Any = openmetrics) -> Values:
+    """{metric: {labels: value}} as a parser reads the page."""
+    found: Values = {}
+    for family in parser(page):
+        assert family.type == "gauge"
+        assert family.documentation
+        for sample in family.samples:
+            assert sample.timestamp is None
+            series = found.setdefault(sample.name, {})
+            key = tuple(sorted((name, text) for name, text in sample.labels.items() if text))
+            assert key not in series
+            series[key] = sample.value
+    return found
+
+
+def page_of(content: Content, *, by: tuple[str, ...] = BY, jobs: int = 0) -> str:
+    return exposition(all_metrics(content, by=by, jobs=jobs)).decode()
+
+
+def test_sums_are_those_of_a_plain_loop(lake: Lake) -> None:
+    content = content_of(lake)
+    expected: Values = defaultdict(lambda: defaultdict(float))
+    for row in content.summaries.iter_rows(named=True):
+        key = tuple(sorted((name, row[name]) for name in BY if row[name]))
+        expected["tachograph_jobs"][key] += 1
+        expected["tachograph_jobs_running"][key] += row["end"] is None
+        expected["tachograph_gpu_seconds"][key] += row["gpu_hours"] * 3600
+        if row["gpu_util_mean"] is not None:
+            expected["tachograph_gpu_wasted_seconds"][key] += row["gpu_hours"] * 3600 * (1 - row["gpu_util_mean"])
+        if row["energy_j"] is not None:
+            expected["tachograph_energy_joules"][key] += row["energy_j"]
+    for row in content.findings.iter_rows(named=True):
+        expected["tachograph_findings"][("code", row["code"]), ("severity", row["severity"])] += 1
+    read = values(page_of(content))
+    assert read.pop("tachograph_export_time_seconds") == {(): NOW.timestamp()}
+    hours = read.pop("tachograph_finding_gpu_seconds")
+    assert hours.keys() == read["tachograph_findings"].keys()
+    assert read.keys() == expected.keys()
+    for name, series in expected.items():
+        assert read[name] == pytest.approx(dict(series))
+
+
+def test_half_of_two_gpus_of_a_job_of_half_an_hour_is_wasted(lake: Lake) -> None:
+    read = values(page_of(content_of(lake), by=("user",)))
+    ada = (("user", "ada"),)
+    assert read["tachograph_gpu_seconds"][ada] == 3 * 1800
+    assert read["tachograph_gpu_wasted_seconds"][ada] == pytest.approx(1800 * (0.2 + 1.0 + 0.75))
+    assert (("user", "eve"),) not in read["tachograph_gpu_wasted_seconds"]  # nobody measured it
+
+
+def test_without_labels_there_is_one_series_of_each(lake: Lake) -> None:
+    read = values(page_of(content_of(lake), by=()))
+    assert read["tachograph_jobs"] == {(): 4}
+
+
+def test_ugly_names_come_back(lake: Lake) -> None:
+    for parser in (openmetrics, prometheus_text):
+        read = values(page_of(content_of(lake), by=("user",), jobs=4), parser)
+        assert (("user", UGLY),) in read["tachograph_jobs"]
+
+
+def test_single_jobs_are_running_ones_first_and_never_more_than_asked(lake: Lake) -> None:
+    content = content_of(lake)
+    assert not set(OF_JOBS) & set(values(page_of(content)))
+    one = values(page_of(content, jobs=1))
+    assert one["tachograph_job_running"] == {
+        (("cluster", "c"), ("job_id", "2"), ("partition", "gpu"), ("user", UGLY)): 1.0
+    }
+    every = values(page_of(content, jobs=99))
+    assert {dict(labels)["job_id"] for labels in every["tachograph_job_gpus"]} == {"1", "2", "2_1", "4"}
+    assert len(every["tachograph_job_gpu_utilization_ratio"]) == 3
+
+
+def made_up(rows: list[dict[str, Any]]) -> Content:
+    """Content of rows that say little."""
+    given = [{name: row.get(name) for name in JOB_SUMMARIES.schema} for row in rows]
+    return Content(Lake("nowhere"), NOW, pl.DataFrame(given, schema=JOB_SUMMARIES.schema), FINDINGS.empty())
+
+
+def test_of_a_requeued_job_the_last_run_is_told() -> None:
+    runs = [
+        {"job_key": f"c:1:{place}", "job_id": "1", "start": START + timedelta(hours=place), "gpus": place}
+        for place in (3, 1, 2)
+    ]
+    read = values(page_of(made_up(runs), jobs=9))
+    assert read["tachograph_job_gpus"] == {(("job_id", "1"),): 3.0}
+    assert read["tachograph_jobs"] == {(): 3.0}
+
+
+def test_series_grow_with_users_and_not_with_jobs() -> None:
+    rows = [{"job_key": f"{n}", "job_id": f"{n}", "user": f"u{n % 3}", "gpu_hours": 1.0} for n in range(500)]
+    page = page_of(made_up(rows), jobs=5)
+    assert len([line for line in page.splitlines() if not line.startswith("#")]) < 50
+    assert sum(values(page)["tachograph_jobs"].values()) == 500
+
+
+def test_an_empty_lake_of_jobs_is_a_page(lake: Lake) -> None:
+    assert set(values(page_of(made_up([])))) == {"tachograph_export_time_seconds"}
+
+
+def test_promtool_finds_nothing(lake: Lake, tmp_path: Path) -> None:
+    target = tmp_path / "tachograph.prom"
+    [one] = export(lake, "openmetrics", "--to", target, "--jobs", "9")
+    page = target.read_text()
+    assert one["written"] == sum(map(len, values(page).values()))
+    promtool = program("promtool", package="prometheus")
+    done = subprocess.run([promtool, "check", "metrics"], input=page, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["tachograph.prom"]
+
+
+def test_a_real_gateway_takes_it_and_forgets_what_is_gone(lake: Lake, tmp_path: Path) -> None:
+    with pushgateway(tmp_path) as address:
+        for arguments, users in (((), {"ada", "eve", UGLY}), (("--user", "eve"), {"eve"})):
+            [one] = export(lake, "openmetrics", "--to", address, "--by", "user", *arguments)
+            assert one["where"] == address
+            with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
+                read = values_of_gateway(answer.read().decode())
+            assert read == users
+
+
+def values_of_gateway(page: str) -> set[str]:
+    """Users of the series of tachograph_jobs, which are all of job `tachograph`."""
+    samples = [s for family in prometheus_text(page) for s in family.samples if s.name == "tachograph_jobs"]
+    assert {sample.labels["job"] for sample in samples} == {"tachograph"}
+    return {sample.labels["user"] for sample in samples}
+
+
+def test_a_gateway_that_is_down_or_refuses_is_told(lake: Lake, tmp_path: Path) -> None:
+    down = f"http://user:secret@127.0.0.1:{free_port()}"
+    done = run(lake, "openmetrics", "--to", down)
+    one_line(done, 7, "the gateway does not answer", "--to")
+    assert "secret" not in done.stderr
+    with pushgateway(tmp_path) as address:
+        one_line(run(lake, "openmetrics", "--to", f"{address}/metrics/nonsense"), 7, "does not take it: 4")
+
+
+def test_an_unknown_label_is_named(lake: Lake) -> None:
+    one_line(run(lake, "openmetrics", "--to", "x.prom", "--by", "user,job_id"), 2, "no label 'job_id'", "user, account")
