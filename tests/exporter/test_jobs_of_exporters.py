@@ -1,0 +1,62 @@
+"""From pages to summaries: jobs that share a node are told apart; an XID from before a job is not its."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from madelake import fill, held, job, summarized, utc
+from servers.exporter import Gpu, Node, page
+from tachograph.ingest import ingest
+from tachograph.lake import Lake
+from tachograph.sources import Chunk
+from tachograph.sources.metrics.pages import Gathering, Vocabulary
+
+UTIL, XID, POWER = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_POWER_USAGE"
+START, END = utc(1, 10), utc(1, 11)
+
+
+def node_at(t: datetime) -> Node:
+    """Four GPUs: job 1 has the first two, job 2 the third, the fourth is nobody's."""
+    on = START <= t < END
+    xids = (31 if t >= utc(1, 10, 30) else 0, 0, 79, 0)  # 79 was there before job 2
+    utils = (80, 40, 20, 99)
+    holders = ("1", "1", "2", "0")
+    return Node(
+        [
+            Gpu(
+                index,
+                {UTIL: utils[index], XID: xids[index], POWER: 100 * (index + 1)},
+                (holders[index] if on else "0",),
+            )
+            for index in range(4)
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def summaries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    lake = Lake.create(str(tmp_path_factory.mktemp("exporter") / "lake"))
+    gathering = Gathering(Vocabulary())
+    t = START - timedelta(minutes=5)
+    while t < END + timedelta(minutes=5):
+        gathering.add(page("n1", node_at(t), t.timestamp()).encode(), t=t, node=None)
+        t += timedelta(minutes=1)
+    ingest(lake, [Chunk("pages", "dcgm-exporter", "made", gathering.parts(), gathering.known)], now=t)
+    jobs = [job("1", START, END, gpus=2), job("2", START, END, gpus=1)]
+    fill(lake, {"jobs": jobs, "allocations": [*held("1", "n1"), *held("2", "n1")]}, chunk="accounting")
+    return summarized(lake)[1]
+
+
+def test_jobs_that_share_a_node_are_told_apart(summaries: dict[str, dict[str, Any]]) -> None:
+    first, second = summaries["1"], summaries["2"]
+    assert (first["attribution"], second["attribution"]) == ("explicit", "explicit")
+    assert first["gpu_util_mean"] == pytest.approx((0.8 + 0.4) / 2)
+    assert second["gpu_util_mean"] == pytest.approx(0.2)
+    assert second["power_w_max"] == 300
+
+
+def test_an_xid_from_before_the_job_is_not_its(summaries: dict[str, dict[str, Any]]) -> None:
+    assert (summaries["1"]["xid_events"], summaries["2"]["xid_events"]) == (1, 0)
