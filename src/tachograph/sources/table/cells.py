@@ -20,11 +20,12 @@ MARKS = (
 )  # fmt: skip
 _MARK_NUMBERS = tuple(sorted({*map(float, INT32_BLANKS), *map(float, INT64_BLANKS), *FP64_BLANKS}))
 _NAMES_OF_UNITS = (
-    "W", "mW", "kW", "J", "mJ", "kJ", "Wh", "kWh", "B", "KiB", "MiB", "GiB", "MB", "GB", "s", "C", "percent",
-    "B/s", "KiB/s", "MiB/s", "GiB/s", "kB/s", "MB/s", "GB/s", "Hz", "kHz", "MHz", "GHz",
+    "W", "mW", "kW", "J", "mJ", "kJ", "Wh", "kWh", "B", "KiB", "MiB", "GiB", "MB", "GB", "s", "ms", "jiffy", "C",
+    "percent", "B/s", "KiB/s", "MiB/s", "GiB/s", "kB/s", "MB/s", "GB/s", "Hz", "kHz", "MHz", "GHz",
 )  # fmt: skip
 UNITS: Mapping[str, str] = MappingProxyType(
-    {unit: unit for unit in _NAMES_OF_UNITS} | {"%": "percent", "°C": "C", "bytes": "B", "KB/s": "kB/s"}
+    {unit: unit for unit in _NAMES_OF_UNITS}
+    | {"%": "percent", "°C": "C", "bytes": "B", "KB/s": "kB/s", "jiffies": "jiffy"}
 )
 _NUMBER = r"^([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s.].*)?$"
 

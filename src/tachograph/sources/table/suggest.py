@@ -15,7 +15,7 @@ import polars as pl
 
 from tachograph.counters import BY_NAME
 from tachograph.errors import InputError
-from tachograph.sources.columns import IGNORED, NODE_VALUES
+from tachograph.sources.columns import GPU_NAMES, IGNORED
 from tachograph.sources.frames import (
     Layout,
     format_of,
@@ -28,6 +28,7 @@ from tachograph.sources.frames import (
     records,
 )
 from tachograph.sources.table.cells import numbers, stripped
+from tachograph.sources.table.host_words import UNITS, host_word, only_grows
 from tachograph.sources.table.words import (
     GPU_IN_NAME,
     GPU_WORDS,
@@ -40,6 +41,7 @@ from tachograph.sources.table.words import (
 from tachograph.sources.times import AUTO, read_times
 
 _ROWS = 500
+_COLUMNS = 200  # among which a time is looked for
 _BYTES = 1 << 18
 _DELIMITERS = (",", ";", "\t", "|")
 _FORMATS = (
@@ -91,9 +93,7 @@ def _propose_samples(rows: pl.DataFrame, proposal: _Proposal, path: Path) -> Non
     taken.append(time)
     long = _long_columns(rows, taken)
     wide = {} if long else _wide_columns(rows.columns, taken)
-    node_only = not long and not wide and any(name.lower() in NODE_VALUES for name in rows.columns) and not any(
-        meaning(name) for name in rows.columns
-    )  # fmt: skip
+    node_only = not long and not wide and _is_of_nodes(rows.columns)
     proposal.top.append(f'table = "{"node_samples" if node_only else "gpu_samples"}"')
     node = _first_named(rows.columns, NODE_WORDS, taken)
     if node:
@@ -111,11 +111,19 @@ def _propose_samples(rows: pl.DataFrame, proposal: _Proposal, path: Path) -> Non
         taken += [name for names in wide.values() for name in names]
         proposal.left = [name for name in rows.columns if name not in taken and name.lower() not in IGNORED]
     else:
-        _propose_columns(rows, proposal, taken, node_only=node_only)
+        _propose_columns(rows, proposal, taken, node=node if node_only else None, node_only=node_only)
     if not proposal.columns:
         raise InputError(
             "no column looks like a counter", where=str(path), do=f"it has: {listed(rows.columns)}; write the mapping"
         )
+
+
+def _is_of_nodes(names: list[str]) -> bool:
+    """True where no column is a GPU's number, and more of them count for nodes than for GPUs."""
+    if _first_named(names, GPU_NAMES, []):
+        return False
+    hosts = [name for name in names if host_word(name)]
+    return len(hosts) > len([name for name in names if meaning(name) and name not in hosts])
 
 
 def _sample(path: Path, proposal: _Proposal) -> pl.DataFrame:
@@ -200,7 +208,7 @@ def _propose_time(rows: pl.DataFrame, proposal: _Proposal, path: Path) -> str:
     """The time column and its format, written as a section."""
     named = [name for word in TIME_WORDS for name in rows.columns if name.lower().strip() == word]
     others = [name for name in rows.columns if name not in named and not GPU_IN_NAME.search(name)]
-    for name in (*named, *others):
+    for name in (*named, *others)[:_COLUMNS]:
         form = _time_format(rows.get_column(name))
         if form is None:
             continue
@@ -216,6 +224,8 @@ def _time_format(given: pl.Series) -> str | None:
     """The format in which nearly all values are credible times, or None."""
     known = given.drop_nulls()
     if not len(known) or known.dtype in (pl.Boolean, pl.List, pl.Struct):
+        return None
+    if known.dtype == pl.String and (known.str.contains(r"\d").sum() or 0) < 0.9 * len(known):
         return None
     for form in _FORMATS if known.dtype == pl.String else (AUTO,):
         times = read_times(known, form=form)
@@ -254,23 +264,30 @@ def _first_named(names: Iterable[str], words: Iterable[str], taken: list[str]) -
     return next((lower[word] for word in words if word in lower), None)
 
 
-def _propose_columns(rows: pl.DataFrame, proposal: _Proposal, taken: list[str], *, node_only: bool) -> None:
+def _propose_columns(
+    rows: pl.DataFrame, proposal: _Proposal, taken: list[str], *, node: str | None, node_only: bool
+) -> None:
     done: set[str] = set()
     for name in rows.columns:
         if name in taken:
             continue
-        lower = name.lower().strip()
-        if node_only and lower in NODE_VALUES and NODE_VALUES[lower] not in done:
-            proposal.columns.append(f'{_quoted(name)} = "{NODE_VALUES[lower]}"')
-            done.add(NODE_VALUES[lower])
-            continue
-        known = None if node_only else meaning(name)
-        if known is None or known[0] in done:
-            if lower not in IGNORED:
+        known = host_word(name) if node_only else meaning(name)
+        values = rows.get_column(name)
+        if known and node_only and not only_grows(known[0], values, rows.get_column(node) if node else None):
+            proposal.left.append(f"{name} (it falls: no counter)")
+        elif known is None or known[0] in done:
+            if name.lower().strip() not in IGNORED:
                 proposal.left.append(name)
-            continue
-        proposal.columns.append(_line(name, known, rows.get_column(name)))
-        done.add(known[0])
+        else:
+            proposal.columns.append(_host_line(name, *known) if node_only else _line(name, known, values))
+            done.add(known[0])
+
+
+def _host_line(name: str, counter: str, unit: str) -> str:
+    """One line under [columns] of node_samples."""
+    if not unit or unit == UNITS[counter]:
+        return f'{_quoted(name)} = "{counter}"'
+    return f'{_quoted(name)} = {{ to = "{counter}", unit = "{unit}" }}'
 
 
 def _line(name: str, known: tuple[str, str], values: pl.Series) -> str:

@@ -47,7 +47,7 @@ _UNIT_BEHIND = re.compile(r"^(.*?)[ _]*[\[(]([^\])]+)[\])]$")
 _LONGEST = 200  # characters of a name that may mean something; the pattern's time grows with their square
 _UNIT_ENDS = {
     "_pct": "percent", "_percent": "percent", "_mib": "MiB", "_gib": "GiB", "_gb": "GB", "_mb": "MB", "_mw": "mW",
-    "_w": "W", "_mhz": "MHz", "_c": "C", "_bytes": "B",
+    "_w": "W", "_mhz": "MHz", "_c": "C", "_bytes": "B", "_kib": "KiB", "_ms": "ms", "_jiffies": "jiffy",
 }  # fmt: skip
 JOB_WORDS: Mapping[str, str] = MappingProxyType(
     {
@@ -77,7 +77,7 @@ def meaning(name: str) -> tuple[str, str] | None:
     known = counter_names().get(name.lower().strip())
     if known:
         return known
-    bare, unit = _bare(name)
+    bare, unit = bare_name(name)
     if counter := _SYNONYMS.get(bare) or (bare if bare in BY_NAME else None):
         return counter, unit
     if found := counter_names().get(bare):
@@ -85,10 +85,10 @@ def meaning(name: str) -> tuple[str, str] | None:
     return None
 
 
-def _bare(name: str) -> tuple[str, str]:
+def bare_name(name: str) -> tuple[str, str]:
     """A name in lower case without the unit in or behind it, and that unit ("": none).
 
-    >>> _bare("utilization.gpu [%]"), _bare("mem_used_mib")
+    >>> bare_name("utilization.gpu [%]"), bare_name("mem_used_mib")
     (('utilization.gpu', 'percent'), ('mem_used', 'MiB'))
     """
     text = name.strip()
