@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import mmap
 import os
 import random
@@ -39,7 +40,7 @@ SECONDS = 1.0  # of processor time, for one file
 HANGS_S = 30.0  # on the wall: a process that is still at it is killed
 MEMORY_MIB = 500
 ADDRESSES = 8 << 30  # bytes a process may map: an absurd allocation fails instead of eating the machine
-LIFE = 4000  # mutations per process
+LIFE = 1000  # mutations per process
 SMALLER_TRIES = 400
 WHOLE_EVERY = 8
 _PROGRESS = struct.Struct("<qd")  # number at work, since when
@@ -220,13 +221,18 @@ def fuzz(
     mutations: int,
     *,
     seed: int = SEED,
+    seconds: float = math.inf,
+    outcome: Outcome | None = None,
     progress: Callable[[Outcome], None] | None = None,
 ) -> Outcome:
-    """Return what came of so many mutations, read one after the other in child processes."""
-    outcome = Outcome()
-    number = 0
+    """Return what came of so many mutations, or those of so many seconds, read one after the other in children.
+
+    `outcome`: of those that were read before.
+    """
+    outcome = outcome or Outcome()
+    number, last = outcome.mutations, time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
-        while number < mutations:
+        while number < mutations and time.monotonic() < last:
             numbers = range(number, min(number + LIFE, mutations))
             number += _one_life(chosen, numbers, outcome, seed=seed, folder=Path(name))
             if progress:
@@ -234,6 +240,11 @@ def fuzz(
         for kind, failure in outcome.failures.items():
             outcome.failures[kind] = _smallest(failure, chosen, seed=seed, folder=Path(name))
     return outcome
+
+
+def in_turn(chosen: Sequence[Target]) -> tuple[Target, ...]:
+    """Return the readers in the order in which they have their turns, as often as their shares say."""
+    return tuple(one for turn in range(3) for one in chosen if turn < one.share)
 
 
 def _one_life(chosen: Sequence[Target], numbers: range, outcome: Outcome, *, seed: int, folder: Path) -> int:
@@ -299,6 +310,8 @@ def main() -> int:
     parser.add_argument("--recorded", type=Path, default=Path(os.environ.get("TACHOGRAPH_RECORDED", "../shared/data")))
     parser.add_argument("--reader", action="append", default=[], help="only this one; repeatable")
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no longer than that")
+    parser.add_argument("--state", type=Path, help="file of what came of it so far: stopped, it goes on from there")
     parser.add_argument("--number", type=int, help="write this mutation of the one reader to stdout, read nothing")
     asked = parser.parse_args()
     chosen = by_name(asked.recorded, asked.reader)
@@ -306,16 +319,42 @@ def main() -> int:
         sys.stdout.buffer.write(mutation(chosen[0], asked.number, asked.seed))
         return 0
     begun = time.monotonic()
-    outcome = fuzz(chosen, asked.mutations, seed=asked.seed, progress=lambda now: tell(now, asked.mutations, begun))
+    before = kept(asked.state)
+    done = before.mutations
+
+    def progress(now: Outcome) -> None:
+        keep(now, asked.state)
+        rate = (now.mutations - done) / (time.monotonic() - begun)
+        said = f"{now.mutations:,} of {asked.mutations:,}, {rate:.0f}/s, {len(now.failures)} kinds of failure"
+        sys.stderr.write(f"{said}\n")
+
+    outcome = fuzz(
+        in_turn(chosen),
+        asked.mutations,
+        seed=asked.seed,
+        seconds=asked.minutes * 60,
+        outcome=before,
+        progress=progress,
+    )
     result = as_json(outcome, chosen, seed=asked.seed, seconds=time.monotonic() - begun)
     sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
     return 1 if outcome.failures else 0
 
 
-def tell(outcome: Outcome, of: int, begun: float) -> None:
-    """Write progress to stderr."""
-    rate = outcome.mutations / (time.monotonic() - begun)
-    sys.stderr.write(f"{outcome.mutations:,} of {of:,}, {rate:.0f}/s, {len(outcome.failures)} kinds of failure\n")
+def kept(state: Path | None) -> Outcome:
+    """Return what came of the mutations that were read before."""
+    outcome = Outcome()
+    if state is not None and state.exists():
+        outcome.add(json.loads(state.read_text()))
+    return outcome
+
+
+def keep(outcome: Outcome, state: Path | None) -> None:
+    """Write what came of it so far, in one step."""
+    if state is not None:
+        fresh = state.with_suffix(".new")
+        fresh.write_text(json.dumps(asdict(outcome)))
+        fresh.replace(state)
 
 
 def as_json(outcome: Outcome, chosen: Sequence[Target], *, seed: int, seconds: float) -> dict[str, object]:

@@ -18,7 +18,7 @@ import polars as pl
 from tachograph import config
 from tachograph.config import Configuration, Site
 from tachograph.schema import TABLES, conform
-from tachograph.sources import Chunk, allocation_map, ldms, sacct, table
+from tachograph.sources import Chunk, allocation_map, dcgm_exporter, ldms, prometheus, sacct, table
 from tachograph.sources.feeds import settings_of
 from tachograph.sources.table.mapping import load
 
@@ -60,6 +60,19 @@ url = "http://localhost:9090"
 every_s = 60
 """
 MAP = b'job_id,node,gpu,mig,start,end\n1,n1,0,,2026-03-01T10:00:00,2026-03-01T11:00:00\n2_3,n2,0-3,,,\n3,n3,"0,1",7,,\n'
+PAGE = b"""# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
+# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-1",device="nvidia0",modelName="NVIDIA A100 80GB, \\"SXM\\"",Hostname="n1"} 93
+DCGM_FI_PROF_SM_ACTIVE{gpu="0",UUID="GPU-1",GPU_I_PROFILE="1g.10gb",GPU_I_ID="7",hpc_job="12"} 0.5 1776204532000
+node_cpu_seconds_total{cpu="0",mode="idle"} 1.5e+06
+DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-1",Hostname="n1",err_code="31",err_msg="x"} 31 # {trace_id="1"} 1 1776204532.1
+# EOF
+"""
+EXPORT = (
+    b'{"metric":{"__name__":"DCGM_FI_DEV_FB_USED","gpu":"0","Hostname":"n1"},"values":[1,2.5],'
+    b'"timestamps":[1776204532000,1776204542000]}\n'
+    b'{"metric":{"__name__":"node_load1","instance":"n1:9100"},"values":[0.5],"timestamps":[1776204532000]}\n'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,7 @@ class Target:
     suffix: str
     excerpts: Callable[[], Iterable[bytes]]
     read: Callable[[Path, bool], None]
+    share: int = 3  # of the mutations: readers that take longer have less of them
 
     @property
     def seeds(self) -> tuple[bytes, ...]:
@@ -113,13 +127,21 @@ def targets(recorded: Path) -> tuple[Target, ...]:
     def controller() -> Iterator[bytes]:
         return json_excerpts([*restd.glob("2*/slurm-*.json"), *slurm.glob("*/squeue*.json")], 1)
 
+    def pages() -> Iterator[bytes]:
+        yield from text_excerpts((recorded / "prometheus_h100").glob("*.prom"), 12)
+        yield PAGE
+
+    def answers() -> Iterator[bytes]:
+        yield from json_excerpts([*(recorded / "prometheus_h100").glob("*.json"), *restd.glob("prometheus/*.json")], 3)
+        yield EXPORT
+
     return (
-        Target("ldms json", ".json", exports, read_ldms),
-        Target("ldms csv", ".csv", csv, read_ldms),
+        Target("ldms json", ".json", exports, read_ldms, share=2),
+        Target("ldms csv", ".csv", csv, read_ldms, share=1),
         Target("ldms parquet", ".parquet", parquet, read_ldms),
-        Target("table csv", ".csv", csv, read_table),
-        Target("table json", ".json", lambda: (frame.write_json().encode() for frame in frames()), read_table),
-        Target("table suggest", "", lambda: chain(csv(), exports()), read_suggest),
+        Target("table csv", ".csv", csv, read_table, share=1),
+        Target("table json", ".json", lambda: (frame.write_json().encode() for frame in frames()), read_table, share=1),
+        Target("table suggest", "", lambda: chain(csv(), exports()), read_suggest, share=1),
         Target("mapping", ".toml", lambda: (MAPPING,), read_mapping),
         Target("sacct text", ".txt", parsable, read_sacct),
         Target("sacct xdmod", ".log", lambda: text_excerpts((recorded / "sacct_xdmod").glob("*.log"), 4), read_xdmod),
@@ -129,6 +151,8 @@ def targets(recorded: Path) -> tuple[Target, ...]:
         Target("allocation-map", "", lambda: (MAP, *text_excerpts(slurm.glob("*/prolog*.log"), 4)), read_map),
         Target("scontrol", ".txt", lambda: text_excerpts(slurm.glob("*/scontrol_show_job*.txt"), 70), read_map),
         Target("squeue, slurmrestd", ".json", controller, read_map),
+        Target("exporter pages", ".prom", pages, read_pages),
+        Target("prometheus answers", ".json", answers, read_answers),
         Target("configuration", ".toml", lambda: (CONFIGURATION,), read_configuration),
     )
 
@@ -228,6 +252,20 @@ def read_xdmod(path: Path, whole: bool) -> None:
 
 def read_map(path: Path, whole: bool) -> None:
     conformed(allocation_map.read(options(path), configuration=SITE, now=NOW), whole)
+
+
+def read_pages(path: Path, whole: bool) -> None:
+    asked = options(path, url=[], time="2026-04-14T10:00:00", node="n1")
+    conformed(dcgm_exporter.read(asked, configuration=SITE, now=NOW), whole)
+
+
+def read_answers(path: Path, whole: bool) -> None:
+    parser = argparse.ArgumentParser()
+    prometheus.add_options(parser)
+    asked = parser.parse_args([str(path)])
+    conformed(
+        (chunk for chunk in prometheus.read(asked, configuration=SITE, now=NOW) if isinstance(chunk, Chunk)), whole
+    )
 
 
 def read_configuration(path: Path, whole: bool) -> None:

@@ -22,6 +22,7 @@ FOUND = {
     "half a surrogate pair among numbers": ("table json", b"[" + ROW % b"1" + b"," + ROW % b'"\\uDC00"' + b"]"),
     "half a surrogate pair as a name": ("ldms json", b'[{"\\ud800": 1, "\\ud801": []}]'),
     "half a surrogate pair in a line": ("table suggest", b'{"a": 1}\n{"a": "\\ud800"}\n'),
+    "half a surrogate pair in bytes": ("ldms json", b"[" + ROW % b'"\xed\xa0\x80"' + b"]"),
     "a year that Python does not have": (
         "ldms json",
         b'[{"timestamp": "-0001-01-01 00:00:00", "hostname": "n1", "gpu_id": 0, "fb_used": 1}]',

@@ -356,7 +356,7 @@ def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:
 
 def _loads(content: bytes) -> object:
     """The value; half a surrogate pair, which no text holds and JSON can write, becomes `?`."""
-    value = json.loads(content)
+    value = json.loads(content.decode(json.detect_encoding(content)))
     if b"\\ud" in content.lower():
         value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     return value
