@@ -13,6 +13,7 @@ from tachograph import config
 from tachograph.cli import main
 from tachograph.cli.init import text
 from tachograph.config import Analysis, Configuration, Nodes, Site, Slurm, load
+from tachograph.sources.feeds import configured, load_feed
 
 
 def test_the_file_reads_back_as_the_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +57,15 @@ def test_other_values_read_back_too() -> None:
         analysis=Analysis(pipe_threshold=1e-05, count_zero_windows=True),
     )
     assert msgspec.convert(tomllib.loads(text(configuration)), Configuration) == configuration
+
+
+def test_the_sources_that_are_shown_can_be_collected_when_their_comments_are_taken_away() -> None:
+    _, _, shown = text(Configuration()).partition("#\n# [[sources]]")
+    found = tomllib.loads("[[sources]]" + re.sub(r"^# ?", "", shown, flags=re.MULTILINE))["sources"]
+    settings = configured(Configuration(sources=tuple(found)), where="tachograph.toml")
+    assert [one.source for one in settings] == ["prometheus", "dcgm-exporter", "sacct", "slurm-live"]
+    for one in settings:
+        load_feed(one.source).connect(one, configuration=Configuration()).close()
 
 
 def test_the_lake_that_is_named_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,28 @@ _HEAD = f"""\
 
 # a folder or an object store's address; empty: ./{DEFAULT_LAKE}
 """
+_TAIL = """
+# What `tachograph collect` asks again and again, one [[sources]] each: take away the # of what you have. The keys
+# of each are on its page, see docs/collect.md; secrets are named by file.
+#
+# [[sources]]
+# source = "prometheus"
+# every_s = 60
+# url = "https://prometheus.example.org"
+#
+# [[sources]]
+# source = "dcgm-exporter"
+# every_s = 30
+# urls = ["http://gpu[001-512]:9400/metrics"]
+#
+# [[sources]]
+# source = "sacct"
+# every_s = 300
+#
+# [[sources]]
+# source = "slurm-live"
+# every_s = 60
+"""
 # `name: type = default  # remark` in a struct
 _REMARK = re.compile(r"^ +(\w+):[^#\n]*# *(.+)$", re.MULTILINE)
 
@@ -52,7 +74,7 @@ def run(arguments: Arguments) -> int:
 
 def text(configuration: Configuration) -> str:
     """Return `configuration` as commented TOML that reads back as itself."""
-    return _HEAD + "\n".join(_lines(configuration)) + "\n"
+    return _HEAD + "\n".join(_lines(configuration)) + "\n" + _TAIL
 
 
 def _lines(configuration: Configuration) -> Iterator[str]:

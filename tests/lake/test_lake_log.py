@@ -1,0 +1,63 @@
+"""The log of a table that is appended to for weeks: short, quick to open, and the marks of what landed stay."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from lake_rows import START, lying, samples
+
+from tachograph.lake import Lake
+from tachograph.lake.compact import compact
+from tachograph.schema import GPU_SAMPLES
+
+DAYS_AGO_S = 3 * 86400
+ROUNDS, APPENDS = 3, 55
+
+
+def log_of(lake: Lake) -> Path:
+    return Path(lake.uri(GPU_SAMPLES)) / "_delta_log"
+
+
+def grown_old(lake: Lake) -> None:
+    """Let the log be three days older than it is."""
+    old = time.time() - DAYS_AGO_S
+    for file in log_of(lake).iterdir():
+        os.utime(file, (old, old))
+
+
+def append(lake: Lake, number: int) -> bool:
+    """Land the sample of one instant; whether it was there already."""
+    frame = samples(seconds=[number * 10])
+    return lake.append(GPU_SAMPLES, frame, app_id="stream", mark=number + 1).known
+
+
+def test_what_is_old_is_taken_away_and_what_landed_is_known_for_ever(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    lake.append(GPU_SAMPLES, samples("n9", seconds=[0]), app_id="import", mark=1)
+    for number in range(ROUNDS):
+        for place in range(APPENDS):
+            append(lake, number * APPENDS + place)
+        compact(lake, [GPU_SAMPLES], vacuum_hours=24)
+        grown_old(lake)
+    last = ROUNDS * APPENDS - 1
+    kept = sorted(log_of(lake).glob("*.json"))
+    assert len(kept) < 2 * APPENDS < lake.version(GPU_SAMPLES)
+    assert int(kept[0].stem) > 90  # the first ones are gone
+    assert (lake.mark(GPU_SAMPLES, "import"), lake.mark(GPU_SAMPLES, "stream")) == (1, last + 1)
+    assert lake.append(GPU_SAMPLES, samples("n9", seconds=[0]), app_id="import", mark=1).known
+    assert append(lake, 0)
+    assert append(lake, last)
+    assert not append(lake, last + 1)
+    assert lying(lake) == ROUNDS * APPENDS + 2
+    times = lake.scan(GPU_SAMPLES).select("t").collect()["t"]
+    assert times.max() == START + timedelta(seconds=10 * (last + 1))
+
+
+def test_a_young_log_is_left_as_it_is(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    for number in range(APPENDS):
+        append(lake, number)
+    assert [int(file.stem) for file in sorted(log_of(lake).glob("*.json"))] == list(range(APPENDS + 1))
