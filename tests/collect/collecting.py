@@ -47,7 +47,7 @@ def collecting(plan: Plan) -> Iterator[list[str]]:
         thread.join(30)
 
 
-def until(true: Callable[[], object], *, within_s: float = 15.0) -> None:
+def until(true: Callable[[], object], *, within_s: float = 60.0) -> None:
     """Wait until something is true."""
     end = time.monotonic() + within_s
     while not true():

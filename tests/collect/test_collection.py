@@ -309,9 +309,10 @@ def test_what_was_known_outlives_the_process(tmp_path: Path) -> None:
         until(lambda: len(lying(first.lake)) == 5)
         time.sleep(0.2)
     before = status_of(first)
-    second = plan_of(tmp_path / "lake", [Source(NAME, 3600, Scripted([fails("again")]))])
-    with collecting(second):
-        pass
+    again = Scripted([fails("again")])
+    second = plan_of(tmp_path / "lake", [Source(NAME, 3600, again)])
+    with collecting(second) as told:
+        until(lambda: told)
     after = status_of(second)
     assert before.last_success is not None
     assert after.last_success == before.last_success

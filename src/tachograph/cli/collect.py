@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tachograph.cli import narrate, output
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tachograph.collect.run import Plan
     from tachograph.collect.state import Status
     from tachograph.config import Configuration
+    from tachograph.sources.feeds import FeedSettings
 
 
 def add_arguments(parser: Parser) -> None:
@@ -46,14 +48,15 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
     """
     from tachograph.collect.reader import Source
     from tachograph.collect.run import Plan
+    from tachograph.config import FILE_NAME
     from tachograph.lake import Lake
     from tachograph.sources.feeds import configured, load_feed
 
-    settings = configured(configuration, where=arguments.config or "tachograph.toml")
-    sources = [
-        Source(one.stream, one.every_s, load_feed(one.source).connect(one, configuration=configuration))
-        for one in settings
-    ]
+    def source_of(settings: FeedSettings) -> Source:
+        connect = partial(load_feed(settings.source).connect, settings, configuration=configuration)
+        return Source(settings.stream, settings.every_s, connect(), connect)
+
+    sources = [source_of(settings) for settings in configured(configuration, where=arguments.config or FILE_NAME)]
     options = ["--lake", location, "--quiet", *(["--config", arguments.config] if arguments.config else [])]
     return Plan(Lake(location), sources, configuration.collect, options)
 

@@ -93,7 +93,7 @@ def _row(source: SourceStatus, now: datetime, zone: str) -> tuple[str | None, ..
         source.name,
         source.condition(now),
         _time(source.last_success, zone),
-        _time(min(source.watermarks.values(), default=None), zone),
+        _time(source.read_up_to, zone),
         None if lag is None else text(max(0.0, lag), "s"),
         f"{sum(source.rows.values()):,}",
         f"{removed:,}",

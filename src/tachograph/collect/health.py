@@ -49,7 +49,7 @@ _OF_SOURCE: tuple[tuple[_Of, Callable[[SourceStatus, datetime], _Values]], ...] 
      lambda s, now: _one(None if s.last_poll is None else float(not s.failures))),
     (_Of("source_interval_seconds", "Seconds between polls, as configured."),
      lambda s, now: _one(s.every_s)),
-    (_Of("lag_seconds", "Seconds since the watermark of the stream that is furthest behind."),
+    (_Of("lag_seconds", "Seconds since the instant up to which the source was read."),
      lambda s, now: _one(s.lag_s(now))),
     (_Of("watermark_timestamp_seconds", "Up to when a stream has been read into the lake.", labels=("stream",)),
      lambda s, now: [((stream,), _stamp(at)) for stream, at in sorted(s.watermarks.items())]),

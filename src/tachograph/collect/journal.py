@@ -64,10 +64,10 @@ class Journal:
             status.skew_s = dict(asked.skew_s)
 
     def success(self, source: str, polled: datetime) -> None:
-        """Note that everything which a poll brought has landed."""
+        """Note that everything which a poll brought has landed; what failed after its begin is not over with it."""
         with self._source(source) as status:
             status.last_success = polled
-            if status.last_poll != polled and status.failures:  # a later poll failed
+            if status.failures and status.last_error_at is not None and status.last_error_at > polled:
                 return
             status.failures = 0
         if self._told.pop(source, None) is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -22,11 +23,15 @@ from tachograph.sources.feeds import Feed
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One source to be collected: a name that no other has, how often, and the connected feed."""
+    """One source to be collected: a name that no other has, how often, and the connected feed.
+
+    `connect` returns another feed like it, for a reading that begins anew; without it the feed itself goes on.
+    """
 
     name: str
     every_s: float
     feed: Feed
+    connect: Callable[[], Feed] | None = None
 
 
 class Reader(threading.Thread):
@@ -44,6 +49,7 @@ class Reader(threading.Thread):
     ) -> None:
         super().__init__(name=source.name, daemon=True)
         self.source = source
+        self._feed = source.feed
         self._lake = lake
         self._waiting = waiting
         self._journal = journal
@@ -54,19 +60,27 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         """Poll again and again."""
+        with self._defects, ExitStack() as ending:
+            ending.callback(self.close)
+            self._run()
+
+    def _run(self) -> None:
         grid = Grid(time.monotonic(), self.source.every_s)
         failures = 0
-        with self._defects, closing(self.source.feed):
-            while not self._stopping.is_set():
-                failures = self.poll(failures)
-                now = time.monotonic()
-                pause = retry_s(failures, every_s=self.source.every_s) if failures else grid.after(now) - now
-                self._stopping.wait(pause)
+        while not self._stopping.is_set():
+            failures = self.poll(failures)
+            now = time.monotonic()
+            pause = retry_s(failures, every_s=self.source.every_s) if failures else grid.after(now) - now
+            self._stopping.wait(pause)
+
+    def close(self) -> None:
+        """Let go of the feed."""
+        self._feed.close()
 
     def poll(self, failures: int = 0) -> int:
         """Ask once and hand over what came; return how often in a row it failed, given how often before."""
-        name, feed = self.source.name, self.source.feed
         self._begin_reading()
+        name, feed = self.source.name, self._feed
         polled, began = utc_now(), time.monotonic()
         self._journal.begin_poll(name, polled)
         try:
@@ -87,6 +101,9 @@ class Reader(threading.Thread):
         if reading != self._reading:
             self._reading = reading
             self._handed.clear()
+            if self.source.connect is not None:  # a feed remembers what it gave, and that has not landed
+                self._feed.close()
+                self._feed = self.source.connect()
 
     def _watermark(self, stream: str) -> datetime | None:
         """How far a stream has been read: what waits will have landed before what is read now."""

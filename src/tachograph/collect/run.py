@@ -158,7 +158,7 @@ class Collection:
     def _poll_once(self, reader: Reader) -> None:
         with self._defects:
             reader.poll()
-            reader.source.feed.close()
+            reader.close()
 
     def _lands(self) -> bool:
         """Whether something waits to land; a lake that takes nothing is not waited for."""

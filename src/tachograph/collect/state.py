@@ -48,8 +48,14 @@ class SourceStatus(msgspec.Struct):
     land_s: float = 0.0
 
     def lag_s(self, now: datetime) -> float | None:
-        """Seconds since the stream that is furthest behind; None where nothing has landed yet."""
-        return (now - min(self.watermarks.values())).total_seconds() if self.watermarks else None
+        """Seconds since `read_up_to`; None where nothing has landed yet."""
+        until = self.read_up_to
+        return None if until is None else (now - until).total_seconds()
+
+    @property
+    def read_up_to(self) -> datetime | None:
+        """The watermark of the stream named as the source; others (a second look) are behind by nature."""
+        return self.watermarks.get(self.name) or min(self.watermarks.values(), default=None)
 
     def condition(self, now: datetime) -> str:
         """`ok`, or what is wrong: `failing`, `late` (no success for three intervals), `behind` (old data)."""
