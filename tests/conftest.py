@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from servers.slurm import SlurmCluster, slurm_cluster, together
-from tachograph.sources.sacct import Reading, read_file
+from tachograph.sources.sacct import read_file
+from tachograph.sources.slurm.reading import Reading
 from tachograph.sources.slurm.records import Cluster
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -30,9 +30,11 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 PAGE_OF_SOURCE = {
     "ldms": "ingest-ldms",
     "dcgm-exporter": "ingest-exporter",
+    "prometheus": "ingest-prometheus",
     "table": "ingest-table",
     "sacct": "accounting",
     "allocation-map": "attribution",
+    "slurm-live": "attribution",
 }
 REASON = re.compile(r'(?:BadRowError|Reject|NotTelemetryError|counted|_counted|_count_lines)\(\s*f?"([a-z_0-9]+)"')
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tachograph.sources.sacct import Reading, read_file
+from tachograph.sources.sacct import read_file
+from tachograph.sources.slurm.reading import Reading
 from tachograph.sources.slurm.records import Cluster, Row
 
 Write = Callable[[str | bytes], Path]

@@ -16,10 +16,10 @@ from slurm_reading import MADE, ReadText
 
 from tachograph.errors import InputError
 from tachograph.schema import Reject
-from tachograph.sources.sacct import Reading
 from tachograph.sources.slurm.database import from_database
 from tachograph.sources.slurm.documents import number, parse, text
 from tachograph.sources.slurm.fields import BadRowError
+from tachograph.sources.slurm.reading import Reading
 from tachograph.sources.slurm.records import Cluster, job_row
 
 Job = dict[str, Any]

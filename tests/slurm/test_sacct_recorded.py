@@ -12,8 +12,8 @@ import pytest
 from slurm_reading import MADE, VERSIONS, reading_of, told
 
 from tachograph.schema import ALLOCATIONS, JOBS, conform
-from tachograph.sources.sacct import frame_of
 from tachograph.sources.slurm.nodes import count_nodes, expand_nodes
+from tachograph.sources.slurm.reading import frame_of
 from tachograph.sources.slurm.records import Row
 
 

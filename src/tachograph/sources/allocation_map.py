@@ -10,7 +10,6 @@ Taken while the job runs (`live_index`): `scontrol show job -d`, `squeue --json`
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,7 +20,6 @@ from tachograph.errors import InputError
 from tachograph.schema import ALLOCATIONS, Reject
 from tachograph.sources import Chunk, Part
 from tachograph.sources.files import expand, fingerprint, read_bytes
-from tachograph.sources.sacct import frame_of
 from tachograph.sources.slurm.detect import detect
 from tachograph.sources.slurm.explicit import read_log, read_table
 from tachograph.sources.slurm.fields import BadRowError
@@ -31,7 +29,9 @@ from tachograph.sources.slurm.live import (
     read_scontrol,
     scontrol_allocations,
 )
+from tachograph.sources.slurm.reading import frame_of
 from tachograph.sources.slurm.records import Cluster, Entry, Row
+from tachograph.sources.slurm.told import counted_rejects
 
 NAME = "allocation-map"
 SUFFIXES = (".csv", ".log", ".txt", ".json")
@@ -44,12 +44,11 @@ class MapReading:
     allocations: list[Row] = field(default_factory=list)
     rejected: list[tuple[int, str, str]] = field(default_factory=list)
     rows_read: int = 0
+    document: object = None  # where it is JSON of the controller
 
     def rejects(self) -> tuple[Reject, ...]:
         """Rows given up, by reason."""
-        counts = Counter(reason for _, reason, _ in self.rejected)
-        first = {reason: f"{place}: {shown}"[:200] for place, reason, shown in reversed(self.rejected)}
-        return tuple(Reject(reason, None, count, first[reason]) for reason, count in sorted(counts.items()))
+        return counted_rejects(self.rejected)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -77,8 +76,14 @@ def read_map(path: Path, *, cluster: Cluster) -> MapReading:
 
     Errors: InputError for a file that is no map.
     """
-    content = read_bytes(path)
-    where = str(path)
+    return read_map_content(read_bytes(path), where=str(path), cluster=cluster)
+
+
+def read_map_content(content: bytes, *, where: str, cluster: Cluster) -> MapReading:
+    """Return what a file, or an answer of Slurm, holds.
+
+    Errors: InputError naming `where` for what is no map.
+    """
     found = detect(content, where=where)
     text = content.decode("utf-8-sig", "replace")
     reading = MapReading()
@@ -91,6 +96,7 @@ def read_map(path: Path, *, cluster: Cluster) -> MapReading:
             for entry in read_scontrol(text):
                 _take(entry, reading, cluster)
         case "controller":
+            reading.document = found.document
             for entry in read_controller(found.document):
                 _take(entry, reading, cluster)
         case _:

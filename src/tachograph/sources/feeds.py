@@ -85,7 +85,14 @@ class FeedModule(Protocol):
 
 
 # {source: module in tachograph.sources}
-FEEDS: Mapping[str, str] = MappingProxyType({"dcgm-exporter": "dcgm_exporter"})
+FEEDS: Mapping[str, str] = MappingProxyType(
+    {
+        "sacct": "slurm_accounting",
+        "slurm-live": "slurm_live",
+        "allocation-map": "allocation_log",
+        "dcgm-exporter": "dcgm_exporter",
+    }
+)
 
 
 def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:

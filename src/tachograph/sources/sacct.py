@@ -10,69 +10,30 @@ One row of `jobs` per run of a job; one row of `allocations` per node of a job t
 from __future__ import annotations
 
 import argparse
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
-import polars as pl
-
 from tachograph.config import Configuration
-from tachograph.errors import InputError
-from tachograph.schema import ALLOCATIONS, JOBS, Reject, Table
-from tachograph.sources import Chunk, Part
+from tachograph.errors import UsageError
+from tachograph.schema import ALLOCATIONS, JOBS
+from tachograph.sources import Chunk, Part, slurm_accounting
 from tachograph.sources.files import expand, fingerprint, read_bytes
-from tachograph.sources.slurm import database, nersc, text
-from tachograph.sources.slurm.detect import Found, detect
-from tachograph.sources.slurm.fields import BadRowError
-from tachograph.sources.slurm.records import Cluster, Entry, JobRecord, Row, allocation_rows, from_fields, job_row
+from tachograph.sources.slurm.entries import settings_in
+from tachograph.sources.slurm.reading import ROWS_PER_CHUNK, Reading, frame_of, read_content
+from tachograph.sources.slurm.records import Cluster
+from tachograph.units import to_utc
 
 NAME = "sacct"
 SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
-ROWS_PER_CHUNK = 100_000
-
-_TRACKED = re.compile(rb"gres/gpu(?::[^=,|]{1,64})?=\d")
-_TEXTS = ("name", "user", "account", "submit_line")  # in which people write what they like
-_COLUMN = {"jobname": "name", "submitline": "submit_line"}  # of sacct's fields; others are called the same
-
-
-@dataclass(slots=True)
-class Reading:
-    """What a part of a file holds: rows for `jobs` and `allocations`, what was rejected, how many steps were passed."""
-
-    jobs: list[Row] = field(default_factory=list)
-    allocations: list[Row] = field(default_factory=list)
-    rejected: list[tuple[int, str, str]] = field(default_factory=list)  # place, reason, text
-    steps: int = 0
-    rows_read: int = 0
-    replaced: Counter[str] = field(default_factory=Counter)
-    no_raw_id: list[str] = field(default_factory=list)
-
-    def rejects(self) -> tuple[Reject, ...]:
-        """Rows given up, by reason; texts that were not UTF-8, by column; ids that only people know."""
-        counts = Counter(reason for _, reason, _ in self.rejected)
-        first = {reason: f"{place}: {shown}"[:200] for place, reason, shown in reversed(self.rejected)}
-        whole = [Reject(reason, None, count, first[reason]) for reason, count in sorted(counts.items())]
-        broken = [Reject("invalid_utf8", _COLUMN.get(name, name), n) for name, n in sorted(self.replaced.items())]
-        ids = [Reject("no_raw_job_id", "job_id", len(self.no_raw_id), self.no_raw_id[0])] if self.no_raw_id else []
-        return (*whole, *broken, *ids)
-
-
-@dataclass(frozen=True, slots=True)
-class _Format:
-    """How one format is read: its records, a record's job (None: a step), what is shown of one, its steps."""
-
-    entries: Iterator[Entry]
-    record: Callable[[Entry], JobRecord | None]
-    shown: Callable[[Entry], str]
-    steps: Callable[[Entry], int]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="output of sacct (text or JSON), or a folder of it")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="output of sacct (text or JSON), or a folder of it")
+    parser.add_argument("--run", action="store_true", help="run sacct now, or ask whom [[sources]] names")
+    parser.add_argument("--from", dest="since", metavar="TIME", help="with --run: from when on (default: a day ago)")
+    parser.add_argument("--to", dest="until", metavar="TIME", help="with --run: until when (default: now)")
     parser.add_argument("--fields", metavar="LIST", help="fields of text without a header: jobid,jobidraw,...")
     parser.add_argument("--delimiter", metavar="TEXT", help="what stands between fields (default: found out)")
 
@@ -82,6 +43,8 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
 
     Errors: InputError for a file that is no accounting, naming what to do.
     """
+    if getattr(options, "run", False) or not options.files:
+        yield from _run(options, configuration, now)
     fields, delimiter = getattr(options, "fields", None), getattr(options, "delimiter", None)
     for path in expand(options.files, SUFFIXES):
         mark = fingerprint(path, NAME, *_settings(configuration), fields or "", delimiter or "")
@@ -98,6 +61,33 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
                 ),
                 rows_read=reading.rows_read,
             )
+
+
+def _run(options: argparse.Namespace, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+    """Yield what whom `[[sources]]` names tells now, else `sacct`."""
+    if not options.run or options.files:
+        raise UsageError("name files, or run sacct with --run", do="see `tachograph ingest sacct --help`")
+    zone = configuration.site.time_zone
+    last = min(_instant(options.until, zone, "--to") or now, now).replace(microsecond=0)
+    first = _instant(options.since, zone, "--from") or last - timedelta(days=1)
+    if first >= last:
+        raise UsageError("--from is not before --to", do="swap them")
+    for settings in settings_in(configuration, NAME):
+        feed = slurm_accounting.connect(settings, configuration=configuration)
+        try:
+            yield from feed.between(first, last)
+        finally:
+            feed.close()
+
+
+def _instant(written: str | None, zone: str, option: str) -> datetime | None:
+    """The time an option means: an ISO time, or a date for its midnight; of the site's zone where it tells none."""
+    if written is None:
+        return None
+    try:
+        return to_utc(datetime.fromisoformat(written), zone)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{option} {written!r} is no time", do="write it as 2026-04-01 or 2026-04-01T12:00") from None
 
 
 def _settings(configuration: Configuration) -> tuple[str, ...]:
@@ -118,119 +108,14 @@ def read_file(
 
     Errors: InputError for a file that is no accounting.
     """
-    content = read_bytes(path)
-    where = str(path)
-    found = detect(content, where=where)
-    replaced: Counter[str] = Counter()
-    tracked = database.names_gpus(found.document) if found.kind == "database" else bool(_TRACKED.search(content))
-    cluster = replace(cluster, tracks_gpus=tracked)
-    how = _format(found, content, cluster, where, replaced, fields=fields, delimiter=delimiter)
-    del content
-    reading = Reading()
-    for entry in how.entries:
-        if len(reading.jobs) + len(reading.rejected) + reading.steps >= rows_per_chunk:
-            yield _closed(reading, replaced)
-            reading = Reading()
-        job = _take(entry, how, reading, cluster)
-        if job and not found.clean:
-            replaced.update(name for name in _TEXTS if "\ufffd" in (getattr(job, name) or ""))
-    yield _closed(reading, replaced)
-
-
-def _closed(reading: Reading, replaced: Counter[str]) -> Reading:
-    """The reading with the count of texts that were not UTF-8 so far, which starts again."""
-    reading.replaced = Counter(replaced)
-    replaced.clear()
-    return reading
-
-
-def _format(
-    found: Found,
-    content: bytes,
-    cluster: Cluster,
-    where: str,
-    replaced: Counter[str],
-    *,
-    fields: str | None,
-    delimiter: str | None,
-) -> _Format:
-    match found.kind:
-        case "text":
-            return _Format(
-                text.read_text(content, fields=fields, delimiter=delimiter, where=where, replaced=replaced),
-                lambda entry: from_fields(entry.fields or {}, cluster),
-                lambda entry: entry.text,
-                lambda entry: 0,
-            )
-        case "database":
-            return _Format(
-                database.read_database(found.document),
-                lambda entry: database.from_database(entry.fields or {}, cluster),
-                lambda entry: entry.text or database.shown(entry.fields or {}),
-                lambda entry: database.steps(entry.fields or {}),
-            )
-        case "superfacility":
-            return _Format(
-                nersc.read_superfacility(found.document, where=where),
-                lambda entry: nersc.from_superfacility(entry.fields or {}, cluster),
-                lambda entry: entry.text or nersc.shown(entry.fields or {}),
-                lambda entry: 0,
-            )
-        case "iris":
-            return _Format(
-                nersc.read_iris(found.document),
-                lambda entry: nersc.from_iris(entry.fields or {}, cluster),
-                lambda entry: entry.text or nersc.shown(entry.fields or {}),
-                lambda entry: 0,
-            )
-        case _:
-            raise InputError(
-                "this says which GPUs jobs hold, it is no accounting",
-                where=where,
-                do="read it with `tachograph ingest allocation-map`",
-            )
-
-
-def _take(entry: Entry, how: _Format, reading: Reading, cluster: Cluster) -> JobRecord | None:
-    """Add one record to a reading: as rows, as a step, or as rejected; return the job whose rows were added."""
-    steps = how.steps(entry)
-    reading.steps += steps
-    reading.rows_read += 1 + steps
-    if entry.reason is not None:
-        reading.rejected.append((entry.place, entry.reason, how.shown(entry)))
-        return None
-    try:
-        job = how.record(entry)
-        if job is None:
-            reading.steps += 1
-            return None
-        row = job_row(job, cluster)
-        allocations = list(allocation_rows(row))
-    except BadRowError as problem:
-        reading.rejected.append((entry.place, problem.reason, how.shown(entry)))
-        return None
-    if not job.id.raw_told:
-        reading.no_raw_id.append(job.id.raw)
-    reading.jobs.append(row)
-    reading.allocations += allocations
-    return job
-
-
-def frame_of(rows: list[Row], table: Table) -> pl.DataFrame:
-    """Return rows as a frame in the schema of `table`, without `seq`."""
-    schema = {name: dtype for name, dtype in table.schema.items() if name != "seq"}
-    columns = {name: [row[name] for row in rows] for name in schema}
-    times = {
-        name: pl.Series(name, [_microseconds(value) for value in columns.pop(name)], pl.Int64).cast(dtype)
-        for name, dtype in schema.items()
-        if isinstance(dtype, pl.Datetime)
-    }
-    return pl.DataFrame({name: times[name] if name in times else columns[name] for name in schema}, schema=schema)
-
-
-def _microseconds(time: object) -> int | None:
-    """Since 1970; many times faster than handing over datetimes with a zone."""
-    return round(time.timestamp() * 1e6) if isinstance(time, datetime) else None
+    return read_content(
+        read_bytes(path),
+        where=str(path),
+        cluster=cluster,
+        fields=fields,
+        delimiter=delimiter,
+        rows_per_chunk=rows_per_chunk,
+    )
 
 
 def rejected_rows(

@@ -7,6 +7,7 @@ The shapes differ: numbers are plain or {set, infinite, number}, states and exit
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
@@ -98,7 +99,7 @@ def _job_id(job: Mapping[str, object]) -> JobId:
         raise BadRowError("bad_job_id")
     array = number(at(job, "array", "job_id")) or None
     task = number(at(job, "array", "task_id"))
-    pending = text(at(job, "array", "task"))
+    pending = _waiting(job)
     het = number(at(job, "het", "job_id")) or None
     offset = number(at(job, "het", "job_offset"))
     display = None
@@ -116,6 +117,24 @@ def _job_id(job: Mapping[str, object]) -> JobId:
         het_job_id=str(het) if het else None,
         het_offset=offset if het else None,
     )
+
+
+def _waiting(job: Mapping[str, object]) -> str | None:
+    """Indices of an array that do not run yet, as people write them: `0-3%2`. Slurm writes them so, or as bits: `0xF`.
+
+    >>> _waiting({"array": {"task": "0x35", "limits": {"max": {"running": {"tasks": 2}}}}})
+    '0,2,4-5%2'
+    """
+    written = text(at(job, "array", "task"))
+    if written is None or not re.fullmatch(r"0x[0-9A-Fa-f]{1,5000}", written):
+        return written
+    bits = int(written, 16)
+    indices = [index for index in range(bits.bit_length()) if bits >> index & 1]
+    first = [index for index in indices if not (bits << 1) >> index & 1]
+    last = [index for index in indices if not bits >> index + 1 & 1]
+    ranges = (str(low) if low == high else f"{low}-{high}" for low, high in zip(first, last, strict=True))
+    at_once = number(at(job, "array", "limits", "max", "running", "tasks"))
+    return ",".join(ranges) + (f"%{at_once}" if at_once else "")
 
 
 def _state(value: object) -> str | None:

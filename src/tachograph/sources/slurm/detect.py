@@ -8,10 +8,12 @@ from typing import Literal
 
 from tachograph.errors import InputError
 from tachograph.sources.slurm.documents import at, objects, parse, text
+from tachograph.sources.slurm.explicit import header
 from tachograph.sources.slurm.nersc import is_iris, is_superfacility
 
 Kind = Literal["text", "database", "superfacility", "iris", "controller", "scontrol", "map", "prolog"]
 
+NOTHING_FOUND = 9003  # ESLURM_REST_EMPTY_RESULT of slurm_errno.h: an answer, no failure
 _HEAD = 65536  # bytes that are looked at
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
 _PROLOG = re.compile(r"^\S+ (?:prolog|epilog) \S*=", re.MULTILINE)
@@ -49,7 +51,7 @@ def _text_kind(head: str, where: str) -> Kind:
     first = next((line for line in head.splitlines() if line.strip()), "").lower()
     if not first:
         raise InputError("the file holds nothing but blanks", where=where, do="export it again")
-    columns = {name.strip(' "\ufeff') for name in re.split(r"[,;\t]", first)}
+    columns = set(header(first)[1])
     if {"job_id", "node", "gpu"} <= columns:
         return "map"
     if head.lstrip().startswith("JobId="):
@@ -89,7 +91,9 @@ def _document_kind(document: object, where: str) -> Kind:
 def _jobs_kind(document: object, where: str) -> Kind:
     jobs = objects(at(document, "jobs"))
     problems = [
-        text(at(problem, "description")) or text(at(problem, "error")) for problem in objects(at(document, "errors"))
+        text(at(problem, "description")) or text(at(problem, "error"))
+        for problem in objects(at(document, "errors"))
+        if at(problem, "error_number") != NOTHING_FOUND
     ]
     if not jobs and problems:
         raise InputError(f"Slurm answered with an error: {problems[0]}", where=where, do="ask it again")

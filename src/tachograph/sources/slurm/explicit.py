@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from tachograph.sources.slurm.fields import BadRowError, job_id
@@ -27,8 +27,7 @@ def read_table(text: str, *, cluster: Cluster) -> tuple[list[Row], list[Rejected
     """
     lines = text.split("\n")
     head = next((number for number, line in enumerate(lines) if line.strip()), 0)
-    between = max(",;\t", key=lines[head].count)
-    names = [name.strip().strip('"').lower() for name in lines[head].strip().split(between)]
+    between, names = header(lines[head])
     rows: list[Row] = []
     rejected: list[Rejected] = []
     count = 0
@@ -41,6 +40,16 @@ def read_table(text: str, *, cluster: Cluster) -> tuple[list[Row], list[Rejected
         except BadRowError as problem:
             rejected.append((number, problem.reason, line.rstrip("\r")[:2000]))
     return rows, rejected, count
+
+
+def header(line: str) -> tuple[str, list[str]]:
+    """Return what stands between the columns of a table, and their names in lower case.
+
+    >>> header('job_id;"node";gpu')
+    (';', ['job_id', 'node', 'gpu'])
+    """
+    between = max(",;\t", key=line.count)
+    return between, [name.strip(' "\ufeff\r').lower() for name in line.split(between)]
 
 
 def _table_rows(line: str, names: list[str], between: str, cluster: Cluster) -> Iterator[Row]:
@@ -85,7 +94,7 @@ def _instant(written: str, cluster: Cluster, *, later: bool = False) -> datetime
 
 
 @dataclass(frozen=True, slots=True)
-class _Event:
+class Event:
     """One line of the log."""
 
     time: datetime
@@ -94,6 +103,18 @@ class _Event:
     job: str
     node: str
     gpus: tuple[int, ...]
+    restart: str | None = None  # which start of the job, where the log tells
+
+    @property
+    def key(self) -> tuple[str | None, str, str]:
+        """Whose interval it is."""
+        return self.cluster, self.job, self.node
+
+    def repeats(self, begun: Event) -> bool:
+        """Whether it tells once more that the job began, as after a prolog that was called twice."""
+        if self.restart is not None and begun.restart is not None:
+            return self.restart == begun.restart
+        return (self.time, self.gpus) == (begun.time, begun.gpus)
 
 
 _LINE = re.compile(r"(\S+) (prolog|epilog) (.*)")
@@ -110,7 +131,14 @@ def read_log(text: str, *, cluster: Cluster) -> tuple[list[Row], list[Rejected],
     >>> [(row["gpu"], (row["end"] - row["start"]).seconds) for row in rows]
     [(0, 2), (1, 2)]
     """
-    events: list[_Event] = []
+    events, rejected, count = read_events(text, cluster=cluster)
+    intervals = Intervals()
+    return [*intervals.ended(events), *intervals.open()], rejected, count
+
+
+def read_events(text: str, *, cluster: Cluster) -> tuple[list[Event], list[Rejected], int]:
+    """Return (events in the order of time, rejected, records) of a prolog and epilog log."""
+    events: list[Event] = []
     rejected: list[Rejected] = []
     count = 0
     for number, line in enumerate(text.split("\n"), start=1):
@@ -121,10 +149,10 @@ def read_log(text: str, *, cluster: Cluster) -> tuple[list[Row], list[Rejected],
             events.append(_event(line.strip(), cluster))
         except BadRowError as problem:
             rejected.append((number, problem.reason, line[:2000]))
-    return list(_intervals(sorted(events, key=lambda event: event.time))), rejected, count
+    return sorted(events, key=lambda event: event.time), rejected, count
 
 
-def _event(line: str, cluster: Cluster) -> _Event:
+def _event(line: str, cluster: Cluster) -> Event:
     found = _LINE.fullmatch(line)
     if not found:
         raise BadRowError("not_understood")
@@ -136,25 +164,41 @@ def _event(line: str, cluster: Cluster) -> _Event:
     node = short_name(values.get("node", ""))
     if not node:
         raise BadRowError("bad_node_list", "node")
+    if values.get("mig") and not values.get("gpus"):
+        raise BadRowError("mig_index", "gpu")
     gpus = indices(values["gpus"]) if values.get("gpus") else ()
-    return _Event(time, found[2], values.get("cluster") or cluster.name, job.raw, node, gpus)
+    return Event(
+        time, found[2], values.get("cluster") or cluster.name, job.raw, node, gpus, values.get("restart") or None
+    )
 
 
-def _intervals(events: list[_Event]) -> Iterator[Row]:
-    opened: dict[tuple[str | None, str, str], _Event] = {}
-    for event in events:
-        key = (event.cluster, event.job, event.node)
-        begun = opened.pop(key, None)
-        if event.kind == "prolog":
-            opened[key] = event
-        if begun:
-            yield from _held(begun, begun.time, event.time)
-        elif event.kind == "epilog":
-            yield from _held(event, None, event.time)
-    for begun in opened.values():
-        yield from _held(begun, begun.time, None)
+@dataclass(slots=True)
+class Intervals:
+    """Events put together to intervals, also where a log is read piece by piece: it knows what is still open."""
+
+    _opened: dict[tuple[str | None, str, str], Event] = field(default_factory=dict)
+
+    def ended(self, events: Iterable[Event]) -> Iterator[Row]:
+        """Yield the rows of `allocations` of the intervals that end with one of the events, in the order of time."""
+        for event in events:
+            begun = self._opened.get(event.key)
+            if begun and event.kind == "prolog" and event.repeats(begun):
+                continue
+            self._opened.pop(event.key, None)
+            if event.kind == "prolog":
+                self._opened[event.key] = event
+            if begun:
+                yield from _held(begun, begun.time, event.time)
+            elif event.kind == "epilog":
+                yield from _held(event, None, event.time)
+
+    def open(self, events: Iterable[Event] | None = None) -> Iterator[Row]:
+        """Yield the rows of the intervals that are open; of those alone that one of `events` is about, if given."""
+        keys = self._opened if events is None else dict.fromkeys(event.key for event in events)
+        for begun in (self._opened[key] for key in keys if key in self._opened):
+            yield from _held(begun, begun.time, None)
 
 
-def _held(event: _Event, start: datetime | None, end: datetime | None) -> Iterator[Row]:
+def _held(event: Event, start: datetime | None, end: datetime | None) -> Iterator[Row]:
     for gpu in event.gpus:
         yield allocation_row(event.cluster, event.job, event.node, gpu, start=start, end=end, provenance="explicit")

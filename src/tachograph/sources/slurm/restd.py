@@ -1,0 +1,153 @@
+"""slurmrestd: accounting (`/slurmdb/vX/jobs`) and the jobs of the controller (`/slurm/vX/jobs`), with a token.
+
+The version of the interface is found out: of those that slurmrestd lists under /openapi, the latest; where it lists
+none, by trying. slurmrestd(8); https://slurm.schedmd.com/rest.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from tachograph.errors import ConfigError, InputError
+from tachograph.sources.http import Access, Pace, Server
+from tachograph.sources.http_problems import AskError
+from tachograph.sources.slurm.asking import Span
+from tachograph.sources.slurm.detect import NOTHING_FOUND
+
+_OLDEST, _NEWEST = 37, 47  # v0.0.37 came with Slurm 21.08, v0.0.45 with 26.05
+_LISTED = re.compile(rb'"(?:\\?/)slurm(?:\\?/)(v\d+\.\d+\.(\d+))(?:\\?/)jobs(?:\\?/)?"')
+_VERSION = re.compile(r"v\d+\.\d+\.\d+")
+
+
+class _Problem(msgspec.Struct):
+    error_number: int = 0
+    error: str | None = None
+    description: str | None = None
+
+
+class _Problems(msgspec.Struct):
+    """What slurmrestd says beside its answer: HTTP status 200 does not mean that slurmdbd was there."""
+
+    errors: list[_Problem] | None = None
+
+
+class RestAccess(Access, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Settings of slurmrestd: those of every server, the user of the token, and the version where it shall be fixed."""
+
+    api: str = ""  # v0.0.42; default: the latest that slurmrestd offers
+
+
+class Slurmrestd:
+    """One slurmrestd, asked again and again.
+
+    Errors: ConfigError naming the key, for settings that do not fit.
+    """
+
+    delimiter: Final = None
+
+    def __init__(self, access: RestAccess, *, clusters: tuple[str, ...] = (), pace: Pace | None = None) -> None:
+        if access.token_file and not access.user:
+            raise ConfigError("token_file is given without user", do="add the user that the token was made for")
+        if access.api and not _VERSION.fullmatch(access.api):
+            raise ConfigError(f"api {access.api!r} is no version", do="write it as v0.0.42, or leave it out")
+        self._server = Server(access, pace=pace, authorize=lambda token: _headers(access.user, token), own_words=_words)
+        self._clusters = clusters
+        self._version = access.api
+        self.where = self._server.where
+
+    def ask(self, span: Span) -> bytes:
+        """Return the accounting of a span: a JSON document.
+
+        Errors: InputError when there is none, slurmdbd does not answer, or the token is refused.
+        """
+        first, last = (time.removeprefix("uts" if self._since_23_11() else "") for time in span.written)
+        query = {"start_time": first, "end_time": last, "skip_steps": "true"}
+        if self._clusters:
+            query["cluster"] = ",".join(self._clusters)
+        return self._get("slurmdb", "jobs", query)
+
+    def ask_controller(self) -> bytes:
+        """Return the jobs that the controller knows: a JSON document. Errors: as `ask`."""
+        return self._get("slurm", "jobs", {})
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._server.close()
+
+    def _get(self, service: str, name: str, query: Mapping[str, str]) -> bytes:
+        path = f"/{service}/{self._known_version()}/{name}"
+        try:
+            answer = self._server.get(path + ("/" if self._since_23_11() else ""), query)
+        except AskError as problem:
+            raise _told(problem) from None
+        complaint = _words(answer.content)
+        if complaint:
+            raise InputError(
+                f"Slurm answered with an error: {complaint}", where=answer.where, do="is slurmdbd running?"
+            )
+        return answer.content
+
+    def _since_23_11(self) -> bool:
+        """From v0.0.40 on paths of lists end in a slash, and times are plain numbers."""
+        return int(self._known_version().rpartition(".")[2]) >= 40
+
+    def _known_version(self) -> str:
+        if not self._version:
+            self._version = self._listed_version() or self._tried_version()
+        return self._version
+
+    def _listed_version(self) -> str:
+        """The latest version listed under /openapi or, since 23.02, /openapi/v3; "" where there is no list."""
+        for path in ("/openapi/v3", "/openapi"):
+            try:
+                found = _LISTED.findall(self._server.get(path).content)
+            except AskError as problem:
+                if problem.status not in (404, 406, 500):
+                    raise _told(problem) from None
+                continue
+            if found:
+                return str(max(found, key=lambda pair: int(pair[1]))[0].decode("ascii"))
+        return ""
+
+    def _tried_version(self) -> str:
+        for number in range(_NEWEST, _OLDEST - 1, -1):
+            slash = "/" if number >= 40 else ""
+            try:
+                self._server.get(f"/slurm/v0.0.{number}/ping{slash}")
+            except AskError as problem:
+                if problem.status != 404:
+                    raise _told(problem) from None
+                continue
+            return f"v0.0.{number}"
+        raise InputError("this is no slurmrestd that is known", where=self.where, do="check url, or give api")
+
+
+def _headers(user: str, token: str) -> Mapping[str, str]:
+    """Headers of a token; `scontrol token` prints it behind `SLURM_JWT=`.
+
+    >>> _headers("root", "SLURM_JWT=abc")
+    {'X-SLURM-USER-NAME': 'root', 'X-SLURM-USER-TOKEN': 'abc'}
+    """
+    return {"X-SLURM-USER-NAME": user, "X-SLURM-USER-TOKEN": token.removeprefix("SLURM_JWT=")}
+
+
+def _words(body: bytes) -> str:
+    """What the document says went wrong; "" for nothing, and for an answer that just has no jobs."""
+    try:
+        problems = msgspec.json.decode(body, type=_Problems).errors or []
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""  # who reads the answer says what it is
+    real = [problem for problem in problems if problem.error_number != NOTHING_FOUND]
+    return next((problem.description or problem.error or "unknown" for problem in real), "")
+
+
+def _told(problem: AskError) -> InputError:
+    """The same, with what to do about a token that is refused."""
+    if problem.status != 401:
+        return problem
+    do = "write a new one into token_file: scontrol token lifespan=86400 username=USER"
+    return InputError("the token is refused: expired, or of another user", where=problem.where, do=do)

@@ -1,0 +1,385 @@
+"""Accounting asked again and again comes to what one reading at the end says."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+
+import polars as pl
+import pytest
+from feeding import Landing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_accounting import BEGIN, MadeAccounting, Run, epoch, moment
+from polars.testing import assert_frame_equal
+from slurm_reading import MADE, VERSIONS, reading_of
+
+from tachograph.config import Configuration, Site
+from tachograph.errors import ConfigError, InputError, UsageError
+from tachograph.ingest import ingest, watermark
+from tachograph.lake import Lake
+from tachograph.schema import JOBS
+from tachograph.sources import sacct
+from tachograph.sources.feeds import settings_of
+from tachograph.sources.slurm.asking import FIELDS, Sacct, Span
+from tachograph.sources.slurm.reading import frame_of
+from tachograph.sources.slurm.records import Cluster
+from tachograph.sources.slurm_accounting import AccountingFeed, Settings, connect
+
+HOUR = 3600
+DAY = 86400
+SETTINGS = Settings(source="sacct")
+
+
+def feed_of(accounting: MadeAccounting, settings: Settings = SETTINGS) -> AccountingFeed:
+    return AccountingFeed(Sacct(accounting), settings, Cluster(time_zone="Europe/Berlin"))
+
+
+def poll(feed: AccountingFeed, accounting: MadeAccounting, landing: Landing, at: float) -> list[tuple[int, int]]:
+    """Poll once at an instant; return the spans that were asked for, seconds since BEGIN."""
+    accounting.clock = at
+    before = len(accounting.calls)
+    landing.take(feed.poll(landing.watermark, now=moment(at)))
+    return [span_of(call) for call in accounting.calls[before:] if call != ("--helpformat",)]
+
+
+def span_of(call: tuple[str, ...]) -> tuple[int, int]:
+    given = dict(part.partition("=")[::2] for part in call)
+    first, last = (int(given[name].removeprefix("uts")) - epoch(0) for name in ("--starttime", "--endtime"))
+    return first, last
+
+
+def in_the_end(runs: list[Run]) -> Landing:
+    """What one reading tells when all is over."""
+    accounting, landing = MadeAccounting(runs), Landing()
+    accounting.clock = 400 * DAY
+    landing.take(
+        feed_of(accounting, Settings(source="sacct", step_s=500 * DAY)).between(
+            BEGIN - timedelta(days=1), moment(accounting.clock)
+        )
+    )
+    return landing
+
+
+runs = st.builds(
+    Run,
+    job=st.integers(1, 6),
+    submit=st.integers(0, 20 * HOUR),
+    wait=st.integers(0, 6 * HOUR),
+    lasts=st.integers(0, 30 * HOUR),
+    ending=st.sampled_from(["COMPLETED", "FAILED", "REQUEUED", "TIMEOUT"]),
+    late_s=st.sampled_from([0, 0, 5, HOUR - 1]),
+)
+# a requeued job runs again under its id, submitted anew: (job, submit) is one run
+histories = st.lists(runs, min_size=1, max_size=12, unique_by=lambda run: (run.job, run.submit))
+
+
+@settings(max_examples=25, deadline=None)
+@given(runs=histories, waits=st.lists(st.integers(1, 16 * HOUR), max_size=12))
+def test_any_slicing_of_time_tells_what_one_reading_tells(runs: list[Run], waits: list[int]) -> None:
+    accounting, landing = MadeAccounting(runs), Landing()
+    feed = feed_of(accounting)
+    last = max(run.end + run.late_s for run in runs) + 1
+    for at in [*(at for at in accumulate(waits, initial=60) if at < last), last]:
+        poll(feed, accounting, landing, at)
+    whole = in_the_end(runs)
+    assert_frame_equal(landing.jobs, whole.jobs)
+    assert_frame_equal(landing.allocations, whole.allocations)
+    assert landing.jobs.height == len(runs)
+    by_key = {(row["job_id"], row["submit"]): row for row in landing.jobs.to_dicts()}
+    for run in runs:
+        row = by_key[str(run.job), moment(run.submit)]
+        assert (row["start"], row["end"]) == (moment(run.start), moment(run.end))
+        assert (row["state"], row["gpus"], row["elapsed_s"]) == (run.ending, 1, run.lasts)
+
+
+def test_a_job_that_began_long_before_the_span_is_seen_when_it_ends() -> None:
+    accounting, landing = MadeAccounting([Run(1, submit=60, wait=60, lasts=9 * DAY)]), Landing()
+    feed = feed_of(accounting)
+    poll(feed, accounting, landing, HOUR)
+    assert landing.jobs.select("state", "end", "elapsed_s").row(0) == ("RUNNING", None, None)
+    for hour in range(2, 9 * 24, 9):
+        first, _ = poll(feed, accounting, landing, hour * HOUR)[0]
+        assert first > (hour - 36) * HOUR  # never asked for from its beginning
+    assert landing.jobs["state"].to_list() == ["RUNNING"]
+    poll(feed, accounting, landing, 9 * DAY + HOUR)
+    assert landing.jobs.select("state", "start", "end").row(0) == ("COMPLETED", moment(120), moment(120 + 9 * DAY))
+
+
+def test_a_running_job_is_no_news_while_it_runs(tmp_path: Path) -> None:
+    accounting = MadeAccounting([Run(1, 60, 60, 5 * HOUR, gpus=4), Run(2, 60, 90 * DAY, 60)])
+    feed, lake = feed_of(accounting), Lake.create(str(tmp_path / "lake"))
+    landed = []
+    for at in (HOUR, 2 * HOUR, 3 * HOUR, 6 * HOUR, 7 * HOUR):
+        accounting.clock = at
+        report = ingest(lake, feed.poll(partial(watermark, lake), now=moment(at)), now=moment(at))
+        landed.append((report.rows["jobs"], report.rows["allocations"]))
+    assert landed == [(2, 1), (0, 0), (0, 0), (1, 1), (0, 0)]
+    assert lake.latest(JOBS)["state"].to_list() == ["PENDING", "COMPLETED"]
+    assert watermark(lake, "sacct:sacct") == moment(7 * HOUR)
+
+
+def test_a_process_that_begins_anew_goes_on_where_the_lake_is(tmp_path: Path) -> None:
+    made = [Run(job, submit=job * 1000, wait=10, lasts=job * 5000) for job in range(1, 10)]
+    lake = Lake.create(str(tmp_path / "lake"))
+    for at in (2000, 9000, 40_000, 70_000):
+        accounting = MadeAccounting(made)
+        accounting.clock = at
+        feed = feed_of(accounting)  # of a new process
+        ingest(lake, feed.poll(partial(watermark, lake), now=moment(at)), now=moment(at))
+    assert_frame_equal(lake.latest(JOBS).drop("seq"), in_the_end(made).jobs)
+
+
+def test_nothing_is_lost_while_slurmdbd_is_away() -> None:
+    made = [Run(1, 100, 0, HOUR), Run(2, 2 * HOUR, 0, 600), Run(3, 3 * HOUR, 0, 9 * HOUR)]
+    accounting, landing = MadeAccounting(made), Landing()
+    feed = feed_of(accounting)
+    poll(feed, accounting, landing, HOUR)
+    accounting.broken = InputError("failed with exit code 1: Connection refused", where="sacct")
+    for hour in range(2, 30):
+        with pytest.raises(InputError, match="Connection refused"):
+            poll(feed, accounting, landing, hour * HOUR)
+    assert landing.marks == {"sacct:sacct": moment(HOUR)}
+    accounting.broken = None
+    poll(feed, accounting, landing, 31 * HOUR)
+    assert_frame_equal(landing.jobs, in_the_end(made).jobs)
+
+
+def test_what_the_database_learns_late_is_found_by_looking_back() -> None:
+    """slurmctld hands on what it kept while slurmdbd was away, after the first asking that was answered again."""
+    late = Run(1, submit=10 * HOUR, wait=0, lasts=60, late_s=7 * HOUR)
+    accounting, landing = MadeAccounting([late, Run(2, 0, 0, 60)]), Landing()
+    feed = feed_of(accounting)
+    found = []
+    for hour in range(1, 26):
+        poll(feed, accounting, landing, hour * HOUR)
+        found.append(landing.jobs.height)
+    assert found.index(2) + 1 in range(17, 24)  # within RECHECK_EVERY of the instant at which it was there
+    assert_frame_equal(landing.jobs, in_the_end([late, Run(2, 0, 0, 60)]).jobs)
+
+
+def test_the_first_run_goes_day_by_day_and_each_day_lands() -> None:
+    accounting, landing = MadeAccounting([Run(1, 5 * DAY, 0, 2 * DAY)]), Landing()
+    feed = feed_of(accounting, replace_since(date(2026, 3, 4)))
+    spans = poll(feed, accounting, landing, 6.5 * DAY)
+    midnight = 3 * DAY - HOUR  # of 4 March in Berlin
+    assert spans == [(midnight + day * DAY, min(midnight + (day + 1) * DAY, int(6.5 * DAY))) for day in range(4)]
+    assert landing.chunks == 4
+    accounting.calls.clear()
+    assert poll(feed, accounting, landing, 6.6 * DAY) == [(int(6.5 * DAY) - HOUR, int(6.6 * DAY))]
+
+
+def replace_since(since: date) -> Settings:
+    return Settings(source="sacct", since=since)
+
+
+def test_a_day_that_failed_is_asked_again_and_those_before_it_are_not() -> None:
+    accounting, landing = MadeAccounting([Run(1, 10, 0, 10)]), Landing()
+    feed = feed_of(accounting, replace_since(date(2026, 3, 1)))
+    accounting.clock = 4 * DAY
+    chunks = feed.poll(landing.watermark, now=moment(4 * DAY))
+    landing.take([next(chunks), next(chunks)])
+    accounting.broken = InputError("has not ended", where="sacct")
+    with pytest.raises(InputError):
+        next(chunks)
+    accounting.broken = None
+    assert poll(feed, accounting, landing, 4 * DAY)[0] == (int(DAY - HOUR), int(3 * DAY - HOUR))  # with its look back
+
+
+def test_without_a_beginning_one_day_is_read() -> None:
+    accounting, landing = MadeAccounting([Run(1, 10, 0, 10)]), Landing()
+    assert poll(feed_of(accounting), accounting, landing, 3 * DAY) == [(2 * DAY, 3 * DAY)]
+
+
+def test_a_clock_that_was_set_back_is_told() -> None:
+    accounting, landing = MadeAccounting([Run(1, 10, 0, 10)]), Landing()
+    feed = feed_of(accounting)
+    poll(feed, accounting, landing, HOUR)
+    with pytest.raises(InputError, match=r"sacct:sacct: accounting was read up to .* check this host's clock"):
+        poll(feed, accounting, landing, HOUR - 60)
+
+
+def test_a_record_that_cannot_be_read_is_counted_once() -> None:
+    bad = replace(Run(1, 60, 0, 5 * HOUR), ending="???")
+    ugly = replace(Run(2, 60, 0, 9 * HOUR), name="caf\udce9")
+    accounting, landing = MadeAccounting([bad, ugly]), Landing()
+    feed = feed_of(accounting)
+    for hour in (1, 2, 5.5, 5.6, 5.7, 8):
+        poll(feed, accounting, landing, hour * HOUR)
+    assert landing.rejected == {"bad_state": 1, "invalid_utf8": 1}
+    assert landing.jobs.filter(job_id="2")["name"].item() == "caf�"
+
+
+@pytest.mark.parametrize("name", ["a|b", "two\nlines", "x|y|z\n7|8|9", "1\x1e2", "日本"])
+def test_names_may_hold_what_stands_between_fields_elsewhere(name: str) -> None:
+    landing = in_the_end([Run(1, 60, 0, 60, name=name), Run(2, 90, 0, 60)])
+    assert dict(landing.jobs.select("job_id", "name").iter_rows()) == {"1": name, "2": "train"}
+    assert landing.rejected == {}
+
+
+@pytest.mark.parametrize("answer", [b"", b"JobID\x1fStart", b"<html>", b"JobID\x1fStart\x1fEnd\n1\x1f0\x1f"])
+def test_half_an_answer_is_none(answer: bytes) -> None:
+    landing = Landing()
+    feed = AccountingFeed(Sacct(lambda *words: answer), SETTINGS, Cluster())
+    with pytest.raises(InputError, match=r"^sacct: (the answer broke off|is no accounting)"):
+        landing.take(feed.poll(landing.watermark, now=moment(0)))
+    assert landing.marks == {}
+
+
+def test_a_year_of_nothing_moves_the_watermark() -> None:
+    accounting, landing = MadeAccounting([]), Landing()
+    poll(feed_of(accounting), accounting, landing, HOUR)
+    assert landing.marks == {"sacct:sacct": moment(HOUR)}
+    assert landing.jobs.is_empty()
+
+
+def test_only_fields_that_this_slurm_knows_are_asked_for() -> None:
+    asked: list[str] = []
+
+    def old(*arguments: str) -> bytes:
+        if arguments == ("--helpformat",):
+            return b"Account JobID\nJobIDRaw   Start End State\n"
+        asked.extend(arguments)
+        return b"JobID\x1fStart\n"
+
+    Sacct(old, clusters=("a", "b")).ask(Span(moment(0), moment(60)))
+    assert "--format=JobID,JobIDRaw,Account,Start,End,State" in asked
+    assert "--clusters=a,b" in asked
+
+
+def asked_of(version: str) -> bytes:
+    """What `sacct` of a version answers to our question, made of what it printed to another one."""
+    lines = (MADE / version / "sacct.parsable2.txt").read_text(encoding="utf-8").splitlines()
+    names = lines[0].split("|")
+    wanted = [name for name in FIELDS.split() if name in names]
+    rows = [dict(zip(names, line.split("|", len(names) - 1), strict=True)) for line in lines[1:]]
+    jobs = [row for row in rows if "." not in row["JobIDRaw"]]
+    return "".join(
+        "\x1f".join(line) + "\n" for line in [wanted, *([in_seconds(row[name]) for name in wanted] for row in jobs)]
+    ).encode()
+
+
+def in_seconds(value: str) -> str:
+    """A time as SLURM_TIME_FORMAT=%s writes it; anything else as it is."""
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}", value):
+        return value
+    return str(int(datetime.fromisoformat(value).replace(tzinfo=UTC).timestamp()))
+
+
+@pytest.fixture(params=VERSIONS)
+def fake_sacct(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A program that answers as sacct of a version, and writes down how it was called."""
+    program = tmp_path / "sacct"
+    (tmp_path / "answer").write_bytes(asked_of(request.param))
+    (tmp_path / "fields").write_text(" ".join(FIELDS.split()), encoding="utf-8")
+    program.write_text(
+        f"""#!/bin/sh
+printf '%s %s\\n' "$SLURM_TIME_FORMAT" "$*" >> {tmp_path}/calls
+case $1 in --helpformat) cat {tmp_path}/fields ;; *) cat {tmp_path}/answer ;; esac
+""",
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize("before", [(), ("env", "-i", "PATH=/usr/bin:/bin")])
+def test_sacct_is_run_and_its_answer_is_that_of_the_file(fake_sacct: Path, before: tuple[str, ...]) -> None:
+    version = fake_sacct.parent
+    raw = {"source": "sacct", "command": [*before, str(fake_sacct)], "from": "2026-11-21"}
+    configuration = Configuration(site=Site(time_zone="America/New_York"))
+    feed = connect(settings_of(raw, where="test"), configuration=configuration)
+    landing = Landing()
+    landing.take(feed.poll(landing.watermark, now=datetime(2026, 11, 21, 12, tzinfo=UTC)))
+    feed.close()
+    recorded = next(v for v in VERSIONS if asked_of(v) == (version / "answer").read_bytes())
+    whole = frame_of(reading_of(MADE / recorded / "sacct.parsable2.txt").jobs, JOBS).sort("job_id")
+    assert_frame_equal(landing.jobs.sort("job_id"), whole)
+    calls = (version / "calls").read_text(encoding="utf-8").splitlines()
+    midnight = int(datetime(2026, 11, 21, 5, tzinfo=UTC).timestamp())
+    assert calls[0] == "%s --helpformat"
+    assert calls[1].startswith("%s --allusers --duplicates --allocations --parsable2 --delimiter=\x1f --starttime=uts")
+    assert f"--starttime=uts{midnight} --endtime=uts{midnight + 7 * HOUR} --format=JobID,JobIDRaw,Cluster" in calls[1]
+
+
+def options(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    sacct.add_options(parser)
+    return parser.parse_args(words)
+
+
+def test_sacct_is_run_once_on_request(fake_sacct: Path) -> None:
+    configuration = Configuration(
+        site=Site(time_zone="Europe/Berlin"), sources=({"source": "sacct", "command": [str(fake_sacct)]},)
+    )
+    now = datetime(2026, 11, 22, tzinfo=UTC)
+    words = options("--run", "--from", "2026-11-20", "--to", "2026-11-21T12:00")
+    landing = Landing()
+    chunks = landing.take(sacct.read(words, configuration=configuration, now=now))
+    assert len(chunks) == 2
+    assert {chunk.watermark for chunk in chunks} == {None}
+    assert landing.jobs.height == 18
+    calls = (fake_sacct.parent / "calls").read_text(encoding="utf-8")
+    first, last = (int(datetime(2026, 11, day, hour, tzinfo=UTC).timestamp()) for day, hour in ((19, 23), (21, 11)))
+    assert f"--starttime=uts{first} --endtime=uts{first + DAY}" in calls
+    assert f"--starttime=uts{first + DAY} --endtime=uts{last}" in calls
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "name files, or run sacct with --run"),
+        (("a.txt", "--run"), "name files, or run sacct with --run"),
+        (("--run", "--from", "yesterday"), "--from 'yesterday' is no time"),
+        (("--run", "--from", "2026-11-22", "--to", "2026-11-21"), "--from is not before --to"),
+    ],
+)
+def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        list(sacct.read(options(*words), configuration=Configuration(), now=datetime(2026, 12, 1, tzinfo=UTC)))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"url": "http://slurm:6820"}, 'url is given, but how is "command"'),
+        ({"command": []}, "command is empty"),
+        ({"how": "rest"}, "url is missing"),
+        ({"how": "rest", "url": "http://slurm", "api": "latest"}, "api 'latest' is no version"),
+        ({"how": "mail"}, "Invalid enum value 'mail'"),
+        ({"step_s": 1}, "step_s is too small"),
+        ({"overlap_s": -1}, "overlap_s is too small"),
+        ({"nonsense": 1}, "unknown field 'nonsense'"),
+        ({"from": "soon"}, "Invalid RFC3339"),
+    ],
+)
+def test_settings_that_do_not_fit(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        connect(settings_of({"source": "sacct", **given}, where="test"), configuration=Configuration())
+
+
+def test_the_night_in_which_an_hour_comes_twice(tmp_path: Path) -> None:
+    """Two runs that a wall clock cannot tell apart: both begin at 02:30 in Berlin, an hour apart."""
+    night = datetime(2026, 10, 25, tzinfo=UTC)
+    first = int((night - BEGIN).total_seconds()) + HOUR // 2
+    made = [Run(1, first, 0, 600), Run(2, first + HOUR, 0, 600)]
+    accounting, landing = MadeAccounting(made), Landing()
+    feed = feed_of(accounting)
+    for at in range(first - HOUR, first + 4 * HOUR, 900):
+        poll(feed, accounting, landing, at)
+    starts = dict(landing.jobs.select("job_id", "start").iter_rows())
+    assert starts == {"1": night + timedelta(minutes=30), "2": night + timedelta(minutes=90)}
+
+
+def test_gpus_are_none_where_the_accounting_names_those_of_others() -> None:
+    """Once a record names GPUs, a job without any had none, also in an answer in which none is named."""
+    accounting, landing = MadeAccounting([Run(1, 60, 0, 60), Run(2, 5 * HOUR, 0, 60, gpus=0)]), Landing()
+    feed = feed_of(accounting)
+    for hour in (1, 6):
+        poll(feed, accounting, landing, hour * HOUR)
+    assert dict(landing.jobs.select("job_id", pl.col("gpus")).iter_rows()) == {"1": 1, "2": 0}

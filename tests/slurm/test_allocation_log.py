@@ -1,0 +1,198 @@
+"""Files that a prolog and an epilog write, followed while they grow."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+from feeding import Landing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tachograph.config import Configuration
+from tachograph.errors import ConfigError, InputError
+from tachograph.ingest import ingest, watermark
+from tachograph.lake import Lake
+from tachograph.schema import ALLOCATIONS
+from tachograph.sources.allocation_log import LogFeed, connect
+from tachograph.sources.feeds import settings_of
+from tachograph.sources.slurm.explicit import read_log
+from tachograph.sources.slurm.records import Cluster, Row
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+T0 = 1795240000
+STREAM = "allocation-map:allocation-map"
+
+
+def feed_of(*patterns: str | Path) -> LogFeed:
+    return LogFeed(map(str, patterns), STREAM, Cluster(name="demo"))
+
+
+def poll(feed: LogFeed, landing: Landing, minute: int = 0) -> None:
+    mark = landing.marks.get(STREAM, NOW)
+    landing.take(feed.poll(landing.watermark, now=mark + timedelta(minutes=1 + minute)))
+
+
+def held(landing: Landing) -> set[tuple[object, ...]]:
+    """(job, node, GPU, start, end), times in seconds since T0."""
+    rows = landing.allocations.select("job_id", "node", "gpu", "start", "end").iter_rows()
+    return {(job, node, gpu, since(start), since(end)) for job, node, gpu, start, end in rows}
+
+
+def expected(text: str) -> set[tuple[object, ...]]:
+    rows: list[Row] = read_log(text, cluster=Cluster(name="demo"))[0]
+    return {(row["job_id"], row["node"], row["gpu"], since(row["start"]), since(row["end"])) for row in rows}
+
+
+def since(moment: object) -> int | None:
+    return int(moment.timestamp()) - T0 if isinstance(moment, datetime) else None
+
+
+def line(at: int, event: str, job: int, node: str = "n1", **more: object) -> str:
+    return f"{T0 + at} {event} job={job} node={node} " + " ".join(f"{k}={v}" for k, v in more.items()) + "\n"
+
+
+def day_of_jobs(node: str) -> str:
+    """Jobs one after the other on two GPUs, one of which runs still."""
+    lines: list[tuple[int, str]] = []
+    for job in range(1, 9):
+        lines.append((job * 100, line(job * 100, "prolog", job, node, restart=0, gpus=job % 2)))
+        if job != 8:
+            lines.append((job * 100 + 150, line(job * 100 + 150, "epilog", job, node, restart=0, gpus=job % 2)))
+    return "".join(text for _, text in sorted(lines))
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts=st.lists(st.integers(0, 2000), max_size=8), restarts=st.sets(st.integers(0, 8)))
+def test_wherever_a_file_is_cut_it_comes_to_the_same(
+    cuts: list[int], restarts: set[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("map")
+    whole = {node: day_of_jobs(node) for node in ("n1", "n2")}
+    feed, landing = feed_of(folder), Landing()
+    try:
+        for number, cut in enumerate([*sorted(cuts), 10_000]):
+            for node, text in whole.items():
+                (folder / f"{node}.log").write_bytes(text.encode()[:cut])
+            if number in restarts:  # the process was killed, and a new one begins
+                feed = feed_of(folder)
+            poll(feed, landing)
+    finally:
+        shutil.rmtree(folder)
+    assert held(landing) == expected(whole["n1"]) | expected(whole["n2"])
+    assert landing.rejected == {}
+    assert len(held(landing)) == 16
+
+
+def test_what_landed_before_a_kill_does_not_land_again(tmp_path: Path) -> None:
+    file, lake = tmp_path / "n1.log", Lake.create(str(tmp_path / "lake"))
+    whole = day_of_jobs("n1").splitlines(keepends=True)
+    landed: list[int] = []
+    for number in (4, 8, 8, len(whole)):
+        file.write_text("".join(whole[:number]), encoding="utf-8")
+        now = NOW + timedelta(minutes=len(landed))
+        report = ingest(lake, feed_of(file).poll(partial(watermark, lake), now=now), now=now)
+        landed.append(report.rows["allocations"])
+    assert landed[2] == 0
+    rows = lake.latest(ALLOCATIONS)
+    assert {(row["job_id"], since(row["start"]), since(row["end"])) for row in rows.to_dicts()} == {
+        (job, start, end) for job, _, _, start, end in expected("".join(whole))
+    }
+
+
+def test_a_file_that_is_rotated_goes_on_where_it_was(tmp_path: Path) -> None:
+    file, feed, landing = tmp_path / "n1.log", feed_of(tmp_path / "*"), Landing()
+    file.write_text(line(1, "prolog", 1, gpus=0), encoding="utf-8")
+    poll(feed, landing)
+    with file.open("a", encoding="utf-8") as growing:
+        growing.write(line(2, "prolog", 2, gpus=1))
+    file.rename(tmp_path / "n1.log.1")
+    (tmp_path / "n1.log.2.gz").write_bytes(b"\x1f\x8b")
+    file.write_text(line(3, "epilog", 1, gpus=0), encoding="utf-8")
+    poll(feed, landing)
+    assert held(landing) == {("1", "n1", 0, 1, 3), ("2", "n1", 1, 2, None)}
+
+
+def test_a_file_that_is_emptied_is_read_from_its_beginning(tmp_path: Path) -> None:
+    file, feed, landing = tmp_path / "n1.log", feed_of(tmp_path / "n1.log"), Landing()
+    file.write_text(line(1, "prolog", 1, gpus=0) * 3, encoding="utf-8")
+    poll(feed, landing)
+    for text in (line(5, "epilog", 1, gpus=0), line(6, "prolog", 22, gpus="0,1,2,3") * 2):  # shorter, then longer
+        file.write_text(text, encoding="utf-8")
+        poll(feed, landing)
+    assert held(landing) == {("1", "n1", 0, 1, 5), *(("22", "n1", gpu, 6, None) for gpu in range(4))}
+
+
+def test_a_line_counts_once_it_is_complete(tmp_path: Path) -> None:
+    file, feed, landing = tmp_path / "n1.log", feed_of(tmp_path), Landing()
+    file.write_text(line(1, "prolog", 1, gpus=0) + f"{T0 + 2} prolog job=2 node=n1 gpus=1", encoding="utf-8")
+    poll(feed, landing)
+    assert held(landing) == {("1", "n1", 0, 1, None)}
+    with file.open("a", encoding="utf-8") as growing:
+        growing.write("5\n")  # it was GPU 15
+    poll(feed, landing)
+    assert held(landing) == {("1", "n1", 0, 1, None), ("2", "n1", 15, 2, None)}
+
+
+def test_lines_that_cannot_be_read_are_counted_once(tmp_path: Path) -> None:
+    file, feed, landing = tmp_path / "n1.log", feed_of(tmp_path), Landing()
+    ugly = "nonsense\n\xff\n" + line(1, "prolog", 1, gpus="GPU-x") + line(2, "prolog", 3, mig="MIG-1")
+    file.write_bytes((ugly + line(3, "prolog", 4, gpus="2")).encode("latin-1"))
+    for _ in range(3):
+        poll(feed, landing)
+    assert landing.rejected == {"not_understood": 2, "bad_gpu_index": 1, "mig_index": 1}
+    assert held(landing) == {("4", "n1", 2, 3, None)}
+
+
+def test_an_old_file_that_was_read_is_not_read_again(tmp_path: Path) -> None:
+    old, new = tmp_path / "n1.log", tmp_path / "n2.log"
+    old.write_text(line(1, "prolog", 1, gpus=0), encoding="utf-8")
+    new.write_text(line(1, "prolog", 2, "n2", gpus=0), encoding="utf-8")
+    long_ago = (NOW - timedelta(days=30)).timestamp()
+    os.utime(old, (long_ago, long_ago))
+    landing = Landing(marks={STREAM: NOW})
+    feed = feed_of(tmp_path)
+    poll(feed, landing)
+    assert held(landing) == {("2", "n2", 0, 1, None)}
+    with old.open("a", encoding="utf-8") as growing:
+        growing.write(line(9, "epilog", 1, gpus=0))
+    poll(feed, landing)
+    assert held(landing) == {("2", "n2", 0, 1, None), ("1", "n1", 0, None, 9)}
+
+
+def test_a_file_that_cannot_be_read_does_not_keep_the_others(tmp_path: Path) -> None:
+    good, gone, feed, landing = tmp_path / "n1.log", tmp_path / "n2.log", feed_of(tmp_path / "*.log"), Landing()
+    good.write_text(line(1, "prolog", 1, gpus=0), encoding="utf-8")
+    gone.symlink_to(tmp_path / "away")
+    poll(feed, landing)
+    assert held(landing) == {("1", "n1", 0, 1, None)}
+
+
+def test_where_there_is_no_file_it_says_so(tmp_path: Path) -> None:
+    for pattern in (tmp_path / "*.log", tmp_path / "no" / "folder"):
+        landing = Landing()
+        with pytest.raises(InputError, match=r"no such file; is the prolog in place\?"):
+            poll(feed_of(pattern), landing)
+        assert landing.marks == {}
+
+
+@pytest.mark.parametrize("files", [[], [""]])
+def test_settings_that_do_not_fit(files: list[str]) -> None:
+    with pytest.raises(ConfigError, match="files is empty"):
+        connect(settings_of({"source": "allocation-map", "files": files}, where="test"), configuration=Configuration())
+
+
+def test_a_prolog_that_is_called_twice_is_one_and_a_second_start_is_another() -> None:
+    text = (
+        line(1, "prolog", 1, restart=0, gpus=0)
+        + line(2, "prolog", 1, restart=0, gpus=0)
+        + line(9, "prolog", 1, restart=1, gpus=0)  # the node failed, there was no epilog
+        + line(12, "epilog", 1, restart=1, gpus=0)
+        + line(20, "prolog", 2, gpus=3)
+        + line(20, "prolog", 2, gpus=3)  # of a log that tells no restart, in the same second
+    )
+    assert expected(text) == {("1", "n1", 0, 1, 9), ("1", "n1", 0, 9, 12), ("2", "n1", 3, 20, None)}

@@ -1,0 +1,189 @@
+"""Which GPUs jobs hold right now: asked with squeue, scontrol where there is no JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+from feeding import Landing
+from slurm_reading import MADE, VERSIONS, reading_of
+
+from tachograph.config import Configuration, Site
+from tachograph.errors import ConfigError, InputError
+from tachograph.schema import JOBS
+from tachograph.sources import slurm_live
+from tachograph.sources.allocation_map import read_map
+from tachograph.sources.feeds import settings_of
+from tachograph.sources.slurm.controller import Commands
+from tachograph.sources.slurm.records import Cluster
+from tachograph.sources.slurm_live import LiveFeed
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+CONFIG = b"Configuration data as of 1795262400\nAccountingStorageHost = db\nClusterName             = demo\n"
+Run = Callable[..., bytes]
+
+
+def fails(message: str) -> Run:
+    def run(*arguments: str) -> bytes:
+        raise InputError(f"failed with exit code 1: {message}", where="squeue")
+
+    return run
+
+
+def scontrol_of(version: str, config: bytes = CONFIG) -> Run:
+    text = (MADE / version / "scontrol_show_job_d.all.txt").read_bytes()
+    return lambda *arguments: config if arguments == ("show", "config") else text
+
+
+def squeue_of(version: str) -> Run:
+    return lambda *arguments: (MADE / version / "squeue.json").read_bytes()
+
+
+def live(squeue: Run, scontrol: Run, *, name: str | None = None, clock: Callable[[], float] = lambda: 0.0) -> LiveFeed:
+    return LiveFeed(Commands(squeue, scontrol), "slurm-live:slurm-live", Cluster(name=name), clock=clock)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_squeue_tells_lands_and_lands_once(version: str) -> None:
+    feed, landing = live(squeue_of(version), fails("no such host")), Landing()
+    landing.take(feed.poll(landing.watermark, now=NOW))
+    whole = read_map(MADE / version / "squeue.json", cluster=Cluster())
+    held = {(row["job_id"], row["node"], row["gpu"], row["start"]) for row in whole.allocations}
+    assert set(landing.allocations.select("job_id", "node", "gpu", "start").rows()) == held
+    assert set(landing.allocations["provenance"]) == {"live_index"}
+    before = (landing.jobs, landing.allocations)
+    landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
+    assert landing.jobs.equals(before[0])
+    assert landing.allocations.equals(before[1])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_controller_never_contradicts_the_accounting(version: str) -> None:
+    """Whatever it tells of a running job, the accounting tells as well: else each asking would be news."""
+    landing = Landing()
+    landing.take(live(squeue_of(version), scontrol_of(version)).poll(landing.watermark, now=NOW))
+    accounted = {row["job_id"]: row for row in reading_of(MADE / version / "sacct.parsable2.txt").jobs}
+    rows = landing.jobs.to_dicts()
+    assert len(rows) >= 5
+    for row in rows:
+        told = {name: value for name, value in row.items() if value is not None and name != "state"}
+        assert told == {name: accounted[row["job_id"]][name] for name in told}
+        assert {"user", "submit", "start", "node_list", "gpus", "timelimit_s", "partition"} <= set(told)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_text_is_asked_for_where_there_is_no_json(version: str) -> None:
+    asked: list[tuple[str, ...]] = []
+    scontrol = scontrol_of(version)
+
+    def squeue(*arguments: str) -> bytes:
+        asked.append(arguments)
+        return fails("squeue: unrecognized option '--json'")()
+
+    feed, landing = live(squeue, scontrol), Landing()
+    landing.take(feed.poll(landing.watermark, now=NOW))
+    landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
+    assert len(asked) == 1  # it does not learn JSON
+    assert landing.allocations.height == 15
+    assert set(landing.allocations["cluster"]) == {"demo"}  # of scontrol show config: the text does not tell
+    assert landing.jobs.is_empty()
+
+
+def test_when_neither_answers_the_reason_is_that_of_squeue() -> None:
+    feed, landing = live(fails("squeue: error: Unable to contact slurm controller"), fails("other")), Landing()
+    with pytest.raises(InputError, match="Unable to contact slurm controller"):
+        landing.take(feed.poll(landing.watermark, now=NOW))
+    assert landing.marks == {}
+
+
+def test_after_json_came_once_a_failure_is_one() -> None:
+    answers = iter([squeue_of("24.11.5"), fails("Socket timed out")])
+    feed, landing = live(lambda *arguments: next(answers)(), scontrol_of("24.11.5")), Landing()
+    landing.take(feed.poll(landing.watermark, now=NOW))
+    with pytest.raises(InputError, match="Socket timed out"):
+        landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
+
+
+def test_no_jobs_is_an_answer() -> None:
+    for squeue in (fails("no JSON"), lambda *arguments: b'{"jobs": [], "last_update": 0}'):
+        feed, landing = live(squeue, lambda *arguments: b"No jobs in the system\n"), Landing()
+        landing.take(feed.poll(landing.watermark, now=NOW))
+        assert landing.marks == {"slurm-live:slurm-live": NOW}
+        assert landing.allocations.is_empty()
+
+
+@pytest.mark.parametrize(("version", "told"), [("22.05.8", 1795262400), ("24.11.5", 1795245396)])
+def test_the_clock_of_the_controller(version: str, told: int) -> None:
+    """Each look at our clock takes a second; the controller's is that of the middle of the asking."""
+    ticks = count(told + 100)
+    feed, landing = live(squeue_of(version), scontrol_of(version), clock=lambda: float(next(ticks))), Landing()
+    landing.take(feed.poll(landing.watermark, now=NOW))
+    assert -104 < feed.asked.skew_s["slurmctld"] < -99
+
+
+def test_a_record_that_cannot_be_read_is_counted_once_and_the_others_land() -> None:
+    document = json.loads((MADE / "24.11.5" / "squeue.json").read_bytes())
+    document["jobs"][0]["gres_detail"] = ["gpu:a100:2(IDX:N/A)"]
+    content = json.dumps(document).encode()
+    feed, landing = live(lambda *arguments: content, scontrol_of("24.11.5")), Landing()
+    for minute in range(3):
+        landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=minute)))
+    assert landing.rejected == {"index_not_told": 1}
+    assert landing.allocations.height == 13
+
+
+def test_a_requeued_job_has_an_interval_for_each_run() -> None:
+    job = {"job_id": 5, "cluster": "c", "job_state": ["RUNNING"], "nodes": "n1", "gres_detail": ["gpu:1(IDX:3)"]}
+    starts = iter([1795245000, 1795249000])
+
+    def squeue(*arguments: str) -> bytes:
+        start = next(starts)
+        return json.dumps({"jobs": [{**job, "start_time": start, "submit_time": start - 5}]}).encode()
+
+    feed, landing = live(squeue, fails("")), Landing()
+    landing.take(feed.poll(landing.watermark, now=NOW))
+    landing.take(feed.poll(landing.watermark, now=NOW + timedelta(minutes=1)))
+    for frame in (landing.jobs, landing.allocations):
+        assert [int(start.timestamp()) for start in frame.sort("start")["start"]] == [1795245000, 1795249000]
+
+
+@pytest.mark.parametrize("state", [["COMPLETED"], "COMPLETED", ["PENDING"], ["RUNNING", "COMPLETING"], []])
+def test_only_jobs_that_run_are_rows_of_jobs(state: object) -> None:
+    job = {"job_id": 5, "cluster": "c", "job_state": state, "nodes": "n1", "start_time": 1795245000, "submit_time": 9}
+    feed, landing = live(lambda *arguments: json.dumps({"jobs": [job]}).encode(), fails("")), Landing()
+    landing.take(feed.poll(landing.watermark, now=NOW))
+    assert landing.table(JOBS).is_empty()
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A squeue that writes down how it was called."""
+    program = tmp_path / "squeue"
+    answer = MADE / "24.11.5" / "squeue.json"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {tmp_path}/calls\ncat {answer}\n', encoding="utf-8")
+    program.chmod(0o755)
+    return program
+
+
+def test_it_is_asked_once_on_request(programs: Path) -> None:
+    source = {"source": "slurm-live", "command": [str(programs)]}
+    configuration = Configuration(site=Site(cluster="home"), sources=(source,))
+    landing = Landing()
+    (chunk,) = landing.take(slurm_live.read(argparse.Namespace(), configuration=configuration, now=NOW))
+    assert chunk.watermark is None
+    assert landing.allocations.height == 15
+    calls = (programs.parent / "calls").read_text(encoding="utf-8")
+    assert calls == "--all --states=RUNNING,SUSPENDED,COMPLETING,CONFIGURING --json\n"
+
+
+def test_settings_that_do_not_fit() -> None:
+    for given, said in (({"url": "http://x"}, 'how is "command"'), ({"format": "xml"}, "Invalid enum value 'xml'")):
+        with pytest.raises(ConfigError, match=said):
+            slurm_live.connect(
+                settings_of({"source": "slurm-live", **given}, where="test"), configuration=Configuration()
+            )

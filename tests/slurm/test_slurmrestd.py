@@ -1,0 +1,174 @@
+"""slurmrestd: the version is found, the token is sent, errors in answers with status 200 are errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from feeding import Landing
+from polars.testing import assert_frame_equal
+from slurm_reading import MADE, VERSIONS, reading_of
+
+from servers.faulty import Asking, Faulty, Reply, Status, faulty
+from tachograph.config import Configuration
+from tachograph.errors import InputError
+from tachograph.schema import JOBS
+from tachograph.sources import slurm_live
+from tachograph.sources.feeds import Feed, settings_of
+from tachograph.sources.slurm.reading import frame_of
+from tachograph.sources.slurm_accounting import connect
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+API = {"22.05.8": "v0.0.38", "24.11.5": "v0.0.42", "26.05.5": "v0.0.45"}
+Answers = Callable[[Asking], Reply]
+
+
+def slurmrestd(version: str, *, lists: bool = True) -> Answers:
+    """Answers of a version, as recorded from its commands; `lists`: it tells under /openapi what it offers."""
+    api = API[version]
+    slash = "" if version == "22.05.8" else "/"
+    files = {f"/slurmdb/{api}/jobs{slash}": "sacct.json", f"/slurm/{api}/jobs{slash}": "squeue.json"}
+
+    def answer(asking: Asking) -> Reply:
+        path = urlsplit(asking.path).path
+        if asking.headers.get("x-slurm-user-token") != "abc" or asking.headers.get("x-slurm-user-name") != "watcher":
+            return Reply(b"Authentication failure", 401)
+        if path in files:
+            return Reply((MADE / version / files[path]).read_bytes())
+        if path == f"/slurm/{api}/ping{slash}":
+            return Reply(b"{}")
+        listed = "/openapi" if version == "22.05.8" else "/openapi/v3"
+        if lists and path == listed:
+            older = f"/slurm/v0.0.{int(api[-2:]) - 1}/jobs{slash}"
+            return Reply(json.dumps({"paths": dict.fromkeys([older, *files])}).replace("/", r"\/").encode())
+        return Reply(b"Unable find requested URL. Please view /openapi/v3 for API reference.", 404)
+
+    return answer
+
+
+@pytest.fixture(params=VERSIONS)
+def server(request: pytest.FixtureRequest) -> Iterator[Faulty]:
+    with faulty(slurmrestd(request.param)) as running:
+        yield running
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("SLURM_JWT=abc\n", encoding="utf-8")
+    return path
+
+
+def feed_of(server: Faulty, token: Path, **more: object) -> Feed:
+    raw = {"source": "sacct", "how": "rest", "url": server.url, "user": "watcher", "token_file": str(token)}
+    return connect(settings_of({**raw, "attempts": 1, **more}, where="test"), configuration=Configuration())
+
+
+def version_of(server: Faulty) -> str:
+    api = next(part for asking in server.askings for part in asking.path.split("/") if part.startswith("v0."))
+    return next(version for version, name in API.items() if name == api)
+
+
+def test_accounting_through_rest_is_that_of_the_file(server: Faulty, token: Path) -> None:
+    landing = Landing()
+    feed = feed_of(server, token, clusters=["demo", "other"])
+    landing.take(feed.poll(landing.watermark, now=NOW))
+    version = version_of(server)
+    whole = frame_of(reading_of(MADE / version / "sacct.json").jobs, JOBS)
+    assert_frame_equal(landing.jobs.sort("job_id"), whole.sort("job_id"))
+    before = len(server.askings)
+    landing.take(feed.poll(landing.watermark, now=NOW.replace(hour=13)))
+    feed.close()
+    assert len(server.askings) == before + 1  # the version is asked for once
+    query = parse_qs(urlsplit(server.askings[-1].path).query)
+    at = "uts" if version == "22.05.8" else ""
+    assert query == {
+        "start_time": [f"{at}{int(NOW.timestamp()) - 3600}"],
+        "end_time": [f"{at}{int(NOW.timestamp()) + 3600}"],
+        "skip_steps": ["true"],
+        "cluster": ["demo,other"],
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_version_that_is_not_listed_is_found_by_trying(version: str, token: Path) -> None:
+    with faulty(slurmrestd(version, lists=False)) as server:
+        landing = Landing()
+        landing.take(feed_of(server, token).poll(landing.watermark, now=NOW))
+        assert landing.jobs.height == 18
+    with faulty(slurmrestd(version, lists=False)) as server:
+        landing.take(feed_of(server, token, api=API[version], name="fixed").poll(landing.watermark, now=NOW))
+        assert len(server.askings) == 1
+
+
+def test_a_token_that_is_refused_says_how_to_make_one_and_a_new_one_is_taken(server: Faulty, token: Path) -> None:
+    token.write_text("old", encoding="utf-8")
+    landing, feed = Landing(), feed_of(server, token)
+    with pytest.raises(InputError, match=r"the token is refused.*token_file: scontrol token lifespan") as caught:
+        landing.take(feed.poll(landing.watermark, now=NOW))
+    assert "old" not in str(caught.value)
+    token.write_text("abc", encoding="utf-8")
+    landing.take(feed.poll(landing.watermark, now=NOW))
+    assert landing.jobs.height == 18
+
+
+def answering(body: bytes) -> Answers:
+    return lambda asking: Reply(body)
+
+
+DOWN = b"""{"jobs": [], "errors": [{"description": "Failed connecting to slurmdbd", "error_number": 7000}]}"""
+HALF = b"""{"jobs": [{"job_id": 1}], "errors": [{"error": "Unable to connect to database"}]}"""
+EMPTY = b"""{"jobs": [], "errors": [{"description": "Nothing found", "error_number": 9003}]}"""
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (DOWN, "Slurm answered with an error: Failed connecting to slurmdbd; is slurmdbd running"),
+        (HALF, "Slurm answered with an error: Unable to connect to database"),
+        (b"<html>login</html>", "no sacct text"),
+        (b'{"jobs": [', "the JSON is cut off"),
+        (b"[]", "no answer of Slurm"),
+    ],
+)
+def test_an_answer_that_is_none_moves_nothing(body: bytes, said: str, token: Path) -> None:
+    with faulty(answering(body)) as server:
+        landing = Landing()
+        with pytest.raises(InputError, match=said):
+            landing.take(feed_of(server, token, api="v0.0.42").poll(landing.watermark, now=NOW))
+        assert landing.marks == {}
+
+
+def test_nothing_found_is_an_answer(token: Path) -> None:
+    with faulty(answering(EMPTY)) as server:
+        landing = Landing()
+        landing.take(feed_of(server, token, api="v0.0.38").poll(landing.watermark, now=NOW))
+        assert landing.marks == {"sacct:sacct": NOW}
+
+
+def test_a_server_error_is_tried_again(server: Faulty, token: Path) -> None:
+    server.faults += [Status(503, {"Retry-After": "0"})]
+    landing = Landing()
+    landing.take(feed_of(server, token, attempts=2).poll(landing.watermark, now=NOW))
+    assert landing.jobs.height == 18
+
+
+def test_what_is_no_slurmrestd_says_so(token: Path) -> None:
+    with faulty(lambda asking: Reply(b"not here", 404)) as server:
+        landing = Landing()
+        with pytest.raises(InputError, match="this is no slurmrestd that is known; check url, or give api"):
+            landing.take(feed_of(server, token).poll(landing.watermark, now=NOW))
+
+
+def test_running_jobs_through_rest(server: Faulty, token: Path) -> None:
+    raw = {"source": "slurm-live", "how": "rest", "url": server.url, "user": "watcher", "token_file": str(token)}
+    feed = slurm_live.connect(settings_of(raw, where="test"), configuration=Configuration())
+    landing = Landing()
+    landing.take(feed.poll(landing.watermark, now=NOW))
+    feed.close()
+    assert landing.allocations.height == 15
+    assert set(landing.jobs["state"]) == {"RUNNING"}
