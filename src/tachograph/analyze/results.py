@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -14,7 +14,24 @@ from tachograph.lake.problems import lake_errors
 from tachograph.schema import Table
 from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES
 
+ATTEMPTS = 5  # at results that change while they are read
 UNFINISHED = timedelta(days=1)  # an analysis that began longer ago and wrote no summaries was killed
+
+T = TypeVar("T")
+
+
+def of_one_moment(lake: Lake, read: Callable[[], T]) -> T:
+    """Return what `read` returns: summaries, and what belongs to them.
+
+    A compaction drops rows that a later analysis superseded. Where both come between reading the summaries and reading
+    what belongs to them, it is gone; so when the summaries changed meanwhile, `read` is called again.
+    """
+    for _ in range(ATTEMPTS - 1):
+        before = lake.version(JOB_SUMMARIES)
+        found = read()
+        if lake.version(JOB_SUMMARIES) == before:
+            return found
+    return read()
 
 
 def read_summaries(lake: Lake) -> pl.DataFrame:

@@ -49,6 +49,12 @@ def report_of(opened: Opened, job: str, *, cluster: str | None = None, nth: int 
 
     Errors: NotFoundError, UsageError, LakeError.
     """
+    from tachograph.analyze.results import of_one_moment
+
+    return of_one_moment(opened.lake, lambda: _read(opened, job, cluster, nth))
+
+
+def _read(opened: Opened, job: str, cluster: str | None, nth: int | None) -> JobReport:
     import polars as pl
 
     from tachograph.analyze.results import read_findings, read_gpus, read_minutes, read_summaries

@@ -12,6 +12,8 @@ from tachograph.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import polars as pl
+
     from tachograph.report.jobs import JobsTable
 
 
@@ -30,14 +32,18 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print or write the jobs."""
-    from tachograph.analyze.results import read_findings, read_summaries
+    from tachograph.analyze.results import of_one_moment, read_findings, read_summaries
     from tachograph.cli.open import open_lake
     from tachograph.report.filters import filter_jobs
     from tachograph.report.jobs import build_jobs_table
 
     opened = open_lake(arguments)
-    summaries = read_summaries(opened.lake)
-    findings = read_findings(opened.lake, summaries)
+
+    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
+        summaries = read_summaries(opened.lake)
+        return summaries, read_findings(opened.lake, summaries)
+
+    summaries, findings = of_one_moment(opened.lake, read)
     chosen = filter_jobs(summaries, findings, wanted(arguments, opened))
     exported = bool(arguments.json or arguments.csv or arguments.output)
     if arguments.limit is not None and arguments.limit < 1:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import polars as pl
 
-from tachograph.analyze.results import read_findings, read_gpus, read_summaries
+from tachograph.analyze.results import of_one_moment, read_findings, read_gpus, read_summaries
 from tachograph.lake import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.report.filters import JobFilter, filter_jobs
@@ -59,7 +59,11 @@ def read_content(lake: Lake, wanted: JobFilter, *, now: datetime) -> Content:
 
     Errors: LakeError where nothing was analyzed yet; NotFoundError for a filter that names what does not exist.
     """
-    summaries = read_summaries(lake)
-    findings = read_findings(lake, summaries)
+
+    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
+        summaries = read_summaries(lake)
+        return summaries, read_findings(lake, summaries)
+
+    summaries, findings = of_one_moment(lake, read)
     chosen = filter_jobs(summaries, findings, wanted).sort("start", "job_key")
     return Content(lake, now, chosen, findings.join(chosen, on="job_key", how="semi", maintain_order="left"))

@@ -1,0 +1,259 @@
+"""Kills every command again and again, starts it again, and compares: `make chaos` (KILLS=1000). Prints a JSON object.
+
+A trial takes the lake as it was before a step, kills the step several times, lets it finish and compares what readers
+see with a lake whose writers were never killed. Kills come at moments by chance and at points spread evenly over the
+calls that a step makes. Every fifth trial runs several commands at once, kills each of them, and compares what every
+history must end in. 1 when some trial ended otherwise.
+
+    python tests/chaos/kills.py --kills 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import story
+from child import KILLED, Calls, Child, Kill
+
+SEED = 20260301
+DEEPEST = 4  # kills of one step before it may finish
+AT_ONCE = ("ingest late samples", "ingest late accounting", "compact again", "analyze what is new", "stream")
+TOGETHER_EVERY = 5
+# imported before children are forked, each of which needs them at once
+WARM = (
+    "analyze.run", "cli.analyze", "cli.compact", "cli.ingest", "sources.ldms", "sources.sacct", "sources.allocation_map",
+)  # fmt: skip
+SLOWER = 2.0  # a step that shares its cores takes about so much longer
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A step that was never killed: the lakes before and after, what readers see then, how long it took, its calls."""
+
+    step: story.Step
+    before: Path
+    after: dict[str, str]
+    seconds: float
+    calls: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of the trials so far."""
+
+    kills: Counter[str] = field(default_factory=Counter)  # by step
+    kinds: Counter[str] = field(default_factory=Counter)  # moments and calls
+    trials: int = 0
+    together: int = 0
+    restarts: int = 0
+    orphans: int = 0  # files that killed steps left, which no log names
+    wrong: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Chaos:
+    """The trials: a folder for lakes, a source of chance, and what came of it so far."""
+
+    def __init__(self, folder: Path, *, seed: int) -> None:
+        self.folder, self.chance = folder, random.Random(seed)
+        self.said = folder / "said.txt"
+        self.steps = story.tell_story(folder / "inputs")
+        self.outcome = Outcome()
+        self.references: list[Reference] = []
+        self.settled: dict[str, str] = {}
+
+    def prepare(self) -> None:
+        """Go the whole way once, never killed, and keep the lake of before each step."""
+        lake = self.folder / "never"
+        lake.mkdir()
+        for place, step in enumerate(self.steps):
+            before = Path(shutil.copytree(lake, self.folder / f"before-{place}"))
+            counted = Path(shutil.copytree(lake, self.folder / "counted"))
+            calls = self._told(lambda: _calls(step, counted))  # noqa: B023
+            shutil.rmtree(counted)
+            begun = time.monotonic()
+            self._finish(step, lake)
+            seconds = time.monotonic() - begun
+            self.references.append(Reference(step, before, self._seen(lake), seconds, calls))
+        self._must(lambda: story.settle(lake), "settle")
+        self.settled = self._seen(lake)
+
+    def trial(self) -> None:
+        """One trial."""
+        self.outcome.trials += 1
+        if self.outcome.trials % TOGETHER_EVERY:
+            self._one_step(self.references[self.outcome.trials % len(self.references)])
+        else:
+            self._several_steps()
+
+    def _one_step(self, reference: Reference) -> None:
+        lake = Path(shutil.copytree(reference.before, self.folder / "lake"))
+        kills = [self._kill(reference) for _ in range(self.chance.randint(1, DEEPEST))]
+        for kill in kills:
+            if self._run(reference.step, lake, kill).wait() != KILLED:
+                break
+            self._count(reference.step, kill)
+        self._finish(reference.step, lake)
+        self._compare(lake, reference.after, reference.step.name, kills)
+
+    def _several_steps(self) -> None:
+        """Some steps at once over a lake that lacks them; what they leave, and what is left to do, in the end."""
+        self.outcome.together += 1
+        known = {reference.step.name: reference for reference in self.references}
+        lake = Path(shutil.copytree(known["stream"].before, self.folder / "lake"))
+        left = {name: [self._kill(known[name], moments=True) for _ in range(DEEPEST)] for name in AT_ONCE}
+        every = [kill for kills in left.values() for kill in kills]
+        running = {name: self._run(known[name].step, lake, left[name].pop()) for name in AT_ONCE}
+        while running:
+            for name, child in list(running.items()):
+                code = child.poll()
+                if code is None:
+                    continue
+                del running[name]
+                if code == KILLED:
+                    self._count(known[name].step, child.kill)
+                    running[name] = self._run(known[name].step, lake, left[name].pop() if left[name] else None)
+                elif code:
+                    self._wrong(name, every, {"code": code, "said": self._last_words()})
+            time.sleep(0.001)
+        for name in AT_ONCE:
+            self._finish(known[name].step, lake)
+        self._must(lambda: story.settle(lake), "settle")
+        self._compare(lake, self.settled, "together", every, settled=True)
+
+    def _kill(self, reference: Reference, *, moments: bool = False) -> Kill:
+        """A kill at a moment, or at a point of the calls; the points of successive kills are spread evenly."""
+        if moments or self.chance.random() < 0.5:
+            return Kill(after_s=self.chance.uniform(0, reference.seconds * (SLOWER if moments else 1.0)))
+        place = (self.outcome.kinds["call"] * 0.6180339887498949 + self.chance.random() * 0.01) % 1.0
+        return Kill(at_call=1 + int(place * reference.calls))
+
+    def _run(self, step: story.Step, lake: Path, kill: Kill | None = None) -> Child:
+        self.outcome.restarts += 1
+        return Child(lambda: step.work(lake), self.said, kill)
+
+    def _finish(self, step: story.Step, lake: Path) -> None:
+        self._must(lambda: step.work(lake), step.name)
+
+    def _must(self, work: Callable[[], int], name: str) -> None:
+        """Do it in a child, which must end well."""
+        code = Child(work, self.said).wait()
+        if code:
+            self._wrong(name, [], {"code": code, "said": self._last_words()})
+
+    def _count(self, step: story.Step, kill: Kill) -> None:
+        self.outcome.kills[step.name] += 1
+        self.outcome.kinds["call" if kill.at_call is not None else "moment"] += 1
+
+    def _compare(
+        self, lake: Path, after: dict[str, str], name: str, kills: Sequence[Kill], *, settled: bool = False
+    ) -> None:
+        found = self._seen(lake)
+        different = {
+            what: [found.get(what), after.get(what)] for what in {*found, *after} if found.get(what) != after.get(what)
+        }
+        if different:
+            self._wrong(name, kills, different)
+        left = self._told(lambda: story.orphans(lake))
+        self.outcome.orphans += len(left)
+        if settled and left:  # a settled lake was vacuumed
+            self._wrong(name, kills, {"orphans": left})
+        if different and len(self.outcome.wrong) == 1:
+            shutil.copytree(lake, self.folder / "wrong")
+        shutil.rmtree(lake)
+
+    def _wrong(self, name: str, kills: Sequence[Kill], different: dict[str, Any]) -> None:
+        self.outcome.wrong.append(
+            {"trial": self.outcome.trials, "step": name, "kills": [str(kill) for kill in kills], "different": different}
+        )
+
+    def _seen(self, lake: Path) -> dict[str, str]:
+        return dict(self._told(lambda: story.seen(lake)))
+
+    def _told(self, asked: Callable[[], Any]) -> Any:
+        """What a child finds out."""
+        answer = self.folder / "answer.json"
+
+        def work() -> int:
+            answer.write_text(json.dumps(asked()))
+            return 0
+
+        answer.write_text("{}")
+        self._must(work, "look")
+        return json.loads(answer.read_text())
+
+    def _last_words(self) -> str:
+        return self.said.read_text(errors="replace")[-600:]
+
+
+def _calls(step: story.Step, lake: Path) -> int:
+    """How many calls a step makes in the parts that write."""
+    calls = Calls()
+    sys.setprofile(calls)
+    step.work(lake)
+    sys.setprofile(None)
+    return calls.number
+
+
+def main() -> int:
+    """Kill until there were enough; print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--keep", type=Path, help="a new folder for the lakes, which stay there")
+    asked = parser.parse_args()
+    begun = time.monotonic()
+    folder = asked.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
+    folder.mkdir(exist_ok=True)
+    for name in WARM:
+        import_module(f"tachograph.{name}")
+    chaos = Chaos(folder, seed=asked.seed)
+    try:
+        chaos.prepare()
+        while chaos.outcome.kills.total() < asked.kills and not chaos.outcome.wrong:
+            chaos.trial()
+            tell(chaos.outcome, asked.kills, begun)
+    finally:
+        if asked.keep is None:
+            shutil.rmtree(folder)
+    result = as_json(chaos.outcome, seed=asked.seed, seconds=time.monotonic() - begun)
+    sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
+    return 1 if chaos.outcome.wrong else 0
+
+
+def tell(outcome: Outcome, of: int, begun: float) -> None:
+    """Write progress to stderr, now and then."""
+    if outcome.trials % 20 == 0:
+        kills, passed = outcome.kills.total(), time.monotonic() - begun
+        sys.stderr.write(f"{kills:,} of {of:,} kills, {outcome.trials} trials, {passed:.0f} s\n")
+
+
+def as_json(outcome: Outcome, *, seed: int, seconds: float) -> dict[str, Any]:
+    """Return the result as it is printed and recorded."""
+    return {
+        "kills": outcome.kills.total(),
+        "seed": seed,
+        "kills_of_step": dict(outcome.kills),
+        "kills_at": dict(outcome.kinds),
+        "trials": outcome.trials,
+        "trials_of_several_at_once": outcome.together,
+        "starts": outcome.restarts,
+        "orphans_never_counted": outcome.orphans,
+        "seconds": round(seconds),
+        "wrong": outcome.wrong,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""What reports read belongs together, also when an analysis and a compaction come in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+from readers import GPUS, chunk
+from story import NOW
+
+from tachograph.analyze import analyze
+from tachograph.analyze.results import counting, of_one_moment, read_gpus, read_summaries
+from tachograph.analyze.tables import ALL_TABLES
+from tachograph.config import Configuration
+from tachograph.ingest import ingest
+from tachograph.lake import Lake
+from tachograph.lake.compact import compact
+from tachograph.schema import Table
+from tachograph.summarize.schema import JOB_GPUS
+
+
+def redo(lake: Lake) -> None:
+    analyze(lake, Configuration(), now=NOW, threads=1, full=True)
+    compact(lake, ALL_TABLES, counting=counting(lake, datetime.now(UTC)))
+
+
+class BusyLake(Lake):
+    """Between the summaries and their GPUs others analyze and compact."""
+
+    times = 1
+
+    def scan(self, table: Table, days: Iterable[date] | None = None) -> pl.LazyFrame:
+        if table is JOB_GPUS and self.times:
+            self.times -= 1
+            redo(Lake(self.location))
+        return super().scan(table, days)
+
+
+def test_summaries_and_what_belongs_to_them_are_of_one_moment(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    ingest(lake, [chunk(0)], now=NOW)
+    redo(lake)
+    assert apart(BusyLake(lake.location)) == (1, 0)  # what is read without care misses them
+    for times in (1, 2, 3):
+        busy = BusyLake(lake.location)
+        busy.times = times
+        assert of_one_moment(busy, partial(apart, busy)) == (1, GPUS)
+
+
+def apart(lake: Lake) -> tuple[int, int]:
+    """How many summaries there are, and how many of their GPUs."""
+    summaries = read_summaries(lake)
+    return summaries.height, read_gpus(lake, summaries).height
