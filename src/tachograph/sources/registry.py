@@ -26,6 +26,7 @@ class Source:
 SOURCES: tuple[Source, ...] = (
     Source("ldms", "ldms", "GPU samples recorded by LDMS: Parquet, CSV, NERSC's JSON exports"),
     Source("table", "table", "any CSV, Parquet or JSON by a mapping of its columns; --suggest proposes one"),
+    Source("prometheus", "prometheus", "what Prometheus, Thanos, Mimir or VictoriaMetrics keep; answers saved as JSON"),
     Source("dcgm-exporter", "dcgm_exporter", "GPU and node samples of exporters: saved pages, or asked with --url"),
     Source("sacct", "sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
     Source("allocation-map", "allocation_map", "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue"),

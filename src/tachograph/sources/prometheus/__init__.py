@@ -15,6 +15,7 @@ from tachograph.sources.prometheus.importing import milliseconds, pending
 from tachograph.sources.prometheus.legend import Legend
 from tachograph.sources.prometheus.options import add_options, settings_of_options
 from tachograph.sources.prometheus.query import Querying, server_of
+from tachograph.sources.prometheus.rereads import Rereads
 from tachograph.sources.prometheus.rows import Memory
 from tachograph.sources.prometheus.saved import read_saved
 from tachograph.sources.prometheus.settings import Settings, check
@@ -72,4 +73,4 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
 
 
 def _memory(settings: Settings) -> Memory:
-    return Memory(Legend(settings.labels, settings.metrics))
+    return Memory(Legend(settings.labels, settings.metrics), rereads=Rereads(settings.refresh_s))

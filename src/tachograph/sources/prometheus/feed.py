@@ -12,9 +12,9 @@ import httpx2
 from tachograph.sources import Chunk, Part
 from tachograph.sources.feeds import Asked, Watermark
 from tachograph.sources.http_problems import AskError
-from tachograph.sources.prometheus.holders import Holders
 from tachograph.sources.prometheus.importing import milliseconds, moment, windows
 from tachograph.sources.prometheus.query import Querying, origin
+from tachograph.sources.prometheus.rereads import Rereads
 from tachograph.sources.prometheus.rows import Memory, parts
 from tachograph.sources.prometheus.settings import NAME, Settings
 from tachograph.units import parse_time
@@ -31,6 +31,12 @@ class PrometheusFeed:
     memory: Memory
     zone_name: str = "UTC"
     asked: Asked = field(default_factory=Asked)
+    _late_memory: Memory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._late_memory = Memory(
+            legend=self.memory.legend, devices=self.memory.devices, rereads=Rereads(self.settings.refresh_s)
+        )
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield the windows since the watermark, then those that were read `lookback_s` ago once more.
@@ -90,12 +96,11 @@ class PrometheusFeed:
         """Yield what was read at least `lookback_s` ago once more; not each time, but `lookback_s` of it together."""
         if self._lookback == 0 or until - since < self._lookback:
             return
-        memory = Memory(legend=self.memory.legend, holders=Holders(), devices=self.memory.devices)
         for window in windows(since, until, self._window):
             found = self.querying.samples(window.start, window.end)
             rows = tuple(
                 Part(part.table, part.frame, part.units, overlaps=True)  # what was removed was counted the first time
-                for part in parts(found, memory, overlaps=True)
+                for part in parts(found, self._late_memory, overlaps=True)
                 if part.table != "allocations"  # who held what was seen when it came
             )
             yield self._chunk(self._late, rows, found.points, since=moment(window.start), until=moment(window.end))

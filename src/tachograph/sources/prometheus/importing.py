@@ -16,7 +16,7 @@ from tachograph.sources.prometheus.rows import Memory, parts
 from tachograph.sources.prometheus.settings import NAME, Settings
 
 # what changes the rows; how they are asked for does not, but for the times of `range`
-_SAID = ("url", "selector", "how", "step_s", "labels", "metrics")
+_SAID = ("url", "selector", "how", "step_s", "labels", "metrics", "refresh_s")
 
 
 @dataclass(frozen=True, slots=True)

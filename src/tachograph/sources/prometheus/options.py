@@ -22,6 +22,7 @@ _KEYS = {
     "step_s": "step_s",
     "window_s": "window_s",
     "parallel": "parallel",
+    "refresh_s": "refresh_s",
     "token_file": "token_file",
     "user": "user",
     "password_file": "password_file",
@@ -42,6 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", dest="step_s", type=float, metavar="S", help="scrape interval, for --how range")
     parser.add_argument("--window", dest="window_s", type=float, metavar="S", help="asked at a time (default 3600)")
     parser.add_argument("--parallel", type=int, metavar="N", help="questions at a time (default 4)")
+    parser.add_argument("--refresh", dest="refresh_s", type=float, metavar="S", help="between looks of the exporters")
     parser.add_argument("--token-file", metavar="FILE", help="file that holds a bearer token")
     parser.add_argument("--user", help="user, with --password-file")
     parser.add_argument("--password-file", metavar="FILE", help="file that holds the password")

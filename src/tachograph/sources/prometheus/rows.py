@@ -17,6 +17,7 @@ from tachograph.sources.prometheus.decode import Run, Runs, keep
 from tachograph.sources.prometheus.holders import Hold, Holders
 from tachograph.sources.prometheus.legend import Legend, Meaning, Unit
 from tachograph.sources.prometheus.numbers import Floats, Longs
+from tachograph.sources.prometheus.rereads import Rereads
 
 _NO_GPU = -1  # of a node; sorts, which None does not
 _Key = tuple[str, int, int]  # node, GPU, MIG slice
@@ -31,6 +32,7 @@ class Memory:
     legend: Legend = field(default_factory=Legend)
     holders: Holders = field(default_factory=Holders)
     devices: dict[Unit, tuple[str | float | None, ...]] = field(default_factory=dict)
+    rereads: Rereads = field(default_factory=Rereads)
 
 
 @dataclass(slots=True)
@@ -92,7 +94,7 @@ class _Gathering:
     def rejects(self) -> tuple[Reject, ...]:
         """What was given up."""
         return tuple(
-            Reject(reason, column, count, self.examples[reason, column])
+            Reject(reason, column, count, self.examples[reason, column] or None)
             for (reason, column), count in self.removed.items()
         )
 
@@ -130,7 +132,7 @@ def parts(found: Runs, memory: Memory, *, overlaps: bool) -> tuple[Part, ...]:
     Grain: one row per (node, gpu, mig, t) and per (node, t); a device where it differs from the last one told; an
     allocation where one begins or ends.
     Rejects: `unknown_metric`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`, `not_finite`, counting points;
-    `server_warning`, which removes nothing.
+    `reread`, counting rows; `server_warning`, which removes nothing.
     """
     gathering = _Gathering(memory)
     later: list[tuple[Run, Meaning]] = []
@@ -147,7 +149,7 @@ def parts(found: Runs, memory: Memory, *, overlaps: bool) -> tuple[Part, ...]:
         gathering.take(run, meaning)
     for warning in dict.fromkeys(found.warnings):
         gathering.remove("server_warning", None, 0, warning)
-    made = [_samples(layer, overlaps=overlaps) for layer in gathering.layers]
+    made = [_samples(layer, gathering, overlaps=overlaps) for layer in gathering.layers]
     made += [_devices(gathering), _allocations(gathering)]
     rejects = gathering.rejects()
     if rejects:
@@ -156,10 +158,15 @@ def parts(found: Runs, memory: Memory, *, overlaps: bool) -> tuple[Part, ...]:
     return tuple(part for part in made if part.frame.height or part.rejects)
 
 
-def _samples(layer: _Layer, *, overlaps: bool) -> Part:
+def _samples(layer: _Layer, gathering: _Gathering, *, overlaps: bool) -> Part:
     """The rows of one layer, sorted by node, GPU, slice, time."""
     keys = sorted(layer.rows)
     aligned = [_align(layer.rows[key], layer.adding) for key in keys]
+    if layer.table == "gpu_samples" and gathering.memory.rereads.refresh_s:
+        aligned = [
+            _without_rereads((*key, tuple(layer.units)), rows, gathering)
+            for key, rows in zip(keys, aligned, strict=True)
+        ]
     sizes = [t.size for t, _ in aligned]
     columns = {
         name: pl.Series(
@@ -181,6 +188,19 @@ def _samples(layer: _Layer, *, overlaps: bool) -> Part:
     kept = _GPU_COLUMNS if layer.table == "gpu_samples" else ("node",)
     frame = pl.DataFrame({"t": t, **{name: names[name] for name in kept}, **columns})
     return Part(layer.table, frame, units=layer.units, overlaps=overlaps)
+
+
+def _without_rereads(
+    unit: object, rows: tuple[Longs, dict[str, Floats]], gathering: _Gathering
+) -> tuple[Longs, dict[str, Floats]]:
+    """The rows of one GPU that are samples; the others are counted."""
+    t, columns = rows
+    fresh = gathering.memory.rereads.fresh(unit, t, columns)
+    again = int((~fresh).sum())
+    if again:
+        gathering.remove("reread", None, again, "")
+        return t[fresh], {name: values[fresh] for name, values in columns.items()}
+    return rows
 
 
 def _missing(size: int) -> Floats:

@@ -27,6 +27,7 @@ class Settings(Access, frozen=True, forbid_unknown_fields=True, kw_only=True):
     window_s: float = 3600.0  # what is asked and lands at a time
     lookback_s: float = 300.0  # how late samples may come; 0: not looked for
     settle_s: float = 30.0  # how long a scrape may take until it can be asked for
+    refresh_s: float = 0.0  # between two looks of the exporters at their GPUs, where that is more than a scrape
     from_: str = msgspec.field(name="from", default="1h")  # where a feed begins that has read nothing yet
     parallel: int = 4
     labels: LabelNames = LabelNames()
@@ -64,6 +65,7 @@ def check(settings: Settings, *, where: str) -> None:
         ("parallel", settings.parallel, 1),
         ("lookback_s", settings.lookback_s, 0.0),
         ("settle_s", settings.settle_s, 0.0),
+        ("refresh_s", settings.refresh_s, 0.0),
         ("attempts", settings.attempts, 1),
         ("timeout_s", settings.timeout_s, 0.001),
     ):

@@ -1,0 +1,125 @@
+"""Series become rows: nothing depends on their order or on where windows cut; who held what; values read again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_series import T0, cluster
+
+from tachograph.sources.metrics.reread import Reread
+from tachograph.sources.prometheus.decode import Run, Runs
+from tachograph.sources.prometheus.holders import Holders
+from tachograph.sources.prometheus.rereads import Rereads
+from tachograph.sources.prometheus.rows import Memory, parts
+
+MADE = cluster()
+UNIT = ("n", 0, None)
+
+
+def runs(start: float = T0, end: float = T0 + 6000) -> list[Run]:
+    """The made-up series as a server would give them for [start, end)."""
+    found = []
+    for series in MADE.series:
+        points = [(t, value) for t, value in series.points if start <= t < end]
+        labels = ("{" + ",".join(f'"{name}":"{text}"' for name, text in series.labels.items()) + "}").encode()
+        t = np.array([round(t * 1000) for t, _ in points], dtype=np.int64)
+        found.append(Run(labels, t, np.array([value for _, value in points], dtype=np.float64)))
+    return [run for run in found if run.t.size]
+
+
+def frames(given: Runs, memory: Memory) -> dict[str, pl.DataFrame]:
+    return {part.table: part.frame for part in parts(given, memory, overlaps=False)}
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_the_order_of_series_is_irrelevant(random: Random) -> None:
+    one, other = runs(), runs()
+    random.shuffle(other)
+    wanted, found = frames(Runs(one), Memory()), frames(Runs(other), Memory())
+    for table, frame in wanted.items():
+        assert found[table].select(frame.columns).sort(pl.all()).equals(frame.sort(pl.all())), table
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.sets(st.integers(1, 5999), max_size=6))
+def test_where_windows_cut_is_irrelevant(cuts: set[int]) -> None:
+    whole = frames(Runs(runs()), Memory())
+    memory, pieces = Memory(), []
+    for start, end in pairwise([0, *sorted(cuts), 6000]):
+        pieces.append(frames(Runs(runs(T0 + start, T0 + end)), memory))
+    for table in ("gpu_samples", "node_samples", "devices"):
+        found = pl.concat([piece[table] for piece in pieces if table in piece], how="diagonal")
+        assert found.select(whole[table].columns).sort(pl.all()).equals(whole[table].sort(pl.all())), table
+    held = pl.concat([piece["allocations"] for piece in pieces if "allocations" in piece])
+    latest = held.group_by("job_id", "node", "gpu", "mig", "start", maintain_order=True).agg(pl.col("end").last())
+    assert set(latest.rows()) == set(whole["allocations"].select(latest.columns).rows())
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sets(st.sampled_from("ab"))), max_size=30), st.sets(st.integers(0, 30)))
+def test_holders_against_a_walk_scrape_by_scrape(scrapes: list[tuple[bool, set[str]]], cuts: set[int]) -> None:
+    """A scrape (or none: the exporter was silent) and who was named at it; windows cut anywhere."""
+    wanted: dict[tuple[str, int], int | None] = {}
+    open_now: dict[str, int] = {}
+    for t, (seen, named) in enumerate(scrapes):
+        if seen:
+            for job in [job for job in open_now if job not in named]:
+                wanted[job, open_now.pop(job)] = t
+            for job in named - open_now.keys():
+                open_now[job] = t
+                wanted[job, t] = None
+    found: dict[tuple[str, int], int | None] = {}
+    holders = Holders()
+    borders = sorted({0, len(scrapes), *(cut for cut in cuts if cut < len(scrapes))})
+    for start, end in pairwise(borders):
+        window = [(t, named) for t, (seen, named) in enumerate(scrapes) if seen and start <= t < end]
+        times = {job: np.array([t for t, named in window if job in named], dtype=np.int64) for job in "ab"}
+        told = {job: t for job, t in times.items() if t.size}
+        for hold in holders.changes(UNIT, np.array([t for t, _ in window], dtype=np.int64), told):
+            found[hold.job, hold.start] = hold.end
+    assert found == wanted
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.sampled_from([0.0, 1.0, float("nan")])), min_size=1, max_size=25),
+    st.sets(st.integers(1, 25)),
+)
+def test_values_read_again_are_those_of_the_rule_for_single_rounds(
+    steps: list[tuple[int, float]], cuts: set[int]
+) -> None:
+    t, rows = 0, []
+    for step, value in steps:
+        t += step
+        rows.append((t, value))
+    one_by_one = Reread(30.0)
+    wanted = []
+    for t, value in rows:
+        moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=t)
+        told = None if value != value else value
+        frame = pl.DataFrame(
+            {"node": ["n"], "gpu": [0], "mig": [None], "t": [moment], "gpu_util": [told], "power_w": [5.0]},
+            schema_overrides={"gpu_util": pl.Float64, "mig": pl.Int16},
+        )
+        wanted.append(one_by_one.fresh(frame).height == 1)
+    windows = Rereads(30.0)
+    found: list[bool] = []
+    for start, end in pairwise(sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})):
+        times = np.array([t * 1000 for t, _ in rows[start:end]], dtype=np.int64)
+        columns = {"gpu_util": np.array([value for _, value in rows[start:end]]), "power_w": np.full(end - start, 5.0)}
+        found += windows.fresh(UNIT, times, columns).tolist()
+    assert found == wanted
+
+
+def test_rows_read_again_are_counted() -> None:
+    t = (np.arange(6, dtype=np.int64) + T0) * 10_000
+    run = Run(b'{"__name__":"DCGM_FI_DEV_GPU_UTIL","Hostname":"n","gpu":"0"}', t, np.array([1.0, 1, 1, 2, 2, 2]))
+    made = parts(Runs([run]), Memory(rereads=Rereads(30)), overlaps=False)
+    assert made[0].frame["gpu_util"].to_list() == [1.0, 2.0]
+    assert [(reject.reason, reject.count) for part in made for reject in part.rejects] == [("reread", 4)]
