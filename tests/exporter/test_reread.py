@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tachograph.schema import TIME
@@ -50,7 +50,7 @@ def test_a_new_process_keeps_what_it_sees_first() -> None:
     assert Reread(30).fresh(frame(0, (0, None, 5.0))).height == 1
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.floats(0.5, 40), st.sampled_from([1.0, 2.0, None])), max_size=20))
 def test_it_is_what_a_plain_reading_keeps(steps: list[tuple[float, float | None]]) -> None:
     reread = Reread(30)
