@@ -1,0 +1,50 @@
+"""Collecting into a bucket: rows and watermarks there, lock and status in a folder of this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from collecting import collecting, until
+from fake_feeds import START, STEP, Tape
+
+from servers.s3 import S3, s3_server
+from tachograph.cli import main
+from tachograph.collect.reader import Source
+from tachograph.collect.run import Plan
+from tachograph.config import Collect
+from tachograph.ingest import watermark
+from tachograph.lake import Lake
+from tachograph.schema import GPU_SAMPLES
+
+NAME = "fake:one"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    with s3_server(tmp_path) as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+def plan_of(lake: str, state: Path, sizes: tuple[int, ...]) -> list[Plan]:
+    state.mkdir(exist_ok=True)
+    config = Collect(listen="", state=str(state))
+    return [Plan(Lake.create(lake), [Source(NAME, 0.1, Tape(NAME, 40, 0.01, size=size))], config) for size in sizes]
+
+
+def test_each_row_lands_once_in_a_bucket_and_the_state_is_on_the_host(
+    tmp_path: Path, server: S3, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans = plan_of(server.lake(), tmp_path / "state", (7, 20))
+    with collecting(plans[0]) as told, collecting(plans[1]) as told_too:
+        until(lambda: watermark(plans[0].lake, NAME) == START + 40 * STEP)
+    assert (told, told_too) == ([], [])
+    times = plans[0].lake.scan(GPU_SAMPLES).select("t").collect()["t"].sort().to_list()
+    assert times == [START + number * STEP for number in range(40)]
+    assert (tmp_path / "state" / "status.json").is_file()
+    monkeypatch.setenv("TACHOGRAPH_COLLECT_STATE", str(tmp_path / "state"))
+    assert main(["status", "--lake", server.lake()]) == 1  # what was collected is of March: behind
+    assert f"Nobody collects into {server.lake()}: the last stopped at " in capsys.readouterr().out

@@ -1,0 +1,167 @@
+"""What the numbers of a source mean, and what `status` says of a process that is there, hangs, or is gone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tachograph.cli import main
+from tachograph.collect.lock import Lock
+from tachograph.collect.overview import overview
+from tachograph.collect.state import SourceStatus, Status, StepStatus, read_status, state_folder, write_status
+from tachograph.errors import LakeError
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def source(**given: object) -> SourceStatus:
+    found = SourceStatus("fake:one", 60.0, last_poll=ago(30), last_success=ago(30), watermarks={"fake:one": ago(40)})
+    for name, value in given.items():
+        setattr(found, name, value)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "condition"),
+    [
+        ({}, "ok"),
+        ({"failures": 1}, "failing"),
+        ({"last_success": ago(240)}, "ok"),
+        ({"last_success": ago(241)}, "late"),
+        ({"last_success": None}, "late"),
+        ({"last_success": None, "last_poll": None}, "never asked"),
+        ({"watermarks": {"fake:one": ago(900)}}, "ok"),
+        ({"watermarks": {"fake:one": ago(901)}}, "behind"),
+        ({"watermarks": {"fake:one": ago(40), "fake:one:late": ago(5000)}}, "ok"),
+        ({"watermarks": {"a": ago(40), "b": ago(5000)}}, "behind"),
+        ({"watermarks": {}}, "ok"),
+        ({"watermarks": {"fake:one": ago(5000)}, "every_s": 600.0, "last_success": ago(700)}, "ok"),
+        ({"watermarks": {"fake:one": ago(6001)}, "every_s": 600.0, "last_success": ago(700)}, "behind"),
+    ],
+)
+def test_a_condition_follows_from_what_happened(given: dict[str, object], condition: str) -> None:
+    assert source(**given).condition(NOW) == condition
+
+
+def test_the_worst_clocks_are_named_first_and_good_ones_not_at_all() -> None:
+    found = source(skew_s={"a": 0.9, "b": -7.0, "c": 1.5, "d": 7.0, "e": -1.0})
+    assert list(found.skewed().items()) == [("b", -7.0), ("d", 7.0), ("c", 1.5)]
+
+
+def test_a_step_fails_until_it_works() -> None:
+    assert not StepStatus().is_failing
+    assert StepStatus(last_error_at=NOW).is_failing
+    assert StepStatus(last_error_at=NOW, last_success=ago(1)).is_failing
+    assert not StepStatus(last_error_at=ago(1), last_success=NOW).is_failing
+
+
+def status(lake: Path, *, updated: datetime, stopped: datetime | None = None) -> Status:
+    """What a process wrote that collected one source which is well at NOW."""
+    one = source(last_error="http://n1: refused", last_error_at=ago(900), skew_s={"n1": 3.25, "n2": -2.0})
+    one.unreachable = {f"n{number}": "refused" for number in range(7)}
+    steps = {"analyze": StepStatus(last_success=ago(90), last_duration_s=4.0, said="3 jobs summarized")}
+    return Status("1", str(lake), "head1", 7, ago(9000), updated, stopped, {one.name: one}, steps)
+
+
+def written(folder: Path, *, updated: datetime, stopped: datetime | None = None) -> Path:
+    """A lake's folder with that status."""
+    lake = folder / "lake"
+    state_folder(str(lake)).mkdir(parents=True)
+    write_status(state_folder(str(lake)), status(lake, updated=updated, stopped=stopped))
+    return lake
+
+
+def test_a_status_reads_back_and_one_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    lake = written(tmp_path, updated=NOW)
+    folder = state_folder(str(lake))
+    assert read_status(folder) == status(lake, updated=NOW)
+    assert [file.name for file in folder.iterdir()] == ["status.json"]
+    for broken in (b"", b"{", b'{"version": 2}', b"\xff"):
+        (folder / "status.json").write_bytes(broken)
+        assert read_status(folder) is None
+    assert read_status(tmp_path / "absent") is None
+
+
+def test_a_status_that_cannot_be_written_is_an_error_of_the_lake(tmp_path: Path) -> None:
+    with pytest.raises(LakeError):
+        write_status(tmp_path / "absent", status(tmp_path, updated=NOW))
+
+
+def test_a_process_that_says_nothing_for_a_minute_hangs(tmp_path: Path) -> None:
+    lake = written(tmp_path, updated=ago(61))
+    folder = state_folder(str(lake))
+    assert overview(str(lake), folder, {}, now=NOW).is_healthy  # nobody holds the lock: it ended
+    with Lock(folder).held(now=ago(9000), pause=time.sleep):
+        found = overview(str(lake), folder, {}, now=NOW)
+        assert (found.hangs, found.is_healthy) == (True, False)
+        write_status(folder, status(lake, updated=ago(59)))
+        found = overview(str(lake), folder, {}, now=NOW)
+        assert (found.hangs, found.is_healthy) == (False, True)
+
+
+def test_a_source_of_the_configuration_that_was_never_asked_is_not_well(tmp_path: Path) -> None:
+    lake = written(tmp_path, updated=NOW)
+    found = overview(str(lake), state_folder(str(lake)), {"fake:two": 5.0}, now=NOW)
+    assert [one.condition(NOW) for one in found.sources] == ["never asked", "ok"]
+    assert not found.is_healthy
+
+
+def test_what_status_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = written(tmp_path, updated=NOW, stopped=NOW)
+    assert main(["status", "--lake", str(lake)]) == 1  # all of that is long ago
+    head, empty, title, headings, rule, row, *rest = capsys.readouterr().out.replace(str(lake), "LAKE").splitlines()
+    assert (head, empty) == ("Nobody collects into LAKE: the last stopped at 2026-03-01 12:00:00 UTC", "")
+    assert title == "Sources (times: UTC)"
+    assert headings.split("  ")[0] == "source"
+    assert set(rule) == {"─"}
+    cells = [cell for cell in row.split("  ") if cell]
+    assert cells[:4] == ["fake:one", " late", " 2026-03-01 11:59:30 UTC", " 2026-03-01 11:59:20 UTC"]
+    assert rest == [
+        "",
+        "fake:one: last error at 2026-03-01 11:45:00 UTC: http://n1: refused",
+        "fake:one: 7 unreachable: n0: refused; n1: refused; n2: refused; n3: refused; n4: refused, ...",
+        "fake:one: clocks that differ from this host's by more than a second: n1 3.2 s ahead, n2 2.0 s behind",
+        "Last analysis at 2026-03-01 11:58:30 UTC, took 4 s: 3 jobs summarized",
+    ]
+
+
+def test_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = written(tmp_path, updated=NOW, stopped=NOW)
+    assert main(["status", "--json", "--lake", str(lake)]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["healthy"], found["running"], found["stopped"]) == (False, False, "2026-03-01T12:00:00Z")
+    (one,) = found["sources"]
+    assert (one["condition"], one["last_error"], one["skewed"]) == (
+        "late",
+        "http://n1: refused",
+        {"n1": 3.25, "n2": -2.0},
+    )
+    assert found["steps"]["analyze"]["said"] == "3 jobs summarized"
+
+
+SIGNALLED = """
+import os, signal, sys, threading, time
+from tachograph.collect.signals import stopping_on_signals
+stopping = threading.Event()
+with stopping_on_signals(stopping, kill=lambda: os.write(1, b"killed")):
+    os.kill(os.getpid(), signal.SIGTERM)
+    stopping.wait(10)
+    os.write(1, b"stopping ")
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(10)
+"""
+
+
+def test_the_second_signal_ends_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "stopping killed", "")
