@@ -2,7 +2,7 @@
 
 A trial takes the lake as it was before a step, kills the step several times, lets it finish and compares what readers
 see with a lake whose writers were never killed. Kills come at moments by chance and at points spread evenly over the
-calls that a step makes. Every fifth trial runs several commands at once, kills each of them, and compares what every
+calls that a step makes. Every sixth trial runs several commands at once, kills each of them, and compares what every
 history must end in. 1 when some trial ended otherwise.
 
     python tests/chaos/kills.py --kills 20
@@ -12,28 +12,36 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import os
+import pickle
 import random
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+os.environ["POLARS_MAX_THREADS"] = "1"  # before polars is imported: lakes are small
+
 import story
 from child import KILLED, Calls, Child, Kill
+
+from tachograph.reduce import kernel
 
 SEED = 20260301
 DEEPEST = 4  # kills of one step before it may finish
 AT_ONCE = ("ingest late samples", "ingest late accounting", "compact again", "analyze what is new", "stream")
-TOGETHER_EVERY = 5
+TOGETHER_EVERY = 6
 # imported before children are forked, each of which needs them at once
 WARM = (
-    "analyze.run", "cli.analyze", "cli.compact", "cli.ingest", "sources.ldms", "sources.sacct", "sources.allocation_map",
+    "analyze.run", "cli.analyze", "cli.compact", "cli.ingest", "sources.ldms", "sources.sacct",
+    "sources.allocation_map",
 )  # fmt: skip
 SLOWER = 2.0  # a step that shares its cores takes about so much longer
 
@@ -88,12 +96,27 @@ class Chaos:
             self.references.append(Reference(step, before, self._seen(lake), seconds, calls))
         self._must(lambda: story.settle(lake), "settle")
         self.settled = self._seen(lake)
+        load_compiled(self._compiled(lake))
+
+    def _compiled(self, lake: Path) -> dict[str, list[Any]]:
+        """What an analysis has compiled: {function: signatures}."""
+        found = self.folder / "compiled.pickle"
+
+        def work() -> int:
+            story.analyze(lake, "--full")
+            functions = {name: function for name, function in vars(kernel).items() if hasattr(function, "signatures")}
+            found.write_bytes(pickle.dumps({name: function.signatures for name, function in functions.items()}))
+            return 0
+
+        self._must(work, "compile")
+        return dict(pickle.loads(found.read_bytes()))
 
     def trial(self) -> None:
         """One trial."""
         self.outcome.trials += 1
         if self.outcome.trials % TOGETHER_EVERY:
-            self._one_step(self.references[self.outcome.trials % len(self.references)])
+            alone = self.outcome.trials - self.outcome.together
+            self._one_step(self.references[alone % len(self.references)])
         else:
             self._several_steps()
 
@@ -159,13 +182,12 @@ class Chaos:
     def _compare(
         self, lake: Path, after: dict[str, str], name: str, kills: Sequence[Kill], *, settled: bool = False
     ) -> None:
-        found = self._seen(lake)
+        found, left = self._told(lambda: (story.seen(lake), story.orphans(lake))) or ({}, [])
         different = {
             what: [found.get(what), after.get(what)] for what in {*found, *after} if found.get(what) != after.get(what)
         }
         if different:
             self._wrong(name, kills, different)
-        left = self._told(lambda: story.orphans(lake))
         self.outcome.orphans += len(left)
         if settled and left:  # a settled lake was vacuumed
             self._wrong(name, kills, {"orphans": left})
@@ -197,6 +219,13 @@ class Chaos:
         return self.said.read_text(errors="replace")[-600:]
 
 
+def load_compiled(signatures: Mapping[str, Sequence[Any]]) -> None:
+    """Load compiled functions into this process, so that its children need not: it takes a second."""
+    for name, of_function in signatures.items():
+        for signature in of_function:
+            getattr(kernel, name).compile(signature)
+
+
 def _calls(step: story.Step, lake: Path) -> int:
     """How many calls a step makes in the parts that write."""
     calls = Calls()
@@ -211,6 +240,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no longer than that")
     parser.add_argument("--keep", type=Path, help="a new folder for the lakes, which stay there")
     asked = parser.parse_args()
     begun = time.monotonic()
@@ -221,7 +251,8 @@ def main() -> int:
     chaos = Chaos(folder, seed=asked.seed)
     try:
         chaos.prepare()
-        while chaos.outcome.kills.total() < asked.kills and not chaos.outcome.wrong:
+        last = begun + asked.minutes * 60
+        while chaos.outcome.kills.total() < asked.kills and not chaos.outcome.wrong and time.monotonic() < last:
             chaos.trial()
             tell(chaos.outcome, asked.kills, begun)
     finally:
