@@ -31,7 +31,6 @@ def busy(node: str, gpu: int, level: float, *, start: datetime = START, end: dat
 
 def exported_lake(folder: Path) -> Lake:
     """Jobs 1 (one of two GPUs idle), 2 (ugly, still runs), 3 (of an array, on a MIG slice), 4 (nothing measured)."""
-    times = {"start": START, "end": END}
     lake = make_lake(
         folder,
         gpu_samples=[
@@ -45,8 +44,9 @@ def exported_lake(folder: Path) -> Lake:
             job("4", START, END, cluster="c", user="eve", account="b", partition="gpu", gpus=4),
         ],
         allocations=[
-            *held("1", "n1", (0, 1), cluster="c", **times), *held("2", "n2", (0,), START, cluster="c"),
-            *held("3", "n3", (0,), cluster="c", mig=7, **times), *held("4", "n4", (0, 1, 2, 3), cluster="c", **times),
+            *held("1", "n1", (0, 1), START, END, cluster="c"),
+            *held("2", "n2", (0,), START, cluster="c"),
+            *held("3", "n3", (0,), START, END, cluster="c", mig=7), *held("4", "n4", (0, 1, 2, 3), START, END, cluster="c"),
         ],
     )  # fmt: skip
     summarized(lake)

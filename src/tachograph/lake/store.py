@@ -66,8 +66,8 @@ class Store(Protocol):
 def store_of(location: str) -> Store:
     """Return the store that `location` names.
 
-    >>> store_of("lake"), store_of("s3://bucket/lake").delta["conditional_put"]
-    (Folder(), 'etag')
+    >>> store_of("lake").delta is None, store_of("s3://bucket/lake").delta["conditional_put"]
+    (True, 'etag')
 
     Errors: LakeError for an address of another kind.
     """
