@@ -29,22 +29,22 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
         yield running
 
 
-def plan_of(lake: str, state: Path, sizes: tuple[int, ...]) -> list[Plan]:
-    state.mkdir(exist_ok=True)
-    config = Collect(listen="", state=str(state))
-    return [Plan(Lake.create(lake), [Source(NAME, 0.1, Tape(NAME, 40, 0.01, size=size))], config) for size in sizes]
+def plan_of(lake: str, state: Path, size: int) -> Plan:
+    state.mkdir()
+    source = Source(NAME, 0.1, Tape(NAME, 40, 0.01, size=size))
+    return Plan(Lake.create(lake), [source], Collect(listen="", state=str(state)))
 
 
 def test_each_row_lands_once_in_a_bucket_and_the_state_is_on_the_host(
     tmp_path: Path, server: S3, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plans = plan_of(server.lake(), tmp_path / "state", (7, 20))
-    with collecting(plans[0]) as told, collecting(plans[1]) as told_too:
-        until(lambda: watermark(plans[0].lake, NAME) == START + 40 * STEP)
+    plan, other = (plan_of(server.lake(), tmp_path / f"state{size}", size) for size in (7, 20))
+    with collecting(plan) as told, collecting(other) as told_too:
+        until(lambda: watermark(plan.lake, NAME) == START + 40 * STEP)
     assert (told, told_too) == ([], [])
-    times = plans[0].lake.scan(GPU_SAMPLES).select("t").collect()["t"].sort().to_list()
+    times = plan.lake.scan(GPU_SAMPLES).select("t").collect()["t"].sort().to_list()
     assert times == [START + number * STEP for number in range(40)]
-    assert (tmp_path / "state" / "status.json").is_file()
-    monkeypatch.setenv("TACHOGRAPH_COLLECT_STATE", str(tmp_path / "state"))
+    assert (plan.folder / "status.json").is_file()
+    monkeypatch.setenv("TACHOGRAPH_COLLECT_STATE", str(plan.folder))
     assert main(["status", "--lake", server.lake()]) == 1  # what was collected is of March: behind
     assert f"Nobody collects into {server.lake()}: the last stopped at " in capsys.readouterr().out

@@ -127,7 +127,7 @@ def write_status(folder: Path, status: Status) -> None:
 
     Errors: LakeError when it cannot be written.
     """
-    part = folder / f"{FILE}.{os.getpid()}.part"
+    part = folder / f"{FILE}.part"
     with lake_errors(str(folder), writing=True):
         try:
             part.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=1) + b"\n")
