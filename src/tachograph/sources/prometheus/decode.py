@@ -83,7 +83,7 @@ def own_words(body: bytes) -> str:
     """
     try:
         said = msgspec.json.decode(body, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     kind = said.error_type
     return f"{kind}: {said.error}" if kind and not kind.isdigit() else said.error

@@ -62,8 +62,8 @@ class PrometheusFeed:
             yield self._chunk(
                 self.settings.stream, rows, found.points, since=moment(window.start), until=moment(window.end)
             )
-            if late_since is not None and milliseconds(late_since) == window.start and window.end <= settled:
-                late_since = moment(window.end)  # read that long after: whatever is late has come
+            if late_since == moment(window.start) and window.start < settled:
+                late_since = moment(min(window.end, settled))  # read that long after: whatever is late has come
                 yield self._chunk(self._late, (), 0, since=moment(window.start), until=late_since)
             reached = window.end
         if late_since is not None:

@@ -51,7 +51,7 @@ class Legend:
     def meaning(self, labels: bytes) -> Known:
         """Return what a series means, its labels given as a JSON object.
 
-        Misplaced: `unknown_metric`, or what its labels lack. Errors: ValueError for labels that are none.
+        Misplaced: `bad_labels`, `unknown_metric`, or what its labels lack.
         """
         found = self._known.get(labels)
         if found is None:
@@ -72,13 +72,17 @@ class Legend:
 
     def host_of(self, labels: bytes) -> str | None:
         """Return the node that the labels of a node_exporter name; None where they name none."""
-        given = msgspec.json.decode(labels, type=dict[str, str])
+        given = _decode(labels)
+        if given is None:
+            return None
         where = place(given, names=self.names)
         instance = given.get("instance", "")
         return self._hosts.get(instance) or (None if isinstance(where, Misplaced) else where.node)
 
     def _read(self, labels: bytes) -> Known:
-        given = msgspec.json.decode(labels, type=dict[str, str])
+        given = _decode(labels)
+        if given is None:
+            return Misplaced("bad_labels", labels.decode("utf-8", "replace")[:200])
         metric = given.get(_NAME, "")
         if metric == _NODE_INFO:
             self._note_host(given)
@@ -108,4 +112,12 @@ def job_of(written: str | None) -> str | None:
     try:
         return None if written is None else job_id(written).raw
     except BadRowError:
+        return None
+
+
+def _decode(labels: bytes) -> dict[str, str] | None:
+    """The labels; None where they are no texts by names."""
+    try:
+        return msgspec.json.decode(labels, type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

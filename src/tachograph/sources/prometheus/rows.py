@@ -131,7 +131,8 @@ def parts(found: Runs, memory: Memory, *, overlaps: bool) -> tuple[Part, ...]:
 
     Grain: one row per (node, gpu, mig, t) and per (node, t); a device where it differs from the last one told; an
     allocation where one begins or ends.
-    Rejects: `unknown_metric`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`, `not_finite`, counting points;
+    Rejects: `unknown_metric`, `bad_labels`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`, `not_finite`,
+    counting points;
     `reread`, counting rows; `server_warning`, which removes nothing.
     """
     gathering = _Gathering(memory)
