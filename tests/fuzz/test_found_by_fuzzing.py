@@ -14,6 +14,7 @@ from tachograph.errors import TachographError
 DIGITS = b"9" * 5000
 DEEP = b"[" * 30_000
 ROW = b'{"timestamp": 1776204532000, "hostname": "n1", "gpu_id": 0, "fb_used": %s}'
+ANSWER = b'{"status":"success","data":{"resultType":"vector","result":[{"metric":%s,"value":[7,"0"]}]}}'
 FOUND = {
     "bytes that are no text": ("ldms json", b'{"":"","":"","":[""],"":"","\x97"'),
     "the same, in a proposal": ("table suggest", b'{"":"","":"","":"\xff"'),
@@ -33,6 +34,11 @@ FOUND = {
     "brackets in the configuration": ("configuration", b"lake = " + DEEP),
     "a map with two kinds of separators": ("allocation-map", b"job_id,node,;gpu,,,\n2,,,,,"),
     "a map with blanks in quotes": ("allocation-map", b'job_id,node," gpu"\n1,n1,0\n'),
+    "labels that are no texts": ("prometheus answers", ANSWER % b'{"a": 8}'),
+    "labels in bytes that are no text": ("prometheus answers", ANSWER % b'{"a": "\xed\xa0\x80"}'),
+    "labels that are none": ("prometheus answers", ANSWER % b"0.5"),
+    "an answer of brackets": ("prometheus answers", b'{"a":' * 30_000),
+    "an export of brackets": ("prometheus answers", b'{"metric":' + b'{"a":' * 30_000),
     "a name of many brackets": ("table suggest", b'[{"timestamp": 1, "nid": "n1", "byt' + b"[" * 60_000 + b'": 1}]'),
 }
 

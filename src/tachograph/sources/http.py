@@ -276,7 +276,7 @@ def read_json(answer: Answer, kind: type[T], *, expected: str) -> T:
     """
     try:
         return msgspec.json.decode(answer.content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         shape = isinstance(problem, msgspec.ValidationError)
         begins = answer.content[:60].decode("utf-8", "replace").strip()
         said = str(problem).replace("`", "'") if shape else f"is no JSON but {answer.kind or 'unknown'}: {begins!r}"

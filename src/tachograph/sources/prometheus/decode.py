@@ -123,7 +123,7 @@ def read_export(lines: Iterable[bytes], where: str) -> Runs:
             try:
                 one = msgspec.json.decode(line, type=_Exported)
                 t, values = numbers(bytes(one.timestamps)), numbers(bytes(one.values))
-            except ValueError as problem:  # msgspec's errors are, too
+            except (ValueError, RecursionError) as problem:  # msgspec's errors are ValueErrors, too
                 what = f"line {number} is none of an export: {str(problem).replace('`', chr(39))}"
                 raise AskError(what, where=where, do=f"is this {EXPECTED}?") from None
             if t.size != values.size:
