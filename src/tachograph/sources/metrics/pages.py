@@ -94,11 +94,18 @@ class Gathering:
             if of_all is not None:
                 filling.fill(of_all, series)
             elif metric != _NODE_INFO:
-                for sample in series:
-                    of_one = self.vocabulary.target(metric, sample[1])
-                    if of_one is not None:
-                        filling.fill(of_one, (sample,))
+                for of_some, some in self._by_target(metric, series):
+                    filling.fill(of_some, some)
         return self.known - before
+
+    def _by_target(self, metric: str, series: Iterable[_Sample]) -> Iterable[tuple[Target, list[_Sample]]]:
+        """The series of one metric, put together by where their labels send them."""
+        found: dict[str, tuple[Target, list[_Sample]]] = {}
+        for sample in series:
+            of = self.vocabulary.target(metric, sample[1])
+            if of is not None:
+                found.setdefault(of.column, (of, []))[1].append(sample)
+        return found.values()
 
     def parts(self) -> tuple[Part, ...]:
         """Return the rows gathered, table by table; rejects are with the first part of their table."""
@@ -213,6 +220,7 @@ class _Filling:
         self._t_us = t_us
         self._node = None if node is None else short_node(node)
         self._spots: dict[tuple[str, float | None], _Spot] = {}
+        self._hosts: dict[tuple[str | None, float | None], _Spot] = {}
 
     def fill(self, of: Target, series: Iterable[_Sample]) -> None:
         """Put the values of series of one metric where they belong."""
@@ -242,13 +250,18 @@ class _Filling:
             self._gathering.note_job(job, node, spot.place.gpu, spot.place.mig)
 
     def _new_spot(self, block: str, stamp: float | None) -> _Spot:
-        spot = self._spots[block, stamp] = self._spot(block, stamp)
-        return spot
-
-    def _spot(self, block: str, stamp: float | None) -> _Spot:
         found = self._gathering.vocabulary.place(block)
         if isinstance(found, Misplaced):
-            return _Spot(None, problem=found.reason, example=found.example)
+            spot = _Spot(None, problem=found.reason, example=found.example)
+        elif found.gpu is None:  # the same for all CPUs and interfaces of a node
+            spot = self._hosts.get((found.node, stamp)) or self._spot(found, stamp)
+            self._hosts[found.node, stamp] = spot
+        else:
+            spot = self._spot(found, stamp)
+        self._spots[block, stamp] = spot
+        return spot
+
+    def _spot(self, found: Place, stamp: float | None) -> _Spot:
         if stamp is not None and not 0 <= stamp < _LAST_STAMP_S:
             return _Spot(None, problem="bad_timestamp", example=str(stamp))
         node = found.node or self._node
