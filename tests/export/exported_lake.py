@@ -46,7 +46,8 @@ def exported_lake(folder: Path) -> Lake:
         allocations=[
             *held("1", "n1", (0, 1), START, END, cluster="c"),
             *held("2", "n2", (0,), START, cluster="c"),
-            *held("3", "n3", (0,), START, END, cluster="c", mig=7), *held("4", "n4", (0, 1, 2, 3), START, END, cluster="c"),
+            *held("3", "n3", (0,), START, END, cluster="c", mig=7),
+            *held("4", "n4", (0, 1, 2, 3), START, END, cluster="c"),
         ],
     )  # fmt: skip
     summarized(lake)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,11 +46,23 @@ def run(arguments: Arguments) -> int:
         cluster = simulate(plan, folder / "cluster", lambda done, total: tell("simulate", done, total))
     configuration = cluster.configuration.read_text(encoding="utf-8")
     (folder / "tachograph.toml").write_text(f'lake = "{_LAKE}"\n\n{configuration}', encoding="utf-8")
-    with contextlib.chdir(folder):
+    with contextlib.chdir(folder), _without_overrides(os.environ):
         worst = _walk(plan.end.isoformat())
         output.print_text(_truth(cluster))
     output.print_text(_next(folder, worst))
     return 0
+
+
+@contextlib.contextmanager
+def _without_overrides(environment: MutableMapping[str, str]) -> Iterator[None]:
+    """An environment that names no other lake and no other configuration: nobody's own lake gets made-up jobs."""
+    own = {name: value for name, value in environment.items() if name.startswith("TACHOGRAPH_")}
+    for name in own:
+        del environment[name]
+    try:
+        yield
+    finally:
+        environment.update(own)
 
 
 def _walk(end: str) -> str:

@@ -1,0 +1,16 @@
+"""The demo fills a lake of its own, whatever the environment names."""
+
+from __future__ import annotations
+
+import pytest
+
+from tachograph.cli.demo import _without_overrides
+
+
+def test_the_demo_forgets_the_lake_of_the_environment_while_it_runs() -> None:
+    environment = {"TACHOGRAPH_LAKE": "s3://ours/lake", "TACHOGRAPH_CONFIG": "ours.toml", "HOME": "home"}
+    before = dict(environment)
+    with pytest.raises(KeyboardInterrupt), _without_overrides(environment):
+        assert environment == {"HOME": "home"}
+        raise KeyboardInterrupt
+    assert environment == before
