@@ -359,7 +359,7 @@ def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
     ],
 )
 def test_settings_that_do_not_fit(given: dict[str, object], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=rf"sacct.*{said}"):
         connect(settings_of({"source": "sacct", **given}, where="test"), configuration=Configuration())
 
 

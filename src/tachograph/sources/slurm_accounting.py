@@ -24,7 +24,7 @@ from tachograph.schema import ALLOCATIONS, JOBS, Reject
 from tachograph.sources import Chunk, Part
 from tachograph.sources.feeds import Asked, FeedSettings, Watermark
 from tachograph.sources.slurm.asking import Accounting, Sacct, Span
-from tachograph.sources.slurm.entries import check_how
+from tachograph.sources.slurm.entries import check_how, named
 from tachograph.sources.slurm.reading import Reading, frame_of, read_content
 from tachograph.sources.slurm.records import Cluster, Row
 from tachograph.sources.slurm.restd import RestAccess, Slurmrestd
@@ -57,11 +57,12 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> Accounti
     """Return the feed; nothing is asked yet. Errors: ConfigError naming the key."""
     if not isinstance(settings, Settings):
         raise ConfigError("these are no settings of accounting", where=settings.source, do="see docs/accounting.md")
-    check_how(settings.how, url=settings.url, command=settings.command)
-    for key in ("overlap_s", "recheck_s", "step_s"):
-        if getattr(settings, key) < (60 if key == "step_s" else 0):
-            raise ConfigError(f"{key} is too small", where=settings.stream, do="see docs/accounting.md")
-    return AccountingFeed(_accounting_of(settings), settings, Cluster.of(configuration))
+    with named(settings.stream):
+        check_how(settings.how, url=settings.url, command=settings.command)
+        for key, least in (("overlap_s", 0), ("recheck_s", 0), ("step_s", 60)):
+            if getattr(settings, key) < least:
+                raise ConfigError(f"{key} is too small", do=f"use {least} or more")
+        return AccountingFeed(_accounting_of(settings), settings, Cluster.of(configuration))
 
 
 def _accounting_of(settings: Settings) -> Accounting:

@@ -25,7 +25,7 @@ from tachograph.sources import Chunk, Part
 from tachograph.sources.allocation_map import MapReading, read_map_content
 from tachograph.sources.feeds import Asked, FeedSettings, Watermark
 from tachograph.sources.slurm.controller import NO_JOBS, Commands, Config, Controller
-from tachograph.sources.slurm.entries import check_how, settings_in
+from tachograph.sources.slurm.entries import check_how, named, settings_in
 from tachograph.sources.slurm.reading import frame_of
 from tachograph.sources.slurm.records import Cluster
 from tachograph.sources.slurm.restd import RestAccess, Slurmrestd
@@ -53,8 +53,9 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> LiveFeed
     """Return the feed; nothing is asked yet. Errors: ConfigError naming the key."""
     if not isinstance(settings, Settings):
         raise ConfigError("these are no settings of running jobs", where=settings.source, do="see docs/attribution.md")
-    check_how(settings.how, url=settings.url, command=settings.command)
-    return LiveFeed(_controller_of(settings), settings.stream, Cluster.of(configuration))
+    with named(settings.stream):
+        check_how(settings.how, url=settings.url, command=settings.command)
+        return LiveFeed(_controller_of(settings), settings.stream, Cluster.of(configuration))
 
 
 def _controller_of(settings: Settings) -> Controller:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tachograph.errors import ConfigError
@@ -18,6 +20,15 @@ def settings_in(configuration: Configuration, source: str) -> list[FeedSettings]
     """
     entries = [raw for raw in configuration.sources if raw.get("source") == source] or [{"source": source}]
     return [settings_of(raw, where="[[sources]]") for raw in entries]
+
+
+@contextmanager
+def named(stream: str) -> Iterator[None]:
+    """Inside the block an error of the configuration that names no place names the entry."""
+    try:
+        yield
+    except ConfigError as problem:
+        raise ConfigError(problem.what, where=problem.where or f"[[sources]] {stream}", do=problem.do) from None
 
 
 def check_how(how: str, *, url: str, command: tuple[str, ...]) -> None:
