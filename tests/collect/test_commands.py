@@ -92,9 +92,7 @@ def test_the_whole_way_from_exporters_to_analyses_metrics_and_status(tmp_path: P
         with site.collecting(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="2000000") as process:
             said = [manager.recv(1000).split(b"\n") for _ in range(2)]
             assert [first for first, *_ in said] == [b"READY=1", b"WATCHDOG=1"]
-            until(
-                lambda: metric(site, 'rows_landed_total{source="dcgm-exporter:dcgm-exporter",table="gpu_samples"}') > 8
-            )
+            until(lambda: metric(site, 'rows_landed_total{source="dcgm-exporter",table="gpu_samples"}') > 8)
             until(lambda: metric(site, 'step_last_success_timestamp_seconds{step="analyze"}') > 0, within_s=60)
             found = site.status()
             assert (found["running"], found["healthy"], found["pid"]) == (True, True, process.pid)
@@ -104,22 +102,22 @@ def test_the_whole_way_from_exporters_to_analyses_metrics_and_status(tmp_path: P
             assert list(source["skewed"]) == [label for label in source["skew_s"] if source["skew_s"][label] > 20]
             assert len(source["skewed"]) == 1
             nodes.fail("n1", "closed")
-            until(lambda: metric(site, 'unreachable_endpoints{source="dcgm-exporter:dcgm-exporter"}') == 1)
+            until(lambda: metric(site, 'unreachable_endpoints{source="dcgm-exporter"}') == 1)
             nodes.fail("n2", "closed")
-            until(lambda: metric(site, 'source_up{source="dcgm-exporter:dcgm-exporter"}') == 0)
+            until(lambda: metric(site, 'source_up{source="dcgm-exporter"}') == 0)
             until(lambda: site.run("status").returncode == 1)
             shown = site.run("status").stdout
             assert "failing" in shown
             assert "last error at " in shown
             nodes.fail("n1", None)
             nodes.fail("n2", None)
-            until(lambda: metric(site, 'source_up{source="dcgm-exporter:dcgm-exporter"}') == 1)
+            until(lambda: metric(site, 'source_up{source="dcgm-exporter"}') == 1)
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 0
             assert process.stderr is not None
             told = process.stderr.read().splitlines()
-    assert told[0].startswith("collecting dcgm-exporter:dcgm-exporter into ")
-    assert "tachograph: dcgm-exporter:dcgm-exporter: works again" in told
+    assert told[0].startswith("collecting dcgm-exporter into ")
+    assert "tachograph: dcgm-exporter: works again" in told
     assert told[-1] == "stopped"
     assert site.run("status").stdout.startswith(f"Nobody collects into {site.lake}: the last stopped at ")
     assert "gpu_samples" in site.run("lake", "--no-gaps").stdout
@@ -138,7 +136,7 @@ def test_once_lands_analyzes_and_ends(tmp_path: Path, nodes: Exporter) -> None:
     done = site.run("collect", "--once")
     assert (done.returncode, done.stderr) == (0, "")
     first, second = done.stdout.splitlines()
-    assert first.startswith("dcgm-exporter:dcgm-exporter: ")
+    assert first.startswith("dcgm-exporter: ")
     assert "2 gpu_samples" in first
     assert second.startswith("0 jobs summarized")
     assert site.status()["healthy"] is True
@@ -146,8 +144,8 @@ def test_once_lands_analyzes_and_ends(tmp_path: Path, nodes: Exporter) -> None:
         nodes.fail(node, "closed")
     done = site.run("collect", "--once")
     assert done.returncode == 4
-    assert done.stdout.startswith("dcgm-exporter:dcgm-exporter: failed\n")
-    assert done.stderr.startswith("tachograph: dcgm-exporter:dcgm-exporter: ")
+    assert done.stdout.startswith("dcgm-exporter: failed\n")
+    assert done.stderr.startswith("tachograph: dcgm-exporter: ")
     assert site.status()["healthy"] is False
 
 

@@ -16,6 +16,7 @@ from tachograph.collect.lock import Lock
 from tachograph.collect.overview import overview
 from tachograph.collect.state import SourceStatus, Status, StepStatus, read_status, state_folder, write_status
 from tachograph.errors import LakeError
+from tachograph.sources.feeds import FeedSettings
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -44,6 +45,7 @@ def source(**given: object) -> SourceStatus:
         ({"watermarks": {"fake:one": ago(901)}}, "behind"),
         ({"watermarks": {"fake:one": ago(40), "fake:one:late": ago(5000)}}, "ok"),
         ({"watermarks": {"a": ago(40), "b": ago(5000)}}, "behind"),
+        ({"watermarks": {"fake:on": ago(40), "fake:one": ago(5000)}}, "behind"),
         ({"watermarks": {}}, "ok"),
         ({"watermarks": {"fake:one": ago(5000)}, "every_s": 600.0, "last_success": ago(700)}, "ok"),
         ({"watermarks": {"fake:one": ago(6001)}, "every_s": 600.0, "last_success": ago(700)}, "behind"),
@@ -100,18 +102,20 @@ def test_a_status_that_cannot_be_written_is_an_error_of_the_lake(tmp_path: Path)
 def test_a_process_that_says_nothing_for_a_minute_hangs(tmp_path: Path) -> None:
     lake = written(tmp_path, updated=ago(61))
     folder = state_folder(str(lake))
-    assert overview(str(lake), folder, {}, now=NOW).is_healthy  # nobody holds the lock: it ended
+    assert overview(str(lake), folder, [], now=NOW).is_healthy  # nobody holds the lock: it ended
     with Lock(folder).held(now=ago(9000), pause=time.sleep):
-        found = overview(str(lake), folder, {}, now=NOW)
+        found = overview(str(lake), folder, [], now=NOW)
         assert (found.hangs, found.is_healthy) == (True, False)
         write_status(folder, status(lake, updated=ago(59)))
-        found = overview(str(lake), folder, {}, now=NOW)
+        found = overview(str(lake), folder, [], now=NOW)
         assert (found.hangs, found.is_healthy) == (False, True)
 
 
 def test_a_source_of_the_configuration_that_was_never_asked_is_not_well(tmp_path: Path) -> None:
     lake = written(tmp_path, updated=NOW)
-    found = overview(str(lake), state_folder(str(lake)), {"fake:two": 5.0}, now=NOW)
+    found = overview(
+        str(lake), state_folder(str(lake)), [FeedSettings(source="fake", name="two", every_s=5.0)], now=NOW
+    )
     assert [one.condition(NOW) for one in found.sources] == ["never asked", "ok"]
     assert not found.is_healthy
 

@@ -54,7 +54,7 @@ def _plan(configuration: Configuration, location: str, arguments: Arguments) -> 
 
     def source_of(settings: FeedSettings) -> Source:
         connect = partial(load_feed(settings.source).connect, settings, configuration=configuration)
-        return Source(settings.stream, settings.every_s, connect(), connect)
+        return Source(settings.title, settings.every_s, connect(), connect)
 
     sources = [source_of(settings) for settings in configured(configuration, where=arguments.config or FILE_NAME)]
     options = ["--lake", location, "--quiet", *(["--config", arguments.config] if arguments.config else [])]

@@ -40,7 +40,7 @@ def run(arguments: Arguments) -> int:
     found = overview(
         location,
         state_folder(location, configuration.collect.state),
-        {one.stream: one.every_s for one in settings},
+        settings,
         now=utc_now(),
     )
     if arguments.json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +14,7 @@ from tachograph.collect.lock import Holder, Lock
 from tachograph.collect.state import SourceStatus, Status, StepStatus, is_stale, read_status
 from tachograph.ingest import watermark
 from tachograph.lake import Lake
+from tachograph.sources.feeds import FeedSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +66,26 @@ class Overview:
         }
 
 
-def overview(lake: str, folder: Path, configured: Mapping[str, float], *, now: datetime) -> Overview:
-    """Return how the collecting into `lake` goes. `configured`: {source: seconds between polls}.
+def overview(lake: str, folder: Path, configured: Sequence[FeedSettings], *, now: datetime) -> Overview:
+    """Return how the collecting into `lake` goes; `configured` are the sources of the configuration.
 
     Errors: LakeError when there is neither a lake nor a source, or it may not be read.
     """
     status = read_status(folder)
-    known = status.sources if status else {}
+    known = dict(status.sources) if status else {}
+    streams = {settings.title: settings.stream for settings in configured}
     opened = Lake(lake) if status or configured else Lake.open(lake)
     sources = []
-    for name in dict.fromkeys([*configured, *known]):
-        source = known.get(name) or SourceStatus(name, configured[name])
-        source.watermarks |= dict(_watermarks(opened, source.watermarks or (name,)))
+    for settings in configured:
+        known.setdefault(settings.title, SourceStatus(settings.title, settings.every_s))
+    for name in dict.fromkeys([*streams, *known]):
+        source = known[name]
+        source.watermarks |= dict(_watermarks(opened, {streams.get(name, name), *source.watermarks}))
         sources.append(source)
     return Overview(lake, now, Lock(folder).holder(), status, tuple(sources), status.steps if status else {})
 
 
-def _watermarks(lake: Lake, streams: Mapping[str, datetime] | tuple[str, ...]) -> Iterator[tuple[str, datetime]]:
+def _watermarks(lake: Lake, streams: Iterable[str]) -> Iterator[tuple[str, datetime]]:
     for stream in streams:
         until = watermark(lake, stream)
         if until is not None:

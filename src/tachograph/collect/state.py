@@ -54,8 +54,9 @@ class SourceStatus(msgspec.Struct):
 
     @property
     def read_up_to(self) -> datetime | None:
-        """The watermark of the stream named as the source; others (a second look) are behind by nature."""
-        return self.watermarks.get(self.name) or min(self.watermarks.values(), default=None)
+        """The watermark of the stream that is furthest behind; but a second look, `stream:late`, is so by nature."""
+        others = tuple(f"{stream}:" for stream in self.watermarks)
+        return min((at for stream, at in self.watermarks.items() if not stream.startswith(others)), default=None)
 
     def condition(self, now: datetime) -> str:
         """`ok`, or what is wrong: `failing`, `late` (no success for three intervals), `behind` (old data)."""

@@ -36,8 +36,13 @@ class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def stream(self) -> str:
-        """Name of the stream of chunks: `source:name`."""
+        """Name of the stream of chunks, in the lake: `source:name`."""
         return f"{self.source}:{self.name or self.source}"
+
+    @property
+    def title(self) -> str:
+        """What people call it: `source:name`, where it has a name of its own."""
+        return self.stream if self.name and self.name != self.source else self.source
 
 
 @dataclass(slots=True)
@@ -119,13 +124,13 @@ def configured(configuration: Configuration, *, where: str) -> list[FeedSettings
     if not configuration.sources:
         raise ConfigError("no [[sources]] to collect from", where=where, do="name one; see docs/collect.md")
     found = [settings_of(raw, where=where) for raw in configuration.sources]
-    names = [settings.stream for settings in found]
+    names = [settings.title for settings in found]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two [[sources]] are called {name}", where=where, do="give each its own `name`")
     for settings in found:
         if not settings.every_s > 0:
-            raise ConfigError(f"[[sources]] {settings.stream}: every_s must be above 0", where=where, do="use 60")
+            raise ConfigError(f"[[sources]] {settings.title}: every_s must be above 0", where=where, do="use 60")
     return found
 
 
