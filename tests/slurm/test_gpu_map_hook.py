@@ -88,6 +88,17 @@ def test_called_again_for_the_same_start_it_writes_nothing_for_the_next_it_does(
     assert len(lines(tmp_path)) == 6
 
 
+def test_a_requeued_run_whose_epilog_is_told_the_count_of_the_next(tmp_path: Path) -> None:
+    """As slurmd of 22.05 does: both runs have an end, and a second call of either epilog adds none."""
+    for event, restart in (("prolog", "0"), ("epilog", "1"), ("prolog", "1"), ("epilog", "1")):
+        for _ in range(2):
+            call(tmp_path, SLURM_SCRIPT_CONTEXT=f"{event}_slurmd", SLURM_JOB_RESTART_COUNT=restart)
+    assert [line.split()[0] for line in lines(tmp_path)] == ["prolog", "epilog", "prolog", "epilog"]
+    rows, _, _ = read_log((tmp_path / "gpu01.log").read_text(encoding="utf-8"), cluster=Cluster())
+    assert [row["gpu"] for row in rows] == [0, 3, 0, 3]
+    assert all(row["start"] and row["end"] for row in rows)
+
+
 def test_jobs_that_start_at_once_do_not_mix_their_lines(tmp_path: Path) -> None:
     processes = [started(tmp_path, SLURM_JOB_ID=str(job)) for job in range(100, 130)]
     assert [process.wait(20) for process in processes] == [0] * 30
