@@ -51,10 +51,14 @@ def running(
     environment: Mapping[str, str] | None = None,
     within_s: float = 30.0,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program for the time of the block; it begins once `ready` says so. What it prints goes to `log`."""
+    """Run a program for the time of the block; it begins once `ready` says so. What it prints goes to `log`.
+
+    It ends with this process, too, however this one ends (Linux).
+    """
+    bound = ["setpriv", "--pdeathsig", "TERM", "--"] if shutil.which("setpriv") else []
     with log.open("ab") as stream:
         process = subprocess.Popen(
-            [str(part) for part in command],
+            [*bound, *(str(part) for part in command)],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
