@@ -6,17 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from slurm_exporter import Exporter, exporters
-from slurm_scenario import Scenario, play
+from slurm_scenario import WANTED, Scenario, play
 from slurm_truth import Gpu, Held, Run, Sample, read_accounting, read_map, samples_of
 
+from servers.process import running
 from servers.prometheus import prometheus
 from servers.slurm import SlurmCluster
 from servers.victoria import victoria
@@ -26,7 +27,8 @@ from servers.victoria import victoria
 class Recording:
     """What the scenario left: Slurm's records, the exporters' pages, and two servers that kept the samples.
 
-    `plain`: Prometheus, which saw no job ids; `labelled`: VictoriaMetrics, whose series carry `hpc_job`.
+    `plain`: Prometheus, which saw no job ids; `labelled`: VictoriaMetrics, whose series carry `hpc_job`. `collected`:
+    the lake into which `tachograph collect` put what it was told while all of it happened.
     """
 
     scenario: Scenario
@@ -34,20 +36,21 @@ class Recording:
     pages: dict[str, Exporter]
     plain: str
     labelled: str
+    collected: Filled
 
     @property
     def runs(self) -> list[Run]:
-        """Every run in the accounting, also those that never began."""
-        return read_accounting(self.scenario.accounting)
+        """Every run of the scenario's jobs in the accounting, also those that never began."""
+        return [run for run in read_accounting(self.scenario.accounting) if run.name in WANTED]
 
     @property
     def map(self) -> Path:
-        """The log of prolog and epilog."""
-        return self.scenario.cluster.plan.hooks / "gpu-map.log"
+        """The folder of what prolog and epilog wrote, a file per node."""
+        return self.scenario.cluster.plan.hooks / "gpu-map"
 
     @property
     def held(self) -> list[Held]:
-        """Who held what, as prolog and epilog wrote it down."""
+        """Who held what, as prolog and epilog wrote it down, whichever test the job was of."""
         return read_map(self.map)
 
     @property
@@ -82,31 +85,50 @@ def recorded_scenario(slurm: SlurmCluster, folder: Path) -> Iterator[Recording]:
             f"  static_configs: [{{targets: {targets}}}]\n"
         )
         labelled = stack.enter_context(victoria(folder / "victoria", arguments=[f"-promscrape.config={scrape}"]))
-        scenario = play(slurm, folder=folder)
-        yield Recording(scenario, folder, pages, plain, labelled)
+        with _collecting(slurm, folder, plain) as collected:
+            scenario = play(slurm, folder=folder)
+        collected.run("collect", "--once")
+        yield Recording(scenario, folder, pages, plain, labelled, collected)
+
+
+@contextmanager
+def _collecting(slurm: SlurmCluster, folder: Path, url: str) -> Iterator[Filled]:
+    """`tachograph collect`, for the time of the block: samples of a server, accounting, what the controller tells."""
+    filled = Filled(folder / "collected", environment=slurm.environment)
+    (folder / "tachograph.toml").write_text(
+        '[collect]\nlisten = ""\nanalyze_s = 20\n\n'
+        f'[[sources]]\nsource = "prometheus"\nurl = "{url}"\nevery_s = 5\nsettle_s = 2\nfrom = "1m"\n\n'
+        '[[sources]]\nsource = "sacct"\nevery_s = 10\n\n'
+        '[[sources]]\nsource = "slurm-live"\nevery_s = 2\n'
+    )
+    with running(
+        [sys.executable, "-m", "tachograph", "collect", "--lake", filled.lake],
+        ready=(filled.lake / "_collect" / "lock").exists,
+        log=folder / "collect.log",
+        environment=filled.environment,
+        within_s=60,
+    ):
+        yield filled
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A lake, filled and analyzed."""
+    """A lake, and what a command must be told to fill it."""
 
     lake: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def by(cls, lake: Path, *ingests: list[str]) -> Filled:
-        """A new lake, filled by `tachograph ingest` with each of the words given, and analyzed."""
-        filled = cls(lake)
-        for words in ingests:
-            filled.run("ingest", *words)
-        filled.run("analyze")
-        return filled
+    def ingest(self, *words: list[str]) -> None:
+        """`tachograph ingest`, once with each of the words."""
+        for one in words:
+            self.run("ingest", *one)
 
     def run(self, *words: str) -> str:
         """What a command of the project prints about the lake."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+        outside = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
         done = subprocess.run(
             [sys.executable, "-m", "tachograph", *words, "--lake", str(self.lake)],
-            env=environment,
+            env={**outside, **self.environment},
             cwd=self.lake.parent,
             capture_output=True,
             text=True,

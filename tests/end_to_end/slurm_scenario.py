@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +39,9 @@ WANTED = {
     "left": Wanted("--gres=gpu:2 -w gpu02 -t 5", _busy(30), "games"),
     "right": Wanted("--gres=gpu:1 -w gpu02 -t 5", _busy(40)),
     "again": Wanted("--gres=gpu:1 -w gpu02 -t 5 --requeue", _busy(25)),
-    "sweep": Wanted("--gres=gpu:1 -w gpu03 -t 5 -a 0-3%2", _busy(12), "mail"),
+    "sweep": Wanted("--gres=gpu:1 -w gpu03 -t 5 -a 0-3%2", _busy(18), "mail"),
     "pair": Wanted("-N2 -w gpu03,gpu04 --gres=gpu:1 -t 5", f"srun sh -c '{_busy(30)}'", "games"),
-    "broken": Wanted("--gres=gpu:1 -w gpu03 -t 5", f"{_busy(18)}; exit 3"),
+    "broken": Wanted("--gres=gpu:1 -w gpu03 -t 5", f"{_busy(22)}; exit 3"),
     "mixed": Wanted(
         "-p cpu -n1 -t 5 : -p gpu -n1 --gres=gpu:1 -w gpu04 -t 5", f"srun --het-group=1 sh -c '{_busy(25)}'"
     ),
@@ -49,8 +50,12 @@ WANTED = {
     "successor": Wanted("--gres=gpu:2 -w gpu02 -t 5", _busy(20)),
     "hopeless": Wanted("--gres=gpu:4 -w gpu04 -t 5", _busy(5), "games"),
 }
-REQUEUED_AFTER_S = 14.0
-CANCELLED_AFTER_S = 20.0
+# what is done to a job, and how many seconds after it was first seen in a state
+DONE_TO = {
+    "again": ("RUNNING", 14.0, ("scontrol", "requeue")),
+    "stopped": ("RUNNING", 20.0, ("scancel",)),
+    "hopeless": ("PENDING", 20.0, ("scancel",)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +79,10 @@ def play(cluster: SlurmCluster, *, folder: Path) -> Scenario:
         name: cluster.submit(wanted.script, "-J", name, *wanted.options.split(), user=wanted.user)
         for name, wanted in WANTED.items()
     }
-    due = {
-        "again": (began + REQUEUED_AFTER_S, ("scontrol", "requeue", str(ids["again"]))),
-        "stopped": (began + CANCELLED_AFTER_S, ("scancel", str(ids["stopped"]))),
-        "hopeless": (began + CANCELLED_AFTER_S, ("scancel", str(ids["hopeless"]))),
-    }
-    named = ",".join(map(str, ids.values()))
-    while cluster.command("squeue", "-h", "-j", named).strip():
-        for name in [name for name, (when, _) in due.items() if time.time() >= when]:
-            cluster.command(*due.pop(name)[1])
-        now = f"{time.time():.3f}.txt"
-        (live / now).write_text(cluster.command("scontrol", "show", "job", "-d"))
+    seen: dict[str, float] = {}
+    while states := _states(cluster, ids):
+        _disturb(cluster, ids, states, seen)
+        (live / f"{time.time():.3f}.txt").write_text(cluster.command("scontrol", "show", "job", "-d"))
         if time.time() > began + 240:
             raise TimeoutError(f"jobs still there:\n{cluster.command('squeue')}")
         time.sleep(2)
@@ -92,6 +90,23 @@ def play(cluster: SlurmCluster, *, folder: Path) -> Scenario:
     wait_for(lambda: _all_accounted(cluster, ids, accounting, began), "the end of all jobs in the accounting", 60)
     time.sleep(3)  # for whoever asks the exporters once more
     return Scenario(ids, cluster, live, accounting, began, time.time())
+
+
+def _states(cluster: SlurmCluster, ids: dict[str, int]) -> dict[str, str]:
+    """The state of every job that has not ended, of an array that of one of its tasks."""
+    said = cluster.command("squeue", "-h", "-o", "%j %T", "-j", ",".join(map(str, ids.values())))
+    return {name: state for name, _, state in (line.partition(" ") for line in said.splitlines())}
+
+
+def _disturb(cluster: SlurmCluster, ids: dict[str, int], states: dict[str, str], seen: dict[str, float]) -> None:
+    """Do to jobs what is due; `seen`: when each was first seen in its state, infinity once it was done."""
+    now = time.time()
+    for name, (state, after_s, command) in DONE_TO.items():
+        if states.get(name) == state:
+            seen.setdefault(name, now)
+        if seen.get(name, math.inf) <= now - after_s:
+            seen[name] = math.inf
+            cluster.command(*command, str(ids[name]))
 
 
 def _all_accounted(cluster: SlurmCluster, ids: dict[str, int], path: Path, began: float) -> bool:

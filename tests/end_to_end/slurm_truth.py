@@ -101,17 +101,17 @@ def _seconds(written: str) -> float:
     return datetime.fromisoformat(written).replace(tzinfo=UTC).timestamp()
 
 
-def read_map(path: Path) -> list[Held]:
+def read_map(folder: Path) -> list[Held]:
     """What prolog and epilog wrote, in order; of a requeued job once per run."""
     opened: dict[tuple[str, str], float] = {}
     held = []
-    for line in path.read_text().splitlines():
+    for line in "".join(path.read_text() for path in sorted(folder.iterdir())).splitlines():
         written, event, *pairs = line.split()
         values = dict(pair.split("=", 1) for pair in pairs)
         key = (values["job"], values["node"])
         if event == "prolog":
             opened[key] = float(written)
-        elif values["gpus"]:
+        else:
             gpus = tuple(map(int, values["gpus"].split(",")))
             held.append(Held(*key, gpus, opened.pop(key), float(written)))
     return held

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from slurm_truth import (
     Stay,
     during,
     numbers,
+    of_run,
     stays_by_label,
     stays_on_the_map,
     stays_told_live,
@@ -38,7 +40,7 @@ STATES = {name: ["COMPLETED"] for name in WANTED} | {
     "stopped": ["CANCELLED"],
     "hopeless": ["CANCELLED"],
 }
-KINDS = {"live": "live_index", "mapped": "explicit", "labelled": "explicit"}
+KINDS = {"collected": "live_index", "live": "live_index", "mapped": "explicit", "labelled": "explicit"}
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +53,22 @@ def recording(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 def lakes(recording: Recording) -> Mapping[str, Filled]:
     """One lake for each way to know which GPUs a job held.
 
-    `live`: what the scheduler told while it ran; `mapped`: what prolog and epilog wrote; `untold`: nothing; these with
-    the samples of a Prometheus that knows no jobs. `labelled`: a VictoriaMetrics whose series name the job.
+    `collected`: by `tachograph collect` while it ran. `live`: what the scheduler told while it ran; `mapped`: what
+    prolog and epilog wrote; `untold`: nothing; these with the samples of a Prometheus that knows no jobs.
+    `labelled`: a VictoriaMetrics whose series name the job.
     """
     folder = recording.folder / "lakes"
     folder.mkdir()
     accounting = ["sacct", str(recording.scenario.accounting)]
-    samples, named = recording.asked(recording.plain), recording.asked(recording.labelled)
-    return {
-        "live": Filled.by(folder / "live", samples, ["allocation-map", str(recording.scenario.live)], accounting),
-        "mapped": Filled.by(folder / "mapped", samples, ["allocation-map", str(recording.map)], accounting),
-        "labelled": Filled.by(folder / "labelled", named, accounting),
-        "untold": Filled.by(folder / "untold", samples, accounting),
-    }
+    made = {name: Filled(folder / name) for name in ("untold", "live", "mapped", "labelled")}
+    made["untold"].ingest(recording.asked(recording.plain), accounting)
+    for name, told in (("live", recording.scenario.live), ("mapped", recording.map)):
+        shutil.copytree(made["untold"].lake, made[name].lake)
+        made[name].ingest(["allocation-map", str(told)])
+    made["labelled"].ingest(accounting, recording.asked(recording.labelled))
+    for lake in made.values():
+        lake.run("analyze")
+    return {"collected": recording.collected, **made}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ def truths(recording: Recording) -> Mapping[str, Truth]:
     plain, labelled = recording.samples(recording.plain), recording.samples(recording.labelled)
     live = Truth(plain, {run: stays_told_live(run, held) for run in runs})
     return {
+        "collected": live,
         "live": live,
         "mapped": Truth(plain, {run: stays_on_the_map(run, held) for run in runs}),
         "labelled": Truth(labelled, {run: stays_by_label(run, labelled) for run in runs}),
@@ -93,11 +99,11 @@ def test_every_job_ended_as_it_was_meant_to(recording: Recording) -> None:
     assert states == STATES
 
 
-def test_jobs_were_told_the_gpus_that_the_prolog_wrote_down(recording: Recording) -> None:
+def test_prolog_and_epilog_wrote_down_the_gpus_that_every_run_was_told(recording: Recording) -> None:
     files = recording.scenario.cluster.jobs.glob("told.*")
-    told = {tuple(line.split()) for file in files for line in file.read_text().splitlines()}
-    written = {(one.job_id, one.node, ",".join(map(str, one.gpus))) for one in recording.held}
-    assert told == written
+    told = sorted(tuple(line.split()) for file in files for line in file.read_text().splitlines())
+    written = [one for run in with_gpus(recording) for one in of_run(run, recording.held)]
+    assert sorted((one.job_id, one.node, ",".join(map(str, one.gpus))) for one in written) == told
     assert {job for job, _, _ in told} == {run.job_id for run in with_gpus(recording)}
 
 
@@ -106,21 +112,21 @@ def test_two_jobs_were_on_one_node_at_one_time_on_different_gpus(recording: Reco
     of_left, of_right = ({stay.gpu for stay in stays_told_live(run, recording.held)} for run in (left, right))
     assert {node for node, _ in of_left | of_right} == {"gpu02"}
     assert (len(of_left), len(of_right), len(of_left | of_right)) == (2, 1, 3)
-    assert min(left.ran[1], right.ran[1]) - max(left.ran[0], right.ran[0]) > 20
+    assert min(left.ran[1], right.ran[1]) - max(left.ran[0], right.ran[0]) > 10
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_run_has_the_numbers_that_were_served(
     name: str, lakes: Mapping[str, Filled], truths: Mapping[str, Truth]
 ) -> None:
-    jobs, truth = lakes[name].jobs(), truths[name]
+    jobs, truth = jobs_of(lakes[name]), truths[name]
     assert sorted(map(key_of_job, jobs)) == sorted(map(key_of_run, truth.stays))
     for run, stays in truth.stays.items():
         job = the_job(jobs, run)
         assert not differences(job, numbers(run, stays, truth.samples)), run
         assert (job["attribution"], job["state"], job["name"]) == (KINDS[name], run.state, run.name)
         assert job["gpus"] == run.gpus
-        assert job["samples"] >= 3 * run.gpus
+        assert job["samples"] >= run.gpus
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -135,10 +141,10 @@ def test_samples_that_no_job_was_there_for_are_in_no_job(
         for sample in during(truth.samples, stay)
     ]
     assert len(set(inside)) == len(inside) < sum(map(len, truth.samples.values()))
-    assert sum(job["samples"] for job in lakes[name].jobs()) == len(inside)
+    assert sum(job["samples"] for job in jobs_of(lakes[name])) == len(inside)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ["collected", "mapped"])
 @pytest.mark.parametrize("job", ["left", "pair", "again"])
 def test_the_report_of_a_job_names_the_gpus_that_slurm_gave(
     name: str, job: str, recording: Recording, lakes: Mapping[str, Filled], truths: Mapping[str, Truth]
@@ -154,7 +160,7 @@ def test_the_report_of_a_job_names_the_gpus_that_slurm_gave(
 def test_where_nobody_tells_jobs_on_shared_nodes_are_ambiguous(
     lakes: Mapping[str, Filled], truths: Mapping[str, Truth]
 ) -> None:
-    jobs, truth = lakes["untold"].jobs(), truths["untold"]
+    jobs, truth = jobs_of(lakes["untold"]), truths["untold"]
     for run, stays in truth.stays.items():
         job = the_job(jobs, run)
         if run.name == "whole":
@@ -167,6 +173,11 @@ def test_where_nobody_tells_jobs_on_shared_nodes_are_ambiguous(
 def with_gpus(recording: Recording) -> list[Run]:
     """Runs that began and held GPUs: those that are reported."""
     return [run for run in recording.runs if run.start is not None and run.gpus]
+
+
+def jobs_of(lake: Filled) -> list[dict[str, Any]]:
+    """The scenario's jobs in a lake; the cluster runs those of other tests, too."""
+    return [job for job in lake.jobs() if job["name"] in WANTED]
 
 
 def runs_of(recording: Recording, name: str) -> list[Run]:

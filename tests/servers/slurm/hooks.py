@@ -1,29 +1,38 @@
-"""Prolog and epilog of every cluster here: they write down what Slurm itself says it gave to whom."""
+"""Prolog and epilog of every cluster here: the project's own one, and one that says who holds what right now."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from servers.slurm.plan import Plan
 
-_HOOK = """\
+PROJECTS = Path(__file__).resolve().parents[3] / "contrib" / "slurm" / "gpu-map.sh"
+
+_HELD = """\
 #!/bin/sh
-# {event}: files of held/NODE name the job that holds a GPU; gpu-map.log is the map that the documentation describes
+# {event}: a file of {hooks}/held/NODE for every GPU that is held, with the id of the job as Slurm tells it
 for gpu in $(echo "$SLURM_JOB_GPUS" | tr , ' '); do
+    file='{hooks}/held/'"$SLURMD_NODENAME/$gpu"
     {what}
 done
-echo "$(date +%s) {event} job=$SLURM_JOB_ID node=$SLURMD_NODENAME gpus=$SLURM_JOB_GPUS" >> '{folder}/gpu-map.log'
+"""
+_MAP = """\
+#!/bin/sh
+TACHOGRAPH_MAP_FOLDER='{hooks}/gpu-map' exec {projects}
 """
 
 
 def write_hooks(plan: Plan) -> None:
-    """Write both scripts, and links to those of the plan, where `slurm_conf` looks for them."""
+    """Write the scripts where `slurm_conf` looks for them."""
     for node in plan.nodes:
         (plan.hooks / "held" / node).mkdir(parents=True)
-    place = f"'{plan.hooks}/held/'\"$SLURMD_NODENAME/$gpu\""
-    for event, what in (("prolog", f'echo "$SLURM_JOB_ID" > {place}'), ("epilog", f"rm -f {place}")):
-        scripts = plan.hooks / f"{event}.d"
-        scripts.mkdir()
-        script = scripts / "held"
-        script.write_text(_HOOK.format(event=event, folder=plan.hooks, what=what))
-        script.chmod(0o755)
-        for own in plan.prologs if event == "prolog" else plan.epilogs:
-            (scripts / own.name).symlink_to(own)
+    for event, what in (("prolog", 'echo "$SLURM_JOB_ID" >"$file"'), ("epilog", 'rm -f "$file"')):
+        folder = plan.hooks / f"{event}.d"
+        folder.mkdir()
+        _write(folder / "held", _HELD.format(event=event, hooks=plan.hooks, what=what))
+        _write(folder / "map", _MAP.format(hooks=plan.hooks, projects=PROJECTS))
+
+
+def _write(script: Path, content: str) -> None:
+    script.write_text(content)
+    script.chmod(0o755)

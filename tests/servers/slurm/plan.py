@@ -32,8 +32,6 @@ class Plan:
     gpu_nodes: tuple[str, ...]
     cpu_nodes: tuple[str, ...]
     gpus: int
-    prologs: tuple[Path, ...] = ()
-    epilogs: tuple[Path, ...] = ()
     settings: str = ""
 
     @property
@@ -42,7 +40,7 @@ class Plan:
 
     @property
     def hooks(self) -> Path:
-        """Prologs, epilogs, and what ours write: `held/NODE/GPU` holds a job id, `gpu-map.log` a line per event."""
+        """Prologs, epilogs, what they write: `held/NODE/GPU`, a job id each; `gpu-map/NODE.log`, a line per event."""
         return self.folder / "hooks"
 
     @property

@@ -6,7 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -39,8 +39,6 @@ def slurm_cluster(
     cpu_nodes: int = 1,
     gpus: int = 4,
     rest: bool = False,
-    prologs: Sequence[Path] = (),
-    epilogs: Sequence[Path] = (),
     settings: str = "",
 ) -> Iterator[SlurmCluster]:
     """A running cluster for the time of the block: nodes gpu01.. with `gpus` GPUs each, cpu01.. without.
@@ -55,8 +53,6 @@ def slurm_cluster(
         gpu_nodes=tuple(f"gpu{number:02d}" for number in range(1, gpu_nodes + 1)),
         cpu_nodes=tuple(f"cpu{number:02d}" for number in range(1, cpu_nodes + 1)),
         gpus=gpus,
-        prologs=tuple(prologs),
-        epilogs=tuple(epilogs),
         settings=settings,
     )
     cluster = SlurmCluster(plan)
