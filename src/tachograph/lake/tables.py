@@ -33,6 +33,7 @@ from tachograph.schema import GPU_SAMPLES, TABLES, Table
 
 # samples are read whole, so a file is one row group: its columns arrive in one piece; others are read by key
 ROW_GROUP_ROWS = {True: 1 << 22, False: 1 << 17}
+MANY_ROWS = 100_000  # of a recording, not of a minute: such a file may stay as it is for good
 COMMIT_ATTEMPTS = 30
 DAY = "day"
 _DELTA_TYPES: Mapping[Any, str] = {
@@ -339,7 +340,7 @@ class Lake:
         """Write one data file, which no reader sees yet."""
         folder = f"{DAY}={day.isoformat()}/" if day is not None else ""
         path = f"{folder}part-{uuid.uuid4().hex}.parquet"
-        if table.by_day and not data_change:
+        if table.by_day and (not data_change or frame.height >= MANY_ROWS):
             size = self._write_compact(table, path, frame)
         else:
             size = self._store.write(
@@ -360,7 +361,7 @@ class Lake:
         )
 
     def _write_compact(self, table: Table, path: str, frame: pl.DataFrame) -> int:
-        """Write rows that were written before, this time to stay; return the file's bytes.
+        """Write rows that are likely to stay in this file; return its bytes.
 
         What a killed process leaves half done is a folder that `vacuum` takes away.
         """
