@@ -21,7 +21,8 @@ from deltalake._internal import DeltaFileSystemHandler
 from tachograph.errors import LakeError
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
-RETRIES, RETRY_S, CONNECT_S, ANSWER_S = 4, 20, 4, 60
+RETRIES, RETRY_S, CONNECT_S, ANSWER_S = 4, 20, 4, 30
+BODY_S = 60  # until a piece of a data file is there, which may be large
 _OF_DELTA: Mapping[str, str] = MappingProxyType(
     {
         "max_retries": str(RETRIES),
@@ -30,7 +31,14 @@ _OF_DELTA: Mapping[str, str] = MappingProxyType(
         "timeout": f"{ANSWER_S}s",
     }
 )
-_OF_POLARS: Mapping[str, Any] = MappingProxyType({"max_retries": RETRIES, "retry_timeout_ms": RETRY_S * 1000})
+_OF_POLARS: Mapping[str, Any] = MappingProxyType(
+    {
+        "max_retries": RETRIES,
+        "retry_timeout_ms": RETRY_S * 1000,
+        "connect_timeout": f"{CONNECT_S}s",
+        "timeout": f"{BODY_S}s",
+    }
+)
 # S3 answers a write that says `If-None-Match: *` with 412 where the object is there; never a copy over it instead
 _CONDITIONAL: Mapping[str, str] = MappingProxyType({"conditional_put": "etag", "allow_unsafe_rename": "false"})
 _PIECE = 8 << 20  # bytes handed over at a time
