@@ -10,6 +10,9 @@ PYTHON ?=
 WORKERS ?= auto
 ARGS ?=
 UPGRADE ?=
+KILLS ?= 1000
+MINUTES ?= 10
+FUZZ ?= 1000000
 
 CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -37,6 +40,16 @@ lint: $(VENV)/dev.stamp ## style, format, types, layers, generated pages
 bench: $(VENV)/dev.stamp ## measure; each benchmark prints its numbers as JSON
 	@for script in $(BENCHMARKS); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
+chaos: $(VENV)/dev.stamp ## kill every command KILLS=1000 times, fill its disk, and compare (half an hour and more)
+	$(BIN)/python tests/chaos/kills.py --kills $(KILLS)
+	$(BIN)/python tests/chaos/disks.py
+
+readers: $(VENV)/dev.stamp ## let one writer and ten readers at a lake for MINUTES=10
+	$(BIN)/python tests/chaos/readers.py --minutes $(MINUTES)
+
+fuzz: $(VENV)/dev.stamp ## read FUZZ=1000000 mutations of the recorded inputs; stopped, it goes on from there
+	$(BIN)/python tests/fuzz/fuzz.py --mutations $(FUZZ) --state .fuzz.json
+
 docs: $(VENV)/run.stamp ## write the generated pages anew
 	$(BIN)/python docs/generate.py
 
@@ -49,7 +62,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test lint bench docs lock clean
+.PHONY: help setup demo test lint bench chaos readers fuzz docs lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -88,14 +89,14 @@ class Chaos:
         for place, step in enumerate(self.steps):
             before = Path(shutil.copytree(lake, self.folder / f"before-{place}"))
             counted = Path(shutil.copytree(lake, self.folder / "counted"))
-            calls = self._told(lambda: _calls(step, counted))  # noqa: B023
+            calls = self._told(partial(_calls, step, counted))
             shutil.rmtree(counted)
             begun = time.monotonic()
             self._finish(step, lake)
             seconds = time.monotonic() - begun
-            self.references.append(Reference(step, before, self._seen(lake), seconds, calls))
+            self.references.append(Reference(step, before, self.seen(lake), seconds, calls))
         self._must(lambda: story.settle(lake), "settle")
-        self.settled = self._seen(lake)
+        self.settled = self.seen(lake)
         load_compiled(self._compiled(lake))
 
     def _compiled(self, lake: Path) -> dict[str, list[Any]]:
@@ -200,7 +201,8 @@ class Chaos:
             {"trial": self.outcome.trials, "step": name, "kills": [str(kill) for kill in kills], "different": different}
         )
 
-    def _seen(self, lake: Path) -> dict[str, str]:
+    def seen(self, lake: Path) -> dict[str, str]:
+        """Return what readers see of a lake."""
         return dict(self._told(lambda: story.seen(lake)))
 
     def _told(self, asked: Callable[[], Any]) -> Any:
@@ -217,6 +219,15 @@ class Chaos:
 
     def _last_words(self) -> str:
         return self.said.read_text(errors="replace")[-600:]
+
+
+def prepared(folder: Path, *, seed: int) -> Chaos:
+    """Return trials over a story that was told once to its end, in a process from which children can begin at once."""
+    for name in WARM:
+        import_module(f"tachograph.{name}")
+    chaos = Chaos(folder, seed=seed)
+    chaos.prepare()
+    return chaos
 
 
 def load_compiled(signatures: Mapping[str, Sequence[Any]]) -> None:
@@ -246,11 +257,8 @@ def main() -> int:
     begun = time.monotonic()
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(exist_ok=True)
-    for name in WARM:
-        import_module(f"tachograph.{name}")
-    chaos = Chaos(folder, seed=asked.seed)
     try:
-        chaos.prepare()
+        chaos = prepared(folder, seed=asked.seed)
         last = begun + asked.minutes * 60
         while chaos.outcome.kills.total() < asked.kills and not chaos.outcome.wrong and time.monotonic() < last:
             chaos.trial()

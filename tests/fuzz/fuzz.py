@@ -40,7 +40,7 @@ SECONDS = 1.0  # of processor time, for one file
 HANGS_S = 30.0  # on the wall: a process that is still at it is killed
 MEMORY_MIB = 500
 ADDRESSES = 8 << 30  # bytes a process may map: an absurd allocation fails instead of eating the machine
-LIFE = 1000  # mutations per process
+LIFE = 5000  # mutations per process
 SMALLER_TRIES = 400
 WHOLE_EVERY = 8
 _PROGRESS = struct.Struct("<qd")  # number at work, since when
@@ -336,6 +336,8 @@ def main() -> int:
         outcome=before,
         progress=progress,
     )
+    if asked.state is not None and outcome.mutations >= asked.mutations:
+        asked.state.unlink()  # the next run begins anew
     result = as_json(outcome, chosen, seed=asked.seed, seconds=time.monotonic() - begun)
     sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
     return 1 if outcome.failures else 0

@@ -9,6 +9,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from typing import Any
 
 LARGEST = 200_000  # bytes of a mutation: what is longer only takes longer
@@ -150,28 +151,29 @@ def change_document(data: bytes, chance: random.Random) -> bytes:
     """Of a JSON document one to five values are others, gone, twice, or where another one was."""
     try:
         document = json.loads(data)
-    except (ValueError, RecursionError):
+        for _ in range(chance.randint(1, 5)):
+            if places := list(_places(document)):
+                _change(places, chance)
+        return json.dumps(document, ensure_ascii=chance.random() < 0.9).encode("utf-8", "surrogatepass")
+    except (ValueError, RecursionError):  # no document, or one within itself
         return insert_piece(data, chance)
-    for _ in range(chance.randint(1, 5)):
-        places = list(_places(document))
-        if not places:
-            break
-        holder, key = chance.choice(places)
-        kind = chance.random()
-        if kind < 0.6:
-            holder[key] = chance.choice(_VALUES)
-        elif kind < 0.75:
-            del holder[key]
-        elif isinstance(holder, list):
-            holder[key:key] = [holder[key]] * chance.choice((1, 3))
-        elif kind < 0.85:
-            holder[chance.choice(("", "x" * 300, "\ud800", "\0", "job_id"))] = holder.pop(key)
-        else:
-            other, place = chance.choice(places)
-            holder[key] = (
-                json.loads(json.dumps(other[place])) if place in other or isinstance(place, int) else [holder[key]]
-            )
-    return json.dumps(document, ensure_ascii=chance.random() < 0.9).encode("utf-8", "surrogatepass")
+
+
+def _change(places: Sequence[tuple[Any, Any]], chance: random.Random) -> None:
+    """Change one of these places."""
+    holder, key = chance.choice(places)
+    kind = chance.random()
+    if kind < 0.6:
+        holder[key] = deepcopy(chance.choice(_VALUES))
+    elif kind < 0.75:
+        del holder[key]
+    elif isinstance(holder, list):
+        holder[key:key] = [holder[key]] * chance.choice((1, 3))
+    elif kind < 0.85:
+        holder[chance.choice(("", "x" * 300, "\ud800", "\0", "job_id"))] = holder.pop(key)
+    else:
+        other, place = chance.choice(places)
+        holder[key] = json.loads(json.dumps(other[place]))
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
