@@ -136,6 +136,14 @@ def test_much_output_is_no_reason_to_wait_and_its_last_line_is_what_counts() -> 
     assert rig.status().said == "the end"
 
 
+def test_one_that_cannot_be_started_is_a_failure_like_others() -> None:
+    rig = Rig("pass")
+    rig.children.steps = [Step("analyze", ["/nowhere/python"], 100.0, 10.0)]
+    rig.at(10.0)
+    assert rig.told == ["analyze: cannot be started: No such file or directory"]
+    assert (rig.status().failures, rig.status().running) == (1, False)
+
+
 def test_nothing_is_done_before_there_is_a_lake() -> None:
     rig = Rig("pass")
     rig.children.possible = lambda: False

@@ -22,13 +22,13 @@ from tachograph.collect.run import Collection, Plan
 from tachograph.collect.state import SourceStatus, read_status
 from tachograph.collect.writer import NOT_UNDERSTOOD
 from tachograph.config import Collect
-from tachograph.errors import InputError, LakeError
+from tachograph.errors import ConfigError, InputError, LakeError
 from tachograph.ingest import watermark
 from tachograph.lake import Lake
 from tachograph.lake.tables import Landed
 from tachograph.schema import GPU_SAMPLES, REJECTS, Table
 from tachograph.sources import Chunk
-from tachograph.sources.feeds import Watermark
+from tachograph.sources.feeds import Feed, Watermark
 
 NAME = "fake:one"
 
@@ -263,6 +263,33 @@ def test_a_lake_that_is_deleted_meanwhile_is_filled_again(tmp_path: Path) -> Non
         tape.count = 90
         until(lambda: len(lying(plan.lake)) == 90)
     assert lying(plan.lake) == all_of(NAME, 90)
+
+
+def test_after_a_lake_went_back_another_feed_reads_as_one_remembers_what_it_gave(tmp_path: Path) -> None:
+    made: list[Scripted] = []
+    gone = threading.Event()
+
+    def more(known: Watermark) -> Iterator[Chunk]:
+        if gone.is_set():
+            yield chunk_of(NAME, 5, 10)
+
+    def connect() -> Feed:
+        if len(made) == 1:
+            made.append(Scripted([nothing]))
+            raise ConfigError("a file with a secret is gone")
+        made.append(Scripted([gives(0, 5), more]))  # what was given once is not given again
+        return made[-1]
+
+    plan = plan_of(tmp_path / "lake", [Source(NAME, 0.1, connect(), connect)])
+    with collecting(plan) as told:
+        until(lambda: number_of(watermark(plan.lake, NAME)) == 5)
+        for table in (GPU_SAMPLES, REJECTS):
+            shutil.rmtree(plan.lake.uri(table))
+        gone.set()
+        until(lambda: number_of(watermark(plan.lake, NAME)) == 10)
+    assert lying(plan.lake) == all_of(NAME, 10)
+    assert made[0].closed
+    assert told[0] == f"{NAME}: a file with a secret is gone"
 
 
 def test_a_defect_ends_the_process_with_its_traceback_after_a_clean_stop(tmp_path: Path) -> None:

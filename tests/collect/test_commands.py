@@ -211,6 +211,17 @@ def test_options_that_do_not_fit_and_addresses_that_are_taken(
     assert (code, "collect.listen: cannot listen on 127.0.0.1:" in line) == (3, True)
 
 
+@pytest.mark.parametrize("key", ["analyze_s", "compact_s", "waiting_chunks", "threads", "vacuum_hours"])
+def test_a_number_that_cannot_be_is_named(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = Site(tmp_path, ["http://127.0.0.1:1/metrics"])
+    monkeypatch.setenv(f"TACHOGRAPH_COLLECT_{key.upper()}", "0")
+    code, line = fails("collect", "--quiet", "--config", str(site.file), capsys=capsys)
+    assert (code, f"collect.{key} must be above 0" in line) == (3, True)
+    assert not site.lake.exists()
+
+
 def test_status_before_anything_was_collected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake = tmp_path / "lake"
     code, line = fails("status", "--lake", str(lake), capsys=capsys)

@@ -79,18 +79,24 @@ class Children:
             self._look_after(self._running, self.clock())
 
     def start(self, step: Step) -> None:
-        """Start a child."""
+        """Start a child; that it cannot be started (no memory left) is a failure like others."""
         changes = 0 if step.changes is None else step.changes()
-        output = os.memfd_create(step.name)  # not a pipe: nobody needs to read it for the child to go on
-        process = subprocess.Popen(
-            step.command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # an interrupt of the terminal is for the parent, which ends its children
-        )
         self.journal.begin_step(step.name)
-        self._running = _Running(step, process, output, self.clock(), changes)
+        output = os.memfd_create(step.name)  # not a pipe: nobody needs to read it for the child to go on
+        try:
+            process = subprocess.Popen(
+                step.command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # an interrupt of the terminal is for the parent, which ends its children
+            )
+        except OSError as problem:
+            os.close(output)
+            why = f"cannot be started: {problem.strerror}"
+            self.journal.end_step(step.name, seconds=0.0, now=utc_now(), said="", problem=why)
+        else:
+            self._running = _Running(step, process, output, self.clock(), changes)
 
     @property
     def is_busy(self) -> bool:

@@ -73,11 +73,14 @@ class Lock:
         return True
 
     def holder(self) -> Holder | None:
-        """Return who holds the lock now; None where nobody does."""
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+        """Return who holds the lock now; None where nobody does.
+
+        Errors: LakeError when it may not be looked at.
+        """
+        if not self.path.exists():
             return None
+        with lake_errors(str(self.path)):
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if _locked(descriptor, fcntl.LOCK_SH):
                 return None

@@ -79,31 +79,33 @@ class Reader(threading.Thread):
 
     def poll(self, failures: int = 0) -> int:
         """Ask once and hand over what came; return how often in a row it failed, given how often before."""
-        self._begin_reading()
-        name, feed = self.source.name, self._feed
+        name = self.source.name
         polled, began = utc_now(), time.monotonic()
         self._journal.begin_poll(name, polled)
         try:
-            for chunk in feed.poll(self._watermark, now=polled):
+            self._begin_reading()
+            for chunk in self._feed.poll(self._watermark, now=polled):
                 if not self._hand_over(chunk, polled):
                     return 0
         except TachographError as problem:
             self._journal.failure(name, problem, utc_now())
             return failures + 1
         finally:
-            self._journal.end_poll(name, feed.asked, time.monotonic() - began)
+            self._journal.end_poll(name, self._feed.asked, time.monotonic() - began)
         self._waiting.put(Handed(name, polled, None, self._reading))
         return 0
 
     def _begin_reading(self) -> None:
         """Read on where the last poll ended; where its chunks were thrown away, from the lake on."""
         reading = self._waiting.reading(self.source.name)
-        if reading != self._reading:
-            self._reading = reading
-            self._handed.clear()
-            if self.source.connect is not None:  # a feed remembers what it gave, and that has not landed
-                self._feed.close()
-                self._feed = self.source.connect()
+        if reading == self._reading:
+            return
+        if self.source.connect is not None:  # a feed remembers what it gave, and that has not landed
+            fresh = self.source.connect()
+            self._feed.close()
+            self._feed = fresh
+        self._reading = reading
+        self._handed.clear()
 
     def _watermark(self, stream: str) -> datetime | None:
         """How far a stream has been read: what waits will have landed before what is read now."""

@@ -22,7 +22,7 @@ from tachograph.collect.state import EVERY_S, Status, read_status, state_folder,
 from tachograph.collect.waiting import Waiting
 from tachograph.collect.writer import RETRY_S, Writer
 from tachograph.config import Collect
-from tachograph.errors import LakeError
+from tachograph.errors import ConfigError, LakeError
 from tachograph.lake import Lake
 
 TICK_S = 0.5
@@ -69,6 +69,7 @@ def collect(
         for collection in begun:
             collection.children.kill()
 
+    _check(plan.collect)
     Lake.create(plan.lake.location)
     with (
         stopping_on_signals(stopping, kill=kill),
@@ -78,6 +79,13 @@ def collect(
             return None
         begun.append(Collection(plan, tell=tell, stopping=stopping, notifier=notifier))
         return begun[0].once() if once else begun[0].run()
+
+
+def _check(numbers: Collect) -> None:
+    """Errors: ConfigError for what would never or always be due."""
+    for key in ("analyze_s", "compact_s", "waiting_chunks", "threads", "vacuum_hours"):
+        if not getattr(numbers, key) > 0:
+            raise ConfigError(f"collect.{key} must be above 0", do=f"its default is {getattr(Collect(), key)}")
 
 
 class Collection:
