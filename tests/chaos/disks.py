@@ -88,8 +88,11 @@ def resize(disk: Path, room_kib: int | None) -> None:
     """Leave so much room on the disk; None: plenty."""
     blocks = os.statvfs(disk)
     used_kib = (blocks.f_blocks - blocks.f_bfree) * blocks.f_frsize // 1024
-    size = LARGE if room_kib is None else f"{used_kib + room_kib}k"
-    _mount("-o", f"remount,size={size}", str(disk))
+    for more in range(0, 64, 8):  # the system keeps a few blocks for itself, and refuses less than it has
+        size = LARGE if room_kib is None else f"{used_kib + room_kib + more}k"
+        if subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], capture_output=True).returncode == 0:
+            return
+    raise RuntimeError(f"{disk} cannot be made {size} large")
 
 
 class Disks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -12,8 +13,10 @@ from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.lake import Lake
+from tachograph.lake.compact import compact
 from tachograph.lake.resolve import resolve
-from tachograph.schema import JOBS, NODE_SAMPLES, Table
+from tachograph.lake.tables import DataFile
+from tachograph.schema import JOBS, NODE_SAMPLES, REJECTS, Table
 
 
 class InterruptedLake(Lake):
@@ -67,3 +70,32 @@ def test_a_merged_row_is_as_new_as_its_newest_part() -> None:
     merged, count = resolve(pl.DataFrame([ended, late], schema=JOBS.schema), JOBS)
     assert count == 1
     assert merged.select("account", "seq").row(0) == ("physics", 2)
+
+
+class KilledLake(Lake):
+    """A compaction is killed before its commit, or after it."""
+
+    def __init__(self, location: str, *, after: bool) -> None:
+        super().__init__(location)
+        self.after = after
+
+    def replace(self, table: Table, files: Sequence[DataFile], rows: Any, **given: Any) -> bool:
+        if self.after:
+            super().replace(table, files, rows, **given)
+        else:
+            list(rows)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_rows_merged_by_a_compaction_that_was_killed_are_counted_once(tmp_path: Path, after: bool) -> None:
+    lake = Lake.create(str(tmp_path))
+    for name in ("first", "again"):
+        lake.append(NODE_SAMPLES, samples("n1"), app_id=name)
+    with pytest.raises(KeyboardInterrupt):
+        compact(KilledLake(lake.location, after=after), [NODE_SAMPLES])
+    lake.append(NODE_SAMPLES, samples("n1"), app_id="late")  # the next compaction meets other files than the killed one
+    for _ in range(2):
+        compact(lake, [NODE_SAMPLES])
+        assert lake.latest(REJECTS)["removed"].sum() == 2
+        assert lake.scan(NODE_SAMPLES).collect().height == 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import date
+from functools import partial
 from types import MappingProxyType
 
 import polars as pl
@@ -86,7 +86,9 @@ class _Work:
         return len(files) > 2 * fewest or self._is_superseded(files)
 
     def by_day(self, progress: Progress | None) -> Compaction:
-        days = [day for day in self.lake.days(self.table) if self.is_needed(day)]
+        every = self.lake.days(self.table)
+        _count_merged(self.lake, self.table, every)
+        days = [day for day in every if self.is_needed(day)]
         done = []
         for count, day in enumerate(days):
             done += [one for one in [self._one_day(day)] if one is not None]
@@ -112,9 +114,13 @@ class _Work:
             if not self.is_needed(day):
                 break
             files = self.lake.files(self.table, [day])
+            name = _merged_name(self.table, day)
+            before = self.lake.mark(self.table, name) or 0  # behind the files: whoever merges meanwhile replaces them
             written: list[int] = []
             merged: list[int] = []
-            if self.lake.replace(self.table, files, self._rewritten(day, files, written, merged)):
+            rows = self._rewritten(day, files, written, merged)
+            if self.lake.replace(self.table, files, rows, mark=partial(_total, name, before, merged)):
+                _count_merged(self.lake, self.table, [day])
                 return _done(self.table, 1, files, written, sum(merged))
         return None
 
@@ -123,8 +129,7 @@ class _Work:
     ) -> Iterator[tuple[date | None, pl.DataFrame]]:
         """The day's partitions, resolved; neighbours that are small together.
 
-        Appends to `written` the rows of each file, to `merged` the rows merged away in each partition. What was merged
-        is counted before the files count, so that it is counted even when the process dies between the two.
+        Appends to `written` the rows of each file, to `merged` the rows merged away in each partition.
         """
         held: list[pl.DataFrame] = []
         for part in partitions_of(self.lake, self.table, files, rows=self.rows):
@@ -138,7 +143,6 @@ class _Work:
         if held:
             written.append(sum(map(len, held)))
             yield day, pl.concat(held)
-        _count_duplicates(self.lake, self.table, day, files, sum(merged))
 
     def _read(self, rows: pl.LazyFrame) -> tuple[pl.DataFrame, int]:
         with lake_errors(self.lake.uri(self.table)):
@@ -167,20 +171,34 @@ def _sum(table: Table, days: Iterable[Compaction]) -> Compaction:
     return Compaction(table.name, *(map(sum, zip(*numbers, strict=True)) if numbers else [0] * 7))
 
 
-def _count_duplicates(lake: Lake, table: Table, day: date, files: Sequence[DataFile], merged: int) -> None:
-    """Note what was merged, once for the same files."""
-    if merged:
-        these = hashlib.sha256("".join(sorted(file.path for file in files)).encode()).hexdigest()[:32]
-        row = {
-            "chunk": f"compact:{table.name}:{day}:{these}",
-            "source": "compact",
-            "origin": str(day),
-            "target": table.name,
-            "reason": "duplicate",
-            "removed": merged,
-        }
-        frame = pl.DataFrame([row], schema={n: d for n, d in REJECTS.schema.items() if n != "seq"})
-        lake.append(REJECTS, frame, app_id=f"compact:{these}")
+def _total(name: str, before: int, merged: Sequence[int]) -> tuple[str, int]:
+    """The mark of a day after so many rows more were merged away."""
+    return name, before + sum(merged)
+
+
+def _merged_name(table: Table, day: date) -> str:
+    """Name of a mark: in the table the rows of a day that were ever merged away, in the rejects those that are counted."""
+    return f"compact:{table.name}:{day}"
+
+
+def _count_merged(lake: Lake, table: Table, days: Iterable[date]) -> None:
+    """Count in the rejects what was merged on some days and is not counted yet, of a killed compaction, too."""
+    merged, counted = lake.delta(table), lake.delta(REJECTS)
+    for day in days:
+        name = _merged_name(table, day)
+        total = 0 if merged is None else merged.transaction_version(name) or 0
+        before = 0 if counted is None else counted.transaction_version(name) or 0
+        if total > before:
+            row = {
+                "chunk": f"{name}:{total}",
+                "source": "compact",
+                "origin": str(day),
+                "target": table.name,
+                "reason": "duplicate",
+                "removed": total - before,
+            }
+            frame = pl.DataFrame([row], schema={n: d for n, d in REJECTS.schema.items() if n != "seq"})
+            lake.append(REJECTS, frame, app_id=name, mark=total, after=before)
 
 
 def _vacuum(lake: Lake, table: Table, hours: int) -> None:

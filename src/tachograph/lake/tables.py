@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -208,10 +208,16 @@ class Lake:
         raise _overtaken(self.uri(table))
 
     def replace(
-        self, table: Table, files: Sequence[DataFile], rows: Iterable[tuple[date | None, pl.DataFrame]]
+        self,
+        table: Table,
+        files: Sequence[DataFile],
+        rows: Iterable[tuple[date | None, pl.DataFrame]],
+        *,
+        mark: Callable[[], tuple[str, int]] | None = None,
     ) -> bool:
         """Put rows in the place of files in one step; what others append meanwhile stays.
 
+        `mark`: asked once the rows are written; the name and the mark that are set in the same step.
         False where one of the files was replaced by somebody else in the meantime; then nothing has changed.
         Errors: LakeError when it cannot be written; then nothing has changed.
         """
@@ -219,12 +225,13 @@ class Lake:
             for day, part in rows:
                 written.append(self._write(table, day, part, data_change=False))
             actions: list[AddAction | RemoveAction] = [*written, *(_remove_action(table, file) for file in files)]
+            once = None if mark is None else Transaction(*mark(), _milliseconds())
             for attempt in range(COMMIT_ATTEMPTS):
                 delta = self._opened(table)
                 if not {file.path for file in files} <= {row["path"] for row in _add_actions(delta)}:
                     self._take_away(table, written)
                     return False
-                if self._commit(delta, table, actions, None):
+                if self._commit(delta, table, actions, once):
                     return True
                 _wait(attempt)
             raise _overtaken(self.uri(table))
