@@ -177,7 +177,7 @@ def _total(name: str, before: int, merged: Sequence[int]) -> tuple[str, int]:
 
 
 def _merged_name(table: Table, day: date) -> str:
-    """Name of a mark: in the table the rows of a day that were ever merged away, in the rejects those that are counted."""
+    """Name of a mark: in the table the rows of a day that were ever merged away, in the rejects those counted."""
     return f"compact:{table.name}:{day}"
 
 
