@@ -42,7 +42,7 @@ TOGETHER_EVERY = 6
 # imported before children are forked, each of which needs them at once
 WARM = (
     "analyze.run", "cli.analyze", "cli.compact", "cli.ingest", "sources.ldms", "sources.sacct",
-    "sources.allocation_map",
+    "sources.allocation_map", "collect.run",
 )  # fmt: skip
 SLOWER = 2.0  # a step that shares its cores takes about so much longer
 

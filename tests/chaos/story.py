@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,17 @@ from tachograph.analyze.results import counting, read_findings, read_gpus, read_
 from tachograph.analyze.state import ANALYSES
 from tachograph.analyze.tables import ALL_TABLES
 from tachograph.cli import main
+from tachograph.collect.notify import NOBODY
+from tachograph.collect.reader import Source
+from tachograph.collect.run import Collection, Plan
+from tachograph.config import Collect
 from tachograph.ingest import ingest, watermark
 from tachograph.lake import Lake
 from tachograph.lake.compact import compact
 from tachograph.lake.partitions import partitions, read_partition
 from tachograph.schema import GPU_SAMPLES, REJECTS, TABLES, Table
 from tachograph.sources import Chunk, Part
+from tachograph.sources.feeds import Asked, Watermark
 
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)  # ten minutes before midnight: two days
 LENGTH_S = 1200
@@ -28,6 +35,7 @@ AS_OF = "2026-03-05T00:00:00"
 NOW = datetime(2026, 3, 5, tzinfo=UTC)
 LATER = timedelta(days=2)  # what killed analyses left is dropped by then
 STREAM = "story:stream"
+LAST = START + timedelta(seconds=600)  # of streams
 _HEADER = (
     "timestamp,hostname,gpu_id,nersc_ldms_dcgm_gpu_utilization,nersc_ldms_dcgm_power_usage,nersc_ldms_dcgm_fb_used\n"
 )
@@ -54,6 +62,7 @@ def tell_story(folder: Path) -> tuple[Step, ...]:
         Step("analyze", analyze),
         Step("compact", lambda lake: _main("compact", "--lake", lake)),
         Step("stream", stream),
+        Step("collect", collect),
         Step("ingest late samples", lambda lake: _main("ingest", "ldms", folder / "late", "--lake", lake)),
         Step("ingest late accounting", lambda lake: _main("ingest", "sacct", folder / "late.txt", "--lake", lake)),
         Step("analyze what is new", analyze),
@@ -78,24 +87,57 @@ def _main(*arguments: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
+class Tape:
+    """A source that has ten minutes of a node to tell; says `done` once the lake has them."""
+
+    def __init__(self, node: str, done: Callable[[], None]) -> None:
+        self.node, self.done, self.asked = node, done, Asked()
+
+    def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
+        """Yield what the lake does not have."""
+        begun = watermark(f"tape:{self.node}") or START
+        if begun >= LAST:
+            self.done()
+        yield from _stream_chunks(f"tape:{self.node}", self.node, begun)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def collect(lake: Path) -> int:
+    """Collect from two sources until the lake has all they tell."""
+    stopping, left = threading.Event(), {"n6", "n7"}
+
+    def done(node: str) -> None:
+        left.discard(node)
+        if not left:
+            stopping.set()
+
+    sources = [Source(f"tape:{node}", 0.05, Tape(node, partial(done, node))) for node in sorted(left)]
+    quiet = Collect(listen="", analyze_s=3600, compact_s=3600)
+    plan = Plan(Lake.create(str(lake)), sources, quiet, ["--lake", str(lake), "--quiet"], retry_s=(0.05, 0.2))
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    Collection(plan, tell=lambda _: None, stopping=stopping, notifier=NOBODY).run()
+    return 0
+
+
 def stream(lake: Path) -> int:
     """Read a stream on from its watermark, some samples at a time: what a feed does after a restart."""
     opened = Lake.create(str(lake))
     begun = watermark(opened, STREAM) or START
-    ingest(opened, _stream_chunks(begun), now=NOW)
+    ingest(opened, _stream_chunks(STREAM, "n4", begun), now=NOW)
     return 0
 
 
-def _stream_chunks(begun: datetime) -> Iterator[Chunk]:
-    """Chunks of ten minutes of node n4, cut where the reading begins; every third value is impossible."""
+def _stream_chunks(stream: str, node: str, begun: datetime) -> Iterator[Chunk]:
+    """Chunks of ten minutes of a node, cut where the reading begins; one value a minute is impossible."""
     length = timedelta(seconds=70 + begun.second)
-    last = START + timedelta(seconds=600)
-    while begun < last:
-        end = min(begun + length, last)
+    while begun < LAST:
+        end = min(begun + length, LAST)
         times = [begun + timedelta(seconds=10 * place) for place in range((end - begun) // timedelta(seconds=10))]
         power = [-1.0 if time.second == 30 else 100.0 + time.minute for time in times]
-        frame = pl.DataFrame({"t": times, "node": "n4", "gpu": 0, "power_w": power, "gpu_util": 0.5})
-        yield Chunk(STREAM, "story", "stream", (Part("gpu_samples", frame),), len(times), watermark=end, since=begun)
+        frame = pl.DataFrame({"t": times, "node": node, "gpu": 0, "power_w": power, "gpu_util": 0.5})
+        yield Chunk(stream, "story", "stream", (Part("gpu_samples", frame),), len(times), watermark=end, since=begun)
         begun = end
 
 
