@@ -212,11 +212,11 @@ def test_throttled_is_silent_about_idle_clocks() -> None:
 
 def test_xid_names_gpu_and_kind() -> None:
     rows = gpus({"xid_events": 0}, {"xid_events": 2})
-    hardware = found(summary(xid_events=2, xid_max=79.0), rows)["xid_error"]
+    hardware = found(summary(xid_events=2, xid_event_max=79.0), rows)["xid_error"]
     assert hardware.sentence == "2 XID events on GPU 1; the largest code is 79 (GPU has fallen off the bus)."
     assert hardware.advice is not None
     assert "support staff" in hardware.advice
-    program = found(summary(xid_events=1, xid_max=31.0), rows)["xid_error"]
+    program = found(summary(xid_events=1, xid_event_max=31.0), rows)["xid_error"]
     assert program.advice is not None
     assert "compute-sanitizer" in program.advice
     assert found(summary(xid_events=0, xid_max=79.0), rows) == {}  # sticky from before the job
@@ -302,12 +302,12 @@ def test_findings_are_ordered_by_severity() -> None:
 
 
 def test_frame_of_findings_keeps_everything() -> None:
-    row = summary(gpu_util_mean=0.2, xid_events=1, xid_max=79.0)
+    row = summary(gpu_util_mean=0.2, xid_events=1, xid_event_max=79.0)
     findings = find(row, NO_GPUS, NO_MINUTES, LIMITS)
     table = findings_frame([(row, findings)])
     assert dict(table.schema) == {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
     assert read_findings(table.reverse()) == findings
-    assert json.loads(table["evidence"][0]) == {"xid_events": 1.0, "xid_max": 79.0}
+    assert json.loads(table["evidence"][0]) == {"xid_events": 1.0, "xid_event_max": 79.0}
 
 
 def test_find_all_gives_each_job_its_own_rows() -> None:

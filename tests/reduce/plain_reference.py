@@ -127,7 +127,9 @@ def gpu_reference(
     for rate, volume in VOLUMES.items():
         area, seconds = integral(rows, rate, unit, telemetry, analysis)
         result[volume] = area if seconds else None
-    result["xid_events"] = xid_events(rows, before)
+    codes = xid_events(rows, before)
+    result["xid_events"] = None if codes is None else len(codes)
+    result["xid_event_max"] = most(codes or ())
     for name in ("gpu_util", *MINUTE_MEANS[1:-1]):
         result[f"ti_{name}"] = temporal_imbalance([row[name] for row in rows], analysis)
     utils = [row["gpu_util"] for row in rows if row["gpu_util"] is not None]
@@ -157,17 +159,18 @@ def integral(
     return math.fsum(areas), math.fsum(seconds)
 
 
-def xid_events(rows: Sequence[Sample], before: Sequence[Sample]) -> int | None:
-    """Changes to a code that is not zero; the sample just before the job, on its first day, tells what was before."""
+def xid_events(rows: Sequence[Sample], before: Sequence[Sample]) -> list[float] | None:
+    """Codes that it changed to, but zero; the sample just before the job, on its first day, tells what was before."""
     if all(row["xid"] is None for row in rows):
         return None
     last = before[-1]["xid"] if before and before[-1]["t"].date() == rows[0]["t"].date() else None
-    events = 0
+    codes = []
     for row in rows:
         if row["xid"] is not None:
-            events += last is not None and row["xid"] not in (last, 0)
+            if last is not None and row["xid"] not in (last, 0):
+                codes.append(row["xid"])
             last = row["xid"]
-    return events
+    return codes
 
 
 def temporal_imbalance(series: Sequence[float | None], analysis: Analysis) -> float | None:
@@ -183,6 +186,8 @@ def temporal_imbalance(series: Sequence[float | None], analysis: Analysis) -> fl
 def energy(
     run: Run, rows: Sequence[Sample], unit: Unit, telemetry: Telemetry, analysis: Analysis
 ) -> tuple[float | None, str | None]:
+    if unit[2] is not None:
+        return None, None  # a slice shows the energy of the whole GPU
     counted = [(row["t"], row["energy_j"]) for row in rows if row["energy_j"] is not None]
     area, seconds = integral(rows, "power_w", unit, telemetry, analysis)
     if len(counted) > 1:
@@ -292,6 +297,7 @@ def job_reference(
     result["power_w_sampled_mean"] = result.pop("power_w_mean")
     for volume in (*VOLUMES.values(), "energy_j", "xid_events"):
         result[volume] = total(gpu[volume] for gpu in rows)
+    result["xid_event_max"] = most(gpu["xid_event_max"] for gpu in rows)
     measured = [gpu for gpu in rows if gpu["energy_j"] is not None]
     result["energy_gpus"] = len(measured)
     result["power_w_mean"] = result["energy_j"] / (len(measured) * run.seconds) if measured else None

@@ -58,7 +58,7 @@ EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "throttled_fraction": ("Samples with lowered clocks", "fraction"),
         "time_precision_s": ("Precision of recorded times", "s"),
         "xid_events": ("XID events", "count"),
-        "xid_max": ("Largest XID code", "code"),
+        "xid_event_max": ("Largest XID code", "code"),
     }
 )
 

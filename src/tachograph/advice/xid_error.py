@@ -42,7 +42,7 @@ def xid_error(
     events = number(summary, "xid_events")
     if not events:
         return None
-    code = number(summary, "xid_max")
+    code = number(summary, "xid_event_max")
     touched = gpus.filter(pl.col("xid_events") > 0).sort("node", "gpu", "mig")
     where = f" on {gpu_labels(touched)}" if touched.height else ""
     meaning = MEANINGS.get(int(code), "see NVIDIA's list of XID errors") if code else ""
@@ -57,5 +57,5 @@ def xid_error(
         "If it stays on one node, tell the support staff."
         if program
         else "Tell the support staff of your site, with node, GPU and time: the hardware may need attention.",
-        evidence_of(summary, "xid_events", "xid_max", gpus_affected=float(touched.height) or None),
+        evidence_of(summary, "xid_events", "xid_event_max", gpus_affected=float(touched.height) or None),
     )

@@ -274,16 +274,16 @@ def increases(
 @_compiled
 def changes(
     col: Floats, stripes: Longs, seg_stripe: Longs, seg_a: Longs, seg_b: Longs, n: Longs, events: Longs, most: Floats,
-    first: Floats, last: Floats,
+    newest: Floats, first: Floats, last: Floats,
 ) -> None:  # fmt: skip
-    """Per segment of a sticky code: values, changes to another code than zero, largest, first and last.
+    """Per segment of a sticky code: values, changes to another one but zero, largest, largest changed to, first, last.
 
     The value just before the segment, where the same GPU has one, counts as what it was before.
     """
     for g in range(seg_a.shape[0]):
         a = seg_a[g]
         before = col[a - 1] if a > stripes[seg_stripe[g]] else np.nan
-        count, events_here, largest = 0, 0, -np.inf
+        count, events_here, largest, came = 0, 0, -np.inf, np.nan
         first[g] = np.nan
         for i in range(a, seg_b[g]):
             v = col[i]
@@ -292,10 +292,11 @@ def changes(
                     first[g] = v
                 if before == before and v != before and v != 0:
                     events_here += 1
+                    came = v if came != came else max(came, v)
                 before = v
                 largest = max(largest, v)
                 count += 1
-        n[g], events[g], most[g], last[g] = count, events_here, largest, before
+        n[g], events[g], most[g], newest[g], last[g] = count, events_here, largest, came, before
 
 
 @_compiled

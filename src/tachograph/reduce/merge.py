@@ -59,6 +59,7 @@ def _joints(columns: Sequence[str]) -> list[pl.Expr]:
                 (first != _last_known(f"last_{name}")) & (first != 0) & next_day
             )  # within a day the kernel has seen it
             expressions.append(pl.col(f"events_{name}") + new.fill_null(value=False).cast(pl.Int64))
+            expressions.append(pl.max_horizontal(f"max_new_{name}", pl.when(new).then(first)).alias(f"max_new_{name}"))
     return expressions
 
 

@@ -291,13 +291,16 @@ def _increases(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Se
 def _changes(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Series]:
     size = layout.segments
     n, events = np.empty(size, np.int64), np.empty(size, np.int64)
-    most, first, last = (np.empty(size) for _ in range(3))
-    column = columns.doubles(name)
-    kernel.changes(column, layout.stripes, layout.seg_stripe, layout.seg_a, layout.seg_b, n, events, most, first, last)
+    most, newest, first, last = (np.empty(size) for _ in range(4))
+    kernel.changes(
+        columns.doubles(name), layout.stripes, layout.seg_stripe, layout.seg_a, layout.seg_b,
+        n, events, most, newest, first, last,
+    )  # fmt: skip
     return {
         f"n_{name}": pl.Series(n),
         f"events_{name}": pl.Series(events),
         f"max_{name}": pl.Series(np.where(n > 0, most, np.nan)).fill_nan(None),
+        f"max_new_{name}": pl.Series(newest).fill_nan(None),
         f"first_{name}": pl.Series(first).fill_nan(None),
         f"last_{name}": pl.Series(last).fill_nan(None),
     }

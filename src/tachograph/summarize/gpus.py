@@ -43,6 +43,7 @@ def summarize_gpus(
         hbm_peak_fraction=pl.col("max_hbm_used_mib") / pl.col("hbm_mib"),
         zero_util_fraction=_ratio("zeros_gpu_util", "n_gpu_util"),
         xid_events=pl.when(pl.col("n_xid") > 0).then("events_xid"),
+        xid_event_max=pl.col("max_new_xid"),
         **{f"temporal_imbalance_{name}": _temporal(name, analysis) for name in OTHER_IMBALANCES},
     )
 
@@ -64,7 +65,8 @@ def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
         )
         wanted |= {f"{stem}_{name}": pl.Float64() for stem in stems}
     wanted |= {name: pl.Float64() for name in ("area_power_w", "seconds_power_w", "seconds_energy_j")}
-    wanted |= {f"{stem}_throttle_reasons": pl.Int64() for stem in ("lowered", "bits")} | {"events_xid": pl.Int64()}
+    wanted |= {f"{stem}_throttle_reasons": pl.Int64() for stem in ("lowered", "bits")}
+    wanted |= {"events_xid": pl.Int64(), "max_new_xid": pl.Float64()}
     wanted |= {f"{label}_{pipe}": pl.Float64() for pipe in PIPES for label in ("compute", "memory")}
     return frame.with_columns(
         pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in frame.columns
@@ -104,13 +106,15 @@ def _energy() -> list[pl.Expr]:
     """Energy over the span held: the counter's increase or integrated power, each scaled from what it covers.
 
     The counter is used unless it stood still while power was drawn, or covers less than half of what power covers.
+    Null for a MIG slice: what is measured is the whole GPU's.
     """
+    whole = pl.col("mig").is_null()
     counted_s, measured_s = pl.col("seconds_energy_j"), pl.col("seconds_power_w")
     stuck = (pl.col("grown_energy_j") == 0) & (pl.col("area_power_w") > 0)
     poor = counted_s < 0.5 * measured_s
     usable = (counted_s > 0) & ~stuck.fill_null(value=False) & ~poor.fill_null(value=False)
-    counted = pl.when(usable).then(pl.col("grown_energy_j") * pl.col("span_s") / counted_s)
-    integrated = pl.when(measured_s > 0).then(pl.col("area_power_w") * pl.col("span_s") / measured_s)
+    counted = pl.when(whole & usable).then(pl.col("grown_energy_j") * pl.col("span_s") / counted_s)
+    integrated = pl.when(whole & (measured_s > 0)).then(pl.col("area_power_w") * pl.col("span_s") / measured_s)
     source = pl.when(counted.is_not_null()).then(pl.lit("counter"))
     return [
         pl.coalesce(counted, integrated).alias("energy_j"),

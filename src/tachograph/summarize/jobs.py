@@ -97,6 +97,7 @@ def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
         .alias("gpus_never_used"),
         (_sum_known("zeros_gpu_util") / _sum_known("n_gpu_util")).fill_nan(None).alias("zero_util_fraction"),
         _sum_known("xid_events"),
+        pl.col("xid_event_max").max(),
         pl.col("temporal_imbalance").max(),
         *(pl.col(f"temporal_imbalance_{name}").max() for name in OTHER_IMBALANCES),
         *(_sum_known(accumulator).alias(volume) for accumulator, volume in volume_columns().items()),

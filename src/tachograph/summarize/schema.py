@@ -145,6 +145,7 @@ JOB_SUMMARIES = Table(
         _i("gpus_never_used", "GPUs whose utilisation never left zero."),
         _f("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
         _i("xid_events", "Changes of the XID code."),
+        _f("xid_event_max", "code", "Largest XID code that came up meanwhile.", "none came up"),
         Column(
             "intensity_histogram",
             pl.List(pl.Int64()),
@@ -186,6 +187,7 @@ JOB_GPUS = Table(
         _f("energy_j", "J", "Energy over the job's run time."),
         _f("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
         _i("xid_events", "Changes of the XID code."),
+        _f("xid_event_max", "code", "Largest XID code that came up meanwhile.", "none came up"),
         _SEQ,
     ),
     sort=("job_key", "node", "gpu", "mig"),
