@@ -88,11 +88,12 @@ def resize(disk: Path, room_kib: int | None) -> None:
     """Leave so much room on the disk; None: plenty."""
     blocks = os.statvfs(disk)
     used_kib = (blocks.f_blocks - blocks.f_bfree) * blocks.f_frsize // 1024
-    for more in range(0, 64, 8):  # the system keeps a few blocks for itself, and refuses less than it has
+    for more in range(4, 64, 4):  # a disk of size 0 has no limit; one smaller than what is on it is refused
         size = LARGE if room_kib is None else f"{used_kib + room_kib + more}k"
-        if subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], capture_output=True).returncode == 0:
+        done = subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], capture_output=True, text=True)
+        if done.returncode == 0:
             return
-    raise RuntimeError(f"{disk} cannot be made {size} large")
+    raise RuntimeError(f"{disk} cannot be made {size} large: {done.stderr}")
 
 
 class Disks:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fuzz_targets import Target, targets
+from fuzz_targets import MAPPING, Target, targets
 
 from tachograph.errors import TachographError
 
@@ -39,6 +39,12 @@ FOUND = {
     "labels that are none": ("prometheus answers", ANSWER % b"0.5"),
     "an answer of brackets": ("prometheus answers", b'{"a":' * 30_000),
     "an export of brackets": ("prometheus answers", b'{"metric":' + b'{"a":' * 30_000),
+    "seconds without end": (
+        "ldms json",
+        b'{"1": [{"Floored Relative Time": 1e16, "fb_used": 1}, {"Floored Relative Time": 0}]}',
+    ),
+    "an expression of brackets": ("mapping", MAPPING.replace(b"(nid", b"(" * 3000 + b"nid")),
+    "an expression repeated too often": ("mapping", MAPPING.replace(b"(nid", b"a{99999999999}(nid")),
     "a name of many brackets": ("table suggest", b'[{"timestamp": 1, "nid": "n1", "byt' + b"[" * 60_000 + b'": 1}]'),
 }
 

@@ -44,6 +44,7 @@ from tachograph.units import parse_time, zone
 
 NAME = "ldms"
 _RELATIVE = "Floored Relative Time"
+_LONGEST_US = 1e16  # of a job: three hundred years
 _INSTANCE = "(instance)"
 _JOB_COLUMNS = frozenset({"job id", "jobid", "jobidraw", "job_id"})
 _RECORD_COLUMNS = frozenset({"start time", "end time", "state", "qos", "partition", "elapsed", "nodelist", "output"})
@@ -328,6 +329,7 @@ def _chunk_of_means(path: Path, print_of: str, content: Mapping[object, object],
         rows = records(job_rows, origin=str(path))
         start = _start_of(job_id, len(content), setting, path)
         offset_us = rows.get_column(_RELATIVE).cast(pl.Float64, strict=False) * 1e6
+        offset_us = pl.select(pl.when(offset_us.abs() < _LONGEST_US).then(offset_us)).to_series()
         first_us = int(start.timestamp() * 1e6)
         rows = rows.drop(_RELATIVE).with_columns(
             (offset_us.round().cast(pl.Int64) + first_us)

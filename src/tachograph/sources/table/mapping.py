@@ -189,7 +189,7 @@ def _check_key(section: str, key: Key, where: str) -> None:
         try:
             groups = re.compile(key.pattern).groups
             pl.Series([""]).str.extract(key.pattern)
-        except (re.error, pl.exceptions.PolarsError) as problem:
+        except (re.error, RecursionError, OverflowError, pl.exceptions.PolarsError) as problem:
             what = str(problem).splitlines()[0]
             raise ConfigError(f"{section}.pattern: {what}", where=where, do="mend the expression") from None
         if groups != 1:

@@ -1,0 +1,56 @@
+"""The long runs in short: kills of every command, full disks, readers beside a writer, mutations of every input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+
+
+def played(script: str, *options: str) -> dict[str, Any]:
+    """Run one of the long runs in a process of its own; return what it prints."""
+    path = TESTS / script
+    done = subprocess.run([sys.executable, path.name, *options], cwd=path.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.slow
+def test_twenty_kills_leave_the_lake_of_a_run_never_killed() -> None:
+    found = played("chaos/kills.py", "--kills", "20")
+    assert found["kills"] >= 20
+    assert found["trials_of_several_at_once"] >= 1
+    assert len(found["kills_of_step"]) >= 5
+    assert found["wrong"] == []
+
+
+@pytest.mark.slow
+def test_full_disks_and_read_only_lakes_are_told_in_one_line() -> None:
+    found = played("chaos/disks.py", "--sizes", "1")
+    if "skipped" in found:
+        pytest.skip(found["skipped"])
+    assert found["wrong"] == []
+    assert sum(found["full"].values()) >= 3
+    assert sorted(set(found["read_only"].values())) == [0, 5]
+
+
+@pytest.mark.slow
+def test_readers_beside_a_writer_see_whole_chunks() -> None:
+    found = played("chaos/readers.py", "--minutes", "0.15", "--readers", "4")
+    assert found["written"]["chunks"] >= 1
+    assert set(found["reads"]) == {"read_chunks", "read_results", "read_command"}
+    assert found["wrong"] == []
+
+
+@pytest.mark.slow
+def test_mutations_break_no_reader(recorded: Path) -> None:
+    found = played("fuzz/fuzz.py", "--mutations", "1500", "--minutes", "0.3", "--recorded", str(recorded))
+    assert found["mutations"] >= 200
+    assert found["failures"] == []
+    assert 0 < found["refused"] < found["mutations"]
