@@ -90,8 +90,8 @@ def test_names_of_a_site_come_first() -> None:
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ({"m": ("gpu_usage", "percent")}, "names.m: no counter 'gpu_usage'"),
-        ({"m": ("power_w", "B")}, "names.m: cannot convert unit 'B' to 'W'"),
+        ({"m": ("gpu_usage", "percent")}, "metrics.m: no counter 'gpu_usage'"),
+        ({"m": ("power_w", "B")}, "metrics.m: cannot convert unit 'B' to 'W'"),
     ],
 )
 def test_names_of_a_site_are_checked(own: dict[str, tuple[str, str]], said: str) -> None:

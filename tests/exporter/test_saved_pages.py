@@ -142,7 +142,7 @@ def test_exporters_of_the_configuration_are_asked_with_its_names(ingest: Ingest,
         server.nodes["n1"].more = 'busy{card="3",box="rack1"} 0.25\n'
         (tmp_path / "tachograph.toml").write_text(
             f'[[sources]]\nsource = "dcgm-exporter"\nurls = ["{server.url("n1")}"]\n'
-            'names = { busy = ["gpu_util", "fraction"] }\nlabels = { gpu = ["card"], node = ["box"] }\n'
+            'metrics = { busy = ["gpu_util", "fraction"] }\nlabels = { gpu = ["card"], node = ["box"] }\n'
         )
         done = ingest("--json")
     assert done.returncode == 0, done.stderr

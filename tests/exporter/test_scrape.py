@@ -171,7 +171,7 @@ def test_node_exporters_are_read_the_same_way(tmp_path: Path) -> None:
 def test_slices_and_names_of_a_site() -> None:
     with (
         exporter({"n1": {}}) as server,
-        feeding(server, names={"busy": ("gpu_util", "fraction")}, labels=LabelNames(gpu=("card",))) as feed,
+        feeding(server, metrics={"busy": ("gpu_util", "fraction")}, labels=LabelNames(gpu=("card",))) as feed,
     ):
         server.nodes["n1"].gpus = [
             Gpu(0, {"busy": 0.5}, labels={"gpu": "", "card": "4", "GPU_I_ID": str(i)}) for i in (1, 2)
@@ -227,7 +227,7 @@ def test_a_hostlist_stands_for_many(url: str, expanded: list[str]) -> None:
         ({"urls": [f"http://n[1-{MAX_ENDPOINTS + 1}]:9400"]}, "names no host, or too many"),
         ({"urls": ["http://n[1-99999999999]:9400"]}, "names no host, or too many"),
         ({"urls": ["gpu01:9400"]}, "url is no address of a server"),
-        ({"urls": ["http://n1"], "names": {"x": ["nonsense", "percent"]}}, "names.x: no counter 'nonsense'"),
+        ({"urls": ["http://n1"], "metrics": {"x": ["nonsense", "percent"]}}, "metrics.x: no counter 'nonsense'"),
         ({"urls": ["http://n1"], "labels": {"host": ["x"]}}, "unknown field 'host'"),
         ({"urls": ["http://n1"], "paralel": 3}, "unknown field 'paralel'"),
     ],

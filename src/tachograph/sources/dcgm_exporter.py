@@ -94,9 +94,9 @@ def _ask_once(
 def _read_pages(
     options: argparse.Namespace, settings: Settings, configuration: Configuration, now: datetime
 ) -> Iterator[Chunk]:
-    refuse_unknown(settings.names, where="[[sources]]")
-    vocabulary = Vocabulary(metrics=settings.names, labels=settings.labels)
-    meaning = msgspec.json.encode((settings.names, settings.labels)).decode()
+    refuse_unknown(settings.metrics, where="[[sources]]")
+    vocabulary = Vocabulary(metrics=settings.metrics, labels=settings.labels)
+    meaning = msgspec.json.encode((settings.metrics, settings.labels)).decode()
     told = parse_time(options.time, now=now, zone_name=configuration.site.time_zone) if options.time else None
     for given in options.files:
         in_folder = getattr(options, "in_folder", False) or Path(given).is_dir()
@@ -132,7 +132,7 @@ def _parts(gathering: Gathering, path: Path, *, in_folder: bool, cluster: str | 
     if not gathering.known and not in_folder:
         what = "no metric of this page is known"
         raise InputError(
-            what, where=str(path), do="see docs/counters.md; name your own ones under names in [[sources]]"
+            what, where=str(path), do="see docs/counters.md; name your own ones under metrics in [[sources]]"
         )
     if not gathering.known:
         return (Part("gpu_samples", pl.DataFrame(), rejects=(Reject("no_counter", None, 1, str(path)[-200:]),)),)

@@ -125,12 +125,12 @@ def refuse_unknown(own: Own, *, where: str) -> None:
     for metric, (counter, unit) in own.items():
         inside = BY_NAME[counter].unit if counter in BY_NAME else _HOST_UNITS.get(counter)
         if inside is None:
-            what, do = f"names.{metric}: no counter {counter!r}", "see docs/counters.md"
+            what, do = f"metrics.{metric}: no counter {counter!r}", "see docs/counters.md"
             raise ConfigError(what, where=where, do=do)
         try:
             factor(unit, inside)
         except InputError as problem:
-            raise ConfigError(f"names.{metric}: {problem.what}", where=where, do=problem.do) from None
+            raise ConfigError(f"metrics.{metric}: {problem.what}", where=where, do=problem.do) from None
 
 
 def _own_target(counter: str, unit: str) -> Target:

@@ -44,7 +44,7 @@ class Settings(Access, frozen=True, forbid_unknown_fields=True, kw_only=True):
     timeout_s: float = 5.0
     attempts: int = 1  # the next round asks again
     parallel: int = 64
-    names: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)  # {a metric of the site: (counter, unit)}
+    metrics: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)  # {a metric of the site: (counter, unit)}
     labels: LabelNames = USUAL
 
 
@@ -81,7 +81,7 @@ class ScrapeFeed:
         self._endpoints = tuple(endpoints)
         self._cluster = cluster
         self._steady = steady
-        self._vocabulary = Vocabulary(metrics=settings.names, labels=settings.labels)
+        self._vocabulary = Vocabulary(metrics=settings.metrics, labels=settings.labels)
         self._reread = Reread(settings.refresh_s)
         self._told: set[tuple[object, ...]] = set()  # allocations that were handed over
         self._pool = ThreadPoolExecutor(max(1, settings.parallel), thread_name_prefix="scrape")
@@ -181,7 +181,7 @@ def connect_exporters(settings: Settings, *, cluster: str | None) -> ScrapeFeed:
     Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is missing.
     """
     where = f"[[sources]] {settings.stream}"
-    refuse_unknown(settings.names, where=where)
+    refuse_unknown(settings.metrics, where=where)
     given = (settings.url, *settings.urls) if settings.url else settings.urls
     urls = tuple(dict.fromkeys(chain.from_iterable(expand_url(url) for url in given)))
     if not urls:
