@@ -22,13 +22,16 @@ from servers.prometheus import prometheus
 from servers.slurm import SlurmCluster
 from servers.victoria import victoria
 
+SACCT = 'source = "sacct"\nevery_s = 10'
+LIVE = 'source = "slurm-live"\nevery_s = 2'
+
 
 @dataclass(frozen=True, slots=True)
 class Recording:
     """What the scenario left: Slurm's records, the exporters' pages, and two servers that kept the samples.
 
     `plain`: Prometheus, which saw no job ids; `labelled`: VictoriaMetrics, whose series carry `hpc_job`. `collected`:
-    the lake into which `tachograph collect` put what it was told while all of it happened.
+    lakes into which `tachograph collect` put what it was told while all of it happened, by whom it asked.
     """
 
     scenario: Scenario
@@ -36,7 +39,7 @@ class Recording:
     pages: dict[str, Exporter]
     plain: str
     labelled: str
-    collected: Filled
+    collected: Mapping[str, Filled]
 
     @property
     def runs(self) -> list[Run]:
@@ -85,30 +88,42 @@ def recorded_scenario(slurm: SlurmCluster, folder: Path) -> Iterator[Recording]:
             f"  static_configs: [{{targets: {targets}}}]\n"
         )
         labelled = stack.enter_context(victoria(folder / "victoria", arguments=[f"-promscrape.config={scrape}"]))
-        with _collecting(slurm, folder, plain) as collected:
+        samples = f'source = "prometheus"\nurl = "{plain}"\nevery_s = 5\nsettle_s = 2\nfrom = "1m"'
+        token = folder / "token"
+        token.write_text(slurm.token())
+        rest = f'how = "rest"\nurl = "{slurm.rest_url}"\nuser = "root"\ntoken_file = "{token}"'
+        collected = {
+            "commands": filled(folder / "commands", slurm, samples, SACCT, LIVE),
+            "rest": filled(folder / "rest", slurm, samples, f"{SACCT}\n{rest}", f"{LIVE}\n{rest}"),
+        }
+        with ExitStack() as meanwhile:
+            for lake in collected.values():
+                meanwhile.enter_context(_collecting(lake))
             scenario = play(slurm, folder=folder)
-        collected.run("collect", "--once")
+        for lake in collected.values():
+            lake.run("collect", "--once")
         yield Recording(scenario, folder, pages, plain, labelled, collected)
 
 
+def filled(folder: Path, slurm: SlurmCluster, *sources: str) -> Filled:
+    """A lake in a new folder, beside a configuration that names the sources."""
+    folder.mkdir()
+    entries = "".join(f"[[sources]]\n{source}\n\n" for source in sources)
+    (folder / "tachograph.toml").write_text(f'[collect]\nlisten = ""\nanalyze_s = 20\n\n{entries}')
+    return Filled(folder / "lake", environment=slurm.environment)
+
+
 @contextmanager
-def _collecting(slurm: SlurmCluster, folder: Path, url: str) -> Iterator[Filled]:
-    """`tachograph collect`, for the time of the block: samples of a server, accounting, what the controller tells."""
-    filled = Filled(folder / "collected", environment=slurm.environment)
-    (folder / "tachograph.toml").write_text(
-        '[collect]\nlisten = ""\nanalyze_s = 20\n\n'
-        f'[[sources]]\nsource = "prometheus"\nurl = "{url}"\nevery_s = 5\nsettle_s = 2\nfrom = "1m"\n\n'
-        '[[sources]]\nsource = "sacct"\nevery_s = 10\n\n'
-        '[[sources]]\nsource = "slurm-live"\nevery_s = 2\n'
-    )
+def _collecting(filled: Filled) -> Iterator[None]:
+    """`tachograph collect`, for the time of the block."""
     with running(
         [sys.executable, "-m", "tachograph", "collect", "--lake", filled.lake],
         ready=(filled.lake / "_collect" / "lock").exists,
-        log=folder / "collect.log",
+        log=filled.lake.parent / "collect.log",
         environment=filled.environment,
-        within_s=60,
+        within_s=180,
     ):
-        yield filled
+        yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,11 +83,11 @@ def play(cluster: SlurmCluster, *, folder: Path) -> Scenario:
     while states := _states(cluster, ids):
         _disturb(cluster, ids, states, seen)
         (live / f"{time.time():.3f}.txt").write_text(cluster.command("scontrol", "show", "job", "-d"))
-        if time.time() > began + 240:
+        if time.time() > began + 600:
             raise TimeoutError(f"jobs still there:\n{cluster.command('squeue')}")
         time.sleep(2)
     accounting = folder / "sacct.txt"
-    wait_for(lambda: _all_accounted(cluster, ids, accounting, began), "the end of all jobs in the accounting", 60)
+    wait_for(lambda: _all_accounted(cluster, ids, accounting, began), "the end of all jobs in the accounting", 180)
     time.sleep(3)  # for whoever asks the exporters once more
     return Scenario(ids, cluster, live, accounting, began, time.time())
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from slurm_recording import Filled, Recording, recorded_scenario
+from slurm_recording import SACCT, Filled, Recording, filled, recorded_scenario
 from slurm_scenario import WANTED
 from slurm_truth import (
     Gpu,
@@ -40,7 +40,13 @@ STATES = {name: ["COMPLETED"] for name in WANTED} | {
     "stopped": ["CANCELLED"],
     "hopeless": ["CANCELLED"],
 }
-KINDS = {"collected": "live_index", "live": "live_index", "mapped": "explicit", "labelled": "explicit"}
+KINDS = {
+    "commands": "live_index",
+    "rest": "live_index",
+    "imported": "live_index",
+    "mapped": "explicit",
+    "labelled": "explicit",
+}
 
 
 @pytest.fixture(scope="module")
@@ -53,22 +59,25 @@ def recording(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> 
 def lakes(recording: Recording) -> Mapping[str, Filled]:
     """One lake for each way to know which GPUs a job held.
 
-    `collected`: by `tachograph collect` while it ran. `live`: what the scheduler told while it ran; `mapped`: what
-    prolog and epilog wrote; `untold`: nothing; these with the samples of a Prometheus that knows no jobs.
-    `labelled`: a VictoriaMetrics whose series name the job.
+    `commands`, `rest`: by `tachograph collect` while it ran, which asked Slurm's commands or slurmrestd. `imported`:
+    from what `scontrol` printed while it ran. `mapped`: prolog and epilog wrote it. `untold`: nobody told. All these
+    have the samples of a Prometheus that knows no jobs. `labelled`: a VictoriaMetrics whose series name the job.
     """
-    folder = recording.folder / "lakes"
-    folder.mkdir()
+    folder, cluster = recording.folder, recording.scenario.cluster
     accounting = ["sacct", str(recording.scenario.accounting)]
-    made = {name: Filled(folder / name) for name in ("untold", "live", "mapped", "labelled")}
+    made = {name: filled(folder / name, cluster) for name in ("untold", "imported", "labelled")}
     made["untold"].ingest(recording.asked(recording.plain), accounting)
-    for name, told in (("live", recording.scenario.live), ("mapped", recording.map)):
-        shutil.copytree(made["untold"].lake, made[name].lake)
-        made[name].ingest(["allocation-map", str(told)])
+    shutil.copytree(made["untold"].lake, made["imported"].lake)
+    made["imported"].ingest(["allocation-map", str(recording.scenario.live)])
     made["labelled"].ingest(accounting, recording.asked(recording.labelled))
     for lake in made.values():
         lake.run("analyze")
-    return {"collected": recording.collected, **made}
+    samples = f'source = "prometheus"\nurl = "{recording.plain}"\nsettle_s = 0'
+    made["mapped"] = filled(
+        folder / "mapped", cluster, samples, SACCT, f'source = "allocation-map"\nfiles = ["{recording.map}"]'
+    )
+    made["mapped"].run("collect", "--once")
+    return {**recording.collected, **made}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +95,9 @@ def truths(recording: Recording) -> Mapping[str, Truth]:
     plain, labelled = recording.samples(recording.plain), recording.samples(recording.labelled)
     live = Truth(plain, {run: stays_told_live(run, held) for run in runs})
     return {
-        "collected": live,
-        "live": live,
+        **dict.fromkeys(("commands", "rest", "imported", "untold"), live),
         "mapped": Truth(plain, {run: stays_on_the_map(run, held) for run in runs}),
         "labelled": Truth(labelled, {run: stays_by_label(run, labelled) for run in runs}),
-        "untold": live,
     }
 
 
@@ -144,7 +151,7 @@ def test_samples_that_no_job_was_there_for_are_in_no_job(
     assert sum(job["samples"] for job in jobs_of(lakes[name])) == len(inside)
 
 
-@pytest.mark.parametrize("name", ["collected", "mapped"])
+@pytest.mark.parametrize("name", ["rest", "mapped"])
 @pytest.mark.parametrize("job", ["left", "pair", "again"])
 def test_the_report_of_a_job_names_the_gpus_that_slurm_gave(
     name: str, job: str, recording: Recording, lakes: Mapping[str, Filled], truths: Mapping[str, Truth]
