@@ -92,6 +92,7 @@ class FeedModule(Protocol):
 # {source: module in tachograph.sources}
 FEEDS: Mapping[str, str] = MappingProxyType(
     {
+        "prometheus": "prometheus",
         "sacct": "slurm_accounting",
         "slurm-live": "slurm_live",
         "allocation-map": "allocation_log",
