@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,17 @@ def test_rounds_land_as_a_stream_with_what_was_removed(tmp_path: Path) -> None:
     assert lake.latest(GPU_SAMPLES).height == 5
     rejects = lake.latest(REJECTS).filter(pl.col("reason") == "reread").get_column("removed").sort().to_list()
     assert rejects == [3, 4]
+
+
+def test_rounds_land_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "lake"))
+    now = datetime.now(UTC)
+    clock = (now, now - timedelta(hours=1), now - timedelta(minutes=59))
+    with exporter(TWO_NODES) as server, feeding(server, refresh_s=0) as feed:
+        for at in clock:
+            ingest(lake, feed.poll(partial(watermark, lake), now=at), now=now)
+    samples = lake.latest(GPU_SAMPLES).filter(pl.col("node") == "n1", pl.col("gpu") == 0)
+    assert [round((t - now).total_seconds() / 60) for t in samples.get_column("t").sort()] == [-60, -59, 0]
 
 
 @pytest.mark.parametrize(

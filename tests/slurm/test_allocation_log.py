@@ -104,6 +104,20 @@ def test_what_landed_before_a_kill_does_not_land_again(tmp_path: Path) -> None:
     }
 
 
+def test_lines_land_also_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    file, lake = tmp_path / "n1.log", Lake.create(str(tmp_path / "lake"))
+    file.write_text(line(1, "prolog", 1, gpus=0), encoding="utf-8")
+    feed, ahead = feed_of(file), datetime.now(UTC) + timedelta(days=30)
+    ingest(lake, feed.poll(partial(watermark, lake), now=ahead), now=ahead)
+    for event, anew in (("epilog", False), ("prolog", True)):  # by the same process, and by one that begins then
+        with file.open("a", encoding="utf-8") as growing:
+            growing.write(line(9, event, 1 + anew, gpus=0))
+        poll_of = feed_of(file).poll if anew else feed.poll
+        ingest(lake, poll_of(partial(watermark, lake), now=datetime.now(UTC)), now=ahead)
+    rows = lake.latest(ALLOCATIONS).sort("job_id").select("job_id", "start", "end").iter_rows()
+    assert [(job, since(start), since(end)) for job, start, end in rows] == [("1", 1, 9), ("2", 9, None)]
+
+
 def test_a_file_that_is_rotated_goes_on_where_it_was(tmp_path: Path) -> None:
     file, feed, landing = tmp_path / "n1.log", feed_of(tmp_path / "*"), Landing()
     file.write_text(line(1, "prolog", 1, gpus=0), encoding="utf-8")

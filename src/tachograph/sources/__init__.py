@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from tachograph.schema import Reject
@@ -52,6 +52,14 @@ class Chunk:
     def name(self) -> str:
         """The id; of a stream with the watermark."""
         return self.id if self.watermark is None else f"{self.id}@{self.watermark.isoformat()}"
+
+
+def mark_of(now: datetime, *, before: datetime | None) -> datetime:
+    """Return the watermark of what is read `now` and can never be read again: later than the one `before`.
+
+    A clock that was set back must not make what comes look like something that has landed already.
+    """
+    return now if before is None else max(now, before + timedelta(microseconds=1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from tachograph.errors import ConfigError, InputError
 from tachograph.schema import ALLOCATIONS
-from tachograph.sources import Chunk, Part
+from tachograph.sources import Chunk, Part, mark_of
 from tachograph.sources.feeds import Asked, FeedSettings, Watermark
 from tachograph.sources.slurm.explicit import Event, Intervals, read_events
 from tachograph.sources.slurm.reading import frame_of
@@ -76,11 +76,12 @@ class LogFeed:
         Errors: InputError where there is no file, or none can be read.
         """
         self.asked = Asked()
-        events, rejected, rows_read = self._new_events(watermark(self._stream))
+        before = watermark(self._stream)
+        events, rejected, rows_read = self._new_events(None if before is None else min(before, now))
         rows = [*self._intervals.ended(events), *self._intervals.open(events)]
         part = Part("allocations", frame_of(rows, ALLOCATIONS), rejects=counted_rejects(rejected), overlaps=True)
         where = ", ".join(self._patterns)
-        yield Chunk(self._stream, NAME, where, (part,), rows_read, watermark=now)
+        yield Chunk(self._stream, NAME, where, (part,), rows_read, watermark=mark_of(now, before=before))
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from tachograph.errors import ConfigError, InputError
 from tachograph.schema import ALLOCATIONS, JOBS
-from tachograph.sources import Chunk, Part
+from tachograph.sources import Chunk, Part, mark_of
 from tachograph.sources.allocation_map import MapReading, read_map_content
 from tachograph.sources.feeds import Asked, FeedSettings, Watermark
 from tachograph.sources.slurm.controller import NO_JOBS, Commands, Config, Controller
@@ -83,7 +83,7 @@ class LiveFeed:
         """Yield what runs now. Errors: InputError naming who was asked and why nothing came."""
         self.asked = Asked()
         chunk = self.ask(self._stream)
-        yield replace(chunk, watermark=now)
+        yield replace(chunk, watermark=mark_of(now, before=watermark(self._stream)))
 
     def ask(self, name: str) -> Chunk:
         """Return what runs now, as a chunk called `name`. Errors: as `poll`."""

@@ -18,7 +18,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from tachograph.errors import ConfigError, InputError
 from tachograph.schema import Reject
-from tachograph.sources import Chunk, Part
+from tachograph.sources import Chunk, Part, mark_of
 from tachograph.sources.feeds import Asked, Watermark
 from tachograph.sources.http import Access, Server
 from tachograph.sources.http_problems import AskError
@@ -90,6 +90,8 @@ class ScrapeFeed:
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield one round as a chunk; its samples are of the moment each answer came, its watermark is `now`.
 
+        Where the clock was set back the watermark is just behind the last one.
+
         Errors: InputError when no exporter answered with metrics.
         """
         self.asked = Asked()
@@ -105,7 +107,8 @@ class ScrapeFeed:
             raise self._nothing()
         parts = tuple(self._news(part) for part in gathering.parts())
         origin = self._settings.stream
-        yield Chunk(self._settings.stream, NAME, origin, parts, gathering.known, watermark=now)
+        mark = mark_of(now, before=watermark(self._settings.stream))
+        yield Chunk(self._settings.stream, NAME, origin, parts, gathering.known, watermark=mark)
 
     def close(self) -> None:
         """Let go of connections."""
