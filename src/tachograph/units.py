@@ -69,11 +69,6 @@ def factor(given: str, wanted: str) -> float:
         raise InputError(f"cannot convert unit {given!r} to {wanted!r}", do=f"use one of: {known}") from None
 
 
-def units_into(wanted: str) -> tuple[str, ...]:
-    """Return the units that can be converted into `wanted`, itself first."""
-    return (wanted, *sorted(given for given, into in _FACTORS if into == wanted))
-
-
 @cache
 def zone(name: str) -> ZoneInfo:
     """Return the time zone called `name` (IANA name).
@@ -144,13 +139,13 @@ def parse_time(written: str, *, now: datetime, zone_name: str = "UTC") -> dateti
     >>> parse_time("2h", now=datetime(2026, 1, 1, 12, tzinfo=UTC)).isoformat()
     '2026-01-01T10:00:00+00:00'
 
-    Errors: InputError when it is neither.
+    Errors: InputError when it is neither, or too far away.
     """
-    if _SPAN.match(written.strip()):
-        return now - timedelta(seconds=span_s(written))
     try:
+        if _SPAN.match(written.strip()):
+            return now - timedelta(seconds=span_s(written))
         return to_utc(datetime.fromisoformat(written), zone_name)
-    except ValueError:
+    except (ValueError, OverflowError):  # also a time before the year 1 or behind 9999
         raise InputError(
             f"{written!r} is no time", do="write 2026-04-23, 2026-04-23T10:30 or a span before now such as 12h"
         ) from None

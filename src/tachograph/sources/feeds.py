@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
 
-from tachograph.errors import ConfigError
+from tachograph.errors import ConfigError, InputError
+from tachograph.units import parse_time
 
 if TYPE_CHECKING:
     from tachograph.config import Configuration
@@ -110,8 +111,9 @@ def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:
     if not isinstance(name, str) or name not in FEEDS:
         do = f"use one of: {', '.join(FEEDS)}"
         raise ConfigError(f"no source {name!r} that can be collected", where=where, do=do)
+    written = {key: value.isoformat() if isinstance(value, date) else value for key, value in raw.items()}
     try:
-        return msgspec.convert(dict(raw), load_feed(name).Settings, strict=False)
+        return msgspec.convert(written, load_feed(name).Settings, strict=False)
     except msgspec.ValidationError as problem:
         said = str(problem).replace("`", "'")
         raise ConfigError(f"[[sources]] {name}: {said}", where=where, do="see docs/collect.md") from None
@@ -133,6 +135,21 @@ def configured(configuration: Configuration, *, where: str) -> list[FeedSettings
         if not settings.every_s > 0:
             raise ConfigError(f"[[sources]] {settings.title}: every_s must be above 0", where=where, do="use 60")
     return found
+
+
+def beginning(written: str, *, now: datetime, zone_name: str) -> datetime:
+    """Return where a feed begins that has read nothing yet, as its key `from` says: never in the future.
+
+    >>> from datetime import UTC
+    >>> beginning("1d", now=datetime(2026, 1, 2, tzinfo=UTC), zone_name="UTC").isoformat()
+    '2026-01-01T00:00:00+00:00'
+
+    Errors: ConfigError for what is no time.
+    """
+    try:
+        return min(parse_time(written, now=now, zone_name=zone_name), now)
+    except InputError as problem:
+        raise ConfigError(f"from: {problem.what}", do=problem.do) from None
 
 
 def load_feed(name: str) -> FeedModule:

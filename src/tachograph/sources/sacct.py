@@ -15,14 +15,14 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tachograph.config import Configuration
-from tachograph.errors import UsageError
+from tachograph.errors import InputError, UsageError
 from tachograph.schema import ALLOCATIONS, JOBS
 from tachograph.sources import Chunk, Part, slurm_accounting
 from tachograph.sources.files import expand, fingerprint, read_bytes
 from tachograph.sources.slurm.entries import settings_in
 from tachograph.sources.slurm.reading import ROWS_PER_CHUNK, Reading, frame_of, read_content
 from tachograph.sources.slurm.records import Cluster
-from tachograph.units import to_utc
+from tachograph.units import parse_time
 
 NAME = "sacct"
 SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
@@ -68,8 +68,8 @@ def _run(options: argparse.Namespace, configuration: Configuration, now: datetim
     if not options.run or options.files:
         raise UsageError("name files, or run sacct with --run", do="see `tachograph ingest sacct --help`")
     zone = configuration.site.time_zone
-    last = min(_instant(options.until, zone, "--to") or now, now).replace(microsecond=0)
-    first = _instant(options.since, zone, "--from") or last - timedelta(days=1)
+    last = min(_instant(options.until, "--to", zone=zone, now=now) or now, now).replace(microsecond=0)
+    first = _instant(options.since, "--from", zone=zone, now=now) or last - timedelta(days=1)
     if first >= last:
         raise UsageError("--from is not before --to", do="swap them")
     for settings in settings_in(configuration, NAME):
@@ -80,14 +80,14 @@ def _run(options: argparse.Namespace, configuration: Configuration, now: datetim
             feed.close()
 
 
-def _instant(written: str | None, zone: str, option: str) -> datetime | None:
-    """The time an option means: an ISO time, or a date for its midnight; of the site's zone where it tells none."""
+def _instant(written: str | None, option: str, *, zone: str, now: datetime) -> datetime | None:
+    """The time an option means. Errors: UsageError naming the option."""
     if written is None:
         return None
     try:
-        return to_utc(datetime.fromisoformat(written), zone)
-    except (ValueError, OverflowError):
-        raise UsageError(f"{option} {written!r} is no time", do="write it as 2026-04-01 or 2026-04-01T12:00") from None
+        return parse_time(written, now=now, zone_name=zone)
+    except InputError as problem:
+        raise UsageError(f"{option} {problem.what}", do=problem.do) from None
 
 
 def _settings(configuration: Configuration) -> tuple[str, ...]:

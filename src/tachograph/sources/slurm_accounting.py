@@ -3,7 +3,7 @@
 [[sources]]
 source = "sacct"
 every_s = 300
-from = 2026-01-01                       # where to begin; default: a day ago
+from = "30d"                            # where to begin: a time, or a span before now; default: 1d
 command = ["ssh", "login", "sacct"]     # default: sacct
 # or:  how = "rest"; url = "http://slurm:6820"; user = "tachograph"; token_file = "/etc/tachograph/slurm.token"
 
@@ -14,7 +14,7 @@ Each asking reaches back over what was read before (`overlap_s`; with the first 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -22,14 +22,13 @@ import msgspec
 from tachograph.errors import ConfigError, InputError
 from tachograph.schema import ALLOCATIONS, JOBS, Reject
 from tachograph.sources import Chunk, Part
-from tachograph.sources.feeds import Asked, FeedSettings, Watermark
+from tachograph.sources.feeds import Asked, FeedSettings, Watermark, beginning
 from tachograph.sources.slurm.asking import Accounting, Sacct, Span
 from tachograph.sources.slurm.entries import check_how, named
 from tachograph.sources.slurm.reading import Reading, frame_of, read_content
 from tachograph.sources.slurm.records import Cluster, Row
 from tachograph.sources.slurm.restd import RestAccess, Slurmrestd
 from tachograph.sources.slurm.told import Told
-from tachograph.units import to_utc
 
 if TYPE_CHECKING:
     from tachograph.config import Configuration
@@ -46,7 +45,7 @@ class Settings(RestAccess, frozen=True, forbid_unknown_fields=True, kw_only=True
     how: Literal["command", "rest"] = "command"
     command: tuple[str, ...] = ("sacct",)
     clusters: tuple[str, ...] = ()  # of several under one slurmdbd; default: the one sacct is configured for
-    since: date | None = msgspec.field(name="from", default=None)
+    from_: str = msgspec.field(name="from", default="1d")  # where a feed begins that has read nothing yet
     timeout_s: float = 300.0
     overlap_s: float = 3600.0
     recheck_s: float = 86400.0
@@ -62,6 +61,7 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> Accounti
         for key, least in (("overlap_s", 0), ("recheck_s", 0), ("step_s", 60)):
             if getattr(settings, key) < least:
                 raise ConfigError(f"{key} is too small", do=f"use {least} or more")
+        beginning(settings.from_, now=datetime.now(UTC), zone_name=configuration.site.time_zone)
         return AccountingFeed(_accounting_of(settings), settings, Cluster.of(configuration))
 
 
@@ -121,7 +121,8 @@ class AccountingFeed:
         """The spans to ask for; the first reaches back over what was read before."""
         step = timedelta(seconds=self._settings.step_s)
         if mark is None:
-            yield from steps(self._beginning(now), self._beginning(now), now, step)
+            begin = beginning(self._settings.from_, now=now, zone_name=self._cluster.time_zone)
+            yield from steps(begin, begin, now, step)
             self._rechecked = now
             return
         if now <= mark:
@@ -132,12 +133,6 @@ class AccountingFeed:
         yield from steps(mark - timedelta(seconds=back), mark, now, step)
         if recheck:
             self._rechecked = now
-
-    def _beginning(self, now: datetime) -> datetime:
-        since = self._settings.since
-        if since is None:
-            return now - timedelta(days=1)
-        return min(to_utc(datetime.combine(since, time()), self._cluster.time_zone), now)
 
     def _read(self, span: Span) -> Reading:
         content = self._accounting.ask(span)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tachograph.errors import ConfigError, UsageError
 from tachograph.sources import Chunk, Pending
+from tachograph.sources.feeds import beginning
 from tachograph.sources.prometheus.feed import PrometheusFeed
 from tachograph.sources.prometheus.importing import milliseconds, pending
 from tachograph.sources.prometheus.legend import Legend
@@ -38,6 +39,7 @@ def connect(settings: Settings, *, configuration: Configuration) -> PrometheusFe
     check(settings, where=where)
     memory = _memory(settings)
     try:
+        beginning(settings.from_, now=datetime.now(UTC), zone_name=configuration.site.time_zone)
         querying = Querying(settings, server_of(settings), memory.legend.metrics)
     except ConfigError as problem:
         raise ConfigError(problem.what, where=f"{where} {problem.where}".strip(), do=problem.do) from None

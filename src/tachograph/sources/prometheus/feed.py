@@ -10,14 +10,13 @@ from datetime import datetime
 import httpx2
 
 from tachograph.sources import Chunk, Part
-from tachograph.sources.feeds import Asked, Watermark
+from tachograph.sources.feeds import Asked, Watermark, beginning
 from tachograph.sources.http_problems import AskError
 from tachograph.sources.prometheus.importing import milliseconds, moment, windows
 from tachograph.sources.prometheus.query import Querying, origin
 from tachograph.sources.prometheus.rereads import Rereads
 from tachograph.sources.prometheus.rows import Memory, parts
 from tachograph.sources.prometheus.settings import NAME, Settings
-from tachograph.units import parse_time
 
 _TOLERATED_S = 2.0  # of difference between clocks: `Date` has whole seconds
 
@@ -50,7 +49,7 @@ class PrometheusFeed:
         since = watermark(self.settings.stream)
         late_since = watermark(self._late)
         if since is None:
-            since = moment(milliseconds(parse_time(self.settings.from_, now=now, zone_name=self.zone_name)))
+            since = moment(milliseconds(beginning(self.settings.from_, now=now, zone_name=self.zone_name)))
         if late_since is None and self.settings.lookback_s > 0:
             late_since = since
             yield self._chunk(self._late, (), 0, since=since, until=since)

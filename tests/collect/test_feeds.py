@@ -1,0 +1,60 @@
+"""`[[sources]]` of the configuration: read alike whatever source it is, refused with the entry and the key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tachograph.config import Configuration, load
+from tachograph.errors import ConfigError, InputError
+from tachograph.sources.feeds import beginning, configured, load_feed, settings_of
+from tachograph.sources.prometheus import Settings as PrometheusSettings
+from tachograph.sources.slurm_accounting import Settings as AccountingSettings
+from tachograph.units import parse_time
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+BEGINS = {
+    "from = 2026-11-01": datetime(2026, 10, 31, 23, tzinfo=UTC),  # midnight in Berlin
+    'from = "2026-11-01"': datetime(2026, 10, 31, 23, tzinfo=UTC),
+    "from = 2026-11-01T10:30:00Z": datetime(2026, 11, 1, 10, 30, tzinfo=UTC),
+    'from = "36h"': datetime(2026, 11, 20, tzinfo=UTC),
+    'from = "2027-01-01"': NOW,
+}
+
+
+@pytest.mark.parametrize("source", ["prometheus", "sacct"])
+@pytest.mark.parametrize(("written", "begin"), BEGINS.items())
+def test_from_is_written_alike_in_every_source(source: str, written: str, begin: datetime) -> None:
+    settings = settings_of({"source": source, **tomllib.loads(written)}, where="test")
+    assert isinstance(settings, PrometheusSettings | AccountingSettings)
+    assert beginning(settings.from_, now=NOW, zone_name="Europe/Berlin") == begin
+
+
+@pytest.mark.parametrize("raw", [{"source": "prometheus", "url": "http://p:9090"}, {"source": "sacct"}])
+@pytest.mark.parametrize("written", ["soon", "99999999d"])
+def test_a_from_that_is_no_time_is_told_before_anything_is_asked(raw: dict[str, str], written: str) -> None:
+    settings = settings_of({**raw, "from": written}, where="test")
+    with pytest.raises(ConfigError, match=rf"sources.*{raw['source']}.*from: '{written}' is no time"):
+        load_feed(settings.source).connect(settings, configuration=Configuration())
+
+
+@pytest.mark.parametrize("written", ["0001-01-01", "99999999d", "yesterday"])
+def test_times_that_are_none_or_too_far_away(written: str) -> None:
+    with pytest.raises(InputError, match="is no time"):
+        parse_time(written, now=NOW, zone_name="Europe/Berlin")
+
+
+def test_the_configuration_of_the_first_page_can_be_collected_from(tmp_path: Path) -> None:
+    (written,) = re.findall(r"^```toml\n(.*?)^```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    file = tmp_path / "tachograph.toml"
+    file.write_text(written, encoding="utf-8")
+    configuration = load(str(file), {})
+    sources = configured(configuration, where=str(file))
+    assert [settings.title for settings in sources] == ["prometheus", "sacct", "slurm-live"]
+    for settings in sources:
+        load_feed(settings.source).connect(settings, configuration=configuration).close()
