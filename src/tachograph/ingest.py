@@ -98,7 +98,7 @@ def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -
         frame, merged = _append(lake, part, conformed.frame, app_id=app_id, mark=mark, since=since)
         report.rows[table.name] = report.rows.get(table.name, 0) + frame.height
         if table is GPU_SAMPLES:
-            _note_devices(lake, frame, f"{app_id}:seen", mark)
+            _note_devices(lake, conformed.frame, f"{app_id}:seen", mark)  # a killed run may have landed the rows alone
         rejected += [(table.name, reject) for reject in (*part.rejects, *conformed.rejects)]
         if merged:
             report.duplicates += merged

@@ -37,7 +37,7 @@ from tachograph.reduce import kernel
 
 SEED = 20260301
 DEEPEST = 4  # kills of one step before it may finish
-AT_ONCE = ("ingest late samples", "ingest late accounting", "compact again", "analyze what is new", "stream")
+AT_ONCE = ("ingest late samples", "ingest late accounting", "compact again", "analyze what is new", "stream", "collect")
 TOGETHER_EVERY = 6
 # imported before children are forked, each of which needs them at once
 WARM = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import pytest
 from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
+from tachograph.ingest import ingest
 from tachograph.lake import Lake
 from tachograph.lake.compact import compact
 from tachograph.lake.resolve import resolve
-from tachograph.lake.tables import DataFile
-from tachograph.schema import JOBS, NODE_SAMPLES, REJECTS, Table
+from tachograph.lake.tables import DataFile, Landed
+from tachograph.schema import DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, REJECTS, Table
+from tachograph.sources import Chunk, Part
 
 
 class InterruptedLake(Lake):
@@ -99,3 +101,28 @@ def test_rows_merged_by_a_compaction_that_was_killed_are_counted_once(tmp_path: 
         compact(lake, [NODE_SAMPLES])
         assert lake.latest(REJECTS)["removed"].sum() == 2
         assert lake.scan(NODE_SAMPLES).collect().height == 1
+
+
+class NoDevicesLake(Lake):
+    """A process is killed once samples have landed, and before the GPUs they show have."""
+
+    def append(self, table: Table, frame: pl.DataFrame, **given: Any) -> Landed:
+        if table is DEVICES:
+            raise KeyboardInterrupt
+        return super().append(table, frame, **given)
+
+
+def test_a_gpu_whose_samples_landed_alone_is_noted_when_the_stream_is_read_again(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path))
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    frame = pl.DataFrame({"t": [begin], "node": "n1", "gpu": 0, "power_w": 1.0})
+    part = Part("gpu_samples", frame)
+    chunks = [
+        Chunk("stream", "test", "here", (part,), 1, watermark=begin + timedelta(minutes=minutes), since=begin)
+        for minutes in (1, 2)
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        ingest(NoDevicesLake(lake.location), chunks[:1], now=begin)
+    ingest(lake, chunks[1:], now=begin)  # cut elsewhere than before
+    assert lake.latest(DEVICES)["node"].to_list() == ["n1"]
+    assert lake.scan(GPU_SAMPLES).collect().height == 1
