@@ -37,7 +37,7 @@ def test_full_disks_and_read_only_lakes_are_told_in_one_line() -> None:
         pytest.skip(found["skipped"])
     assert found["wrong"] == []
     assert sum(found["full"].values()) >= 3
-    assert sorted(set(found["read_only"].values())) == [0, 5]
+    assert list(found["read_only"].values()).count(5) == 3
 
 
 @pytest.mark.slow

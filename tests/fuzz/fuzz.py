@@ -314,6 +314,8 @@ def main() -> int:
     parser.add_argument("--state", type=Path, help="file of what came of it so far: stopped, it goes on from there")
     parser.add_argument("--number", type=int, help="write this mutation of the one reader to stdout, read nothing")
     asked = parser.parse_args()
+    if not asked.recorded.is_dir():
+        parser.error(f"no recorded inputs at {asked.recorded}: name their folder with --recorded")
     chosen = by_name(asked.recorded, asked.reader)
     if asked.number is not None:
         sys.stdout.buffer.write(mutation(chosen[0], asked.number, asked.seed))

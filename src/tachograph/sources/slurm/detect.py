@@ -48,7 +48,7 @@ def detect(content: bytes, *, where: str) -> Found:
 
 
 def _text_kind(head: str, where: str) -> Kind:
-    first = next((line for line in head.splitlines() if line.strip()), "").lower()
+    first = next((line for line in head.split("\n") if line.strip()), "").lower()
     if not first:
         raise InputError("the file holds nothing but blanks", where=where, do="export it again")
     columns = set(header(first)[1])

@@ -15,6 +15,7 @@ from tachograph.sources.slurm.records import Cluster, Row
 from tachograph.sources.slurm.times import instants
 
 Rejected = tuple[int, str, str]
+_REQUIRED = frozenset({"job_id", "node", "gpu"})
 _COLUMNS = frozenset({"job_id", "node", "gpu", "mig", "start", "end", "cluster"})
 
 
@@ -60,6 +61,8 @@ def _table_rows(line: str, names: list[str], between: str, cluster: Cluster) -> 
     if len(values) != len(names):
         raise BadRowError("field_count")
     row = {name: value.strip() for name, value in zip(names, values, strict=True) if name in _COLUMNS}
+    if _REQUIRED - row.keys():
+        raise BadRowError("field_count")
     start = _instant(row.get("start", ""), cluster)
     end = _instant(row.get("end", ""), cluster, later=True)
     if start and end and end < start:
