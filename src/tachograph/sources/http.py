@@ -11,16 +11,12 @@ silence, and 408, 425, 429, 500, 502, 503, 504, waiting longer each time, and as
 
 from __future__ import annotations
 
-import base64
 import random
-import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache
-from pathlib import Path
 from typing import Final, TypeVar
 
 import httpx2
@@ -29,6 +25,7 @@ import msgspec
 from tachograph import __version__
 from tachograph.errors import ConfigError
 from tachograph.sources.feeds import FeedSettings
+from tachograph.sources.http_credentials import Authorize, Credentials, bearer, certificates
 from tachograph.sources.http_problems import TRANSPORT_PROBLEMS, AskError, from_status, from_transport, sizes
 
 LONGEST_WAIT_S: Final = 60.0
@@ -75,40 +72,6 @@ class Answer:
     at: datetime | None = None
 
 
-def bearer(token: str) -> Mapping[str, str]:
-    """Return the header of a bearer token.
-
-    >>> bearer("abc")
-    {'Authorization': 'Bearer abc'}
-    """
-    return {"Authorization": f"Bearer {token}"}
-
-
-@dataclass(slots=True)
-class _Secret:
-    """A file that holds one line, read again when it changes: tokens may live for minutes only."""
-
-    file: Path
-    key: str
-    _seen: tuple[int, int, int] | None = None
-    _text: str = ""
-
-    def text(self) -> str:
-        """The secret as it is now. Errors: AskError naming key and file, never what is in it."""
-        try:
-            state = self.file.stat()
-            stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
-            if stamp != self._seen:
-                self._text, self._seen = self.file.read_text(encoding="utf-8").strip(), stamp
-        except (OSError, UnicodeDecodeError) as problem:
-            reason = problem.strerror if isinstance(problem, OSError) else "no text"
-            raise AskError(f"{self.key} cannot be read: {reason}", where=str(self.file), do="mend the file") from None
-        if not self._text or not (self._text.isascii() and self._text.isprintable()):
-            said = "is empty" if not self._text else "holds more than one line of ASCII"
-            raise AskError(f"{self.key} {said}", where=str(self.file), do="put it alone into the file")
-        return self._text
-
-
 @dataclass(slots=True)
 class _Clock:
     """How far the server's clock is ahead of ours, by its `Date` in the middle of the shortest asking so far."""
@@ -147,7 +110,7 @@ class Server:
         *,
         url: str | None = None,
         pace: Pace | None = None,
-        authorize: Callable[[str], Mapping[str, str]] = bearer,
+        authorize: Authorize = bearer,
         own_words: Callable[[bytes], str] = lambda body: "",
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
@@ -158,11 +121,15 @@ class Server:
         self._pace = pace or Pace()
         self._clock = _Clock()
         self._own_words = own_words
-        self._authorize = authorize
-        self._token, self._login = _secrets(access)
+        self._credentials = Credentials.of(
+            token_file=access.token_file,
+            user=access.user,
+            password_file=access.password_file,
+            authorize=authorize,
+        )
         self._client = httpx2.Client(
             transport=transport or (httpx2.HTTPTransport(uds=socket) if socket else None),
-            verify=_certificates(access.ca_file) if self.address.startswith("https:") else False,
+            verify=certificates(access.ca_file) if self.address.startswith("https:") else False,
             timeout=httpx2.Timeout(access.timeout_s, pool=None),
             headers={**_headers(), **_checked_headers(access.headers)},
         )
@@ -218,7 +185,7 @@ class Server:
             self.address + question.path,
             params=question.params,
             data=question.form,
-            headers=self._who(),
+            headers=self._credentials.headers(),
         )
         began, asked = self._pace.steady(), self._pace.now()
         try:
@@ -253,14 +220,6 @@ class Server:
                 what = f"was still answering after {self._limit_s:.0f} s"
                 raise AskError(what, where=where, do="ask for less at a time, or raise timeout_s", refused=False)
             yield chunk
-
-    def _who(self) -> Mapping[str, str]:
-        if self._token is not None:
-            return self._authorize(self._token.text())
-        if self._login is not None:
-            user, password = self._login
-            return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password.text()}".encode()).decode()}
-        return {}
 
     def _wait_s(self, attempt: int, told: float | None) -> float:
         """Seconds to wait: what the server said, else doubled each time; a part by chance, so that many spread out."""
@@ -319,30 +278,6 @@ def _address(url: str) -> tuple[str, str | None]:
     if parsed.userinfo:
         raise ConfigError("url holds a user or a password", where=parsed.host, do="use user and password_file")
     return str(parsed.copy_with(query=None, fragment=None)).rstrip("/"), None
-
-
-def _secrets(access: Access) -> tuple[_Secret | None, tuple[str, _Secret] | None]:
-    """(token, (user, password)), of which at most one is given. Errors: ConfigError."""
-    if access.token_file and access.password_file:
-        raise ConfigError("token_file and password_file are both given", do="give one of them")
-    if access.password_file and not access.user:
-        raise ConfigError("password_file is given without user", do="add user")
-    for key, file in (("token_file", access.token_file), ("password_file", access.password_file)):
-        if file and not Path(file).is_file():
-            raise ConfigError(f"{key} is no file", where=file, do="name a file that holds nothing else")
-    token = _Secret(Path(access.token_file), "token_file") if access.token_file else None
-    password = _Secret(Path(access.password_file), "password_file") if access.password_file else None
-    return token, (access.user, password) if password else None
-
-
-@cache  # each takes 50 ms and 1 MB, and a cluster has a thousand servers
-def _certificates(ca_file: str) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file or None)
-    except OSError as problem:  # ssl.SSLError is one
-        reason = "no certificates in it" if isinstance(problem, ssl.SSLError) else problem.strerror
-        what = f"ca_file cannot be read: {reason}"
-        raise ConfigError(what, where=ca_file, do="name a PEM file of certificates") from None
 
 
 def _headers() -> Mapping[str, str]:
