@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from servers.exporter import exporter
 from tachograph.cli import main
+from tachograph.config import Configuration
+from tachograph.ingest import ingest as run_ingest
 from tachograph.lake import Lake
 from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES
+from tachograph.sources.dcgm_exporter import read
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 PAGE = f'# TYPE {UTIL} gauge\n{UTIL}{{gpu="0",Hostname="n1",hpc_job="7"}} 50\n{UTIL}{{gpu="1",Hostname="n1"}} 60\n'
@@ -135,6 +139,15 @@ def test_exporters_are_asked_once(ingest: Ingest, tmp_path: Path) -> None:
         assert part.stderr.count("\n") == 1
         assert "1 gpu_samples" in part.stdout
     assert sorted((row[1], row[3]) for row in landed(tmp_path)) == [("n1", 0.5), ("n1", 0.5), ("n2", 0.7)]
+
+
+def test_hosts_that_ask_at_about_the_same_time_do_not_lose_each_others_rows(tmp_path: Path) -> None:
+    lake, now = Lake.create(str(tmp_path / "lake")), datetime.now(UTC)
+    with exporter({"n1": {0: {UTIL: 50}}, "n2": {0: {UTIL: 70}}}) as server:
+        for node, at in (("n1", now), ("n2", now - timedelta(seconds=1))):  # who began first lands last
+            options = argparse.Namespace(files=[], url=[server.url(node)], time=None, node=None)
+            run_ingest(lake, read(options, configuration=Configuration(), now=at), now=now)
+    assert lake.latest(GPU_SAMPLES).get_column("node").sort().to_list() == ["n1", "n2"]
 
 
 def test_exporters_of_the_configuration_are_asked_with_its_names(ingest: Ingest, tmp_path: Path) -> None:

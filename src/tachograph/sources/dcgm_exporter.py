@@ -7,7 +7,9 @@ stands behind the value.
 from __future__ import annotations
 
 import argparse
+import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -80,8 +82,10 @@ def _ask_once(
     if urls:
         settings = msgspec.structs.replace(settings, url="", urls=urls)
     feed = connect(msgspec.structs.replace(settings, name="once"), configuration=configuration)
+    once = f"{NAME}-once:{socket.gethostname()}:{now.isoformat()}"  # no stream: others ask theirs at the same time
     try:
-        yield from feed.poll(lambda stream: None, now=now)
+        for chunk in feed.poll(lambda stream: None, now=now):
+            yield replace(chunk, id=once, watermark=None)
     finally:
         feed.close()
     missing = feed.asked.unreachable
