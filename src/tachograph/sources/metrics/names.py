@@ -77,6 +77,7 @@ _FACTS = (
     ("nvidia_gpu_memory_total_bytes", Target("devices", "hbm_mib", "B")),
     ("nvidia_gpu_jobId", Target("allocations", "job_id", "")),
 )
+NODE_INFO = "node_uname_info"  # node_exporter tells its host here and nowhere else
 _LOOPBACK = "lo"
 _HOST_UNITS: Mapping[str, str] = MappingProxyType({counter.name: counter.unit for counter in HOST_COUNTERS})
 

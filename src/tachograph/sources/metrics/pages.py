@@ -14,10 +14,19 @@ from tachograph.schema import TIME, Reject
 from tachograph.sources import Part
 from tachograph.sources.metrics.exposition import Samples, labels_of, parse
 from tachograph.sources.metrics.labels import USUAL, LabelNames, Misplaced, Place, job_of, place, short_node
-from tachograph.sources.metrics.names import NO_OWN, Own, TableName, Target, metric_names, target, target_of_all
+from tachograph.sources.metrics.names import (
+    NO_OWN,
+    NODE_INFO,
+    Own,
+    TableName,
+    Target,
+    metric_names,
+    target,
+    target_of_all,
+)
 from tachograph.sources.slurm.fields import BadRowError, job_id
+from tachograph.units import factor
 
-_NODE_INFO = "node_uname_info"  # node_exporter tells its host here and nowhere else
 _LAST_STAMP_S = 1e11
 _KEPT = 1 << 17  # labels whose meaning is remembered
 
@@ -30,7 +39,7 @@ class Vocabulary:
 
     def __init__(self, *, metrics: Own = NO_OWN, labels: LabelNames = USUAL) -> None:
         self.metrics = metrics
-        self.wanted = frozenset((*metric_names(own=metrics), _NODE_INFO))
+        self.wanted = frozenset((*metric_names(own=metrics), NODE_INFO))
         self._labels = labels
         self._targets: dict[tuple[str, str], Target | None] = {}
         self._places: dict[str, Place | Misplaced] = {}
@@ -93,7 +102,7 @@ class Gathering:
             of_all = target_of_all(metric, own=self.vocabulary.metrics)
             if of_all is not None:
                 filling.fill(of_all, series)
-            elif metric != _NODE_INFO:
+            elif metric != NODE_INFO:
                 for of_some, some in self._by_target(metric, series):
                     filling.fill(of_some, some)
         return self.known - before
@@ -184,7 +193,7 @@ class Gathering:
         capacities: dict[tuple[str, int, int | None], float] = {}
         for of, values in self._columns.items():
             if of.table == "devices":
-                to_mib = 1.0 if of.unit == "MiB" else 2.0**-20
+                to_mib = factor(of.unit, "MiB")
                 for number, value in values.items():
                     node, gpu, mig, _ = units[number]
                     if gpu is not None:
@@ -275,6 +284,6 @@ class _Filling:
 
 def _host(samples: Samples) -> str | None:
     """The host that node_exporter names, where it is one."""
-    blocks = {block for name, block, _, _ in samples if name == _NODE_INFO}
+    blocks = {block for name, block, _, _ in samples if name == NODE_INFO}
     hosts = {labels_of(block).get("nodename") for block in blocks}
     return hosts.pop() if len(hosts) == 1 else None

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tachograph.sources.metrics.labels import USUAL, LabelNames, Misplaced, Place, place, short_node
-from tachograph.sources.metrics.names import NO_OWN, Own, Target, metric_names, target
+from tachograph.sources.metrics.names import NO_OWN, NODE_INFO, Own, Target, metric_names, target
 from tachograph.sources.slurm.fields import BadRowError, job_id
 
 _KEPT = 1 << 20  # series; pods and jobs come and go, and each leaves its labels behind
 _NAME = "__name__"
-_NODE_INFO = "node_uname_info"  # node_exporter tells the host's name here and nowhere else
 Unit = tuple[str, int, int | None]  # node, GPU, MIG slice
 
 
@@ -46,7 +45,7 @@ class Legend:
     metrics: tuple[str, ...] = ()  # every metric that has a meaning
 
     def __post_init__(self) -> None:
-        self.metrics = (*metric_names(own=self.own), _NODE_INFO)
+        self.metrics = (*metric_names(own=self.own), NODE_INFO)
 
     def meaning(self, labels: bytes) -> Known:
         """Return what a series means, its labels given as a JSON object.
@@ -84,7 +83,7 @@ class Legend:
         if given is None:
             return Misplaced("bad_labels", labels.decode("utf-8", "replace")[:200])
         metric = given.get(_NAME, "")
-        if metric == _NODE_INFO:
+        if metric == NODE_INFO:
             self._note_host(given)
             return UNWANTED
         wanted = target(metric, given, own=self.own)
@@ -96,17 +95,17 @@ class Legend:
             return where
         if where.gpu is not None and where.uuid is not None:
             self._gpus[where.node, where.uuid] = where.gpu
-        return Meaning(wanted, where, given.get("instance"), job_of(where.job))
+        return Meaning(wanted, where, given.get("instance"), _raw_job_id(where.job))
 
     def _note_host(self, labels: dict[str, str]) -> None:
         if labels.get("instance") and labels.get("nodename"):
             self._hosts[labels["instance"]] = short_node(labels["nodename"])
 
 
-def job_of(written: str | None) -> str | None:
+def _raw_job_id(written: str | None) -> str | None:
     """Return the raw job id of what a label says; None for none, and for what is no job id.
 
-    >>> job_of("123"), job_of(None), job_of("what?")
+    >>> _raw_job_id("123"), _raw_job_id(None), _raw_job_id("what?")
     ('123', None, None)
     """
     try:

@@ -18,6 +18,7 @@ from tachograph.sources.prometheus.holders import Hold, Holders
 from tachograph.sources.prometheus.legend import Legend, Meaning, Unit
 from tachograph.sources.prometheus.numbers import Floats, Longs
 from tachograph.sources.prometheus.rereads import Rereads
+from tachograph.units import factor
 
 _NO_GPU = -1  # of a node; sorts, which None does not
 _Key = tuple[str, int, int]  # node, GPU, MIG slice
@@ -115,7 +116,7 @@ class _Gathering:
             if value is not None:
                 told[name] = value
         if target.table == "devices" and run.t.size:
-            mib = float(run.values[-1]) / (1 << 20 if target.unit == "B" else 1)
+            mib = float(run.values[-1]) * factor(target.unit, "MiB")
             told[target.column] = mib if mib > 0 else None
 
     def _note_job_numbers(self, unit: Unit, run: Run) -> None:
@@ -132,8 +133,7 @@ def parts(found: Runs, memory: Memory, *, overlaps: bool) -> tuple[Part, ...]:
     Grain: one row per (node, gpu, mig, t) and per (node, t); a device where it differs from the last one told; an
     allocation where one begins or ends.
     Rejects: `unknown_metric`, `bad_labels`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`, `not_finite`,
-    counting points;
-    `reread`, counting rows; `server_warning`, which removes nothing.
+    counting points; `reread`, counting rows; `server_warning`, which removes nothing.
     """
     gathering = _Gathering(memory)
     later: list[tuple[Run, Meaning]] = []

@@ -13,8 +13,8 @@ from tachograph.sources.slurm.live import allocation_row, indices
 from tachograph.sources.slurm.nodes import expand_nodes, short_name
 from tachograph.sources.slurm.records import Cluster, Row
 from tachograph.sources.slurm.times import instants
+from tachograph.sources.slurm.told import Rejected
 
-Rejected = tuple[int, str, str]
 _REQUIRED = frozenset({"job_id", "node", "gpu"})
 _COLUMNS = frozenset({"job_id", "node", "gpu", "mig", "start", "end", "cluster"})
 

@@ -16,7 +16,7 @@ from tachograph.sources.slurm import database, nersc, text
 from tachograph.sources.slurm.detect import Found, detect
 from tachograph.sources.slurm.fields import BadRowError
 from tachograph.sources.slurm.records import Cluster, Entry, JobRecord, Row, allocation_rows, from_fields, job_row
-from tachograph.sources.slurm.told import counted_rejects
+from tachograph.sources.slurm.told import Rejected, counted_rejects
 
 ROWS_PER_CHUNK = 100_000
 
@@ -31,7 +31,7 @@ class Reading:
 
     jobs: list[Row] = field(default_factory=list)
     allocations: list[Row] = field(default_factory=list)
-    rejected: list[tuple[int, str, str]] = field(default_factory=list)  # place, reason, text
+    rejected: list[Rejected] = field(default_factory=list)
     steps: int = 0
     rows_read: int = 0
     replaced: Counter[str] = field(default_factory=Counter)
