@@ -47,7 +47,7 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> LogFeed:
     """Return the feed; nothing is read yet. Errors: ConfigError naming the key."""
     if not isinstance(settings, Settings) or not settings.files or not all(settings.files):
         what, do = "files is empty", 'write it as files = ["/shared/tachograph/gpu-map"]'
-        raise ConfigError(what, where=settings.stream, do=do)
+        raise ConfigError(what, where=f"[[sources]] {settings.title}", do=do)
     return LogFeed(settings.files, settings.stream, Cluster.of(configuration))
 
 

@@ -56,7 +56,7 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> Accounti
     """Return the feed; nothing is asked yet. Errors: ConfigError naming the key."""
     if not isinstance(settings, Settings):
         raise ConfigError("these are no settings of accounting", where=settings.source, do="see docs/accounting.md")
-    with named(settings.stream):
+    with named(settings.title):
         check_how(settings.how, url=settings.url, command=settings.command)
         for key, least in (("overlap_s", 0), ("recheck_s", 0), ("step_s", 60)):
             if getattr(settings, key) < least:

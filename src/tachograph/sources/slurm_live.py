@@ -53,7 +53,7 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> LiveFeed
     """Return the feed; nothing is asked yet. Errors: ConfigError naming the key."""
     if not isinstance(settings, Settings):
         raise ConfigError("these are no settings of running jobs", where=settings.source, do="see docs/attribution.md")
-    with named(settings.stream):
+    with named(settings.title):
         check_how(settings.how, url=settings.url, command=settings.command)
         return LiveFeed(_controller_of(settings), settings.stream, Cluster.of(configuration))
 

@@ -35,7 +35,7 @@ def connect(settings: Settings, *, configuration: Configuration) -> PrometheusFe
 
     Errors: ConfigError naming the key.
     """
-    where = f"[[sources]] {settings.name or settings.source}"
+    where = f"[[sources]] {settings.title}"
     check(settings, where=where)
     memory = _memory(settings)
     try:

@@ -23,12 +23,12 @@ def settings_in(configuration: Configuration, source: str) -> list[FeedSettings]
 
 
 @contextmanager
-def named(stream: str) -> Iterator[None]:
+def named(title: str) -> Iterator[None]:
     """Inside the block an error of the configuration that names no place names the entry."""
     try:
         yield
     except ConfigError as problem:
-        raise ConfigError(problem.what, where=problem.where or f"[[sources]] {stream}", do=problem.do) from None
+        raise ConfigError(problem.what, where=problem.where or f"[[sources]] {title}", do=problem.do) from None
 
 
 def check_how(how: str, *, url: str, command: tuple[str, ...]) -> None:
