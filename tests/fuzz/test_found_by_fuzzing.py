@@ -45,7 +45,8 @@ FOUND = {
     ),
     "an expression of brackets": ("mapping", MAPPING.replace(b"(nid", b"(" * 3000 + b"nid")),
     "an expression repeated too often": ("mapping", MAPPING.replace(b"(nid", b"a{99999999999}(nid")),
-    "a map whose header breaks off": ("allocation-map", b"job_id,node,gpu\x0c;;;;;\n1,n1,0\n"),
+    "a map whose header breaks off": ("allocation-map", b"job_id,node,gpu\x0c;;;;;\n1;;;;;\n"),
+    "a header of many names": ("table csv", b"n1," * 9_900 + b"\n"),
     "a name of many brackets": ("table suggest", b'[{"timestamp": 1, "nid": "n1", "byt' + b"[" * 60_000 + b'": 1}]'),
 }
 

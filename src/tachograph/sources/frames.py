@@ -10,6 +10,7 @@ import csv
 import gzip
 import json
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -248,7 +249,7 @@ def _header(path: Path, layout: Layout, lines: pl.Series, not_text: int) -> tupl
         raise InputError(f"no header line: {problem}", where=str(path), do="export it with its column names") from None
     if names and names[-1] == "" and len(names) > 1:
         names[-1] = "(last)"
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(names) < 10_000 else names[:1]
+    twice = sorted(name for name, times in Counter(names).items() if times > 1) if len(names) < 10_000 else names[:1]
     if twice:
         raise InputError(f"the header names {listed(twice)} twice", where=str(path), do="name each column once")
     return _Header(first, tuple(names)), lines[1:]
