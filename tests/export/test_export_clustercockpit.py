@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import polars as pl
 import pytest
 from exported_lake import END, START, UGLY, content_of, export, exported_lake
 
+from tachograph.export import clustercockpit
 from tachograph.export.clustercockpit import METRICS, is_archivable, job_data, job_folder
 from tachograph.lake import Lake
 from tachograph.summarize.schema import JOB_MINUTES
@@ -39,6 +41,12 @@ def of_job(archive: Path, job_id: int) -> tuple[dict[str, Any], dict[str, Any]]:
     folder = archive / "c" / "0" / f"{job_id:03d}" / str(int(START.timestamp()))
     assert sorted(path.name for path in folder.iterdir()) == ["data.json", "meta.json"]
     return json.loads((folder / "meta.json").read_text()), json.loads((folder / "data.json").read_text())
+
+
+def test_progress_ends_when_the_last_job_is_written(lake: Lake, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    clustercockpit.export(content_of(lake), Namespace(to=str(tmp_path)), lambda *said: told.append(said))
+    assert told == [("export jobs", 4, 4)]
 
 
 def test_there_is_a_folder_per_job_that_ended(archive: Path) -> None:

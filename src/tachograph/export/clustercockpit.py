@@ -92,7 +92,7 @@ def export(content: Content, options: argparse.Namespace, progress: Progress) ->
     done = 0
     for first in range(0, jobs.height, BATCH):
         done += _write_some(archive, content, jobs[first : first + BATCH], ids)
-        progress("export jobs", first, jobs.height)
+        progress("export jobs", min(first + BATCH, jobs.height), jobs.height)
     return [Written("jobs", str(archive), done, unchanged=jobs.height - done)]
 
 
