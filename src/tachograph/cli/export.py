@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tachograph.cli import output
 from tachograph.cli.filters import add_filters, wanted
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_common, add_json
+from tachograph.cli.options import Arguments, Parser, add_common, add_json, sentence
 from tachograph.errors import UsageError
 from tachograph.export.registry import TARGETS, Target, load
 
 if TYPE_CHECKING:
     from tachograph.export.written import Written
-
-
-class _TargetParser(Parser):
-    """Parser of one target's options; it imports the target when it is used, so that help stays fast."""
-
-    def __init__(self, target: Target) -> None:
-        super().__init__(f"tachograph export {target.name}", f"{target.sentence[0].upper()}{target.sentence[1:]}.")
-        self.target: Target | None = target
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if self.target is not None:
-            load(self.target).add_options(self)
-            add_filters(self)
-            add_json(self)
-            add_common(self)
-            self.target = None
-        return super().parse_known_args(args, namespace)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -47,7 +30,7 @@ def run(arguments: Arguments) -> int:
     """Read what is wanted, write it, print what was written."""
     target = _find(arguments.target)
     try:
-        options = _TargetParser(target).parse_args(arguments.rest, Arguments())
+        options = _options_of(target).parse_args(arguments.rest, Arguments())
     except SystemExit:  # argparse has shown the help
         return 0
     done = _export(target, options)
@@ -63,6 +46,15 @@ def _find(name: str) -> Target:
         if target.name == name:
             return target
     raise UsageError(f"no target {name!r}", do=f"use one of: {', '.join(target.name for target in TARGETS)}")
+
+
+def _options_of(target: Target) -> Parser:
+    parser = Parser(f"tachograph export {target.name}", sentence(target.sentence))
+    load(target).add_options(parser)
+    add_filters(parser)
+    add_json(parser)
+    add_common(parser)
+    return parser
 
 
 def _export(target: Target, options: Arguments) -> list[Written]:

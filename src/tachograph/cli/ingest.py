@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_common, add_json
+from tachograph.cli.options import Arguments, Parser, add_common, add_json, sentence
 from tachograph.errors import InputError, UsageError
 from tachograph.sources.registry import SOURCES, Source, SourceModule, load, load_records
 from tachograph.units import plural
@@ -21,25 +21,6 @@ if TYPE_CHECKING:
     from tachograph.ingest import IngestReport
 
 _SHOWN = 200  # characters of a rejected record
-
-
-class _SourceParser(Parser):
-    """Parser of one source's options; it imports the source when it is used, so that help stays fast."""
-
-    def __init__(self, source: Source) -> None:
-        super().__init__(f"tachograph ingest {source.name}", f"{source.sentence[0].upper()}{source.sentence[1:]}.")
-        self.source: Source | None = source
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if self.source is not None:
-            load(self.source).add_options(self)
-            self.add_argument(
-                "--show-rejected", action="store_true", help="print what was removed; of accounting every record"
-            )
-            add_json(self)
-            add_common(self)
-            self.source = None
-        return super().parse_known_args(args, namespace)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -54,9 +35,8 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Read, conform, land; print what was read, kept and removed."""
     source = _find(arguments.source)
-    parser = _SourceParser(source)
     try:
-        options = parser.parse_args(arguments.rest, Arguments())
+        options = _options_of(source).parse_args(arguments.rest, Arguments())
     except SystemExit:  # argparse has shown the help
         return 0
     if getattr(options, "suggest", None):
@@ -69,6 +49,17 @@ def _find(name: str) -> Source:
         if source.name == name:
             return source
     raise UsageError(f"no source {name!r}", do=f"use one of: {', '.join(source.name for source in SOURCES)}")
+
+
+def _options_of(source: Source) -> Parser:
+    parser = Parser(f"tachograph ingest {source.name}", sentence(source.sentence))
+    load(source).add_options(parser)
+    parser.add_argument(
+        "--show-rejected", action="store_true", help="print what was removed; of accounting every record"
+    )
+    add_json(parser)
+    add_common(parser)
+    return parser
 
 
 def _suggest(file: str) -> int:

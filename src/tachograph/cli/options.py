@@ -57,6 +57,15 @@ def _joined(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
+def sentence(words: str) -> str:
+    """Return `words` as a sentence.
+
+    >>> sentence("list the counters")
+    'List the counters.'
+    """
+    return f"{words[0].upper()}{words[1:]}."
+
+
 def add_common(parser: Parser) -> None:
     """Add the options every command has."""
     group = parser.add_argument_group("options of every command")

@@ -13,7 +13,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Protocol, cast
 
-from tachograph.cli.options import Arguments, Parser, add_common
+from tachograph.cli.options import Arguments, Parser, add_common, sentence
 from tachograph.errors import UsageError
 
 # {group: heading in the help}, in its order
@@ -97,7 +97,7 @@ def execute(argv: Sequence[str]) -> int:
     """
     command = find(argv[0])
     module = load(command)
-    parser = Parser(f"tachograph {command.name}", _sentence(command.sentence))
+    parser = Parser(f"tachograph {command.name}", sentence(command.sentence))
     module.add_arguments(parser)
     add_common(parser)
     try:
@@ -105,12 +105,3 @@ def execute(argv: Sequence[str]) -> int:
     except SystemExit:  # argparse has shown the help or the version
         return 0
     return module.run(arguments)
-
-
-def _sentence(words: str) -> str:
-    """Return `words` as a sentence.
-
-    >>> _sentence("list the counters")
-    'List the counters.'
-    """
-    return f"{words[0].upper()}{words[1:]}."
