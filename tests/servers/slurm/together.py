@@ -31,5 +31,6 @@ def scheduler(config: pytest.Config, log: object) -> Any:
 def check_names(items: list[pytest.Item]) -> None:
     """Refuse a test that uses the cluster in a file that does not say so."""
     for item in items:
-        if "slurm" in getattr(item, "fixturenames", ()) and not of_slurm(item.nodeid):
+        given = getattr(getattr(item, "callspec", None), "params", {})  # arguments of the test's own, not fixtures
+        if "slurm" in getattr(item, "fixturenames", ()) and "slurm" not in given and not of_slurm(item.nodeid):
             raise pytest.UsageError(f"{item.nodeid} uses the cluster: put it into a file with {SIGN!r} in its name")
