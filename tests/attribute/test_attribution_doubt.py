@@ -54,6 +54,16 @@ def test_map_without_end_written_before_the_second_run_began() -> None:
     assert owned(found) == [("1", "n1", 1, 3600, 4000)]
 
 
+def test_map_that_was_told_anew_and_then_ended_is_over() -> None:
+    """Who wrote it was started again while the job ran, and never came back to the first row."""
+    anew = [*held("1", "n1", [0], after(0)), *held("1", "n1", [0], after(100), after(200))]
+    found = owners([], anew, TWO, now=after(4000))
+    assert owned(found) == [("1", "n1", 0, 0, 200)]
+    assert found.runs.get_column("end").to_list() == [after(200)]
+    other = held("1", "n1", [1], after(0))
+    assert owners([], [*anew, *other], TWO, now=after(4000)).runs.get_column("end").to_list() == [None]
+
+
 @pytest.mark.parametrize(("elapsed", "expected"), [(100.0, [("1", "n1", 0, 0, 100)]), (None, [])])
 def test_run_that_is_over_without_an_end_does_not_hold_its_node(
     elapsed: float | None, expected: list[tuple[str, str, int, float, float]]

@@ -11,6 +11,7 @@ from tachograph.config import Slurm
 from tachograph.schema import TIME
 
 COARSE_S = 60.0
+UNIT = ("node", "gpu", "mig")
 OVER = (
     "BOOT_FAIL",
     "CANCELLED",
@@ -105,16 +106,22 @@ def _merge(jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Runs of jobs that only maps know, from the first to the last instant a map gives."""
+    """Runs of jobs that only maps know, from the first to the last instant a map gives.
+
+    Of a GPU the last row tells whether it is still held: whoever wrote the one before may have ended without a word.
+    """
     maps = allocations.filter(pl.col("start").is_not_null()).with_row_index("row")
     accounted = maps.join(jobs.select("job_id", theirs="cluster").unique(), on="job_id", how="inner")
     accounted = accounted.filter((pl.col("cluster") == pl.col("theirs")).fill_null(value=True))
     unknown = maps.join(accounted, on="row", how="anti")
+    last = unknown.sort("start", "end", nulls_last=False).with_columns(
+        held=pl.col("end").is_null() & (pl.int_range(pl.len()).reverse() == 0).over("cluster", "job_id", *UNIT)
+    )
     return (
-        unknown.group_by("cluster", "job_id")
+        last.group_by("cluster", "job_id")
         .agg(
             start=pl.col("start").min(),
-            end=pl.when(pl.col("end").is_null().any()).then(None).otherwise(pl.col("end").max()),
+            end=pl.when(pl.col("held").any()).then(None).otherwise(pl.col("end").max()),
             nodes=pl.col("node").n_unique().cast(pl.Int64),
             gpus=pl.when(pl.col("gpu").is_not_null().all())
             .then(pl.struct("node", "gpu", "mig").n_unique())
