@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from madelake import fill, held, job, summarized, utc
-from servers.exporter import Gpu, Node, page
-from tachograph.ingest import ingest
+from servers.exporter import Gpu, Node, exporter, page
+from tachograph.attribute import attribute, build_runs
+from tachograph.config import Slurm
+from tachograph.ingest import ingest, watermark
 from tachograph.lake import Lake
+from tachograph.schema import ALLOCATIONS, DEVICES, JOBS
 from tachograph.sources import Chunk
 from tachograph.sources.metrics.pages import Gathering, Vocabulary
+from tachograph.sources.metrics.scrape import NAME, Settings, connect_exporters
 
 UTIL, XID, POWER = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_POWER_USAGE"
 START, END = utc(1, 10), utc(1, 11)
@@ -60,3 +67,31 @@ def test_jobs_that_share_a_node_are_told_apart(summaries: dict[str, dict[str, An
 
 def test_an_xid_from_before_the_job_is_not_its(summaries: dict[str, dict[str, Any]]) -> None:
     assert (summaries["1"]["xid_events"], summaries["2"]["xid_events"]) == (1, 0)
+
+
+def test_a_requeued_job_holds_in_each_run_what_it_held_then(tmp_path: Path) -> None:
+    """Job 7 has GPU 0, then, requeued, GPU 1, which was job 8's: neither takes from the other."""
+    lake, looked = Lake.create(str(tmp_path / "lake")), {5: "78", 25: "78", 45: "00", 65: "07", 85: "07", 95: "00"}
+    with exporter({"n1": {gpu: {UTIL: 50} for gpu in range(2)}}) as server:
+        feed = connect_exporters(Settings(source=NAME, urls=tuple(server.urls)), cluster=None)
+        for minute, holders in looked.items():
+            for gpu, holder in enumerate(holders):
+                server.hold("n1", gpu, holder)
+            at = START + timedelta(minutes=minute)
+            ingest(lake, feed.poll(partial(watermark, lake), now=at), now=at)
+        feed.close()
+    runs = [("7", START), ("8", START), ("7", END)]
+    half = timedelta(minutes=30)
+    jobs = [job(name, start, start + half, gpus=1, submit=start) for name, start in runs]
+    fill(lake, {"jobs": jobs}, chunk="accounting")
+    allocations, devices = lake.latest(ALLOCATIONS), lake.latest(DEVICES)
+    runs_of = build_runs(lake.latest(JOBS), allocations, slurm=Slurm(), now=END + half)
+    found = attribute(runs_of, allocations, devices.select("node", "gpu", "mig"))
+    owned = found.intervals.join(runs_of.select("run", "job_id"), on="run").sort("start", "gpu")
+    spans = owned.select("job_id", "gpu", pl.col("start", "end").dt.strftime("%H:%M"))
+    assert spans.rows() == [
+        ("7", 0, "10:05", "10:30"),
+        ("8", 1, "10:05", "10:30"),
+        ("7", 1, "11:05", "11:30"),
+    ]
+    assert found.contested.is_empty()

@@ -65,6 +65,7 @@ def test_a_round_is_one_chunk_of_its_stream_and_lands_once(tmp_path: Path) -> No
         server.hold("n1", 0, "7", "8")
         now = datetime.now(UTC)
         chunk = poll(feed, now)
+    (looked,) = frame(chunk).filter(pl.col("node") == "n1", pl.col("gpu") == 0).get_column("t")
     assert (chunk.id, chunk.watermark) == ("dcgm-exporter:dcgm-exporter", now)
     ingest(lake, [chunk, chunk], now=datetime.now(UTC))
     samples = lake.latest(GPU_SAMPLES).sort("node", "gpu")
@@ -74,7 +75,7 @@ def test_a_round_is_one_chunk_of_its_stream_and_lands_once(tmp_path: Path) -> No
     assert samples.filter(~pl.col("t").is_between(now, now + timedelta(seconds=30))).is_empty()
     held = lake.latest(ALLOCATIONS).sort("job_id")
     assert held.select("cluster", "job_id", "node", "gpu", "start", "end", "provenance").rows() == [
-        ("c1", job, "n1", 0, None, None, "explicit") for job in ("7", "8")
+        ("c1", job, "n1", 0, looked, None, "explicit") for job in ("7", "8")
     ]
     assert lake.latest(DEVICES).get_column("uuid").sort().to_list() == [
         f"GPU-{node}-{gpu}" for node in ("n1", "n2") for gpu in (0, 1)
@@ -140,16 +141,30 @@ def test_a_value_that_is_read_again_is_counted_and_does_not_land() -> None:
     assert second.watermark is not None
 
 
-def test_jobs_are_told_when_they_are_new_and_again_after_a_restart() -> None:
+def told(chunk: Chunk, now: datetime) -> list[tuple[object, ...]]:
+    """(job, GPU of n1, minutes from `now` to the start, to the end)"""
+    rows = [row for part in chunk.parts if part.table == "allocations" for row in part.frame.iter_rows(named=True)]
+    minutes = [[t and round((t - now).total_seconds() / 60) for t in (row["start"], row["end"])] for row in rows]
+    return [(row["job_id"], row["gpu"], *since) for row, since in zip(rows, minutes, strict=True)]
+
+
+def test_jobs_are_told_when_they_begin_and_end_and_again_after_a_restart() -> None:
+    now = datetime.now(UTC)
     with exporter(TWO_NODES) as server:
         server.hold("n1", 0, "7")
         with feeding(server) as feed:
-            assert frame(poll(feed), "allocations").get_column("job_id").to_list() == ["7"]
+            assert told(poll(feed, now), now) == [("7", 0, 0, None)]
             server.hold("n1", 1, "8")
-            assert frame(poll(feed), "allocations").get_column("job_id").to_list() == ["8"]
-            assert frame(poll(feed), "allocations").is_empty()
+            assert told(poll(feed, now + timedelta(minutes=1)), now) == [("8", 1, 1, None)]
+            assert told(poll(feed, now + timedelta(minutes=2)), now) == []
+            server.fail("n1", "status")  # who does not answer ends nothing
+            assert told(poll(feed, now + timedelta(minutes=3)), now) == []
+            server.fail("n1", None)
+            server.hold("n1", 0, "9")
+            assert told(poll(feed, now + timedelta(minutes=4)), now) == [("7", 0, 0, 4), ("9", 0, 4, None)]
         with feeding(server) as restarted:
-            assert frame(poll(restarted), "allocations").get_column("job_id").to_list() == ["7", "8"]
+            later = now + timedelta(minutes=5)
+            assert told(poll(restarted, later), now) == [("9", 0, 5, None), ("8", 1, 5, None)]
 
 
 def test_clocks_that_are_ahead_are_noticed() -> None:

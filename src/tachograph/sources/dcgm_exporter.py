@@ -18,7 +18,7 @@ import polars as pl
 
 from tachograph.config import Configuration
 from tachograph.errors import ConfigError, InputError, UsageError
-from tachograph.schema import Reject
+from tachograph.schema import TIME, Reject
 from tachograph.sources import Chunk, Part
 from tachograph.sources.feeds import FeedSettings, settings_of
 from tachograph.sources.files import expand, fingerprint
@@ -85,7 +85,7 @@ def _ask_once(
     once = f"{NAME}-once:{socket.gethostname()}:{now.isoformat()}"  # no stream: others ask theirs at the same time
     try:
         for chunk in feed.poll(lambda stream: None, now=now):
-            yield replace(chunk, id=once, watermark=None)
+            yield replace(chunk, id=once, watermark=None, parts=tuple(map(_one_look, chunk.parts)))
     finally:
         feed.close()
     missing = feed.asked.unreachable
@@ -93,6 +93,13 @@ def _ask_once(
         first = next(iter(missing))
         more = f" (and {plural(len(missing) - 1, 'other')})" if len(missing) > 1 else ""
         raise InputError(f"{missing[first]}{more}", where=first, do="the others are read")
+
+
+def _one_look(part: Part) -> Part:
+    """The part; one look does not tell since when a job holds its GPU."""
+    if part.table != "allocations":
+        return part
+    return replace(part, frame=part.frame.with_columns(start=pl.lit(None, dtype=TIME)))
 
 
 def _read_pages(

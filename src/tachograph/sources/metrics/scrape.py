@@ -22,6 +22,7 @@ from tachograph.sources import Chunk, Part, mark_of
 from tachograph.sources.feeds import Asked, Watermark
 from tachograph.sources.http import Access, Server
 from tachograph.sources.http_problems import AskError
+from tachograph.sources.metrics.holding import Holding
 from tachograph.sources.metrics.labels import USUAL, LabelNames, host_of
 from tachograph.sources.metrics.names import refuse_unknown
 from tachograph.sources.metrics.pages import Gathering, Vocabulary
@@ -83,7 +84,7 @@ class ScrapeFeed:
         self._steady = steady
         self._vocabulary = Vocabulary(metrics=settings.metrics, labels=settings.labels)
         self._reread = Reread(settings.refresh_s)
-        self._told: set[tuple[object, ...]] = set()  # allocations that were handed over
+        self._holding = Holding()
         self._pool = ThreadPoolExecutor(max(1, settings.parallel), thread_name_prefix="scrape")
         self._late: dict[str, Future[_Page]] = {}
 
@@ -91,7 +92,6 @@ class ScrapeFeed:
         """Yield one round as a chunk; its samples are of the moment each answer came, its watermark is `now`.
 
         Where the clock was set back the watermark is just behind the last one.
-
         Errors: InputError when no exporter answered with metrics.
         """
         self.asked = Asked()
@@ -105,7 +105,7 @@ class ScrapeFeed:
                 self.asked.skew_s[endpoint.label] = endpoint.server.skew_s
         if not gathering.known:
             raise self._nothing()
-        parts = tuple(self._news(part) for part in gathering.parts())
+        parts = tuple(self._news(gathering.parts(), now))
         origin = self._settings.stream
         mark = mark_of(now, before=watermark(self._settings.stream))
         yield Chunk(self._settings.stream, NAME, origin, parts, gathering.known, watermark=mark)
@@ -159,23 +159,24 @@ class ScrapeFeed:
         more = f" (and {plural(others, 'other')})" if others > 0 else ""
         return InputError(f"{why}{more}", where=label or self._settings.stream, do="check urls")
 
-    def _news(self, part: Part) -> Part:
-        """The part without values that were read again, and without allocations handed over before."""
-        if part.table == "gpu_samples" and part.frame.height:
-            fresh = self._reread.fresh(part.frame)
-            again = part.frame.height - fresh.height
-            rejects = (*part.rejects, Reject("reread", None, again)) if again else part.rejects
-            return Part(part.table, fresh, part.units, rejects)
-        if part.table == "allocations" and part.frame.height:
-            return self._new_allocations(part)
-        return part
+    def _news(self, parts: Sequence[Part], now: datetime) -> Iterator[Part]:
+        """Yield the parts without values that were read again, and of who holds what only what changed."""
+        told = [part for part in parts if part.table == "allocations"]
+        for part in parts:
+            if part.table != "allocations":
+                yield self._fresh(part)
+        held = with_cluster(self._holding.changes(parts, now), self._cluster)
+        rejects = tuple(chain.from_iterable(part.rejects for part in told))
+        if held.height or rejects:
+            yield Part("allocations", held, rejects=rejects, overlaps=True)
 
-    def _new_allocations(self, part: Part) -> Part:
-        # each round tells them again; asking the lake about all of them twice a minute would cost more than the round
-        mask = pl.Series([row not in self._told for row in part.frame.iter_rows()], dtype=pl.Boolean)
-        self._told = set(part.frame.iter_rows())
-        frame = with_cluster(part.frame.filter(mask), self._cluster)
-        return Part(part.table, frame, rejects=part.rejects, overlaps=True)
+    def _fresh(self, part: Part) -> Part:
+        if part.table != "gpu_samples" or part.frame.is_empty():
+            return part
+        fresh = self._reread.fresh(part.frame)
+        again = part.frame.height - fresh.height
+        rejects = (*part.rejects, Reject("reread", None, again)) if again else part.rejects
+        return Part(part.table, fresh, part.units, rejects)
 
 
 def connect_exporters(settings: Settings, *, cluster: str | None) -> ScrapeFeed:
@@ -183,7 +184,7 @@ def connect_exporters(settings: Settings, *, cluster: str | None) -> ScrapeFeed:
 
     Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is missing.
     """
-    where = f"[[sources]] {settings.stream}"
+    where = f"[[sources]] {settings.title}"
     refuse_unknown(settings.metrics, where=where)
     given = (settings.url, *settings.urls) if settings.url else settings.urls
     urls = tuple(dict.fromkeys(chain.from_iterable(expand_url(url) for url in given)))
