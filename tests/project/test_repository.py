@@ -93,7 +93,10 @@ def test_only_two_modules_write_to_the_standard_streams() -> None:
     assert writers <= {"cli/output.py", "cli/narrate.py"}
 
 
-@pytest.mark.parametrize("target", ["setup", "demo", "test", "lint", "bench", "chaos", "readers", "fuzz", "docs", "lock", "help", "clean"])
+TARGETS = "setup demo test lint bench chaos readers fuzz docs lock help clean".split()
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_make_help_tells_the_target(target: str) -> None:
     done = run("make", "--no-print-directory")
     assert re.search(rf"^  make {target} +\w", done.stdout, re.MULTILINE), done.stdout
