@@ -43,6 +43,16 @@ def test_a_from_that_is_no_time_is_told_before_anything_is_asked(raw: dict[str, 
         load_feed(settings.source).connect(settings, configuration=Configuration())
 
 
+@pytest.mark.parametrize(
+    "raw", [{"source": "prometheus", "url": "http://p"}, {"source": "sacct", "how": "rest", "url": "http://s"}]
+)
+def test_a_file_that_is_missing_is_told_with_its_entry(raw: dict[str, str], tmp_path: Path) -> None:
+    settings = settings_of({**raw, "name": "main", "user": "me", "token_file": str(tmp_path / "none")}, where="test")
+    told = re.escape(f"[[sources]] {raw['source']}:main {tmp_path / 'none'}: token_file is no file")
+    with pytest.raises(ConfigError, match=told):
+        load_feed(settings.source).connect(settings, configuration=Configuration())
+
+
 @pytest.mark.parametrize("written", ["0001-01-01", "99999999d", "yesterday"])
 def test_times_that_are_none_or_too_far_away(written: str) -> None:
     with pytest.raises(InputError, match="is no time"):

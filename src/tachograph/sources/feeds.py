@@ -10,6 +10,7 @@ url = "https://prometheus.example.org"
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from importlib import import_module
@@ -135,6 +136,24 @@ def configured(configuration: Configuration, *, where: str) -> list[FeedSettings
         if not settings.every_s > 0:
             raise ConfigError(f"[[sources]] {settings.title}: every_s must be above 0", where=where, do="use 60")
     return found
+
+
+def settings_in(configuration: Configuration, source: str) -> list[FeedSettings]:
+    """Return the settings of every entry of a source; the defaults where there is no entry.
+
+    Errors: ConfigError naming the entry and the key.
+    """
+    entries = [raw for raw in configuration.sources if raw.get("source") == source] or [{"source": source}]
+    return [settings_of(raw, where="[[sources]]") for raw in entries]
+
+
+@contextmanager
+def named(title: str) -> Iterator[None]:
+    """Inside the block errors of the configuration name the entry."""
+    try:
+        yield
+    except ConfigError as problem:
+        raise ConfigError(problem.what, where=f"[[sources]] {title} {problem.where}".strip(), do=problem.do) from None
 
 
 def beginning(written: str, *, now: datetime, zone_name: str) -> datetime:

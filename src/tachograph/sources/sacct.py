@@ -18,8 +18,8 @@ from tachograph.config import Configuration
 from tachograph.errors import InputError, UsageError
 from tachograph.schema import ALLOCATIONS, JOBS
 from tachograph.sources import Chunk, Part, slurm_accounting
+from tachograph.sources.feeds import settings_in
 from tachograph.sources.files import expand, fingerprint, read_bytes
-from tachograph.sources.slurm.entries import settings_in
 from tachograph.sources.slurm.reading import ROWS_PER_CHUNK, Reading, frame_of, read_content
 from tachograph.sources.slurm.records import Cluster
 from tachograph.units import parse_time

@@ -22,9 +22,9 @@ import msgspec
 from tachograph.errors import ConfigError, InputError
 from tachograph.schema import ALLOCATIONS, JOBS, Reject
 from tachograph.sources import Chunk, Part
-from tachograph.sources.feeds import Asked, FeedSettings, Watermark, beginning
+from tachograph.sources.feeds import Asked, FeedSettings, Watermark, beginning, named
 from tachograph.sources.slurm.asking import Accounting, Sacct, Span
-from tachograph.sources.slurm.entries import check_how, named
+from tachograph.sources.slurm.entries import check_how
 from tachograph.sources.slurm.reading import Reading, frame_of, read_content
 from tachograph.sources.slurm.records import Cluster, Row
 from tachograph.sources.slurm.restd import RestAccess, Slurmrestd

@@ -23,9 +23,9 @@ from tachograph.errors import ConfigError, InputError
 from tachograph.schema import ALLOCATIONS, JOBS
 from tachograph.sources import Chunk, Part, mark_of
 from tachograph.sources.allocation_map import MapReading, read_map_content
-from tachograph.sources.feeds import Asked, FeedSettings, Watermark
+from tachograph.sources.feeds import Asked, FeedSettings, Watermark, named, settings_in
 from tachograph.sources.slurm.controller import NO_JOBS, Commands, Config, Controller
-from tachograph.sources.slurm.entries import check_how, named, settings_in
+from tachograph.sources.slurm.entries import check_how
 from tachograph.sources.slurm.reading import frame_of
 from tachograph.sources.slurm.records import Cluster
 from tachograph.sources.slurm.restd import RestAccess, Slurmrestd

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tachograph.errors import ConfigError, UsageError
+from tachograph.errors import UsageError
 from tachograph.sources import Chunk, Pending
-from tachograph.sources.feeds import beginning
+from tachograph.sources.feeds import beginning, named
 from tachograph.sources.prometheus.feed import PrometheusFeed
 from tachograph.sources.prometheus.importing import milliseconds, pending
 from tachograph.sources.prometheus.legend import Legend
@@ -35,14 +35,11 @@ def connect(settings: Settings, *, configuration: Configuration) -> PrometheusFe
 
     Errors: ConfigError naming the key.
     """
-    where = f"[[sources]] {settings.title}"
-    check(settings, where=where)
-    memory = _memory(settings)
-    try:
+    with named(settings.title):
+        check(settings)
+        memory = _memory(settings)
         beginning(settings.from_, now=datetime.now(UTC), zone_name=configuration.site.time_zone)
         querying = Querying(settings, server_of(settings), memory.legend.metrics)
-    except ConfigError as problem:
-        raise ConfigError(problem.what, where=f"{where} {problem.where}".strip(), do=problem.do) from None
     return PrometheusFeed(settings, querying, memory, zone_name=configuration.site.time_zone)
 
 

@@ -52,7 +52,7 @@ def matchers(selector: str) -> str:
     return inside
 
 
-def check(settings: Settings, *, where: str) -> None:
+def check(settings: Settings, *, where: str = "") -> None:
     """Check what types do not.
 
     Errors: ConfigError naming the key.
