@@ -99,7 +99,8 @@ def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -
         report.rows[table.name] = report.rows.get(table.name, 0) + frame.height
         if table is GPU_SAMPLES:
             _note_devices(lake, conformed.frame, f"{app_id}:seen", mark)  # a killed run may have landed the rows alone
-        rejected += [(table.name, reject) for reject in (*part.rejects, *conformed.rejects)]
+        rejected += [(table.name, reject) for reject in part.rejects]
+        rejected += [(table.name, reject) for reject in conformed.rejects if not part.counted]
         if merged:
             report.duplicates += merged
             rejected.append((table.name, Reject("duplicate", None, merged)))

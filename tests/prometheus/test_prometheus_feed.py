@@ -22,7 +22,7 @@ from servers.victoria import put, victoria
 from tachograph.config import Configuration
 from tachograph.ingest import IngestReport, ingest, watermark
 from tachograph.lake import Lake
-from tachograph.schema import GPU_SAMPLES
+from tachograph.schema import GPU_SAMPLES, REJECTS
 from tachograph.sources.feeds import settings_of
 from tachograph.sources.http_problems import AskError
 from tachograph.sources.prometheus import Settings, connect
@@ -127,6 +127,21 @@ def test_late_samples_land_and_nothing_twice(tmp_path: Path) -> None:
         late_mark = watermark(lake, "prometheus:prometheus:late")
         assert late_mark is not None
         assert moment(T0 + 2600) <= late_mark <= moment(T0 + 3300)
+
+
+def test_what_is_removed_counts_once_however_often_it_is_looked_at(tmp_path: Path) -> None:
+    labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL", "gpu": "0", "Hostname": "n1", "instance": "n1:9400"}
+    util = [(float(T0 + STEP * k), 500.0 if k == 3 else 50.0) for k in range(100)]
+    lake = Lake.create(str(tmp_path / "lake"))
+    with victoria(tmp_path / "server") as url, feed_of(url, lookback_s=300) as feed:
+        put(url, [Series(labels, util)])
+        for t in range(60, 1500, 120):
+            poll(feed, lake, T0 + t)
+    late = watermark(lake, "prometheus:prometheus:late")
+    assert late is not None
+    assert late > moment(T0 + 3 * STEP)
+    removed = lake.latest(REJECTS).select("target", "reason", "column", "removed").rows()
+    assert removed == [("gpu_samples", "out_of_range", "gpu_util", 1)]
 
 
 @pytest.mark.slow

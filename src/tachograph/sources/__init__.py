@@ -22,6 +22,7 @@ class Part:
 
     `rejects` are rows the reader itself had to give up (a line that does not parse, a time that does not exist).
     `overlaps`: some of the rows may have been read before; only those that tell more than the lake land.
+    `counted`: all were read before, and what is removed from them was counted then.
     """
 
     table: str
@@ -29,6 +30,7 @@ class Part:
     units: Mapping[str, str] = field(default_factory=dict)
     rejects: tuple[Reject, ...] = ()
     overlaps: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class PrometheusFeed:
         for window in windows(since, until, self._window):
             found = self.querying.samples(window.start, window.end)
             rows = tuple(
-                Part(part.table, part.frame, part.units, overlaps=True)  # what was removed was counted the first time
+                Part(part.table, part.frame, part.units, overlaps=True, counted=True)
                 for part in parts(found, self._late_memory, overlaps=True)
                 if part.table != "allocations"  # who held what was seen when it came
             )
