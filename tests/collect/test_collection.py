@@ -157,20 +157,11 @@ class Full(Lake):
         self.is_full = True
         self.refused = 0
 
-    def append(
-        self,
-        table: Table,
-        frame: pl.DataFrame,
-        *,
-        app_id: str,
-        mark: int = 1,
-        after: int | None = None,
-        seq: int | None = None,
-    ) -> Landed:
+    def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
         if self.is_full and table is GPU_SAMPLES:
             self.refused += 1
             raise LakeError("the disk is full", where=self.uri(table))
-        return super().append(table, frame, app_id=app_id, mark=mark, after=after, seq=seq)
+        return super().append(table, frame, **how)
 
 
 def test_a_full_disk_loses_nothing_bounds_what_waits_and_is_told_once(tmp_path: Path) -> None:

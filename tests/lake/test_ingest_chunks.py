@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -33,20 +34,11 @@ class Dying(Lake):
         super().__init__(location)
         self.appends = appends
 
-    def append(
-        self,
-        table: Table,
-        frame: pl.DataFrame,
-        *,
-        app_id: str,
-        mark: int = 1,
-        after: int | None = None,
-        seq: int | None = None,
-    ) -> Landed:
+    def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
         if not self.appends:
             raise KeyboardInterrupt
         self.appends -= 1
-        return super().append(table, frame, app_id=app_id, mark=mark, after=after, seq=seq)
+        return super().append(table, frame, **how)
 
 
 def ugly() -> Chunk:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import polars as pl
 import pytest
@@ -76,19 +76,10 @@ def test_a_key_with_null_is_found_again(lake: Lake) -> None:
 class DyingBeforeRejects(Lake):
     """A lake whose process dies when the rows of a chunk have landed and its watermark has not."""
 
-    def append(
-        self,
-        table: Table,
-        frame: pl.DataFrame,
-        *,
-        app_id: str,
-        mark: int = 1,
-        after: int | None = None,
-        seq: int | None = None,
-    ) -> Landed:
+    def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
         if table is REJECTS:
             raise KeyboardInterrupt
-        return super().append(table, frame, app_id=app_id, mark=mark, after=after, seq=seq)
+        return super().append(table, frame, **how)
 
 
 def test_what_a_killed_process_had_landed_lands_no_second_time_in_a_longer_chunk(lake: Lake) -> None:
@@ -123,19 +114,10 @@ def test_a_row_that_another_process_lands_at_the_last_moment_lands_once(lake: La
 
         others: ClassVar[list[Chunk]] = [part_of_stream([0, 10], until=20)]
 
-        def append(
-            self,
-            table: Table,
-            frame: pl.DataFrame,
-            *,
-            app_id: str,
-            mark: int = 1,
-            after: int | None = None,
-            seq: int | None = None,
-        ) -> Landed:
+        def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
             if self.others:
                 ingest(lake, [self.others.pop()], now=NOW)
-            return super().append(table, frame, app_id=app_id, mark=mark, after=after, seq=seq)
+            return super().append(table, frame, **how)
 
     report = ingest(Overtaken(lake.location), [part_of_stream([0, 10, 20], until=30)], now=NOW)
     assert (report.rows["gpu_samples"], lying(lake), watermark(lake, STREAM)) == (1, 3, START + timedelta(seconds=30))

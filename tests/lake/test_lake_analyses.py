@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -43,19 +44,10 @@ def only_once(tmp_path: Path) -> Lake:
 class NoSummaries(Lake):
     """A lake whose analysis dies before it writes its summaries."""
 
-    def append(
-        self,
-        table: Table,
-        frame: pl.DataFrame,
-        *,
-        app_id: str,
-        mark: int = 1,
-        after: int | None = None,
-        seq: int | None = None,
-    ) -> Landed:
+    def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
         if table is JOB_SUMMARIES:
             raise KeyboardInterrupt
-        return super().append(table, frame, app_id=app_id, mark=mark, after=after, seq=seq)
+        return super().append(table, frame, **how)
 
 
 def test_readers_see_the_rows_of_the_latest_analysis_only(lake: Lake, tmp_path: Path) -> None:
@@ -99,17 +91,8 @@ def test_an_analysis_that_died_hides_nothing_even_after_compaction(lake: Lake) -
 
 def test_an_analysis_under_way_finds_its_rows_after_a_compaction(lake: Lake) -> None:
     class Compacting(Lake):
-        def append(
-            self,
-            table: Table,
-            frame: pl.DataFrame,
-            *,
-            app_id: str,
-            mark: int = 1,
-            after: int | None = None,
-            seq: int | None = None,
-        ) -> Landed:
-            landed = super().append(table, frame, app_id=app_id, mark=mark, after=after, seq=seq)
+        def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
+            landed = super().append(table, frame, **how)
             if table is JOB_MINUTES:
                 compacted(lake, datetime.now(UTC))
             return landed
