@@ -8,12 +8,14 @@ import os
 import subprocess
 import sys
 from argparse import Namespace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import polars as pl
 import pytest
-from exported_lake import UGLY, content_of, export, exported_lake, in_lake, one_line, run
+from exported_lake import END, START, UGLY, busy, content_of, export, exported_lake, in_lake, one_line, run
 
+from madelake import fill, held, summarized
 from tachograph.errors import ExportError
 from tachograph.export import jsonl, parquet
 from tachograph.export.registry import TARGETS
@@ -53,6 +55,21 @@ def test_csv_has_a_header_utc_and_empty_cells(lake: Lake, tmp_path: Path) -> Non
     assert (rows["1"]["start"], rows["2"]["end"]) == ("2026-04-01T12:00:00Z", "")
     assert float(rows["1"]["gpu_util_mean"]) == pytest.approx(0.4)
     assert rows["4"]["gpu_util_mean"] == ""
+
+
+def test_csv_and_parquet_tell_the_same_times(tmp_path: Path) -> None:
+    """A job that an exporter began to name between two seconds."""
+    lake, start = Lake.create(str(tmp_path / "lake")), START + timedelta(milliseconds=250)
+    maps = held("1", "n1", (0,), start, END)
+    fill(lake, {"gpu_samples": busy("n1", 0, 0.5), "allocations": maps})
+    summarized(lake)
+    for target in ("csv", "parquet"):
+        export(lake, target, "--to", tmp_path, "--table", "job_summaries")
+    with (tmp_path / "job_summaries.csv").open(newline="") as stream:
+        [row] = csv.DictReader(stream)
+    [exact] = pl.read_parquet(tmp_path / "job_summaries.parquet").get_column("start")
+    assert exact == start == datetime.fromisoformat(row["start"])
+    assert row["end"] == "2026-04-01T12:30:00Z"
 
 
 def test_json_lines_hold_objects(lake: Lake, tmp_path: Path) -> None:

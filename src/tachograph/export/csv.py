@@ -27,4 +27,4 @@ def export(content: Content, options: argparse.Namespace, progress: Progress) ->
 
 
 def _write(frame: pl.DataFrame, target: Path) -> None:
-    joined_lists(frame).write_csv(target, datetime_format="%Y-%m-%dT%H:%M:%SZ")
+    joined_lists(frame).write_csv(target, datetime_format="%Y-%m-%dT%H:%M:%S%.fZ")
