@@ -47,6 +47,17 @@ def test_the_order_of_series_is_irrelevant(random: Random) -> None:
         assert found[table].select(frame.columns).sort(pl.all()).equals(frame.sort(pl.all())), table
 
 
+def test_metrics_that_lack_different_scrapes_name_the_job_together() -> None:
+    """Each of two metrics lacks one scrape, at which the other names the job: it holds the GPU all the time."""
+    named, given = {"GPU_UTIL": (1, 2, 4), "POWER_USAGE": (1, 3, 4), "GPU_TEMP": (1, 2, 3, 4)}, []
+    for metric, scrapes in named.items():
+        job = "" if metric == "GPU_TEMP" else ',"hpc_job":"7"'
+        labels = f'{{"__name__":"DCGM_FI_DEV_{metric}","gpu":"0","Hostname":"n"{job}}}'.encode()
+        given.append(Run(labels, np.array(scrapes) * 1000, np.ones(len(scrapes))))
+    held = frames(Runs(given), Memory())["allocations"].select("job_id", pl.col("start", "end").dt.epoch("ms"))
+    assert held.rows() == [("7", 1000, None)]
+
+
 @settings(max_examples=6, deadline=None)
 @given(st.sets(st.integers(1, 5999), max_size=6))
 def test_where_windows_cut_is_irrelevant(cuts: set[int]) -> None:

@@ -274,7 +274,7 @@ def allocation_rows(holds: Iterable[Hold]) -> pl.DataFrame:
 
 def _union(times: Sequence[Longs]) -> Longs:
     """All times, once each; most often all metrics have the same."""
-    different = {(t.size, int(t[0]), int(t[-1])): t for t in times if t.size}
+    different = {t.tobytes(): t for t in times if t.size}
     if not different:
         return np.empty(0, np.int64)
     return np.unique(np.concatenate(list(different.values()))) if len(different) > 1 else next(iter(different.values()))
