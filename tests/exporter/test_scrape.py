@@ -257,6 +257,8 @@ def test_a_hostlist_stands_for_many(url: str, expanded: list[str]) -> None:
         ({"urls": ["http://n1"], "metrics": {"x": ["nonsense", "percent"]}}, "metrics.x: no counter 'nonsense'"),
         ({"urls": ["http://n1"], "labels": {"host": ["x"]}}, "unknown field 'host'"),
         ({"urls": ["http://n1"], "paralel": 3}, "unknown field 'paralel'"),
+        ({"urls": ["http://n1"], "parallel": 0}, "parallel is 0, less than 1"),
+        ({"urls": ["http://n1"], "timeout_s": -1}, "timeout_s is -1, less than 0.001"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, object], said: str) -> None:

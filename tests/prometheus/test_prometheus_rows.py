@@ -134,3 +134,10 @@ def test_rows_read_again_are_counted() -> None:
     made = parts(Runs([run]), Memory(rereads=Rereads(30)), overlaps=False)
     assert made[0].frame["gpu_util"].to_list() == [1.0, 2.0]
     assert [(reject.reason, reject.count) for part in made for reject in part.rejects] == [("reread", 4)]
+
+
+def test_a_job_label_that_is_no_job_id_is_counted_and_the_sample_stays() -> None:
+    labels = b'{"__name__":"DCGM_FI_DEV_GPU_UTIL","Hostname":"n","gpu":"0","hpc_job":"what?"}'
+    made = parts(Runs([Run(labels, np.array([1000, 2000]), np.ones(2))]), Memory(), overlaps=False)
+    assert made[0].frame.height == 2
+    assert [(reject.reason, reject.example) for part in made for reject in part.rejects] == [("bad_job_id", "what?")]

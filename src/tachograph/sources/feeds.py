@@ -138,6 +138,17 @@ def configured(configuration: Configuration, *, where: str) -> list[FeedSettings
     return found
 
 
+def refuse_less(settings: FeedSettings, least: Mapping[str, float], *, where: str) -> None:
+    """Check that no number is less than the least of its key.
+
+    Errors: ConfigError naming the key.
+    """
+    for key, limit in least.items():
+        value = getattr(settings, key)
+        if value is not None and not value >= limit:
+            raise ConfigError(f"{key} is {value:g}, less than {limit:g}", where=where, do=f"give {key} more")
+
+
 def settings_in(configuration: Configuration, source: str) -> list[FeedSettings]:
     """Return the settings of every entry of a source; the defaults where there is no entry.
 

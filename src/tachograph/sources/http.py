@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 import httpx2
@@ -31,6 +32,7 @@ from tachograph.sources.http_problems import TRANSPORT_PROBLEMS, AskError, from_
 LONGEST_WAIT_S: Final = 60.0
 _FIRST_WAIT_S = 0.5
 _LARGEST_ANSWER = 1 << 30  # bytes; a server that never ends must not fill the memory
+LEAST_ACCESS: Final[Mapping[str, float]] = MappingProxyType({"attempts": 1, "timeout_s": 0.001})
 _SLOWEST = 20  # times `timeout_s`: the longest a whole answer may take, however steadily it drips
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 

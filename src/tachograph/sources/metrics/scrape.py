@@ -19,8 +19,8 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 from tachograph.errors import ConfigError, InputError
 from tachograph.schema import Reject
 from tachograph.sources import Chunk, Part, mark_of
-from tachograph.sources.feeds import Asked, Watermark
-from tachograph.sources.http import Access, Server
+from tachograph.sources.feeds import Asked, Watermark, refuse_less
+from tachograph.sources.http import LEAST_ACCESS, Access, Server
 from tachograph.sources.http_problems import AskError
 from tachograph.sources.metrics.holding import Holding
 from tachograph.sources.metrics.labels import USUAL, LabelNames, host_of
@@ -186,6 +186,7 @@ def connect_exporters(settings: Settings, *, cluster: str | None) -> ScrapeFeed:
     """
     where = f"[[sources]] {settings.title}"
     refuse_unknown(settings.metrics, where=where)
+    refuse_less(settings, {"parallel": 1, "refresh_s": 0.0, **LEAST_ACCESS}, where=where)
     given = (settings.url, *settings.urls) if settings.url else settings.urls
     urls = tuple(dict.fromkeys(chain.from_iterable(expand_url(url) for url in given)))
     if not urls:

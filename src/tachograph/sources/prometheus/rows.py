@@ -84,6 +84,8 @@ class _Gathering:
             key = (node, gpu, _NO_GPU if where.mig is None else where.mig)
             self._layer(target).rows.setdefault(key, {}).setdefault(target.column, []).append(run)
             self.seen.setdefault(unit, []).append(run.t)
+            if meaning.job is None and where.job is not None:
+                self.remove("bad_job_id", "job_id", 1, where.job)
             if meaning.job is not None:
                 self.jobs.setdefault(unit, {}).setdefault(meaning.job, []).append(run.t)
 

@@ -8,7 +8,8 @@ from typing import Literal
 import msgspec
 
 from tachograph.errors import ConfigError
-from tachograph.sources.http import Access
+from tachograph.sources.feeds import refuse_less
+from tachograph.sources.http import LEAST_ACCESS, Access
 from tachograph.sources.metrics.labels import LabelNames
 from tachograph.sources.metrics.names import refuse_unknown
 
@@ -59,17 +60,7 @@ def check(settings: Settings, *, where: str = "") -> None:
     """
     if settings.how == "range" and settings.step_s is None:
         raise ConfigError("how = range needs step_s", where=where, do="give the interval at which targets are scraped")
-    for key, value, least in (
-        ("step_s", settings.step_s, 0.001),
-        ("window_s", settings.window_s, 1.0),
-        ("parallel", settings.parallel, 1),
-        ("lookback_s", settings.lookback_s, 0.0),
-        ("settle_s", settings.settle_s, 0.0),
-        ("refresh_s", settings.refresh_s, 0.0),
-        ("attempts", settings.attempts, 1),
-        ("timeout_s", settings.timeout_s, 0.001),
-    ):
-        if value is not None and not value >= least:
-            raise ConfigError(f"{key} is {value:g}, less than {least:g}", where=where, do=f"give {key} more")
+    least = {"step_s": 0.001, "window_s": 1.0, "parallel": 1, "lookback_s": 0.0, "settle_s": 0.0, "refresh_s": 0.0}
+    refuse_less(settings, {**least, **LEAST_ACCESS}, where=where)
     matchers(settings.selector)
     refuse_unknown(settings.metrics, where=where)
