@@ -60,13 +60,14 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     zone_name = configuration.site.time_zone
     start = milliseconds(parse_time(options.from_, now=now, zone_name=zone_name))
     end = milliseconds(parse_time(options.to, now=now, zone_name=zone_name)) if options.to else milliseconds(now)
-    end = min(end, milliseconds(now) - round(settings.settle_s * 1000))
+    end = min(end, milliseconds(now))
+    settled = milliseconds(now) - round(settings.settle_s * 1000)
     if start >= end:
         raise UsageError("--from is not before --to, or both are yet to come", do="give a time that has passed")
     server = server_of(settings)
     try:
         querying = Querying(settings, server, memory.legend.metrics)
-        yield from pending(querying, memory, start, end)
+        yield from pending(querying, memory, start, end, settled=settled)
     finally:
         server.close()
 

@@ -39,8 +39,12 @@ def windows(start: int, end: int, size: int) -> Iterator[Window]:
         start = until
 
 
-def pending(querying: Querying, memory: Memory, start: int, end: int) -> Iterator[Pending]:
-    """Yield the windows of [start, end) as chunks that are asked for only where they are not in the lake."""
+def pending(querying: Querying, memory: Memory, start: int, end: int, *, settled: int) -> Iterator[Pending]:
+    """Yield the windows of [start, end) as chunks that are asked for only where they are not in the lake.
+
+    What is younger than `settled` may not all be there yet: it is a window of its own, and so is asked for again as a
+    part of the whole one by whoever comes later.
+    """
     reached: list[int] = []
 
     def fetch(window: Window, chunk_id: str) -> Chunk:
@@ -51,7 +55,10 @@ def pending(querying: Querying, memory: Memory, start: int, end: int) -> Iterato
         made = parts(found, memory, overlaps=True)
         return Chunk(chunk_id, NAME, origin(querying), made, rows_read=found.points)
 
-    for window in windows(start, end, round(querying.settings.window_s * 1000)):
+    asked = list(windows(start, min(end, settled), round(querying.settings.window_s * 1000)))
+    if end > settled:
+        asked.append(Window(max(start, settled), end))
+    for window in asked:
         chunk_id = f"{NAME}:{_name(querying.settings, window)}"
         yield Pending(chunk_id, NAME, origin(querying), partial(fetch, window, chunk_id))
 
