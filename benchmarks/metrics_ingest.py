@@ -116,7 +116,7 @@ def measure(url: str, how: How, end: int, folder: Path) -> dict[str, float]:
         lake = Lake.create(str(folder / f"{how}-{run}"))
         began = time.perf_counter()
         now = datetime.fromtimestamp(end / 1000, UTC)
-        ingest(lake, pending(Querying(settings, server, metrics), Memory(), T0 * 1000, end), now=now)
+        ingest(lake, pending(Querying(settings, server, metrics), Memory(), T0 * 1000, end, settled=end), now=now)
         times["ingest"].append(time.perf_counter() - began)
         values, fetched = found, bare.fetched
         bare.close()
