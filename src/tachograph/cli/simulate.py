@@ -60,11 +60,11 @@ def _plan(arguments: Arguments) -> Plan:
     plan = Plan.month(seed=arguments.seed) if arguments.month else Plan.demo(seed=arguments.seed)
     if arguments.month and (arguments.nodes or arguments.days or arguments.interval):
         raise UsageError("--month has its own size", do="leave out --nodes, --days and --interval")
-    changes: dict[str, object] = {"defects": not arguments.no_defects}
-    if arguments.nodes is not None:
-        changes["groups"] = (NodeGroup(arguments.nodes, 4, "A100 SXM 40GB"),)
-    if arguments.days is not None:
-        changes["days"] = arguments.days
-    if arguments.interval is not None:
-        changes["interval_s"] = arguments.interval
-    return dataclasses.replace(plan, **changes)  # type: ignore[arg-type]
+    nodes = arguments.nodes
+    return dataclasses.replace(
+        plan,
+        defects=not arguments.no_defects,
+        groups=plan.groups if nodes is None else (NodeGroup(nodes, 4, "A100 SXM 40GB"),),
+        days=plan.days if arguments.days is None else arguments.days,
+        interval_s=plan.interval_s if arguments.interval is None else arguments.interval,
+    )
