@@ -138,7 +138,7 @@ def test_once_lands_analyzes_and_ends(tmp_path: Path, nodes: Exporter) -> None:
     first, second = done.stdout.splitlines()
     assert first.startswith("dcgm-exporter: ")
     assert "2 gpu_samples" in first
-    assert second.startswith("0 jobs summarized")
+    assert second.endswith("of no job that is known: ingest the accounting of that time")
     assert site.status()["healthy"] is True
     for node in nodes.nodes:
         nodes.fail(node, "closed")

@@ -11,7 +11,9 @@ import pytest
 from lake_jobs import accounting, analyzed, compacted, computed, recording
 from lake_rows import NOW, WAIT, at_once, lying, started
 
+from tachograph.analyze.results import read_summaries
 from tachograph.analyze.tables import ALL_TABLES
+from tachograph.errors import LakeError
 from tachograph.ingest import ingest
 from tachograph.lake import Lake
 from tachograph.lake.tables import Landed
@@ -136,3 +138,12 @@ def test_every_table_is_read_as_delta(lake: Lake) -> None:
             expected = table.schema | ({"day": pl.Date()} if table.by_day else {})
             assert dict(frame.schema) == expected, table.name
             assert frame.height == lying(lake, table)
+
+
+def test_an_analysis_without_jobs_leaves_no_summaries_and_counts(tmp_path: Path) -> None:
+    lake = Lake.create(str(tmp_path / "samples only"))
+    ingest(lake, [recording(1)], now=NOW)
+    with pytest.raises(LakeError, match="nothing was analyzed yet"):
+        read_summaries(lake)
+    analyzed(lake)
+    assert read_summaries(lake).is_empty()

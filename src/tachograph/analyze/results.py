@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from tachograph.analyze.state import ANALYSES
 from tachograph.errors import LakeError
 from tachograph.lake import Lake
 from tachograph.lake.problems import lake_errors
@@ -39,7 +40,7 @@ def read_summaries(lake: Lake) -> pl.DataFrame:
 
     Errors: LakeError where nothing was analyzed yet.
     """
-    if lake.delta(JOB_SUMMARIES) is None:
+    if lake.delta(JOB_SUMMARIES) is None and lake.delta(ANALYSES) is None:
         raise LakeError("nothing was analyzed yet", where=lake.location, do="run `tachograph analyze`")
     return lake.latest(JOB_SUMMARIES)
 

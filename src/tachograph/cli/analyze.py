@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_as_of, add_json
+from tachograph.units import plural
 
 if TYPE_CHECKING:
     from tachograph.analyze import AnalysisReport
@@ -48,6 +49,8 @@ def sentence(report: AnalysisReport) -> str:
     """Return what the analysis did, as people read it."""
     if not report.jobs and not report.samples:
         return "nothing new: all jobs are as they were"
+    if not report.jobs:
+        return f"{plural(report.samples, 'sample')} read, of no job that is known: ingest the accounting of that time"
     share = report.attributed / report.samples if report.samples else 0.0
     read = f"{report.samples:,} samples"
     of_no_job = f"{share:.0%} of {read} belong to them" if report.full else f"{read} read"

@@ -126,7 +126,8 @@ def configured(configuration: Configuration, *, where: str) -> list[FeedSettings
     Errors: ConfigError for one that is wrong, for two with one name, and where there is none.
     """
     if not configuration.sources:
-        raise ConfigError("no [[sources]] to collect from", where=where, do="name one; see docs/collect.md")
+        do = "name one there (`tachograph init` writes the file); see docs/collect.md"
+        raise ConfigError("no [[sources]] to collect from", where=where, do=do)
     found = [settings_of(raw, where=where) for raw in configuration.sources]
     names = [settings.title for settings in found]
     for name in names:
