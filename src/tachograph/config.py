@@ -128,7 +128,7 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
         configuration = msgspec.convert(raw, Configuration, strict=False)
     except msgspec.ValidationError as problem:
         said = str(problem).replace("`", "'")
-        raise ConfigError(said, where=where, do=_meant(said) or "see `tachograph init`") from None
+        raise ConfigError(said, where=where, do=meant(said, Configuration) or "see `tachograph init`") from None
     _check(configuration, where)
     return configuration
 
@@ -171,18 +171,22 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
     return True
 
 
-def _meant(said: str) -> str:
-    """Return the key that an unknown one is close to, as a question; "" where none is.
+def meant(said: str, struct: type[msgspec.Struct]) -> str:
+    """Return the key that an unknown one is close to, as a question; "" where `said` is of something else.
 
-    >>> _meant("Object contains unknown field 'time_zon' - at '$.site'")
+    `said`: why a document does not fit `struct`, as msgspec tells it, in straight quotes.
+
+    >>> meant("Object contains unknown field 'time_zon' - at '$.site'", Configuration)
     'did you mean time_zone?'
     """
     found = re.search(r"unknown field '(.+?)'(?: - at '\$\.(\w+)')?", said)
     if not found:
         return ""
-    sections = {field.name: field.type for field in msgspec.structs.fields(Configuration)}
-    section = sections.get(found[2] or "", Configuration)
-    known = [field.name for field in msgspec.structs.fields(section)]
+    sections = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    section = sections.get(found[2] or "", struct)
+    if not (isinstance(section, type) and issubclass(section, msgspec.Struct)):
+        return ""
+    known = [field.encode_name for field in msgspec.structs.fields(section)]
     close = difflib.get_close_matches(found[1], known, n=1)
     return f"did you mean {close[0]}?" if close else f"it may be: {', '.join(known)}"
 

@@ -68,3 +68,16 @@ def test_the_configuration_of_the_first_page_can_be_collected_from(tmp_path: Pat
     assert [settings.title for settings in sources] == ["prometheus", "sacct", "slurm-live"]
     for settings in sources:
         load_feed(settings.source).connect(settings, configuration=configuration).close()
+
+
+@pytest.mark.parametrize(
+    ("raw", "question"),
+    [
+        ({"source": "dcgm-exporter", "evry_s": 5}, "did you mean every_s?"),
+        ({"source": "prometheus", "form": "1h"}, "did you mean from?"),
+        ({"source": "prometheus", "labels": {"nod": ["x"]}}, "did you mean node?"),
+    ],
+)
+def test_a_misspelt_key_is_answered_with_the_one_that_was_meant(raw: dict[str, object], question: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(question)):
+        settings_of(raw, where="test")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
 
+from tachograph.config import meant
 from tachograph.errors import ConfigError, InputError
 from tachograph.units import parse_time
 
@@ -112,12 +113,14 @@ def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:
     if not isinstance(name, str) or name not in FEEDS:
         do = f"use one of: {', '.join(FEEDS)}"
         raise ConfigError(f"no source {name!r} that can be collected", where=where, do=do)
+    struct = load_feed(name).Settings
     written = {key: value.isoformat() if isinstance(value, date) else value for key, value in raw.items()}
     try:
-        return msgspec.convert(written, load_feed(name).Settings, strict=False)
+        return msgspec.convert(written, struct, strict=False)
     except msgspec.ValidationError as problem:
         said = str(problem).replace("`", "'")
-        raise ConfigError(f"[[sources]] {name}: {said}", where=where, do="see docs/collect.md") from None
+        do = meant(said, struct) or "see the page of the source in docs"
+        raise ConfigError(f"[[sources]] {name}: {said}", where=where, do=do) from None
 
 
 def configured(configuration: Configuration, *, where: str) -> list[FeedSettings]:
