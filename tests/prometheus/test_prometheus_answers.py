@@ -127,6 +127,10 @@ def test_an_export_with_stale_marks_and_broken_lines() -> None:
     good = b'{"metric":{"__name__":"a"},"values":[1,null,3.5],"timestamps":[1000,2000,3000]}'
     (run,) = read_export([good, b"", b"  "], "x").runs
     assert (run.t.tolist(), run.values.tolist()) == ([1000, 3000], [1.0, 3.5])
+    named = b'{"metric":{"__name__":"a","job":"\\"values\\":[NaN,+Inf]"}'
+    (run,) = read_export([named + b',"values":[NaN,+Inf,-Inf,null,NaN,5],"timestamps":[1,2,3,4,5,6]}'], "x").runs
+    assert (run.labels, run.t.tolist()) == (named.removeprefix(b'{"metric":'), [2, 3, 6])
+    assert run.values.tolist() == [float("inf"), float("-inf"), 5.0]
     for line, told in (
         (b'{"metric":{}}', "x: line 2 is none of an export: Object missing required field 'values'"),
         (b"half", "line 2 is none of an export"),

@@ -18,12 +18,13 @@ from made_series import T0, Expected, Made, assert_rows, cluster, held, moment
 
 from servers.faulty import faulty, forward
 from servers.prometheus import Series, backfill, prometheus
+from servers.remote_write import write
 from servers.victoria import put, victoria
 from tachograph.config import Configuration
 from tachograph.errors import ConfigError, UsageError
 from tachograph.ingest import IngestReport, ingest
 from tachograph.lake import Lake
-from tachograph.schema import DEVICES
+from tachograph.schema import DEVICES, GPU_SAMPLES
 from tachograph.sources import Chunk, Pending
 from tachograph.sources import prometheus as source
 from tachograph.sources.http_problems import AskError
@@ -95,6 +96,30 @@ def test_every_way_gives_the_same_rows(servers: Servers, tmp_path: Path, server:
         ("n2", 0, None, "GPU-n2-0"),
         ("n2", 1, 7, "GPU-n2-1"),
     ]
+
+
+@pytest.mark.parametrize(("how", "removed"), [("export", 2), ("raw", 9)])
+def test_stale_marks_and_infinities_are_no_values(tmp_path: Path, how: str, removed: int) -> None:
+    """An export's first value of a series is written as Go does, NaN and +Inf, which JSON does not know.
+
+    A range selector of VictoriaMetrics gives stale marks as values that are NaN: they are removed and counted, too.
+    """
+    nan, inf, times = float("nan"), float("inf"), [T0 + 15 * k for k in range(5)]
+    values = {"0": [nan, 10, nan, 30, 40], "1": [inf, 11, 22, inf, 44], "2": [nan] * 5}
+    labels = {"__name__": "DCGM_FI_DEV_GPU_UTIL", "Hostname": "n1", "modelName": "NVIDIA A100-SXM4-40GB"}
+    lake = Lake.create(str(tmp_path / "lake"))
+    with victoria(tmp_path / "server") as url:
+        write(url, [Series({**labels, "gpu": gpu}, list(zip(times, row, strict=True))) for gpu, row in values.items()])
+        report = imported(lake, url, "--how", how)
+    rows = lake.scan(GPU_SAMPLES).select("gpu", "t", "gpu_util").sort("gpu", "t").collect().rows()
+    measured = [
+        (int(gpu), moment(t), pytest.approx(value / 100))
+        for gpu, row in values.items()
+        for t, value in zip(times, row, strict=True)
+        if abs(value) < inf
+    ]
+    assert [row for row in rows if row[2] is not None] == measured
+    assert report.rejects == {("gpu_samples", "not_finite", "gpu_util"): removed}
 
 
 @pytest.mark.parametrize(("server", "way"), [("prometheus", "raw"), ("victoria", "export")])

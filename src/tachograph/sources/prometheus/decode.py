@@ -6,6 +6,7 @@ JSON until somebody asks: the same ones come with every answer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from tachograph.sources.http_problems import AskError
 from tachograph.sources.prometheus.numbers import Floats, Longs, numbers
 
 EXPECTED = "an answer of Prometheus"
+_BARE = re.compile(rb"(?<=[\[,])([+-]?Inf|NaN)(?=[,\]])")  # written by Go, unknown to JSON
+_VALUES = b'"values":'  # never inside a label: there its quotes are escaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +116,9 @@ def read_result(answer: Answer) -> Runs:
 
 
 def read_export(lines: Iterable[bytes], where: str) -> Runs:
-    """Return the series of an export; a value that is null is a stale mark, and absent.
+    """Return the series of an export; a value that is null, or a bare NaN, is a stale mark, and absent.
+
+    VictoriaMetrics 1.79 writes the first value of a block as Go does (NaN, +Inf), the later stale marks as null.
 
     Errors: AskError naming the line that is none of an export.
     """
@@ -121,7 +126,7 @@ def read_export(lines: Iterable[bytes], where: str) -> Runs:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                one = msgspec.json.decode(line, type=_Exported)
+                one = msgspec.json.decode(_as_json(line), type=_Exported)
                 t, values = numbers(bytes(one.timestamps)), numbers(bytes(one.values))
             except (ValueError, RecursionError) as problem:  # msgspec's errors are ValueErrors, too
                 what = f"line {number} is none of an export: {str(problem).replace('`', chr(39))}"
@@ -135,6 +140,14 @@ def read_export(lines: Iterable[bytes], where: str) -> Runs:
             if run.t.size:
                 found.runs.append(run)
     return found
+
+
+def _as_json(line: bytes) -> bytes:
+    """The line with what Go writes for numbers that JSON has not: NaN as null, infinities in quotes."""
+    if b"NaN" not in line and b"Inf" not in line:
+        return line
+    labels, values, points = line.rpartition(_VALUES)
+    return labels + values + _BARE.sub(lambda found: b"null" if found[1] == b"NaN" else b'"%b"' % found[1], points)
 
 
 def keep(run: Run, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Run:
