@@ -1,0 +1,66 @@
+"""The figures of a study, in their order; a figure is added by one file and one line here.
+
+A figure's module has `compute`, `draw` and `sentences` (tachograph.figures.study.StudyFigure) and is imported when it
+is asked for. Figures and questions are those of IPDPS 2026.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+from tachograph.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from tachograph.figures.study import StudyFigure
+
+QUESTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "RQ1": "Do jobs differ in how they use the FP16, FP32, FP64 and tensor pipes?",
+        "RQ2": "How much of the memory do jobs use that ask for GPUs with a large one?",
+        "RQ3": "How many jobs are compute-bound, how many memory-bound, and what energy do they take?",
+        "RQ4": "How evenly do jobs use their GPUs?",
+        "RQ5": "How steadily do jobs use their GPUs over time?",
+        "RQ6": "What goes along with utilisation?",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One figure: its number, its name, which is that of its module, its title, the question it helps to answer."""
+
+    number: int
+    name: str
+    title: str
+    question: str | None
+
+    @property
+    def stem(self) -> str:
+        """What its files are called, without suffix."""
+        return f"{self.number:02}_{self.name}"
+
+
+FIGURES: tuple[Entry, ...] = (Entry(6, "spatial_imbalance", "Spatial imbalance by utilisation", "RQ4"),)
+
+
+def find(name: str) -> Entry:
+    """Return the figure called `name`, or of that number.
+
+    Errors: NotFoundError naming the closest one, or all.
+    """
+    for entry in FIGURES:
+        if name in (entry.name, str(entry.number), entry.stem):
+            return entry
+    names = [entry.name for entry in FIGURES]
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    raise NotFoundError(f"no figure {name!r}", do=f"did you mean {close[0]}?" if close else f"use {', '.join(names)}")
+
+
+def load(entry: Entry) -> StudyFigure:
+    """Return the module of a figure, imported now."""
+    return cast("StudyFigure", import_module(f"tachograph.figures.{entry.name}"))
