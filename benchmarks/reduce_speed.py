@@ -29,6 +29,7 @@ from tachograph.ingest import ingest
 from tachograph.lake import Lake
 from tachograph.lake.compact import compact
 from tachograph.lake.partitions import partitions, read_partition
+from tachograph.reduce.pool import Threads
 from tachograph.reduce.run import Work, reduce_days
 from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
 from tachograph.simulate import Plan, SimulatedCluster, simulate
@@ -112,8 +113,9 @@ def decode_and_reduce(prepared: Prepared, threads: int) -> tuple[float, int]:
     """Return the seconds it takes to read and reduce all partitions, and how many samples belong to jobs."""
     begin = time.perf_counter()
     attributed = 0
-    for _, part in reduce_days(prepared.lake, prepared.work, threads=threads):
-        attributed += part.attributed if part else 0
+    with Threads(threads) as pool:
+        for _, part in reduce_days(prepared.lake, prepared.work, pool=pool):
+            attributed += part.attributed if part else 0
     return time.perf_counter() - begin, attributed
 
 

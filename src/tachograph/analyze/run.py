@@ -23,6 +23,7 @@ from tachograph.config import Configuration
 from tachograph.errors import ConfigError
 from tachograph.lake import Lake
 from tachograph.reduce.partition import Reduced
+from tachograph.reduce.pool import Pool, Threads
 from tachograph.reduce.run import Work, reduce_days
 from tachograph.schema import ALLOCATIONS, DEVICES, JOBS, TIME, Table
 from tachograph.summarize.gpus import gpu_columns, summarize_gpus
@@ -53,13 +54,15 @@ def analyze(
     configuration: Configuration,
     *,
     now: datetime,
+    pool: Pool | None = None,
     threads: int = 2,
     full: bool = False,
     progress: Progress | None = None,
 ) -> AnalysisReport:
     """Summarize every job that new data touch (all of them with `full`), and write the computed tables.
 
-    A second run without new data writes nothing. Jobs that still run are summarized as of `now`.
+    A second run without new data writes nothing. Jobs that still run are summarized as of `now`. Partitions are
+    reduced on `pool`; where none is given, on so many `threads`.
     Errors: LakeError, ConfigError.
     """
     _check(configuration)
@@ -73,7 +76,11 @@ def analyze(
     owned = attribute(runs, allocations, units.select(*UNIT))
     before = lake.latest(JOB_SUMMARIES).select("job_key", "job_id", "start", "as_of")
     touched = _touched(owned, allocations, news, before)
-    return _Analysis(lake, configuration, owned, touched, units, seen, now, progress).run(threads, full=news.everything)
+    analysis = _Analysis(lake, configuration, owned, touched, units, seen, now, progress)
+    if pool is not None:
+        return analysis.run(pool, full=news.everything)
+    with Threads(threads) as own:
+        return analysis.run(own, full=news.everything)
 
 
 def _check(configuration: Configuration) -> None:
@@ -167,10 +174,10 @@ class _Analysis:
         self.summaries: list[pl.DataFrame] = []
         self.gpus: list[pl.DataFrame] = []
 
-    def run(self, threads: int, *, full: bool) -> AnalysisReport:
+    def run(self, pool: Pool, *, full: bool) -> AnalysisReport:
         minutes = MinuteWriter(self.lake, self.runs, self.number)
         tally = _Tally()
-        for day, part in reduce_days(self.lake, self.work, threads=threads, everything=full, progress=self._tell):
+        for day, part in reduce_days(self.lake, self.work, pool=pool, everything=full, progress=self._tell):
             if part is not None:
                 tally.add(part)
                 minutes.write(day, part.minutes)

@@ -1,14 +1,13 @@
-"""The local runner: days in order, a day's partitions on threads, each partition read, reduced and let go."""
+"""The runner: days in order, a day's partitions on a pool, each partition read, reduced and let go."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import partial
 from itertools import islice
+from typing import Any
 
 import polars as pl
 
@@ -16,6 +15,7 @@ from tachograph.config import Analysis
 from tachograph.lake import Lake
 from tachograph.lake.partitions import Partition, partitions, read_partition
 from tachograph.reduce.partition import UNIT, Reduced, reduce_partition
+from tachograph.reduce.pool import Pending, Pool
 from tachograph.schema import GPU_SAMPLES, TIME
 
 Ridges = Mapping[tuple[str, int], tuple[float, ...]]
@@ -34,48 +34,69 @@ class Work:
     analysis: Analysis
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is the same for every partition; workers get it once."""
+
+    lake: Lake
+    ridges: Ridges
+    analysis: Analysis
+
+
 def reduce_days(
     lake: Lake,
     work: Work,
     *,
-    threads: int,
+    pool: Pool,
     everything: bool = False,
     progress: Callable[[date, int, int], None] | None = None,
 ) -> Iterator[tuple[date, Reduced | None]]:
     """Yield (day, accumulators) of each partition that has samples of the runs' nodes, in order of day and node.
 
     (day, None) follows the last partition of a day. `everything`: also partitions of which no run holds a GPU, so that
-    all that was recorded is counted. Threads go on while a result is looked at; at most `threads` partitions are read
-    at a time, and as many results wait.
+    all that was recorded is counted. The pool goes on while a result is looked at; at most twice its width of tasks
+    are under way or wait to be looked at.
     """
     days = lake.days(GPU_SAMPLES) if everything else _days(lake, work.intervals)
+    setting = pool.share(Setting(lake, work.ridges, work.analysis))
     tasks = _tasks(lake, work, days, everything=everything)
-    under_way: deque[tuple[date, Future[Reduced] | None]] = deque()
+    under_way: deque[tuple[date, Pending[Reduced] | None]] = deque()
     done = 0
-    with ThreadPoolExecutor(max_workers=threads) as pool:
-        while True:
-            for day, task in islice(tasks, 2 * threads - len(under_way)):
-                under_way.append((day, pool.submit(task) if task else None))
-            if not under_way:
-                return
-            day, future = under_way.popleft()
-            if future is None:
-                done += 1
-                if progress:
-                    progress(day, done, len(days))
-            yield day, future.result() if future else None
+    while True:
+        for day, task in islice(tasks, 2 * pool.width - len(under_way)):
+            under_way.append((day, pool.submit(reduce_one, setting, *task) if task else None))
+        if not under_way:
+            return
+        day, pending = under_way.popleft()
+        if pending is None:
+            done += 1
+            if progress:
+                progress(day, done, len(days))
+        yield day, pending.result() if pending else None
+
+
+def reduce_one(
+    setting: Setting, part: Partition, intervals: pl.DataFrame, starts: Mapping[int, datetime], columns: Sequence[str]
+) -> Reduced:
+    """Return the accumulators of one partition. `intervals`, `starts`: of its day and nodes."""
+    frame, _ = read_partition(setting.lake, GPU_SAMPLES, part, columns)
+    return reduce_partition(frame, intervals, starts, setting.ridges, analysis=setting.analysis, day=part.day)
 
 
 def _tasks(
     lake: Lake, work: Work, days: Sequence[date], *, everything: bool
-) -> Iterator[tuple[date, Callable[[], Reduced] | None]]:
-    """Yield what is to be done: for each day its partitions, and None when they were all."""
+) -> Iterator[tuple[date, tuple[Any, ...] | None]]:
+    """Yield what is to be done: for each day the arguments of its partitions' tasks, and None when they were all."""
     for day in days:
         of_day = overlapping_day(work.intervals, day)
         for part in partitions(lake, GPU_SAMPLES, [day]):
-            touched = _touched(part, of_day)
-            if touched or everything:
-                yield day, partial(_reduce_one, lake, part, work, of_day, count_only=not touched)
+            mine = _of_nodes(of_day, part)
+            if mine.height:
+                columns = [name for name in GPU_SAMPLES.schema if name != "seq" and (part.has(name) or name in UNIT)]
+                starts = {run: work.starts[run] for run in mine.get_column("run").unique()}
+                yield day, (part, mine, starts, columns)
+            elif everything:
+                yield day, (part, mine, {}, ["t", *UNIT])
         yield day, None
 
 
@@ -99,9 +120,9 @@ def _days(lake: Lake, intervals: pl.DataFrame) -> list[date]:
     ]
 
 
-def _touched(part: Partition, intervals: pl.DataFrame) -> bool:
+def _of_nodes(intervals: pl.DataFrame, part: Partition) -> pl.DataFrame:
     low, high = part_nodes(part)
-    return bool(intervals.select(pl.col("node").is_between(pl.lit(low), pl.lit(high)).any()).item())
+    return intervals.filter(pl.col("node").is_between(pl.lit(low), pl.lit(high)))
 
 
 def part_nodes(part: Partition) -> tuple[str, str]:
@@ -109,13 +130,3 @@ def part_nodes(part: Partition) -> tuple[str, str]:
     low = part.low if part.low is not None else min(file.low or "" for file in part.files)
     high = part.high if part.high is not None else max(file.high or "\U0010ffff" for file in part.files)
     return low, high
-
-
-def _reduce_one(lake: Lake, part: Partition, work: Work, intervals: pl.DataFrame, *, count_only: bool) -> Reduced:
-    low, high = part_nodes(part)
-    columns = [name for name in GPU_SAMPLES.schema if name != "seq" and (part.has(name) or name in UNIT)]
-    if count_only:
-        columns = ["t", *UNIT]
-    frame, _ = read_partition(lake, GPU_SAMPLES, part, columns)
-    mine = intervals.filter(pl.col("node").is_between(pl.lit(low), pl.lit(high)))
-    return reduce_partition(frame, mine, work.starts, work.ridges, analysis=work.analysis, day=part.day)
