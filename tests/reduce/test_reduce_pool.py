@@ -64,7 +64,10 @@ def made(folder: Path) -> Lake:
     at = utc(1, 22)
     rows = [
         {
-            **{"node": node, "gpu": gpu, "t": at + timedelta(seconds=10 * i), "power_w": 100.0 + i % 5},
+            "node": node,
+            "gpu": gpu,
+            "t": at + timedelta(seconds=10 * i),
+            "power_w": 100.0 + i % 5,
             "gpu_util": (i % 7) / 7 if node == "a" and i < 780 else 0.0,
         }
         for node in ("a", "b")
