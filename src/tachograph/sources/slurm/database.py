@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from tachograph.sources.slurm.documents import at, number, objects, text
-from tachograph.sources.slurm.fields import BadRowError, JobId, base_state, folded_exit_code
+from tachograph.sources.slurm.fields import JobId, base_state, folded_exit_code, told_id
 from tachograph.sources.slurm.records import Cluster, Entry, JobRecord, asked_exclusive
 from tachograph.sources.slurm.times import from_epoch
 
@@ -94,28 +94,13 @@ def from_database(job: Mapping[str, object], cluster: Cluster) -> JobRecord:
 
 
 def _job_id(job: Mapping[str, object]) -> JobId:
-    raw = number(job.get("job_id"))
-    if raw is None or raw <= 0:
-        raise BadRowError("bad_job_id")
-    array = number(at(job, "array", "job_id")) or None
-    task = number(at(job, "array", "task_id"))
-    pending = _waiting(job)
-    het = number(at(job, "het", "job_id")) or None
-    offset = number(at(job, "het", "job_offset"))
-    display = None
-    if array and task is not None:
-        display = f"{array}_{task}"
-    elif array and pending:
-        display = f"{array}_[{pending}]"
-    elif het and offset is not None:
-        display = f"{het}+{offset}"
-    return JobId(
-        raw=str(raw),
-        display=display,
-        array_job_id=str(array) if array else None,
-        array_task_id=task if array else None,
-        het_job_id=str(het) if het else None,
-        het_offset=offset if het else None,
+    return told_id(
+        number(job.get("job_id")),
+        array=number(at(job, "array", "job_id")),
+        task=number(at(job, "array", "task_id")),
+        het=number(at(job, "het", "job_id")),
+        offset=number(at(job, "het", "job_offset")),
+        waiting=_waiting(job),
     )
 
 

@@ -49,6 +49,41 @@ class JobId:
     raw_told: bool = True
 
 
+def told_id(
+    raw: int | None,
+    *,
+    array: int | None,
+    task: int | None,
+    het: int | None,
+    offset: int | None,
+    waiting: str | None = None,
+) -> JobId:
+    """Return the parts of an id that Slurm tells as numbers; 0 means none. `waiting`: tasks that do not run yet.
+
+    >>> told_id(14, array=3, task=0, het=0, offset=None).display
+    '3_0'
+    >>> told_id(12, array=0, task=None, het=11, offset=1).display
+    '11+1'
+
+    Errors: BadRowError without a raw id.
+    """
+    if not raw or raw < 0:
+        raise BadRowError("bad_job_id")
+    display = None
+    if array and (task is not None or waiting):
+        display = f"{array}_{task}" if task is not None else f"{array}_[{waiting}]"
+    elif het and offset is not None:
+        display = f"{het}+{offset}"
+    return JobId(
+        raw=str(raw),
+        display=display,
+        array_job_id=str(array) if array else None,
+        array_task_id=task if array else None,
+        het_job_id=str(het) if het else None,
+        het_offset=offset if het else None,
+    )
+
+
 _DISPLAY = re.compile(r"([1-9]\d{0,17})(?:_(\d{1,10}|\[[^\]]*\](?:%\d+)?)|\+(\d{1,10}))?(?:\.(\S+))?", re.ASCII)
 _RAW = re.compile(r"([1-9]\d{0,17})(?:\.(\S+))?", re.ASCII)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from tachograph.sources.slurm.documents import at, number, objects, text
-from tachograph.sources.slurm.fields import BadRowError, JobId, base_state, tres
+from tachograph.sources.slurm.fields import BadRowError, JobId, base_state, told_id, tres
 from tachograph.sources.slurm.records import Cluster, JobRecord, Row, job_row
 from tachograph.sources.slurm.times import from_epoch
 
@@ -71,19 +71,12 @@ def _record(job: Mapping[str, object], cluster: Cluster) -> JobRecord:
 
 def _job_id(job: Mapping[str, object]) -> JobId:
     """The id taken apart. Slurm 22.05 writes null for an index that is none, later ones {set: false}."""
-    raw = number(job.get("job_id"))
-    if not raw or raw < 0:
-        raise BadRowError("bad_job_id")
-    array, task = number(job.get("array_job_id")) or None, number(job.get("array_task_id"))
-    het, offset = number(job.get("het_job_id")) or None, number(job.get("het_job_offset"))
-    display = f"{array}_{task}" if array and task is not None else f"{het}+{offset}" if het else None
-    return JobId(
-        raw=str(raw),
-        display=display,
-        array_job_id=str(array) if array else None,
-        array_task_id=task if array else None,
-        het_job_id=str(het) if het else None,
-        het_offset=offset if het else None,
+    return told_id(
+        number(job.get("job_id")),
+        array=number(job.get("array_job_id")),
+        task=number(job.get("array_task_id")),
+        het=number(job.get("het_job_id")),
+        offset=number(job.get("het_job_offset")),
     )
 
 
