@@ -69,8 +69,6 @@ def _collect(plan: Plan, arguments: Arguments) -> int:
 
     notifier = Notifier.of(os.environ)
     say = Narrator.of(arguments).say
-    if not arguments.once:
-        say(_begin(plan))
     done = collect(plan, tell=narrate.remark, say=say, once=arguments.once, wait=arguments.wait, notifier=notifier)
     if done is None:
         return 0
@@ -78,12 +76,6 @@ def _collect(plan: Plan, arguments: Arguments) -> int:
         say("stopped")
         return 0
     return _tell_once(done)
-
-
-def _begin(plan: Plan) -> str:
-    listen = plan.collect.listen
-    metrics = f"; metrics on http://{listen}/metrics" if listen else ""
-    return f"collecting {', '.join(source.name for source in plan.sources)} into {plan.lake.location}{metrics}"
 
 
 def _tell_once(status: Status) -> int:
@@ -124,6 +116,7 @@ def _row(checked: Checked, zone: str) -> Sequence[str | None]:
     remarks = [checked.problem] if checked.problem else []
     remarks += ["and more"] if checked.more else []
     remarks += [f"{count:,} × {reason.replace('_', ' ')}" for reason, count in checked.rejects.items()]
-    remarks += [f"{place}: {why}" for place, why in list(checked.unreachable.items())[:3]]
+    others = [f"{place}: {why}" for place, why in checked.unreachable.items() if why not in (checked.problem or "")]
+    remarks += others[:3]
     begin = local_time(min(known), zone) if known else "the beginning"
     return checked.name, text(checked.every_s, "s"), begin, landing, "; ".join(remarks) or None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,12 @@ class Plan:
         """Where lock and status are."""
         return state_folder(self.lake.location, self.collect.state)
 
+    @property
+    def sentence(self) -> str:
+        """What is collected where."""
+        metrics = f"; metrics on http://{self.collect.listen}/metrics" if self.collect.listen else ""
+        return f"collecting {', '.join(source.name for source in self.sources)} into {self.lake.location}{metrics}"
+
 
 def collect(
     plan: Plan, *, tell: Tell, say: Tell, once: bool = False, wait: bool = False, notifier: Notifier = NOBODY
@@ -78,7 +84,7 @@ def collect(
         if not held:
             return None
         begun.append(Collection(plan, tell=tell, stopping=stopping, notifier=notifier))
-        return begun[0].once() if once else begun[0].run()
+        return begun[0].once() if once else begun[0].run(ready=lambda: say(plan.sentence))
 
 
 def _check(numbers: Collect) -> None:
@@ -126,9 +132,10 @@ class Collection:
         ]
         self.children = Children(self._steps(), self._journal, possible=self._has_lake)
 
-    def run(self) -> Status:
+    def run(self, *, ready: Callable[[], None] | None = None) -> Status:
         """Collect until `stopping` is set; land what waits, end the children; return how it was left.
 
+        `ready` is called when everything runs: lock and address are this process's.
         Errors: ConfigError for an address that cannot be listened on; whatever ended a thread.
         """
         server = serve(self._plan.collect.listen, self._snapshot) if self._plan.collect.listen else None
@@ -138,6 +145,8 @@ class Collection:
                 for reader in self._readers:
                     reader.start()
                 self._notifier.tell("READY=1", self._sentence())
+                if ready:
+                    ready()
                 self._look_after()
         finally:
             if server is not None:
