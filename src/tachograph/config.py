@@ -94,6 +94,22 @@ class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: str = ""  # folder of lock and status; empty: in the lake, of an object store's under ~/.local/state
 
 
+class Workers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `tachograph analyze --workers slurm:N` asks Slurm for: N jobs of this shape, one worker each."""
+
+    partition: str = ""  # empty: the default one
+    account: str = ""
+    cores: int = 4  # of a job: so many partitions are reduced at a time
+    memory: str = "16GB"  # of a job: about 3 GB for each core, and 2 GB
+    walltime: str = "01:00:00"  # a job that reached it is asked for again
+    interface: str = ""  # network device by which jobs and this machine reach each other, such as ib0
+    log_directory: str = ""  # seen by all nodes; empty: ./tachograph-workers
+    python: str = ""  # interpreter on the nodes; empty: the one of this command
+    job_extra_directives: tuple[str, ...] = ()  # further options of sbatch
+    prologue: tuple[str, ...] = ()  # lines of shell before the worker starts
+    wait_s: float = 600.0  # for the first worker, and for another when all are gone
+
+
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that can be configured."""
 
@@ -105,6 +121,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     analysis: Analysis = Analysis()
     thresholds: Thresholds = Thresholds()
     collect: Collect = Collect()
+    workers: Workers = Workers()
     # each is checked by the settings of its source: tachograph.sources.feeds
     sources: tuple[dict[str, Any], ...] = ()
 

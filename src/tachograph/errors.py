@@ -7,6 +7,7 @@
       LakeError          exit 5    the lake is absent, damaged, not permitted, or the disk is full
       NotFoundError      exit 6    no such job, counter, device
       ExportError        exit 7    the target of an export does not take it: a database, a file, a gateway
+      WorkersError       exit 8    workers of an analysis do not come, cannot be used, or die
       UsageError         exit 2    options that do not fit together
 
 Every message says what is wrong, where, and what to do.
@@ -69,3 +70,9 @@ class ExportError(TachographError):
     """The target of an export does not take it: a database, a file, a gateway."""
 
     exit_code = 7
+
+
+class WorkersError(TachographError):
+    """Workers of an analysis do not come, cannot be used, or die."""
+
+    exit_code = 8
