@@ -45,7 +45,10 @@ class Entry:
         return f"{self.number:02}_{self.name}"
 
 
-FIGURES: tuple[Entry, ...] = (Entry(6, "spatial_imbalance", "Spatial imbalance by utilisation", "RQ4"),)
+FIGURES: tuple[Entry, ...] = (
+    Entry(1, "job_overview", "Jobs by size, duration and utilisation", None),
+    Entry(6, "spatial_imbalance", "Spatial imbalance by utilisation", "RQ4"),
+)
 
 
 def find(name: str) -> Entry:
