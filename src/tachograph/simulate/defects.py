@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from operator import itemgetter
 from types import MappingProxyType
 
 import numpy as np
@@ -47,6 +48,7 @@ _RATES: Mapping[DefectKind, float] = MappingProxyType(
 )
 _OF_WHOLE_NODE = frozenset({DefectKind.GAP, DefectKind.DUPLICATE, DefectKind.DUPLICATE_NULLS, DefectKind.CLOCK_SKEW})
 _ROWS_CHANGE = frozenset({DefectKind.GAP, DefectKind.DUPLICATE, DefectKind.DUPLICATE_NULLS, DefectKind.OUT_OF_ORDER})
+_VALUES_CHANGE = frozenset({DefectKind.SENTINEL, DefectKind.UTIL_OVERFLOW, DefectKind.SM_OVER_ONE})
 _LENGTH_S: Mapping[DefectKind, tuple[int, int]] = MappingProxyType(
     {
         DefectKind.GAP: (300, 5400),
@@ -211,7 +213,7 @@ def apply_values(block: Block, out: Mapping[str, Array], resets: Resets, log: Lo
         if defect.kind is DefectKind.CLOCK_SKEW:
             written[low:high] += int((defect.value or 0) * 1e9)
             log.note(defect, block.node, touched, touched.size * block.gpus)
-        elif defect.kind in (DefectKind.SENTINEL, DefectKind.UTIL_OVERFLOW, DefectKind.SM_OVER_ONE):
+        elif defect.kind in _VALUES_CHANGE:
             base = (defect.gpu or 0) * times.size
             mark = INT64_MARK if defect.column == "energy_j" else (defect.value or 0.0)
             out[defect.column or ""][base + low : base + high] = mark
@@ -259,6 +261,27 @@ def apply_rows(frame: pl.DataFrame, blocks: Sequence[Block], columns: Sequence[s
         at = end
     pieces.append(frame.slice(at))
     return pl.concat(pieces, rechunk=True)
+
+
+def windows(frame: pl.DataFrame, block: Block, columns: Sequence[str], log: Log) -> list[tuple[int, int, pl.DataFrame]]:
+    """Return (begin row, end row, rows instead) for each stretch of `frame` that defects touch, in order of rows.
+
+    `frame` holds the rows of one block after `apply_values`. What no reader sees once the counter is corrected for
+    resets is no stretch; a clock that is wrong moves rows among those around them: then all of the block is one.
+    """
+    if any(defect.kind is DefectKind.CLOCK_SKEW for defect in block.defects):
+        return [(block.first, block.first + frame.height, apply_rows(frame, [replace(block, first=0)], columns, log))]
+    found: list[tuple[int, int, pl.DataFrame]] = []
+    alone = replace(block, first=0)
+    for defect in block.defects:
+        if defect.kind in _ROWS_CHANGE:
+            edits = _edit(frame, alone, defect, columns, log)
+            found += [(begin, end, pl.concat([frame.clear(), *instead])) for begin, end, instead in edits]
+        elif defect.kind in _VALUES_CHANGE:
+            low, high = (int(edge) for edge in np.searchsorted(block.times, [defect.begin_ns, defect.end_ns]))
+            begin = (defect.gpu or 0) * block.times.size + low
+            found.append((begin, begin + high - low, frame.slice(begin, high - low)))
+    return sorted(((block.first + begin, block.first + end, rows) for begin, end, rows in found), key=itemgetter(0))
 
 
 def _edit(

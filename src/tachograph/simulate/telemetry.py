@@ -24,13 +24,19 @@ ROWS_PER_GROUP = 500_000
 
 
 @dataclass(slots=True)
-class _Source:
+class Source:
     """One node while its days are written."""
 
     node: Node
     lines: list[Timeline]
     state: NodeState
     resets: Resets
+
+    @classmethod
+    def first(cls, plan: Plan, node: Node, lines: list[Timeline]) -> Source:
+        """The node before its first day."""
+        group = plan.groups[node.group]
+        return cls(node, lines, NodeState.first(plan, node.index, group), Resets.none(group.gpus))
 
 
 def column_name(counter: str) -> str:
@@ -70,15 +76,7 @@ def write(
     divided = parts(plan, nodes)
     for number, part in enumerate(divided):
         gpus = plan.groups[part[0].group].gpus
-        sources = [
-            _Source(
-                node,
-                timelines(plan, node, runs, allocations, held),
-                NodeState.first(plan, node.index, plan.groups[node.group]),
-                Resets.none(gpus),
-            )
-            for node in part
-        ]
+        sources = [Source.first(plan, node, timelines(plan, node, runs, allocations, held)) for node in part]
         for day in range(plan.days):
             date = f"{plan.start + timedelta(days=day):%Y-%m-%d}"
             file = folder / (f"{date}-group{number:03d}.parquet" if len(divided) > 1 else f"{date}.parquet")
@@ -87,17 +85,22 @@ def write(
             done += len(part) * gpus * plan.samples_per_day
             if progress is not None:
                 progress(done, plan.samples)
+    note_missing(plan, nodes, log)
+    return sorted(files), rows, sums, log
+
+
+def note_missing(plan: Plan, nodes: Sequence[Node], log: Log) -> None:
+    """Note the counters that nobody measures on some nodes."""
     for defect in faults.missing_counters(plan, nodes):
         span = np.array([defect.begin_ns, defect.end_ns])
         gpus = plan.groups[nodes[defect.node].group].gpus
         log.note(defect, nodes[defect.node], span, gpus * plan.days * plan.samples_per_day)
-    return sorted(files), rows, sums, log
 
 
 def _write_day(
     plan: Plan,
     file: Path,
-    sources: Sequence[_Source],
+    sources: Sequence[Source],
     day: int,
     drawn: Mapping[tuple[int, int], list[Defect]],
     sums: Sums,
@@ -114,37 +117,39 @@ def _write_day(
     for place, source in enumerate(sources):
         first = place * per_node
         out = {name: column[first : first + per_node] for name, column in values.items()}
-        block = _fill_block(plan, source, day, drawn.get((source.node.index, day), []), first, out, sums)
+        block = fill_block(plan, source, day, drawn.get((source.node.index, day), []), first, out, sums)
         blocks.append(block)
         times[first : first + per_node] = np.tile(faults.apply_values(block, out, source.resets, log), group.gpus)
-    frame = _frame(sources, group.gpus, plan.samples_per_day, times, values)
+    frame = as_written(sources, group.gpus, plan.samples_per_day, times, values)
     frame = faults.apply_rows(frame, blocks, [column_name(name) for name in names], log)
     frame.write_parquet(file, compression="zstd", compression_level=1, statistics=False, row_group_size=ROWS_PER_GROUP)
     return frame.height
 
 
-def _fill_block(
+def fill_block(
     plan: Plan,
-    source: _Source,
+    source: Source,
     day: int,
     defects: Sequence[Defect],
     first: int,
     out: Mapping[str, Array],
-    sums: Sums,
+    sums: Sums | None = None,
 ) -> Block:
-    """Counters of one node and day, still without defects, added to the sums."""
+    """Fill `out` with the counters of one node and day, still without defects, and add them to the sums."""
     node, group = source.node, plan.groups[source.node.group]
     times = sample_times(plan, node.index, day)
     segments = cut(plan, source.lines, times)
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([plan.seed, 8, node.index, day])))
     fill(plan, group, segments, times, source.state, rng, out)
-    sums.add(segments, times, out)
+    if sums is not None:
+        sums.add(segments, times, out)
     return Block(first, node, group.gpus, times, defects)
 
 
-def _frame(
-    sources: Sequence[_Source], gpus: int, samples: int, times: Array, values: Mapping[str, Array]
+def as_written(
+    sources: Sequence[Source], gpus: int, samples: int, times: Array, values: Mapping[str, Array]
 ) -> pl.DataFrame:
+    """Return the samples of some nodes as LDMS writes them: one row per (node, GPU, time), node behind node."""
     names = pl.Series([source.node.name for source in sources])
     place = np.repeat(np.arange(len(sources), dtype=np.uint32), gpus * samples)
     gpu = np.tile(np.repeat(np.arange(gpus, dtype=np.int16), samples), len(sources))

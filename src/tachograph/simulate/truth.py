@@ -77,9 +77,9 @@ def gpus_frame(
     there = sums.samples > 0
     count = np.where(there, sums.samples, 1)
     columns: dict[str, object] = {
-        "run": [row.run for row in allocations],
-        "job_id": [str(raw_id(runs[row.run].request)) for row in allocations],
-        "node": [names[row.node] for row in allocations],
+        "run": pl.Series([row.run for row in allocations], dtype=pl.Int64),
+        "job_id": pl.Series([str(raw_id(runs[row.run].request)) for row in allocations], dtype=pl.String),
+        "node": pl.Series([names[row.node] for row in allocations], dtype=pl.String),
         "gpu": pl.Series([row.gpu for row in allocations], dtype=pl.Int16),
         "start": _times(plan, [row.start_s for row in allocations]),
         "end": _times(plan, [min(row.end_s, plan.seconds) for row in allocations]),
