@@ -47,6 +47,7 @@ class Entry:
 
 FIGURES: tuple[Entry, ...] = (
     Entry(1, "job_overview", "Jobs by size, duration and utilisation", None),
+    Entry(2, "pipe_combinations", "Combinations of pipes in use", "RQ1"),
     Entry(6, "spatial_imbalance", "Spatial imbalance by utilisation", "RQ4"),
 )
 

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import polars as pl
 from matplotlib.figure import Figure
 
-from tachograph.figures.imbalance_bands import BAND_NAMES, EVEN, compute_bands, draw_bands
-from tachograph.figures.study import Numbers, Study, count_jobs, percent
-from tachograph.units import text
+from tachograph.figures.imbalance_bands import EVEN, compute_bands, draw_bands, even_in_bands, half_of
+from tachograph.figures.study import Fact, Numbers, Study, count_jobs, percent, share
 
 
 def compute(study: Study) -> Numbers:
-    """Return the distribution of spatial imbalance in each band; jobs with one GPU have none."""
-    return compute_bands(study, "spatial_imbalance")
+    """Return the distribution of spatial imbalance in each band; jobs with one GPU have none.
+
+    Facts of jobs that used a single GPU of several are of jobs all of whose GPUs were seen, and some of them used.
+    """
+    numbers = compute_bands(study, "spatial_imbalance")
+    return replace(numbers, facts={**numbers.facts, **_one_of_many(study.jobs)}) if numbers.facts else numbers
+
+
+def _one_of_many(jobs: pl.DataFrame) -> dict[str, Fact]:
+    used = pl.col("gpus_seen") - pl.col("gpus_never_used")
+    known = jobs.filter((pl.col("gpus") > 1) & (pl.col("gpus_seen") == pl.col("gpus")) & (used > 0))
+    one = known.filter(used == 1).height
+    return {"seen_jobs": known.height, "one_gpu_jobs": one, "one_gpu_share": share(one, known.height)}
 
 
 def draw(numbers: Numbers) -> Figure:
@@ -20,17 +33,15 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def sentences(numbers: Numbers) -> tuple[str, ...]:
-    """Return how many jobs are even in each band."""
+    """Return how many jobs are even in each band, and how many use one GPU of several."""
     facts = numbers.facts
     if not facts.get("jobs"):
         return ()
-    bands = [
-        f"{percent(facts[f'{band}_even_share'])} of the {count_jobs(facts[f'{band}_jobs'])} with utilisation {named}"
-        for band, named in BAND_NAMES.items()
-        if facts[f"{band}_jobs"]
+    said = [
+        half_of(numbers, "with more than one GPU", "spatial imbalance"),
+        f"Work is spread evenly (spatial imbalance under {EVEN:.2f}) in {even_in_bands(numbers)}.",
     ]
-    half = text(numbers.number("median"), "ratio")
-    return (
-        f"Of {count_jobs(facts['jobs'])} with more than one GPU, half have a spatial imbalance of at most {half}.",
-        f"Work is spread evenly (spatial imbalance under {EVEN:.2f}) in {'; '.join(bands)}.",
-    )
+    if facts["seen_jobs"]:
+        of = f"{count_jobs(facts['seen_jobs'])} with several GPUs, all of which were recorded"
+        said.append(f"Of {of}, {percent(facts['one_gpu_share'])} used only one.")
+    return tuple(said)

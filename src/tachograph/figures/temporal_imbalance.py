@@ -1,0 +1,29 @@
+"""Figure 7: how unsteadily jobs use their GPUs over time, by band of utilisation."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from tachograph.figures.imbalance_bands import EVEN, compute_bands, draw_bands, even_in_bands, half_of
+from tachograph.figures.study import Numbers, Study
+
+
+def compute(study: Study) -> Numbers:
+    """Return the distribution of temporal imbalance in each band; a job's is that of its least steady GPU."""
+    return compute_bands(study, "temporal_imbalance")
+
+
+def draw(numbers: Numbers) -> Figure:
+    """Return the drawing of the numbers."""
+    return draw_bands(numbers, "temporal imbalance (0: steady)")
+
+
+def sentences(numbers: Numbers) -> tuple[str, ...]:
+    """Return how many jobs are steady in each band."""
+    facts = numbers.facts
+    if not facts.get("jobs"):
+        return ()
+    return (
+        half_of(numbers, "that used a GPU", "temporal imbalance"),
+        f"Use is steady over time (temporal imbalance under {EVEN:.2f}) in {even_in_bands(numbers)}.",
+    )
