@@ -49,6 +49,7 @@ FIGURES: tuple[Entry, ...] = (
     Entry(1, "job_overview", "Jobs by size, duration and utilisation", None),
     Entry(2, "pipe_combinations", "Combinations of pipes in use", "RQ1"),
     Entry(6, "spatial_imbalance", "Spatial imbalance by utilisation", "RQ4"),
+    Entry(7, "temporal_imbalance", "Temporal imbalance by utilisation", "RQ5"),
 )
 
 
