@@ -1,3 +1,21 @@
 """Tachograph: the flight recorder for GPU jobs."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tachograph.api import OpenLake
+
 __version__ = "0.1.0"
+
+
+def open(lake: str | None = None, config: str | None = None) -> OpenLake:  # noqa: A001 as in gzip.open
+    """Return a lake to work with in Python: `lake`, else the one that configuration or environment name.
+
+    `config` is the configuration's file, else `$TACHOGRAPH_CONFIG`, else `./tachograph.toml`.
+    Errors: ConfigError, LakeError where there is no lake.
+    """
+    from tachograph.api import open_lake  # only now: it brings what a command's help does not need
+
+    return open_lake(lake, config)

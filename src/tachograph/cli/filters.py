@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tachograph.report.filters import JobFilter
 
 
-def add_filters(parser: argparse.ArgumentParser) -> None:
-    """Add the filters, as a group of their own in the help."""
+def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
+    """Add the filters, as a group of their own in the help; with `study` those of the study's own filters, too."""
     group = parser.add_argument_group("which jobs (default: all)")
     for option, what in (("user", "user"), ("account", "account"), ("partition", "partition"), ("state", "state")):
         group.add_argument(
@@ -26,9 +26,11 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--finding", action="append", default=[], metavar="CODE", help="with this finding; repeatable")
     group.add_argument("--attribution", action="append", default=[], metavar="KIND", help="explicit, whole_node, ...")
-    study = group.add_mutually_exclusive_group()
-    study.add_argument("--in-study", action="store_true", help="only those that no filter of the study leaves out")
-    study.add_argument("--excluded", action="store_true", help="only those that one leaves out")
+    parser.set_defaults(in_study=False, excluded=False)
+    if study:
+        either = group.add_mutually_exclusive_group()
+        either.add_argument("--in-study", action="store_true", help="only those that no filter of the study leaves out")
+        either.add_argument("--excluded", action="store_true", help="only those that one leaves out")
 
 
 def wanted(arguments: argparse.Namespace, opened: Opened) -> JobFilter:

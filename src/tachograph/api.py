@@ -1,0 +1,309 @@
+"""A lake in Python, for notebooks and programs: jobs as Polars frames, the page of a job, figures, the study.
+
+    import tachograph
+    lake = tachograph.open("tachograph-demo/lake")
+    lake.jobs(partition="gpu", where="gpu_hours>10")
+    lake.figure("spatial_imbalance", since="2025-03-04")
+
+`tachograph figures` goes through the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar, Unpack
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from tachograph import config
+from tachograph.analyze import results
+from tachograph.analyze.state import method_digest, seen_last
+from tachograph.config import Configuration
+from tachograph.errors import NotFoundError
+from tachograph.figures.registry import find
+from tachograph.figures.study import Numbers, Study
+from tachograph.figures.style import FORMATS
+from tachograph.lake import Lake
+from tachograph.lake.describe import describe_tables
+from tachograph.lake.problems import lake_errors
+from tachograph.report.choose import choose_job
+from tachograph.report.filters import JobFilter, filter_jobs
+from tachograph.report.job import JobReport, build_job_report
+from tachograph.report.job_html import job_html
+from tachograph.report.job_json import job_json
+from tachograph.report.job_text import job_lines
+from tachograph.report.lines import to_text
+from tachograph.report.study import (
+    MadeFigure,
+    Settings,
+    StudyReport,
+    Tell,
+    build_study,
+    chosen_figures,
+    make_figure,
+)
+from tachograph.report.study_choice import Choice, StudyOptions, job_filter, settings_of
+from tachograph.report.study_dataset import Dataset, Recorded, describe_dataset
+from tachograph.report.study_files import WrittenStudy, write_study
+from tachograph.report.study_jobs import JobSet, choose_jobs
+from tachograph.report.study_json import study_json
+from tachograph.report.study_metrics import as_defined
+from tachograph.report.study_text import study_lines
+from tachograph.schema import GPU_SAMPLES
+from tachograph.summarize.schema import JOB_GPUS, JOB_MINUTES
+from tachograph.summarize.windows_of_minutes import spatial_imbalance, with_gpus_held
+from tachograph.units import plural
+
+T = TypeVar("T")
+
+
+def open_lake(lake: str | None = None, config_file: str | None = None) -> OpenLake:
+    """Return a lake that is open: `lake`, else what the configuration or the environment names, as in commands.
+
+    Errors: ConfigError, LakeError where there is no lake.
+    """
+    configuration = config.load(config_file)
+    return OpenLake(Lake.open(config.lake_location(lake, configuration)), configuration, datetime.now(UTC))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class JobPage:
+    """The report of one job; shown, it is the page that `tachograph job` prints."""
+
+    report: JobReport
+
+    def __repr__(self) -> str:
+        """Return the page as text."""
+        return to_text(job_lines(self.report, width=100)).rstrip()
+
+    def html(self) -> str:
+        """Return the page with plots, self-contained."""
+        return job_html(self.report)
+
+    def json(self) -> dict[str, Any]:
+        """Return everything the page says, as JSON values."""
+        return job_json(self.report)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StudyPage:
+    """The study of a system; shown, it is what `tachograph figures` prints of it: the answers to the questions."""
+
+    report: StudyReport
+
+    def __repr__(self) -> str:
+        """Return how many jobs it is about, and the answers."""
+        return to_text(study_lines(self.report, width=100)).strip()
+
+    @property
+    def dataset(self) -> Dataset:
+        """What it is made of."""
+        return self.report.dataset
+
+    @property
+    def answers(self) -> dict[str, tuple[str, ...]]:
+        """{RQ1: sentences, ...}."""
+        return self.report.answers()
+
+    def json(self) -> dict[str, Any]:
+        """Return everything it says, as JSON values."""
+        return study_json(self.report)
+
+    def write(self, folder: str | Path, *, formats: Sequence[str] = FORMATS, tell: Tell | None = None) -> WrittenStudy:
+        """Write figures, numbers and the page into a folder; return the names of the files.
+
+        Errors: UsageError where the folder is a file; ExportError where it cannot be written.
+        """
+        return write_study(self.report, Path(folder), formats=formats, tell=tell)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OpenLake:
+    """A lake that is open, its configuration, and the instant up to which things are looked at.
+
+    What it returns is read when it is asked for, and nothing is written. Missing values are null, times are UTC.
+    """
+
+    lake: Lake
+    configuration: Configuration
+    now: datetime
+
+    def __repr__(self) -> str:
+        """Return where it is, how many jobs were analyzed, and when they ran."""
+        jobs = self.jobs()
+        first, last = jobs.select(pl.col("start").min().dt.date(), last=pl.col("as_of").max().dt.date()).row(0)
+        return f"<lake {self.lake.location}: {plural(jobs.height, 'job')}{f', {first} to {last}' if first else ''}>"
+
+    def jobs(self, **which: Unpack[Choice]) -> pl.DataFrame:
+        """Return rows of job_summaries, one per run of a job, in order of start.
+
+        Errors: LakeError where nothing was analyzed yet; UsageError, NotFoundError for a choice that makes no sense.
+        """
+        summaries, findings = self._of_one_moment(self._summaries_and_findings)
+        return filter_jobs(summaries, findings, self._filter(which)).sort("start", "job_key")
+
+    def gpus(self, job: str | pl.DataFrame) -> pl.DataFrame:
+        """Return rows of job_gpus, one per GPU that a job held: of a job (its id), or of rows of `jobs()`."""
+        return self._of_one_moment(lambda: results.read_gpus(self.lake, self._rows(job)))
+
+    def minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
+        """Return rows of job_minutes, one per GPU and minute: of a job (its id), or of rows of `jobs()`."""
+
+        def read() -> pl.DataFrame:
+            with lake_errors(self.lake.uri(JOB_MINUTES)):
+                return self._minutes(self._rows(job)).collect().sort(*JOB_MINUTES.sort)
+
+        return self._of_one_moment(read)
+
+    def findings(self, job: str | pl.DataFrame | None = None) -> pl.DataFrame:
+        """Return rows of findings: of a job (its id), of rows of `jobs()`, or of all jobs."""
+        return self._of_one_moment(lambda: results.read_findings(self.lake, self._rows(job)))
+
+    def job(self, job: str, *, cluster: str | None = None, run: int | None = None) -> JobPage:
+        """Return the report of one job, of its last run unless `run` names another.
+
+        Errors: NotFoundError for an unknown id, UsageError for one that several clusters have.
+        """
+
+        def read() -> JobPage:
+            summaries = results.read_summaries(self.lake)
+            chosen = choose_job(summaries, str(job), cluster=cluster, run=run)
+            mine = summaries.filter(pl.col("job_key") == chosen.row["job_key"])
+            report = build_job_report(
+                chosen.row,
+                results.read_gpus(self.lake, mine),
+                results.read_minutes(self.lake, chosen.row),
+                results.read_findings(self.lake, mine),
+                self.now,
+                zone_name=self.configuration.site.time_zone,
+                other_runs=chosen.other_runs,
+            )
+            return JobPage(report)
+
+        return self._of_one_moment(read)
+
+    def study(
+        self,
+        figures: Sequence[str] = (),
+        *,
+        wanted: JobFilter | None = None,
+        tell: Tell | None = None,
+        **options: Unpack[StudyOptions],
+    ) -> StudyPage:
+        """Return the study of this system: its data, the figures with their numbers, answers to the six questions.
+
+        `figures`: names or numbers, none for all. `wanted` stands for the options that choose jobs. `tell` is called
+        with (what is done, steps done, steps in all). Its method `write` writes it into a folder.
+        Errors: those of `jobs`; NotFoundError where no job is left to study.
+        """
+        entries = chosen_figures(figures)
+        settings, chosen, jobs = self._studied(wanted, options)
+        with lake_errors(self.lake.uri(JOB_GPUS)):
+            units = self._held(chosen.jobs).select("node", "gpu", "gpu_model").unique().collect()
+        site = self.configuration.site
+        report = build_study(
+            jobs,
+            describe_dataset(chosen, units, lake=self.lake.location, recorded=self._recorded(), stale=self._stale()),
+            settings,
+            site=site.name or site.cluster,
+            now=self.now,
+            zone_name=site.time_zone,
+            figures=entries,
+            tell=tell,
+        )
+        return StudyPage(report)
+
+    def numbers(self, figure: str, **options: Unpack[StudyOptions]) -> Numbers:
+        """Return the numbers of one figure of the study: tables, facts, and what is missing."""
+        return self._made(figure, options).numbers
+
+    def figure(self, figure: str, **options: Unpack[StudyOptions]) -> Figure:
+        """Return the drawing of one figure of the study.
+
+        Errors: NotFoundError where nothing of it can be drawn.
+        """
+        made = self._made(figure, options)
+        if not made.drawn:
+            raise NotFoundError(f"figure {made.entry.name}: {made.status}", do="its parts need counters that are there")
+        return made.draw()
+
+    def _made(self, figure: str, options: StudyOptions) -> MadeFigure:
+        entry = find(figure)
+        settings, _, jobs = self._studied(None, options)
+        return make_figure(entry, Study(jobs, settings.options))
+
+    def _studied(self, wanted: JobFilter | None, options: StudyOptions) -> tuple[Settings, JobSet, pl.DataFrame]:
+        """The settings, the jobs that they choose, and these with the metrics that they define."""
+        wanted = self._filter(options) if wanted is None else wanted
+        settings = settings_of(options, wanted, self.configuration)
+
+        def read() -> tuple[JobSet, pl.DataFrame]:
+            chosen = choose_jobs(*self._summaries_and_findings(), wanted, no_filter=settings.no_filter)
+            return chosen, as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
+
+        chosen, jobs = self._of_one_moment(read)
+        return settings, chosen, jobs
+
+    def _windows(self, jobs: pl.DataFrame, settings: Settings) -> pl.DataFrame | None:
+        """Spatial imbalance over windows other than those of the analysis; None where they are the same."""
+        window_s, analysis = settings.options.window_s, settings.analysis
+        if window_s == analysis.window_s:
+            return None
+        with lake_errors(self.lake.location):
+            held = self._held(jobs).select("job_key", "seq").collect()
+            return spatial_imbalance(
+                self._minutes(jobs),
+                with_gpus_held(jobs, held),
+                window_s=window_s,
+                count_zero_windows=analysis.count_zero_windows,
+            )
+
+    def _held(self, jobs: pl.DataFrame) -> pl.LazyFrame:
+        """The rows of job_gpus of some jobs, not read yet."""
+        return self.lake.scan(JOB_GPUS).join(_keys(jobs), on=["job_key", "seq"], how="semi")
+
+    def _filter(self, which: Choice) -> JobFilter:
+        return job_filter(which, now=self.now, zone_name=self.configuration.site.time_zone)
+
+    def _of_one_moment(self, read: Callable[[], T]) -> T:
+        return results.of_one_moment(self.lake, read)
+
+    def _summaries_and_findings(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        summaries = results.read_summaries(self.lake)
+        return summaries, results.read_findings(self.lake, summaries)
+
+    def _rows(self, job: str | pl.DataFrame | None) -> pl.DataFrame:
+        """Rows of job_summaries: those given, of one job, or all."""
+        if isinstance(job, pl.DataFrame):
+            return job
+        summaries = results.read_summaries(self.lake)
+        if job is None:
+            return summaries
+        return summaries.filter(pl.col("job_key") == choose_job(summaries, str(job)).row["job_key"])
+
+    def _minutes(self, jobs: pl.DataFrame) -> pl.LazyFrame:
+        """The rows of job_minutes of some jobs, not read yet."""
+        if jobs.is_empty():
+            return JOB_MINUTES.empty().lazy()
+        first, last = jobs.select(first=pl.col("start").dt.date().min(), last=pl.col("as_of").dt.date().max()).row(0)
+        days = [day for day in self.lake.days(JOB_MINUTES) if first <= day <= last]
+        return self.lake.scan(JOB_MINUTES, days).join(_keys(jobs), on=["job_key", "seq"], how="semi")
+
+    def _recorded(self) -> Recorded:
+        """What the log says of the samples."""
+        facts = describe_tables(self.lake, [GPU_SAMPLES])
+        return Recorded(facts[0].rows, facts[0].first, facts[0].last) if facts else Recorded(0)
+
+    def _stale(self) -> bool:
+        """Whether the last analysis was made with another configuration."""
+        seen = seen_last(self.lake)
+        return seen is not None and seen.method != method_digest(self.configuration)
+
+
+def _keys(jobs: pl.DataFrame) -> pl.LazyFrame:
+    """What the rows that belong to a summary have of it."""
+    return jobs.lazy().select("job_key", "seq")

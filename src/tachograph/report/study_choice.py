@@ -1,0 +1,131 @@
+"""What may be asked of a study, given by name: which jobs, and how their metrics are defined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypedDict
+
+from tachograph.config import Configuration
+from tachograph.errors import UsageError
+from tachograph.figures.study import Options
+from tachograph.report.columns import must_exist
+from tachograph.report.filters import JobFilter, parse_condition
+from tachograph.report.study import VARIANTS, Settings
+from tachograph.report.study_jobs import REASONS
+from tachograph.summarize.schema import PIPES
+from tachograph.units import parse_time
+
+Names: TypeAlias = str | Sequence[str]
+Moment: TypeAlias = str | datetime
+WINDOWS_MIN = (1, 5, 15, 30)
+# {name: field of JobFilter}
+_KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "user": "users",
+        "account": "accounts",
+        "partition": "partitions",
+        "state": "states",
+        "attribution": "attributions",
+        "finding": "findings",
+    }
+)
+
+
+class Choice(TypedDict, total=False):
+    """Which jobs, as the options of the commands have it; all of them where nothing is said."""
+
+    user: Names
+    account: Names
+    partition: Names
+    state: Names
+    attribution: Names
+    finding: Names
+    since: Moment
+    until: Moment
+    where: Names
+
+
+class StudyOptions(Choice, total=False):
+    """How a study is made: jobs, pipe of the roofline, window (min), variant, filters that do not count."""
+
+    pipe: str
+    window: int | None
+    variant: str
+    no_filter: Names
+
+
+def several(names: Names | None) -> tuple[str, ...]:
+    """Return names as a tuple, given as one, as several, or not at all.
+
+    >>> several("short"), several(["short", "idle"]), several(None)
+    (('short',), ('short', 'idle'), ())
+    """
+    return () if names is None else (names,) if isinstance(names, str) else tuple(names)
+
+
+def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> JobFilter:
+    """Return the filter that the names of a `Choice` make; other names do not count.
+
+    Errors: UsageError for a condition or a time that is none.
+    """
+
+    def instant(name: str) -> datetime | None:
+        written = options.get(name)
+        return (
+            written
+            if written is None or isinstance(written, datetime)
+            else parse_time(str(written), now=now, zone_name=zone_name)
+        )
+
+    names: dict[str, Any] = {field: several(options.get(name)) for name, field in _KINDS.items()}
+    where = tuple(map(parse_condition, several(options.get("where"))))
+    return JobFilter(**names, since=instant("since"), until=instant("until"), where=where)
+
+
+def settings_of(options: StudyOptions, wanted: JobFilter, configuration: Configuration) -> Settings:
+    """Return how the study is to be made; what is not said is as configured.
+
+    Errors: UsageError for a pipe, a window or a variant that is none; NotFoundError for a filter that does not exist.
+    """
+    analysis, window = configuration.analysis, options.get("window")
+    pipe, variant = options.get("pipe", "fp64"), options.get("variant", "paper")
+    for what, given, known in (
+        ("pipe", pipe, tuple(PIPES)),
+        ("variant", variant, tuple(VARIANTS)),
+        ("window (min)", window, (None, *WINDOWS_MIN)),
+    ):
+        if given not in known:
+            raise UsageError(f"no {what} {given!r}", do=f"use {', '.join(str(one) for one in known if one)}")
+    no_filter = several(options.get("no_filter"))
+    must_exist(no_filter, tuple(REASONS), what="filter")
+    return Settings(
+        Options(pipe=pipe, window_s=analysis.window_s if window is None else window * 60),
+        variant,
+        analysis,
+        configuration.filters,
+        described(wanted),
+        no_filter,
+    )
+
+
+def described(wanted: JobFilter) -> tuple[tuple[str, str], ...]:
+    """Return by what jobs were chosen, as (option, what was given).
+
+    >>> described(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))
+    (('user', 'ann, bob'), ('where', 'gpus>4'))
+    """
+    told = [(name, ", ".join(getattr(wanted, field))) for name, field in _KINDS.items()]
+    told += [("since", _moment(wanted.since)), ("until", _moment(wanted.until))]
+    conditions = [f"{one.name}{one.op}{_value(one.value)}" for one in wanted.where]
+    told.append(("where", ", ".join(conditions)))
+    return tuple((name, given) for name, given in told if given)
+
+
+def _moment(moment: datetime | None) -> str:
+    return "" if moment is None else moment.isoformat(timespec="seconds")
+
+
+def _value(value: float | str) -> str:
+    return f"{value:g}" if isinstance(value, float) else value

@@ -1,0 +1,54 @@
+"""The study as one self-contained HTML page: no script, no reference to anything outside, light, made to be printed."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from tachograph import __version__
+from tachograph.figures.registry import QUESTIONS
+from tachograph.report.columns import local_time
+from tachograph.report.study import StudyReport
+from tachograph.report.study_words import caption, choice_sentence, data_rows, methods, tiles
+
+
+def study_html(report: StudyReport, pictures: Mapping[str, tuple[str, bytes]]) -> str:
+    """Return the page. `pictures`: {figure: (svg or png, its bytes)} of the figures that are drawn."""
+    sections = [("", "Overview", report.of_question(None))]
+    sections += [(name, question, report.of_question(name)) for name, question in QUESTIONS.items()]
+    return (
+        _environment()
+        .get_template("study.html.j2")
+        .render(
+            report=report,
+            tiles=tiles(report),
+            data_rows=data_rows(report),
+            choice=choice_sentence(report),
+            sections=[section for section in sections if section[2]],
+            sources={name: _source(*picture) for name, picture in pictures.items()},
+            methods=methods(report.settings),
+            version=__version__,
+            made=local_time(report.now, report.zone_name),
+        )
+    )
+
+
+def _source(suffix: str, content: bytes) -> str:
+    kind = {"svg": "image/svg+xml", "png": "image/png"}[suffix]
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("tachograph.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(caption=caption)
+    return environment
