@@ -101,7 +101,7 @@ def test_it_matters(folder: Path, expected: dict[Key, NotebookJob]) -> None:
     assert (paper[unused]["temporal_imbalance"], expected[unused].temporal_imbalance) == (None, 0.0)
     assert paper[half]["energy_j"] == near(4 * 60 * 600.0)
     assert expected[half].energy_j == near(4 * 60 * 590.0)
-    assert paper[cold]["spatial_imbalance"] == near(expected[cold].spatial_imbalance) == near(0.0)
+    assert paper[cold]["spatial_imbalance"] == expected[cold].spatial_imbalance == 0.0
 
 
 def one(**given: Any) -> dict[str, Any]:
