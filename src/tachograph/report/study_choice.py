@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypedDict
 from tachograph.config import Configuration
 from tachograph.errors import UsageError
 from tachograph.figures.study import Options
-from tachograph.report.columns import must_exist
+from tachograph.report.columns import local_time, must_exist
 from tachograph.report.filters import JobFilter, parse_condition
 from tachograph.report.study import VARIANTS, Settings
 from tachograph.report.study_jobs import REASONS
@@ -105,26 +105,26 @@ def settings_of(options: StudyOptions, wanted: JobFilter, configuration: Configu
         variant,
         analysis,
         configuration.filters,
-        described(wanted),
+        described(wanted, configuration.site.time_zone),
         no_filter,
     )
 
 
-def described(wanted: JobFilter) -> tuple[tuple[str, str], ...]:
-    """Return by what jobs were chosen, as (option, what was given).
+def described(wanted: JobFilter, zone_name: str = "UTC") -> tuple[tuple[str, str], ...]:
+    """Return by what jobs were chosen, as (option, what was given); times are those of the zone.
 
     >>> described(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))
     (('user', 'ann, bob'), ('where', 'gpus>4'))
     """
     told = [(name, ", ".join(getattr(wanted, field))) for name, field in _KINDS.items()]
-    told += [("since", _moment(wanted.since)), ("until", _moment(wanted.until))]
+    told += [
+        (name, local_time(moment, zone_name))
+        for name, moment in (("since", wanted.since), ("until", wanted.until))
+        if moment
+    ]
     conditions = [f"{one.name}{one.op}{_value(one.value)}" for one in wanted.where]
     told.append(("where", ", ".join(conditions)))
     return tuple((name, given) for name, given in told if given)
-
-
-def _moment(moment: datetime | None) -> str:
-    return "" if moment is None else moment.isoformat(timespec="seconds")
 
 
 def _value(value: float | str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from functools import cache
 
@@ -10,9 +11,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tachograph import __version__
 from tachograph.figures.registry import QUESTIONS
+from tachograph.figures.style import PAGE_IN
 from tachograph.report.columns import local_time
 from tachograph.report.study import StudyReport
 from tachograph.report.study_words import caption, choice_sentence, data_rows, methods, tiles
+
+_WIDTH = re.compile(rb'<svg [^>]*?width="([\d.]+)pt"')
 
 
 def study_html(report: StudyReport, pictures: Mapping[str, tuple[str, bytes]]) -> str:
@@ -28,7 +32,7 @@ def study_html(report: StudyReport, pictures: Mapping[str, tuple[str, bytes]]) -
             data_rows=data_rows(report),
             choice=choice_sentence(report),
             sections=[section for section in sections if section[2]],
-            sources={name: _source(*picture) for name, picture in pictures.items()},
+            pictures={name: (_source(*picture), _width(*picture)) for name, picture in pictures.items()},
             methods=methods(report.settings),
             version=__version__,
             made=local_time(report.now, report.zone_name),
@@ -39,6 +43,13 @@ def study_html(report: StudyReport, pictures: Mapping[str, tuple[str, bytes]]) -
 def _source(suffix: str, content: bytes) -> str:
     kind = {"svg": "image/svg+xml", "png": "image/png"}[suffix]
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def _width(suffix: str, content: bytes) -> str:
+    """How wide a picture is on the page: all of it for one made for two columns of a paper, others in proportion."""
+    found = _WIDTH.search(content[:2000]) if suffix == "svg" else None
+    share = float(found[1]) / (72 * PAGE_IN) if found else 1.0
+    return f"{100 * min(1.0, share):.0f}%"
 
 
 @cache

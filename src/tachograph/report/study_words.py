@@ -158,5 +158,9 @@ def _coverage(dataset: Dataset) -> str:
 
 
 def _partly(dataset: Dataset) -> str:
-    told = [f"{one.counter} in {percent(one.jobs / dataset.jobs)} of the jobs" for one in dataset.partly_measured]
-    return ", ".join(told) or "none"
+    """Counters that some jobs lack, those of one share together."""
+    alike: dict[int, list[str]] = {}
+    for one in dataset.partly_measured:
+        alike.setdefault(one.jobs, []).append(one.counter)
+    told = [f"{', '.join(names)} in {percent(jobs / dataset.jobs)} of the jobs" for jobs, names in alike.items()]
+    return "; ".join(told) or "none"
