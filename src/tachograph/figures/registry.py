@@ -48,6 +48,9 @@ class Entry:
 FIGURES: tuple[Entry, ...] = (
     Entry(1, "job_overview", "Jobs by size, duration and utilisation", None),
     Entry(2, "pipe_combinations", "Combinations of pipes in use", "RQ1"),
+    Entry(3, "hbm_peak", "Peak memory of jobs with large-memory GPUs", "RQ2"),
+    Entry(4, "arithmetic_intensity", "Arithmetic intensity against the rooflines", "RQ3"),
+    Entry(5, "energy", "Energy against GPU-hours by job type", "RQ3"),
     Entry(6, "spatial_imbalance", "Spatial imbalance by utilisation", "RQ4"),
     Entry(7, "temporal_imbalance", "Temporal imbalance by utilisation", "RQ5"),
 )
