@@ -1,0 +1,210 @@
+"""How imbalance differs between jobs that use different pipes, and between job types: shared by two figures.
+
+Source: IPDPS 2026, figures 8 and 9: violins by exclusive group of pipes (every job is in the group of the set it uses)
+and by job type (compute-bound or memory-bound by the roofline of one pipe).
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tachograph.figures import style
+from tachograph.figures.imbalance_bands import axis_top, imbalanced, why_none
+from tachograph.figures.statistics import boxes, densities
+from tachograph.figures.study import Fact, Numbers, Study, count_jobs
+from tachograph.units import plural, text
+
+PIPE_LETTERS: Mapping[str, str] = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "T"}
+TYPE_NAMES: Mapping[str, str] = {"compute": "compute-\nbound", "memory": "memory-\nbound"}
+NO_PIPE = "none"
+MOST_GROUPS = 8  # that are drawn
+FEW = 5  # jobs of a group whose shape would mean nothing: each is a point
+ENOUGH = 10  # jobs of a group whose median is quoted
+WHY_NO_PIPES = "nobody measured the activity of any pipe"
+WHY_NO_TYPE = "no job is known to be compute-bound or memory-bound"
+_PARTS = ("pipes", "types")
+
+
+def compute_by_type(study: Study, column: str) -> Numbers:
+    """Return of one imbalance how it is distributed in each group of pipes, and in each job type.
+
+    pipes (those with most jobs first), types: one row per group: statistics of `boxes`, and whether it is `drawn`.
+    <part>_density: (group, value, density) of drawn groups of at least FEW jobs that differ. <part>_points: (group,
+    value, jobs) of the other drawn ones.
+    """
+    if why := why_none(study, column):
+        return Numbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, why))
+    jobs = imbalanced(study, column)
+    groups = {
+        "pipes": (jobs.select(column, group=_set_of_pipes()).drop_nulls(), WHY_NO_PIPES),
+        "types": (jobs.select(column, group=study.bound).drop_nulls(), WHY_NO_TYPE),
+    }
+    facts: dict[str, Fact] = {"jobs": jobs.height, "pipe": study.options.pipe}
+    tables: dict[str, pl.DataFrame] = {}
+    missing: dict[str, str] = {}
+    for part, (members, why_not) in groups.items():
+        facts[f"{part}_jobs"] = members.height
+        if members.height:
+            tables |= _shapes(part, members, column)
+            facts |= _medians(part, tables[part])
+        else:
+            missing[part] = why_not
+    return Numbers(tables, facts, study.jobs.height, missing)
+
+
+def _set_of_pipes() -> pl.Expr:
+    """FP64+T, ..., in one order however they are listed; null where no pipe was measured."""
+    used = [pl.when(pl.col("pipes").list.contains(pipe)).then(pl.lit(name)) for pipe, name in PIPE_LETTERS.items()]
+    named = pl.concat_str(used, separator="+", ignore_nulls=True)
+    return pl.when(pl.col("pipes").is_not_null()).then(pl.when(named == "").then(pl.lit(NO_PIPE)).otherwise(named))
+
+
+def _shapes(part: str, members: pl.DataFrame, column: str) -> dict[str, pl.DataFrame]:
+    rows = boxes(members, "group", column)
+    if part == "pipes":
+        rows = rows.sort("jobs", "group", descending=[True, False])
+    rows = rows.with_columns(drawn=pl.int_range(pl.len()) < MOST_GROUPS)
+    drawn = members.join(rows.filter("drawn"), on="group", how="semi")
+    many = rows.filter(pl.col("jobs") >= FEW).select("group")
+    density = densities(drawn.join(many, on="group", how="semi"), "group", column)
+    rest = drawn.join(density.select("group").unique(), on="group", how="anti")
+    points = rest.group_by("group", value=column).agg(jobs=pl.len().cast(pl.Int64)).sort("group", "value")
+    return {part: rows, f"{part}_density": density, f"{part}_points": points}
+
+
+def _medians(part: str, rows: pl.DataFrame) -> dict[str, Fact]:
+    """Jobs and median of every group; of groups with ENOUGH jobs those with the highest and the lowest median."""
+    rest = rows.filter(~pl.col("drawn"))
+    facts: dict[str, Fact] = {
+        f"{part}_groups": rows.height,
+        f"{part}_groups_not_drawn": rest.height,
+        f"{part}_jobs_not_drawn": int(rest.get_column("jobs").sum()),
+    }
+    for row in rows.iter_rows(named=True):
+        facts[f"{part}_{row['group']}_jobs"] = row["jobs"]
+        facts[f"{part}_{row['group']}_median"] = row["median"]
+    enough = rows.filter(pl.col("jobs") >= ENOUGH).sort("median", maintain_order=True)
+    facts[f"{part}_groups_of_{ENOUGH}"] = enough.height
+    facts[f"{part}_most"] = enough.item(-1, "group") if enough.height > 1 else None
+    facts[f"{part}_least"] = enough.item(0, "group") if enough.height > 1 else None
+    return facts
+
+
+def draw_by_type(numbers: Numbers, label: str) -> Figure:
+    """Return violins of the groups of pipes beside those of the job types."""
+    shown = {part: _drawn(numbers, part) for part in _PARTS}
+    widths = [max(5, len(shown["pipes"])), 2.2]
+    with style.style():
+        figure, axes = style.new_figure(style.PAGE_IN, 2.9, 1, 2, sharey=True, width_ratios=widths)
+        top = axis_top(pl.concat([rows.get_column("most") for rows in shown.values()]))
+        for axis, part, title in zip(axes, _PARTS, (_pipes_title(numbers), "job type"), strict=True):
+            if part not in numbers:
+                style.not_drawn(axis, textwrap.fill(numbers.missing[part], 22))
+                continue
+            _draw_groups(axis, numbers, part, shown[part])
+            axis.set_xlabel(title)
+            axis.set_ylim(-0.03 * top, 1.03 * top)
+            axis.grid(axis="y")
+        first = next((axis for axis, part in zip(axes, _PARTS, strict=True) if part in numbers), axes[0])
+        first.set_ylabel(label)
+        first.tick_params(labelleft=True)
+    return figure
+
+
+def _pipes_title(numbers: Numbers) -> str:
+    groups, jobs = (numbers.facts.get(f"pipes_{what}_not_drawn") for what in ("groups", "jobs"))
+    rest = f"; not drawn: {count_jobs(jobs)} of other groups" if groups else ""
+    return f"pipes in use (T: tensor{rest})"
+
+
+def _drawn(numbers: Numbers, part: str) -> pl.DataFrame:
+    """Rows of the groups that are drawn, and up to where each reaches."""
+    if part not in numbers:
+        return pl.DataFrame(schema={"group": pl.String(), "most": pl.Float64()})
+    reach = pl.concat([numbers.tables[f"{part}_{how}"].select("group", "value") for how in ("density", "points")])
+    most = reach.group_by("group").agg(most=pl.col("value").max())
+    return numbers.tables[part].filter("drawn").join(most, on="group", how="left", maintain_order="left")
+
+
+def _draw_groups(axes: Axes, numbers: Numbers, part: str, rows: pl.DataFrame) -> None:
+    for place, row in enumerate(rows.iter_rows(named=True)):
+        colour = style.BOUND_COLOURS.get(row["group"], style.FAINT)
+        mine = pl.col("group") == row["group"]
+        density = numbers.tables[f"{part}_density"].filter(mine)
+        if density.height:
+            style.draw_violin(axes, density, place, colour=colour)
+            axes.plot([place, place], [row["q1"], row["q3"]], color=style.INK, linewidth=2.6, solid_capstyle="butt")
+            axes.plot(place, row["median"], "o", color="white", markeredgecolor=style.INK, markersize=4, zorder=3)
+        else:
+            points = numbers.tables[f"{part}_points"].filter(mine).get_column("value").to_numpy()
+            axes.plot([place] * len(points), points, "D", color=colour, markeredgecolor=style.INK, ms=3.5, mew=0.5)
+    names = [f"{_written(row['group'])}\nn = {row['jobs']:,}" for row in rows.iter_rows(named=True)]
+    axes.set_xticks(range(rows.height), names)
+    axes.tick_params(axis="x", length=0)
+    half = max(rows.height, 2 if part == "types" else 4) / 2
+    middle = (rows.height - 1) / 2
+    axes.set_xlim(middle - half, middle + half)
+
+
+def _written(group: str) -> str:
+    """A group's name in lines that fit below its violin."""
+    if group in TYPE_NAMES:
+        return TYPE_NAMES[group]
+    names = group.split("+")
+    return "\n+".join("+".join(names[at : at + 2]) for at in range(0, len(names), 2))
+
+
+def sentences_by_type(numbers: Numbers, imbalance: str) -> tuple[str, ...]:
+    """Return which groups of pipes have the highest and the lowest median, and the medians of the job types."""
+    return (*_of_pipes(numbers, imbalance), *_of_types(numbers, imbalance))
+
+
+def _of_pipes(numbers: Numbers, imbalance: str) -> tuple[str, ...]:
+    facts = numbers.facts
+    if not facts.get("pipes_jobs"):
+        return ()
+    of = f"{count_jobs(facts['pipes_jobs'])} with a {imbalance} and measured pipes"
+    if facts["pipes_most"] is None:
+        return (f"Of {of}, too few use different pipes to compare them (at least {ENOUGH} jobs each).",)
+    (most, high), (least, low) = (_group(numbers, f"pipes_{facts[which]}") for which in ("pipes_most", "pipes_least"))
+    if high == low:
+        alike = f"the median {imbalance} is the same ({high})"
+        return (f"Of {of}, {alike} whatever pipes they use, of groups with at least {ENOUGH} jobs.",)
+    highest = f"the {most} that use {_in_words(facts['pipes_most'])} have the highest median {imbalance} ({high})"
+    lowest = f"the {least} that use {_in_words(facts['pipes_least'])} the lowest ({low})"
+    return (f"Of {of}, {highest}, {lowest}, of groups with at least {ENOUGH} jobs.",)
+
+
+def _of_types(numbers: Numbers, imbalance: str) -> tuple[str, ...]:
+    facts = numbers.facts
+    medians = []
+    for bound in TYPE_NAMES:
+        if jobs := numbers.number(f"types_{bound}_jobs"):
+            _, median = _group(numbers, f"types_{bound}")
+            medians.append(f"{median} for {plural(jobs, f'{bound}-bound job')}")
+    if not medians:
+        return ()
+    roofline = f"{str(facts['pipe']).upper().replace('TENSOR', 'tensor')} roofline"
+    return (f"The median {imbalance} is {' and '.join(medians)} ({roofline}).",)
+
+
+def _group(numbers: Numbers, group: str) -> tuple[str, str]:
+    """How many jobs a group has, and their median, in words."""
+    return count_jobs(numbers.facts[f"{group}_jobs"]), text(numbers.number(f"{group}_median"), "ratio")
+
+
+def _in_words(group: Fact) -> str:
+    """A group of pipes in a sentence.
+
+    >>> _in_words("FP64"), _in_words("FP64+FP32+T"), _in_words("none")
+    ('FP64 alone', 'FP64, FP32 and tensor', 'no pipe')
+    """
+    *others, last = str(group).replace("T", "tensor").split("+")
+    if last == NO_PIPE:
+        return "no pipe"
+    return f"{', '.join(others)} and {last}" if others else f"{last} alone"

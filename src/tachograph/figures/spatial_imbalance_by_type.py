@@ -1,0 +1,23 @@
+"""Figure 8: how unevenly jobs use their GPUs, by the pipes they use and by job type."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from tachograph.figures.imbalance_by_type import compute_by_type, draw_by_type, sentences_by_type
+from tachograph.figures.study import Numbers, Study
+
+
+def compute(study: Study) -> Numbers:
+    """Return the distribution of spatial imbalance in each group; jobs with one GPU have none."""
+    return compute_by_type(study, "spatial_imbalance")
+
+
+def draw(numbers: Numbers) -> Figure:
+    """Return the drawing of the numbers."""
+    return draw_by_type(numbers, "spatial imbalance (0: even)")
+
+
+def sentences(numbers: Numbers) -> tuple[str, ...]:
+    """Return which groups are the most and the least uneven."""
+    return sentences_by_type(numbers, "spatial imbalance")

@@ -1,0 +1,23 @@
+"""Figure 9: how unsteadily jobs use their GPUs over time, by the pipes they use and by job type."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from tachograph.figures.imbalance_by_type import compute_by_type, draw_by_type, sentences_by_type
+from tachograph.figures.study import Numbers, Study
+
+
+def compute(study: Study) -> Numbers:
+    """Return the distribution of temporal imbalance in each group; a job's is that of its least steady GPU."""
+    return compute_by_type(study, "temporal_imbalance")
+
+
+def draw(numbers: Numbers) -> Figure:
+    """Return the drawing of the numbers."""
+    return draw_by_type(numbers, "temporal imbalance (0: steady)")
+
+
+def sentences(numbers: Numbers) -> tuple[str, ...]:
+    """Return which groups are the most and the least unsteady."""
+    return sentences_by_type(numbers, "temporal imbalance")
