@@ -53,6 +53,8 @@ FIGURES: tuple[Entry, ...] = (
     Entry(5, "energy", "Energy against GPU-hours by job type", "RQ3"),
     Entry(6, "spatial_imbalance", "Spatial imbalance by utilisation", "RQ4"),
     Entry(7, "temporal_imbalance", "Temporal imbalance by utilisation", "RQ5"),
+    Entry(8, "spatial_imbalance_by_type", "Spatial imbalance by pipes and job type", "RQ4"),
+    Entry(9, "temporal_imbalance_by_type", "Temporal imbalance by pipes and job type", "RQ5"),
 )
 
 
