@@ -56,6 +56,7 @@ FIGURES: tuple[Entry, ...] = (
     Entry(8, "spatial_imbalance_by_type", "Spatial imbalance by pipes and job type", "RQ4"),
     Entry(9, "temporal_imbalance_by_type", "Temporal imbalance by pipes and job type", "RQ5"),
     Entry(10, "utilisation_heatmaps", "Utilisation by arithmetic and memory activity", "RQ6"),
+    Entry(11, "correlation", "Correlation of counters with utilisation", "RQ6"),
 )
 
 
