@@ -61,15 +61,12 @@ def test_cells_and_correlations() -> None:
         utils, pipes, drams = ([float(job[at] or 0) for job in KNOWN if job[3] == kind] for at in range(3))
         assert numbers.facts[f"{kind}_rho_pipe"] == pytest.approx(spearman(utils, pipes))
         assert numbers.facts[f"{kind}_rho_dram"] == pytest.approx(spearman(utils, drams))
-    compute, memory = figure.sentences(numbers)
-    assert compute == (
-        "The median utilisation of 3 compute-bound jobs is 70 %; their utilisation has a rank correlation of 0.50 "
-        "with FP64 activity and 0.50 with DRAM activity."
+    correlation, median = figure.sentences(numbers)
+    assert correlation == (
+        "Utilisation has a rank correlation of 0.50 with FP64 activity and 0.50 with DRAM activity in 3 compute-bound "
+        "jobs, of 0.78 with FP64 activity and 0.33 with DRAM activity in 4 memory-bound jobs."
     )
-    assert memory == (
-        "The median utilisation of 4 memory-bound jobs is 50 %; their utilisation has a rank correlation of 0.78 "
-        "with FP64 activity and 0.33 with DRAM activity."
-    )
+    assert median == "The median utilisation is 70 % in 3 compute-bound jobs, 50 % in 4 memory-bound jobs."
     left, right, _ = figure.draw(numbers).axes
     for axes, kind in ((left, "compute"), (right, "memory")):
         (mesh,) = (one for one in axes.collections if isinstance(one, QuadMesh))
@@ -89,7 +86,7 @@ def test_the_pipe_of_the_options_decides() -> None:
     numbers = figure.compute(study_of(job, options=Options(pipe="tensor")))
     assert (numbers.facts["compute_jobs"], numbers.facts["memory_jobs"]) == (1, 0)
     assert numbers.tables["cells"].filter(pl.col("jobs") > 0).select("pipe_low", "dram_low").rows() == [(0.27, 0.18)]
-    assert figure.sentences(numbers) == ("The median utilisation of 1 compute-bound job is 50 %.",)
+    assert figure.sentences(numbers) == ("The median utilisation is 50 % in 1 compute-bound job.",)
     left, right, _ = figure.draw(numbers).axes
     assert (left.get_title(), right.get_title()) == ("1 compute-bound job", "0 memory-bound jobs")
     assert left.get_xlabel() == "tensor activity (mean)"

@@ -92,21 +92,24 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def sentences(numbers: Numbers) -> tuple[str, ...]:
-    """Return per job type how utilisation goes along with both activities."""
-    said = []
+    """Return how utilisation goes along with both activities, and how high it is, per job type."""
+    medians, correlations = [], []
     for kind in TYPES:
         jobs = numbers.number(f"{kind}_jobs")
         if not jobs:
             continue
-        axes = (("pipe", numbers.facts["pipe"]), ("dram", "DRAM"))
+        among = f"in {plural(jobs, f'{kind}-bound job')}"
+        medians.append(f"{text(numbers.number(f'{kind}_util_median'), 'fraction')} {among}")
         known = [
             f"{text(round(rho, 2) + 0.0, 'ratio')} with {named} activity"
-            for axis, named in axes
+            for axis, named in (("pipe", numbers.facts["pipe"]), ("dram", "DRAM"))
             if (rho := numbers.number(f"{kind}_rho_{axis}")) is not None
         ]
-        median = text(numbers.number(f"{kind}_util_median"), "fraction")
-        correlation = f"; their utilisation has a rank correlation of {' and '.join(known)}" if known else ""
-        said.append(f"The median utilisation of {plural(jobs, f'{kind}-bound job')} is {median}{correlation}.")
+        if known:
+            correlations.append(f"{' and '.join(known)} {among}")
+    said = [f"Utilisation has a rank correlation of {', of '.join(correlations)}."] if correlations else []
+    if medians:
+        said.append(f"The median utilisation is {', '.join(medians)}.")
     return tuple(said)
 
 
