@@ -196,9 +196,10 @@ def _draw_boxes(axes: Axes, numbers: Numbers) -> None:
 def _energy_axis(axes: Axes, table: pl.DataFrame) -> None:
     """Logarithmic axis with at least two labels, also where all jobs are alike."""
     least, most = float(table["low"].to_numpy().min()), float(table["high"].to_numpy().max())
+    if most < 100 * least:
+        axes.set_ylim(least / 2, most * 2.5)  # before the scale, which cannot be set around a single value
     axes.set_yscale("log")
     if most < 100 * least:
-        axes.set_ylim(least / 2, most * 2.5)
         axes.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
     else:
         axes.yaxis.set_major_locator(LogLocator(10, numticks=8))
