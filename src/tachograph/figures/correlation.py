@@ -149,15 +149,17 @@ def sentences(numbers: Numbers) -> tuple[str, ...]:
     return (*said, *([f"{', '.join(links)}."] if links else ()))
 
 
-def spearman(first: Floats, second: Floats) -> float:
-    """Return the correlation of two columns of average ranks; NaN where one of them has a single value.
+def unit_ranks(values: pl.Series) -> Floats:
+    """Return average ranks, centred and of length 1: rho is the sum of products of two of them. NaN where all tie.
 
-    >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([3.0, 1.5, 1.5])).__round__(3)
+    >>> first, second = unit_ranks(pl.Series([1, 2, 3])), unit_ranks(pl.Series([3.0, 1.5, 1.5]))
+    >>> round(float((first * second).sum()), 3)
     -0.866
     """
-    one, other = first - first.mean(), second - second.mean()
-    spread = float(np.sqrt((one @ one) * (other @ other)))
-    return float(np.clip((one @ other) / spread, -1.0, 1.0)) if spread else float("nan")
+    ranks = values.rank("average").to_numpy()
+    centred = ranks - ranks.mean()
+    length = np.sqrt(np.square(centred).sum())
+    return centred / length if length else np.full(len(ranks), np.nan)
 
 
 def _correlations(columns: Mapping[str, pl.Series]) -> tuple[list[str], Floats, NDArray[np.int64]]:
@@ -169,7 +171,7 @@ def _correlations(columns: Mapping[str, pl.Series]) -> tuple[list[str], Floats, 
     def ranked(name: str, both: Flags) -> Floats:
         key = (name, both.tobytes())
         if key not in ranks:
-            ranks[key] = columns[name].filter(pl.Series(both)).rank("average").to_numpy()
+            ranks[key] = unit_ranks(columns[name].filter(pl.Series(both)))
         return ranks[key]
 
     rho, jobs = np.full((len(names), len(names)), np.nan), np.zeros((len(names), len(names)), np.int64)
@@ -178,7 +180,8 @@ def _correlations(columns: Mapping[str, pl.Series]) -> tuple[list[str], Floats, 
             both = there[first] & there[second]
             jobs[a, b] = jobs[b, a] = both.sum()
             if jobs[a, b] >= LEAST_JOBS:
-                rho[a, b] = rho[b, a] = spearman(ranked(first, both), ranked(second, both))
+                found = (ranked(first, both) * ranked(second, both)).sum()
+                rho[a, b] = rho[b, a] = np.clip(found, -1.0, 1.0)
     return names, rho, jobs
 
 
