@@ -190,7 +190,7 @@ def _labels(jobs: pl.DataFrame, pipe: str) -> dict[str, Fact]:
 
 def _models(known: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
     """The jobs of each model; the model with the most jobs first."""
-    named = known.with_columns(pl.col("gpu_model").fill_null("unknown model"))
+    named = known.select(pl.col("gpu_model").fill_null("unknown model"), "hbm_mib", "intensity_histogram")
     parts = [(str(name), part) for (name,), part in named.group_by("gpu_model")]
     return sorted(parts, key=lambda item: (-item[1].height, item[0]))
 
