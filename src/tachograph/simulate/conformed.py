@@ -132,9 +132,9 @@ def _unsupported(counter: Counter, given: Array, spans: Sequence[tuple[int, int]
     """Zeros that mean that the device does not tell, outside of the stretches."""
     zeros = 0
     if counter.zero_is_missing:
-        zeros = given.size - np.count_nonzero(given)
-        zeros -= sum(end - begin - np.count_nonzero(given[begin:end]) for begin, end in spans)
-    return Reject("unsupported", counter.name, int(zeros), "0.0")
+        zeros = given.size - int(np.count_nonzero(given))
+        zeros -= sum(end - begin - int(np.count_nonzero(given[begin:end])) for begin, end in spans)
+    return Reject("unsupported", counter.name, zeros, "0.0")
 
 
 def _conformed(touched: _Stretches, names: Sequence[str], now: datetime) -> tuple[pl.DataFrame, tuple[Reject, ...]]:

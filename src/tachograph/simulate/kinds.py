@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+LONGEST_S = 36 * 3600  # of an ordinary job
+
 
 class Kind(StrEnum):
     """What a job is like."""
@@ -43,7 +45,7 @@ class Facts:
     problem: str | None
     weight: float
     min_s: int = 240
-    max_s: int = 36 * 3600
+    max_s: int = LONGEST_S
     min_gpus: int = 1
 
 
@@ -132,7 +134,10 @@ class Phase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """How one job behaves: its work, when loading ends, the planted interval (s after the start), GPUs that work."""
+    """How one job behaves: its work, when loading ends, the planted interval (s after the start), GPUs that work.
+
+    `uneven`: how far the work of a GPU may lie below that of the first one.
+    """
 
     kind: Kind
     work: Level
@@ -140,6 +145,7 @@ class Behaviour:
     planted: tuple[int, int] | None
     busy_slot: int
     spread: float
+    uneven: float = 0.0
 
     def phases(self, slot: int, slots: int) -> list[Phase]:
         """Return what GPU number `slot` of `slots` does, from the start of the job on."""
@@ -161,8 +167,10 @@ class Behaviour:
 
     def _share(self, slot: int) -> float:
         """Share of the work of this GPU: one GPU has all, the others 10 to 35 %, in imbalanced jobs."""
-        if self.kind is not Kind.IMBALANCED or slot == 0:
+        if slot == 0:
             return 1.0
+        if self.kind is not Kind.IMBALANCED:
+            return max(0.02, 1.0 - self.uneven * ((slot * 0.381966 + self.spread) % 1.0))
         return 0.10 + 0.25 * ((slot * 0.381966 + self.spread) % 1.0)
 
     def _with_silence(self, phases: list[Phase], held: Level, work: Level) -> list[Phase]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from tachograph.simulate.kinds import Behaviour, Kind, behave
 from tachograph.simulate.plan import Node, Plan
+from tachograph.simulate.study import as_in_study
 from tachograph.simulate.workload import Request
 
 _DEPTH = 48  # how many waiting jobs are tried out of turn
@@ -117,7 +118,7 @@ def _place_group(plan: Plan, nodes: list[Node], requests: list[Request]) -> Iter
         pool.release_until(now)
         while arrivals and arrivals[0][0] <= now:
             queue.append(heapq.heappop(arrivals)[2])
-        for request in _startable(queue, pool, now):
+        for request in _startable(queue, pool, now, shared_waits=plan.as_in_study):
             places = pool.take(request, gpus)
             if places is None:
                 continue
@@ -134,11 +135,14 @@ def _place_group(plan: Plan, nodes: list[Node], requests: list[Request]) -> Iter
         yield _never(request, request.submit_s, None)
 
 
-def _startable(queue: list[Request], pool: _Pool, now: int) -> list[Request]:
-    """Waiting jobs in the order in which they are tried."""
+def _startable(queue: list[Request], pool: _Pool, now: int, *, shared_waits: bool) -> list[Request]:
+    """Waiting jobs in the order in which they are tried.
+
+    `shared_waits`: nobody waits for one that waits for a part of a shared node, which are few.
+    """
     if not queue or not (pool.free or any(pool.shared.values())):
         return []
-    waited_long = now - queue[0].submit_s > _PATIENCE_S
+    waited_long = now - queue[0].submit_s > _PATIENCE_S and not (shared_waits and not queue[0].nodes)
     return queue[:1] if waited_long else queue[:_DEPTH]
 
 
@@ -170,5 +174,7 @@ def _behaving(plan: Plan, run: Run, rng: np.random.Generator) -> Run:
         capacity_mib=group.device.hbm_mib,
         usable_mib=usable,
     )
+    if plan.as_in_study:
+        behaviour = as_in_study(behaviour, np.random.default_rng([plan.seed, 10, request.serial]))
     shared = request.nodes == 0
     return replace(run, request=request, behaviour=behaviour, mapped=shared and bool(rng.random() >= plan.unmapped))

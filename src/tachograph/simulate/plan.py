@@ -94,7 +94,8 @@ class Plan:
     `load`: share of GPU time that jobs ask for. `shared`: share of the nodes that run several jobs at a time.
     `unmapped`: share of the jobs on shared nodes of which no one recorded their GPUs. `each_kind`: how often every
     kind of job occurs at least, where the nodes and the time allow it. `time_zone`: of the accounting.
-    `rows_per_file`: upper bound of samples held in memory and written into one file.
+    `rows_per_file`: upper bound of samples held in memory and written into one file. `as_printed`: values in the
+    digits that dcgm-exporter prints. `as_in_study`: a population with the shapes of the published study.
     """
 
     seed: int = 1
@@ -112,6 +113,8 @@ class Plan:
     time_zone: str = "Europe/Berlin"
     cluster: str = "sim"
     rows_per_file: int = 1_500_000
+    as_printed: bool = False
+    as_in_study: bool = False
 
     def __post_init__(self) -> None:
         """Errors: UsageError naming what cannot be simulated."""
@@ -167,9 +170,18 @@ class Plan:
 
     @classmethod
     def month(cls, *, seed: int = 1) -> Plan:
-        """31 days of 1,792 nodes with 7,168 A100: 1.92e9 samples."""
-        groups = (NodeGroup(1536, 4, "A100 SXM 40GB"), NodeGroup(256, 4, "A100 SXM 80GB"))
-        return cls(seed=seed, days=31, groups=groups, counters=LEAN_COUNTERS, median_hours=4.5)
+        """31 days of 1,792 nodes with 7,168 A100: 1.92e9 samples, jobs with the shapes of the published study."""
+        return cls(
+            seed=seed,
+            days=31,
+            groups=(NodeGroup(1536, 4, "A100 SXM 40GB"), NodeGroup(256, 4, "A100 SXM 80GB")),
+            shared=0.04,
+            counters=LEAN_COUNTERS,
+            median_hours=4.3,
+            rows_per_file=2_800_000,
+            as_printed=True,
+            as_in_study=True,
+        )
 
     @property
     def end(self) -> datetime:

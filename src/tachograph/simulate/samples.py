@@ -19,6 +19,7 @@ I64 = NDArray[np.int64]
 
 WARMING_S = 80.0  # time constant of a GPU's temperature
 ROOM_C, RISE_C = 27.0, 46.0  # temperature without power, and its rise at full power
+_MICRO, _MILLI = np.float32(1e6), np.float32(1e3)
 _FRACTIONS = ("sm_active", "sm_occupancy", "fp64_active", "fp32_active", "fp16_active")
 _TENSOR = ("tensor_hmma_active", "tensor_imma_active", "tensor_dfma_active")
 _LEVEL_OF: Mapping[str, str] = MappingProxyType(
@@ -146,7 +147,24 @@ def fill(
     _put(out, "hbm_used_mib", used)
     if "hbm_free_mib" in out:
         _put(out, "hbm_free_mib", group.driver.total_mib - group.driver.reserved_mib - used)
+    if plan.as_printed:
+        _round_as_printed(out)
     _fill_power(plan, group, segments, times, state, active, other, out)
+
+
+def _round_as_printed(out: Mapping[str, Array]) -> None:
+    """Fractions in millionths, rates in whole bytes per second: what dcgm-exporter prints."""
+    for name, values in out.items():
+        if name.endswith("_per_s"):
+            np.rint(values, out=values)
+        elif name.endswith("_active") or name == "sm_occupancy":
+            _round(values, _MICRO)
+
+
+def _round(values: Array, parts: np.float32) -> None:
+    np.multiply(values, parts, out=values)
+    np.rint(values, out=values)
+    np.divide(values, parts, out=values)
 
 
 def _put(out: Mapping[str, Array], name: str, values: Array) -> None:
@@ -227,6 +245,8 @@ def _fill_power(
     power = segments.spread(heat) * active
     power += segments.spread(state.idle_w[segments.gpu])
     power += np.float32(0.5) * other
+    if plan.as_printed:
+        _round(power, _MILLI)
     _put(out, "power_w", power)
     since = np.diff(times, prepend=state.last_ns) / 1e9
     energy = np.cumsum(power.reshape(group.gpus, times.size) * since, axis=1, dtype=np.float64)

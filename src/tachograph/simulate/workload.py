@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tachograph.simulate.kinds import FACTS, Kind
+from tachograph.simulate import study
+from tachograph.simulate.kinds import FACTS, LONGEST_S, Kind
 from tachograph.simulate.plan import NodeGroup, Plan
 
 LARGE_MEMORY_MIB = 64 * 1024  # a constraint for large memory is written from here on
@@ -60,7 +61,8 @@ def draw(plan: Plan) -> list[Request]:
     rng = np.random.default_rng([plan.seed, 1])
     budget = plan.load * plan.gpus * plan.seconds
     wanted = [kind for kind in Kind for _ in range(plan.each_kind)]
-    kinds, weights = list(FACTS), np.array([facts.weight for facts in FACTS.values()])
+    kinds = list(FACTS)
+    weights = np.array([study.WEIGHTS[kind] if plan.as_in_study else FACTS[kind].weight for kind in kinds])
     weights /= weights.sum()
     users = 1.0 / np.arange(1, _USERS + 1) ** 1.2
     users /= users.sum()
@@ -136,7 +138,8 @@ def _choose_size(plan: Plan, rng: np.random.Generator, number: int, min_gpus: in
     group = plan.groups[number]
     shared = round(group.count * plan.shared) if group.gpus > 1 else 0
     most = 2 if planned else max(1, (group.count - shared) // 3)
-    sizes = [(nodes, share) for nodes, share in _SIZES if nodes <= most and (nodes or (shared and min_gpus <= 2))]
+    known: tuple[tuple[int, float], ...] = study.SIZES if plan.as_in_study else _SIZES
+    sizes = [(nodes, share) for nodes, share in known if nodes <= most and (nodes or (shared and min_gpus <= 2))]
     sizes = [(nodes, share) for nodes, share in sizes if nodes * group.gpus >= min_gpus or not nodes]
     sizes = sizes or [(-(-min_gpus // group.gpus), 1.0)]
     shares = np.array([share for _, share in sizes])
@@ -152,7 +155,8 @@ def _choose_size(plan: Plan, rng: np.random.Generator, number: int, min_gpus: in
 def _choose_run_time(plan: Plan, rng: np.random.Generator, kind: Kind, share: float) -> int:
     """Seconds, at most a share of the plan's length."""
     facts = FACTS[kind]
-    longest = min(facts.max_s, int(share * plan.seconds))
+    longest = study.LONGEST_S if plan.as_in_study and facts.max_s == LONGEST_S else facts.max_s
+    longest = min(longest, int(share * plan.seconds))
     if kind is Kind.SHORT:
         return int(rng.integers(facts.min_s, longest))
     median = 0.25 * plan.median_hours if kind is Kind.DEBUG else plan.median_hours
@@ -181,7 +185,7 @@ def _tasks(request: Request, tasks: int, rng: np.random.Generator) -> list[Reque
     """The request, or the tasks of an array: the same job with run times of its own."""
     if not tasks or request.het or request.fails_once or request.state == "TIMEOUT":
         return [request]
-    least, most = FACTS[request.kind].min_s, FACTS[request.kind].max_s
+    least, most = FACTS[request.kind].min_s, max(request.run_s, FACTS[request.kind].max_s)
     run_times = [int(min(most, max(least, request.run_s * rng.uniform(0.8, 1.0)))) for _ in range(tasks)]
     return [
         replace(request, run_s=run_s, serial=request.serial + index, array=(request.serial, index))
