@@ -1,13 +1,19 @@
-"""`tachograph simulate DIR`: write a simulated cluster whose truth is known, in the forms real ones are recorded in."""
+"""`tachograph simulate DIR`: write a simulated cluster whose truth is known, in the forms real ones are recorded in.
+
+With `--lake` its samples go straight into a lake, as ingest and compaction would leave them there.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from typing import TYPE_CHECKING
 
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
 from tachograph.errors import UsageError
+from tachograph.units import plural
 
 if TYPE_CHECKING:
     from tachograph.simulate import Plan
@@ -22,14 +28,28 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--interval", type=int, metavar="S", help="seconds between samples of a GPU (default 30)")
     parser.add_argument("--no-defects", action="store_true", help="without gaps, resets, duplicates, marks, clock skew")
     parser.add_argument("--month", action="store_true", help="31 days of 7,168 GPUs: 1.92e9 samples")
+    straight = parser.add_argument_group("straight into the lake that --lake names, without telemetry files")
+    straight.add_argument(
+        "--fill-days", type=int, metavar="N", help="only the first N days; again with more, it goes on"
+    )
+    straight.add_argument("--processes", type=int, metavar="N", help="processes that simulate (default: one per core)")
     add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
     """Write it; print what it holds."""
+    plan = _plan(arguments)
+    if arguments.lake is not None:
+        return _fill(plan, arguments)
+    if arguments.fill_days is not None or arguments.processes is not None:
+        raise UsageError("--fill-days and --processes fill a lake", do="name it with --lake, or leave them out")
+    return _write(plan, arguments)
+
+
+def _write(plan: Plan, arguments: Arguments) -> int:
+    """As files."""
     from tachograph.simulate import simulate
 
-    plan = _plan(arguments)
     with Narrator.of(arguments).steps() as tell:
         cluster = simulate(plan, arguments.folder, lambda done, total: tell("simulate", done, total))
     problems = cluster.jobs.get_column("problem").drop_nulls().len()
@@ -52,9 +72,34 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _plan(arguments: Arguments) -> Plan:
-    import dataclasses
+def _fill(plan: Plan, arguments: Arguments) -> int:
+    """Straight into the lake."""
+    from tachograph.fill import fill
 
+    lake = str(arguments.lake)
+    processes = arguments.processes if arguments.processes is not None else os.cpu_count() or 1
+    with Narrator.of(arguments).steps() as tell:
+        filled = fill(
+            plan,
+            lake,
+            arguments.folder,
+            days=arguments.fill_days,
+            processes=max(1, processes),
+            progress=lambda done, total: tell("simulate", done, total),
+        )
+    if arguments.json:
+        output.print_json({"lake": lake, "folder": str(arguments.folder), **dataclasses.asdict(filled)})
+    else:
+        known = f" ({filled.chunks_known} of {plural(filled.chunks, 'chunk')} were there)"
+        output.print_text(
+            f"{lake}: {filled.rows:,} samples landed{known if filled.chunks_known else ''}, "
+            f"{filled.jobs:,} runs of jobs known; "
+            f"configuration, accounting and truth in {arguments.folder}\n"
+        )
+    return 0
+
+
+def _plan(arguments: Arguments) -> Plan:
     from tachograph.simulate import NodeGroup, Plan
 
     plan = Plan.month(seed=arguments.seed) if arguments.month else Plan.demo(seed=arguments.seed)
