@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from tachograph.figures import style
-from tachograph.figures.statistics import boxes
+from tachograph.figures.statistics import BOX_CAPTION, boxes
 from tachograph.figures.study import Fact, Numbers, Study, count_jobs, not_recorded, percent
 from tachograph.units import text
 
@@ -77,6 +77,7 @@ def draw(numbers: Numbers) -> Figure:
             style.not_drawn(right, numbers.missing["totals"])
         else:
             _draw_shares(right, numbers)
+        figure.supxlabel(BOX_CAPTION, fontsize=6, color=style.FAINT)
     return figure
 
 
@@ -242,7 +243,7 @@ def _draw_shares(axes: Axes, numbers: Numbers) -> None:
 def _write_shares(axes: Axes, shares: Sequence[float] | np.ndarray, start: Sequence[float] | np.ndarray) -> None:
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.85}
     for place, (part, before) in enumerate(zip(shares, start, strict=True)):
-        if part > 0.15:
+        if part > 0.2:
             axes.text(before + part / 2, place, f"{part * 100:.0f} %", ha="center", va="center", fontsize=6.5, bbox=box)
 
 
