@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_as_of, add_json
+from tachograph.errors import UsageError
 from tachograph.units import plural
 
 if TYPE_CHECKING:
     from tachograph.analyze import AnalysisReport
+    from tachograph.config import Workers
+    from tachograph.lake import Lake
+    from tachograph.reduce.pool import Pool
+
+OF_DASK = ("dask", "distributed", "dask_jobqueue", "cryptography")
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare `--full`, `--threads`, `--as-of`, `--json`."""
+    """Declare `--full`, `--threads`, `--workers`, `--as-of`, `--json`."""
     parser.add_argument("--full", action="store_true", help="all jobs, not only those that new data touch")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 2, help="partitions reduced at a time")
+    parser.add_argument(
+        "--workers",
+        metavar="WHICH",
+        help="reduce on Dask workers: N processes, slurm:N jobs, or those of a scheduler: tcp://HOST:PORT, FILE.json",
+    )
     add_as_of(parser)
     add_json(parser)
 
@@ -29,11 +43,15 @@ def run(arguments: Arguments) -> int:
 
     opened = open_lake(arguments)
     narrator = Narrator.of(arguments)
-    with narrator.steps() as tell:
+    lake, settings = opened.lake, opened.configuration.workers
+    if arguments.workers:
+        lake = seen_from_anywhere(lake)
+    with _pool(arguments.workers, settings, lake, narrator) as pool, narrator.steps() as tell:
         report = analyze(
-            opened.lake,
+            lake,
             opened.configuration,
             now=opened.now,
+            pool=pool,
             threads=max(1, arguments.threads),
             full=arguments.full,
             progress=tell,
@@ -43,6 +61,30 @@ def run(arguments: Arguments) -> int:
     else:
         output.print_text(f"{sentence(report)}\n")
     return 0
+
+
+@contextmanager
+def _pool(words: str | None, settings: Workers, lake: Lake, narrator: Narrator) -> Iterator[Pool | None]:
+    """The workers that are asked for; None where none are."""
+    if not words:
+        yield None
+        return
+    try:
+        from tachograph.reduce.dask_workers import workers
+    except ModuleNotFoundError as problem:
+        if (problem.name or "").partition(".")[0] not in OF_DASK:
+            raise
+        raise UsageError("--workers needs Dask", do="pip install 'tachograph[dask]'") from None
+    with workers(words, settings, lake, say=narrator.say) as pool:
+        yield pool
+
+
+def seen_from_anywhere(lake: Lake) -> Lake:
+    """Return the lake under a name that does not depend on where a process works: an absolute path."""
+    from tachograph.lake import Lake
+    from tachograph.lake.store import is_remote
+
+    return lake if is_remote(lake.location) else Lake(str(Path(lake.location).absolute()))
 
 
 def sentence(report: AnalysisReport) -> str:
