@@ -228,7 +228,7 @@ class OpenLake:
         """
         made = self._made(figure, options)
         if not made.drawn:
-            raise NotFoundError(f"figure {made.entry.name}: {made.status}", do="its parts need counters that are there")
+            raise NotFoundError(f"figure {made.entry.name}: {made.status}", do="choose jobs in which it was measured")
         return made.draw()
 
     def _made(self, figure: str, options: StudyOptions) -> MadeFigure:

@@ -1,0 +1,133 @@
+"""The lake in Python: what it returns is what the commands print."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+from matplotlib.figure import Figure
+from studied_lake import END, START, TOML, figures, level
+
+import tachograph
+from tachograph.api import OpenLake
+from tachograph.errors import LakeError, NotFoundError, UsageError
+
+
+@pytest.fixture(scope="module")
+def opened(lake: Path) -> OpenLake:
+    config = lake.parent / "api.toml"
+    config.write_text(TOML, encoding="utf-8")
+    return tachograph.open(str(lake), str(config))
+
+
+def test_jobs_are_chosen_as_by_the_options(opened: OpenLake) -> None:
+    assert opened.jobs()["job_id"].sort().to_list() == ["1", "2", "3", "4", "5", "6"]
+    assert opened.jobs(user="eve", state="running")["job_id"].to_list() == ["5"]
+    assert opened.jobs(user=["ada", "eve"], where=["gpus=1", "gpu_util_mean<1%"])["job_id"].to_list() == ["4"]
+    assert opened.jobs(until=START).is_empty()
+    assert opened.jobs(since="2026-04-01T14:15")["job_id"].sort().to_list() == ["1", "2", "4", "5", "6"]
+    assert opened.jobs(since=datetime(2026, 4, 2, tzinfo=UTC))["job_id"].to_list() == ["5"]
+    with pytest.raises(UsageError, match="is no condition"):
+        opened.jobs(where="gpus")
+
+
+def test_what_belongs_to_a_job(opened: OpenLake) -> None:
+    assert opened.gpus("1").select("node", "gpu").rows() == [("n1", 0), ("n1", 1)]
+    minutes = opened.minutes("1")
+    assert minutes.height == 2 * 30
+    assert minutes["job_id"].unique().to_list() == ["1"]
+    both = opened.jobs(user=["ada", "bob"])
+    assert opened.minutes(both).height == 2 * 30 + 2 * 30 + 2
+    assert opened.gpus(both).height == 5
+    codes = opened.findings().group_by("job_id").agg("code")
+    assert dict(codes.rows())["4"] == opened.findings("4")["code"].to_list()
+    with pytest.raises(NotFoundError, match="no job '7'"):
+        opened.gpus("7")
+
+
+def test_the_page_of_a_job_is_shown(opened: OpenLake) -> None:
+    page = opened.job("1")
+    assert repr(page).startswith("Job 1")
+    assert page.json()["gpu_util_mean"] == page.report.summary["gpu_util_mean"]
+    assert page.html().startswith("<!DOCTYPE html>")
+
+
+def test_it_says_what_it_is(opened: OpenLake, lake: Path) -> None:
+    text = repr(opened)
+    assert text.startswith(f"<lake {lake}: 6 jobs, 2026-04-01 to ")
+
+
+def test_a_figure_its_numbers_and_the_study_agree(opened: OpenLake) -> None:
+    numbers = opened.numbers("spatial_imbalance")
+    assert isinstance(opened.figure("6"), Figure)
+    study = opened.study(["spatial_imbalance"])
+    (made,) = study.report.figures
+    assert dict(made.numbers.facts) == dict(numbers.facts)
+    assert study.answers == {"RQ4": made.sentences}
+    assert repr(study).startswith("2 jobs studied; filters left out still_running 1, no_samples 1, short 1, idle 1.")
+
+
+def test_the_command_writes_the_same(opened: OpenLake, lake: Path, tmp_path: Path) -> None:
+    done = figures(lake, "-o", str(tmp_path / "a"), "--figure", "6", "--format", "svg", "--json")
+    written = opened.study(["6"]).write(tmp_path / "b", formats=["svg"])
+    assert json.loads(done.out)["files"] == list(written.files)
+    for name in written.files:
+        if name.startswith("06"):
+            assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+@pytest.mark.parametrize(("window", "places"), [(1, 2), (5, 10), (15, 30), (30, 60)])
+def test_windows_are_those_asked_for(opened: OpenLake, window: int, places: int) -> None:
+    totals = [
+        [sum(level(place, gpu) for place in range(begin, begin + places)) for gpu in (0, 1)]
+        for begin in range(0, 60, places)
+    ]
+    expected = sum(1 - sum(pair) / (2 * max(pair)) for pair in totals) / len(totals)
+    found = opened.numbers("spatial_imbalance", window=window).facts["median"]
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_variant_of_the_notebooks(opened: OpenLake) -> None:
+    paper = opened.numbers("temporal_imbalance", no_filter=["idle"]).facts
+    notebooks = opened.numbers("temporal_imbalance", no_filter=["idle"], variant="notebooks").facts
+    assert (paper["jobs"], notebooks["jobs"]) == (2, 3)  # an idle GPU has none, or is steady
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"pipe": "fp8"}, "no pipe 'fp8'; use fp64, fp32, fp16, tensor"),
+        ({"window": 7}, "use 1, 5, 15, 30"),
+        ({"variant": "mine"}, "no variant 'mine'; use paper, notebooks"),
+        ({"no_filter": "lazy"}, "no filter 'lazy'"),
+    ],
+)
+def test_what_does_not_exist_is_told(opened: OpenLake, options: dict[str, object], told: str) -> None:
+    with pytest.raises((UsageError, NotFoundError), match=told):
+        opened.study(**options)  # type: ignore[arg-type]
+
+
+def test_no_lake_and_a_figure_without_anything_to_draw(opened: OpenLake, tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="there is no lake"):
+        tachograph.open(str(tmp_path / "none"))
+    with pytest.raises(NotFoundError, match="figure spatial_imbalance: not drawn; "):
+        opened.figure("spatial_imbalance", no_filter=["short", "idle"], where="gpus=1")
+
+
+def test_the_lake_is_left_as_it_was(opened: OpenLake, lake: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in lake.rglob("*")}
+    opened.study(["6"], window=5)
+    opened.minutes("1")
+    assert {path: path.stat().st_mtime_ns for path in lake.rglob("*")} == before
+    assert opened.jobs().filter(pl.col("end") == END).height == 4
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    program = "import sys, tachograph; print(sorted(name for name in sys.modules if name.startswith('tachograph')))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "['tachograph']\n"

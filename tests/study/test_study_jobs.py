@@ -1,0 +1,95 @@
+"""Which jobs are studied: each filter counted, none silent."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import tachograph.summarize.exclude as exclude
+from jobframes import frame, summary
+from tachograph.errors import LakeError, NotFoundError
+from tachograph.report.filters import JobFilter
+from tachograph.report.study_jobs import REASONS, JobSet, choose_jobs
+from tachograph.summarize.schema import FINDINGS, JOB_SUMMARIES
+
+EXCLUDED = [None, None, "short", "short,idle", "still_running,short", "ambiguous_attribution", "idle"]
+
+
+def summaries(excluded: list[str | None]) -> pl.DataFrame:
+    rows: list[dict[str, Any]] = [
+        summary(job_key=f"c:{place}:1", job_id=str(place), user="ann" if place % 2 else "bob", excluded=why)
+        for place, why in enumerate(excluded)
+    ]
+    return frame(JOB_SUMMARIES, rows)
+
+
+def choose(excluded: list[str | None], wanted: JobFilter | None = None, **options: Any) -> JobSet:
+    return choose_jobs(summaries(excluded), FINDINGS.empty(), wanted or JobFilter(), **options)
+
+
+def test_each_filter_is_counted_in_a_fixed_order() -> None:
+    found = choose(EXCLUDED)
+    told = {one.reason: (one.jobs, one.removed, one.left) for one in found.removals}
+    assert list(told) == list(REASONS)
+    assert {reason: counts for reason, counts in told.items() if counts[0]} == {
+        "ambiguous_attribution": (1, 1, 6),
+        "still_running": (1, 1, 5),
+        "short": (3, 2, 3),
+        "idle": (2, 1, 2),
+    }
+    assert told["login_node"] == (0, 0, 5)
+    assert found.jobs["job_id"].to_list() == ["0", "1"]
+    assert (found.recorded, found.chosen, found.left_out) == (7, 7, 0)
+
+
+def test_the_readers_choice_comes_before_the_filters() -> None:
+    found = choose(EXCLUDED, JobFilter(users=("bob",)))
+    assert (found.recorded, found.chosen, found.left_out) == (7, 4, 3)
+    assert found.jobs["job_id"].to_list() == ["0"]
+    assert sum(one.removed for one in found.removals) == 3
+
+
+@pytest.mark.parametrize(
+    ("no_filter", "studied"),
+    [(["short"], ["0", "1", "2"]), (["idle"], ["0", "1", "6"]), (["short", "idle"], ["0", "1", "2", "3", "6"])],
+)
+def test_a_filter_switched_off_brings_back_jobs_that_only_it_removes(no_filter: list[str], studied: list[str]) -> None:
+    found = choose(EXCLUDED, no_filter=no_filter)
+    assert found.jobs["job_id"].to_list() == studied
+    for one in found.removals:
+        assert one.ignored is (one.reason in no_filter)
+        assert not (one.ignored and one.removed)
+
+
+def test_a_reason_that_only_this_lake_knows_counts_too() -> None:
+    found = choose([None, "haunted"])
+    assert found.removals[-1].reason == "haunted"
+    assert (found.removals[-1].removed, found.jobs.height) == (1, 1)
+
+
+def test_every_reason_of_the_filters_has_its_place() -> None:
+    source = Path(exclude.__file__).read_text(encoding="utf-8")
+    names = set(re.findall(r'^        "(\w+)":', source, re.M)) | set(re.findall(r'reasons\["(\w+)"\]', source))
+    assert names == set(REASONS)
+
+
+def test_nothing_left_tells_what_removed_the_jobs() -> None:
+    with pytest.raises(NotFoundError) as told:
+        choose(["short", "short,idle"])
+    assert str(told.value) == (
+        "no job is left to study: of 2 jobs the filters leave out short 2, idle 1; let jobs back in with --no-filter "
+        "short, or change [filters] and run `tachograph analyze`"
+    )
+    with pytest.raises(NotFoundError, match="your options leave out all 2 jobs; widen"):
+        choose(["short", None], JobFilter(users=("zoe",)))
+    with pytest.raises(LakeError, match="no job to study"):
+        choose([])
+
+
+def test_a_filter_that_does_not_exist_is_told() -> None:
+    with pytest.raises(NotFoundError, match="no filter 'shrt'; did you mean short"):
+        choose(EXCLUDED, no_filter=["shrt"])
