@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from tachograph.counters import COUNTERS, Kind
 from tachograph.figures import style
+from tachograph.figures.statistics import LEAST_JOBS, Floats, unit_ranks
 from tachograph.figures.study import Fact, Numbers, Study, count_jobs, not_recorded
 from tachograph.units import plural
 
 STRONG = 0.7  # |rho| that is written into the cell
-LEAST_JOBS = 3  # two jobs always have a rho of 1 or -1
 PARTNERS = 3  # of utilisation, in words
 UTIL = "gpu_util"
 # no level of their own: codes and flags; hbm_free_mib says what hbm_used_mib says
@@ -59,7 +59,6 @@ LABELS: Mapping[str, str] = {
 }
 _LINKS: Mapping[str, str] = {"pcie": "PCIe", "nvlink": "NVLink"}
 
-Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
@@ -147,19 +146,6 @@ def sentences(numbers: Numbers) -> tuple[str, ...]:
         if facts[f"{link}_tx_rx_rho"] is not None
     ]
     return (*said, *([f"{', '.join(links)}."] if links else ()))
-
-
-def unit_ranks(values: pl.Series) -> Floats:
-    """Return average ranks, centred and of length 1: rho is the sum of products of two of them. NaN where all tie.
-
-    >>> first, second = unit_ranks(pl.Series([1, 2, 3])), unit_ranks(pl.Series([3.0, 1.5, 1.5]))
-    >>> round(float((first * second).sum()), 3)
-    -0.866
-    """
-    ranks = values.rank("average").to_numpy()
-    centred = ranks - ranks.mean()
-    length = np.sqrt(np.square(centred).sum())
-    return centred / length if length else np.full(len(ranks), np.nan)
 
 
 def _correlations(columns: Mapping[str, pl.Series]) -> tuple[list[str], Floats, NDArray[np.int64]]:

@@ -6,7 +6,6 @@ and by job type (compute-bound or memory-bound by the roofline of one pipe).
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 
 import polars as pl
@@ -104,7 +103,7 @@ def draw_by_type(numbers: Numbers, label: str) -> Figure:
         top = axis_top(pl.concat([rows.get_column("most") for rows in shown.values()]))
         for axis, part, title in zip(axes, _PARTS, (_pipes_title(numbers), "job type"), strict=True):
             if part not in numbers:
-                style.not_drawn(axis, textwrap.fill(numbers.missing[part], 22))
+                style.not_drawn(axis, numbers.missing[part])
                 continue
             _draw_groups(axis, numbers, part, shown[part])
             axis.set_xlabel(title)

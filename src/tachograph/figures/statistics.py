@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from matplotlib.mlab import GaussianKDE
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -15,6 +14,8 @@ BOX_CAPTION = (
     "box; jobs beyond are counted, not drawn."
 )
 DENSITY_POINTS = 128
+MANY_JOBS = 4096  # in one group of a density
+LEAST_JOBS = 3  # of a correlation: two jobs always have a rho of 1 or -1
 
 
 def boxes(jobs: pl.DataFrame, group: str, value: str) -> pl.DataFrame:
@@ -73,10 +74,38 @@ def histogram(values: pl.Series, edges: Floats) -> pl.DataFrame:
     return pl.DataFrame({"low": edges[:-1], "high": edges[1:], "jobs": counts.astype(np.int64)})
 
 
+def unit_ranks(values: pl.Series) -> Floats:
+    """Return average ranks, centred and of length 1: rho is the sum of products of two of them. NaN where all tie.
+
+    >>> first, second = unit_ranks(pl.Series([1, 2, 3])), unit_ranks(pl.Series([3.0, 1.5, 1.5]))
+    >>> round(float((first * second).sum()), 3)
+    -0.866
+    """
+    ranks = values.rank("average").to_numpy()
+    centred = ranks - ranks.mean()
+    length = np.sqrt(np.square(centred).sum())
+    return np.asarray(centred / length if length else np.full(len(ranks), np.nan))
+
+
+def rank_correlation(jobs: pl.DataFrame, one: str, other: str) -> float | None:
+    """Return Spearman's rho of two columns, ties at their average rank; None of under 3 jobs or of equal values.
+
+    >>> rank_correlation(pl.DataFrame({"a": [1, 2, 3], "b": [5, 7, 60]}), "a", "b")
+    1.0
+    """
+    known = jobs.select(one, other).drop_nulls()
+    if known.height < LEAST_JOBS:
+        return None
+    rho = float((unit_ranks(known.get_column(one)) * unit_ranks(known.get_column(other))).sum())
+    return None if np.isnan(rho) else float(np.clip(round(rho, 12), -1, 1))
+
+
 def densities(jobs: pl.DataFrame, group: str, value: str) -> pl.DataFrame:
     """Return (group, value, density): a Gaussian kernel estimate over the range of each group's values.
 
-    Bandwidth by Scott's rule. A group of fewer than two different values has no rows: there is no shape to show.
+    Bandwidth by Silverman's rule (0.9 of the lesser of standard deviation and interquartile range / 1.34, times
+    n**-0.2), which a few distant jobs do not widen. A group of fewer than two different values has no rows: there is
+    no shape to show.
     """
     rows = []
     for (name,), part in jobs.select(group, value).drop_nulls().sort(group).group_by(group, maintain_order=True):
@@ -90,12 +119,18 @@ def densities(jobs: pl.DataFrame, group: str, value: str) -> pl.DataFrame:
 
 
 def _estimate(values: Floats, at: Floats) -> Floats:
-    """Density of the values at some places; thousands of equal values cost as one."""
-    if len(values) > 4096:  # binned to a 512th of the range, far below the bandwidth
-        edges = np.linspace(values.min(), values.max(), 513)
-        counts, _ = np.histogram(values, edges)
-        bandwidth = values.std(ddof=1) * len(values) ** -0.2
-        distance = (at[:, None] - (edges[:-1] + edges[1:])[None, :] / 2) / bandwidth
-        kernel = np.exp(-0.5 * distance**2) @ counts
-        return np.asarray(kernel / (len(values) * bandwidth * np.sqrt(2 * np.pi)))
-    return np.asarray(GaussianKDE(values, "scott").evaluate(at))
+    """Density of the values at some places; of many values those in a 512th of the range are taken together."""
+    bandwidth = _bandwidth(values)
+    weights = np.ones(len(values))
+    if len(values) > MANY_JOBS:  # far below the bandwidth
+        weights, edges = np.histogram(values, 512)
+        values = (edges[:-1] + edges[1:]) / 2
+    distance = (at[:, None] - values[None, :]) / bandwidth
+    return np.asarray(np.exp(-0.5 * distance**2) @ weights / (weights.sum() * bandwidth * np.sqrt(2 * np.pi)))
+
+
+def _bandwidth(values: Floats) -> float:
+    """Silverman, "Density Estimation for Statistics and Data Analysis" (1986), equation 3.31; at least a hundredth."""
+    low, high = np.percentile(values, [25, 75])
+    spread = min(values.std(ddof=1), (high - low) / 1.34) or values.std(ddof=1)
+    return float(max(0.9 * spread * len(values) ** -0.2, (values.max() - values.min()) / 100))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -97,11 +98,10 @@ def thousands_axis(axes: Axes, which: str = "y") -> None:
 
 
 def not_drawn(axes: Axes, why: str) -> None:
-    """Say in the place of a part why it is not there."""
+    """Say in the place of a part why it is not there, in lines that fit into it."""
     axes.set_axis_off()
-    axes.text(
-        0.5, 0.5, f"not drawn:\n{why}", ha="center", va="center", wrap=True, color=FAINT, transform=axes.transAxes
-    )
+    lines = textwrap.fill(f"not drawn: {why}", 26, break_on_hyphens=False)
+    axes.text(0.5, 0.5, lines, ha="center", va="center", color=FAINT, transform=axes.transAxes)
 
 
 def draw_boxes(

@@ -16,13 +16,12 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from tachograph.figures import style
 from tachograph.figures.pipe_combinations import PIPE_NAMES
-from tachograph.figures.statistics import Floats
+from tachograph.figures.statistics import Floats, rank_correlation
 from tachograph.figures.study import Fact, Numbers, Study, not_recorded
 from tachograph.summarize.schema import PIPES
 from tachograph.units import plural, text
 
 BINS = 10
-LEAST_JOBS = 3  # for a correlation
 TYPES = ("compute", "memory")
 _NICE = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 
@@ -59,19 +58,6 @@ def compute(study: Study) -> Numbers:
             f"{kind}_rho_dram": rank_correlation(part, "util", "dram"),
         }
     return Numbers({"cells": pl.concat(cells)}, facts, study.jobs.height)
-
-
-def rank_correlation(jobs: pl.DataFrame, one: str, other: str) -> float | None:
-    """Return Spearman's rho of two columns, ties at their average rank; None of under 3 jobs or of equal values.
-
-    >>> rank_correlation(pl.DataFrame({"a": [1, 2, 3], "b": [5, 7, 60]}), "a", "b")
-    1.0
-    """
-    known = jobs.select(one, other).drop_nulls()
-    if known.height < LEAST_JOBS or any(known.get_column(name).n_unique() < 2 for name in (one, other)):
-        return None
-    ranks = known.select(pl.all().rank("average"))
-    return float(np.clip(round(ranks.select(pl.corr(one, other)).item(), 12), -1, 1))
 
 
 def draw(numbers: Numbers) -> Figure:
