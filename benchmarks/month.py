@@ -1,0 +1,276 @@
+"""Prints what a month of a large cluster costs: filling a lake, analyzing it, all figures, one day more.
+
+The whole month: 7,168 GPUs, 31 days, a sample every 10 s (1.92e9), jobs with the shapes of the published study. Fewer
+`--samples`: fewer days of the same GPUs, below one day fewer nodes. Every step is a process of its own whose time,
+processor time and peak memory (of its largest process) are taken; the figures are those that `tachograph figures`
+draws. `one more day` fills the next day of the same plan and analyzes again, which looks only at what is new.
+Killed, it is run again with the same folder and goes on where it was; a step that was done is not done again, and a
+fill's speed is that of what its last process landed.
+With `--linearity 1e7,1e8` it prints the processor time of a sample for each size, and how far they are apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from tachograph.simulate import NodeGroup, Plan
+
+PER_NODE_DAY = 4 * 8640
+BYTES_A_SAMPLE = 26  # 20 of samples, 3 of minutes, and some to spare
+SECONDS_A_MILLION = 1.6  # all steps, two cores
+STEPS = ("fill", "analyze", "figures", "more_fill", "more_analyze")
+STAGES = {"fill": STEPS[:1], "analyze": STEPS[:2], "figures": STEPS[:3], "all": STEPS}
+OF_EACH_SIZE = (
+    *("samples", "jobs_summarized", "fill_samples_per_s", "fill_cpu_us_per_sample", "analyze_cpu_us_per_sample"),
+    *("analyze_samples_per_s", "analyze_peak_mib"),
+)
+GOAL_FILL_SAMPLES_PER_S = 1.5e6
+GOAL_BYTES_A_SAMPLE = 31  # of samples: 60 GB for the month
+TELL_EVERY_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one step: seconds, processor seconds, peak memory of its largest process, the JSON that it printed."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+    printed: Any
+
+
+def plan_of(samples: int) -> Plan:
+    """Return the month's plan at the size of `samples`, and one day more."""
+    month = Plan.month()
+    per_day = month.gpus * month.samples_per_day
+    days = min(month.days, -(-samples // per_day))
+    if samples >= per_day:
+        return replace(month, days=days + 1)
+    nodes = max(7, -(-samples // PER_NODE_DAY))
+    large = nodes // 7
+    groups = (NodeGroup(nodes - large, 4, "A100 SXM 40GB"), NodeGroup(large, 4, "A100 SXM 80GB"))
+    return replace(month, days=2, groups=groups)
+
+
+class Run:
+    """A folder with a lake, and what the steps done in it cost."""
+
+    def __init__(self, folder: Path, samples: int, processes: int) -> None:
+        self.folder, self.plan, self.processes = folder, plan_of(samples), processes
+        self.file = folder / "month.json"
+        known = json.loads(self.file.read_text()) if self.file.exists() else {}
+        if known.get("samples", samples) != samples:
+            raise SystemExit(f"{folder} holds a run of {known['samples']:,} samples; name another folder")
+        self.samples = samples
+        self.done: dict[str, Cost] = {step: Cost(**cost) for step, cost in known.get("steps", {}).items()}
+
+    @property
+    def lake(self) -> Path:
+        return self.folder / "lake"
+
+    def step(self, name: str) -> None:
+        """Run a step that was not done yet."""
+        if name in self.done:
+            return
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        self.done[name] = cost_of(self._command(name))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        half = self.file.with_suffix(".half")
+        steps = {step: asdict(cost) for step, cost in self.done.items()}
+        half.write_text(json.dumps({"samples": self.samples, "steps": steps}, indent=1))
+        half.replace(self.file)
+
+    def _command(self, name: str) -> list[str]:
+        days = self.plan.days - (0 if name.startswith("more") else 1)
+        if name.endswith("fill"):
+            size = ["--samples", str(self.samples), "--folder", str(self.folder)]
+            return [sys.executable, __file__, "--child", str(days), *size, "--processes", str(self.processes)]
+        where = ["--lake", str(self.lake), "--config", str(self.folder / "cluster" / "tachograph.toml"), "--json"]
+        program = [sys.executable, "-m", "tachograph"]
+        if name == "figures":
+            return [*program, "figures", "-o", str(self.folder / "figures"), *where]
+        end = self.plan.start + timedelta(days=days)
+        return [*program, "analyze", "--as-of", end.isoformat(), "--threads", str(self.processes), *where]
+
+    def report(self) -> dict[str, Any]:
+        """Return what was measured so far; what was not is null."""
+        fill, analyze, more = (self.done.get(name) for name in ("fill", "analyze", "more_analyze"))
+        rows = fill.printed["rows_there"] if fill else None
+        found = analyze.printed if analyze else None
+        return {
+            "benchmark": "month",
+            "gpus": self.plan.gpus,
+            "days": self.plan.days - 1,
+            "processes": self.processes,
+            "samples": rows,
+            "runs_of_jobs": fill.printed["jobs"] if fill else None,
+            "jobs_summarized": found["jobs"] if found else None,
+            "findings": found["findings"] if found else None,
+            "attributed_share": _ratio(found["attributed"], found["samples"], 3) if found else None,
+            "bytes_of_samples": fill.printed["bytes"] if fill else None,
+            "bytes_per_sample": _ratio(fill.printed["bytes"], rows, 2) if fill else None,
+            "bytes_of_lake": _bytes(self.lake),
+            "fill_samples_per_s": _ratio(fill.printed["rows"], fill.printed["samples_s"], 0) if fill else None,
+            **{f"{name}_{what}": value for name in STEPS for what, value in _told(self.done.get(name)).items()},
+            "fill_cpu_us_per_sample": _ratio(fill.cpu_s * 1e6, fill.printed["rows"], 3) if fill else None,
+            "analyze_cpu_us_per_sample": _ratio(analyze.cpu_s * 1e6, rows, 3) if analyze else None,
+            "analyze_samples_per_s": _ratio(rows, analyze.wall_s, 0) if analyze else None,
+            "more_day_over_whole": _ratio(more.wall_s, analyze.wall_s, 3) if more and analyze else None,
+            "goal_fill_samples_per_s": GOAL_FILL_SAMPLES_PER_S,
+            "goal_bytes_per_sample": GOAL_BYTES_A_SAMPLE,
+        }
+
+
+def cost_of(command: list[str]) -> Cost:
+    """Run a command; return what it cost.
+
+    Errors: SystemExit naming it when it fails.
+    """
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    printed = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)  # with the processes it waited for
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"failed with {process.returncode}: {' '.join(command)}")
+    wall_s = time.perf_counter() - begin
+    try:
+        content = json.loads(printed)
+    except ValueError:
+        content = None
+    kept = content if len(printed) < 10_000 else None  # the numbers of all figures are in their own files
+    return Cost(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, kept)
+
+
+def fill_now(run: Run, days: int) -> dict[str, Any]:
+    """Fill the lake, telling how it goes; return what landed."""
+    from tachograph.fill import fill
+    from tachograph.lake import Lake
+    from tachograph.schema import GPU_SAMPLES
+
+    began = time.perf_counter()
+    first: list[float] = []
+    told = [began]
+
+    def tell(done: int, total: int) -> None:
+        now = time.perf_counter()
+        first.append(now) if not first else None
+        if now - told[0] >= TELL_EVERY_S or done == total:
+            told[0] = now
+            speed = done / (now - began)
+            print(f"  {done:,} of {total:,} samples, {speed:,.0f}/s", file=sys.stderr, flush=True)
+
+    filled = fill(run.plan, str(run.lake), run.folder / "cluster", days=days, processes=run.processes, progress=tell)
+    files = Lake.open(str(run.lake)).files(GPU_SAMPLES)
+    return {
+        **asdict(filled),
+        "samples_s": round(told[0] - began, 1),
+        "rows_there": sum(file.rows for file in files),
+        "bytes": sum(file.size for file in files),
+    }
+
+
+def linearity(sizes: list[int], folder: Path, processes: int, *, keep: bool) -> dict[str, Any]:
+    """Return the processor time of a sample for each size, and the greatest over the least."""
+    measured = []
+    for samples in sizes:
+        run = Run(folder / f"{samples}", samples, processes)
+        for name in STAGES["analyze"]:
+            run.step(name)
+        told = run.report()
+        names = (
+            "samples",
+            "jobs_summarized",
+            "fill_cpu_us_per_sample",
+            "analyze_cpu_us_per_sample",
+            "analyze_peak_mib",
+        )
+        measured.append({name: told[name] for name in names})
+        if not keep:
+            shutil.rmtree(run.lake, ignore_errors=True)
+    costs = [each["analyze_cpu_us_per_sample"] for each in measured]
+    return {"benchmark": "month_linearity", "sizes": measured, "greatest_over_least": _ratio(max(costs), min(costs), 3)}
+
+
+def _told(cost: Cost | None) -> dict[str, float | None]:
+    if cost is None:
+        return {"s": None, "cpu_s": None, "peak_mib": None}
+    return {"s": round(cost.wall_s, 1), "cpu_s": round(cost.cpu_s, 1), "peak_mib": round(cost.peak_mib)}
+
+
+def _ratio(of: float | None, to: float | None, digits: int) -> float | None:
+    return round(of / to, digits) if of is not None and to else None
+
+
+def _bytes(folder: Path) -> dict[str, int]:
+    """Bytes on disk of each table."""
+    tables = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {table.name: sum(file.stat().st_size for file in table.rglob("*") if file.is_file()) for table in tables}
+
+
+def _say_what_it_takes(samples: int, folder: Path, *, begun: bool) -> None:
+    """Errors: SystemExit when the disk is too small."""
+    needs, free = samples * BYTES_A_SAMPLE, shutil.disk_usage(folder).free
+    minutes = samples / 1e6 * SECONDS_A_MILLION / 60
+    print(
+        f"{samples:,} samples in {folder}: about {needs / 1e9:.1f} GB of disk ({free / 1e9:.0f} GB are free) and "
+        f"{minutes:.0f} minutes on two quiet cores, from {datetime.now():%H:%M} on",  # noqa: DTZ005
+        file=sys.stderr,
+    )
+    if free < needs and not begun:
+        raise SystemExit(f"{folder}: {free / 1e9:.0f} GB free are not enough; name another with --folder")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=float, default=2e6, help="the whole month: 1.92e9 (default 2e6)")
+    parser.add_argument("--folder", type=Path, help="where; goes on with what is there (default: a temporary folder)")
+    parser.add_argument("--keep", action="store_true", help="leave the lake there when all is done")
+    parser.add_argument("--stage", choices=STAGES, default="all", help="up to which step (default all)")
+    parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1), help="for each step (default 2)")
+    parser.add_argument("--linearity", metavar="N,N", help="processor time of a sample at these numbers of samples")
+    parser.add_argument("--child", type=int, metavar="DAYS", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def measure(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], bool]:
+    """Return what is to be printed, and whether the goals were reached."""
+    run = Run(folder, int(options.samples), options.processes)
+    if options.child:
+        return fill_now(run, options.child), True
+    sizes = [int(float(size)) for size in options.linearity.split(",")] if options.linearity else []
+    folder.mkdir(parents=True, exist_ok=True)
+    _say_what_it_takes(max(sizes, default=run.samples), folder, begun=run.lake.exists())
+    if sizes:
+        return linearity(sizes, folder, options.processes, keep=options.keep), True
+    for name in STAGES[options.stage]:
+        run.step(name)
+    told = run.report()
+    if options.stage == "all" and not options.keep:
+        shutil.rmtree(run.lake, ignore_errors=True)
+    return told, (told["bytes_per_sample"] or 0) <= GOAL_BYTES_A_SAMPLE
+
+
+def main() -> int:
+    """Print the numbers; 1 when the samples take more bytes than the goal."""
+    options = _options()
+    with tempfile.TemporaryDirectory() as other:
+        told, reached = measure(options, options.folder or Path(other))
+    print(json.dumps(told))
+    return 0 if reached else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
