@@ -13,6 +13,8 @@ UPGRADE ?=
 KILLS ?= 1000
 MINUTES ?= 10
 FUZZ ?= 1000000
+SAMPLES ?= 1.92e9
+FOLDER ?= tachograph-month
 
 CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -40,6 +42,9 @@ lint: $(VENV)/dev.stamp ## style, format, types, layers, generated pages
 bench: $(VENV)/dev.stamp ## measure; each benchmark prints its numbers as JSON
 	@for script in $(BENCHMARKS); do echo "$$script" >&2; $(BIN)/python "$$script" || exit 1; done
 
+month: $(VENV)/dev.stamp ## fill, analyze and draw SAMPLES=1.92e9 of 7,168 GPUs in FOLDER (50 GB, an hour; goes on where it was)
+	$(BIN)/python benchmarks/month.py --samples $(SAMPLES) --folder $(FOLDER) $(ARGS)
+
 chaos: $(VENV)/dev.stamp ## kill every command KILLS=1000 times, fill its disk, and compare (half an hour and more)
 	$(BIN)/python tests/chaos/kills.py --kills $(KILLS)
 	$(BIN)/python tests/chaos/disks.py
@@ -62,7 +67,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test lint bench chaos readers fuzz docs lock clean
+.PHONY: help setup demo test lint bench month chaos readers fuzz docs lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:
