@@ -22,15 +22,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
+
 from tachograph import config
 from tachograph.analyze.inventory import facts, inventory
 from tachograph.attribute import attribute, build_runs
 from tachograph.ingest import ingest
 from tachograph.lake import Lake
 from tachograph.lake.compact import compact
-from tachograph.lake.partitions import partitions, read_partition
-from tachograph.reduce.pool import Threads
-from tachograph.reduce.run import Work, reduce_days
+from tachograph.lake.partitions import Partition, partitions, read_partition
+from tachograph.reduce.partition import reduce_partition
+from tachograph.reduce.run import Work, overlapping_day, part_nodes
 from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
 from tachograph.simulate import Plan, SimulatedCluster, simulate
 from tachograph.simulate.plan import LEAN_COUNTERS
@@ -70,8 +72,8 @@ def prepare(samples: int, folder: Path) -> Prepared:
     allocations = lake.latest(ALLOCATIONS)
     runs = build_runs(lake.latest(JOBS), allocations, slurm=configuration.slurm, now=cluster.plan.end)
     owned = attribute(runs, allocations, units.select("node", "gpu", "mig"))
-    starts = dict(runs.select("run", "start").iter_rows())
-    work = Work(owned.intervals, starts, facts(units)[1], configuration.analysis)
+    keys = runs.select("run", "job_key", "job_id", "start")
+    work = Work(owned.intervals, keys, facts(units)[1], configuration.analysis, 0)
     files = lake.files(GPU_SAMPLES)
     rows = sum(file.rows for file in files)
     return Prepared(
@@ -111,11 +113,18 @@ def decode(prepared: Prepared, threads: int) -> float:
 
 def decode_and_reduce(prepared: Prepared, threads: int) -> tuple[float, int]:
     """Return the seconds it takes to read and reduce all partitions, and how many samples belong to jobs."""
+    work = prepared.work
+    starts: dict[int, datetime] = dict(work.keys.select("run", "start").iter_rows())
+
+    def one(part: Partition) -> int:
+        low, high = part_nodes(part)
+        mine = overlapping_day(work.intervals, part.day).filter(pl.col("node").is_between(low, high))
+        frame, _ = read_partition(prepared.lake, GPU_SAMPLES, part, COLUMNS)
+        return reduce_partition(frame, mine, starts, work.ridges, analysis=work.analysis, day=part.day).attributed
+
     begin = time.perf_counter()
-    attributed = 0
-    with Threads(threads) as pool:
-        for _, part in reduce_days(prepared.lake, prepared.work, pool=pool):
-            attributed += part.attributed if part else 0
+    with ThreadPoolExecutor(threads) as pool:
+        attributed = sum(pool.map(one, partitions(prepared.lake, GPU_SAMPLES)))
     return time.perf_counter() - begin, attributed
 
 

@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobframes import frame, gpus, minutes, summary
-from tachograph.advice import CODES, EVIDENCE, RULES, SEVERITIES, Finding, find, find_all, findings_frame, read_findings
+from tachograph.advice import (
+    CODES,
+    EVIDENCE,
+    RULES,
+    SEVERITIES,
+    Finding,
+    find,
+    find_all,
+    findings_frame,
+    read_findings,
+    timelines_of,
+)
 from tachograph.advice.reading import runs
 from tachograph.config import Thresholds
 from tachograph.summarize.schema import FINDINGS, JOB_SUMMARIES
@@ -314,9 +325,9 @@ def test_find_all_gives_each_job_its_own_rows() -> None:
     one = summary(job_key="a", job_id="1", gpu_util_mean=0.2)
     two = summary(job_key="b", job_id="2", gpu_util_mean=0.9)
     hang = minutes([0.9] * 30 + [0.0] * 60).with_columns(job_key=pl.lit("b"), job_id=pl.lit("2"))
-    table = find_all(frame(JOB_SUMMARIES, [one, two]), NO_GPUS, hang, LIMITS)
+    table = find_all(frame(JOB_SUMMARIES, [one, two]), NO_GPUS, timelines_of(hang), LIMITS)
     assert table.select("job_key", "code").rows() == [("a", "low_utilisation"), ("b", "hung")]
-    assert find_all(JOB_SUMMARIES.empty(), NO_GPUS, NO_MINUTES, LIMITS).height == 0
+    assert find_all(JOB_SUMMARIES.empty(), NO_GPUS, timelines_of(NO_MINUTES), LIMITS).height == 0
 
 
 _LEVEL = st.none() | st.floats(0, 1)

@@ -28,6 +28,7 @@ from tachograph.advice.memory_nearly_full import memory_nearly_full
 from tachograph.advice.no_samples import no_samples
 from tachograph.advice.no_tensor_use import no_tensor_use
 from tachograph.advice.one_gpu_of_many import one_gpu_of_many
+from tachograph.advice.reading import timelines_of
 from tachograph.advice.remapped_rows import remapped_rows
 from tachograph.advice.row_remap_failure import row_remap_failure
 from tachograph.advice.short_job import short_job
@@ -36,11 +37,11 @@ from tachograph.advice.throttled import throttled
 from tachograph.advice.time_precision import time_precision
 from tachograph.advice.xid_error import xid_error
 from tachograph.config import Thresholds
-from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_MINUTES
+from tachograph.summarize.schema import FINDINGS
 
 __all__ = [
     "CODES", "EVIDENCE", "RULES", "SEVERITIES", "Finding", "Judge", "Rule", "Severity",
-    "find", "find_all", "findings_frame", "main_pipe", "read_findings",
+    "find", "find_all", "findings_frame", "main_pipe", "read_findings", "timelines_of",
 ]  # fmt: skip
 
 _SPREAD = ("gpus_never_used", "imbalanced_gpus", "low_utilisation")
@@ -50,6 +51,8 @@ _OF_SAMPLES = (
     *("idle_job", "one_gpu_of_many", *_SPREAD, *_OVER_TIME, *_KIND_OF_WORK),
     *("memory_nearly_full", "throttled", "xid_error", "row_remap_failure", "remapped_rows"),
 )
+
+_LISTS = ("intensity_histogram", "pipes")  # of a summary; no rule reads them, and they are long
 
 # in the order in which findings of one severity are told
 RULES: tuple[Rule, ...] = (
@@ -88,27 +91,46 @@ def find(
     `summary` is its row of job_summaries, `gpus` its rows of job_gpus, `minutes` its rows of job_minutes.
     What another finding supersedes is left out, so that no advice contradicts another.
     """
-    found = {rule: finding for rule in RULES if (finding := rule.judge(summary, gpus, minutes, thresholds))}
+    return _judge(summary, gpus, timelines_of(minutes), thresholds)
+
+
+def _judge(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, timeline: pl.DataFrame, thresholds: Thresholds
+) -> tuple[Finding, ...]:
+    found = {rule: finding for rule in RULES if (finding := rule.judge(summary, gpus, timeline, thresholds))}
     superseded = {code for rule in found for code in rule.supersedes}
     kept = [finding for finding in found.values() if finding.code not in superseded]
     return tuple(sorted(kept, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
 def find_all(
-    summaries: pl.DataFrame, gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+    summaries: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, thresholds: Thresholds
 ) -> pl.DataFrame:
-    """Return the findings of many jobs in the schema of FINDINGS, without `seq`: one row per (job_key, code)."""
-    gpus_of = _by_job(gpus)
-    minutes_of = _by_job(minutes)
-    no_gpus, no_minutes = JOB_GPUS.empty(), JOB_MINUTES.empty()
+    """Return the findings of many jobs in the schema of FINDINGS, without `seq`: one row per (job_key, code).
+
+    `timelines`: their minutes with the GPUs put together, one row per (job_key, minute), as `timelines_of` returns.
+    """
+    gpus_of, timeline_of = _Slices(gpus.sort("job_key", maintain_order=True)), _Slices(timelines)
+    rows = summaries.drop(_LISTS)
     return findings_frame(
-        (row, find(row, gpus_of.get(row["job_key"], no_gpus), minutes_of.get(row["job_key"], no_minutes), thresholds))
-        for row in summaries.iter_rows(named=True)
+        (row, _judge(row, gpus_of[row["job_key"]], timeline_of[row["job_key"]], thresholds))
+        for row in rows.iter_rows(named=True)
     )
 
 
-def _by_job(frame: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    return {str(key[0]): rows for key, rows in frame.partition_by("job_key", as_dict=True).items()}
+class _Slices:
+    """Rows of each job; those of one job lie together. Cutting them out copies nothing."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        keys = frame.get_column("job_key").rle().struct.unnest()
+        lengths = keys.get_column("len").cast(pl.Int64)
+        begins = lengths.cum_sum() - lengths
+        self.frame = frame
+        self.places = dict(zip(keys.get_column("value"), zip(begins, lengths, strict=True), strict=True))
+
+    def __getitem__(self, job_key: str) -> pl.DataFrame:
+        begin, length = self.places.get(job_key, (0, 0))
+        return self.frame.slice(begin, length)
 
 
 def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]]) -> pl.DataFrame:

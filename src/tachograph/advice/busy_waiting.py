@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from tachograph.advice.finding import Finding
@@ -19,7 +20,6 @@ from tachograph.units import text
 LOOKS_BUSY = 0.9  # utilisation of at least one GPU (a crashed process leaves its own at 0)
 NO_WORK = 0.01  # arithmetic and memory traffic of every GPU stay below
 WORK_BEFORE = 0.05  # memory traffic or arithmetic in some minute before
-_WORK = ("fp64_active", "fp32_active", "fp16_active", "tensor_active", "dram_active")
 
 
 def busy_waiting(
@@ -29,35 +29,24 @@ def busy_waiting(
 
     Needs gpu_util, tensor_active and dram_active per minute; None without.
     """
-    needed = ("gpu_util", "tensor_active", "dram_active")
     if (number(summary, "gpu_util_max") or 0) < LOOKS_BUSY or minutes.is_empty():
         return None
-    if any(minutes[name].null_count() == minutes.height for name in needed):
+    busy, work = minutes["busy"].to_numpy(), minutes["work"].to_numpy()  # null has become NaN
+    at_work = (busy < LOOKS_BUSY) | (work >= NO_WORK)
+    if not (at_work & (work >= WORK_BEFORE)).any():
         return None
-    work = pl.max_horizontal(*_WORK)
-    series = (
-        minutes.drop_nulls(needed)
-        .group_by("minute")
-        .agg(busy=pl.col("gpu_util").max(), work=work.max(), power=pl.col("power_w").mean())
-        .sort("minute")
-    )
-    working = series.filter((pl.col("busy") < LOOKS_BUSY) | (pl.col("work") >= NO_WORK))
-    if working.filter(pl.col("work") >= WORK_BEFORE).is_empty():
+    minute = minutes["minute"].to_numpy()
+    measured = ~np.isnan(busy)
+    begin, last = int(minute[at_work][-1]) + 1, int(minute[measured][-1])
+    waiting = measured & (minute >= begin)
+    if np.count_nonzero(waiting) < max(thresholds.idle_minutes, ENOUGH_MINUTES * (last + 1 - begin), 1):
         return None
-    begin = int(working["minute"][-1]) + 1
-    tail = series.filter(pl.col("minute") >= begin)
-    if tail.height < max(1, thresholds.idle_minutes):
-        return None
-    last = int(tail["minute"][-1])
-    if tail.height / (last + 1 - begin) < ENOUGH_MINUTES:
-        return None
-    return _finding(
-        summary, begin * 60.0, idle_s=(last + 1 - begin) * 60.0, power=_mean_power(tail), before=_mean_power(working)
-    )
+    power, before = (_mean_power(minutes.filter(pl.Series(part))) for part in (waiting, at_work))
+    return _finding(summary, begin * 60.0, idle_s=(last + 1 - begin) * 60.0, power=power, before=before)
 
 
 def _mean_power(series: pl.DataFrame) -> float | None:
-    return number(series.select(pl.col("power").mean()).row(0, named=True), "power")
+    return number(series.select(pl.col("power_w").mean()).row(0, named=True), "power_w")
 
 
 def _finding(

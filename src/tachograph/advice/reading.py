@@ -10,9 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-# counters that say whether a GPU was working, best known first; MIG slices have no gpu_util
-ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")
+from tachograph.reduce.timelines import ACTIVITY, of_minutes, together
+from tachograph.summarize.schema import JOB_GPUS
+
 ACTIVITY_NAMES = {"gpu_util": "utilisation", "gr_engine_active": "graphics engine activity", "sm_active": "SM activity"}
+UNIT = ("node", "gpu", "mig")
+_ACTIVITY = {
+    **{name: JOB_GPUS.schema[name] for name in UNIT},
+    "activity_mean": pl.Float64(),
+    "activity_max": pl.Float64(),
+}
 ENOUGH_MINUTES = 0.8  # of a period must have been measured before anything is said about it
 
 
@@ -60,12 +67,10 @@ def gpu_activity(summary: Mapping[str, Any], gpus: pl.DataFrame) -> pl.DataFrame
     counter = activity_counter(summary)
     if counter is None or gpus.is_empty():
         return None
-    measured = gpus.select(
-        "node", "gpu", "mig", activity_mean=pl.col(f"{counter}_mean"), activity_max=pl.col(f"{counter}_max")
-    ).drop_nulls("activity_mean")
-    if measured.is_empty():
-        return None
-    return measured.sort(["activity_mean", "node", "gpu"], descending=[True, False, False])
+    columns = [*UNIT, f"{counter}_mean", f"{counter}_max"]
+    rows = list(zip(*(gpus.get_column(name).to_list() for name in columns), strict=True))
+    measured = sorted((row for row in rows if row[3] is not None), key=lambda row: (-row[3], row[0], row[1]))
+    return pl.DataFrame(measured, schema=_ACTIVITY, orient="row") if measured else None
 
 
 def idlest_gpu(summary: Mapping[str, Any], gpus: pl.DataFrame) -> float | None:
@@ -75,6 +80,15 @@ def idlest_gpu(summary: Mapping[str, Any], gpus: pl.DataFrame) -> float | None:
         return None
     lowest = gpus[f"{counter}_mean"].min()
     return float(lowest) if isinstance(lowest, float) else None
+
+
+def timelines_of(minutes: pl.DataFrame) -> pl.DataFrame:
+    """Return what rules read of job_minutes: one row per (job_key, minute), in order, its GPUs put together.
+
+    Columns: `minute`; the largest mean of the GPUs for each of ACTIVITY; `busy`, `work`, `power_w`: utilisation and
+    work (arithmetic or memory traffic) of the busiest and mean power, of the GPUs that tell utilisation and work.
+    """
+    return together([of_minutes(minutes, key="job_key")], key="job_key")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ import polars as pl
 
 from tachograph.config import Analysis
 from tachograph.reduce.merge import merge_segments
-from tachograph.reduce.partition import Reduced
+from tachograph.reduce.run import Piece
+from tachograph.reduce.timelines import together
 from tachograph.reduce.windows import BORDER, IMBALANCE, Windows, fold
 
 _INTENSITIES = {"run": pl.Int32(), "bin": pl.Int32(), "samples": pl.Int64()}
@@ -18,11 +19,12 @@ _INTENSITIES = {"run": pl.Int32(), "bin": pl.Int32(), "samples": pl.Int64()}
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Everything that was reduced of some runs: merged segments, intensities, imbalance per counter."""
+    """Everything that was reduced of some runs: merged segments, intensities, imbalance, timelines."""
 
     segments: pl.DataFrame
     intensities: pl.DataFrame
     imbalance: pl.DataFrame
+    timelines: pl.DataFrame
 
 
 class Accumulated:
@@ -33,23 +35,31 @@ class Accumulated:
         self.segments: list[pl.DataFrame] = []
         self.intensities: list[pl.DataFrame] = []
         self.imbalance: list[pl.DataFrame] = []
+        self.timelines: list[pl.DataFrame] = []
         self.windows: list[Windows] = []  # of the day that is under way
         self.border = pl.DataFrame(schema=BORDER)
 
-    def add(self, part: Reduced) -> None:
+    def add(self, piece: Piece) -> None:
         """Add one partition."""
+        part = piece.reduced
         if part.segments.height:
             self.segments.append(part.segments)
             self.intensities.append(part.intensities)
             self.windows.append(part.windows)
+            self.timelines.append(piece.minutes.timeline)
 
-    def end_day(self, day: date) -> None:
-        """All partitions of a day are in: its windows are complete, but for those that cross its end."""
+    def end_day(self, day: date, timeline: pl.DataFrame) -> None:
+        """All partitions of a day are in: its windows are complete, but for those that cross its end.
+
+        `timeline`: of minutes that the beginning of the day had cut.
+        """
+        self.timelines.append(timeline)
         windows, self.windows = self.windows, []
         self._fold(windows, day, last=False)
 
-    def close(self, day: date) -> None:
-        """No day follows: windows that wait for one are complete."""
+    def close(self, day: date, timeline: pl.DataFrame) -> None:
+        """No day follows: windows and minutes that wait for one are complete."""
+        self.timelines.append(timeline)
         self._fold([], day, last=True)
 
     def unfinished(self) -> pl.DataFrame:
@@ -58,13 +68,14 @@ class Accumulated:
 
     def take(self, runs: pl.DataFrame) -> Merged:
         """Return what there is of some runs, and forget it."""
-        segments, intensities, imbalance = (
-            self._out(kept, runs) for kept in (self.segments, self.intensities, self.imbalance)
+        segments, intensities, imbalance, timelines = (
+            self._out(kept, runs) for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
         )
         return Merged(
             merge_segments(segments),
             pl.concat([pl.DataFrame(schema=_INTENSITIES), *intensities]),
             pl.concat([pl.DataFrame(schema=IMBALANCE), *imbalance]),
+            together(timelines),
         )
 
     def _fold(self, windows: list[Windows], day: date, *, last: bool) -> None:

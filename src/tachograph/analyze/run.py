@@ -164,32 +164,26 @@ class _Analysis:
         self.contested_s = _seconds(owned.contested)
         self.facts, ridges = facts(units)
         self.starts: dict[int, datetime] = dict(self.runs.select("run", "start").iter_rows())
-        self.work = Work(self.intervals, self.starts, ridges, configuration.analysis)
+        self.number = next_number(lake)
+        keys = self.runs.select("run", "job_key", "job_id", "start")
+        self.work = Work(self.intervals, keys, ridges, configuration.analysis, self.number)
+        self.minutes = MinuteWriter(lake, keys, self.number)
         held = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
         self.held = self.intervals.group_by("run", *UNIT, maintain_order=True).agg(held_s=held)
-        self.number = next_number(lake)
         per_run = self.held.group_by("run").len("gpus")
         self.accumulated = Accumulated(self.starts, per_run, configuration.analysis)
         self.waiting = self.runs
         self.summaries: list[pl.DataFrame] = []
         self.gpus: list[pl.DataFrame] = []
+        self.findings: list[pl.DataFrame] = []
 
     def run(self, pool: Pool, *, full: bool) -> AnalysisReport:
-        minutes = MinuteWriter(self.lake, self.runs, self.number)
-        tally = _Tally()
-        for day, part in reduce_days(self.lake, self.work, pool=pool, everything=full, progress=self._tell):
-            if part is not None:
-                tally.add(part)
-                minutes.write(day, part.minutes)
-                self.accumulated.add(part)
-                continue
-            minutes.end_day()
-            self.accumulated.end_day(day)
-            self._finish(self._over_by(day))
-        minutes.close()
-        self.accumulated.close(self.now.date())
-        self._finish(self.waiting)
-        jobs, findings = self._write(minutes)
+        try:
+            tally = self._reduce(pool, full=full)
+            jobs, findings = self._write()
+        except BaseException:
+            self.minutes.discard()
+            raise
         report = AnalysisReport(
             jobs=jobs.height,
             ambiguous=jobs.filter(pl.col("attribution") == "ambiguous").height,
@@ -204,6 +198,21 @@ class _Analysis:
         self._remember(report)
         return report
 
+    def _reduce(self, pool: Pool, *, full: bool) -> _Tally:
+        """Reduce day by day, and summarize what is over by the end of each."""
+        tally = _Tally()
+        for day, piece in reduce_days(self.lake, self.work, pool=pool, everything=full, progress=self._tell):
+            if piece is not None:
+                tally.add(piece.reduced)
+                self.minutes.add(piece.minutes)
+                self.accumulated.add(piece)
+                continue
+            self.accumulated.end_day(day, self.minutes.end_day(day))
+            self._finish(self._over_by(day))
+        self.accumulated.close(self.now.date(), self.minutes.close())
+        self._finish(self.waiting)
+        return tally
+
     def _tell(self, day: date, done: int, total: int) -> None:
         if self.progress:
             self.progress(f"analyze {day}", done, total)
@@ -212,7 +221,8 @@ class _Analysis:
         """Runs that ended by the end of a day and of which nothing is to come."""
         midnight = datetime.combine(day + timedelta(days=1), time(), UTC)
         over = self.waiting.filter(pl.col("until") <= pl.lit(midnight, dtype=TIME))
-        return over.join(self.accumulated.unfinished(), on="run", how="anti")
+        unfinished = pl.concat([self.accumulated.unfinished(), self.minutes.unfinished()])
+        return over.join(unfinished, on="run", how="anti")
 
     def _finish(self, runs: pl.DataFrame) -> None:
         """Summarize runs that are over."""
@@ -226,11 +236,14 @@ class _Analysis:
         jobs = summarize_jobs(
             runs, gpus, merged.intensities, merged.imbalance, analysis=analysis, filters=filters, now=self.now
         )
+        of_jobs = gpu_columns(gpus)
+        timelines = merged.timelines.join(runs.select("run", "job_key"), on="run", maintain_order="left")
         self.summaries.append(jobs)
-        self.gpus.append(gpu_columns(gpus))
+        self.gpus.append(of_jobs)
+        self.findings.append(advice.find_all(jobs, of_jobs, timelines, self.configuration.thresholds))
         self.waiting = self.waiting.join(mine, on="run", how="anti")
 
-    def _write(self, minutes: MinuteWriter) -> tuple[pl.DataFrame, int]:
+    def _write(self) -> tuple[pl.DataFrame, int]:
         """Findings, GPUs and last the summaries, which make the others count."""
         columns = [name for name in JOB_SUMMARIES.schema if name != "seq"]
         new = pl.concat([JOB_SUMMARIES.empty().drop("seq"), *self.summaries])
@@ -240,20 +253,12 @@ class _Analysis:
         population = pl.concat([new, known.select(columns)])
         new = used_pipes(new, population, analysis=self.configuration.analysis)
         gpus = pl.concat([JOB_GPUS.empty().drop("seq"), *self.gpus])
-        findings = self._findings(new, gpus, minutes)
+        findings = pl.concat([FINDINGS.empty().drop("seq"), *self.findings])
         for table, frame in ((JOB_GPUS, gpus), (FINDINGS, findings), (JOB_SUMMARIES, new)):
             self._append(table, frame)
         if gone.height:
             drop_summaries(self.lake, gone, number=self.number)
         return new, findings.height
-
-    def _findings(self, summaries: pl.DataFrame, gpus: pl.DataFrame, minutes: MinuteWriter) -> pl.DataFrame:
-        thresholds = self.configuration.thresholds
-        found = [
-            advice.find_all(batch, gpus.join(batch, on="job_key", how="semi"), timelines, thresholds)
-            for batch, timelines in minutes.batches(summaries)
-        ]
-        return pl.concat([FINDINGS.empty().drop("seq"), *found])
 
     def _append(self, table: Table, frame: pl.DataFrame) -> None:
         if frame.height:

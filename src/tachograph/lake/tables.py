@@ -34,6 +34,7 @@ from tachograph.schema import GPU_SAMPLES, TABLES, Table
 # samples are read whole, so a file is one row group: its columns arrive in one piece; others are read by key
 ROW_GROUP_ROWS = {True: 1 << 22, False: 1 << 17}
 MANY_ROWS = 100_000  # of a recording, not of a minute: such a file may stay as it is for good
+ZSTD_LEVEL, STAGED_ZSTD_LEVEL = 3, 1  # what is staged is most of what an analysis writes, and compacted later
 COMMIT_ATTEMPTS = 30
 DAY = "day"
 _DELTA_TYPES: Mapping[Any, str] = {
@@ -207,6 +208,45 @@ class Lake:
             _wait(attempt)
         raise _overtaken(self.uri(table))
 
+    def stage(self, table: Table, rows: pl.DataFrame, *, day: date) -> AddAction:
+        """Write rows of a day as a data file that no reader sees until it lands; return what `land` wants.
+
+        Grain: `rows` are in the table's schema and order, each key once, and nobody writes these keys but the caller.
+        A file that never lands is an orphan, which `vacuum` takes away; so land within an hour.
+        Errors: LakeError when it cannot be written.
+        """
+        self._opened(table)  # a table's first file comes after its log
+        with lake_errors(self.uri(table), writing=True):
+            return self._write_quickly(table, day, rows, data_change=True, level=STAGED_ZSTD_LEVEL)
+
+    def land(self, table: Table, staged: Sequence[AddAction], *, app_id: str, mark: int) -> bool:
+        """Make staged files count, all in one step, once; False where that mark of `app_id` was reached before.
+
+        Errors: LakeError when a file is gone meanwhile, or the log cannot be written; then nothing has changed.
+        """
+        if self._is_gone(table, staged):
+            raise LakeError("data files were taken away before they counted", where=self.uri(table), do="run it again")
+        with lake_errors(self.uri(table), writing=True):
+            for attempt in range(COMMIT_ATTEMPTS):
+                delta = self._opened(table)
+                landed = delta.transaction_version(app_id)
+                if landed is not None and landed >= mark:
+                    return False
+                if self._commit(delta, table, staged, Transaction(app_id, mark, _milliseconds())):
+                    return True
+                _wait(attempt)
+            raise _overtaken(self.uri(table))
+
+    def discard(self, table: Table, staged: Sequence[AddAction]) -> None:
+        """Delete staged files that will not land; one that did stays."""
+        self._take_away(table, staged)
+
+    def _is_gone(self, table: Table, staged: Sequence[AddAction]) -> bool:
+        """True when a file of this machine is missing; an object store is not asked."""
+        if is_remote(self.location):
+            return False
+        return not all(Path(self.uri(table), action.path).exists() for action in staged)
+
     def replace(
         self,
         table: Table,
@@ -344,28 +384,26 @@ class Lake:
             return resolve(self.scan(table).collect(), table)[0]
 
     def _write(self, table: Table, day: date | None, frame: pl.DataFrame, *, data_change: bool) -> AddAction:
-        """Write one data file, which no reader sees yet."""
-        folder = f"{DAY}={day.isoformat()}/" if day is not None else ""
-        path = f"{folder}part-{uuid.uuid4().hex}.parquet"
+        """Write one data file, which no reader sees yet; one that may stay as it is takes longer, and is small."""
         if table.by_day and (not data_change or frame.height >= MANY_ROWS):
+            path = _new_path(day)
             size = self._write_compact(table, path, frame)
-        else:
-            size = self._store.write(
-                self.uri(table),
-                path,
-                frame,
-                compression="zstd",
-                compression_level=3,
-                row_group_size=ROW_GROUP_ROWS[table is GPU_SAMPLES],
-            )
-        return AddAction(
-            path=path,
-            size=size,
-            partition_values={DAY: day.isoformat()} if day is not None else {},
-            modification_time=_milliseconds(),
-            data_change=data_change,
-            stats=_statistics(frame),
+            return _add_action(path, size, day, frame, data_change=data_change)
+        return self._write_quickly(table, day, frame, data_change=data_change, level=ZSTD_LEVEL)
+
+    def _write_quickly(
+        self, table: Table, day: date | None, frame: pl.DataFrame, *, data_change: bool, level: int
+    ) -> AddAction:
+        path = _new_path(day)
+        size = self._store.write(
+            self.uri(table),
+            path,
+            frame,
+            compression="zstd",
+            compression_level=level,
+            row_group_size=ROW_GROUP_ROWS[table is GPU_SAMPLES],
         )
+        return _add_action(path, size, day, frame, data_change=data_change)
 
     def _write_compact(self, table: Table, path: str, frame: pl.DataFrame) -> int:
         """Write rows that are likely to stay in this file; return its bytes.
@@ -399,6 +437,22 @@ class Lake:
         days = frame.get_column("t").dt.date()
         for day in days.unique().sort():
             yield day, frame.filter(days == day)
+
+
+def _new_path(day: date | None) -> str:
+    folder = f"{DAY}={day.isoformat()}/" if day is not None else ""
+    return f"{folder}part-{uuid.uuid4().hex}.parquet"
+
+
+def _add_action(path: str, size: int, day: date | None, frame: pl.DataFrame, *, data_change: bool) -> AddAction:
+    return AddAction(
+        path=path,
+        size=size,
+        partition_values={DAY: day.isoformat()} if day is not None else {},
+        modification_time=_milliseconds(),
+        data_change=data_change,
+        stats=_statistics(frame),
+    )
 
 
 def _milliseconds() -> int:

@@ -469,3 +469,37 @@ def over_gpus(
             n[k] += slot_n[m]
             total[k] += slot_total[m]
             most[k] = max(most[k], slot_total[m])
+
+
+@_compiled
+def over_gpus_by_minute(
+    slot_place: Longs, columns: tuple[Singles, ...], most: NDArray[np.float32], power: Floats, gpus: Ints,
+    seen: NDArray[np.bool_],
+) -> None:  # fmt: skip
+    """Add each slot to its place (-1: none). `columns`: three of activity, five of work, power; NaN is missing.
+
+    `most`: largest activity each, and of GPUs whose first activity, fourth and fifth work are there, the largest of
+    it and of their work; of those GPUs `power` is added and counted.
+    """
+    util, engine, sm, fp64, fp32, fp16, tensor, dram, watts = columns
+    for m in range(slot_place.shape[0]):
+        k = slot_place[m]
+        if k < 0:
+            continue
+        seen[k] = True
+        u, e, s = util[m], engine[m], sm[m]
+        most[0, k] = u if u > most[0, k] else most[0, k]
+        most[1, k] = e if e > most[1, k] else most[1, k]
+        most[2, k] = s if s > most[2, k] else most[2, k]
+        x, d = tensor[m], dram[m]
+        if u == u and x == x and d == d:
+            work = x if x > d else d
+            work = fp64[m] if fp64[m] > work else work
+            work = fp32[m] if fp32[m] > work else work
+            work = fp16[m] if fp16[m] > work else work
+            most[3, k] = u if u > most[3, k] else most[3, k]
+            most[4, k] = work if work > most[4, k] else most[4, k]
+            w = watts[m]
+            if w == w:
+                power[k] += w
+                gpus[k] += 1

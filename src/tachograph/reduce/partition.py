@@ -14,6 +14,7 @@ from tachograph.config import Analysis
 from tachograph.counters import COUNTERS, Counter, Kind
 from tachograph.reduce import kernel
 from tachograph.reduce.kernel import Floats, Longs, Singles
+from tachograph.reduce.minutes import Minutes
 from tachograph.reduce.windows import Slots, Windows, windows_of
 from tachograph.summarize.schema import MINUTE_MAXIMA, MINUTE_MEANS, PIPES
 
@@ -30,14 +31,14 @@ class Reduced:
     segments: one row per (run, node, gpu, mig): counts, sums, maxima, borders of every counter present.
     intensities: one row per (run, pipe, bin): samples.
     windows: sums and maxima over GPUs per (run, counter, window), for spatial imbalance.
-    minutes: one row per (run, node, gpu, mig, minute): means and maxima.
+    minutes: means and maxima of every minute of every GPU.
     samples, attributed: rows seen, rows that belong to a run; gpu_seconds likewise (rows times sampling interval).
     """
 
     segments: pl.DataFrame
     intensities: pl.DataFrame
     windows: Windows
-    minutes: pl.DataFrame
+    minutes: Minutes
     samples: int
     attributed: int
     gpu_seconds: float
@@ -395,29 +396,18 @@ def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:
 
 def _minutes(
     columns: _Columns, layout: _Layout, segments: pl.DataFrame, slot_sums: Mapping[str, tuple[kernel.Ints, Floats]]
-) -> pl.DataFrame:
-    """One row per slot: means and maxima in single precision, null where nobody measured; nodes as an Enum."""
-    nodes = segments.get_column("node")
-    coded = segments.with_columns(nodes.cast(pl.Enum(nodes.unique().sort())))  # text for every minute costs too much
-    result = {name: coded.get_column(name).gather(layout.slot_seg) for name in ("run", *UNIT)}
-    result["minute"] = pl.Series(layout.slot_minute)
+) -> Minutes:
+    """The slots with their means and maxima in single precision."""
     ends = np.empty_like(layout.slot_a)
     ends[:-1] = layout.slot_a[1:]
     ends[layout.seg_slot[1:] - 1] = layout.seg_b
-    result["samples"] = pl.Series((ends - layout.slot_a).astype(np.int32))
-    nothing = pl.repeat(None, layout.slots, dtype=pl.Float32, eager=True)
-    for name in MINUTE_MEANS:
-        if name in slot_sums:
-            n, total = slot_sums[name]
-            with np.errstate(invalid="ignore", divide="ignore"):
-                means = pl.Series((total / n).astype(np.float32))
-            result[name] = means if n.all() else means.fill_nan(None)
-        else:
-            result[name] = nothing
+    values: dict[str, Singles] = {}
+    with np.errstate(invalid="ignore", divide="ignore"):
+        for name, (n, total) in slot_sums.items():
+            values[name] = (total / n).astype(np.float32)
     for name in MINUTE_MAXIMA:
-        result[name] = nothing
         if name in columns:
-            most = np.empty(layout.slots, np.float32)
-            kernel.most_by_minute(columns.singles(name), layout.seg_b, layout.seg_slot, layout.slot_a, most)
-            result[name] = pl.Series(most).fill_nan(None)
-    return pl.DataFrame(result)
+            values[name] = np.empty(layout.slots, np.float32)
+            kernel.most_by_minute(columns.singles(name), layout.seg_b, layout.seg_slot, layout.slot_a, values[name])
+    owner = segments.select("run", *UNIT)
+    return Minutes(owner, layout.seg_slot, layout.slot_minute, (ends - layout.slot_a).astype(np.int32), values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice
 from typing import Any
@@ -14,6 +14,7 @@ import polars as pl
 from tachograph.config import Analysis
 from tachograph.lake import Lake
 from tachograph.lake.partitions import Partition, partitions, read_partition
+from tachograph.reduce.minutes import Written, nothing, write_minutes
 from tachograph.reduce.partition import UNIT, Reduced, reduce_partition
 from tachograph.reduce.pool import Pending, Pool
 from tachograph.schema import GPU_SAMPLES, TIME
@@ -23,15 +24,16 @@ Ridges = Mapping[tuple[str, int], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be reduced, by whose intervals.
+    """What is to be reduced, by whose intervals, under which number.
 
-    intervals: sorted by (node, gpu, mig, start), never overlapping. starts: anchor of each run's windows.
+    intervals: sorted by (node, gpu, mig, start), never overlapping. keys: run, job_key, job_id, start of each run.
     """
 
     intervals: pl.DataFrame
-    starts: Mapping[int, datetime]
+    keys: pl.DataFrame
     ridges: Ridges
     analysis: Analysis
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,15 @@ class Setting:
     lake: Lake
     ridges: Ridges
     analysis: Analysis
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one partition comes to, and its minutes, which are written but do not count yet."""
+
+    reduced: Reduced
+    minutes: Written
 
 
 def reduce_days(
@@ -50,7 +61,7 @@ def reduce_days(
     pool: Pool,
     everything: bool = False,
     progress: Callable[[date, int, int], None] | None = None,
-) -> Iterator[tuple[date, Reduced | None]]:
+) -> Iterator[tuple[date, Piece | None]]:
     """Yield (day, accumulators) of each partition that has samples of the runs' nodes, in order of day and node.
 
     (day, None) follows the last partition of a day. `everything`: also partitions of which no run holds a GPU, so that
@@ -58,9 +69,9 @@ def reduce_days(
     are under way or wait to be looked at.
     """
     days = lake.days(GPU_SAMPLES) if everything else _days(lake, work.intervals)
-    setting = pool.share(Setting(lake, work.ridges, work.analysis))
+    setting = pool.share(Setting(lake, work.ridges, work.analysis, work.number))
     tasks = _tasks(lake, work, days, everything=everything)
-    under_way: deque[tuple[date, Pending[Reduced] | None]] = deque()
+    under_way: deque[tuple[date, Pending[Piece] | None]] = deque()
     done = 0
     while True:
         for day, task in islice(tasks, 2 * pool.width - len(under_way)):
@@ -76,11 +87,17 @@ def reduce_days(
 
 
 def reduce_one(
-    setting: Setting, part: Partition, intervals: pl.DataFrame, starts: Mapping[int, datetime], columns: Sequence[str]
-) -> Reduced:
-    """Return the accumulators of one partition. `intervals`, `starts`: of its day and nodes."""
+    setting: Setting, part: Partition, intervals: pl.DataFrame, keys: pl.DataFrame, columns: Sequence[str]
+) -> Piece:
+    """Return what one partition comes to. `intervals`, `keys`: of its day and nodes.
+
+    Run twice it writes two files, of which the one that lands counts.
+    """
     frame, _ = read_partition(setting.lake, GPU_SAMPLES, part, columns)
-    return reduce_partition(frame, intervals, starts, setting.ridges, analysis=setting.analysis, day=part.day)
+    starts: dict[int, datetime] = dict(keys.select("run", "start").iter_rows())
+    reduced = reduce_partition(frame, intervals, starts, setting.ridges, analysis=setting.analysis, day=part.day)
+    written = write_minutes(setting.lake, reduced.minutes, keys, number=setting.number, day=part.day)
+    return Piece(replace(reduced, minutes=nothing()), written)
 
 
 def _tasks(
@@ -93,10 +110,9 @@ def _tasks(
             mine = _of_nodes(of_day, part)
             if mine.height:
                 columns = [name for name in GPU_SAMPLES.schema if name != "seq" and (part.has(name) or name in UNIT)]
-                starts = {run: work.starts[run] for run in mine.get_column("run").unique()}
-                yield day, (part, mine, starts, columns)
+                yield day, (part, mine, work.keys.join(mine, on="run", how="semi"), columns)
             elif everything:
-                yield day, (part, mine, {}, ["t", *UNIT])
+                yield day, (part, mine, work.keys.clear(), ["t", *UNIT])
         yield day, None
 
 

@@ -85,7 +85,7 @@ def windows_of(slots: Slots, starts: Mapping[int, datetime], *, analysis: Analys
     runs, of_segment = np.unique(slots.run, return_inverse=True)
     since = _since_midnight(runs, starts, day)[of_segment][segment]
     crosses = _crosses_midnight(since + window * np.int64(analysis.window_s * 1_000_000), analysis.window_s)
-    offset, owner, numbers = _places(of_segment, every[slots.begin[:-1]], every[slots.begin[1:] - 1])
+    offset, owner, numbers = places(of_segment, every[slots.begin[:-1]], every[slots.begin[1:] - 1])
     place = np.where(crosses, -1, offset[of_segment][segment] + window)
     across_all = np.flatnonzero(crosses)
     complete, border = [], []
@@ -151,8 +151,11 @@ def _crosses_midnight(begin: Longs, length_s: int) -> NDArray[np.bool_]:
     return np.asarray(((begin < 0) & (end > 0)) | ((begin < DAY_US) & (end > DAY_US)))
 
 
-def _places(of_segment: Longs, first: Ints, last: Ints) -> tuple[Longs, Longs, Longs]:
-    """All windows of all runs in one array: what a run adds to its window to find it; each place's run and window."""
+def places(of_segment: Longs, first: Ints, last: Ints) -> tuple[Longs, Longs, Longs]:
+    """Return where a run's windows lie in an array of those of all runs: its offset; each place's run and window.
+
+    `of_segment`: run of each segment, counted from 0; `first`, `last`: window in which it begins and ends.
+    """
     runs = int(of_segment.max()) + 1
     low, high = np.full(runs, np.iinfo(np.int64).max), np.full(runs, np.iinfo(np.int64).min)
     np.minimum.at(low, of_segment, first)
