@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -42,16 +43,16 @@ class Simulated:
     configuration: Configuration
 
     @classmethod
-    def of(cls, folder: Path) -> Simulated:
-        """Five days of three nodes: a partition a day, at least."""
-        cluster = simulate(PLAN, folder)
+    def of(cls, folder: Path, plan: Plan = PLAN) -> Simulated:
+        """Unless told otherwise five days of three nodes: a partition a day, at least."""
+        cluster = simulate(plan, folder)
         return cls(cluster, config.load(str(cluster.configuration), {}))
 
     def lake(self, location: str) -> Lake:
         """A new lake of it, not yet analyzed."""
         lake = Lake.create(location)
         ingest(lake, self._chunks(), now=INGESTED)
-        assert len(lake.days(GPU_SAMPLES)) >= PLAN.days
+        assert len(lake.days(GPU_SAMPLES)) >= self.cluster.plan.days
         return lake
 
     def _chunks(self) -> Iterator[Chunk]:
@@ -59,6 +60,12 @@ class Simulated:
             parser = argparse.ArgumentParser()
             source.add_options(parser)
             yield from source.read(parser.parse_args([str(path)]), configuration=self.configuration, now=INGESTED)
+
+
+def copied(lake: Lake, folder: Path) -> Lake:
+    """A copy of a lake, at `folder`/lake."""
+    shutil.copytree(lake.location, folder / "lake")
+    return Lake.open(str(folder / "lake"))
 
 
 def computed(lake: Lake) -> dict[str, pl.DataFrame]:

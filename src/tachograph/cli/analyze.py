@@ -44,7 +44,7 @@ def run(arguments: Arguments) -> int:
     opened = open_lake(arguments)
     narrator = Narrator.of(arguments)
     lake, settings = opened.lake, opened.configuration.workers
-    if arguments.workers:
+    if arguments.workers is not None:
         lake = seen_from_anywhere(lake)
     with _pool(arguments.workers, settings, lake, narrator) as pool, narrator.steps() as tell:
         report = analyze(
@@ -66,7 +66,7 @@ def run(arguments: Arguments) -> int:
 @contextmanager
 def _pool(words: str | None, settings: Workers, lake: Lake, narrator: Narrator) -> Iterator[Pool | None]:
     """The workers that are asked for; None where none are."""
-    if not words:
+    if words is None:
         yield None
         return
     try:

@@ -19,9 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cryptography  # noqa: F401  # what Dask makes certificates with; without it it would fail later
 import dask
 from dask_jobqueue.slurm import SLURMCluster
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Security
 
 from tachograph.config import Workers
 from tachograph.errors import ConfigError, UsageError, WorkersError
@@ -175,8 +176,7 @@ def _jobs(place: Jobs, settings: Workers, stack: ExitStack) -> Crew:
             job_extra_directives=list(settings.job_extra_directives),
             job_script_prologue=[f"export POLARS_MAX_THREADS={settings.cores}", *settings.prologue],
             log_directory=str(folder),
-            shared_temp_directory=str(folder),
-            security=True,
+            security=_certificate(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".", dir=folder)))),
             scheduler_options=_SILENT,
             silence_logs=logging.CRITICAL,
         )
@@ -187,6 +187,23 @@ def _jobs(place: Jobs, settings: Workers, stack: ExitStack) -> Crew:
     hire()
     logs = f"into {folder}"
     return Crew(client, place.count * settings.cores, place.count, hire, logs)
+
+
+def _certificate(folder: Path) -> Security:
+    """Return what encrypts and lets in nobody else, written into a folder that only its owner may enter.
+
+    (What dask-jobqueue writes itself stays until somebody collects garbage.)
+    """
+    made = Security.temporary()
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_text(made.tls_client_cert)
+    key.write_text(made.tls_client_key)
+    both = {
+        f"tls_{role}_{kind}": str(path)
+        for role in ("client", "scheduler", "worker")
+        for kind, path in (("cert", certificate), ("key", key))
+    }
+    return Security(require_encryption=True, tls_ca_file=str(certificate), **both)
 
 
 def _try(script: str) -> None:
