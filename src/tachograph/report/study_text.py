@@ -17,7 +17,7 @@ def study_lines(report: StudyReport, width: int) -> list[Line]:
     lines = [plain("")]
     lines += wrapped(f"{count_jobs(dataset.jobs)} studied{left_out}. {choice_sentence(report)}", width)
     for name in report.answers():
-        lines += [plain(""), *wrapped(f"{name}  {QUESTIONS[name]}", width, indent="     ", style="bold")]
+        lines += [plain(""), *wrapped(f"{name}  {QUESTIONS[name]}", width, indent="     ", first="", style="bold")]
         said = [figure.sentences[0] for figure in report.of_question(name) if figure.sentences]
         for sentence in said or ["Not answered: what it needs was not measured."]:
             lines += wrapped(sentence, width, indent="     ")

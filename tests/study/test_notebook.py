@@ -1,0 +1,32 @@
+"""The example notebook shows what it prints, on the demo's lake."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = Path(__file__).resolve().parent.parent.parent / "docs" / "notebooks"
+
+
+@pytest.mark.slow
+def test_the_cells_print_what_the_notebook_shows(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+    for program in (["-m", "tachograph", "demo", "--quiet"], [str(NOTEBOOKS / "execute.py"), "--check"]):
+        done = subprocess.run(
+            [sys.executable, *program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500
+        )
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "tachograph-study" / "study.html").exists()
+
+
+def test_the_notebook_is_small_and_names_no_place_of_its_author() -> None:
+    text = (NOTEBOOKS / "study.ipynb").read_text(encoding="utf-8")
+    assert len(text) < 400_000
+    assert text.count('"image/png"') == 3
+    assert re.findall(r"[\"' (]/(?:home|root|tmp|Users)/", text) == []
+    assert '"output_type": "error"' not in text
