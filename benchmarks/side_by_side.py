@@ -8,7 +8,8 @@ an interpreter that has what they import (duckdb, pandas, pyarrow, seaborn, upse
 nbclient, ipykernel. Constants that fit the size of their month are replaced with `--replace OLD NEW`.
 
 What is timed: of a notebook its cells, imports included, start of the kernel not; of Tachograph the commands, start
-and imports included, from a lake that holds the samples. Ingest is told beside. Peak memory is that of the process.
+and imports included, from a lake that holds the samples. Ingest is told beside. Both draw PNG. Peak memory is that of
+the process. The first analysis after an installation compiles, which takes half a minute: run it twice.
 Without --notebooks only Tachograph runs. Prints one JSON object; `--markdown` prints the table of times instead.
 """
 
@@ -49,9 +50,9 @@ for cell in read.cells:
         cell.source = cell.source.replace(old, new)
 first = "import time as _time; _begin = (_time.perf_counter(), _time.process_time())"
 last = '''
-import json as _json, resource as _resource
+import json as _json, re as _re
 _used = {"wall_s": _time.perf_counter() - _begin[0], "cpu_s": _time.process_time() - _begin[1],
-         "mib": _resource.getrusage(_resource.RUSAGE_SELF).ru_maxrss / 1024}
+         "mib": int(_re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024}
 for _name in ("job_df", "corr", "_OCC_TABLE", "counts_ordered"):
     _value = globals().get(_name)
     if _value is not None:
@@ -66,41 +67,51 @@ try:
 except nbclient.exceptions.CellExecutionError as problem:
     sys.exit(f"{problem.ename}: {problem.evalue}")
 """
+# Run by this interpreter: one command. Its peak memory is asked for inside of it: what the system tells of a process
+# that has ended begins with the memory of the one that started it.
+COMMAND = """
+import re, sys
+from tachograph.cli import main
+code = main(sys.argv[1:])
+print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1], file=sys.stderr)
+sys.exit(code)
+"""
 
 
 def timed(command: Sequence[str], folder: Path) -> Times:
-    """Return wall and CPU seconds and peak memory (MiB) of one command.
+    """Return wall and CPU seconds and peak memory (MiB) of one `tachograph` command.
 
     Errors: RuntimeError when it fails.
     """
-    begin = time.perf_counter()
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed")
+    begin, before = time.perf_counter(), os.times()
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *command], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"tachograph {' '.join(command)} failed: {done.stderr}")
+    after = os.times()
+    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
     return {
         "wall_s": time.perf_counter() - begin,
-        "cpu_s": usage.ru_utime + usage.ru_stime,
-        "mib": usage.ru_maxrss / 1024,
+        "cpu_s": cpu_s,
+        "mib": int(done.stderr.split()[-1]) / 1024,
     }
 
 
 def run_ours(layout: Layout, lake: Path, study: Path) -> dict[str, Times]:
     """Return what ingest (all four sources together), analyze and figures take."""
-    tachograph = [sys.executable, "-m", "tachograph"]
     common = ["--lake", str(lake), "--config", "tachograph.toml", "--quiet"]
     inputs = (["ldms", "telemetry"], ["sacct", "accounting/sacct.txt"], ["allocation-map", "allocations/gpu_map.csv"])
     asked = [*inputs, ["table", "devices.csv", "--mapping", "devices.toml"]]
     if layout.cluster.gpu_map.read_text().count("\n") < 2:  # no job of the study shared a node
         asked.pop(2)
     folder = layout.tachograph
-    ingests = [timed([*tachograph, "ingest", *source, *common], folder) for source in asked]
+    ingests = [timed(["ingest", *source, *common], folder) for source in asked]
     as_of = ["--as-of", layout.cluster.plan.end.isoformat()]
     return {
         "ingest": _together(ingests),
-        "analyze": timed([*tachograph, "analyze", *as_of, *common], folder),
-        "figures": timed([*tachograph, "figures", "-o", str(study), "--variant", "notebooks", *common], folder),
+        "analyze": timed(["analyze", *as_of, *common], folder),
+        "figures": timed(["figures", "-o", str(study), "--variant", "notebooks", "--format", "png", *common], folder),
     }
 
 

@@ -1,0 +1,194 @@
+"""Every number of the eleven figures, recomputed from the raw samples of a simulated lake in plain Python."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import figure_reference as reference
+import polars as pl
+import pytest
+from raw_jobs import PIPES, Job, Recomputed, agreed, recomputed, same
+
+from tachograph.figures.correlation import COMPARED
+from tachograph.figures.registry import FIGURES, Entry, load
+from tachograph.figures.study import Numbers
+from tachograph.simulate import NodeGroup, Plan
+
+SMALL, LARGE = NodeGroup(4, 4, "A100 SXM 40GB"), NodeGroup(3, 4, "A100 SXM 80GB")
+LACKING = NodeGroup(3, 4, "A100 SXM 80GB", lacks=("fp64_active", "mem_temp_c"))
+
+
+def plan(large: NodeGroup, *, defects: bool) -> Plan:
+    """A day of seven nodes with every kind of job, a sample a minute."""
+    return Plan(
+        seed=11, groups=(SMALL, large), interval_s=60, each_kind=3, median_hours=0.4, load=0.4, shared=0.4,
+        defects=defects,
+    )  # fmt: skip
+
+
+PLANS = {"complete": plan(LARGE, defects=False), "nulls and defects": plan(LACKING, defects=True)}
+EXPECTED: dict[int, Callable[[reference.Jobs, str], reference.Expected]] = {
+    1: reference.figure_1,
+    2: reference.figure_2,
+    3: reference.figure_3,
+    4: reference.figure_4,
+    5: reference.figure_5,
+    6: reference.bands("spatial_imbalance"),
+    7: reference.bands("temporal_imbalance"),
+    8: reference.by_type("spatial_imbalance"),
+    9: reference.by_type("temporal_imbalance"),
+    10: reference.figure_10,
+    11: lambda jobs, pipe: reference.figure_11(jobs, pipe, COMPARED),
+}
+LIMITS = {"20", "30", "50", "70", "80"}  # of bands, which sentences name
+OF_THE_AXIS = {1: {"break_from", "break_to"}}  # where it is broken: looked at on its own
+
+
+@pytest.fixture(scope="module", params=list(PLANS))
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recomputed:
+    return recomputed(PLANS[request.param], tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def jobs(found: Recomputed) -> list[Job]:
+    return agreed(found)
+
+
+def test_jobs_are_those_of_the_raw_samples(found: Recomputed, jobs: list[Job]) -> None:
+    """All columns that figures look at; enough jobs of every kind for the figures to have something to show."""
+    assert len(jobs) == found.study.jobs.height > 45
+    assert {job["bound"] for job in jobs} >= {"compute", "memory"}
+    assert {job["gpu_model"] for job in jobs} == {SMALL.model, LARGE.model}
+    assert any(job["spatial_imbalance"] is None for job in jobs)
+
+
+def test_all_eleven_are_recomputed() -> None:
+    assert [entry.number for entry in FIGURES] == list(EXPECTED) == list(range(1, 12))
+
+
+def made(found: Recomputed, entry: Entry, pipe: str) -> Numbers:
+    return load(entry).compute(found.of_pipe(pipe))
+
+
+def compare(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """{name: (stored, recomputed)} of those that differ; rank correlations add many small numbers."""
+    assert set(stored) == set(wanted)
+    return {name: (stored[name], wanted[name]) for name in wanted if not same(stored[name], wanted[name], 1e-8)}
+
+
+@pytest.mark.parametrize("pipe", ["fp64", "tensor"])
+@pytest.mark.parametrize("entry", FIGURES, ids=lambda entry: entry.name)
+def test_facts(found: Recomputed, jobs: list[Job], entry: Entry, pipe: str) -> None:
+    wanted, _ = EXPECTED[entry.number](jobs, pipe)
+    left_out = OF_THE_AXIS.get(entry.number, set())
+    facts = {name: value for name, value in made(found, entry, pipe).facts.items() if name not in left_out}
+    assert compare(wanted, facts) == {}
+
+
+@pytest.mark.parametrize("pipe", ["fp64", "tensor"])
+@pytest.mark.parametrize("entry", FIGURES, ids=lambda entry: entry.name)
+def test_tables(found: Recomputed, jobs: list[Job], entry: Entry, pipe: str) -> None:
+    _, wanted = EXPECTED[entry.number](jobs, pipe)
+    numbers = made(found, entry, pipe)
+    assert set(numbers.tables) == set(wanted)
+    for part, rows in wanted.items():
+        stored = numbers.tables[part].rows(named=True)
+        assert len(stored) == len(rows), part
+        wrong = {place: apart for place, row in enumerate(rows) if (apart := compare(row, stored[place]))}
+        assert wrong == {}, part
+
+
+@pytest.mark.parametrize("entry", FIGURES, ids=lambda entry: entry.name)
+def test_sentences_say_percentages_that_were_recomputed(found: Recomputed, jobs: list[Job], entry: Entry) -> None:
+    """Each percentage in words is one of the shares or fractions above."""
+    wanted, _ = EXPECTED[entry.number](jobs, "fp64")
+    fractions = [value for value in wanted.values() if isinstance(value, float)]
+    sayable = {f"{value * 100:.{digits}f}" for value in fractions for digits in (0, 1, 2)} | {
+        "20",
+        "30",
+        "50",
+        "70",
+        "80",
+    }
+    said = load(entry).sentences(made(found, entry, "fp64"))
+    assert said
+    for number in re.findall(r"([\d.]+) %", " ".join(said)):
+        assert number in sayable, said
+
+
+def test_axis_of_jobs_is_broken_between_the_two_tallest(found: Recomputed) -> None:
+    numbers = made(found, FIGURES[0], "fp64")
+    second, tallest = sorted(numbers.tables["sizes"].get_column("jobs"))[-2:]
+    start, end = numbers.facts["break_from"], numbers.facts["break_to"]
+    assert (start is None) == (tallest < 4 * second)
+    if start is not None and end is not None:
+        assert second < float(start) < float(end) < tallest
+
+
+def test_shares_are_of_what_is_counted(found: Recomputed) -> None:
+    """Where a table has shares they add up to 1 within their group, or it is empty."""
+    for entry, part, group in (
+        (FIGURES[0], "sizes", None), (FIGURES[1], "combinations", None), (FIGURES[2], "histogram", None),
+        (FIGURES[3], "distribution", ["pipe", "gpu_model"]), (FIGURES[5], "distribution", ["band"]),
+        (FIGURES[6], "distribution", ["band"]),
+    ):  # fmt: skip
+        table = made(found, entry, "fp64").tables[part]
+        groups = table.partition_by(group) if group else [table]
+        for rows in groups:
+            assert math.fsum(rows.get_column("share")) == pytest.approx(1.0, abs=1e-9) or not rows["jobs"].sum()
+
+
+def test_labelled_samples_are_those_counted_one_by_one(found: Recomputed, jobs: list[Job]) -> None:
+    """Figure 4 weighs fractions of jobs by samples at work: where nothing is missing, the exact count."""
+    facts = made(found, FIGURES[3], "fp64").facts
+    for pipe in PIPES:
+        counted = {label: found.labelled.get((pipe, label), 0) for label in ("compute", "memory")}
+        total = sum(counted.values())
+        if all(job[f"{name}_mean"] is not None for job in jobs for name in (*PIPES.values(), "dram_active")):
+            assert facts[f"{pipe}_labelled_samples"] == total
+            assert facts[f"{pipe}_memory_share"] == pytest.approx(counted["memory"] / total, abs=1e-9)
+
+
+def test_imbalance_is_bounded_by_size_and_utilisation(found: Recomputed, jobs: list[Job]) -> None:
+    """SI <= 1 - 1/g; of a job TI <= 1 - the least mean of its active GPUs; of a GPU TI <= 1 - its mean."""
+    several = [job for job in jobs if job["spatial_imbalance"] is not None]
+    assert all(-1e-12 <= job["spatial_imbalance"] <= 1 - 1 / job["gpus"] + 1e-12 for job in several)
+    steady = [gpu for gpu in found.gpus if gpu["ti_gpu_util"] is not None]
+    assert all(gpu["ti_gpu_util"] <= 1 - gpu["gpu_util_mean"] + 1e-12 for gpu in steady)
+    assert len(steady) > len(several) > 30
+
+
+def test_spatial_imbalance_is_bounded_by_the_mean_of_complete_jobs(found: Recomputed, jobs: list[Job]) -> None:
+    """SI <= 1 - mean utilisation, where all windows hold as many samples of every GPU and none is all zero."""
+    whole = [
+        job for job, row in zip(jobs, found.study.jobs.iter_rows(named=True), strict=True)
+        if job["spatial_imbalance"] is not None and row["samples"] == row["spatial_windows"] * row["gpus"]
+        and row["spatial_zero_fraction"] == 0
+    ]  # fmt: skip
+    assert len(whole) > 10
+    assert all(job["spatial_imbalance"] <= 1 - job["gpu_util_mean"] + 1e-9 for job in whole)
+
+
+def test_a_wrong_number_is_seen(found: Recomputed, jobs: list[Job]) -> None:
+    """The comparison fails where one job is counted in the wrong band."""
+    other = [dict(job) for job in jobs]
+    place = next(place for place, job in enumerate(other) if job["gpu_util_mean"] > 0.8 and job["spatial_imbalance"])
+    other[place]["gpu_util_mean"] = 0.1
+    wanted, _ = EXPECTED[6](other, "fp64")
+    assert compare(wanted, made(found, FIGURES[5], "fp64").facts)
+    with pytest.raises(AssertionError):
+        agreed(Recomputed(found.lake, found.study, other, found.labelled, found.gpus))
+
+
+def test_order_of_jobs_does_not_matter(found: Recomputed) -> None:
+    shuffled = type(found.study)(found.study.jobs.sample(fraction=1.0, shuffle=True, seed=3))
+    for entry in FIGURES:
+        one, other = load(entry).compute(found.study), load(entry).compute(shuffled)
+        assert compare(one.facts, other.facts) == {}, entry.name
+        for part, table in one.tables.items():
+            assert isinstance(table, pl.DataFrame)
+            rows = zip(table.rows(named=True), other.tables[part].rows(named=True), strict=True)
+            assert not any(compare(a, b) for a, b in rows), (entry.name, part)
