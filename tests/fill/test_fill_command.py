@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from tachograph.lake import Lake
+from tachograph.schema import GPU_SAMPLES
+
+FILL = """
+import sys
+from tachograph.fill import fill
+from tachograph.simulate import NodeGroup, Plan
+if __name__ == "__main__":
+    plan = Plan(seed=3, days=3, groups=(NodeGroup(6, 4, "A100 SXM 40GB"),), interval_s=60, rows_per_file=12_000)
+    fill(plan, sys.argv[1], sys.argv[1] + "-cluster", processes=2)
+"""
 SIZE = ("--nodes", "3", "--days", "2", "--interval", "120", "--seed", "5")
 
 
@@ -14,6 +28,18 @@ def tachograph(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tachograph", *words], cwd=folder, capture_output=True, text=True, timeout=120
     )
+
+
+def ends(group: int, *, within_s: float) -> bool:
+    """Whether all processes of a group are gone in time."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def test_a_lake_is_filled_and_analyzed(tmp_path: Path) -> None:
@@ -32,6 +58,25 @@ def test_a_lake_is_filled_and_analyzed(tmp_path: Path) -> None:
     assert found["jobs"] > 10
     assert 0.9 * 12 * 1440 < found["samples"] <= 12 * 1440
     assert not (tmp_path / "cluster" / "telemetry").exists()
+
+
+def test_killed_it_leaves_nothing_running_and_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FILL, "killed"]
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+    while not list((tmp_path / "killed" / "gpu_samples").glob("day=*/*.parquet")):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    gone = ends(process.pid, within_s=30)
+    if not gone:
+        os.killpg(process.pid, signal.SIGKILL)
+    assert gone
+    for lake in ("killed", "whole"):
+        subprocess.run([sys.executable, "-c", FILL, lake], cwd=tmp_path, check=True, timeout=120)
+    killed, whole = (Lake.open(str(tmp_path / lake)).latest(GPU_SAMPLES) for lake in ("killed", "whole"))
+    assert killed.drop("seq").equals(whole.drop("seq"))
+    assert whole.height > 0.9 * 4 * 6 * 1440 * 3
 
 
 def test_what_fills_a_lake_needs_one(tmp_path: Path) -> None:

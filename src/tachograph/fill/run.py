@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -179,7 +180,8 @@ def _finished(tasks: Iterator[Task], processes: int) -> Iterator[tuple[Task, int
         for task in tasks:
             yield task, run(task)
         return
-    with _single_threaded(), ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    fresh = multiprocessing.get_context("spawn")  # a fork would have the threads of Polars and Delta half alive
+    with _single_threaded(), ProcessPoolExecutor(processes, fresh, initializer=_end_with_parent) as pool:
         running: dict[Future[int], Task] = {}
         try:
             for task in tasks:
@@ -194,6 +196,18 @@ def _finished(tasks: Iterator[Task], processes: int) -> Iterator[tuple[Task, int
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Let this process end when the one that started it is killed: it would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _next(running: dict[Future[int], Task]) -> Iterator[tuple[Task, int]]:
