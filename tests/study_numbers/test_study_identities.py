@@ -1,0 +1,161 @@
+"""What must hold whatever the code does: identities of imbalance and energy, carried through to what figures say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+import pytest
+
+from in_memory import outcome
+from jobframes import frame, summary
+from madelake import held, job, utc
+from tachograph.config import Analysis
+from tachograph.figures.registry import find, load
+from tachograph.figures.study import Numbers, Study
+from tachograph.summarize.schema import JOB_SUMMARIES
+from tachograph.summarize.variants import as_in_notebooks
+
+STEP_S, SAMPLES = 10, 60
+Level = Callable[[int, int], float]
+CASES = [(g, k) for g in (2, 4, 8) for k in range(1, g + 1)]
+
+
+def summaries(levels: Sequence[tuple[int, Level]], **counters: Level) -> pl.DataFrame:
+    """Summaries of jobs of ten minutes, one per (GPUs, utilisation of GPU g at sample n), each on its own node."""
+    start, rows, jobs, allocations = utc(1, 8), [], [], []
+    end = start + timedelta(seconds=STEP_S * SAMPLES)
+    for number, (gpus, level) in enumerate(levels):
+        jobs.append(job(str(number), start, end, gpus=gpus))
+        allocations += held(str(number), f"n{number}", range(gpus), start, end)
+        for gpu in range(gpus):
+            for n in range(SAMPLES):
+                row = {"node": f"n{number}", "gpu": gpu, "mig": None, "t": start + timedelta(seconds=STEP_S * n)}
+                row |= {"gpu_util": level(gpu, n), "energy_j": 0.0}
+                rows.append(row | {name: value(gpu, n) for name, value in counters.items()})
+    found = outcome(rows, jobs, allocations).jobs
+    return frame(
+        JOB_SUMMARIES, [found[str(number)] | {"job_key": str(number), "seq": 1} for number in range(len(levels))]
+    )
+
+
+def numbers(figure: str, jobs: pl.DataFrame) -> Numbers:
+    return load(find(figure)).compute(Study(jobs))
+
+
+def near(value: float) -> Any:
+    return pytest.approx(value, rel=1e-6, abs=1e-7)  # samples are single precision
+
+
+@pytest.fixture(scope="module")
+def k_of_g() -> pl.DataFrame:
+    """Of each job's g GPUs the first k are busy at 0.8, then the same at 0.4."""
+    return summaries([(g, lambda gpu, n, k=k, v=v: v * (gpu < k)) for v in (0.8, 0.4) for g, k in CASES])  # type: ignore[misc]
+
+
+def test_k_of_g_gpus(k_of_g: pl.DataFrame) -> None:
+    """SI = 1 - k / g, which is at most 1 - 1 / g, at any level; the figure's median is theirs."""
+    wanted = [1 - k / g for g, k in CASES] * 2
+    for found, value in zip(k_of_g.get_column("spatial_imbalance"), wanted, strict=True):
+        assert found == near(value)
+    for found, gpus in k_of_g.select("spatial_imbalance", "gpus").iter_rows():
+        assert found <= 1 - 1 / gpus + 1e-9
+    facts = numbers("spatial_imbalance", k_of_g).facts
+    ordered = sorted(wanted)
+    assert facts["median"] == near((ordered[len(ordered) // 2 - 1] + ordered[len(ordered) // 2]) / 2)
+    assert facts["one_gpu_jobs"] == 2 * sum(k == 1 for _, k in CASES)
+    assert facts["seen_jobs"] == len(wanted)
+
+
+def test_on_for_a_share_of_the_time() -> None:
+    """TI = 1 - d, whatever the level; constant use is steady."""
+    shares = (0.1, 0.25, 0.5, 0.75, 1.0)
+    levels = [(2, lambda gpu, n, d=d, v=v: v * (n < d * SAMPLES)) for v in (1.0, 0.3) for d in shares]
+    jobs = summaries(levels)
+    for found, share in zip(jobs.get_column("temporal_imbalance"), shares * 2, strict=True):
+        assert found == near(1 - share)
+    assert numbers("temporal_imbalance", jobs).facts["median"] == near(0.5)
+
+
+def test_scale_does_not_matter() -> None:
+    """Half of everything is as uneven and as unsteady as everything."""
+    shape = [[0.9, 0.2, 0.6], [0.1, 0.8, 0.4], [0.5, 0.5, 0.7]]
+    whole, half = (
+        summaries([(3, lambda gpu, n, s=s: s * shape[gpu][n % 3])]).row(0, named=True)  # type: ignore[misc]
+        for s in (1.0, 0.5)
+    )
+    for name in ("spatial_imbalance", "temporal_imbalance"):
+        assert whole[name] == near(half[name])
+        assert whole[name] > 0.05
+    assert whole["gpu_util_mean"] == near(2 * half["gpu_util_mean"])
+
+
+def test_bounds_by_the_mean() -> None:
+    """SI <= 1 - mean and TI <= 1 - the least GPU's mean, also where they are close to it."""
+    levels: list[tuple[int, Level]] = [
+        (4, lambda gpu, n: 1.0 if gpu < 2 else 0.0),
+        (2, lambda gpu, n: 1.0 if n < 30 else 0.0),
+        (4, lambda gpu, n: ((gpu * 7 + n * 3) % 11) / 10),
+    ]
+    for row in summaries(levels).iter_rows(named=True):
+        zero = row["spatial_zero_fraction"]
+        assert row["spatial_imbalance"] * (1 - zero) <= 1 - row["gpu_util_mean"] + 1e-7
+    first, second, _ = summaries(levels).get_column("temporal_imbalance").to_list()
+    assert (first, second) == (near(0.0), near(0.5))
+
+
+def test_energy_of_constant_power() -> None:
+    """n samples, 10 s apart, at P watts: the counter grows by P * 10 * (n - 1) J; over the run it is P * 10 * n."""
+    watts = 250.0
+    jobs = summaries([(4, lambda gpu, n: 0.5)] * 3, energy_j=lambda gpu, n: 1e6 + watts * STEP_S * n)
+    typed = jobs.with_columns(bound=pl.Series(["compute", "memory", "memory"]))
+    grown, whole_j = watts * STEP_S * (SAMPLES - 1), 4 * watts * STEP_S * SAMPLES
+    for row in typed.iter_rows(named=True):
+        assert row["energy_j_mean"] == near(grown)
+        assert row["energy_j"] == near(whole_j)
+        assert row["power_w_mean"] == near(watts)
+    assert as_in_notebooks(typed, Analysis()).get_column("energy_j").to_list() == [near(4 * grown)] * 3
+    facts = numbers("energy", typed).facts
+    assert facts["typed_energy_kwh"] == near(3 * whole_j / 3.6e6)
+    assert facts["memory_energy_kwh_share"] == near(2 / 3)
+    assert facts["compute_kwh_per_gpu_hour"] == facts["memory_kwh_per_gpu_hour"] == near(watts / 1000)
+
+
+def test_whiskers_end_at_the_last_job_within_reach() -> None:
+    """Hours 1 to 9 and 100: the box runs from 3.25 to 7.75, so whiskers may reach from -3.5 to 14.5."""
+    hours = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 100.0]
+    jobs = frame(JOB_SUMMARIES, [summary(job_key=f"c:{n}:1", elapsed_s=h * 3600) for n, h in enumerate(hours)])
+    row = numbers("job_overview", jobs).tables["duration"].row(0, named=True)
+    wanted = {"jobs": 10, "median": 5.5, "mean": 14.5, "q1": 3.25, "q3": 7.75, "low": 1.0, "high": 9.0, "outside": 1}
+    assert {name: row[name] for name in wanted} == {name: near(value) for name, value in wanted.items()}
+
+
+def test_percentages_are_of_the_jobs_they_name() -> None:
+    """Ten jobs: one without type, two without pipes, one without imbalance; each figure leaves out its own."""
+    rows = []
+    for n in range(10):
+        row: dict[str, Any] = {"gpus": 4, "gpus_seen": 4, "gpus_never_used": 0, "gpu_util_mean": 0.05 + n / 10}
+        row |= {"energy_j": 3.6e6, "energy_gpus": 4, "bound": None if n == 0 else "compute" if n < 4 else "memory"}
+        row |= {"pipes": None if n < 2 else ["fp64"] if n < 6 else []}
+        row |= {f"{pipe}_active_mean": None if n < 2 else 0.2 for pipe in ("fp64", "fp32", "fp16", "tensor")}
+        row |= {"spatial_imbalance": None if n == 9 else n / 10}
+        rows.append(summary(job_key=f"c:{n}:1", **row))
+    jobs = frame(JOB_SUMMARIES, rows)
+    facts = {name: numbers(name, jobs).facts for name in ("energy", "pipe_combinations", "spatial_imbalance")}
+    assert facts["energy"]["typed_jobs"] == 9
+    assert facts["energy"]["compute_jobs_share"] == near(3 / 9)
+    assert facts["pipe_combinations"]["jobs"] == 8
+    assert facts["pipe_combinations"]["fp64_share"] == near(4 / 8)
+    assert facts["pipe_combinations"]["none_share"] == near(4 / 8)
+    # utilisation 5 %, 15 %, 25 % | 35 % to 65 % | 75 %, 85 %: imbalances 0, .1, .2 | .3 to .6 | .7, .8
+    bands = [
+        facts["spatial_imbalance"][f"{band}_{what}"]
+        for band in ("low", "mid", "high")
+        for what in ("jobs", "even_share")
+    ]
+    assert bands == [3, 1.0, 4, 0.0, 2, 0.0]
+    said = load(find("energy")).sentences(numbers("energy", jobs))[0]
+    assert said.startswith("Of 9 jobs of a known type")
+    assert "66.7 % of the jobs" in said
