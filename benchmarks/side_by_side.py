@@ -32,6 +32,7 @@ import notebook_layout
 from notebook_layout import Layout
 from tachograph.analyze.results import read_summaries
 from tachograph.config import Analysis
+from tachograph.counters import COUNTERS
 from tachograph.lake import Lake
 from tachograph.summarize.variants import as_in_notebooks
 
@@ -190,6 +191,45 @@ def compared(found: Mapping[str, pl.DataFrame], jobs: pl.DataFrame) -> dict[str,
     return result
 
 
+# what notebook 11 calls counters; others keep the producer's name
+PRETTY: Mapping[str, str] = {
+    "GPU_UTIL": "gpu_util",
+    "GPU_POWER": "power_w",
+    "GPU_TEMP": "gpu_temp_c",
+    "SM_ACTV": "sm_active",
+    "DRAM_ACTV": "dram_active",
+    "FP16_ACTV": "fp16_active",
+    "FP32_ACTV": "fp32_active",
+    "FP64_ACTV": "fp64_active",
+    "TNSR_ACTV": "tensor_active",
+    "HBM_USED": "hbm_used_mib",
+    **{f"{link}_{end}": f"{link}_{end}_bytes_per_s".lower() for link in ("PCIE", "NVLINK") for end in ("TX", "RX")},
+    **{str(counter.ldms_name): counter.name for counter in COUNTERS if counter.ldms_name},
+}
+
+
+def compared_figures(found: Mapping[str, pl.DataFrame], study: Path) -> dict[str, dict[str, float]]:
+    """Return how far what a notebook draws is from what the figures of `study` show: correlations, combinations."""
+    result: dict[str, dict[str, float]] = {}
+    if "corr" in found:
+        corr = found["corr"].unpivot(index="index", variable_name="other", value_name="theirs")
+        both = corr.with_columns(pl.col("index", "other").replace_strict(PRETTY, default=None)).drop_nulls()
+        ours = pl.read_csv(study / "11_correlation.pairs.csv").select(index="counter", other="other", ours="rho")
+        joined = both.join(ours, on=["index", "other"]).drop_nulls()
+        apart = joined.select((pl.col("theirs") - pl.col("ours")).abs().max()).item()
+        result["corr"] = {"pairs": joined.height, "largest_difference": apart or 0.0}
+    if "counts_ordered" in found:
+        pipes = {"FP64_ACTV": "fp64", "FP32_ACTV": "fp32", "FP16_ACTV": "fp16", "TNSR_ACTV": "tensor"}
+        theirs = found["counts_ordered"].rename(pipes)
+        theirs = theirs.rename({name: "theirs" for name in theirs.columns if name not in pipes.values()})
+        ours = pl.read_csv(study / "02_pipe_combinations.combinations.csv").filter(pl.col("combination") != "none")
+        joined = theirs.join(ours.select(*pipes.values(), ours="jobs"), on=list(pipes.values()), how="full")
+        counts = joined.select(pl.col("theirs", "ours").fill_null(0))
+        apart = counts.select((pl.col("theirs") - pl.col("ours")).abs().max()).item()
+        result["counts_ordered"] = {"combinations": counts.height, "largest_difference_jobs": apart or 0}
+    return result
+
+
 def _same_type(labels: pl.DataFrame, jobs: pl.DataFrame) -> dict[str, float]:
     """How many jobs both call compute-bound or memory-bound, and how many of them alike."""
     compute, memory = (pl.col(f"frac_time_{name}_fp64only") for name in ("compute", "memory"))
@@ -256,7 +296,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for notebook in sorted(options.notebooks.resolve().glob(NOTEBOOKS), key=lambda file: int(file.stem.split("_")[0])):
         out = folder / f"{notebook.stem}.times"
         theirs[notebook.name] = run_notebook(notebook, layout, out, options)
-        numbers[notebook.name] = compared(tables(out, layout), jobs)
+        found = tables(out, layout)
+        numbers[notebook.name] = compared(found, jobs) | compared_figures(found, folder / "study")
     return report | {"notebooks": theirs, "ratios": ratios(ours, theirs), "compared": numbers}
 
 

@@ -88,6 +88,24 @@ def test_job_types_are_counted() -> None:
     assert found == {"job_label_fractions_fp64only": {"jobs": 3, "same_type": 2}}
 
 
+def test_figures_are_compared(tmp_path: Path) -> None:
+    """Correlations by their names there, combinations by the pipes that are in use; what one side lacks counts."""
+    pairs = pl.DataFrame({"counter": ["gpu_util", "gpu_util"], "other": ["power_w", "sm_active"], "rho": [0.8, 0.5]})
+    pairs.write_csv(tmp_path / "11_correlation.pairs.csv")
+    names = ["GPU_UTIL", "GPU_POWER", "sm_active", "unknown"]
+    rho = [[1.0, 0.8, 0.4, 0.1], [0.8, 1.0, 0.3, 0.2], [0.4, 0.3, 1.0, 0.3], [0.1, 0.2, 0.3, 1.0]]
+    corr = pl.DataFrame({"index": names, **dict(zip(names, rho, strict=True))})
+    found = side_by_side.compared_figures({"corr": corr}, tmp_path)
+    assert found == {"corr": {"pairs": 2, "largest_difference": pytest.approx(0.1)}}
+    ours = {"combination": ["FP64", "none", "FP64 + FP32"], "fp64": [True, False, True], "fp32": [False, False, True]}
+    both = pl.DataFrame(ours | {"fp16": [False] * 3, "tensor": [False] * 3, "jobs": [7, 3, 2]})
+    both.write_csv(tmp_path / "02_pipe_combinations.combinations.csv")
+    used = {"TNSR_ACTV": [False, True], "FP64_ACTV": [True, False], "FP32_ACTV": [False] * 2, "FP16_ACTV": [False] * 2}
+    counted = pl.DataFrame(used | {"0": [6, 5]})
+    found = side_by_side.compared_figures({"counts_ordered": counted}, tmp_path)
+    assert found == {"counts_ordered": {"combinations": 3, "largest_difference_jobs": 5}}
+
+
 def test_ratios_and_table() -> None:
     ours = {name: {"wall_s": 1.0, "cpu_s": 2.0, "mib": 100.0} for name in ("ingest", "analyze", "figures")}
     theirs = {"1_a": {"wall_s": 30.0, "cpu_s": 20.0, "mib": 400.0}, "2_b": "ValueError: no",
