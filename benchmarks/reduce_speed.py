@@ -64,7 +64,7 @@ def prepare(samples: int, folder: Path) -> Prepared:
     simulated = time.perf_counter()
     configuration = config.load(str(cluster.configuration), {})
     lake = Lake.create(str(folder / "lake"))
-    _ingest(lake, cluster, configuration)
+    ingest_all(lake, cluster, configuration)
     ingested = time.perf_counter()
     compact(lake, [GPU_SAMPLES])
     compacted = time.perf_counter()
@@ -72,7 +72,7 @@ def prepare(samples: int, folder: Path) -> Prepared:
     allocations = lake.latest(ALLOCATIONS)
     runs = build_runs(lake.latest(JOBS), allocations, slurm=configuration.slurm, now=cluster.plan.end)
     owned = attribute(runs, allocations, units.select("node", "gpu", "mig"))
-    keys = runs.select("run", "job_key", "job_id", "start")
+    keys = runs.select("run", "job_key", "job_id", "start", gpus=pl.lit(None, dtype=pl.Int64))
     work = Work(owned.intervals, keys, facts(units)[1], configuration.analysis, 0)
     files = lake.files(GPU_SAMPLES)
     rows = sum(file.rows for file in files)
@@ -87,7 +87,8 @@ def prepare(samples: int, folder: Path) -> Prepared:
     )
 
 
-def _ingest(lake: Lake, cluster: SimulatedCluster, configuration: config.Configuration) -> None:
+def ingest_all(lake: Lake, cluster: SimulatedCluster, configuration: config.Configuration) -> None:
+    """Fill the lake with the samples and the accounting of a cluster."""
     now = datetime.now(UTC)
     sources: list[tuple[Callable[..., None], object, Path]] = [
         (ldms.add_options, ldms.read, cluster.folder / "telemetry"),

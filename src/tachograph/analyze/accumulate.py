@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tachograph.config import Analysis
 from tachograph.reduce.merge import merge_segments
@@ -46,6 +48,7 @@ class Accumulated:
             self.segments.append(part.segments)
             self.intensities.append(part.intensities)
             self.windows.append(part.windows)
+            self.imbalance.append(part.windows.settled)
             self.timelines.append(piece.minutes.timeline)
 
     def end_day(self, day: date, timeline: pl.DataFrame) -> None:
@@ -68,8 +71,10 @@ class Accumulated:
 
     def take(self, runs: pl.DataFrame) -> Merged:
         """Return what there is of some runs, and forget it."""
+        gone = np.zeros(max(self.starts, default=0) + 1, np.bool_)
+        gone[runs.get_column("run").to_numpy()] = True
         segments, intensities, imbalance, timelines = (
-            self._out(kept, runs) for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
+            _out(kept, gone) for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
         )
         return Merged(
             merge_segments(segments),
@@ -85,9 +90,18 @@ class Accumulated:
         if folded.height:
             self.imbalance.append(folded)
 
-    @staticmethod
-    def _out(kept: list[pl.DataFrame], runs: pl.DataFrame) -> list[pl.DataFrame]:
-        """The rows of some runs, taken out of `kept`."""
-        mine = [frame.join(runs, on="run", how="semi") for frame in kept]
-        kept[:] = [rest for frame in kept if (rest := frame.join(runs, on="run", how="anti")).height]
-        return [frame for frame in mine if frame.height]
+
+def _out(kept: list[pl.DataFrame], gone: NDArray[np.bool_]) -> list[pl.DataFrame]:
+    """The rows of the runs that are `gone`, taken out of `kept`; what is left there is one frame."""
+    mine, rest = [], []
+    for frame in kept:
+        taken = pl.Series(gone[frame.get_column("run").to_numpy()])
+        if taken.all():
+            mine.append(frame)
+        elif taken.any():
+            mine.append(frame.filter(taken))
+            rest.append(frame.filter(~taken))
+        else:
+            rest.append(frame)
+    kept[:] = [pl.concat(rest, how="diagonal")] if rest else []
+    return [frame for frame in mine if frame.height]

@@ -165,12 +165,12 @@ class _Analysis:
         self.facts, ridges = facts(units)
         self.starts: dict[int, datetime] = dict(self.runs.select("run", "start").iter_rows())
         self.number = next_number(lake)
-        keys = self.runs.select("run", "job_key", "job_id", "start")
-        self.work = Work(self.intervals, keys, ridges, configuration.analysis, self.number)
-        self.minutes = MinuteWriter(lake, keys, self.number)
         held = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
         self.held = self.intervals.group_by("run", *UNIT, maintain_order=True).agg(held_s=held)
         per_run = self.held.group_by("run").len("gpus")
+        keys = self.runs.select("run", "job_key", "job_id", "start").join(per_run, on="run", how="left")
+        self.work = Work(self.intervals, keys, ridges, configuration.analysis, self.number)
+        self.minutes = MinuteWriter(lake, keys, self.number)
         self.accumulated = Accumulated(self.starts, per_run, configuration.analysis)
         self.waiting = self.runs
         self.summaries: list[pl.DataFrame] = []

@@ -132,100 +132,136 @@ def fill_segments(
     seg_slot[g] = m
 
 
+# A loop over a slice that begins at 0 vectorises; one from a to b does not, as a might be negative.
+
+
 @_reordered
-def _piece(col: Singles, a: int, b: int) -> tuple[float, int]:
-    total, n = 0.0, 0
-    for i in range(a, b):
-        v = col[i]
-        here = v == v
-        total += np.float64(v) if here else 0.0
-        n += 1 if here else 0
-    return total, n
+def _sum(values: Singles) -> float:
+    """The sum; NaN where a value is missing."""
+    total = 0.0
+    for i in range(values.shape[0]):
+        total += np.float64(values[i])
+    return total
 
 
 @_compiled
-def _largest(col: Singles, a: int, b: int) -> float:
-    most = np.float32(-np.inf)
-    for i in range(a, b):
-        most = col[i] if col[i] > most else most
-    return float(most)
+def _present(values: Singles) -> tuple[float, int, np.float32]:
+    """Sum, number and maximum (-inf where there is none) of the values that are there."""
+    total, n, most = 0.0, 0, np.float32(-np.inf)
+    for i in range(values.shape[0]):
+        v = values[i]
+        if v == v:
+            total += np.float64(v)
+            n += 1
+            most = v if v > most else most
+    return total, n, most
+
+
+@_compiled
+def _most(values: Singles) -> float:
+    """The maximum; some value where one is missing. Compared as integers, which keep their order and vectorise."""
+    bits = values.view(np.int32)
+    most = np.int32(-(1 << 31))
+    for i in range(bits.shape[0]):
+        v = bits[i] ^ ((bits[i] >> 31) & np.int32(0x7FFFFFFF))  # negative numbers count downwards
+        most = max(most, v)
+    found = np.empty(1, np.int32)
+    found[0] = most ^ ((most >> 31) & np.int32(0x7FFFFFFF))
+    return float(found.view(np.float32)[0])
 
 
 @_compiled
 def levels(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs, total: Floats, most: Floats) -> None:
     """Per segment: how many values, their sum, their maximum (-inf where there is none)."""
     for g in range(seg_a.shape[0]):
-        total[g], n[g] = _piece(col, seg_a[g], seg_b[g])
-        most[g] = _largest(col, seg_a[g], seg_b[g])
+        values = col[seg_a[g] : seg_b[g]]
+        total[g], n[g] = _sum(values), values.shape[0]
+        if total[g] == total[g]:
+            most[g] = _most(values)
+        else:
+            total[g], n[g], most[g] = _present(values)
 
 
 @_compiled
-def levels_by_minute(
-    col: Singles, seg_a: Longs, seg_b: Longs, seg_slot: Longs, slot_a: Longs,
-    n: Longs, total: Floats, most: Floats, slot_n: Ints, slot_total: Floats,
+def by_minute(
+    col: Singles, slot_a: Longs, slot_b: Longs, n: Ints, total: Floats, most: Singles, mean: Singles
 ) -> None:  # fmt: skip
-    """As `levels`, and per slot how many values and their sum; a segment's sum is that of its slots."""
-    for g in range(seg_a.shape[0]):
-        first, behind = seg_slot[g], seg_slot[g + 1]
-        seg_total, seg_n, largest = 0.0, 0, np.float32(-np.inf)
-        for m in range(first, behind):
-            b = slot_a[m + 1] if m + 1 < behind else seg_b[g]
-            even, odd, here = 0.0, 0.0, 0  # two sums, so that one need not wait for the other
-            i = slot_a[m]
-            while i + 1 < b:
-                v, w = col[i], col[i + 1]
-                first_there, second_there = v == v, w == w
-                even += np.float64(v) if first_there else 0.0
-                odd += np.float64(w) if second_there else 0.0
-                here += first_there
-                here += second_there
-                largest = v if v > largest else largest
-                largest = w if w > largest else largest
-                i += 2
-            if i < b:
-                v = col[i]
-                first_there = v == v
-                even += np.float64(v) if first_there else 0.0
-                here += first_there
-                largest = v if v > largest else largest
-            part = even + odd
-            slot_total[m], slot_n[m] = part, here
-            seg_total += part
-            seg_n += here
-        n[g], total[g], most[g] = seg_n, seg_total, largest
+    """Per slot how many values, their sum, maximum and mean; without any 0, 0, -inf and NaN."""
+    for m in range(slot_a.shape[0]):
+        a, b = slot_a[m], slot_b[m]
+        here, part, largest = b - a, 0.0, np.float32(-np.inf)
+        for i in range(a, b):
+            v = col[i]
+            part += np.float64(v)
+            largest = v if v > largest else largest
+        if part != part:
+            part, here, largest = _present(col[a:b])
+        n[m], total[m], most[m] = here, part, largest
+        mean[m] = part / here if here else np.nan
 
 
 @_compiled
-def most_by_minute(col: Singles, seg_b: Longs, seg_slot: Longs, slot_a: Longs, slot_most: Singles) -> None:
-    """Per slot the maximum; NaN where there is no value."""
-    for g in range(seg_b.shape[0]):
-        first, behind = seg_slot[g], seg_slot[g + 1]
-        for m in range(first, behind):
-            b = slot_a[m + 1] if m + 1 < behind else seg_b[g]
-            most = _largest(col, slot_a[m], b)
-            slot_most[m] = most if most > -np.inf else np.nan
+def over_minutes(
+    seg_slot: Longs, slot_n: Ints, slot_total: Floats, slot_most: Singles, n: Longs, total: Floats, most: Floats
+) -> None:  # fmt: skip
+    """As `levels`, from what `by_minute` has found in the slots of each segment."""
+    for g in range(n.shape[0]):
+        count, together, largest = 0, 0.0, np.float32(-np.inf)
+        for m in range(seg_slot[g], seg_slot[g + 1]):
+            count += slot_n[m]
+            together += slot_total[m]
+            largest = slot_most[m] if slot_most[m] > largest else largest
+        n[g], total[g], most[g] = count, together, largest
 
 
 @_reordered
 def zeros(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs) -> None:
     """Per segment how many values are zero."""
     for g in range(seg_a.shape[0]):
+        values = col[seg_a[g] : seg_b[g]]
         count = 0
-        for i in range(seg_a[g], seg_b[g]):
-            count += 1 if col[i] == 0 else 0
+        for i in range(values.shape[0]):
+            count += 1 if values[i] == 0 else 0
         n[g] = count
+
+
+@_reordered
+def _trapezoids(after: Singles, before: Singles, steps: Ints) -> float:
+    """Twice the integral between neighbours; NaN where a value is missing."""
+    total = 0.0
+    for i in range(steps.shape[0]):
+        total += (np.float64(after[i]) + np.float64(before[i])) * np.float64(steps[i])
+    return total
+
+
+@_compiled
+def spaces(t: Longs, seg_a: Longs, seg_b: Longs, gap: Floats, steps: Ints) -> None:
+    """Fill `steps` with the distance (us) of each row of a segment from the one before; 0 where that is too far."""
+    for g in range(seg_a.shape[0]):
+        times, here = t[seg_a[g] : seg_b[g]], steps[seg_a[g] : seg_b[g]]
+        longest = min(gap[g], 2e9)
+        for i in range(1, times.shape[0]):
+            d = times[i] - times[i - 1]
+            here[i] = d if d <= longest else 0
 
 
 @_compiled
 def integrals(
-    t: Longs, col: Singles, seg_a: Longs, seg_b: Longs, gap: Floats, n: Longs, area: Floats, seconds: Floats,
-    first: Floats, last: Floats, t_first: Longs, t_last: Longs,
+    t: Longs, steps: Ints, col: Singles, seg_a: Longs, seg_b: Longs, gap: Floats,
+    n: Longs, area: Floats, seconds: Floats, first: Floats, last: Floats, t_first: Longs, t_last: Longs,
 ) -> None:  # fmt: skip
     """Per segment the integral over time (trapezoids between values, seconds), over how many seconds, border values.
 
     Missing values are passed over; nothing is integrated across a distance of more than `gap` (us, per segment).
+    `steps`: distances that are integrated across where no value is missing, as `spaces` fills them.
     """
     for g in range(seg_a.shape[0]):
+        a, b = seg_a[g], seg_b[g]
+        between = _trapezoids(col[a + 1 : b], col[a : b - 1], steps[a + 1 : b]) + 0 * np.float64(col[a])
+        if b > a and between == between and gap[g] <= 2e9:
+            n[g], area[g], seconds[g] = b - a, between * 0.5e-6, steps[a + 1 : b].sum() * 1e-6
+            first[g], last[g], t_first[g], t_last[g] = col[a], col[b - 1], t[a], t[b - 1]
+            continue
         total, covered, count = 0.0, 0.0, 0
         longest = gap[g]
         before, t_before = np.nan, np.int64(0)
@@ -320,18 +356,10 @@ MISSING, IDLE, WORKING = 0, 1, 2
 
 @_reordered
 def _states(
-    fp64: Singles,
-    fp32: Singles,
-    fp16: Singles,
-    tensor: Singles,
-    dram: Singles,
-    uses: Singles,
-    a: int,
-    b: int,
-    state: Bytes,
+    fp64: Singles, fp32: Singles, fp16: Singles, tensor: Singles, dram: Singles, uses: Singles, state: Bytes
 ) -> None:
     """What each row of a block is: a value missing, all pipes idle, or some pipe working. `uses`: 1 measured, 0 not."""
-    for i in range(a, b):
+    for i in range(dram.shape[0]):
         d = dram[i]
         v0 = fp64[i] if uses[0] > 0 else np.float32(0)
         v1 = fp32[i] if uses[1] > 0 else np.float32(0)
@@ -340,15 +368,15 @@ def _states(
         together = v0 + v1 + v2 + v3
         there = together + d == together + d
         working = there & (together > 0)  # pipes at work beside a missing memory are no label
-        state[i - a] = (np.uint8(1) if there else np.uint8(0)) + (np.uint8(1) if working else np.uint8(0))
+        state[i] = (np.uint8(1) if there else np.uint8(0)) + (np.uint8(1) if working else np.uint8(0))
 
 
 @_reordered
-def _label(pipe: Singles, dram: Singles, state: Bytes, weight: Singles, a: int, b: int) -> tuple[float, float]:
+def _label(pipe: Singles, dram: Singles, state: Bytes, weight: Singles) -> tuple[float, float]:
     compute, memory = np.float32(0), np.float32(0)
-    for i in range(a, b):
+    for i in range(dram.shape[0]):
         v, d = pipe[i], dram[i]
-        w = weight[i - a] if state[i - a] == WORKING else np.float32(0)
+        w = weight[i] if state[i] == WORKING else np.float32(0)
         compute += w if (v > 0) & (v >= d) else np.float32(0)
         memory += w if d > v else np.float32(0)
     return np.float64(compute), np.float64(memory)
@@ -381,14 +409,14 @@ def labels(
         for a in range(seg_a[g], seg_b[g], BLOCK):
             b = min(a + BLOCK, seg_b[g])
             w = weight[a:b] if weight.shape[0] else ones
-            _states(fp64, fp32, fp16, tensor, dram, measured[g], a, b, state)
+            _states(fp64[a:b], fp32[a:b], fp16[a:b], tensor[a:b], dram[a:b], measured[g], state)
             resting, seen = _sum_states(state, w, b - a)
             idle[g] += resting
             known[g] += seen
             for p in range(4):
                 if measured[g, p] > 0:
                     pipe = fp64 if p == 0 else fp32 if p == 1 else fp16 if p == 2 else tensor
-                    c, m = _label(pipe, dram, state, w, a, b)
+                    c, m = _label(pipe[a:b], dram[a:b], state, w)
                     compute[g, p] += c
                     memory[g, p] += m
 
@@ -398,11 +426,11 @@ _CELL_BITS = 16
 
 
 @_reordered
-def _intensity(pipe: Singles, dram: Singles, peak: np.float32, a: int, b: int, block: Singles) -> None:
+def _intensity(pipe: Singles, dram: Singles, peak: np.float32, block: Singles) -> None:
     """Activity of the pipe over that of the memory, times the ridge; 0 where either is zero or missing."""
-    for i in range(a, b):
+    for i in range(dram.shape[0]):
         v, d = pipe[i], dram[i]
-        block[i - a] = v / d * peak if (v > 0) & (d > 0) else np.float32(0)
+        block[i] = v / d * peak if (v > 0) & (d > 0) else np.float32(0)
 
 
 @_compiled
@@ -423,7 +451,7 @@ def intensities(
     """
     block = np.empty(BLOCK, np.float32)
     pattern = block.view(np.int32)
-    counts = np.zeros(INTENSITY_BINS + 1, np.int64)
+    counts = np.zeros((2, INTENSITY_BINS + 1), np.int64)
     for g in range(seg_a.shape[0]):
         peak = ridge[g]
         if peak != peak:
@@ -431,11 +459,11 @@ def intensities(
         counts[:] = 0
         for a in range(seg_a[g], seg_b[g], BLOCK):
             b = min(a + BLOCK, seg_b[g])
-            _intensity(pipe, dram, peak, a, b, block)
+            _intensity(pipe[a:b], dram[a:b], peak, block)
             for i in range(b - a):
                 k = cells[pattern[i] >> _CELL_BITS]
-                counts[k + (block[i] >= edges[k])] += 1
-        histogram[g, :] = counts
+                counts[i & 1, k + (block[i] >= edges[k])] += 1  # in turn: neighbours need not wait for each other
+        histogram[g, :] = counts[0] + counts[1]
 
 
 def intensity_edges() -> Floats:

@@ -11,6 +11,7 @@ from tachograph.reduce.partition import INTEGRATED
 
 KEY = ("run", "node", "gpu", "mig")
 DAY_US = 86_400_000_000
+_UNIT = "unit"  # the key as a number
 
 
 def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -22,12 +23,15 @@ def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     frames = [part for part in parts if part.height]
     if not frames:
         return pl.DataFrame(schema=dict.fromkeys(KEY, pl.Null)) if not parts else parts[0]
-    together = pl.concat(frames, how="diagonal")
-    if together.select(pl.struct(KEY).is_duplicated().any()).item():
-        ordered = together.sort(*KEY, "t_first")
-        ordered = ordered.with_columns(_joints(ordered.columns))
-        return ordered.group_by(*KEY, maintain_order=True).agg(_additions(ordered.columns)).select(*together.columns)
-    return together.sort(*KEY)
+    together = pl.concat(frames, how="diagonal").sort(*KEY, "t_first")
+    together = together.with_columns(pl.struct(KEY).rle_id().alias(_UNIT))
+    repeated = together.get_column(_UNIT).is_duplicated()
+    if not repeated.any():
+        return together.drop(_UNIT)
+    several = together.filter(repeated)
+    several = several.with_columns(_joints(several.columns))
+    merged = several.group_by(_UNIT, maintain_order=True).agg(_additions(several.columns))
+    return pl.concat([together.filter(~repeated), merged.select(together.columns)]).sort(_UNIT).drop(_UNIT)
 
 
 def _joints(columns: Sequence[str]) -> list[pl.Expr]:
@@ -37,8 +41,8 @@ def _joints(columns: Sequence[str]) -> list[pl.Expr]:
     counter's step there is not the job's.
     """
     expressions: list[pl.Expr] = []
-    next_day = pl.col("t_first") // DAY_US != pl.col("t_last").shift(1).over(*KEY) // DAY_US
-    longest = pl.max_horizontal(pl.col("gap_us"), pl.col("gap_us").shift(1).over(*KEY))
+    next_day = pl.col("t_first") // DAY_US != pl.col("t_last").shift(1).over(_UNIT) // DAY_US
+    longest = pl.max_horizontal(pl.col("gap_us"), pl.col("gap_us").shift(1).over(_UNIT))
     for name in INTEGRATED:
         if f"area_{name}" in columns:
             distance = pl.col(f"t_first_{name}") - _last_known(f"t_last_{name}")
@@ -70,16 +74,19 @@ def _plus(name: str, condition: pl.Expr, value: pl.Expr) -> pl.Expr:
 
 def _last_known(name: str) -> pl.Expr:
     """Last value that is not null in any segment before this one of the same job and GPU."""
-    return pl.col(name).forward_fill().shift(1).over(*KEY)
+    return pl.col(name).forward_fill().shift(1).over(_UNIT)
 
 
 def _additions(columns: Sequence[str]) -> list[pl.Expr]:
     """How each accumulator column of neighbouring segments, ordered in time, becomes one."""
     expressions: list[pl.Expr] = []
     for name in columns:
-        if name in KEY:
+        if name == _UNIT:
             continue
         column = pl.col(name)
+        if name in KEY:
+            expressions.append(column.first())
+            continue
         stem = name.partition("_")[0]
         if stem == "first" or name.startswith("t_first"):
             expressions.append(column.drop_nulls().first())

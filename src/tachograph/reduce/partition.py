@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
@@ -58,6 +59,7 @@ class _Layout:
     seg_interval: Longs
     seg_slot: Longs
     slot_a: Longs
+    slot_b: Longs
     slot_seg: Longs
     slot_minute: kernel.Ints
 
@@ -70,6 +72,16 @@ class _Layout:
         return len(self.slot_a)
 
 
+@dataclass(frozen=True, slots=True)
+class _SlotValues:
+    """What a counter comes to in each slot: values, sum, maximum (-inf without any) and mean (NaN)."""
+
+    n: kernel.Ints
+    total: Floats
+    most: Singles
+    mean: Singles
+
+
 def reduce_partition(
     frame: pl.DataFrame,
     intervals: pl.DataFrame,
@@ -78,11 +90,13 @@ def reduce_partition(
     *,
     analysis: Analysis,
     day: date,
+    gpus: Mapping[int, int] = MappingProxyType({}),
 ) -> Reduced:
     """Return the accumulators of `frame` (gpu_samples sorted by node, gpu, mig, t; each key once).
 
     `intervals`: one row per stretch of a GPU owned by a run, sorted, never overlapping. `starts`: each run's start,
     at which its windows are anchored. `ridges`: FLOP/B of fp64, fp32, fp16, tensor per (node, gpu), where known.
+    `gpus`: how many GPUs each run has; one that has them all in `intervals` needs no other partition for its windows.
     """
     stripe_rows = _stripe_rows(frame)
     keys = frame.select(*UNIT)[stripe_rows[:-1].tolist()] if frame.height else frame.select(*UNIT)
@@ -90,30 +104,39 @@ def reduce_partition(
     segments = _identity(layout, keys, intervals)
     gap = layout.interval_us[layout.seg_stripe] * analysis.max_gap_intervals
     segments.update(_spans(layout, gap))
-    slot_sums: dict[str, tuple[kernel.Ints, Floats]] = {}
+    by_minute: dict[str, _SlotValues] = {}
     columns = _Columns(frame)
+    steps = np.zeros(frame.height, np.int32)
+    kernel.spaces(layout.t, layout.seg_a, layout.seg_b, gap, steps)
     for counter in COUNTERS:
         if counter.name in columns:
-            segments.update(_counter(counter, columns, layout, gap, slot_sums))
+            segments.update(_counter(counter, columns, layout, gap, steps, by_minute))
     roof, histogram = _roofline(columns, layout, keys, ridges, segments, time_weighted=analysis.time_weighted_bound)
     segments.update(roof)
     segment_frame = pl.DataFrame(segments)
     run = segment_frame.get_column("run").to_numpy()
-    slots = Slots(run, layout.seg_stripe, layout.seg_slot, layout.slot_seg, layout.slot_minute, slot_sums, keys)
-    minutes = _minutes(columns, layout, segment_frame, slot_sums)
+    sums = {name: (slots.n, slots.total) for name, slots in by_minute.items()}
+    slots = Slots(run, layout.seg_stripe, layout.seg_slot, layout.slot_seg, layout.slot_minute, sums, keys)
+    minutes = _minutes(layout, segment_frame, by_minute)
     rows_per_stripe = np.diff(layout.stripes)
     seconds = np.nan_to_num(layout.interval_us) * 1e-6
     attributed = layout.seg_b - layout.seg_a
     return Reduced(
         segments=segment_frame,
         intensities=_intensities(segment_frame, histogram),
-        windows=windows_of(slots, starts, analysis=analysis, day=day),
+        windows=windows_of(slots, starts, _all_here(intervals, gpus), analysis=analysis, day=day),
         minutes=minutes,
         samples=frame.height,
         attributed=int(attributed.sum()),
         gpu_seconds=float((rows_per_stripe * seconds).sum()),
         gpu_seconds_attributed=float((attributed * seconds[layout.seg_stripe]).sum()),
     )
+
+
+def _all_here(intervals: pl.DataFrame, gpus: Mapping[int, int]) -> dict[int, int]:
+    """{run: GPUs} of the runs that have no GPU outside `intervals`."""
+    here = intervals.select("run", *UNIT).unique().group_by("run").len()
+    return {run: count for run, count in here.iter_rows() if gpus.get(run) == count}
 
 
 def _stripe_rows(frame: pl.DataFrame) -> Longs:
@@ -163,6 +186,7 @@ def _lay_out(
         seg_interval=np.empty(segments, np.int64),
         seg_slot=np.empty(segments + 1, np.int64),
         slot_a=np.empty(slots, np.int64),
+        slot_b=np.empty(slots, np.int64),
         slot_seg=np.empty(slots, np.int64),
         slot_minute=np.empty(slots, np.int32),
     )
@@ -171,6 +195,8 @@ def _lay_out(
         layout.seg_a, layout.seg_b, layout.seg_stripe, layout.seg_interval, layout.seg_slot,
         layout.slot_a, layout.slot_seg, layout.slot_minute,
     )  # fmt: skip
+    layout.slot_b[:-1] = layout.slot_a[1:]
+    layout.slot_b[layout.seg_slot[1:] - 1] = layout.seg_b
     return layout
 
 
@@ -223,7 +249,8 @@ def _counter(
     columns: _Columns,
     layout: _Layout,
     gap: Floats,
-    slot_sums: dict[str, tuple[kernel.Ints, Floats]],
+    steps: kernel.Ints,
+    by_minute: dict[str, _SlotValues],
 ) -> dict[str, pl.Series]:
     """Accumulator columns of one counter, by its kind."""
     if counter.unit == "bitmask":
@@ -235,12 +262,10 @@ def _counter(
     size = layout.segments
     column = columns.singles(counter.name)
     n, total, most = np.empty(size, np.int64), np.empty(size), np.empty(size)
-    if counter.name in MINUTE_MEANS:
-        slot_n, slot_total = np.empty(layout.slots, np.int32), np.empty(layout.slots)
-        kernel.levels_by_minute(
-            column, layout.seg_a, layout.seg_b, layout.seg_slot, layout.slot_a, n, total, most, slot_n, slot_total
-        )
-        slot_sums[counter.name] = (slot_n, slot_total)
+    if counter.name in (*MINUTE_MEANS, *MINUTE_MAXIMA):
+        slots = _of_slots(column, layout)
+        by_minute[counter.name] = slots
+        kernel.over_minutes(layout.seg_slot, slots.n, slots.total, slots.most, n, total, most)
     else:
         kernel.levels(column, layout.seg_a, layout.seg_b, n, total, most)
     result = {f"n_{counter.name}": pl.Series(n), f"sum_{counter.name}": pl.Series(total)}
@@ -250,14 +275,16 @@ def _counter(
         kernel.zeros(column, layout.seg_a, layout.seg_b, zero)
         result["zeros_gpu_util"] = pl.Series(zero)
     if counter.name in INTEGRATED:
-        result.update(_integrals(counter.name, column, layout, gap))
+        result.update(_integrals(counter.name, column, layout, gap, steps))
     return result
 
 
-def _integrals(name: str, column: Singles, layout: _Layout, gap: Floats) -> dict[str, pl.Series]:
+def _integrals(name: str, column: Singles, layout: _Layout, gap: Floats, steps: kernel.Ints) -> dict[str, pl.Series]:
     n, t_first, t_last = (np.zeros(layout.segments, np.int64) for _ in range(3))
     area, seconds, first, last = (np.empty(layout.segments) for _ in range(4))
-    kernel.integrals(layout.t, column, layout.seg_a, layout.seg_b, gap, n, area, seconds, first, last, t_first, t_last)
+    kernel.integrals(
+        layout.t, steps, column, layout.seg_a, layout.seg_b, gap, n, area, seconds, first, last, t_first, t_last
+    )
     sums = {f"area_{name}": pl.Series(area), f"seconds_{name}": pl.Series(seconds)}
     return sums | _borders(name, n, first, last, t_first, t_last)
 
@@ -394,20 +421,21 @@ def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:
     return frame.group_by("run", "bin").agg(pl.col("samples").sum())
 
 
-def _minutes(
-    columns: _Columns, layout: _Layout, segments: pl.DataFrame, slot_sums: Mapping[str, tuple[kernel.Ints, Floats]]
-) -> Minutes:
+def _of_slots(column: Singles, layout: _Layout) -> _SlotValues:
+    size = layout.slots
+    found = _SlotValues(
+        np.empty(size, np.int32), np.empty(size), np.empty(size, np.float32), np.empty(size, np.float32)
+    )
+    kernel.by_minute(column, layout.slot_a, layout.slot_b, found.n, found.total, found.most, found.mean)
+    return found
+
+
+def _minutes(layout: _Layout, segments: pl.DataFrame, by_minute: Mapping[str, _SlotValues]) -> Minutes:
     """The slots with their means and maxima in single precision."""
-    ends = np.empty_like(layout.slot_a)
-    ends[:-1] = layout.slot_a[1:]
-    ends[layout.seg_slot[1:] - 1] = layout.seg_b
-    values: dict[str, Singles] = {}
-    with np.errstate(invalid="ignore", divide="ignore"):
-        for name, (n, total) in slot_sums.items():
-            values[name] = (total / n).astype(np.float32)
+    values = {name: slots.mean for name, slots in by_minute.items() if name in MINUTE_MEANS}
     for name in MINUTE_MAXIMA:
-        if name in columns:
-            values[name] = np.empty(layout.slots, np.float32)
-            kernel.most_by_minute(columns.singles(name), layout.seg_b, layout.seg_slot, layout.slot_a, values[name])
-    owner = segments.select("run", *UNIT)
-    return Minutes(owner, layout.seg_slot, layout.slot_minute, (ends - layout.slot_a).astype(np.int32), values)
+        if name in by_minute:
+            most = by_minute[name].most
+            values[name] = np.where(by_minute[name].n > 0, most, np.float32(np.nan))
+    samples = (layout.slot_b - layout.slot_a).astype(np.int32)
+    return Minutes(segments.select("run", *UNIT), layout.seg_slot, layout.slot_minute, samples, values)

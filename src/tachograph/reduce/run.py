@@ -26,7 +26,8 @@ Ridges = Mapping[tuple[str, int], tuple[float, ...]]
 class Work:
     """What is to be reduced, by whose intervals, under which number.
 
-    intervals: sorted by (node, gpu, mig, start), never overlapping. keys: run, job_key, job_id, start of each run.
+    intervals: sorted by (node, gpu, mig, start), never overlapping. keys: run, job_key, job_id, start, and how
+    many `gpus`, of each run.
     """
 
     intervals: pl.DataFrame
@@ -95,7 +96,10 @@ def reduce_one(
     """
     frame, _ = read_partition(setting.lake, GPU_SAMPLES, part, columns)
     starts: dict[int, datetime] = dict(keys.select("run", "start").iter_rows())
-    reduced = reduce_partition(frame, intervals, starts, setting.ridges, analysis=setting.analysis, day=part.day)
+    gpus: dict[int, int] = dict(keys.select("run", "gpus").iter_rows())
+    reduced = reduce_partition(
+        frame, intervals, starts, setting.ridges, analysis=setting.analysis, day=part.day, gpus=gpus
+    )
     written = write_minutes(setting.lake, reduced.minutes, keys, number=setting.number, day=part.day)
     return Piece(replace(reduced, minutes=nothing()), written)
 

@@ -50,11 +50,13 @@ IMBALANCE = {
 @dataclass(frozen=True, slots=True)
 class Windows:
     """complete: one row per (run, counter, window) of this partition's GPUs; border: one row per (run, GPU, counter,
-    window) for windows that cross midnight, which the neighbouring day completes.
+    window) for windows that cross midnight, which the neighbouring day completes. settled: one row per (run, counter)
+    of runs that have all their GPUs in this partition; their complete windows are in it and nowhere else.
     """
 
     complete: pl.DataFrame
     border: pl.DataFrame
+    settled: pl.DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,33 +76,63 @@ class Slots:
     units: pl.DataFrame
 
 
-def windows_of(slots: Slots, starts: Mapping[int, datetime], *, analysis: Analysis, day: date) -> Windows:
-    """Return the windows of one partition's minutes, those that cross midnight apart."""
+def windows_of(
+    slots: Slots, starts: Mapping[int, datetime], gpus: Mapping[int, int], *, analysis: Analysis, day: date
+) -> Windows:
+    """Return the windows of one partition's minutes, those that cross midnight apart.
+
+    `gpus`: how many GPUs the runs have that have none outside the partition.
+    """
     counters = [name for name in dict.fromkeys(("gpu_util", *analysis.imbalance_counters)) if name in slots.sums]
     if not counters or not len(slots.minute):
-        return Windows(pl.DataFrame(schema=COMPLETE), pl.DataFrame(schema=BORDER))
+        return Windows(*(pl.DataFrame(schema=schema) for schema in (COMPLETE, BORDER, IMBALANCE)))
     every = slots.minute if analysis.window_s == 60 else slots.minute // (analysis.window_s // 60)
     groups = _per_gpu(slots, every)
-    segment, window = (slots.segment, every) if groups is None else (slots.segment[groups.slot], every[groups.slot])
+    if groups is None:
+        window, lengths = every, np.diff(slots.begin)
+    else:
+        window, lengths = every[groups.slot], np.bincount(slots.segment[groups.slot], minlength=len(slots.run))
     runs, of_segment = np.unique(slots.run, return_inverse=True)
-    since = _since_midnight(runs, starts, day)[of_segment][segment]
-    crosses = _crosses_midnight(since + window * np.int64(analysis.window_s * 1_000_000), analysis.window_s)
     offset, owner, numbers = places(of_segment, every[slots.begin[:-1]], every[slots.begin[1:] - 1])
-    place = np.where(crosses, -1, offset[of_segment][segment] + window)
-    across_all = np.flatnonzero(crosses)
-    complete, border = [], []
+    segment = np.repeat(np.arange(len(slots.run)), lengths) if groups is None else slots.segment[groups.slot]
+    since = _since_midnight(runs, starts, day)
+    begin = since[owner] + numbers * np.int64(analysis.window_s * 1_000_000)
+    place = offset[of_segment][segment] + window
+    crosses = _crosses_midnight(begin, analysis.window_s)
+    across_all = np.flatnonzero(crosses[place])
+    place[across_all] = -1
+    held = np.array([gpus.get(int(run), 0) for run in runs], np.int64)
+    complete, border, settled = [], [], []
     for name in counters:
         n, total = slots.sums[name] if groups is None else groups.add(*slots.sums[name])
         counted, summed, most = np.zeros(len(owner), np.int64), np.zeros(len(owner)), np.full(len(owner), -np.inf)
         kernel.over_gpus(place, n, total, counted, summed, most)
-        kept = np.flatnonzero(counted)
+        there = counted > 0
+        settled.append(_settled(name, runs, held, owner, there, summed, most))
+        kept = np.flatnonzero(there & (held[owner] == 0))
         run = runs[owner[kept]]
         complete.append(_frame(COMPLETE, name, run=run, window=numbers[kept], total=summed[kept], most=most[kept]))
         across = across_all[n[across_all] > 0]
         units = {key: slots.units.get_column(key).gather(slots.stripe[segment[across]]) for key in UNIT}
         run = runs[of_segment[segment[across]]]
         border.append(_frame(BORDER, name, run=run, window=window[across], n=n[across], total=total[across], **units))
-    return Windows(pl.concat(complete), pl.concat(border))
+    return Windows(pl.concat(complete), pl.concat(border), pl.concat(settled))
+
+
+def _settled(
+    name: str, runs: NDArray[np.int32], held: Longs, owner: Longs, there: NDArray[np.bool_], total: Floats, most: Floats
+) -> pl.DataFrame:
+    """Imbalance of the windows that are `there`, added up by run, of runs with a number of GPUs `held`."""
+    active = there & (most > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        imbalance = np.where(active, 1 - total / (held[owner] * most), 0.0)
+    count = np.bincount(owner, there, minlength=len(runs)).astype(np.int64)
+    busy = np.bincount(owner, active, minlength=len(runs)).astype(np.int64)
+    added = np.bincount(owner, imbalance, minlength=len(runs))
+    kept = np.flatnonzero((held > 0) & (count > 0))
+    return _frame(
+        IMBALANCE, name, run=runs[kept], windows=count[kept], zero_windows=(count - busy)[kept], imbalance=added[kept]
+    )
 
 
 def _frame(schema: Mapping[str, pl.DataType], counter: str, **columns: object) -> pl.DataFrame:
