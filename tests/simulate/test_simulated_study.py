@@ -1,0 +1,118 @@
+"""The population of the month: the shapes that the study published, in the digits that exporters print."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tachograph.simulate import Kind, NodeGroup, Plan, SimulatedCluster, simulate
+from tachograph.simulate.placement import Run, place
+from tachograph.simulate.study import LONGEST_S, SIZES, as_in_study
+from tachograph.simulate.workload import draw
+
+PREFIX = "nersc_ldms_dcgm_"
+A_WEEK = replace(Plan.month(), days=7, groups=(NodeGroup(600, 4, "A100 SXM 40GB"), NodeGroup(100, 4, "A100 SXM 80GB")))
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+    return [run for run in place(A_WEEK, draw(A_WEEK)) if run.start_s is not None and run.gpus]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> SimulatedCluster:
+    plan = replace(
+        Plan.month(), days=1, defects=False, groups=(NodeGroup(8, 4, "A100 SXM 40GB"), NodeGroup(2, 4, "A100 SXM 80GB"))
+    )
+    return simulate(plan, tmp_path_factory.mktemp("study"))
+
+
+def test_most_jobs_hold_one_whole_node_and_some_hundreds_of_gpus(runs: list[Run]) -> None:
+    sizes = Counter(run.gpus for run in runs)
+    assert 0.80 < sizes[4] / len(runs) < 0.90
+    assert max(sizes) >= 512
+    assert sum(count for size, count in sizes.items() if size < 4) < 0.05 * len(runs)
+    assert sum(share for _, share in SIZES) == pytest.approx(1)
+    on_large = sum(A_WEEK.groups[run.request.group].device.hbm_mib >= 80_000 for run in runs)
+    assert 0.08 < on_large / len(runs) < 0.25
+
+
+def test_jobs_run_up_to_two_days_and_fill_the_cluster(runs: list[Run]) -> None:
+    seconds = [run.request.run_s for run in runs if run.request.state != "TIMEOUT"]
+    assert 36 * 3600 < max(seconds) <= LONGEST_S
+    held = sum((min(run.end_s or 0, A_WEEK.seconds) - (run.start_s or 0)) * run.gpus for run in runs)
+    assert 0.6 < held / A_WEEK.gpus / A_WEEK.seconds <= 0.85
+    per_day = len(runs) / A_WEEK.days / A_WEEK.gpus
+    assert per_day * 31 * 7168 > 60_000
+
+
+def test_pipes_of_ordinary_jobs_are_mixed_as_published(runs: list[Run]) -> None:
+    works = [run.behaviour.work for run in runs if run.behaviour and run.request.kind is Kind.STEADY]
+    share = Counter(
+        "+".join(
+            name
+            for name, used in (("fp64", w.fp64), ("fp32", w.fp32), ("fp16", w.fp16), ("tensor", w.hmma + w.dfma))
+            if used > 0
+        )
+        for w in works
+    )
+    assert 0.45 < share["fp64"] / len(works) < 0.55
+    assert 0.18 < share["fp64+tensor"] / len(works) < 0.28
+    assert share["fp64"] > share["fp64+tensor"] > share["fp32"] > share["fp32+tensor"] > share["fp16"] > 0
+    assert share["tensor"] > share["fp32+tensor"]
+    for work in works:
+        assert 0.2 <= work.util <= 1
+        assert max(work.fp64, work.fp32, work.fp16, work.hmma, work.dfma) <= work.sm <= work.util
+        assert 0 < work.dram <= 0.86
+
+
+def test_gpus_differ_only_where_nothing_is_planted(runs: list[Run]) -> None:
+    uneven = {run.request.kind for run in runs if run.behaviour and run.behaviour.uneven}
+    assert uneven == {Kind.STEADY, Kind.DEBUG, Kind.SHORT}
+    differing = next(r for r in runs if r.behaviour and r.behaviour.uneven > 0.5 and r.gpus >= 4)
+    assert differing.behaviour is not None
+    utils = [differing.behaviour.phases(slot, 4)[-1].level.util for slot in range(4)]
+    assert utils[0] == max(utils) > min(utils) >= 0.02 * utils[0]
+
+
+def test_planted_jobs_stay_as_they_are(runs: list[Run]) -> None:
+    bound = next(run.behaviour for run in runs if run.behaviour and run.request.kind is Kind.MEMORY_BOUND)
+    assert as_in_study(bound, np.random.default_rng(0)) is bound
+    alone = sum(run.request.kind is Kind.ONE_GPU and run.gpus == 4 for run in runs)
+    assert 0.06 < alone / sum(run.gpus == 4 for run in runs) < 0.14
+
+
+def test_values_have_the_digits_that_are_printed(cluster: SimulatedCluster) -> None:
+    frame = pl.concat([pl.read_parquet(file) for file in cluster.telemetry])
+    busy = frame.filter(pl.col(f"{PREFIX}gpu_utilization") > 5)
+    assert busy.height > 0.2 * frame.height
+    parts = {"sm_active": 1e6, "dram_active": 1e6, "fp64_active": 1e6, "power_usage": 1e3, "pcie_rx_bytes": 1.0}
+    for name, per_unit in parts.items():
+        values = busy[PREFIX + name].to_numpy()
+        nearest = (np.rint(values.astype(np.float64) * per_unit) / per_unit).astype(np.float32)
+        assert (values == nearest).all(), name
+        assert len(set(values.tolist())) > 1000
+
+
+def test_energy_is_that_of_the_power_that_is_shown(cluster: SimulatedCluster) -> None:
+    key = ["ProducerName", "gpu_id", "ts_ns"]
+    frame = pl.concat([pl.read_parquet(file) for file in cluster.telemetry]).sort(key)
+    own = frame.filter(pl.col("ProducerName") == "nid000003", pl.col("gpu_id") == 1)
+    energy, power = own[f"{PREFIX}total_energy_consumption"].to_list(), own[f"{PREFIX}power_usage"].to_list()
+    times = own["ts_ns"].to_list()
+    for row in range(1, len(times), 97):
+        gained = (energy[row] - energy[row - 1]) / 1e3
+        assert gained == pytest.approx(power[row] * (times[row] - times[row - 1]) / 1e9, abs=2e-3)
+
+
+def test_other_plans_are_as_they_were(tmp_path: Path) -> None:
+    plan = Plan(interval_s=600, groups=(NodeGroup(2, 4, "A100 SXM 40GB"),))
+    assert (plan.as_printed, plan.as_in_study, Plan.demo().as_in_study) == (False, False, False)
+    frame = pl.concat([pl.read_parquet(file) for file in simulate(plan, tmp_path / "c").telemetry])
+    values = frame[f"{PREFIX}sm_active"].drop_nulls().to_numpy()
+    assert (values != (np.rint(values * np.float64(1e6)) / 1e6).astype(np.float32)).any()
