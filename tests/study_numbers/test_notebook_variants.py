@@ -123,6 +123,12 @@ def test_gpus_without_samples_do_not_count() -> None:
     assert one(gpus_seen=1, spatial_imbalance=0.75, spatial_zero_fraction=0.0)["spatial_imbalance"] is None
 
 
+def test_more_gpus_than_accounting_tells() -> None:
+    """Two were asked for, the job held the whole node of four: imbalance is already over four."""
+    row = one(gpus=2, gpus_seen=4, spatial_imbalance=0.75, spatial_zero_fraction=0.0)
+    assert (row["gpus"], row["spatial_imbalance"]) == (4, near(0.75))
+
+
 def test_missing_stays_missing() -> None:
     row = one(gpus_seen=4)
     for name in ("spatial_imbalance", "temporal_imbalance", "energy_j", "power_w_mean", "pipes", "hbm_peak_fraction"):

@@ -55,12 +55,14 @@ def as_in_notebooks(jobs: pl.DataFrame, analysis: Analysis) -> pl.DataFrame:
 def _spatial(analysis: Analysis, seen: pl.Expr) -> pl.Expr:
     """Mean over all windows of 1 - sum / (GPUs with samples x max), 0 where nothing ran; null without any activity.
 
-    Every window's sum / max is known but for the number of GPUs, so their mean is, too.
+    Every window's sum / max is known but for the number of GPUs, so their mean is, too. GPUs held are those that
+    accounting tells, or more where more were recorded.
     """
+    held = pl.max_horizontal("gpus", "gpus_seen")
     active = 1 - pl.col("spatial_zero_fraction")
     stored = pl.col("spatial_imbalance")
     of_active = stored / active if analysis.count_zero_windows else stored
-    over_seen = (1 - (1 - of_active) * pl.col("gpus") / seen).clip(0, 1)
+    over_seen = (1 - (1 - of_active) * held / seen).clip(0, 1)
     return pl.when((active > 0) & (seen > 1)).then(over_seen * active)
 
 
