@@ -21,6 +21,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ STEPS = ("fill", "analyze", "figures", "more_fill", "more_analyze")
 STAGES = {"fill": STEPS[:1], "analyze": STEPS[:2], "figures": STEPS[:3], "all": STEPS}
 OF_EACH_SIZE = (
     *("samples", "jobs_summarized", "fill_samples_per_s", "fill_cpu_us_per_sample", "analyze_cpu_us_per_sample"),
-    *("analyze_samples_per_s", "analyze_peak_mib"),
+    *("analyze_cpu_s", "analyze_samples_per_s", "analyze_peak_mib", "bytes_per_sample"),
 )
 GOAL_FILL_SAMPLES_PER_S = 1.5e6
 GOAL_BYTES_A_SAMPLE = 31  # of samples: 60 GB for the month
@@ -183,25 +184,29 @@ def fill_now(run: Run, days: int) -> dict[str, Any]:
 
 
 def linearity(sizes: list[int], folder: Path, processes: int, *, keep: bool) -> dict[str, Any]:
-    """Return the processor time of a sample for each size, and the greatest over the least."""
-    measured = []
+    """Return the processor time of a sample for each size (starting and compiling included), and how far they differ.
+
+    `analyze_cpu_us_per_further_sample`: what the samples cost that a size has more than the one before.
+    """
+    measured: list[dict[str, Any]] = []
     for samples in sizes:
         run = Run(folder / f"{samples}", samples, processes)
         for name in STAGES["analyze"]:
             run.step(name)
         told = run.report()
-        names = (
-            "samples",
-            "jobs_summarized",
-            "fill_cpu_us_per_sample",
-            "analyze_cpu_us_per_sample",
-            "analyze_peak_mib",
-        )
-        measured.append({name: told[name] for name in names})
+        measured.append({name: told[name] for name in OF_EACH_SIZE})
         if not keep:
             shutil.rmtree(run.lake, ignore_errors=True)
     costs = [each["analyze_cpu_us_per_sample"] for each in measured]
-    return {"benchmark": "month_linearity", "sizes": measured, "greatest_over_least": _ratio(max(costs), min(costs), 3)}
+    for before, after in pairwise(measured):
+        seconds, further = (after[name] - before[name] for name in ("analyze_cpu_s", "samples"))
+        after["analyze_cpu_us_per_further_sample"] = _ratio(seconds * 1e6, further, 3)
+    return {
+        "benchmark": "month_linearity",
+        "sizes": measured,
+        "deviation_from_last": [_ratio(cost - costs[-1], costs[-1], 3) for cost in costs],
+        "greatest_over_least": _ratio(max(costs), min(costs), 3),
+    }
 
 
 def _told(cost: Cost | None) -> dict[str, float | None]:
