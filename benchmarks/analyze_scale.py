@@ -33,6 +33,7 @@ from tachograph.lake import Lake
 from tachograph.lake.compact import compact
 from tachograph.lake.partitions import partitions, read_partition
 from tachograph.reduce import run as runner
+from tachograph.reduce.memory import keep_freed_memory
 from tachograph.schema import GPU_SAMPLES
 from tachograph.simulate import Plan, simulate
 from tachograph.summarize.schema import COMPUTED
@@ -190,6 +191,7 @@ def main() -> int:
     if options.measure:
         print(json.dumps(measure(options.measure, options.threads)))
         return 0
+    keep_freed_memory()  # of the processes that measure, as of the command
     sizes = []
     with tempfile.TemporaryDirectory() as scratch:
         for samples in sorted(options.samples):
@@ -198,7 +200,8 @@ def main() -> int:
                 folder.mkdir(parents=True)
                 fill(samples, folder)
             again = [sys.executable, __file__, "--measure", str(folder), "--threads", str(options.threads)]
-            sizes.append(json.loads(subprocess.run(again, check=True, capture_output=True, text=True).stdout))
+            done = subprocess.run(again, check=True, stdout=subprocess.PIPE, text=True)
+            sizes.append(json.loads(done.stdout))
             if options.keep is None:
                 shutil.rmtree(folder)
     least, most = sizes[0], sizes[-1]

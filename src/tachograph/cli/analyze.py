@@ -38,6 +38,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Analyze; print how many jobs and samples it was."""
+    from tachograph.reduce.memory import keep_freed_memory
+
+    keep_freed_memory()  # before anything below brings Polars
     from tachograph.analyze import analyze
     from tachograph.cli.open import open_lake
 

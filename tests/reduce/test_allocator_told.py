@@ -1,0 +1,43 @@
+"""`tachograph analyze` tells the allocator to keep memory before Polars is there; what the environment says stays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import os, sys
+from tachograph.reduce import memory
+was, loaded = memory.keep_freed_memory, []
+def watched():
+    loaded.append("polars" in sys.modules)
+    was()
+memory.keep_freed_memory = watched
+from tachograph.cli import main
+try:
+    main(["analyze", "--lake", "/nowhere/at/all"])
+except SystemExit:
+    pass
+print(loaded, os.environ["_RJEM_MALLOC_CONF"])
+"""
+
+
+KEPT = "dirty_decay_ms:60000,muzzy_decay_ms:-1"
+OF_POLARS = "dirty_decay_ms:500,muzzy_decay_ms:1000"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, KEPT),
+        ({"_RJEM_MALLOC_CONF": "thp:always"}, f"{KEPT},thp:always"),
+        ({"_RJEM_MALLOC_CONF": OF_POLARS}, KEPT),  # of a parent process
+    ],
+)
+def test_allocator_is_told_before_polars_is_loaded(given: dict[str, str], told: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=given, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == f"[False] {OF_POLARS},{told}\n", done.stderr
