@@ -82,8 +82,8 @@ class Finding:
 class Judge(Protocol):
     """Looks for one thing in one job.
 
-    `summary` is its row of job_summaries, `gpus` its rows of job_gpus, `minutes` its rows of job_minutes.
-    Returns None where it is not so, and where a counter it needs was not measured.
+    `summary` is its row of job_summaries, `gpus` its rows of job_gpus, `minutes` its minutes with the GPUs put together,
+    one row each (`reading.timelines_of`). Returns None where it is not so, and where a counter it needs was not measured.
     """
 
     def __call__(
