@@ -82,8 +82,9 @@ class Finding:
 class Judge(Protocol):
     """Looks for one thing in one job.
 
-    `summary` is its row of job_summaries, `gpus` its rows of job_gpus, `minutes` its minutes with the GPUs put together,
-    one row each (`reading.timelines_of`). Returns None where it is not so, and where a counter it needs was not measured.
+    `summary` is its row of job_summaries, `gpus` its rows of job_gpus, `minutes` one row for each of its
+    minutes, the GPUs put together (`reading.timelines_of`).
+    Returns None where it is not so, and where a counter it needs was not measured.
     """
 
     def __call__(
