@@ -242,7 +242,9 @@ class OpenLake:
         settings = settings_of(options, wanted, self.configuration)
 
         def read() -> tuple[JobSet, pl.DataFrame]:
-            chosen = choose_jobs(*self._summaries_and_findings(), wanted, no_filter=settings.no_filter)
+            chosen = choose_jobs(
+                *self._summaries_and_findings(), wanted, filters=settings.filters, no_filter=settings.no_filter
+            )
             return chosen, as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
 
         chosen, jobs = self._of_one_moment(read)

@@ -57,8 +57,8 @@ def test_the_data_are_told_in_every_form(report: StudyReport) -> None:
     assert list(dataset["models"]) == [{"model": "A100 SXM 40GB", "nodes": 2, "gpus": 4}]
     removed = {one["reason"]: one["removed"] for one in dataset["removals"] if one["removed"]}
     assert removed == {"still_running": 1, "no_samples": 1, "short": 1, "idle": 1}
-    assert "| `short`: it ran for less than the shortest time | 1 | 1 | 3 |" in markdown
-    short = "<code>short</code> it ran for less than the shortest time"
+    assert "| `short`: it ran for less than 3 min | 1 | 1 | 3 |" in markdown
+    short = "<code>short</code> it ran for less than 3 min"
     assert f'{short}</td><td class="n">1</td><td class="n">1</td><td class="n">3</td>' in page
     assert dataset["gpu_hours"] == 2.0
     for form in (page, markdown):
@@ -100,3 +100,15 @@ def test_what_is_missing_is_said_under_its_figure(lake: Path, tmp_path: Path) ->
     markdown = (tmp_path / "s" / "study.md").read_text(encoding="utf-8")
     for why in facts["missing"].values():
         assert escaped(why) in markdown
+
+
+def test_a_question_without_an_answer_says_so(lake: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    done = figures(lake, "-o", str(folder), "--format", "svg", "--figure", "5", "--figure", "6", "--where", "gpus<0")
+    assert done.code == 6
+    done = figures(
+        lake, "-o", str(folder), "--format", "svg", "--figure", "6", "--no-filter", "idle", "--where", "gpus=1"
+    )
+    assert done.code == 0
+    for text in (done.out, *((folder / name).read_text(encoding="utf-8") for name in ("study.md", "study.html"))):
+        assert "Not answered: what it needs was not measured." in text

@@ -14,7 +14,7 @@ from tachograph.figures.registry import QUESTIONS
 from tachograph.figures.style import PAGE_IN
 from tachograph.report.columns import local_time
 from tachograph.report.study import StudyReport
-from tachograph.report.study_words import caption, choice_sentence, data_rows, methods, tiles
+from tachograph.report.study_words import NOT_ANSWERED, caption, choice_sentence, data_rows, methods, tiles
 
 _WIDTH = re.compile(rb'<svg [^>]*?width="([\d.]+)pt"')
 
@@ -33,6 +33,7 @@ def study_html(report: StudyReport, pictures: Mapping[str, tuple[str, bytes]]) -
             choice=choice_sentence(report),
             sections=[section for section in sections if section[2]],
             pictures={name: (_source(*picture), _width(*picture)) for name, picture in pictures.items()},
+            not_answered=NOT_ANSWERED,
             methods=methods(report.settings),
             version=__version__,
             made=local_time(report.now, report.zone_name),

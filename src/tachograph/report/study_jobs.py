@@ -8,10 +8,11 @@ from types import MappingProxyType
 
 import polars as pl
 
+from tachograph.config import Filters
 from tachograph.errors import LakeError, NotFoundError
 from tachograph.report.columns import must_exist
 from tachograph.report.filters import JobFilter, filter_jobs
-from tachograph.units import plural
+from tachograph.units import plural, text
 
 # {reason: what it says of a job}, in the order in which filters are counted
 REASONS: Mapping[str, str] = MappingProxyType(
@@ -22,8 +23,8 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "login_node": "it ran on a login node",
         "other_partition": "its partition is not one of those studied",
         "staff_account": "its account is the staff's",
-        "short": "it ran for less than the shortest time",
-        "idle": "its mean utilisation is below the least one",
+        "short": "it was too short",
+        "idle": "its GPUs were idle",
     }
 )
 
@@ -62,11 +63,17 @@ class JobSet:
 
 
 def choose_jobs(
-    summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter, *, no_filter: Sequence[str] = ()
+    summaries: pl.DataFrame,
+    findings: pl.DataFrame,
+    wanted: JobFilter,
+    *,
+    filters: Filters | None = None,
+    no_filter: Sequence[str] = (),
 ) -> JobSet:
     """Return the jobs that are wanted and that no filter of the study leaves out.
 
-    `no_filter`: reasons that do not count; a job that has another one stays out.
+    `filters`: as configured, to say what they mean. `no_filter`: reasons that do not count; a job that has another one
+    stays out.
     Errors: NotFoundError for a reason that does not exist, and where no job is left, telling what removed them;
     LakeError where the lake holds no job.
     """
@@ -80,11 +87,23 @@ def choose_jobs(
         removed = 0 if ignored else int((left & has).sum())
         left = left if ignored else left & ~has
         count = int(has.sum())
-        removals.append(Removal(reason, REASONS.get(reason, reason), count, removed, int(left.sum()), ignored=ignored))
+        sentence = _sentence(reason, filters or Filters())
+        removals.append(Removal(reason, sentence, count, removed, int(left.sum()), ignored=ignored))
     found = JobSet(chosen.filter(left), summaries.height, chosen.height, tuple(removals))
     if found.jobs.is_empty():
         raise _nothing(found)
     return found
+
+
+def _sentence(reason: str, filters: Filters) -> str:
+    """What a filter says of a job, with its number."""
+    match reason:
+        case "short" if filters.min_elapsed_s:
+            return f"it ran for less than {text(filters.min_elapsed_s, 's')}"
+        case "idle" if filters.min_gpu_util_mean:
+            return f"its mean utilisation is under {text(filters.min_gpu_util_mean, 'fraction')}"
+        case _:
+            return REASONS.get(reason, reason)
 
 
 def _in_order(reasons: pl.Series) -> list[str]:

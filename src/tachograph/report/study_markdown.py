@@ -9,7 +9,7 @@ from tachograph import __version__
 from tachograph.figures.registry import QUESTIONS
 from tachograph.report.columns import local_time
 from tachograph.report.study import MadeFigure, StudyReport
-from tachograph.report.study_words import caption, choice_sentence, data_rows, methods
+from tachograph.report.study_words import NOT_ANSWERED, caption, choice_sentence, data_rows, methods
 
 _SHOWN = ("png", "svg")  # formats that readers of Markdown show
 _STEERING = re.compile(r"([\\`*_\[\]<>|#])")
@@ -50,6 +50,8 @@ def _section(title: str, figures: Sequence[MadeFigure], formats: Sequence[str]) 
     if not figures:
         return
     yield from (f"## {title}", "")
+    if not any(figure.sentences for figure in figures):
+        yield from (NOT_ANSWERED, "")
     for figure in figures:
         yield from (f"- {escaped(sentence)}" for sentence in figure.sentences)
         yield from ([""] if figure.sentences else [])

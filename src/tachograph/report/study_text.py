@@ -6,7 +6,7 @@ from tachograph.figures.registry import QUESTIONS
 from tachograph.figures.study import count_jobs
 from tachograph.report.lines import Line, plain, wrapped
 from tachograph.report.study import StudyReport
-from tachograph.report.study_words import choice_sentence
+from tachograph.report.study_words import NOT_ANSWERED, choice_sentence
 
 
 def study_lines(report: StudyReport, width: int) -> list[Line]:
@@ -19,6 +19,6 @@ def study_lines(report: StudyReport, width: int) -> list[Line]:
     for name in report.answers():
         lines += [plain(""), *wrapped(f"{name}  {QUESTIONS[name]}", width, indent="     ", first="", style="bold")]
         said = [figure.sentences[0] for figure in report.of_question(name) if figure.sentences]
-        for sentence in said or ["Not answered: what it needs was not measured."]:
+        for sentence in said or [NOT_ANSWERED]:
             lines += wrapped(sentence, width, indent="     ")
     return [*lines, plain("")]

@@ -19,6 +19,7 @@ SOURCE = (
 )
 
 MWH_J = 3.6e9
+NOT_ANSWERED = "Not answered: what it needs was not measured."
 
 
 def tiles(report: StudyReport) -> tuple[tuple[str, str], ...]:
@@ -66,9 +67,8 @@ def choice_sentence(report: StudyReport) -> str:
 def caption(figure: MadeFigure) -> str:
     """Return what stands under a figure."""
     missing = "".join(f" Not drawn: {one}." for one in figure.missing)
-    return (
-        f"Figure {figure.entry.number}. {figure.entry.title}. {count_jobs(figure.numbers.jobs)} of the study.{missing}"
-    )
+    jobs = count_jobs(figure.numbers.jobs)
+    return f"Figure {figure.entry.number}. {figure.entry.title}. From {jobs} of the study.{missing}"
 
 
 def methods(settings: Settings) -> tuple[tuple[str, str], ...]:
