@@ -16,6 +16,7 @@ from tachograph.report.study import StudyReport
 from tachograph.report.study_html import study_html
 from tachograph.report.study_json import json_text, study_json
 from tachograph.report.study_markdown import escaped, study_markdown
+from tachograph.report.study_words import methods
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +113,23 @@ def test_a_question_without_an_answer_says_so(lake: Path, tmp_path: Path) -> Non
     assert done.code == 0
     for text in (done.out, *((folder / name).read_text(encoding="utf-8") for name in ("study.md", "study.html"))):
         assert "Not answered: what it needs was not measured." in text
+
+
+def test_how_it_was_computed_follows_the_settings(lake: Path) -> None:
+    opened = api.open_lake(str(lake))
+    paper = dict(methods(opened.study(["6"]).report.settings))
+    notebooks = dict(
+        methods(opened.study(["6"], variant="notebooks", window=15, pipe="tensor", no_filter="short").report.settings)
+    )
+    for term, in_paper, in_notebooks in (
+        ("Spatial imbalance", "per window of 1 min", "per window of 15 min"),
+        ("Spatial imbalance", "idle is left out", "idle counts as 0"),
+        ("Temporal imbalance", "never busy has none", "never busy has 0"),
+        ("Compute- or memory-bound", "FP64 pipe", "tensor pipe"),
+        ("Pipes used", "5th percentile", "job mean above 0.005"),
+        ("Energy", "scaled to the job's run time", "not scaled"),
+        ("GPU-hours", "GPUs allocated", "GPUs with samples"),
+        ("Filters switched off", "none", "short"),
+    ):
+        assert in_paper in paper[term]
+        assert in_notebooks in notebooks[term]

@@ -19,6 +19,15 @@ SOURCE = (
 )
 
 MWH_J = 3.6e9
+# of the paper, of its notebooks
+_ENERGY = (
+    "increase of the energy counter, else integral of power, scaled to the job's run time",
+    "increase of the energy counter over the samples, not scaled to the run time",
+)
+_HOURS = (
+    "GPUs allocated × run time as accounted, idle ones too",
+    "GPUs with samples × time from start to end, idle ones too",
+)
 NOT_ANSWERED = "Not answered: what it needs was not measured."
 
 
@@ -73,6 +82,7 @@ def caption(figure: MadeFigure) -> str:
 
 def methods(settings: Settings) -> tuple[tuple[str, str], ...]:
     """Return how everything was computed as (term, definition)."""
+    notebooks = settings.variant == "notebooks"
     return (
         ("Job mean", "mean over the GPUs of a job of the mean over time; values nobody measured are left out"),
         ("Spatial imbalance", _spatial(settings)),
@@ -80,8 +90,8 @@ def methods(settings: Settings) -> tuple[tuple[str, str], ...]:
         ("Compute- or memory-bound", _bound(settings)),
         ("Pipes used", _pipes(settings)),
         ("Memory peak", "largest use of one GPU over its capacity"),
-        ("Energy", "increase of the energy counter, else integral of power, scaled to the job's run time"),
-        ("GPU-hours", "GPUs allocated × run time, idle ones too"),
+        ("Energy", _ENERGY[notebooks]),
+        ("GPU-hours", _HOURS[notebooks]),
         ("Coverage", "samples over those expected at the job's own interval"),
         ("Boxes", BOX_CAPTION.removeprefix("Boxes: ").rstrip(".")),
         ("Shares", "of the jobs that a sentence names, in which the value is known; a missing value is never 0"),
