@@ -25,6 +25,7 @@ from tachograph.simulate.defects import Defect, Log
 from tachograph.simulate.plan import Plan
 from tachograph.simulate.telemetry import Source
 
+LEVEL = 3  # of zstd: 1.6 % more bytes than compaction's 6, and a fifth of the time less
 _OF_STATE = ("energy_j", "temperature_c", "idle_w")
 _OF_RESETS = ("offset", "last")
 
@@ -68,7 +69,7 @@ def run(task: Task) -> int:
 
     Errors: LakeError when it cannot be written, or the state that it begins with is gone.
     """
-    lake = Lake.create(task.lake)
+    lake = Lake.create(task.lake, level=LEVEL)
     if lake.mark(GPU_SAMPLES, task.transaction) is not None:
         task.state(task.day).unlink(missing_ok=True)
         return 0
@@ -104,14 +105,15 @@ def _restore(task: Task) -> Removed:
         raise LakeError(
             "the state of the fill is gone", where=str(file), do="fill a new lake from the start, in a new folder"
         )
-    with np.load(file) as arrays:
-        for place, source in enumerate(task.sources):
-            for name in _OF_STATE:
-                setattr(source.state, name, arrays[name][place])
-            for name in _OF_RESETS:
-                getattr(source.resets, name)[:] = arrays[name][place]
-            source.state.last_ns = int(arrays["last_ns"][place])
-        return _removed(arrays)
+    with np.load(file) as archive:
+        arrays = dict(archive)
+    for place, source in enumerate(task.sources):
+        for name in _OF_STATE:
+            setattr(source.state, name, arrays[name][place])
+        for name in _OF_RESETS:
+            getattr(source.resets, name)[:] = arrays[name][place]
+        source.state.last_ns = int(arrays["last_ns"][place])
+    return _removed(arrays)
 
 
 def _removed(arrays: Mapping[str, Any]) -> Removed:

@@ -27,14 +27,16 @@ _ONE_FILE = 1 << 40
 _RATE = "B/s"
 
 
-def write_compact(frame: pl.DataFrame, table: Table, folder: Path, *, row_group_rows: int) -> Path:
+def write_compact(
+    frame: pl.DataFrame, table: Table, folder: Path, *, row_group_rows: int, level: int = ZSTD_LEVEL
+) -> Path:
     """Write `frame` as one Parquet file somewhere in `folder`, which is empty; return where.
 
     Values are read back bit by bit as they are. Errors: DeltaError, OSError (disk full, no permission).
     """
     properties = WriterProperties(
         compression="ZSTD",
-        compression_level=ZSTD_LEVEL,
+        compression_level=level,
         max_row_group_size=row_group_rows,
         data_page_size_limit=PAGE_BYTES,
         data_page_row_count_limit=row_group_rows,

@@ -25,6 +25,7 @@ from deltalake.schema import ArrayType, PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from tachograph.errors import LakeError
+from tachograph.lake.encoding import ZSTD_LEVEL as STAYING_ZSTD_LEVEL
 from tachograph.lake.encoding import write_compact
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.resolve import resolve
@@ -89,10 +90,11 @@ class Landed:
 
 
 class Lake:
-    """The tables under one location."""
+    """The tables under one location. `level`: of zstd, for files that are likely to stay."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, *, level: int = STAYING_ZSTD_LEVEL) -> None:
         self.location = local_path(location)
+        self._level = level
         self._store = store_of(self.location)
 
     @classmethod
@@ -112,12 +114,12 @@ class Lake:
         return lake
 
     @classmethod
-    def create(cls, location: str) -> Lake:
+    def create(cls, location: str, *, level: int = STAYING_ZSTD_LEVEL) -> Lake:
         """Return the lake at `location`, which need not exist yet.
 
         Errors: LakeError when the directory cannot be made, or there is no such bucket.
         """
-        lake = cls(location)
+        lake = cls(location, level=level)
         with lake_errors(lake.location):
             if is_remote(lake.location):
                 lake._exists()  # asks the store: a wrong bucket or key is told before anything is read
@@ -412,7 +414,7 @@ class Lake:
         """
         with TemporaryDirectory(prefix="writing-", dir=self._store.scratch(self.uri(table))) as folder:
             rows = ROW_GROUP_ROWS[table is GPU_SAMPLES]
-            file = write_compact(frame, table, Path(folder), row_group_rows=rows)
+            file = write_compact(frame, table, Path(folder), row_group_rows=rows, level=self._level)
             return self._store.adopt(self.uri(table), path, file)
 
     def _take_away(self, table: Table, written: Sequence[AddAction]) -> None:
