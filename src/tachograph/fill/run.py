@@ -56,8 +56,8 @@ def fill(
 ) -> Filled:
     """Put the first `days` days of a plan (all by default) into the lake at `location`; write all else to `folder`.
 
-    Samples land in files as `compact` would make them, packed a little less, each once; a fill that was killed, or one of fewer
-    days, is gone on with. Memory is bounded by `plan.rows_per_file` and by the jobs, not by the length.
+    Samples land in files as `compact` would make them, packed a little less, each once; a fill that was killed, or
+    one of fewer days, is gone on with. Memory is bounded by `plan.rows_per_file` and by the jobs, not by the length.
     `folder` keeps accounting, truth and what is needed to go on.
     Errors: UsageError when folder or lake hold something else; LakeError when they cannot be written.
     """
