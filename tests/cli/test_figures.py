@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from madelake import held, job, make_lake, summarized, utc
+from tachograph.cli import main
 from tachograph.figures.registry import FIGURES, QUESTIONS
 from tachograph.lake import Lake
 
@@ -98,9 +99,19 @@ def test_a_configuration_that_changed_is_told(lake: Path, tmp_path: Path) -> Non
         (("--window", "often"), 2, "invalid int value: 'often'"),
     ],
 )
-def test_mistakes_are_one_line(lake: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, told: str) -> None:
-    done = run(tmp_path, "--lake", str(lake), *arguments)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert told in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_mistakes_are_one_line(
+    lake: Path,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    code: int,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["figures", "--lake", str(lake), *arguments]) == code
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert told in printed.err
+    assert printed.err.count("\n") == 1
     assert not (tmp_path / "tachograph-study").exists()
