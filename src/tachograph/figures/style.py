@@ -75,6 +75,8 @@ def save(figure: Figure, folder: Path, stem: str, formats: Sequence[str] = FORMA
     """Write the figure once per format; return the files. The same figure gives the same bytes."""
     files = []
     with style():
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # it is laid out now: once, not once per format
         for suffix in formats:
             file = folder / f"{stem}.{suffix}"
             nothing = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(suffix)
