@@ -30,6 +30,16 @@ def recorded() -> Path:
     pytest.skip(f"no recorded inputs at {RECORDED}: set TACHOGRAPH_RECORDED to their folder")
 
 
+@pytest.fixture(scope="session")
+def study_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of an analyzed lake of six jobs, made once: one for each way to be left out of a study."""
+    from studied_lake import studied_lake
+
+    folder = tmp_path_factory.mktemp("study") / "lake"
+    studied_lake(folder)
+    return folder
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
     """Writes accounting into a file and returns its path."""

@@ -19,10 +19,10 @@ from tachograph.errors import LakeError, NotFoundError, UsageError
 
 
 @pytest.fixture(scope="module")
-def opened(lake: Path) -> OpenLake:
-    config = lake.parent / "api.toml"
+def opened(study_lake: Path) -> OpenLake:
+    config = study_lake.parent / "api.toml"
     config.write_text(TOML, encoding="utf-8")
-    return tachograph.open(str(lake), str(config))
+    return tachograph.open(str(study_lake), str(config))
 
 
 def test_jobs_are_chosen_as_by_the_options(opened: OpenLake) -> None:
@@ -57,9 +57,9 @@ def test_the_page_of_a_job_is_shown(opened: OpenLake) -> None:
     assert page.html().startswith("<!DOCTYPE html>")
 
 
-def test_it_says_what_it_is(opened: OpenLake, lake: Path) -> None:
+def test_it_says_what_it_is(opened: OpenLake, study_lake: Path) -> None:
     text = repr(opened)
-    assert text.startswith(f"<lake {lake}: 6 jobs, 2026-04-01 to ")
+    assert text.startswith(f"<lake {study_lake}: 6 jobs, 2026-04-01 to ")
 
 
 def test_a_figure_its_numbers_and_the_study_agree(opened: OpenLake) -> None:
@@ -72,8 +72,8 @@ def test_a_figure_its_numbers_and_the_study_agree(opened: OpenLake) -> None:
     assert repr(study).startswith("2 jobs studied; filters left out still_running 1, no_samples 1, short 1, idle 1.")
 
 
-def test_the_command_writes_the_same(opened: OpenLake, lake: Path, tmp_path: Path) -> None:
-    done = figures(lake, "-o", str(tmp_path / "a"), "--figure", "6", "--format", "svg", "--json")
+def test_the_command_writes_the_same(opened: OpenLake, study_lake: Path, tmp_path: Path) -> None:
+    done = figures(study_lake, "-o", str(tmp_path / "a"), "--figure", "6", "--format", "svg", "--json")
     written = opened.study(["6"]).write(tmp_path / "b", formats=["svg"])
     assert json.loads(done.out)["files"] == list(written.files)
     for name in written.files:
@@ -119,11 +119,11 @@ def test_no_lake_and_a_figure_without_anything_to_draw(opened: OpenLake, tmp_pat
         opened.figure("spatial_imbalance", no_filter=["short", "idle"], where="gpus=1")
 
 
-def test_the_lake_is_left_as_it_was(opened: OpenLake, lake: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in lake.rglob("*")}
+def test_the_lake_is_left_as_it_was(opened: OpenLake, study_lake: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in study_lake.rglob("*")}
     opened.study(["6"], window=5)
     opened.minutes("1")
-    assert {path: path.stat().st_mtime_ns for path in lake.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in study_lake.rglob("*")} == before
     assert opened.jobs().filter(pl.col("end") == END).height == 4
 
 

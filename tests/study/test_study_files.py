@@ -19,9 +19,9 @@ from tachograph.report.study_files import writable
 SMALL = ("--figure", "spatial_imbalance", "--format", "svg")
 
 
-def test_every_file_that_is_named_is_there(lake: Path, tmp_path: Path) -> None:
+def test_every_file_that_is_named_is_there(study_lake: Path, tmp_path: Path) -> None:
     folder = tmp_path / "a" / "study"
-    done = figures(lake, "-o", str(folder), "--format", "svg")
+    done = figures(study_lake, "-o", str(folder), "--format", "svg")
     assert (done.code, done.err) == (0, "")
     study = json.loads((folder / "study.json").read_text(encoding="utf-8"))
     assert sorted(path.name for path in folder.iterdir()) == study["files"]
@@ -34,47 +34,49 @@ def test_every_file_that_is_named_is_there(lake: Path, tmp_path: Path) -> None:
     assert f"{len(study['files'])} files in {folder}" in done.out
 
 
-def test_the_formats_asked_for_are_written_and_no_other(lake: Path, tmp_path: Path) -> None:
-    figures(lake, "-o", str(tmp_path / "s"), "--figure", "6", "--format", "pdf", "--format", "png", "--format", "pdf")
+def test_the_formats_asked_for_are_written_and_no_other(study_lake: Path, tmp_path: Path) -> None:
+    figures(
+        study_lake, "-o", str(tmp_path / "s"), "--figure", "6", "--format", "pdf", "--format", "png", "--format", "pdf"
+    )
     suffixes = {path.suffix for path in (tmp_path / "s").glob("06_*")}
     assert suffixes == {".pdf", ".png", ".json", ".csv"}
     assert (tmp_path / "s" / "06_spatial_imbalance.pdf").read_bytes().startswith(b"%PDF")
     assert "data:image/svg+xml;base64," in (tmp_path / "s" / "study.html").read_text(encoding="utf-8")
 
 
-def test_other_files_stay_and_those_of_an_earlier_study_go(lake: Path, tmp_path: Path) -> None:
+def test_other_files_stay_and_those_of_an_earlier_study_go(study_lake: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     (tmp_path / "06_spatial_imbalance.old.csv").write_text("mine", encoding="utf-8")
-    figures(lake, "-o", str(tmp_path), "--figure", "7", "--format", "svg")
+    figures(study_lake, "-o", str(tmp_path), "--figure", "7", "--format", "svg")
     assert (tmp_path / "07_temporal_imbalance.svg").exists()
-    done = figures(lake, "-o", str(tmp_path), *SMALL)
+    done = figures(study_lake, "-o", str(tmp_path), *SMALL)
     assert not list(tmp_path.glob("07_*"))
     assert "of an earlier study removed" in done.out
     assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "mine"
     assert (tmp_path / "06_spatial_imbalance.old.csv").exists()
 
 
-def test_a_study_json_that_lies_removes_nothing_else(lake: Path, tmp_path: Path) -> None:
+def test_a_study_json_that_lies_removes_nothing_else(study_lake: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     names = ["notes.txt", "../notes.txt", "07_x/../notes.txt", 3]
     (tmp_path / "study.json").write_text(json.dumps({"files": names}), encoding="utf-8")
-    assert figures(lake, "-o", str(tmp_path), *SMALL).code == 0
+    assert figures(study_lake, "-o", str(tmp_path), *SMALL).code == 0
     assert (tmp_path / "notes.txt").exists()
     (tmp_path / "study.json").write_text("no json", encoding="utf-8")
-    assert figures(lake, "-o", str(tmp_path), *SMALL).code == 0
+    assert figures(study_lake, "-o", str(tmp_path), *SMALL).code == 0
 
 
-def test_the_same_jobs_give_the_same_files(lake: Path, tmp_path: Path) -> None:
+def test_the_same_jobs_give_the_same_files(study_lake: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
-        figures(lake, "-o", str(tmp_path / name), "--figure", "6")
+        figures(study_lake, "-o", str(tmp_path / name), "--figure", "6")
     for path in (tmp_path / "a").glob("0*"):
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
 
 
-def test_a_file_in_the_place_of_the_folder(lake: Path, tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder(study_lake: Path, tmp_path: Path) -> None:
     file = tmp_path / "study"
     file.write_text("mine", encoding="utf-8")
-    done = figures(lake, "-o", str(file))
+    done = figures(study_lake, "-o", str(file))
     assert (done.code, done.out) == (2, "")
     assert done.err == f"tachograph: {file}: is a file, not a folder; name another folder with -o\n"
 
@@ -95,11 +97,11 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_a_disk_that_is_full_leaves_the_folder_as_it_was(lake: Path, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_leaves_the_folder_as_it_was(study_lake: Path, tmp_path: Path) -> None:
     folder = tmp_path / "study"
-    assert figures(lake, "-o", str(folder), *SMALL).code == 0
+    assert figures(study_lake, "-o", str(folder), *SMALL).code == 0
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    arguments = ["figures", "--lake", str(lake), "-o", str(folder), "--figure", "6", "--pipe", "fp32"]
+    arguments = ["figures", "--lake", str(study_lake), "-o", str(folder), "--figure", "6", "--pipe", "fp32"]
     environment = {**os.environ, "MPLCONFIGDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", _LIMITED, *arguments], capture_output=True, text=True, env=environment, cwd=tmp_path
@@ -110,8 +112,8 @@ def test_a_disk_that_is_full_leaves_the_folder_as_it_was(lake: Path, tmp_path: P
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written(lake: Path, tmp_path: Path) -> None:
+def test_a_folder_that_may_not_be_written(study_lake: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    done = figures(lake, "-o", str(tmp_path / "study"), *SMALL)
+    done = figures(study_lake, "-o", str(tmp_path / "study"), *SMALL)
     assert done.code == 7
     assert "cannot be written: Permission denied" in done.err

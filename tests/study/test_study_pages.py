@@ -20,10 +20,10 @@ from tachograph.report.study_words import methods
 
 
 @pytest.fixture(scope="module")
-def report(lake: Path) -> StudyReport:
-    config = lake.parent / "pages.toml"
+def report(study_lake: Path) -> StudyReport:
+    config = study_lake.parent / "pages.toml"
     config.write_text(TOML, encoding="utf-8")
-    return api.open_lake(str(lake), str(config)).study().report
+    return api.open_lake(str(study_lake), str(config)).study().report
 
 
 def test_every_sentence_stands_in_every_form(report: StudyReport) -> None:
@@ -95,28 +95,30 @@ def test_missing_numbers_are_null_in_json(report: StudyReport) -> None:
     assert json.loads(text)["dataset"]["recorded"]["samples"] == 364
 
 
-def test_what_is_missing_is_said_under_its_figure(lake: Path, tmp_path: Path) -> None:
-    done = figures(lake, "-o", str(tmp_path / "s"), "--format", "png", "--figure", "pipe_combinations", "--json")
+def test_what_is_missing_is_said_under_its_figure(study_lake: Path, tmp_path: Path) -> None:
+    done = figures(study_lake, "-o", str(tmp_path / "s"), "--format", "png", "--figure", "pipe_combinations", "--json")
     facts = json.loads(done.out)["figures"]["pipe_combinations"]
     markdown = (tmp_path / "s" / "study.md").read_text(encoding="utf-8")
     for why in facts["missing"].values():
         assert escaped(why) in markdown
 
 
-def test_a_question_without_an_answer_says_so(lake: Path, tmp_path: Path) -> None:
+def test_a_question_without_an_answer_says_so(study_lake: Path, tmp_path: Path) -> None:
     folder = tmp_path / "s"
-    done = figures(lake, "-o", str(folder), "--format", "svg", "--figure", "5", "--figure", "6", "--where", "gpus<0")
+    done = figures(
+        study_lake, "-o", str(folder), "--format", "svg", "--figure", "5", "--figure", "6", "--where", "gpus<0"
+    )
     assert done.code == 6
     done = figures(
-        lake, "-o", str(folder), "--format", "svg", "--figure", "6", "--no-filter", "idle", "--where", "gpus=1"
+        study_lake, "-o", str(folder), "--format", "svg", "--figure", "6", "--no-filter", "idle", "--where", "gpus=1"
     )
     assert done.code == 0
     for text in (done.out, *((folder / name).read_text(encoding="utf-8") for name in ("study.md", "study.html"))):
         assert "Not answered: what it needs was not measured." in text
 
 
-def test_how_it_was_computed_follows_the_settings(lake: Path) -> None:
-    opened = api.open_lake(str(lake))
+def test_how_it_was_computed_follows_the_settings(study_lake: Path) -> None:
+    opened = api.open_lake(str(study_lake))
     paper = dict(methods(opened.study(["6"]).report.settings))
     notebooks = dict(
         methods(opened.study(["6"], variant="notebooks", window=15, pipe="tensor", no_filter="short").report.settings)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tachograph.advice import Finding, main_pipe
-from tachograph.advice.reading import ACTIVITY, ACTIVITY_NAMES, activity_counter, number
+from tachograph.advice.reading import ACTIVITY_NAMES, activity_counter, number
 from tachograph.summarize.schema import PIPES
 from tachograph.units import plural, text
 
@@ -20,7 +20,7 @@ _ATTRIBUTION = {
     "whole_node": "Its GPUs are all GPUs of its nodes, which it had to itself.",
     "ambiguous": "It is not known which GPUs of its shared nodes were its own.",
 }
-_STUDIED = (*ACTIVITY, *PIPES.values(), "dram_active", "hbm_used_mib", "power_w", "energy_j")
+_STUDIED = (*ACTIVITY_NAMES, *PIPES.values(), "dram_active", "hbm_used_mib", "power_w", "energy_j")
 
 
 def headline(row: Mapping[str, Any], findings: Sequence[Finding]) -> str:
