@@ -37,7 +37,13 @@ from tachograph.report.job_html import job_html
 from tachograph.report.job_json import job_json
 from tachograph.report.job_text import job_lines
 from tachograph.report.lines import to_text
-from tachograph.report.study import (
+from tachograph.report.study.choice import Choice, StudyOptions, job_filter, settings_of
+from tachograph.report.study.dataset import Dataset, Recorded, describe_dataset
+from tachograph.report.study.files import WrittenStudy, write_study
+from tachograph.report.study.jobs import JobSet, choose_jobs
+from tachograph.report.study.json import study_json
+from tachograph.report.study.metrics import as_defined
+from tachograph.report.study.report import (
     MadeFigure,
     Settings,
     StudyReport,
@@ -46,13 +52,7 @@ from tachograph.report.study import (
     chosen_figures,
     make_figure,
 )
-from tachograph.report.study_choice import Choice, StudyOptions, job_filter, settings_of
-from tachograph.report.study_dataset import Dataset, Recorded, describe_dataset
-from tachograph.report.study_files import WrittenStudy, write_study
-from tachograph.report.study_jobs import JobSet, choose_jobs
-from tachograph.report.study_json import study_json
-from tachograph.report.study_metrics import as_defined
-from tachograph.report.study_text import study_lines
+from tachograph.report.study.text import study_lines
 from tachograph.schema import GPU_SAMPLES
 from tachograph.summarize.schema import JOB_GPUS, JOB_MINUTES
 from tachograph.summarize.windows_of_minutes import spatial_imbalance, with_gpus_held

@@ -10,8 +10,8 @@ import pytest
 from jobframes import START, frame, summary
 from tachograph.counters import COUNTERS
 from tachograph.report.filters import JobFilter
-from tachograph.report.study_dataset import Dataset, Model, Recorded, describe_dataset
-from tachograph.report.study_jobs import choose_jobs
+from tachograph.report.study.dataset import Dataset, Model, Recorded, describe_dataset
+from tachograph.report.study.jobs import choose_jobs
 from tachograph.summarize.schema import FINDINGS, JOB_SUMMARIES
 
 

@@ -14,7 +14,7 @@ from studied_lake import figures
 
 from tachograph.errors import UsageError
 from tachograph.figures.registry import FIGURES
-from tachograph.report.study_files import writable
+from tachograph.report.study.files import writable
 
 SMALL = ("--figure", "spatial_imbalance", "--format", "svg")
 

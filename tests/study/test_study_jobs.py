@@ -13,7 +13,7 @@ import tachograph.summarize.exclude as exclude
 from jobframes import frame, summary
 from tachograph.errors import LakeError, NotFoundError
 from tachograph.report.filters import JobFilter
-from tachograph.report.study_jobs import REASONS, JobSet, choose_jobs
+from tachograph.report.study.jobs import REASONS, JobSet, choose_jobs
 from tachograph.summarize.schema import FINDINGS, JOB_SUMMARIES
 
 EXCLUDED = [None, None, "short", "short,idle", "still_running,short", "ambiguous_attribution", "idle"]

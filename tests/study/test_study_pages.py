@@ -12,11 +12,11 @@ from studied_lake import TOML, figures
 
 from tachograph import api
 from tachograph.figures.registry import FIGURES, QUESTIONS
-from tachograph.report.study import StudyReport
-from tachograph.report.study_html import study_html
-from tachograph.report.study_json import json_text, study_json
-from tachograph.report.study_markdown import escaped, study_markdown
-from tachograph.report.study_words import methods
+from tachograph.report.study.html import study_html
+from tachograph.report.study.json import json_text, study_json
+from tachograph.report.study.markdown import escaped, study_markdown
+from tachograph.report.study.report import StudyReport
+from tachograph.report.study.words import methods
 
 
 @pytest.fixture(scope="module")

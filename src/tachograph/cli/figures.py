@@ -12,8 +12,8 @@ from tachograph.cli.options import Arguments, Parser, add_json
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tachograph.report.study import StudyReport
-    from tachograph.report.study_files import WrittenStudy
+    from tachograph.report.study.files import WrittenStudy
+    from tachograph.report.study.report import StudyReport
 
 FOLDER = "tachograph-study"
 
@@ -52,8 +52,8 @@ def run(arguments: Arguments) -> int:
     from tachograph.api import OpenLake
     from tachograph.cli.open import open_lake
     from tachograph.figures.style import FORMATS
-    from tachograph.report.study_files import check_folder, check_formats
-    from tachograph.report.study_json import study_json
+    from tachograph.report.study.files import check_folder, check_formats
+    from tachograph.report.study.json import study_json
 
     opened = open_lake(arguments)
     narrator = Narrator.of(arguments)
@@ -81,7 +81,7 @@ def run(arguments: Arguments) -> int:
 
 def _show(report: StudyReport, written: WrittenStudy, *, no_color: bool) -> None:
     from tachograph.report.lines import to_rich
-    from tachograph.report.study_text import study_lines
+    from tachograph.report.study.text import study_lines
 
     rows = [
         (str(figure.entry.number), figure.entry.name, f"{figure.numbers.jobs:,}", figure.status)

@@ -12,8 +12,8 @@ import msgspec
 from tachograph import __version__
 from tachograph.figures.registry import QUESTIONS
 from tachograph.figures.study import Fact
-from tachograph.report.study import MadeFigure, Settings, StudyReport
-from tachograph.report.study_dataset import Dataset
+from tachograph.report.study.dataset import Dataset
+from tachograph.report.study.report import MadeFigure, Settings, StudyReport
 
 
 def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tachograph.figures.registry import QUESTIONS
 from tachograph.figures.study import count_jobs
 from tachograph.report.lines import Line, plain, wrapped
-from tachograph.report.study import StudyReport
-from tachograph.report.study_words import NOT_ANSWERED, choice_sentence
+from tachograph.report.study.report import StudyReport
+from tachograph.report.study.words import NOT_ANSWERED, choice_sentence
 
 
 def study_lines(report: StudyReport, width: int) -> list[Line]:

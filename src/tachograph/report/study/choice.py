@@ -12,8 +12,8 @@ from tachograph.errors import UsageError
 from tachograph.figures.study import Options
 from tachograph.report.columns import local_time, must_exist
 from tachograph.report.filters import JobFilter, parse_condition
-from tachograph.report.study import VARIANTS, Settings
-from tachograph.report.study_jobs import REASONS
+from tachograph.report.study.jobs import REASONS
+from tachograph.report.study.report import VARIANTS, Settings
 from tachograph.summarize.schema import PIPES
 from tachograph.units import parse_time
 

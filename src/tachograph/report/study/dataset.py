@@ -8,7 +8,7 @@ from datetime import datetime
 import polars as pl
 
 from tachograph.counters import COUNTERS, Counter
-from tachograph.report.study_jobs import JobSet, Removal
+from tachograph.report.study.jobs import JobSet, Removal
 
 LOW_COVERAGE = 0.8
 UNKNOWN_MODEL = "not known"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from tachograph import __version__
 from tachograph.figures.registry import QUESTIONS
 from tachograph.report.columns import local_time
-from tachograph.report.study import MadeFigure, StudyReport
-from tachograph.report.study_words import NOT_ANSWERED, caption, choice_sentence, data_rows, methods
+from tachograph.report.study.report import MadeFigure, StudyReport
+from tachograph.report.study.words import NOT_ANSWERED, caption, choice_sentence, data_rows, methods
 
 _SHOWN = ("png", "svg")  # formats that readers of Markdown show
 _STEERING = re.compile(r"([\\`*_\[\]<>|#])")

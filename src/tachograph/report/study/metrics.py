@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tachograph.report.study import Settings
+from tachograph.report.study.report import Settings
 from tachograph.summarize.jobs import used_pipes
 from tachograph.summarize.variants import as_in_notebooks
 

@@ -16,7 +16,7 @@ from tachograph.config import Analysis, Filters
 from tachograph.figures.registry import FIGURES, QUESTIONS, Entry, find, load
 from tachograph.figures.study import Fact, Numbers, Options, Study
 from tachograph.report.columns import local_time
-from tachograph.report.study_dataset import Dataset
+from tachograph.report.study.dataset import Dataset
 
 Tell = Callable[[str, int, int], None]
 VARIANTS: Mapping[str, str] = {

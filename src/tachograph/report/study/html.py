@@ -13,8 +13,8 @@ from tachograph import __version__
 from tachograph.figures.registry import QUESTIONS
 from tachograph.figures.style import PAGE_IN
 from tachograph.report.columns import local_time
-from tachograph.report.study import StudyReport
-from tachograph.report.study_words import NOT_ANSWERED, caption, choice_sentence, data_rows, methods, tiles
+from tachograph.report.study.report import StudyReport
+from tachograph.report.study.words import NOT_ANSWERED, caption, choice_sentence, data_rows, methods, tiles
 
 _WIDTH = re.compile(rb'<svg [^>]*?width="([\d.]+)pt"')
 

@@ -16,10 +16,10 @@ import polars as pl
 
 from tachograph.errors import ExportError, UsageError
 from tachograph.figures import style
-from tachograph.report.study import MadeFigure, StudyReport, Tell
-from tachograph.report.study_html import study_html
-from tachograph.report.study_json import figure_json, json_text, study_json
-from tachograph.report.study_markdown import study_markdown
+from tachograph.report.study.html import study_html
+from tachograph.report.study.json import figure_json, json_text, study_json
+from tachograph.report.study.markdown import study_markdown
+from tachograph.report.study.report import MadeFigure, StudyReport, Tell
 
 PAGES = ("study.md", "study.html", "study.json")
 LARGEST_SVG = 400_000  # bytes; a larger one is shown in the page as PNG

@@ -8,8 +8,8 @@ from tachograph import __version__
 from tachograph.figures.statistics import BOX_CAPTION
 from tachograph.figures.study import count_jobs, percent
 from tachograph.report.columns import local_time
-from tachograph.report.study import VARIANTS, MadeFigure, Settings, StudyReport
-from tachograph.report.study_dataset import LOW_COVERAGE, Dataset
+from tachograph.report.study.dataset import LOW_COVERAGE, Dataset
+from tachograph.report.study.report import VARIANTS, MadeFigure, Settings, StudyReport
 from tachograph.summarize.variants import PIPE_THRESHOLD
 from tachograph.units import plural, text
 
