@@ -93,7 +93,21 @@ def test_only_two_modules_write_to_the_standard_streams() -> None:
     assert writers <= {"cli/output.py", "cli/narrate.py"}
 
 
-TARGETS = ["setup", "demo", "test", "lint", "bench", "chaos", "readers", "fuzz", "docs", "lock", "help", "clean"]
+TARGETS = [
+    "setup",
+    "demo",
+    "test",
+    "lint",
+    "bench",
+    "month",
+    "chaos",
+    "readers",
+    "fuzz",
+    "docs",
+    "lock",
+    "help",
+    "clean",
+]
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Generic, TypeVar, cast
 
-from distributed import Client, Future, KilledWorker, wait
+from distributed import Client, CommClosedError, Future, KilledWorker, wait
 
 from tachograph.errors import WorkersError
 from tachograph.lake import Lake
@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 LOOK_S = 5.0  # waiting for a result: how often it is looked whether there are workers
 FETCH_S = 600.0  # for a result that is there to arrive
+ASKED_AGAIN, ASK_AGAIN_S = 10, 2.0  # it takes the scheduler some seconds to see that a worker is gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,16 @@ class DaskPool:
         return Task(self, self._client.submit(run_there, self._expected, function, *arguments, pure=False))
 
     def everywhere(self, function: Callable[..., T], /, *arguments: Any) -> Mapping[str, T]:
-        """Return what the function returns on each worker that is there, by its address; raises what one raises."""
-        return cast("Mapping[str, T]", self._client.run(function, *arguments))
+        """Return what the function returns on each worker that is there, by its address; raises what one raises.
+
+        Those that leave while they are asked do not count. Errors: WorkersError where that does not end.
+        """
+        for _ in range(ASKED_AGAIN):
+            try:
+                return cast("Mapping[str, T]", self._client.run(function, *arguments))
+            except CommClosedError:
+                time.sleep(ASK_AGAIN_S)
+        raise WorkersError("workers leave while they are asked", do=f"look {self._crew.logs}")
 
     def look_after(self) -> None:
         """Ask for the workers that are missing.

@@ -81,7 +81,7 @@ def _escaped_but_code(words: str) -> str:
 def escaped(words: str) -> str:
     r"""Return words whose characters mean nothing to Markdown: names are what users write.
 
-    >>> print(escaped("a_b | <script>"))
-    a\_b \| \<script\>
+    >>> escaped("a_b | <script>") == r"a\_b \| \<script\>"
+    True
     """
     return _STEERING.sub(r"\\\1", " ".join(words.split()))
