@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Generic, TypeVar, cast
 
-from distributed import Client, CommClosedError, Future, KilledWorker, wait
+from distributed import Client, Future, KilledWorker, wait
+from distributed.comm import CommClosedError
 
 from tachograph.errors import WorkersError
 from tachograph.lake import Lake
