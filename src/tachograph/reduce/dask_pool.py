@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import Any, Generic, TypeVar, cast
 
 from distributed import Client, Future, KilledWorker, wait
-from distributed.comm import CommClosedError
+from distributed.comm.core import CommClosedError
 
 from tachograph.errors import WorkersError
 from tachograph.lake import Lake
