@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from tachograph import __version__
@@ -16,6 +16,7 @@ from tachograph.figures import job_page
 from tachograph.report.columns import local_time
 from tachograph.report.job import GpuUse, JobReport, evidence_texts
 from tachograph.report.job_text import what_ran_where
+from tachograph.report.pages import environment
 from tachograph.report.timeline import Series
 from tachograph.units import text
 
@@ -94,14 +95,8 @@ def spark_points(series: Series, *, width: float = 160, height: float = 22) -> l
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("tachograph.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["quantity"] = text
-    environment.filters["local_time"] = local_time
-    environment.globals.update(evidence_texts=evidence_texts, spark_points=spark_points, number=number)
-    return environment
+    made = environment()
+    made.filters["quantity"] = text
+    made.filters["local_time"] = local_time
+    made.globals.update(evidence_texts=evidence_texts, spark_points=spark_points, number=number)
+    return made

@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from tachograph import __version__
 from tachograph.figures.registry import QUESTIONS
 from tachograph.figures.style import PAGE_IN
 from tachograph.report.columns import local_time
+from tachograph.report.pages import environment
 from tachograph.report.study.report import StudyReport
 from tachograph.report.study.words import NOT_ANSWERED, caption, choice_sentence, data_rows, methods, tiles
 
@@ -55,12 +56,6 @@ def _width(suffix: str, content: bytes) -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("tachograph.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(caption=caption)
-    return environment
+    made = environment()
+    made.globals.update(caption=caption)
+    return made
