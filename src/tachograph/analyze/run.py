@@ -30,6 +30,7 @@ from tachograph.summarize.gpus import gpu_columns, summarize_gpus
 from tachograph.summarize.jobs import summarize_jobs, used_pipes
 from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_SUMMARIES, MINUTE_MEANS
 
+GPU_ROWS = 100_000  # of job_gpus that wait to be written: a row has about 800 bytes
 Progress = Callable[[str, int, int], None]
 UNIT = ("node", "gpu", "mig")
 
@@ -174,7 +175,8 @@ class _Analysis:
         self.accumulated = Accumulated(self.starts, per_run, configuration.analysis)
         self.waiting = self.runs
         self.summaries: list[pl.DataFrame] = []
-        self.gpus: list[pl.DataFrame] = []
+        self.gpus: list[pl.DataFrame] = []  # that are not written yet
+        self.gpu_appends = 0
         self.findings: list[pl.DataFrame] = []
 
     def run(self, pool: Pool, *, full: bool) -> AnalysisReport:
@@ -240,11 +242,14 @@ class _Analysis:
         timelines = merged.timelines.join(runs.select("run", "job_key"), on="run", maintain_order="left")
         self.summaries.append(jobs)
         self.gpus.append(of_jobs)
+        if sum(frame.height for frame in self.gpus) >= GPU_ROWS:
+            self._write_gpus()
         self.findings.append(advice.find_all(jobs, of_jobs, timelines, self.configuration.thresholds))
         self.waiting = self.waiting.join(mine, on="run", how="anti")
 
     def _write(self) -> tuple[pl.DataFrame, int]:
-        """Findings, GPUs and last the summaries, which make the others count."""
+        """The GPUs that are left, findings, and last the summaries, which make the others count."""
+        self._write_gpus()
         columns = [name for name in JOB_SUMMARIES.schema if name != "seq"]
         new = pl.concat([JOB_SUMMARIES.empty().drop("seq"), *self.summaries])
         known = self.lake.latest(JOB_SUMMARIES).join(new, on="job_key", how="anti")
@@ -252,17 +257,22 @@ class _Analysis:
         known = known.join(gone, on="job_key", how="anti")
         population = pl.concat([new, known.select(columns)])
         new = used_pipes(new, population, analysis=self.configuration.analysis)
-        gpus = pl.concat([JOB_GPUS.empty().drop("seq"), *self.gpus])
         findings = pl.concat([FINDINGS.empty().drop("seq"), *self.findings])
-        for table, frame in ((JOB_GPUS, gpus), (FINDINGS, findings), (JOB_SUMMARIES, new)):
+        for table, frame in ((FINDINGS, findings), (JOB_SUMMARIES, new)):
             self._append(table, frame)
         if gone.height:
             drop_summaries(self.lake, gone, number=self.number)
         return new, findings.height
 
-    def _append(self, table: Table, frame: pl.DataFrame) -> None:
+    def _write_gpus(self) -> None:
+        """Append the GPUs of runs that are over: they count once the summaries do, and need not wait in memory."""
+        self.gpu_appends += 1
+        self._append(JOB_GPUS, pl.concat([JOB_GPUS.empty().drop("seq"), *self.gpus]), mark=self.gpu_appends)
+        self.gpus = []
+
+    def _append(self, table: Table, frame: pl.DataFrame, *, mark: int = 1) -> None:
         if frame.height:
-            self.lake.append(table, frame, app_id=f"analysis:{self.number}", seq=self.number)
+            self.lake.append(table, frame, app_id=f"analysis:{self.number}", mark=mark, seq=self.number)
 
     def _remember(self, report: AnalysisReport) -> None:
         row = {
