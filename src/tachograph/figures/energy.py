@@ -248,9 +248,16 @@ def _write_shares(axes: Axes, shares: Sequence[float] | np.ndarray, start: Seque
 
 
 def _hours(edge: int) -> str:
-    """A border of the bins as its label: two digits, as half decades are not round."""
+    """A border of the bins as its label: two digits, as half decades are not round.
+
+    >>> [_hours(edge) for edge in (-1, 0, 1, 3, 9, 10, 11)]
+    ['0.32', '1', '3.2', '32', '32k', '100k', '320k']
+    """
     value = _border(edge)
-    return f"{value:,.2g}" if value < 10 else f"{float(f'{value:.2g}'):,.0f}" if value < 1e4 else f"{value / 1e3:,.2g}k"
+    if value < 10:
+        return f"{value:,.2g}"
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}" if value < 1e4 else f"{rounded / 1e3:,.0f}k"
 
 
 def _kwh(value: float | None) -> str:
