@@ -37,7 +37,7 @@ from tachograph.report.job_html import job_html
 from tachograph.report.job_json import job_json
 from tachograph.report.job_text import job_lines
 from tachograph.report.lines import to_text
-from tachograph.report.study.choice import Choice, StudyOptions, job_filter, settings_of
+from tachograph.report.study.choice import Choice, StudyOptions, check_names, job_filter, settings_of
 from tachograph.report.study.dataset import Dataset, Recorded, describe_dataset
 from tachograph.report.study.files import WrittenStudy, write_study
 from tachograph.report.study.jobs import JobSet, choose_jobs
@@ -143,6 +143,7 @@ class OpenLake:
 
         Errors: LakeError where nothing was analyzed yet; UsageError, NotFoundError for a choice that makes no sense.
         """
+        check_names(which, Choice)
         summaries, findings = self._of_one_moment(self._summaries_and_findings)
         return filter_jobs(summaries, findings, self._filter(which)).sort("start", "job_key")
 
@@ -188,7 +189,7 @@ class OpenLake:
 
     def study(
         self,
-        figures: Sequence[str] = (),
+        figures: str | Sequence[str] = (),
         *,
         wanted: JobFilter | None = None,
         tell: Tell | None = None,
@@ -238,6 +239,7 @@ class OpenLake:
 
     def _studied(self, wanted: JobFilter | None, options: StudyOptions) -> tuple[Settings, JobSet, pl.DataFrame]:
         """The settings, the jobs that they choose, and these with the metrics that they define."""
+        check_names(options, StudyOptions)
         wanted = self._filter(options) if wanted is None else wanted
         settings = settings_of(options, wanted, self.configuration)
 

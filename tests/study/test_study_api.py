@@ -131,3 +131,17 @@ def test_importing_the_package_imports_nothing_else() -> None:
     program = "import sys, tachograph; print(sorted(name for name in sys.modules if name.startswith('tachograph')))"
     done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     assert done.stdout == "['tachograph']\n"
+
+
+def test_a_misspelt_option_is_told(opened: OpenLake) -> None:
+    for ask in (
+        lambda: opened.jobs(wher="gpus>1"),  # type: ignore[call-arg]
+        lambda: opened.study(wher="gpus>1"),  # type: ignore[call-arg]
+        lambda: opened.figure("energy", windw=5),  # type: ignore[call-arg]
+    ):
+        with pytest.raises(NotFoundError, match=r"no option 'win?dw|no option 'wher'.*did you mean where"):
+            ask()
+    with pytest.raises(NotFoundError, match="no option 'pipe'"):
+        opened.jobs(pipe="fp32")  # type: ignore[call-arg]
+    (one,), (same,) = opened.study("energy").report.figures, opened.study(["05"]).report.figures
+    assert one.entry == same.entry

@@ -125,7 +125,9 @@ def draw(numbers: Numbers) -> Figure:
             upper.set_title(f"{PIPE_NAMES[pipe]} ({count_jobs(numbers.facts[f'{pipe}_intensity_jobs'])})")
             memory = numbers.facts[f"{pipe}_memory_share"]
             if memory is not None:
-                lower.set_title(f"{percent(memory)} memory-bound", fontsize=7.5, pad=3)
+                among = count_jobs(numbers.facts[f"{pipe}_labelled_jobs"])
+                told = f"{percent(memory)} memory-bound\n(samples at work, {among})"
+                lower.set_title(told, fontsize=6.5, pad=3)
             limits[pipe] = _limits(numbers, pipe)
             _dress(upper, lower, limits[pipe])
             if not upper.lines:

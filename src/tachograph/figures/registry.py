@@ -66,7 +66,7 @@ def find(name: str) -> Entry:
     Errors: NotFoundError naming the closest one, or all.
     """
     for entry in FIGURES:
-        if name in (entry.name, str(entry.number), entry.stem):
+        if name in (entry.name, str(entry.number), f"{entry.number:02}", entry.stem):
             return entry
     names = [entry.name for entry in FIGURES]
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, TypeAlias, TypedDict, get_type_hints
 
 from tachograph.config import Configuration
 from tachograph.errors import UsageError
@@ -63,6 +63,19 @@ def several(names: Names | None) -> tuple[str, ...]:
     (('short',), ('short', 'idle'), ())
     """
     return () if names is None else (names,) if isinstance(names, str) else tuple(names)
+
+
+def check_names(given: Iterable[str], known: type[Choice]) -> None:
+    """Check the names of options: a misspelt one would choose nothing, and nobody would know.
+
+    >>> check_names(["wher"], Choice)
+    Traceback (most recent call last):
+    ...
+    tachograph.errors.NotFoundError: no option 'wher'; did you mean where?
+
+    Errors: NotFoundError naming the closest one.
+    """
+    must_exist(tuple(given), tuple(get_type_hints(known)), what="option")
 
 
 def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> JobFilter:

@@ -112,12 +112,12 @@ class StudyReport:
         return {figure.entry.name: figure.numbers.facts for figure in self.figures}
 
 
-def chosen_figures(names: Sequence[str]) -> tuple[Entry, ...]:
+def chosen_figures(names: str | Sequence[str]) -> tuple[Entry, ...]:
     """Return the figures of these names (or numbers) in their order; all of them for none.
 
     Errors: NotFoundError for a name that is none.
     """
-    asked = {find(name) for name in names}
+    asked = {find(name) for name in ([names] if isinstance(names, str) else names)}
     return tuple(entry for entry in FIGURES if not asked or entry in asked)
 
 

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+from tachograph.figures import style
+
+
+@pytest.mark.parametrize("width", [style.COLUMN_IN, style.PAGE_IN])
+def test_nothing_is_cut_off_at_the_border(tmp_path: Path, width: float) -> None:
+    with style.style():
+        figure, (axes,) = style.new_figure(width, 2.0)
+        axes.set_yticks([0, 1], ["memory temperature", "Ärger with low letters gjpqy"])
+        axes.set_title("to the right", loc="right")
+    (file,) = style.save(figure, tmp_path, "figure", ["png"])
+    drawn = matplotlib.image.imread(file)[..., :3]
+    assert drawn.min() < 0.5
+    for border in (drawn[:, :3], drawn[:, -3:], drawn[:3], drawn[-3:]):
+        assert border.min() > 0.9
+
+
+def test_every_format_has_the_same_figure_twice(tmp_path: Path) -> None:
+    with style.style():
+        figure, (axes,) = style.new_figure(style.COLUMN_IN, 2.0)
+        axes.plot([0, 1], [1, 0])
+    once = [file.read_bytes() for file in style.save(figure, tmp_path, "a")]
+    again = [file.read_bytes() for file in style.save(figure, tmp_path, "b")]
+    assert once == again
+    assert once[0].startswith(b"%PDF")
+    assert b"/FontFile2" in once[0]
+    assert b"<text" not in once[1]
