@@ -71,7 +71,7 @@ def check_names(given: Iterable[str], known: type[Choice]) -> None:
     >>> check_names(["wher"], Choice)
     Traceback (most recent call last):
     ...
-    tachograph.errors.NotFoundError: no option 'wher'; did you mean where?
+    tachograph.errors.NotFoundError: no option 'wher'; did you mean where or user?
 
     Errors: NotFoundError naming the closest one.
     """
