@@ -183,9 +183,8 @@ class _Analysis:
         try:
             tally = self._reduce(pool, full=full)
             jobs, findings = self._write()
-        except BaseException:
-            self.minutes.discard()
-            raise
+        finally:
+            self.minutes.discard()  # nothing, where all has landed
         report = AnalysisReport(
             jobs=jobs.height,
             ambiguous=jobs.filter(pl.col("attribution") == "ambiguous").height,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -103,11 +104,10 @@ class Folder:
         """Write a Parquet file; return its bytes."""
         target = Path(table, name)
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with ExitStack() as undo:
+            undo.callback(target.unlink, missing_ok=True)
             frame.write_parquet(target, **how)
-        except BaseException:
-            target.unlink(missing_ok=True)
-            raise
+            undo.pop_all()
         return target.stat().st_size
 
     def scratch(self, table: str) -> str:

@@ -11,7 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -334,12 +334,11 @@ class Lake:
     def _writing(self, table: Table) -> Iterator[list[AddAction]]:
         """A list for the files that are written inside the block; they are taken away again when it fails."""
         written: list[AddAction] = []
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._take_away, table, written)
             with lake_errors(self.uri(table), writing=True):
                 yield written
-        except BaseException:
-            self._take_away(table, written)
-            raise
+            undo.pop_all()
 
     def files(self, table: Table, days: Iterable[date] | None = None) -> list[DataFile]:
         """The files a reader sees now, ordered by day and first node; all of them, or those of `days`."""
