@@ -73,7 +73,7 @@ def prepare(samples: int, folder: Path) -> Prepared:
     runs = build_runs(lake.latest(JOBS), allocations, slurm=configuration.slurm, now=cluster.plan.end)
     owned = attribute(runs, allocations, units.select("node", "gpu", "mig"))
     keys = runs.select("run", "job_key", "job_id", "start", gpus=pl.lit(None, dtype=pl.Int64))
-    work = Work(owned.intervals, keys, facts(units)[1], configuration.analysis, 0)
+    work = Work(owned.intervals, keys, facts(units)[1], configuration.analysis, 0, configuration.thresholds.idle_util)
     files = lake.files(GPU_SAMPLES)
     rows = sum(file.rows for file in files)
     return Prepared(

@@ -82,6 +82,52 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bound_fraction: float = 0.5
 
 
+class Classes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How job classes are told. {characteristic: value} replaces the built-in values of those that are named.
+
+    Source: Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025) for window and length.
+    """
+
+    window_minutes: int = 20  # in which a characteristic is flat, or not
+    hang_minutes: float = 60.0  # T: what is shorter is no hang, no cold start, no stall
+    theta: dict[str, float] = {}  # flat: (Q3 - Q1)/2 of the window below it
+    level: dict[str, float] = {}  # at rest: below it
+    characteristics: dict[str, tuple[str, ...]] = {}  # {class: those that vote}
+
+
+class Scores(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """GPU scores: 0 no problem, 100 worst."""
+
+    high: float = 70.0  # a score from here on is a finding
+    max_warps: dict[str, int] = {}  # {device: most resident warps of an SM}, where not those of the catalogue
+
+
+class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Workload classes of GPUs."""
+
+    preset: str = "ai"  # ai, hpc, mem: weights of real utilisation
+    weights: dict[str, float] = {}  # sm, tensor, dram, gr: instead of a preset; made to add up to 1
+    classifier: str = "default"  # or reference: as published
+    smoothing_s: float = 30.0
+
+
+class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Performance-pattern rules."""
+
+    folder: str = ""  # of the site's own rules; empty: none
+    disabled: tuple[str, ...] = ()  # tags of shipped rules that are not run
+    parameters: dict[str, dict[str, float]] = {}  # {tag: {parameter: value}}
+
+
+class Waste(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What GPU time costs. 0: no price, nothing is shown in money."""
+
+    currency: str = "EUR"
+    price_per_gpu_hour: float = 0.0
+    prices: dict[str, float] = {}  # {GPU model or partition: price of a GPU-hour}
+    price_per_kwh: float = 0.0
+
+
 class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How `tachograph collect` runs."""
 
@@ -120,6 +166,11 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     filters: Filters = Filters()
     analysis: Analysis = Analysis()
     thresholds: Thresholds = Thresholds()
+    classes: Classes = Classes()
+    scores: Scores = Scores()
+    workload: Workload = Workload()
+    rules: Rules = Rules()
+    waste: Waste = Waste()
     collect: Collect = Collect()
     workers: Workers = Workers()
     # each is checked by the settings of its source: tachograph.sources.feeds

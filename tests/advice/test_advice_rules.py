@@ -119,10 +119,10 @@ def test_hung_needs_all_gpus_to_stop() -> None:
 
 def test_cold_start() -> None:
     result = found(summary(gpu_util_mean=0.5, elapsed_s=6000.0), minute_rows=minutes([0.0] * 14 + [0.5] * 86))
-    assert result["cold_start"].sentence == "No GPU worked in the first 14 min, 14 % of the run."
-    assert result["cold_start"].evidence["gpu_hours_idle"] == pytest.approx(14 * 4 / 60)
-    assert "cold_start" not in found(summary(), minute_rows=minutes([0.0] * 9 + [0.5] * 86))
-    assert "cold_start" not in found(summary(), minute_rows=minutes([None] * 14 + [0.5] * 86))
+    assert result["late_start"].sentence == "No GPU worked in the first 14 min, 14 % of the run."
+    assert result["late_start"].evidence["gpu_hours_idle"] == pytest.approx(14 * 4 / 60)
+    assert "late_start" not in found(summary(), minute_rows=minutes([0.0] * 9 + [0.5] * 86))
+    assert "late_start" not in found(summary(), minute_rows=minutes([None] * 14 + [0.5] * 86))
 
 
 def test_stalled_supersedes_bursty() -> None:
@@ -325,9 +325,9 @@ def test_find_all_gives_each_job_its_own_rows() -> None:
     one = summary(job_key="a", job_id="1", gpu_util_mean=0.2)
     two = summary(job_key="b", job_id="2", gpu_util_mean=0.9)
     hang = minutes([0.9] * 30 + [0.0] * 60).with_columns(job_key=pl.lit("b"), job_id=pl.lit("2"))
-    table = find_all(frame(JOB_SUMMARIES, [one, two]), NO_GPUS, timelines_of(hang), LIMITS)
+    table = find_all(frame(JOB_SUMMARIES, [one, two]), NO_GPUS, timelines_of(hang, idle_util=0.01), LIMITS)
     assert table.select("job_key", "code").rows() == [("a", "low_utilisation"), ("b", "hung")]
-    assert find_all(JOB_SUMMARIES.empty(), NO_GPUS, timelines_of(NO_MINUTES), LIMITS).height == 0
+    assert find_all(JOB_SUMMARIES.empty(), NO_GPUS, timelines_of(NO_MINUTES, idle_util=0.01), LIMITS).height == 0
 
 
 _LEVEL = st.none() | st.floats(0, 1)

@@ -23,9 +23,13 @@ Sample = Mapping[str, Any]
 PIPES = {"fp64": "fp64_active", "fp32": "fp32_active", "fp16": "fp16_active", "tensor": "tensor_active"}
 LOWERING = (0x4, 0x8, 0x20, 0x40, 0x80)
 VOLUMES = {c.name: c.name.removesuffix("_per_s") for c in COUNTERS if c.kind is Kind.RATE}
-MINUTE_MEANS = (
+WINDOWED = (
     *("gpu_util", "sm_active", "gr_engine_active", "fp64_active", "fp32_active", "fp16_active"),
-    *("tensor_active", "dram_active", "power_w"),
+    *("tensor_active", "dram_active"),
+)
+MINUTE_MEANS = (
+    *(*WINDOWED, "power_w"),
+    *("mem_copy_util", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
 )
 EDGES = [10 ** (-3 + 6 * k / 30) for k in range(31)]
 
@@ -130,7 +134,7 @@ def gpu_reference(
     codes = xid_events(rows, before)
     result["xid_events"] = None if codes is None else len(codes)
     result["xid_event_max"] = most(codes or ())
-    for name in ("gpu_util", *MINUTE_MEANS[1:-1]):
+    for name in WINDOWED:
         result[f"ti_{name}"] = temporal_imbalance([row[name] for row in rows], analysis)
     utils = [row["gpu_util"] for row in rows if row["gpu_util"] is not None]
     result["utils"], result["zeros"] = len(utils), sum(value == 0 for value in utils)
@@ -302,7 +306,7 @@ def job_reference(
     result["energy_gpus"] = len(measured)
     result["power_w_mean"] = result["energy_j"] / (len(measured) * run.seconds) if measured else None
     result["energy_source"] = "+".join(sorted({gpu["energy_source"] for gpu in measured})) or None
-    for name in ("gpu_util", *MINUTE_MEANS[1:-1]):
+    for name in WINDOWED:
         value, windows, zero = spatial_imbalance(run, gpus, name, analysis)
         temporal = most(gpu[f"ti_{name}"] for gpu in rows)
         if name == "gpu_util":

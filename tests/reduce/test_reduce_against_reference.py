@@ -18,7 +18,7 @@ from tachograph.analyze.results import read_gpus, read_minutes, read_summaries
 from tachograph.config import Analysis
 from tachograph.counters import NAMES
 from tachograph.lake import Lake
-from tachograph.summarize.schema import JOB_GPUS, JOB_SUMMARIES
+from tachograph.summarize.schema import JOB_GPUS, JOB_SUMMARIES, JUDGED
 
 VARIANTS = {
     "defaults": Analysis(),
@@ -61,8 +61,10 @@ def compare_jobs(lake: Lake, cluster: Cluster, telemetry: Telemetry, analysis: A
         for row in read_gpus(lake, read_summaries(lake)).iter_rows(named=True)
     }
     assert set(summaries) == {run.job_id for run in cluster.runs}
-    names = set(JOB_SUMMARIES.schema) - ELSEWHERE - IDENTITY
-    gpu_names = set(JOB_GPUS.schema) - {"job_key", "job_id", "node", "gpu", "mig", "gpu_model", "hbm_mib", "seq"}
+    names = set(JOB_SUMMARIES.schema) - ELSEWHERE - IDENTITY - JUDGED
+    gpu_names = (
+        set(JOB_GPUS.schema) - {"job_key", "job_id", "node", "gpu", "mig", "gpu_model", "hbm_mib", "seq"} - JUDGED
+    )
     relative = 1e-6 if analysis.time_weighted_bound else 1e-9  # weights are single precision
     count = 0
     for run in cluster.runs:

@@ -5,21 +5,20 @@ A finding is added by one file and one line in RULES. A rule that needs a counte
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
+from tachograph import finding
 from tachograph.advice.ambiguous_attribution import ambiguous_attribution
 from tachograph.advice.bursty import bursty
 from tachograph.advice.busy_waiting import busy_waiting
-from tachograph.advice.cold_start import cold_start
-from tachograph.advice.finding import EVIDENCE, SEVERITIES, Finding, Judge, Rule, Severity
 from tachograph.advice.gpus_never_used import gpus_never_used
 from tachograph.advice.hung import hung
 from tachograph.advice.idle_job import idle_job
 from tachograph.advice.imbalanced_gpus import imbalanced_gpus
+from tachograph.advice.late_start import late_start
 from tachograph.advice.low_coverage import low_coverage
 from tachograph.advice.low_memory import low_memory
 from tachograph.advice.low_utilisation import low_utilisation
@@ -28,16 +27,17 @@ from tachograph.advice.memory_nearly_full import memory_nearly_full
 from tachograph.advice.no_samples import no_samples
 from tachograph.advice.no_tensor_use import no_tensor_use
 from tachograph.advice.one_gpu_of_many import one_gpu_of_many
-from tachograph.advice.reading import timelines_of
 from tachograph.advice.remapped_rows import remapped_rows
 from tachograph.advice.row_remap_failure import row_remap_failure
+from tachograph.advice.rule import Judge, Rule
 from tachograph.advice.short_job import short_job
 from tachograph.advice.stalled import stalled
 from tachograph.advice.throttled import throttled
 from tachograph.advice.time_precision import time_precision
 from tachograph.advice.xid_error import xid_error
 from tachograph.config import Thresholds
-from tachograph.summarize.schema import FINDINGS
+from tachograph.finding import EVIDENCE, SEVERITIES, Finding, Severity, findings_frame
+from tachograph.reduce.timelines import timelines_of
 
 __all__ = [
     "CODES", "EVIDENCE", "RULES", "SEVERITIES", "Finding", "Judge", "Rule", "Severity",
@@ -45,7 +45,7 @@ __all__ = [
 ]  # fmt: skip
 
 _SPREAD = ("gpus_never_used", "imbalanced_gpus", "low_utilisation")
-_OVER_TIME = ("hung", "cold_start", "stalled", "bursty", "busy_waiting")
+_OVER_TIME = ("hung", "late_start", "stalled", "bursty", "busy_waiting")
 _KIND_OF_WORK = ("memory_bound", "no_tensor_use", "low_memory")
 _OF_SAMPLES = (
     *("idle_job", "one_gpu_of_many", *_SPREAD, *_OVER_TIME, *_KIND_OF_WORK),
@@ -65,7 +65,7 @@ RULES: tuple[Rule, ...] = (
     Rule("row_remap_failure", row_remap_failure, supersedes=("remapped_rows",)),
     Rule("remapped_rows", remapped_rows),
     Rule("throttled", throttled),
-    Rule("cold_start", cold_start),
+    Rule("late_start", late_start),
     Rule("stalled", stalled, supersedes=("bursty",)),
     Rule("bursty", bursty, supersedes=("low_utilisation", "memory_bound")),
     Rule("low_utilisation", low_utilisation, supersedes=("memory_bound", "no_tensor_use")),
@@ -91,7 +91,7 @@ def find(
     `summary` is its row of job_summaries, `gpus` its rows of job_gpus, `minutes` its rows of job_minutes.
     What another finding supersedes is left out, so that no advice contradicts another.
     """
-    return _judge(summary, gpus, timelines_of(minutes), thresholds)
+    return _judge(summary, gpus, timelines_of(minutes, idle_util=thresholds.idle_util), thresholds)
 
 
 def _judge(
@@ -133,30 +133,6 @@ class _Slices:
         return self.frame.slice(begin, length)
 
 
-def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]]) -> pl.DataFrame:
-    """Return (summary row, its findings) pairs as a frame in the schema of FINDINGS, without `seq`."""
-    rows = [
-        {
-            "job_key": summary["job_key"],
-            "job_id": summary["job_id"],
-            "code": finding.code,
-            "severity": finding.severity,
-            "title": finding.title,
-            "sentence": finding.sentence,
-            "advice": finding.advice,
-            "evidence": json.dumps(dict(finding.evidence), allow_nan=False),
-        }
-        for summary, findings in found
-        for finding in findings
-    ]
-    return pl.DataFrame(rows, schema={name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"})
-
-
 def read_findings(frame: pl.DataFrame) -> tuple[Finding, ...]:
     """Return the rows of a findings frame (of one job) as findings, in the order in which they are told."""
-    order = {code: place for place, code in enumerate(CODES)}
-    found = [
-        Finding(row["code"], row["severity"], row["title"], row["sentence"], row["advice"], json.loads(row["evidence"]))
-        for row in frame.iter_rows(named=True)
-    ]
-    return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), order.get(f.code, len(order)), f.code)))
+    return finding.read_findings(frame, CODES)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tachograph.advice.finding import Finding
 from tachograph.advice.reading import ENOUGH_MINUTES, evidence_of, number, so_far
 from tachograph.config import Thresholds
+from tachograph.finding import Finding
 from tachograph.units import text
 
 LOOKS_BUSY = 0.9  # utilisation of at least one GPU (a crashed process leaves its own at 0)

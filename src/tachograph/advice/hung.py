@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.advice.finding import Finding
 from tachograph.advice.reading import ENOUGH_MINUTES, activity_over_time, evidence_of, may_hold_idle, number, so_far
 from tachograph.config import Thresholds
+from tachograph.finding import Finding
 from tachograph.units import text
 
 SURE_S = 3600.0  # a tail this long is no writing of results; source: 60 minutes of the hung classes (TASC)

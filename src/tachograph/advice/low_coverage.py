@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.advice.finding import Finding
 from tachograph.advice.reading import evidence_of, number
 from tachograph.config import Thresholds
+from tachograph.finding import Finding
 from tachograph.units import plural, text
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.advice.finding import Finding
 from tachograph.advice.reading import evidence_of, number, so_far
 from tachograph.config import Thresholds
+from tachograph.finding import Finding
 from tachograph.units import text
 
 _TIER = re.compile(r"(\d+)\s*g", re.IGNORECASE)

@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.advice.finding import Finding
 from tachograph.advice.reading import evidence_of, number
 from tachograph.config import Thresholds
+from tachograph.finding import Finding
 from tachograph.units import text
 
 MUCH_ARITHMETIC = 0.2  # mean activity of the FP16 and FP32 pipes together

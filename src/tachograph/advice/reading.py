@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tachograph.reduce.timelines import ACTIVITY, of_minutes, together
+from tachograph.reduce.timelines import ACTIVITY
 from tachograph.summarize.schema import JOB_GPUS
 
 ACTIVITY_NAMES = {"gpu_util": "utilisation", "gr_engine_active": "graphics engine activity", "sm_active": "SM activity"}
@@ -80,15 +80,6 @@ def idlest_gpu(summary: Mapping[str, Any], gpus: pl.DataFrame) -> float | None:
         return None
     lowest = gpus[f"{counter}_mean"].min()
     return float(lowest) if isinstance(lowest, float) else None
-
-
-def timelines_of(minutes: pl.DataFrame) -> pl.DataFrame:
-    """Return what rules read of job_minutes: one row per (job_key, minute), in order, its GPUs put together.
-
-    Columns: `minute`; the largest mean of the GPUs for each of ACTIVITY; `busy`, `work`, `power_w`: utilisation and
-    work (arithmetic or memory traffic) of the busiest and mean power, of the GPUs that tell utilisation and work.
-    """
-    return together([of_minutes(minutes, key="job_key")], key="job_key")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.advice.finding import Finding
 from tachograph.advice.reading import activity_over_time, evidence_of, idle_periods, may_hold_idle, number
 from tachograph.config import Thresholds
+from tachograph.finding import Finding
 from tachograph.units import text
 
 

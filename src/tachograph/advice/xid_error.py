@@ -8,9 +8,9 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.advice.finding import Finding
 from tachograph.advice.reading import evidence_of, gpu_labels, number
 from tachograph.config import Thresholds
+from tachograph.finding import Finding
 from tachograph.units import plural
 
 # what the codes mean; source: NVIDIA, "XID Errors" (GPU Deployment and Management documentation)

@@ -19,8 +19,8 @@ _KEY = ("run", "node", "gpu", "mig", "minute")
 class MinuteWriter:
     """Takes what partitions have written, day by day; a minute that midnight cuts waits for its other part."""
 
-    def __init__(self, lake: Lake, keys: pl.DataFrame, number: int) -> None:
-        self.lake, self.keys, self.number = lake, keys, number
+    def __init__(self, lake: Lake, keys: pl.DataFrame, number: int, *, idle_util: float) -> None:
+        self.lake, self.keys, self.number, self.idle_util = lake, keys, number, idle_util
         self.staged: list[AddAction] = []
         self.cut = pl.DataFrame(schema=CUT)
         self.landed = 0
@@ -60,7 +60,7 @@ class MinuteWriter:
             self.landed += 1
             self.lake.land(JOB_MINUTES, self.staged, app_id=f"analysis:{self.number}", mark=self.landed)
             self.staged = []
-        return of_minutes(joined)
+        return of_minutes(joined, idle_util=self.idle_util)
 
     def _rows(self, minutes: pl.DataFrame) -> pl.DataFrame:
         keyed = minutes.join(self.keys, on="run", how="left").with_columns(seq=pl.lit(self.number, dtype=pl.Int64))

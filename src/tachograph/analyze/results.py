@@ -46,7 +46,16 @@ def read_summaries(lake: Lake) -> pl.DataFrame:
 
 
 def read_findings(lake: Lake, summaries: pl.DataFrame) -> pl.DataFrame:
-    """Return the findings of these jobs: rows of the analysis their summary is of."""
+    """Return what is worth knowing about these jobs: findings that hold and are no mere facts.
+
+    Rows are those of the analysis their summary is of.
+    """
+    holds = pl.col("verdict").fill_null("yes") == "yes"
+    return _current(lake, FINDINGS, lake.scan(FINDINGS).filter(holds & (pl.col("severity") != "fact")), summaries)
+
+
+def read_verdicts(lake: Lake, summaries: pl.DataFrame) -> pl.DataFrame:
+    """Return everything that was looked for in these jobs: also what does not hold, and what cannot be decided."""
     return _current(lake, FINDINGS, lake.scan(FINDINGS), summaries)
 
 

@@ -12,9 +12,9 @@ from datetime import UTC, date, datetime, time, timedelta
 
 import polars as pl
 
-from tachograph import advice
 from tachograph.analyze.accumulate import Accumulated
 from tachograph.analyze.inventory import facts, inventory
+from tachograph.analyze.judge import judge
 from tachograph.analyze.minutes import MinuteWriter
 from tachograph.analyze.state import ANALYSES, EVER, News, Seen, news_since, next_number, seen_last, seen_now
 from tachograph.analyze.superseded import drop_summaries
@@ -28,7 +28,7 @@ from tachograph.reduce.run import Work, reduce_days
 from tachograph.schema import ALLOCATIONS, DEVICES, JOBS, TIME, Table
 from tachograph.summarize.gpus import gpu_columns, summarize_gpus
 from tachograph.summarize.jobs import summarize_jobs, used_pipes
-from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_SUMMARIES, MINUTE_MEANS
+from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_SUMMARIES, WINDOWED
 
 GPU_ROWS = 100_000  # of job_gpus that wait to be written: a row has about 800 bytes
 Progress = Callable[[str, int, int], None]
@@ -85,11 +85,11 @@ def analyze(
 
 
 def _check(configuration: Configuration) -> None:
-    unknown = [name for name in configuration.analysis.imbalance_counters if name not in MINUTE_MEANS]
+    unknown = [name for name in configuration.analysis.imbalance_counters if name not in WINDOWED]
     if unknown:
         raise ConfigError(
             f"analysis.imbalance_counters: no windows are kept of {', '.join(unknown)}",
-            do=f"use some of: {', '.join(MINUTE_MEANS)}",
+            do=f"use some of: {', '.join(WINDOWED)}",
         )
 
 
@@ -170,8 +170,9 @@ class _Analysis:
         self.held = self.intervals.group_by("run", *UNIT, maintain_order=True).agg(held_s=held)
         per_run = self.held.group_by("run").len("gpus")
         keys = self.runs.select("run", "job_key", "job_id", "start").join(per_run, on="run", how="left")
-        self.work = Work(self.intervals, keys, ridges, configuration.analysis, self.number)
-        self.minutes = MinuteWriter(lake, keys, self.number)
+        idle_util = configuration.thresholds.idle_util
+        self.work = Work(self.intervals, keys, ridges, configuration.analysis, self.number, idle_util)
+        self.minutes = MinuteWriter(lake, keys, self.number, idle_util=idle_util)
         self.accumulated = Accumulated(self.starts, per_run, configuration.analysis)
         self.waiting = self.runs
         self.summaries: list[pl.DataFrame] = []
@@ -239,11 +240,12 @@ class _Analysis:
         )
         of_jobs = gpu_columns(gpus)
         timelines = merged.timelines.join(runs.select("run", "job_key"), on="run", maintain_order="left")
-        self.summaries.append(jobs)
-        self.gpus.append(of_jobs)
+        judged = judge(jobs, of_jobs, timelines, configuration=self.configuration)
+        self.summaries.append(judged.jobs)
+        self.gpus.append(judged.gpus)
         if sum(frame.height for frame in self.gpus) >= GPU_ROWS:
             self._write_gpus()
-        self.findings.append(advice.find_all(jobs, of_jobs, timelines, self.configuration.thresholds))
+        self.findings.append(judged.findings)
         self.waiting = self.waiting.join(mine, on="run", how="anti")
 
     def _write(self) -> tuple[pl.DataFrame, int]:

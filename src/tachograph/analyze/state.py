@@ -16,7 +16,7 @@ from tachograph.lake.problems import lake_errors
 from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, TIME, Column, Table
 
 _SEEN = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES)
-METHOD = "3"  # raised when the same input gives other numbers than before
+METHOD = "4"  # raised when the same input gives other numbers than before
 EVER = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))  # of nodes with other devices than before
 
 ANALYSES = Table(
@@ -67,7 +67,8 @@ def seen_now(lake: Lake, configuration: Configuration) -> Seen:
 def method_digest(configuration: Configuration) -> str:
     """Return a digest of every option that decides the numbers."""
     deciding = [METHOD, configuration.slurm, configuration.nodes, configuration.filters, configuration.analysis]
-    return hashlib.sha256(msgspec.json.encode([*deciding, configuration.thresholds])).hexdigest()[:16]
+    judging = [configuration.thresholds, configuration.classes, configuration.scores, configuration.workload]
+    return hashlib.sha256(msgspec.json.encode([*deciding, *judging])).hexdigest()[:16]
 
 
 def seen_last(lake: Lake) -> Seen | None:

@@ -501,15 +501,16 @@ def over_gpus(
 
 @_compiled
 def over_gpus_by_minute(
-    slot_place: Longs, columns: tuple[Singles, ...], most: NDArray[np.float32], power: Floats, gpus: Ints,
-    seen: NDArray[np.bool_],
+    slot_place: Longs, columns: tuple[Singles, ...], idle_util: np.float32, most: NDArray[np.float32],
+    sums: NDArray[np.float64], counts: NDArray[np.int32], seen: NDArray[np.bool_],
 ) -> None:  # fmt: skip
-    """Add each slot to its place (-1: none). `columns`: three of activity, five of work, power; NaN is missing.
+    """Add each slot to its place (-1: none). NaN is missing. What the rows are is said in `timelines`.
 
-    `most`: largest activity each, and of GPUs whose first activity, fourth and fifth work are there, the largest of
-    it and of their work; of those GPUs `power` is added and counted.
+    `columns`: three of activity, five of work, power, PCIe sent and received, NVLink sent and received. `most`: largest
+    activity each, and of GPUs whose first activity, fourth and fifth work are there, the largest of it and of their
+    work; of those GPUs power is the first of `sums` and `counts`.
     """
-    util, engine, sm, fp64, fp32, fp16, tensor, dram, watts = columns
+    util, engine, sm, fp64, fp32, fp16, tensor, dram, watts, pcie_tx, pcie_rx, nvlink_tx, nvlink_rx = columns
     for m in range(slot_place.shape[0]):
         k = slot_place[m]
         if k < 0:
@@ -519,7 +520,7 @@ def over_gpus_by_minute(
         most[0, k] = u if u > most[0, k] else most[0, k]
         most[1, k] = e if e > most[1, k] else most[1, k]
         most[2, k] = s if s > most[2, k] else most[2, k]
-        x, d = tensor[m], dram[m]
+        x, d, w = tensor[m], dram[m], watts[m]
         if u == u and x == x and d == d:
             work = x if x > d else d
             work = fp64[m] if fp64[m] > work else work
@@ -527,7 +528,39 @@ def over_gpus_by_minute(
             work = fp16[m] if fp16[m] > work else work
             most[3, k] = u if u > most[3, k] else most[3, k]
             most[4, k] = work if work > most[4, k] else most[4, k]
-            w = watts[m]
-            if w == w:
-                power[k] += w
-                gpus[k] += 1
+            _add(sums, counts, 0, k, w)
+        _add(sums, counts, 1, k, u)
+        _add(sums, counts, 2, k, e)
+        _add(sums, counts, 3, k, s)
+        _add(sums, counts, 4, k, x)
+        _add(sums, counts, 5, k, d)
+        _add(sums, counts, 6, k, w)
+        _add(sums, counts, 7, k, _both(pcie_tx[m], pcie_rx[m]))
+        _add(sums, counts, 8, k, _both(nvlink_tx[m], nvlink_rx[m]))
+        activity = u if u == u else e if e == e else s
+        if activity != activity:
+            continue
+        counts[9, k] += 1
+        if activity < idle_util:
+            counts[10, k] += 1
+            sums[9, k] += w if w == w else np.float32(0)
+        else:
+            sums[10, k] += activity
+
+
+@_compiled
+def _add(sums: NDArray[np.float64], counts: NDArray[np.int32], row: int, place: int, value: np.float32) -> None:
+    """Add a value and count it, where there is one."""
+    if value == value:
+        sums[row, place] += value
+        counts[row, place] += 1
+
+
+@_compiled
+def _both(one: np.float32, other: np.float32) -> np.float32:
+    """The sum; the one that is there where the other is NaN."""
+    if one != one:
+        return other
+    if other != other:
+        return one
+    return one + other

@@ -63,7 +63,9 @@ class Written:
     timeline: pl.DataFrame
 
 
-def write_minutes(lake: Lake, minutes: Minutes, keys: pl.DataFrame, *, number: int, day: date) -> Written:
+def write_minutes(
+    lake: Lake, minutes: Minutes, keys: pl.DataFrame, *, number: int, day: date, idle_util: float
+) -> Written:
     """Write the whole minutes of a partition as one file; return what is to land, and what is left.
 
     `keys`: run, job_key, job_id, start. Errors: LakeError when it cannot be written.
@@ -92,7 +94,7 @@ def write_minutes(lake: Lake, minutes: Minutes, keys: pl.DataFrame, *, number: i
     return Written(
         lake.stage(JOB_MINUTES, rows, day=day) if rows.height else None,
         cut.select(*CUT),
-        of_slots(run, minutes.begin, minutes.minute, whole, minutes.values),
+        of_slots(run, minutes.begin, minutes.minute, whole, minutes.values, idle_util=idle_util),
     )
 
 

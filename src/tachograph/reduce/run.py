@@ -24,7 +24,7 @@ Ridges = Mapping[tuple[str, int], tuple[float, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be reduced, by whose intervals, under which number.
+    """What is to be reduced, by whose intervals, under which number; a GPU at rest is below `idle_util`.
 
     intervals: sorted by (node, gpu, mig, start), never overlapping. keys: run, job_key, job_id, start, and how
     many `gpus`, of each run.
@@ -35,6 +35,7 @@ class Work:
     ridges: Ridges
     analysis: Analysis
     number: int
+    idle_util: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Setting:
     ridges: Ridges
     analysis: Analysis
     number: int
+    idle_util: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def reduce_days(
     are under way or wait to be looked at.
     """
     days = lake.days(GPU_SAMPLES) if everything else _days(lake, work.intervals)
-    setting = pool.share(Setting(lake, work.ridges, work.analysis, work.number))
+    setting = pool.share(Setting(lake, work.ridges, work.analysis, work.number, work.idle_util))
     tasks = _tasks(lake, work, days, everything=everything)
     under_way: deque[tuple[date, Pending[Piece] | None]] = deque()
     done = 0
@@ -100,7 +102,9 @@ def reduce_one(
     reduced = reduce_partition(
         frame, intervals, starts, setting.ridges, analysis=setting.analysis, day=part.day, gpus=gpus
     )
-    written = write_minutes(setting.lake, reduced.minutes, keys, number=setting.number, day=part.day)
+    written = write_minutes(
+        setting.lake, reduced.minutes, keys, number=setting.number, day=part.day, idle_util=setting.idle_util
+    )
     return Piece(replace(reduced, minutes=nothing()), written)
 
 

@@ -60,7 +60,7 @@ FACTS: Mapping[Kind, Facts] = MappingProxyType(
         Kind.BURSTY: Facts("bursty", 0.03, min_s=4800),
         Kind.HUNG: Facts("hung", 0.015, min_s=9000),
         Kind.DEADLOCK: Facts("busy_waiting", 0.01, min_s=9000, min_gpus=2),
-        Kind.COLD_START: Facts("cold_start", 0.02, min_s=4500),
+        Kind.COLD_START: Facts("late_start", 0.02, min_s=4500),
         Kind.STALLED: Facts("stalled", 0.01, min_s=5400),
         Kind.IDLE: Facts("idle_job", 0.02, min_s=900),
         Kind.ONE_GPU: Facts("one_gpu_of_many", 0.05, min_s=900, min_gpus=4),

@@ -7,7 +7,7 @@ import polars as pl
 from tachograph.config import Analysis
 from tachograph.counters import COUNTERS, Counter, Kind
 from tachograph.reduce.merge import KEY
-from tachograph.summarize.schema import JOB_GPUS, OTHER_IMBALANCES, PIPES, RATE_VOLUMES
+from tachograph.summarize.schema import JOB_GPUS, OTHER_IMBALANCES, PIPES, RATE_VOLUMES, in_schema
 
 COARSE_S = 60.0
 
@@ -50,7 +50,7 @@ def summarize_gpus(
 
 def gpu_columns(gpus: pl.DataFrame) -> pl.DataFrame:
     """Return only what the table JOB_GPUS holds, without `seq`."""
-    return gpus.select(pl.col(name).cast(dtype) for name, dtype in JOB_GPUS.schema.items() if name != "seq")
+    return in_schema(gpus, JOB_GPUS)
 
 
 def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from tachograph.config import Analysis, Filters
 from tachograph.counters import COUNTERS
 from tachograph.summarize.exclude import excluded
 from tachograph.summarize.gpus import volume_columns
-from tachograph.summarize.schema import JOB_SUMMARIES, OTHER_IMBALANCES, PIPES
+from tachograph.summarize.schema import JOB_SUMMARIES, OTHER_IMBALANCES, PIPES, in_schema
 
 HISTOGRAM_BINS = 4 * 32
 LEAST_POPULATION = 100  # jobs
@@ -55,7 +55,7 @@ def summarize_jobs(
         **_roofline(),
     )
     frame = frame.with_columns(excluded=excluded(frame, filters), pipes=pl.lit(None, dtype=pl.List(pl.String)))
-    return frame.select(pl.col(name).cast(dtype) for name, dtype in JOB_SUMMARIES.schema.items() if name != "seq")
+    return in_schema(frame, JOB_SUMMARIES)
 
 
 def used_pipes(summaries: pl.DataFrame, population: pl.DataFrame, *, analysis: Analysis) -> pl.DataFrame:

@@ -17,8 +17,8 @@ from tachograph.schema import JOBS, TIME, Column, Table
 PIPES: Mapping[str, str] = MappingProxyType(
     {"fp64": "fp64_active", "fp32": "fp32_active", "fp16": "fp16_active", "tensor": "tensor_active"}
 )
-# counters with a per-minute mean, and those with a per-minute maximum
-MINUTE_MEANS = (
+# counters of which windows are kept for imbalance; all those with a per-minute mean, and with a per-minute maximum
+WINDOWED = (
     "gpu_util",
     "sm_active",
     "gr_engine_active",
@@ -29,8 +29,16 @@ MINUTE_MEANS = (
     "dram_active",
     "power_w",
 )
+MINUTE_MEANS = (
+    *WINDOWED,
+    "mem_copy_util",
+    "pcie_tx_bytes_per_s",
+    "pcie_rx_bytes_per_s",
+    "nvlink_tx_bytes_per_s",
+    "nvlink_rx_bytes_per_s",
+)
 MINUTE_MAXIMA = ("hbm_used_mib",)
-OTHER_IMBALANCES = tuple(name for name in MINUTE_MEANS if name not in ("gpu_util", "power_w"))
+OTHER_IMBALANCES = tuple(name for name in WINDOWED if name not in ("gpu_util", "power_w"))
 RATE_VOLUMES: Mapping[str, str] = MappingProxyType(
     {c.name: c.name.removesuffix("_per_s") for c in COUNTERS if c.kind is Kind.RATE}
 )
@@ -100,6 +108,37 @@ def _imbalances(counter: str) -> tuple[Column, ...]:
     )
 
 
+SCORES = ("score_gpu", "score_gpumem", "score_gpumem_normalized")
+# causes of GPU time that did no work, in the order in which an hour is given to them: none is given to two
+WASTE = ("never_used", "hung", "cold_start", "idle", "imbalance")
+WASTE_ENERGY = WASTE[:-1]  # a GPU that waits for others draws power for their work, too
+JUDGED = frozenset(  # columns that are null until the jobs are judged
+    {
+        *SCORES,
+        *("workload", "workload_fractions", "workload_samples", "health", "gpu_hours_unmeasured"),
+        *(f"gpu_hours_{cause}" for cause in WASTE),
+        *(f"energy_j_{cause}" for cause in WASTE_ENERGY),
+    }
+)
+
+
+def _scores() -> tuple[Column, ...]:
+    null = "a counter it needs was not measured"
+    return (
+        _f("score_gpu", "percent", "100 x (1 - resident warps / most warps): 0 is best, 100 worst.", null),
+        _f("score_gpumem", "percent", "Memory activity over memory and SM activity, clocks weighted.", null),
+        _f("score_gpumem_normalized", "percent", "The same with both clocks taken as equal.", null),
+    )
+
+
+def _waste() -> tuple[Column, ...]:
+    null = "no activity counter was measured, or it is ambiguous"
+    hours = (_f(f"gpu_hours_{cause}", "h", f"GPU-hours lost to: {cause}.", null) for cause in WASTE)
+    energy = (_f(f"energy_j_{cause}", "J", f"Energy drawn in them: {cause}.", null) for cause in WASTE_ENERGY)
+    unknown = _f("gpu_hours_unmeasured", "h", "GPU-hours of which no activity was recorded.", null)
+    return (*hours, unknown, *energy)
+
+
 _JOB_COLUMNS = tuple(
     column
     for column in JOBS.columns
@@ -144,6 +183,17 @@ JOB_SUMMARIES = Table(
         _f("power_w_sampled_mean", "W", "Mean over GPUs of the mean of the power samples."),
         _i("gpus_never_used", "GPUs whose utilisation never left zero."),
         _f("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
+        *_scores(),
+        _s("workload", "Workload class most of its GPU time is of.", "needs counters that nobody measured"),
+        Column(
+            "workload_fractions",
+            pl.List(pl.Float64()),
+            "fraction",
+            "Share of its GPU time in each workload class, in the order of `workload.CLASSES`; the last is unknown.",
+            _NOT_MEASURED,
+        ),
+        _s("health", "Worst of its GPUs: CRIT, WARN, HOT, OK.", _NOT_MEASURED),
+        *_waste(),
         _i("xid_events", "Changes of the XID code."),
         _f("xid_event_max", "code", "Largest XID code that came up meanwhile.", "none came up"),
         Column(
@@ -186,6 +236,15 @@ JOB_GPUS = Table(
         _f("hbm_peak_fraction", "fraction", "Peak of memory used over capacity."),
         _f("energy_j", "J", "Energy over the job's run time."),
         _f("zero_util_fraction", "fraction", "Share of samples with utilisation zero."),
+        *_scores(),
+        Column(
+            "workload_samples",
+            pl.List(pl.Int64()),
+            "count",
+            "Samples in minutes of each workload class, in the order of `workload.CLASSES`; the last is unknown.",
+            _NOT_MEASURED,
+        ),
+        _s("health", "CRIT, WARN, HOT or OK.", _NOT_MEASURED),
         _i("xid_events", "Changes of the XID code."),
         _f("xid_event_max", "code", "Largest XID code that came up meanwhile.", "none came up"),
         _SEQ,
@@ -212,19 +271,66 @@ JOB_MINUTES = Table(
     completes=False,
 )
 
+# host characteristics of a node: {name: (unit, host counter it is made of)}; of counters that add up their rate.
+# cpu_user and cpu_nice are shares of the time of all CPUs of the node
+HOST_CHARACTERISTICS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "cpu_user": ("fraction", "cpu_user_s"),
+        "cpu_nice": ("fraction", "cpu_nice_s"),
+        "load_average": ("count", "load_average"),
+        "l1_misses_per_s": ("1/s", "l1_misses"),
+        "llc_misses_per_s": ("1/s", "llc_misses"),
+        "network_rx_bytes_per_s": ("B/s", "network_rx_bytes"),
+        "network_tx_bytes_per_s": ("B/s", "network_tx_bytes"),
+        "network_rx_packets_per_s": ("1/s", "network_rx_packets"),
+        "network_tx_packets_per_s": ("1/s", "network_tx_packets"),
+        "fs_read_bytes_per_s": ("B/s", "fs_read_bytes"),
+        "fs_write_bytes_per_s": ("B/s", "fs_write_bytes"),
+        "fs_read_operations_per_s": ("1/s", "fs_read_operations"),
+        "fs_write_operations_per_s": ("1/s", "fs_write_operations"),
+    }
+)
+
+JOB_NODE_MINUTES = Table(
+    "job_node_minutes",
+    "one row per (job_key, node, minute) of nodes that the job had to itself; minutes from the job's start",
+    ("job_key", "node", "minute"),
+    (
+        _JOB_KEY,
+        _JOB_ID,
+        Column("node", pl.String(), "", "Host name.", None),
+        Column("minute", pl.Int32(), "min", "Whole minutes since the job's start.", None),
+        Column("t", TIME, "UTC", "Begin of the minute.", None),
+        *(
+            Column(name, pl.Float32(), unit, f"From {counter}, in the minute.", _NOT_MEASURED)
+            for name, (unit, counter) in HOST_CHARACTERISTICS.items()
+        ),
+        _SEQ,
+    ),
+    sort=("job_key", "node", "minute"),
+    by_day=True,
+    completes=False,
+)
+
 FINDINGS = Table(
     "findings",
-    "one row per (job_key, code): what is worth knowing about a job",
+    "one row per (job_key, code): what was looked for in a job, and what came of it",
     ("job_key", "code"),
     (
         _JOB_KEY,
         _JOB_ID,
         Column("code", pl.String(), "", "Name of the finding, for example one_gpu_of_many.", None),
-        Column("severity", pl.String(), "", "problem, hint or note.", None),
+        Column("kind", pl.String(), "", "advice, class, rule, score, workload or health.", None),
+        Column("verdict", pl.String(), "", "yes, no, or insufficient: the data do not tell.", None),
+        Column("severity", pl.String(), "", "problem, hint, note, or fact: true and nothing to mend.", None),
         Column("title", pl.String(), "", "What it is, in a few words.", None),
         Column("sentence", pl.String(), "", "What was seen, with its numbers.", None),
         Column("advice", pl.String(), "", "What to do.", "nothing to do"),
+        Column("begin", TIME, "UTC", "Begin of the interval it is about.", "the whole job"),
+        Column("end", TIME, "UTC", "End of the interval it is about.", "the whole job"),
         Column("evidence", pl.String(), "", "JSON object: the numbers behind it.", None),
+        Column("checks", pl.String(), "", "JSON list: values against thresholds.", None),
+        Column("needs", pl.List(pl.String()), "", "Counters that it needs and nobody measured.", None),
         _SEQ,
     ),
     sort=("job_key", "code"),
@@ -232,5 +338,14 @@ FINDINGS = Table(
 )
 
 COMPUTED: Mapping[str, Table] = MappingProxyType(
-    {table.name: table for table in (JOB_SUMMARIES, JOB_GPUS, JOB_MINUTES, FINDINGS)}
+    {table.name: table for table in (JOB_SUMMARIES, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)}
 )
+
+
+def in_schema(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+    """Return `frame` in the schema of a computed table without `seq`; what is judged later is null."""
+    return frame.select(
+        pl.col(name).cast(dtype) if name in frame.columns or name not in JUDGED else pl.lit(None, dtype).alias(name)
+        for name, dtype in table.schema.items()
+        if name != "seq"
+    )

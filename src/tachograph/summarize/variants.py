@@ -23,7 +23,7 @@ import polars as pl
 
 from tachograph.config import Analysis
 from tachograph.summarize.jobs import used_pipes
-from tachograph.summarize.schema import MINUTE_MEANS
+from tachograph.summarize.schema import WINDOWED
 
 PIPE_THRESHOLD = 0.005  # notebooks 2, 7, 9
 
@@ -68,7 +68,7 @@ def _spatial(analysis: Analysis, seen: pl.Expr) -> pl.Expr:
 
 def _temporal(analysis: Analysis) -> dict[str, pl.Expr]:
     """The largest of the GPUs' imbalances is missing only where all of them were idle, or it was not asked for."""
-    asked = [name for name in MINUTE_MEANS if name in ("gpu_util", *analysis.imbalance_counters)]
+    asked = [name for name in WINDOWED if name in ("gpu_util", *analysis.imbalance_counters)]
     columns = {"temporal_imbalance" if name == "gpu_util" else f"temporal_imbalance_{name}": name for name in asked}
     return {
         column: pl.when(pl.col(f"{name}_mean").is_not_null()).then(pl.col(column).fill_null(0.0))

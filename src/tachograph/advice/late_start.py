@@ -7,13 +7,13 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.advice.finding import Finding
 from tachograph.advice.reading import ENOUGH_MINUTES, activity_over_time, evidence_of, may_hold_idle, number
 from tachograph.config import Thresholds
+from tachograph.finding import Finding
 from tachograph.units import text
 
 
-def cold_start(
+def late_start(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
 ) -> Finding | None:
     """Return the finding that no GPU worked in the first `idle_minutes` or more."""
@@ -31,7 +31,7 @@ def cold_start(
     elapsed = number(summary, "elapsed_s")
     share = "" if not elapsed else f", {text(min(1.0, idle_s / elapsed), 'fraction')} of the run"
     return Finding(
-        "cold_start",
+        "late_start",
         "hint",
         "The GPUs waited a long time for their first work",
         f"No GPU worked in the first {text(idle_s, 's')}{share}.",

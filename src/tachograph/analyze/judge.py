@@ -1,0 +1,29 @@
+"""What is judged of jobs that are over: one step per layer, each a pure function of what was summarized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tachograph import advice
+from tachograph.config import Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Summaries and GPUs with their judged columns, and findings; each without `seq`."""
+
+    jobs: pl.DataFrame
+    gpus: pl.DataFrame
+    findings: pl.DataFrame
+
+
+def judge(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, *, configuration: Configuration) -> Judged:
+    """Return what is to be written of some jobs.
+
+    `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per (job_key, minute), in order,
+    as `reduce.timelines.together` returns.
+    """
+    found = [advice.find_all(jobs, gpus, timelines, configuration.thresholds)]
+    return Judged(jobs, gpus, pl.concat(found))
