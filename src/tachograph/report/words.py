@@ -157,7 +157,7 @@ def caveats(row: Mapping[str, Any]) -> tuple[str, ...]:
         share = "" if coverage is None else f"; {text(coverage, 'fraction')} of the expected ones"
         told.append(f"{text(samples, 'count')} samples{every}{share}.")
     if row.get("state") == "RUNNING":
-        told.append("The job still runs: all numbers are those so far.")
+        told.append("The job still runs: all numbers are those so far, energy that of the time with samples.")
     if row.get("energy_source") == "power":
         told.append("Energy is integrated from samples of power.")
     missing = [name for name in _STUDIED if number(row, f"{name}_mean") is None]

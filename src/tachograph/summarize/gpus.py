@@ -20,15 +20,15 @@ def summarize_gpus(
     `segments`: merged, one row per (run, GPU) that has samples. `held`: one row per (run, GPU) with `held_s`.
     `facts`: (node, gpu, mig) with `gpu_model` and `hbm_mib`. A GPU without samples has samples 0 and null statistics.
     """
-    run_columns = runs.select("run", "job_key", "job_id", "elapsed_s", "time_precision_s")
+    running = pl.col("end").is_null().alias("running")
+    run_columns = runs.select("run", "job_key", "job_id", "elapsed_s", "time_precision_s", running)
     joined = held.join(run_columns, on="run", how="left").join(facts, on=list(KEY[1:]), how="left", nulls_equal=True)
     if segments.width > len(KEY):
         joined = joined.join(segments, on=list(KEY), how="left", nulls_equal=True)
     joined = _with_all_accumulators(joined)
-    coarse = (pl.col("time_precision_s") >= COARSE_S).fill_null(value=False)
     joined = joined.with_columns(
         samples=pl.col("samples").fill_null(0),
-        span_s=pl.when(coarse).then(pl.coalesce("elapsed_s", "held_s")).otherwise("held_s"),
+        span_s=_span(analysis),
     )
     joined = joined.with_columns(
         pl.when(pl.col(f"seconds_{rate}") > 0).then(f"area_{rate}").alias(f"area_{rate}") for rate in RATE_VOLUMES
@@ -102,8 +102,21 @@ def _temporal(name: str, analysis: Analysis) -> pl.Expr:
     return pl.when(pl.col(f"n_{name}") > 0).then(pl.when(most > 0).then(value.clip(lower_bound=0)).otherwise(idle))
 
 
+def _span(analysis: Analysis) -> pl.Expr:
+    """Seconds that energy is said of: the job's hold on the GPU; of a running job what was measured, and its ends.
+
+    Accounting may be stale: what it says runs may have ended long ago, and nobody measured what came after. So an end
+    without samples counts for as many intervals as a silence that is no gap.
+    """
+    coarse = (pl.col("time_precision_s") >= COARSE_S).fill_null(value=False)
+    whole = pl.when(coarse).then(pl.coalesce("elapsed_s", "held_s")).otherwise("held_s")
+    ends_us = 2 * analysis.max_gap_intervals * pl.col("interval_us").fill_nan(None)
+    measured = (pl.col("t_last") - pl.col("t_first") + ends_us) / 1e6
+    return pl.when("running").then(pl.min_horizontal(whole, measured)).otherwise(whole)
+
+
 def _energy() -> list[pl.Expr]:
-    """Energy over the span held: the counter's increase or integrated power, each scaled from what it covers.
+    """Energy over the span (`_span`): the counter's increase or integrated power, each scaled from what it covers.
 
     The counter is used unless it stood still while power was drawn, or covers less than half of what power covers.
     Null for a MIG slice: what is measured is the whole GPU's.
