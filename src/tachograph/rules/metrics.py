@@ -1,0 +1,226 @@
+"""The metrics that rules may name: a closed table for jobs, their GPUs, and their nodes.
+
+`"metric(alias)": name` of a rule names a metric of the job, `SelectMetric(name, OverAll)` one of its ranks. A rank is a
+GPU or a node. Each metric is one value over the whole run time so far. Names differ by level, so that one tells it:
+of jobs they are those of job_summaries (`sm_active_mean`), of GPUs those of counters (`sm_active`, and
+`sm_active_peak` for the largest sample), of nodes they begin with `node_`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import polars as pl
+
+from tachograph.counters import BY_NAME, COUNTERS, Kind
+from tachograph.reduce.timelines import ACTIVITY
+from tachograph.rules.model import Metric
+from tachograph.summarize.schema import HOST_CHARACTERISTICS, JOB_SUMMARIES, JUDGED, PIPES, RATE_VOLUMES, SCORES
+
+Level = Literal["job", "gpu", "node"]
+LEVELS: tuple[Level, ...] = ("job", "gpu", "node")
+ACTIVITY_MEAN, ACTIVITY_MAX, ELAPSED = "activity_mean", "activity_max", "_elapsed_s"  # columns that rows are given
+_HEAT, _POWER = 0x8 | 0x20 | 0x40, 0x4 | 0x80  # bits of throttle_reasons: hardware and thermal slowdown; power limits
+_TIER = r"(?i)^(\d+)\s*g"
+_TEXTS = ("state", "partition", "qos", "gpu_model", "attribution")
+_NEVER_ZERO = frozenset({"number_of_available_compute_units", "number_of_nodes", "walltime", "node_gpus"})
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A metric that is offered: its value is `of` the rows of its level; null where what it `needs` is missing."""
+
+    name: str
+    level: Level
+    unit: str
+    sentence: str
+    needs: tuple[str, ...]
+    of: pl.Expr
+
+    @property
+    def metric(self) -> Metric:
+        """As the language knows it."""
+        return Metric(self.name, self.level, self.unit, self.name in _TEXTS, self.name in _NEVER_ZERO)
+
+
+def _job(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offered:
+    return Offered(name, "job", unit, sentence, needs, of)
+
+
+def _gpu(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offered:
+    return Offered(name, "gpu", unit, sentence, needs, of)
+
+
+def _node(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offered:
+    return Offered(f"node_{name}", "node", unit, sentence, needs, of)
+
+
+def _all(column: str, total: pl.Expr) -> pl.Expr:
+    """`total` of the GPUs of a node, null where one of them tells no `column`: a part is no total."""
+    return pl.when(pl.col(column).is_not_null().all()).then(total)
+
+
+def _positive(column: str) -> pl.Expr:
+    """The column, null where it is 0: a job of which it is not known."""
+    return pl.when(pl.col(column) > 0).then(pl.col(column))
+
+
+def _any_bit(mask: int) -> pl.Expr:
+    """1 where any bit of `mask` is among the reasons seen, else 0."""
+    return (pl.col("throttle_reasons_max").cast(pl.Int64) & mask).ne(0).cast(pl.Float64)
+
+
+_RUN_TIME = pl.col(ELAPSED)
+_WORK = pl.col(ACTIVITY_MEAN) * _RUN_TIME
+_WORK_SENTENCE = "GPU-seconds of activity: mean activity x run time of the job."
+_PCIE, _NVLINK = (pl.col(f"{link}_tx_bytes") + pl.col(f"{link}_rx_bytes") for link in ("pcie", "nvlink"))
+_BOTH = {link: (f"{link}_tx_bytes_per_s", f"{link}_rx_bytes_per_s") for link in ("pcie", "nvlink")}
+_LINKS = {
+    link: pl.col(f"{link}_tx_bytes_per_s_mean") + pl.col(f"{link}_rx_bytes_per_s_mean") for link in ("pcie", "nvlink")
+}
+
+COMPUTED: tuple[Offered, ...] = (
+    _job("number_of_available_compute_units", "count", "GPUs of the job.", _positive("gpus"), "gpus"),
+    _job("number_of_nodes", "count", "Nodes of the job.", _positive("nodes"), "nodes"),
+    _job("walltime", "s", "Run time.", _positive("elapsed_s"), "elapsed_s"),
+    _job("time_limit", "s", "Requested time limit.", pl.col("timelimit_s"), "timelimit_s"),
+    _job(
+        "hbm_requested_gb",
+        "GB",
+        "Memory tier of the GPU that was asked for; 0: none was asked for.",
+        pl.col("hbm_request").str.extract(_TIER).cast(pl.Float64).fill_null(0.0),
+    ),
+    _job("activity_mean", "fraction", "Activity of its GPUs, mean.", pl.col(ACTIVITY_MEAN), ACTIVITY[0]),
+    _job("activity_max", "fraction", "Activity, highest sample of any GPU.", pl.col(ACTIVITY_MAX), ACTIVITY[0]),
+    _job("pcie_bytes_per_s", "B/s", "PCIe traffic of a GPU, both ways, mean.", _LINKS["pcie"], *_BOTH["pcie"]),
+    _job("nvlink_bytes_per_s", "B/s", "NVLink traffic of a GPU, both ways, mean.", _LINKS["nvlink"], *_BOTH["nvlink"]),
+    _job("throttled_fraction", "fraction", "Share of samples in which clocks were lowered for heat or power.",
+         pl.col("throttle_reasons_mean"), "throttle_reasons"),
+    _job("throttled_for_heat", "flag", "1: heat or a hardware slowdown was among the reasons.",
+         _any_bit(_HEAT), "throttle_reasons"),
+    _job("throttled_for_power", "flag", "1: the power limit or power brake was among the reasons.",
+         _any_bit(_POWER), "throttle_reasons"),
+    _gpu("work", "s", _WORK_SENTENCE, _WORK, ACTIVITY[0]),
+    _gpu("gpu_work_s", "s", _WORK_SENTENCE, _WORK, ACTIVITY[0]),
+    _gpu("idle_s", "s", "GPU-seconds without activity.", _RUN_TIME - _WORK, ACTIVITY[0]),
+    _gpu("sm_work_s", "s", "GPU-seconds of SM activity.", pl.col("sm_active_mean") * _RUN_TIME, "sm_active"),
+    _gpu("tensor_work_s", "s", "GPU-seconds of activity of the tensor pipes.",
+         pl.col("tensor_active_mean") * _RUN_TIME, "tensor_active"),
+    _gpu("activity", "fraction", "Activity, mean over time.", pl.col(ACTIVITY_MEAN), ACTIVITY[0]),
+    _gpu("activity_peak", "fraction", "Activity, highest sample.", pl.col(ACTIVITY_MAX), ACTIVITY[0]),
+    _gpu("gpu_pcie_bytes", "B", "PCIe bytes, both ways.",
+         _LINKS["pcie"] * _RUN_TIME, *_BOTH["pcie"]),
+    _gpu("gpu_nvlink_bytes", "B", "NVLink bytes, both ways.", _LINKS["nvlink"] * _RUN_TIME, *_BOTH["nvlink"]),
+    _gpu("gpu_throttled_fraction", "fraction", "Share of samples in which clocks were lowered for heat or power.",
+         pl.col("throttle_reasons_mean"), "throttle_reasons"),
+    _gpu("gpu_throttled_for_heat", "flag", "1: heat or a hardware slowdown was among the reasons.",
+         _any_bit(_HEAT), "throttle_reasons"),
+    _gpu("gpu_throttled_for_power", "flag", "1: the power limit or power brake was among the reasons.",
+         _any_bit(_POWER), "throttle_reasons"),
+    _gpu("gpu_energy_j", "J", "Energy over the run time.", pl.col("energy_j"), "energy_j", "power_w"),
+    _gpu("gpu_hbm_mib", "MiB", "Capacity of its memory.", pl.col("hbm_mib"), "gpu_model"),
+    _gpu("gpu_hbm_peak_fraction", "fraction", "Peak of memory used over capacity.", pl.col("hbm_peak_fraction"),
+         "hbm_used_mib"),
+    _gpu("gpu_zero_util_fraction", "fraction", "Share of samples with utilisation zero.",
+         pl.col("zero_util_fraction"), "gpu_util"),
+    _gpu("gpu_temporal_imbalance", "fraction", "1 - mean / max of utilisation.", pl.col("temporal_imbalance"),
+         "gpu_util"),
+    _gpu("gpu_xid_events", "count", "Changes of the XID code.", pl.col("xid_events"), "xid"),
+    _node("gpu_work_s", "s", "GPU-seconds of activity of its GPUs, added up.", _all(ACTIVITY_MEAN, _WORK.sum()),
+          ACTIVITY[0]),
+    _node("gpus", "count", "GPUs that the job held on it.", pl.len()),
+    _node("activity", "fraction", "Activity of its GPUs, mean.", _all(ACTIVITY_MEAN, pl.col(ACTIVITY_MEAN).mean()),
+          ACTIVITY[0]),
+    _node("power_w", "W", "Power of its GPUs, mean over time, added up.", _all("power_w_mean", pl.sum("power_w_mean")),
+          "power_w"),
+    _node("energy_j", "J", "Energy of its GPUs, added up.", _all("energy_j", pl.sum("energy_j")), "energy_j"),
+    _node("hbm_used_mib_max", "MiB", "Most memory used on one of its GPUs.",
+          _all("hbm_used_mib_max", pl.max("hbm_used_mib_max")), "hbm_used_mib"),
+    *(
+        _node(name, unit, f"Mean over the job of {counter}, as in job_node_minutes.", pl.col(name), counter)
+        for name, (unit, counter) in HOST_CHARACTERISTICS.items()
+    ),
+)  # fmt: skip
+
+_OF_OTHERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "elapsed_s": ("elapsed_s",),
+        "timelimit_s": ("timelimit_s",),
+        "nodes": ("nodes",),
+        "gpus": ("gpus",),
+        "gpu_hours": ("elapsed_s",),
+        "hbm_mib": ("gpu_model",),
+        "hbm_peak_fraction": ("hbm_used_mib",),
+        "energy_j": ("energy_j", "power_w"),
+        "power_w_sampled_mean": ("power_w",),
+        "score_gpu": ("sm_occupancy",),
+        "score_gpumem": ("dram_active", "sm_active"),
+        "score_gpumem_normalized": ("dram_active", "sm_active"),
+        "xid_events": ("xid",),
+        "xid_event_max": ("xid",),
+    }
+)
+# codes and counts of rows are no quantities; what is judged later than rules is not there yet
+_NOT_OFFERED = frozenset({"gpu", "mig", "seq", "xid_mean", *JUDGED} - set(SCORES))
+
+
+def _needs(column: str) -> tuple[str, ...]:
+    """What a column of summaries is made of: counters, or columns of accounting."""
+    if column in _OF_OTHERS:
+        return _OF_OTHERS[column]
+    stem = column.removesuffix("_mean").removesuffix("_max")
+    if stem in BY_NAME:
+        return (stem,)
+    if f"{column}_per_s" in RATE_VOLUMES:
+        return (f"{column}_per_s",)
+    for counter in BY_NAME:
+        if column.endswith(f"_imbalance_{counter}"):
+            return (counter,)
+    if column.startswith(("compute_fraction", "memory_fraction", "idle_fraction")):
+        pipe = next((counter for name, counter in PIPES.items() if column.endswith(f"_{name}")), PIPES["fp64"])
+        return ("dram_active", pipe)
+    return (ACTIVITY[0],)
+
+
+def _of_summaries() -> Iterator[Offered]:
+    """Numbers of job_summaries and some of its texts, under their own names."""
+    taken = {metric.name for metric in COMPUTED}
+    for column in JOB_SUMMARIES.columns:
+        name = column.name
+        if name in _TEXTS:
+            yield Offered(name, "job", "text", column.sentence, (name,), pl.col(name))
+        elif column.dtype.is_numeric() and name not in _NOT_OFFERED | taken:
+            yield Offered(name, "job", column.unit, column.sentence, _needs(name), pl.col(name))
+
+
+def _of_counters() -> Iterator[Offered]:
+    """Counters of a GPU: over the whole job, and the largest sample; what is no quantity is left out."""
+    for counter in COUNTERS:
+        name, needs = counter.name, (counter.name,)
+        if counter.unit in ("bitmask", "code") or name == "energy_j":
+            continue
+        if counter.kind is Kind.CUMULATIVE:
+            yield _gpu(name, counter.unit, f"Increase of {name} over the job.", pl.col(f"{name}_mean"), *needs)
+            continue
+        yield _gpu(name, counter.unit, f"Mean of {name} over time.", pl.col(f"{name}_mean"), *needs)
+        yield _gpu(f"{name}_peak", counter.unit, f"Largest sample of {name}.", pl.col(f"{name}_max"), *needs)
+
+
+OFFERED: Mapping[str, Offered] = MappingProxyType(
+    {metric.name: metric for metric in (*COMPUTED, *_of_summaries(), *_of_counters())}
+)
+# as the language knows them
+VOCABULARY: Mapping[str, Metric] = MappingProxyType({name: offered.metric for name, offered in OFFERED.items()})
+
+
+def close_to(name: str) -> tuple[str, ...]:
+    """Return metrics whose names are close to `name`, closest first.
+
+    >>> close_to("wall_time")
+    ('walltime',)
+    """
+    return tuple(difflib.get_close_matches(name, sorted(OFFERED), n=3, cutoff=0.7))
