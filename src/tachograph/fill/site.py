@@ -14,6 +14,7 @@ from tachograph.ingest import ingest
 from tachograph.lake import Lake
 from tachograph.simulate import accounting
 from tachograph.simulate.defects import Log
+from tachograph.simulate.judging_truth import CLASSES_FILE, classes_frame
 from tachograph.simulate.placement import Run
 from tachograph.simulate.plan import Plan
 from tachograph.simulate.truth import Sums, gpus_frame, jobs_frame
@@ -51,6 +52,8 @@ def write_truth(plan: Plan, folder: Path, runs: Sequence[Run], log: Log, *, days
     jobs = jobs_frame(until, seen, none)
     jobs.write_parquet(folder / "truth" / "jobs.parquet")
     defects.write_parquet(folder / "truth" / "defects.parquet")
+    if plan.judged_jobs:
+        classes_frame(until, seen).write_parquet(folder / "truth" / CLASSES_FILE)
     return jobs.height
 
 

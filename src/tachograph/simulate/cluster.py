@@ -10,6 +10,7 @@ import polars as pl
 
 from tachograph.errors import LakeError, UsageError
 from tachograph.simulate import accounting
+from tachograph.simulate.judging_truth import CLASSES_FILE, classes_frame
 from tachograph.simulate.placement import place
 from tachograph.simulate.plan import Plan
 from tachograph.simulate.telemetry import write
@@ -89,4 +90,6 @@ def _simulate(plan: Plan, root: Path, progress: Callable[[int, int], None] | Non
     accounting.write_configuration(plan, cluster.configuration)
     for name, frame in (("jobs", cluster.jobs), ("gpus", cluster.gpus), ("defects", cluster.defects)):
         frame.write_parquet(root / "truth" / f"{name}.parquet")
+    if plan.judged_jobs:
+        classes_frame(plan, runs).write_parquet(root / "truth" / CLASSES_FILE)
     return cluster

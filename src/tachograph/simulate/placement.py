@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tachograph.simulate.judging import follow
 from tachograph.simulate.kinds import Behaviour, Kind, behave
 from tachograph.simulate.plan import Node, Plan
 from tachograph.simulate.study import as_in_study
@@ -176,5 +177,8 @@ def _behaving(plan: Plan, run: Run, rng: np.random.Generator) -> Run:
     )
     if plan.as_in_study:
         behaviour = as_in_study(behaviour, np.random.default_rng([plan.seed, 10, request.serial]))
+    if request.course is not None:
+        fate = np.random.default_rng([plan.seed, 11, request.serial])
+        behaviour = follow(behaviour, request.course, fate, per_node=[len(gpus) for _, gpus in run.places])
     shared = request.nodes == 0
     return replace(run, request=request, behaviour=behaviour, mapped=shared and bool(rng.random() >= plan.unmapped))

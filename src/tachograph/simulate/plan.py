@@ -96,6 +96,7 @@ class Plan:
     kind of job occurs at least, where the nodes and the time allow it. `time_zone`: of the accounting.
     `rows_per_file`: upper bound of samples held in memory and written into one file. `as_printed`: values in the
     digits that dcgm-exporter prints. `as_in_study`: a population with the shapes of the published study.
+    `judged_jobs`: so many jobs to measure judgement with (`judging`), whatever the load; 0: jobs by load.
     """
 
     seed: int = 1
@@ -115,6 +116,7 @@ class Plan:
     rows_per_file: int = 1_500_000
     as_printed: bool = False
     as_in_study: bool = False
+    judged_jobs: int = 0
 
     def __post_init__(self) -> None:
         """Errors: UsageError naming what cannot be simulated."""
@@ -127,6 +129,7 @@ class Plan:
                 "interval_s must divide a day, at most 600",
             ),
             (not 0 <= self.load <= 2, "load must lie between 0 and 2"),
+            (not 0 <= self.judged_jobs <= 100_000, "judged_jobs must lie between 0 and 100000"),
             (not (0 <= self.shared <= 1 and 0 <= self.unmapped <= 1), "shares must lie between 0 and 1"),
             (self.start.tzinfo is None or self.start.timestamp() % 86400 != 0, "start must be a midnight in UTC"),
         ]
@@ -181,6 +184,26 @@ class Plan:
             rows_per_file=2_800_000,
             as_printed=True,
             as_in_study=True,
+        )
+
+    @classmethod
+    def judging(cls, jobs: int = 4000, *, seed: int = 1) -> Plan:
+        """Jobs to measure judgement with, on nodes of four models, one of them without counters of the pipes."""
+        days = 2 if jobs < 1000 else 4
+        nodes = max(24, round(7.5 * jobs / (24 * days)))
+        large, larger, other = round(0.3 * nodes), round(0.2 * nodes), max(2, round(0.1 * nodes))
+        return cls(
+            seed=seed,
+            days=days,
+            groups=(
+                NodeGroup(nodes - large - larger - other, 4, "A100 SXM 40GB"),
+                NodeGroup(large, 4, "A100 SXM 80GB"),
+                NodeGroup(larger, 8, "H100 SXM 80GB"),
+                NodeGroup(other, 4, "A40", lacks=PIPE_COUNTERS),
+            ),
+            interval_s=30,
+            counters=LEAN_COUNTERS,
+            judged_jobs=jobs,
         )
 
     @property

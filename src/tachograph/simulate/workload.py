@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tachograph.simulate import study
+from tachograph.simulate import judging, study
 from tachograph.simulate.kinds import FACTS, LONGEST_S, Kind
 from tachograph.simulate.plan import NodeGroup, Plan
 
@@ -44,6 +45,7 @@ class Request:
     het: bool = False  # a component without GPUs leads it
     fails_once: bool = False  # its node fails; it is queued again under the same id
     cancelled_waiting: bool = False
+    course: judging.Course | None = None  # what it does, where that is not left to its kind
 
     @property
     def account(self) -> str:
@@ -59,13 +61,14 @@ class Request:
 def draw(plan: Plan) -> list[Request]:
     """Return the requests in order of submission: every kind `each_kind` times, then by weight up to the load."""
     rng = np.random.default_rng([plan.seed, 1])
+    if plan.judged_jobs:
+        return _numbered(_draw_judged(plan, rng))
     budget = plan.load * plan.gpus * plan.seconds
     wanted = [kind for kind in Kind for _ in range(plan.each_kind)]
     kinds = list(FACTS)
     weights = np.array([study.WEIGHTS[kind] if plan.as_in_study else FACTS[kind].weight for kind in kinds])
     weights /= weights.sum()
-    users = 1.0 / np.arange(1, _USERS + 1) ** 1.2
-    users /= users.sum()
+    users = _activity()
     drawn: list[Request] = []
     spent = 0.0
     while len(drawn) < len(wanted) or spent < budget:
@@ -77,6 +80,51 @@ def draw(plan: Plan) -> list[Request]:
         drawn += _tasks(request, tasks, rng)
         spent += sum(each.gpus * each.run_s for each in drawn[serial:])
     return _numbered(drawn)
+
+
+def _activity() -> NDArray[np.float64]:
+    """Shares of the users in the jobs."""
+    users = 1.0 / np.arange(1, _USERS + 1, dtype=np.float64) ** 1.2
+    return np.asarray(users / users.sum(), dtype=np.float64)
+
+
+def _draw_judged(plan: Plan, rng: np.random.Generator) -> list[Request]:
+    """The population for judging, submitted so early that all of it ends in time, queues being short."""
+    users = _activity()
+    drawn = []
+    for serial, course in enumerate(judging.population(plan.judged_jobs, rng)):
+        group, kind = _choose_group(plan, rng, course.kind)
+        gpus, nodes = plan.groups[group].gpus, min(course.nodes, _whole(plan, group))
+        ends = ("TIMEOUT", "0:0") if course.stuck and rng.random() < 0.6 else None
+        state, exit_code = ends or (("CANCELLED", "0:15") if course.stuck else _choose_end(rng, kind))
+        run_s, state = course.run_s, "COMPLETED" if state == "TIMEOUT" and not course.stuck else state
+        limit_min = run_s // 60 if state == "TIMEOUT" else 5 * -int(-run_s * rng.uniform(1.05, 3) // 300)
+        part = int(rng.integers(min(course.min_gpus, gpus), gpus)) if nodes == 0 else 0
+        drawn.append(
+            Request(
+                serial=serial,
+                submit_s=int(rng.uniform(0, max(1, plan.seconds - run_s - 4 * 3600))),
+                kind=kind,
+                group=group,
+                gpus=part or nodes * gpus,
+                nodes=nodes,
+                run_s=run_s,
+                limit_min=max(2, limit_min),
+                state=state,
+                exit_code=exit_code,
+                user=int(rng.choice(_USERS, p=users)),
+                name=_NAMES[int(rng.integers(len(_NAMES)))],
+                qos="regular",
+                course=course,
+            )
+        )
+    return drawn
+
+
+def _whole(plan: Plan, number: int) -> int:
+    """Nodes of a group that jobs have to themselves."""
+    group = plan.groups[number]
+    return group.count - (round(group.count * plan.shared) if group.gpus > 1 else 0)
 
 
 def _draw_one(plan: Plan, rng: np.random.Generator, serial: int, kind: Kind, user: int, *, planned: bool) -> Request:

@@ -1,0 +1,191 @@
+"""Which job classes are true of simulated jobs, from what their GPUs do by design: before noise, samples, defects.
+
+Definitions: Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025). An interval of hanging is one in which no GPU of
+the job works. The classes of idle nodes and GPUs ask for the busiest to do at least twice what the idlest does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tachograph.simulate.kinds import Level, Phase
+from tachograph.simulate.placement import Run
+from tachograph.simulate.plan import Plan
+from tachograph.simulate.samples import F64
+from tachograph.simulate.truth import display_id, raw_id, state_of, user_name
+
+HANG_S = 3600  # T: an interval as long as this, or longer
+TWICE = 2.0  # the busiest over the idlest
+WITHIN, SHARE, MEAN = 0.1, 0.95, 0.05  # stable: R within 0.1 for 95 % of the time, its mean at most 0.05
+CLASSES = ("job_hang", "cold_start", "stall", "idle_nodes", "idle_gpus", "stable")
+CLASSES_FILE = "classes.parquet"  # in the folder of the truth
+_STEP_S = 10  # of the design, in which periods are seen
+_OVER = frozenset({"RUNNING", "PENDING"})
+SCHEMA = {
+    "job_id": pl.String(),
+    "display_id": pl.String(),
+    "submit_s": pl.Int64(),
+    "user": pl.String(),
+    "scenario": pl.String(),
+    "known": pl.Boolean(),
+    **dict.fromkeys(CLASSES, pl.Boolean()),
+    "rest_begin_s": pl.Int64(),
+    "rest_end_s": pl.Int64(),
+}
+
+
+def classes_frame(plan: Plan, runs: Sequence[Run]) -> pl.DataFrame:
+    """Return one row per run that follows a course and is over: which classes are true of it.
+
+    `submit_s`: seconds since 1970. `known`: somebody recorded which GPUs it held. `rest_begin_s`, `rest_end_s`: the
+    longest interval without work, in seconds after its start; null: none.
+    """
+    return pl.DataFrame([_row(plan, run) for run in runs if _is_over(plan, run)], schema=SCHEMA, orient="row")
+
+
+def _is_over(plan: Plan, run: Run) -> bool:
+    return run.request.course is not None and run.start_s is not None and state_of(plan, run) not in _OVER
+
+
+def _row(plan: Plan, run: Run) -> tuple[Any, ...]:
+    request, elapsed_s = run.request, (run.end_s or 0) - (run.start_s or 0)
+    assert run.behaviour is not None  # it has a course and ran
+    lines = [run.behaviour.phases(slot, run.gpus) for slot in range(run.gpus)]
+    rests = rest_intervals(lines, elapsed_s)
+    per_node = [len(gpus) for _, gpus in run.places]
+    work = np.array([mean_util(line, elapsed_s) for line in lines])
+    nodes = np.array([part.mean() for part in np.split(work, np.cumsum(per_node)[:-1])])
+    answers = {
+        **hanging(rests, elapsed_s),
+        "idle_nodes": is_uneven(nodes),
+        "idle_gpus": is_uneven(work),
+        "stable": is_stable(lines, elapsed_s, plan.interval_s),
+    }
+    begin, end = max(rests, key=lambda rest: rest[1] - rest[0], default=(None, None))
+    scenario = request.course.scenario if request.course else None
+    return (
+        *(str(raw_id(request)), display_id(request), plan.start_s + run.submit_s, user_name(request), scenario),
+        run.request.nodes > 0 or run.mapped,
+        *(answers[name] for name in CLASSES),
+        *(begin, end),
+    )
+
+
+def rests(level: Level) -> bool:
+    """Return whether a GPU at this level does nothing, however busy it looks.
+
+    >>> rests(Level(util=1.0, sm=0.008)), rests(Level(util=0.05, sm=0.02, dram=0.01))
+    (True, False)
+    """
+    return level.dram < 1e-4 and not any((level.fp64, level.fp32, level.fp16, level.hmma, level.imma, level.dfma))
+
+
+def rest_intervals(lines: Sequence[Sequence[Phase]], elapsed_s: int) -> list[tuple[int, int]]:
+    """Return (begin, end) in seconds after the start of each interval in which no GPU works, in order.
+
+    >>> rest_intervals([[Phase(0, Level(dram=0.5)), Phase(60, Level())]], 100)
+    [(60, 100)]
+    """
+    edges = sorted({phase.begin_s for line in set(map(tuple, lines)) for phase in line if phase.begin_s < elapsed_s})
+    found: list[tuple[int, int]] = []
+    for begin, end in zip(edges, [*edges[1:], elapsed_s], strict=True):
+        if all(rests(_at(line, begin)) for line in lines):
+            joined = bool(found) and found[-1][1] == begin
+            found[-1:] = [(found[-1][0], end)] if joined else [*found[-1:], (begin, end)]
+    return found
+
+
+def _at(line: Sequence[Phase], second: int) -> Level:
+    return next(phase.level for phase in reversed(line) if phase.begin_s <= second)
+
+
+def hanging(rests: Sequence[tuple[int, int]], elapsed_s: int) -> dict[str, bool]:
+    """Return which of the hung classes are true: where intervals of at least T lie, and what is before and after.
+
+    >>> hanging([(5400, 9000)], 9000)
+    {'job_hang': True, 'cold_start': False, 'stall': False}
+    >>> hanging([(1800, 9000)], 9000)["job_hang"]  # too little work before
+    False
+    """
+    long = [(begin, end) for begin, end in rests if end - begin >= HANG_S]
+    ends = [0, *(end for _, end in long)]
+    before = [begin - end for (begin, _), end in zip(long, ends, strict=False)]
+    return {
+        "job_hang": any(end == elapsed_s and work > HANG_S for (_, end), work in zip(long, before, strict=True)),
+        "cold_start": any(begin == 0 and end < elapsed_s for begin, end in long),
+        "stall": any(begin > 0 and end < elapsed_s for begin, end in long),
+    }
+
+
+def mean_util(line: Sequence[Phase], elapsed_s: int) -> float:
+    """Return the utilisation of a GPU by design, over all of the run."""
+    ends = [*(phase.begin_s for phase in line[1:]), elapsed_s]
+    spans = [max(0, min(end, elapsed_s) - phase.begin_s) for phase, end in zip(line, ends, strict=True)]
+    total = sum(p.level.util * p.level.mean_factor * span for p, span in zip(line, spans, strict=True))
+    return total / max(1, elapsed_s)
+
+
+def is_uneven(work: F64) -> bool:
+    """Return whether the busiest does at least twice what the idlest does.
+
+    >>> is_uneven(np.array([0.8, 0.4])), is_uneven(np.array([0.8, 0.5])), is_uneven(np.zeros(2))
+    (True, False, False)
+    """
+    return len(work) > 1 and bool(work.max() > 0 and work.max() >= TWICE * work.min())
+
+
+def is_stable(lines: Sequence[Sequence[Phase]], elapsed_s: int, interval_s: int) -> bool:
+    """Return whether the mean of the GPUs keeps to its own mean, minute by minute; one that does nothing does.
+
+    Asked of utilisation and of SM activity: one that waits may look busy. What samples fall below their level is even
+    between nothing and `noise`: the share of minutes that it takes beyond the bound, and the mean distance, are
+    expected values.
+    """
+    alike = Counter(map(tuple, lines))
+    each = [_by_minute(line, elapsed_s) for line in alike]
+    weights = np.array(list(alike.values()))[:, None]
+    for name in ("util", "sm"):
+        level = np.array([levels[name] for levels in each])
+        variance = (level * np.array([levels["noise"] for levels in each])) ** 2 / 12
+        mean, of_mean = (level * weights).sum(0) / len(lines), (variance * weights).sum(0) / len(lines) ** 2
+        if not _keeps_to_its_mean(mean, of_mean, samples=60 / interval_s):
+            return False
+    return True
+
+
+def _keeps_to_its_mean(level: F64, variance: F64, *, samples: float) -> bool:
+    """`level` by minute and the variance of one sample of it, of so many samples in a minute."""
+    mean = level.mean() if level.size else 0.0
+    if mean == 0:
+        return True
+    off, sigma = level / mean - 1, np.maximum(np.sqrt(variance / samples) / mean, 1e-9)
+    beyond = 1 - _normal((WITHIN - off) / sigma) + _normal((-WITHIN - off) / sigma)
+    density = np.exp(-((off / sigma) ** 2) / 2) * np.sqrt(2 / np.pi)
+    distance = sigma * density + off * (1 - 2 * _normal(-off / sigma))
+    return bool(beyond.mean() <= 1 - SHARE and distance.mean() <= MEAN)
+
+
+def _by_minute(line: Sequence[Phase], elapsed_s: int) -> dict[str, F64]:
+    """Utilisation and SM activity in whole minutes by design, and how far below full activity samples fall."""
+    at = np.arange(0, elapsed_s // 60 * 60, _STEP_S)
+    number = np.searchsorted([phase.begin_s for phase in line], at, "right") - 1
+    table = np.array([[*phase.level, phase.level.period_s or 1.0] for phase in line])[number]
+    place = {name: index for index, name in enumerate(Level._fields)}
+    works = at % table[:, -1] < table[:, place["duty"]] * table[:, -1]
+    fall = 1 - table[:, place["noise"]] / 2
+    found = {name: table[:, place[name]] * fall * works for name in ("util", "sm")}
+    found["noise"] = table[:, place["noise"]] / fall
+    return {name: values.reshape(-1, 60 // _STEP_S).mean(1) for name, values in found.items()}
+
+
+def _normal(values: F64) -> F64:
+    """Distribution function of the normal distribution (Abramowitz and Stegun 26.2.17, good to 1e-7)."""
+    t = 1 / (1 + 0.2316419 * np.abs(values))
+    powers = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
+    tail = np.exp(-(values**2) / 2) / np.sqrt(2 * np.pi) * powers
+    return np.asarray(np.where(values >= 0, 1 - tail, tail))
