@@ -28,23 +28,23 @@ MINUTE_US = 60_000_000
 def _compile(fastmath: bool | set[str] = False) -> Callable[[Function], Function]:
     """Return a decorator that compiles, and keeps what is compiled for the next process where that is possible."""
 
-    def compiled(function: Function) -> Function:
+    def decorate(function: Function) -> Function:
         try:
             return cast("Function", nb.njit(nogil=True, cache=True, fastmath=fastmath)(function))
         except RuntimeError:  # neither the package's folder nor the user's cache can be written
             return cast("Function", nb.njit(nogil=True, fastmath=fastmath)(function))
 
-    return compiled
+    return decorate
 
 
-_compiled = _compile()
+compiled = _compile()
 # sums may be reordered so that they vectorise; NaN keeps its meaning
 _reordered = _compile(fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 DISTANCE_BINS = 1 << 10
 
 
-@_compiled
+@compiled
 def spacing(t: Longs, stripes: Longs, intervals: Floats) -> None:
     """Fill `intervals` with each stripe's sampling interval (us): mean of the distances near their median.
 
@@ -79,7 +79,7 @@ def spacing(t: Longs, stripes: Longs, intervals: Floats) -> None:
         intervals[s] = total / n
 
 
-@_compiled
+@compiled
 def count_segments(
     t: Longs, stripes: Longs, low: Longs, high: Longs, start: Longs, end: Longs, zero: Longs
 ) -> tuple[int, int]:
@@ -102,7 +102,7 @@ def count_segments(
     return segments, slots
 
 
-@_compiled
+@compiled
 def fill_segments(
     t: Longs, stripes: Longs, low: Longs, high: Longs, start: Longs, end: Longs, zero: Longs,
     seg_a: Longs, seg_b: Longs, seg_stripe: Longs, seg_interval: Longs, seg_slot: Longs,
@@ -144,7 +144,7 @@ def _sum(values: Singles) -> float:
     return total
 
 
-@_compiled
+@compiled
 def _present(values: Singles) -> tuple[float, int, np.float32]:
     """Sum, number and maximum (-inf where there is none) of the values that are there."""
     total, n, most = 0.0, 0, np.float32(-np.inf)
@@ -157,7 +157,7 @@ def _present(values: Singles) -> tuple[float, int, np.float32]:
     return total, n, most
 
 
-@_compiled
+@compiled
 def _most(values: Singles) -> float:
     """The maximum; some value where one is missing. Compared as integers, which keep their order and vectorise."""
     bits = values.view(np.int32)
@@ -170,7 +170,7 @@ def _most(values: Singles) -> float:
     return float(found.view(np.float32)[0])
 
 
-@_compiled
+@compiled
 def levels(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs, total: Floats, most: Floats) -> None:
     """Per segment: how many values, their sum, their maximum (-inf where there is none)."""
     for g in range(seg_a.shape[0]):
@@ -182,7 +182,7 @@ def levels(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs, total: Floats, mo
             total[g], n[g], most[g] = _present(values)
 
 
-@_compiled
+@compiled
 def by_minute(
     col: Singles, slot_a: Longs, slot_b: Longs, n: Ints, total: Floats, most: Singles, mean: Singles
 ) -> None:  # fmt: skip
@@ -200,7 +200,7 @@ def by_minute(
         mean[m] = part / here if here else np.nan
 
 
-@_compiled
+@compiled
 def over_minutes(
     seg_slot: Longs, slot_n: Ints, slot_total: Floats, slot_most: Singles, n: Longs, total: Floats, most: Floats
 ) -> None:  # fmt: skip
@@ -212,6 +212,14 @@ def over_minutes(
             together += slot_total[m]
             largest = slot_most[m] if slot_most[m] > largest else largest
         n[g], total[g], most[g] = count, together, largest
+
+
+@compiled
+def add_labels(seg_slot: Longs, slot_a: Longs, slot_b: Longs, label: Bytes, counts: NDArray[np.int64]) -> None:
+    """Add the samples of each slot to its segment, by the slot's label; `counts` is labels x segments."""
+    for g in range(seg_slot.shape[0] - 1):
+        for m in range(seg_slot[g], seg_slot[g + 1]):
+            counts[label[m], g] += slot_b[m] - slot_a[m]
 
 
 @_reordered
@@ -234,7 +242,7 @@ def _trapezoids(after: Singles, before: Singles, steps: Ints) -> float:
     return total
 
 
-@_compiled
+@compiled
 def spaces(t: Longs, seg_a: Longs, seg_b: Longs, gap: Floats, steps: Ints) -> None:
     """Fill `steps` with the distance (us) of each row of a segment from the one before; 0 where that is too far."""
     for g in range(seg_a.shape[0]):
@@ -245,7 +253,7 @@ def spaces(t: Longs, seg_a: Longs, seg_b: Longs, gap: Floats, steps: Ints) -> No
             here[i] = d if d <= longest else 0
 
 
-@_compiled
+@compiled
 def integrals(
     t: Longs, steps: Ints, col: Singles, seg_a: Longs, seg_b: Longs, gap: Floats,
     n: Longs, area: Floats, seconds: Floats, first: Floats, last: Floats, t_first: Longs, t_last: Longs,
@@ -282,7 +290,7 @@ def integrals(
         last[g], t_last[g] = before, t_before
 
 
-@_compiled
+@compiled
 def increases(
     t: Longs, col: Floats, seg_a: Longs, seg_b: Longs, n: Longs, first: Floats, last: Floats, grown: Floats,
     t_first: Longs, t_last: Longs,
@@ -307,7 +315,7 @@ def increases(
         n[g], last[g], grown[g] = count, before, total
 
 
-@_compiled
+@compiled
 def changes(
     col: Floats, stripes: Longs, seg_stripe: Longs, seg_a: Longs, seg_b: Longs, n: Longs, events: Longs, most: Floats,
     newest: Floats, first: Floats, last: Floats,
@@ -335,7 +343,7 @@ def changes(
         n[g], events[g], most[g], newest[g], last[g] = count, events_here, largest, came, before
 
 
-@_compiled
+@compiled
 def bits(col: Longs, lowering: int, seg_a: Longs, seg_b: Longs, n: Longs, lowered: Longs, seen: Longs) -> None:
     """Per segment of a bit mask (-1: missing): values, those with a bit of `lowering`, all bits seen."""
     for g in range(seg_a.shape[0]):
@@ -391,7 +399,7 @@ def _sum_states(state: Bytes, weight: Singles, rows: int) -> tuple[float, float]
     return np.float64(idle), np.float64(known)
 
 
-@_compiled
+@compiled
 def labels(
     fp64: Singles, fp32: Singles, fp16: Singles, tensor: Singles, dram: Singles, weight: Singles, measured: Singles,
     seg_a: Longs, seg_b: Longs, compute: Floats, memory: Floats, idle: Floats, known: Floats,
@@ -433,7 +441,7 @@ def _intensity(pipe: Singles, dram: Singles, peak: np.float32, block: Singles) -
         block[i] = v / d * peak if (v > 0) & (d > 0) else np.float32(0)
 
 
-@_compiled
+@compiled
 def intensities(
     pipe: Singles,
     dram: Singles,
@@ -486,7 +494,7 @@ def intensity_bins() -> tuple[Bytes, Singles]:
     return cells, edges
 
 
-@_compiled
+@compiled
 def over_gpus(
     slot_place: Longs, slot_n: Ints, slot_total: Floats, n: Longs, total: Floats, most: Floats
 ) -> None:  # fmt: skip
@@ -499,7 +507,7 @@ def over_gpus(
             most[k] = max(most[k], slot_total[m])
 
 
-@_compiled
+@compiled
 def over_gpus_by_minute(
     slot_place: Longs, columns: tuple[Singles, ...], idle_util: np.float32, most: NDArray[np.float32],
     sums: NDArray[np.float64], counts: NDArray[np.int32], seen: NDArray[np.bool_],
@@ -548,7 +556,7 @@ def over_gpus_by_minute(
             sums[10, k] += activity
 
 
-@_compiled
+@compiled
 def _add(sums: NDArray[np.float64], counts: NDArray[np.int32], row: int, place: int, value: np.float32) -> None:
     """Add a value and count it, where there is one."""
     if value == value:
@@ -556,7 +564,7 @@ def _add(sums: NDArray[np.float64], counts: NDArray[np.int32], row: int, place: 
         counts[row, place] += 1
 
 
-@_compiled
+@compiled
 def _both(one: np.float32, other: np.float32) -> np.float32:
     """The sum; the one that is there where the other is NaN."""
     if one != one:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,7 @@ import polars as pl
 from tachograph.config import Analysis
 from tachograph.counters import COUNTERS, Counter, Kind
 from tachograph.reduce import kernel
-from tachograph.reduce.kernel import Floats, Longs, Singles
+from tachograph.reduce.kernel import Bytes, Floats, Longs, Singles
 from tachograph.reduce.minutes import Minutes
 from tachograph.reduce.windows import Slots, Windows, windows_of
 from tachograph.summarize.schema import MINUTE_MAXIMA, MINUTE_MEANS, PIPES
@@ -25,11 +26,27 @@ UNIT = ("node", "gpu", "mig")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class Labeller(Protocol):
+    """Says of each minute of a GPU what it did then; can be pickled, as minutes are reduced on other machines."""
+
+    @property
+    def labels(self) -> int:
+        """How many labels there are."""
+
+    @property
+    def counters(self) -> Collection[str]:
+        """Counters whose means it looks at."""
+
+    def __call__(self, means: Mapping[str, Singles], size: int) -> Bytes:
+        """Return the labels of `size` minutes, numbers from 0. `means`: of counters that are there; NaN: missing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reduced:
     """What one partition comes to; results of several are put together by `merge`.
 
-    segments: one row per (run, node, gpu, mig): counts, sums, maxima, borders of every counter present.
+    segments: one row per (run, node, gpu, mig): counts, sums, maxima, borders of every counter present; samples in
+    minutes of each label (`label_0`, ...) where there is a labeller.
     intensities: one row per (run, pipe, bin): samples.
     windows: sums and maxima over GPUs per (run, counter, window), for spatial imbalance.
     minutes: means and maxima of every minute of every GPU.
@@ -91,6 +108,7 @@ def reduce_partition(
     analysis: Analysis,
     day: date,
     gpus: Mapping[int, int] = MappingProxyType({}),
+    labeller: Labeller | None = None,
 ) -> Reduced:
     """Return the accumulators of `frame` (gpu_samples sorted by node, gpu, mig, t; each key once).
 
@@ -108,9 +126,12 @@ def reduce_partition(
     columns = _Columns(frame)
     steps = np.zeros(frame.height, np.int32)
     kernel.spaces(layout.t, layout.seg_a, layout.seg_b, gap, steps)
+    minutely = frozenset((*MINUTE_MEANS, *MINUTE_MAXIMA, *(labeller.counters if labeller else ())))
     for counter in COUNTERS:
         if counter.name in columns:
-            segments.update(_counter(counter, columns, layout, gap, steps, by_minute))
+            segments.update(_counter(counter, columns, layout, gap, steps, minutely, by_minute))
+    if labeller:
+        segments.update(_labelled(labeller, layout, by_minute))
     roof, histogram = _roofline(columns, layout, keys, ridges, segments, time_weighted=analysis.time_weighted_bound)
     segments.update(roof)
     segment_frame = pl.DataFrame(segments)
@@ -250,6 +271,7 @@ def _counter(
     layout: _Layout,
     gap: Floats,
     steps: kernel.Ints,
+    minutely: Collection[str],
     by_minute: dict[str, _SlotValues],
 ) -> dict[str, pl.Series]:
     """Accumulator columns of one counter, by its kind."""
@@ -262,7 +284,7 @@ def _counter(
     size = layout.segments
     column = columns.singles(counter.name)
     n, total, most = np.empty(size, np.int64), np.empty(size), np.empty(size)
-    if counter.name in (*MINUTE_MEANS, *MINUTE_MAXIMA):
+    if counter.name in minutely:
         slots = _of_slots(column, layout)
         by_minute[counter.name] = slots
         kernel.over_minutes(layout.seg_slot, slots.n, slots.total, slots.most, n, total, most)
@@ -428,6 +450,14 @@ def _of_slots(column: Singles, layout: _Layout) -> _SlotValues:
     )
     kernel.by_minute(column, layout.slot_a, layout.slot_b, found.n, found.total, found.most, found.mean)
     return found
+
+
+def _labelled(labeller: Labeller, layout: _Layout, by_minute: Mapping[str, _SlotValues]) -> dict[str, pl.Series]:
+    """Samples of each segment in slots of each label."""
+    label = labeller({name: slots.mean for name, slots in by_minute.items()}, layout.slots)
+    counts = np.zeros((labeller.labels, layout.segments), np.int64)
+    kernel.add_labels(layout.seg_slot, layout.slot_a, layout.slot_b, label, counts)
+    return {f"label_{place}": pl.Series(row) for place, row in enumerate(counts)}
 
 
 def _minutes(layout: _Layout, segments: pl.DataFrame, by_minute: Mapping[str, _SlotValues]) -> Minutes:

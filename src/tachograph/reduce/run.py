@@ -15,7 +15,7 @@ from tachograph.config import Analysis
 from tachograph.lake import Lake
 from tachograph.lake.partitions import Partition, partitions, read_partition
 from tachograph.reduce.minutes import Written, nothing, write_minutes
-from tachograph.reduce.partition import UNIT, Reduced, reduce_partition
+from tachograph.reduce.partition import UNIT, Labeller, Reduced, reduce_partition
 from tachograph.reduce.pool import Pending, Pool
 from tachograph.schema import GPU_SAMPLES, TIME
 
@@ -27,7 +27,7 @@ class Work:
     """What is to be reduced, by whose intervals, under which number; a GPU at rest is below `idle_util`.
 
     intervals: sorted by (node, gpu, mig, start), never overlapping. keys: run, job_key, job_id, start, and how
-    many `gpus`, of each run.
+    many `gpus`, of each run. labeller: says of each minute of a GPU what it did then; None: nobody asks.
     """
 
     intervals: pl.DataFrame
@@ -36,6 +36,7 @@ class Work:
     analysis: Analysis
     number: int
     idle_util: float
+    labeller: Labeller | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Setting:
     analysis: Analysis
     number: int
     idle_util: float
+    labeller: Labeller | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def reduce_days(
     are under way or wait to be looked at.
     """
     days = lake.days(GPU_SAMPLES) if everything else _days(lake, work.intervals)
-    setting = pool.share(Setting(lake, work.ridges, work.analysis, work.number, work.idle_util))
+    setting = pool.share(Setting(lake, work.ridges, work.analysis, work.number, work.idle_util, work.labeller))
     tasks = _tasks(lake, work, days, everything=everything)
     under_way: deque[tuple[date, Pending[Piece] | None]] = deque()
     done = 0
@@ -100,8 +102,9 @@ def reduce_one(
     starts: dict[int, datetime] = dict(keys.select("run", "start").iter_rows())
     gpus: dict[int, int] = dict(keys.select("run", "gpus").iter_rows())
     reduced = reduce_partition(
-        frame, intervals, starts, setting.ridges, analysis=setting.analysis, day=part.day, gpus=gpus
-    )
+        frame, intervals, starts, setting.ridges,
+        analysis=setting.analysis, day=part.day, gpus=gpus, labeller=setting.labeller,
+    )  # fmt: skip
     written = write_minutes(
         setting.lake, reduced.minutes, keys, number=setting.number, day=part.day, idle_util=setting.idle_util
     )
