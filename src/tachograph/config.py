@@ -108,7 +108,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     preset: str = "ai"  # ai, hpc, mem: weights of real utilisation
     weights: dict[str, float] = {}  # sm, tensor, dram, gr: instead of a preset; made to add up to 1
     classifier: str = "default"  # or reference: as published
-    smoothing_s: float = 30.0
+    smoothing_s: float = 30.0  # window of a live label
+    event_memory_s: float = 600.0  # so long a PCIe replay stays visible in live health
 
 
 class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
