@@ -1,0 +1,202 @@
+"""Health of a GPU: CRIT, WARN, HOT, OK, or unknown. The same code for live readings and for rows of job_gpus.
+
+The first that holds wins: CRIT a memory row could not be remapped, or was remapped after an uncorrectable error; WARN
+the PCIe link repeated packets; HOT GPU or memory at the temperature at which clocks are lowered. A problem that is seen
+is told even where something else is missing; OK is told only where all was measured.
+Source: KempnerPulse, "Workload Classification & Health States"; there what is missing counts as OK.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from types import MappingProxyType
+
+import numpy as np
+
+from tachograph import devices
+from tachograph.devices import Device
+from tachograph.reduce.kernel import Bytes, Floats
+
+CRIT, WARN, HOT, OK, UNKNOWN = "CRIT", "WARN", "HOT", "OK", "unknown"
+STATES = (CRIT, WARN, HOT, OK, UNKNOWN)  # what an array of states holds are places in it
+WORST_FIRST = (CRIT, WARN, HOT, UNKNOWN, OK)
+
+# what decides, named like the counters; pcie_replays: how many came up in the time looked at
+INPUTS = ("row_remap_failure", "remapped_rows_uncorrectable", "pcie_replays", "gpu_temp_c", "mem_temp_c")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Temperatures (C) of a model: usual at most, warning, critical; the memory has its own.
+
+    has_memory_sensor, remaps_rows: False for devices that cannot tell; then it is not asked for.
+    """
+
+    normal_c: float
+    warning_c: float
+    critical_c: float
+    memory_warning_c: float
+    memory_critical_c: float
+    has_memory_sensor: bool = True
+    remaps_rows: bool = True
+
+
+# family -> normal, warning, critical (C). Source: KempnerPulse
+_PUBLISHED: Mapping[str, tuple[float, float, float]] = MappingProxyType(
+    {"a100": (85, 93, 95), "h100": (85, 95, 105), "h200": (80, 95, 105), "rtx 6000": (85, 92, 105)}
+)
+_OTHER = (85.0, 93.0, 105.0)
+_BEFORE_REMAPPING = ("Volta", "Turing")  # architectures that retire pages, and remap no rows
+_GDDR = 0.1  # Device.hbm_tolerance of models without stacked memory, whose memory tells no temperature
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReading:
+    """What is known of a GPU. None: missing. Replays: new ones in the time looked at; rows: all since production."""
+
+    row_remap_failure: float | None = None
+    remapped_rows_uncorrectable: float | None = None
+    pcie_replays: float | None = None
+    gpu_temp_c: float | None = None
+    mem_temp_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """State of a GPU. needs: counters that are missing, without which nothing better can be said."""
+
+    state: str
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EventMemory:
+    """Replays of a GPU that are still visible: (seconds on any clock, new ones), and the last count."""
+
+    events: tuple[tuple[float, float], ...] = ()
+    count: float | None = None
+
+    @property
+    def replays(self) -> float | None:
+        """New replays that are still visible; None where fewer than two counts were seen."""
+        return sum(new for _, new in self.events) if self.events else None
+
+
+def remember(memory: EventMemory, t: float, count: float | None, *, keep_s: float) -> EventMemory:
+    """Return the memory after a reading of the replay counter at `t`; what is older than `keep_s` is forgotten.
+
+    A counter that went back began anew: what it shows came since then.
+
+    >>> memory = EventMemory()
+    >>> for t, count in ((0, 7), (1, 9), (2, 9), (700, 9)):
+    ...     memory = remember(memory, t, count, keep_s=600)
+    ...     print(memory.replays)
+    None
+    2
+    2
+    0
+    """
+    kept = tuple((then, new) for then, new in memory.events if then > t - keep_s)
+    if count is None:
+        return EventMemory(kept, memory.count)
+    if memory.count is None:
+        return EventMemory(kept, count)
+    new = count - memory.count if count >= memory.count else count
+    return EventMemory((*((then, old) for then, old in kept if old), (t, new)), count)
+
+
+@lru_cache(maxsize=1024)
+def limits_of(model: str | None, slowdown_c: float | None = None) -> Limits:
+    """Return the temperatures of a device, named as in the catalogue or as its driver writes it.
+
+    slowdown_c: at which the device itself says that it lowers its clocks (DCGM field 158); it counts before all else.
+    Then what is publicly recorded of the very model, then what is published of its family.
+
+    >>> limits_of("NVIDIA H100 80GB HBM3").warning_c, limits_of("NVIDIA GH200 480GB").warning_c
+    (95, 93.0)
+    >>> limits_of("NVIDIA RTX 6000 Ada Generation").warning_c, limits_of("NVIDIA RTX A6000").warning_c
+    (92, 93.0)
+    """
+    device = devices.BY_NAME.get(model or "") or devices.match(model)
+    normal, warning, critical = _PUBLISHED.get(_family(model or ""), _OTHER)
+    limits = Limits(normal, warning, critical, warning, critical)
+    if device is not None:
+        limits = _with_device(limits, device)
+    if slowdown_c is not None:
+        limits = replace(limits, warning_c=slowdown_c, critical_c=max(limits.critical_c, slowdown_c))
+    return limits
+
+
+def health_of(reading: HealthReading, limits: Limits) -> Health:
+    """Return the state of one GPU.
+
+    >>> limits = limits_of("A100 SXM 40GB")
+    >>> health_of(HealthReading(0, 0, 0, 93, 60), limits), health_of(HealthReading(0, 0, 0, 60), limits)
+    (Health(state='HOT', needs=()), Health(state='unknown', needs=('mem_temp_c',)))
+    """
+    values = {name: np.array([_nan(getattr(reading, name))]) for name in INPUTS}
+    state = STATES[int(health_states(values, [limits])[0])]
+    missing = tuple(name for name in needed(limits) if getattr(reading, name) is None)
+    better = {CRIT: (), WARN: INPUTS[:2], HOT: INPUTS[:3]}.get(state, INPUTS)
+    return Health(state, tuple(name for name in missing if name in better))
+
+
+def health_states(values: Mapping[str, Floats], limits: list[Limits]) -> Bytes:
+    """Return the states of GPUs as places in STATES. `values`: {one of INPUTS: value per GPU, NaN missing}."""
+    failure, rows, replays, gpu, memory = (values[name] for name in INPUTS)
+    warning = np.array([one.warning_c for one in limits], np.float64)
+    memory_warning = np.array([one.memory_warning_c for one in limits], np.float64)
+    critical = (failure > 0) | (rows > 0)
+    hot = (gpu >= warning) | (memory >= memory_warning)
+    remaps = np.array([one.remaps_rows for one in limits], np.bool_)
+    sensor = np.array([one.has_memory_sensor for one in limits], np.bool_)
+    missing = (np.isnan(failure) | np.isnan(rows)) & remaps
+    missing |= np.isnan(replays) | np.isnan(gpu) | (np.isnan(memory) & sensor)
+    places = [STATES.index(state) for state in (CRIT, WARN, HOT, UNKNOWN)]
+    found: Bytes = np.select([critical, replays > 0, hot, missing], places, STATES.index(OK)).astype(np.uint8)
+    return found
+
+
+def needed(limits: Limits) -> tuple[str, ...]:
+    """Return those of INPUTS that a device can tell."""
+    absent = {*(() if limits.remaps_rows else INPUTS[:2]), *(() if limits.has_memory_sensor else INPUTS[4:])}
+    return tuple(name for name in INPUTS if name not in absent)
+
+
+def worst(states: list[str]) -> str | None:
+    """Return the worst of some states; None of none.
+
+    >>> worst(["OK", "HOT", "unknown"]), worst(["OK", "unknown"]), worst([])
+    ('HOT', 'unknown', None)
+    """
+    return min(states, key=WORST_FIRST.index, default=None)
+
+
+def _family(model: str) -> str:
+    """Whose published temperatures hold; words are compared whole: GH200 is no H200, an RTX A6000 no RTX 6000."""
+    words: list[str] = re.findall(r"[a-z0-9]+", model.lower())
+    for word in words:
+        if word in _PUBLISHED:
+            return word
+        if word in ("rtx6000", "rtx6000ada"):
+            return "rtx 6000"
+    return "rtx 6000" if ("rtx", "6000") in pairwise(words) else ""
+
+
+def _with_device(limits: Limits, device: Device) -> Limits:
+    slowdown, shutdown = device.slowdown_temp_c, device.shutdown_temp_c
+    return replace(
+        limits,
+        warning_c=limits.warning_c if slowdown is None else slowdown,
+        critical_c=limits.critical_c if shutdown is None else shutdown,
+        has_memory_sensor=device.hbm_tolerance < _GDDR,
+        remaps_rows=device.architecture not in _BEFORE_REMAPPING and device.vendor == "NVIDIA",
+    )
+
+
+def _nan(value: float | None) -> float:
+    return float("nan") if value is None else float(value)

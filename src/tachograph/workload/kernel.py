@@ -1,0 +1,134 @@
+"""The rules of workload classes as compiled code, in logic of three values: a missing value is NaN, its rule unknown.
+
+An AND is false where one part is false, an OR true where one part is true, whatever the others are (Kleene).
+"""
+
+from __future__ import annotations
+
+from tachograph.reduce.kernel import Bytes, Floats, Singles, compiled
+from tachograph.workload.classes import (
+    BUSY,
+    BUSY_SM_BELOW,
+    COMPUTE_ACTIVE_SM,
+    COMPUTE_HEAVY_SM,
+    FP64,
+    FP64_SM,
+    IDLE_BELOW,
+    IO_BYTES_PER_S,
+    IO_COPY,
+    IO_SM_BELOW,
+    LOW_BELOW,
+    MEMORY_ACTIVE,
+    MEMORY_BOUND,
+    MEMORY_BOUND_SM_BELOW,
+    TENSOR,
+    TENSOR_HEAVY,
+    TENSOR_HEAVY_SM,
+    TENSOR_SM,
+)
+
+NO, YES, MAYBE = 0, 1, 2
+RULES = 11  # the twelfth holds where no other does
+_UNKNOWN_CLASS = RULES + 1
+
+
+@compiled
+def _least(value: float, threshold: float) -> int:
+    """Whether value >= threshold."""
+    return MAYBE if value != value else YES if value >= threshold else NO
+
+
+@compiled
+def _below(value: float, threshold: float) -> int:
+    return MAYBE if value != value else YES if value < threshold else NO
+
+
+@compiled
+def _both(one: int, other: int) -> int:
+    return NO if one == NO or other == NO else YES if one == YES and other == YES else MAYBE
+
+
+@compiled
+def _either(one: int, other: int) -> int:
+    return YES if one == YES or other == YES else NO if one == NO and other == NO else MAYBE
+
+
+@compiled
+def _not(one: int) -> int:
+    return MAYBE if one == MAYBE else 1 - one
+
+
+@compiled
+def bounds(
+    sm: float, tensor: float, dram: float, gr: float, w_sm: float, w_tensor: float, w_dram: float, w_gr: float
+) -> tuple[float, float]:
+    """Return between what real utilisation lies (0..1): the same twice where all that weighs is known."""
+    low, missing = 0.0, 0.0
+    for value, weight in ((sm, w_sm), (tensor, w_tensor), (dram, w_dram), (gr, w_gr)):
+        if value == value:
+            low += weight * value
+        else:
+            missing += weight
+    return min(max(low, 0.0), 1.0), min(max(low + missing, 0.0), 1.0)
+
+
+@compiled
+def verdicts(
+    sm: float, tensor: float, dram: float, gr: float, fp64: float, dfma: float, tx: float, rx: float, copy: float,
+    w_sm: float, w_tensor: float, w_dram: float, w_gr: float,
+) -> tuple[int, int, int, int, int, int, int, int, int, int, int]:  # fmt: skip
+    """Return for each rule but the last whether it holds: NO, YES, MAYBE. Fractions 0..1, bytes per second.
+
+    `copy`: utilisation that counts as copying; 0 where none does. FP64 tensor work (`dfma`) is part of `tensor`: it
+    counts for FP64 and not for the tensor classes; where it is not known it is at most `tensor`.
+    """
+    low, high = bounds(sm, tensor, dram, gr, w_sm, w_tensor, w_dram, w_gr)
+    resting = NO if low >= IDLE_BELOW else YES if high < IDLE_BELOW else MAYBE
+    io = _either(_least(copy, IO_COPY), _either(_least(tx, IO_BYTES_PER_S), _least(rx, IO_BYTES_PER_S)))
+    other = tensor - dfma if dfma == dfma else tensor
+    matrix = _least(dfma, FP64) if dfma == dfma else NO if tensor < FP64 else MAYBE
+    double = _either(_least(fp64, FP64), matrix)
+    return (
+        _both(_both(resting, _below(gr, IDLE_BELOW)), _both(_below(dram, IDLE_BELOW), _not(io))),
+        _both(_least(other, TENSOR_HEAVY), _least(sm, TENSOR_HEAVY_SM)),
+        _both(_least(other, TENSOR), _least(sm, TENSOR_SM)),
+        _both(double, _least(sm, FP64_SM)),
+        _both(io, _below(sm, IO_SM_BELOW)),
+        _both(_least(dram, MEMORY_BOUND), _below(sm, MEMORY_BOUND_SM_BELOW)),
+        _least(sm, COMPUTE_HEAVY_SM),
+        _least(sm, COMPUTE_ACTIVE_SM),
+        _least(dram, MEMORY_ACTIVE),
+        _both(_least(gr, BUSY), _below(sm, BUSY_SM_BELOW)),
+        _both(_both(_below(gr, LOW_BELOW), _below(sm, LOW_BELOW)), _below(dram, LOW_BELOW)),
+    )
+
+
+@compiled
+def _filled(value: float) -> float:
+    return value if value == value else 0.0
+
+
+@compiled
+def classify(
+    sm: Singles, tensor: Singles, dram: Singles, gr: Singles, util: Singles, fp64: Singles, dfma: Singles, tx: Singles,
+    rx: Singles, copy: Singles, weights: Floats, published: bool, label: Bytes,
+) -> None:  # fmt: skip
+    """Fill `label` with the class of each reading: its place in CLASSES.
+
+    `util` stands in for a `gr` that is missing. `published`: the rules as published: what is missing is 0, `copy`
+    counts as copying, `dfma` does not count. Else `copy` does not count.
+    """
+    for i in range(label.shape[0]):
+        s, x, d, f = float(sm[i]), float(tensor[i]), float(dram[i]), float(fp64[i])
+        engine = float(gr[i]) if gr[i] == gr[i] else float(util[i])
+        matrix, sent, received, copying = float(dfma[i]), float(tx[i]), float(rx[i]), 0.0
+        if published:
+            s, x, d, f, engine = _filled(s), _filled(x), _filled(d), _filled(f), _filled(engine)
+            matrix, sent, received, copying = 0.0, _filled(sent), _filled(received), _filled(float(copy[i]))
+        found = verdicts(
+            s, x, d, engine, f, matrix, sent, received, copying, weights[0], weights[1], weights[2], weights[3]
+        )
+        place = 0
+        while place < RULES and found[place] == NO:
+            place += 1
+        label[i] = _UNKNOWN_CLASS if place < RULES and found[place] == MAYBE else place

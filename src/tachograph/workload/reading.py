@@ -1,0 +1,164 @@
+"""One reading of a GPU: its real utilisation and its class, and what is missing where it has none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+
+from tachograph.counters import BY_NAME as COUNTERS
+from tachograph.workload import kernel
+from tachograph.workload.classes import CLASSES, IO_BYTES_PER_S, RULED, UNKNOWN, Bottleneck
+from tachograph.workload.settings import Settings
+
+_NAN = float("nan")
+_OF_REAL = ("sm_active", "tensor_active", "dram_active", "gr_engine_active")
+_PCIE = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
+# what each rule but the last looks at
+_INPUTS: tuple[tuple[str, ...], ...] = (
+    (*_OF_REAL, *_PCIE),
+    ("tensor_active", "sm_active"),
+    ("tensor_active", "sm_active"),
+    ("fp64_active", "tensor_active", "sm_active"),
+    (*_PCIE, "sm_active"),
+    ("dram_active", "sm_active"),
+    ("sm_active",),
+    ("sm_active",),
+    ("dram_active",),
+    ("gr_engine_active", "sm_active"),
+    ("gr_engine_active", "sm_active", "dram_active"),
+)
+# what decides, in the order in which it is named; FP64 tensor work and utilisation only add to the others
+DECIDING = (*_OF_REAL, "fp64_active", *_PCIE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is known of a GPU at one time, or its means over some: fractions 0..1, bytes per second. None: missing."""
+
+    sm_active: float | None = None
+    tensor_active: float | None = None
+    dram_active: float | None = None
+    gr_engine_active: float | None = None
+    gpu_util: float | None = None
+    fp64_active: float | None = None
+    tensor_dfma_active: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    pcie_rx_bytes_per_s: float | None = None
+    mem_copy_util: float | None = None
+
+    @property
+    def engine(self) -> float | None:
+        """Activity of the graphics and compute engine; utilisation where it is missing."""
+        return self.gpu_util if self.gr_engine_active is None else self.gr_engine_active
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """The class of a reading. real_utilisation: 0..1, None where something that weighs is missing.
+
+    needs: counters without which the rules cannot be decided; only where the class is unknown.
+    """
+
+    name: str
+    bottleneck: Bottleneck
+    real_utilisation: float | None
+    needs: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The class as people read it.
+
+        >>> classify(Reading(dram_active=0.1, tensor_active=0, fp64_active=0)).label
+        'unknown (needs SM_ACTIVE, GR_ENGINE_ACTIVE, PCIE_TX_BYTES, PCIE_RX_BYTES)'
+        """
+        named = ", ".join(_short(name) for name in self.needs)
+        return f"{self.name} (needs {named})" if named else self.name
+
+    @property
+    def message(self) -> str | None:
+        """How to enable what is missing; None where nothing is."""
+        return enabling(self.needs) if self.needs else None
+
+
+def classify(reading: Reading, settings: Settings | None = None) -> Classified:
+    """Return the class of one reading: the first rule that holds, unless one before it cannot be decided.
+
+    >>> classify(Reading(sm_active=0.7, tensor_active=0.6, dram_active=0.3, gr_engine_active=0.9)).name
+    'tensor-heavy compute'
+    >>> classify(Reading(gpu_util=1.0)).name
+    'unknown'
+    """
+    settings = settings or Settings()
+    known = _with_zeros(reading) if settings.published else reading
+    dfma, copy = (0.0, known.mem_copy_util) if settings.published else (known.tensor_dfma_active, 0.0)
+    values = (
+        *(known.sm_active, known.tensor_active, known.dram_active, known.engine, known.fp64_active, dfma),
+        *(known.pcie_tx_bytes_per_s, known.pcie_rx_bytes_per_s, copy),
+    )
+    found: tuple[int, ...] = kernel.verdicts(*map(_number, values), *settings.weights)  # type: ignore[call-arg]
+    place = next((place for place, verdict in enumerate(found) if verdict != kernel.NO), len(found))
+    real = real_utilisation(known, settings)
+    if place < len(found) and found[place] == kernel.MAYBE:
+        first = next((place for place, verdict in enumerate(found) if verdict == kernel.YES), len(found))
+        unsure = [rule for rule in range(first) if found[rule] == kernel.MAYBE]
+        return Classified(UNKNOWN, "unknown", real, _needs(known, unsure, settings))
+    return Classified(CLASSES[place], RULED[place].bottleneck, real)
+
+
+def real_utilisation(reading: Reading, settings: Settings | None = None) -> float | None:
+    """Return the weighted activity of a GPU, 0..1; None where something that weighs is missing.
+
+    >>> real_utilisation(Reading(sm_active=0.8, tensor_active=0.4, dram_active=0.5, gpu_util=1.0))
+    0.62
+    """
+    weights = (settings or Settings()).weights
+    values = (reading.sm_active, reading.tensor_active, reading.dram_active, reading.engine)
+    if any(value is None and weight for value, weight in zip(values, weights, strict=True)):
+        return None
+    together = math.fsum((value or 0.0) * weight for value, weight in zip(values, weights, strict=True))
+    return min(1.0, max(0.0, together))
+
+
+def enabling(counters: Iterable[str]) -> str:
+    """Return how counters are made to be recorded.
+
+    >>> enabling(["sm_active"])
+    'let DCGM record SM_ACTIVE (DCGM_FI_PROF_SM_ACTIVE, field 1002)'
+    """
+    told = [f"{_short(name)} (DCGM_FI_{COUNTERS[name].dcgm_name}, field {COUNTERS[name].dcgm_id})" for name in counters]
+    return f"let DCGM record {', '.join(told)}"
+
+
+def reading_of(row: Mapping[str, object], end: str = "") -> Reading:
+    """Return the reading that a row holds in columns named like the counters, with `end` behind."""
+    values = {field.name: row.get(field.name + end) for field in fields(Reading)}
+    return Reading(**{n: float(v) for n, v in values.items() if isinstance(v, int | float) and v == v})
+
+
+def _short(name: str) -> str:
+    """A counter as DCGM's users call it."""
+    dcgm = COUNTERS[name].dcgm_name or name.upper()
+    return dcgm.removeprefix("PROF_").removeprefix("DEV_").removeprefix("PIPE_")
+
+
+def _number(value: float | None) -> float:
+    return _NAN if value is None else float(value)
+
+
+def _with_zeros(reading: Reading) -> Reading:
+    """The reading as the published classifier sees it: what is missing is 0."""
+    engine = reading.engine or 0.0
+    values = {field.name: getattr(reading, field.name) or 0.0 for field in fields(Reading)}
+    return Reading(**(values | {"gr_engine_active": engine}))
+
+
+def _needs(reading: Reading, rules: list[int], settings: Settings) -> tuple[str, ...]:
+    """Missing counters that these rules look at."""
+    missing = {name for name in DECIDING if getattr(reading, name) is None}
+    if reading.engine is not None:
+        missing.discard("gr_engine_active")
+    if any((getattr(reading, name) or 0.0) >= IO_BYTES_PER_S for name in _PCIE):
+        missing -= set(_PCIE)  # the other direction decides
+    asked = {name for rule in rules for name in _INPUTS[rule]}
+    return tuple(name for name in DECIDING if name in asked & missing)
