@@ -178,7 +178,7 @@ class OpenLake:
                 chosen.row,
                 results.read_gpus(self.lake, mine),
                 results.read_minutes(self.lake, chosen.row),
-                results.read_findings(self.lake, mine),
+                results.read_verdicts(self.lake, mine),
                 self.now,
                 zone_name=self.configuration.site.time_zone,
                 other_runs=chosen.other_runs,

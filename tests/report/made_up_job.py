@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -10,12 +11,45 @@ import polars as pl
 from jobframes import START, gpus, minutes, summary
 from tachograph.advice import find
 from tachograph.config import Thresholds
+from tachograph.finding import Check, Finding
 from tachograph.report.job import JobReport, build_job_report
 
 NOW = START + timedelta(days=1)
 
 
-def made_up_report(count: int = 4, *, length: int = 120, busy: int = 60, **given: Any) -> JobReport:
+def judged(stop: int = 60, end: int = 120) -> tuple[Finding, ...]:
+    """Return verdicts of every kind and answer; two hold between the same minutes, one before."""
+    stopped, ended = START + timedelta(minutes=stop), START + timedelta(minutes=end)
+    flat = (
+        Check("sm_active", 0.0, "<", 0.01, "fraction", holds=True),
+        Check("power_w", 82.0, "<", 90.0, "W", holds=True),
+        Check("dram_active", 0.4, "<", 0.01, "fraction", holds=False),
+        Check("pcie", None, "<", 1e6, "B/s", holds=None),
+    )
+    return (
+        Finding("job_hang", "problem", "The job hung", "Nothing moved for an hour.", "Look at its output.",
+                {"idle_s": 3600.0}, "class", "yes", stopped, ended, flat),
+        Finding("cold_start", "hint", "It began late", "Nothing moved for 10 minutes.", "Prepare elsewhere.", {},
+                "class", "yes", None, START + timedelta(minutes=10), flat[:1]),
+        Finding("stable", "fact", "It was steady", "Power stayed within 5 %.", kind="class"),
+        Finding("stall", "hint", "It paused", "Work never paused for 60 min.", kind="class", verdict="no",
+                checks=(Check("longest_pause", 240.0, ">=", 3600.0, "s", holds=False),)),
+        Finding("idle_nodes", "hint", "Idle nodes", "The job had one node.", kind="class", verdict="insufficient"),
+        Finding("network_bound", "hint", "Waits for the network", "Nobody measured the network.", kind="rule",
+                verdict="insufficient", needs=("network_rx_bytes_per_s", "nvlink_tx_bytes_per_s")),
+        Finding("idle_while_held", "problem", "Held idle", "Half of its time was idle.", "End it.", {}, "rule", "yes",
+                stopped, ended, flat[:1]),
+        Finding("score_gpu", "note", "GPU score", "Occupancy is not known.", kind="score", verdict="insufficient",
+                needs=("sm_occupancy",)),
+        Finding("score_gpumem", "note", "Memory score", "61 of 100.", kind="score", verdict="no",
+                checks=(Check("score_gpumem", 61.0, ">=", 70.0, "percent", holds=False),)),
+        Finding("gpu_hot", "problem", "Hot GPU", "83 °C at most.", kind="health", verdict="no"),
+    )  # fmt: skip
+
+
+def made_up_report(
+    count: int = 4, *, length: int = 120, busy: int = 60, verdicts: Sequence[Finding] = (), **given: Any
+) -> JobReport:
     """Return the report of a job: `count` GPUs, GPU i at 0.2 + 0.6 i / count for `busy` minutes, then at zero."""
     levels = [0.2 + 0.6 * gpu / count for gpu in range(count)]
     work = [1.0] * busy + [0.0] * (length - busy)
@@ -57,10 +91,12 @@ def made_up_report(count: int = 4, *, length: int = 120, busy: int = 60, **given
         }
         | given
     )  # fmt: skip
-    return report_of(row, gpu_rows, minute_rows)
+    return report_of(row, gpu_rows, minute_rows, verdicts)
 
 
-def report_of(row: dict[str, Any], gpu_rows: pl.DataFrame, minute_rows: pl.DataFrame) -> JobReport:
-    """Return the report of a job from its tables, with what is found in them."""
-    findings = find(row, gpu_rows, minute_rows, Thresholds())
+def report_of(
+    row: dict[str, Any], gpu_rows: pl.DataFrame, minute_rows: pl.DataFrame, verdicts: Sequence[Finding] = ()
+) -> JobReport:
+    """Return the report of a job from its tables, with what is found in them, and `verdicts` of others."""
+    findings = (*find(row, gpu_rows, minute_rows, Thresholds()), *verdicts)
     return build_job_report(row, gpu_rows, minute_rows, findings, NOW, zone_name="America/Los_Angeles")

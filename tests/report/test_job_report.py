@@ -9,17 +9,18 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_job import NOW, made_up_report, report_of
+from made_up_job import NOW, judged, made_up_report, report_of
 from syrupy.assertion import SnapshotAssertion
 
 from jobframes import START, gpus, minutes, summary
 from tachograph.figures.bars import bar, resample, sparkline
-from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, evidence_texts, fold_nodes
+from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes
 from tachograph.report.job_html import job_html, plots
 from tachograph.report.job_json import job_json
 from tachograph.report.job_text import job_lines, job_text
 from tachograph.report.lines import to_rich
 from tachograph.report.timeline import MAX_BINS, build_timeline
+from tachograph.report.verdicts import ANSWER_NAMES, check_text, checks_text, evidence_texts
 from tachograph.summarize.schema import JOB_GPUS, JOB_SUMMARIES
 from tachograph.units import text
 
@@ -69,7 +70,12 @@ def _without_drawings(page: str) -> str:
 
 
 def test_text_snapshot(snapshot: SnapshotAssertion) -> None:
-    assert job_text(made_up_report()) == snapshot
+    assert job_text(made_up_report(verdicts=judged())) == snapshot
+
+
+def test_every_verdict_snapshot(snapshot: SnapshotAssertion) -> None:
+    drawn = job_text(made_up_report(verdicts=judged()), every_verdict=True)
+    assert drawn[drawn.index("What was looked for") : drawn.index("GPU use")] == snapshot
 
 
 def test_ascii_snapshot(snapshot: SnapshotAssertion) -> None:
@@ -79,18 +85,21 @@ def test_ascii_snapshot(snapshot: SnapshotAssertion) -> None:
 
 
 def test_json_snapshot(snapshot: SnapshotAssertion) -> None:
-    assert json.dumps(job_json(made_up_report(2, length=5, busy=3)), indent=1, allow_nan=False) == snapshot
+    assert (
+        json.dumps(job_json(made_up_report(2, length=5, busy=3, verdicts=judged(3, 5))), indent=1, allow_nan=False)
+        == snapshot
+    )
 
 
 def test_html_snapshot(snapshot: SnapshotAssertion) -> None:
-    page = _without_drawings(job_html(made_up_report()))
+    page = _without_drawings(job_html(made_up_report(verdicts=judged())))
     page = re.sub(r"<style>.*?</style>", "<style/>", page, flags=re.DOTALL)
     assert re.sub(r"Tachograph [\w.+-]+ ", "Tachograph VERSION ", page) == snapshot
 
 
 @pytest.mark.parametrize("count", [1, 4, FEW_GPUS + 1, 64])
 def test_same_numbers_in_text_json_and_html(count: int) -> None:
-    report = made_up_report(count)
+    report = made_up_report(count, verdicts=judged())
     row = report.summary
     page, plain, values = _Page(job_html(report)).text, _flat(job_text(report)), job_json(report)
     for name, unit in {
@@ -107,6 +116,27 @@ def test_same_numbers_in_text_json_and_html(count: int) -> None:
             assert said in page
             assert _flat(said) in plain.replace("→ ", "")
         assert values["evidence"][finding.code] == finding.evidence
+        when, basis = report.interval(finding), checks_text(finding)
+        assert when is None or when[1:] in page
+        assert when is None or when[1:] in plain
+        assert basis in page
+        assert basis in plain
+    every = _flat(job_text(report, every_verdict=True))
+    told = {verdict["code"]: verdict for verdict in values["verdicts"]}
+    assert [verdict["code"] for verdict in values["verdicts"]] == [finding.code for finding in report.verdicts]
+    for finding in report.verdicts:
+        assert told[finding.code]["verdict"] == finding.verdict
+        assert [check["value"] for check in told[finding.code]["checks"]] == [check.value for check in finding.checks]
+        if finding.kind == "advice":
+            continue
+        assert f"{ANSWER_NAMES[finding.verdict]} {finding.code}: {finding.sentence}" in every
+        assert f"{finding.code} {ANSWER_NAMES[finding.verdict]} {finding.sentence}" in page
+        for check in finding.checks:
+            assert check_text(check) in every
+            assert check_text(check) in page
+    for sentence in report.missing:
+        assert sentence in page
+        assert sentence in plain
 
 
 def test_json_has_every_contract_name_and_null_stays_null() -> None:
@@ -173,7 +203,11 @@ def test_other_runs_are_told() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 72, 80, 120, 500])
-@pytest.mark.parametrize("report", [made_up_report(), made_up_report(1), made_up_report(40)], ids=["4", "1", "40"])
+@pytest.mark.parametrize(
+    "report",
+    [made_up_report(), made_up_report(1), made_up_report(40), made_up_report(verdicts=judged())],
+    ids=["4", "1", "40", "judged"],
+)
 def test_lines_stay_within_the_width(report: JobReport, width: int) -> None:
     plain = job_text(report, width=width)
     assert max(map(len, plain.splitlines())) <= min(120, max(72, width))
@@ -184,9 +218,11 @@ def test_numbers_are_not_torn_from_their_units() -> None:
         assert not re.search(r"\d\n\s+(%|h|min|kWh|W|GiB)\b", job_text(made_up_report(), width=width))
 
 
-def test_colour_changes_no_character() -> None:
-    report = made_up_report()
-    assert _flat(to_rich(job_lines(report)).plain) == _flat(job_text(report))
+@pytest.mark.parametrize("every", [False, True])
+def test_colour_changes_no_character(every: bool) -> None:
+    report = made_up_report(verdicts=judged())
+    told = job_lines(report, every_verdict=every)
+    assert _flat(to_rich(told).plain) == _flat(job_text(report, every_verdict=every))
 
 
 def test_timeline_means_each_bin() -> None:

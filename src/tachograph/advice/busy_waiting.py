@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tachograph.advice.reading import ENOUGH_MINUTES, evidence_of, number, so_far
+from tachograph.advice.reading import ENOUGH_MINUTES, evidence_of, moment, number, so_far
 from tachograph.config import Thresholds
 from tachograph.finding import Finding
 from tachograph.units import text
@@ -73,4 +73,6 @@ def _finding(
             power_before_w=before,
             gpu_hours_idle=None if held is None else idle_s * held / 3600,
         ),
+        begin=moment(summary, stopped_s),
+        end=moment(summary, stopped_s + idle_s),
     )

@@ -7,7 +7,15 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.advice.reading import ENOUGH_MINUTES, activity_over_time, evidence_of, may_hold_idle, number, so_far
+from tachograph.advice.reading import (
+    ENOUGH_MINUTES,
+    activity_over_time,
+    evidence_of,
+    may_hold_idle,
+    moment,
+    number,
+    so_far,
+)
 from tachograph.config import Thresholds
 from tachograph.finding import Finding
 from tachograph.units import text
@@ -49,4 +57,6 @@ def hung(
             gpu_hours_idle=lost,
             stopped_at_unix_s=None if start is None else start.timestamp() + stopped_s,
         ),
+        begin=moment(summary, stopped_s),
+        end=moment(summary, stopped_s + idle_s),
     )

@@ -7,7 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.advice.reading import ENOUGH_MINUTES, activity_over_time, evidence_of, may_hold_idle, number
+from tachograph.advice.reading import (
+    ENOUGH_MINUTES,
+    activity_over_time,
+    evidence_of,
+    may_hold_idle,
+    moment,
+    number,
+)
 from tachograph.config import Thresholds
 from tachograph.finding import Finding
 from tachograph.units import text
@@ -38,4 +45,6 @@ def late_start(
         "Do what needs no GPU (downloads, unpacking, compiling, reading input) in a CPU job before, "
         "keep containers and environments on fast storage, and cache what each start computes again.",
         evidence_of(summary, "elapsed_s", started_after_s=idle_s, gpu_hours_idle=lost),
+        begin=moment(summary, 0.0),
+        end=moment(summary, idle_s),
     )

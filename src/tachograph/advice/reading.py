@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -168,6 +169,16 @@ def runs(ordered: Sequence[int], *, at_least: int = 1) -> list[tuple[int, int]]:
         else:
             found.append((value, 1))
     return [run for run in found if run[1] >= at_least]
+
+
+def moment(summary: Mapping[str, Any], after_s: float) -> datetime | None:
+    """Return the time so many seconds after a job's start, None where that is not known.
+
+    >>> moment({"start": datetime(2026, 4, 23, 10)}, 60), moment({}, 60)
+    (datetime.datetime(2026, 4, 23, 10, 1), None)
+    """
+    start: datetime | None = summary.get("start")
+    return None if start is None else start + timedelta(seconds=after_s)
 
 
 def so_far(summary: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.advice.reading import activity_over_time, evidence_of, idle_periods, may_hold_idle, number
+from tachograph.advice.reading import activity_over_time, evidence_of, idle_periods, may_hold_idle, moment, number
 from tachograph.config import Thresholds
 from tachograph.finding import Finding
 from tachograph.units import text
@@ -48,4 +48,6 @@ def stalled(
             gpu_hours_idle=None if held is None else total_s * held / 3600,
             stopped_at_unix_s=None if start is None else start.timestamp() + begin * 60.0,
         ),
+        begin=moment(summary, begin * 60.0),
+        end=moment(summary, (begin + length) * 60.0),
     )

@@ -21,6 +21,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--cluster", metavar="NAME", help="which cluster, where several have the id")
     parser.add_argument("--html", metavar="FILE", help="write the page with plots into FILE, and print where it is")
+    parser.add_argument("--verdicts", action="store_true", help="tell everything that was looked for, with its values")
     add_json(parser)
 
 
@@ -39,7 +40,12 @@ def run(arguments: Arguments) -> int:
     elif arguments.json:
         output.print_json(job_json(report))
     else:
-        lines = job_lines(report, width=min(output.width(), 100), ascii_only=output.ascii_only())
+        lines = job_lines(
+            report,
+            width=min(output.width(), 100),
+            ascii_only=output.ascii_only(),
+            every_verdict=arguments.verdicts,
+        )
         output.print_styled(to_rich(lines), no_color=arguments.no_color)
     return 0
 
@@ -57,7 +63,7 @@ def report_of(opened: Opened, job: str, *, cluster: str | None = None, nth: int 
 def _read(opened: Opened, job: str, cluster: str | None, nth: int | None) -> JobReport:
     import polars as pl
 
-    from tachograph.analyze.results import read_findings, read_gpus, read_minutes, read_summaries
+    from tachograph.analyze.results import read_gpus, read_minutes, read_summaries, read_verdicts
     from tachograph.report.choose import choose_job
     from tachograph.report.job import build_job_report
 
@@ -68,7 +74,7 @@ def _read(opened: Opened, job: str, cluster: str | None, nth: int | None) -> Job
         chosen.row,
         read_gpus(opened.lake, mine),
         read_minutes(opened.lake, chosen.row),
-        read_findings(opened.lake, mine),
+        read_verdicts(opened.lake, mine),
         opened.now,
         zone_name=opened.configuration.site.time_zone,
         other_runs=chosen.other_runs,

@@ -6,12 +6,15 @@ Shapes: `levels` is (GPUs, bins), series are (bins,), one bin lasts `bin_s` seco
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MultipleLocator, PercentFormatter
+from matplotlib.transforms import offset_copy
 
 from tachograph.figures.inline_svg import ACCENT, COMPUTE, FAINT, GRID, INK, MEMORY, PAPER, WARNING, new_figure, to_svg
 from tachograph.units import text
@@ -19,7 +22,13 @@ from tachograph.units import text
 Floats = npt.NDArray[np.float64]
 MAX_ROW_LABELS = 16  # more GPUs than this are named by nodes or not at all
 MAX_BARS = 24
+_LANE_IN = 0.21  # height of a lane of marks above a plot
+_CHARACTERS = 118  # of a label that are as wide as a plot, about
+_LONGEST_LABEL = 80
 _STEPS_S = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
+# of the shares of a bar, told apart by colour and, in grey, by hatch
+_SHARES = ((ACCENT, ""), (COMPUTE, "///"), (MEMORY, "..."), (INK, "\\\\\\"), (FAINT, "xx"), (WARNING, "++"),
+           (GRID, ""), (ACCENT, "---"))  # fmt: skip
 # counters of the activity plot: label, colour, line width
 _LINES: Mapping[str, tuple[str, str, str]] = {
     "gpu_util": ("utilisation", INK, "-"),
@@ -33,28 +42,103 @@ _LINES: Mapping[str, tuple[str, str, str]] = {
 }
 
 
-def utilisation(levels: Floats, labels: Sequence[str], bin_s: float) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An interval that a plot over time shows: seconds from its begin, and what happened."""
+
+    label: str
+    begin_s: float
+    end_s: float
+
+
+def lanes(marks: Sequence[Mark], length_s: float) -> list[list[Mark]]:
+    """Return marks in rows, in order of begin, in which neither they nor their labels overlap.
+
+    >>> early, late, long = Mark("a", 0, 10), Mark("b", 50, 60), Mark("c", 5, 70)
+    >>> [[mark.label for mark in lane] for lane in lanes([early, late, long], 100)]
+    [['a', 'b'], ['c']]
+    """
+    rows: list[list[Mark]] = []
+    for mark in sorted(marks, key=lambda one: (one.begin_s, -one.end_s)):
+        taken = _extent(mark, length_s)[0]
+        row = next((row for row in rows if _extent(row[-1], length_s)[1] <= taken), None)
+        if row is None:
+            rows.append([mark])
+        else:
+            row.append(mark)
+    return rows
+
+
+def _extent(mark: Mark, length_s: float) -> tuple[float, float]:
+    """From where to where bar and label of a mark reach; a label that does not fit to the right ends with its bar."""
+    label_s = (len(_label(mark)) + 2) * length_s / _CHARACTERS
+    if mark.begin_s + label_s <= length_s:
+        return mark.begin_s, max(mark.end_s, mark.begin_s + label_s)
+    return min(mark.begin_s, max(0.0, mark.end_s - label_s)), mark.end_s
+
+
+def _label(mark: Mark) -> str:
+    return mark.label if len(mark.label) <= _LONGEST_LABEL else f"{mark.label[: _LONGEST_LABEL - 1]}…"
+
+
+def _show_marks(axes: Axes, marks: Sequence[Mark], length_s: float, *, ground: bool = True) -> None:
+    """Mark intervals: dashed edges, a pale hatched `ground`, and above the plot a bar with what happened, in lanes.
+
+    Edges are dark on light, so that they are seen on any colour and in grey; no bar lies over another.
+    """
+    figure = axes.get_figure(root=True)
+    for place, lane in enumerate(lanes(marks, length_s)):
+        for mark in lane:
+            span = (mark.begin_s, max(mark.end_s, mark.begin_s + length_s / 400))
+            if ground:
+                axes.axvspan(*span, facecolor=WARNING, alpha=0.12, linewidth=0)
+                axes.axvspan(*span, facecolor="none", edgecolor=FAINT, hatch="////", alpha=0.25, linewidth=0)
+            for edge in span:
+                axes.axvline(edge, color=PAPER, linewidth=2.4)
+                axes.axvline(edge, color=WARNING, linewidth=1.2, linestyle=(0, (4, 2)))
+            above = offset_copy(axes.get_xaxis_transform(), fig=figure, y=_LANE_IN * place + 0.05, units="inches")
+            axes.add_line(
+                Line2D(
+                    span, (1, 1), transform=above, color=WARNING, linewidth=3.5, solid_capstyle="butt", clip_on=False
+                )
+            )
+            left = mark.begin_s <= _extent(mark, length_s)[0]
+            axes.annotate(
+                _label(mark), (span[0 if left else 1], 1), xycoords=above, xytext=(0, 2.5), textcoords="offset points",
+                fontsize=8, color=INK, ha="left" if left else "right", va="bottom", annotation_clip=False,
+            )  # fmt: skip
+
+
+def _lanes_in(marks: Sequence[Mark], length_s: float) -> float:
+    """Height that the marks above a plot need."""
+    return _LANE_IN * len(lanes(marks, length_s))
+
+
+def utilisation(levels: Floats, labels: Sequence[str], bin_s: float, *, marks: Sequence[Mark] = ()) -> str | None:
     """Return utilisation over time: an area for one GPU, else a strip of colour per GPU."""
     if levels.size == 0 or np.isnan(levels).all():
         return None
-    return _area(levels[0], bin_s) if levels.shape[0] == 1 else _strips(levels, labels, bin_s)
+    return _area(levels[0], bin_s, marks) if levels.shape[0] == 1 else _strips(levels, labels, bin_s, marks)
 
 
-def _area(level: Floats, bin_s: float) -> str:
-    figure, axes = new_figure(1.7)
+def _area(level: Floats, bin_s: float, marks: Sequence[Mark]) -> str:
+    length_s = level.size * bin_s
+    figure, axes = new_figure(1.7 + _lanes_in(marks, length_s))
     edges = np.arange(level.size + 1) * bin_s
     axes.stairs(level, edges, fill=True, color=ACCENT, alpha=0.75, linewidth=0)
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     axes.yaxis.set_major_locator(MultipleLocator(0.5))
     axes.grid(axis="y", color=GRID, linewidth=0.6)
-    _time_axis(axes, level.size * bin_s)
+    _time_axis(axes, length_s)
+    _show_marks(axes, marks, length_s)
     return to_svg(figure, name="use", label="GPU utilisation over time")
 
 
-def _strips(levels: Floats, labels: Sequence[str], bin_s: float) -> str:
+def _strips(levels: Floats, labels: Sequence[str], bin_s: float, marks: Sequence[Mark]) -> str:
     gpus, bins = levels.shape
-    figure, axes = new_figure(min(5.5, max(1.3, 0.62 + 0.2 * gpus)))
+    length_s = bins * bin_s
+    figure, axes = new_figure(min(5.5, max(1.3, 0.62 + 0.2 * gpus)) + _lanes_in(marks, length_s))
     colours = mpl.colormaps["viridis"].with_extremes(bad=(0, 0, 0, 0))
     image = axes.imshow(
         np.ma.masked_invalid(levels),
@@ -63,7 +147,7 @@ def _strips(levels: Floats, labels: Sequence[str], bin_s: float) -> str:
         cmap=colours,
         vmin=0,
         vmax=1,
-        extent=(0, bins * bin_s, gpus - 0.5, -0.5),
+        extent=(0, length_s, gpus - 0.5, -0.5),
     )
     if gpus <= MAX_ROW_LABELS:
         axes.set_yticks(range(gpus), labels)
@@ -78,18 +162,20 @@ def _strips(levels: Floats, labels: Sequence[str], bin_s: float) -> str:
     bar.set_ticks([0, 0.5, 1], labels=["0 %", "50 %", "100 %"])
     bar.ax.tick_params(labelsize=8, length=2)
     bar.outline.set_visible(False)
-    _time_axis(axes, bins * bin_s)
+    _time_axis(axes, length_s)
+    _show_marks(axes, marks, length_s, ground=False)  # colours tell levels here
     return to_svg(figure, name="use", label="Utilisation of each GPU over time")
 
 
-def activity(means: Mapping[str, Floats], bin_s: float) -> str | None:
+def activity(means: Mapping[str, Floats], bin_s: float, *, marks: Sequence[Mark] = ()) -> str | None:
     """Return what the GPUs did over time: one line per counter (mean over GPUs) that ever left zero."""
     drawn = {
         name: values for name, values in means.items() if name in _LINES and np.nanmax(values, initial=0.0) >= 0.005
     }
     if not drawn:
         return None
-    figure, axes = new_figure(2.2)
+    length_s = next(iter(drawn.values())).size * bin_s
+    figure, axes = new_figure(2.2 + _lanes_in(marks, length_s))
     for name in (name for name in _LINES if name in drawn):
         values = drawn[name]
         label, colour, style = _LINES[name]
@@ -98,16 +184,18 @@ def activity(means: Mapping[str, Floats], bin_s: float) -> str | None:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     axes.yaxis.set_major_locator(MultipleLocator(0.25))
     axes.grid(axis="y", color=GRID, linewidth=0.6)
-    _time_axis(axes, next(iter(drawn.values())).size * bin_s)
+    _time_axis(axes, length_s)
+    _show_marks(axes, marks, length_s)
     figure.legend(loc="outside upper left", ncols=min(6, len(drawn)), frameon=False, fontsize=8)
     return to_svg(figure, name="activity", label="Activity by kind over time, mean over GPUs")
 
 
-def power(mean: Floats, low: Floats, high: Floats, bin_s: float) -> str | None:
+def power(mean: Floats, low: Floats, high: Floats, bin_s: float, *, marks: Sequence[Mark] = ()) -> str | None:
     """Return power per GPU over time: the mean of the GPUs, and the range from the lowest to the highest."""
     if mean.size == 0 or np.isnan(mean).all():
         return None
-    figure, axes = new_figure(1.7)
+    length_s = mean.size * bin_s
+    figure, axes = new_figure(1.7 + _lanes_in(marks, length_s))
     middle = (np.arange(mean.size) + 0.5) * bin_s
     if not np.allclose(low, high, equal_nan=True):
         axes.fill_between(middle, low, high, color=ACCENT, alpha=0.25, linewidth=0)
@@ -115,7 +203,8 @@ def power(mean: Floats, low: Floats, high: Floats, bin_s: float) -> str | None:
     axes.set_ylim(0, float(np.nanmax(high)) * 1.08 or 1.0)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value, "W")))
     axes.grid(axis="y", color=GRID, linewidth=0.6)
-    _time_axis(axes, mean.size * bin_s)
+    _time_axis(axes, length_s)
+    _show_marks(axes, marks, length_s)
     return to_svg(figure, name="power", label="Power per GPU over time")
 
 
@@ -180,6 +269,29 @@ def roofline(pipes: Mapping[str, tuple[float, float]]) -> str | None:
     axes.spines["left"].set_visible(False)
     figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=8)
     return to_svg(figure, name="roofline", label="Compute-bound and memory-bound samples by pipe")
+
+
+def work(shares: Mapping[str, float]) -> str | None:
+    """Return the shares of GPU time by kind of work as one stacked bar; what is under 0.1 % is left out."""
+    drawn = {name: share for name, share in shares.items() if share >= 0.001}
+    if not drawn:
+        return None
+    rows = -(-len(drawn) // 4)
+    figure, axes = new_figure(0.62 + 0.19 * rows)
+    left = 0.0
+    for place, (name, share) in enumerate(drawn.items()):
+        colour, hatch = _SHARES[place % len(_SHARES)]
+        axes.barh(
+            [0], [share], left=left, height=0.7, facecolor=colour, hatch=hatch, edgecolor=PAPER, linewidth=1.2,
+            label=f"{name} {text(share, 'fraction')}",
+        )  # fmt: skip
+        left += share
+    axes.set_xlim(0, max(1.0, left))
+    axes.set_yticks([])
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    axes.spines["left"].set_visible(False)
+    figure.legend(loc="outside upper left", ncols=min(4, len(drawn)), frameon=False, fontsize=8)
+    return to_svg(figure, name="work", label="Shares of GPU time by kind of work")
 
 
 def _time_axis(axes: Axes, length_s: float) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import polars as pl
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
-from tachograph.advice import EVIDENCE, Finding, read_findings
+from tachograph.advice import Finding, read_findings
 from tachograph.advice.reading import activity_counter, gpu_label, number
+from tachograph.figures.job_page import Mark
 from tachograph.report import words
 from tachograph.report.columns import UNITS, local_time
 from tachograph.report.timeline import Series, Timeline, build_timeline
+from tachograph.report.verdicts import Group, in_order, interval_text, looked_for, missing_counters, worth_knowing
 from tachograph.summarize.schema import PIPES
 from tachograph.units import text
 
@@ -65,6 +67,7 @@ class JobReport:
     """What one run of a job did with its GPUs, what was wrong, what to do.
 
     `summary` is its row of job_summaries, the numbers' one source; `tiles` are the most important of them;
+    `verdicts` is everything that was looked for, `findings` what of it holds and is worth knowing;
     `gpus` are in order of node and index; the sentences are of `words`.
     """
 
@@ -76,6 +79,7 @@ class JobReport:
     headline: str
     tiles: tuple[Quantity, ...]
     findings: tuple[Finding, ...]
+    verdicts: tuple[Finding, ...]
     gpus: tuple[GpuUse, ...]
     pipes: tuple[PipeUse, ...]
     use: str
@@ -116,6 +120,41 @@ class JobReport:
         )
         return tuple((name, sum(low <= mean < high for mean in means)) for low, high, name in limits)
 
+    @property
+    def looked_for(self) -> tuple[Group, ...]:
+        """What was looked for, by kind."""
+        return looked_for(self.verdicts)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Which counters would decide more, and how to have them measured."""
+        return missing_counters(self.verdicts)
+
+    @property
+    def until(self) -> datetime | None:
+        """When it ended, or up to when it was looked at."""
+        end: datetime | None = self.summary.get("end") or self.summary.get("as_of")
+        return end
+
+    @property
+    def work(self) -> tuple[tuple[str, float], ...]:
+        """Kinds of work and the share of GPU time in each; empty where it was not told."""
+        return words.shares_of_work(self.summary)
+
+    @property
+    def kind_of_work(self) -> str:
+        """The same as a sentence."""
+        return words.work(self.summary)
+
+    def interval(self, finding: Finding) -> str | None:
+        """Return the interval a finding is about, None for the whole job."""
+        return interval_text(finding, self.summary.get("start"), self.until, zone_name=self.zone_name)
+
+    @property
+    def marks(self) -> tuple[Mark, ...]:
+        """Intervals of the findings on the timeline, in seconds from its begin."""
+        return _marks(self)
+
     def local(self, moment: datetime | None) -> str:
         """Return a time in the site's zone, a dash for none."""
         return text(None) if moment is None else local_time(moment, self.zone_name)
@@ -125,7 +164,7 @@ def build_job_report(
     summary: Mapping[str, Any],
     gpus: pl.DataFrame,
     minutes: pl.DataFrame,
-    findings: Sequence[Finding] | pl.DataFrame,
+    verdicts: Sequence[Finding] | pl.DataFrame,
     now: datetime,
     *,
     zone_name: str = "UTC",
@@ -133,9 +172,11 @@ def build_job_report(
 ) -> JobReport:
     """Return the report of one job from its rows of job_summaries, job_gpus, job_minutes and findings.
 
-    `zone_name` is the site's time zone; `other_runs` are the summaries of its other runs, where it was requeued.
+    `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `other_runs` are the summaries of
+    its other runs, where it was requeued.
     """
-    told = read_findings(findings) if isinstance(findings, pl.DataFrame) else tuple(findings)
+    judged = read_findings(verdicts) if isinstance(verdicts, pl.DataFrame) else tuple(verdicts)
+    told = worth_knowing(judged)
     counter = activity_counter(summary)
     timeline = build_timeline(minutes, elapsed_s=number(summary, "elapsed_s"), counter=counter)
     return JobReport(
@@ -147,6 +188,7 @@ def build_job_report(
         headline=words.headline(summary, told),
         tiles=_tiles(summary),
         findings=told,
+        verdicts=in_order(judged),
         gpus=_gpu_uses(gpus, counter, timeline),
         pipes=tuple(_pipe_use(summary, pipe) for pipe in PIPES),
         use=words.use(summary),
@@ -172,20 +214,20 @@ def fold_nodes(names: Sequence[str]) -> str:
         return ",".join(sorted(names))
 
 
-def evidence_texts(finding: Finding, zone_name: str) -> tuple[tuple[str, str], ...]:
-    """Return the numbers behind a finding as (label, text)."""
-    return tuple(
-        (EVIDENCE[name][0], _evidence_text(name, value, zone_name))
-        for name, value in finding.evidence.items()
-        if name in EVIDENCE
-    )
-
-
-def _evidence_text(name: str, value: float, zone_name: str) -> str:
-    unit = EVIDENCE[name][1]
-    if unit == "time":
-        return local_time(datetime.fromtimestamp(value, UTC), zone_name)
-    return f"{value:.0f}" if unit == "code" else text(value, unit)
+def _marks(report: JobReport) -> tuple[Mark, ...]:
+    """One mark per interval: findings about the same one, to the bin, share it."""
+    start, until, bin_s = report.summary.get("start"), report.until, report.timeline.bin_s
+    titles: dict[tuple[float, float], list[str]] = {}
+    for finding in report.findings:
+        begin, end = finding.begin or start, finding.end or until
+        if (finding.begin is None and finding.end is None) or start is None or begin is None or end is None:
+            continue
+        length = bin_s * report.timeline.bins
+        span = (max(0.0, (begin - start).total_seconds()), min(length, (end - start).total_seconds()))
+        near = (one for one in titles if abs(one[0] - span[0]) < bin_s and abs(one[1] - span[1]) < bin_s)
+        if span[0] < span[1]:
+            titles.setdefault(next(near, span), []).append(finding.title)
+    return tuple(Mark("; ".join(dict.fromkeys(names)), *span) for span, names in sorted(titles.items()))
 
 
 def _tiles(row: Mapping[str, Any]) -> tuple[Quantity, ...]:

@@ -14,10 +14,11 @@ from tachograph import __version__
 from tachograph.advice.reading import number
 from tachograph.figures import job_page
 from tachograph.report.columns import local_time
-from tachograph.report.job import GpuUse, JobReport, evidence_texts
+from tachograph.report.job import GpuUse, JobReport
 from tachograph.report.job_text import what_ran_where
 from tachograph.report.pages import environment
 from tachograph.report.timeline import Series
+from tachograph.report.verdicts import ANSWER_NAMES, check_text, checks_text, evidence_texts
 from tachograph.units import text
 
 MANY_GPUS = 16  # up to here the page has a row for each GPU
@@ -43,7 +44,7 @@ def job_html(report: JobReport) -> str:
 
 
 def plots(report: JobReport) -> dict[str, Markup | None]:
-    """Return the plots {use, activity, roofline, memory, power}: SVG, or None where there is nothing to show."""
+    """Return the plots {use, activity, work, roofline, memory, power}: SVG, or None where there is nothing to show."""
     timeline = report.timeline
     by_key = [(gpu, timeline.per_gpu.get((gpu.row["node"], gpu.row["gpu"], gpu.row["mig"]))) for gpu in report.gpus]
     drawn = [(gpu, series) for gpu, series in by_key if series is not None]
@@ -56,15 +57,16 @@ def plots(report: JobReport) -> dict[str, Markup | None]:
         if pipe.active_mean and pipe.compute_fraction is not None and pipe.memory_fraction is not None
     }
     svgs = {
-        "use": job_page.utilisation(levels, [gpu.label for gpu, _ in drawn], timeline.bin_s),
-        "activity": job_page.activity(means, timeline.bin_s),
+        "use": job_page.utilisation(levels, [gpu.label for gpu, _ in drawn], timeline.bin_s, marks=report.marks),
+        "activity": job_page.activity(means, timeline.bin_s, marks=report.marks),
+        "work": job_page.work(dict(report.work)),
         "roofline": job_page.roofline(pipes),
         "memory": job_page.memory(
             _column(report.gpus, "hbm_used_mib_max"),
             _column(report.gpus, "hbm_mib"),
             [gpu.label for gpu in report.gpus],
         ),
-        "power": job_page.power(*watts, timeline.bin_s),
+        "power": job_page.power(*watts, timeline.bin_s, marks=report.marks),
     }
     return {name: None if svg is None else Markup(svg) for name, svg in svgs.items()}
 
@@ -98,5 +100,9 @@ def _environment() -> Environment:
     made = environment()
     made.filters["quantity"] = text
     made.filters["local_time"] = local_time
-    made.globals.update(evidence_texts=evidence_texts, spark_points=spark_points, number=number)
+    made.filters["capitalize_first"] = lambda said: f"{said[:1].upper()}{said[1:]}"
+    made.globals.update(
+        answer_names=ANSWER_NAMES, check_text=check_text, checks_text=checks_text, evidence_texts=evidence_texts,
+        spark_points=spark_points, number=number,
+    )  # fmt: skip
     return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -15,16 +16,18 @@ INTERNAL = frozenset({"seq"})  # bookkeeping of the lake, of no meaning outside
 
 
 def job_json(report: JobReport) -> dict[str, Any]:
-    """Return the summary's columns and, beside them, `findings`, `evidence`, `per_gpu` and `timeline`.
+    """Return the summary's columns and, beside them, `findings`, `verdicts`, `evidence`, `per_gpu` and `timeline`.
 
     `gpus` is the summary's number of GPUs; their rows are `per_gpu`.
-    `evidence` is {code: {name: number}}; times are ISO 8601 in UTC; NaN does not occur.
+    `findings`: what holds and is worth knowing; `verdicts`: everything that was looked for.
+    `evidence` is {code: {name: number}} of `findings`; times are ISO 8601 in UTC; NaN does not occur.
     """
     return {
         **row_json(report.summary),
         "node_list": report.node_list,
         "headline": report.headline,
         "findings": [finding_json(finding) for finding in report.findings],
+        "verdicts": [finding_json(finding) for finding in report.verdicts],
         "evidence": {finding.code: dict(finding.evidence) for finding in report.findings},
         "per_gpu": [row_json(gpu.row) for gpu in report.gpus],
         "timeline": _timeline_json(report.timeline),
@@ -34,13 +37,19 @@ def job_json(report: JobReport) -> dict[str, Any]:
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
-    """Return a finding without its evidence."""
+    """Return a finding without its evidence; `begin` and `end` are null where it is about the whole job."""
     return {
         "code": finding.code,
+        "kind": finding.kind,
+        "verdict": finding.verdict,
         "severity": finding.severity,
         "title": finding.title,
         "sentence": finding.sentence,
         "advice": finding.advice,
+        "begin": None if finding.begin is None else finding.begin.isoformat(),
+        "end": None if finding.end is None else finding.end.isoformat(),
+        "checks": [asdict(check) for check in finding.checks],
+        "needs": list(finding.needs),
     }
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from tachograph.advice.reading import number
 from tachograph.figures.bars import bar, sparkline
-from tachograph.report.job import FEW_GPUS, GpuUse, JobReport, evidence_texts
+from tachograph.report.job import FEW_GPUS, GpuUse, JobReport
 from tachograph.report.lines import STYLES, Line, plain, to_text, wrapped
+from tachograph.report.verdict_lines import basis_lines, verdict_lines
 from tachograph.units import plural, text
 
 MIN_WIDTH, MAX_WIDTH = 72, 120
@@ -15,17 +16,24 @@ MARKS = {"problem": "▲", "hint": "●", "note": "○"}
 _BAR = 10
 
 
-def job_text(report: JobReport, *, width: int = 80, ascii_only: bool = False) -> str:
+def job_text(report: JobReport, *, width: int = 80, ascii_only: bool = False, every_verdict: bool = False) -> str:
     """Return the report as plain text, at most `width` characters wide (held between MIN_WIDTH and MAX_WIDTH)."""
-    return to_text(job_lines(report, width=width, ascii_only=ascii_only), ascii_only=ascii_only)
+    lines = job_lines(report, width=width, ascii_only=ascii_only, every_verdict=every_verdict)
+    return to_text(lines, ascii_only=ascii_only)
 
 
-def job_lines(report: JobReport, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
-    """Return the report as styled lines (see lines.to_rich)."""
+def job_lines(
+    report: JobReport, *, width: int = 80, ascii_only: bool = False, every_verdict: bool = False
+) -> list[Line]:
+    """Return the report as styled lines (see lines.to_rich).
+
+    `every_verdict`: everything that was looked for is told by itself, with its values against thresholds.
+    """
     width = max(MIN_WIDTH, min(MAX_WIDTH, width))
     return [
         *_head(report, width),
         *_section("What could be better", _findings(report, width)),
+        *_section("What was looked for", verdict_lines(report, width, every=every_verdict)),
         *_section("GPU use", _gpus(report, width, ascii_only=ascii_only)),
         *_section("Compute or memory bound", _bound(report, width, ascii_only=ascii_only)),
         *_section("Balance", (line for said in report.balance for line in wrapped(said, width, indent="  "))),
@@ -84,11 +92,7 @@ def _findings(report: JobReport, width: int) -> Iterator[Line]:
         yield from wrapped(finding.sentence, width, indent="    ")
         if finding.advice:
             yield from wrapped(finding.advice, width, indent="      ", first="    → ")
-        when = [
-            f"{label}: {value}" for label, value in evidence_texts(finding, report.zone_name) if label.endswith(" at")
-        ]
-        if when:
-            yield from wrapped("; ".join(when), width, indent="    ", style="dim")
+        yield from basis_lines(report, finding, width)
 
 
 def _gpus(report: JobReport, width: int, *, ascii_only: bool) -> Iterator[Line]:
@@ -96,7 +100,9 @@ def _gpus(report: JobReport, width: int, *, ascii_only: bool) -> Iterator[Line]:
     if not report.gpus:
         return
     if len(report.gpus) <= FEW_GPUS:
-        yield from _gpu_table(report.gpus, width, ascii_only=ascii_only, names=_label_width(report.gpus, width))
+        names = _label_width(report.gpus, width)
+        yield from _gpu_table(report.gpus, width, ascii_only=ascii_only, names=names)
+        yield from _marks(report, width, names=names)
         return
     least, most = report.extremes
     both = _label_width((*least, *most), width)
@@ -108,6 +114,7 @@ def _gpus(report: JobReport, width: int, *, ascii_only: bool) -> Iterator[Line]:
         yield from _gpu_table(least, width, ascii_only=ascii_only, names=both)
         yield plain("  most busy", "dim")
         yield from _gpu_table(most, width, ascii_only=ascii_only, names=both, heading=False)
+        yield from _marks(report, width, names=both)
 
 
 def _use_summary(report: JobReport) -> str:
@@ -120,17 +127,33 @@ def _use_summary(report: JobReport) -> str:
         told.append(f"In {text(zero, 'fraction')} of the samples utilisation was zero.")
     if never:
         told.append(f"{plural(never, 'GPU')} never left zero.")
-    return " ".join(told)
+    return " ".join([*told, *([report.kind_of_work] if report.kind_of_work else [])])
 
 
 def _label_width(gpus: Sequence[GpuUse], width: int) -> int:
     return max([3, *(min(24, width - 56, len(gpu.label)) for gpu in gpus)])
 
 
+def _before_spark(names: int) -> int:
+    """Columns of a line of the table of GPUs in front of its use over time."""
+    return 2 + names + 2 + _BAR + 1 + 7 + 8 + 9 + 8 + 2
+
+
+def _marks(report: JobReport, width: int, *, names: int) -> Iterator[Line]:
+    """Intervals of findings, each as a line under the stretch of time it is about."""
+    before, bins = _before_spark(names), report.timeline.bins
+    shown = min(bins, max(8, width - before))
+    for mark in report.marks if any(gpu.series for gpu in report.gpus) else ():
+        first, last = (round(second / report.timeline.bin_s / bins * shown) for second in (mark.begin_s, mark.end_s))
+        first = min(first, shown - 1)
+        line = " " * first + "─" * max(1, last - first)
+        yield (f"  {_cut(mark.label, before - 4):>{before - 4}}  ", "dim"), (line, "yellow")
+
+
 def _gpu_table(
     gpus: Sequence[GpuUse], width: int, *, ascii_only: bool, names: int, heading: bool = True
 ) -> Iterator[Line]:
-    spark = max(8, width - (2 + names + 2 + _BAR + 1 + 7 + 8 + 9 + 8 + 2))
+    spark = max(8, width - _before_spark(names))
     if heading:
         yield plain(
             f"  {'GPU':<{names}}  {'mean':<{_BAR}} {'':>7}{'max':>8}{'memory':>9}{'power':>8}  over time", "dim"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Part = tuple[str, str]  # text, rich style ("" for none)
 Line = tuple[Part, ...]
 
-STYLES = {"problem": "bold red", "hint": "bold yellow", "note": "bold blue"}
+STYLES = {"problem": "bold red", "hint": "bold yellow", "note": "bold blue", "fact": ""}
 _WITH_UNIT = re.compile(r"(\d) (?=(?:%|s|min|h|d|J|kJ|kWh|W|MiB|GiB|B/s|°C|MHz|GB)(?:\W|$))")
 _GLUE = "\N{NO-BREAK SPACE}"  # textwrap does not break here
 _ASCII = str.maketrans(

@@ -14,6 +14,7 @@ from tachograph.summarize.schema import PIPES
 from tachograph.units import plural, text
 
 PIPE_NAMES = {"fp64": "FP64 units", "fp32": "FP32 units", "fp16": "FP16 units", "tensor": "tensor cores"}
+KINDS_OF_WORK: tuple[str, ...] = ()
 _ATTRIBUTION = {
     "explicit": "Its GPUs are known from a map of jobs to GPUs.",
     "live_index": "Its GPUs are known from the scheduler, recorded while the job ran.",
@@ -132,6 +133,23 @@ def memory(row: Mapping[str, Any]) -> str:
         return f"At the peak {text(used, 'MiB')} of the memory of a GPU was in use; its capacity is not known."
     amounts = "" if used is None or capacity is None else f" ({text(used, 'MiB')} of {text(capacity, 'MiB')})"
     return f"At the peak {text(peak, 'fraction')} of the memory of a GPU was in use{amounts}."
+
+
+def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Return kinds of work and the share of GPU time in each, in their order; empty where they are not known."""
+    shares = row.get("workload_fractions") or ()
+    return tuple(zip(KINDS_OF_WORK, shares, strict=False))
+
+
+def work(row: Mapping[str, Any]) -> str:
+    """Return of what kind the work was; empty where it is not known.
+
+    >>> work({"workload_fractions": None})
+    ''
+    """
+    shares = sorted(shares_of_work(row), key=lambda one: -one[1])
+    told = ", ".join(f"{name} {text(share, 'fraction')}" for name, share in shares if share >= 0.001)
+    return f"GPU time by kind of work: {told}." if told else ""
 
 
 def energy(row: Mapping[str, Any]) -> str:

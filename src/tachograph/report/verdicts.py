@@ -1,0 +1,180 @@
+"""What was looked for in a job, as people read it: verdicts by kind, intervals, values against thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from tachograph import counters
+from tachograph.counters import DCGM_PREFIX
+from tachograph.finding import EVIDENCE, KINDS, SEVERITIES, Answer, Check, Finding, Kind
+from tachograph.host_counters import HOST_COUNTERS
+from tachograph.report.columns import local_time
+from tachograph.summarize.schema import HOST_CHARACTERISTICS
+from tachograph.units import text, zone
+
+KIND_NAMES: Mapping[Kind, str] = MappingProxyType(
+    {
+        "class": "Job classes",
+        "rule": "Rules",
+        "score": "Scores",
+        "workload": "Kind of work",
+        "health": "Health",
+        "advice": "Advice",
+    }
+)
+ANSWER_NAMES: Mapping[Answer, str] = MappingProxyType({"yes": "yes", "no": "no", "insufficient": "not enough data"})
+# what is told first: what is so, what cannot be said, what is not so
+_TOLD: tuple[Answer, ...] = ("yes", "insufficient", "no")
+_OF_NODES = frozenset([*HOST_CHARACTERISTICS, *(counter.name for counter in HOST_COUNTERS)])
+SHOWN_CHECKS = 4  # in short
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The verdicts of one kind that are told in the table of what was looked for."""
+
+    kind: Kind
+    findings: tuple[Finding, ...]
+
+    @property
+    def name(self) -> str:
+        """What stands above them."""
+        return KIND_NAMES[self.kind]
+
+    def of(self, verdict: Answer) -> tuple[Finding, ...]:
+        """Return those with this verdict."""
+        return tuple(finding for finding in self.findings if finding.verdict == verdict)
+
+    @property
+    def counts(self) -> tuple[tuple[str, int], ...]:
+        """(verdict in words, how many), of those that there are."""
+        numbers = ((ANSWER_NAMES[verdict], len(self.of(verdict))) for verdict in _TOLD)
+        return tuple((name, number) for name, number in numbers if number)
+
+
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings by kind; of one kind what is so, what cannot be said, what is not so; else in their order."""
+    return tuple(sorted(findings, key=lambda one: (KINDS.index(one.kind), _TOLD.index(one.verdict))))
+
+
+def worth_knowing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings that hold and are no mere facts, most urgent first."""
+    held = (finding for finding in findings if finding.verdict == "yes" and finding.severity != "fact")
+    return tuple(sorted(held, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def looked_for(verdicts: Sequence[Finding]) -> tuple[Group, ...]:
+    """Return the verdicts by kind, advice last and without the advice that is given: it is told by itself."""
+    groups = []
+    for kind in KIND_NAMES:
+        of_kind = (one for one in verdicts if one.kind == kind)
+        told = [one for one in of_kind if kind != "advice" or one.verdict != "yes" or one.severity == "fact"]
+        if told:
+            groups.append(Group(kind, tuple(told)))
+    return tuple(groups)
+
+
+def missing_counters(verdicts: Iterable[Finding]) -> tuple[str, ...]:
+    """Return what nobody measured and would decide more, each once, and how to have it measured: sentences.
+
+    >>> made = Finding("score_gpu", "note", "", "", verdict="insufficient", needs=("sm_occupancy", "cpu_user"))
+    >>> for sentence in missing_counters([made, made]):
+    ...     print(sentence)
+    Of the GPUs: sm_occupancy (DCGM_FI_PROF_SM_OCCUPANCY). Have dcgm-exporter or LDMS record these fields.
+    Of the nodes: cpu_user. Have node_exporter or LDMS record them.
+    """
+    names = dict.fromkeys(name for one in verdicts if one.verdict == "insufficient" for name in one.needs)
+    of_gpus = [name for name in names if name in counters.BY_NAME]
+    of_nodes = [name for name in names if name in _OF_NODES]
+    others = [name for name in names if name not in counters.BY_NAME and name not in _OF_NODES]
+    said = []
+    if of_gpus:
+        listed = ", ".join(_with_field(name) for name in of_gpus)
+        said.append(f"Of the GPUs: {listed}. Have dcgm-exporter or LDMS record these fields.")
+    if of_nodes:
+        said.append(f"Of the nodes: {', '.join(of_nodes)}. Have node_exporter or LDMS record them.")
+    if others:
+        said.append(f"Not known: {', '.join(others)}.")
+    return tuple(said)
+
+
+def _with_field(name: str) -> str:
+    field = counters.BY_NAME[name].dcgm_name
+    return f"{name} ({DCGM_PREFIX}{field})" if field else name
+
+
+def interval_text(finding: Finding, start: datetime | None, until: datetime | None, *, zone_name: str) -> str | None:
+    """Return the interval a finding is about, in the site's zone; None where it is about the whole job.
+
+    `start`, `until`: of the job; they stand where the finding leaves its begin or end open. The date is told where it
+    is not that of the job's start.
+
+    >>> begin, end = datetime(2026, 4, 23, 21, 5, tzinfo=UTC), datetime(2026, 4, 23, 22, 40, tzinfo=UTC)
+    >>> made = Finding("hung", "problem", "", "", begin=begin, end=end)
+    >>> interval_text(made, begin, end, zone_name="America/Los_Angeles")
+    'from 14:05 to 15:40, 1 h 35 min'
+    """
+    if finding.begin is None and finding.end is None:
+        return None
+    begin, end = finding.begin or start, finding.end or until
+    if begin is None or end is None:
+        return None
+    local = [moment.astimezone(zone(zone_name)) for moment in (begin, end)]
+    changed = local[0].utcoffset() != local[1].utcoffset()  # clocks were changed in between
+    day = (start or begin).astimezone(zone(zone_name)).date()
+    told = []
+    for moment in local:
+        date = "" if moment.date() == day else f"{moment:%Y-%m-%d} "
+        told.append(f"{date}{moment:%H:%M}{f' {moment:%Z}' if changed else ''}")
+        day = moment.date()
+    return f"from {told[0]} to {told[1]}, {text((end - begin).total_seconds(), 's')}"
+
+
+def check_text(check: Check, *, zone_name: str = "UTC") -> str:
+    """Return a value against its threshold.
+
+    >>> check_text(Check("sm_active", 0.004, "<", 0.01, "fraction", True))
+    'sm_active 0.4 % < 1 %'
+    >>> check_text(Check("power_w", 250.0, "<", 90.0, "W", False))
+    'power_w 250 W, not < 90 W'
+    >>> check_text(Check("pcie", None, "<", 5.0, "B/s", None))
+    'pcie not measured (< 5 B/s)'
+    """
+    threshold = f"{check.relation} {value_text(check.threshold, check.unit, zone_name=zone_name)}"
+    if check.value is None:
+        return f"{check.name} not measured ({threshold})"
+    value = value_text(check.value, check.unit, zone_name=zone_name)
+    if check.holds is None:
+        return f"{check.name} {value}, undecided ({threshold})"
+    return f"{check.name} {value} {threshold}" if check.holds else f"{check.name} {value}, not {threshold}"
+
+
+def checks_text(finding: Finding, *, zone_name: str = "UTC", at_most: int | None = SHOWN_CHECKS) -> str:
+    """Return values against thresholds of a finding, those that decided it first; empty where it has none."""
+    decisive = finding.verdict == "yes"
+    ordered = sorted(finding.checks, key=lambda check: check.holds is not decisive)
+    shown = ordered if at_most is None else ordered[:at_most]
+    more = len(ordered) - len(shown)
+    said = "; ".join(check_text(check, zone_name=zone_name) for check in shown)
+    return f"{said}; and {more} more" if more else said
+
+
+def evidence_texts(finding: Finding, zone_name: str) -> tuple[tuple[str, str], ...]:
+    """Return the numbers behind a finding as (label, text)."""
+    return tuple(
+        (EVIDENCE[name][0], value_text(value, EVIDENCE[name][1], zone_name=zone_name))
+        for name, value in finding.evidence.items()
+        if name in EVIDENCE
+    )
+
+
+def value_text(value: float, unit: str, *, zone_name: str = "UTC") -> str:
+    """Return a number of a finding; those with unit `time` are seconds since 1970."""
+    if unit == "time":
+        return local_time(datetime.fromtimestamp(value, UTC), zone_name)
+    if unit == "percent":
+        return text(value / 100, "fraction")
+    return f"{value:.0f}" if unit == "code" else text(value, unit)

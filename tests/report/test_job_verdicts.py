@@ -1,0 +1,169 @@
+"""What was looked for: which findings are told, when they were so, what would tell more, and marks on the timeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_up_job import NOW, judged, made_up_report
+
+from jobframes import START, gpus, minutes, summary
+from tachograph.advice import findings_frame
+from tachograph.figures import job_page
+from tachograph.figures.job_page import Mark, lanes
+from tachograph.finding import Answer, Check, Finding, Kind
+from tachograph.report.job import build_job_report
+from tachograph.report.job_html import job_html, plots
+from tachograph.report.job_text import job_text
+from tachograph.report.verdicts import (
+    ANSWER_NAMES,
+    KIND_NAMES,
+    check_text,
+    checks_text,
+    interval_text,
+    looked_for,
+    missing_counters,
+)
+
+
+def test_every_kind_and_answer_has_a_name() -> None:
+    assert set(KIND_NAMES) == set(get_args(Kind))
+    assert set(ANSWER_NAMES) == set(get_args(Answer))
+
+
+def test_facts_and_what_does_not_hold_are_nothing_to_mend() -> None:
+    report = made_up_report(verdicts=judged())
+    assert [finding.code for finding in report.findings] == ["hung", "job_hang", "idle_while_held", "cold_start"]
+    assert len(report.verdicts) == 1 + len(judged())
+    assert "3 problems and 1 hint below" in report.headline
+    better = job_text(report).split("What was looked for")[0]
+    assert "steady" not in better
+    assert "paused" not in better
+
+
+def test_findings_of_the_lake_are_told_as_those_of_memory() -> None:
+    report = made_up_report(verdicts=judged())
+    row = dict(report.summary)
+    frame = findings_frame([(row, report.verdicts)]).sample(fraction=1, shuffle=True, seed=3)
+    read = build_job_report(row, gpus(), minutes(), frame, NOW)
+    assert {finding.code for finding in read.findings} == {finding.code for finding in report.findings}
+    in_memory = {finding.code: finding for finding in report.verdicts}
+    assert {finding.code: finding for finding in read.verdicts} == in_memory
+    assert [(one.name, one.counts) for one in read.looked_for] == [(one.name, one.counts) for one in report.looked_for]
+
+
+def test_advice_that_is_given_is_not_told_twice() -> None:
+    given_, fact = Finding("hung", "problem", "t", "s."), Finding("busy", "fact", "t", "s.")
+    assert looked_for([given_]) == ()
+    [group] = looked_for([given_, fact])
+    assert group.findings == (fact,)
+
+
+def test_a_job_without_verdicts_has_no_table() -> None:
+    report = made_up_report()
+    assert [finding.kind for finding in report.verdicts] == ["advice"]
+    assert "looked for" not in job_text(report)
+    assert "looked for" not in job_html(report)
+
+
+def test_missing_counters_are_told_once_and_only_where_they_would_decide() -> None:
+    asked = Finding("a", "hint", "t", "s.", verdict="insufficient", needs=("sm_occupancy", "max_warps"))
+    held = Finding("b", "hint", "t", "s.", needs=("fp64_active",))
+    assert missing_counters([asked, replace(asked, code="c"), held]) == (
+        "Of the GPUs: sm_occupancy (DCGM_FI_PROF_SM_OCCUPANCY). Have dcgm-exporter or LDMS record these fields.",
+        "Not known: max_warps.",
+    )
+    assert missing_counters([held]) == ()
+    told = job_text(made_up_report(verdicts=judged()))
+    assert told.count("sm_occupancy") == told.count("network_rx_bytes_per_s") == 1
+
+
+def _lasting(begin: datetime | None, end: datetime | None) -> Finding:
+    return Finding("x", "hint", "t", "s.", begin=begin, end=end)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "said"),
+    [
+        (None, None, None),
+        (START + timedelta(hours=1), None, "from 11:00 to 12:00, 1 h"),
+        (None, START + timedelta(minutes=10), "from 10:00 to 10:10, 10 min"),
+        (START + timedelta(hours=13), START + timedelta(hours=15), "from 23:00 to 2026-04-24 01:00, 2 h"),
+        (START + timedelta(hours=15), START + timedelta(hours=16), "from 2026-04-24 01:00 to 02:00, 1 h"),
+    ],
+)
+def test_intervals_are_in_the_zone_of_the_site(begin: datetime | None, end: datetime | None, said: str | None) -> None:
+    until = START + timedelta(hours=2)
+    assert interval_text(_lasting(begin, end), START, until, zone_name="America/Los_Angeles") == said
+
+
+def test_an_interval_over_the_change_of_clocks_names_both_zones() -> None:
+    begin = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+    finding = _lasting(begin, begin + timedelta(hours=1))
+    assert interval_text(finding, begin, None, zone_name="Europe/Berlin") == "from 02:30 CEST to 02:30 CET, 1 h"
+
+
+def test_a_job_that_runs_is_marked_up_to_now() -> None:
+    row = summary(state="RUNNING", end=None)
+    finding = replace(judged()[0], end=None)
+    report = build_job_report(row, gpus(), minutes([0.5] * 120), [finding], NOW)
+    assert report.interval(finding) == "from 18:00 to 19:00, 1 h"
+    assert report.marks == (Mark("The job hung", 3600.0, 7200.0),)
+
+
+def test_findings_about_one_interval_share_a_mark() -> None:
+    report = made_up_report(verdicts=judged())
+    assert report.marks == (
+        Mark("It began late", 0.0, 600.0),
+        Mark("GPU work stopped and did not come back; The job hung; Held idle", 3600.0, 7200.0),
+    )
+
+
+def test_what_was_undecided_is_said() -> None:
+    assert check_text(Check("x", 3.0, ">=", 5.0, "count", holds=None)) == "x 3, undecided (>= 5)"
+    many = tuple(Check(f"c{place}", 1.0, "<", 2.0, "count", holds=place > 1) for place in range(6))
+    finding = Finding("x", "hint", "t", "s.", checks=many)
+    assert checks_text(finding) == "c2 1 < 2; c3 1 < 2; c4 1 < 2; c5 1 < 2; and 2 more"
+    assert checks_text(replace(finding, verdict="no")).startswith("c0 1, not < 2; c1 1, not < 2; c2")
+
+
+def test_plots_over_time_name_their_marks_and_others_do_not() -> None:
+    drawn = plots(made_up_report(verdicts=judged()))
+    for name, svg in drawn.items():
+        assert ("It began late" in str(svg)) is (name in ("use", "activity", "power")), name
+    assert "The job hung" in str(plots(made_up_report(1, verdicts=judged()))["use"])
+
+
+def test_text_marks_the_stretch_of_time() -> None:
+    lines = job_text(made_up_report(verdicts=judged())).splitlines()
+    spark = next(line for line in lines if line.startswith("  GPU 0 "))
+    mark = next(line for line in lines if line.lstrip().startswith("GPU work stopped and") and "─" in line)
+    stopped = [place for place, drawn in enumerate(mark) if drawn == "─"]
+    assert spark[stopped[0] - 1] != spark[stopped[0]] == "▁"
+    assert stopped[-1] == len(spark) - 1
+
+
+_SECONDS = st.floats(0, 3600)
+
+
+@given(st.lists(st.tuples(_SECONDS, _SECONDS, st.text("abc", min_size=1, max_size=120)), max_size=8))
+def test_no_mark_hides_another(spans: list[tuple[float, float, str]]) -> None:
+    marks = [Mark(label, min(a, b), max(a, b)) for a, b, label in spans]
+    rows = lanes(marks, 3600.0)
+    assert sorted((mark for row in rows for mark in row), key=id) == sorted(marks, key=id)
+    for row in rows:
+        reach = [job_page._extent(mark, 3600.0) for mark in row]
+        assert all(before[1] <= after[0] for before, after in pairwise(reach))
+
+
+def test_shares_of_work_are_a_bar() -> None:
+    svg = job_page.work({"compute": 0.7, "memory": 0.3, "unknown": 0.0})
+    assert svg is not None
+    assert "compute 70 %" in svg
+    assert "unknown" not in svg
+    assert job_page.work({}) is None
