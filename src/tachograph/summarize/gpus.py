@@ -42,6 +42,8 @@ def summarize_gpus(
         temporal_imbalance=_temporal("gpu_util", analysis),
         hbm_peak_fraction=pl.col("max_hbm_used_mib") / pl.col("hbm_mib"),
         zero_util_fraction=_ratio("zeros_gpu_util", "n_gpu_util"),
+        workload_samples=_labelled(joined.columns),
+        remapped_rows_uncorrectable_last="last_remapped_rows_uncorrectable",
         xid_events=pl.when(pl.col("n_xid") > 0).then("events_xid"),
         xid_event_max=pl.col("max_new_xid"),
         **{f"temporal_imbalance_{name}": _temporal(name, analysis) for name in OTHER_IMBALANCES},
@@ -67,10 +69,19 @@ def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
     wanted |= {name: pl.Float64() for name in ("area_power_w", "seconds_power_w", "seconds_energy_j")}
     wanted |= {f"{stem}_throttle_reasons": pl.Int64() for stem in ("lowered", "bits")}
     wanted |= {"events_xid": pl.Int64(), "max_new_xid": pl.Float64()}
+    wanted |= {"last_remapped_rows_uncorrectable": pl.Float64()}
     wanted |= {f"{label}_{pipe}": pl.Float64() for pipe in PIPES for label in ("compute", "memory")}
     return frame.with_columns(
         pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in frame.columns
     )
+
+
+def _labelled(columns: list[str]) -> pl.Expr:
+    """Samples by label in the order of labels; null without samples, or where nobody labelled them."""
+    labels = [pl.col(f"label_{place}") for place in range(sum(name.startswith("label_") for name in columns))]
+    if not labels:
+        return pl.lit(None, dtype=pl.List(pl.Int64))
+    return pl.when(pl.col("samples") > 0).then(pl.concat_list(labels))
 
 
 def _ratio(part: str, whole: str) -> pl.Expr:

@@ -6,6 +6,8 @@ unknown last.
 
 from tachograph.workload.classes import CLASSES, RULED, UNKNOWN, WorkloadClass
 from tachograph.workload.health import Health, HealthReading, health_of, limits_of
+from tachograph.workload.judge import JudgedWorkload, judge
+from tachograph.workload.labels import MinuteLabeller
 from tachograph.workload.reading import Classified, Reading, classify, real_utilisation
 from tachograph.workload.settings import Settings, settings_of
 from tachograph.workload.smoothing import Smoothed, smooth
@@ -17,12 +19,15 @@ __all__ = [
     "Classified",
     "Health",
     "HealthReading",
+    "JudgedWorkload",
+    "MinuteLabeller",
     "Reading",
     "Settings",
     "Smoothed",
     "WorkloadClass",
     "classify",
     "health_of",
+    "judge",
     "limits_of",
     "real_utilisation",
     "settings_of",
