@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tachograph import advice
+from tachograph import advice, workload
 from tachograph.config import Configuration
 
 
@@ -26,4 +26,7 @@ def judge(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, *, co
     as `reduce.timelines.together` returns.
     """
     found = [advice.find_all(jobs, gpus, timelines, configuration.thresholds)]
+    classified = workload.judge(jobs, gpus, found[0])
+    jobs, gpus = classified.jobs, classified.gpus
+    found.append(classified.findings)
     return Judged(jobs, gpus, pl.concat(found))

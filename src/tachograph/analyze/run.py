@@ -29,6 +29,7 @@ from tachograph.schema import ALLOCATIONS, DEVICES, JOBS, TIME, Table
 from tachograph.summarize.gpus import gpu_columns, summarize_gpus
 from tachograph.summarize.jobs import summarize_jobs, used_pipes
 from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_SUMMARIES, WINDOWED
+from tachograph.workload import MinuteLabeller, settings_of
 
 GPU_ROWS = 100_000  # of job_gpus that wait to be written: a row has about 800 bytes
 Progress = Callable[[str, int, int], None]
@@ -67,6 +68,7 @@ def analyze(
     Errors: LakeError, ConfigError.
     """
     _check(configuration)
+    settings_of(configuration.workload)  # tells what is wrong with it before anything is done
     seen = seen_now(lake, configuration)
     news = news_since(lake, None if full else seen_last(lake), seen)
     if news.nothing:
@@ -171,7 +173,8 @@ class _Analysis:
         per_run = self.held.group_by("run").len("gpus")
         keys = self.runs.select("run", "job_key", "job_id", "start").join(per_run, on="run", how="left")
         idle_util = configuration.thresholds.idle_util
-        self.work = Work(self.intervals, keys, ridges, configuration.analysis, self.number, idle_util)
+        labeller = MinuteLabeller(settings_of(configuration.workload))
+        self.work = Work(self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, labeller)
         self.minutes = MinuteWriter(lake, keys, self.number, idle_util=idle_util)
         self.accumulated = Accumulated(self.starts, per_run, configuration.analysis)
         self.waiting = self.runs
