@@ -1,0 +1,127 @@
+"""Job classes: what a job's minutes show it to be. A class is added by one file and one line in CLASSES.
+
+Each is judged from GPU telemetry, and from host characteristics where those were recorded (codes that end in _host).
+`judge` makes findings; to search thresholds, compute `series`, `spreads` and `units` once and vote as often as needed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import polars as pl
+
+from tachograph.classes.characteristics import GPU, HOST, limits
+from tachograph.classes.cold_start import COLD_START
+from tachograph.classes.form import Form, JobClass
+from tachograph.classes.idle_gpus import IDLE_GPUS
+from tachograph.classes.idle_nodes import IDLE_NODES
+from tachograph.classes.job_hang import JOB_HANG
+from tachograph.classes.series import gpu_series, host_series, rests
+from tachograph.classes.spreads import spreads
+from tachograph.classes.stable import STABLE
+from tachograph.classes.stall import STALL
+from tachograph.classes.units import gpu_units, host_units, node_units
+from tachograph.config import Classes
+from tachograph.finding import Finding, findings_frame
+
+__all__ = ["CLASSES", "CODES", "Form", "JobClass", "forms", "judge"]
+
+# in the order in which they are told
+CLASSES: tuple[JobClass, ...] = (JOB_HANG, COLD_START, STALL, IDLE_NODES, IDLE_GPUS, STABLE)
+CODES: tuple[str, ...] = tuple(code for job_class in CLASSES for code in job_class.codes)
+BY_CODE: Mapping[str, JobClass] = MappingProxyType({code: each for each in CLASSES for code in each.codes})
+
+_OF_JOBS = ("job_key", "job_id", "state", "start", "as_of", "gpus", "gpus_seen", "nodes", "gpu_model")
+
+
+def judge(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, node_minutes: pl.DataFrame, settings: Classes
+) -> pl.DataFrame:
+    """Return the findings of jobs: one row per (job_key, code), in the schema of FINDINGS without `seq`.
+
+    `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per (job_key, minute), jobs
+    together, as `reduce.timelines` returns them. `node_minutes`: their rows of job_node_minutes. Every class that can
+    be asked has a row, also those that do not hold; of hosts where the job has minutes of nodes, idle_nodes and
+    idle_gpus where there are two or more. A job whose GPUs are not known (ambiguous) has none. A running job is judged
+    as of its last minute.
+    Errors: ConfigError for thresholds of characteristics that do not exist.
+    """
+    return findings_frame(_found(jobs, gpus, timelines, node_minutes, settings))
+
+
+def forms(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, node_minutes: pl.DataFrame, settings: Classes
+) -> tuple[Form, ...]:
+    """Return what is judged: the GPU form of all jobs, and the host form of those with minutes of nodes.
+
+    Jobs whose GPUs are not known are in neither.
+    """
+    known = jobs.filter(pl.col("attribution") != "ambiguous")
+    found = [_gpu_form(known, gpus, timelines, settings)]
+    with_nodes = known.join(node_minutes.select("job_key").unique(), on="job_key", how="semi", maintain_order="left")
+    if with_nodes.height:
+        found.append(_host_form(with_nodes, gpus, timelines, node_minutes, settings))
+    return tuple(found)
+
+
+def _found(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, node_minutes: pl.DataFrame, settings: Classes
+) -> Iterator[tuple[Mapping[str, object], list[Finding]]]:
+    per_job: dict[str, tuple[Mapping[str, object], list[Finding]]] = {}
+    for form in forms(jobs, gpus, timelines, node_minutes, settings):
+        of_form: dict[int, list[Finding]] = defaultdict(list)
+        for job_class in CLASSES:
+            if job_class.host or not form.host:
+                for place, finding in job_class.judge(job_class, form):
+                    of_form[place].append(finding)
+        for place, findings in sorted(of_form.items()):
+            row = form.rows[place]
+            per_job.setdefault(row["job_key"], (row, []))[1].extend(findings)
+    yield from per_job.values()
+
+
+def _gpu_form(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, settings: Classes) -> Form:
+    series = gpu_series(jobs, timelines)
+    voting = _voting(settings, host=False)
+    return Form(
+        host=False,
+        rows=jobs.select(_OF_JOBS).to_dicts(),
+        series=series,
+        windows=spreads(series, voting, width=settings.window_minutes),
+        rests=rests(series),
+        nodes=node_units(series.job_keys, gpus),
+        gpus=gpu_units(series.job_keys, gpus),
+        limits=limits(settings),
+    )
+
+
+def _host_form(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, node_minutes: pl.DataFrame, settings: Classes
+) -> Form:
+    series = host_series(jobs, node_minutes, timelines)
+    units = host_units(series.job_keys, node_minutes, gpus)
+    return Form(
+        host=True,
+        rows=jobs.select(_OF_JOBS).to_dicts(),
+        series=series,
+        windows=spreads(series, _voting(settings, host=True), width=settings.window_minutes),
+        rests=rests(series),
+        nodes=units,
+        gpus=units,
+        limits=limits(settings, host=True),
+    )
+
+
+def _voting(settings: Classes, *, host: bool) -> tuple[str, ...]:
+    """Characteristics of which windows are needed: those that vote on a hung class."""
+    limit = limits(settings, host=host)
+    hung = (JOB_HANG, COLD_START, STALL)
+    names = [
+        name
+        for each in hung
+        for name in limit.names(each.codes[-1] if host else each.code, each.host if host else each.gpu)
+    ]
+    known = HOST if host else GPU
+    return tuple(name for name in known if name in names)

@@ -1,0 +1,240 @@
+"""What the three hung classes have in common: votes on an interval in which nothing changes, made a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from tachograph.classes.characteristics import FIRST_WORK, SPINNING
+from tachograph.classes.form import Form, JobClass, needs_of, so_far, too_few, voted
+from tachograph.classes.kernel import BEGIN, END, MISSING, NO, SLACK, UNDECIDED, UNUSED, YES
+from tachograph.classes.spreads import ANSWER, HangVotes, hang_votes, majority
+from tachograph.finding import Check, Finding
+from tachograph.units import text
+
+# vote -> whether its check holds; None: it has no vote, or what was not measured decides
+_HOLDS = {NO: False, YES: True, UNDECIDED: None, MISSING: None, UNUSED: None}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a hung class has its interval, and what it says: `noun` ("a hang"), sentences of an interval and of none.
+
+    `found(case)`: (sentence, advice) where it holds. `none(case)`: the sentence where it does not.
+    """
+
+    where: int
+    noun: str
+    found: Callable[[Case], tuple[str, str | None]]
+    none: Callable[[Case], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One job of which a sentence is to be said. Times are minutes from its start."""
+
+    form: Form
+    place: int
+    minutes: int
+    votes: Mapping[str, HangVotes]
+    begin: int = 0
+    end: int = 0
+
+    @property
+    def row(self) -> Mapping[str, Any]:
+        """Its row of job_summaries."""
+        return self.form.rows[self.place]
+
+    @property
+    def long(self) -> str:
+        """How long an interval has to be, as text."""
+        return text(self.form.limits.hang * 60, "s")
+
+    def with_vote(self, *votes: int) -> list[str]:
+        """Return the characteristics that voted so."""
+        return [name for name, each in self.votes.items() if each.vote[self.place] in votes]
+
+    @property
+    def tally(self) -> str:
+        """How many agreed: "4 of 4 characteristics"."""
+        voters = self.with_vote(YES, NO, UNDECIDED)
+        return f"{len(self.with_vote(YES))} of {len(voters)} characteristics"
+
+    @property
+    def spinning(self) -> bool:
+        """Whether the busiest GPU looked busy in most of the interval."""
+        busy = self._inside(self.form.series.looks_busy)
+        return bool(busy.size) and float(np.median(busy)) >= SPINNING
+
+    def mean_inside(self, name: str) -> float | None:
+        """Return the mean of a characteristic in the interval."""
+        inside = self._inside(self.form.series.of(name))
+        return float(inside.mean()) if inside.size else None
+
+    def mean_outside(self, name: str) -> float | None:
+        """Return the mean of a characteristic before the interval, or after it where nothing is before."""
+        first, last = self.form.series.offset[self.place], self.form.series.offset[self.place + 1]
+        values = self.form.series.of(name)
+        part = values[first : first + self.begin] if self.begin > SLACK else values[first + self.end : last]
+        part = part[~np.isnan(part)]
+        return float(part.mean()) if part.size else None
+
+    def _inside(self, values: Any) -> Any:
+        first = self.form.series.offset[self.place]
+        part = values[first + self.begin : first + self.end]
+        return part[~np.isnan(part)]
+
+
+def judge_hang(place: Place, job_class: JobClass, form: Form) -> Iterator[tuple[int, Finding]]:
+    """Yield the verdict of every job of the form. A job shorter than a hang has none, whatever was measured."""
+    names, limits = job_class.names(form), form.limits
+    votes = {
+        name: hang_votes(
+            form.windows,
+            name,
+            where=place.where,
+            theta=limits.theta[name],
+            level=limits.level[name],
+            hang_minutes=limits.hang,
+        )
+        for name in names
+    }
+    answers = majority([each.vote for each in votes.values()])
+    for at, minutes in enumerate(form.series.minutes.tolist()):
+        case = Case(form, at, minutes, votes)
+        yield at, _finding(place, job_class, case, int(answers[at]))
+
+
+def _finding(place: Place, job_class: JobClass, case: Case, answer: int) -> Finding:
+    form, row = case.form, case.row
+    missing, unused = case.with_vote(MISSING), case.with_vote(UNUSED)
+    sentence, advice, evidence = "", None, {}
+    begin = end = None
+    if case.minutes < form.limits.hang:
+        answer, sentence = NO, _short(place, case)
+    elif answer == UNDECIDED and _seen_working(place, case):
+        answer, sentence = NO, place.none(case)
+    elif answer == UNDECIDED:
+        few = len(missing) * 2 > len(case.votes)
+        sentence = too_few(form, tuple(case.votes), missing) if few else _gap(place, case)
+    elif answer == NO:
+        sentence = place.none(case) + voted_end(case, missing, unused)
+    else:
+        case = _with_interval(case)
+        sentence, advice = place.found(case)
+        evidence = _evidence(case)
+        begin, end = (_time(row, minute) for minute in (case.begin, case.end))
+        if end is not None and row["as_of"] is not None:
+            end = min(end, row["as_of"])
+    return Finding(
+        form.code(job_class.code),
+        job_class.severity,
+        job_class.title,
+        sentence,
+        advice,
+        evidence,
+        "class",
+        ANSWER[answer],
+        begin,
+        end,
+        _checks(case),
+        needs_of(form, missing),
+    )
+
+
+def voted_end(case: Case, missing: list[str], unused: list[str]) -> str:
+    """Return which characteristics had no vote, behind a sentence."""
+    told = voted(case.form, tuple(case.votes), missing, unused)
+    return f" Not all characteristics had a vote{told}." if told and missing else ""
+
+
+def _short(place: Place, case: Case) -> str:
+    ran = text(case.minutes * 60, "s")
+    first = int(case.form.rests.first[case.place])
+    long = f"{place.noun} is {case.long} or more"
+    if place.where == BEGIN and first > 0:
+        rest = text(first * 60, "s")
+        return f"No: nothing was done for the first {rest}; {long}, and the job ran {ran}{so_far(case.row)}."
+    return f"No: the job ran {ran}{so_far(case.row)}; {long}."
+
+
+def _seen_working(place: Place, case: Case) -> bool:
+    """Whether utilisation alone shows that no interval is long enough: of a GPU that is seen to work now and then.
+
+    Full utilisation tells nothing of the end of a job: a hung collective shows it, too.
+    """
+    form, at = case.form, case.place
+    rests = form.rests
+    if form.host or place.where == END or rests.told[at] < case.minutes - 2 * SLACK:
+        return False
+    if place.where == BEGIN:
+        return 0 <= int(rests.first[at]) < form.limits.hang
+    return int(rests.longest[at]) < form.limits.hang and int(rests.last[at]) >= 0
+
+
+def _gap(place: Place, case: Case) -> str:
+    first, last = case.form.series.offset[case.place], case.form.series.offset[case.place + 1]
+    open_ = case.with_vote(UNDECIDED)
+    lacking = max(int(np.isnan(case.form.series.of(name)[first:last]).sum()) for name in open_)
+    return (
+        f"Cannot be told: in {text(lacking * 60, 's')} of the {text(case.minutes * 60, 's')}{so_far(case.row)} nobody "
+        f"measured, and {place.noun} may lie there or reach across."
+    )
+
+
+def _with_interval(case: Case) -> Case:
+    """The case with the interval that those who say yes agree on, else the one in the middle."""
+    agreed = [case.votes[name] for name in case.with_vote(YES)]
+    begins = sorted(int(each.begin[case.place]) for each in agreed)
+    ends = sorted(int(each.end[case.place]) for each in agreed)
+    begin, end = begins[-1], ends[0]
+    if end - begin < case.form.limits.hang / 2:
+        begin, end = begins[len(begins) // 2], ends[len(ends) // 2]
+    return Case(case.form, case.place, case.minutes, case.votes, begin, max(end, begin))
+
+
+def _evidence(case: Case) -> dict[str, float]:
+    row = case.row
+    ran = (row["as_of"] - row["start"]).total_seconds() if row["as_of"] and row["start"] else case.minutes * 60.0
+    interval_s = min(case.end * 60.0, ran) - case.begin * 60.0
+    gpus = row.get("gpus") or row.get("gpus_seen")
+    known: dict[str, float | None] = {
+        "interval_begin_s": case.begin * 60.0,
+        "interval_s": interval_s,
+        "gpu_hours_idle": None if not gpus else interval_s * gpus / 3600,
+        "voted_yes": float(len(case.with_vote(YES))),
+        "voted": float(len(case.with_vote(YES, NO, UNDECIDED))),
+        "power_fraction_then": case.mean_inside("power"),
+        "power_fraction_otherwise": case.mean_outside("power"),
+        "gpu_util_then": case.mean_inside("gpu_util"),
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _checks(case: Case) -> tuple[Check, ...]:
+    limits = case.form.limits
+    found = []
+    for name, votes in case.votes.items():
+        known, level = limits.known[name], limits.level[name]
+        value = float(votes.shown[case.place])
+        shown = None if value != value else value
+        threshold = limits.theta[name] if level is None else level
+        found.append(Check(name, shown, "<", threshold, known.unit, _HOLDS[int(votes.vote[case.place])]))
+    return tuple(found)
+
+
+def _time(row: Mapping[str, Any], minute: int) -> Any:
+    return None if row["start"] is None else row["start"] + timedelta(minutes=minute)
+
+
+def worked_at(case: Case) -> tuple[int, int] | None:
+    """Return the first and last minute in which a GPU worked; None where none did, or nobody measured it."""
+    first, last = int(case.form.rests.first[case.place]), int(case.form.rests.last[case.place])
+    return None if first < 0 else (first, last)
+
+
+__all__ = ["END", "FIRST_WORK", "Case", "Place", "judge_hang", "worked_at"]

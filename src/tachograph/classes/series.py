@@ -1,0 +1,200 @@
+"""Series: what many jobs did, minute by minute, as flat arrays that the compiled loops go over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tachograph.classes import kernel
+from tachograph.classes.characteristics import AWAKE, FIRST_WORK, GPU, HOST, SM_BUSY, SPINNING, WORK
+from tachograph.classes.kernel import Votes
+from tachograph.devices import BY_NAME
+from tachograph.reduce.kernel import Bytes, Ints, Longs, Singles
+from tachograph.reduce.timelines import ACTIVITY
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Characteristics of many jobs, one job behind the other, one place per minute since the job's start.
+
+    `offset`: first place of each job, and behind the last their number; a job's places end with its last minute, as of
+    when it is judged. `values`: {characteristic: value per place}, NaN where nobody measured. `works`: 1 where a GPU of
+    the job surely works, so that the minute is none of rest. `looks_busy`: utilisation of the busiest GPU.
+    """
+
+    job_keys: tuple[str, ...]
+    offset: Longs
+    values: Mapping[str, Singles]
+    works: Bytes
+    looks_busy: Singles
+
+    @property
+    def minutes(self) -> Longs:
+        """Minutes of each job."""
+        return np.diff(self.offset)
+
+    def of(self, name: str) -> Singles:
+        """Return the values of a characteristic; NaN everywhere where it was never measured."""
+        found = self.values.get(name)
+        return np.full(int(self.offset[-1]), np.nan, np.float32) if found is None else found
+
+
+@dataclass(frozen=True, slots=True)
+class Rests:
+    """Per job: first and last minute in which a GPU worked (-1: none), longest rest and where, minutes told."""
+
+    first: Ints
+    last: Ints
+    longest: Ints
+    longest_at: Ints
+    told: Ints
+
+
+def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame) -> Series:
+    """Return the GPU characteristics of `jobs` (rows of job_summaries), the mean over a job's GPUs.
+
+    `timelines`: one row per (job_key, minute), jobs together, as `reduce.timelines` returns them. Power is a share of
+    the board's power, or of the job's own highest minute where the device is not known.
+    """
+    places = _places(jobs, timelines)
+    values = {name: places.put(timelines, c.column) for name, c in GPU.items()}
+    values["power"] = _share_of_power(values["power"], places.offset, jobs["gpu_model"].to_list())
+    looks_busy = _activity(places, timelines)
+    work, sm = (places.put(timelines, name) for name in ("work", "sm_active"))
+    between = (looks_busy >= AWAKE) & (looks_busy < SPINNING)
+    works = (between | (work >= WORK) | (sm >= SM_BUSY)).astype(np.uint8)  # NaN is none of them
+    return Series(places.keys, places.offset, MappingProxyType(values), works, looks_busy)
+
+
+def host_series(jobs: pl.DataFrame, node_minutes: pl.DataFrame, timelines: pl.DataFrame) -> Series:
+    """Return the host characteristics of `jobs`, the mean over a job's nodes that tell it; and gpu_util.
+
+    `node_minutes`: rows of job_node_minutes.
+    """
+    names = [name for name in HOST if name != "gpu_util"]
+    means = node_minutes.group_by("job_key", "minute").agg(pl.col(names).mean()).sort("job_key", "minute")
+    places = _places(jobs, means)
+    values = {name: places.put(means, name) for name in names}
+    values["gpu_util"] = _Places(places.keys, places.offset, *_rows(places.keys, places.offset, timelines)).put(
+        timelines, "mean_gpu_util"
+    )
+    size = int(places.offset[-1])
+    return Series(
+        places.keys,
+        places.offset,
+        MappingProxyType(values),
+        np.zeros(size, np.uint8),
+        np.full(size, np.nan, np.float32),
+    )
+
+
+def rests(series: Series) -> Rests:
+    """Return when the GPUs of each job worked and rested, by the activity of the busiest."""
+    busy = series.looks_busy
+    alive = np.where(np.isnan(busy), -1, (busy >= FIRST_WORK).astype(np.int8)).astype(np.int8)
+    return rests_of(alive, series.offset)
+
+
+def rests_of(alive: Votes, offset: Longs) -> Rests:
+    """Return first and last work, longest rest of each job; `alive`: 1 at work, 0 at rest, -1 nobody measured.
+
+    >>> found = rests_of(np.array([0, 0, 1, 0, 1], np.int8), np.array([0, 5]))
+    >>> int(found.first[0]), int(found.last[0]), int(found.longest[0])
+    (2, 4, 2)
+    """
+    found = Rests(*(np.zeros(len(offset) - 1, np.int32) for _ in range(5)))
+    kernel.rests(alive, offset, found.first, found.last, found.longest, found.longest_at, found.told)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the rows of a frame go: `rows` of it to `target`."""
+
+    keys: tuple[str, ...]
+    offset: Longs
+    rows: NDArray[np.bool_]
+    target: Longs
+
+    def put(self, frame: pl.DataFrame, column: str) -> Singles:
+        values = np.full(int(self.offset[-1]), np.nan, np.float32)
+        if column in frame.columns:
+            values[self.target] = frame.get_column(column).cast(pl.Float32).to_numpy()[self.rows]  # null becomes NaN
+        return values
+
+
+def _places(jobs: pl.DataFrame, frame: pl.DataFrame) -> _Places:
+    """A place for each minute from a job's start to its end, and those that were measured later by a skewed clock."""
+    keys = tuple(jobs["job_key"].to_list())
+    ran = np.array([minutes_of(row) for row in jobs.select("start", "as_of").iter_rows(named=True)], np.int64)
+    last = dict(frame.group_by("job_key").agg(pl.col("minute").max()).iter_rows())
+    seen = np.array([last.get(key, -1) + 1 for key in keys], np.int64)
+    offset = np.concatenate(([0], np.cumsum(np.maximum(ran, seen)))).astype(np.int64)
+    return _Places(keys, offset, *_rows(keys, offset, frame))
+
+
+def _rows(keys: Sequence[str], offset: Longs, frame: pl.DataFrame) -> tuple[NDArray[np.bool_], Longs]:
+    """Which rows of `frame` belong to a place, and to which."""
+    begin = dict(zip(keys, offset.tolist(), strict=False))
+    runs = frame.get_column("job_key").rle().struct.unnest()
+    first = np.array([begin.get(key, -1) for key in runs.get_column("value")], np.int64)
+    ends = dict(zip(keys, offset[1:].tolist(), strict=True))
+    end = np.array([ends.get(key, -1) for key in runs.get_column("value")], np.int64)
+    lengths = runs.get_column("len").to_numpy()
+    minute = frame.get_column("minute").to_numpy().astype(np.int64)
+    place = np.repeat(first, lengths) + minute
+    rows = (np.repeat(first, lengths) >= 0) & (minute >= 0) & (place < np.repeat(end, lengths))
+    return rows, place[rows]
+
+
+def minutes_of(job: Mapping[str, Any]) -> int:
+    """Return how many minutes a job ran, a part of one as one: from `start` to `as_of`.
+
+    >>> from datetime import datetime
+    >>> minutes_of({"start": datetime(2026, 1, 1, 10, 0), "as_of": datetime(2026, 1, 1, 10, 23, 30)})
+    24
+    """
+    if job["start"] is None or job["as_of"] is None:
+        return 0
+    seconds: float = (job["as_of"] - job["start"]).total_seconds()
+    return max(0, math.ceil(seconds / 60))
+
+
+def _activity(places: _Places, timelines: pl.DataFrame) -> Singles:
+    """Activity of the busiest GPU in each minute, by the first counter that tells it."""
+    found = places.put(timelines, ACTIVITY[0])
+    for name in ACTIVITY[1:]:
+        other = places.put(timelines, name)
+        found = np.where(np.isnan(found), other, found)
+    return found
+
+
+def _share_of_power(watts: Singles, offset: Longs, models: Sequence[str | None]) -> Singles:
+    boards = np.array([board_power_w(model) or np.nan for model in models], np.float32)
+    highest = np.zeros(len(models), np.float32)
+    lengths = np.diff(offset)
+    there = lengths > 0
+    if there.any():
+        filled = np.where(np.isnan(watts), np.float32(0), watts)
+        highest[there] = np.maximum.reduceat(filled, offset[:-1][there])
+    whole = np.where(np.isnan(boards), highest, boards)
+    whole[~(whole > 0)] = np.nan
+    share: Singles = (watts / np.repeat(whole, lengths)).astype(np.float32)
+    return share
+
+
+def board_power_w(model: str | None) -> float | None:
+    """Return the board power of a device of the catalogue, None for other names and for several models.
+
+    >>> board_power_w("A100 SXM 40GB"), board_power_w("A100 SXM 40GB+A40"), board_power_w(None)
+    (400.0, None, None)
+    """
+    device = None if model is None else BY_NAME.get(model)
+    return None if device is None else device.board_power_w
