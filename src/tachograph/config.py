@@ -92,6 +92,7 @@ class Classes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hang_minutes: float = 60.0  # T: what is shorter is no hang, no cold start, no stall
     theta: dict[str, float] = {}  # flat: (Q3 - Q1)/2 of the window below it
     level: dict[str, float] = {}  # at rest: below it
+    busy: dict[str, float] = {}  # idle_nodes, idle_gpus: the busiest is above it
     characteristics: dict[str, tuple[str, ...]] = {}  # {class: those that vote}
 
 
@@ -121,12 +122,18 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Waste(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What GPU time costs. 0: no price, nothing is shown in money."""
+    """What GPU time costs (0: no price, nothing is shown in money), and what is assumed of lost time."""
 
     currency: str = "EUR"
     price_per_gpu_hour: float = 0.0
     prices: dict[str, float] = {}  # {GPU model or partition: price of a GPU-hour}
     price_per_kwh: float = 0.0
+    # of the lost hours what could be had back, see `waste.recover`
+    never_used_share: float = 1.0
+    watchdog_minutes: float = 60.0
+    start_minutes: float = 10.0
+    idle_minutes: float = 30.0
+    imbalance_share: float = 0.5
 
 
 class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

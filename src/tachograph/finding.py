@@ -93,6 +93,16 @@ EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "workload_unknown": ("GPU time: unknown", "fraction"),
         "xid_events": ("XID events", "count"),
         "xid_event_max": ("Largest XID code", "code"),
+        "gpu_util_then": ("GPU utilisation then, mean", "fraction"),
+        "interval_begin_s": ("Interval begins after", "s"),
+        "interval_s": ("Length of the interval", "s"),
+        "nodes": ("Nodes allocated", "count"),
+        "power_fraction_then": ("Power then, of the highest", "fraction"),
+        "power_fraction_otherwise": ("Power otherwise, of the highest", "fraction"),
+        "units": ("Nodes or GPUs compared", "count"),
+        "units_affected": ("Nodes or GPUs at half or less", "count"),
+        "voted": ("Characteristics that voted", "count"),
+        "voted_yes": ("Characteristics that agree", "count"),
     }
 )
 
