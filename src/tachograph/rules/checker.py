@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
-from tachograph.rules.model import Metric, Rule, RuleProblem
+from tachograph.errors import InputError
+from tachograph.rules.document import Item
+from tachograph.rules.expression import Call, Name, Node, walk
+from tachograph.rules.kinds import Type, Typed
+from tachograph.rules.model import Metric, Piece, Rule, RuleProblem, Term, Text
+from tachograph.rules.typer import Scope, Tell, typed
+from tachograph.rules.values import Run
+
+_MOST_PROBLEMS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A piece of a text and what computes it. list_of_ranks: a value for each rank, in rules below the job."""
+
+    piece: Piece
+    run: Run | None = None
+    inner: tuple[Shown, ...] = ()
+    of_ranks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +33,10 @@ class Program:
 
     rule: Rule
     needs: tuple[str, ...] = ()
+    terms: tuple[tuple[str, Run], ...] = ()
+    of_ranks: frozenset[str] = frozenset()  # terms with a value for each rank, in rules below the job
+    template: tuple[Shown, ...] = ()
+    output_metric: tuple[Shown, ...] = ()
 
 
 def check(rule: Rule, metrics: Mapping[str, Metric], parameters: Mapping[str, float]) -> tuple[RuleProblem, ...]:
@@ -21,7 +44,11 @@ def check(rule: Rule, metrics: Mapping[str, Metric], parameters: Mapping[str, fl
 
     Unknown names and metrics, terms nobody uses, cycles, types, missing parameters, divisions by what may be zero.
     """
-    raise NotImplementedError
+    checking = _Checking(rule, Scope(rule, metrics, parameters))
+    checking.program()
+    checking.parameters()
+    checking.unused()
+    return tuple(sorted(checking.problems, key=lambda problem: (problem.line, problem.column))[:_MOST_PROBLEMS])
 
 
 def prepare(rule: Rule, metrics: Mapping[str, Metric]) -> Program:
@@ -29,4 +56,163 @@ def prepare(rule: Rule, metrics: Mapping[str, Metric]) -> Program:
 
     Errors: InputError naming file, line and column where `check` finds an error.
     """
-    raise NotImplementedError
+    checking = _Checking(rule, Scope(rule, metrics, {}))
+    program = checking.program()
+    for problem in checking.problems:
+        if problem.severity == "error":
+            place = f"{problem.file}:{problem.line}:{problem.column}"
+            raise InputError(f"rule {rule.id}: {problem.message}", where=place, do="mend the rule, or disable it")
+    return program
+
+
+@dataclass(slots=True)
+class _Checking:
+    """One rule, and what was found wrong in it."""
+
+    rule: Rule
+    scope: Scope
+    problems: list[RuleProblem] = field(default_factory=list)
+
+    def program(self) -> Program:
+        """Return the program, right if no problem is an error."""
+        self.order()
+        terms = tuple((term.name, self.term(term).run) for term in self.rule.terms)
+        self.output()
+        template, output_metric = (
+            tuple(self.pieces(text, text.pieces)) for text in (self.rule.template, self.rule.output_metric)
+        )
+        each = frozenset(name for name, kind in self.scope.terms.items() if kind.is_each)
+        return Program(self.rule, tuple(self.scope.needs), terms, each, template, output_metric)
+
+    def told(
+        self, found: Term | Text, term: str, at: int, message: str, severity: Literal["error", "warning"] = "error"
+    ) -> None:
+        """Note a problem at a character of an expression or a text."""
+        column = Item(found.source, found.line, found.column, found.raw).column_of(at)
+        self.problems.append(RuleProblem(self.rule.file, found.line, column, term, message, severity))
+
+    def teller(self, found: Term | Text, term: str, begin: int) -> Tell:
+        """Return what notes problems of an expression that begins there."""
+
+        def tell(at: int, message: str, severity: Literal["error", "warning"] = "error") -> None:
+            self.told(found, term, begin + at, message, severity)
+
+        return tell
+
+    def order(self) -> None:
+        """Tell of terms that use later ones, or themselves: each through which others, if it is a cycle."""
+        places = {term.name: place for place, term in enumerate(self.rule.terms)}
+        uses = [
+            {
+                places[node.name]: node.at
+                for node, _ in walk(term.node)
+                if isinstance(node, Name) and node.name in places
+            }
+            for term in self.rule.terms
+        ]
+        reach = _reached(uses)
+        for place, term in enumerate(self.rule.terms):
+            for other, at in uses[place].items():
+                if other < place:
+                    continue
+                name = self.rule.terms[other].name
+                if reach[other] >> place & 1 or other == place:
+                    self.told(term, term.name, at, f"a cycle: {' -> '.join(self.cycle(uses, place, other))}")
+                else:
+                    self.told(term, term.name, at, f"{name} is used before it is defined, in a later term")
+
+    def cycle(self, uses: list[dict[int, int]], start: int, then: int) -> list[str]:
+        """Return the names of a shortest way from a term back to itself."""
+        before: dict[int, int] = {}
+        waiting = [then]
+        while start != then and start not in before:
+            now = waiting.pop(0)
+            fresh = [other for other in uses[now] if other not in before]
+            before |= dict.fromkeys(fresh, now)
+            waiting += fresh
+        way = [start]
+        while way[-1] != then:
+            way.append(before[way[-1]])
+        names = [self.rule.terms[place].name for place in (start, *reversed(way))]
+        return names if len(names) < 8 else [*names[:4], "...", names[-1]]
+
+    def term(self, term: Term) -> Typed:
+        """Type a term; from then on its name is known."""
+        names = [one.name for one in self.rule.terms]
+        self.scope.later = frozenset(names[names.index(term.name) :])
+        found = typed(term.node, self.scope, self.teller(term, term.name, 0))
+        self.scope.terms[term.name] = found.type
+        self.scope.later = self.scope.later - {term.name}
+        return found
+
+    def output(self) -> None:
+        """Tell of an output that is no answer."""
+        self.scope.used[self.rule.output] = None
+        kind = self.scope.terms.get(self.rule.output, Type("any"))
+        term = next((term for term in self.rule.terms if term.name == self.rule.output), None)
+        if term is None or kind.base == "any":
+            return
+        if kind.base != "boolean":
+            self.told(term, term.name, 0, f"the output {term.name} is true or false; this is {kind}")
+        elif kind.is_list:
+            self.told(term, term.name, 0, f"the output {term.name} is {kind}; use any(...) or all(...)")
+
+    def pieces(self, text: Text, pieces: tuple[Piece, ...]) -> Iterator[Shown]:
+        """Yield the pieces of a text with what computes them."""
+        for piece in pieces:
+            if piece.node is None:
+                yield Shown(piece)
+                continue
+
+            tell = self.teller(text, "", 0 if piece.inner is None else piece.at)
+            found = typed(piece.node, self.scope, tell)
+            if piece.inner is not None and (found.type.base not in ("boolean", "any") or found.type.is_list):
+                tell(0, f"the condition is true or false; this is {found.type}")
+            if piece.unit and found.type.base not in ("number", "any"):
+                self.told(text, "", piece.at, f"{piece.text} is shown as a number; this is {found.type}")
+            inner = tuple(self.pieces(text, piece.inner or ()))
+            yield Shown(piece, found.run, inner, found.type.is_each)
+
+    def parameters(self) -> None:
+        """Tell of parameters without a value, and of those that nothing uses."""
+        for name in self.rule.parameters:
+            if name not in self.scope.used:
+                self.said(f"parameter {name} is used nowhere", "warning")
+            elif name not in self.scope.parameters:
+                self.said(f"parameter {name} has no value")
+            elif not abs(self.scope.parameters[name]) <= 1e300:
+                self.said(f"parameter {name} is no number that can be computed with")
+            if any(term.name == name for term in self.rule.terms):
+                self.said(f"{name} is a parameter and a term; the term counts", "warning")
+
+    def said(self, message: str, severity: Literal["error", "warning"] = "error") -> None:
+        self.problems.append(RuleProblem(self.rule.file, self.rule.line, self.rule.column, "", message, severity))
+
+    def unused(self) -> None:
+        """Warn of terms that neither the output nor a text leads to."""
+        for term in self.rule.terms:
+            if term.name not in self.scope.used:
+                self.told(term, term.name, 0, f"{term.name} is used nowhere", "warning")
+
+
+def references(node: Node) -> list[Name]:
+    """Return the names in an expression that may be terms: not those of metrics that are selected."""
+    found: list[Name] = []
+    skipped: set[int] = set()
+    for inner, _ in walk(node):
+        if isinstance(inner, Call) and inner.function in ("SelectMetric", "for_each"):
+            last = 2 if inner.function == "SelectMetric" else 1
+            skipped.update(id(argument) for argument in inner.arguments[:last])
+        if isinstance(inner, Name) and id(inner) not in skipped:
+            found.append(inner)
+    return found
+
+
+def _reached(uses: list[dict[int, int]]) -> list[int]:
+    """Return for each term the bits of those that it leads to."""
+    reach = [sum(1 << other for other in found) for found in uses]
+    for middle in range(len(uses)):
+        for place in range(len(uses)):
+            if reach[place] >> middle & 1:
+                reach[place] |= reach[middle]
+    return reach

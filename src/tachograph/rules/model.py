@@ -72,6 +72,7 @@ class Term:
     node: Node
     line: int
     column: int
+    raw: str = ""  # as it is written, with escapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +83,36 @@ class Text:
     pieces: tuple[Piece, ...] = ()
     line: int = 1
     column: int = 1
+    raw: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a text: `text` alone; `node`, shown in `unit` ("", "%" or "h"); or `inner` if `node` is true."""
+    """A piece of a text: `text` alone; `node`, shown in `unit` ("", "%" or "h"); or `inner` if `node` is true.
+
+    Beside a `node`, `text` is its source.
+    """
 
     text: str = ""
     node: Node | None = None
     unit: Literal["", "%", "h"] = ""
     inner: tuple[Piece, ...] | None = None
+    at: int = 0  # of the node, in characters from the beginning of the text
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One rule as it stands in a file, its expressions parsed.
 
-    tag: its short name, by which it is switched off and given parameters. level: what it is judged of; below the job,
+    tag: its short name, by which it is switched off and given parameters; rules may share one. id: its own name, the
+    tag where none is given. level: what it is judged of; below the job,
     each GPU, node or process by itself. metrics: {name in the rule: metric} of its `metric(...)` keys. parameters: the
     names it lists. output: the term that alerts. details: title, severity, advice and the like, as written.
     """
 
     name: str
     tag: str
+    id: str
     level: Level
     terms: tuple[Term, ...]
     output: str
