@@ -1,6 +1,7 @@
 """Advice: what is worth knowing about a job, each with the numbers behind it and what to do.
 
 A finding is added by one file and one line in RULES. A rule that needs a counter nobody measured finds nothing.
+What job classes tell of the same job is told once: `precedence`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tachograph.advice.memory_nearly_full import memory_nearly_full
 from tachograph.advice.no_samples import no_samples
 from tachograph.advice.no_tensor_use import no_tensor_use
 from tachograph.advice.one_gpu_of_many import one_gpu_of_many
+from tachograph.advice.precedence import settled, superseded_by
 from tachograph.advice.remapped_rows import remapped_rows
 from tachograph.advice.row_remap_failure import row_remap_failure
 from tachograph.advice.rule import Judge, Rule
@@ -41,7 +43,7 @@ from tachograph.reduce.timelines import timelines_of
 
 __all__ = [
     "CODES", "EVIDENCE", "RULES", "SEVERITIES", "Finding", "Judge", "Rule", "Severity",
-    "find", "find_all", "findings_frame", "main_pipe", "read_findings", "timelines_of",
+    "find", "find_all", "findings_frame", "main_pipe", "read_findings", "settled", "timelines_of",
 ]  # fmt: skip
 
 _SPREAD = ("gpus_never_used", "imbalanced_gpus", "low_utilisation")
@@ -95,26 +97,38 @@ def find(
 
 
 def _judge(
-    summary: Mapping[str, Any], gpus: pl.DataFrame, timeline: pl.DataFrame, thresholds: Thresholds
+    summary: Mapping[str, Any],
+    gpus: pl.DataFrame,
+    timeline: pl.DataFrame,
+    thresholds: Thresholds,
+    told: frozenset[str] = frozenset(),
 ) -> tuple[Finding, ...]:
+    """`told`: codes that job classes tell already; what those rules supersede stays so."""
     found = {rule: finding for rule in RULES if (finding := rule.judge(summary, gpus, timeline, thresholds))}
-    superseded = {code for rule in found for code in rule.supersedes}
+    superseded = {*told, *(code for rule in found for code in rule.supersedes)}
     kept = [finding for finding in found.values() if finding.code not in superseded]
     return tuple(sorted(kept, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
 def find_all(
-    summaries: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, thresholds: Thresholds
+    summaries: pl.DataFrame,
+    gpus: pl.DataFrame,
+    timelines: pl.DataFrame,
+    thresholds: Thresholds,
+    classes: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Return the findings of many jobs in the schema of FINDINGS, without `seq`: one row per (job_key, code).
 
     `timelines`: their minutes with the GPUs put together, one row per (job_key, minute), as `timelines_of` returns.
+    `classes`: findings of their job classes; what those tell is left out.
     """
     gpus_of, timeline_of = _Slices(gpus.sort("job_key", maintain_order=True)), _Slices(timelines)
+    told = superseded_by(classes)
     rows = summaries.drop(_LISTS)
     return findings_frame(
-        (row, _judge(row, gpus_of[row["job_key"]], timeline_of[row["job_key"]], thresholds))
+        (row, _judge(row, gpus_of[key], timeline_of[key], thresholds, told.get(key, frozenset())))
         for row in rows.iter_rows(named=True)
+        for key in (row["job_key"],)
     )
 
 

@@ -134,13 +134,17 @@ def _truth(cluster: SimulatedCluster) -> str:
 
 
 def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
+    """Planted problems, and how many of them were found: as such, or as the job class that tells the same."""
     import polars as pl
+
+    from tachograph.simulate.kinds import TOLD_AS
 
     planted = truth.filter(pl.col("problem").is_not_null()).select("job_id", "submit", "problem")
     planted = planted.join(summaries.select("job_id", "submit", "job_key"), on=["job_id", "submit"], how="inner")
-    hits = planted.join(
-        findings.select("job_key", problem="code", hit=pl.lit(value=True)), on=["job_key", "problem"], how="left"
-    )
+    names = [pl.col("problem"), pl.col("problem").replace(TOLD_AS)]
+    told = pl.concat([planted.with_columns(code=name) for name in names])
+    told = told.join(findings, on=["job_key", "code"], how="semi").select("job_key", "problem").unique()
+    hits = planted.join(told.with_columns(hit=pl.lit(value=True)), on=["job_key", "problem"], how="left")
     return (
         hits.group_by("problem")
         .agg(planted=pl.len(), found=pl.col("hit").sum().cast(pl.Int64))
@@ -155,7 +159,7 @@ The page of job {worst} with its plots: {folder / f"job-{worst}.html"}
 
 Try next
   cd {shlex.quote(str(folder))}
-  {program} jobs --finding hung
+  {program} jobs --finding job_hang
   {program} jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10
   {program} lake
   {program} ingest --help        feed your own recordings and accounting

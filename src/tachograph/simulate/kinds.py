@@ -74,6 +74,11 @@ FACTS: Mapping[Kind, Facts] = MappingProxyType(
     }
 )
 
+# {planted problem: the job class that tells it where it lasts long}
+TOLD_AS: Mapping[str, str] = MappingProxyType(
+    {"hung": "job_hang", "busy_waiting": "job_hang", "late_start": "cold_start", "stalled": "stall"}
+)
+
 
 class Level(NamedTuple):
     """Activity of a GPU at full work: fractions, MiB, bytes per second; `noise` is how far samples fall below.
