@@ -141,7 +141,13 @@ def _found(idleness: Idleness, case: _Case, affected: Sequence[str]) -> str:
 def _none(idleness: Idleness, case: _Case) -> str:
     voters = [name for name in case.names if case.found[name].told[case.place] >= 2]
     if not any(case.found[name].busiest[case.place] > (case.form.limits.busy[name] or 0) for name in voters):
-        return f"No: no {idleness.noun} was busy, so none was idle beside it."
+        shown = "; ".join(
+            f"{known.label} {text(float(case.found[name].busiest[case.place]), known.unit)}, not above "
+            f"{text(case.form.limits.busy[name], known.unit)}"
+            for name in voters[:1]
+            for known in (case.form.limits.known[name],)
+        )
+        return f"No: even the busiest {idleness.noun} was not busy on average ({shown})."
     few = f"{len(case.voted_yes)} of {len(voters)} characteristics"
     return f"No: by {few} the busiest {idleness.noun} did twice as much as the least busy one; half are needed."
 

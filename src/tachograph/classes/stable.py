@@ -84,7 +84,7 @@ def _judge(job_class: JobClass, form: Form) -> Iterator[tuple[int, Finding]]:
         answer = int(answers[at])
         missing = [name for name in names if votes[name][at] == MISSING]
         told = min((int(found[name].measured[at]) for name in names if name not in missing), default=0)
-        uneven = [name for name in (*names, *more) if votes[name][at] == NO]
+        uneven = [name for name in names if votes[name][at] == NO] or [name for name in more if votes[name][at] == NO]
         if len(missing) * 2 > len(names):
             sentence = _no(form, at, uneven, found) if answer == NO else too_few(form, names, missing)
         elif minutes < limits.window or told < ENOUGH * minutes:

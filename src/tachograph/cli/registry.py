@@ -48,6 +48,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("lake", "lake", "show what is in the lake: rows, gaps, what was removed", "feed"),
     Command("jobs", "jobs", "list jobs with what they did, filtered and sorted", "look"),
     Command("job", "job", "report one job: what it did, what is wrong, what to do", "look"),
+    Command("classify", "classify", "judge job classes again from stored minutes, show verdicts and intervals", "look"),
     Command("figures", "figures", "write the published study of this system: figures, numbers, answers", "look"),
     Command("export", "export", "hand jobs on: PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
     Command("simulate", "simulate", "write a simulated cluster whose truth is known", "reference"),

@@ -1,0 +1,134 @@
+"""`tachograph classify`: job classes, judged again from stored minutes with the present configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tachograph.cli import output
+from tachograph.cli.filters import add_filters, wanted
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser, add_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+    from tachograph.cli.open import Opened
+
+BATCH = 1000  # jobs whose minutes are in memory at a time
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the jobs, the filters, and the format."""
+    parser.add_argument("job", metavar="ID", nargs="*", help="job ids; none: all that the filters choose")
+    add_filters(parser)
+    parser.add_argument(
+        "--class", action="append", default=[], dest="codes", metavar="CODE", help="only this class; repeatable"
+    )
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Judge, and print a row per job and class, then how many jobs are of each class. Nothing is written."""
+    import polars as pl
+
+    from tachograph.classes import CODES
+    from tachograph.cli.open import open_lake
+    from tachograph.report.columns import must_exist
+
+    must_exist(arguments.codes, CODES, what="class")
+    opened = open_lake(arguments)
+    jobs = _chosen(arguments, opened)
+    found = judged(opened, jobs, Narrator.of(arguments))
+    if arguments.codes:
+        found = found.filter(pl.col("code").is_in(arguments.codes))
+    found = found.join(jobs.select("job_key", "display_id"), on="job_key", how="left", maintain_order="left")
+    counts = _counts(found)
+    if arguments.json:
+        output.print_json({"verdicts": list(map(_as_json, found.iter_rows(named=True))), "counts": counts.to_dicts()})
+        return 0
+    _show(found, opened, no_color=arguments.no_color)
+    _show_counts(counts, no_color=arguments.no_color)
+    return 0
+
+
+def judged(opened: Opened, jobs: pl.DataFrame, narrator: Narrator) -> pl.DataFrame:
+    """Return the findings of the classes of `jobs`, in order of start, from what is stored of them."""
+    import polars as pl
+
+    from tachograph import classes
+    from tachograph.analyze.stored import read_stored
+
+    idle_util = opened.configuration.thresholds.idle_util
+    ordered = jobs.sort("start", "job_key")
+    found: list[pl.DataFrame] = []
+    with narrator.steps() as tell:
+        for at in range(0, max(1, ordered.height), BATCH):
+            some = ordered.slice(at, BATCH)
+            gpus, timelines, nodes = read_stored(opened.lake, some, idle_util=idle_util)
+            found.append(classes.judge(some, gpus, timelines, nodes, opened.configuration.classes))
+            tell("classify", min(at + BATCH, ordered.height), ordered.height)
+    return pl.concat(found)
+
+
+def _chosen(arguments: Arguments, opened: Opened) -> pl.DataFrame:
+    import polars as pl
+
+    from tachograph.analyze.results import of_one_moment, read_summaries, read_verdicts
+    from tachograph.report.choose import choose_job
+    from tachograph.report.filters import filter_jobs
+
+    which = wanted(arguments, opened)
+
+    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
+        summaries = read_summaries(opened.lake)
+        return summaries, read_verdicts(opened.lake, summaries if which.findings else summaries.clear())
+
+    summaries, findings = of_one_moment(opened.lake, read)
+    if arguments.job:
+        keys = [choose_job(summaries, job).row["job_key"] for job in arguments.job]
+        summaries = summaries.filter(pl.col("job_key").is_in(keys))
+    return filter_jobs(summaries, findings, which)
+
+
+def _counts(found: pl.DataFrame) -> pl.DataFrame:
+    """One row per class: how many jobs have each verdict."""
+    import polars as pl
+
+    from tachograph.classes import CODES
+    from tachograph.finding import ANSWERS
+
+    answers = [(pl.col("verdict") == answer).sum().alias(answer) for answer in ANSWERS]
+    order = pl.DataFrame({"code": CODES}, schema={"code": pl.String}).with_row_index("place")
+    return found.group_by("code").agg(answers).join(order, on="code").sort("place").drop("place")
+
+
+def _as_json(row: dict[str, Any]) -> dict[str, Any]:
+    import json
+
+    return row | {"evidence": json.loads(row["evidence"]), "checks": json.loads(row["checks"])}
+
+
+def _show(found: pl.DataFrame, opened: Opened, *, no_color: bool) -> None:
+    from tachograph.cli.output import Heading
+
+    zone = opened.configuration.site.time_zone
+    headings = [Heading(name) for name in ("job", "class", "verdict", "interval", "what was seen")]
+    output.print_table(headings, [_cells(row, zone) for row in found.iter_rows(named=True)], no_color=no_color)
+
+
+def _cells(row: dict[str, Any], zone_name: str) -> Sequence[str | None]:
+    from tachograph.units import zone
+
+    begin, end = (None if row[name] is None else row[name].astimezone(zone(zone_name)) for name in ("begin", "end"))
+    interval = None if begin is None or end is None else f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
+    return row["display_id"] or row["job_id"], row["code"], row["verdict"], interval, row["sentence"]
+
+
+def _show_counts(counts: pl.DataFrame, *, no_color: bool) -> None:
+    from tachograph.cli.output import Heading
+
+    numbers = [Heading(name, right=True) for name in ("yes", "no", "insufficient")]
+    rows = [[row["code"], *(f"{row[name]:,}" for name in ("yes", "no", "insufficient"))] for row in counts.to_dicts()]
+    output.print_table([Heading("class"), *numbers], rows, no_color=no_color)
