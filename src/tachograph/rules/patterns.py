@@ -16,7 +16,7 @@ MOST_RULES = 64  # of a file
 MOST_TERMS = 64  # of a rule
 MOST_EXPRESSIONS = 6_000  # characters of all expressions and conditions of a file
 MOST_PROBLEMS = 50
-DETAILS = ("title", "severity", "advice", "hint", "unit")
+DETAILS = ("title", "severity", "advice", "hint", "unit", "twin")
 _ABOUT = ("description", "criterion", "false_positives", "cures")
 _RULE_KEYS = (
     *("name", "type", "tag", "id", "level", "parameter", "rule_terms"),
