@@ -272,5 +272,13 @@ def _check(configuration: Configuration, where: str) -> None:
         zone(configuration.site.time_zone)
     except ConfigError as problem:
         raise ConfigError(f"site.time_zone: {problem.what}", where=where, do=problem.do) from None
+    waste = configuration.waste
+    if any(not 0 <= share <= 1 for share in (waste.never_used_share, waste.imbalance_share)):
+        raise ConfigError("waste: a share is not between 0 and 1", where=where, do="write 0.5 for 50 %")
+    minutes = (waste.watchdog_minutes, waste.start_minutes, waste.idle_minutes)
+    if any(
+        not number >= 0 for number in (*minutes, waste.price_per_gpu_hour, waste.price_per_kwh, *waste.prices.values())
+    ):
+        raise ConfigError("waste: minutes and prices cannot be negative", where=where, do="write 0 or more")
     if configuration.analysis.window_s <= 0 or configuration.analysis.window_s % 60:
         raise ConfigError("analysis.window_s must be a multiple of 60", where=where, do="use 60, 300, 900 or 1800")

@@ -115,7 +115,8 @@ WASTE_ENERGY = WASTE[:-1]  # a GPU that waits for others draws power for their w
 JUDGED = frozenset(  # columns that are null until the jobs are judged
     {
         *SCORES,
-        *("workload", "workload_fractions", "workload_samples", "health", "gpu_hours_unmeasured"),
+        *("workload", "workload_fractions", "workload_samples", "health"),
+        *("gpu_hours_unmeasured", "gpu_hours_idle_long"),
         *(f"gpu_hours_{cause}" for cause in WASTE),
         *(f"energy_j_{cause}" for cause in WASTE_ENERGY),
     }
@@ -135,8 +136,9 @@ def _waste() -> tuple[Column, ...]:
     null = "no activity counter was measured, or it is ambiguous"
     hours = (_f(f"gpu_hours_{cause}", "h", f"GPU-hours lost to: {cause}.", null) for cause in WASTE)
     energy = (_f(f"energy_j_{cause}", "J", f"Energy drawn in them: {cause}.", null) for cause in WASTE_ENERGY)
+    long = _f("gpu_hours_idle_long", "h", "Of idle ones: behind the first waste.idle_minutes without any work.", null)
     unknown = _f("gpu_hours_unmeasured", "h", "GPU-hours of which no activity was recorded.", null)
-    return (*hours, unknown, *energy)
+    return (*hours, long, unknown, *energy)
 
 
 _JOB_COLUMNS = tuple(

@@ -1,0 +1,205 @@
+"""The ledger: against plain Python, minute by minute; hours are conserved and none is counted twice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from waste_cases import Case, by_hand, columns, judged
+
+from jobframes import START
+from tachograph import waste
+from tachograph.summarize.schema import WASTE
+from tachograph.waste.ledger import ENERGIES, HOURS, IDLE_LONG, UNMEASURED
+
+# exact in single precision, as minutes are stored
+level = st.sampled_from([0.0, 0.0, 0.005859375, 0.25, 0.5, 0.75, 1.0])
+WATTS = (60.0, 100.0, 400.0)
+
+
+@st.composite
+def intervals(draw: st.DrawFn, minutes: int) -> tuple[float, float] | None:
+    first, last = sorted(draw(st.integers(0, 2 * minutes)) / 2 for _ in range(2))
+    return draw(st.sampled_from([None, (first, last)]))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    gpus, minutes = draw(st.integers(1, 4)), draw(st.integers(1, 12))
+    never = draw(st.frozensets(st.integers(0, gpus - 1)))
+    silent = draw(st.frozensets(st.integers(0, minutes - 1), max_size=minutes - 1))  # minutes without any sample
+    activity: list[list[float | None]] = []
+    for gpu in range(gpus):
+        if gpu in never:
+            values: list[float | None] = draw(
+                st.lists(st.sampled_from([0.0, 0.005859375]), min_size=minutes, max_size=minutes)
+            )
+        else:
+            values = draw(st.lists(level | st.none(), min_size=minutes, max_size=minutes))
+            if all(value is None for value in values):
+                values[-1] = 1.0
+        activity.append([None if minute in silent else value for minute, value in enumerate(values)])
+    apart = draw(st.booleans())  # whether GPUs draw different power
+    watts = [[WATTS[(apart * gpu + minute) % 3] for minute in range(minutes)] for gpu in range(gpus)]
+    return Case(
+        activity,
+        watts,
+        elapsed_s=60.0 * minutes - draw(st.sampled_from([0, 17, 59])),
+        hung=draw(intervals(minutes)),
+        cold=draw(intervals(minutes)),
+        never=frozenset(gpu for gpu in never if any(value is not None for value in activity[gpu])),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(cases(), min_size=1, max_size=3), st.sampled_from([0.0, 2.0, 5.0]))
+def test_it_is_the_sum_over_gpus_and_minutes(made: list[Case], idle_minutes: float) -> None:
+    made = [replace(case, number=number) for number, case in enumerate(made)]
+    for case, row in zip(made, judged(*made, idle_minutes=idle_minutes), strict=True):
+        wanted = by_hand(case, idle_minutes)
+        if not any(value is not None for levels in case.activity for value in levels):
+            assert all(row[name] is None for name in (*HOURS, *ENERGIES, UNMEASURED, IDLE_LONG))
+            continue
+        for cause in (*WASTE, "idle_long"):
+            assert row[f"gpu_hours_{cause}"] * 3600 == pytest.approx(wanted[cause], rel=1e-6, abs=1e-6), cause
+        unmeasured = case.elapsed_s * len(case.activity) - wanted["measured"]
+        assert row[UNMEASURED] * 3600 == pytest.approx(unmeasured, abs=1e-6)
+        assert row["gpu_hours_idle_long"] <= row["gpu_hours_idle"] + 1e-12
+        if all(len(set(minute)) == 1 for minute in zip(*case.power, strict=True)):
+            for cause in WASTE[:-1]:
+                assert row[f"energy_j_{cause}"] == pytest.approx(wanted[f"energy_{cause}"], rel=1e-5, abs=1e-3), cause
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_causes_productive_and_unmeasured_are_all_hours(case: Case) -> None:
+    (row,) = judged(case)
+    if row[UNMEASURED] is None:
+        return
+    did = columns([row]).select(waste.productive()).item()
+    parts = [row[name] for name in (*HOURS, UNMEASURED)]
+    assert all(part >= 0 for part in parts)
+    assert math.isclose(math.fsum([*parts, did]), row["gpu_hours"], rel_tol=1e-12)
+    assert did * 3600 == pytest.approx(by_hand(case)["productive"], rel=1e-6, abs=1e-6)
+
+
+def steady(*levels: float, minutes: int = 60, watts: float = 100.0, **how: Any) -> Case:
+    """GPUs each at one level for an hour."""
+    return Case([[one] * minutes for one in levels], [[watts] * minutes for _ in levels], 60.0 * minutes, **how)
+
+
+def hours(row: dict[str, Any]) -> dict[str, float]:
+    """The causes that took anything."""
+    return {cause: round(row[f"gpu_hours_{cause}"], 9) for cause in WASTE if row[f"gpu_hours_{cause}"]}
+
+
+def test_a_job_by_hand() -> None:
+    case = Case(
+        # cold, work of both, one rests, hung at 100 %, not measured; the third is never used
+        activity=[
+            [0.0] * 10 + [0.8] * 20 + [0.8] * 10 + [1.0] * 15 + [None] * 5,
+            [0.0] * 10 + [0.4] * 20 + [0.0] * 10 + [1.0] * 15 + [None] * 5,
+            [0.0] * 55 + [None] * 5,
+        ],
+        power=[[50.0] * 10 + [300.0] * 20 + [300.0] * 10 + [90.0] * 20, [50.0] * 60, [40.0] * 60],
+        elapsed_s=3600,
+        cold=(0, 10),
+        hung=(40, 60),
+        never=frozenset({2}),
+    )
+    (row,) = judged(case)
+    assert {name: round(60 * value) for name, value in hours(row).items()} == {
+        "never_used": 55,
+        "hung": 30,
+        "cold_start": 20,
+        "idle": 10,
+        "imbalance": 10,  # 20 minutes at half of the other's
+    }
+    assert row[UNMEASURED] * 60 == pytest.approx(15)
+    assert columns([row]).select(waste.productive()).item() * 60 == pytest.approx(180 - 125 - 15)
+    assert row["energy_j_hung"] == pytest.approx((90 + 50) * 15 * 60)
+    idle = [row["energy_j_never_used"], row["energy_j_cold_start"], row["energy_j_idle"]]
+    # of GPUs at rest power is known together: each has the same part of it
+    assert math.fsum(idle) == pytest.approx(60 * (40 * 55 + (50 + 50) * 10 + 50 * 10 - 40 * 15) + 40 * 15 * 60)
+
+
+def test_a_gpu_that_was_never_used_is_not_hung_as_well() -> None:
+    (row,) = judged(steady(0.0, 1.0, hung=(0, 60), never=frozenset({0})))
+    assert hours(row) == {"never_used": 1.0, "hung": 1.0}
+
+
+def test_a_hang_and_a_cold_start_that_overlap_share_no_minute() -> None:
+    (row,) = judged(steady(0.0, 0.0, hung=(20, 60), cold=(0, 30)))
+    assert hours(row) == {"hung": pytest.approx(2 * 40 / 60), "cold_start": pytest.approx(2 * 20 / 60)}
+
+
+def test_intervals_cut_minutes() -> None:
+    (row,) = judged(steady(0.0, hung=(10.5, 20.25)))
+    assert hours(row) == {"hung": pytest.approx(9.75 / 60), "idle": pytest.approx(50.25 / 60)}
+
+
+def test_only_long_periods_without_any_work_are_long() -> None:
+    rests = [1.0] * 5 + [0.0] * 40 + [1.0] * 5 + [0.0] * 10
+    (row,) = judged(Case([rests, rests], [[1.0] * 60] * 2, 3600.0), idle_minutes=30)
+    assert row["gpu_hours_idle"] * 60 == pytest.approx(100)
+    assert row[IDLE_LONG] * 60 == pytest.approx(20)  # 10 minutes of two GPUs
+    broken: list[float | None] = [*rests[:20], None, *rests[21:]]
+    (row,) = judged(Case([broken, broken], [[1.0] * 60] * 2, 3600.0), idle_minutes=30)
+    assert row[IDLE_LONG] == 0.0
+    (row,) = judged(Case([rests, [1.0] * 60], [[1.0] * 60] * 2, 3600.0), idle_minutes=30)
+    assert row[IDLE_LONG] == 0.0
+    (row,) = judged(steady(0.0, never=frozenset({0})))
+    assert (row["gpu_hours_never_used"], row[IDLE_LONG]) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(("active", "lost"), [((1.0,), 0.0), ((0.5, 0.5), 0.0), ((1.0, 0.5, 0.25), 1.25)])
+def test_imbalance_is_what_lags_behind_the_busiest(active: tuple[float, ...], lost: float) -> None:
+    (row,) = judged(steady(*active))
+    assert row["gpu_hours_imbalance"] == pytest.approx(lost)
+
+
+def test_jobs_of_which_nothing_can_be_said_have_null() -> None:
+    for job in ({"attribution": "ambiguous"}, {"gpu_hours": None}):
+        (row,) = judged(steady(1.0), **job)
+        assert all(row[name] is None for name in (*HOURS, *ENERGIES, UNMEASURED, IDLE_LONG))
+    nothing = Case([[None] * 5], [[None] * 5], 300.0)
+    assert judged(nothing, steady(1.0, number=2))[0][UNMEASURED] is None
+
+
+def test_energy_is_null_where_it_is_not_known() -> None:
+    for row in (judged(steady(0.0), energy_j=None)[0], judged(Case([[0.0] * 5], [[None] * 5], 300.0))[0]):
+        assert row["gpu_hours_idle"] is not None
+        assert [row[name] for name in ENERGIES] == [None] * 4
+
+
+def test_gpus_that_were_not_accounted_are_not_counted() -> None:
+    whole_node = steady(1.0, 0.0, 0.0, 0.0, never=frozenset({1, 2, 3}))
+    (row,) = judged(whole_node, gpus=2)
+    assert (row["gpu_hours"], hours(row), row[UNMEASURED]) == (2.0, {"never_used": 1.0}, 0.0)
+    assert row["energy_j_never_used"] == pytest.approx(100.0 * 3600)
+    (row,) = judged(steady(0.0, 0.0, 1.0, 1.0), gpus=2)  # whose two are the two at rest nobody can tell: a part of each
+    assert hours(row) == {"idle": 1.0}
+    assert row[UNMEASURED] == 0.0
+
+
+def test_a_job_that_was_suspended_has_no_more_than_its_hours() -> None:
+    suspended = replace(steady(0.0), elapsed_s=1800.0)
+    (row,) = judged(suspended, as_of=START + timedelta(hours=1))
+    assert (row["gpu_hours"], hours(row), row[UNMEASURED]) == (0.5, {"idle": 0.5}, 0.0)
+
+
+def test_a_job_that_goes_on_without_samples_is_unmeasured() -> None:
+    (row,) = judged(replace(steady(1.0), elapsed_s=24 * 3600.0), state="RUNNING", end=None)
+    assert row[UNMEASURED] == pytest.approx(23.0)
+
+
+def test_the_order_of_jobs_and_of_their_number_changes_nothing() -> None:
+    one = steady(0.3, 0.7, 0.1, minutes=7, number=1)
+    two = steady(0.0, 1.0, hung=(3, 9), number=2)
+    together, alone = judged(one, two), [*judged(one), *judged(two)]
+    assert [[row[name] for name in HOURS] for row in together] == [[row[name] for name in HOURS] for row in alone]

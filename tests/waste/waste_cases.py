@@ -1,0 +1,128 @@
+"""Made-up jobs for the ledger, and the ledger once more: one GPU and one minute at a time, in plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+
+from jobframes import START, frame, summary
+from tachograph import waste
+from tachograph.finding import Finding, findings_frame
+from tachograph.reduce.timelines import timelines_of
+from tachograph.summarize.schema import JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES, WASTE
+
+IDLE_UTIL = 0.01
+Interval = tuple[float, float]  # minutes since the job's start
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job: for each GPU and minute its activity (None: not measured), and power."""
+
+    activity: Sequence[Sequence[float | None]]
+    power: Sequence[Sequence[float | None]]
+    elapsed_s: float
+    hung: Interval | None = None
+    cold: Interval | None = None
+    never: frozenset[int] = frozenset()
+    number: int = 1
+
+    @property
+    def key(self) -> str:
+        return f"c:{self.number}:1"
+
+
+def found(case: Case) -> list[Finding]:
+    """What classes say of the job; also what the ledger must not look at."""
+    told = [Finding("hung", "hint", "t", "s", begin=START, end=START + timedelta(hours=9))]
+    for code, interval in (("job_hang", case.hung), ("cold_start", case.cold)):
+        begin, end = (START + timedelta(minutes=minute) for minute in interval or (0, 900))
+        verdict: Any = "no" if interval is None else "yes"
+        told.append(Finding(code, "problem", "t", "s", kind="class", verdict=verdict, begin=begin, end=end))
+    return told
+
+
+def judged(*cases: Case, idle_minutes: float = 30, **job: Any) -> list[dict[str, Any]]:
+    """The rows of job_summaries of some jobs, judged together."""
+    jobs, gpus, minutes = [], [], []
+    for case in cases:
+        who = {"job_key": case.key, "job_id": str(case.number)}
+        given = {"gpus": len(case.activity), "elapsed_s": case.elapsed_s, "energy_j": 1.0} | job
+        jobs.append(summary(**who, **given))
+        for gpu, levels in enumerate(case.activity):
+            unit = who | {"node": "n1", "gpu": gpu}
+            known = [level for level in levels if level is not None]
+            most = max(known, default=None)
+            if most is not None and gpu not in case.never:
+                most = 1.0  # of samples, not of minutes
+            gpus.append(unit | {"gpu_util_max": most})
+            minutes += [
+                unit | {"minute": minute, "t": START, "samples": 6, "gpu_util": level, "power_w": watts}
+                for minute, (level, watts) in enumerate(zip(levels, case.power[gpu], strict=True))
+                if level is not None
+            ]
+    summaries = frame(JOB_SUMMARIES, jobs)
+    return list(
+        waste.judge(
+            summaries,
+            frame(JOB_GPUS, gpus),
+            timelines_of(frame(JOB_MINUTES, minutes), idle_util=IDLE_UTIL),
+            findings_frame((row, found(case)) for row, case in zip(jobs, cases, strict=True)),
+            idle_util=IDLE_UTIL,
+            idle_minutes=idle_minutes,
+        ).iter_rows(named=True)
+    )
+
+
+def inside(minute: int, interval: Interval | None, elapsed_s: float) -> float:
+    """Seconds of a minute that lie in an interval."""
+    if interval is None:
+        return 0.0
+    begin, end = max(60.0 * minute, 60 * interval[0]), min(60.0 * minute + 60, 60 * interval[1], elapsed_s)
+    return max(0.0, end - begin)
+
+
+def by_hand(case: Case, idle_minutes: float = 30) -> Mapping[str, float]:
+    """GPU-seconds and J by cause, what was measured, and what was productive: each GPU and minute by itself."""
+    total = dict.fromkeys((*WASTE, "idle_long", "measured", "productive"), 0.0)
+    total |= {f"energy_{cause}": 0.0 for cause in WASTE if cause != "imbalance"}
+    quiet_for = 0
+    for minute in range(len(case.activity[0])):
+        seconds = max(0.0, min(60.0, case.elapsed_s - 60 * minute))
+        hung = inside(minute, case.hung, case.elapsed_s)
+        cold = min(inside(minute, case.cold, case.elapsed_s), seconds - hung)
+        rest = seconds - hung - cold
+        here = {gpu: levels[minute] for gpu, levels in enumerate(case.activity)}
+        known = {gpu: level for gpu, level in here.items() if level is not None}
+        used = {gpu: level for gpu, level in known.items() if gpu not in case.never}
+        most = max(used.values(), default=0.0)
+        quiet = bool(used) and most < IDLE_UTIL
+        for gpu, level in known.items():
+            watts = case.power[gpu][minute] or 0.0
+            total["measured"] += seconds
+            if gpu in case.never:
+                total["never_used"] += seconds
+                total["energy_never_used"] += watts * seconds
+                continue
+            total["hung"] += hung
+            total["cold_start"] += cold
+            total["energy_hung"] += watts * hung
+            total["energy_cold_start"] += watts * cold
+            if level < IDLE_UTIL:
+                total["idle"] += rest
+                total["energy_idle"] += watts * rest
+                total["idle_long"] += rest if quiet and quiet_for >= idle_minutes else 0.0
+            else:
+                total["imbalance"] += rest * (1 - level / most)
+                total["productive"] += rest * level / most
+        quiet_for = quiet_for + 1 if quiet else 0
+    return total
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows of job_summaries as a frame."""
+    return frame(JOB_SUMMARIES, [dict(row) for row in rows])
