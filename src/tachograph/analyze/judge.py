@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from tachograph import advice, workload
+from tachograph import advice, classes, scores, waste, workload
 from tachograph.config import Configuration
 
 
@@ -25,8 +25,20 @@ def judge(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, *, co
     `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per (job_key, minute), in order,
     as `reduce.timelines.together` returns.
     """
-    found = [advice.find_all(jobs, gpus, timelines, configuration.thresholds)]
+    found = [given, advice.settled(of_classes, given)]
+    scored = scores.judge(jobs, gpus, configuration.scores)
+    jobs, gpus = scored.jobs, scored.gpus
+    found.append(scored.findings)
     classified = workload.judge(jobs, gpus, found[0])
     jobs, gpus = classified.jobs, classified.gpus
     found.append(classified.findings)
-    return Judged(jobs, gpus, pl.concat(found))
+    findings = pl.concat(found)
+    jobs = waste.judge(
+        jobs,
+        gpus,
+        timelines,
+        findings,
+        idle_util=configuration.thresholds.idle_util,
+        idle_minutes=configuration.waste.idle_minutes,
+    )
+    return Judged(jobs, gpus, findings)

@@ -67,7 +67,13 @@ def seen_now(lake: Lake, configuration: Configuration) -> Seen:
 def method_digest(configuration: Configuration) -> str:
     """Return a digest of every option that decides the numbers."""
     deciding = [METHOD, configuration.slurm, configuration.nodes, configuration.filters, configuration.analysis]
-    judging = [configuration.thresholds, configuration.classes, configuration.scores, configuration.workload]
+    judging = [
+        configuration.thresholds,
+        configuration.classes,
+        configuration.scores,
+        configuration.workload,
+        configuration.waste.idle_minutes,
+    ]
     return hashlib.sha256(msgspec.json.encode([*deciding, *judging])).hexdigest()[:16]
 
 
