@@ -2,6 +2,7 @@
 
 Definitions: Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025). An interval of hanging is one in which no GPU of
 the job works. The classes of idle nodes and GPUs ask for the busiest to do at least twice what the idlest does.
+Where the design lies so near a bound that the noise of single samples decides, nothing is true and nothing false: null.
 """
 
 from __future__ import annotations
@@ -20,9 +21,14 @@ from tachograph.simulate.samples import F64
 from tachograph.simulate.truth import display_id, raw_id, state_of, user_name
 
 HANG_S = 3600  # T: an interval as long as this, or longer
+# Work before a hang. As published more than T: flat counters of a host are no sign that nothing is done. GPUs at rest
+# are, so for them a few minutes suffice.
+BEFORE_S, BEFORE_HOST_S = 600, HANG_S
 TWICE = 2.0  # the busiest over the idlest
 WITHIN, SHARE, MEAN = 0.1, 0.95, 0.05  # stable: R within 0.1 for 95 % of the time, its mean at most 0.05
-CLASSES = ("job_hang", "cold_start", "stall", "idle_nodes", "idle_gpus", "stable")
+MARGIN = 0.3  # of 1 - SHARE and of MEAN: nearer to the bound than this is too near to call
+RATIO_MARGIN = 0.03  # of TWICE, likewise
+CLASSES = ("job_hang", "job_hang_host", "cold_start", "stall", "idle_nodes", "idle_gpus", "stable")
 CLASSES_FILE = "classes.parquet"  # in the folder of the truth
 _STEP_S = 10  # of the design, in which periods are seen
 _OVER = frozenset({"RUNNING", "PENDING"})
@@ -40,7 +46,7 @@ SCHEMA = {
 
 
 def classes_frame(plan: Plan, runs: Sequence[Run]) -> pl.DataFrame:
-    """Return one row per run that follows a course and is over: which classes are true of it.
+    """Return one row per run that follows a course and is over: which classes are true of it; null: too near to call.
 
     `submit_s`: seconds since 1970. `known`: somebody recorded which GPUs it held. `rest_begin_s`, `rest_end_s`: the
     longest interval without work, in seconds after its start; null: none.
@@ -107,16 +113,16 @@ def _at(line: Sequence[Phase], second: int) -> Level:
 def hanging(rests: Sequence[tuple[int, int]], elapsed_s: int) -> dict[str, bool]:
     """Return which of the hung classes are true: where intervals of at least T lie, and what is before and after.
 
-    >>> hanging([(5400, 9000)], 9000)
-    {'job_hang': True, 'cold_start': False, 'stall': False}
-    >>> hanging([(1800, 9000)], 9000)["job_hang"]  # too little work before
-    False
+    >>> hanging([(1800, 9000)], 9000)
+    {'job_hang': True, 'job_hang_host': False, 'cold_start': False, 'stall': False}
     """
     long = [(begin, end) for begin, end in rests if end - begin >= HANG_S]
     ends = [0, *(end for _, end in long)]
     before = [begin - end for (begin, _), end in zip(long, ends, strict=False)]
+    last = [work for (_, end), work in zip(long, before, strict=True) if end == elapsed_s]
     return {
-        "job_hang": any(end == elapsed_s and work > HANG_S for (_, end), work in zip(long, before, strict=True)),
+        "job_hang": any(work >= BEFORE_S for work in last),
+        "job_hang_host": any(work > BEFORE_HOST_S for work in last),
         "cold_start": any(begin == 0 and end < elapsed_s for begin, end in long),
         "stall": any(begin > 0 and end < elapsed_s for begin, end in long),
     }
@@ -130,17 +136,23 @@ def mean_util(line: Sequence[Phase], elapsed_s: int) -> float:
     return total / max(1, elapsed_s)
 
 
-def is_uneven(work: F64) -> bool:
-    """Return whether the busiest does at least twice what the idlest does.
+def is_uneven(work: F64) -> bool | None:
+    """Return whether the busiest does at least twice what the idlest does; None where it is too near to call.
 
-    >>> is_uneven(np.array([0.8, 0.4])), is_uneven(np.array([0.8, 0.5])), is_uneven(np.zeros(2))
+    >>> is_uneven(np.array([0.8, 0.3])), is_uneven(np.array([0.8, 0.5])), is_uneven(np.zeros(2))
     (True, False, False)
+    >>> is_uneven(np.array([0.8, 0.401]))
     """
-    return len(work) > 1 and bool(work.max() > 0 and work.max() >= TWICE * work.min())
+    if len(work) < 2 or work.max() == 0:
+        return False
+    bound = TWICE * work.min()
+    return None if bound > 0 and abs(work.max() / bound - 1) < RATIO_MARGIN else bool(work.max() >= bound)
 
 
-def is_stable(lines: Sequence[Sequence[Phase]], elapsed_s: int, interval_s: int) -> bool:
+def is_stable(lines: Sequence[Sequence[Phase]], elapsed_s: int, interval_s: int) -> bool | None:
     """Return whether the mean of the GPUs keeps to its own mean, minute by minute; one that does nothing does.
+
+    None where it is too near to call.
 
     Asked of utilisation and of SM activity: one that waits may look busy. What samples fall below their level is even
     between nothing and `noise`: the share of minutes that it takes beyond the bound, and the mean distance, are
@@ -149,16 +161,16 @@ def is_stable(lines: Sequence[Sequence[Phase]], elapsed_s: int, interval_s: int)
     alike = Counter(map(tuple, lines))
     each = [_by_minute(line, elapsed_s) for line in alike]
     weights = np.array(list(alike.values()))[:, None]
+    answers = list[bool | None]()
     for name in ("util", "sm"):
         level = np.array([levels[name] for levels in each])
         variance = (level * np.array([levels["noise"] for levels in each])) ** 2 / 12
         mean, of_mean = (level * weights).sum(0) / len(lines), (variance * weights).sum(0) / len(lines) ** 2
-        if not _keeps_to_its_mean(mean, of_mean, samples=60 / interval_s):
-            return False
-    return True
+        answers.append(_keeps_to_its_mean(mean, of_mean, samples=60 / interval_s))
+    return False if False in answers else None if None in answers else True
 
 
-def _keeps_to_its_mean(level: F64, variance: F64, *, samples: float) -> bool:
+def _keeps_to_its_mean(level: F64, variance: F64, *, samples: float) -> bool | None:
     """`level` by minute and the variance of one sample of it, of so many samples in a minute."""
     mean = level.mean() if level.size else 0.0
     if mean == 0:
@@ -167,7 +179,8 @@ def _keeps_to_its_mean(level: F64, variance: F64, *, samples: float) -> bool:
     beyond = 1 - _normal((WITHIN - off) / sigma) + _normal((-WITHIN - off) / sigma)
     density = np.exp(-((off / sigma) ** 2) / 2) * np.sqrt(2 / np.pi)
     distance = sigma * density + off * (1 - 2 * _normal(-off / sigma))
-    return bool(beyond.mean() <= 1 - SHARE and distance.mean() <= MEAN)
+    worst = max(float(beyond.mean()) / (1 - SHARE), float(distance.mean()) / MEAN)
+    return None if abs(worst - 1) < MARGIN else worst < 1
 
 
 def _by_minute(line: Sequence[Phase], elapsed_s: int) -> dict[str, F64]:
