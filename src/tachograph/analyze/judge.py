@@ -8,6 +8,7 @@ import polars as pl
 
 from tachograph import advice, classes, scores, waste, workload
 from tachograph.config import Configuration
+from tachograph.summarize.schema import JOB_NODE_MINUTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,9 @@ def judge(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, *, co
     `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per (job_key, minute), in order,
     as `reduce.timelines.together` returns.
     """
+    node_minutes = JOB_NODE_MINUTES.empty()
+    of_classes = classes.judge(jobs, gpus, timelines, node_minutes, configuration.classes)
+    given = advice.find_all(jobs, gpus, timelines, configuration.thresholds, of_classes)
     found = [given, advice.settled(of_classes, given)]
     scored = scores.judge(jobs, gpus, configuration.scores)
     jobs, gpus = scored.jobs, scored.gpus
