@@ -21,16 +21,19 @@ from matplotlib.figure import Figure
 
 from tachograph import config
 from tachograph.analyze import results
+from tachograph.analyze.answers import as_judged, read_answers
 from tachograph.analyze.state import method_digest, seen_last
 from tachograph.config import Configuration
 from tachograph.errors import NotFoundError
 from tachograph.figures.registry import find
 from tachograph.figures.study import Numbers, Study
 from tachograph.figures.style import FORMATS
+from tachograph.finding import ANSWERS, Answer
 from tachograph.lake import Lake
 from tachograph.lake.describe import describe_tables
 from tachograph.lake.problems import lake_errors
 from tachograph.report.choose import choose_job
+from tachograph.report.columns import must_exist
 from tachograph.report.filters import JobFilter, filter_jobs
 from tachograph.report.job import JobReport, build_job_report
 from tachograph.report.job_html import job_html
@@ -144,8 +147,9 @@ class OpenLake:
         Errors: LakeError where nothing was analyzed yet; UsageError, NotFoundError for a choice that makes no sense.
         """
         check_names(which, Choice)
-        summaries, findings = self._of_one_moment(self._summaries_and_findings)
-        return filter_jobs(summaries, findings, self._filter(which)).sort("start", "job_key")
+        wanted = self._filter(which)
+        summaries, answers = self._of_one_moment(lambda: self._summaries_and_answers(wanted))
+        return filter_jobs(summaries, answers, wanted).sort("start", "job_key")
 
     def gpus(self, job: str | pl.DataFrame) -> pl.DataFrame:
         """Return rows of job_gpus, one per GPU that a job held: of a job (its id), or of rows of `jobs()`."""
@@ -160,9 +164,22 @@ class OpenLake:
 
         return self._of_one_moment(read)
 
-    def findings(self, job: str | pl.DataFrame | None = None) -> pl.DataFrame:
-        """Return rows of findings: of a job (its id), of rows of `jobs()`, or of all jobs."""
-        return self._of_one_moment(lambda: results.read_findings(self.lake, self._rows(job)))
+    def findings(self, job: str | pl.DataFrame | None = None, *, verdict: Answer | None = "yes") -> pl.DataFrame:
+        """Return rows of findings: of a job (its id), of rows of `jobs()`, or of all jobs.
+
+        `verdict`: "yes" is what holds and is worth knowing; "no" what does not hold; "insufficient" what cannot be
+        decided; None everything that was looked for, mere facts (severity `fact`) too.
+        """
+        must_exist([] if verdict is None else [verdict], ANSWERS, what="verdict")
+
+        def read() -> pl.DataFrame:
+            rows = self._rows(job)
+            found = as_judged(results.read_verdicts(self.lake, rows).lazy())
+            chosen = pl.lit(value=True) if verdict is None else pl.col("verdict") == verdict
+            facts = (pl.col("severity") == "fact") if verdict == "yes" else pl.lit(value=False)
+            return found.filter(chosen & ~facts).collect()
+
+        return self._of_one_moment(read)
 
     def job(self, job: str, *, cluster: str | None = None, run: int | None = None) -> JobPage:
         """Return the report of one job, of its last run unless `run` names another.
@@ -245,7 +262,7 @@ class OpenLake:
 
         def read() -> tuple[JobSet, pl.DataFrame]:
             chosen = choose_jobs(
-                *self._summaries_and_findings(), wanted, filters=settings.filters, no_filter=settings.no_filter
+                *self._summaries_and_answers(wanted), wanted, filters=settings.filters, no_filter=settings.no_filter
             )
             return chosen, as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
 
@@ -276,9 +293,9 @@ class OpenLake:
     def _of_one_moment(self, read: Callable[[], T]) -> T:
         return results.of_one_moment(self.lake, read)
 
-    def _summaries_and_findings(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+    def _summaries_and_answers(self, wanted: JobFilter) -> tuple[pl.DataFrame, pl.DataFrame]:
         summaries = results.read_summaries(self.lake)
-        return summaries, results.read_findings(self.lake, summaries)
+        return summaries, read_answers(self.lake, summaries, wanted.findings)
 
     def _rows(self, job: str | pl.DataFrame | None) -> pl.DataFrame:
         """Rows of job_summaries: those given, of one job, or all."""

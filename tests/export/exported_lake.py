@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from madelake import NOW, Rows, fill, held, job, make_lake, summarized, utc
-from tachograph.analyze.results import read_findings, read_gpus, read_summaries
+from tachograph.analyze.results import read_gpus, read_summaries, read_verdicts
 from tachograph.cli import main
 from tachograph.export.content import Content, read_content
 from tachograph.lake import Lake
@@ -80,7 +80,7 @@ def in_lake(lake: Lake) -> dict[str, list[dict[str, Any]]]:
     return {
         "job_summaries": summaries.sort("job_key").to_dicts(),
         "job_gpus": read_gpus(lake, summaries).to_dicts(),
-        "findings": read_findings(lake, summaries).to_dicts(),
+        "findings": read_verdicts(lake, summaries).to_dicts(),
     }
 
 

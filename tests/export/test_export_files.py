@@ -75,11 +75,13 @@ def test_csv_and_parquet_tell_the_same_times(tmp_path: Path) -> None:
 def test_json_lines_hold_objects(lake: Lake, tmp_path: Path) -> None:
     export(lake, "jsonl", "--to", tmp_path, "--table", "findings", "--table", "job_summaries")
     findings = [json.loads(line) for line in (tmp_path / "findings.jsonl").read_text().splitlines()]
-    assert [row | {"evidence": json.dumps(row["evidence"])} for row in findings] == [
-        {name: value for name, value in row.items() if name != "seq"}
-        | {"evidence": json.dumps(json.loads(row["evidence"]))}
-        for row in in_lake(lake)["findings"]
+    expected = [
+        row | {name: json.loads(row[name]) for name in ("evidence", "checks")} for row in in_lake(lake)["findings"]
     ]
+    for row in expected:
+        del row["seq"]
+        row |= {name: row[name] and f"{row[name]:%Y-%m-%dT%H:%M:%SZ}" for name in ("begin", "end")}
+    assert findings == expected
     jobs = [json.loads(line) for line in (tmp_path / "job_summaries.jsonl").read_text().splitlines()]
     assert {row["job_id"]: (row["start"], row["end"]) for row in jobs}["2"] == ("2026-04-01T12:00:00Z", None)
     assert not (tmp_path / "job_gpus.jsonl").exists()

@@ -21,7 +21,7 @@ from servers.pushgateway import pushgateway
 from tachograph.export.content import Content
 from tachograph.export.openmetrics import OF_JOBS, all_metrics, exposition
 from tachograph.lake import Lake
-from tachograph.summarize.schema import FINDINGS, JOB_SUMMARIES
+from tachograph.summarize.schema import JOB_SUMMARIES
 
 BY = ("user", "account", "partition")
 
@@ -65,8 +65,9 @@ def test_sums_are_those_of_a_plain_loop(lake: Lake) -> None:
             expected["tachograph_gpu_wasted_seconds"][key] += row["gpu_hours"] * 3600 * (1 - row["gpu_util_mean"])
         if row["energy_j"] is not None:
             expected["tachograph_energy_joules"][key] += row["energy_j"]
-    for row in content.findings.iter_rows(named=True):
-        expected["tachograph_findings"][("code", row["code"]), ("severity", row["severity"])] += 1
+    labels = ("code", "kind", "severity", "verdict")
+    for row in content.findings().iter_rows(named=True):
+        expected["tachograph_findings"][tuple((name, row[name]) for name in labels)] += 1
     read = values(page_of(content))
     assert read.pop("tachograph_export_time_seconds") == {(): NOW.timestamp()}
     hours = read.pop("tachograph_finding_gpu_seconds")
@@ -110,7 +111,7 @@ def test_single_jobs_are_running_ones_first_and_never_more_than_asked(lake: Lake
 def made_up(rows: list[dict[str, Any]]) -> Content:
     """Content of rows that say little."""
     given = [{name: row.get(name) for name in JOB_SUMMARIES.schema} for row in rows]
-    return Content(Lake("nowhere"), NOW, pl.DataFrame(given, schema=JOB_SUMMARIES.schema), FINDINGS.empty())
+    return Content(Lake("nowhere"), NOW, pl.DataFrame(given, schema=JOB_SUMMARIES.schema))
 
 
 def test_of_a_requeued_job_the_last_run_is_told() -> None:

@@ -82,7 +82,7 @@ def comparable(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def _plain(column: str, value: Any) -> Any:
-    if column == "evidence" and isinstance(value, str):
+    if column in ("evidence", "checks") and isinstance(value, str):
         return json.loads(value)
     return value.replace("\x00", "") if isinstance(value, str) else value
 

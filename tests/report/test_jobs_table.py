@@ -40,6 +40,14 @@ JOBS = frame(JOB_SUMMARIES, ROWS)
 FOUND = findings_frame(
     [
         (ROWS[0], (Finding("memory_bound", "hint", "t", "s."), Finding("hung", "problem", "t", "s."))),
+        (
+            ROWS[1],
+            (
+                Finding("stable", "fact", "t", "s.", kind="class"),
+                Finding("hung", "problem", "t", "s.", verdict="no"),
+                Finding("site_rule", "hint", "t", "s.", kind="rule", verdict="insufficient", needs=("sm_occupancy",)),
+            ),
+        ),
         (ROWS[2], (Finding("short_job", "note", "t", "s."),)),
     ]
 )
@@ -58,6 +66,11 @@ def _ids(rows: pl.DataFrame) -> list[str]:
         (JobFilter(partitions=("gpu",), states=("completed",)), ["1", "3"]),
         (JobFilter(attributions=("ambiguous",)), ["3"]),
         (JobFilter(findings=("hung", "short_job")), ["1", "3"]),
+        (JobFilter(findings=("hung",)), ["1"]),
+        (JobFilter(findings=("hung", "short_job"), verdict="no"), ["2"]),
+        (JobFilter(findings=("stable",)), ["2"]),  # a fact is chosen where it is asked for
+        (JobFilter(findings=("site_rule",), verdict="insufficient"), ["2"]),
+        (JobFilter(findings=("site_rule",)), []),
         (JobFilter(excluded=True), ["4"]),
         (JobFilter(excluded=False), ["1", "2", "3"]),
         (JobFilter(since=START + timedelta(hours=4, minutes=30)), ["3", "4"]),
@@ -113,6 +126,27 @@ def test_unknown_names_suggest_close_ones() -> None:
         build_jobs_table(JOBS, FOUND, columns=["enrgy_j"])
     with pytest.raises(NotFoundError, match="no column 'usr'; did you mean user"):
         build_jobs_table(JOBS, FOUND, sort="-usr")
+
+
+def test_findings_of_the_program_and_of_the_lake_are_known() -> None:
+    for name, close in (("hungg", "hung"), ("site_rul", "site_rule"), ("low_utilization", "low_utilisation")):
+        with pytest.raises(NotFoundError, match=f"no finding '{name}'; did you mean .*{close}"):
+            filter_jobs(JOBS, FOUND, JobFilter(findings=(name,)))
+    with pytest.raises(NotFoundError, match="no verdict 'insuficient'; did you mean insufficient"):
+        filter_jobs(JOBS, FOUND, JobFilter(findings=("hung",), verdict="insuficient"))
+    with pytest.raises(UsageError, match="verdict 'no' without a finding that it is about; name one"):
+        filter_jobs(JOBS, FOUND, JobFilter(verdict="no"))
+
+
+def test_rows_of_lakes_without_verdicts_hold() -> None:
+    earlier = FOUND.filter(pl.col("severity") != "fact").with_columns(pl.lit(None, pl.String).alias("verdict"))
+    assert _ids(filter_jobs(JOBS, earlier, JobFilter(findings=("hung",)))) == ["1", "2"]
+    assert build_jobs_table(JOBS, earlier, sort="job_id").frame["findings"].to_list()[0] == ["hung", "memory_bound"]
+
+
+def test_the_table_shows_neither_facts_nor_what_does_not_hold() -> None:
+    found = build_jobs_table(JOBS, FOUND, sort="job_id").frame["findings"].to_list()
+    assert found == [["hung", "memory_bound"], [], ["short_job"], []]
 
 
 def test_sorting_puts_the_unknown_last_both_ways() -> None:

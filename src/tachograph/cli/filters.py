@@ -25,6 +25,9 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
         "--where", action="append", default=[], metavar="CONDITION", help="such as 'gpu_util_mean<0.1'; repeatable"
     )
     group.add_argument("--finding", action="append", default=[], metavar="CODE", help="with this finding; repeatable")
+    group.add_argument(
+        "--verdict", default="yes", metavar="ANSWER", help="on --finding: yes (default), no, insufficient (data)"
+    )
     group.add_argument("--attribution", action="append", default=[], metavar="KIND", help="explicit, whole_node, ...")
     parser.set_defaults(in_study=False, excluded=False)
     if study:
@@ -53,6 +56,7 @@ def wanted(arguments: argparse.Namespace, opened: Opened) -> JobFilter:
         states=tuple(arguments.state),
         attributions=tuple(arguments.attribution),
         findings=tuple(arguments.finding),
+        verdict=arguments.verdict,
         since=instant(arguments.since),
         until=instant(arguments.until),
         excluded=True if arguments.excluded else False if arguments.in_study else None,

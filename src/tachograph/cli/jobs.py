@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tachograph.cli import output
 from tachograph.cli.filters import add_filters, wanted
+from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
 from tachograph.errors import UsageError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from tachograph.cli.open import Opened
     from tachograph.report.jobs import JobsTable
 
 
@@ -32,19 +34,23 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print or write the jobs."""
-    from tachograph.analyze.results import of_one_moment, read_findings, read_summaries
+    from tachograph.analyze.answers import read_answers
+    from tachograph.analyze.results import of_one_moment, read_summaries
     from tachograph.cli.open import open_lake
     from tachograph.report.filters import filter_jobs
     from tachograph.report.jobs import build_jobs_table
 
     opened = open_lake(arguments)
+    which = wanted(arguments, opened)
 
     def read() -> tuple[pl.DataFrame, pl.DataFrame]:
         summaries = read_summaries(opened.lake)
-        return summaries, read_findings(opened.lake, summaries)
+        return summaries, read_answers(opened.lake, summaries, which.findings)
 
     summaries, findings = of_one_moment(opened.lake, read)
-    chosen = filter_jobs(summaries, findings, wanted(arguments, opened))
+    chosen = filter_jobs(summaries, findings, which)
+    if which.findings and chosen.is_empty():
+        _tell_if_stale(arguments, opened)
     exported = bool(arguments.json or arguments.csv or arguments.output)
     if arguments.limit is not None and arguments.limit < 1:
         raise UsageError(f"--limit {arguments.limit} shows nothing", do="give 1 or more")
@@ -59,6 +65,15 @@ def run(arguments: Arguments) -> int:
     )
     _show(table, arguments)
     return 0
+
+
+def _tell_if_stale(arguments: Arguments, opened: Opened) -> None:
+    """Say so where jobs were judged by another version or configuration: what it found may have another name now."""
+    from tachograph.analyze.state import method_digest, seen_last
+
+    seen = seen_last(opened.lake)
+    if seen is not None and seen.method != method_digest(opened.configuration):
+        Narrator.of(arguments).say("judged by another version or configuration: `tachograph analyze` judges anew")
 
 
 def _show(table: JobsTable, arguments: Arguments) -> None:

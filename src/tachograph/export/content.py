@@ -7,7 +7,8 @@ from datetime import datetime
 
 import polars as pl
 
-from tachograph.analyze.results import of_one_moment, read_findings, read_gpus, read_summaries
+from tachograph.analyze.answers import as_judged, read_answers
+from tachograph.analyze.results import of_one_moment, read_gpus, read_summaries, read_verdicts
 from tachograph.lake import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.report.filters import JobFilter, filter_jobs
@@ -17,7 +18,7 @@ from tachograph.summarize.schema import JOB_MINUTES, JOB_SUMMARIES
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The chosen rows of job_summaries, in order of start, and the rows of findings of these jobs.
+    """The chosen rows of job_summaries, in order of start, and what belongs to these jobs.
 
     `now`: up to when things are looked at. What is large is read when it is asked for.
     """
@@ -25,7 +26,15 @@ class Content:
     lake: Lake
     now: datetime
     summaries: pl.DataFrame
-    findings: pl.DataFrame
+
+    def findings(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
+        """Everything that was looked for in the chosen jobs, or in some of them: rows of findings, every verdict."""
+        rows = read_verdicts(self.lake, self.summaries if summaries is None else summaries)
+        return as_judged(rows.lazy()).collect()
+
+    def answers(self) -> pl.DataFrame:
+        """The same in short, to be counted: columns ANSWER."""
+        return read_answers(self.lake, self.summaries, every=True)
 
     def gpus(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
         """Rows of job_gpus of the chosen jobs, or of some of them."""
@@ -62,8 +71,7 @@ def read_content(lake: Lake, wanted: JobFilter, *, now: datetime) -> Content:
 
     def read() -> tuple[pl.DataFrame, pl.DataFrame]:
         summaries = read_summaries(lake)
-        return summaries, read_findings(lake, summaries)
+        return summaries, read_answers(lake, summaries, wanted.findings)
 
-    summaries, findings = of_one_moment(lake, read)
-    chosen = filter_jobs(summaries, findings, wanted).sort("start", "job_key")
-    return Content(lake, now, chosen, findings.join(chosen, on="job_key", how="semi", maintain_order="left"))
+    summaries, answers = of_one_moment(lake, read)
+    return Content(lake, now, filter_jobs(summaries, answers, wanted).sort("start", "job_key"))

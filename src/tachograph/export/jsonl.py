@@ -1,4 +1,4 @@
-"""Target `jsonl`: a file of JSON lines per table. Times are ISO 8601 in UTC, `evidence` is an object."""
+"""Target `jsonl`: a file of JSON lines per table. Times are ISO 8601 in UTC, `evidence` and `checks` are JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tachograph.export.tables import add_table_options, export_tables
 from tachograph.export.written import Written
 
 SUFFIX = ".jsonl"
-_EVIDENCE = "evidence"  # JSON already
+_JSON = ("evidence", "checks")  # JSON already
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +36,5 @@ def _write(frame: pl.DataFrame, target: Path) -> None:
 def _lines(frame: pl.DataFrame) -> Iterator[bytes]:
     encoder = msgspec.json.Encoder()
     for row in frame.iter_rows(named=True):
-        if row.get(_EVIDENCE):
-            row[_EVIDENCE] = msgspec.Raw(row[_EVIDENCE].encode())
+        row |= {name: msgspec.Raw(row[name].encode()) for name in _JSON if row.get(name)}
         yield encoder.encode(row) + b"\n"

@@ -1,7 +1,7 @@
 """Target `openmetrics`: gauges for Prometheus, as a file of node_exporter's textfile collector or to a pushgateway.
 
-What is exported is bounded: sums over the chosen jobs by a few labels, findings by code, and single jobs only as many
-as are asked for. Units are those of Prometheus: seconds and joules, ratios 0..1. There are no timestamps, which both
+What is exported is bounded: sums over the chosen jobs by a few labels, findings by code and verdict, and single jobs
+only as many as are asked for. Units are those of Prometheus: seconds and joules, ratios 0..1. There are no timestamps, which both
 receivers refuse; `tachograph_export_time_seconds` tells how old the values are.
 """
 
@@ -122,9 +122,10 @@ def all_metrics(content: Content, *, by: Sequence[str], jobs: int = 0) -> Iterat
     yield Gauge("tachograph_export_time_seconds", "When this was exported, since 1970.", (), (now,))
     labelled = content.summaries.with_columns(pl.col(name).fill_null("") for name in by)
     yield from _families(SUMS, labelled, by)
-    yield from _findings(content)
+    answers = content.answers()
+    yield from _findings(content, answers)
     if jobs > 0:
-        yield from _families(OF_JOBS, _single(content, jobs), JOB_LABELS)
+        yield from _families(OF_JOBS, _single(content, answers, jobs), JOB_LABELS)
 
 
 def _families(wanted: Mapping[str, tuple[pl.Expr, str]], rows: pl.DataFrame, labels: Sequence[str]) -> Iterator[Gauge]:
@@ -136,20 +137,24 @@ def _families(wanted: Mapping[str, tuple[pl.Expr, str]], rows: pl.DataFrame, lab
         yield Gauge(name, sentence, tuple(labels), samples)
 
 
-def _findings(content: Content) -> Iterator[Gauge]:
-    """Jobs that have each finding, and their GPU time."""
+def _findings(content: Content, answers: pl.DataFrame) -> Iterator[Gauge]:
+    """Jobs that have each verdict on each finding, and their GPU time."""
     hours = content.summaries.select("job_key", "gpu_hours")
-    found = content.findings.select("job_key", "code", "severity").join(hours, on="job_key", how="left")
+    found = answers.join(hours, on="job_key", how="left")
     kinds = {
-        "tachograph_findings": (pl.lit(1.0), "Jobs with this finding."),
-        "tachograph_finding_gpu_seconds": (pl.col("gpu_hours") * _SECONDS, "GPU time of the jobs with this finding."),
+        "tachograph_findings": (pl.lit(1.0), "Jobs with this verdict on this finding."),
+        "tachograph_finding_gpu_seconds": (
+            pl.col("gpu_hours") * _SECONDS,
+            "GPU time of the jobs with this verdict on this finding.",
+        ),
     }
-    yield from _families(kinds, found, ("code", "severity"))
+    yield from _families(kinds, found, ("code", "kind", "severity", "verdict"))
 
 
-def _single(content: Content, many: int) -> pl.DataFrame:
+def _single(content: Content, answers: pl.DataFrame, many: int) -> pl.DataFrame:
     """The last run of each job, running ones first, then those that ended last; the first `many` of them."""
-    count = content.findings.group_by("job_key").len("findings")
+    worth_knowing = (pl.col("verdict") == "yes") & (pl.col("severity") != "fact")
+    count = answers.filter(worth_knowing).group_by("job_key").len("findings")
     jobs = content.summaries.join(count, on="job_key", how="left").with_columns(pl.col("findings").fill_null(0))
     named = jobs.with_columns(
         pl.coalesce("display_id", "job_id").alias("job_id"), pl.col("cluster", "user", "partition").fill_null("")

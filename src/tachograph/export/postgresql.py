@@ -126,7 +126,7 @@ class _Export:
         sent = {
             JOB_SUMMARIES.name: changed,
             JOB_GPUS.name: self._content.gpus(changed),
-            FINDINGS.name: self._content.findings.join(changed, on="job_key", how="semi"),
+            FINDINGS.name: self._content.findings(changed),
         }
         removed = self._remove(gone)
         if changed.height:

@@ -28,7 +28,7 @@ _TYPES: Mapping[Any, str] = {
     pl.Boolean: "boolean",
     pl.Datetime: "timestamptz",
 }
-_JSON = ("evidence",)
+_JSON = ("evidence", "checks")
 _TIME = "%Y-%m-%dT%H:%M:%S%.6fZ"
 
 

@@ -20,7 +20,7 @@ _ROWS: Mapping[str, Callable[[Content], pl.DataFrame]] = MappingProxyType(
     {
         JOB_SUMMARIES.name: lambda content: content.summaries,
         JOB_GPUS.name: Content.gpus,
-        FINDINGS.name: lambda content: content.findings,
+        FINDINGS.name: Content.findings,
         JOB_MINUTES.name: Content.minutes,
     }
 )

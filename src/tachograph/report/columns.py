@@ -77,6 +77,7 @@ def must_exist(names: Sequence[str], known: Sequence[str], *, what: str = "colum
     """
     for name in names:
         if name not in known:
+            known = tuple(dict.fromkeys(known))
             close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
             raise NotFoundError(
                 f"no {what} {name!r}",

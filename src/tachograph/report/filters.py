@@ -10,8 +10,9 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.advice import CODES
 from tachograph.errors import InputError, UsageError
+from tachograph.finding import ANSWERS
+from tachograph.report.codes import known_codes
 from tachograph.report.columns import UNITS, must_exist
 from tachograph.summarize.schema import JOB_SUMMARIES
 from tachograph.units import span_s
@@ -56,7 +57,7 @@ class Condition:
 class JobFilter:
     """Which jobs are wanted; what is empty or None does not restrict. Several values of one kind: any of them.
 
-    `since` and `until`: the job ran at some time between them. `findings`: codes, the job has any of them.
+    `since` and `until`: the job ran at some time between them. `findings`: codes; `verdict` was given on any of them.
     `excluded`: True for jobs left out of studies only, False for those in studies only.
     """
 
@@ -66,6 +67,7 @@ class JobFilter:
     states: tuple[str, ...] = ()
     attributions: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
+    verdict: str = "yes"
     since: datetime | None = None
     until: datetime | None = None
     excluded: bool | None = None
@@ -116,9 +118,13 @@ def _number(name: str, written: str) -> float:
 def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
     """Return the rows of job_summaries that are wanted, in their order; `findings` are rows of the findings table.
 
-    Errors: NotFoundError for a finding, a state or an attribution that does not exist, naming those close to it.
+    Errors: NotFoundError for a finding, a verdict, a state or an attribution that does not exist, naming those close to
+    it; UsageError for a verdict without a finding that it is about.
     """
-    must_exist(wanted.findings, CODES, what="finding")
+    must_exist(wanted.findings, [*known_codes(), *findings.get_column("code").unique().sort()], what="finding")
+    must_exist([wanted.verdict], ANSWERS, what="verdict")
+    if wanted.verdict != "yes" and not wanted.findings:
+        raise UsageError(f"verdict {wanted.verdict!r} without a finding that it is about", do="name one")
     must_exist(wanted.attributions, ("explicit", "live_index", "whole_node", "ambiguous"), what="attribution")
     must_exist([state.upper() for state in wanted.states], STATES, what="state")
     conditions = [condition.expression for condition in wanted.where]
@@ -138,6 +144,7 @@ def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilt
     if wanted.excluded is not None:
         conditions.append(pl.col("excluded").is_not_null() == wanted.excluded)
     if wanted.findings:
-        keys = findings.filter(pl.col("code").is_in(wanted.findings))["job_key"].unique()
+        given = pl.col("code").is_in(wanted.findings) & (pl.col("verdict").fill_null("yes") == wanted.verdict)
+        keys = findings.filter(given)["job_key"].unique()
         conditions.append(pl.col("job_key").is_in(keys.to_list()))
     return summaries.filter(*conditions) if conditions else summaries

@@ -141,11 +141,6 @@ class JobReport:
         """Kinds of work and the share of GPU time in each; empty where it was not told."""
         return words.shares_of_work(self.summary)
 
-    @property
-    def kind_of_work(self) -> str:
-        """The same as a sentence."""
-        return words.work(self.summary)
-
     def interval(self, finding: Finding) -> str | None:
         """Return the interval a finding is about, None for the whole job."""
         return interval_text(finding, self.summary.get("start"), self.until, zone_name=self.zone_name)

@@ -127,7 +127,7 @@ def _use_summary(report: JobReport) -> str:
         told.append(f"In {text(zero, 'fraction')} of the samples utilisation was zero.")
     if never:
         told.append(f"{plural(never, 'GPU')} never left zero.")
-    return " ".join([*told, *([report.kind_of_work] if report.kind_of_work else [])])
+    return " ".join(told)
 
 
 def _label_width(gpus: Sequence[GpuUse], width: int) -> int:

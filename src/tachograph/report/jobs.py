@@ -63,6 +63,8 @@ def build_jobs_table(
 ) -> JobsTable:
     """Return the table of jobs from (already filtered) rows of job_summaries and the rows of findings.
 
+    Of these only what holds and is no mere fact is shown.
+
     `sort` is a column, `-` before it for descending; jobs without a value come last.
     Errors: NotFoundError for an unknown column, naming those close to it.
     """
@@ -79,8 +81,10 @@ def build_jobs_table(
 
 def _with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
     urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1, "note": 2}, return_dtype=pl.Int8)
+    worth_knowing = (pl.col("verdict").fill_null("yes") == "yes") & (pl.col("severity") != "fact")
     codes = (
-        findings.sort(urgency, maintain_order=True)
+        findings.filter(worth_knowing)
+        .sort(urgency, maintain_order=True)
         .group_by("job_key", maintain_order=True)
         .agg(pl.col("code").alias(FINDINGS_COLUMN))
     )

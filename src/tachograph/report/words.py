@@ -12,9 +12,9 @@ from tachograph.advice import Finding, main_pipe
 from tachograph.advice.reading import ACTIVITY_NAMES, activity_counter, number
 from tachograph.summarize.schema import PIPES
 from tachograph.units import plural, text
+from tachograph.workload.classes import CLASSES
 
 PIPE_NAMES = {"fp64": "FP64 units", "fp32": "FP32 units", "fp16": "FP16 units", "tensor": "tensor cores"}
-KINDS_OF_WORK: tuple[str, ...] = ()
 _ATTRIBUTION = {
     "explicit": "Its GPUs are known from a map of jobs to GPUs.",
     "live_index": "Its GPUs are known from the scheduler, recorded while the job ran.",
@@ -136,20 +136,13 @@ def memory(row: Mapping[str, Any]) -> str:
 
 
 def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """Return kinds of work and the share of GPU time in each, in their order; empty where they are not known."""
-    shares = row.get("workload_fractions") or ()
-    return tuple(zip(KINDS_OF_WORK, shares, strict=False))
+    """Return kinds of work and the share of GPU time in each, in their order; empty where they are not known.
 
-
-def work(row: Mapping[str, Any]) -> str:
-    """Return of what kind the work was; empty where it is not known.
-
-    >>> work({"workload_fractions": None})
-    ''
+    >>> shares_of_work({"workload_fractions": [1.0, *[0.0] * 12]})[0]
+    ('idle', 1.0)
     """
-    shares = sorted(shares_of_work(row), key=lambda one: -one[1])
-    told = ", ".join(f"{name} {text(share, 'fraction')}" for name, share in shares if share >= 0.001)
-    return f"GPU time by kind of work: {told}." if told else ""
+    shares = row.get("workload_fractions")
+    return tuple(zip(CLASSES, shares, strict=True)) if shares else ()
 
 
 def energy(row: Mapping[str, Any]) -> str:

@@ -42,6 +42,7 @@ class Choice(TypedDict, total=False):
     state: Names
     attribution: Names
     finding: Names
+    verdict: str
     since: Moment
     until: Moment
     where: Names
@@ -94,7 +95,9 @@ def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> 
 
     names: dict[str, Any] = {field: several(options.get(name)) for name, field in _KINDS.items()}
     where = tuple(map(parse_condition, several(options.get("where"))))
-    return JobFilter(**names, since=instant("since"), until=instant("until"), where=where)
+    return JobFilter(
+        **names, verdict=options.get("verdict", "yes"), since=instant("since"), until=instant("until"), where=where
+    )
 
 
 def settings_of(options: StudyOptions, wanted: JobFilter, configuration: Configuration) -> Settings:
@@ -130,6 +133,7 @@ def described(wanted: JobFilter, zone_name: str = "UTC") -> tuple[tuple[str, str
     (('user', 'ann, bob'), ('where', 'gpus>4'))
     """
     told = [(name, ", ".join(getattr(wanted, field))) for name, field in _KINDS.items()]
+    told += [("verdict", wanted.verdict)] if wanted.verdict != "yes" else []
     told += [
         (name, local_time(moment, zone_name))
         for name, moment in (("since", wanted.since), ("until", wanted.until))
