@@ -27,35 +27,38 @@ from tachograph.workload.classes import (
     TENSOR_SM,
 )
 
-NO, YES, MAYBE = 0, 1, 2
+# AND is the lesser of two, OR the greater; written without branches, which cost more than the arithmetic
+NO, MAYBE, YES = 0, 1, 2
 RULES = 11  # the twelfth holds where no other does
 _UNKNOWN_CLASS = RULES + 1
 
 
 @compiled
 def _least(value: float, threshold: float) -> int:
-    """Whether value >= threshold."""
-    return MAYBE if value != value else YES if value >= threshold else NO
+    """Whether value >= threshold: of a missing value neither this nor its opposite is true."""
+    return int(value >= threshold) + int(not value < threshold)
 
 
 @compiled
 def _below(value: float, threshold: float) -> int:
-    return MAYBE if value != value else YES if value < threshold else NO
+    return int(value < threshold) + int(not value >= threshold)
 
 
 @compiled
-def _both(one: int, other: int) -> int:
-    return NO if one == NO or other == NO else YES if one == YES and other == YES else MAYBE
+def _filled(value: float) -> float:
+    return value if value == value else 0.0
 
 
 @compiled
-def _either(one: int, other: int) -> int:
-    return YES if one == YES or other == YES else NO if one == NO and other == NO else MAYBE
+def _gap(value: float, weight: float) -> float:
+    """What a missing value might add."""
+    return 0.0 if value == value else weight
 
 
 @compiled
-def _not(one: int) -> int:
-    return MAYBE if one == MAYBE else 1 - one
+def _first(verdict: int, place: int, later: int) -> int:
+    """The place of a rule that holds, unknown where that cannot be decided, `later` where it does not hold."""
+    return later if verdict == NO else place if verdict == YES else _UNKNOWN_CLASS
 
 
 @compiled
@@ -63,12 +66,8 @@ def bounds(
     sm: float, tensor: float, dram: float, gr: float, w_sm: float, w_tensor: float, w_dram: float, w_gr: float
 ) -> tuple[float, float]:
     """Return between what real utilisation lies (0..1): the same twice where all that weighs is known."""
-    low, missing = 0.0, 0.0
-    for value, weight in ((sm, w_sm), (tensor, w_tensor), (dram, w_dram), (gr, w_gr)):
-        if value == value:
-            low += weight * value
-        else:
-            missing += weight
+    low = _filled(w_sm * sm) + _filled(w_tensor * tensor) + _filled(w_dram * dram) + _filled(w_gr * gr)
+    missing = _gap(sm, w_sm) + _gap(tensor, w_tensor) + _gap(dram, w_dram) + _gap(gr, w_gr)
     return min(max(low, 0.0), 1.0), min(max(low + missing, 0.0), 1.0)
 
 
@@ -83,29 +82,24 @@ def verdicts(
     counts for FP64 and not for the tensor classes; where it is not known it is at most `tensor`.
     """
     low, high = bounds(sm, tensor, dram, gr, w_sm, w_tensor, w_dram, w_gr)
-    resting = NO if low >= IDLE_BELOW else YES if high < IDLE_BELOW else MAYBE
-    io = _either(_least(copy, IO_COPY), _either(_least(tx, IO_BYTES_PER_S), _least(rx, IO_BYTES_PER_S)))
+    resting = int(low < IDLE_BELOW) + int(high < IDLE_BELOW)
+    io = max(_least(copy, IO_COPY), max(_least(tx, IO_BYTES_PER_S), _least(rx, IO_BYTES_PER_S)))
     other = tensor - dfma if dfma == dfma else tensor
     matrix = _least(dfma, FP64) if dfma == dfma else NO if tensor < FP64 else MAYBE
-    double = _either(_least(fp64, FP64), matrix)
+    double = max(_least(fp64, FP64), matrix)
     return (
-        _both(_both(resting, _below(gr, IDLE_BELOW)), _both(_below(dram, IDLE_BELOW), _not(io))),
-        _both(_least(other, TENSOR_HEAVY), _least(sm, TENSOR_HEAVY_SM)),
-        _both(_least(other, TENSOR), _least(sm, TENSOR_SM)),
-        _both(double, _least(sm, FP64_SM)),
-        _both(io, _below(sm, IO_SM_BELOW)),
-        _both(_least(dram, MEMORY_BOUND), _below(sm, MEMORY_BOUND_SM_BELOW)),
+        min(min(resting, _below(gr, IDLE_BELOW)), min(_below(dram, IDLE_BELOW), YES - io)),
+        min(_least(other, TENSOR_HEAVY), _least(sm, TENSOR_HEAVY_SM)),
+        min(_least(other, TENSOR), _least(sm, TENSOR_SM)),
+        min(double, _least(sm, FP64_SM)),
+        min(io, _below(sm, IO_SM_BELOW)),
+        min(_least(dram, MEMORY_BOUND), _below(sm, MEMORY_BOUND_SM_BELOW)),
         _least(sm, COMPUTE_HEAVY_SM),
         _least(sm, COMPUTE_ACTIVE_SM),
         _least(dram, MEMORY_ACTIVE),
-        _both(_least(gr, BUSY), _below(sm, BUSY_SM_BELOW)),
-        _both(_both(_below(gr, LOW_BELOW), _below(sm, LOW_BELOW)), _below(dram, LOW_BELOW)),
+        min(_least(gr, BUSY), _below(sm, BUSY_SM_BELOW)),
+        min(min(_below(gr, LOW_BELOW), _below(sm, LOW_BELOW)), _below(dram, LOW_BELOW)),
     )
-
-
-@compiled
-def _filled(value: float) -> float:
-    return value if value == value else 0.0
 
 
 @compiled
@@ -128,7 +122,15 @@ def classify(
         found = verdicts(
             s, x, d, engine, f, matrix, sent, received, copying, weights[0], weights[1], weights[2], weights[3]
         )
-        place = 0
-        while place < RULES and found[place] == NO:
-            place += 1
-        label[i] = _UNKNOWN_CLASS if place < RULES and found[place] == MAYBE else place
+        place = RULES
+        place = _first(found[10], 10, place)  # the last rule first; unrolled, so that nothing is looked up
+        place = _first(found[9], 9, place)
+        place = _first(found[8], 8, place)
+        place = _first(found[7], 7, place)
+        place = _first(found[6], 6, place)
+        place = _first(found[5], 5, place)
+        place = _first(found[4], 4, place)
+        place = _first(found[3], 3, place)
+        place = _first(found[2], 2, place)
+        place = _first(found[1], 1, place)
+        label[i] = _first(found[0], 0, place)
