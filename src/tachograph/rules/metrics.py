@@ -27,7 +27,12 @@ ACTIVITY_MEAN, ACTIVITY_MAX, ELAPSED = "activity_mean", "activity_max", "_elapse
 _HEAT, _POWER = 0x8 | 0x20 | 0x40, 0x4 | 0x80  # bits of throttle_reasons: hardware and thermal slowdown; power limits
 _TIER = r"(?i)^(\d+)\s*g"
 _TEXTS = ("state", "partition", "qos", "gpu_model", "attribution")
-_NEVER_ZERO = frozenset({"number_of_available_compute_units", "number_of_nodes", "walltime", "node_gpus"})
+_NEVER_ZERO = frozenset(
+    {
+        *("number_of_available_compute_units", "numberOfProcesses", "number_of_nodes"),
+        *("walltime", "jobWallTime", "time_limit", "node_gpus"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,9 @@ COMPUTED: tuple[Offered, ...] = (
     _job("number_of_available_compute_units", "count", "GPUs of the job.", _positive("gpus"), "gpus"),
     _job("number_of_nodes", "count", "Nodes of the job.", _positive("nodes"), "nodes"),
     _job("walltime", "s", "Run time.", _positive("elapsed_s"), "elapsed_s"),
-    _job("time_limit", "s", "Requested time limit.", pl.col("timelimit_s"), "timelimit_s"),
+    _job("numberOfProcesses", "count", "number_of_available_compute_units, as published.", _positive("gpus"), "gpus"),
+    _job("jobWallTime", "s", "walltime, as published.", _positive("elapsed_s"), "elapsed_s"),
+    _job("time_limit", "s", "Requested time limit.", _positive("timelimit_s"), "timelimit_s"),
     _job(
         "hbm_requested_gb",
         "GB",

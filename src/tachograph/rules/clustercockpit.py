@@ -1,0 +1,325 @@
+"""Job classes of ClusterCockpit as rules: what maps to ours is translated, what does not is told, file by file.
+
+A job class has `parameters` (values in a parameters.json beside it), `metrics` of which avg, min, max and the limits
+of the cluster are known, `requirements` and `variables`, a `rule`, and a `hint` for the user.
+Source: cc-backend, configs/tagger; its jobs are judged from statistics over the whole job, and so are ours.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from tachograph.rules.clustercockpit_expression import UntranslatableError, translate
+from tachograph.rules.language import check, load_patterns
+from tachograph.rules.metrics import VOCABULARY
+
+Limits = Mapping[str, Mapping[str, float]]  # {metric: {peak, normal, caution, alert: value}}
+LIMITS = ("peak", "normal", "caution", "alert")
+_MB = 1.048576  # per MiB
+_PERCENT = {"peak": "100"}
+_OF_NODES = "mean(GatherFromAllRanks(SelectMetric({}, OverAll)))"
+
+
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """What a metric of ClusterCockpit is here: its statistics, and limits that need no cluster, in its unit."""
+
+    avg: str
+    max: str = ""
+    limits: Mapping[str, str] = field(default_factory=dict)
+
+
+def _percent(counter: str) -> Counterpart:
+    return Counterpart(f"{counter}_mean * 100", f"{counter}_max * 100", _PERCENT)
+
+
+def _plain(counter: str, mean: str = "") -> Counterpart:
+    return Counterpart(mean or f"{counter}_mean", f"{counter}_max")
+
+
+def _nodes(factor: str, *metrics: str) -> Counterpart:
+    total = " + ".join(_OF_NODES.format(metric) for metric in metrics)
+    return Counterpart(f"({total}) * {factor}" if len(metrics) > 1 else f"{total} * {factor}")
+
+
+_MEMORY = Counterpart(f"hbm_used_mib_mean * {_MB}", f"hbm_used_mib_max * {_MB}", {"peak": f"(hbm_mib * {_MB})"})
+METRICS: Mapping[str, Counterpart] = MappingProxyType(
+    {
+        **dict.fromkeys(("acc_utilization", "acc_used", "nv_util", "gpu_util"), _percent("gpu_util")),
+        **dict.fromkeys(("acc_mem_used", "nv_fb_mem_used", "nv_fb_memory"), _MEMORY),
+        **dict.fromkeys(("acc_power", "nv_power_usage", "nv_power"), _plain("power_w", "power_w_sampled_mean")),
+        **dict.fromkeys(("acc_temp", "nv_temp"), _plain("gpu_temp_c")),
+        "nv_mem_util": _percent("mem_copy_util"),
+        "nv_sm_clock": _plain("sm_clock_mhz"),
+        "nv_mem_clock": _plain("mem_clock_mhz"),
+        **{f"acc_{name}": _percent(name) for name in ("sm_active", "sm_occupancy", "dram_active", "tensor_active")},
+        **{f"acc_{name}": _percent(name) for name in ("fp64_active", "fp32_active", "fp16_active")},
+        "cpu_user": Counterpart(_nodes("100", "node_cpu_user").avg, limits=_PERCENT),
+        "cpu_load": _nodes("1", "node_load_average"),
+        "net_bw": _nodes("1e-6", "node_network_rx_bytes_per_s", "node_network_tx_bytes_per_s"),
+        "file_bw": _nodes("1e-6", "node_fs_read_bytes_per_s", "node_fs_write_bytes_per_s"),
+    }
+)
+_JOB: Mapping[str, str] = MappingProxyType(
+    {
+        "job.duration": "walltime",
+        "job.numNodes": "number_of_nodes",
+        "job.numAcc": "number_of_available_compute_units",
+        "job.jobState": "state",
+    }
+)
+_STATES = ("completed", "failed", "cancelled", "timeout", "out_of_memory", "node_fail", "running", "preempted")
+_SHARING = re.compile(r"job\.(shared|exclusive)\s*(?:==|!=|>|>=)\s*(?:\"\w*\"|'\w*'|\d+|true|false)")
+_PLACE = re.compile(r"\{\{-?(.*?)-?\}\}", re.DOTALL)
+_DOTTED = re.compile(r"\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
+_PRINTF = re.compile(r"printf\s+\"[^\"]*\"\s+\(?\s*(\.[\w.]+)\s*\)?")
+_AFTER = re.compile(r"^(\s?)(%|h(?![A-Za-z0-9])|cpuh|gpuh|CPU-h|GPU-h)")  # what would be taken for a unit
+_TAG = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A job class as a rule: text of its file (None: it has no counterpart), values of its parameters.
+
+    missing: what has no counterpart here. remarks: what was left out or is meant a little differently.
+    """
+
+    file: str
+    tag: str
+    text: str | None
+    parameters: Mapping[str, float]
+    missing: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Class:
+    """One job class on its way."""
+
+    file: str
+    given: Mapping[str, Any]
+    parameters: Mapping[str, float]
+    limits: Limits
+    terms: dict[str, str] = field(default_factory=dict)
+    used: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, None] = field(default_factory=dict)
+    remarks: dict[str, None] = field(default_factory=dict)
+
+    def name(self, name: str) -> str:
+        """Return what a name of an expression is called in the rule; what it means becomes a term before it."""
+        if name in self.terms:
+            return name
+        if name in self.given.get("parameters", ()):
+            return self.parameter(name)
+        if name in _JOB:
+            return _JOB[name]
+        metric, _, rest = name.partition(".")
+        if rest.startswith("limits."):
+            return self.term(name, self.limit(metric, rest.removeprefix("limits.")))
+        if metric in self.given.get("metrics", ()) and rest:
+            return self.term(name, self.statistic(metric, rest))
+        raise UntranslatableError(f"{'property' if metric == 'job' else 'name'} {name}")
+
+    def term(self, name: str, expression: str) -> str:
+        called = name.replace(".", "_")
+        self.terms.setdefault(called, expression)
+        return called
+
+    def parameter(self, name: str) -> str:
+        if name not in self.parameters:
+            raise UntranslatableError(f"parameter {name}, which parameters.json does not give")
+        self.used[name] = self.parameters[name]
+        return name
+
+    def statistic(self, metric: str, statistic: str) -> str:
+        counterpart = METRICS.get(metric)
+        if counterpart is None:
+            raise UntranslatableError(f"metric {metric}")
+        found = {"avg": counterpart.avg, "max": counterpart.max}.get(statistic)
+        if not found:
+            raise UntranslatableError(f"{metric}.{statistic}")
+        return found
+
+    def limit(self, metric: str, limit: str) -> str:
+        own = METRICS[metric].limits.get(limit) if metric in METRICS else None
+        given = self.limits.get(metric, {}).get(limit)
+        if given is not None:
+            return _written(given)
+        if own is None:
+            where = "; a cluster.json gives it" if limit in LIMITS else ""
+            raise UntranslatableError(f"limit {metric}.limits.{limit}{where}")
+        return own
+
+    def words(self, words: str) -> str:
+        """Return a text of an expression: states are those of Slurm."""
+        word = words.upper() if words in _STATES else words
+        return f"'{word}'" if "'" not in word else f'"{word}"'
+
+    def expression(self, source: Any, what: str) -> str | None:
+        """Return an expression; None, told, where it has no counterpart."""
+        if not isinstance(source, str):
+            self.missing[f"{what} is no text"] = None
+            return None
+        try:
+            return translate(source, name=self.name, text=self.words)
+        except UntranslatableError as problem:
+            self.missing[str(problem)] = None
+            return None
+
+    def required(self) -> list[str]:
+        """Return what must hold before the rule is looked at."""
+        found = []
+        for requirement in _list(self.given.get("requirements")):
+            if isinstance(requirement, str) and _SHARING.fullmatch(requirement.strip()):
+                said = "left out: counters are those of the job's own GPUs, on shared nodes too"
+                self.remarks[f"{requirement.strip()} {said}"] = None
+                continue
+            found.append(self.expression(requirement, "a requirement"))
+        return [one for one in found if one is not None]
+
+    def variables(self) -> None:
+        for variable in _list(self.given.get("variables")):
+            if not isinstance(variable, dict) or not isinstance(variable.get("name"), str):
+                self.missing["a variable without name and expr"] = None
+                continue
+            expression = self.expression(variable.get("expr"), f"variable {variable['name']}")
+            if expression is not None:
+                self.terms[variable["name"]] = expression
+
+    def hint(self) -> str:
+        """Return the hint as a template: what it shows are terms, parameters and metrics."""
+        hint, shown, at = str(self.given.get("hint") or ""), "", 0
+        for place in _PLACE.finditer(hint):
+            shown += _plain_text(hint[at : place.start()], behind=shown)
+            shown += self.place(place[1].strip())
+            at = place.end()
+        return shown + _plain_text(hint[at:], behind=shown)
+
+    def place(self, written: str) -> str:
+        formatted = _PRINTF.fullmatch(written)
+        found = _DOTTED.fullmatch(formatted[1] if formatted else written)
+        if found:
+            try:
+                return f"{{{self.name(found[1])}}}"
+            except UntranslatableError as problem:
+                self.remarks[f"the hint shows {problem}, which is left out"] = None
+                return "..."
+        self.remarks[f"the hint holds {{{{{written}}}}}, which is left out"] = None
+        return "..."
+
+
+def translate_class(text: str, file: str, parameters: Mapping[str, float], limits: Limits | None = None) -> Translated:
+    """Return a job class as a rule. `parameters`: of parameters.json. `limits`: of metrics, by the cluster's."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        return Translated(file, "", None, {}, (f"not valid JSON: {problem}",))
+    if not isinstance(given, dict) or not isinstance(given.get("rule"), str) or not isinstance(given.get("tag"), str):
+        said = "no job class: it needs a tag and a rule"
+        if isinstance(given, dict) and "terms" in given:
+            said = "a job class of an older kind, with terms in place of a rule"
+        return Translated(file, "", None, {}, (said,))
+    one = _Class(file, given, parameters, limits or {})
+    tag = _TAG.sub("_", given["tag"]) or "rule"
+    required = one.required()
+    one.variables()
+    rule = one.expression(given["rule"], "the rule")
+    hint = one.hint()
+    if one.missing or rule is None:
+        return Translated(file, tag, None, {}, tuple(one.missing), tuple(one.remarks))
+    written = _document(one, tag, [*required, rule], hint)
+    problems = _problems(written, file, one.used)
+    if problems:
+        return Translated(file, tag, None, {}, problems, tuple(one.remarks))
+    return Translated(file, tag, written, dict(one.used), (), tuple(one.remarks))
+
+
+def _document(one: _Class, tag: str, conditions: list[str], hint: str) -> str:
+    """The file of the rule."""
+    name = str(one.given.get("name") or tag)
+    terms = dict(one.terms)
+    for place, condition in enumerate(conditions[:-1], 1):
+        terms[f"requirement_{place}"] = condition
+    terms["matches"] = conditions[-1]
+    terms["alert"] = " and ".join([*(f"requirement_{place}" for place in range(1, len(conditions))), "matches"])
+    pattern = {
+        "name": name,
+        "description": f"Job class {tag} of ClusterCockpit.",
+        "criterion": str(one.given["rule"]),
+        "false_positives": [],
+        "cures": [],
+        "rules": [
+            {
+                "name": name,
+                "type": "bool",
+                "tag": tag,
+                "level": "job",
+                "severity": "hint",
+                "parameter": sorted(one.used),
+                "rule_terms": [{term: expression} for term, expression in terms.items()],
+                "output": "alert",
+                "template": hint or f"{name}.",
+            }
+        ],
+    }
+    return json.dumps(pattern, indent=2, ensure_ascii=False) + "\n"
+
+
+def parameters_toml(classes: Iterable[Translated]) -> str:
+    """Return the parameters.toml of translated job classes."""
+    lines = ["# Values from parameters.json of ClusterCockpit."]
+    for one in classes:
+        if one.text is None or not one.parameters:
+            continue
+        lines += ["", f"[{one.tag}]"]
+        for name, value in sorted(one.parameters.items()):
+            unit = "s" if name.endswith("_seconds") else ""
+            lines.append(
+                f'{name} = {{ default = {_written(value)}, unit = "{unit}", meaning = "as in ClusterCockpit" }}'
+            )
+    return "\n".join(lines) + "\n"
+
+
+def limits_of(document: Any) -> dict[str, dict[str, float]]:
+    """Return {metric: limits} of a cluster.json; of a metric without a limit it is not there."""
+    found: dict[str, dict[str, float]] = {}
+    metrics = document.get("metricConfig") if isinstance(document, dict) else None
+    for metric in _list(metrics):
+        if isinstance(metric, dict) and isinstance(metric.get("name"), str):
+            numbers = {limit: metric[limit] for limit in LIMITS if _is_number(metric.get(limit))}
+            found[metric["name"]] = {limit: float(value) for limit, value in numbers.items()}
+    return found
+
+
+def _problems(text: str, file: str, parameters: Mapping[str, float]) -> tuple[str, ...]:
+    """What the checker says of a translation; nothing, unless a name or a type has no counterpart after all."""
+    loaded = load_patterns(text, file)
+    found = [*loaded.problems, *(problem for rule in loaded.rules for problem in check(rule, VOCABULARY, parameters))]
+    return tuple(dict.fromkeys(problem.message for problem in found if problem.severity == "error"))
+
+
+def _plain_text(text: str, *, behind: str) -> str:
+    """Text of a hint; a percent sign or hours behind a number are written out, since its value is in that unit."""
+    escaped = text.replace("{", "{{").replace("}", "}}").replace("$", "$$")
+    if behind.endswith("}") and (unit := _AFTER.match(escaped)):
+        word = " percent" if unit[2] == "%" else " hours"
+        escaped = word + escaped[unit.end() :]
+    return escaped
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _written(value: float) -> str:
+    """A number as both TOML and the language of rules read it."""
+    return repr(float(value))

@@ -1,0 +1,178 @@
+"""Rules over jobs: one finding per job and rule, with the values it compared and the ranks it concerns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from operator import ge, gt, le, lt
+from typing import cast
+
+import msgspec
+import polars as pl
+
+from tachograph.finding import Check, Relation
+from tachograph.rules.expression import Compare, Name, Node, Number, Part, walk
+from tachograph.rules.jobs import Measured, OneJob, measure
+from tachograph.rules.language import Outcome, Value, evaluate
+from tachograph.rules.metrics import OFFERED
+from tachograph.rules.ruleset import Entry, RuleSet, counters_of
+from tachograph.summarize.schema import FINDINGS
+from tachograph.units import text
+
+SHOWN_RANKS = 8
+_encoder = msgspec.json.Encoder()
+_SCHEMA = {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
+_TOLD = pl.DataFrame(schema={"job_key": pl.String(), "code": pl.String()})
+_FLIPPED: Mapping[str, Relation] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_HOLDS: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+_OTHERWISE = {"<": "not below", "<=": "above", ">": "not above", ">=": "below"}
+
+
+def judge(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFrame, ruleset: RuleSet, *, told: pl.DataFrame = _TOLD
+) -> pl.DataFrame:
+    """Return what each rule says of each job, in the schema of FINDINGS without `seq`: one row per (job_key, code).
+
+    `jobs`: rows of job_summaries; `gpus`, `node_minutes`: their rows of job_gpus and job_node_minutes. `told`:
+    (job_key, code) of findings that are told anyway, or are not worth telling: a rule whose twin is among them, or is a
+    rule before it that holds, is a mere fact of the job.
+    """
+    measured = measure(jobs, gpus, node_minutes, ruleset.metrics)
+    said = set(told.select("job_key", "code").iter_rows())
+    parts = [pl.DataFrame(schema=_SCHEMA)]
+    for entry in ruleset.entries:
+        parts.append(_of_rule(entry, jobs, measured, said))
+        holds = parts[-1].filter(pl.col("verdict") == "yes")
+        said |= set(holds.select("job_key", "code").iter_rows())
+    return pl.concat(parts)
+
+
+def _of_rule(entry: Entry, jobs: pl.DataFrame, measured: Measured, said: Set[tuple[str, str]]) -> pl.DataFrame:
+    """What one rule says of each job."""
+    comparisons = tuple(comparisons_of(entry))
+    advice, twins = entry.advice, entry.twins
+    columns: dict[str, list[object]] = {name: [] for name in ("verdict", "severity", "sentence", "advice")}
+    columns |= {"evidence": [], "checks": [], "needs": []}
+    hours = jobs["gpu_hours"].to_list()
+    for place, job_key in enumerate(jobs["job_key"]):
+        job = measured.job(place)
+        outcome = evaluate(entry.program, job, entry.values)
+        checks = tuple(comparison.check(outcome, job, entry.values) for comparison in comparisons)
+        holds = outcome.verdict == "yes"
+        quiet = holds and any((job_key, twin) in said for twin in twins)
+        columns["verdict"].append(outcome.verdict)
+        columns["severity"].append("fact" if quiet else entry.severity)
+        columns["sentence"].append(sentence(entry, outcome, checks))
+        columns["advice"].append(advice if holds else None)
+        columns["evidence"].append(_evidence(outcome, hours[place]) if holds else "{}")
+        columns["checks"].append(_encoder.encode(checks).decode())
+        columns["needs"].append(",".join(counters_of(outcome.unknown)) if outcome.unknown else None)
+    fixed = {"code": entry.code, "kind": "rule", "title": entry.rule.name, "begin": None, "end": None}
+    same = [pl.lit(value, dtype=_SCHEMA[name]).alias(name) for name, value in fixed.items()]
+    listed = pl.col("needs").str.split(",").fill_null([])  # faster than a list of lists
+    found = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String())).with_columns(listed)
+    whole = found.with_columns(jobs["job_key"], jobs["job_id"], *same)
+    return whole.select(*_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of a rule: a term or a metric of the job, and a threshold, a number or a parameter's name.
+
+    Of a value of each rank the one that goes furthest is compared. part: of a tuple; "" for a single value.
+    """
+
+    name: str
+    part: str
+    relation: Relation
+    threshold: str | float
+    unit: str
+    metric: str | None  # where `name` is a metric of the job, and not a term
+
+    def check(self, outcome: Outcome, job: OneJob, parameters: Mapping[str, float]) -> Check:
+        """Return the value of one job against the threshold."""
+        value = self.value(job.of_job(self.metric) if self.metric else outcome.values.get(self.name))
+        threshold = self.threshold if isinstance(self.threshold, float) else parameters[self.threshold]
+        holds = None if value is None else _HOLDS[self.relation](value, threshold)
+        name = f"{self.name}.{self.part}" if self.part else self.name
+        return Check(name, value, self.relation, threshold, self.unit, holds)
+
+    def value(self, value: Value) -> float | None:
+        """Return the number that is compared; None: there is none, or it is not known of every rank."""
+        if not isinstance(value, list):
+            return _number(value)
+        each = [_number(getattr(one, self.part, None) if self.part else one) for one in value]
+        known = [one for one in each if one is not None]
+        if not known or len(known) < len(each):
+            return None
+        return max(known) if self.relation in (">", ">=") else min(known)
+
+
+def comparisons_of(entry: Entry) -> Iterator[Comparison]:
+    """Yield the comparisons of a rule of which a value and its threshold can be shown, each once."""
+    found: dict[Comparison, None] = {}
+    for term in entry.rule.terms:
+        for node, _ in walk(term.node):
+            if isinstance(node, Compare) and node.relation in _FLIPPED:
+                relation = cast("Relation", node.relation)
+                for left, way, right in (
+                    (node.left, relation, node.right),
+                    (node.right, _FLIPPED[relation], node.left),
+                ):
+                    comparison = _comparison(left, way, right, entry)
+                    if comparison is not None:
+                        found[comparison] = None
+    yield from found
+
+
+def _comparison(left: Node, relation: Relation, right: Node, entry: Entry) -> Comparison | None:
+    """What stands left against a threshold on the right; None where that is not what they are."""
+    part = left.part if isinstance(left, Part) else ""
+    named = left.inner if isinstance(left, Part) else left
+    threshold = _threshold(right, entry)
+    if threshold is None or not isinstance(named, Name) or named.name in entry.values:
+        return None
+    is_term = any(term.name == named.name for term in entry.rule.terms)
+    metric = None if is_term else entry.rule.metrics.get(named.name, named.name)
+    if metric is not None and metric not in OFFERED:
+        return None
+    unit = entry.declared[threshold].unit if isinstance(threshold, str) else ""
+    return Comparison(named.name, part, relation, threshold, unit or (OFFERED[metric].unit if metric else ""), metric)
+
+
+def _threshold(node: Node, entry: Entry) -> str | float | None:
+    if isinstance(node, Number):
+        return node.value
+    return node.name if isinstance(node, Name) and node.name in entry.values else None
+
+
+def _number(value: Value) -> float | None:
+    """The value, where it is one number; None where it is not, or unknown."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def sentence(entry: Entry, outcome: Outcome, checks: Iterable[Check]) -> str:
+    """Return what is said of a job: the rule's own text where it holds, else why it does not, or cannot be said."""
+    if outcome.alert:
+        said = outcome.text or f"{entry.rule.name}."
+        return said if entry.rule.level == "job" or not outcome.ranks else f"{_ranks(outcome.ranks)}: {said}"
+    if outcome.alert is None:
+        missing = [f"{', '.join(outcome.unknown)} not known"] if outcome.unknown else []
+        return f"It cannot be said: {'; '.join([*missing, *outcome.reasons])}."
+    missed = [check for check in checks if check.holds is False]
+    return f"It is not so: {', '.join(map(_missed, missed))}." if missed else "It is not so."
+
+
+def _ranks(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN_RANKS
+    return ", ".join(names[:SHOWN_RANKS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _missed(check: Check) -> str:
+    value, threshold = text(check.value, check.unit), text(check.threshold, check.unit)
+    return f"{check.name} {value} is {_OTHERWISE[check.relation]} {threshold}"
+
+
+def _evidence(outcome: Outcome, gpu_hours: float | None) -> str:
+    known = {"gpu_hours": gpu_hours, "gpus_affected": len(outcome.ranks) or None}
+    return _encoder.encode({name: value for name, value in known.items() if value is not None}).decode()
