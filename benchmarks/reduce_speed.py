@@ -3,7 +3,7 @@
 A simulated cluster (20 million samples by default) is ingested by the `ldms` source, compacted and attributed once;
 then both are timed in turn on the same partitions and threads, and the medians of time and of their ratio are given.
 Decoding alone reads the same columns of the same files and throws them away. Reducing includes attribution by
-interval, all accumulators, minutes and windows; it does not include writing.
+interval, all accumulators, minutes, their workload classes and windows; it does not include writing.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
 from tachograph.simulate import Plan, SimulatedCluster, simulate
 from tachograph.simulate.plan import LEAN_COUNTERS
 from tachograph.sources import ldms, sacct
+from tachograph.workload import MinuteLabeller, settings_of
 
 GOAL_RATIO = 2.5
 GOAL_SAMPLES_PER_S = 4e6
@@ -73,7 +74,8 @@ def prepare(samples: int, folder: Path) -> Prepared:
     runs = build_runs(lake.latest(JOBS), allocations, slurm=configuration.slurm, now=cluster.plan.end)
     owned = attribute(runs, allocations, units.select("node", "gpu", "mig"))
     keys = runs.select("run", "job_key", "job_id", "start", gpus=pl.lit(None, dtype=pl.Int64))
-    work = Work(owned.intervals, keys, facts(units)[1], configuration.analysis, 0, configuration.thresholds.idle_util)
+    idle_util, labeller = configuration.thresholds.idle_util, MinuteLabeller(settings_of(configuration.workload))
+    work = Work(owned.intervals, keys, facts(units)[1], configuration.analysis, 0, idle_util, labeller)
     files = lake.files(GPU_SAMPLES)
     rows = sum(file.rows for file in files)
     return Prepared(
@@ -119,9 +121,11 @@ def decode_and_reduce(prepared: Prepared, threads: int) -> tuple[float, int]:
 
     def one(part: Partition) -> int:
         low, high = part_nodes(part)
-        mine = overlapping_day(work.intervals, part.day).filter(pl.col("node").is_between(low, high))
+        mine = overlapping_day(work.intervals, part.day).filter(pl.col("node").is_between(pl.lit(low), pl.lit(high)))
         frame, _ = read_partition(prepared.lake, GPU_SAMPLES, part, COLUMNS)
-        return reduce_partition(frame, mine, starts, work.ridges, analysis=work.analysis, day=part.day).attributed
+        return reduce_partition(
+            frame, mine, starts, work.ridges, analysis=work.analysis, day=part.day, labeller=work.labeller
+        ).attributed
 
     begin = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:

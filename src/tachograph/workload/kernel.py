@@ -83,12 +83,12 @@ def verdicts(
     """
     low, high = bounds(sm, tensor, dram, gr, w_sm, w_tensor, w_dram, w_gr)
     resting = int(low < IDLE_BELOW) + int(high < IDLE_BELOW)
-    io = max(_least(copy, IO_COPY), max(_least(tx, IO_BYTES_PER_S), _least(rx, IO_BYTES_PER_S)))
+    io = max(_least(copy, IO_COPY), _least(tx, IO_BYTES_PER_S), _least(rx, IO_BYTES_PER_S))
     other = tensor - dfma if dfma == dfma else tensor
     matrix = _least(dfma, FP64) if dfma == dfma else NO if tensor < FP64 else MAYBE
     double = max(_least(fp64, FP64), matrix)
     return (
-        min(min(resting, _below(gr, IDLE_BELOW)), min(_below(dram, IDLE_BELOW), YES - io)),
+        min(resting, _below(gr, IDLE_BELOW), _below(dram, IDLE_BELOW), YES - io),
         min(_least(other, TENSOR_HEAVY), _least(sm, TENSOR_HEAVY_SM)),
         min(_least(other, TENSOR), _least(sm, TENSOR_SM)),
         min(double, _least(sm, FP64_SM)),
@@ -98,7 +98,7 @@ def verdicts(
         _least(sm, COMPUTE_ACTIVE_SM),
         _least(dram, MEMORY_ACTIVE),
         min(_least(gr, BUSY), _below(sm, BUSY_SM_BELOW)),
-        min(min(_below(gr, LOW_BELOW), _below(sm, LOW_BELOW)), _below(dram, LOW_BELOW)),
+        min(_below(gr, LOW_BELOW), _below(sm, LOW_BELOW), _below(dram, LOW_BELOW)),
     )
 
 
