@@ -8,8 +8,7 @@ import polars as pl
 
 from tachograph.lake import Lake
 from tachograph.lake.problems import lake_errors
-from tachograph.report.codes import known_codes
-from tachograph.report.columns import must_exist
+from tachograph.report.codes import check_codes, known_codes
 from tachograph.summarize.schema import FINDINGS
 
 ANSWER = ("job_key", "code", "kind", "verdict", "severity")
@@ -42,9 +41,8 @@ def read_answers(
 
 
 def _check(lake: Lake, codes: Sequence[str]) -> None:
-    known = known_codes()
-    if all(code in known for code in codes):
+    if set(known_codes()).issuperset(codes):
         return
     with lake_errors(lake.uri(FINDINGS)):
         stored = lake.scan(FINDINGS).select(pl.col("code").unique().sort()).collect().get_column("code").to_list()
-    must_exist(codes, [*known, *stored], what="finding")
+    check_codes(codes, stored)

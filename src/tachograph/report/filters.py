@@ -12,7 +12,7 @@ import polars as pl
 
 from tachograph.errors import InputError, UsageError
 from tachograph.finding import ANSWERS
-from tachograph.report.codes import known_codes
+from tachograph.report.codes import check_codes
 from tachograph.report.columns import UNITS, must_exist
 from tachograph.summarize.schema import JOB_SUMMARIES
 from tachograph.units import span_s
@@ -121,7 +121,7 @@ def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilt
     Errors: NotFoundError for a finding, a verdict, a state or an attribution that does not exist, naming those close to
     it; UsageError for a verdict without a finding that it is about.
     """
-    must_exist(wanted.findings, [*known_codes(), *findings.get_column("code").unique().sort()], what="finding")
+    check_codes(wanted.findings, findings.get_column("code").unique())
     must_exist([wanted.verdict], ANSWERS, what="verdict")
     if wanted.verdict != "yes" and not wanted.findings:
         raise UsageError(f"verdict {wanted.verdict!r} without a finding that it is about", do="name one")
