@@ -1,0 +1,60 @@
+"""Settings of the job classes as a configuration that can be read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tachograph import config
+from tachograph.config import Classes
+from tachograph.errors import UsageError
+
+
+def to_toml(settings: Classes, comments: Sequence[str] = ()) -> str:
+    """Return the section [classes] with every value of `settings`, headed by comments.
+
+    Read back by `tachograph.config` it gives exactly these values.
+
+    >>> print(to_toml(Classes(theta={"power": 0.03}), ["from labels"]), end="")
+    # from labels
+    [classes]
+    window_minutes = 20
+    hang_minutes = 60.0
+    <BLANKLINE>
+    [classes.theta]
+    power = 0.03
+    """
+    lines = [f"# {line}".rstrip() for comment in comments for line in comment.splitlines()]
+    lines += ["[classes]", f"window_minutes = {settings.window_minutes!r}", f"hang_minutes = {settings.hang_minutes!r}"]
+    for key in ("theta", "level", "busy"):
+        lines += _table(key, {name: repr(float(value)) for name, value in getattr(settings, key).items()})
+    lines += _table("characteristics", {code: json.dumps(names) for code, names in settings.characteristics.items()})
+    return "\n".join(lines) + "\n"
+
+
+def _table(key: str, values: Mapping[str, str]) -> Iterator[str]:
+    if values:
+        yield ""
+        yield f"[classes.{key}]"
+        for name in sorted(values):
+            yield f"{name} = {values[name]}"
+
+
+def write(path: str | Path, text: str) -> None:
+    """Write a configuration whole or not at all, and read it back.
+
+    Errors: UsageError where the file cannot be written; ConfigError where it could not be read back.
+    """
+    file = Path(path)
+    half = file.with_name(f"{file.name}.half")
+    try:
+        half.write_text(text, encoding="utf-8")
+        config.load(str(half), {})
+        half.replace(file)
+    except OSError as problem:
+        raise UsageError(
+            problem.strerror or str(problem), where=str(file), do="name a file that can be written"
+        ) from None
+    finally:
+        half.unlink(missing_ok=True)
