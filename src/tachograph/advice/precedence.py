@@ -53,5 +53,6 @@ def settled(classes: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
     )
     told = holds.join(pairs, on="better").select("job_key", "code").unique().with_columns(told=pl.lit(value=True))
     marked = classes.join(told, on=["job_key", "code"], how="left", maintain_order="left")
-    severity = pl.when(pl.col("told").fill_null(value=False)).then(pl.lit("fact")).otherwise("severity")
+    beside = (pl.col("verdict") == "yes") & pl.col("told").fill_null(value=False)
+    severity = pl.when(beside).then(pl.lit("fact")).otherwise("severity")
     return marked.with_columns(severity=severity).select(classes.columns)

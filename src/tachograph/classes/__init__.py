@@ -24,6 +24,7 @@ from tachograph.classes.stable import STABLE
 from tachograph.classes.stall import STALL
 from tachograph.classes.units import gpu_units, host_units, node_units
 from tachograph.config import Classes
+from tachograph.errors import ConfigError
 from tachograph.finding import Finding, findings_frame
 
 __all__ = ["CLASSES", "CODES", "Form", "JobClass", "forms", "judge"]
@@ -58,6 +59,9 @@ def forms(
 
     Jobs whose GPUs are not known are in neither.
     """
+    unknown = sorted(set(settings.characteristics) - set(CODES))
+    if unknown:
+        raise ConfigError(f"classes.characteristics: no class {', '.join(unknown)}", do=f"use {', '.join(CODES)}")
     known = jobs.filter(pl.col("attribution") != "ambiguous")
     found = [_gpu_form(known, gpus, timelines, settings)]
     with_nodes = known.join(node_minutes.select("job_key").unique(), on="job_key", how="semi", maintain_order="left")

@@ -131,12 +131,15 @@ class _Places:
 
 
 def _places(jobs: pl.DataFrame, frame: pl.DataFrame) -> _Places:
-    """A place for each minute from a job's start to its end, and those that were measured later by a skewed clock."""
+    """A place for each minute from a job's start to its end; of a running job to the last that was measured."""
     keys = tuple(jobs["job_key"].to_list())
-    ran = np.array([minutes_of(row) for row in jobs.select("start", "as_of").iter_rows(named=True)], np.int64)
     last = dict(frame.group_by("job_key").agg(pl.col("minute").max()).iter_rows())
-    seen = np.array([last.get(key, -1) + 1 for key in keys], np.int64)
-    offset = np.concatenate(([0], np.cumsum(np.maximum(ran, seen)))).astype(np.int64)
+    lengths = [
+        max(last.get(row["job_key"], -1) + 1, 0 if row["state"] == "RUNNING" and row["job_key"] in last else ran)
+        for row in jobs.select("job_key", "state", "start", "as_of").iter_rows(named=True)
+        for ran in (minutes_of(row),)
+    ]
+    offset = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64)
     return _Places(keys, offset, *_rows(keys, offset, frame))
 
 

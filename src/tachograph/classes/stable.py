@@ -92,10 +92,7 @@ def _judge(job_class: JobClass, form: Form) -> Iterator[tuple[int, Finding]]:
         elif answer == NO:
             sentence = _no(form, at, uneven, found)
         else:
-            sentence = (
-                f"It did the same all the time{so_far(form.rows[at])}: in 95 % of the minutes {listed(form, names)} "
-                f"stayed within {text(NEAR, 'fraction')} of their mean."
-            )
+            sentence = _yes(form, at, [name for name in names if name not in missing], found)
         if answer != UNDECIDED and missing:
             sentence += f" Not all had a vote{voted(form, names, missing)}."
         yield (
@@ -111,6 +108,16 @@ def _judge(job_class: JobClass, form: Form) -> Iterator[tuple[int, Finding]]:
                 needs=needs_of(form, missing),
             ),
         )
+
+
+def _yes(form: Form, at: int, names: Sequence[str], found: Mapping[str, Steadiness]) -> str:
+    levels = {name: form.limits.level[name] for name in names}
+    if all(level is not None and float(found[name].high[at]) < level for name, level in levels.items()):
+        return f"It did nothing all the time{so_far(form.rows[at])}: {listed(form, names)} stayed at rest."
+    return (
+        f"It did the same all the time{so_far(form.rows[at])}: in {text(WITHIN, 'fraction')} of the minutes "
+        f"{listed(form, names)} stayed within {text(NEAR, 'fraction')} of their mean."
+    )
 
 
 def _no(form: Form, at: int, uneven: Sequence[str], found: Mapping[str, Steadiness]) -> str:

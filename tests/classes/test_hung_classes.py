@@ -1,0 +1,261 @@
+"""job_hang, cold_start, stall: golden rows from GPU telemetry and from host characteristics."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import polars as pl
+import pytest
+from made_jobs import (
+    BUSY_HOST,
+    QUIET_HOST,
+    RESTING,
+    WAITING,
+    WORKING,
+    Levels,
+    gpu_minutes,
+    node_minutes,
+    phases,
+    verdicts,
+)
+
+from jobframes import START
+from tachograph.config import Classes
+from tachograph.errors import ConfigError
+
+HUNG = ("job_hang", "cold_start", "stall")
+HANGING = ((70, WORKING), (80, RESTING))
+STARTING = ((80, RESTING), (70, WORKING))
+STALLING = ((50, WORKING), (80, RESTING), (50, WORKING))
+EXAMPLES = {"job_hang": HANGING, "cold_start": STARTING, "stall": STALLING}
+Parts = tuple[tuple[int, Levels | None], ...]
+
+
+def told(parts: Parts, **given: object) -> dict[str, str]:
+    found = verdicts(gpu_minutes(phases(*parts)), **given)  # type: ignore[arg-type]
+    return {code: found[code].verdict for code in HUNG}
+
+
+@pytest.mark.parametrize("code", HUNG)
+def test_a_job_that_has_it(code: str) -> None:
+    found = verdicts(gpu_minutes(phases(*EXAMPLES[code])))
+    assert {each: found[each].verdict for each in HUNG} == {each: "yes" if each == code else "no" for each in HUNG}
+    finding = found[code]
+    begin = {"job_hang": 70, "cold_start": 0, "stall": 50}[code]
+    assert (finding.begin, finding.end) == (START + timedelta(minutes=begin), START + timedelta(minutes=begin + 80))
+    assert finding.evidence["interval_begin_s"] == begin * 60
+    assert finding.evidence["interval_s"] == 80 * 60
+    assert finding.evidence["gpu_hours_idle"] == pytest.approx(4 * 80 / 60)
+    assert (finding.evidence["voted_yes"], finding.evidence["voted"]) == (6, 6)
+    assert finding.kind == "class"
+    assert finding.severity == ("problem" if code == "job_hang" else "hint")
+    assert {check.name for check in finding.checks if check.holds} == {
+        *("power", "sm_active", "tensor_active", "dram_active", "pcie", "nvlink")
+    }
+    power = next(check for check in finding.checks if check.name == "power")
+    assert power.value == pytest.approx(60 / 400)
+    assert (power.relation, power.threshold, power.unit) == ("<", 0.3, "fraction")
+    assert "1 h 20 min" in finding.sentence
+    assert finding.advice
+
+
+@pytest.mark.parametrize("code", HUNG)
+def test_one_minute_short_of_an_hour_is_none(code: str) -> None:
+    short = {minutes: tuple((minutes, lv) if lv is RESTING else (n, lv) for n, lv in EXAMPLES[code])
+             for minutes in (59, 60)}  # fmt: skip
+    assert told(short[60])[code] == "yes"
+    assert told(short[59])[code] == "no"
+
+
+def test_the_sentence_says_how_short() -> None:
+    found = verdicts(gpu_minutes(phases((59, RESTING), (70, WORKING))))
+    assert found["cold_start"].sentence == "No: nothing was done for the first 59 min; a cold start is 1 h or more."
+    found = verdicts(gpu_minutes(phases((50, WORKING), (20, RESTING), (50, WORKING))))
+    assert found["stall"].sentence == "No: its GPUs rested for 20 min at most; a stall is 1 h or more."
+    assert found["job_hang"].sentence == "No: its GPUs were in use to its end; a hang is 1 h or more without work."
+
+
+def test_a_job_shorter_than_a_hang_has_none_whatever_was_measured() -> None:
+    for found in (verdicts(gpu_minutes(phases((30, RESTING), (25, WORKING)))), verdicts(elapsed_s=55 * 60.0)):
+        assert {found[code].verdict for code in HUNG} == {"no"}
+        assert "the job ran 55 min" in found["stall"].sentence
+
+
+def test_steady_work_is_no_hang() -> None:
+    found = verdicts(gpu_minutes(phases((60, WORKING), wobble=0.2) + phases((200, WORKING), wobble=0.0)))
+    assert {found[code].verdict for code in HUNG} == {"no"}
+
+
+def test_a_hung_collective_looks_busy() -> None:
+    finding = verdicts(gpu_minutes(phases((70, WORKING), (80, WAITING))))["job_hang"]
+    assert finding.verdict == "yes"
+    assert "waited busily" in finding.sentence
+    assert "utilisation 100 %" in finding.sentence
+    assert "NCCL" in (finding.advice or "")
+    assert finding.evidence["gpu_util_then"] == 1.0
+    assert finding.evidence["power_fraction_then"] == pytest.approx(90 / 400)
+
+
+def test_a_light_load_is_work() -> None:
+    """A recorded job: utilisation 20 %, SM 10 %, power a quarter of the board's, memory and tensor cores at rest."""
+    light = RESTING | {"gpu_util": 0.2, "sm_active": 0.1, "power_w": 97.0}
+    assert told(((70, WORKING), (80, light)))["job_hang"] == "no"
+
+
+def test_one_gpu_of_sixteen_at_work_is_no_hang() -> None:
+    resting = [gpu_minutes(phases(*HANGING)) for _ in range(15)]
+    rows = [frame.with_columns(gpu=pl.lit(place + 1, pl.Int16)) for place, frame in enumerate(resting)]
+    rows.append(gpu_minutes(phases((70, WORKING), (80, WORKING))))
+    assert verdicts(pl.concat(rows), gpus=16)["job_hang"].verdict == "no"
+
+
+def test_a_job_that_never_worked_did_not_hang() -> None:
+    found = verdicts(gpu_minutes(phases((200, RESTING))))
+    assert {found[code].verdict for code in HUNG} == {"no"}
+    assert found["job_hang"].sentence == "No: its GPUs did no work, so none stopped."
+
+
+def test_a_counter_never_used_has_no_vote() -> None:
+    parts = [None if each is None else each | {"tensor_active": 0.0, "nvlink_tx_bytes_per_s": 0.0,
+                                               "nvlink_rx_bytes_per_s": 0.0} for each in phases(*HANGING)]  # fmt: skip
+    finding = verdicts(gpu_minutes(parts))["job_hang"]
+    assert finding.verdict == "yes"
+    assert finding.evidence["voted"] == 4
+    assert {check.name for check in finding.checks if check.holds is None} == {"tensor_active", "nvlink"}
+
+
+NVLINK = ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s")
+PCIE = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
+
+
+def test_missing_counters_have_no_vote() -> None:
+    rows = gpu_minutes(phases(*HANGING), without=(*NVLINK, *PCIE, "power_w"))  # exactly half are left
+    finding = verdicts(rows)["job_hang"]
+    assert finding.verdict == "yes"
+    assert "3 of 3 characteristics" in finding.sentence
+    assert finding.needs == ("power_w", *PCIE, *NVLINK)
+
+
+def test_less_than_half_of_the_characteristics_do_not_tell() -> None:
+    without = (*NVLINK, *PCIE, "sm_active", "tensor_active")
+    finding = verdicts(gpu_minutes(phases(*HANGING), without=without))["job_hang"]
+    assert finding.verdict == "insufficient"
+    assert finding.sentence == (
+        "Cannot be told: 2 of 6 characteristics were measured (power, memory traffic); at least 3 are needed."
+    )
+    assert (finding.begin, finding.advice) == (None, None)
+
+
+def test_utilisation_alone_can_show_that_there_is_none() -> None:
+    rows = gpu_minutes(phases((16, RESTING), (90, WORKING)), without=(*NVLINK, *PCIE, "sm_active", "tensor_active"))
+    found = verdicts(rows)
+    assert found["cold_start"].verdict == "no"
+    assert "for the first 16 min" in found["cold_start"].sentence
+    assert found["stall"].verdict == "no"
+    assert found["job_hang"].verdict == "insufficient"  # full utilisation may be waiting
+
+
+def test_a_running_job_is_judged_as_of_its_last_minute() -> None:
+    given = {"state": "RUNNING", "elapsed_s": 165 * 60.0}  # 15 min later than the last sample
+    finding = verdicts(gpu_minutes(phases(*HANGING)), **given)["job_hang"]  # type: ignore[arg-type]
+    assert finding.verdict == "yes"
+    assert "so far" in finding.sentence
+    assert finding.end == START + timedelta(minutes=150)
+    waiting = verdicts(gpu_minutes(phases((100, RESTING))), state="RUNNING")["cold_start"]
+    assert waiting.verdict == "no"
+    assert waiting.sentence == "No: the GPUs did no work so far, so none started late."
+
+
+def test_a_gap_is_neither_flat_nor_work() -> None:
+    assert told(((70, WORKING), (4, None), (80, RESTING)))["job_hang"] == "yes"  # before it
+    assert told(((70, WORKING), (80, None)), elapsed_s=150 * 60.0)["job_hang"] == "insufficient"  # may have hung
+    assert told(((70, WORKING), (30, None), (30, WORKING)))["stall"] == "no"  # too short to hold one
+    assert told(((70, WORKING), (61, None), (70, WORKING)))["stall"] == "insufficient"
+    assert told(((80, None), (70, WORKING)))["cold_start"] == "insufficient"
+
+
+def test_a_gap_inside_an_interval_does_not_break_it_in_silence() -> None:
+    found = verdicts(gpu_minutes(phases((70, WORKING), (40, RESTING), (30, None), (40, RESTING))))["job_hang"]
+    assert found.verdict == "insufficient"
+    assert "in 30 min of the 3 h nobody measured" in found.sentence
+    few = verdicts(gpu_minutes(phases((70, WORKING), (40, RESTING), (3, None), (40, RESTING))))["job_hang"]
+    assert few.verdict == "yes"
+    assert few.evidence["interval_s"] == 83 * 60
+
+
+def test_the_end_may_be_unmeasured_for_some_minutes() -> None:
+    assert told(HANGING, elapsed_s=153 * 60.0)["job_hang"] == "yes"
+    assert told(HANGING, elapsed_s=170 * 60.0)["job_hang"] == "insufficient"  # what it did in the end is not known
+
+
+def test_an_unknown_device_is_measured_by_its_own_highest_power() -> None:
+    finding = verdicts(gpu_minutes(phases(*HANGING)), gpu_model="Some GPU")["job_hang"]
+    power = next(check for check in finding.checks if check.name == "power")
+    assert power.value == pytest.approx(60 / (280 * 1.2))
+    assert finding.verdict == "yes"
+
+
+def test_ambiguous_jobs_are_not_judged() -> None:
+    assert verdicts(gpu_minutes(phases(*HANGING)), attribution="ambiguous") == {}
+
+
+def test_thresholds_are_the_sites() -> None:
+    rows = gpu_minutes(phases(*HANGING))
+    assert verdicts(rows, settings=Classes(hang_minutes=90.0))["job_hang"].verdict == "no"
+    only = Classes(characteristics={"job_hang": ("power",)}, level={"power": 0.1})
+    found = verdicts(rows, settings=only)
+    assert found["job_hang"].verdict == "no"
+    assert [check.name for check in found["job_hang"].checks] == ["power"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Classes(theta={"powr": 1.0}),
+        Classes(characteristics={"job_hang": ("cpu_user",)}),
+        Classes(characteristics={"hang": ("power",)}),
+        Classes(characteristics={"job_hang": ()}),
+        Classes(window_minutes=90),
+    ],
+)
+def test_thresholds_that_cannot_be_are_refused(settings: Classes) -> None:
+    with pytest.raises(ConfigError, match="classes"):
+        verdicts(gpu_minutes(phases(*HANGING)), settings=settings)
+
+
+HOST_EXAMPLES: dict[str, Parts] = {
+    "job_hang": ((90, BUSY_HOST), (80, QUIET_HOST)),
+    "cold_start": ((80, QUIET_HOST), (90, BUSY_HOST)),
+    "stall": ((60, BUSY_HOST), (80, QUIET_HOST), (60, BUSY_HOST)),
+}
+
+
+@pytest.mark.parametrize("code", HUNG)
+def test_a_job_whose_hosts_have_it(code: str) -> None:
+    found = verdicts(nodes=node_minutes(phases(*HOST_EXAMPLES[code])))
+    assert {each: found[f"{each}_host"].verdict for each in HUNG} == {
+        each: "yes" if each == code else "no" for each in HUNG
+    }
+    assert found[f"{code}_host"].evidence["interval_s"] >= 80 * 60
+    assert "stayed flat" in found[f"{code}_host"].sentence
+    assert found[code].verdict == "insufficient"  # nobody measured the GPUs
+
+
+def test_a_host_that_worked_for_less_than_an_hour_did_not_hang() -> None:
+    """Before the hang an interval longer than T must not be flat: its windows reach 15 minutes into the hang."""
+    worked = {
+        minutes: verdicts(nodes=node_minutes(phases((minutes, BUSY_HOST), (80, QUIET_HOST))))["job_hang_host"].verdict
+        for minutes in (30, 90)
+    }
+    assert worked == {30: "no", 90: "yes"}
+
+
+def test_hosts_without_half_of_the_characteristics() -> None:
+    without = ("l1_misses_per_s", "llc_misses_per_s", "network_rx_packets_per_s")
+    found = verdicts(nodes=node_minutes(phases(*HOST_EXAMPLES["job_hang"]), without=without))
+    assert found["job_hang_host"].verdict == "insufficient"
+    assert found["job_hang_host"].needs == ("l1_misses", "llc_misses", "network_rx_packets")
+
+
+def test_no_minutes_of_nodes_no_host_form() -> None:
+    assert not [code for code in verdicts(gpu_minutes(phases(*HANGING))) if code.endswith("_host")]
