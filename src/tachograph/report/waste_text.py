@@ -1,0 +1,198 @@
+"""The ledger as lines of text, as JSON, and as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import polars as pl
+
+from tachograph.figures.bars import bar
+from tachograph.report.columns import HEADINGS, local_time
+from tachograph.report.job_json import row_json
+from tachograph.report.lines import Line, plain, wrapped
+from tachograph.report.waste import BUCKETS, LABELS, LEFT_OUT, WasteReport
+from tachograph.summarize.schema import WASTE
+from tachograph.units import plural, text
+
+SHORT = {"never_used": "unused", "idle": "idle"}  # in tables with many columns
+_BAR = 8
+_WIDEST = 16  # characters of a name
+
+
+def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = False) -> list[Line]:
+    """Return the ledger as styled lines (see lines.to_rich)."""
+    if not report.jobs:
+        return [plain("No job of which this could be said."), *_left_out(report, width)]
+    lines = [*wrapped(headline(report), width, style="bold"), plain("")]
+    lines += _aligned(*_causes(report, ascii_only=ascii_only))
+    lines += [plain(""), plain("Recoverable, if", "bold")]
+    for said in report.assumptions:
+        cause = f"  {LABELS[said.cause]}: "
+        lines += wrapped(f"{said.words} ({said.key}, {said.source})", width, first=cause, indent="    ")
+    if report.unpriced_jobs and report.priced:
+        lines += wrapped(
+            f"No price is known for {plural(report.unpriced_jobs, 'job')}: they cost nothing above.", width
+        )
+    lines += _left_out(report, width)
+    if report.groups is not None:
+        lines += [plain(""), *_aligned(*_groups(report, report.groups))]
+    if report.concerned is not None:
+        lines += [plain(""), *_concerned(report, report.concerned)]
+    return lines
+
+
+def headline(report: WasteReport) -> str:
+    """Return the ledger in a sentence."""
+    if report.first is None or report.last is None or not report.gpu_hours:
+        return "No GPU time."
+    begin, end = (local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last))
+    share = text(report.lost / report.gpu_hours, "fraction")
+    return (
+        f"{begin} to {end}: {plural(report.jobs, 'job')} held {text(report.gpu_hours, 'h')} of GPU time; "
+        f"{text(report.lost, 'h')} ({share}) did no work, {text(report.recoverable, 'h')} of them recoverable."
+    )
+
+
+def money(value: float | None, currency: str) -> str:
+    """Return an amount as people read it.
+
+    >>> money(1234.5, "EUR"), money(3.456, "EUR"), money(None, "EUR")
+    ('1,234 EUR', '3.46 EUR', '–')
+    """
+    if value is None:
+        return text(None)
+    return f"{value:,.0f} {currency}" if value >= 100 else f"{value:,.2f} {currency}"
+
+
+def label(bucket: str) -> str:
+    """Return what a cause is called."""
+    return LABELS[bucket]
+
+
+def group_name(report: WasteReport, row: Mapping[str, Any]) -> str:
+    """Return the name of a group; of the row of all others how many these are."""
+    if row["others"]:
+        return plural(row["others"], "other")
+    return str(row[report.by]) if row[report.by] is not None else "not known"
+
+
+def _causes(report: WasteReport, *, ascii_only: bool) -> tuple[list[str], list[list[str]]]:
+    headings = ["", "GPU-hours", " " * _BAR, "share", "jobs", "energy", "recoverable"]
+    if report.priced:
+        headings += ["cost", "recoverable"]
+    energy_priced = report.causes.get_column("energy_money").is_not_null().any()
+    headings += ["of energy"] if energy_priced else []
+    rows = []
+    for row in report.causes.iter_rows(named=True):
+        lost = row["cause"] in WASTE
+        cells = [label(row["cause"]), text(row["gpu_hours"], "h"), bar(row["share"], _BAR, ascii_only=ascii_only)]
+        cells += [text(row["share"], "fraction"), text(row["jobs"], "count"), text(row["energy_j"], "J")]
+        cells.append(text(row["recoverable"], "h") if lost else "")
+        if report.priced:
+            cells += [money(row["money"], report.currency)]
+            cells += [money(row["recoverable_money"], report.currency) if lost else ""]
+        cells += [money(row["energy_money"], report.currency)] if energy_priced else []
+        rows.append(cells)
+    total = ["total", text(report.gpu_hours, "h"), "", "100 %", text(report.jobs, "count"), ""]
+    total.append(text(report.recoverable, "h"))
+    if report.priced:
+        sums = report.causes.select(pl.col("money", "recoverable_money").sum()).row(0)
+        total += [money(amount, report.currency) for amount in sums]
+    if energy_priced:
+        total.append(money(float(report.causes.get_column("energy_money").sum()), report.currency))
+    return headings, [*rows, total]
+
+
+def _groups(report: WasteReport, groups: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
+    headings = [HEADINGS.get(report.by, report.by), "jobs", "GPU-hours", "lost", "share"]
+    headings += [SHORT.get(cause, label(cause)) for cause in WASTE]
+    headings += ["recoverable", *(["lost"] if report.priced else [])]
+    rows = []
+    for row in groups.iter_rows(named=True):
+        cells = [_cut(group_name(report, row)), text(row["jobs"], "count"), text(row["gpu_hours"], "h")]
+        cells += [text(row["lost"], "h"), text(row["lost_share"], "fraction")]
+        cells += [text(row[cause], "h") for cause in WASTE]
+        cells += [text(row["recoverable"], "h")]
+        cells += [money(row["lost_money"], report.currency)] if report.priced else []
+        rows.append(cells)
+    return headings, rows
+
+
+def _concerned(report: WasteReport, jobs: pl.DataFrame) -> Iterator[Line]:
+    cause = report.chosen or ""
+    yield plain(f"Jobs: {label(cause)}", "bold")
+    if jobs.is_empty():
+        yield plain("  none")
+        return
+    headings = ["job", "user", "account", "partition", "GPUs", "elapsed", "GPU-h", label(cause), "recoverable"]
+    headings += ["cost"] if report.priced else []
+    rows = []
+    for row in jobs.iter_rows(named=True):
+        names = [row["display_id"] or row["job_id"], row["user"], row["account"], row["partition"]]
+        cells = [_cut(str(name)) if name is not None else text(None) for name in names]
+        cells += [text(row["gpus"], "count"), text(row["elapsed_s"], "s"), text(row["gpu_hours"], "h")]
+        cells += [text(row[f"gpu_hours_{cause}"], "h"), text(row["recoverable"], "h")]
+        cells += [money(row["money"], report.currency)] if report.priced else []
+        rows.append(cells)
+    yield from _aligned(headings, rows, left=4)
+    if report.concerned_jobs > jobs.height:
+        yield plain(f"{jobs.height:,} of {report.concerned_jobs:,} jobs", "dim")
+
+
+def _left_out(report: WasteReport, width: int) -> list[Line]:
+    told = [
+        f"{plural(row['jobs'], 'job')} ({text(row['gpu_hours'], 'h')}): {LEFT_OUT[row['reason']]}"
+        for row in report.left_out.drop_nulls("jobs").iter_rows(named=True)
+    ]
+    return wrapped(f"Left out: {'; '.join(told)}.", width, style="dim") if told else []
+
+
+def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[Line]:
+    """A heading and rows, the first `left` columns to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        placed = zip(cells, widths, range(len(widths)), strict=True)
+        return "  ".join(f"{cell:<{wide}}" if n < left else f"{cell:>{wide}}" for cell, wide, n in placed).rstrip()
+
+    return [plain(line(headings), "bold"), *(plain(line(row)) for row in rows)]
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…"
+
+
+def waste_json(report: WasteReport) -> dict[str, Any]:
+    """Return everything the ledger says, as JSON values: GPU-hours, J, money in `currency`; null where not known."""
+    return {
+        "jobs": report.jobs,
+        "gpu_hours": report.gpu_hours,
+        "first": None if report.first is None else report.first.isoformat(),
+        "last": None if report.last is None else report.last.isoformat(),
+        "currency": report.currency if report.priced else None,
+        "unpriced_jobs": report.unpriced_jobs,
+        "lost": report.lost,
+        "recoverable": report.recoverable,
+        "causes": _objects(report.causes),
+        "assumptions": [asdict(said) for said in report.assumptions],
+        "left_out": _objects(report.left_out.drop_nulls("jobs")),
+        "by": report.by,
+        "groups": None if report.groups is None else _objects(report.groups),
+        "jobs_of": report.chosen,
+        "concerned": None if report.concerned is None else _objects(report.concerned),
+    }
+
+
+def waste_csv(report: WasteReport) -> str:
+    """Return the table that was asked for as CSV: the jobs of a cause, else the groups, else the causes."""
+    shown = report.concerned if report.concerned is not None else report.groups
+    return (report.causes if shown is None else shown).write_csv()
+
+
+def _objects(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    return [row_json(row) for row in frame.iter_rows(named=True)]
+
+
+__all__ = ["BUCKETS", "group_name", "headline", "label", "money", "waste_csv", "waste_json", "waste_lines"]
