@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +15,7 @@ from tachograph.finding import Finding, read_findings
 from tachograph.reduce.timelines import timelines_of
 from tachograph.summarize.schema import HOST_CHARACTERISTICS, JOB_NODE_MINUTES, JOB_SUMMARIES
 
-Levels = Mapping[str, float]
+Levels = dict[str, float]
 WORKING: Levels = {
     "gpu_util": 0.9, "sm_active": 0.6, "tensor_active": 0.3, "dram_active": 0.2, "fp32_active": 0.1, "power_w": 280.0,
     "pcie_tx_bytes_per_s": 1e9, "pcie_rx_bytes_per_s": 1e9, "nvlink_tx_bytes_per_s": 5e9, "nvlink_rx_bytes_per_s": 5e9,
