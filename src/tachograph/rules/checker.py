@@ -103,11 +103,7 @@ class _Checking:
         """Tell of terms that use later ones, or themselves: each through which others, if it is a cycle."""
         places = {term.name: place for place, term in enumerate(self.rule.terms)}
         uses = [
-            {
-                places[node.name]: node.at
-                for node, _ in walk(term.node)
-                if isinstance(node, Name) and node.name in places
-            }
+            {places[name.name]: name.at for name in reversed(references(term.node)) if name.name in places}
             for term in self.rule.terms
         ]
         reach = _reached(uses)

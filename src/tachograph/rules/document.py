@@ -201,6 +201,9 @@ class _Reader:
                 return False
             return self.still_open(close, opened)
         if self.still_open(close, opened):
+            if self.now.text == ":" and close == "]":
+                line, column = self.place(opened.at)
+                raise self.stop(self.now.at, f"a : within a list; ] is missing before: [ of {line}:{column} is open")
             self.mistake(self.before, f"a comma is missing before {_shown(self.now)}")
         return True
 

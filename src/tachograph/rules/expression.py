@@ -38,8 +38,8 @@ start: either
 ?part: atom | part "." NAME
 ?atom: NUMBER -> number
      | STRING -> string
-     | "true" -> true
-     | "false" -> false
+     | TRUE -> truth
+     | FALSE -> truth
      | NAME -> name
      | DOLLAR -> name
      | NAME "(" arguments ")" -> call
@@ -51,6 +51,8 @@ COMPARE: "<=" | ">=" | "==" | "!=" | "<" | ">"
 PLUS: "+" | "-"
 TIMES: "*" | "/"
 SEPARATOR: "," | ";"
+TRUE: "true"
+FALSE: "false"
 OR: "or"
 AND: "and"
 NUMBER: /(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?/
@@ -187,11 +189,8 @@ class _Tree(Transformer[Token, Node]):
     def string(self, token: Token) -> Node:
         return Words(_at(token), token[1:-1])
 
-    def true(self) -> Node:
-        return Truth(0, True)
-
-    def false(self) -> Node:
-        return Truth(0, False)
+    def truth(self, token: Token) -> Node:
+        return Truth(_at(token), token == "true")
 
     def name(self, token: Token) -> Node:
         name = token.removeprefix("$")

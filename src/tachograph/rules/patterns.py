@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tachograph.rules.document import Item, Members, read
-from tachograph.rules.expression import LONGEST_NAME, SLIPS, MalformedError, Name, parse, slips, walk
+from tachograph.rules.expression import LONGEST, LONGEST_NAME, SLIPS, MalformedError, Name, parse, slips, walk
 from tachograph.rules.model import LEVELS, Level, Loaded, Pattern, Rule, RuleProblem, Term, Text
 from tachograph.rules.texts import pieces_of
 
@@ -39,8 +39,9 @@ def load_patterns(text: str, file: str) -> Loaded:
     for odd in warnings:
         loading.problems.append(RuleProblem(file, odd.line, odd.column, "", odd.message, "warning"))
     patterns = tuple(loading.patterns(item)) if item is not None else ()
-    problems = sorted(loading.problems, key=lambda problem: (problem.line, problem.column))[:MOST_PROBLEMS]
-    return Loaded(() if mistakes else patterns, tuple(problems))
+    first = len(mistakes)  # they explain much of what else is wrong
+    others = sorted(loading.problems[first:], key=lambda problem: (problem.line, problem.column))
+    return Loaded(() if mistakes else patterns, (*loading.problems[:first], *others)[:MOST_PROBLEMS])
 
 
 @dataclass(slots=True)
@@ -238,7 +239,8 @@ class _Loading:
         self.slips(name, called)
         self.slips(value, called)
         try:
-            self.count(len(value.value))
+            if len(value.value) <= LONGEST:
+                self.count(len(value.value))
             return Term(called, value.value, parse(value.value), value.line, value.column, value.raw)
         except MalformedError as problem:
             self.problem(value, problem.message, term=called, at=problem.at)

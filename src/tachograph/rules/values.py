@@ -270,16 +270,16 @@ def known_number(value: object) -> float | None:
 
 
 def select_ranks(metric: str, kind: Kind, *, text: bool) -> Run:
-    """Return what reads a metric of ranks: a list as long as there are ranks, unknown where nobody measured."""
+    """Return what reads a metric of ranks: a value for each, some or all unknown; unknown where there are no ranks."""
 
     def run(state: State) -> Any:
         key = f" {metric}"  # no name of a term: they are kept side by side
         if key in state.values:
             return state.values[key]
-        values = state.job.of_ranks(metric)
-        if values is None or not len(values) or len(values) != len(state.job.labels(kind)):
+        values, count = state.job.of_ranks(metric), len(state.job.labels(kind))
+        if values is None or not count or len(values) != count:
             state.missing[metric] = None
-            read = None
+            read: list[float | str | None] | None = [None] * count if count else None
         else:
             state.spend(len(values))
             read = [_text(one) if text else known_number(one) for one in values]
@@ -314,7 +314,7 @@ def labels(kind: Kind) -> Run:
     def run(state: State) -> Any:
         names = state.job.labels(kind)
         state.spend(len(names))
-        return [str(name)[:200] for name in names]
+        return [str(name)[:200] for name in names] or None
 
     return run
 
@@ -328,6 +328,8 @@ def each(kind: Kind, inner: Run) -> Run:
             return value
         count = len(state.job.labels(kind))
         state.spend(count)
-        return [value] * count
+        if not count:
+            state.reason(f"no {kind} is known")
+        return [value] * count or None
 
     return run

@@ -1,0 +1,98 @@
+"""Jobs and rules to try the language with: a job is what is written down, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tachograph.rules
+from tachograph.rules.language import Kind, Metric, Outcome, Rule, RuleProblem, check, evaluate, load_patterns, prepare
+
+CATALOGUE = Path(tachograph.rules.__file__).parent / "catalogue"
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("work", "gpu", "s"),
+        Metric("gpu_util", "gpu", "fraction"),
+        Metric("model", "gpu", text=True),
+        Metric("load", "node"),
+        Metric("numberOfProcesses", "job", "count", positive=True),
+        Metric("jobWallTime", "job", "s", positive=True),
+        Metric("idle", "job", "fraction"),
+        Metric("state", "job", text=True),
+    )
+}
+PARAMETERS: Mapping[str, float] = {
+    "load_imbalance_ratio_threshold": 0.2,
+    "load_imbalance_waste_threshold": 36_000.0,
+    "tolerance_wasted_work": 600.0,
+    "threshold": 0.5,
+}
+
+Measured = Sequence[float | str | None] | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job with GPUs n1/0, n1/1, ...; and nodes n1, n2, ..."""
+
+    ranks: Mapping[str, Measured] = field(default_factory=dict)
+    job: Mapping[str, float | str | None] = field(default_factory=dict)
+
+    def labels(self, kind: Kind) -> Sequence[str]:
+        of_kind = [values for name, values in self.ranks.items() if METRICS[name].kind == kind and values is not None]
+        count = len(of_kind[0]) if of_kind else 0
+        return [f"n1/{place}" if kind == "gpu" else f"n{place + 1}" for place in range(count)]
+
+    def of_ranks(self, metric: str) -> Measured:
+        return self.ranks.get(metric)
+
+    def of_job(self, metric: str) -> float | str | None:
+        return self.job.get(metric)
+
+
+def busy(*work: float | None, walltime: float | None = 36_000.0) -> Job:
+    """A job whose GPUs were busy for so many seconds."""
+    return Job({"work": work}, {"numberOfProcesses": float(len(work)), "jobWallTime": walltime})
+
+
+def written(terms: Mapping[str, str], *, output: str = "", **more: object) -> str:
+    """A rule as it stands in a file."""
+    document = {
+        "name": "Tried",
+        "tag": "tried",
+        "parameter": [],
+        "rule_terms": [{name: expression} for name, expression in terms.items()],
+        "output": output or list(terms)[-1],
+        **more,
+    }
+    return json.dumps(document)
+
+
+def problems(text: str, parameters: Mapping[str, float] = PARAMETERS) -> list[RuleProblem]:
+    """All that is wrong in a file."""
+    loaded = load_patterns(text, "tried.json")
+    return [*loaded.problems, *(found for rule in loaded.rules for found in check(rule, METRICS, parameters))]
+
+
+def errors(text: str) -> list[str]:
+    return [str(problem) for problem in problems(text) if problem.severity == "error"]
+
+
+def rule_of(text: str) -> Rule:
+    loaded = load_patterns(text, "tried.json")
+    assert [str(problem) for problem in loaded.problems if problem.severity == "error"] == []
+    return loaded.rules[0]
+
+
+def outcome(text: str, job: Job, parameters: Mapping[str, float] = PARAMETERS) -> Outcome:
+    return evaluate(prepare(rule_of(text), METRICS), job, parameters)
+
+
+def value(expression: str, job: Job | None = None, *, level: str = "job") -> object:
+    """What an expression comes to."""
+    text = written({"x": expression, "output": "true"}, level=level, output_metric="{x}")
+    assert errors(text) == []
+    return outcome(text, job or Job()).values["x"]
