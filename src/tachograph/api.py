@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from tachograph import config
 from tachograph.analyze import results
 from tachograph.analyze.answers import as_judged, read_answers
+from tachograph.analyze.intervals import read_intervals
 from tachograph.analyze.state import method_digest, seen_last
 from tachograph.config import Configuration
 from tachograph.errors import NotFoundError
@@ -56,6 +57,9 @@ from tachograph.report.study.report import (
     make_figure,
 )
 from tachograph.report.study.text import study_lines
+from tachograph.report.waste import WasteReport, build_waste_report
+from tachograph.report.waste_html import waste_html
+from tachograph.report.waste_text import waste_json, waste_lines
 from tachograph.schema import GPU_SAMPLES
 from tachograph.summarize.schema import JOB_GPUS, JOB_MINUTES
 from tachograph.summarize.windows_of_minutes import spatial_imbalance, with_gpus_held
@@ -122,6 +126,25 @@ class StudyPage:
         Errors: UsageError where the folder is a file; ExportError where it cannot be written.
         """
         return write_study(self.report, Path(folder), formats=formats, tell=tell)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WastePage:
+    """The ledger of some jobs; shown, it is what `tachograph waste` prints. Its tables are those of `report`."""
+
+    report: WasteReport
+
+    def __repr__(self) -> str:
+        """Return the ledger as text."""
+        return to_text(waste_lines(self.report, width=100)).rstrip()
+
+    def html(self) -> str:
+        """Return the page with plots, self-contained."""
+        return waste_html(self.report)
+
+    def json(self) -> dict[str, Any]:
+        """Return everything it says, as JSON values."""
+        return waste_json(self.report)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -203,6 +226,33 @@ class OpenLake:
             return JobPage(report)
 
         return self._of_one_moment(read)
+
+    def waste(
+        self, by: str = "cause", *, jobs_of: str | None = None, top: int | None = None, **which: Unpack[Choice]
+    ) -> WastePage:
+        """Return the ledger of GPU time: hours by cause, and by user, account, partition or gpu_model.
+
+        `jobs_of`: a cause whose jobs are wanted. `top`: at most so many groups and jobs.
+        Errors: those of `jobs`; NotFoundError for an unknown grouping or cause.
+        """
+        check_names(which, Choice)
+        wanted = self._filter(which)
+
+        def read() -> tuple[pl.DataFrame, pl.DataFrame]:
+            summaries = results.read_summaries(self.lake)
+            return summaries, read_intervals(self.lake, summaries, wanted.findings)
+
+        summaries, intervals = self._of_one_moment(read)
+        report = build_waste_report(
+            filter_jobs(summaries, intervals, wanted),
+            intervals,
+            self.configuration.waste,
+            by=by,
+            top=top,
+            jobs_of=jobs_of,
+            zone_name=self.configuration.site.time_zone,
+        )
+        return WastePage(report)
 
     def study(
         self,
