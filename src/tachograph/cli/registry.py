@@ -49,10 +49,12 @@ COMMANDS: tuple[Command, ...] = (
     Command("jobs", "jobs", "list jobs with what they did, filtered and sorted", "look"),
     Command("job", "job", "report one job: what it did, what is wrong, what to do", "look"),
     Command("classify", "classify", "judge job classes again from stored minutes, show verdicts and intervals", "look"),
+    Command("tune", "tune", "choose thresholds of job classes from labelled jobs, or propose some", "look"),
     Command("figures", "figures", "write the published study of this system: figures, numbers, answers", "look"),
     Command("waste", "waste", "account for GPU time: what did no work, why, whose, what it costs", "look"),
     Command("export", "export", "hand jobs on: PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
     Command("simulate", "simulate", "write a simulated cluster whose truth is known", "reference"),
+    Command("accuracy", "accuracy", "tell how many verdicts on simulated jobs are right", "reference"),
     Command(
         "counters",
         "counters",

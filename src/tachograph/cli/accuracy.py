@@ -1,0 +1,185 @@
+"""`tachograph accuracy`: simulate jobs whose truth is known, analyze them, and tell how many verdicts are right."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tachograph.cli import output
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import polars as pl
+
+    from tachograph.config import Configuration
+    from tachograph.simulate import Plan
+    from tachograph.tune.accuracy import Accuracy
+    from tachograph.tune.score import Score
+
+LEAST, MOST = 30, 100_000
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the jobs, the seed, and where to leave them."""
+    parser.add_argument("--jobs", type=int, default=4000, metavar="N", help="jobs to simulate (default 4000)")
+    parser.add_argument("--seed", type=int, default=2, help="of the simulated jobs (default 2)")
+    parser.add_argument("--keep", metavar="DIR", help="leave lake, accounting and truth in this new folder")
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Simulate, analyze, compare, print; with the thresholds of --config, else with the built-in ones."""
+    from tachograph import config
+    from tachograph.tune.accuracy import CHOSEN_ON
+
+    if not LEAST <= arguments.jobs <= MOST:
+        raise UsageError(f"--jobs {arguments.jobs} is not between {LEAST} and {MOST}")
+    settings = config.load(arguments.config) if arguments.config else config.Configuration()
+    narrator = Narrator.of(arguments)
+    if arguments.seed == CHOSEN_ON:
+        narrator.say(f"seed {CHOSEN_ON} is the one on which the built-in thresholds were looked at: take another")
+    with _folder(arguments.keep) as folder:
+        found, known, ambiguous = _measured(arguments, folder, settings, narrator)
+    if arguments.json:
+        output.print_json(_as_json(arguments, found, known, ambiguous))
+    else:
+        _show(arguments, found, known, ambiguous)
+    return 0
+
+
+@contextlib.contextmanager
+def _folder(keep: str | None) -> Iterator[Path]:
+    import tempfile
+
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="tachograph-accuracy-") as made:
+            yield Path(made)
+        return
+    folder = Path(keep)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError("is not an empty folder", where=keep, do="name a new folder with --keep")
+    yield folder
+
+
+def _measured(
+    arguments: Arguments, folder: Path, settings: Configuration, narrator: Narrator
+) -> tuple[Sequence[Accuracy], int, int]:
+    """Accuracies, jobs that were judged, and jobs of which nobody recorded the GPUs."""
+    import msgspec
+    import polars as pl
+
+    from tachograph import config
+    from tachograph.analyze import analyze
+    from tachograph.analyze.results import read_summaries, read_verdicts
+    from tachograph.fill import fill
+    from tachograph.lake import Lake
+    from tachograph.simulate import Plan
+    from tachograph.simulate.judging_truth import CLASSES_FILE
+    from tachograph.tune.accuracy import accuracies, with_keys
+
+    plan: Plan = Plan.judging(arguments.jobs, seed=arguments.seed)
+    cluster, location = folder / "cluster", str(folder / "lake")
+    processes = min(os.cpu_count() or 1, 4) if arguments.jobs >= 1000 else 1
+    with narrator.steps() as tell:
+        fill(plan, location, cluster, processes=processes, progress=lambda done, total: tell("simulate", done, total))
+        site = config.load(str(cluster / "tachograph.toml"), {})
+        lake = Lake.open(location)
+        analyze(lake, msgspec.structs.replace(site, classes=settings.classes), now=plan.end, progress=tell)
+    jobs = read_summaries(lake)
+    truth: pl.DataFrame = with_keys(pl.read_parquet(cluster / "truth" / CLASSES_FILE), jobs)
+    known = truth.filter(pl.col("known")).height
+    return accuracies(truth, read_verdicts(lake, jobs)), known, truth.height - known
+
+
+def _as_json(arguments: Arguments, found: Sequence[Accuracy], known: int, ambiguous: int) -> dict[str, Any]:
+    from tachograph.tune.accuracy import CHOSEN_ON
+
+    return {
+        "jobs": arguments.jobs,
+        "seed": arguments.seed,
+        "chosen_on_seed": CHOSEN_ON,
+        "configuration": arguments.config,
+        "judged": known,
+        "ambiguous": ambiguous,
+        "classes": [
+            {"class": each.code, **score_json(each.score), "too_near": each.too_near, "published": each.published}
+            for each in found
+        ],
+    }
+
+
+def score_json(score: Score) -> dict[str, Any]:
+    """Return a score as JSON holds it: counts, accuracy of what is decided, its interval."""
+    return {
+        "jobs": score.jobs,
+        "positives": score.positives,
+        "accuracy": score.accuracy,
+        "accuracy_interval": score.interval,
+        "true_positives": score.true_positives,
+        "false_positives": score.false_positives,
+        "true_negatives": score.true_negatives,
+        "false_negatives": score.false_negatives,
+        "insufficient_positives": score.undecided_positives,
+        "insufficient_negatives": score.undecided_negatives,
+        "false_positive_rate": score.false_positive_rate,
+    }
+
+
+def percent(share: float | None) -> str | None:
+    """Return a share with two places: accuracies differ in the last one.
+
+    >>> percent(0.9962)
+    '99.62 %'
+    """
+    return None if share is None else f"{100 * share:.2f} %"
+
+
+def interval(score: Score) -> str | None:
+    """Return the interval of the accuracy as text."""
+    return None if score.interval is None else f"{100 * score.interval[0]:.2f} to {100 * score.interval[1]:.2f} %"
+
+
+def _show(arguments: Arguments, found: Sequence[Accuracy], known: int, ambiguous: int) -> None:
+    from tachograph.tune.accuracy import CHOSEN_ON
+
+    thresholds = f"those of {arguments.config}" if arguments.config else f"built in, chosen on seed {CHOSEN_ON}"
+    output.print_text(
+        f"{arguments.jobs:,} simulated jobs, seed {arguments.seed}, telemetry with defects; {known:,} judged, "
+        f"{ambiguous:,} left out because nobody recorded which GPUs they held.\nThresholds: {thresholds}.\n\n"
+    )
+    numbers = ("jobs", "positives", "accuracy", "95 % interval", "false positives", "false negatives", "insufficient")
+    headings = [output.Heading("class"), *(output.Heading(name, right=True) for name in numbers)]
+    headings.append(output.Heading("published (jobs, false positives)", right=True))
+    output.print_table(headings, [_cells(each) for each in found], no_color=arguments.no_color)
+    output.print_text("\n")
+    pairs = [f"{said} ({truth})" for truth in ("is", "is not") for said in ("yes", "no", "insufficient")]
+    headings = [output.Heading("class"), *(output.Heading(name, right=True) for name in [*pairs, "too near to call"])]
+    output.print_table(headings, [_matrix(each) for each in found], no_color=arguments.no_color)
+
+
+def _cells(each: Accuracy) -> list[str | None]:
+    score, told = each.score, each.published
+    published = None if told is None else f"{100 * told.accuracy:.1f} % ({told.jobs}, {told.false_positives})"
+    counts = (score.false_positives, score.false_negatives, score.insufficient)
+    return [
+        each.code,
+        f"{score.jobs:,}",
+        f"{score.positives:,}",
+        percent(score.accuracy),
+        interval(score),
+        *(f"{count:,}" for count in counts),
+        published,
+    ]
+
+
+def _matrix(each: Accuracy) -> list[str | None]:
+    score = each.score
+    yes = (score.true_positives, score.false_negatives, score.undecided_positives)
+    no = (score.false_positives, score.true_negatives, score.undecided_negatives)
+    return [each.code, *(f"{count:,}" for count in (*yes, *no, each.too_near))]

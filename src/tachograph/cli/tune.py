@@ -1,0 +1,293 @@
+"""`tachograph tune`: thresholds of the job classes for this site, from labelled jobs or from what was recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tachograph.cli import narrate, output
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.errors import InputError, UsageError
+from tachograph.units import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import polars as pl
+
+    from tachograph.cli.open import Opened
+    from tachograph.config import Classes
+    from tachograph.tune.labelled import Tuned
+    from tachograph.tune.labels import Labelled
+    from tachograph.tune.population import Population
+    from tachograph.tune.propose import Proposal
+
+LATEST = 4000  # jobs that thresholds are proposed from
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare what is learned from, the bound, the split, and the file."""
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("labels", nargs="?", metavar="LABELS.csv", help="job_id, class, label (yes or no), cluster")
+    what.add_argument(
+        "--truth", metavar="DIR", help="a simulated cluster whose jobs are in the lake, in place of labels"
+    )
+    what.add_argument("--propose", action="store_true", help="from jobs without labels: thresholds from what they show")
+    parser.add_argument(
+        "--max-false-positives",
+        type=float,
+        default=0.01,
+        metavar="SHARE",
+        help="false alarms over jobs that are not of a class, at most (default 0.01)",
+    )
+    parser.add_argument("--split", default="user", metavar="HOW", help="measure on other users, or on later jobs: time")
+    parser.add_argument("--length", action="store_true", help="search T, the least length of a hang, too")
+    parser.add_argument(
+        "--jobs", type=int, default=LATEST, metavar="N", help=f"--propose: the latest so many (default {LATEST})"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the settings as a configuration")
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Search or propose; print the scores or the proposals; write the configuration."""
+    from tachograph.cli.open import open_lake
+
+    if not (arguments.labels or arguments.truth or arguments.propose):
+        raise UsageError("nothing to learn from", do="name a CSV file of labels, or say --truth DIR or --propose")
+    opened = open_lake(arguments)
+    if arguments.propose:
+        return _propose(arguments, opened)
+    return _tune(arguments, opened)
+
+
+def _tune(arguments: Arguments, opened: Opened) -> int:
+    from tachograph.tune.labelled import tune
+
+    narrator = Narrator.of(arguments)
+    origin = str(arguments.labels or arguments.truth)
+    jobs, labelled = _labels(arguments, opened, origin)
+    population = _population(opened, jobs)
+    with narrator.steps() as tell:
+        tuned = tune(
+            population,
+            labelled.of,
+            opened.configuration.classes,
+            split=arguments.split,
+            max_false_positives=arguments.max_false_positives,
+            tune_length=arguments.length,
+            progress=lambda done, total: tell("tune", done, total),
+        )
+    for code, why in tuned.not_tuned.items():
+        narrate.remark(f"{code} stays as it is: too few labels ({why})")
+    _write(arguments, tuned.settings, list(_comments(tuned, origin)))
+    if arguments.json:
+        output.print_json(_tuned_json(tuned, labelled, origin))
+    else:
+        _show_tuned(tuned, arguments)
+    return 0
+
+
+def _labels(arguments: Arguments, opened: Opened, origin: str) -> tuple[pl.DataFrame, Labelled]:
+    """The jobs that are labelled, in order of start, and their labels."""
+    import polars as pl
+
+    from tachograph.analyze.results import read_summaries
+    from tachograph.classes import CODES
+    from tachograph.tune.labels import match, read_labels, reasons
+
+    summaries = read_summaries(opened.lake)
+    if arguments.truth:
+        labelled = _truth(arguments.truth, summaries)
+    else:
+        labelled = match(*read_labels(arguments.labels, CODES), summaries)
+        for line in reasons(labelled.refused, origin):
+            narrate.remark(line)
+    keys = {key for labels in labelled.of.values() for key in labels}
+    known = pl.col("job_key").is_in(list(keys)) & (pl.col("attribution") != "ambiguous")
+    jobs = summaries.filter(known).sort("start", "job_key")
+    if jobs.is_empty():
+        raise InputError("no label is of a job whose minutes are known", where=origin, do="label jobs of this lake")
+    return jobs, labelled
+
+
+def _truth(folder: str, summaries: pl.DataFrame) -> Labelled:
+    from pathlib import Path
+
+    import polars as pl
+
+    from tachograph.simulate.judging_truth import CLASSES_FILE
+    from tachograph.tune.accuracy import labels_of, with_keys
+    from tachograph.tune.labels import Labelled
+
+    file = Path(folder) / "truth" / CLASSES_FILE
+    if not file.is_file():
+        raise InputError(
+            "holds no truth of job classes",
+            where=folder,
+            do="name DIR/cluster that `tachograph accuracy --keep DIR` left",
+        )
+    return Labelled(labels_of(with_keys(pl.read_parquet(file), summaries)))
+
+
+def _population(opened: Opened, jobs: pl.DataFrame) -> Population:
+    from tachograph.analyze.stored import read_stored
+    from tachograph.tune.population import Population
+
+    configuration = opened.configuration
+    stored = read_stored(opened.lake, jobs, idle_util=configuration.thresholds.idle_util)
+    return Population(jobs, *stored, window_minutes=configuration.classes.window_minutes)
+
+
+def _propose(arguments: Arguments, opened: Opened) -> int:
+    import polars as pl
+
+    from tachograph.analyze.results import read_summaries
+    from tachograph.tune.propose import propose, settings
+
+    if arguments.jobs < 1:
+        raise UsageError(f"--jobs {arguments.jobs} are none", do="take 1 or more")
+    known = read_summaries(opened.lake).filter((pl.col("attribution") != "ambiguous") & (pl.col("samples") > 0))
+    jobs = known.sort("start", "job_key").tail(arguments.jobs)
+    population = _population(opened, jobs)
+    proposals = propose(population)
+    proposed = settings(proposals, opened.configuration.classes)
+    comment = (
+        f"Proposed by `tachograph tune --propose` from {plural(jobs.height, 'job')}, "
+        f"{population.minutes:,} minutes, without labels."
+    )
+    _write(arguments, proposed, [comment])
+    if arguments.json:
+        rows = {"jobs": jobs.height, "minutes": population.minutes, "proposals": proposals, "settings": proposed}
+        output.print_json(rows)
+    else:
+        _show_proposals(proposals, arguments, jobs.height, population.minutes)
+    return 0
+
+
+def _write(arguments: Arguments, settings: Classes, comments: list[str]) -> None:
+    from tachograph.tune.configuration import to_toml, write
+
+    if arguments.output:
+        write(arguments.output, to_toml(settings, comments))
+
+
+def _comments(tuned: Tuned, origin: str) -> Iterator[str]:
+    yield f"Chosen by `tachograph tune` from {origin}: searched on {plural(tuned.jobs[0], 'job')}, measured on"
+    yield (
+        f"{plural(tuned.jobs[1], 'job')} (split by {tuned.split}), at most {tuned.max_false_positives:g} false alarms "
+        "per job that is not of a class."
+    )
+    for code, sides in tuned.after.items():
+        score = sides.test
+        share = "nothing decided" if score.accuracy is None else f"{100 * score.accuracy:.2f} % right"
+        wrong = f"{score.false_positives} false alarms, {score.false_negatives} missed"
+        yield f"{code}: {share} of {score.jobs} jobs, {wrong}"
+
+
+def _tuned_json(tuned: Tuned, labelled: Labelled, origin: str) -> dict[str, Any]:
+    from tachograph.cli.accuracy import score_json
+
+    return {
+        "labels": origin,
+        "not_used": labelled.refused,
+        "not_tuned": tuned.not_tuned,
+        "split": tuned.split,
+        "max_false_positives": tuned.max_false_positives,
+        "jobs": {"train": tuned.jobs[0], "test": tuned.jobs[1]},
+        "users": {"train": tuned.users[0], "test": tuned.users[1], "on_both": tuned.users_on_both},
+        "minutes": tuned.minutes,
+        "classes": {
+            code: {
+                side: {
+                    "built_in": score_json(getattr(tuned.before[code], side)),
+                    "tuned": score_json(getattr(after, side)),
+                }
+                for side in ("train", "test")
+            }
+            for code, after in tuned.after.items()
+        },
+        "settings": tuned.settings,
+    }
+
+
+def _show_tuned(tuned: Tuned, arguments: Arguments) -> None:
+    from tachograph.cli.accuracy import interval, percent
+
+    output.print_text(
+        f"Searched on {plural(tuned.jobs[0], 'job')} of {plural(tuned.users[0], 'user')}, measured on "
+        f"{plural(tuned.jobs[1], 'job')} of {plural(tuned.users[1], 'user')}, {tuned.users_on_both} on both sides.\n\n"
+    )
+    numbers = (
+        "jobs",
+        "is: yes",
+        "no",
+        "insufficient",
+        "is not: yes",
+        "no",
+        "insufficient",
+        "accuracy",
+        "95 % interval",
+    )
+    headings = [output.Heading(name) for name in ("class", "on", "settings")]
+    headings += [output.Heading(name, right=True) for name in numbers]
+    rows: list[list[str | None]] = []
+    for code in tuned.after:
+        for side in ("train", "test"):
+            for name, sides in (("built in", tuned.before[code]), ("tuned", tuned.after[code])):
+                score = getattr(sides, side)
+                of_class = (score.true_positives, score.false_negatives, score.undecided_positives)
+                others = (score.false_positives, score.true_negatives, score.undecided_negatives)
+                cells = [
+                    *(f"{count:,}" for count in (score.jobs, *of_class, *others)),
+                    percent(score.accuracy),
+                    interval(score),
+                ]
+                rows.append([code, side, name, *cells])
+    output.print_table(headings, rows, no_color=arguments.no_color)
+    changed = list(_changes(tuned.built_in, tuned.settings))
+    output.print_text("\nWhat differs from the built-in settings" + (":\n" if changed else ": nothing\n"))
+    output.print_text("".join(f"  {line}\n" for line in changed))
+    _tell_file(arguments)
+
+
+def _changes(before: Classes, after: Classes) -> Iterator[str]:
+    if before.hang_minutes != after.hang_minutes:
+        yield f"classes.hang_minutes {before.hang_minutes:g} -> {after.hang_minutes:g}"
+    for key in ("theta", "level", "busy"):
+        now = getattr(after, key)
+        for name, value in getattr(before, key).items():
+            if name in now and now[name] != value:
+                yield f"classes.{key}.{name} {value:g} -> {now[name]:g}"
+    for code, names in before.characteristics.items():
+        chosen = after.characteristics[code]
+        if set(chosen) != set(names):
+            yield f"classes.characteristics.{code} {', '.join(names)} -> {', '.join(chosen)}"
+
+
+def _show_proposals(proposals: Sequence[Proposal], arguments: Arguments, jobs: int, minutes: int) -> None:
+    output.print_text(f"From {plural(jobs, 'job')} with {minutes:,} minutes, without labels.\n\n")
+    numbers = ("built in", "proposed", "at rest", "at work", "minutes at rest", "minutes at work", "jobs")
+    headings = [
+        output.Heading("key"),
+        *(output.Heading(name, right=True) for name in numbers),
+        output.Heading("why not"),
+    ]
+    rows = [
+        [
+            f"classes.{each.key}.{each.name}",
+            *(None if value is None else f"{value:.3g}" for value in (each.built_in, each.value, each.rest, each.work)),
+            *(f"{count:,}" if count else None for count in (each.rest_minutes, each.work_minutes, each.jobs)),
+            each.why,
+        ]
+        for each in proposals
+    ]
+    output.print_table(headings, rows, no_color=arguments.no_color)
+    _tell_file(arguments)
+
+
+def _tell_file(arguments: Arguments) -> None:
+    if arguments.output:
+        output.print_text(f"\nwritten to {arguments.output}\n")
+    else:
+        output.print_text("\nnothing was written: name a file with -o\n")
