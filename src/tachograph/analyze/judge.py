@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import polars as pl
 
 from tachograph import advice, classes, scores, waste, workload
+from tachograph.analyze.rules import said
 from tachograph.config import Configuration
-from tachograph.summarize.schema import JOB_NODE_MINUTES
+from tachograph.rules.judge import judge as judge_by_rules
+from tachograph.rules.ruleset import RuleSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +22,21 @@ class Judged:
     findings: pl.DataFrame
 
 
-def judge(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, *, configuration: Configuration) -> Judged:
+def judge(
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    timelines: pl.DataFrame,
+    node_minutes: pl.DataFrame,
+    *,
+    configuration: Configuration,
+    ruleset: RuleSet,
+) -> Judged:
     """Return what is to be written of some jobs.
 
     `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per (job_key, minute), in order,
-    as `reduce.timelines.together` returns.
+    as `reduce.timelines.together` returns. `node_minutes`: HOST_CHARACTERISTICS, one row per (job_key, node, minute),
+    in order; none where the hosts tell nothing. `ruleset`: `analyze.rules.rules_in_use`.
     """
-    node_minutes = JOB_NODE_MINUTES.empty()
     of_classes = classes.judge(jobs, gpus, timelines, node_minutes, configuration.classes)
     given = advice.find_all(jobs, gpus, timelines, configuration.thresholds, of_classes)
     found = [given, advice.settled(of_classes, given)]
@@ -36,6 +46,7 @@ def judge(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, *, co
     classified = workload.judge(jobs, gpus, found[0])
     jobs, gpus = classified.jobs, classified.gpus
     found.append(classified.findings)
+    found.append(judge_by_rules(jobs, gpus, node_minutes, ruleset, told=said(pl.concat(found))))
     findings = pl.concat(found)
     jobs = waste.judge(
         jobs,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 
 import polars as pl
-from deltalake.transaction import AddAction
 
+from tachograph.analyze.landing import Landing
 from tachograph.lake import Lake
 from tachograph.reduce.minutes import CUT, Written
 from tachograph.reduce.timelines import of_minutes
@@ -20,15 +20,14 @@ class MinuteWriter:
     """Takes what partitions have written, day by day; a minute that midnight cuts waits for its other part."""
 
     def __init__(self, lake: Lake, keys: pl.DataFrame, number: int, *, idle_util: float) -> None:
-        self.lake, self.keys, self.number, self.idle_util = lake, keys, number, idle_util
-        self.staged: list[AddAction] = []
+        self.keys, self.number, self.idle_util = keys, number, idle_util
+        self.landing = Landing(lake, JOB_MINUTES, number)
         self.cut = pl.DataFrame(schema=CUT)
-        self.landed = 0
 
     def add(self, written: Written) -> None:
         """Take what one partition has written, and what it left."""
         if written.file is not None:
-            self.staged.append(written.file)
+            self.landing.take(written.file)
         self.cut = pl.concat([self.cut, written.cut])
 
     def end_day(self, day: date) -> pl.DataFrame:
@@ -49,17 +48,12 @@ class MinuteWriter:
 
     def discard(self) -> None:
         """Delete what was written and will not land."""
-        self.lake.discard(JOB_MINUTES, self.staged)
+        self.landing.discard()
 
     def _land(self, cut: pl.DataFrame) -> pl.DataFrame:
         joined = joined_minutes(cut)
-        for day, rows in self._rows(joined).group_by(pl.col("t").dt.date(), maintain_order=True):
-            if isinstance(day[0], date):
-                self.staged.append(self.lake.stage(JOB_MINUTES, rows, day=day[0]))
-        if self.staged:
-            self.landed += 1
-            self.lake.land(JOB_MINUTES, self.staged, app_id=f"analysis:{self.number}", mark=self.landed)
-            self.staged = []
+        self.landing.stage(self._rows(joined))
+        self.landing.land()
         return of_minutes(joined, idle_util=self.idle_util)
 
     def _rows(self, minutes: pl.DataFrame) -> pl.DataFrame:

@@ -13,7 +13,7 @@ from tachograph.errors import LakeError
 from tachograph.lake import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.schema import Table
-from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES
+from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
 
 ATTEMPTS = 5  # at results that change while they are read
 UNFINISHED = timedelta(days=1)  # an analysis that began longer ago and wrote no summaries was killed
@@ -66,11 +66,20 @@ def read_gpus(lake: Lake, summaries: pl.DataFrame) -> pl.DataFrame:
 
 def read_minutes(lake: Lake, summary: Mapping[str, Any]) -> pl.DataFrame:
     """Return the rows of job_minutes of one job, in order of GPU and minute."""
+    return _by_minute(lake, JOB_MINUTES, summary)
+
+
+def read_node_minutes(lake: Lake, summary: Mapping[str, Any]) -> pl.DataFrame:
+    """Return the rows of job_node_minutes of one job, in order of node and minute; none where hosts tell nothing."""
+    return _by_minute(lake, JOB_NODE_MINUTES, summary)
+
+
+def _by_minute(lake: Lake, table: Table, summary: Mapping[str, Any]) -> pl.DataFrame:
     first, last = summary["start"].date(), summary["as_of"].date()
-    days = [day for day in lake.days(JOB_MINUTES) if first <= day <= last]
-    with lake_errors(lake.uri(JOB_MINUTES)):
+    days = [day for day in lake.days(table) if first <= day <= last]
+    with lake_errors(lake.uri(table)):
         mine = (pl.col("job_key") == summary["job_key"]) & (pl.col("seq") == summary["seq"])
-        return lake.scan(JOB_MINUTES, days).filter(mine).collect().sort(*JOB_MINUTES.sort)
+        return lake.scan(table, days).filter(mine).collect().sort(*table.sort)
 
 
 def counting(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]]:
@@ -89,7 +98,7 @@ def counting(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFrame], pl
         unfinished = ~superseded & (pl.col("seq") > begun_us)
         return joined.filter(current | unfinished).drop("current")
 
-    return {table.name: left for table in (JOB_GPUS, JOB_MINUTES, FINDINGS)}
+    return {table.name: left for table in (JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)}
 
 
 def _current(lake: Lake, table: Table, rows: pl.LazyFrame, summaries: pl.DataFrame) -> pl.DataFrame:

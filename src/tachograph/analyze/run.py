@@ -13,9 +13,11 @@ from datetime import UTC, date, datetime, time, timedelta
 import polars as pl
 
 from tachograph.analyze.accumulate import Accumulated
+from tachograph.analyze.hosts import HostMinutes
 from tachograph.analyze.inventory import facts, inventory
 from tachograph.analyze.judge import judge
 from tachograph.analyze.minutes import MinuteWriter
+from tachograph.analyze.rules import rules_in_use
 from tachograph.analyze.state import ANALYSES, EVER, News, Seen, news_since, next_number, seen_last, seen_now
 from tachograph.analyze.superseded import drop_summaries
 from tachograph.attribute import Attribution, attribute, build_runs
@@ -49,6 +51,7 @@ class AnalysisReport:
     contested_s: float
     findings: int
     full: bool
+    rule_problems: tuple[str, ...] = ()  # why rules of the site's folder were left out
 
 
 def analyze(
@@ -176,6 +179,9 @@ class _Analysis:
         labeller = MinuteLabeller(settings_of(configuration.workload))
         self.work = Work(self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, labeller)
         self.minutes = MinuteWriter(lake, keys, self.number, idle_util=idle_util)
+        max_gap_intervals = configuration.analysis.max_gap_intervals
+        self.hosts = HostMinutes(lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals)
+        self.ruleset = rules_in_use(configuration)
         self.accumulated = Accumulated(self.starts, per_run, configuration.analysis)
         self.waiting = self.runs
         self.summaries: list[pl.DataFrame] = []
@@ -189,6 +195,7 @@ class _Analysis:
             jobs, findings = self._write()
         finally:
             self.minutes.discard()  # nothing, where all has landed
+            self.hosts.discard()
         report = AnalysisReport(
             jobs=jobs.height,
             ambiguous=jobs.filter(pl.col("attribution") == "ambiguous").height,
@@ -199,6 +206,7 @@ class _Analysis:
             contested_s=self.contested_s,
             findings=findings,
             full=full,
+            rule_problems=tuple(map(str, self.ruleset.errors)),
         )
         self._remember(report)
         return report
@@ -213,8 +221,10 @@ class _Analysis:
                 self.accumulated.add(piece)
                 continue
             self.accumulated.end_day(day, self.minutes.end_day(day))
+            self.hosts.up_to(day)
             self._finish(self._over_by(day))
         self.accumulated.close(self.now.date(), self.minutes.close())
+        self.hosts.close()
         self._finish(self.waiting)
         return tally
 
@@ -243,7 +253,8 @@ class _Analysis:
         )
         of_jobs = gpu_columns(gpus)
         timelines = merged.timelines.join(runs.select("run", "job_key"), on="run", maintain_order="left")
-        judged = judge(jobs, of_jobs, timelines, configuration=self.configuration)
+        nodes = self.hosts.take(mine)
+        judged = judge(jobs, of_jobs, timelines, nodes, configuration=self.configuration, ruleset=self.ruleset)
         self.summaries.append(judged.jobs)
         self.gpus.append(judged.gpus)
         if sum(frame.height for frame in self.gpus) >= GPU_ROWS:

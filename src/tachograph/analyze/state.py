@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -13,18 +14,26 @@ import polars as pl
 from tachograph.config import Configuration
 from tachograph.lake import Lake
 from tachograph.lake.problems import lake_errors
-from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, TIME, Column, Table
+from tachograph.reduce.hosts import READ
+from tachograph.rules.ruleset import digest
+from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, TIME, Column, Table
 
-_SEEN = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES)
+_SEEN = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES, NODE_SAMPLES)
 METHOD = "4"  # raised when the same input gives other numbers than before
 EVER = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))  # of nodes with other devices than before
+
+
+def _null(table: Table) -> str | None:
+    """Analyses that knew nothing of host counters left no version of theirs."""
+    return "was not read" if table is NODE_SAMPLES else None
+
 
 ANALYSES = Table(
     "analyses",
     "one row per analysis that is complete",
     ("seq",),
     (
-        *(Column(f"{t.name}_version", pl.Int64(), "version", f"Version of {t.name} read.", None) for t in _SEEN),
+        *(Column(f"{t.name}_version", pl.Int64(), "version", f"Version of {t.name} read.", _null(t)) for t in _SEEN),
         Column("method", pl.String(), "", "Digest of the options that decide the numbers.", None),
         Column("as_of", TIME, "UTC", "When it was made.", None),
         Column("jobs", pl.Int64(), "count", "Jobs summarized.", None),
@@ -73,6 +82,7 @@ def method_digest(configuration: Configuration) -> str:
         configuration.scores,
         configuration.workload,
         configuration.waste.idle_minutes,
+        digest(configuration.rules),
     ]
     return hashlib.sha256(msgspec.json.encode([*deciding, *judging])).hexdigest()[:16]
 
@@ -83,7 +93,8 @@ def seen_last(lake: Lake) -> Seen | None:
     if not done.height:
         return None
     row = done.row(-1, named=True)
-    return Seen({table.name: row[f"{table.name}_version"] for table in _SEEN}, row["method"])
+    versions = {table.name: row[f"{table.name}_version"] for table in _SEEN}
+    return Seen({name: -1 if version is None else version for name, version in versions.items()}, row["method"])
 
 
 def next_number(lake: Lake) -> int:
@@ -105,18 +116,21 @@ def news_since(lake: Lake, last: Seen | None, now: Seen) -> News:
                 fresh = lake.scan(table).filter(pl.col("seq") > before[table.name]).select("job_id").unique().collect()
             ids.update(fresh.get_column("job_id"))
     parts = [spans]
-    if now.versions[GPU_SAMPLES.name] > before[GPU_SAMPLES.name]:
-        parts.append(_new_spans(lake, before[GPU_SAMPLES.name]))
+    for table, telling in ((GPU_SAMPLES, ()), (NODE_SAMPLES, READ)):
+        if now.versions[table.name] > before[table.name]:
+            parts.append(_new_spans(lake, table, before[table.name], telling))
     if now.versions[DEVICES.name] > before[DEVICES.name]:
         parts.append(_new_devices(lake, before[DEVICES.name]))
     return News(False, pl.concat(parts), frozenset(ids))
 
 
-def _new_spans(lake: Lake, version: int) -> pl.DataFrame:
-    files = [file for file in lake.files(GPU_SAMPLES) if file.seq > version]
-    with lake_errors(lake.uri(GPU_SAMPLES)):
-        rows = lake.read_files(GPU_SAMPLES, files, ["node", "t", "seq"]).filter(pl.col("seq") > version)
-        return rows.group_by("node").agg(first=pl.col("t").min(), last=pl.col("t").max()).collect()
+def _new_spans(lake: Lake, table: Table, version: int, telling: Sequence[str]) -> pl.DataFrame:
+    """First and last new sample of each node; of those that have a value in one of `telling`, where some are given."""
+    files = [file for file in lake.files(table) if file.seq > version and not file.empty.issuperset(telling or ["t"])]
+    with lake_errors(lake.uri(table)):
+        rows = lake.read_files(table, files, ["node", "t", "seq", *telling]).filter(pl.col("seq") > version)
+        told = rows.filter(pl.any_horizontal(pl.col(telling).is_not_null())) if telling else rows
+        return told.group_by("node").agg(first=pl.col("t").min(), last=pl.col("t").max()).collect()
 
 
 def _new_devices(lake: Lake, version: int) -> pl.DataFrame:

@@ -35,11 +35,13 @@ class Attribution:
     runs: one row per run that held or may have held GPUs, with `attribution`.
     intervals: one row per (node, gpu, mig) and stretch [start, end) owned by one run; they never overlap.
     contested: stretches that two runs claim with equal right; their samples belong to nobody.
+    unsure: (run, node, start, end) where ambiguous runs were; they have no intervals.
     """
 
     runs: pl.DataFrame
     intervals: pl.DataFrame
     contested: pl.DataFrame
+    unsure: pl.DataFrame
 
 
 def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataFrame) -> Attribution:
@@ -69,8 +71,10 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
         .replace_strict({rank: name for name, rank in RANK.items()}, return_dtype=pl.String)
     )
     held = named.filter((pl.col("gpus").is_null() & pl.col("rank").is_not_null()) | (pl.col("gpus") > 0)).drop("rank")
-    unambiguous = held.filter(pl.col("attribution") != "ambiguous").select("run")
-    return Attribution(held, intervals.join(unambiguous, on="run", how="semi"), contested)
+    ambiguous = held.filter(pl.col("attribution") == "ambiguous")
+    unambiguous = held.join(ambiguous, on="run", how="anti")
+    unsure = placed.join(ambiguous, on="run", how="semi").select("run", "node", "start", "end").unique()
+    return Attribution(held, intervals.join(unambiguous, on="run", how="semi"), contested, unsure)
 
 
 def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
