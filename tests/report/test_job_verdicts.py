@@ -162,8 +162,13 @@ def test_no_mark_hides_another(spans: list[tuple[float, float, str]]) -> None:
 
 
 def test_shares_of_work_are_a_bar() -> None:
-    svg = job_page.work({"compute": 0.7, "memory": 0.3, "unknown": 0.0})
+    svg = job_page.work({"tensor compute": 0.7, "memory-bound": 0.3, "unknown": 0.0})
     assert svg is not None
-    assert "compute 70 %" in svg
+    assert "tensor compute 70 %" in svg
     assert "unknown" not in svg
     assert job_page.work({}) is None
+
+
+def test_where_nothing_was_measured_no_single_counter_is_missing() -> None:
+    assert made_up_report(verdicts=judged()).missing
+    assert not made_up_report(verdicts=judged(), samples=0).missing

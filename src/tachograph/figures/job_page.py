@@ -18,6 +18,7 @@ from matplotlib.transforms import offset_copy
 
 from tachograph.figures.inline_svg import ACCENT, COMPUTE, FAINT, GRID, INK, MEMORY, PAPER, WARNING, new_figure, to_svg
 from tachograph.units import text
+from tachograph.workload.classes import Bottleneck, bottleneck
 
 Floats = npt.NDArray[np.float64]
 MAX_ROW_LABELS = 16  # more GPUs than this are named by nodes or not at all
@@ -26,9 +27,11 @@ _LANE_IN = 0.21  # height of a lane of marks above a plot
 _CHARACTERS = 118  # of a label that are as wide as a plot, about
 _LONGEST_LABEL = 80
 _STEPS_S = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
-# of the shares of a bar, told apart by colour and, in grey, by hatch
-_SHARES = ((ACCENT, ""), (COMPUTE, "///"), (MEMORY, "..."), (INK, "\\\\\\"), (FAINT, "xx"), (WARNING, "++"),
-           (GRID, ""), (ACCENT, "---"))  # fmt: skip
+# colours of kinds of work by what limits them; hatches tell the shares apart in grey
+_LIMITED_BY: Mapping[Bottleneck, str] = {
+    "idle": GRID, "compute": COMPUTE, "memory": MEMORY, "io": ACCENT, "mixed": FAINT, "unknown": GRID,
+}  # fmt: skip
+_HATCHES = ("", "///", "...", "\\\\\\", "xx", "++", "---", "oo")
 # counters of the activity plot: label, colour, line width
 _LINES: Mapping[str, tuple[str, str, str]] = {
     "gpu_util": ("utilisation", INK, "-"),
@@ -272,7 +275,7 @@ def roofline(pipes: Mapping[str, tuple[float, float]]) -> str | None:
 
 
 def work(shares: Mapping[str, float]) -> str | None:
-    """Return the shares of GPU time by kind of work as one stacked bar; what is under 0.1 % is left out."""
+    """Return shares of GPU time by workload class as one stacked bar; what is under 0.1 % is left out."""
     drawn = {name: share for name, share in shares.items() if share >= 0.001}
     if not drawn:
         return None
@@ -280,7 +283,7 @@ def work(shares: Mapping[str, float]) -> str | None:
     figure, axes = new_figure(0.62 + 0.19 * rows)
     left = 0.0
     for place, (name, share) in enumerate(drawn.items()):
-        colour, hatch = _SHARES[place % len(_SHARES)]
+        colour, hatch = _LIMITED_BY[bottleneck(name)], _HATCHES[place % len(_HATCHES)]
         axes.barh(
             [0], [share], left=left, height=0.7, facecolor=colour, hatch=hatch, edgecolor=PAPER, linewidth=1.2,
             label=f"{name} {text(share, 'fraction')}",

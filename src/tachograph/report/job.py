@@ -127,8 +127,8 @@ class JobReport:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which counters would decide more, and how to have them measured."""
-        return missing_counters(self.verdicts)
+        """Which counters would decide more, and how to have them measured; where nothing was, that is told already."""
+        return missing_counters(self.verdicts) if number(self.summary, "samples") else ()
 
     @property
     def until(self) -> datetime | None:
