@@ -24,8 +24,12 @@ def read_stored(lake: Lake, jobs: pl.DataFrame, *, idle_util: float) -> tuple[pl
     """
     ordered = jobs.sort("start", "job_key")
     parts = [_timelines(lake, ordered.slice(at, BATCH), idle_util) for at in range(0, max(1, ordered.height), BATCH)]
-    nodes = _minutes(lake, JOB_NODE_MINUTES, ordered).select(*_KEY, *HOST_CHARACTERISTICS).sort(*_KEY)
-    return read_gpus(lake, jobs), pl.concat(parts), nodes
+    return read_gpus(lake, jobs), pl.concat(parts), read_nodes(lake, ordered)
+
+
+def read_nodes(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the minutes of the nodes of `jobs`, one row per (job_key, node, minute); none where hosts tell nothing."""
+    return _minutes(lake, JOB_NODE_MINUTES, jobs).select(*_KEY, *HOST_CHARACTERISTICS).sort(*_KEY)
 
 
 def _timelines(lake: Lake, jobs: pl.DataFrame, idle_util: float) -> pl.DataFrame:

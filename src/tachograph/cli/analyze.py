@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tachograph.cli import output
-from tachograph.cli.narrate import Narrator
+from tachograph.cli.narrate import Narrator, remark
 from tachograph.cli.options import Arguments, Parser, add_as_of, add_json
 from tachograph.errors import UsageError
 from tachograph.units import plural
@@ -59,6 +59,8 @@ def run(arguments: Arguments) -> int:
             full=arguments.full,
             progress=tell,
         )
+    for problem in report.rule_problems:
+        remark(f"a rule was left out: {problem}")
     if arguments.json:
         output.print_json(report)
     else:

@@ -50,6 +50,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("job", "job", "report one job: what it did, what is wrong, what to do", "look"),
     Command("classify", "classify", "judge job classes again from stored minutes, show verdicts and intervals", "look"),
     Command("tune", "tune", "choose thresholds of job classes from labelled jobs, or propose some", "look"),
+    Command("rules", "rules", "list, check, run, back-test and import performance-pattern rules", "look"),
     Command("figures", "figures", "write the published study of this system: figures, numbers, answers", "look"),
     Command("waste", "waste", "account for GPU time: what did no work, why, whose, what it costs", "look"),
     Command("export", "export", "hand jobs on: PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),

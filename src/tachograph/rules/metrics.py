@@ -220,6 +220,8 @@ def _of_counters() -> Iterator[Offered]:
 OFFERED: Mapping[str, Offered] = MappingProxyType(
     {metric.name: metric for metric in (*COMPUTED, *_of_summaries(), *_of_counters())}
 )
+# those that are made of job_node_minutes
+OF_HOSTS = frozenset(f"node_{name}" for name in HOST_CHARACTERISTICS)
 # as the language knows them
 VOCABULARY: Mapping[str, Metric] = MappingProxyType({name: offered.metric for name, offered in OFFERED.items()})
 

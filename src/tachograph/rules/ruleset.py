@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import math
 import re
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from pathlib import Path
 
 import msgspec
@@ -25,18 +22,16 @@ from tachograph.finding import SEVERITIES, Severity
 from tachograph.rules.language import Program, Rule, RuleProblem, check, load_patterns, prepare
 from tachograph.rules.metrics import OFFERED, VOCABULARY
 from tachograph.rules.model import Pattern
-
-PARAMETERS = "parameters.toml"
-LARGEST = 1 << 20  # bytes of a file that is read
-_AT = re.compile(r"\(at line (\d+), column (\d+)\)$")
-
-
-class Parameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A threshold of a rule: what it is unless the site says otherwise."""
-
-    default: float
-    unit: str = ""
-    meaning: str = ""
+from tachograph.rules.sources import (
+    PARAMETERS,
+    Parameter,
+    Source,
+    folder_sources,
+    is_sane,
+    read_parameters,
+    read_source,
+    shipped_sources,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +126,6 @@ class RuleSet:
         return replace(self, entries=tuple(every[code] for code in chosen), disabled=())
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A file of rules: what it is called, and its text; None: `problem` says why it has none."""
-
-    name: str
-    text: str | None
-    problem: str = ""
-
-
 @dataclass(slots=True)
 class _Collected:
     """Rules of folders, one after the other."""
@@ -197,6 +183,60 @@ def read_rules(settings: Rules, *, reserved: Collection[str] = ()) -> RuleSet:
     return RuleSet(tuple(entry for entry in entries if entry not in disabled), disabled, tuple(collected.problems))
 
 
+def read_files(paths: Iterable[Path], *, reserved: Collection[str] = ()) -> RuleSet:
+    """Return the rules of some files or folders, as they would be in a site's folder, and what is wrong with them.
+
+    Parameters are those of the parameters.toml beside each file.
+    """
+    collected = _Collected()
+    collected.add(*shipped_sources(), shipped=True)
+    taken = dict.fromkeys(reserved, "a finding of Tachograph")
+    taken |= dict.fromkeys((entry.code for entry in collected.entries), "a shipped rule")
+    collected = _Collected(taken=taken)
+    for folder, files_of in _by_folder(paths).items():
+        parameters = folder / PARAMETERS
+        collected.add(files_of, read_source(parameters) if parameters.exists() else None, shipped=False)
+    return RuleSet(tuple(collected.entries), (), tuple(collected.problems))
+
+
+def read_changed(path: Path, entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], tuple[RuleProblem, ...]]:
+    """Return rules as they stand in another file, with the values they have, and what is wrong in the file.
+
+    Parameters that are new have the values of the parameters.toml beside the file. Rules the file lacks are left out.
+    """
+    beside = path.parent / PARAMETERS
+    source = read_source(path)
+    if source.text is None:
+        return (), (RuleProblem(source.name, 1, 1, "", source.problem),)
+    declared, problems = read_parameters(read_source(beside) if beside.exists() else None)
+    loaded = load_patterns(source.text, source.name)
+    problems += loaded.problems
+    found = {rule.id: (rule, pattern) for pattern in loaded.patterns for rule in pattern.rules}
+    changed = []
+    for entry in entries:
+        if entry.code not in found:
+            continue
+        rule, pattern = found[entry.code]
+        known = {**entry.declared, **declared.get(rule.tag, {}), **declared.get(rule.id, {})}
+        values = {name: known[name].default for name in rule.parameters if name in known}
+        values |= {name: entry.values[name] for name in rule.parameters if name in entry.values}
+        wrong = check(rule, VOCABULARY, values)
+        problems += wrong
+        if not any(problem.severity == "error" for problem in wrong):
+            changed.append(Entry(rule, pattern, prepare(rule, VOCABULARY), known, values, entry.shipped))
+    return tuple(changed), tuple(problems)
+
+
+def _by_folder(paths: Iterable[Path]) -> dict[Path, list[Source]]:
+    found: dict[Path, list[Source]] = {}
+    for path in paths:
+        if path.is_dir():
+            found.setdefault(path, []).extend(folder_sources(str(path))[0])
+        else:
+            found.setdefault(path.parent, []).append(read_source(path))
+    return found
+
+
 def digest(settings: Rules) -> str:
     """Return a digest of all that decides what the rules say: their texts, and the settings.
 
@@ -208,62 +248,6 @@ def digest(settings: Rules) -> str:
     return hashlib.sha256(msgspec.json.encode([settings.disabled, settings.parameters, texts])).hexdigest()[:16]
 
 
-def shipped_sources() -> tuple[tuple[Source, ...], Source | None]:
-    """Return the files of the catalogue, and its parameters."""
-    folder = files("tachograph.rules") / "catalogue"
-    texts = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.is_file()}
-    rules = tuple(Source(name, texts[name]) for name in sorted(texts) if name.endswith(".json"))
-    return rules, Source(PARAMETERS, texts[PARAMETERS])
-
-
-def folder_sources(folder: str) -> tuple[tuple[Source, ...], Source | None]:
-    """Return the files of rules of a folder in the order of their names, and its parameters where it has some.
-
-    Errors: ConfigError where there is no such folder, or it cannot be read.
-    """
-    place = Path(folder)
-    try:
-        names = sorted(item for item in place.iterdir() if item.suffix == ".json" and not item.name.startswith("."))
-    except OSError as problem:
-        raise ConfigError(
-            problem.strerror or str(problem), where=f"rules.folder {folder}", do="name a folder of rules, or none"
-        ) from None
-    parameters = place / PARAMETERS
-    return tuple(map(read_source, names)), read_source(parameters) if parameters.exists() else None
-
-
-def read_source(path: Path) -> Source:
-    """Return a file; where it cannot be read, why."""
-    try:
-        if not path.is_file():
-            return Source(str(path), None, "is no file" if path.exists() else "no such file")
-        if path.stat().st_size > LARGEST:
-            return Source(str(path), None, f"larger than {LARGEST >> 20} MiB: no file of rules")
-        return Source(str(path), path.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError:
-        return Source(str(path), None, "is no text in UTF-8")
-    except OSError as problem:
-        return Source(str(path), None, problem.strerror or str(problem))
-
-
-def read_parameters(source: Source | None) -> tuple[dict[str, dict[str, Parameter]], list[RuleProblem]]:
-    """Return {tag: {parameter: what is declared of it}} of a parameters.toml, and what is wrong in it."""
-    if source is None:
-        return {}, []
-    if source.text is None:
-        return {}, [RuleProblem(source.name, 1, 1, "", source.problem)]
-    try:
-        declared = msgspec.convert(tomllib.loads(source.text), dict[str, dict[str, Parameter]])
-    except tomllib.TOMLDecodeError as problem:
-        at = _AT.search(str(problem))
-        line, column = (int(at[1]), int(at[2])) if at else (1, 1)
-        return {}, [RuleProblem(source.name, line, column, "", f"not valid TOML: {_AT.sub('', str(problem)).strip()}")]
-    except (msgspec.ValidationError, RecursionError, ValueError) as problem:
-        return {}, [RuleProblem(source.name, 1, 1, "", str(problem).replace("`", "'"))]
-    wrong = [f"{tag}.{name}" for tag, of in declared.items() for name, one in of.items() if not _sane(one.default)]
-    return declared, [RuleProblem(source.name, 1, 1, "", f"the default of {name} is no number") for name in wrong]
-
-
 def counters_of(metrics: Iterable[str]) -> tuple[str, ...]:
     """Return the counters, and columns of accounting, that metrics are made of, each once.
 
@@ -272,10 +256,6 @@ def counters_of(metrics: Iterable[str]) -> tuple[str, ...]:
     """
     known = (OFFERED[name] for name in metrics if name in OFFERED)
     return tuple(dict.fromkeys(counter for offered in known for counter in offered.needs))
-
-
-def _sane(value: float) -> bool:
-    return math.isfinite(value)
 
 
 def _of_rule(rule: Rule, taken: Mapping[str, str]) -> Iterator[RuleProblem]:
@@ -299,7 +279,7 @@ def _configured(entry: Entry, settings: Rules) -> Entry:
             do=_meant(unknown[0], entry.values),
         )
     for name, value in given.items():
-        if not _sane(value):
+        if not is_sane(value):
             raise ConfigError(
                 f"{value} is no threshold", where=f"rules.parameters.{entry.code}.{name}", do="give a number"
             )
