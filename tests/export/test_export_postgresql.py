@@ -276,3 +276,30 @@ def test_lists_and_text_come_back_from_a_real_server(database: str) -> None:
             copy.write(as_csv(frame))
         read = connection.execute("SELECT * FROM made ORDER BY place").fetchall()
     assert read == frame.with_columns(pl.col("real").fill_nan(None)).rows()
+
+
+def test_a_database_of_an_earlier_version_is_brought_along(database: str, lake: Lake) -> None:
+    """It had no verdicts; a site's view of it goes on to work."""
+    export(lake, "postgresql", "--to", database)
+    later = ("kind", "verdict", "begin", "end", "checks", "needs")
+    with psycopg.connect(database) as connection:
+        for column in later:
+            connection.execute(SQL("ALTER TABLE tachograph.findings DROP COLUMN {}").format(Identifier(column)))
+        connection.execute("CREATE VIEW problems AS SELECT job_id, code FROM tachograph.findings")
+    assert counts(export(lake, "postgresql", "--to", database))[0] == (4, 0, 0)
+    assert_same(database, lake)
+    types = dict(
+        ask(
+            database,
+            "SELECT column_name, data_type FROM information_schema.columns "
+            "WHERE table_schema = 'tachograph' AND table_name = 'findings'",
+        )
+    )
+    assert [types[column] for column in later] == [
+        "text", "text", "timestamp with time zone", "timestamp with time zone", "jsonb", "ARRAY",
+    ]  # fmt: skip
+    rows = len(in_lake(lake)["findings"])
+    assert ask(database, "SELECT count(*) FROM problems") == [(rows,)]
+    assert ask(
+        database, "SELECT DISTINCT verdict FROM tachograph.findings WHERE jsonb_typeof(checks) = 'array' ORDER BY 1"
+    ) == [("insufficient",), ("no",), ("yes",)]

@@ -1,0 +1,151 @@
+"""A lake that an earlier version analyzed: everything reads it, and the next analysis brings it along."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Collection
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+from exported_lake import END, START, busy, exported_lake, in_lake
+
+import tachograph
+from madelake import NOW, fill, held, job, summarized
+from tachograph.analyze.state import ANALYSES
+from tachograph.cli import main
+from tachograph.lake import Lake
+from tachograph.schema import Table
+from tachograph.summarize.schema import (
+    COMPUTED,
+    FINDINGS,
+    JOB_GPUS,
+    JOB_MINUTES,
+    JOB_NODE_MINUTES,
+    JOB_SUMMARIES,
+    JUDGED,
+)
+
+LATER_FINDINGS = ("kind", "verdict", "begin", "end", "checks", "needs")
+LATER_MINUTES = ("mem_copy_util", *(f"{link}_{way}_bytes_per_s" for link in ("pcie", "nvlink") for way in ("tx", "rx")))
+
+
+def without(table: Table, later: Collection[str]) -> Table:
+    """A table as it was before it had these columns."""
+    return replace(table, columns=tuple(column for column in table.columns if column.name not in later))
+
+
+EARLIER = (
+    without(FINDINGS, LATER_FINDINGS), without(JOB_GPUS, JUDGED), without(JOB_SUMMARIES, JUDGED),
+    without(JOB_MINUTES, LATER_MINUTES),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    """Tables as an earlier version left them; of findings it knew advice that holds, and no more."""
+    now = exported_lake(tmp_path_factory.mktemp("now") / "lake")
+    earlier = Path(shutil.copytree(now.location, tmp_path_factory.mktemp("earlier") / "lake"))
+    for table in (*EARLIER, ANALYSES, JOB_NODE_MINUTES):
+        shutil.rmtree(earlier / table.name, ignore_errors=True)
+    lake = Lake.open(str(earlier))
+    for table in (*EARLIER, ANALYSES):
+        rows = now.scan(COMPUTED.get(table.name, ANALYSES)).collect()
+        number = rows.get_column("seq")[0]
+        if table.name == FINDINGS.name:
+            rows = rows.filter((pl.col("kind") == "advice") & (pl.col("verdict") == "yes"))
+        if table is ANALYSES:
+            rows = rows.with_columns(method=pl.lit("earlier"))
+        frame = rows.select(name for name in table.schema if name != "seq")
+        lake.append(table, frame, app_id=f"analysis:{number}", mark=1, seq=number)
+    return lake
+
+
+@pytest.fixture
+def lake(made: Lake, tmp_path: Path) -> Lake:
+    return Lake.open(str(shutil.copytree(made.location, tmp_path / "lake")))
+
+
+def told(lake: Lake, *command: object) -> tuple[str, str]:
+    """What a command writes to stdout and stderr; it must end well."""
+    out, said = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(said):
+        code = main([*map(str, command), "--lake", lake.location])
+    assert code == 0, said.getvalue()
+    return out.getvalue(), said.getvalue()
+
+
+def test_the_lake_is_an_earlier_one(lake: Lake) -> None:
+    delta = lake.delta(FINDINGS)
+    assert delta is not None
+    names = {field.name for field in delta.schema().fields}
+    assert not names & set(LATER_FINDINGS)
+    assert {"code", "severity", "seq"} <= names
+
+
+def test_commands_read_it(lake: Lake, tmp_path: Path) -> None:
+    jobs = json.loads(told(lake, "jobs", "--json")[0])
+    assert len(jobs) == 4
+    some = next(job for job in jobs if job["findings"])
+    assert some["score_gpu"] is None
+    told_again = json.loads(told(lake, "jobs", "--finding", some["findings"][0], "--json")[0])
+    assert some["job_id"] in [job["job_id"] for job in told_again]
+    page, _ = told(lake, "job", some["job_id"])
+    assert "What was looked for" not in page
+    values = json.loads(told(lake, "job", some["job_id"], "--json")[0])
+    assert {(one["kind"], one["verdict"]) for one in values["verdicts"]} == {("advice", "yes")}
+    told(lake, "job", some["job_id"], "--html", tmp_path / "job.html")
+    for form in ("csv", "parquet", "jsonl"):
+        told(lake, "export", form, "--to", tmp_path)
+    exported = pl.read_parquet(tmp_path / "findings.parquet")
+    assert exported.select(pl.col("kind", "verdict", "checks").unique()).rows() == [("advice", "yes", "[]")]
+    told(lake, "export", "openmetrics", "--to", tmp_path / "x.prom", "--jobs", 9)
+    assert 'verdict="yes"' in (tmp_path / "x.prom").read_text()
+    told(lake, "lake")
+
+
+def test_a_code_of_today_is_known_and_says_why_nobody_has_it(lake: Lake) -> None:
+    said = told(lake, "jobs", "--finding", "job_hang", "--verdict", "insufficient")
+    assert said == (
+        "No job matches.\n",
+        "judged by another version or configuration: `tachograph analyze` judges anew\n",
+    )
+    assert told(lake, "jobs", "--finding", "hung")[1] == said[1]
+
+
+def test_python_reads_it(lake: Lake) -> None:
+    opened = tachograph.open(lake.location)
+    assert opened.findings().equals(opened.findings(verdict=None))
+    assert opened.findings(verdict="insufficient").is_empty()
+    assert "About the data" in repr(opened.job("1"))
+
+
+def test_the_next_analysis_brings_it_along(lake: Lake) -> None:
+    before = in_lake(lake)
+    report, _ = summarized(lake)
+    assert report.jobs == len(before["job_summaries"])
+    after = in_lake(lake)
+    assert all(row["verdict"] and row["kind"] and row["checks"] for row in after["findings"])
+    assert {row["kind"] for row in after["findings"]} > {"advice"}
+    for row in after["job_summaries"]:
+        assert (row["health"] is not None) is (row["job_id"] != "4"), row["job_id"]
+    assert summarized(lake)[0].jobs == 0  # nothing is left to do
+
+
+def test_new_samples_alone_bring_all_of_it_along(lake: Lake) -> None:
+    """Not only the jobs that are new: rows of two versions side by side would be compared with each other."""
+    fill(
+        lake,
+        {
+            "gpu_samples": busy("n9", 0, 0.5),
+            "jobs": [job("9", START, END, cluster="c", user="zoe", gpus=1)],
+            "allocations": held("9", "n9", (0,), START, END, cluster="c"),
+        },
+        chunk="later",
+        now=NOW,
+    )
+    assert summarized(lake)[0].jobs == 5
