@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, Literal
 
+import msgspec
 import polars as pl
 
 from tachograph.summarize.schema import FINDINGS
@@ -153,8 +155,7 @@ def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]])
             *(summary["job_key"], summary["job_id"]),
             *(finding.code, finding.kind, finding.verdict, finding.severity),
             *(finding.title, finding.sentence, finding.advice, finding.begin, finding.end),
-            json.dumps(dict(finding.evidence), allow_nan=False),
-            json.dumps([_as_object(check) for check in finding.checks], allow_nan=False) if finding.checks else "[]",
+            *(_numbers(finding), _encode(finding.checks).decode()),
             list(finding.needs),
         )
         for summary, findings in found
@@ -164,12 +165,15 @@ def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]])
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-_OF_CHECK = tuple(each.name for each in fields(Check))
+_encode = msgspec.json.Encoder(enc_hook=float).encode  # numbers of NumPy become plain ones
 
 
-def _as_object(check: Check) -> dict[str, Any]:
-    """Its fields; `asdict` would copy each value, which took most of the time of judging."""
-    return {name: getattr(check, name) for name in _OF_CHECK}
+def _numbers(finding: Finding) -> str:
+    """The evidence as JSON. Errors: ValueError for a number that is none: what is not known is left out."""
+    wrong = [name for name, value in finding.evidence.items() if not isfinite(value)]
+    if wrong:
+        raise ValueError(f"evidence of {finding.code} is no number: {', '.join(wrong)}")
+    return _encode(dict(finding.evidence)).decode()
 
 
 def read_findings(frame: pl.DataFrame, order: Sequence[str] = ()) -> tuple[Finding, ...]:
