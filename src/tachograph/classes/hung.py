@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -41,6 +41,7 @@ class Case:
     place: int
     minutes: int
     votes: Mapping[str, HangVotes]
+    said: Mapping[str, int]  # its own votes
     begin: int = 0
     end: int = 0
 
@@ -56,7 +57,7 @@ class Case:
 
     def with_vote(self, *votes: int) -> list[str]:
         """Return the characteristics that voted so."""
-        return [name for name, each in self.votes.items() if each.vote[self.place] in votes]
+        return [name for name, vote in self.said.items() if vote in votes]
 
     @property
     def tally(self) -> str:
@@ -104,9 +105,10 @@ def judge_hang(place: Place, job_class: JobClass, form: Form) -> Iterator[tuple[
         for name in names
     }
     answers = majority([each.vote for each in votes.values()])
-    for at, minutes in enumerate(form.series.minutes.tolist()):
-        case = Case(form, at, minutes, votes)
-        yield at, _finding(place, job_class, case, int(answers[at]))
+    said = np.stack([each.vote for each in votes.values()]).T.tolist()
+    for at, (minutes, answer) in enumerate(zip(form.series.minutes.tolist(), answers.tolist(), strict=True)):
+        case = Case(form, at, minutes, votes, dict(zip(names, said[at], strict=True)))
+        yield at, _finding(place, job_class, case, answer)
 
 
 def _finding(place: Place, job_class: JobClass, case: Case, answer: int) -> Finding:
@@ -194,7 +196,7 @@ def _with_interval(case: Case) -> Case:
     begin, end = begins[-1], ends[0]
     if end - begin < case.form.limits.hang / 2:
         begin, end = begins[len(begins) // 2], ends[len(ends) // 2]
-    return Case(case.form, case.place, case.minutes, case.votes, begin, max(end, begin))
+    return replace(case, begin=begin, end=max(end, begin))
 
 
 def _evidence(case: Case) -> dict[str, float]:
@@ -223,7 +225,7 @@ def _checks(case: Case) -> tuple[Check, ...]:
         value = float(votes.shown[case.place])
         shown = None if value != value else value
         threshold = limits.theta[name] if level is None else level
-        found.append(Check(name, shown, "<", threshold, known.unit, _HOLDS[int(votes.vote[case.place])]))
+        found.append(Check(name, shown, "<", threshold, known.unit, _HOLDS[case.said[name]]))
     return tuple(found)
 
 
