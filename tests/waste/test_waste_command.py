@@ -1,0 +1,98 @@
+"""`tachograph waste` on the demo: as in a shell, and against the truth of what was planted."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import tachograph
+from tachograph.config import load
+from tachograph.errors import ConfigError
+
+ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("TACHOGRAPH_")} | {"NO_COLOR": "1"}
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tachograph", *arguments]
+    return subprocess.run(command, cwd=folder, env=ENVIRONMENT | environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ledger")
+    done = run(folder, "demo", "--quiet")
+    assert done.returncode == 0, done.stderr
+    return folder / "tachograph-demo"
+
+
+def test_hours_of_the_demo_add_up(demo: Path) -> None:
+    data = json.loads(run(demo, "waste", "--json", "--by", "account").stdout)
+    hours = {row["cause"]: row["gpu_hours"] for row in data["causes"]}
+    assert sum(hours.values()) == pytest.approx(data["gpu_hours"], rel=1e-9)
+    assert sum(row["gpu_hours"] for row in data["groups"]) == pytest.approx(data["gpu_hours"], rel=1e-9)
+    assert all(hours[cause] > 0 for cause in ("never_used", "idle", "imbalance", "productive"))
+    jobs = tachograph.open(str(demo / "lake")).jobs()
+    assert data["jobs"] + sum(row["jobs"] for row in data["left_out"]) == jobs.height
+    assert data["gpu_hours"] + sum(row["gpu_hours"] for row in data["left_out"]) == pytest.approx(
+        jobs["gpu_hours"].sum(), rel=1e-9
+    )
+
+
+def test_planted_idle_gpus_are_the_never_used_ones(demo: Path) -> None:
+    truth = pl.read_parquet(demo / "cluster" / "truth" / "jobs.parquet")
+    jobs = tachograph.open(str(demo / "lake")).jobs()
+    chosen = jobs.filter(pl.col("gpu_hours_idle").is_not_null(), pl.col("end").is_not_null())
+    both = chosen.join(truth.select("job_id", "submit", "kind", unused="gpus_never_used"), on=["job_id", "submit"])
+    assert both.height > 300
+    one = both.filter(pl.col("kind") == "one_gpu_of_many", pl.col("coverage") > 0.99)
+    idle = both.filter(pl.col("kind").is_in(["idle", "cpu_only"]), pl.col("coverage") > 0.99)
+    assert one.height
+    assert idle.height
+    unused = one["gpu_hours"] * one["unused"] / one["gpus"]
+    assert one["gpu_hours_never_used"].to_list() == pytest.approx(unused.to_list(), rel=0.05)
+    lost = (idle["gpu_hours_never_used"] + idle["gpu_hours_idle"]).to_list()
+    assert lost == pytest.approx(idle["gpu_hours"].to_list(), rel=0.1)
+    steady = both.filter(pl.col("kind").is_in(["compute_bound", "tensor_training"]))
+    lost_of_steady = steady.select(pl.sum_horizontal("gpu_hours_never_used", "gpu_hours_hung", "gpu_hours_idle")).sum()
+    assert float(lost_of_steady.item()) < 0.05 * float(steady["gpu_hours"].sum())
+
+
+def test_as_in_a_shell(demo: Path, tmp_path: Path) -> None:
+    shown = run(demo, "waste", "--by", "user", "--top", "3", "--jobs", "idle", TACHOGRAPH_WASTE_PRICE_PER_GPU_HOUR="2")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "Recoverable, if" in shown.stdout
+    assert "others" in shown.stdout
+    assert "EUR" in shown.stdout
+    rows = list(csv.DictReader(io.StringIO(run(demo, "waste", "--csv").stdout)))
+    assert [row["cause"] for row in rows][:2] == ["never_used", "hung"]
+    page = tmp_path / "ledger.html"
+    written = run(demo, "waste", "--html", str(page))
+    assert (written.stdout, f"written to {page}" in written.stderr) == ("", True)
+    assert page.read_text(encoding="utf-8").count("<svg") == 2
+    wrong = run(demo, "waste", "--by", "usr")
+    assert (wrong.returncode, "did you mean user" in wrong.stderr) == (6, True)
+
+
+def test_a_filter_leaves_what_it_says(demo: Path) -> None:
+    def hours(**which: Any) -> float:
+        return tachograph.open(str(demo / "lake")).waste(**which).report.gpu_hours
+
+    whole, parts = hours(), [hours(partition=name) for name in ("gpu", "shared")]
+    assert sum(parts) == pytest.approx(whole, rel=1e-9)
+    assert min(parts) > 0
+
+
+@pytest.mark.parametrize("setting", ["NEVER_USED_SHARE=1.5", "IDLE_MINUTES=-1", "PRICE_PER_KWH=-0.1"])
+def test_values_that_make_no_sense(setting: str) -> None:
+    name, value = setting.split("=")
+    with pytest.raises(ConfigError, match="waste: "):
+        load(None, {f"TACHOGRAPH_WASTE_{name}": value})

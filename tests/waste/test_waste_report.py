@@ -1,0 +1,208 @@
+"""The ledger of many jobs: groupings add up, prices, what is recoverable, what is left out; all formats agree."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from datetime import timedelta
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from waste_cases import columns
+
+from jobframes import START, summary
+from tachograph.config import Waste
+from tachograph.errors import NotFoundError, UsageError
+from tachograph.report.lines import to_text
+from tachograph.report.waste import BUCKETS, BY, WasteReport, build_waste_report
+from tachograph.report.waste_html import waste_html
+from tachograph.report.waste_text import waste_csv, waste_json, waste_lines
+from tachograph.summarize.schema import WASTE
+
+HOURS = st.floats(0, 4)
+SPENT = {"never_used": 2.0, "hung": 3.0, "cold_start": 1.0, "idle": 4.0, "imbalance": 0.5}
+
+
+def spent(number: int = 1, **given: Any) -> dict[str, Any]:
+    """A judged job of 16 GPU-hours: 4 GPUs for 4 hours."""
+    hours = {f"gpu_hours_{cause}": SPENT[cause] for cause in WASTE}
+    energies = {f"energy_j_{cause}": 3.6e6 * SPENT[cause] / 10 for cause in WASTE[:-1]}
+    known = {"samples": 100, "gpu_util_mean": 0.3, "user": "ada", "account": "p1", "partition": "gpu"}
+    known |= {"gpu_hours_unmeasured": 1.5, "gpu_hours_idle_long": 2.5, "gpu_model": "L40S", "elapsed_s": 4 * 3600.0}
+    return summary(job_key=f"c:{number}:1", job_id=str(number), **hours | energies | known | given)
+
+
+def intervals(*rows: tuple[int, str, float]) -> pl.DataFrame:
+    """Findings with an interval: (job, code, minutes)."""
+    schema = {"job_key": pl.String, "code": pl.String, "kind": pl.String, "verdict": pl.String}
+    schema |= {"begin": pl.Datetime("us", "UTC"), "end": pl.Datetime("us", "UTC")}  # type: ignore[dict-item]
+    made = [(f"c:{n}:1", code, "class", "yes", START, START + timedelta(minutes=minutes)) for n, code, minutes in rows]
+    return pl.DataFrame(made, schema=schema, orient="row")
+
+
+def report(*jobs: dict[str, Any], found: pl.DataFrame | None = None, **how: Any) -> WasteReport:
+    how.setdefault("settings", Waste())
+    return build_waste_report(columns(jobs), intervals() if found is None else found, how.pop("settings"), **how)
+
+
+def of(found: WasteReport, name: str) -> dict[str, Any]:
+    return dict(zip(found.causes["cause"], found.causes[name], strict=True))
+
+
+def test_one_job_is_its_columns() -> None:
+    found = report(spent())
+    assert of(found, "gpu_hours") == SPENT | {"productive": 4.0, "unmeasured": 1.5}
+    assert of(found, "share")["idle"] == 0.25
+    assert of(found, "energy_j")["never_used"] == pytest.approx(7.2e5)
+    assert (found.jobs, found.gpu_hours, found.lost) == (1, 16.0, 10.5)
+    assert of(found, "energy_j")["imbalance"] is None
+
+
+def test_what_is_recoverable() -> None:
+    found = report(spent(), found=intervals((1, "job_hang", 180), (1, "cold_start", 40)))
+    assert of(found, "recoverable") == {
+        "never_used": 2.0,
+        "hung": pytest.approx(2.0),  # 120 of 180 minutes
+        "cold_start": pytest.approx(0.75),  # 30 of 40
+        "idle": 2.5,
+        "imbalance": 0.25,
+        "productive": 0.0,
+        "unmeasured": 0.0,
+    }
+    changed = Waste(never_used_share=0.5, watchdog_minutes=90, start_minutes=60, imbalance_share=0.0)
+    found = report(spent(), found=intervals((1, "job_hang", 180), (1, "cold_start", 40)), settings=changed)
+    assert [of(found, "recoverable")[cause] for cause in WASTE] == pytest.approx([1.0, 1.5, 0.0, 2.5, 0.0])
+    assert {said.source for said in found.assumptions} == {"configured", "our assumption"}
+    assert [said.value for said in found.assumptions] == [0.5, 90, 60, 30, 0.0]
+
+
+def test_recoverable_is_never_more_than_lost() -> None:
+    found = report(spent(), found=intervals((1, "job_hang", 1e6)), settings=Waste(watchdog_minutes=0))
+    assert all(of(found, "recoverable")[cause] <= SPENT[cause] for cause in WASTE)
+    assert of(report(spent()), "recoverable")["hung"] == 0.0  # how long it hung is not told
+
+
+def test_prices() -> None:
+    jobs = [
+        spent(1),
+        spent(2, partition="debug"),
+        spent(3, gpu_model="H100", partition="other"),
+        spent(4, partition="free"),
+    ]
+    prices = Waste(price_per_gpu_hour=1.0, prices={"H100": 3.0, "debug": 0.5, "free": 0.0}, price_per_kwh=0.25)
+    found = report(*jobs, settings=prices)
+    assert of(found, "money")["never_used"] == pytest.approx(2 * (1 + 0.5 + 3 + 0))
+    assert of(found, "energy_money")["never_used"] == pytest.approx(4 * 0.2 * 0.25)
+    assert of(found, "recoverable_money")["never_used"] == pytest.approx(9)
+    assert found.unpriced_jobs == 0
+    some = report(*jobs, settings=Waste(prices={"H100": 3.0}))
+    assert (of(some, "money")["never_used"], some.unpriced_jobs) == (6.0, 3)
+    assert "No price is known for 3 jobs" in to_text(waste_lines(some))
+    none = report(*jobs)
+    assert (none.priced, set(none.causes["money"]), waste_json(none)["currency"]) == (False, {None}, None)
+    assert "EUR" not in to_text(waste_lines(none))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["ada", "bob", None]), st.sampled_from(["p1", None]), st.floats(0, 4), st.floats(0, 4)
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from([name for name in BY if name != "cause"]),
+    st.sampled_from([None, 1, 2]),
+)
+def test_groups_add_up_to_the_total(rows: list[tuple[str | None, str | None, float, float]], by: str, top: Any) -> None:
+    jobs = [
+        spent(n, user=user, account=account, gpu_hours_idle=idle, gpu_hours_imbalance=lag, gpu_model=user)
+        for n, (user, account, idle, lag) in enumerate(rows)
+    ]
+    found = report(*jobs, by=by, top=top, settings=Waste(price_per_gpu_hour=2.0))
+    groups = found.groups
+    assert groups is not None
+    assert groups.height <= (99 if top is None else top + 1)
+    for bucket, hours in of(found, "gpu_hours").items():
+        assert math.isclose(groups[bucket].sum(), hours, rel_tol=1e-9, abs_tol=1e-9)
+    assert groups["jobs"].sum() == found.jobs == len(rows)
+    for column, total in (
+        ("gpu_hours", found.gpu_hours),
+        ("lost", found.lost),
+        ("recoverable", found.recoverable),
+        ("lost_money", 2 * found.lost),
+    ):
+        assert math.isclose(groups[column].sum(), total, rel_tol=1e-9, abs_tol=1e-9), column
+    for row in groups.iter_rows(named=True):
+        assert math.isclose(row["lost_share"], row["lost"] / row["gpu_hours"], rel_tol=1e-9)
+
+
+def test_the_jobs_behind_a_figure() -> None:
+    jobs = [spent(1), spent(2, gpu_hours_idle=8.0), spent(3, gpu_hours_idle=0.0), spent(4, gpu_hours_idle=1.0)]
+    found = report(*jobs, jobs_of="idle", top=2)
+    assert found.concerned is not None
+    assert (found.concerned["job_id"].to_list(), found.concerned_jobs) == (["2", "1"], 3)
+    assert of(found, "jobs")["idle"] == 3
+    everything = report(*jobs, jobs_of="idle")
+    assert everything.concerned is not None
+    assert everything.concerned["gpu_hours_idle"].sum() == of(found, "gpu_hours")["idle"]
+
+
+def test_what_is_left_out_is_counted() -> None:
+    nothing = {f"gpu_hours_{cause}": None for cause in WASTE}
+    jobs = [
+        spent(1),
+        spent(2, state="RUNNING", end=None),
+        spent(3, attribution="ambiguous", samples=None, **nothing),
+        spent(4, samples=0, gpu_util_mean=None, **nothing),
+        spent(5, gpu_util_mean=None, **nothing),
+        spent(6, **nothing),
+    ]
+    found = report(*jobs)
+    told = {row["reason"]: (row["jobs"], row["gpu_hours"]) for row in found.left_out.iter_rows(named=True)}
+    reasons = ("running", "ambiguous", "no_samples", "not_judged", "no_activity")
+    assert told == dict.fromkeys(reasons, (1, 16.0))
+    assert found.jobs == 1
+    text = to_text(waste_lines(found, width=1000))
+    assert "1 job (16.0 h): still running; 1 job (16.0 h): not known which GPUs" in text
+
+
+def test_without_jobs() -> None:
+    for jobs in ([], [spent(2, state="RUNNING", end=None)]):
+        found = report(*jobs, by="user", jobs_of="hung")
+        assert to_text(waste_lines(found)).startswith("No job of which this could be said.")
+        assert waste_json(found)["gpu_hours"] == 0
+        assert "<svg" not in waste_html(found)
+        assert set(waste_json(found)["causes"][0]) >= {"cause", "gpu_hours"}
+
+
+def test_all_formats_show_the_same() -> None:
+    jobs = [spent(1, user="<b>ada"), spent(2, user="bob", gpu_hours_idle=0.0), spent(3, user=None)]
+    found = report(*jobs, by="user", jobs_of="never_used", settings=Waste(price_per_gpu_hour=1.5))
+    text, page, data = to_text(waste_lines(found)), waste_html(found), waste_json(found)
+    for shown in ("6.0 h", "27.5 h", "not known", "9.00 EUR", "never used"):
+        assert shown in text, shown
+        assert shown in page or shown == "27.5 h", shown
+    assert "31.5 h" not in text
+    assert "<b>ada" not in page
+    assert "&lt;b&gt;ada" in page
+    assert page.count("<svg") == 2
+    assert data["causes"][0]["gpu_hours"] == 6.0
+    assert [(row["user"], row["lost"]) for row in data["groups"]][-1] == ("bob", 6.5)
+    assert [row["cause"] for row in data["causes"]] == list(BUCKETS)
+    of_csv = list(csv.DictReader(io.StringIO(waste_csv(found))))
+    assert [float(row["gpu_hours_never_used"]) for row in of_csv] == [2.0, 2.0, 2.0]
+
+
+def test_names_that_do_not_exist() -> None:
+    with pytest.raises(NotFoundError, match="no grouping 'users'"):
+        report(spent(), by="users")
+    with pytest.raises(NotFoundError, match="no cause 'idel'"):
+        report(spent(), jobs_of="idel")
+    with pytest.raises(UsageError, match="--top 0"):
+        report(spent(), by="user", top=0)
