@@ -41,6 +41,7 @@ from tachograph.report.job_html import job_html
 from tachograph.report.job_json import job_json
 from tachograph.report.job_text import job_lines
 from tachograph.report.lines import to_text
+from tachograph.report.radar import build_radar, draw_radar
 from tachograph.report.study.choice import Choice, StudyOptions, check_names, job_filter, settings_of
 from tachograph.report.study.dataset import Dataset, Recorded, describe_dataset
 from tachograph.report.study.files import WrittenStudy, write_study
@@ -298,6 +299,21 @@ class OpenLake:
         if not made.drawn:
             raise NotFoundError(f"figure {made.entry.name}: {made.status}", do="choose jobs in which it was measured")
         return made.draw()
+
+    def radar(self, by: str = "job", *, layout: str = "overlay", **which: Unpack[Choice]) -> Figure:
+        """Return profiles of jobs along six axes of GPU activity: all in one plot (`overlay`) or one each (`grid`).
+
+        `by`: one profile per job, user, account, partition, workload, or of `all`.
+        Errors: UsageError for groups or a layout that there are not; NotFoundError where no job has samples.
+        """
+        numbers = self.radar_numbers(by, **which)
+        if "profiles" not in numbers:
+            raise NotFoundError("no job with samples is left to draw", do="choose other jobs")
+        return draw_radar(numbers, layout)
+
+    def radar_numbers(self, by: str = "job", **which: Unpack[Choice]) -> Numbers:
+        """Return what `radar` draws: a row per profile, 0..1 along each axis, null where nobody measured it."""
+        return build_radar(self.jobs(**which).filter(pl.col("samples") > 0), by=by).profiles
 
     def _made(self, figure: str, options: StudyOptions) -> MadeFigure:
         entry = find(figure)

@@ -1,4 +1,7 @@
-"""`tachograph figures`: the published study of this system: figures, their numbers, the answers to six questions."""
+"""`tachograph figures`: the published study of this system: figures, their numbers, the answers to six questions.
+
+`tachograph figures radar`: profiles of jobs along six axes of GPU activity.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,30 @@ from tachograph.cli import output
 from tachograph.cli.filters import add_filters, wanted
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
+    import polars as pl
+
+    from tachograph.report.radar import RadarReport
     from tachograph.report.study.files import WrittenStudy
     from tachograph.report.study.report import StudyReport
 
-FOLDER = "tachograph-study"
+SHOWN = 20  # profiles in the printed table
+FOLDER, RADAR_FOLDER = "tachograph-study", "tachograph-radar"
+_OF_STUDY = ("figure", "pipe", "window", "variant", "no_filter")
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare folder, formats, figures, jobs, variants."""
     parser.add_argument(
-        "-o", "--output", default=FOLDER, metavar="DIR", help=f"folder to write into (default ./{FOLDER})"
+        "what", nargs="?", default="study", metavar="radar", help="profiles of jobs instead of the study: radar plots"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", help=f"folder to write into (default ./{FOLDER}, of radar ./{RADAR_FOLDER})"
     )
     parser.add_argument(
         "--format", action="append", default=[], metavar="NAME", help="pdf, svg, png; repeatable (default: all three)"
@@ -41,12 +54,75 @@ def add_arguments(parser: Parser) -> None:
         metavar="REASON",
         help="bring back jobs left out for this reason only, such as short; repeatable",
     )
+    parser.add_argument(
+        "--by", metavar="NAME", help="of radar: one profile per job (default), user, account, partition, workload, all"
+    )
     add_filters(parser, study=False)
     add_json(parser)
+    parser.set_defaults(of_study={name: parser.get_default(name) for name in _OF_STUDY})
 
 
 def run(arguments: Arguments) -> int:
-    """Make the study, write it, print what was drawn and the answers."""
+    """Make the study, or the radar plots, write them, print what was drawn and the answers."""
+    if arguments.what == "radar":
+        return _radar(arguments)
+    if arguments.what != "study":
+        raise UsageError(f"no figures {arguments.what!r}", do="use radar; one figure of the study is --figure NAME")
+    if arguments.by is not None:
+        raise UsageError("--by is an option of `tachograph figures radar`", do="leave it out")
+    return _study(arguments)
+
+
+def _radar(arguments: Arguments) -> int:
+    from pathlib import Path
+
+    import polars as pl
+
+    from tachograph.analyze.results import of_one_moment, read_findings, read_summaries
+    from tachograph.cli.open import open_lake
+    from tachograph.figures.style import FORMATS
+    from tachograph.report.filters import filter_jobs
+    from tachograph.report.radar import build_radar, radar_json, write_radar
+    from tachograph.report.study.choice import described
+
+    given = [name for name, default in arguments.of_study.items() if getattr(arguments, name) != default]
+    if given:
+        raise UsageError(f"--{given[0].replace('_', '-')} is an option of the study, not of radar", do="leave it out")
+    opened = open_lake(arguments)
+    which = wanted(arguments, opened)
+
+    def read() -> pl.DataFrame:
+        summaries = read_summaries(opened.lake)
+        return filter_jobs(summaries, read_findings(opened.lake, summaries), which)
+
+    jobs = of_one_moment(opened.lake, read).filter(pl.col("samples") > 0)
+    if jobs.is_empty():
+        raise NotFoundError("no job with samples is left to draw", do="widen --since, --until, --where and the like")
+    report = build_radar(jobs, by=arguments.by or "job", chosen=described(which, opened.configuration.site.time_zone))
+    folder = Path(arguments.output or RADAR_FOLDER)
+    with Narrator.of(arguments).steps() as tell:
+        files = write_radar(report, folder, formats=arguments.format or FORMATS, tell=tell)
+    if arguments.json:
+        output.print_json(radar_json(report, files))
+    else:
+        _show_radar(report, folder, files, no_color=arguments.no_color)
+    return 0
+
+
+def _show_radar(report: RadarReport, folder: Path, files: Sequence[str], *, no_color: bool) -> None:
+    from tachograph.figures.radar import sentences
+    from tachograph.report.radar import radar_rows
+
+    names, rows = radar_rows(report, at_most=SHOWN)
+    headings = [output.Heading(name, right=place > 0) for place, name in enumerate(names)]
+    output.print_table(headings, rows, no_color=no_color)
+    left = report.profiles.tables["profiles"].height - len(rows)
+    more = [f"{left} more in radar.json"] if left else []
+    said = [*more, *sentences(report.profiles), f"{len(files)} files in {folder}"]
+    output.print_text("\n" + "\n".join(said) + "\n")
+
+
+def _study(arguments: Arguments) -> int:
     from pathlib import Path
 
     from tachograph.api import OpenLake
@@ -57,7 +133,7 @@ def run(arguments: Arguments) -> int:
 
     opened = open_lake(arguments)
     narrator = Narrator.of(arguments)
-    folder, formats = Path(arguments.output), check_formats(arguments.format or FORMATS)
+    folder, formats = Path(arguments.output or FOLDER), check_formats(arguments.format or FORMATS)
     check_folder(folder)
     with narrator.steps() as tell:
         study = OpenLake(opened.lake, opened.configuration, opened.now).study(

@@ -1,0 +1,106 @@
+"""Radar plots as files: drawings, their numbers as JSON and CSV. All of them appear, or none does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from tachograph import __version__
+from tachograph.errors import UsageError
+from tachograph.figures import radar, style
+from tachograph.figures.study import Numbers
+from tachograph.report.study.files import check_formats, csv_of, writable
+from tachograph.report.study.json import json_text
+from tachograph.report.study.report import Tell
+from tachograph.units import text
+from tachograph.workload.classes import AXES, AXIS_NAMES
+
+LAYOUTS: Mapping[str, Callable[[Numbers], Figure]] = MappingProxyType(
+    {"overlay": radar.draw_overlay, "grid": radar.draw_grid}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RadarReport:
+    """Profiles of jobs, and of the classes. chosen: (option, what was given) by which jobs were chosen."""
+
+    profiles: Numbers
+    classes: Numbers
+    chosen: tuple[tuple[str, str], ...] = ()
+
+
+def build_radar(jobs: pl.DataFrame, *, by: str = "job", chosen: Sequence[tuple[str, str]] = ()) -> RadarReport:
+    """Return the radar plots of some jobs, rows of job_summaries.
+
+    Errors: UsageError for groups that there are not.
+    """
+    return RadarReport(radar.compute(jobs, by=by), radar.nominal(), tuple(chosen))
+
+
+def draw_radar(numbers: Numbers, layout: str) -> Figure:
+    """Return one drawing: `overlay` or `grid`.
+
+    Errors: UsageError for another layout.
+    """
+    if layout not in LAYOUTS:
+        raise UsageError(f"no layout {layout!r}", do=f"use {' or '.join(LAYOUTS)}")
+    return LAYOUTS[layout](numbers)
+
+
+def radar_json(report: RadarReport, files: Sequence[str] = ()) -> dict[str, Any]:
+    """Return everything that is drawn, as JSON values: fractions 0..1, null where nobody measured."""
+    profiles = report.profiles
+    return {
+        "tachograph": __version__,
+        "chosen_by": dict(report.chosen),
+        "jobs": profiles.jobs,
+        "facts": dict(profiles.facts),
+        "missing": dict(profiles.missing),
+        "sentences": list(radar.sentences(profiles)),
+        "profiles": profiles.tables["profiles"].to_dicts() if "profiles" in profiles else [],
+        "classes": report.classes.tables["profiles"].to_dicts(),
+        "bounds": report.classes.tables["bounds"].to_dicts(),
+        "files": list(files),
+    }
+
+
+def radar_rows(report: RadarReport, *, at_most: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the profiles as a table of text: headings and rows; a dash where nobody measured."""
+    profiles = report.profiles.tables["profiles"].head(at_most)
+    rows = [
+        (str(row["name"]), f"{row['jobs']:,}", *(text(row[axis], "fraction") for axis in AXES))
+        for row in profiles.iter_rows(named=True)
+    ]
+    return (str(report.profiles.facts["by"]), "jobs", *(AXIS_NAMES[axis] for axis in AXES)), rows
+
+
+def write_radar(
+    report: RadarReport, folder: Path, *, formats: Sequence[str] = style.FORMATS, tell: Tell | None = None
+) -> tuple[str, ...]:
+    """Write overlay and grid of the jobs and of the classes, and their numbers; return the names of the files.
+
+    Errors: UsageError where the folder is a file, or the format none; ExportError where it cannot be written.
+    """
+    formats, drawn = check_formats(formats), 0
+    with writable(folder) as aside:
+        for stem, numbers in (("radar", report.profiles), ("radar_classes", report.classes)):
+            if "profiles" not in numbers:
+                continue
+            for layout in LAYOUTS:
+                if tell:
+                    tell(f"draw {stem}_{layout}", drawn, 2 * len(LAYOUTS))
+                style.save(draw_radar(numbers, layout), aside, f"{stem}_{layout}", formats)
+                drawn += 1
+            for part, table in numbers.tables.items():
+                (aside / f"{stem}.{part}.csv").write_text(csv_of(table), encoding="utf-8")
+        files = sorted({*(file.name for file in aside.iterdir()), "radar.json"})
+        (aside / "radar.json").write_text(json_text(radar_json(report, files)), encoding="utf-8")
+        for name in files:
+            (aside / name).replace(folder / name)
+    return tuple(files)
