@@ -24,12 +24,13 @@ class Doing(StrEnum):
     ALONE = "alone"  # only its first GPU works
     LOAD = "load"  # data come in, GPUs do next to nothing
     REST = "rest"
-    SPIN = "spin"  # waits, and looks busy: utilisation 100 %
+    BLIP = "blip"  # something tiny runs while the job rests: a monitor, a heartbeat
+    SPIN = "spin"  # waits, and looks busy: utilisation near 100 %, no arithmetic, no memory traffic
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Minutes of doing something, at a share of the job's work."""
+    """Minutes of doing something. `share`: of the work; of a blip its utilisation, of spinning its SM activity."""
 
     minutes: float
     doing: Doing = Doing.WORK
@@ -80,7 +81,9 @@ class Following(Behaviour):
         held = idle(self.work.hbm_mib)
         match stretch.doing:
             case Doing.SPIN:
-                return held._replace(util=1.0, sm=0.008, occupancy=0.001)
+                return held._replace(util=1.0, sm=stretch.share, occupancy=stretch.share / 8, noise=0.02)
+            case Doing.BLIP if slot == 0:
+                return held._replace(util=stretch.share, sm=stretch.share / 8, occupancy=stretch.share / 64)
             case Doing.LOAD:
                 return Level(
                     util=0.05, sm=0.02, occupancy=0.01, dram=0.01, pcie_rx=4e8, noise=0.2, hbm_mib=held.hbm_mib
@@ -143,6 +146,7 @@ _ONE_NODE = ((1, 1.0),)
 _NODES = ((2, 0.5), (4, 0.35), (8, 0.15))
 _ORDINARY = (Kind.STEADY, Kind.MEMORY_BOUND, Kind.COMPUTE_BOUND, Kind.TENSOR, Kind.NO_TENSOR)
 _ANY = (*_ORDINARY, Kind.LOW_UTILISATION, Kind.LOW_MEMORY, Kind.FULL_MEMORY)
+BLIPS = 0.25  # of the rests: something tiny runs in them now and then
 Draw = np.random.Generator
 Drawn = tuple[list[Stretch], dict[str, float]]  # stretches, and levels of the work that are the course's own
 
@@ -191,11 +195,31 @@ def _of(*parts: tuple[Doing, float, float]) -> Callable[[Draw], Drawn]:
     def draw(rng: Draw) -> Drawn:
         found: list[Stretch] = []
         for doing, low, high in parts:
-            first = doing is Doing.WORK and not found
-            found += _works(rng, low, high) if first else [Stretch(float(rng.uniform(low, high)), doing)]
+            minutes = float(rng.uniform(low, high))
+            match doing:
+                case Doing.WORK if not found:
+                    found += _works(rng, low, high)
+                case Doing.SPIN:
+                    found.append(Stretch(minutes, doing, float(np.exp(rng.uniform(np.log(0.005), np.log(0.25))))))
+                case Doing.REST if rng.random() < BLIPS:
+                    found += _rest_with_blips(rng, minutes)
+                case _:
+                    found.append(Stretch(minutes, doing))
         return found, {}
 
     return draw
+
+
+def _rest_with_blips(rng: Draw, minutes: float) -> list[Stretch]:
+    """Rest in which now and then something tiny runs for a moment."""
+    found = [Stretch(float(rng.uniform(3, 10)), Doing.REST)]
+    left = minutes - found[0].minutes
+    while left > 15:
+        blip, rest = float(rng.uniform(0.3, 1)), float(rng.uniform(10, 60))
+        found.append(Stretch(blip, Doing.BLIP, float(rng.uniform(0.01, 0.12))))
+        found.append(Stretch(min(rest, left - blip), Doing.REST))
+        left -= blip + found[-1].minutes
+    return [*found[:-1], Stretch(found[-1].minutes + left, Doing.REST)]
 
 
 def _with(low: float, high: float, **levels: tuple[float, float]) -> Callable[[Draw], Drawn]:
