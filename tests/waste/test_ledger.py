@@ -14,7 +14,8 @@ from waste_cases import Case, by_hand, columns, judged
 
 from jobframes import START
 from tachograph import waste
-from tachograph.summarize.schema import WASTE
+from tachograph.reduce.timelines import timelines_of
+from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_MINUTES, WASTE
 from tachograph.waste.ledger import ENERGIES, HOURS, IDLE_LONG, UNMEASURED
 
 # exact in single precision, as minutes are stored
@@ -169,6 +170,20 @@ def test_jobs_of_which_nothing_can_be_said_have_null() -> None:
         assert all(row[name] is None for name in (*HOURS, *ENERGIES, UNMEASURED, IDLE_LONG))
     nothing = Case([[None] * 5], [[None] * 5], 300.0)
     assert judged(nothing, steady(1.0, number=2))[0][UNMEASURED] is None
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_without_any_minute_columns_are_as_declared(rows: int) -> None:
+    nothing = columns(judged(Case([[None] * 5], [[None] * 5], 300.0))[:1]).head(rows)
+    judged_again = waste.judge(
+        nothing,
+        JOB_GPUS.empty(),
+        timelines_of(JOB_MINUTES.empty(), idle_util=0.01),
+        FINDINGS.empty(),
+        idle_util=0.01,
+        idle_minutes=30,
+    )
+    assert judged_again.schema == nothing.schema
 
 
 def test_energy_is_null_where_it_is_not_known() -> None:

@@ -45,7 +45,8 @@ def judge(
     place = minutes.get_column("place").to_numpy()
     # added up one by one, in order: however many jobs are judged at a time, each has the same sums
     sums = {
-        name: np.bincount(place, weights=minutes.get_column(name).to_numpy(), minlength=jobs.height) for name in _PARTS
+        name: np.bincount(place, minutes.get_column(name).to_numpy(), jobs.height).astype(np.float64)  # of none: counts
+        for name in _PARTS
     }
     known = pl.Series(np.bincount(place, minlength=jobs.height) > 0)
     powered = pl.Series(sums["powered"] > 0) & known
