@@ -110,8 +110,19 @@ class _Class:
     missing: dict[str, None] = field(default_factory=dict)
     remarks: dict[str, None] = field(default_factory=dict)
 
+    def name_in_expression(self, name: str) -> str:
+        """Return what a name is called in the rule; of one without counterpart is told, and reading goes on."""
+        try:
+            return self.name(name)
+        except UntranslatableError as problem:
+            self.missing[str(problem)] = None
+            return "0"
+
     def name(self, name: str) -> str:
-        """Return what a name of an expression is called in the rule; what it means becomes a term before it."""
+        """Return what a name of an expression is called in the rule; what it means becomes a term before it.
+
+        Errors: UntranslatableError.
+        """
         if name in self.terms:
             return name
         if name in self.given.get("parameters", ()):
@@ -166,7 +177,7 @@ class _Class:
             self.missing[f"{what} is no text"] = None
             return None
         try:
-            return translate(source, name=self.name, text=self.words)
+            return translate(source, name=self.name_in_expression, text=self.words)
         except UntranslatableError as problem:
             self.missing[str(problem)] = None
             return None

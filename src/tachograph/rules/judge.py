@@ -51,6 +51,7 @@ def _of_rule(entry: Entry, jobs: pl.DataFrame, measured: Measured, said: Set[tup
     """What one rule says of each job."""
     comparisons = tuple(comparisons_of(entry))
     advice, twins = entry.advice, entry.twins
+    of_gpus = not any(OFFERED[name].level == "node" for name in entry.program.needs)
     columns: dict[str, list[object]] = {name: [] for name in ("verdict", "severity", "sentence", "advice")}
     columns |= {"evidence": [], "checks": [], "needs": []}
     hours = jobs["gpu_hours"].to_list()
@@ -64,7 +65,7 @@ def _of_rule(entry: Entry, jobs: pl.DataFrame, measured: Measured, said: Set[tup
         columns["severity"].append("fact" if quiet else entry.severity)
         columns["sentence"].append(sentence(entry, outcome, checks))
         columns["advice"].append(advice if holds else None)
-        columns["evidence"].append(_evidence(outcome, hours[place]) if holds else "{}")
+        columns["evidence"].append(_evidence(outcome, hours[place], of_gpus=of_gpus) if holds else "{}")
         columns["checks"].append(_encoder.encode(checks).decode())
         columns["needs"].append(",".join(counters_of(outcome.unknown)) if outcome.unknown else None)
     fixed = {"code": entry.code, "kind": "rule", "title": entry.rule.name, "begin": None, "end": None}
@@ -173,6 +174,6 @@ def _missed(check: Check) -> str:
     return f"{check.name} {value} is {_OTHERWISE[check.relation]} {threshold}"
 
 
-def _evidence(outcome: Outcome, gpu_hours: float | None) -> str:
-    known = {"gpu_hours": gpu_hours, "gpus_affected": len(outcome.ranks) or None}
+def _evidence(outcome: Outcome, gpu_hours: float | None, *, of_gpus: bool) -> str:
+    known = {"gpu_hours": gpu_hours, "gpus_affected": len(outcome.ranks) or None if of_gpus else None}
     return _encoder.encode({name: value for name, value in known.items() if value is not None}).decode()

@@ -1,0 +1,77 @@
+"""Jobs made for rules: one job with its GPUs, on one or several nodes, and what a rule says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from jobframes import START, frame, summary
+from tachograph.config import Rules
+from tachograph.finding import Finding
+from tachograph.finding import read_findings as read
+from tachograph.rules.judge import judge
+from tachograph.rules.ruleset import RuleSet, read_rules
+from tachograph.summarize.schema import JOB_GPUS, JOB_NODE_MINUTES, JOB_SUMMARIES
+
+Row = dict[str, Any]
+SHIPPED = read_rules(Rules())
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job: what its summary says, one row per GPU (node n1 unless the row says otherwise), host values by node."""
+
+    given: Row = field(default_factory=dict)
+    gpus: Sequence[Row] = ()
+    hosts: Mapping[str, Row] = field(default_factory=dict)
+    key: str = "c:100:1"
+
+    @property
+    def summary(self) -> pl.DataFrame:
+        """Its row of job_summaries; activity and the like are means over its GPUs unless given."""
+        names = {name for row in self.gpus for name in row if name.endswith(("_mean", "_max"))}
+        of_gpus = {name: _over(self.gpus, name) for name in names}
+        given = {"gpus": len(self.gpus) or 1, **of_gpus, **self.given}
+        row = summary(**{name: value for name, value in given.items() if value is not None}) | given
+        return frame(JOB_SUMMARIES, [row | {"job_key": self.key, "job_id": self.key.split(":")[1]}])
+
+    @property
+    def devices(self) -> pl.DataFrame:
+        """Its rows of job_gpus."""
+        key = {"job_key": self.key, "job_id": self.key.split(":")[1], "seq": 1, "node": "n1"}
+        return frame(JOB_GPUS, [key | {"gpu": place} | row for place, row in enumerate(self.gpus)])
+
+    @property
+    def nodes(self) -> pl.DataFrame:
+        """Two minutes of each node in `hosts`, both alike."""
+        key = {"job_key": self.key, "job_id": self.key.split(":")[1], "seq": 1, "t": START}
+        return frame(
+            JOB_NODE_MINUTES,
+            [key | {"node": node, "minute": minute} | row for node, row in self.hosts.items() for minute in (0, 1)],
+        )
+
+
+def _over(rows: Sequence[Row], name: str) -> float | None:
+    known = [row[name] for row in rows if row.get(name) is not None]
+    if not known:
+        return None
+    return max(known) if name.endswith("_max") else sum(known) / len(known)
+
+
+def found(job: Job, code: str, ruleset: RuleSet = SHIPPED) -> Finding:
+    """What one rule says of a job."""
+    rows = judge(job.summary, job.devices, job.nodes, ruleset.only([code]))
+    (one,) = read(rows.with_columns(seq=pl.lit(1)))
+    return one
+
+
+def together(jobs: Sequence[Job]) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Tables of several jobs."""
+    return (
+        pl.concat([job.summary for job in jobs]),
+        pl.concat([job.devices for job in jobs]),
+        pl.concat([job.nodes for job in jobs]),
+    )

@@ -1,0 +1,234 @@
+"""Every rule of the catalogue: a job that has it, one just short of it, one in which what it needs was not measured."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from ruled_jobs import SHIPPED, Job, Row, found
+
+from tachograph.finding import SEVERITIES
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "rules.md"
+
+
+@dataclass(frozen=True)
+class Case:
+    code: str
+    has: Job
+    short: Job
+    missing: Job
+    needs: tuple[str, ...]
+    said: str  # in the sentence of the job that has it
+
+
+def util(*means: float | None, **others: float | None) -> list[Row]:
+    return [{"gpu_util_mean": mean, "gpu_util_max": 1.0 if mean else mean} | others for mean in means]
+
+
+def on_nodes(**means: float) -> list[Row]:
+    return [{"node": node, "gpu": 0, "gpu_util_mean": mean, "gpu_util_max": 1.0} for node, mean in means.items()]
+
+
+NOTHING = Job(gpus=[{}, {}])
+CLOCKS = util(0.9, 0.9, 0.9, 0.9)
+WAITING = util(0.4, 0.4, pcie_rx_bytes_per_s_mean=1e8)
+KERNELS = util(0.9, 0.9, sm_active_mean=0.1)
+CASES = (
+    Case("one_gpu_busy", Job(gpus=util(0.8, 0.0)), Job(gpus=util(0.8, 0.02)), NOTHING, ("gpu_util",), "GPU 0"),
+    Case("unused_gpus", Job(gpus=util(0.8, 0.8, 0.0)), Job(gpus=util(0.8, 0.8, 0.02)), NOTHING, ("gpu_util",), "GPU 2"),
+    Case("low_gpu_use", Job(gpus=util(0.29, 0.29)), Job(gpus=util(0.30, 0.30)), NOTHING, ("gpu_util",), "29%"),
+    Case(
+        "short_run",
+        Job({"elapsed_s": 179.0}, util(0.9)),
+        Job({"elapsed_s": 180.0}, util(0.9)),
+        Job({"elapsed_s": None, "gpu_hours": None}, util(0.9)),
+        ("elapsed_s",),
+        "179 s",
+    ),
+    Case(
+        "unused_time_limit",
+        Job({"elapsed_s": 7200.0, "timelimit_s": 86400.0}),
+        Job({"elapsed_s": 8640.0, "timelimit_s": 86400.0}),
+        Job({"timelimit_s": None}),
+        ("timelimit_s",),
+        "8.33% of the 24 h",
+    ),
+    Case(
+        "heat_throttling",
+        Job(gpus=[{"throttle_reasons_mean": 0.0, "throttle_reasons_max": 0},
+                  {"throttle_reasons_mean": 0.1, "throttle_reasons_max": 0x40}]),
+        Job(gpus=[{"throttle_reasons_mean": 0.09, "throttle_reasons_max": 0x40},
+                  {"throttle_reasons_mean": 0.5, "throttle_reasons_max": 0x4}]),
+        NOTHING,
+        ("throttle_reasons",),
+        "GPU 1: ",
+    ),
+    Case(
+        "power_throttling",
+        Job(gpus=[{"throttle_reasons_mean": 0.1, "throttle_reasons_max": 0x4}]),
+        Job(gpus=[{"throttle_reasons_mean": 0.1, "throttle_reasons_max": 0x44}]),
+        NOTHING,
+        ("throttle_reasons",),
+        "GPU 0: ",
+    ),
+    Case("hot_gpu", Job(gpus=[{"gpu_temp_c_max": 60.0}, {"gpu_temp_c_max": 85.0}]),
+         Job(gpus=[{"gpu_temp_c_max": 84.0}]), NOTHING, ("gpu_temp_c",), "GPU 1: "),
+    Case(
+        "no_tensor_cores",
+        Job(gpus=[{"fp32_active_mean": 0.15, "fp16_active_mean": 0.05, "tensor_active_max": 0.004}]),
+        Job(gpus=[{"fp32_active_mean": 0.15, "fp16_active_mean": 0.05, "tensor_active_max": 0.005}]),
+        Job(gpus=[{"fp32_active_mean": 0.9, "fp16_active_mean": 0.1}]),
+        ("tensor_active",),
+        "15% and FP16 units 5%",
+    ),
+    Case("small_kernels", Job(gpus=KERNELS), Job(gpus=util(0.9, 0.9, sm_active_mean=0.3)),
+         Job(gpus=util(0.9)), ("sm_active",), "90% of the time"),
+    Case(
+        "low_occupancy",
+        Job(gpus=[{"sm_active_mean": 0.5, "sm_occupancy_mean": 0.09, "tensor_active_mean": 0.0}]),
+        Job(gpus=[{"sm_active_mean": 0.5, "sm_occupancy_mean": 0.10, "tensor_active_mean": 0.0}]),
+        Job(gpus=[{"sm_active_mean": 0.5, "tensor_active_mean": 0.0}]),
+        ("sm_occupancy",),
+        "9% of the warps",
+    ),
+    # two GPUs for 2 h: missed 0.5 of 2 x 7200 s is over 0.2 of what there is; 0.39 is not
+    Case("load_imbalance_waste", Job(gpus=util(0.9, 0.4)), Job(gpus=util(0.9, 0.51)), NOTHING, ("gpu_util",), "25%"),
+    Case("load_imbalance_spread", Job(gpus=util(0.5, 0.5, 0.61)), Job(gpus=util(0.5, 0.5, 0.59)), NOTHING,
+         ("gpu_util",), "GPU 2"),
+    Case("load_imbalance_two_sided", Job(gpus=util(0.5, 0.5, 0.39)), Job(gpus=util(0.5, 0.5, 0.41)), NOTHING,
+         ("gpu_util",), "GPU 2"),
+    Case(
+        "large_memory_tier",
+        Job({"hbm_request": "80g", "hbm_peak_fraction": 0.19}),
+        Job({"hbm_request": "80g", "hbm_peak_fraction": 0.2}),
+        Job({"hbm_request": "80g"}),
+        ("hbm_used_mib",),
+        "80 GB",
+    ),
+    Case("stalled_input", Job(gpus=WAITING), Job(gpus=util(0.6, 0.6, pcie_rx_bytes_per_s_mean=1e8)),
+         Job(gpus=util(0.4, 0.4)), ("pcie_rx_bytes_per_s",), "40% of the time"),
+    Case(
+        "host_traffic",
+        Job(gpus=[{"pcie_rx_bytes_per_s_mean": 4e9, "pcie_tx_bytes_per_s_mean": 1e9, "sm_active_mean": 0.4}]),
+        Job(gpus=[{"pcie_rx_bytes_per_s_mean": 4e9, "pcie_tx_bytes_per_s_mean": 0.9e9, "sm_active_mean": 0.4}]),
+        Job(gpus=[{"pcie_rx_bytes_per_s_mean": 9e9, "sm_active_mean": 0.4}]),
+        ("pcie_tx_bytes_per_s",),
+        "5e+09 B/s",
+    ),
+    Case(
+        "cpus_hold_gpus_up",
+        Job(gpus=on_nodes(n1=0.4, n2=0.9), hosts={"n1": {"cpu_user": 0.9}, "n2": {"cpu_user": 0.9}}),
+        Job(gpus=on_nodes(n1=0.4, n2=0.4), hosts={"n1": {"cpu_user": 0.84}, "n2": {"cpu_user": 0.2}}),
+        Job(gpus=on_nodes(n1=0.4, n2=0.4)),
+        ("cpu_user_s",),
+        "n1: ",
+    ),
+    Case("uneven_nodes", Job(gpus=on_nodes(n1=0.9, n2=0.59)), Job(gpus=on_nodes(n1=0.9, n2=0.61)),
+         Job(gpus=[{"node": "n1"}, {"node": "n2"}]), ("gpu_util",), "n2"),
+    Case(
+        "slow_gpu",
+        Job(gpus=[row | {"sm_clock_mhz_mean": clock} for row, clock in zip(CLOCKS, (1400.0, 1400.0, 1400.0, 1100.0),
+                                                                         strict=True)]),
+        Job(gpus=[row | {"sm_clock_mhz_mean": clock} for row, clock in zip(CLOCKS, (1400.0, 1400.0, 1400.0, 1200.0),
+                                                                         strict=True)]),
+        Job(gpus=CLOCKS),
+        ("sm_clock_mhz",),
+        "GPU 3",
+    ),
+)  # fmt: skip
+
+
+def test_every_rule_has_its_case() -> None:
+    assert [case.code for case in CASES] == [entry.code for entry in SHIPPED.entries]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
+def test_a_job_that_has_it(case: Case) -> None:
+    one = found(case.has, case.code)
+    assert (one.verdict, one.kind, one.severity) == ("yes", "rule", SHIPPED.called(case.code)[0].severity)
+    assert case.said in one.sentence
+    assert one.advice
+    assert one.checks
+    assert one.needs == ()
+    assert all(check.holds is not None for check in one.checks)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
+def test_a_job_just_short_of_it(case: Case) -> None:
+    one = found(case.short, case.code)
+    assert one.verdict == "no", one.sentence
+    assert one.advice is None
+    assert one.evidence == {}
+    assert one.sentence.startswith("It is not so")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
+def test_a_job_in_which_it_was_not_measured(case: Case) -> None:
+    one = found(case.missing, case.code)
+    assert one.verdict == "insufficient", one.sentence
+    assert set(case.needs) <= set(one.needs)
+    assert set(one.needs) <= set(SHIPPED.called(case.code)[0].counters)
+    assert one.sentence.startswith("It cannot be said")
+
+
+@pytest.mark.parametrize("entry", SHIPPED.entries, ids=lambda entry: entry.code)
+def test_a_rule_says_what_people_need_to_know(entry: object) -> None:
+    rule = next(one for one in SHIPPED.entries if one is entry)
+    assert rule.pattern.description
+    assert rule.pattern.criterion
+    assert rule.pattern.cures
+    assert rule.rule.details.get("severity", "hint") in SEVERITIES
+    assert rule.rule.template.source
+    for name in rule.values:
+        assert rule.declared[name].meaning, name
+        assert rule.declared[name].unit, name
+    assert f"| `{rule.code}` |" in DOCS.read_text(encoding="utf-8")
+
+
+def test_nothing_is_wrong_with_the_catalogue() -> None:
+    assert SHIPPED.errors == ()
+    # the published second rule divides by the median, as published
+    assert {problem.file for problem in SHIPPED.problems} == {"load_imbalance.json"}
+    assert len(SHIPPED.entries) >= 13
+    assert len({entry.code for entry in SHIPPED.entries}) == len(SHIPPED.entries)
+
+
+def test_no_declared_parameter_is_without_a_rule() -> None:
+    from tachograph.rules.sources import read_parameters, shipped_sources
+
+    declared, problems = read_parameters(shipped_sources()[1])
+    assert problems == []
+    used = {(tag, name) for entry in SHIPPED.entries for tag in (entry.code, entry.rule.tag) for name in entry.values}
+    assert [(tag, name) for tag, of in declared.items() for name in of if (tag, name) not in used] == []
+
+
+def test_a_value_from_the_configuration_moves_the_line() -> None:
+    entry = SHIPPED.called("low_gpu_use")[0].with_values({"low_activity": 0.31})
+    changed = replace(SHIPPED, entries=(entry,))
+    job = Job(gpus=util(0.30, 0.30))
+    assert found(job, "low_gpu_use").verdict == "no"
+    one = found(job, "low_gpu_use", changed)
+    assert one.verdict == "yes"
+    assert [check.threshold for check in one.checks if check.name == "activity_mean"] == [0.31, 0.01]
+
+
+def test_the_evidence_says_which_ranks_and_how_much() -> None:
+    one = found(Job(gpus=util(0.8, 0.8, 0.0)), "unused_gpus")
+    assert one.evidence == {"gpu_hours": 6.0, "gpus_affected": 1}
+    shown = {check.name: (check.value, check.relation, check.threshold, check.holds) for check in one.checks}
+    assert shown["idle_gpus"] == (1.0, ">", 0.0, True)
+    assert shown["each.second"] == (0.0, "<", 0.01, True)
+
+
+def test_the_published_waste_is_that_of_plain_arithmetic() -> None:
+    means = (0.9, 0.4, 0.7)
+    one = found(Job({"elapsed_s": 10_000.0}, util(*means)), "load_imbalance_waste")
+    work = [mean * 10_000 for mean in means]
+    missed = sum(max(work) - each for each in work)
+    values = {check.name: check.value for check in one.checks}
+    assert values["threshold_1"] == pytest.approx(missed / (3 * 10_000))
+    assert values["threshold_2"] == pytest.approx(missed - 3600)
+    assert re.search(r"Ratio 23\.3%", one.sentence)
