@@ -1,8 +1,9 @@
 """Reads mutations of the recorded inputs: `make fuzz` (FUZZ=1000000). Prints one JSON object; 1 when a reader failed.
 
 A mutation is decided by seed, reader and number alone, so any can be made again: `--reader NAME --number N`.
-Failed means: any error that is not a TachographError, a process that died, more than a second of processor time, or
-more than 500 MB of memory. Each kind of failure is told once, with its bytes made as few as still show it.
+Failed means: any error that is not a TachographError, a process that died, more than a second of processor time (of
+rules: 0.1 s), or more than 500 MB of memory. Each kind of failure is told once, with its bytes made as few as still
+show it.
 
     python tests/fuzz/fuzz.py --mutations 10000 --recorded DIR
 """
@@ -31,12 +32,10 @@ from typing import Any
 os.environ["POLARS_MAX_THREADS"] = "1"  # before polars is imported: mutations are small, and others need the cores
 
 from fuzz_targets import Target, by_name
-from mutators import mutate
 
 from tachograph.errors import TachographError
 
 SEED = 20260301
-SECONDS = 1.0  # of processor time, for one file
 HANGS_S = 30.0  # on the wall: a process that is still at it is killed
 MEMORY_MIB = 500
 ADDRESSES = 8 << 30  # bytes a process may map: an absurd allocation fails instead of eating the machine
@@ -89,7 +88,7 @@ class Outcome:
 
 def mutation(target: Target, number: int, seed: int) -> bytes:
     """Return the mutation of that number."""
-    return mutate(target.seeds, random.Random(f"{seed}/{target.name}/{number}"))
+    return target.make(target.seeds, random.Random(f"{seed}/{target.name}/{number}"))
 
 
 def failure_of(
@@ -99,10 +98,10 @@ def failure_of(
     path = folder / f"mutation{target.suffix}"
     path.write_bytes(content)
     failure, refused, took = _read(target, number, path, whole=whole)
-    if failure is None and took > SECONDS:  # the first file of a kind also pays for what is imported
+    if failure is None and took > target.seconds:  # the first file of a kind also pays for what is imported
         took = min(took, _read(target, number, path, whole=whole)[2])
-    if failure is None and took > SECONDS:
-        failure = Failure(target.name, number, "slow", f"over {SECONDS:g} s")
+    if failure is None and took > target.seconds:
+        failure = Failure(target.name, number, "slow", f"over {target.seconds:g} s")
     return failure, took, refused
 
 

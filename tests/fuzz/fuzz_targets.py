@@ -11,10 +11,14 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import polars as pl
+from hostile_rules import hostile_rule, run_rules
+from mutators import mutate
 
+import tachograph.rules
 from tachograph import config
 from tachograph.config import Configuration, Site
 from tachograph.schema import TABLES, conform
@@ -84,6 +88,8 @@ class Target:
     excerpts: Callable[[], Iterable[bytes]]
     read: Callable[[Path, bool], None]
     share: int = 3  # of the mutations: readers that take longer have less of them
+    seconds: float = 1.0  # of processor time for one file: what takes longer has failed
+    make: Callable[[Sequence[bytes], Random], bytes] = mutate
 
     @property
     def seeds(self) -> tuple[bytes, ...]:
@@ -154,6 +160,7 @@ def targets(recorded: Path) -> tuple[Target, ...]:
         Target("exporter pages", ".prom", pages, read_pages),
         Target("prometheus answers", ".json", answers, read_answers),
         Target("configuration", ".toml", lambda: (CONFIGURATION,), read_configuration),
+        Target("rules", ".json", shipped_rules, read_rules, share=1, seconds=0.1, make=hostile_rule),
     )
 
 
@@ -271,6 +278,16 @@ def read_answers(path: Path, whole: bool) -> None:
 def read_configuration(path: Path, whole: bool) -> None:
     for raw in config.load(str(path), {}).sources:
         settings_of(raw, where=str(path))
+
+
+def shipped_rules() -> Iterator[bytes]:
+    """Yield the files of the catalogue."""
+    folder = Path(tachograph.rules.__file__).parent / "catalogue"
+    return (path.read_bytes() for path in sorted(folder.glob("*.json")))
+
+
+def read_rules(path: Path, whole: bool) -> None:
+    run_rules(path.read_bytes())
 
 
 def by_name(recorded: Path, names: Sequence[str]) -> tuple[Target, ...]:

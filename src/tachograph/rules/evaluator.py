@@ -100,6 +100,8 @@ class _Saying:
         said: list[str] = []
         conditional = False
         for shown in pieces:
+            if sum(map(len, said)) > self.budget.text:
+                break  # what follows would be cut anyway
             if shown.run is None:
                 said.append(shown.piece.text)
                 conditional = False
@@ -123,6 +125,7 @@ class _Saying:
     def value(self, value: Any, unit: str) -> str:
         """Return a value as people read it."""
         if isinstance(value, list):
+            self.state.spend(self.budget.shown)
             few = [self.value(one, unit) for one in value[: self.budget.shown]]
             more = [f"and {len(value) - len(few)} more"] if len(value) > len(few) else []
             return ", ".join((*few, *more)) or "none"

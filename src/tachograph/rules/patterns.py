@@ -14,7 +14,7 @@ from tachograph.rules.texts import pieces_of
 
 MOST_RULES = 64  # of a file
 MOST_TERMS = 64  # of a rule
-MOST_EXPRESSIONS = 6_000  # characters of all expressions and conditions of a file
+MOST_EXPRESSIONS = 3_000  # characters of all expressions and conditions of a file
 MOST_PROBLEMS = 50
 DETAILS = ("title", "severity", "advice", "hint", "unit", "twin")
 _ABOUT = ("description", "criterion", "false_positives", "cures")

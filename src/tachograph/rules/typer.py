@@ -129,7 +129,7 @@ class _Typer:
         metric = scope.metric(name)
         if name in scope.rule.parameters or (name in scope.parameters and metric is None):
             if name not in scope.rule.parameters:
-                self.tell(node.at, f"parameter {name} is not listed under parameter", "warning")
+                return self.wrong(node.at, f"parameter {name} is not listed under parameter")
             return Typed(Type("number", positive=scope.parameters.get(name, 0.0) > 0), _parameter(name))
         if metric is None and name in scope.rule.metrics:
             return self.wrong(node.at, f"unknown metric {scope.rule.metrics[name]}")

@@ -1,0 +1,74 @@
+"""Hostile rules neither break nor hold up those who read them, and reach nothing; `make fuzz` runs many more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+from fuzz_targets import shipped_rules
+from hostile_rules import cyclic, deep, growing, hostile_rule, huge, odd, run_rules, watched
+
+from tachograph.rules.language import load_patterns
+
+SEEDS = tuple(shipped_rules())
+
+
+def test_hostile_rules_do_no_harm() -> None:
+    verdicts: Counter[str] = Counter()
+    slowest = 0.0
+    run_rules(SEEDS[0])  # the parser is made once
+    for number in range(250):
+        content = hostile_rule(SEEDS, Random(f"test/{number}"))
+        begun = time.process_time()
+        loaded, outcomes = run_rules(content)
+        slowest = max(slowest, time.process_time() - begun)
+        verdicts["refused"] += not loaded.rules
+        verdicts.update(outcome.verdict for outcome in outcomes)
+    assert slowest < 0.5  # 0.1 s where nothing else runs beside: `make fuzz`
+    assert all(verdicts[name] > 10 for name in ("refused", "yes", "no", "insufficient")), verdicts
+
+
+@pytest.mark.parametrize("maker", [deep, growing, cyclic, odd, huge])
+def test_shapes_of_ill_intent_are_what_they_are_for(maker: object) -> None:
+    """Each of them makes rules that differ, most of which are refused with a reason."""
+    made = [maker(Random(number)) for number in range(30)]  # type: ignore[operator]
+    assert len({str(one) for one in made}) > 5
+
+
+def test_files_and_environment_are_watched() -> None:
+    with pytest.raises(AssertionError, match="open"), watched():
+        Path(os.devnull).read_bytes()
+    with pytest.raises(AssertionError, match="environment"), watched():
+        os.getenv("HOME")
+    with pytest.raises(AssertionError, match=r"import|compile"), watched():
+        compile("1 + 1", "x", "eval")
+    with pytest.raises(AssertionError, match=r"subprocess|os\."), watched():
+        subprocess.run([sys.executable, "-V"], check=False, env={}, stdout=subprocess.DEVNULL)
+    with watched():
+        load_patterns("{}", "x")
+    assert os.environ["PATH"]
+
+
+def test_the_parser_needs_no_recursion() -> None:
+    """As deep as an expression may be, on a stack that is nearly used up."""
+    expression = "(" * 40 + "1" + ")" * 40
+    chain = " + ".join(["1"] * 400)
+    text = f'{{"name": "n", "tag": "t", "rule_terms": [{{"a": "{expression} > {chain}"}}], "output": "a"}}'
+    limit = sys.getrecursionlimit()
+    depth = 0
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame, depth = frame.f_back, depth + 1
+    run_rules(text.encode())
+    sys.setrecursionlimit(depth + 350)
+    try:
+        _, outcomes = run_rules(text.encode())
+    finally:
+        sys.setrecursionlimit(limit)
+    assert [outcome.verdict for outcome in outcomes] == ["no"]
