@@ -20,6 +20,9 @@ from tachograph.reduce.kernel import Bytes, Ints, Longs, Singles
 from tachograph.reduce.timelines import ACTIVITY
 
 
+ALL_TELL = 0.9  # of a job's GPUs: a few of very many may be silent
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """Characteristics of many jobs, one job behind the other, one place per minute since the job's start.
@@ -61,7 +64,8 @@ def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame) -> Series:
     """Return the GPU characteristics of `jobs` (rows of job_summaries), the mean over a job's GPUs.
 
     `timelines`: one row per (job_key, minute), jobs together, as `reduce.timelines` returns them. Power is a share of
-    the board's power, or of the job's own highest minute where the device is not known.
+    the board's power, or of the job's own highest minute where the device is not known. A minute in which GPUs of the
+    job are silent that tell in others is taken as not measured, where the rest of them shows no work.
     """
     places = _places(jobs, timelines)
     values = {name: places.put(timelines, c.column) for name, c in GPU.items()}
@@ -70,6 +74,10 @@ def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame) -> Series:
     work, sm = (places.put(timelines, name) for name in ("work", "sm_active"))
     between = (looks_busy >= AWAKE) & (looks_busy < SPINNING)
     works = (between | (work >= WORK) | (sm >= SM_BUSY)).astype(np.uint8)  # NaN is none of them
+    silent = _partly_silent(places.put(timelines, "told_gpus"), places.offset)
+    looks_busy[silent & (works == 0) & (looks_busy < SPINNING)] = np.nan
+    for each in values.values():
+        each[silent & (works == 0)] = np.nan
     return Series(places.keys, places.offset, MappingProxyType(values), works, looks_busy)
 
 
@@ -179,6 +187,15 @@ def _activity(places: _Places, timelines: pl.DataFrame) -> Singles:
     return found
 
 
+def _partly_silent(told: Singles, offset: Longs) -> NDArray[np.bool_]:
+    """Minutes in which fewer GPUs tell their activity than in the job's best one: the others may be at work."""
+    most = np.zeros(len(offset) - 1, np.float32)
+    there = np.diff(offset) > 0
+    if there.any():
+        most[there] = np.fmax.reduceat(told, offset[:-1][there])
+    return np.asarray(told < ALL_TELL * np.repeat(most, np.diff(offset)))  # NaN: nobody tells anyway
+
+
 def _share_of_power(watts: Singles, offset: Longs, models: Sequence[str | None]) -> Singles:
     boards = np.array([board_power_w(model) or np.nan for model in models], np.float32)
     highest = np.zeros(len(models), np.float32)
@@ -197,7 +214,7 @@ def board_power_w(model: str | None) -> float | None:
     """Return the board power of a device of the catalogue, None for other names and for several models.
 
     >>> board_power_w("A100 SXM 40GB"), board_power_w("A100 SXM 40GB+A40"), board_power_w(None)
-    (400.0, None, None)
+    (400, None, None)
     """
     device = None if model is None else BY_NAME.get(model)
     return None if device is None else device.board_power_w

@@ -1,0 +1,103 @@
+"""Draws the pictures of job-classes.md: of each class a typical simulated job, with the interval that was found.
+
+`python docs/job_classes.py LAKE` takes the jobs from an analyzed lake of `tachograph demo`; the pictures go to
+docs/images/. Of each class the first job is taken that has it, of job_hang one more whose GPUs wait busily.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tachograph.analyze.results import read_minutes, read_summaries
+from tachograph.analyze.stored import read_stored
+from tachograph.classes import judge
+from tachograph.classes.series import board_power_w
+from tachograph.config import Classes
+from tachograph.figures.style import FAINT, INK, new_figure, style
+from tachograph.lake import Lake
+from tachograph.reduce.timelines import timelines_of
+
+IMAGES = Path(__file__).resolve().parent / "images"
+LINES = (("power", "#d55e00"), ("utilisation", "#0072b2"), ("SM activity", "#009e73"), ("memory traffic", "#cc79a7"))
+OF_GPUS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7")
+SHADE = "#e9e2d0"
+SIZE = (6.4, 2.3)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draw every picture; return 0."""
+    lake = Lake.open(arguments[0])
+    jobs = read_summaries(lake).filter(pl.col("attribution") != "ambiguous", pl.col("elapsed_s") < 8 * 3600.0)
+    found = judge(jobs, *read_stored(lake, jobs, idle_util=0.01), Classes()).filter(pl.col("verdict") == "yes")
+    for name, code, words in (
+        ("job_hang", "job_hang", "stood still"),
+        ("job_hang_waiting", "job_hang", "waited busily"),
+        ("cold_start", "cold_start", ""),
+        ("stall", "stall", ""),
+        ("stable", "stable", "did the same"),
+    ):
+        chosen = found.filter(pl.col("code") == code, pl.col("sentence").str.contains(words, literal=True))
+        _over_time(lake, jobs, chosen.sort("job_id").row(0, named=True), name)
+    for code, unit in (("idle_gpus", "gpu"), ("idle_nodes", "node")):
+        _by_unit(lake, jobs, found.filter(pl.col("code") == code).sort("job_id").row(0, named=True), unit)
+    return 0
+
+
+def _row(jobs: pl.DataFrame, finding: dict[str, Any]) -> dict[str, Any]:
+    return jobs.filter(pl.col("job_key") == finding["job_key"]).row(0, named=True)
+
+
+def _over_time(lake: Lake, jobs: pl.DataFrame, finding: dict[str, Any], name: str) -> None:
+    """Characteristics of a job over time, the interval shaded."""
+    job = _row(jobs, finding)
+    line = timelines_of(read_minutes(lake, job), idle_util=0.01)
+    minute = line["minute"].to_numpy()
+    board = board_power_w(job["gpu_model"]) or float(str(line["mean_power_w"].max()))
+    values = (line["mean_power_w"].to_numpy() / board, *(line[f"mean_{c}"].to_numpy() for c in
+              ("gpu_util", "sm_active", "dram_active")))  # fmt: skip
+    with style():
+        figure, (axes,) = new_figure(*SIZE)
+        if finding["begin"] is not None:
+            edges = [(finding[edge] - job["start"]).total_seconds() / 60 for edge in ("begin", "end")]
+            axes.axvspan(edges[0], edges[1], color=SHADE, linewidth=0)
+        for (label, colour), value in zip(LINES, values, strict=True):
+            axes.plot(minute, value, color=colour, label=label)
+        _finish(figure, axes, name)
+
+
+def _by_unit(lake: Lake, jobs: pl.DataFrame, finding: dict[str, Any], unit: str) -> None:
+    """Utilisation of each GPU, or node, of a job over time."""
+    rows = read_minutes(lake, _row(jobs, finding))
+    with style():
+        figure, (axes,) = new_figure(*SIZE)
+        means = rows.group_by(unit, "minute").agg(pl.col("gpu_util").mean()).sort(unit, "minute")
+        for (key, each), colour in zip(means.group_by(unit, maintain_order=True), OF_GPUS, strict=False):
+            label = f"GPU {key[0]}" if unit == "gpu" else str(key[0])
+            axes.plot(each["minute"].to_numpy(), each["gpu_util"].to_numpy(), color=colour, label=label)
+        axes.set_ylabel("utilisation")
+        _finish(figure, axes, f"idle_{unit}s")
+
+
+def _finish(figure: Figure, axes: Axes, name: str) -> None:
+    axes.set_ylim(-0.03, 1.06)
+    axes.set_yticks(np.arange(0, 1.01, 0.25), [f"{share:.0%}" for share in np.arange(0, 1.01, 0.25)])
+    axes.margins(x=0)
+    axes.set_xlabel("minutes since the start", color=INK)
+    axes.grid(axis="y")
+    axes.tick_params(colors=FAINT)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
+    target = IMAGES / f"class-{name.replace('_', '-')}.png"
+    figure.savefig(target, dpi=110, metadata={"Software": None})
+    sys.stdout.write(f"{target.name}: {target.stat().st_size // 1024} KiB\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
