@@ -27,6 +27,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--days", type=int, metavar="N", help="length of the recording (default 2)")
     parser.add_argument("--interval", type=int, metavar="S", help="seconds between samples of a GPU (default 30)")
     parser.add_argument("--no-defects", action="store_true", help="without gaps, resets, duplicates, marks, clock skew")
+    parser.add_argument("--hosts", action="store_true", help="what hosts count, too: CPU, network, files, caches")
     parser.add_argument("--month", action="store_true", help="31 days of 7,168 GPUs: 1.92e9 samples")
     straight = parser.add_argument_group("straight into the lake that --lake names, without telemetry files")
     straight.add_argument(
@@ -109,6 +110,7 @@ def _plan(arguments: Arguments) -> Plan:
     return dataclasses.replace(
         plan,
         defects=not arguments.no_defects,
+        hosts=arguments.hosts,
         groups=plan.groups if nodes is None else (NodeGroup(nodes, 4, "A100 SXM 40GB"),),
         days=plan.days if arguments.days is None else arguments.days,
         interval_s=plan.interval_s if arguments.interval is None else arguments.interval,

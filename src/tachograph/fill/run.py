@@ -108,6 +108,8 @@ class _Fill:
         """Samples first, then what the site tells: a job that is known has samples."""
         runs = place(self.plan, draw(self.plan))
         rows, known = self._land(runs, processes, progress)
+        if self.plan.hosts:
+            site.tell_hosts(self.plan, self.lake, self.root, runs, days=self.days)
         log = self._land_rejects()
         site.tell(self.plan, self.lake, self.root, runs, days=self.days)
         jobs = site.write_truth(self.plan, self.root, runs, log, days=self.days)

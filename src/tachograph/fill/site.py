@@ -9,14 +9,18 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
+
 from tachograph import config
 from tachograph.ingest import ingest
 from tachograph.lake import Lake
 from tachograph.simulate import accounting
 from tachograph.simulate.defects import Log
+from tachograph.simulate.hosts import DEFECTS, host_days, write_day
 from tachograph.simulate.judging_truth import CLASSES_FILE, classes_frame
 from tachograph.simulate.placement import Run
 from tachograph.simulate.plan import Plan
+from tachograph.simulate.timeline import allocations_of, by_gpu
 from tachograph.simulate.truth import Sums, gpus_frame, jobs_frame
 from tachograph.sources.registry import SOURCES, load
 
@@ -41,6 +45,22 @@ def tell(plan: Plan, lake: Lake, folder: Path, runs: Sequence[Run], *, days: int
     _ingest(lake, folder, "table", folder / "devices.csv", "--mapping", str(folder / "devices.toml"))
     _ingest(lake, folder, "sacct", folder / "accounting" / f"sacct-{names}.txt")
     _ingest(lake, folder, "allocation-map", folder / "allocations" / f"gpu_map-{names}.csv")
+
+
+def tell_hosts(plan: Plan, lake: Lake, folder: Path, runs: Sequence[Run], *, days: int) -> None:
+    """Ingest what hosts count up to a day, a file after the other; what landed before is known by its content."""
+    accounting.write_configuration(plan, folder / "tachograph.toml")
+    allocations = allocations_of(runs)
+    defects = [pl.DataFrame(schema=dict(DEFECTS))]
+    for day in host_days(plan, runs, allocations, by_gpu(allocations)):
+        if day.day < days:
+            file = folder / "state" / day.name(plan)
+            write_day(day, file)
+            _ingest(lake, folder, "ldms", file)
+            file.unlink()
+            defects.append(day.defects)
+    (folder / "truth").mkdir(exist_ok=True)
+    pl.concat(defects).write_parquet(folder / "truth" / "hosts.parquet")
 
 
 def write_truth(plan: Plan, folder: Path, runs: Sequence[Run], log: Log, *, days: int) -> int:

@@ -10,6 +10,7 @@ import polars as pl
 
 from tachograph.errors import LakeError, UsageError
 from tachograph.simulate import accounting
+from tachograph.simulate.hosts import write_hosts
 from tachograph.simulate.judging_truth import CLASSES_FILE, classes_frame
 from tachograph.simulate.placement import place
 from tachograph.simulate.plan import Plan
@@ -24,7 +25,8 @@ class SimulatedCluster:
     """Where everything is, and the truth.
 
     jobs: one row per run of a job (`truth.jobs_frame`); gpus: one row per run and GPU (`truth.gpus_frame`);
-    defects: one row per planted defect (`defects.SCHEMA`). `rows` is the number of rows in all telemetry files.
+    defects: one row per planted defect (`defects.SCHEMA`). `rows` is the number of rows in all telemetry files of
+    GPUs. hosts: files of what hosts count, where the plan has them; what is wrong with those is in truth/hosts.parquet.
     """
 
     plan: Plan
@@ -34,6 +36,7 @@ class SimulatedCluster:
     jobs: pl.DataFrame
     gpus: pl.DataFrame
     defects: pl.DataFrame
+    hosts: tuple[Path, ...] = ()
 
     @property
     def accounting(self) -> Path:
@@ -79,10 +82,16 @@ def _simulate(plan: Plan, root: Path, progress: Callable[[int, int], None] | Non
         (root / part).mkdir(parents=True, exist_ok=True)
     runs = place(plan, draw(plan))
     allocations = allocations_of(runs)
-    files, rows, sums, log = write(plan, root / "telemetry", runs, allocations, by_gpu(allocations), progress)
+    held = by_gpu(allocations)
+    files, rows, sums, log = write(plan, root / "telemetry", runs, allocations, held, progress)
+    hosts: list[Path] = []
+    if plan.hosts:
+        hosts, _, of_hosts = write_hosts(plan, root / "telemetry", runs, allocations, held)
+        of_hosts.write_parquet(root / "truth" / "hosts.parquet")
     defects = log.frame()
     gpus = gpus_frame(plan, runs, allocations, sums, defects)
-    cluster = SimulatedCluster(plan, root, tuple(files), rows, jobs_frame(plan, runs, gpus), gpus, defects)
+    jobs = jobs_frame(plan, runs, gpus)
+    cluster = SimulatedCluster(plan, root, tuple(files), rows, jobs, gpus, defects, tuple(hosts))
     accounting.write_accounting(plan, cluster.accounting, runs)
     accounting.write_gpu_map(plan, cluster.gpu_map, runs)
     accounting.write_devices(plan, cluster.devices)

@@ -97,6 +97,7 @@ class Plan:
     `rows_per_file`: upper bound of samples held in memory and written into one file. `as_printed`: values in the
     digits that dcgm-exporter prints. `as_in_study`: a population with the shapes of the published study.
     `judged_jobs`: so many jobs to measure judgement with (`judging`), whatever the load; 0: jobs by load.
+    `hosts`: what the hosts count is written, too, once a minute.
     """
 
     seed: int = 1
@@ -117,6 +118,7 @@ class Plan:
     as_printed: bool = False
     as_in_study: bool = False
     judged_jobs: int = 0
+    hosts: bool = False
 
     def __post_init__(self) -> None:
         """Errors: UsageError naming what cannot be simulated."""
