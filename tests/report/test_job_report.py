@@ -75,7 +75,7 @@ def test_text_snapshot(snapshot: SnapshotAssertion) -> None:
 
 def test_every_verdict_snapshot(snapshot: SnapshotAssertion) -> None:
     drawn = job_text(made_up_report(verdicts=judged()), every_verdict=True)
-    assert drawn[drawn.index("What was looked for") : drawn.index("GPU use")] == snapshot
+    assert drawn[drawn.index("What was looked for") : drawn.index("About the data")] == snapshot
 
 
 def test_ascii_snapshot(snapshot: SnapshotAssertion) -> None:

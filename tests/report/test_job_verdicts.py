@@ -41,7 +41,7 @@ def test_facts_and_what_does_not_hold_are_nothing_to_mend() -> None:
     assert [finding.code for finding in report.findings] == ["hung", "job_hang", "idle_while_held", "cold_start"]
     assert len(report.verdicts) == 1 + len(judged())
     assert "3 problems and 1 hint below" in report.headline
-    better = job_text(report).split("What was looked for")[0]
+    better = job_text(report).split("GPU use")[0]
     assert "steady" not in better
     assert "paused" not in better
 

@@ -160,6 +160,8 @@ The page of job {worst} with its plots: {folder / f"job-{worst}.html"}
 Try next
   cd {shlex.quote(str(folder))}
   {program} jobs --finding job_hang
+  {program} classify {worst}     did it hang, start cold, stall, leave nodes or GPUs idle
+  {program} waste                where GPU time went that did no work, whose, how much is recoverable
   {program} jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10
   {program} lake
   {program} ingest --help        feed your own recordings and accounting

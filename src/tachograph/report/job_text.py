@@ -33,12 +33,12 @@ def job_lines(
     return [
         *_head(report, width),
         *_section("What could be better", _findings(report, width)),
-        *_section("What was looked for", verdict_lines(report, width, every=every_verdict)),
         *_section("GPU use", _gpus(report, width, ascii_only=ascii_only)),
         *_section("Compute or memory bound", _bound(report, width, ascii_only=ascii_only)),
         *_section("Balance", (line for said in report.balance for line in wrapped(said, width, indent="  "))),
         *_section("Memory", wrapped(report.memory, width, indent="  ")),
         *_section("Energy", wrapped(report.energy, width, indent="  ")),
+        *_section("What was looked for", verdict_lines(report, width, every=every_verdict)),
         *_section("About the data", _caveats(report, width)),
     ]
 
