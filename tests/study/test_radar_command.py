@@ -1,0 +1,50 @@
+"""`tachograph figures radar` and its like in Python: files, choices, and what makes no sense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from studied_lake import figures
+
+import tachograph
+from tachograph.errors import NotFoundError
+
+
+def test_the_command(study_lake: Path, tmp_path: Path) -> None:
+    done = figures(study_lake, "radar", "-o", str(tmp_path / "r"), "--format", "png", "--by", "partition")
+    assert (done.code, done.err) == (0, "")
+    assert (tmp_path / "r" / "radar_grid.png").read_bytes().startswith(b"\x89PNG")
+    assert "partition" in done.out.splitlines()[0]
+    asked = figures(study_lake, "radar", "-o", str(tmp_path / "r"), "--format", "png", "--json", "--where", "gpus>0")
+    told = json.loads(asked.out)
+    assert told["chosen_by"] == {"where": "gpus>0"}
+    assert set(told["files"]) == {path.name for path in (tmp_path / "r").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("radr",), "no figures 'radr'"),
+        (("radar", "--pipe", "fp32"), "--pipe is an option of the study"),
+        (("radar", "--no-filter", "short"), "--no-filter is an option of the study"),
+        (("radar", "--by", "usr"), "no groups by 'usr'"),
+        (("--by", "user"), "--by is an option of"),
+        (("radar", "--user", "nobody"), "no job with samples is left"),
+    ],
+)
+def test_what_makes_no_sense_is_told(study_lake: Path, tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+    done = figures(study_lake, *options, "-o", str(tmp_path / "r"))
+    assert done.code in (2, 6)
+    assert words in done.err
+    assert not (tmp_path / "r").exists()
+
+
+def test_in_python(study_lake: Path) -> None:
+    lake = tachograph.open(str(study_lake))
+    assert lake.radar("partition", layout="grid").axes
+    profiles = lake.radar_numbers().tables["profiles"]
+    assert profiles.height == lake.jobs(where="samples>0").height
+    with pytest.raises(NotFoundError):
+        lake.radar(user="nobody")

@@ -1,0 +1,345 @@
+"""Workload classes: golden readings, the logic of three values against a plain evaluator, the published rules."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+import random
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tachograph.config import Workload
+from tachograph.counters import BY_NAME as COUNTERS
+from tachograph.errors import ConfigError
+from tachograph.finding import EVIDENCE
+from tachograph.workload.classes import AXES, CLASSES, CODES, RULED, UNKNOWN, bottleneck
+from tachograph.workload.labels import MinuteLabeller, classify_arrays
+from tachograph.workload.reading import DECIDING, Reading, classify, enabling, real_utilisation
+from tachograph.workload.settings import PRESETS, Settings, settings_of
+
+NAMES = tuple(field.name for field in fields(Reading))
+# a reading that is of no class but the last; golden readings change it
+MIDDLE = Reading(0.35, 0.1, 0.25, 0.35, None, 0.05, None, 1e8, 1e8)
+REFERENCE = Settings(published=True)
+
+
+def with_(**values: float | None) -> Reading:
+    return replace(MIDDLE, **values)
+
+
+GOLDEN: list[tuple[str, Reading, Reading]] = [  # class, a reading at its border, and one just short of it
+    ("idle", Reading(0.049, 0, 0.049, 0.049, None, 0, None, 9e8, 0),
+     Reading(0.049, 0, 0.05, 0.049, None, 0, None, 0, 0)),
+    ("tensor-heavy compute", with_(tensor_active=0.5, sm_active=0.6), with_(tensor_active=0.499, sm_active=0.6)),
+    ("tensor-heavy compute", with_(tensor_active=0.5, sm_active=0.6), with_(tensor_active=0.5, sm_active=0.599)),
+    ("tensor compute", with_(tensor_active=0.15, sm_active=0.4), with_(tensor_active=0.149, sm_active=0.4)),
+    ("tensor compute", with_(tensor_active=0.15, sm_active=0.4), with_(tensor_active=0.15, sm_active=0.399)),
+    ("FP64 / HPC compute", with_(fp64_active=0.2, sm_active=0.5), with_(fp64_active=0.199, sm_active=0.5)),
+    ("FP64 / HPC compute", with_(fp64_active=0.2, sm_active=0.5), with_(fp64_active=0.2, sm_active=0.499)),
+    ("I/O or data-loading", with_(pcie_rx_bytes_per_s=1e9, sm_active=0.299),
+     with_(pcie_rx_bytes_per_s=1e9, sm_active=0.3)),
+    ("I/O or data-loading", with_(pcie_tx_bytes_per_s=1e9, sm_active=0.2),
+     with_(pcie_tx_bytes_per_s=9.99e8, sm_active=0.2)),
+    ("memory-bound", with_(dram_active=0.5, sm_active=0.499), with_(dram_active=0.5, sm_active=0.5)),
+    ("memory-bound", with_(dram_active=0.5), with_(dram_active=0.499)),
+    ("compute-heavy", with_(sm_active=0.8), with_(sm_active=0.799)),
+    ("compute-active", with_(sm_active=0.5), with_(sm_active=0.499)),
+    ("memory-active", with_(dram_active=0.4), with_(dram_active=0.399)),
+    ("busy, low SM use", with_(gr_engine_active=0.4, sm_active=0.249), with_(gr_engine_active=0.399, sm_active=0.249)),
+    ("busy, low SM use", with_(gr_engine_active=0.4, sm_active=0.249), with_(gr_engine_active=0.4, sm_active=0.25)),
+    ("low utilization", with_(gr_engine_active=0.149, sm_active=0.149, dram_active=0.149),
+     with_(gr_engine_active=0.149, sm_active=0.149, dram_active=0.15)),
+    ("low utilization", with_(gr_engine_active=0.1, sm_active=0.149, dram_active=0.1),
+     with_(gr_engine_active=0.1, sm_active=0.15, dram_active=0.1)),
+]  # fmt: skip
+
+
+def test_there_are_twelve_classes_and_unknown() -> None:
+    assert CLASSES[-1] == UNKNOWN
+    assert [one.name for one in RULED] == list(CLASSES[:-1]) == [
+        "idle", "tensor-heavy compute", "tensor compute", "FP64 / HPC compute", "I/O or data-loading", "memory-bound",
+        "compute-heavy", "compute-active", "memory-active", "busy, low SM use", "low utilization", "mixed / moderate",
+    ]  # fmt: skip
+    of_tensor_and_fp64 = ["compute"] * 3
+    expected = ["idle", *of_tensor_and_fp64, "io", "memory", "compute", "compute", "memory", *["mixed"] * 3, "unknown"]
+    assert [bottleneck(name) for name in CLASSES] == expected
+    colours = {"idle": "dim", "compute": "green", "io": "cyan", "memory": "magenta", "mixed": "yellow"}
+    assert {one.bottleneck: one.colour for one in RULED} == colours
+    assert all(f"workload_{code}" in EVIDENCE for code in CODES)
+
+
+@pytest.mark.parametrize(("name", "inside", "outside"), GOLDEN)
+def test_a_class_begins_at_its_thresholds(name: str, inside: Reading, outside: Reading) -> None:
+    for settings in (Settings(), REFERENCE):
+        assert classify(inside, settings).name == name
+        assert classify(outside, settings).name != name
+        assert labelled([inside, outside], settings)[0] == name
+        assert labelled([inside, outside], settings)[1] != name
+
+
+def test_what_is_nothing_else_is_mixed() -> None:
+    assert classify(MIDDLE).name == "mixed / moderate"
+
+
+def test_typical_profiles_are_of_their_class_and_within_their_bounds() -> None:
+    for one in RULED:
+        sm, tensor, dram, gr, io, fp64 = one.profile
+        reading = Reading(sm, tensor, dram, gr, None, fp64, None, io * 2.5e9, 0.0, 0.0)
+        assert classify(reading).name == classify(reading, REFERENCE).name == one.name
+        for axis, (low, high) in one.bounds.items():
+            assert low <= one.profile[AXES.index(axis)] <= high
+
+
+# three values, once more: plain Python, None for unknown
+Truth = bool | None
+
+
+def least(value: float | None, threshold: float) -> Truth:
+    return None if value is None else value >= threshold
+
+
+def negated(one: Truth) -> Truth:
+    return None if one is None else not one
+
+
+def below(value: float | None, threshold: float) -> Truth:
+    return negated(least(value, threshold))
+
+
+def every(*parts: Truth) -> Truth:
+    return False if any(part is False for part in parts) else None if any(part is None for part in parts) else True
+
+
+def some(*parts: Truth) -> Truth:
+    return negated(every(*map(negated, parts)))
+
+
+def plain(r: Reading, weights: tuple[float, ...]) -> str:
+    """The class by the table, evaluated rule by rule; a range stands in for real utilisation."""
+    gr = r.gr_engine_active if r.gr_engine_active is not None else r.gpu_util
+    parts = list(zip((r.sm_active, r.tensor_active, r.dram_active, gr), weights, strict=True))
+    low = sum((value or 0) * weight for value, weight in parts)
+    high = sum((1 if value is None else value) * weight for value, weight in parts)
+    rest: Truth = False if low >= 0.05 else True if high < 0.05 else None
+    io = some(least(r.pcie_tx_bytes_per_s, 1e9), least(r.pcie_rx_bytes_per_s, 1e9))
+    tensor, dfma = r.tensor_active, r.tensor_dfma_active
+    if dfma is not None:
+        other, matrix = None if tensor is None else tensor - dfma, least(dfma, 0.2)
+    else:
+        other, matrix = tensor, False if tensor is not None and tensor < 0.2 else None
+    sm, dram = r.sm_active, r.dram_active
+    rules = (
+        every(rest, below(gr, 0.05), below(dram, 0.05), negated(io)),
+        every(least(other, 0.5), least(sm, 0.6)),
+        every(least(other, 0.15), least(sm, 0.4)),
+        every(some(least(r.fp64_active, 0.2), matrix), least(sm, 0.5)),
+        every(io, below(sm, 0.3)),
+        every(least(dram, 0.5), below(sm, 0.5)),
+        least(sm, 0.8),
+        least(sm, 0.5),
+        least(dram, 0.4),
+        every(least(gr, 0.4), below(sm, 0.25)),
+        every(below(gr, 0.15), below(sm, 0.15), below(dram, 0.15)),
+    )
+    for place, holds in enumerate(rules):
+        if holds is None:
+            return UNKNOWN
+        if holds:
+            return CLASSES[place]
+    return CLASSES[11]
+
+
+def published(r: Reading, weights: tuple[float, ...]) -> str:
+    """The published table, in percent, what is missing being 0."""
+    sm, tensor, dram, fp64, memcpy = (
+        100 * (value or 0) for value in (r.sm_active, r.tensor_active, r.dram_active, r.fp64_active, r.mem_copy_util)
+    )
+    gr = 100 * ((r.gr_engine_active if r.gr_engine_active is not None else r.gpu_util) or 0)
+    w = weights
+    real = min(100, max(0, w[0] * sm + w[1] * tensor + w[2] * dram + w[3] * gr))
+    io = memcpy >= 40 or max(r.pcie_rx_bytes_per_s or 0, r.pcie_tx_bytes_per_s or 0) >= 1e9
+    if real < 5 and gr < 5 and dram < 5 and not io:
+        return "idle"
+    if tensor >= 50 and sm >= 60:
+        return "tensor-heavy compute"
+    if tensor >= 15 and sm >= 40:
+        return "tensor compute"
+    if fp64 >= 20 and sm >= 50:
+        return "FP64 / HPC compute"
+    if io and sm < 30:
+        return "I/O or data-loading"
+    if dram >= 50 and sm < 50:
+        return "memory-bound"
+    if sm >= 80:
+        return "compute-heavy"
+    if sm >= 50:
+        return "compute-active"
+    if dram >= 40:
+        return "memory-active"
+    if gr >= 40 and sm < 25:
+        return "busy, low SM use"
+    if gr < 15 and sm < 15 and dram < 15:
+        return "low utilization"
+    return "mixed / moderate"
+
+
+def labelled(readings: list[Reading], settings: Settings) -> list[str]:
+    columns = {
+        name: np.array([math.nan if (v := getattr(r, name)) is None else v for r in readings], np.float32)
+        for name in NAMES
+    }
+    return [CLASSES[place] for place in classify_arrays(columns, len(readings), settings)]
+
+
+def grid() -> list[Reading]:
+    """Every combination of values around the thresholds of the main counters, and of missing ones."""
+    return [
+        Reading(sm, tensor, dram, gr, None, fp64, None, pcie, None if pcie is None else 0.0, copy)
+        for sm, tensor, dram, gr, fp64, pcie, copy in itertools.product(
+            (None, 0.01, 0.2, 0.27, 0.45, 0.55, 0.9), (None, 0.0, 0.16, 0.55), (None, 0.01, 0.1, 0.45, 0.6),
+            (None, 0.01, 0.1, 0.5), (None, 0.0, 0.3), (None, 0.0, 2e9), (None, 0.5),
+        )
+    ]  # fmt: skip
+
+
+def drawn(number: int) -> list[Reading]:
+    """Readings of which a third of the values is missing, and many lie on thresholds."""
+    draw = random.Random(5)
+    edges = [0.0, 0.01, 0.05, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0]
+
+    def value(name: str) -> float | None:
+        if draw.random() < 0.3:
+            return None
+        if "bytes" in name:
+            return draw.choice([0.0, 1e8, 9.9e8, 1e9, 3e10])
+        chosen = draw.choice(edges) if draw.random() < 0.5 else draw.random()
+        return float(np.float32(chosen))  # what the lake keeps, so that arrays and readings see the same
+
+    return [Reading(**{name: value(name) for name in NAMES}) for _ in range(number)]
+
+
+@pytest.mark.parametrize("weights", [*PRESETS.values(), (1.0, 0.0, 0.0, 0.0), (0.0, 0.5, 0.5, 0.0)])
+def test_three_values_as_plain_python_has_them(weights: tuple[float, float, float, float]) -> None:
+    readings, settings = [*grid(), *drawn(3000)], Settings(weights)
+    expected = [plain(r, weights) for r in readings]
+    assert labelled(readings, settings) == expected
+    some_of_them = random.Random(3).sample(range(len(readings)), 3000)
+    assert [classify(readings[place], settings).name for place in some_of_them] == [expected[p] for p in some_of_them]
+    assert set(expected) == set(CLASSES)
+
+
+def test_what_is_decided_stays_so_whatever_is_missing() -> None:
+    """Soundness: a class told without a counter is the class with it, whatever its value."""
+    draw, checked = random.Random(8), 0
+    for reading in drawn(1500):
+        before = classify(reading)
+        missing = [name for name in DECIDING if getattr(reading, name) is None]
+        if before.name == UNKNOWN or not missing:
+            continue
+        for _ in range(8):
+            filled = {name: draw.random() * (3e9 if "bytes" in name else 1) for name in missing}
+            if "gr_engine_active" in filled and reading.gpu_util is not None:
+                del filled["gr_engine_active"]
+            checked += 1
+            assert classify(replace(reading, **filled)).name == before.name
+    assert checked > 500
+
+
+def test_reference_is_the_published_table() -> None:
+    readings = [*grid(), *drawn(3000)]
+    for weights in PRESETS.values():
+        settings = Settings(weights, published=True)
+        expected = [published(r, weights) for r in readings]
+        assert labelled(readings, settings) == expected
+        assert [classify(r, settings).name for r in readings[::7]] == expected[::7]
+    assert set(expected) == set(CLASSES[:-1])
+
+
+def test_missing_counters_are_not_zero() -> None:
+    """What the published rules say of them: no SM activity is memory-active, no data idle."""
+    training = Reading(tensor_active=0.0, dram_active=0.45, gr_engine_active=0.99, fp64_active=0.0,
+                       pcie_tx_bytes_per_s=0.0, pcie_rx_bytes_per_s=0.0)  # fmt: skip
+    assert classify(training, REFERENCE).name == "memory-active"
+    found = classify(training)
+    assert (found.name, found.bottleneck, found.needs) == (UNKNOWN, "unknown", ("sm_active",))
+    assert found.label == "unknown (needs SM_ACTIVE)"
+    assert found.message == "let DCGM record SM_ACTIVE (DCGM_FI_PROF_SM_ACTIVE, field 1002)"
+    assert classify(Reading(), REFERENCE).name == "idle"
+    assert classify(Reading()).needs == DECIDING
+
+
+def test_needs_are_missing_and_enough() -> None:
+    """Every counter that is named is missing, has a DCGM field, and with all of them the class is known."""
+    asked = 0
+    for reading in drawn(1000):
+        found = classify(reading)
+        assert bool(found.needs) == (found.name == UNKNOWN) == (found.message is not None)
+        assert all(getattr(reading, name) is None and COUNTERS[name].dcgm_id for name in found.needs)
+        for value in (0.0, 0.33, 0.95) if found.needs else ():
+            asked += 1
+            assert classify(replace(reading, **dict.fromkeys(found.needs, value))).name != UNKNOWN
+    assert asked > 500
+    assert str(COUNTERS["fp64_active"].dcgm_id) in enabling(["fp64_active"])
+
+
+def test_memory_traffic_is_no_copying_by_default() -> None:
+    streaming = with_(sm_active=0.25, dram_active=0.7, mem_copy_util=0.9)
+    assert classify(streaming, REFERENCE).name == "I/O or data-loading"
+    assert classify(streaming).name == "memory-bound"
+
+
+def test_tensor_work_in_double_precision_is_fp64() -> None:
+    """Whether the tensor counter counts it or not."""
+    for tensor in (0.0, 0.6):
+        solver = with_(sm_active=0.9, fp64_active=0.02, tensor_active=tensor, tensor_dfma_active=0.6)
+        assert classify(solver).name == "FP64 / HPC compute"
+    assert classify(solver, REFERENCE).name == "tensor-heavy compute"
+    assert classify(replace(solver, tensor_dfma_active=None)).name == "tensor-heavy compute"
+    assert classify(with_(sm_active=0.9, tensor_active=0.7, tensor_dfma_active=0.1)).name == "tensor-heavy compute"
+
+
+def test_utilisation_stands_in_for_the_engine() -> None:
+    assert classify(with_(gr_engine_active=None, gpu_util=0.35)) == classify(MIDDLE)
+    assert classify(with_(gr_engine_active=0.35, gpu_util=1.0)) == classify(MIDDLE)
+
+
+def test_real_utilisation() -> None:
+    reading = Reading(sm_active=0.8, tensor_active=0.4, dram_active=0.6, gpu_util=0.9)
+    for weights, expected in (("ai", 0.63), ("hpc", 0.705), ("mem", 0.695)):
+        assert real_utilisation(reading, settings_of(Workload(preset=weights))) == pytest.approx(expected)
+    assert real_utilisation(replace(reading, sm_active=None)) is None
+    assert real_utilisation(replace(reading, sm_active=5.0)) == 1.0
+    assert real_utilisation(replace(reading, sm_active=-9.0)) == 0.0
+    custom = settings_of(Workload(weights={"sm": 2.0, "gr": 6.0}))
+    assert custom.weights == (0.25, 0.0, 0.0, 0.75)
+    assert real_utilisation(Reading(sm_active=0.4, gr_engine_active=0.8), custom) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("key", "configured"),
+    [
+        ("preset", Workload(preset="hcp")),
+        ("classifier", Workload(classifier="published")),
+        ("weights", Workload(weights={"sn": 1.0})),
+        ("weights", Workload(weights={"sm": -1.0, "dram": 2.0})),
+        ("weights", Workload(weights={"sm": 0.0})),
+        ("weights", Workload(weights={"sm": math.nan})),
+        ("smoothing_s", Workload(smoothing_s=-1.0)),
+        ("event_memory_s", Workload(event_memory_s=math.nan)),
+    ],
+)
+def test_a_setting_that_is_none_is_named(key: str, configured: Workload) -> None:
+    with pytest.raises(ConfigError, match=f"workload.{key}"):
+        settings_of(configured)
+
+
+def test_a_labeller_travels() -> None:
+    labeller = MinuteLabeller(Settings(PRESETS["hpc"], published=True))
+    again: Any = pickle.loads(pickle.dumps(labeller))
+    assert again == labeller
+    means = {"sm_active": np.array([0.9, np.nan], np.float32)}
+    assert [CLASSES[place] for place in again(means, 2)] == ["compute-heavy", "idle"]
