@@ -66,6 +66,26 @@ def test_planted_idle_gpus_are_the_never_used_ones(demo: Path) -> None:
     assert float(lost_of_steady.item()) < 0.05 * float(steady["gpu_hours"].sum())
 
 
+def test_no_cause_is_found_where_none_was_planted(demo: Path) -> None:
+    truth = pl.read_parquet(demo / "cluster" / "truth" / "jobs.parquet").select("job_id", "submit", "kind")
+    jobs = tachograph.open(str(demo / "lake")).jobs().join(truth, on=["job_id", "submit"])
+    found = {
+        cause: set(jobs.filter(pl.col(f"gpu_hours_{cause}") > 0.05 * pl.col("gpu_hours"))["kind"])
+        for cause in ("never_used", "hung", "cold_start", "idle")
+    }
+    assert found["never_used"] <= {"idle", "cpu_only", "one_gpu_of_many", "half_used"}
+    assert found["hung"] == {"hung", "deadlock"}
+    assert found["cold_start"] <= {"cold_start"}
+    assert found["idle"] <= {"bursty", "cold_start", "stalled", "hung", "deadlock"}
+
+
+def test_scores_are_in_the_report_of_a_job(demo: Path) -> None:
+    shown = tachograph.open(str(demo / "lake")).job("1000316").json()
+    assert 90 < shown["score_gpu"] <= 100
+    assert [gpu["score_gpu"] for gpu in shown["per_gpu"]].count(100.0) == 7  # one of eight worked
+    assert {"score_gpumem", "score_gpumem_normalized"} <= set(shown["per_gpu"][0])
+
+
 def test_as_in_a_shell(demo: Path, tmp_path: Path) -> None:
     shown = run(demo, "waste", "--by", "user", "--top", "3", "--jobs", "idle", TACHOGRAPH_WASTE_PRICE_PER_GPU_HOUR="2")
     assert (shown.returncode, shown.stderr) == (0, "")
