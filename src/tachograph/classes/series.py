@@ -19,7 +19,6 @@ from tachograph.devices import BY_NAME
 from tachograph.reduce.kernel import Bytes, Ints, Longs, Singles
 from tachograph.reduce.timelines import ACTIVITY
 
-
 ALL_TELL = 0.9  # of a job's GPUs: a few of very many may be silent
 
 
@@ -28,8 +27,9 @@ class Series:
     """Characteristics of many jobs, one job behind the other, one place per minute since the job's start.
 
     `offset`: first place of each job, and behind the last their number; a job's places end with its last minute, as of
-    when it is judged. `values`: {characteristic: value per place}, NaN where nobody measured. `works`: 1 where a GPU of
-    the job surely works, so that the minute is none of rest. `looks_busy`: utilisation of the busiest GPU.
+    when it is judged. `values`: {characteristic: value per place}, NaN where nobody measured. `works`: kernel.WORKS where
+    a GPU of the job surely works, so that the minute is none of rest, kernel.LIGHT where one has a light load.
+    `looks_busy`: utilisation of the busiest GPU.
     """
 
     job_keys: tuple[str, ...]
@@ -65,19 +65,20 @@ def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame) -> Series:
 
     `timelines`: one row per (job_key, minute), jobs together, as `reduce.timelines` returns them. Power is a share of
     the board's power, or of the job's own highest minute where the device is not known. A minute in which GPUs of the
-    job are silent that tell in others is taken as not measured, where the rest of them shows no work.
+    job are silent that tell in others is taken as not measured: they may do what the others do not.
     """
     places = _places(jobs, timelines)
     values = {name: places.put(timelines, c.column) for name, c in GPU.items()}
     values["power"] = _share_of_power(values["power"], places.offset, jobs["gpu_model"].to_list())
     looks_busy = _activity(places, timelines)
     work, sm = (places.put(timelines, name) for name in ("work", "sm_active"))
-    between = (looks_busy >= AWAKE) & (looks_busy < SPINNING)
-    works = (between | (work >= WORK) | (sm >= SM_BUSY)).astype(np.uint8)  # NaN is none of them
+    light = (looks_busy >= AWAKE) & (looks_busy < SPINNING)  # NaN is none of these
+    surely = (work >= WORK) | (sm >= SM_BUSY)
+    works = np.where(surely, kernel.WORKS, np.where(light, kernel.LIGHT, 0)).astype(np.uint8)
     silent = _partly_silent(places.put(timelines, "told_gpus"), places.offset)
     looks_busy[silent & (works == 0) & (looks_busy < SPINNING)] = np.nan
     for each in values.values():
-        each[silent & (works == 0)] = np.nan
+        each[silent] = np.nan
     return Series(places.keys, places.offset, MappingProxyType(values), works, looks_busy)
 
 
