@@ -210,12 +210,19 @@ def huge(chance: Random) -> dict[str, Any]:
     return _rule([*terms, ("end", "1 > 0" if chance.random() < 0.5 else " + ".join(["median"] * count))], text)
 
 
+def dense(chance: Random) -> dict[str, Any]:
+    """As many values as the length of a file allows."""
+    value: Any = chance.choice((1, None, [], {}, "", True, {"a": 1}, [1, [2]], "a b"))
+    key = chance.choice(("rule_terms", "parameter", "rules", "x", "template"))
+    return _rule([("end", "1 > 0")]) | {key: [value] * chance.choice((1000, 5000, 20_000))}
+
+
 def hostile_rule(seeds: Sequence[bytes], chance: Random) -> bytes:
     """Return the bytes of a rule, of several, or of what once was one."""
     kind = chance.random()
     if kind < 0.25:
         return mutate(seeds, chance)
-    makers: tuple[Callable[[Random], dict[str, Any]], ...] = (deep, growing, cyclic, odd, huge)
+    makers: tuple[Callable[[Random], dict[str, Any]], ...] = (deep, growing, cyclic, odd, huge, dense)
     document: Any = random_rule(chance) if kind < 0.75 else chance.choice(makers)(chance)
     if chance.random() < 0.1:
         document = {"name": "p", "rules": [document | {"id": f"r{place}"} for place in range(chance.choice((2, 9)))]}

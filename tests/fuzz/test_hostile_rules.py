@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 from fuzz_targets import shipped_rules
-from hostile_rules import cyclic, deep, growing, hostile_rule, huge, odd, run_rules, watched
+from hostile_rules import cyclic, deep, dense, growing, hostile_rule, huge, odd, run_rules, watched
 
 from tachograph.rules.language import load_patterns
 
@@ -34,7 +34,7 @@ def test_hostile_rules_do_no_harm() -> None:
     assert all(verdicts[name] > 10 for name in ("refused", "yes", "no", "insufficient")), verdicts
 
 
-@pytest.mark.parametrize("maker", [deep, growing, cyclic, odd, huge])
+@pytest.mark.parametrize("maker", [deep, growing, cyclic, odd, huge, dense])
 def test_shapes_of_ill_intent_are_what_they_are_for(maker: object) -> None:
     """Each of them makes rules that differ, most of which are refused with a reason."""
     made = [maker(Random(number)) for number in range(30)]  # type: ignore[operator]

@@ -214,7 +214,10 @@ def test_files_rules_and_names_have_limits() -> None:
     many = {f"t{number}": "true" for number in range(65)}
     assert "more than 64 terms" in errors(written(many))[0]
     long = {f"t{number}": "1 " + "+ 1" * 400 + " > 0" for number in range(4)}
-    assert "more than 3000 characters of expressions" in " ".join(errors(written(long)))
+    assert "more than 2500 characters of expressions" in " ".join(errors(written(long)))
+    assert "more than 4000 values" in errors("[" + "1," * 3000)[0]
+    rules = [written({f"t{place}": "true" for place in range(60)}, id=f"r{number}") for number in range(4)]
+    assert "more than 200 terms" in errors(f"[{','.join(rules)}]")[0]
     for name in ("RANK", "or", "9a", "größe", "a b", "x" * 65, ""):
         assert "is no name of a term" in errors(written({name: "true"}, output="a"))[0]
     assert "a second rule called tried" in errors(f"[{written({'a': 'true'})}, {written({'a': 'true'})}]")[0]

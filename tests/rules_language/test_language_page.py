@@ -46,6 +46,8 @@ def test_slips_and_limits_are_those_of_the_code() -> None:
     for number in (
         document.LARGEST,
         document.DEEPEST,
+        document.MOST_TOKENS,
+        patterns.MOST_TERMS_OF_FILE,
         patterns.MOST_RULES,
         patterns.MOST_TERMS,
         patterns.MOST_EXPRESSIONS,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 LARGEST = 65_536  # characters of a file
 DEEPEST = 16
+MOST_TOKENS = 4_000  # values, names and marks of a file
 MOST_MISTAKES = 20
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n\ufeff]+|//[^\n]*|/\*[^*]*(?:\*(?!/)[^*]*)*\*/)
@@ -82,6 +83,7 @@ class _Reader:
     tokens: Iterator[_Token] = field(default_factory=lambda: iter(()))
     now: _Token = field(default_factory=lambda: _Token("end", "", 0, 0))
     before: int = 0  # end of the token before
+    read: int = 0  # tokens
 
     def __post_init__(self) -> None:
         self.starts = [0, *(found.end() for found in re.finditer("\n", self.text))]
@@ -95,6 +97,9 @@ class _Reader:
     def move(self) -> _Token:
         """Return the token that was next, and go to the one after it."""
         gone, self.before = self.now, self.now.end
+        self.read += 1
+        if self.read > MOST_TOKENS:
+            raise self.stop(gone.at, f"more than {MOST_TOKENS} values, names and marks; divide the file")
         end = len(self.text)
         self.now = next(self.tokens, _Token("end", "", end, end))
         return gone

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
@@ -243,6 +243,7 @@ def _parser() -> Lark:
     return Lark(GRAMMAR, parser="lalr", lexer="basic", transformer=cast("Any", _Tree()), maybe_placeholders=False)
 
 
+@lru_cache(maxsize=256)
 def parse(text: str) -> Node:
     """Return the tree of an expression.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,7 +15,8 @@ from tachograph.rules.texts import pieces_of
 
 MOST_RULES = 64  # of a file
 MOST_TERMS = 64  # of a rule
-MOST_EXPRESSIONS = 3_000  # characters of all expressions and conditions of a file
+MOST_TERMS_OF_FILE = 200
+MOST_EXPRESSIONS = 2_500  # characters of all expressions and conditions of a file
 MOST_PROBLEMS = 50
 DETAILS = ("title", "severity", "advice", "hint", "unit", "twin")
 _ABOUT = ("description", "criterion", "false_positives", "cures")
@@ -36,12 +38,12 @@ def load_patterns(text: str, file: str) -> Loaded:
     item, mistakes, warnings = read(text)
     for mistake in mistakes:
         loading.problems.append(RuleProblem(file, mistake.line, mistake.column, "", mistake.message))
-    for odd in warnings:
+    for odd in warnings[:MOST_PROBLEMS]:
         loading.problems.append(RuleProblem(file, odd.line, odd.column, "", odd.message, "warning"))
+    first = len(loading.problems)  # they explain much of what else is wrong
     patterns = tuple(loading.patterns(item)) if item is not None else ()
-    first = len(mistakes)  # they explain much of what else is wrong
     others = sorted(loading.problems[first:], key=lambda problem: (problem.line, problem.column))
-    return Loaded(() if mistakes else patterns, (*loading.problems[:first], *others)[:MOST_PROBLEMS])
+    return Loaded(() if mistakes else patterns, (*loading.problems[:first], *others))
 
 
 @dataclass(slots=True)
@@ -50,14 +52,19 @@ class _Loading:
 
     file: str
     problems: list[RuleProblem] = field(default_factory=list)
+    told: Counter[str] = field(default_factory=Counter)  # {severity: problems}, also of those not kept
     expressions: int = 0  # characters
     rules: int = 0
+    all_terms: int = 0
     ids: set[str] = field(default_factory=set)
 
     def problem(
         self, item: Item, message: str, *, term: str = "", at: int = -1, severity: Literal["error", "warning"] = "error"
     ) -> None:
         """Note a problem of a value, or of the character `at` of a text."""
+        self.told[severity] += 1
+        if self.told[severity] > MOST_PROBLEMS:
+            return
         column = item.column if at < 0 else item.column_of(at)
         self.problems.append(RuleProblem(self.file, item.line, column, term, message, severity))
 
@@ -125,7 +132,7 @@ class _Loading:
 
     def rule(self, item: Item, members: dict[str, tuple[Item, Item]]) -> Rule | None:
         """Return the rule; None where it has an error."""
-        errors = self.errors()
+        errors = self.told["error"]
         self.rules += 1
         if self.rules > MOST_RULES:
             self.problem(item, f"a file with more than {MOST_RULES} rules; divide it")
@@ -154,10 +161,7 @@ class _Loading:
         if made.id in self.ids:
             self.problem(item, f"a second rule called {made.id}; give each an `id`")
         self.ids.add(made.id)
-        return made if self.errors() == errors else None
-
-    def errors(self) -> int:
-        return sum(problem.severity == "error" for problem in self.problems)
+        return made if self.told["error"] == errors else None
 
     def tag(self, members: dict[str, tuple[Item, Item]], key: str, default: str) -> str:
         tag = self.text(members, key, default)
@@ -213,6 +217,10 @@ class _Loading:
         listed = self.items(item, "rule_terms")
         if len(listed) > MOST_TERMS:
             self.problem(item, f"a rule with more than {MOST_TERMS} terms")
+            return ()
+        self.all_terms += len(listed)
+        if self.all_terms > MOST_TERMS_OF_FILE:
+            self.problem(item, f"a file with more than {MOST_TERMS_OF_FILE} terms; divide it")
             return ()
         for one in listed:
             if not isinstance(one.value, Members) or len(one.value) != 1:
