@@ -55,7 +55,7 @@ class Job:
 
 
 def _over(rows: Sequence[Row], name: str) -> float | None:
-    known = [row[name] for row in rows if row.get(name) is not None]
+    known: list[float] = [row[name] for row in rows if row.get(name) is not None]
     if not known:
         return None
     return max(known) if name.endswith("_max") else sum(known) / len(known)

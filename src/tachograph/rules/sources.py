@@ -81,15 +81,27 @@ def read_parameters(source: Source | None) -> tuple[dict[str, dict[str, Paramete
     if source.text is None:
         return {}, [RuleProblem(source.name, 1, 1, "", source.problem)]
     try:
-        declared = msgspec.convert(tomllib.loads(source.text), dict[str, dict[str, Parameter]])
+        given = tomllib.loads(source.text)
     except tomllib.TOMLDecodeError as problem:
         at = _AT.search(str(problem))
         line, column = (int(at[1]), int(at[2])) if at else (1, 1)
         return {}, [RuleProblem(source.name, line, column, "", f"not valid TOML: {_AT.sub('', str(problem)).strip()}")]
-    except (msgspec.ValidationError, RecursionError, ValueError) as problem:
-        return {}, [RuleProblem(source.name, 1, 1, "", str(problem).replace("`", "'"))]
-    wrong = [f"{tag}.{name}" for tag, of in declared.items() for name, one in of.items() if not is_sane(one.default)]
-    return declared, [RuleProblem(source.name, 1, 1, "", f"the default of {name} is no number") for name in wrong]
+    except (RecursionError, ValueError):  # brackets within brackets; a number with too many digits
+        return {}, [RuleProblem(source.name, 1, 1, "", "nested too deeply, or a number that is too long")]
+    declared: dict[str, dict[str, Parameter]] = {}
+    problems = []
+    for tag, parameters in given.items():
+        for name, one in parameters.items() if isinstance(parameters, dict) else [("", parameters)]:
+            try:
+                parameter = msgspec.convert(one, Parameter)
+            except msgspec.ValidationError as problem:
+                problems.append(RuleProblem(source.name, 1, 1, "", f"{tag}.{name}: {str(problem).replace('`', '')}"))
+                continue
+            if is_sane(parameter.default):
+                declared.setdefault(tag, {})[name] = parameter
+            else:
+                problems.append(RuleProblem(source.name, 1, 1, "", f"{tag}.{name}: the default is no number"))
+    return declared, problems
 
 
 def is_sane(value: float) -> bool:

@@ -1,0 +1,90 @@
+"""Back-tests: which jobs change verdict, how many, how many GPU-hours, recomputed in plain Python."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from ruled_jobs import SHIPPED, Job, Row, together
+
+from tachograph.rules.backtest import Agreement, agreement, changes, compare, counts
+from tachograph.rules.ruleset import RuleSet
+
+
+def population(seed: int, count: int) -> list[Job]:
+    dice = random.Random(seed)
+    jobs = []
+    for number in range(count):
+        mean = None if dice.random() < 0.1 else dice.random()
+        rows: list[Row] = [{"gpu_util_mean": mean, "gpu_util_max": mean}] * dice.randint(1, 4)
+        jobs.append(Job({"elapsed_s": dice.choice([300.0, 3600.0, 36000.0])}, rows, key=f"c:{number}:1"))
+    return jobs
+
+
+def plain_verdict(job: Job, low: float) -> str:
+    mean = job.gpus[0]["gpu_util_mean"]
+    if job.given["elapsed_s"] < 600.0:
+        return "no"
+    return "insufficient" if mean is None else "yes" if 0.01 <= mean < low else "no"
+
+
+def with_low(value: float) -> RuleSet:
+    return replace(SHIPPED, entries=(SHIPPED.called("low_gpu_use")[0].with_values({"low_activity": value}),))
+
+
+@pytest.mark.parametrize(("old", "new"), [(0.3, 0.5), (0.5, 0.3), (0.3, 0.3)])
+def test_changes_and_counts_are_those_of_plain_loops(old: float, new: float) -> None:
+    jobs = population(11, 150)
+    compared = compare(*together(jobs), with_low(old), with_low(new))
+    expected = {job.key: (plain_verdict(job, old), plain_verdict(job, new)) for job in jobs}
+    assert {row["job_key"]: (row["before"], row["after"]) for row in compared.iter_rows(named=True)} == expected
+    hours = {job.key: len(job.gpus) * job.given["elapsed_s"] / 3600 for job in jobs}
+    changed = changes(compared)
+    assert set(changed["job_key"]) == {key for key, (before, after) in expected.items() if before != after}
+    assert changed["gpu_hours"].to_list() == sorted(changed["gpu_hours"], reverse=True)
+    assert (changed.height == 0) == (old == new)
+    for row in counts(compared).iter_rows(named=True):
+        mine = [key for key, pair in expected.items() if pair == (row["before"], row["after"])]
+        assert row["jobs"] == len(mine)
+        assert row["gpu_hours"] == pytest.approx(sum(hours[key] for key in mine))
+    assert counts(compared)["jobs"].sum() == len(jobs)
+
+
+def test_the_sentences_say_why() -> None:
+    job = Job(gpus=[{"gpu_util_mean": 0.4, "gpu_util_max": 0.4}])
+    row = compare(*together([job]), with_low(0.3), with_low(0.5)).row(0, named=True)
+    assert row["sentence_before"] == "It is not so: activity_mean 40 % is not below 30 %."
+    assert row["sentence_after"] == "The GPUs were active 40% of the time, less than 50%."
+
+
+def test_only_rules_that_are_in_both_are_compared() -> None:
+    tables = together([Job(gpus=[{}])])
+    assert compare(*tables, SHIPPED.only(["hot_gpu", "short_run"]), SHIPPED.only(["hot_gpu"]))["code"].to_list() == [
+        "hot_gpu"
+    ]
+
+
+def test_agreement_with_labels_is_counted_one_by_one() -> None:
+    dice = random.Random(5)
+    verdicts = {str(n): dice.choice(["yes", "no", "insufficient"]) for n in range(200)}
+    labels = {str(n): dice.random() < 0.5 for n in range(100, 300)}
+    found = agreement(verdicts, labels)
+    tally = {"yes": [0, 0], "no": [0, 0], "insufficient": [0, 0]}
+    for key, said in labels.items():
+        if key in verdicts:
+            tally[verdicts[key]][said] += 1
+    assert (found.wrong_yes, found.right_yes) == tuple(tally["yes"])
+    assert (found.right_no, found.wrong_no) == tuple(tally["no"])
+    assert found.undecided == sum(tally["insufficient"])
+    decided = sum(tally["yes"]) + sum(tally["no"])
+    assert found.accuracy == pytest.approx((tally["yes"][1] + tally["no"][0]) / decided)
+    assert Agreement().accuracy is None
+
+
+def test_no_job_at_all() -> None:
+    jobs, gpus, nodes = (frame.clear() for frame in together([Job(gpus=[{}])]))
+    compared = compare(jobs, gpus, nodes, with_low(0.3), with_low(0.5))
+    assert compared.is_empty()
+    assert isinstance(changes(compared), pl.DataFrame)

@@ -1,0 +1,162 @@
+"""A site's folder of rules: read anew, its mistakes told one by one, its parameters and what the configuration says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruled_jobs import Job, found
+
+from tachograph.analyze.rules import RESERVED, rules_in_use
+from tachograph.analyze.state import method_digest
+from tachograph.config import Configuration, Rules
+from tachograph.errors import ConfigError, NotFoundError
+from tachograph.rules.ruleset import digest, read_files, read_rules
+from tachograph.rules.sources import PARAMETERS
+
+
+def rule(tag: str = "busy_site", expression: str = "activity_mean > limit", **others: Any) -> dict[str, Any]:
+    given = {"name": "Busy", "tag": tag, "parameter": ["limit"], "rule_terms": [{"alert": expression}]}
+    return given | {"output": "alert", "template": "Active {activity_mean}% of the time."} | others
+
+
+def write(folder: Path, name: str, *rules: dict[str, Any], limit: str = "0.5") -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(json.dumps(list(rules)))
+    tags = {one["tag"] for one in rules}
+    (folder / PARAMETERS).write_text("".join(f"[{tag}]\nlimit = {{ default = {limit} }}\n" for tag in tags))
+    return path
+
+
+def of(folder: Path, **settings: Any) -> Rules:
+    return Rules(folder=str(folder), **settings)
+
+
+BUSY = Job(gpus=[{"gpu_util_mean": 0.6, "gpu_util_max": 0.9}])
+
+
+def test_a_rule_of_the_site_is_used_and_read_anew(tmp_path: Path) -> None:
+    write(tmp_path, "own.json", rule())
+    settings = of(tmp_path)
+    before = digest(settings)
+    assert found(BUSY, "busy_site", read_rules(settings)).sentence == "Active 60% of the time."
+    write(tmp_path, "own.json", rule(expression="activity_mean > limit + limit"))
+    assert found(BUSY, "busy_site", read_rules(settings)).verdict == "no"
+    changed = digest(settings)
+    write(tmp_path, "own.json", rule(expression="activity_mean > limit + limit"), limit="0.2")
+    assert found(BUSY, "busy_site", read_rules(settings)).verdict == "yes"
+    assert len({before, changed, digest(settings)}) == 3
+
+
+def test_the_digest_of_an_analysis_holds_rules_and_their_values(tmp_path: Path) -> None:
+    write(tmp_path, "own.json", rule())
+    plain = Configuration()
+    variants = (
+        plain,
+        Configuration(rules=Rules(disabled=("hot_gpu",))),
+        Configuration(rules=Rules(parameters={"hot_gpu": {"hot_c": 80.0}})),
+        Configuration(rules=of(tmp_path)),
+    )
+    assert len({method_digest(one) for one in variants}) == len(variants)
+    assert method_digest(plain) == method_digest(Configuration())
+
+
+def test_a_broken_rule_does_not_stop_the_others(tmp_path: Path) -> None:
+    write(tmp_path, "a_own.json", rule(), rule("other", "activity_mean > no_such_name"))
+    (tmp_path / "b_cut.json").write_text('{"name": "x", "tag":')
+    (tmp_path / "c_binary.json").write_bytes(bytes(range(128, 256)))
+    (tmp_path / "d_empty.json").write_text("")
+    (tmp_path / "e_folder.json").mkdir()
+    (tmp_path / "f_words.json").write_text('"words"')
+    (tmp_path / "notes.txt").write_text("no rules")
+    (tmp_path / ".hidden.json").write_text("{")
+    ruleset = read_rules(of(tmp_path))
+    assert found(BUSY, "busy_site", ruleset).verdict == "yes"
+    assert len(ruleset.entries) == len(read_rules(Rules()).entries) + 1
+    by_file = {Path(problem.file).name: problem for problem in ruleset.errors}
+    assert set(by_file) == {f"{name}.json" for name in ("a_own", "b_cut", "c_binary", "d_empty", "e_folder", "f_words")}
+    assert "no_such_name" in by_file["a_own.json"].message
+    assert (by_file["b_cut.json"].line, by_file["c_binary.json"].message) == (1, "is no text in UTF-8")
+
+
+def test_names_that_are_taken(tmp_path: Path) -> None:
+    write(tmp_path, "own.json", rule("hot_gpu"), rule("hung"), rule("busy_site"))
+    write(tmp_path, "second.json", rule("busy_site"))
+    ruleset = read_rules(of(tmp_path), reserved=RESERVED)
+    said = [problem.message for problem in ruleset.errors]
+    assert [("shipped" in one, "Tachograph" in one, "own.json" in one) for one in said if "taken" in one] == [
+        (True, False, False), (False, True, False), (False, False, True),
+    ]  # fmt: skip
+    off = read_rules(of(tmp_path, disabled=("hot_gpu",)), reserved=RESERVED)
+    assert not any("'hot_gpu'" in problem.message for problem in off.errors)
+
+
+def test_parameters_that_are_missing_or_broken(tmp_path: Path) -> None:
+    write(tmp_path, "own.json", rule())
+    (tmp_path / PARAMETERS).unlink()
+    assert "limit" in read_rules(of(tmp_path)).errors[0].message
+    for text, said in (
+        ("[busy_site]\nlimit = {", "not valid TOML"),
+        ("[busy_site]\nlimit = 3\n", "busy_site"),
+        ("[busy_site]\nlimit = { default = nan }\n", "no number"),
+        ('[busy_site]\nlimit = { default = "x" }\n', "busy_site"),
+    ):
+        (tmp_path / PARAMETERS).write_text(text)
+        errors = read_rules(of(tmp_path)).errors
+        assert any(said in str(problem) for problem in errors), (text, errors)
+
+
+@pytest.mark.parametrize(
+    ("settings", "where", "said"),
+    [
+        (Rules(folder="/no/such/folder"), "rules.folder", "No such file"),
+        (Rules(disabled=("hot_gpus",)), "rules.disabled", "did you mean hot_gpu?"),
+        (Rules(parameters={"hot_gpus": {}}), "rules.parameters", "did you mean hot_gpu?"),
+        (Rules(parameters={"hot_gpu": {"hot": 1.0}}), "rules.parameters.hot_gpu", "did you mean hot_c?"),
+        (Rules(parameters={"hot_gpu": {"hot_c": float("nan")}}), "hot_c", "no threshold"),
+    ],
+)
+def test_mistakes_of_the_configuration_name_the_key(settings: Rules, where: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as problem:
+        read_rules(settings)
+    assert where in problem.value.where
+
+
+def test_a_tag_that_rules_share_is_for_all_of_them() -> None:
+    settings = Rules(parameters={"loadimba": {"load_imbalance_ratio_threshold": 0.4}})
+    values = {e.code: e.values["load_imbalance_ratio_threshold"] for e in read_rules(settings).called("loadimba")}
+    assert values == dict.fromkeys(("load_imbalance_waste", "load_imbalance_spread", "load_imbalance_two_sided"), 0.4)
+    off = read_rules(Rules(disabled=("loadimba",)))
+    assert {entry.code for entry in off.disabled} == set(values)
+    assert not set(values) & {entry.code for entry in off.entries}
+
+
+def test_a_rule_that_does_not_exist_is_told_with_one_near() -> None:
+    with pytest.raises(NotFoundError, match="did you mean hot_gpu"):
+        read_rules(Rules()).only(["hot_gpus"])
+
+
+def test_a_level_that_nobody_measures(tmp_path: Path) -> None:
+    write(tmp_path, "own.json", rule(level="process", expression="SelectMetric(work, OverAll) > limit"))
+    assert any("processes" in problem.message for problem in read_rules(of(tmp_path)).errors)
+
+
+def test_files_are_checked_as_they_would_be_in_a_folder(tmp_path: Path) -> None:
+    path = write(tmp_path, "own.json", rule(), rule("short_run"))
+    checked = read_files([path, tmp_path / "none.json", tmp_path])
+    assert [entry.code for entry in checked.entries] == ["busy_site"]
+    said = [problem.message for problem in checked.errors]
+    assert any("no such file" in one for one in said)
+    assert any("shipped rule" in one for one in said)
+
+
+def test_the_shipped_rules_do_not_depend_on_the_folder(tmp_path: Path) -> None:
+    write(tmp_path, "own.json", rule())
+    assert [e.code for e in rules_in_use(Configuration(rules=of(tmp_path))).entries][-1] == "busy_site"
+    shutil.rmtree(tmp_path)
+    with pytest.raises(ConfigError):
+        rules_in_use(Configuration(rules=of(tmp_path)))
