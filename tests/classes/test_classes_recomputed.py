@@ -16,15 +16,15 @@ from tachograph.classes.spreads import hang_votes, majority, spreads
 from tachograph.classes.stable import stable_votes, steadiness
 
 WIDTH, HANG, LEVEL, THETA, SLACK = 4, 9, 0.5, 0.2, 2
-Job = list[tuple[float | None, bool]]  # value of each minute, and whether a GPU surely works
+Job = list[tuple[float | None, int]]  # value of each minute, and its mark: 0, a light load, work
 
 _VALUES = st.sampled_from([None, 0.0, 0.0, 0.0, 0.125, 0.375, 0.5, 1.0, 2.0])
-_RUNS = st.tuples(_VALUES, st.booleans(), st.integers(1, 14))
-_FEW = st.tuples(_VALUES, st.just(value=False), st.integers(1, 14))
+_RUNS = st.tuples(_VALUES, st.sampled_from([0, kernel.LIGHT, kernel.WORKS]), st.integers(1, 14))
+_FEW = st.tuples(_VALUES, st.just(value=0), st.integers(1, 14))
 
 
-def _job(runs: list[tuple[float | None, bool, int]]) -> Job:
-    return [(value, works and value is not None) for value, works, length in runs for _ in range(length)]
+def _job(runs: list[tuple[float | None, int, int]]) -> Job:
+    return [(value, 0 if value is None else works) for value, works, length in runs for _ in range(length)]
 
 
 compiling = settings(deadline=None)  # the first example waits for the loops to be compiled
@@ -49,7 +49,8 @@ def window(job: Job, at: int) -> tuple[float, float, int]:
 
 def flat(job: Job, at: int, level: float | None) -> bool:
     spread, high, seen = window(job, at)
-    if level is not None and any(works for _, works in job[at : at + WIDTH]):
+    marks = [works for _, works in job[at : at + WIDTH]]
+    if level is not None and (kernel.WORKS in marks or marks.count(kernel.LIGHT) > 1):
         return False
     return seen == 0 or (spread < THETA and (level is None or high < level))
 
@@ -78,7 +79,7 @@ def longest_hang(job: Job, where: int, level: float | None, *, optimistic: bool)
 def is_normal(minutes: Job, windows: list[bool], level: float | None, *, optimistic: bool, where: int) -> bool:
     """Whether what lies before, or after, an interval is work: its minutes, and which windows are not flat."""
     if level is not None:
-        busy = [works or (optimistic if value is None else value >= level) for value, works in minutes]
+        busy = [works > 0 or (optimistic if value is None else value >= level) for value, works in minutes]
         return sum(busy) >= WIDTH // 2
     text = "".join("x" if window else " " for window in windows)
     most = max(map(len, text.split()), default=0)

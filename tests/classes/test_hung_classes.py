@@ -102,6 +102,12 @@ def test_a_light_load_is_work() -> None:
     assert told(((70, WORKING), (80, light)))["job_hang"] == "no"
 
 
+def test_what_wakes_a_gpu_for_seconds_does_not_end_a_rest() -> None:
+    blip = RESTING | {"gpu_util": 0.1, "sm_active": 0.004}
+    assert told(((60, RESTING), (2, blip), (58, RESTING), (60, WORKING)))["cold_start"] == "yes"
+    assert told(((50, RESTING), (3, blip), (50, RESTING), (60, WORKING)))["cold_start"] == "no"
+
+
 def test_one_gpu_of_sixteen_at_work_is_no_hang() -> None:
     resting = [gpu_minutes(phases(*HANGING)) for _ in range(15)]
     rows = [frame.with_columns(gpu=pl.lit(place + 1, pl.Int16)) for place, frame in enumerate(resting)]

@@ -87,9 +87,10 @@ HOST: Mapping[str, Characteristic] = MappingProxyType({c.name: c for c in (
 
 # A minute in which the busiest GPU shows one of these is no minute of rest, whatever the means over the GPUs say.
 WORK = 0.02  # arithmetic or memory traffic of the busiest GPU
-SPINNING = 0.9  # utilisation: from here on it may be a hung collective that waits, below it something works
-AWAKE = 0.05  # utilisation: below it nothing runs
 SM_BUSY = 0.4  # a hung NCCL collective keeps at most 32 of 100 and more SMs spinning
+# Utilisation between these is a light load: from SPINNING on it may be a hung collective that waits, below AWAKE
+# nothing runs. Some such minutes do not end a rest: health checks and monitoring wake a GPU for seconds.
+AWAKE, SPINNING = 0.05, 0.9
 FIRST_WORK = 0.01  # activity from which on a sentence says that a GPU worked
 
 

@@ -13,6 +13,7 @@ from tachograph.reduce.kernel import Bytes, Ints, Longs, Singles, compiled
 
 END, BEGIN, MIDDLE = 0, 1, 2
 NO, YES, UNDECIDED, MISSING, UNUSED = 0, 1, 2, -1, -2
+LIGHT, WORKS = 1, 100  # marks of minutes: a light load, and work; they add up over a window
 SLACK = 2  # minutes at begin and end of a job that need not be flat: start and epilogue, clocks that differ
 Votes = NDArray[np.int8]
 
@@ -67,7 +68,7 @@ def window_spreads(
 
 @compiled
 def window_works(works: Bytes, offset: Longs, windows: Longs, width: int, count: Ints) -> None:
-    """Per window how many of its minutes are marked."""
+    """Per window the sum of the marks of its minutes."""
     for j in range(offset.shape[0] - 1):
         n = 0
         for i in range(offset[j], offset[j + 1]):
@@ -147,12 +148,13 @@ def _longest(
 @compiled
 def hang_votes(
     values: Singles, works: Bytes, offset: Longs, windows: Longs, spread: Singles, high: Singles, measured: Ints,
-    working: Ints, width: int, enough: int, theta: float, level: float, hang: float, where: int, least: int,
+    working: Ints, light: int, width: int, enough: int, theta: float, level: float, hang: float, where: int, least: int,
     vote: Votes, begin: Ints, end: Ints, shown: Singles,
 ) -> None:  # fmt: skip
     """Per job the vote of one characteristic on a hang interval `where`, and the interval (minutes).
 
-    A window with fewer than `enough` measured minutes is neither flat nor not. The vote is YES when there is an
+    A window with fewer than `enough` measured minutes is neither flat nor not; with a level, one with more than `light`
+    minutes of light load is not flat. The vote is YES when there is an
     interval without such windows, NO when there is none even if whatever was not measured had been flat, UNDECIDED
     otherwise. MISSING: nothing was measured. UNUSED: there is a level, and under `least` minutes reach it.
     `shown`: the value that was compared (see `hung`).
@@ -178,7 +180,7 @@ def hang_votes(
         for w in range(wa, wb):
             flat = measured[w] == 0 or spread[w] < theta
             if level == level:
-                flat = flat and working[w] == 0 and (measured[w] == 0 or high[w] < level)
+                flat = flat and working[w] <= light and (measured[w] == 0 or high[w] < level)
             known[w - wa] = measured[w] >= enough
             maybe[w - wa] = flat
             sure[w - wa] = flat and measured[w] >= enough

@@ -27,9 +27,9 @@ class Series:
     """Characteristics of many jobs, one job behind the other, one place per minute since the job's start.
 
     `offset`: first place of each job, and behind the last their number; a job's places end with its last minute, as of
-    when it is judged. `values`: {characteristic: value per place}, NaN where nobody measured. `works`: kernel.WORKS where
-    a GPU of the job surely works, so that the minute is none of rest, kernel.LIGHT where one has a light load.
-    `looks_busy`: utilisation of the busiest GPU.
+    when it is judged. `values`: {characteristic: value per place}, NaN where nobody measured. `works`: marks,
+    kernel.WORKS where a GPU of the job surely works, so that the minute is none of rest, kernel.LIGHT where one has a
+    light load. `looks_busy`: utilisation of the busiest GPU.
     """
 
     job_keys: tuple[str, ...]

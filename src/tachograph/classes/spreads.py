@@ -35,7 +35,7 @@ class Spreads:
     """Windows of many jobs; they depend on the width of the window and on no threshold.
 
     `windows`: first window of each job, and behind the last their number: one for each minute that a window begins
-    with. `working`: minutes in a window in which a GPU surely works.
+    with. `working`: marks of work in a window, added up.
     """
 
     series: Series
@@ -82,9 +82,9 @@ def hang_votes(
     """Return the vote of a characteristic of each job on a hang interval `where` (kernel.END, BEGIN or MIDDLE).
 
     The interval is a run of consecutive flat windows (spread below `theta`) that covers at least `hang_minutes`. With a
-    `level` its minutes are also all below it and none is at work, and before and after it (as `where` asks) at least
-    half a window of minutes is at work. Without: before one at the end lies a run of windows that are not flat and
-    cover more than `hang_minutes`; before and after others one such window.
+    `level` its minutes are also all below it, none is at work and at most a tenth of a window has a light load; before
+    and after it (as `where` asks) at least half a window of minutes is at work. Without: before one at the end lies a
+    run of windows that are not flat and cover more than `hang_minutes`; before and after others one such window.
     """
     series, of = windows.series, windows.of[name]
     jobs = len(series.offset) - 1
@@ -93,7 +93,7 @@ def hang_votes(
     )
     kernel.hang_votes(
         series.of(name), series.works, series.offset, windows.windows, of.spread, of.high, of.measured,
-        windows.working, windows.width, int(np.ceil(ENOUGH * windows.width)), theta,
+        windows.working, max(1, windows.width // 10), windows.width, int(np.ceil(ENOUGH * windows.width)), theta,
         np.nan if level is None else level, hang_minutes, where, max(1, windows.width // 2),
         votes.vote, votes.begin, votes.end, votes.shown,
     )  # fmt: skip
