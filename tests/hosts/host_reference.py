@@ -103,7 +103,8 @@ def _longest(rows: Sequence[Row], day: date, intervals: float) -> float | None:
     times = [row["t"] for row in rows if row["t"].date() == day]
     if len(times) < 2:
         return None
-    return intervals * statistics.median((b - a).total_seconds() for a, b in pairwise(times))
+    usual: float = statistics.median((b - a).total_seconds() for a, b in pairwise(times))
+    return intervals * usual
 
 
 def _own(pairs: Sequence[Pair], stay: Stay, stays: Sequence[Stay]) -> list[Pair]:

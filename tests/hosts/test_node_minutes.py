@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 from host_reference import node_minutes
-from random_hosts import random_hosts
+from random_hosts import BEGIN, random_hosts
 
-from madelake import configured, make_lake, summarized
-from tachograph.analyze.results import read_node_minutes, read_summaries
-from tachograph.config import Analysis
+from madelake import configured, fill, held, job, make_lake, summarized, utc
+from tachograph.analyze import analyze
+from tachograph.analyze.results import counting, read_node_minutes, read_summaries
+from tachograph.analyze.state import ANALYSES, seen_last
+from tachograph.analyze.tables import ALL_TABLES
+from tachograph.config import Analysis, Configuration
 from tachograph.lake import Lake
-from tachograph.summarize.schema import HOST_CHARACTERISTICS
+from tachograph.lake.compact import compact
+from tachograph.lake.tables import Landed
+from tachograph.schema import NODE_SAMPLES, Table
+from tachograph.summarize.schema import HOST_CHARACTERISTICS, JOB_NODE_MINUTES, JOB_SUMMARIES
 
 Key = tuple[str, str, int]
 GAP = 3.5  # intervals; samples are a whole number of them apart, or far from this
@@ -42,9 +49,9 @@ def compare(found: dict[Key, dict[str, Any]], expected: dict[Key, dict[str, Any]
             assert value is None or abs(found[key][name] - value) <= 1e-5 * abs(value) + 1e-9, (key, name)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_every_characteristic_is_what_plain_loops_make_of_it(seed: int, tmp_path: Path) -> None:
-    hosts = random_hosts(seed)
+@pytest.mark.parametrize(("seed", "hours"), [(1, 27.3), (2, 6.0)])
+def test_every_characteristic_is_what_plain_loops_make_of_it(seed: int, hours: float, tmp_path: Path) -> None:
+    hosts = random_hosts(seed, hours=hours)
     lake = make_lake(tmp_path / "lake", **hosts.tables())
     summarized(lake, WIDE)
     found = read(lake)
@@ -52,5 +59,146 @@ def test_every_characteristic_is_what_plain_loops_make_of_it(seed: int, tmp_path
     for name in HOST_CHARACTERISTICS:
         told = [values[name] for values in found.values()]
         assert any(value is not None and value > 0 for value in told), name
-        assert any(value is None for value in told), name
+        assert hours < 24 or any(value is None for value in told), name
     assert {node for _, node, _ in found} == {"n1", "n2", "n3"}
+
+
+def test_samples_that_come_bit_by_bit_give_the_same(tmp_path: Path) -> None:
+    hosts = random_hosts(4, hours=6)
+    once = make_lake(tmp_path / "once", **hosts.tables())
+    summarized(once, WIDE)
+    lake = make_lake(tmp_path / "bits", **hosts.tables(hosts=False))
+    summarized(lake, WIDE)
+    assert read(lake) == {}
+    assert lake.version(JOB_NODE_MINUTES) == -1
+    for number, (low, high) in enumerate([(0, 2), (2, 3.5), (3.5, 99)]):
+        begin, end = (BEGIN + timedelta(hours=hours) for hours in (low - 1, high - 1))
+        rows = [row for row in hosts.samples if begin <= row["t"] < end]
+        fill(lake, {"node_samples": rows}, chunk=f"bit {number}")
+        assert analyze(lake, WIDE, now=utc(30)).jobs > 0
+    assert read(lake) == read(once)
+    assert analyze(lake, WIDE, now=utc(30)).jobs == 0
+
+
+def one_node(
+    *,
+    seconds: Sequence[float],
+    start_s: float = 0,
+    end_s: float = 600,
+    counters: Sequence[float] | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Tables of a job on one of the node's two GPUs or both, and the bytes its node received: 1000 a second."""
+    rows = [
+        {"t": DAWN + timedelta(seconds=second), "node": "n1", "network_rx_bytes": value}
+        for second, value in zip(seconds, counters or [1000 * second for second in seconds], strict=True)
+    ]
+    start, end = DAWN + timedelta(seconds=start_s), DAWN + timedelta(seconds=end_s)
+    return {
+        "gpu_samples": [{"t": start, "node": "n1", "gpu": gpu, "gpu_util": 0.5} for gpu in (0, 1)],
+        "node_samples": rows,
+        "jobs": [job("1", start, end, gpus=1), *more.get("jobs", [])],
+        "allocations": [*held("1", "n1", [0], start, end), *more.get("allocations", [])],
+    }
+
+
+DAWN = utc(10, 6)
+
+
+def received(lake: Lake, job_id: str = "1") -> dict[int, float | None]:
+    return {key[2]: row["network_rx_bytes_per_s"] for key, row in read(lake).items() if key[0] == job_id}
+
+
+def test_what_two_samples_tell_is_shared_over_the_minutes_they_span(tmp_path: Path) -> None:
+    tables = one_node(seconds=[0, 90, 180, 240], counters=[0, 90_000, 90_000 + 450_000, 540_000], start_s=0, end_s=240)
+    lake = make_lake(tmp_path / "lake", **tables)
+    summarized(lake)
+    assert received(lake) == {0: 1000.0, 1: pytest.approx((1000 * 30 + 5000 * 30) / 60), 2: 5000.0}
+
+
+def test_minutes_count_from_the_start_of_the_job_and_take_only_samples_within(tmp_path: Path) -> None:
+    seconds = [0, 60, 120, 180, 240]
+    lake = make_lake(tmp_path / "lake", **one_node(seconds=seconds, start_s=45, end_s=200, counters=[0, 1, 7, 67, 68]))
+    summarized(lake)
+    assert received(lake) == {0: pytest.approx(0.1), 1: pytest.approx((0.1 * 15 + 45) / 60), 2: 1.0}
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_minutes_beside_another_job_are_left_out(known: bool, tmp_path: Path) -> None:
+    begin, end = DAWN + timedelta(seconds=150), DAWN + timedelta(seconds=330)
+    other: dict[str, Any] = {
+        "jobs": [job("2", begin, end, gpus=1)],
+        "allocations": held("2", "n1", [1 if known else None], begin, end),
+    }
+    lake = make_lake(tmp_path / "lake", **one_node(seconds=range(0, 600, 10), **other))
+    summarized(lake)
+    assert received(lake) == dict.fromkeys([0, 1, *range(6, 10)], 1000.0)
+    assert received(lake, "2") == {}
+
+
+def test_a_job_without_gpus_does_no_harm(tmp_path: Path) -> None:
+    begin, end = DAWN + timedelta(seconds=150), DAWN + timedelta(seconds=330)
+    other: dict[str, Any] = {"jobs": [job("2", begin, end, gpus=0)], "allocations": held("2", "n1", [None], begin, end)}
+    lake = make_lake(tmp_path / "lake", **one_node(seconds=range(0, 600, 10), **other))
+    summarized(lake)
+    assert received(lake) == dict.fromkeys(range(10), 1000.0)
+
+
+class Dying(Lake):
+    """A lake whose analysis dies before it writes its summaries."""
+
+    def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
+        if table is JOB_SUMMARIES:
+            raise KeyboardInterrupt
+        return super().append(table, frame, **how)
+
+
+def lying(lake: Lake) -> int:
+    return int(lake.scan(JOB_NODE_MINUTES).select(pl.len()).collect().item())
+
+
+def test_an_analysis_that_died_hides_nothing_and_is_dropped(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake", **one_node(seconds=range(0, 600, 10)))
+    summarized(lake)
+    seen = read(lake)
+    with pytest.raises(KeyboardInterrupt):
+        analyze(Dying(lake.location), Configuration(), now=utc(30), full=True)
+    assert (read(lake), lying(lake)) == (seen, 20)
+    later = datetime.now(UTC) + timedelta(days=2)
+    compact(lake, ALL_TABLES, counting=counting(lake, later))
+    assert (read(lake), lying(lake)) == (seen, 10)
+
+
+def test_what_a_later_analysis_superseded_is_dropped(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake", **one_node(seconds=range(0, 300, 10)))
+    summarized(lake)
+    more = one_node(seconds=range(300, 600, 10))["node_samples"]
+    fill(lake, {"node_samples": more}, chunk="more")
+    summarized(lake)
+    assert received(lake) == dict.fromkeys(range(10), 1000.0)
+    assert lying(lake) == 15
+    compact(lake, ALL_TABLES, counting=counting(lake, utc(30)))
+    assert lying(lake) == 10
+
+
+def test_a_lake_of_an_earlier_version_takes_its_node_samples_as_new(tmp_path: Path) -> None:
+    class Earlier(Lake):
+        def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
+            if table is ANALYSES:
+                frame = frame.with_columns(node_samples_version=pl.lit(None, pl.Int64))
+            return super().append(table, frame, **how)
+
+    lake = make_lake(tmp_path / "lake", **one_node(seconds=range(0, 600, 10)))
+    assert analyze(Earlier(lake.location), Configuration(), now=utc(30)).jobs == 1
+    last = seen_last(lake)
+    assert last is not None
+    assert last.versions[NODE_SAMPLES.name] == -1
+    assert summarized(lake)[0].jobs == 1
+    assert summarized(lake)[0].jobs == 0
+
+
+def test_node_power_alone_is_no_news(tmp_path: Path) -> None:
+    lake = make_lake(tmp_path / "lake", **one_node(seconds=range(0, 600, 10)))
+    summarized(lake)
+    fill(lake, {"node_samples": [{"t": DAWN, "node": "n1", "cpu_power_w": 100.0}]}, chunk="power")
+    assert summarized(lake)[0].jobs == 0
