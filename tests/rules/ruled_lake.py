@@ -1,0 +1,31 @@
+"""A small lake: three jobs with one GPU, two that work little and one that works well."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from madelake import held, job, make_lake, utc
+from tachograph.lake import Lake
+
+ACTIVITY = {"1": 0.2, "2": 0.35, "3": 0.9}
+BEGIN = utc(3)
+HOURS = 1
+
+
+def samples(node: str, level: float, begin: datetime) -> list[dict[str, Any]]:
+    """One sample of one GPU in each minute."""
+    return [
+        {"node": node, "gpu": 0, "t": begin + timedelta(minutes=minute), "gpu_util": level, "gpu_temp_c": 50.0}
+        for minute in range(60 * HOURS)
+    ]
+
+
+def ruled_lake(folder: Path) -> Lake:
+    """Return the lake, not analyzed yet."""
+    end = BEGIN + timedelta(hours=HOURS)
+    jobs = [job(name, BEGIN, end, user=f"user{name}", gpus=1) for name in ACTIVITY]
+    rows = [row for name, level in ACTIVITY.items() for row in samples(f"n{name}", level, BEGIN)]
+    own = [row for name in ACTIVITY for row in held(name, f"n{name}", (0,), BEGIN, end)]
+    return make_lake(folder, jobs=jobs, gpu_samples=rows, allocations=own)

@@ -1,0 +1,237 @@
+"""`tachograph rules`: what it prints, as text and as JSON, and every mistake in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruled_lake import ACTIVITY, ruled_lake
+
+from madelake import NOW
+from tachograph.analyze import analyze
+from tachograph.cli import main
+from tachograph.config import Configuration
+
+BROKEN = '{"name": "x", "tag": "x_y", "rule_terms": [{"a": "walltime > nowhere"}], "output": "a"}'
+FINE = '{"name": "x", "tag": "x_y", "rule_terms": [{"a": "walltime > 7"}], "output": "a", "template": "long"}'
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("ruled") / "lake"
+    analyze(ruled_lake(folder), Configuration(), now=NOW)
+    return str(folder)
+
+
+@pytest.fixture
+def run(lake: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TACHOGRAPH_LAKE", lake)
+
+    def go(*arguments: str) -> Done:
+        code = main(["rules", *arguments])
+        return Done(code, *capsys.readouterr())
+
+    return go
+
+
+def test_the_list_shows_values_and_units(run: Run) -> None:
+    done = run("list")
+    assert (done.code, done.err) == (0, "")
+    (line,) = [line for line in done.out.splitlines() if line.startswith("low_gpu_use")]
+    assert "low_activity" in line
+    assert "30 %" in line
+    assert "gpu_util, elapsed_s" in line
+
+
+def test_the_list_shows_what_the_site_changed(run: Run, tmp_path: Path) -> None:
+    Path("tachograph.toml").write_text(
+        '[rules]\ndisabled = ["hot_gpu"]\n[rules.parameters.low_gpu_use]\nlow_activity = 0.2\n'
+    )
+    done = run("list")
+    assert "20 % (default 30 %)" in done.out
+    (line,) = [line for line in done.out.splitlines() if line.startswith("hot_gpu")]
+    assert " off " in line
+    data = run("list", "--json").data
+    rules = {rule["rule"]: rule for rule in data["rules"]}
+    assert rules["hot_gpu"]["in_use"] is False
+    assert rules["low_gpu_use"]["parameters"]["low_activity"] == {
+        "value": 0.2, "default": 0.3, "unit": "fraction", "meaning": "mean activity below it is low",
+    }  # fmt: skip
+
+
+def test_all_about_one_rule(run: Run) -> None:
+    done = run("list", "slow_gpu")
+    for heading in ("What it is", "Criterion", "Possible false positives", "Cures", "Needs", "Parameters", "Terms"):
+        assert f"  {heading}\n" in done.out
+    assert run("list", "slow_gpu", "--json").data["rules"][0]["needs"] == ["sm_clock_mhz", "gpu_util"]
+
+
+def test_run_judges_stored_jobs_and_writes_nothing(run: Run, lake: str) -> None:
+    before = sorted(path.stat().st_mtime_ns for path in Path(lake).rglob("*"))
+    done = run("run", "low_gpu_use")
+    assert done.code == 0
+    assert "The GPUs were active 20% of the time, less than 30%." in done.out
+    data = run("run", "low_gpu_use", "--set", "low_activity=40%", "--json").data
+    found = {row["job_id"]: row["verdict"] for row in data["verdicts"]}
+    assert found == {"1": "yes", "2": "yes", "3": "no"}
+    assert {(row["verdict"], row["jobs"]) for row in data["counts"]} == {("yes", 2), ("no", 1)}
+    assert data["verdicts"][0]["checks"][0]["threshold"] == 0.4
+    assert before == sorted(path.stat().st_mtime_ns for path in Path(lake).rglob("*"))
+
+
+def test_run_with_filters_a_verdict_and_a_folder(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "x.json").write_text(FINE)
+    data = run("run", "x_y", "--folder", "own", "--user", "user2", "--json").data
+    assert [(row["job_id"], row["verdict"], row["sentence"]) for row in data["verdicts"]] == [("2", "yes", "long")]
+    shown = run("run", "low_gpu_use", "--show", "no").out
+    assert "activity_mean 90 % is not below 30 %" in shown
+    everything = run("run", "--json").data
+    codes = {row["code"] for row in everything["counts"]}
+    assert len(everything["verdicts"]) == len(ACTIVITY) * len(codes)
+
+
+def test_backtest_shows_who_changes(run: Run, tmp_path: Path) -> None:
+    done = run("backtest", "low_gpu_use", "--set", "low_gpu_use.low_activity=0.4")
+    assert done.code == 0
+    (line,) = [line for line in done.out.splitlines() if line.startswith("2 ")]
+    assert line.split()[:6] == ["2", "low_gpu_use", "1.0", "h", "no", "yes"]
+    Path("labels.csv").write_text("job_id,class,label\n1,low_gpu_use,yes\n2,low_gpu_use,no\n9,low_gpu_use,yes\n")
+    done = run("backtest", "low_gpu_use", "--set", "low_activity=0.4", "--labels", "labels.csv", "--json")
+    assert "labels.csv:4 (9)" in done.err
+    assert [row["job_id"] for row in done.data["changes"]] == ["2"]
+    before, after = done.data["labels"]
+    assert (before["when"], before["accuracy"], after["when"], after["accuracy"]) == ("before", 1.0, "after", 0.5)
+    assert (after["right_yes"], after["wrong_yes"]) == (1, 1)
+    assert sum(row["jobs"] for row in done.data["counts"]) == len(ACTIVITY)
+
+
+def test_backtest_of_a_rule_as_it_stands_in_a_file(run: Run, tmp_path: Path) -> None:
+    changed = json.loads(FINE) | {"tag": "short_run", "rule_terms": [{"a": "walltime < short_s + 7200"}]}
+    Path("changed.json").write_text(json.dumps(changed | {"parameter": ["short_s"]}))
+    data = run("backtest", "short_run", "--file", "changed.json", "--json").data
+    assert {(row["before"], row["after"]) for row in data["changes"]} == {("no", "yes")}
+    assert len(data["changes"]) == len(ACTIVITY)
+    Path("changed.json").write_text(FINE)
+    assert "holds no rule called short_run" in run("backtest", "short_run", "--file", "changed.json").err
+    Path("changed.json").write_text("{")
+    assert run("backtest", "short_run", "--file", "changed.json").code == 4
+
+
+def test_check_tells_each_mistake_with_its_place(run: Run, tmp_path: Path) -> None:
+    Path("fine.json").write_text(FINE)
+    assert run("check", "fine.json") == Done(0, "fine.json: x_y is fine; of each job; needs elapsed_s\n", "")
+    Path("broken.json").write_text(BROKEN)
+    done = run("check", "broken.json", "nothing.json")
+    assert done.code == 4
+    assert "broken.json:1:" in done.out
+    assert "nowhere" in done.out
+    assert "nothing.json:1:1: error: no such file" in done.out
+    (first, _) = run("check", "broken.json", "nothing.json", "--json").data["problems"]
+    assert (first["file"], first["line"], first["term"], first["severity"]) == ("broken.json", 1, "a", "error")
+    assert first["column"] > 1
+
+
+def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
+    classes = tmp_path / "jobclasses"
+    classes.mkdir()
+    (classes / "parameters.json").write_text('{"factor": 0.25, "name": "x", "flag": true}')
+    given = {"name": "Low", "tag": "low_share", "parameters": ["factor"], "metrics": ["acc_utilization"],
+             "requirements": [], "variables": [], "hint": "use {{.acc_utilization.avg}}",
+             "rule": "acc_utilization.avg < factor * 100"}  # fmt: skip
+    (classes / "low.json").write_text(json.dumps(given))
+    (classes / "same.json").write_text(json.dumps(given))
+    (classes / "taken.json").write_text(json.dumps(given | {"tag": "hot_gpu"}))
+    (classes / "flops.json").write_text(json.dumps(given | {"tag": "f", "rule": "flops_any.avg < 1"}))
+    (classes / "binary.json").write_bytes(b"\xff\xfe\x00")
+    done = run("import-clustercockpit", "jobclasses", "-o", "own")
+    assert done.code == 0
+    assert sorted(path.name for path in Path("own").iterdir()) == ["low.json", "parameters.toml"]
+    assert "flops.json: not translated\n  no counterpart: name flops_any.avg\n" in done.out
+    assert "its tag low_share is taken by low.json" in done.out
+    assert "its tag hot_gpu is taken by a shipped rule" in done.out
+    assert run("check", "own").code == 0
+    verdicts = run("run", "low_share", "--folder", "own", "--json").data["verdicts"]
+    assert {row["job_id"]: row["verdict"] for row in verdicts} == {"1": "yes", "2": "no", "3": "no"}
+    again = run("import-clustercockpit", "jobclasses", "-o", "own")
+    assert (again.code, "is there already" in again.err) == (2, True)
+    report = {one["file"]: one for one in run("import-clustercockpit", "jobclasses", "--json").data}
+    assert report["low.json"]["rule"] == "low_share"
+    assert report["flops.json"]["rule"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, "ACTION"),
+        (("lst",), 2, "lst"),
+        (("list", "hot_gpus"), 6, "did you mean hot_gpu?"),
+        (("list", "--folder", "nowhere"), 3, "rules.folder nowhere"),
+        (("run", "hot_gpus"), 6, "no rule 'hot_gpus'"),
+        (("run", "--set", "hot_c"), 2, "PARAMETER=VALUE"),
+        (("run", "--set", "hot_c=warm"), 2, "no number"),
+        (("run", "--set", "hot_c=nan"), 2, "no number"),
+        (("run", "--set", "=1"), 2, "no number"),
+        (("run", "hot_gpu", "--set", "warm_c=1"), 2, "there are: hot_c"),
+        (("run", "hot_gpu", "--set", "short_run.short_s=1"), 2, "no such parameter"),
+        (("run", "--show", "maybe"), 2, "maybe"),
+        (("run", "--where", "nothing"), 2, "condition"),
+        (("backtest",), 2, "RULE"),
+        (("backtest", "hot_gpu"), 2, "nothing changes"),
+        (("backtest", "hot_gpu", "--set", "hot_c=85"), 2, "nothing changes"),
+        (("backtest", "hot_gpu", "--file", "nowhere.json"), 4, "no such file"),
+        (("backtest", "hot_gpu", "--set", "hot_c=1", "--labels", "nowhere.csv"), 4, "nowhere.csv"),
+        (("check",), 2, "FILE"),
+        (("import-clustercockpit", "nowhere"), 4, "no such folder"),
+        (("import-clustercockpit", "."), 4, "no job classes"),
+        (("list", "--lake", "nowhere", "--json", "--frobnicate"), 2, "--frobnicate"),
+    ],
+)
+def test_a_mistake_is_one_line(run: Run, arguments: tuple[str, ...], code: int, said: str) -> None:
+    done = run(*arguments)
+    assert done.code == code, done
+    assert said in done.err
+    assert done.err.count("\n") == 1
+    assert done.out == ""
+
+
+def test_options_of_every_command_count_before_and_after_the_action(
+    run: Run, monkeypatch: pytest.MonkeyPatch, lake: str
+) -> None:
+    monkeypatch.delenv("TACHOGRAPH_LAKE")
+    assert run("--lake", lake, "run", "hot_gpu").code == 0
+    assert run("run", "hot_gpu", "--lake", lake).code == 0
+    assert run("run", "hot_gpu").code == 5
+
+
+def test_help_names_the_actions(run: Run) -> None:
+    done = run("--help")
+    assert all(action in done.out for action in ("list", "check", "run", "backtest", "import-clustercockpit"))
+    assert "--set PARAMETER=VALUE" in run("backtest", "--help").out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = "import sys; from tachograph.cli import main; main(['rules', '--help']); print('polars' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

@@ -1,0 +1,131 @@
+"""Rules in an analysis: stored as findings, told once, judged anew when a rule or a value changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from ruled_lake import ACTIVITY, ruled_lake
+
+from madelake import NOW
+from tachograph import advice
+from tachograph.analyze import analyze
+from tachograph.analyze.results import read_findings, read_summaries, read_verdicts
+from tachograph.analyze.rules import RESERVED, said
+from tachograph.config import Configuration, Rules
+from tachograph.errors import ConfigError
+from tachograph.lake import Lake
+
+OWN: dict[str, Any] = {
+    "name": "Works a little", "tag": "works_a_little", "parameter": ["least"], "severity": "note",
+    "rule_terms": [{"alert": "activity_mean >= least"}], "output": "alert", "template": "Active {activity_mean}%.",
+}  # fmt: skip
+
+
+def own_folder(folder: Path, least: float) -> Configuration:
+    folder.mkdir(exist_ok=True)
+    (folder / "own.json").write_text(json.dumps(OWN))
+    (folder / "parameters.toml").write_text(f"[works_a_little]\nleast = {{ default = {least} }}\n")
+    return Configuration(rules=Rules(folder=str(folder)))
+
+
+def verdicts(lake: Lake, code: str) -> dict[str, str]:
+    rows = read_verdicts(lake, read_summaries(lake)).filter(pl.col("code") == code)
+    return dict(rows.select("job_id", "verdict").iter_rows())
+
+
+def test_every_job_has_a_row_for_every_rule(tmp_path: Path) -> None:
+    lake = ruled_lake(tmp_path / "lake")
+    analyze(lake, Configuration(), now=NOW)
+    rows = read_verdicts(lake, read_summaries(lake)).filter(pl.col("kind") == "rule")
+    assert rows.height == len(ACTIVITY) * rows["code"].n_unique()
+    assert rows["code"].n_unique() >= 13
+    assert verdicts(lake, "low_gpu_use") == {"1": "yes", "2": "no", "3": "no"}
+    assert verdicts(lake, "heat_throttling") == dict.fromkeys(ACTIVITY, "insufficient")
+    checks = json.loads(rows.filter(pl.col("code") == "low_gpu_use", pl.col("job_id") == "1")["checks"][0])
+    assert checks[0]["value"] == pytest.approx(0.2)
+    assert checks[0] | {"value": 0} == {
+        "name": "activity_mean", "value": 0, "relation": "<", "threshold": 0.3, "unit": "fraction", "holds": True,
+    }  # fmt: skip
+
+
+def test_what_advice_says_is_not_told_twice(tmp_path: Path) -> None:
+    lake = ruled_lake(tmp_path / "lake")
+    analyze(lake, Configuration(), now=NOW)
+    summaries = read_summaries(lake)
+    told = read_findings(lake, summaries).filter(pl.col("job_id") == "1")["code"].to_list()
+    assert "low_utilisation" in told
+    assert "low_gpu_use" not in told
+    rows = read_verdicts(lake, summaries).filter(pl.col("code") == "low_gpu_use", pl.col("job_id") == "1")
+    assert rows.select("verdict", "severity").row(0) == ("yes", "fact")
+
+
+@pytest.mark.parametrize("advised", [rule for rule in advice.RULES if rule.supersedes], ids=lambda rule: rule.code)
+def test_what_advice_leaves_out_is_not_told_by_a_rule(advised: advice.Rule) -> None:
+    holds = pl.DataFrame({"job_key": ["a", "b"], "code": [advised.code] * 2, "verdict": ["yes", "no"]})
+    assert set(said(holds).rows()) == {("a", code) for code in (advised.code, *advised.supersedes)}
+
+
+def test_a_changed_value_judges_all_jobs_again(tmp_path: Path) -> None:
+    lake = ruled_lake(tmp_path / "lake")
+    analyze(lake, Configuration(), now=NOW)
+    assert analyze(lake, Configuration(), now=NOW).jobs == 0
+    lower = Configuration(rules=Rules(parameters={"low_gpu_use": {"low_activity": 0.1}}))
+    assert analyze(lake, lower, now=NOW).jobs == len(ACTIVITY)
+    assert verdicts(lake, "low_gpu_use") == dict.fromkeys(ACTIVITY, "no")
+    assert analyze(lake, lower, now=NOW).jobs == 0
+
+
+def test_a_rule_of_the_folder_is_reloaded_by_the_next_analysis(tmp_path: Path) -> None:
+    lake = ruled_lake(tmp_path / "lake")
+    analyze(lake, own_folder(tmp_path / "rules", 0.3), now=NOW)
+    assert verdicts(lake, "works_a_little") == {"1": "no", "2": "yes", "3": "yes"}
+    configuration = own_folder(tmp_path / "rules", 0.5)
+    assert analyze(lake, configuration, now=NOW).jobs == len(ACTIVITY)
+    assert verdicts(lake, "works_a_little") == {"1": "no", "2": "no", "3": "yes"}
+    (tmp_path / "rules" / "own.json").unlink()
+    analyze(lake, configuration, now=NOW)
+    assert verdicts(lake, "works_a_little") == {}
+
+
+def test_a_broken_rule_is_told_and_the_others_are_judged(tmp_path: Path) -> None:
+    lake = ruled_lake(tmp_path / "lake")
+    configuration = own_folder(tmp_path / "rules", 0.3)
+    (tmp_path / "rules" / "broken.json").write_text("{")
+    report = analyze(lake, configuration, now=NOW)
+    assert len(report.rule_problems) == 1
+    assert "broken.json:1:" in report.rule_problems[0]
+    assert verdicts(lake, "works_a_little") == {"1": "no", "2": "yes", "3": "yes"}
+    assert verdicts(lake, "low_gpu_use")["1"] == "yes"
+
+
+def test_a_folder_that_is_gone_ends_the_analysis_and_changes_nothing(tmp_path: Path) -> None:
+    lake = ruled_lake(tmp_path / "lake")
+    configuration = own_folder(tmp_path / "rules", 0.3)
+    analyze(lake, configuration, now=NOW)
+    before = read_verdicts(lake, read_summaries(lake))
+    (tmp_path / "rules").rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"rules\.folder"):
+        analyze(lake, configuration, now=NOW)
+    assert read_verdicts(lake, read_summaries(lake)).equals(before)
+
+
+def test_a_rule_that_is_off_leaves_no_row(tmp_path: Path) -> None:
+    lake = ruled_lake(tmp_path / "lake")
+    analyze(lake, Configuration(rules=Rules(disabled=("low_gpu_use", "loadimba"))), now=NOW)
+    assert verdicts(lake, "low_gpu_use") == {}
+    assert verdicts(lake, "load_imbalance_waste") == {}
+    assert verdicts(lake, "short_run") == dict.fromkeys(ACTIVITY, "no")
+
+
+def test_no_other_finding_has_the_name_of_a_rule(tmp_path: Path) -> None:
+    lake = ruled_lake(tmp_path / "lake")
+    analyze(lake, Configuration(), now=NOW)
+    rows = read_verdicts(lake, read_summaries(lake))
+    others = set(rows.filter(pl.col("kind") != "rule")["code"])
+    assert others <= RESERVED
+    assert not others & set(rows.filter(pl.col("kind") == "rule")["code"])
+    assert rows.select(pl.struct("job_key", "code").is_duplicated().any()).item() is False
