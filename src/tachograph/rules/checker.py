@@ -19,7 +19,7 @@ _MOST_PROBLEMS = 50
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A piece of a text and what computes it. list_of_ranks: a value for each rank, in rules below the job."""
+    """A piece of a text and what computes it. of_ranks: a value for each rank, in rules below the job."""
 
     piece: Piece
     run: Run | None = None
