@@ -249,6 +249,11 @@ def _levels(rng: Draw) -> Drawn:
     return found, {}
 
 
+def _little_at_the_end(rng: Draw) -> Drawn:
+    """Work, and then for a long time a small part of it: no hang, for something is done."""
+    return [*_works(rng, 70, 200), Stretch(float(rng.uniform(65, 150)), share=float(rng.uniform(0.06, 0.2)))], {}
+
+
 _LITTLE = {
     "util": (0.02, 0.06),
     "sm": (0.01, 0.02),
@@ -268,6 +273,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("short_cold_start", 0.03, _of((_R, 20, 50), (_W, 40, 180))),
     Scenario("quiet_end", 0.04, _of((_W, 70, 240), (_R, 20, 50))),
     Scenario("work_of_one_at_the_end", 0.02, _of((_W, 70, 200), (_A, 65, 150)), min_gpus=4),
+    Scenario("little_at_the_end", 0.02, _little_at_the_end),
     Scenario("idle_nodes", 0.05, _with(20, 200), sizes=_NODES, taking_part="idle_nodes"),
     Scenario("uneven_nodes", 0.02, _with(20, 200), sizes=_NODES, taking_part="uneven_nodes"),
     Scenario("one_gpu", 0.02, _with(20, 240), sizes=_ONE_NODE, min_gpus=4, taking_part="one"),
@@ -286,7 +292,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("loading", 0.03, _of((_L, 5, 25), (_W, 60, 240))),
     Scenario("long_loading", 0.01, _of((_L, 30, 50), (_W, 60, 240))),
     Scenario("debug", 0.04, _with(3, 30), kinds=_ANY),
-    Scenario("ordinary", 0.16, _with(30, 300), kinds=_ANY),
+    Scenario("ordinary", 0.14, _with(30, 300), kinds=_ANY),
 )  # fmt: skip
 
 

@@ -1,0 +1,205 @@
+"""`accuracy` and `tune` as they are called: on one small simulated lake, which `accuracy --keep` leaves."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tachograph import config
+from tachograph.analyze.results import read_summaries, read_verdicts
+from tachograph.cli import main
+from tachograph.lake import Lake
+from tachograph.tune.accuracy import with_keys
+
+JOBS = 160
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `accuracy` left, and what it printed, in printed.json."""
+    folder = tmp_path_factory.mktemp("accuracy")
+    patch = pytest.MonkeyPatch()
+    with patch.context() as inside, (folder / "printed.json").open("w", encoding="utf-8") as out:
+        inside.setattr("sys.stdout", out)
+        assert main(["accuracy", "--jobs", str(JOBS), "--seed", "5", "--keep", str(folder / "kept"), "--json"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(kept: Path) -> Any:
+    return json.loads((kept / "printed.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def truth(kept: Path) -> pl.DataFrame:
+    lake = Lake.open(str(kept / "kept" / "lake"))
+    return with_keys(pl.read_parquet(kept / "kept" / "cluster" / "truth" / "classes.parquet"), read_summaries(lake))
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def labels(path: Path, truth: pl.DataFrame, codes: tuple[str, ...]) -> Path:
+    """A file of labels as a person would write it."""
+    with path.open("w", encoding="utf-8", newline="") as opened:
+        writer = csv.writer(opened)
+        writer.writerow(["job_id", "class", "label"])
+        for code in codes:
+            for job_id, holds in truth.select("display_id", code).drop_nulls().sort("display_id").iter_rows():
+                writer.writerow([job_id, code, "yes" if holds else "no"])
+    return path
+
+
+def test_accuracies_are_those_of_the_verdicts_in_the_lake(kept: Path, told: Any, truth: pl.DataFrame) -> None:
+    lake = Lake.open(str(kept / "kept" / "lake"))
+    verdicts = read_verdicts(lake, read_summaries(lake)).filter(pl.col("kind") == "class")
+    said = {(row["job_key"], row["code"]): row["verdict"] for row in verdicts.iter_rows(named=True)}
+    assert [each["class"] for each in told["classes"]][:6] == [
+        *("job_hang", "cold_start", "stall", "idle_nodes", "idle_gpus", "stable"),
+    ]
+    for each in told["classes"][:6]:
+        code = each["class"]
+        pairs = [
+            (row[code], said[row["job_key"], code])
+            for row in truth.iter_rows(named=True)
+            if (row["job_key"], code) in said and row[code] is not None
+        ]
+        assert each["jobs"] == len(pairs)
+        assert each["positives"] == sum(holds for holds, _ in pairs)
+        assert each["true_positives"] == pairs.count((True, "yes"))
+        assert each["false_positives"] == pairs.count((False, "yes"))
+        assert each["false_negatives"] == pairs.count((True, "no"))
+        assert each["insufficient_positives"] == pairs.count((True, "insufficient"))
+        right = pairs.count((True, "yes")) + pairs.count((False, "no"))
+        decided = sum(verdict != "insufficient" for _, verdict in pairs)
+        assert each["accuracy"] == right / decided
+        assert each["accuracy"] > 0.95, code
+    assert told["judged"] + told["ambiguous"] == truth.height
+    assert JOBS * 0.95 < truth.height <= JOBS  # some may still run when the recording ends
+    assert told["classes"][0]["false_positives"] == 0
+    assert told["classes"][0]["published"] == {"accuracy": 0.955, "jobs": 333, "false_positives": 2}
+
+
+def test_tune_is_the_same_byte_for_byte_and_reads_back(
+    kept: Path, truth: pl.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = ("job_hang", "cold_start", "idle_gpus")
+    file = labels(tmp_path / "labels.csv", truth, codes)
+    lake = kept / "kept" / "lake"
+    written = []
+    for name in ("one.toml", "two.toml"):
+        status, out, err = run(capsys, "tune", file, "--lake", lake, "-o", tmp_path / name, "--json")
+        assert (status, err) == (0, "")
+        written.append(((tmp_path / name).read_bytes(), out))
+    assert written[0] == written[1]
+    found = json.loads(written[0][1])
+    text = written[0][0].decode()
+    assert text.startswith(f"# Chosen by `tachograph tune` from {file}")
+    read = config.load(str(tmp_path / "one.toml"), {}).classes
+    assert tomllib.loads(text)["classes"]["theta"] == found["settings"]["theta"] == read.theta
+    assert (read.level, read.busy) == (found["settings"]["level"], found["settings"]["busy"])
+    assert {code: list(names) for code, names in read.characteristics.items()} == found["settings"]["characteristics"]
+    assert found["users"]["on_both"] == 0
+    for code in codes:
+        for side in ("train", "test"):
+            both = found["classes"][code][side]
+            assert both["tuned"]["jobs"] == both["built_in"]["jobs"] > 0
+        train = found["classes"][code]["train"]
+        assert train["tuned"]["false_positive_rate"] <= 0.01
+        assert train["tuned"]["false_negatives"] <= train["built_in"]["false_negatives"]
+    positives = truth.join(known(kept), on="job_key", how="semi")["job_hang"].sum()
+    assert sum(found["classes"]["job_hang"][side]["tuned"]["positives"] for side in ("train", "test")) == positives
+
+
+def known(kept: Path) -> pl.DataFrame:
+    summaries = read_summaries(Lake.open(str(kept / "kept" / "lake")))
+    return summaries.filter(pl.col("attribution") != "ambiguous")
+
+
+def test_labels_that_say_otherwise_change_the_settings(
+    kept: Path, truth: pl.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here a cold start is one of 20 minutes: T is searched when asked for, and only then."""
+    short = ["cold_start", "short_cold_start"]
+    otherwise = truth.with_columns(cold_start=pl.col("scenario").is_in(short))
+    file = labels(tmp_path / "labels.csv", otherwise, ("cold_start",))
+    lengths = {}
+    for option in ((), ("--length",)):
+        code, out, _ = run(capsys, "tune", file, *option, "--lake", kept / "kept" / "lake", "--split", "time", "--json")
+        assert code == 0
+        found = json.loads(out)
+        lengths[option] = found["settings"]["hang_minutes"]
+    assert lengths == {(): 60.0, ("--length",): 30.0}
+    sides = found["classes"]["cold_start"]["train"]
+    assert sides["tuned"]["false_negatives"] < sides["built_in"]["false_negatives"]
+
+
+def test_simulated_truth_serves_as_labels(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "tune", "--truth", kept / "kept" / "cluster", "--lake", kept / "kept" / "lake")
+    assert code == 0, err
+    assert "job_hang" in out
+    assert "nothing was written" in out
+    assert "0 on both sides" in out
+
+
+def test_proposals_lie_between_rest_and_work(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "proposed.toml"
+    code, out, _ = run(capsys, "tune", "--propose", "--lake", kept / "kept" / "lake", "-o", file, "--json")
+    assert code == 0
+    found = json.loads(out)
+    read = config.load(str(file), {}).classes
+    levels = [each for each in found["proposals"] if each["key"] == "level"]
+    assert {each["name"] for each in levels} == {
+        *("power", "sm_active", "tensor_active", "dram_active", "pcie", "nvlink"),
+    }
+    for each in levels:
+        assert each["rest"] < each["value"] < each["work"]
+        assert read.level[each["name"]] == each["value"]
+        assert min(each["rest_minutes"], each["work_minutes"]) >= 1000
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "message"),
+    [
+        ("job_id,class,label\n1,job_hang,yes\n", 4, "no label is of a job whose minutes are known"),
+        ("job_id,class,label\n", 4, "holds no labels"),
+    ],
+)
+def test_labels_that_teach_nothing_are_errors(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str, code: int, message: str
+) -> None:
+    file = tmp_path / "labels.csv"
+    file.write_text(content, encoding="utf-8")
+    found, out, err = run(capsys, "tune", file, "--lake", kept / "kept" / "lake")
+    assert (found, out) == (code, "")
+    assert message in err
+
+
+def test_one_sided_labels_are_too_few(
+    kept: Path, truth: pl.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = labels(tmp_path / "labels.csv", truth.filter(pl.col("job_hang")), ("job_hang",))
+    code, _, err = run(capsys, "tune", file, "--lake", kept / "kept" / "lake")
+    assert code == 2
+    assert "too few labels: job_hang:" in err
+    assert "0 no" in err
+
+
+def test_options_that_do_not_fit_are_errors(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = kept / "kept" / "lake"
+    assert run(capsys, "tune", "--lake", lake)[0] == 2
+    assert run(capsys, "tune", "--truth", tmp_path, "--lake", lake)[0] == 4
+    assert run(capsys, "tune", "--truth", kept / "kept" / "cluster", "--split", "dice", "--lake", lake)[0] == 2
+    assert run(capsys, "accuracy", "--jobs", "3")[0] == 2
+    code, _, err = run(capsys, "accuracy", "--jobs", "40", "--keep", kept)
+    assert code == 2
+    assert "not an empty folder" in err

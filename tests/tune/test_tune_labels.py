@@ -1,0 +1,85 @@
+"""Labels of people: what is read, what is refused with its line, what is an error."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tachograph.errors import InputError
+from tachograph.tune.labels import match, read_labels, reasons
+
+CLASSES = ("job_hang", "stall")
+
+
+def jobs(*rows: tuple[str, str, str, str, int]) -> pl.DataFrame:
+    """Rows (job_id, display_id, cluster, job_key, day of submission)."""
+    times = [datetime(2026, 1, day, tzinfo=UTC) for *_, day in rows]
+    names = ("job_id", "display_id", "cluster", "job_key")
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    return pl.DataFrame({**columns, "submit": times, "start": times})
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "labels.csv"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_labels_are_matched_by_what_people_write_and_by_raw_id(tmp_path: Path) -> None:
+    file = written(tmp_path, "\ufeffclass, job_id ,label,by\nstall,7_1,Yes,ann\nstall,9,0,ann\njob_hang,9,true,bob\n")
+    table = jobs(("8", "7_1", "c", "c:8:1", 1), ("9", "9", "c", "c:9:1", 1), ("9", "9", "c", "c:9:2", 2))
+    found = match(*read_labels(file, CLASSES), table)
+    assert found.of == {"stall": {"c:8:1": True, "c:9:2": False}, "job_hang": {"c:9:2": True}}
+    assert not found.refused
+
+
+def test_what_cannot_be_used_is_counted_with_its_line(tmp_path: Path) -> None:
+    lines = [
+        "job_id,class,label,cluster",
+        "1,job_hang,yes,",  # 2: contradicted by line 7
+        "404,stall,no,",  # 3: not there
+        "1,hung,yes,",  # 4: no such class
+        "1,stall,perhaps,",  # 5: neither
+        "2,stall,yes,",  # 6: on two clusters
+        "1,job_hang,no,",  # 7
+        "2,stall,yes,b",  # 8: used
+        ",stall,yes,",  # 9: no id
+        "1,stall,no,",  # 10: used, twice the same
+        "1,stall,no,",
+    ]
+    table = jobs(("1", "1", "a", "a:1", 1), ("2", "2", "a", "a:2", 1), ("2", "2", "b", "b:2", 1))
+    found = match(*read_labels(written(tmp_path, "\n".join(lines)), CLASSES), table)
+    assert found.of == {"stall": {"b:2": True, "a:1": False}}
+    assert [(each.line, each.what) for each in found.refused] == [
+        *((2, "1"), (3, "404"), (4, "hung"), (5, "perhaps"), (6, "2"), (7, "1"), (9, "")),
+    ]
+    told = list(reasons(found.refused, "labels.csv"))
+    assert "2 labels not used, labels that contradict each other: labels.csv:2 (1), labels.csv:7 (1)" in told
+    assert "1 label not used, a job that is not in the lake: labels.csv:3 (404)" in told
+    assert sum(int(line.split()[0]) for line in told) == len(found.refused)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("job_id,class,label\n", "holds no labels"),
+        ("job,class\n1,stall\n", "has no column job_id, label"),
+        ("job_id;class;label\n1;stall;yes\n", "has no column job_id, class, label"),
+    ],
+)
+def test_files_that_hold_no_labels_are_errors(tmp_path: Path, content: str, message: str) -> None:
+    file = written(tmp_path, content)
+    with pytest.raises(InputError, match=message) as raised:
+        read_labels(file, CLASSES)
+    assert str(file) in str(raised.value)
+
+
+def test_a_file_that_is_no_text_or_not_there_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x01")
+    for name in ("binary.csv", "absent.csv"):
+        with pytest.raises(InputError, match=name):
+            read_labels(tmp_path / name, CLASSES)

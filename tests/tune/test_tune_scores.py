@@ -1,0 +1,99 @@
+"""Scores, intervals and splits against plain recomputation."""
+
+from __future__ import annotations
+
+import doctest
+import math
+import random
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from tachograph.classes.kernel import NO, UNDECIDED, YES
+from tachograph.errors import UsageError
+from tachograph.simulate import judging_truth
+from tachograph.tune import configuration, labels, search
+from tachograph.tune import score as scoring
+from tachograph.tune.score import Score, score, wilson
+from tachograph.tune.split import by_time, by_user
+
+
+@pytest.mark.parametrize("module", [configuration, judging_truth, labels, scoring, search])
+def test_examples_hold(module: object) -> None:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    results = doctest.testmod(module, optionflags=flags)  # type: ignore[arg-type]
+    assert results.attempted
+    assert not results.failed
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 10), (1, 7), (50, 100), (318, 333), (327, 333), (101, 101)])
+def test_wilson_ends_are_where_the_normal_test_just_rejects(successes: int, trials: int) -> None:
+    """An end p solves (share - p)^2 = z^2 p (1 - p) / n: the definition, solved here by bisection."""
+    share, z = successes / trials, 1.959963984540054
+
+    def rejected(p: float) -> float:
+        return (share - p) ** 2 - z * z * p * (1 - p) / trials
+
+    low, high = wilson(successes, trials)
+    for end, inner, outer in ((low, share, 0.0), (high, share, 1.0)):
+        if successes == (0 if outer == 0 else trials):
+            assert end == outer
+            continue
+        a, b = inner, outer
+        for _ in range(200):
+            middle = (a + b) / 2
+            a, b = (a, middle) if rejected(middle) > 0 else (middle, b)
+        assert math.isclose(end, a, abs_tol=1e-12)
+
+
+def test_confusion_is_counted_job_by_job() -> None:
+    rng = random.Random(3)
+    answers = [rng.choice([YES, NO, UNDECIDED]) for _ in range(500)]
+    truth = [rng.random() < 0.3 for _ in range(500)]
+    pairs = list(zip(answers, truth, strict=True))
+    found = score(np.array(answers, np.int8), np.array(truth))
+    assert found == Score(
+        true_positives=pairs.count((YES, True)),
+        false_positives=pairs.count((YES, False)),
+        true_negatives=pairs.count((NO, False)),
+        false_negatives=pairs.count((NO, True)),
+        undecided_positives=pairs.count((UNDECIDED, True)),
+        undecided_negatives=pairs.count((UNDECIDED, False)),
+    )
+    right = sum((answer == YES) == holds for answer, holds in pairs if answer != UNDECIDED)
+    decided = sum(answer != UNDECIDED for answer in answers)
+    assert found.accuracy == right / decided
+    assert (found.jobs, found.positives, found.negatives) == (500, sum(truth), 500 - sum(truth))
+    assert found.false_positive_rate == pairs.count((YES, False)) / (500 - sum(truth))
+
+
+def test_nothing_decided_has_no_accuracy() -> None:
+    found = score(np.array([UNDECIDED], np.int8), np.array([True]))
+    assert (found.accuracy, found.interval, found.insufficient) == (None, None, 1)
+
+
+def test_no_user_is_on_both_sides_and_order_of_jobs_is_irrelevant() -> None:
+    rng = random.Random(5)
+    users = [f"user{min(int(rng.expovariate(0.2)), 40)}" for _ in range(1000)]
+    test = by_user(users)
+    assert not {u for u, t in zip(users, test, strict=True) if t} & {
+        u for u, t in zip(users, test, strict=True) if not t
+    }
+    assert 0.2 < test.mean() <= 0.3
+    turned = by_user(users[::-1])
+    assert turned[::-1].tolist() == test.tolist()
+
+
+def test_two_users_are_one_on_each_side_and_one_is_an_error() -> None:
+    assert by_user(["a", "a", None]).tolist() == [False, False, True]
+    with pytest.raises(UsageError, match="one user"):
+        by_user(["a", "a"])
+
+
+def test_later_jobs_are_measured_on() -> None:
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    starts = [begin + timedelta(hours=n) for n in (3, 1, 2, 9, 4, 5, 6, 7, 8, 10)]
+    assert by_time(starts).tolist() == [False, False, False, True, False, False, False, False, True, True]
+    with pytest.raises(UsageError, match="do not differ"):
+        by_time([begin, begin])
