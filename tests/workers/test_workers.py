@@ -28,8 +28,9 @@ from tachograph.lake import Lake
 from tachograph.reduce import dask_workers
 from tachograph.reduce.dask_check import check_worker, expected
 from tachograph.reduce.dask_pool import DaskPool
-from tachograph.reduce.dask_workers import parse_workers, refusal, workers
+from tachograph.reduce.dask_workers import refusal, workers
 from tachograph.reduce.pool import Pool
+from tachograph.reduce.worker_words import parse_workers
 from tachograph.simulate.plan import NodeGroup
 
 HOST = socket.gethostname()
@@ -298,3 +299,15 @@ def test_without_dask_it_is_said_what_to_install(raw: Lake, missing: str) -> Non
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "tachograph: --workers needs Dask; pip install 'tachograph[dask]'\n"
+
+
+def test_without_dask_a_mistake_is_told_all_the_same(raw: Lake) -> None:
+    script = "import sys; sys.modules['distributed'] = None; from tachograph.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "analyze", "--lake", raw.location, "--workers", "two"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("tachograph: --workers two: neither a number of processes, ")

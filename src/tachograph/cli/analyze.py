@@ -71,9 +71,12 @@ def run(arguments: Arguments) -> int:
 @contextmanager
 def _pool(words: str | None, settings: Workers, lake: Lake, narrator: Narrator) -> Iterator[Pool | None]:
     """The workers that are asked for; None where none are."""
+    from tachograph.reduce.worker_words import parse_workers
+
     if words is None:
         yield None
         return
+    parse_workers(words)  # a mistake is told before Dask is missed
     try:
         from tachograph.reduce.dask_workers import workers
     except ModuleNotFoundError as problem:

@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from tachograph.config import Workers
 from tachograph.errors import ConfigError, UsageError, WorkersError
 from tachograph.lake import Lake
 from tachograph.reduce.dask_pool import Crew, DaskPool
+from tachograph.reduce.worker_words import Jobs, Processes, Running, parse_workers
 
 CONNECT_S = 20.0
 JOB_NAME = "tachograph"
@@ -36,51 +36,6 @@ _SETTINGS: dict[str, Any] = {
     "distributed.scheduler.http.routes": [],  # no pages, which nobody asked for
 }
 _SILENT = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-
-
-@dataclass(frozen=True, slots=True)
-class Processes:
-    """So many processes of this machine."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A scheduler that runs: its address, or the file that it wrote."""
-
-    address: str = ""
-    file: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Jobs:
-    """So many jobs of Slurm."""
-
-    count: int
-
-
-def parse_workers(words: str) -> Processes | Running | Jobs:
-    """Return which workers are meant.
-
-    >>> parse_workers("4"), parse_workers("slurm:8")
-    (Processes(count=4), Jobs(count=8))
-    >>> parse_workers("tcp://n1:8786").address, parse_workers("scheduler.json").file
-    ('tcp://n1:8786', 'scheduler.json')
-
-    Errors: UsageError for anything else.
-    """
-    told = re.fullmatch(r"(slurm:)?([1-9]\d{0,4})", words)
-    if told:
-        return Jobs(int(told[2])) if told[1] else Processes(int(told[2]))
-    if "://" in words:
-        return Running(address=words)
-    if words.endswith(".json"):
-        return Running(file=words)
-    raise UsageError(
-        f"--workers {words}: neither a number of processes, slurm:N, tcp://HOST:PORT nor a scheduler's .json file",
-        do="see `tachograph analyze --help`",
-    )
 
 
 @contextmanager
