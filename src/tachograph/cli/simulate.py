@@ -91,7 +91,8 @@ def _fill(plan: Plan, arguments: Arguments) -> int:
     if arguments.json:
         output.print_json({"lake": lake, "folder": str(arguments.folder), **dataclasses.asdict(filled)})
     else:
-        known = f" ({filled.chunks_known} of {plural(filled.chunks, 'chunk')} were there)"
+        were = "was" if filled.chunks == 1 else "were"
+        known = f" ({filled.chunks_known} of {plural(filled.chunks, 'chunk')} {were} there)"
         output.print_text(
             f"{lake}: {filled.rows:,} samples landed{known if filled.chunks_known else ''}, "
             f"{filled.jobs:,} runs of jobs known; "
