@@ -110,7 +110,7 @@ def test_conditions(written: str, ids: list[str]) -> None:
         ("gpus<50%", "'50%' is no value for gpus"),
         ("gpu_util_mean~0.1", "'~' is for text"),
         ("user<alice", "is text"),
-        ("start>2026-01-01", "use --since and --until"),
+        ("start>2026-01-01", "use since and until"),
         ("intensity_histogram=1", "cannot be compared"),
     ],
 )
@@ -265,7 +265,7 @@ def test_an_array_as_a_whole_names_its_tasks() -> None:
 def test_unknown_and_doubtful_ids() -> None:
     with pytest.raises(NotFoundError, match="no job '99'; `tachograph jobs` lists"):
         choose_job(CHOICE, "99")
-    with pytest.raises(UsageError, match="exists on clusters one, two; say which with --cluster"):
+    with pytest.raises(UsageError, match="exists on clusters one, two; say which cluster"):
         choose_job(CHOICE, "40")
     assert choose_job(CHOICE, "40", cluster="two").row["job_key"] == "two:40:0"
     with pytest.raises(NotFoundError, match="no job '40'"):

@@ -84,7 +84,9 @@ def test_nothing_left_tells_what_removed_the_jobs() -> None:
         "no job is left to study: of 2 jobs the filters leave out short 2, idle 1; let jobs back in with --no-filter "
         "short, or change [filters] and run `tachograph analyze`"
     )
-    with pytest.raises(NotFoundError, match="your options leave out all 2 jobs; widen"):
+    with pytest.raises(
+        NotFoundError, match=r"your choice leaves out all 2 jobs \(by itself already: user zoe\); leave out"
+    ):
         choose(["short", None], JobFilter(users=("zoe",)))
     with pytest.raises(LakeError, match="no job to study"):
         choose([])

@@ -43,7 +43,7 @@ def choose_job(
         raise NotFoundError(f"no job {wanted!r}", do="`tachograph jobs` lists the jobs that were analysed")
     clusters = sorted({str(value) for value in found["cluster"].drop_nulls()})
     if len(clusters) > 1:
-        raise UsageError(f"job {name} exists on clusters {', '.join(clusters)}", do="say which with --cluster")
+        raise UsageError(f"job {name} exists on clusters {', '.join(clusters)}", do="say which cluster")
     runs = list(found.sort("submit", "start", nulls_last=False).iter_rows(named=True))
     if run is not None and not 1 <= run <= len(runs):
         raise UsageError(f"job {name} has {plural(len(runs), 'run')}, not {run}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -32,6 +32,15 @@ STATES = (
     *("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
     *("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REQUEUED", "RESIZING", "REVOKED", "CONFIGURING", "STOPPED"),
 )
+# what a person restricts by names: {option: field of JobFilter}
+KINDS: Mapping[str, str] = {
+    "user": "users",
+    "account": "accounts",
+    "partition": "partitions",
+    "state": "states",
+    "attribution": "attributions",
+    "finding": "findings",
+}
 _EXAMPLE = "write it like 'gpu_util_mean<0.1', 'elapsed_s>2h' or 'bound=memory'"
 
 
@@ -42,6 +51,11 @@ class Condition:
     name: str
     op: str
     value: float | str
+
+    def __str__(self) -> str:
+        """Return it as a person writes it."""
+        value = f"{self.value:g}" if isinstance(self.value, float) else self.value
+        return f"{self.name}{self.op}{value}"
 
     @property
     def expression(self) -> pl.Expr:
@@ -74,6 +88,25 @@ class JobFilter:
     where: tuple[Condition, ...] = ()
 
 
+def parts(wanted: JobFilter) -> Iterator[tuple[str, JobFilter]]:
+    """Yield the restrictions of a filter one by one: (as a person writes it, a filter of it alone).
+
+    >>> [written for written, _ in parts(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))]
+    ['user ann or bob', 'where gpus>4']
+    """
+    for name, field_name in KINDS.items():
+        names: tuple[str, ...] = getattr(wanted, field_name)
+        if names:
+            alone: dict[str, Any] = {field_name: names, "verdict": wanted.verdict if name == "finding" else "yes"}
+            yield f"{name} {' or '.join(names)}", replace(JobFilter(), **alone)
+    if wanted.since is not None:
+        yield "since", JobFilter(since=wanted.since)
+    if wanted.until is not None:
+        yield "until", JobFilter(until=wanted.until)
+    for condition in wanted.where:
+        yield f"where {condition}", JobFilter(where=(condition,))
+
+
 def parse_condition(written: str) -> Condition:
     """Return the condition a person wrote: `name op number`, `name op text`; percent and spans of time are understood.
 
@@ -91,7 +124,7 @@ def parse_condition(written: str) -> Condition:
     must_exist([name], list(JOB_SUMMARIES.schema), what="metric")
     dtype = JOB_SUMMARIES.schema[name]
     if isinstance(dtype, pl.Datetime):
-        raise UsageError(f"{name} is a time and cannot be compared here", do="use --since and --until")
+        raise UsageError(f"{name} is a time and cannot be compared here", do="use since and until")
     if dtype.is_numeric():
         if op == "~":
             raise UsageError(f"{name} is a number: '~' is for text", do=_EXAMPLE)

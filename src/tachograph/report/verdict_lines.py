@@ -39,7 +39,8 @@ def verdict_lines(report: JobReport, width: int, *, every: bool = False) -> Iter
     for sentence in missing:
         yield from wrapped(sentence, width, indent="    ")
     if groups and not every:
-        yield from wrapped("--verdicts: each with its values against thresholds", width, indent="  ", style="dim")
+        told = f"`tachograph job {report.job} --verdicts` tells each with its values."
+        yield from wrapped(told, width, indent="  ", style="dim")
 
 
 def _short(group: Group, width: int) -> Iterator[Line]:

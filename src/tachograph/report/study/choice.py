@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any, TypeAlias, TypedDict, get_type_hints
 
 from tachograph.config import Configuration
 from tachograph.errors import UsageError
 from tachograph.figures.study import Options
 from tachograph.report.columns import local_time, must_exist
-from tachograph.report.filters import JobFilter, parse_condition
+from tachograph.report.filters import KINDS, JobFilter, parse_condition
 from tachograph.report.study.jobs import REASONS
 from tachograph.report.study.report import VARIANTS, Settings
 from tachograph.summarize.schema import PIPES
@@ -20,17 +19,6 @@ from tachograph.units import parse_time
 Names: TypeAlias = str | Sequence[str]
 Moment: TypeAlias = str | datetime
 WINDOWS_MIN = (1, 5, 15, 30)
-# {name: field of JobFilter}
-_KINDS: Mapping[str, str] = MappingProxyType(
-    {
-        "user": "users",
-        "account": "accounts",
-        "partition": "partitions",
-        "state": "states",
-        "attribution": "attributions",
-        "finding": "findings",
-    }
-)
 
 
 class Choice(TypedDict, total=False):
@@ -93,7 +81,7 @@ def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> 
             else parse_time(str(written), now=now, zone_name=zone_name)
         )
 
-    names: dict[str, Any] = {field: several(options.get(name)) for name, field in _KINDS.items()}
+    names: dict[str, Any] = {field: several(options.get(name)) for name, field in KINDS.items()}
     where = tuple(map(parse_condition, several(options.get("where"))))
     return JobFilter(
         **names, verdict=options.get("verdict", "yes"), since=instant("since"), until=instant("until"), where=where
@@ -132,17 +120,12 @@ def described(wanted: JobFilter, zone_name: str = "UTC") -> tuple[tuple[str, str
     >>> described(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))
     (('user', 'ann, bob'), ('where', 'gpus>4'))
     """
-    told = [(name, ", ".join(getattr(wanted, field))) for name, field in _KINDS.items()]
+    told = [(name, ", ".join(getattr(wanted, field))) for name, field in KINDS.items()]
     told += [("verdict", wanted.verdict)] if wanted.verdict != "yes" else []
     told += [
         (name, local_time(moment, zone_name))
         for name, moment in (("since", wanted.since), ("until", wanted.until))
         if moment
     ]
-    conditions = [f"{one.name}{one.op}{_value(one.value)}" for one in wanted.where]
-    told.append(("where", ", ".join(conditions)))
+    told.append(("where", ", ".join(map(str, wanted.where))))
     return tuple((name, given) for name, given in told if given)
-
-
-def _value(value: float | str) -> str:
-    return f"{value:g}" if isinstance(value, float) else value

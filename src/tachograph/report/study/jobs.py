@@ -11,7 +11,7 @@ import polars as pl
 from tachograph.config import Filters
 from tachograph.errors import LakeError, NotFoundError
 from tachograph.report.columns import must_exist
-from tachograph.report.filters import JobFilter, filter_jobs
+from tachograph.report.filters import JobFilter, filter_jobs, parts
 from tachograph.units import plural, text
 
 # {reason: what it says of a job}, in the order in which filters are counted
@@ -91,7 +91,9 @@ def choose_jobs(
         removals.append(Removal(reason, sentence, count, removed, int(left.sum()), ignored=ignored))
     found = JobSet(chosen.filter(left), summaries.height, chosen.height, tuple(removals))
     if found.jobs.is_empty():
-        raise _nothing(found)
+        raise _nothing(
+            found, [name for name, alone in parts(wanted) if filter_jobs(summaries, findings, alone).is_empty()]
+        )
     return found
 
 
@@ -112,16 +114,17 @@ def _in_order(reasons: pl.Series) -> list[str]:
     return [*REASONS, *sorted(seen - set(REASONS))]
 
 
-def _nothing(found: JobSet) -> LakeError | NotFoundError:
-    """What to tell where no job is left."""
+def _nothing(found: JobSet, alone: Sequence[str]) -> LakeError | NotFoundError:
+    """What to tell where no job is left; `alone`: restrictions of which each by itself leaves none."""
     if not found.recorded:
         return LakeError(
             "there is no job to study", do="ingest the accounting of the time of the samples, then `tachograph analyze`"
         )
     if not found.chosen:
+        each = f" (by itself already: {'; '.join(alone)})" if alone else ""
         return NotFoundError(
-            f"no job is left to study: your options leave out all {plural(found.recorded, 'job')}",
-            do="widen --since, --until, --where and the like",
+            f"no job is left to study: your choice leaves out all {plural(found.recorded, 'job')}{each}",
+            do="leave out, or widen, what restricts it",
         )
     told = [f"{removal.reason} {removal.jobs:,}" for removal in found.removals if removal.jobs]
     some = next(removal.reason for removal in found.removals if removal.jobs and not removal.ignored)
