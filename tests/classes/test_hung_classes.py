@@ -108,6 +108,11 @@ def test_what_wakes_a_gpu_for_seconds_does_not_end_a_rest() -> None:
     assert told(((50, RESTING), (3, blip), (50, RESTING), (60, WORKING)))["cold_start"] == "no"
 
 
+def test_little_work_that_goes_on_is_no_hang() -> None:
+    little = RESTING | {"gpu_util": 0.04, "sm_active": 0.025, "dram_active": 0.008, "tensor_active": 0.003}
+    assert told(((70, WORKING), (90, little)))["job_hang"] == "no"
+
+
 def test_one_gpu_of_sixteen_at_work_is_no_hang() -> None:
     resting = [gpu_minutes(phases(*HANGING)) for _ in range(15)]
     rows = [frame.with_columns(gpu=pl.lit(place + 1, pl.Int16)) for place, frame in enumerate(resting)]

@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tachograph.classes import kernel
-from tachograph.classes.characteristics import AWAKE, FIRST_WORK, GPU, HOST, SM_BUSY, SPINNING, WORK
+from tachograph.classes.characteristics import AWAKE, FIRST_WORK, GPU, HOST, SM_AWAKE, SM_BUSY, SPINNING, WORK
 from tachograph.classes.kernel import Votes
 from tachograph.devices import BY_NAME
 from tachograph.reduce.kernel import Bytes, Ints, Longs, Singles
@@ -72,7 +72,7 @@ def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame) -> Series:
     values["power"] = _share_of_power(values["power"], places.offset, jobs["gpu_model"].to_list())
     looks_busy = _activity(places, timelines)
     work, sm = (places.put(timelines, name) for name in ("work", "sm_active"))
-    light = (looks_busy >= AWAKE) & (looks_busy < SPINNING)  # NaN is none of these
+    light = ((looks_busy >= AWAKE) | (sm >= SM_AWAKE)) & (looks_busy < SPINNING)  # NaN is none of these
     surely = (work >= WORK) | (sm >= SM_BUSY)
     works = np.where(surely, kernel.WORKS, np.where(light, kernel.LIGHT, 0)).astype(np.uint8)
     silent = _partly_silent(places.put(timelines, "told_gpus"), places.offset)
