@@ -18,6 +18,7 @@ import tachograph
 from madelake import NOW, fill, held, job, summarized
 from tachograph.analyze.state import ANALYSES
 from tachograph.cli import main
+from tachograph.errors import TachographError
 from tachograph.lake import Lake
 from tachograph.schema import Table
 from tachograph.summarize.schema import (
@@ -134,6 +135,23 @@ def test_the_next_analysis_brings_it_along(lake: Lake) -> None:
     for row in after["job_summaries"]:
         assert (row["health"] is not None) is (row["job_id"] != "4"), row["job_id"]
     assert summarized(lake)[0].jobs == 0  # nothing is left to do
+
+
+def test_python_chooses_by_verdict(lake: Lake) -> None:
+    summarized(lake)
+    opened = tachograph.open(lake.location)
+    every = opened.findings(verdict=None)
+    counted = {answer: every.filter(pl.col("verdict") == answer).height for answer in ("yes", "no", "insufficient")}
+    facts = every.filter((pl.col("verdict") == "yes") & (pl.col("severity") == "fact")).height
+    assert min(facts, *counted.values()) > 0
+    assert opened.findings().height == counted["yes"] - facts
+    assert opened.findings(verdict="no").height == counted["no"]
+    assert opened.findings("4", verdict="insufficient").select(pl.col("job_id").unique()).rows() == [("4",)]
+    undecided = opened.jobs(finding="score_gpu", verdict="insufficient")
+    of_score = every.filter((pl.col("code") == "score_gpu") & (pl.col("verdict") == "insufficient"))
+    assert sorted(undecided["job_key"]) == sorted(of_score["job_key"]) != []
+    with pytest.raises(TachographError, match="no verdict 'maybe'"):
+        opened.findings(verdict="maybe")  # type: ignore[arg-type]
 
 
 def test_new_samples_alone_bring_all_of_it_along(lake: Lake) -> None:
