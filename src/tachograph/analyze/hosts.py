@@ -17,7 +17,7 @@ from tachograph.reduce.run import overlapping_day, part_nodes
 from tachograph.schema import NODE_SAMPLES
 from tachograph.summarize.schema import JOB_NODE_MINUTES
 
-PARTITION_ROWS = 1_000_000  # of node samples that are in memory at a time
+PARTITION_ROWS = 500_000  # of node samples that are in memory at a time
 ONE_DAY = timedelta(days=1)
 _PLACE = ("run", "node", "start", "end")
 

@@ -256,7 +256,8 @@ class _Slots:
 
     def keys(self) -> pl.DataFrame:
         """Run, node and minute of each slot."""
-        places = self.stretches.select("run", "node")[self.owner.tolist()]
+        owner = pl.Series(self.owner)
+        places = self.stretches.select(pl.col("run", "node").gather(owner))
         return places.with_columns(pl.Series("minute", self.minute, dtype=pl.Int32))
 
 
