@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from ruled_jobs import Job, found
 
 from tachograph.rules.clustercockpit import METRICS, Translated, limits_of, parameters_toml, translate_class
@@ -15,6 +17,17 @@ from tachograph.rules.metrics import VOCABULARY
 from tachograph.rules.ruleset import Entry, RuleSet
 from tachograph.rules.sources import Source, read_parameters
 
+SOME_EXPRESSIONS = (
+    "limit > 1",
+    "job.duration",
+    "1 / 0",
+    "a.b",
+    "-(1)",
+    "acc_utilization.avg",
+    "'x'",
+    "\ud800",
+    "{{.limit}}",
+)
 PARAMETERS = {"low_factor": 0.25, "shortest_seconds": 600.0}
 
 
@@ -110,6 +123,24 @@ def test_what_is_no_job_class(text: str) -> None:
     one = translate_class(text, "x.json", {})
     assert one.text is None
     assert len(one.missing) == 1
+
+
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=8) | st.sampled_from(SOME_EXPRESSIONS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "expr", "x"]), inner),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck), deadline=None)
+@given(key=st.sampled_from([*job_class()]), value=_ANY)
+def test_whatever_stands_in_a_file_it_is_translated_or_told(key: str, value: Any) -> None:
+    one = translate_class(json.dumps(job_class(**{key: value})), "made.json", PARAMETERS)
+    assert (one.text is None) == bool(one.missing)
+    if one.text is not None:
+        one.text.encode()
+        assert not [problem for problem in load_patterns(one.text, "made.json").problems if problem.severity == "error"]
+        assert parameters_toml([one]).encode()
 
 
 def test_limits_come_from_the_cluster() -> None:

@@ -125,14 +125,14 @@ class _Class:
         """
         if name in self.terms:
             return name
-        if name in self.given.get("parameters", ()):
+        if name in _list(self.given.get("parameters")):
             return self.parameter(name)
         if name in _JOB:
             return _JOB[name]
         metric, _, rest = name.partition(".")
         if rest.startswith("limits."):
             return self.term(name, self.limit(metric, rest.removeprefix("limits.")))
-        if metric in self.given.get("metrics", ()) and rest:
+        if metric in _list(self.given.get("metrics")) and rest:
             return self.term(name, self.statistic(metric, rest))
         raise UntranslatableError(f"{'property' if metric == 'job' else 'name'} {name}")
 
@@ -244,6 +244,8 @@ def translate_class(text: str, file: str, parameters: Mapping[str, float], limit
     if one.missing or rule is None:
         return Translated(file, tag, None, {}, tuple(one.missing), tuple(one.remarks))
     written = _document(one, tag, [*required, rule], hint)
+    if not _is_text(written):
+        return Translated(file, tag, None, {}, ("a text in it holds half a character",), tuple(one.remarks))
     problems = _problems(written, file, one.used)
     if problems:
         return Translated(file, tag, None, {}, problems, tuple(one.remarks))
@@ -321,6 +323,11 @@ def _plain_text(text: str, *, behind: str) -> str:
         word = " percent" if unit[2] == "%" else " hours"
         escaped = word + escaped[unit.end() :]
     return escaped
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be written: JSON may hold halves of characters that no encoding has."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _list(value: Any) -> list[Any]:

@@ -95,7 +95,8 @@ def read_parameters(source: Source | None) -> tuple[dict[str, dict[str, Paramete
             try:
                 parameter = msgspec.convert(one, Parameter)
             except msgspec.ValidationError as problem:
-                problems.append(RuleProblem(source.name, 1, 1, "", f"{tag}.{name}: {str(problem).replace('`', '')}"))
+                where = f"{tag}.{name}" if name else tag
+                problems.append(RuleProblem(source.name, 1, 1, "", f"{where}: {str(problem).replace('`', '')}"))
                 continue
             if is_sane(parameter.default):
                 declared.setdefault(tag, {})[name] = parameter
