@@ -26,7 +26,7 @@ RATES = {
 }
 Row = dict[str, Any]
 Pair = tuple[datetime, datetime, float]
-HOUR = timedelta(hours=1)  # no two samples are that far apart and tell something
+NEAR = timedelta(minutes=5)  # no two samples that tell something are further apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _own(pairs: Sequence[Pair], stay: Stay, stays: Sequence[Stay]) -> list[Pair]
 def _shared(pairs: Sequence[Pair], begin: datetime) -> float | None:
     """The mean over the minute's seconds that are between two samples."""
     total = seconds = 0.0
-    near = bisect_left(pairs, begin - HOUR, key=lambda pair: pair[0])
+    near = bisect_left(pairs, begin - NEAR, key=lambda pair: pair[0])
     for first, second, level in pairs[near:]:
         if first >= begin + MINUTE:
             break
