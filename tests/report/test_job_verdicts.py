@@ -172,3 +172,5 @@ def test_shares_of_work_are_a_bar() -> None:
 def test_where_nothing_was_measured_no_single_counter_is_missing() -> None:
     assert made_up_report(verdicts=judged()).missing
     assert not made_up_report(verdicts=judged(), samples=0).missing
+    plain = " ".join(job_text(made_up_report(verdicts=judged(), samples=0)).split())
+    assert "network_bound: no sample is known to be of this job" in plain

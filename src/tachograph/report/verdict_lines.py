@@ -10,7 +10,7 @@ from tachograph.report.lines import STYLES, Line, plain, wrapped
 from tachograph.report.verdicts import ANSWER_NAMES, Group, check_text, checks_text, evidence_texts
 
 _INDENT = " " * (4 + max(map(len, ANSWER_NAMES.values())) + 2)
-_NEEDS = "counters are missing"
+_NEEDS, _NOTHING = "counters are missing", "no sample is known to be of this job"
 
 
 def basis_lines(report: JobReport, finding: Finding, width: int) -> Iterator[Line]:
@@ -32,7 +32,9 @@ def verdict_lines(report: JobReport, width: int, *, every: bool = False) -> Iter
     groups = report.looked_for
     for group in groups:
         yield plain(f"  {group.name}", "dim")
-        yield from _each(report, group, width) if every else _short(group, width)
+        yield from (
+            _each(report, group, width) if every else _short(group, width, needs=_NEEDS if report.missing else _NOTHING)
+        )
     missing = report.missing
     if missing:
         yield plain("  Counters that would tell more", "dim")
@@ -43,7 +45,7 @@ def verdict_lines(report: JobReport, width: int, *, every: bool = False) -> Iter
         yield from wrapped(told, width, indent="  ", style="dim")
 
 
-def _short(group: Group, width: int) -> Iterator[Line]:
+def _short(group: Group, width: int, *, needs: str) -> Iterator[Line]:
     above = [finding for finding in group.of("yes") if finding.severity != "fact"]
     if above:
         yield from _row("yes", f"{_codes(above)} (see above)", width)
@@ -54,7 +56,7 @@ def _short(group: Group, width: int) -> Iterator[Line]:
     without = [finding for finding in unsaid if finding.needs]
     whys = dict.fromkeys(finding.sentence for finding in unsaid if not finding.needs)
     if without:
-        yield from _row(ANSWER_NAMES["insufficient"], f"{_codes(without)}: {_NEEDS}", width)
+        yield from _row(ANSWER_NAMES["insufficient"], f"{_codes(without)}: {needs}", width)
     for why in whys:
         same = [finding for finding in unsaid if not finding.needs and finding.sentence == why]
         yield from _row(ANSWER_NAMES["insufficient"], f"{_codes(same)}: {why}", width)
