@@ -115,7 +115,7 @@ WASTE_ENERGY = WASTE[:-1]  # a GPU that waits for others draws power for their w
 JUDGED = frozenset(  # columns that are null until the jobs are judged
     {
         *SCORES,
-        *("workload", "workload_fractions", "workload_samples", "health"),
+        *("workload", "workload_fractions", "workload_samples", "health", "remapped_rows_uncorrectable_last"),
         *("gpu_hours_unmeasured", "gpu_hours_idle_long"),
         *(f"gpu_hours_{cause}" for cause in WASTE),
         *(f"energy_j_{cause}" for cause in WASTE_ENERGY),

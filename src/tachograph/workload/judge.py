@@ -6,11 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 from tachograph.finding import Check, Finding, Severity, findings_frame
-from tachograph.reduce.kernel import Floats
 from tachograph.units import plural, text
 from tachograph.workload.health import (
     CRIT,
@@ -20,11 +18,10 @@ from tachograph.workload.health import (
     STATES,
     UNKNOWN,
     WARN,
-    Limits,
+    WORST_FIRST,
     health_states,
     limits_of,
     needed,
-    worst,
 )
 from tachograph.workload.reading import DECIDING, enabling
 from tachograph.workload.shares import shares_of, workload_finding
@@ -71,32 +68,18 @@ def judge(jobs: pl.DataFrame, gpus: pl.DataFrame, told: pl.DataFrame) -> JudgedW
     """
     keys = jobs.get_column("job_key")
     shares = shares_of(keys, gpus)
-    values, limits = _inputs(gpus)
-    seen = (gpus.get_column("samples") > 0).fill_null(value=False).to_list()
-    states = [
-        STATES[int(state)] if there else None
-        for state, there in zip(health_states(values, limits), seen, strict=True)
-    ]  # fmt: skip
-    of_job: dict[str, list[int]] = {}
-    for row, (key, there) in enumerate(zip(gpus.get_column("job_key").to_list(), seen, strict=True)):
-        if there:
-            of_job.setdefault(key, []).append(row)
+    rated = _rated(gpus)
+    of_job = {row["job_key"]: row for row in _of_jobs(rated).iter_rows(named=True)}
     problems = told.filter(pl.col("severity") == "problem").select("job_key", "code")
     advised = {key: set(codes) for key, codes in problems.group_by("job_key").agg("code").iter_rows()}
     summaries = jobs.select("job_key", "job_id", "gpu_util_mean", *(f"{name}_mean" for name in DECIDING))
-    healths = [worst([states[row] or UNKNOWN for row in of_job.get(key, ())]) for key in keys]
+    healths = [of_job[key]["state"] if key in of_job else None for key in keys]
 
     def findings() -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
         for place, summary in enumerate(summaries.iter_rows(named=True)):
             key = summary["job_key"]
-            rows = of_job.get(key, [])
             work = workload_finding(summary, shares.fractions[place], int(shares.gpus[place]))
-            mine = {name: column[rows] for name, column in values.items()}
-            health = _health_finding(
-                healths[place], [states[row] for row in rows], mine, [limits[row] for row in rows],
-                advised.get(key, set()),
-            )  # fmt: skip
-            yield summary, [work, health]
+            yield summary, [work, _health_finding(of_job.get(key), advised.get(key, set()))]
 
     fractions = [row if number else None for row, number in zip(shares.fractions.tolist(), shares.gpus, strict=True)]
     return JudgedWorkload(
@@ -105,100 +88,108 @@ def judge(jobs: pl.DataFrame, gpus: pl.DataFrame, told: pl.DataFrame) -> JudgedW
             pl.Series("workload_fractions", fractions, dtype=pl.List(pl.Float64)),
             pl.Series("health", healths, dtype=pl.String),
         ),
-        gpus.with_columns(pl.Series("health", states, dtype=pl.String)),
+        gpus.with_columns(health=pl.when(rated.get_column("seen")).then(rated.get_column("state"))),
         findings_frame(findings()),
     )
 
 
-def _inputs(gpus: pl.DataFrame) -> tuple[dict[str, Floats], list[Limits]]:
-    """What decides about each GPU (NaN: missing), and its temperatures."""
-    values = {
-        name: gpus.get_column(column).cast(pl.Float64).fill_null(float("nan")).to_numpy()
-        for name, column in OF_JOB.items()
-    }
-    return values, [limits_of(model) for model in gpus.get_column("gpu_model").to_list()]
+def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
+    """Per row of job_gpus: its job, whether it has samples (`seen`), INPUTS, `state`, limits, what it `lacks_...`."""
+    columns = {name: gpus.get_column(column).cast(pl.Float64) for name, column in OF_JOB.items()}
+    limits = [limits_of(model) for model in gpus.get_column("gpu_model").to_list()]
+    values = {name: column.fill_null(float("nan")).to_numpy() for name, column in columns.items()}
+    asked = [set(needed(one)) for one in limits]
+    return pl.DataFrame(
+        {
+            "job_key": gpus.get_column("job_key"),
+            "seen": (gpus.get_column("samples") > 0).fill_null(value=False),
+            **columns,
+            "state": pl.Series([STATES[place] for place in health_states(values, limits)], dtype=pl.String),
+            "gpu_limit": pl.Series([one.warning_c for one in limits], dtype=pl.Float64),
+            "mem_limit": pl.Series([one.memory_warning_c for one in limits], dtype=pl.Float64),
+            **{
+                f"lacks_{name}": column.is_null() & pl.Series([name in one for one in asked], dtype=pl.Boolean)
+                for name, column in columns.items()
+            },
+        }
+    )
 
 
-def _health_finding(
-    state: str | None, states: list[str | None], values: Mapping[str, Floats], limits: list[Limits], advised: set[str]
-) -> Finding:
+def _of_jobs(rated: pl.DataFrame) -> pl.DataFrame:
+    """One row per job with samples: GPUs, worst state and how many have it, largest inputs, the closest to limits."""
+    seen = rated.filter("seen").with_columns(pl.col("state").cast(pl.Enum(WORST_FIRST)))
+    worst_of = pl.col("state").to_physical().min()
+    closest = [
+        pl.col(column).sort_by(pl.col(value) - pl.col(limit), descending=True, nulls_last=True).first().alias(name)
+        for value, limit in (("gpu_temp_c", "gpu_limit"), ("mem_temp_c", "mem_limit"))
+        for column, name in ((value, f"{value}_closest"), (limit, f"{limit}_closest"))
+    ]
+    return seen.group_by("job_key").agg(
+        pl.len().alias("gpus"),
+        (pl.col("state").to_physical() == worst_of).sum().alias("affected"),
+        pl.col("state").sort().first().cast(pl.String),
+        *(pl.col(name).max() for name in INPUTS),
+        pl.col("pcie_replays").sum().alias("replays_sum"),
+        pl.col("remapped_rows_uncorrectable").sum().alias("rows_sum"),
+        *closest,
+        *(pl.col(f"lacks_{name}").any() for name in INPUTS),
+    )
+
+
+def _health_finding(job: Mapping[str, Any] | None, advised: set[str]) -> Finding:
     """The health of a job's GPUs: yes where one is not OK, no where all are, insufficient where it cannot be told."""
-    evidence = _evidence(values)
-    if state is None or state == UNKNOWN:
-        lacking = _lacking(values, limits) if limits else INPUTS
+    if job is None:
+        sentence = "No sample of its GPUs tells how they are."
+        return Finding(
+            "health", "fact", _TITLES[UNKNOWN], sentence, kind="health", verdict="insufficient", needs=INPUTS
+        )
+    state = job["state"]
+    evidence = {name: job[of] for name, of in zip(_EVIDENCE, INPUTS, strict=True) if job[of] is not None}
+    if state == UNKNOWN:
+        lacking = tuple(name for name in INPUTS if job[f"lacks_{name}"])
         sentence = f"No problem was seen, but not all was measured: {enabling(lacking)}."
-        if state is None:
-            sentence = "No sample of its GPUs tells how they are."
         return Finding(
             "health", "fact", _TITLES[UNKNOWN], sentence, None, evidence,
             kind="health", verdict="insufficient", needs=lacking,
         )  # fmt: skip
     if state == OK:
-        sentence = (
-            f"{_gpus(len(states))}: no fault of the memory, no repeated packets, no temperature that is too high."
-        )
-        checks = _temperature_checks(values, limits)
+        sentence = f"{plural(job['gpus'], 'GPU')}: no fault of the memory, no repeated packets, not too hot."
+        checks = _temperature_checks(job)
         return Finding("health", "fact", _TITLES[OK], sentence, None, evidence, "health", "no", checks=checks)
-    count = states.count(state)
-    evidence["gpus_affected"] = float(count)
+    evidence["gpus_affected"] = float(job["affected"])
     severity: Severity = "problem" if state == CRIT else "hint"
     if advised.intersection(TOLD[state]):
         severity = "fact"
-    sentence = f"{state}: {count} of {_gpus(len(states))}; {_seen(state, values, limits)}."
+    sentence = f"{state}: {job['affected']} of {plural(job['gpus'], 'GPU')}; {_seen(state, job)}."
     return Finding(
         "health", severity, _TITLES[state], sentence, _ADVICE[state], evidence,
-        kind="health", verdict="yes", checks=_temperature_checks(values, limits) if state == HOT else (),
+        kind="health", verdict="yes", checks=_temperature_checks(job) if state == HOT else (),
     )  # fmt: skip
 
 
-def _gpus(gpus: int) -> str:
-    return plural(gpus, "GPU")
-
-
-def _most(column: Floats) -> float | None:
-    return None if np.isnan(column).all() else float(np.nanmax(column))
-
-
-def _evidence(values: Mapping[str, Floats]) -> dict[str, float]:
-    """Largest of the GPUs, of what is known."""
-    found = {name: _most(values[of]) if len(values[of]) else None for name, of in zip(_EVIDENCE, INPUTS, strict=True)}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _lacking(values: Mapping[str, Floats], limits: list[Limits]) -> tuple[str, ...]:
-    """What some GPU lacks that it could tell."""
-    lacking = {name for row, one in enumerate(limits) for name in needed(one) if np.isnan(values[name][row])}
-    return tuple(name for name in INPUTS if name in lacking)
-
-
-def _temperature_checks(values: Mapping[str, Floats], limits: list[Limits]) -> tuple[Check, ...]:
+def _temperature_checks(job: Mapping[str, Any]) -> tuple[Check, ...]:
     """Of each of both temperatures the GPU that is closest to its limit."""
-    checks = []
-    for name, warnings in (
-        ("gpu_temp_c", [one.warning_c for one in limits]),
-        ("mem_temp_c", [one.memory_warning_c for one in limits]),
-    ):
-        over = values[name] - np.array(warnings)
-        if not np.isnan(over).all():
-            row = int(np.nanargmax(over))
-            value = float(values[name][row])
-            checks.append(Check(f"{name}_max", value, ">=", float(warnings[row]), "C", value >= warnings[row]))
-    return tuple(checks)
+    pairs = (("gpu_temp_c", "gpu_limit_closest"), ("mem_temp_c", "mem_limit_closest"))
+    return tuple(
+        Check(f"{name}_max", value, ">=", job[limit], "C", value >= job[limit])
+        for name, limit in pairs
+        if (value := job[f"{name}_closest"]) is not None
+    )
 
 
-def _seen(state: str, values: Mapping[str, Floats], limits: list[Limits]) -> str:
+def _seen(state: str, job: Mapping[str, Any]) -> str:
     """What was seen, with its numbers."""
     if state == CRIT:
-        told = ["remapping a faulty memory row has failed"] if np.nansum(values["row_remap_failure"]) > 0 else []
-        rows = float(np.nansum(values["remapped_rows_uncorrectable"]))
-        told += (
-            [f"{plural(rows, 'memory row')} remapped after uncorrectable errors by the end of the job"] if rows else []
-        )
+        told = ["remapping a faulty memory row has failed"] if (job["row_remap_failure"] or 0) > 0 else []
+        if job["rows_sum"] > 0:
+            rows = plural(job["rows_sum"], "memory row")
+            told.append(f"{rows} remapped after uncorrectable errors, up to the end of the job")
         return ", ".join(told)
     if state == WARN:
-        return f"{plural(float(np.nansum(values['pcie_replays'])), 'PCIe replay')} during the job"
-    hot = [check for check in _temperature_checks(values, limits) if check.holds]
+        return f"{plural(job['replays_sum'], 'PCIe replay')} during the job"
     names = {"gpu_temp_c_max": "GPU", "mem_temp_c_max": "memory"}
     return ", ".join(
-        f"{names[check.name]} at {text(check.value, 'C')}, limit {text(check.threshold, 'C')}" for check in hot
+        f"{names[check.name]} at {text(check.value, 'C')}, limit {text(check.threshold, 'C')}"
+        for check in _temperature_checks(job)
+        if check.holds
     )
