@@ -1,4 +1,4 @@
-"""The GPUs of jobs are written as jobs end; in how many pieces makes no difference to who reads them."""
+"""GPUs and findings of jobs are written as jobs end; in how many pieces makes no difference to who reads them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from worker_lakes import NOW, Simulated, copied, same
 
 from tachograph.analyze import analyze, run
-from tachograph.summarize.schema import JOB_GPUS
+from tachograph.summarize.schema import FINDINGS, JOB_GPUS
 
 
 def test_gpus_written_in_many_pieces_are_those_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,6 +17,8 @@ def test_gpus_written_in_many_pieces_are_those_written_at_once(tmp_path: Path, m
     pieces = copied(once, tmp_path / "pieces")
     analyze(once, simulated.configuration, now=NOW)
     monkeypatch.setattr(run, "GPU_ROWS", 1)
+    monkeypatch.setattr(run, "FINDING_ROWS", 1)
     analyze(pieces, simulated.configuration, now=NOW)
     assert (len(once.files(JOB_GPUS)), len(pieces.files(JOB_GPUS)) > 3) == (1, True)
+    assert (len(once.files(FINDINGS)), len(pieces.files(FINDINGS)) > 3) == (1, True)
     assert same(once, pieces)

@@ -17,6 +17,7 @@ from tachograph.analyze.hosts import HostMinutes
 from tachograph.analyze.inventory import facts, inventory
 from tachograph.analyze.judge import judge
 from tachograph.analyze.minutes import MinuteWriter
+from tachograph.analyze.pieces import Pieces
 from tachograph.analyze.rules import rules_in_use
 from tachograph.analyze.state import ANALYSES, EVER, News, Seen, news_since, next_number, seen_last, seen_now
 from tachograph.analyze.superseded import drop_summaries
@@ -34,6 +35,7 @@ from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_SUMMARIES, WINDO
 from tachograph.workload import MinuteLabeller, settings_of
 
 GPU_ROWS = 100_000  # of job_gpus that wait to be written: a row has about 800 bytes
+FINDING_ROWS = 250_000  # of findings: a row has about 500 bytes, a job some thirty rows
 Progress = Callable[[str, int, int], None]
 UNIT = ("node", "gpu", "mig")
 
@@ -185,14 +187,13 @@ class _Analysis:
         self.accumulated = Accumulated(self.starts, per_run, configuration.analysis)
         self.waiting = self.runs
         self.summaries: list[pl.DataFrame] = []
-        self.gpus: list[pl.DataFrame] = []  # that are not written yet
-        self.gpu_appends = 0
-        self.findings: list[pl.DataFrame] = []
+        self.gpus = Pieces(lake, JOB_GPUS, self.number, limit=GPU_ROWS)
+        self.findings = Pieces(lake, FINDINGS, self.number, limit=FINDING_ROWS)
 
     def run(self, pool: Pool, *, full: bool) -> AnalysisReport:
         try:
             tally = self._reduce(pool, full=full)
-            jobs, findings = self._write()
+            jobs = self._write()
         finally:
             self.minutes.discard()  # nothing, where all has landed
             self.hosts.discard()
@@ -204,7 +205,7 @@ class _Analysis:
             gpu_seconds=tally.gpu_seconds,
             gpu_seconds_attributed=tally.gpu_seconds_attributed,
             contested_s=self.contested_s,
-            findings=findings,
+            findings=self.findings.rows,
             full=full,
             rule_problems=tuple(map(str, self.ruleset.errors)),
         )
@@ -256,15 +257,14 @@ class _Analysis:
         nodes = self.hosts.take(mine)
         judged = judge(jobs, of_jobs, timelines, nodes, configuration=self.configuration, ruleset=self.ruleset)
         self.summaries.append(judged.jobs)
-        self.gpus.append(judged.gpus)
-        if sum(frame.height for frame in self.gpus) >= GPU_ROWS:
-            self._write_gpus()
-        self.findings.append(judged.findings)
+        self.gpus.add(judged.gpus)
+        self.findings.add(judged.findings)
         self.waiting = self.waiting.join(mine, on="run", how="anti")
 
-    def _write(self) -> tuple[pl.DataFrame, int]:
-        """The GPUs that are left, findings, and last the summaries, which make the others count."""
-        self._write_gpus()
+    def _write(self) -> pl.DataFrame:
+        """The GPUs and findings that are left, and last the summaries, which make the others count."""
+        self.gpus.write()
+        self.findings.write()
         columns = [name for name in JOB_SUMMARIES.schema if name != "seq"]
         new = pl.concat([JOB_SUMMARIES.empty().drop("seq"), *self.summaries])
         known = self.lake.latest(JOB_SUMMARIES).join(new, on="job_key", how="anti")
@@ -272,22 +272,14 @@ class _Analysis:
         known = known.join(gone, on="job_key", how="anti")
         population = pl.concat([new, known.select(columns)])
         new = used_pipes(new, population, analysis=self.configuration.analysis)
-        findings = pl.concat([FINDINGS.empty().drop("seq"), *self.findings])
-        for table, frame in ((FINDINGS, findings), (JOB_SUMMARIES, new)):
-            self._append(table, frame)
+        self._append(JOB_SUMMARIES, new)
         if gone.height:
             drop_summaries(self.lake, gone, number=self.number)
-        return new, findings.height
+        return new
 
-    def _write_gpus(self) -> None:
-        """Append the GPUs of runs that are over: they count once the summaries do, and need not wait in memory."""
-        self.gpu_appends += 1
-        self._append(JOB_GPUS, pl.concat([JOB_GPUS.empty().drop("seq"), *self.gpus]), mark=self.gpu_appends)
-        self.gpus = []
-
-    def _append(self, table: Table, frame: pl.DataFrame, *, mark: int = 1) -> None:
+    def _append(self, table: Table, frame: pl.DataFrame) -> None:
         if frame.height:
-            self.lake.append(table, frame, app_id=f"analysis:{self.number}", mark=mark, seq=self.number)
+            self.lake.append(table, frame, app_id=f"analysis:{self.number}", mark=1, seq=self.number)
 
     def _remember(self, report: AnalysisReport) -> None:
         row = {
