@@ -206,6 +206,7 @@ class Plan:
             interval_s=30,
             counters=LEAN_COUNTERS,
             judged_jobs=jobs,
+            hosts=True,
         )
 
     @property

@@ -16,6 +16,8 @@ from tachograph.tune.score import Score, score
 
 # simulated jobs on which the built-in thresholds were looked at; accuracies are told of other ones
 CHOSEN_ON = 1
+# what hosts count varies more than what GPUs do; nothing is planted that would tell whether it is steady
+WITHOUT_TRUTH = ("stable_host",)
 _CODE_OF = {"yes": YES, "no": NO, "insufficient": UNDECIDED}
 
 
@@ -65,6 +67,8 @@ def truth_of(truth: pl.DataFrame, code: str) -> pl.DataFrame:
 
     A class in the form of hosts has the truth of the class where it has none of its own.
     """
+    if code in WITHOUT_TRUTH:
+        return truth.select("job_key", truth=pl.lit(None, dtype=pl.Boolean))
     column = code if code in truth.columns else code.removesuffix(HOST_SUFFIX)
     return truth.select("job_key", truth=pl.col(column))
 
@@ -79,9 +83,9 @@ def accuracies(truth: pl.DataFrame, verdicts: pl.DataFrame, codes: Iterable[str]
     for code in codes:
         mine = verdicts.filter((pl.col("code") == code) & (pl.col("kind") == "class")).select("job_key", "verdict")
         rows = truth_of(truth, code).join(mine, on="job_key", how="inner")
-        if rows.is_empty():
-            continue
         called = rows.filter(pl.col("truth").is_not_null())
+        if called.is_empty():
+            continue
         answers = called.get_column("verdict").replace_strict(_CODE_OF, return_dtype=pl.Int8).to_numpy()
         of_class = np.asarray(called.get_column("truth").to_numpy(), np.bool_)
         found.append(Accuracy(code, score(answers, of_class), rows.height - called.height))
@@ -93,4 +97,5 @@ def labels_of(truth: pl.DataFrame, codes: Iterable[str] = CODES) -> dict[str, di
     return {
         code: dict(truth_of(truth, code).filter(pl.col("truth").is_not_null()).sort("job_key").iter_rows())
         for code in codes
+        if code not in WITHOUT_TRUTH
     }
