@@ -60,7 +60,7 @@ def test_hung_classes_are_where_the_long_rests_are(runs: list[Run], truth: pl.Da
         assert row["job_hang"] == any(place == last and place > 0 and pieces[place - 1][1] >= 10 for place in long)
         assert row["cold_start"] == any(place == 0 and last > 0 for place in long), row
         assert row["stall"] == any(0 < place < last for place in long), row
-        assert not row["job_hang_host"] or row["job_hang"]
+        assert row["job_hang_host"] is False or row["job_hang"]
         seen.update(name for name in ("job_hang", "job_hang_host", "cold_start", "stall") if row[name])
     assert all(seen[name] >= 10 for name in ("job_hang", "job_hang_host", "cold_start", "stall"))
 

@@ -24,6 +24,7 @@ HANG_S = 3600  # T: an interval as long as this, or longer
 # Work before a hang. As published more than T: flat counters of a host are no sign that nothing is done. GPUs at rest
 # are, so for them a few minutes suffice.
 BEFORE_S, BEFORE_HOST_S = 600, HANG_S
+WINDOW_S = 1200  # windows that are not flat reach so far beyond the work: nearer to T than this is too near to call
 TWICE = 2.0  # the busiest over the idlest
 WITHIN, SHARE, MEAN = 0.1, 0.95, 0.05  # stable: R within 0.1 for 95 % of the time, its mean at most 0.05
 MARGIN = 0.3  # of 1 - SHARE and of MEAN: nearer to the bound than this is too near to call
@@ -110,7 +111,7 @@ def _at(line: Sequence[Phase], second: int) -> Level:
     return next(phase.level for phase in reversed(line) if phase.begin_s <= second)
 
 
-def hanging(rests: Sequence[tuple[int, int]], elapsed_s: int) -> dict[str, bool]:
+def hanging(rests: Sequence[tuple[int, int]], elapsed_s: int) -> dict[str, bool | None]:
     """Return which of the hung classes are true: where intervals of at least T lie, and what is before and after.
 
     >>> hanging([(1800, 9000)], 9000)
@@ -122,10 +123,17 @@ def hanging(rests: Sequence[tuple[int, int]], elapsed_s: int) -> dict[str, bool]
     last = [work for (_, end), work in zip(long, before, strict=True) if end == elapsed_s]
     return {
         "job_hang": any(work >= BEFORE_S for work in last),
-        "job_hang_host": any(work > BEFORE_HOST_S for work in last),
+        "job_hang_host": _after_enough(last),
         "cold_start": any(begin == 0 and end < elapsed_s for begin, end in long),
         "stall": any(begin > 0 and end < elapsed_s for begin, end in long),
     }
+
+
+def _after_enough(last: Sequence[int]) -> bool | None:
+    """Whether one of the last intervals comes after work of more than T; None where it is too near to call."""
+    if any(work > BEFORE_HOST_S for work in last):
+        return True
+    return None if any(work > BEFORE_HOST_S - WINDOW_S for work in last) else False
 
 
 def mean_util(line: Sequence[Phase], elapsed_s: int) -> float:
