@@ -10,10 +10,11 @@ from typing import Any
 import polars as pl
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
-from tachograph.advice import Finding, read_findings
 from tachograph.advice.reading import activity_counter, gpu_label, number
 from tachograph.figures.job_page import Mark
+from tachograph.finding import Finding, read_findings
 from tachograph.report import words
+from tachograph.report.codes import known_codes
 from tachograph.report.columns import UNITS, local_time
 from tachograph.report.timeline import Series, Timeline, build_timeline
 from tachograph.report.verdicts import Group, in_order, interval_text, looked_for, missing_counters, worth_knowing
@@ -170,7 +171,7 @@ def build_job_report(
     `verdicts`: its findings with every verdict. `zone_name` is the site's time zone; `other_runs` are the summaries of
     its other runs, where it was requeued.
     """
-    judged = read_findings(verdicts) if isinstance(verdicts, pl.DataFrame) else tuple(verdicts)
+    judged = read_findings(verdicts, known_codes()) if isinstance(verdicts, pl.DataFrame) else tuple(verdicts)
     told = worth_knowing(judged)
     counter = activity_counter(summary)
     timeline = build_timeline(minutes, elapsed_s=number(summary, "elapsed_s"), counter=counter)

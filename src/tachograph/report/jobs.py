@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.figures.bars import bar
+from tachograph.report.codes import known_codes
 from tachograph.report.columns import FINDINGS_COLUMN, heading, must_exist, shown
 from tachograph.report.job_json import INTERNAL, row_json
 from tachograph.report.lines import Line, plain, to_text
@@ -80,15 +81,17 @@ def build_jobs_table(
 
 
 def _with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
+    codes = known_codes()
     urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1, "note": 2}, return_dtype=pl.Int8)
+    places = pl.col("code").replace_strict(dict(zip(codes, range(len(codes)), strict=True)), default=len(codes))
     worth_knowing = (pl.col("verdict").fill_null("yes") == "yes") & (pl.col("severity") != "fact")
-    codes = (
+    of_jobs = (
         findings.filter(worth_knowing)
-        .sort(urgency, maintain_order=True)
+        .sort(urgency, places, "code", maintain_order=True)
         .group_by("job_key", maintain_order=True)
         .agg(pl.col("code").alias(FINDINGS_COLUMN))
     )
-    joined = summaries.join(codes, on="job_key", how="left", maintain_order="left")
+    joined = summaries.join(of_jobs, on="job_key", how="left", maintain_order="left")
     return joined.with_columns(pl.col(FINDINGS_COLUMN).fill_null(pl.lit([], dtype=pl.List(pl.String))))
 
 
