@@ -1,8 +1,8 @@
 """Target `openmetrics`: gauges for Prometheus, as a file of node_exporter's textfile collector or to a pushgateway.
 
 What is exported is bounded: sums over the chosen jobs by a few labels, findings by code and verdict, and single jobs
-only as many as are asked for. Units are those of Prometheus: seconds and joules, ratios 0..1. There are no timestamps, which both
-receivers refuse; `tachograph_export_time_seconds` tells how old the values are.
+only as many as are asked for. Units are those of Prometheus: seconds and joules, ratios 0..1. There are no timestamps,
+which both receivers refuse; `tachograph_export_time_seconds` tells how old the values are.
 """
 
 from __future__ import annotations
