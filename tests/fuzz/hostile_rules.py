@@ -174,7 +174,7 @@ def growing(chance: Random) -> dict[str, Any]:
     )
     names = [f"t{place}" for place in range(chance.choice((5, 60, 500)))]
     terms = [(names[0], begin), *((name, step.format(before)) for before, name in pairwise(names))]
-    return _rule([*terms, ("end", f"cardinality({names[-1]}) > 0")], f"{{{names[-1]}}}" * 200)
+    return _rule([*terms, ("end", f"cardinality({names[-1]}) > 0")], f"{{{names[-1]}}}" * chance.choice((40, 200)))
 
 
 def cyclic(chance: Random) -> dict[str, Any]:

@@ -215,6 +215,8 @@ def test_files_rules_and_names_have_limits() -> None:
     assert "more than 64 terms" in errors(written(many))[0]
     long = {f"t{number}": "1 " + "+ 1" * 400 + " > 0" for number in range(4)}
     assert "more than 2500 characters of expressions" in " ".join(errors(written(long)))
+    assert "more than 40 placeholders" in errors(written({"a": "true"}, template="{a}" * 41))[0]
+    assert "more than 20 conditions" in errors(written({"a": "true"}, template="if(a;b)" * 21))[0]
     assert "more than 4000 values" in errors("[" + "1," * 3000)[0]
     rules = [written({f"t{place}": "true" for place in range(60)}, id=f"r{number}") for number in range(4)]
     assert "more than 200 terms" in errors(f"[{','.join(rules)}]")[0]

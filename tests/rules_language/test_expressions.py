@@ -170,7 +170,7 @@ def test_what_costs_too_much_ends_without_a_verdict() -> None:
 
 
 def test_texts_are_cut_and_long_lists_are_counted() -> None:
-    text = written({"a": ALL, "b": "true"}, template="{a} " * 400)
+    text = written({"a": ALL, "b": "true"}, template="{a} and more of the same, again: " * 40)
     found = outcome(text, Job({"work": [1.0] * 500}))
     assert len(found.text) == 4000
     assert "1, 1, and 480 more" in found.text

@@ -56,6 +56,7 @@ def test_slips_and_limits_are_those_of_the_code() -> None:
         expression.LONGEST_NAME,
         texts.LONGEST,
         texts.MOST_CONDITIONS,
+        texts.MOST_PLACES,
         texts.DEEPEST,
         model.BUDGET.steps,
         model.BUDGET.text,

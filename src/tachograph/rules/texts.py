@@ -11,12 +11,14 @@ from tachograph.rules.model import Piece
 LONGEST = 2_000  # characters of a text
 DEEPEST = 4  # conditions within each other
 MOST_CONDITIONS = 20
+MOST_PLACES = 40  # where a $ or { may stand for a value
 _PLACE = re.compile(
     r"(?P<twice>\$\$|\{\{|\}\})"
     r"|\{(?P<braced>\$?[A-Za-z_][A-Za-z0-9_]*(?:\.(?:first|second))?)\}"
     r"|(?P<dollar>\$[A-Za-z_][A-Za-z0-9_]*(?:\.(?:first|second)\b)?)"
     r"|(?P<condition>(?<![A-Za-z0-9_])if\()"
 )
+_PERCENT = re.compile(r"\s?%")
 _HOURS = re.compile(r"\s?(?:cpuh|gpuh|CPU-h|GPU-h|h)(?![A-Za-z0-9])")
 
 
@@ -33,6 +35,8 @@ def pieces_of(text: str) -> tuple[Piece, ...]:
         raise MalformedError(0, f"a text longer than {LONGEST} characters")
     if text.count("if(") > MOST_CONDITIONS:
         raise MalformedError(0, f"a text with more than {MOST_CONDITIONS} conditions")
+    if sum(1 for found in _PLACE.finditer(text) if not found["condition"]) > MOST_PLACES:
+        raise MalformedError(0, f"a text with more than {MOST_PLACES} placeholders")
     return _pieces(text, 0, len(text), 0)
 
 
@@ -69,7 +73,7 @@ def _shown(text: str, found: re.Match[str], end: int) -> Piece:
     at = found.start("braced" if found["braced"] else "dollar")
     unit: Literal["", "%", "h"] = ""
     if found.end() < end:
-        unit = "%" if re.compile(r"\s?%").match(text, found.end()) else "h" if _HOURS.match(text, found.end()) else ""
+        unit = "%" if _PERCENT.match(text, found.end()) else "h" if _HOURS.match(text, found.end()) else ""
     name, _, part = name.removeprefix("$").partition(".")
     node: Node = Name(at, SLIPS.get(name, name))
     if part:
