@@ -93,8 +93,8 @@ def _measured(
         analyze(lake, msgspec.structs.replace(site, classes=settings.classes), now=plan.end, progress=tell)
     jobs = read_summaries(lake)
     truth: pl.DataFrame = with_keys(pl.read_parquet(cluster / "truth" / CLASSES_FILE), jobs)
-    known = truth.filter(pl.col("known")).height
-    return accuracies(truth, read_verdicts(lake, jobs)), known, truth.height - known
+    known = truth.filter(pl.col("known"))
+    return accuracies(known, read_verdicts(lake, jobs)), known.height, truth.height - known.height
 
 
 def _as_json(arguments: Arguments, found: Sequence[Accuracy], known: int, ambiguous: int) -> dict[str, Any]:

