@@ -109,6 +109,10 @@ EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
+# of rows of findings: those that hold and are no mere facts; rows of before there were verdicts hold
+WORTH_KNOWING = (pl.col("verdict").fill_null("yes") == "yes") & (pl.col("severity") != "fact")
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One value against its threshold: `name` `relation` `threshold`, in `unit`.

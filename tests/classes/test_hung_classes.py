@@ -20,6 +20,7 @@ from made_jobs import (
 )
 
 from jobframes import START
+from tachograph.classes import CLASSES
 from tachograph.config import Classes
 from tachograph.errors import ConfigError
 
@@ -206,8 +207,9 @@ def test_an_unknown_device_is_measured_by_its_own_highest_power() -> None:
     assert finding.verdict == "yes"
 
 
-def test_ambiguous_jobs_are_not_judged() -> None:
-    assert verdicts(gpu_minutes(phases(*HANGING)), attribution="ambiguous") == {}
+def test_of_ambiguous_jobs_nothing_can_be_told() -> None:
+    told = verdicts(gpu_minutes(phases(*HANGING)), attribution="ambiguous")
+    assert {code: finding.verdict for code, finding in told.items()} == {each.code: "insufficient" for each in CLASSES}
 
 
 def test_thresholds_are_the_sites() -> None:

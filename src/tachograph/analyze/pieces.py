@@ -15,12 +15,10 @@ class Pieces:
         self.lake, self.table, self.number, self.limit = lake, table, number, limit
         self.waiting: list[pl.DataFrame] = []
         self.appends = 0
-        self.rows = 0
 
     def add(self, frame: pl.DataFrame) -> None:
         """Take rows, without `seq`."""
         self.waiting.append(frame)
-        self.rows += frame.height
         if sum(frame.height for frame in self.waiting) >= self.limit:
             self.write()
 

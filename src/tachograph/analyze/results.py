@@ -10,6 +10,7 @@ import polars as pl
 
 from tachograph.analyze.state import ANALYSES
 from tachograph.errors import LakeError
+from tachograph.finding import WORTH_KNOWING
 from tachograph.lake import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.schema import Table
@@ -50,8 +51,7 @@ def read_findings(lake: Lake, summaries: pl.DataFrame) -> pl.DataFrame:
 
     Rows are those of the analysis their summary is of.
     """
-    holds = pl.col("verdict").fill_null("yes") == "yes"
-    return _current(lake, FINDINGS, lake.scan(FINDINGS).filter(holds & (pl.col("severity") != "fact")), summaries)
+    return _current(lake, FINDINGS, lake.scan(FINDINGS).filter(WORTH_KNOWING), summaries)
 
 
 def read_verdicts(lake: Lake, summaries: pl.DataFrame) -> pl.DataFrame:

@@ -24,6 +24,7 @@ from tachograph.analyze.superseded import drop_summaries
 from tachograph.attribute import Attribution, attribute, build_runs
 from tachograph.config import Configuration
 from tachograph.errors import ConfigError
+from tachograph.finding import WORTH_KNOWING
 from tachograph.lake import Lake
 from tachograph.reduce.partition import Reduced
 from tachograph.reduce.pool import Pool, Threads
@@ -188,6 +189,7 @@ class _Analysis:
         self.waiting = self.runs
         self.summaries: list[pl.DataFrame] = []
         self.gpus = Pieces(lake, JOB_GPUS, self.number, limit=GPU_ROWS)
+        self.told = 0
         self.findings = Pieces(lake, FINDINGS, self.number, limit=FINDING_ROWS)
 
     def run(self, pool: Pool, *, full: bool) -> AnalysisReport:
@@ -205,7 +207,7 @@ class _Analysis:
             gpu_seconds=tally.gpu_seconds,
             gpu_seconds_attributed=tally.gpu_seconds_attributed,
             contested_s=self.contested_s,
-            findings=self.findings.rows,
+            findings=self.told,
             full=full,
             rule_problems=tuple(map(str, self.ruleset.errors)),
         )
@@ -259,6 +261,7 @@ class _Analysis:
         self.summaries.append(judged.jobs)
         self.gpus.add(judged.gpus)
         self.findings.add(judged.findings)
+        self.told += judged.findings.filter(WORTH_KNOWING).height
         self.waiting = self.waiting.join(mine, on="run", how="anti")
 
     def _write(self) -> pl.DataFrame:

@@ -45,8 +45,8 @@ def judge(
     `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per (job_key, minute), jobs
     together, as `reduce.timelines` returns them. `node_minutes`: their rows of job_node_minutes. Every class that can
     be asked has a row, also those that do not hold; of hosts where the job has minutes of nodes, idle_nodes and
-    idle_gpus where there are two or more. A job whose GPUs are not known (ambiguous) has none. A running job is judged
-    as of its last minute.
+    idle_gpus where there are two or more. Of a job whose GPUs are not known (ambiguous) none can be told. A running job
+    is judged as of its last minute.
     Errors: ConfigError for thresholds of characteristics that do not exist.
     """
     return findings_frame(_found(jobs, gpus, timelines, node_minutes, settings))
@@ -84,6 +84,14 @@ def _found(
             row = form.rows[place]
             per_job.setdefault(row["job_key"], (row, []))[1].extend(findings)
     yield from per_job.values()
+    for row in jobs.filter(pl.col("attribution") == "ambiguous").select(_OF_JOBS).iter_rows(named=True):
+        yield row, [_not_told(job_class) for job_class in CLASSES]
+
+
+def _not_told(job_class: JobClass) -> Finding:
+    """The answer for a job of which nobody knows which GPUs it held."""
+    said = "Cannot be told: which GPUs were its own is not known."
+    return Finding(job_class.code, job_class.severity, job_class.title, said, kind="class", verdict="insufficient")
 
 
 def _gpu_form(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, settings: Classes) -> Form:

@@ -21,6 +21,7 @@ from tachograph.errors import ExportError, UsageError
 from tachograph.export.content import Content
 from tachograph.export.registry import Progress
 from tachograph.export.written import Written, whole_file
+from tachograph.finding import WORTH_KNOWING
 
 LABELS = ("cluster", "user", "account", "partition", "qos", "gpu_model", "state")
 DEFAULT_LABELS = "user,account,partition"
@@ -153,8 +154,7 @@ def _findings(content: Content, answers: pl.DataFrame) -> Iterator[Gauge]:
 
 def _single(content: Content, answers: pl.DataFrame, many: int) -> pl.DataFrame:
     """The last run of each job, running ones first, then those that ended last; the first `many` of them."""
-    worth_knowing = (pl.col("verdict") == "yes") & (pl.col("severity") != "fact")
-    count = answers.filter(worth_knowing).group_by("job_key").len("findings")
+    count = answers.filter(WORTH_KNOWING).group_by("job_key").len("findings")
     jobs = content.summaries.join(count, on="job_key", how="left").with_columns(pl.col("findings").fill_null(0))
     named = jobs.with_columns(
         pl.coalesce("display_id", "job_id").alias("job_id"), pl.col("cluster", "user", "partition").fill_null("")

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.figures.bars import bar
+from tachograph.finding import WORTH_KNOWING
 from tachograph.report.codes import known_codes
 from tachograph.report.columns import FINDINGS_COLUMN, heading, must_exist, shown
 from tachograph.report.job_json import INTERNAL, row_json
@@ -84,9 +85,8 @@ def _with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFr
     codes = known_codes()
     urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1, "note": 2}, return_dtype=pl.Int8)
     places = pl.col("code").replace_strict(dict(zip(codes, range(len(codes)), strict=True)), default=len(codes))
-    worth_knowing = (pl.col("verdict").fill_null("yes") == "yes") & (pl.col("severity") != "fact")
     of_jobs = (
-        findings.filter(worth_knowing)
+        findings.filter(WORTH_KNOWING)
         .sort(urgency, places, "code", maintain_order=True)
         .group_by("job_key", maintain_order=True)
         .agg(pl.col("code").alias(FINDINGS_COLUMN))

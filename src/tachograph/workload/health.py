@@ -91,14 +91,12 @@ def remember(memory: EventMemory, t: float, count: float | None, *, keep_s: floa
 
     A counter that went back began anew: what it shows came since then.
 
-    >>> memory = EventMemory()
+    >>> memory, seen = EventMemory(), []
     >>> for t, count in ((0, 7), (1, 9), (2, 9), (700, 9)):
     ...     memory = remember(memory, t, count, keep_s=600)
-    ...     print(memory.replays)
-    None
-    2
-    2
-    0
+    ...     seen.append(memory.replays)
+    >>> seen
+    [None, 2, 2, 0]
     """
     kept = tuple((then, new) for then, new in memory.events if then > t - keep_s)
     if count is None:
