@@ -1,0 +1,52 @@
+"""Where the node that works leaves no samples for an hour, the idle node beside it is no sign of a stall."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tachograph.classes.kernel import MIDDLE, UNDECIDED, YES
+from tachograph.classes.series import gpu_series
+from tachograph.classes.spreads import hang_votes, spreads
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+SILENT = slice(60, 140)  # minutes
+
+
+def votes(told: int, *, gpus: int = 8) -> list[int]:
+    """The vote of each characteristic on a stall, of a job that seems at rest while `told` of its GPUs tell."""
+    minutes = np.arange(240)
+    rests = (minutes >= SILENT.start) & (minutes < SILENT.stop)
+    level = np.where(rests, 0.0, 0.4)
+    timeline = pl.DataFrame(
+        {
+            "job_key": ["c:1:1"] * 240,
+            "minute": minutes,
+            "gpu_util": np.where(rests, 0.0, 0.95),
+            "work": level,
+            "sm_active": level,
+            "mean_sm_active": level / 2,
+            "mean_dram_active": level / 2,
+            "told_gpus": np.where(rests, told, gpus),
+        }
+    )
+    jobs = pl.DataFrame(
+        {"job_key": ["c:1:1"], "start": [BEGIN], "as_of": [BEGIN + timedelta(minutes=240)], "gpu_model": ["A40"]}
+    )
+    names = ("sm_active", "dram_active")
+    windows = spreads(gpu_series(jobs, timeline), names, width=20)
+    return [
+        int(hang_votes(windows, name, where=MIDDLE, theta=0.02, level=0.05, hang_minutes=60).vote[0]) for name in names
+    ]
+
+
+def test_all_gpus_at_rest_are_a_stall() -> None:
+    assert votes(8) == [YES, YES]
+
+
+@pytest.mark.parametrize("told", [1, 4, 7])
+def test_with_some_silent_it_cannot_be_told(told: int) -> None:
+    assert votes(told) == [UNDECIDED, UNDECIDED]
