@@ -24,7 +24,7 @@ def votes(told: int, *, gpus: int = 8) -> list[int]:
     timeline = pl.DataFrame(
         {
             "job_key": ["c:1:1"] * 240,
-            "minute": minutes,
+            "minute": pl.Series(minutes, dtype=pl.Int32),
             "gpu_util": np.where(rests, 0.0, 0.95),
             "work": level,
             "sm_active": level,
@@ -33,9 +33,9 @@ def votes(told: int, *, gpus: int = 8) -> list[int]:
             "told_gpus": np.where(rests, told, gpus),
         }
     )
-    jobs = pl.DataFrame(
-        {"job_key": ["c:1:1"], "start": [BEGIN], "as_of": [BEGIN + timedelta(minutes=240)], "gpu_model": ["A40"]}
-    )
+    end = BEGIN + timedelta(minutes=240)
+    row = {"job_key": "c:1:1", "job_id": "1", "state": "COMPLETED", "start": BEGIN, "end": end, "as_of": end}
+    jobs = pl.DataFrame([{**row, "gpu_model": "A40", "gpus": gpus, "nodes": 2}])
     names = ("sm_active", "dram_active")
     windows = spreads(gpu_series(jobs, timeline), names, width=20)
     return [
