@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from rulejobs import CATALOGUE, METRICS, PARAMETERS, Job, busy, errors, outcome, problems
+from rulejobs import CATALOGUE, METRICS, PARAMETERS, Job, busy, errors, outcome, problems, written
 
 from tachograph.rules.language import Outcome, check, evaluate, load_patterns, prepare
 
@@ -144,7 +144,24 @@ def test_two_sides_are_told_apart() -> None:
 
 def test_a_median_of_nothing_is_no_alert_and_says_why() -> None:
     found = outcome(SPREAD, busy(0.0, 0.0, 0.0, 36_000.0))
-    assert (found.alert, found.verdict, found.reasons) == (None, "insufficient", ("a division by zero in ratio",))
+    why = "the median work of its GPUs is 0, so ratio cannot be computed"
+    assert (found.alert, found.verdict, found.reasons) == (None, "insufficient", (why,))
+
+
+@pytest.mark.parametrize(
+    ("divisor", "said"),
+    [
+        ("median(GatherFromAllRanks(SelectMetric(work, OverAll)))", "the median work of its GPUs"),
+        ("max(GatherFromAllRanks(SelectMetric(load, OverAll)))", "the largest load of its nodes"),
+        ("idle", "idle"),
+        ("(idle + idle)", "a divisor"),
+        ("max(GatherFromAllRanks(SelectMetric(work, OverAll) + 0))", "a divisor"),
+    ],
+)
+def test_what_is_zero_is_named(divisor: str, said: str) -> None:
+    job = Job({"work": [0.0, 0.0], "load": [0.0]}, {"idle": 0.0})
+    found = outcome(written({"share": f"1 / {divisor}", "alert": "share > 2"}), job)
+    assert (found.verdict, found.reasons) == ("insufficient", (f"{said} is 0, so share cannot be computed",))
 
 
 @pytest.mark.parametrize("rule", [WASTE, SPREAD])

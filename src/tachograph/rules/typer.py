@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from tachograph.rules import values
+from tachograph.rules.divisors import in_words
 from tachograph.rules.expression import Call, Chain, Compare, Logic, Name, Node, Number, Part, Truth, Unary, Words, walk
 from tachograph.rules.kinds import WRONG, Type, Typed
 from tachograph.rules.model import Kind, Metric, Rule
@@ -15,7 +16,7 @@ from tachograph.rules.values import Run, State
 from tachograph.rules.vocabulary import FUNCTIONS, REDUCTIONS, Base
 
 _PEOPLE: Mapping[str, Kind | None] = {"Process": None, "Rank": None, "GPU": "gpu", "Node": "node"}
-_ARITHMETIC = {"+": values.add, "-": values.subtract, "*": values.multiply, "/": values.divide}
+_ARITHMETIC = {"+": values.add, "-": values.subtract, "*": values.multiply}
 _MOST_PROPOSALS = 5  # proposals for misspelt names take time
 
 
@@ -179,9 +180,23 @@ class _Typer:
         of = self.joined(node.rest[0][2], *(found for _, found in items)) if well else None
         if of is None:
             return WRONG
-        rest = [(_ARITHMETIC[sign], found.run) for (sign, _, _), (_, found) in zip(node.rest, items[1:], strict=True)]
+        rest = [
+            (
+                values.divide_by(in_words(inner, self.scope.rule, self.scope.metrics))
+                if sign == "/"
+                else _ARITHMETIC[sign],
+                found.run,
+            )
+            for (sign, _, _), (inner, found) in zip(node.rest, items[1:], strict=True)
+        ]
         positive = all(found.type.positive for _, found in items) and all(sign != "-" for sign, _, _ in node.rest)
         return Typed(Type("number", of, positive=positive), values.fold(items[0][1].run, rest))
+
+    def arithmetic(self, sign: str, right: Node) -> values.Work:
+        """Return what computes with two numbers; a division says what it divides by."""
+        if sign == "/":
+            return values.divide_by(in_words(right, self.scope.rule, self.scope.metrics))
+        return _ARITHMETIC[sign]
 
     def divisor(self, node: Node, found: Type) -> None:
         """Warn where a divisor may be zero and no condition around looks at it."""

@@ -39,11 +39,16 @@ class State:
 
     def reason(self, why: str) -> None:
         """Note why a value is unknown."""
+        self.remark(f"{why} in {self.term}" if self.term else why)
+
+    def remark(self, why: str) -> None:
+        """Note a reason that says itself where it is so."""
         if len(self.reasons) < 20:
-            self.reasons[f"{why} in {self.term}" if self.term else why] = None
+            self.reasons[why] = None
 
 
 Run = Callable[[State], Any]
+Work = Callable[[State, float, float], float | None]  # two known numbers to one
 
 
 def finite(state: State, value: float) -> float | None:
@@ -69,12 +74,16 @@ def multiply(state: State, x: float, y: float) -> float | None:
     return finite(state, x * y)
 
 
-def divide(state: State, x: float, y: float) -> float | None:
-    """x / y; None where y is 0."""
-    if y == 0:
-        state.reason("a division by zero")
-        return None
-    return finite(state, x / y)
+def divide_by(divisor: str) -> Work:
+    """Return what makes x / y; None where y is 0, with a reason that names the `divisor` in words."""
+
+    def divide(state: State, x: float, y: float) -> float | None:
+        if y == 0:
+            state.remark(f"{divisor} is 0, so {state.term or 'the result'} cannot be computed")
+            return None
+        return finite(state, x / y)
+
+    return divide
 
 
 def both(state: State, x: bool | None, y: bool | None) -> bool | None:
