@@ -61,9 +61,11 @@ def _over(rows: Sequence[Row], name: str) -> float | None:
     return max(known) if name.endswith("_max") else sum(known) / len(known)
 
 
-def found(job: Job, code: str, ruleset: RuleSet = SHIPPED) -> Finding:
-    """What one rule says of a job."""
-    rows = judge(job.summary, job.devices, job.nodes, ruleset.only([code]))
+def found(job: Job, code: str, ruleset: RuleSet = SHIPPED, *, told: Sequence[str] = ()) -> Finding:
+    """What one rule says of a job of which other findings are `told`."""
+    beside = pl.DataFrame([(job.key, one) for one in told], schema=["job_key", "code"], orient="row")
+    beside = beside.cast(pl.String())
+    rows = judge(job.summary, job.devices, job.nodes, ruleset.only([code]), told=beside)
     (one,) = read(rows.with_columns(seq=pl.lit(1)))
     return one
 

@@ -141,6 +141,20 @@ CASES = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize("code", ["one_gpu_busy", "unused_gpus"])
+@pytest.mark.parametrize(("busiest", "verdict"), [(0.013, "no"), (0.09, "no"), (0.11, "yes")])
+def test_gpus_that_hardly_work_are_not_said_to_work(code: str, busiest: float, verdict: str) -> None:
+    idle = [0.0] * 14
+    working = [busiest] if code == "one_gpu_busy" else [busiest, busiest]
+    assert found(Job(gpus=util(*idle, *working)), code).verdict == verdict
+
+
+def test_uneven_work_of_a_job_at_rest_is_a_mere_fact() -> None:
+    at_rest = Job(gpus=util(0.001, 0.001, 0.002))
+    assert found(at_rest, "load_imbalance_spread", told=("idle_job",)).severity == "fact"
+    assert found(at_rest, "load_imbalance_spread").severity == "hint"
+
+
 def test_every_rule_has_its_case() -> None:
     assert [case.code for case in CASES] == [entry.code for entry in SHIPPED.entries]
 
