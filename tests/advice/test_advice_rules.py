@@ -94,6 +94,12 @@ def test_some_gpus_never_used() -> None:
     assert result["gpus_never_used"].evidence["gpu_hours_idle"] == pytest.approx(4.0)
 
 
+def test_a_single_gpu_never_used_is_told_of_as_one() -> None:
+    found_one = found(summary(gpu_util_mean=0.15, gpus_seen=4, spatial_imbalance=0.6), used(0.4, 0.3, 0.2, 0))
+    assert found_one["gpus_never_used"].title == "1 of 4 GPUs was not used"
+    assert " It took 2.0 h of GPU time." in found_one["gpus_never_used"].sentence
+
+
 def test_hung_says_when_and_what_it_cost() -> None:
     levels = [0.9] * 50 + [0.0] * 70
     result = found(summary(gpu_util_mean=0.375, gpu_util_max=1.0), minute_rows=minutes(levels, levels))

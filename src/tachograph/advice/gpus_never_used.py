@@ -30,11 +30,12 @@ def gpus_never_used(
     hours = number(summary, "gpu_hours")
     lost = None if hours is None else hours * idle.height / held
     busy = measured.height - idle.height
-    cost = "" if lost is None else f" They took {text(lost, 'h')} of GPU time."
+    they, were = ("It", "was") if idle.height == 1 else ("They", "were")
+    cost = "" if lost is None else f" {they} took {text(lost, 'h')} of GPU time."
     return Finding(
         "gpus_never_used",
         "problem",
-        f"{idle.height} of {measured.height} GPUs were not used",
+        f"{idle.height} of {measured.height} GPUs {were} not used",
         f"{gpu_labels(idle)} stayed under {text(thresholds.idle_util, 'fraction')} on average{so_far(summary)} "
         f"while {busy} {'GPU' if busy == 1 else 'GPUs'} worked.{cost}",
         f"Ask for {busy}, or start one process per GPU (srun with --gpus-per-task, torchrun --nproc-per-node).",
