@@ -201,6 +201,20 @@ def text(value: float | None, unit: str = "") -> str:
             return f"{value:,.4g} {unit}".rstrip()
 
 
+def shown_s(begin: datetime, end: datetime) -> float:
+    """Return the seconds between two moments that are shown to the minute, so that text and clock times agree.
+
+    What takes less than two minutes keeps its seconds.
+
+    >>> shown_s(datetime(2026, 4, 23, 2, 58, 10), datetime(2026, 4, 23, 4, 19, 55)) / 60
+    81.0
+    """
+    exact = (end - begin).total_seconds()
+    if exact < 120:
+        return exact
+    return (end.replace(second=0, microsecond=0) - begin.replace(second=0, microsecond=0)).total_seconds()
+
+
 def _duration_text(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.3g} s"

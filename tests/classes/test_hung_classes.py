@@ -23,6 +23,8 @@ from jobframes import START
 from tachograph.classes import CLASSES
 from tachograph.config import Classes
 from tachograph.errors import ConfigError
+from tachograph.report.verdicts import interval_text
+from tachograph.units import text
 
 HUNG = ("job_hang", "cold_start", "stall")
 HANGING = ((70, WORKING), (80, RESTING))
@@ -58,6 +60,18 @@ def test_a_job_that_has_it(code: str) -> None:
     assert (power.relation, power.threshold, power.unit) == ("<", 0.3, "fraction")
     assert "1 h 20 min" in finding.sentence
     assert finding.advice
+
+
+@pytest.mark.parametrize(("ended_s", "minutes"), [(45, 77), (59, 77), (60, 78)])
+def test_the_sentence_and_the_clock_say_the_same_length(ended_s: int, minutes: int) -> None:
+    ended = START + timedelta(minutes=147, seconds=ended_s)
+    ran = (ended - START).total_seconds()
+    found = verdicts(gpu_minutes(phases((70, WORKING), (78, RESTING))), as_of=ended, elapsed_s=ran)["job_hang"]
+    assert f", for {text(minutes * 60, 's')} until the end" in found.sentence
+    shown = interval_text(found, START, ended, zone_name="UTC")
+    assert shown is not None
+    assert shown.endswith(text(minutes * 60, "s"))
+    assert found.evidence["interval_s"] == minutes * 60
 
 
 @pytest.mark.parametrize("code", HUNG)

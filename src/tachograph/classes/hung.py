@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from tachograph.classes.form import Form, JobClass, needs_of, so_far, too_few, v
 from tachograph.classes.kernel import BEGIN, END, MISSING, NO, SLACK, UNDECIDED, UNUSED, YES
 from tachograph.classes.spreads import ANSWER, HangVotes, hang_votes, majority
 from tachograph.finding import Check, Finding
-from tachograph.units import text
+from tachograph.units import shown_s, text
 
 # vote -> whether its check holds; None: it has no vote, or what was not measured decides
 _HOLDS = {NO: False, YES: True, UNDECIDED: None, MISSING: None, UNUSED: None}
@@ -49,6 +49,28 @@ class Case:
     def row(self) -> Mapping[str, Any]:
         """Its row of job_summaries."""
         return self.form.rows[self.place]
+
+    @property
+    def ran_s(self) -> float:
+        """How long the job ran, as far as is known: its last minute is seldom whole."""
+        row = self.row
+        return (row["as_of"] - row["start"]).total_seconds() if row["as_of"] and row["start"] else self.minutes * 60.0
+
+    @property
+    def interval_s(self) -> float:
+        """Length of the interval. Seconds."""
+        return min(self.end * 60.0, self.ran_s) - self.begin * 60.0
+
+    @property
+    def told_s(self) -> float:
+        """Length of the interval as it is told: as between its begin and end where these are shown. Seconds."""
+        begin, end = _bounds(self)
+        return self.interval_s if begin is None or end is None else shown_s(begin, end)
+
+    @property
+    def lasted(self) -> str:
+        """The length of the interval as text."""
+        return text(self.told_s, "s")
 
     @property
     def long(self) -> str:
@@ -112,7 +134,7 @@ def judge_hang(place: Place, job_class: JobClass, form: Form) -> Iterator[tuple[
 
 
 def _finding(place: Place, job_class: JobClass, case: Case, answer: int) -> Finding:
-    form, row = case.form, case.row
+    form = case.form
     missing, unused = case.with_vote(MISSING), case.with_vote(UNUSED)
     sentence, advice, evidence = "", None, {}
     begin = end = None
@@ -129,9 +151,7 @@ def _finding(place: Place, job_class: JobClass, case: Case, answer: int) -> Find
         case = _with_interval(case)
         sentence, advice = place.found(case)
         evidence = _evidence(case)
-        begin, end = (_time(row, minute) for minute in (case.begin, case.end))
-        if end is not None and row["as_of"] is not None:
-            end = min(end, row["as_of"])
+        begin, end = _bounds(case)
     return Finding(
         form.code(job_class.code),
         job_class.severity,
@@ -201,12 +221,11 @@ def _with_interval(case: Case) -> Case:
 
 def _evidence(case: Case) -> dict[str, float]:
     row = case.row
-    ran = (row["as_of"] - row["start"]).total_seconds() if row["as_of"] and row["start"] else case.minutes * 60.0
-    interval_s = min(case.end * 60.0, ran) - case.begin * 60.0
+    interval_s = case.interval_s
     gpus = row.get("gpus") or row.get("gpus_seen")
     known: dict[str, float | None] = {
         "interval_begin_s": case.begin * 60.0,
-        "interval_s": interval_s,
+        "interval_s": case.told_s,
         "gpu_hours_idle": None if not gpus else interval_s * gpus / 3600,
         "voted_yes": float(len(case.with_vote(YES))),
         "voted": float(len(case.with_vote(YES, NO, UNDECIDED))),
@@ -229,8 +248,13 @@ def _checks(case: Case) -> tuple[Check, ...]:
     return tuple(found)
 
 
-def _time(row: Mapping[str, Any], minute: int) -> Any:
-    return None if row["start"] is None else row["start"] + timedelta(minutes=minute)
+def _bounds(case: Case) -> tuple[datetime | None, datetime | None]:
+    """When the interval begins and ends; None where the job's start is not known."""
+    start, as_of = case.row["start"], case.row["as_of"]
+    if start is None:
+        return None, None
+    begin, end = (start + timedelta(minutes=minute) for minute in (case.begin, case.end))
+    return begin, end if as_of is None else min(end, as_of)
 
 
 def worked_at(case: Case) -> tuple[int, int] | None:

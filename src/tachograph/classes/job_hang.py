@@ -25,7 +25,7 @@ _COLLECTIVE = (
 
 
 def _found(case: Case) -> tuple[str, str]:
-    span = f"from {text(case.begin * 60, 's')} after the start, for {text((case.end - case.begin) * 60, 's')}"
+    span = f"from {text(case.begin * 60, 's')} after the start, for {case.lasted}"
     until = so_far(case.row) or " until the end"
     if case.form.host:
         return f"Nothing changed on the nodes {span}{until}: {case.tally} stayed flat.", _ADVICE

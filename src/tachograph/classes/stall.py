@@ -21,7 +21,7 @@ _ADVICE = (
 
 def _found(case: Case) -> tuple[str, str]:
     who, what = ("The nodes", "stayed flat") if case.form.host else ("The GPUs", "at rest")
-    begin, length = text(case.begin * 60, "s"), text((case.end - case.begin) * 60, "s")
+    begin, length = text(case.begin * 60, "s"), case.lasted
     said = f"{who} stood still from {begin} after the start, for {length}, with work before and after"
     return f"{said} ({case.tally} {what}).", _ADVICE
 

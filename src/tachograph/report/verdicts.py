@@ -13,7 +13,7 @@ from tachograph.finding import EVIDENCE, KINDS, SEVERITIES, Answer, Check, Findi
 from tachograph.host_counters import HOST_COUNTERS
 from tachograph.report.columns import local_time
 from tachograph.summarize.schema import HOST_CHARACTERISTICS
-from tachograph.units import text, zone
+from tachograph.units import shown_s, text, zone
 
 KIND_NAMES: Mapping[Kind, str] = MappingProxyType(
     {
@@ -128,7 +128,7 @@ def interval_text(finding: Finding, start: datetime | None, until: datetime | No
         date = "" if moment.date() == day else f"{moment:%Y-%m-%d} "
         told.append(f"{date}{moment:%H:%M}{f' {moment:%Z}' if changed else ''}")
         day = moment.date()
-    return f"from {told[0]} to {told[1]}, {text((end - begin).total_seconds(), 's')}"
+    return f"from {told[0]} to {told[1]}, {text(shown_s(begin, end), 's')}"
 
 
 def check_text(check: Check, *, zone_name: str = "UTC") -> str:
