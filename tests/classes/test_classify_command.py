@@ -44,7 +44,7 @@ def classify(lake: Path, capsys: pytest.CaptureFixture[str], *arguments: str) ->
 
 
 def test_a_row_per_job_and_class_and_the_counts(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = classify(lake, capsys, "--class", "job_hang", "--class", "idle_gpus")
+    code, out, _ = classify(lake, capsys, "--all", "--class", "job_hang", "--class", "idle_gpus")
     assert code == 0
     lines = [line.split() for line in out.splitlines()]
     assert [line[:3] for line in lines if line[1:2] == ["idle_gpus"]] == [
@@ -55,6 +55,18 @@ def test_a_row_per_job_and_class_and_the_counts(lake: Path, capsys: pytest.Captu
     assert sorted(hangs) == ["1", "2"]
     assert "the job ran 30 min; a hang is 1 h or more." in out
     assert ["job_hang", "0", "2", "0"] in lines
+
+
+def test_what_is_not_so_is_counted_and_listed_of_named_jobs_only(
+    lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = classify(lake, capsys, "--class", "job_hang", "--class", "idle_gpus")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert [line[:3] for line in lines if line[:1] in (["1"], ["2"])] == [["2", "idle_gpus", "yes"]]
+    assert ["job_hang", "0", "2", "0"] in lines
+    _, named, _ = classify(lake, capsys, "1", "--class", "job_hang")
+    assert ["1", "job_hang", "no"] in [line.split()[:3] for line in named.splitlines()]
 
 
 def test_chosen_jobs_as_json(lake: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,11 +26,14 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--class", action="append", default=[], dest="codes", metavar="CODE", help="only this class; repeatable"
     )
+    parser.add_argument(
+        "--all", action="store_true", help="also what is not so; of jobs named by ID it always is"
+    )
     add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
-    """Judge, and print a row per job and class, then how many jobs are of each class. Nothing is written."""
+    """Judge, and print what is so or cannot be told, then how many jobs are of each class. Nothing is written."""
     import polars as pl
 
     from tachograph.classes import CODES
@@ -48,7 +51,8 @@ def run(arguments: Arguments) -> int:
     if arguments.json:
         output.print_json({"verdicts": list(map(_as_json, found.iter_rows(named=True))), "counts": counts.to_dicts()})
         return 0
-    _show(found, opened, no_color=arguments.no_color)
+    every = arguments.all or arguments.job
+    _show(found if every else found.filter(pl.col("verdict") != "no"), opened, no_color=arguments.no_color)
     _show_counts(counts, no_color=arguments.no_color)
     return 0
 
@@ -111,8 +115,13 @@ def _as_json(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(found: pl.DataFrame, opened: Opened, *, no_color: bool) -> None:
+    """Print a row per job and class; classes of a job of which the same is said share one."""
+    import polars as pl
+
     from tachograph.cli.output import Heading
 
+    same = ("job_key", "display_id", "job_id", "verdict", "begin", "end", "sentence")
+    found = found.group_by(same, maintain_order=True).agg(pl.col("code").str.join(", "))
     zone = opened.configuration.site.time_zone
     headings = [Heading(name) for name in ("job", "class", "verdict", "interval", "what was seen")]
     output.print_table(headings, [_cells(row, zone) for row in found.iter_rows(named=True)], no_color=no_color)
