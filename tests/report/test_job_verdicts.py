@@ -83,6 +83,19 @@ def test_missing_counters_are_told_once_and_only_where_they_would_decide() -> No
     assert told.count("sm_occupancy") == told.count("network_rx_bytes_per_s") == 1
 
 
+def test_the_counters_that_decide_most_are_named_first_and_the_rest_counted() -> None:
+    names = ("fp64_active", "sm_active", "sm_occupancy", "dram_active", "tensor_active")
+    every = Finding("a", "hint", "t", "s.", verdict="insufficient", needs=names)
+    one = replace(every, code="b", needs=("tensor_active",))
+    (said,) = missing_counters([every, one], at_most=2)
+    assert said.startswith("Of the GPUs: tensor_active (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE), fp64_active (")
+    assert ", and 3 more, see --verdicts. Have" in said
+    report = made_up_report(verdicts=(every, one))
+    assert "and 2 more, see --verdicts" in " ".join(job_text(report).split())
+    assert "and 2 more, see --verdicts" in job_html(report)
+    assert "more, see --verdicts" not in " ".join(job_text(report, every_verdict=True).split())
+
+
 def _lasting(begin: datetime | None, end: datetime | None) -> Finding:
     return Finding("x", "hint", "t", "s.", begin=begin, end=end)
 

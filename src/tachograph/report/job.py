@@ -17,7 +17,15 @@ from tachograph.report import words
 from tachograph.report.codes import known_codes
 from tachograph.report.columns import UNITS, local_time
 from tachograph.report.timeline import Series, Timeline, build_timeline
-from tachograph.report.verdicts import Group, in_order, interval_text, looked_for, missing_counters, worth_knowing
+from tachograph.report.verdicts import (
+    SHOWN_COUNTERS,
+    Group,
+    in_order,
+    interval_text,
+    looked_for,
+    missing_counters,
+    worth_knowing,
+)
 from tachograph.summarize.schema import PIPES
 from tachograph.units import text
 
@@ -128,8 +136,12 @@ class JobReport:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which counters would decide more, and how to have them measured; where nothing was, that is told already."""
-        return missing_counters(self.verdicts) if number(self.summary, "samples") else ()
+        """Which counters would decide most, and how to have them measured; where nothing was, that is told already."""
+        return self.all_missing(SHOWN_COUNTERS)
+
+    def all_missing(self, at_most: int | None = None) -> tuple[str, ...]:
+        """The same with every counter, or `at_most` of each place that measures."""
+        return missing_counters(self.verdicts, at_most=at_most) if number(self.summary, "samples") else ()
 
     @property
     def until(self) -> datetime | None:

@@ -35,7 +35,7 @@ def verdict_lines(report: JobReport, width: int, *, every: bool = False) -> Iter
         yield from (
             _each(report, group, width) if every else _short(group, width, needs=_NEEDS if report.missing else _NOTHING)
         )
-    missing = report.missing
+    missing = report.all_missing() if every else report.missing
     if missing:
         yield plain("  Counters that would tell more", "dim")
     for sentence in missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ ANSWER_NAMES: Mapping[Answer, str] = MappingProxyType({"yes": "yes", "no": "no",
 _TOLD: tuple[Answer, ...] = ("yes", "insufficient", "no")
 _OF_NODES = frozenset([*HOST_CHARACTERISTICS, *(counter.name for counter in HOST_COUNTERS)])
 SHOWN_CHECKS = 4  # in short
+SHOWN_COUNTERS = 3  # of GPUs, of nodes, of others, in short
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +79,35 @@ def looked_for(verdicts: Sequence[Finding]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def missing_counters(verdicts: Iterable[Finding]) -> tuple[str, ...]:
+def missing_counters(verdicts: Iterable[Finding], *, at_most: int | None = None) -> tuple[str, ...]:
     """Return what nobody measured and would decide more, each once, and how to have it measured: sentences.
+
+    Those that more verdicts wait for come first; `at_most` of GPUs, of nodes and of others are named, the rest counted.
 
     >>> made = Finding("score_gpu", "note", "", "", verdict="insufficient", needs=("sm_occupancy", "cpu_user"))
     >>> missing_counters([made, made])[1]
     'Of the nodes: cpu_user. Have node_exporter or LDMS record them.'
     """
-    names = dict.fromkeys(name for one in verdicts if one.verdict == "insufficient" for name in one.needs)
+    waiting = Counter(name for one in verdicts if one.verdict == "insufficient" for name in dict.fromkeys(one.needs))
+    names = [name for name, _ in waiting.most_common()]
     of_gpus = [name for name in names if name in counters.BY_NAME]
     of_nodes = [name for name in names if name in _OF_NODES]
     others = [name for name in names if name not in counters.BY_NAME and name not in _OF_NODES]
     said = []
     if of_gpus:
-        listed = ", ".join(_with_field(name) for name in of_gpus)
+        listed = _first([_with_field(name) for name in of_gpus], at_most)
         said.append(f"Of the GPUs: {listed}. Have dcgm-exporter or LDMS record these fields.")
     if of_nodes:
-        said.append(f"Of the nodes: {', '.join(of_nodes)}. Have node_exporter or LDMS record them.")
+        said.append(f"Of the nodes: {_first(of_nodes, at_most)}. Have node_exporter or LDMS record them.")
     if others:
-        said.append(f"Not known: {', '.join(others)}.")
+        said.append(f"Not known: {_first(others, at_most)}.")
     return tuple(said)
+
+
+def _first(names: Sequence[str], at_most: int | None) -> str:
+    shown = names if at_most is None else names[:at_most]
+    more = len(names) - len(shown)
+    return f"{', '.join(shown)}, and {more} more, see --verdicts" if more else ", ".join(shown)
 
 
 def _with_field(name: str) -> str:
