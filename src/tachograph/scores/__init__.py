@@ -14,6 +14,7 @@ from tachograph.config import Scores
 from tachograph.finding import findings_frame
 from tachograph.scores.telemetry import inputs_of_jobs, with_scores
 from tachograph.scores.told import told
+from tachograph.summarize.schema import SCORES
 
 __all__ = ["Scored", "judge"]
 
@@ -37,6 +38,6 @@ def judge(jobs: pl.DataFrame, gpus: pl.DataFrame, settings: Scores) -> Scored:
         inputs, on="job_key", how="left", maintain_order="left"
     )
     scored = with_scores(facts)
-    columns = [scored.get_column(name) for name in ("score_gpu", "score_gpumem", "score_gpumem_normalized")]
+    columns = [scored.get_column(name) for name in SCORES]
     findings = findings_frame((row, told(row, high=settings.high)) for row in scored.iter_rows(named=True))
     return Scored(jobs.with_columns(columns), with_scores(gpus, settings.max_warps), findings)
