@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import polars as pl
 
@@ -17,7 +18,10 @@ from tachograph.summarize.schema import WASTE
 from tachograph.units import plural, text
 
 SHORT = {"never_used": "unused", "idle": "idle"}  # in tables with many columns
+_SHORTEST = {**SHORT, "cold_start": "cold", "imbalance": "uneven"}  # in narrow ones
 _BAR = 8
+Form = Literal["full", "bare", "short"]  # of a table: with units, without, with short headings and fewer columns
+_FORMS: tuple[Form, ...] = ("full", "bare", "short")
 _WIDEST = 16  # characters of a name
 
 
@@ -26,7 +30,8 @@ def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = Fal
     if not report.jobs:
         return [plain("No job of which this could be said."), *_left_out(report, width)]
     lines = [*wrapped(headline(report), width, style="bold"), plain("")]
-    lines += _aligned(*_causes(report, ascii_only=ascii_only))
+    tables = (_aligned(*_causes(report, ascii_only=ascii_only, form=form)) for form in _FORMS)
+    lines += _fitting(tables, width)
     lines += [plain(""), plain("Recoverable, if", "bold")]
     for said in report.assumptions:
         cause = f"  {LABELS[said.cause]}: "
@@ -37,10 +42,20 @@ def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = Fal
         )
     lines += _left_out(report, width)
     if report.groups is not None:
-        lines += [plain(""), *_aligned(*_groups(report, report.groups))]
+        tables = (_aligned(*_groups(report, report.groups, form=form)) for form in _FORMS)
+        lines += [plain(""), *_fitting(tables, width)]
     if report.concerned is not None:
-        lines += [plain(""), *_concerned(report, report.concerned)]
+        lines += [plain(""), *_concerned(report, report.concerned, width)]
     return lines
+
+
+def _fitting(tables: Iterable[list[Line]], width: int) -> list[Line]:
+    """The first table that is no wider than `width`, else the last."""
+    table: list[Line] = []
+    for table in tables:
+        if max(len(words) for ((words, _),) in table) <= width:
+            break
+    return table
 
 
 def headline(report: WasteReport) -> str:
@@ -78,8 +93,9 @@ def group_name(report: WasteReport, row: Mapping[str, Any]) -> str:
     return str(row[report.by]) if row[report.by] is not None else "not known"
 
 
-def _causes(report: WasteReport, *, ascii_only: bool) -> tuple[list[str], list[list[str]]]:
-    headings = ["", "GPU-hours", " " * _BAR, "share", "jobs", "energy", "recoverable"]
+def _causes(report: WasteReport, *, ascii_only: bool, form: Form) -> tuple[list[str], list[list[str]]]:
+    bars = form == "full"
+    headings = ["", "GPU-hours", *([" " * _BAR] if bars else []), "share", "jobs", "energy", "recoverable"]
     if report.priced:
         headings += ["cost", "recoverable"]
     energy_priced = report.causes.get_column("energy_money").is_not_null().any()
@@ -87,7 +103,8 @@ def _causes(report: WasteReport, *, ascii_only: bool) -> tuple[list[str], list[l
     rows = []
     for row in report.causes.iter_rows(named=True):
         lost = row["cause"] in WASTE
-        cells = [label(row["cause"]), text(row["gpu_hours"], "h"), bar(row["share"], _BAR, ascii_only=ascii_only)]
+        cells = [label(row["cause"]), text(row["gpu_hours"], "h")]
+        cells += [bar(row["share"], _BAR, ascii_only=ascii_only)] if bars else []
         cells += [text(row["share"], "fraction"), text(row["jobs"], "count"), text(row["energy_j"], "J")]
         cells.append(text(row["recoverable"], "h") if lost else "")
         if report.priced:
@@ -95,7 +112,7 @@ def _causes(report: WasteReport, *, ascii_only: bool) -> tuple[list[str], list[l
             cells += [money(row["recoverable_money"], report.currency) if lost else ""]
         cells += [money(row["energy_money"], report.currency)] if energy_priced else []
         rows.append(cells)
-    total = ["total", text(report.gpu_hours, "h"), "", "100 %", text(report.jobs, "count"), ""]
+    total = ["total", text(report.gpu_hours, "h"), *([""] if bars else []), "100 %", text(report.jobs, "count"), ""]
     total.append(text(report.recoverable, "h"))
     if report.priced:
         sums = report.causes.select(pl.col("money", "recoverable_money").sum()).row(0)
@@ -105,40 +122,53 @@ def _causes(report: WasteReport, *, ascii_only: bool) -> tuple[list[str], list[l
     return headings, [*rows, total]
 
 
-def _groups(report: WasteReport, groups: pl.DataFrame) -> tuple[list[str], list[list[str]]]:
-    headings = [HEADINGS.get(report.by, report.by), "jobs", "GPU-hours", "lost", "share"]
-    headings += [SHORT.get(cause, label(cause)) for cause in WASTE]
-    headings += ["recoverable", *(["lost"] if report.priced else [])]
+def _groups(report: WasteReport, groups: pl.DataFrame, *, form: Form) -> tuple[list[str], list[list[str]]]:
+    short = form == "short"
+    names = _SHORTEST if short else SHORT
+    headings = [HEADINGS.get(report.by, report.by), "jobs", "GPU-h" if short else "GPU-hours", "lost"]
+    headings += [*([] if short else ["share"]), *(names.get(cause, label(cause)) for cause in WASTE)]
+    headings += ["recov." if short else "recoverable", *(["lost"] if report.priced else [])]
+    hours = partial(_hours, form=form)
     rows = []
     for row in groups.iter_rows(named=True):
-        cells = [_cut(group_name(report, row)), text(row["jobs"], "count"), text(row["gpu_hours"], "h")]
-        cells += [text(row["lost"], "h"), text(row["lost_share"], "fraction")]
-        cells += [text(row[cause], "h") for cause in WASTE]
-        cells += [text(row["recoverable"], "h")]
+        cells = [_cut(group_name(report, row)), text(row["jobs"], "count"), hours(row["gpu_hours"])]
+        cells += [hours(row["lost"]), *([] if short else [text(row["lost_share"], "fraction")])]
+        cells += [hours(row[cause]) for cause in WASTE]
+        cells += [hours(row["recoverable"])]
         cells += [money(row["lost_money"], report.currency)] if report.priced else []
         rows.append(cells)
     return headings, rows
 
 
-def _concerned(report: WasteReport, jobs: pl.DataFrame) -> Iterator[Line]:
+def _concerned(report: WasteReport, jobs: pl.DataFrame, width: int) -> Iterator[Line]:
     cause = report.chosen or ""
     yield plain(f"Jobs: {label(cause)}", "bold")
     if jobs.is_empty():
         yield plain("  none")
         return
-    headings = ["job", "user", "account", "partition", "GPUs", "elapsed", "GPU-h", label(cause), "recoverable"]
-    headings += ["cost"] if report.priced else []
+    yield from _fitting((_aligned(*_jobs(report, jobs, cause, form=form), left=4) for form in _FORMS), width)
+    if report.concerned_jobs > jobs.height:
+        yield plain(f"{jobs.height:,} of {report.concerned_jobs:,} jobs", "dim")
+
+
+def _jobs(report: WasteReport, jobs: pl.DataFrame, cause: str, *, form: Form) -> tuple[list[str], list[list[str]]]:
+    headings = ["job", "user", "account", "partition", "GPUs", "elapsed", "GPU-h", _SHORTEST.get(cause, label(cause))]
+    headings += ["recov." if form == "short" else "recoverable", *(["cost"] if report.priced else [])]
+    hours = partial(_hours, form=form)
     rows = []
     for row in jobs.iter_rows(named=True):
         names = [row["display_id"] or row["job_id"], row["user"], row["account"], row["partition"]]
         cells = [_cut(str(name)) if name is not None else text(None) for name in names]
-        cells += [text(row["gpus"], "count"), text(row["elapsed_s"], "s"), text(row["gpu_hours"], "h")]
-        cells += [text(row[f"gpu_hours_{cause}"], "h"), text(row["recoverable"], "h")]
+        cells += [text(row["gpus"], "count"), text(row["elapsed_s"], "s"), hours(row["gpu_hours"])]
+        cells += [hours(row[f"gpu_hours_{cause}"]), hours(row["recoverable"])]
         cells += [money(row["money"], report.currency)] if report.priced else []
         rows.append(cells)
-    yield from _aligned(headings, rows, left=4)
-    if report.concerned_jobs > jobs.height:
-        yield plain(f"{jobs.height:,} of {report.concerned_jobs:,} jobs", "dim")
+    return headings, rows
+
+
+def _hours(value: float | None, *, form: Form) -> str:
+    """Hours; where there is little room without the unit, which the headings tell."""
+    return text(value, "h") if form == "full" else text(value, "h").removesuffix(" h")
 
 
 def _left_out(report: WasteReport, width: int) -> list[Line]:
