@@ -95,7 +95,7 @@ def _not_told(job_class: JobClass) -> Finding:
 
 
 def _gpu_form(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, settings: Classes) -> Form:
-    series = gpu_series(jobs, timelines)
+    series = gpu_series(jobs, timelines, gpus=gpus)
     voting = _voting(settings, host=False)
     return Form(
         host=False,

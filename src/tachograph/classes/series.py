@@ -20,6 +20,10 @@ from tachograph.reduce.kernel import Bytes, Ints, Longs, Singles
 from tachograph.reduce.timelines import ACTIVITY
 
 ALL_TELL = 0.9  # of a job's GPUs: a few of very many may be silent
+# column of job_gpus that says whether a GPU ever told a characteristic
+_TOLD_BY: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    name: tuple(f"{counter}_mean" for counter in c.needs) for name, c in GPU.items()
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +64,31 @@ class Rests:
     told: Ints
 
 
-def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame) -> Series:
+def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame, *, gpus: pl.DataFrame | None = None) -> Series:
     """Return the GPU characteristics of `jobs` (rows of job_summaries), the mean over a job's GPUs.
 
-    `timelines`: one row per (job_key, minute), jobs together, as `reduce.timelines` returns them. Power is a share of
-    the board's power, or of the job's own highest minute where the device is not known. A minute in which GPUs of the
-    job are silent that tell in others is taken as not measured: they may do what the others do not.
+    `timelines`: one row per (job_key, minute), jobs together, as `reduce.timelines` returns them. `gpus`: rows of
+    job_gpus, the GPUs that each job held and what they tell; None: those that tell anything tell all. Power is a share
+    of the board's power, or of the job's own highest minute where the device is not known. A minute in which some GPUs
+    of the job are silent is taken as not measured, unless another is at work: they may do what the others do not. So
+    is a characteristic that some never tell, in minutes in which activity does not show all of them at rest.
     """
     places = _places(jobs, timelines)
     values = {name: places.put(timelines, c.column) for name, c in GPU.items()}
+    told = places.put(timelines, "told_gpus")
+    sm, work = places.put(timelines, "sm_active"), _work(places, timelines, values, told)
     values["power"] = _share_of_power(values["power"], places.offset, jobs["gpu_model"].to_list())
     looks_busy = _activity(places, timelines)
-    work, sm = (places.put(timelines, name) for name in ("work", "sm_active"))
     light = ((looks_busy >= AWAKE) | (sm >= SM_AWAKE)) & (looks_busy < SPINNING)  # NaN is none of these
     surely = (work >= WORK) | (sm >= SM_BUSY)
     works = np.where(surely, kernel.WORKS, np.where(light, kernel.LIGHT, 0)).astype(np.uint8)
-    silent = _partly_silent(places.put(timelines, "told_gpus"), places.offset)
+    silent = _partly_silent(told, places.offset, _held(places.keys, gpus))
+    unsure = ~surely & (silent | ~(looks_busy < AWAKE))
+    lengths = np.diff(places.offset)
+    for name, each in values.items():
+        each[silent & ~surely] = np.nan
+        each[unsure & np.repeat(_told_by_some(places.keys, gpus, name), lengths)] = np.nan
     looks_busy[silent & (works == 0) & (looks_busy < SPINNING)] = np.nan
-    for each in values.values():
-        each[silent] = np.nan
     return Series(places.keys, places.offset, MappingProxyType(values), works, looks_busy)
 
 
@@ -180,20 +190,56 @@ def minutes_of(job: Mapping[str, Any]) -> int:
 
 
 def _activity(places: _Places, timelines: pl.DataFrame) -> Singles:
-    """Activity of the busiest GPU in each minute, by the first counter that tells it."""
+    """Activity of the busiest GPU in each minute, by the first counter that tells it.
+
+    Where GPUs tell different counters it is at least the mean of those at work, each by its own.
+    """
     found = places.put(timelines, ACTIVITY[0])
     for name in ACTIVITY[1:]:
         other = places.put(timelines, name)
         found = np.where(np.isnan(found), other, found)
-    return found
+    active = places.put(timelines, "told_gpus") - places.put(timelines, "idle_gpus")
+    return np.fmax(found, places.put(timelines, "active_sum") / np.where(active > 0, active, np.float32(np.nan)))
 
 
-def _partly_silent(told: Singles, offset: Longs) -> NDArray[np.bool_]:
-    """Minutes in which fewer GPUs tell their activity than in the job's best one: the others may be at work."""
-    most = np.zeros(len(offset) - 1, np.float32)
+def _work(places: _Places, timelines: pl.DataFrame, values: Mapping[str, Singles], told: Singles) -> Singles:
+    """Arithmetic or memory traffic of the busiest GPU; at most so much where the timelines do not tell it.
+
+    They tell it of GPUs that tell utilisation, too, and MIG slices do not: no GPU can do more than all together.
+    """
+    work = places.put(timelines, "work")
+    most = np.fmax(values["tensor_active"], values["dram_active"]) * told
+    return np.where(np.isnan(work), most, work)
+
+
+def _held(keys: Sequence[str], gpus: pl.DataFrame | None) -> Singles:
+    """How many GPUs each job held; 0 where that is not known."""
+    if gpus is None:
+        return np.zeros(len(keys), np.float32)
+    return _of_jobs(keys, gpus.group_by("job_key").agg(pl.len()))
+
+
+def _told_by_some(keys: Sequence[str], gpus: pl.DataFrame | None, name: str) -> NDArray[np.bool_]:
+    """Jobs of which some GPUs tell a characteristic, and too many others never do."""
+    if gpus is None:
+        return np.zeros(len(keys), np.bool_)
+    tells = pl.any_horizontal(pl.col(_TOLD_BY[name]).is_not_null())
+    told = _of_jobs(keys, gpus.group_by("job_key").agg(tells.sum()))
+    return np.asarray(told < ALL_TELL * _held(keys, gpus))
+
+
+def _of_jobs(keys: Sequence[str], numbers: pl.DataFrame) -> Singles:
+    """The second column of a frame, per job of its first; 0 where there is none."""
+    found = dict(numbers.iter_rows())
+    return np.array([found.get(key, 0) for key in keys], np.float32)
+
+
+def _partly_silent(told: Singles, offset: Longs, held: Singles) -> NDArray[np.bool_]:
+    """Minutes in which fewer GPUs tell their activity than the job held, or than in its best minute."""
+    most = held.copy()
     there = np.diff(offset) > 0
     if there.any():
-        most[there] = np.fmax.reduceat(told, offset[:-1][there])
+        most[there] = np.fmax(most[there], np.fmax.reduceat(told, offset[:-1][there]))
     return np.asarray(told < ALL_TELL * np.repeat(most, np.diff(offset)))  # NaN: nobody tells anyway
 
 

@@ -85,8 +85,8 @@ def _judge(job_class: JobClass, form: Form) -> Iterator[tuple[int, Finding]]:
         missing = [name for name in names if votes[name][at] == MISSING]
         told = min((int(found[name].measured[at]) for name in names if name not in missing), default=0)
         uneven = [name for name in names if votes[name][at] == NO] or [name for name in more if votes[name][at] == NO]
-        if len(missing) * 2 > len(names):
-            sentence = _no(form, at, uneven, found) if answer == NO else too_few(form, names, missing)
+        if answer == UNDECIDED or len(missing) == len(names):
+            answer, sentence = UNDECIDED, too_few(form, names, missing)
         elif minutes < limits.window or told < ENOUGH * minutes:
             answer, sentence = UNDECIDED, _too_short(form, at, minutes, told)
         elif answer == NO:
