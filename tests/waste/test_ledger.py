@@ -46,18 +46,22 @@ def cases(draw: st.DrawFn) -> Case:
                 values[-1] = 1.0
         activity.append([None if minute in silent else value for minute, value in enumerate(values)])
     apart = draw(st.booleans())  # whether GPUs draw different power
+    hung, stall = draw(intervals(minutes)), draw(intervals(minutes))
+    if hung and stall and stall[1] > hung[0]:
+        stall = None  # one ends before the other begins
     watts = [[WATTS[(apart * gpu + minute) % 3] for minute in range(minutes)] for gpu in range(gpus)]
     return Case(
         activity,
         watts,
         elapsed_s=60.0 * minutes - draw(st.sampled_from([0, 17, 59])),
-        hung=draw(intervals(minutes)),
+        hung=hung,
+        stall=stall,
         cold=draw(intervals(minutes)),
         never=frozenset(gpu for gpu in never if any(value is not None for value in activity[gpu])),
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(cases(), min_size=1, max_size=3), st.sampled_from([0.0, 2.0, 5.0]))
 def test_it_is_the_sum_over_gpus_and_minutes(made: list[Case], idle_minutes: float) -> None:
     made = [replace(case, number=number) for number, case in enumerate(made)]
@@ -76,7 +80,7 @@ def test_it_is_the_sum_over_gpus_and_minutes(made: list[Case], idle_minutes: flo
                 assert row[f"energy_j_{cause}"] == pytest.approx(wanted[f"energy_{cause}"], rel=1e-5, abs=1e-3), cause
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_causes_productive_and_unmeasured_are_all_hours(case: Case) -> None:
     (row,) = judged(case)
@@ -137,6 +141,15 @@ def test_a_gpu_that_was_never_used_is_not_hung_as_well() -> None:
 def test_a_hang_and_a_cold_start_that_overlap_share_no_minute() -> None:
     (row,) = judged(steady(0.0, 0.0, hung=(20, 60), cold=(0, 30)))
     assert hours(row) == {"hung": pytest.approx(2 * 40 / 60), "cold_start": pytest.approx(2 * 20 / 60)}
+
+
+def test_a_stall_at_full_utilisation_is_hung_and_not_productive() -> None:
+    (row,) = judged(steady(1.0, 1.0, stall=(10, 30), hung=(40, 60)))
+    assert hours(row) == {"hung": pytest.approx(2 * 40 / 60)}
+    assert columns([row]).select(waste.productive()).item() == pytest.approx(2 * 20 / 60)
+    assert row["energy_j_hung"] == pytest.approx(2 * 40 * 60 * 100)
+    (row,) = judged(steady(1.0, stall=(10, 50), hung=(40, 60)))  # where both are said no minute counts twice
+    assert hours(row) == {"hung": pytest.approx(50 / 60)}
 
 
 def test_intervals_cut_minutes() -> None:

@@ -80,6 +80,12 @@ def test_what_is_recoverable() -> None:
     assert [said.value for said in found.assumptions] == [0.5, 90, 60, 30, 0.0]
 
 
+def test_each_hang_and_stall_has_its_watchdog() -> None:
+    found = report(spent(), found=intervals((1, "job_hang", 180), (1, "stall", 90), (1, "stall_host", 500)))
+    assert of(found, "recoverable")["hung"] == pytest.approx(3.0 * (120 + 30) / 270)
+    assert of(report(spent(), found=intervals((1, "stall", 90))), "recoverable")["hung"] == pytest.approx(1.0)
+
+
 def test_recoverable_is_never_more_than_lost() -> None:
     found = report(spent(), found=intervals((1, "job_hang", 1e6)), settings=Waste(watchdog_minutes=0))
     assert all(of(found, "recoverable")[cause] <= SPENT[cause] for cause in WASTE)

@@ -28,6 +28,7 @@ class Case:
     elapsed_s: float
     hung: Interval | None = None
     cold: Interval | None = None
+    stall: Interval | None = None
     never: frozenset[int] = frozenset()
     number: int = 1
 
@@ -39,7 +40,7 @@ class Case:
 def found(case: Case) -> list[Finding]:
     """What classes say of the job; also what the ledger must not look at."""
     told = [Finding("hung", "hint", "t", "s", begin=START, end=START + timedelta(hours=9))]
-    for code, interval in (("job_hang", case.hung), ("cold_start", case.cold)):
+    for code, interval in (("job_hang", case.hung), ("stall", case.stall), ("cold_start", case.cold)):
         begin, end = (START + timedelta(minutes=minute) for minute in interval or (0, 900))
         verdict: Any = "no" if interval is None else "yes"
         told.append(Finding(code, "problem", "t", "s", kind="class", verdict=verdict, begin=begin, end=end))
@@ -93,7 +94,7 @@ def by_hand(case: Case, idle_minutes: float = 30) -> Mapping[str, float]:
     quiet_for = 0
     for minute in range(len(case.activity[0])):
         seconds = max(0.0, min(60.0, case.elapsed_s - 60 * minute))
-        hung = inside(minute, case.hung, case.elapsed_s)
+        hung = inside(minute, case.hung, case.elapsed_s) + inside(minute, case.stall, case.elapsed_s)
         cold = min(inside(minute, case.cold, case.elapsed_s), seconds - hung)
         rest = seconds - hung - cold
         here = {gpu: levels[minute] for gpu, levels in enumerate(case.activity)}

@@ -1,7 +1,7 @@
 """GPU-hours and energy by cause, from the timelines of jobs.
 
 Each minute of a GPU goes to the first cause that fits, in the order of WASTE: a GPU that was never used; an interval in
-which the job hung; one before it began to work; a GPU at rest; and of GPUs at work what they lag behind the busiest.
+which the job hung or stood still; one before it began to work; a GPU at rest; and of GPUs at work what they lag behind the busiest.
 What is left was productive; minutes of which nobody measured the activity are unmeasured.
 """
 
@@ -17,7 +17,7 @@ from tachograph.reduce.timelines import ACTIVITY
 from tachograph.summarize.schema import WASTE, WASTE_ENERGY
 
 # class findings whose intervals are causes: {code: cause}
-CLASSES: Mapping[str, str] = MappingProxyType({"job_hang": "hung", "cold_start": "cold_start"})
+CLASSES: Mapping[str, str] = MappingProxyType({"job_hang": "hung", "stall": "hung", "cold_start": "cold_start"})
 HOURS = tuple(f"gpu_hours_{cause}" for cause in WASTE)
 ENERGIES = tuple(f"energy_j_{cause}" for cause in WASTE_ENERGY)
 UNMEASURED, IDLE_LONG = "gpu_hours_unmeasured", "gpu_hours_idle_long"
@@ -79,13 +79,13 @@ def _never_used(gpus: pl.DataFrame, idle_util: float) -> pl.DataFrame:
 
 
 def _intervals(findings: pl.DataFrame) -> pl.DataFrame:
-    """One row per job: begin and end of what hung and of what had not begun."""
+    """One row per job: whether each of CLASSES holds, and its begin and end."""
     holds = findings.filter(pl.col("code").is_in(list(CLASSES)), pl.col("kind") == "class", pl.col("verdict") == "yes")
     columns = []
-    for code, cause in CLASSES.items():
+    for code in CLASSES:
         mine = pl.col("code") == code
-        columns += [mine.any().alias(cause)]
-        columns += [pl.col(end).filter(mine).first().alias(f"{cause}_{end}") for end in ("begin", "end")]
+        columns += [mine.any().alias(code)]
+        columns += [pl.col(end).filter(mine).first().alias(f"{code}_{end}") for end in ("begin", "end")]
     return holds.group_by("job_key").agg(columns)
 
 
@@ -97,10 +97,10 @@ def _facts(jobs: pl.DataFrame, never: pl.DataFrame, intervals: pl.DataFrame) -> 
     joined = joined.filter(pl.col("attribution") != "ambiguous", pl.col("gpu_hours").is_not_null())
     span_s = _seconds_to("as_of")
     limits = {}
-    for cause in CLASSES.values():
-        said = pl.when(cause)
-        limits[f"{cause}_from"] = said.then(_seconds_to(f"{cause}_begin").fill_null(0.0))
-        limits[f"{cause}_to"] = said.then(_seconds_to(f"{cause}_end").fill_null(span_s))
+    for code in CLASSES:
+        said = pl.when(code)
+        limits[f"{code}_from"] = said.then(_seconds_to(f"{code}_begin").fill_null(0.0))
+        limits[f"{code}_to"] = said.then(_seconds_to(f"{code}_end").fill_null(span_s))
     return joined.select(
         "job_key",
         pl.col("place").cast(pl.Int64),
@@ -129,7 +129,7 @@ def _minutes(timelines: pl.DataFrame, facts: pl.DataFrame, idle_minutes: float) 
         seconds=(pl.min_horizontal(begin + 60, "span_s") - begin).clip(lower_bound=0.0),
         idle_never=pl.min_horizontal("never", "idle"),
     )
-    hung_s = _overlap(begin, "hung")
+    hung_s = pl.min_horizontal("seconds", _overlap(begin, "hung"))
     rows = rows.with_columns(hung_s=hung_s, cold_s=pl.min_horizontal(_overlap(begin, "cold_start"), _left(hung_s)))
     return _with_parts(_with_counted(rows), idle_minutes)
 
@@ -139,10 +139,16 @@ def _left(taken: pl.Expr) -> pl.Expr:
 
 
 def _overlap(begin: pl.Expr, cause: str) -> pl.Expr:
-    """Seconds of the minute that lie in the job's interval of a cause; 0 where it has none."""
-    first, last = pl.max_horizontal(begin, f"{cause}_from"), pl.min_horizontal(begin + pl.col("seconds"), f"{cause}_to")
-    inside = (last - first).clip(lower_bound=0.0)
-    return pl.when(pl.col(f"{cause}_from").is_not_null()).then(inside).otherwise(0.0)
+    """Seconds of the minute that lie in the job's intervals of a cause; 0 where it has none."""
+    seconds = []
+    for code in (code for code, of in CLASSES.items() if of == cause):
+        first, last = (
+            pl.max_horizontal(begin, f"{code}_from"),
+            pl.min_horizontal(begin + pl.col("seconds"), f"{code}_to"),
+        )
+        inside = (last - first).clip(lower_bound=0.0)
+        seconds.append(pl.when(pl.col(f"{code}_from").is_not_null()).then(inside).otherwise(0.0))
+    return pl.sum_horizontal(seconds)
 
 
 def _with_counted(rows: pl.LazyFrame) -> pl.LazyFrame:
@@ -167,7 +173,9 @@ def _with_parts(rows: pl.LazyFrame, idle_minutes: float) -> pl.LazyFrame:
     never, others, part, rest = (pl.col(name) for name in ("counted_never", "others", "part", "rest_s"))
     resting = (pl.col("idle") - pl.col("idle_never")) * part
     active = pl.col("told") - pl.col("idle")
-    lag = (active - pl.col("active_sum") / pl.when(pl.col("most") > 0).then("most")).clip(lower_bound=0.0)
+    # GPUs may tell different counters: the busiest is at least at the mean of those at work
+    most = pl.max_horizontal("most", pl.col("active_sum") / pl.when(active > 0).then(active))
+    lag = (active - pl.col("active_sum") / pl.when(most > 0).then(most)).clip(lower_bound=0.0)
     idle_w = pl.when(pl.col("idle") > 0).then(pl.col("idle_power_w") / pl.col("idle")).otherwise(0.0)
     never_w = idle_w * pl.col("idle_never")
     others_w = (pl.col("watts") * pl.col("told") - never_w).clip(lower_bound=0.0) * part

@@ -38,7 +38,7 @@ class Assumption:
 ASSUMPTIONS: tuple[Assumption, ...] = (
     Assumption("never_used", "never_used_share", "fraction", "{value} of them are not asked for next time", _OURS),
     Assumption(
-        "hung", "watchdog_minutes", "min", "a watchdog ends a hang after {value}",
+        "hung", "watchdog_minutes", "min", "a watchdog ends a hang or a stall after {value}",
         "T of the hung classes (Matveev et al. 2025)", most=float("inf"),
     ),
     Assumption(
@@ -56,7 +56,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
 def recoverable(jobs: pl.DataFrame, intervals: pl.DataFrame, settings: Waste) -> pl.DataFrame:
     """Return rows of job_summaries with `recoverable_<cause>`, GPU-hours; null where the hours are.
 
-    `intervals`: rows of findings, in which a job hung or had not begun. Of those what lies behind the assumed minutes
+    `intervals`: rows of findings, in which a job hung, stood still or had not begun. Of those what lies behind the assumed minutes
     counts. `idle_minutes` was applied when the jobs were judged: it is a matter of their minutes.
     """
     lengths = _lengths(intervals)
@@ -74,14 +74,16 @@ def recoverable(jobs: pl.DataFrame, intervals: pl.DataFrame, settings: Waste) ->
 
 
 def _lengths(intervals: pl.DataFrame) -> pl.DataFrame:
-    """One row per job: minutes of what hung, and of what had not begun; null where not said."""
+    """One row per job: minutes of each of CLASSES; null where not said."""
     length = (pl.col("end") - pl.col("begin")).dt.total_microseconds() / 60e6
     return intervals.group_by("job_key").agg(
-        length.filter(pl.col("code") == code).first().alias(f"{cause}_min") for code, cause in CLASSES.items()
+        length.filter(pl.col("code") == code).first().alias(f"{code}_min") for code in CLASSES
     )
 
 
 def _behind(cause: str, minutes: float) -> pl.Expr:
-    """Share of an interval behind its first `minutes`; 0 where its length is not known."""
-    length = pl.col(f"{cause}_min")
-    return (1 - minutes / pl.when(length > 0).then(length)).clip(lower_bound=0.0).fill_null(0.0)
+    """Share of the intervals of a cause behind the first `minutes` of each; 0 where their length is not known."""
+    lengths = [pl.col(f"{code}_min").clip(lower_bound=0.0) for code, of in CLASSES.items() if of == cause]
+    total = pl.sum_horizontal(lengths)
+    behind = pl.sum_horizontal([(length - minutes).clip(lower_bound=0.0) for length in lengths])
+    return (behind / pl.when(total > 0).then(total)).fill_null(0.0)
