@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -28,6 +31,22 @@ def recorded() -> Path:
     if os.environ.get("TACHOGRAPH_REQUIRE_RECORDED") == "1":
         pytest.fail(f"recorded inputs are required and {RECORDED} is absent")
     pytest.skip(f"no recorded inputs at {RECORDED}: set TACHOGRAPH_RECORDED to their folder")
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the demo, made once for all tests and workers: to be read, or copied."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "demo-of-all"
+    folder.mkdir(exist_ok=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            command = [sys.executable, "-m", "tachograph", "demo", "--quiet"]
+            subprocess.run(command, cwd=folder, env=environment | {"NO_COLOR": "1"}, check=True, stdout=subprocess.PIPE)
+            (folder / "made").touch()
+    return folder / "tachograph-demo"
 
 
 @pytest.fixture(scope="session")

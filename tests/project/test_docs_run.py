@@ -19,8 +19,6 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.cli.registry import COMMANDS
-
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted(
     path
@@ -75,16 +73,6 @@ def environment() -> dict[str, str]:
     return {**kept, "PATH": path, "NO_COLOR": "1", "COLUMNS": WIDTH}
 
 
-@pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
-    """Folder of the demo, made once; None while there is no such command."""
-    if "demo" not in {command.name for command in COMMANDS}:
-        return None
-    folder = tmp_path_factory.mktemp("demo")
-    subprocess.run([sys.executable, "-m", "tachograph", "demo", "--quiet"], cwd=folder, env=environment(), check=True)
-    return folder / DEMO
-
-
 def copied(source: str, target: str) -> str:
     """A copy of a file; Parquet is never changed in place, so the same file under another name will do."""
     if source.endswith(".parquet"):
@@ -110,9 +98,9 @@ def run_all(todo: list[Step], folder: Path) -> Iterator[tuple[Step, subprocess.C
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_the_commands_of_the_page_do_what_it_shows(page: Path, demo: Path | None, tmp_path: Path) -> None:
+def test_the_commands_of_the_page_do_what_it_shows(page: Path, demo: Path, tmp_path: Path) -> None:
     todo = steps(page.read_text(encoding="utf-8"), python=page.parent.name == "docs")
-    if demo and not any(step.command.startswith("tachograph demo") for step in todo):
+    if not any(step.command.startswith("tachograph demo") for step in todo):
         shutil.copytree(demo, tmp_path / DEMO, copy_function=copied)
     for step, done in run_all(todo, tmp_path):
         assert done.returncode == 0, f"{page.name}: {step.command}\n{done.stderr}"
