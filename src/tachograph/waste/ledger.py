@@ -1,8 +1,8 @@
 """GPU-hours and energy by cause, from the timelines of jobs.
 
 Each minute of a GPU goes to the first cause that fits, in the order of WASTE: a GPU that was never used; an interval in
-which the job hung or stood still; one before it began to work; a GPU at rest; and of GPUs at work what they lag behind the busiest.
-What is left was productive; minutes of which nobody measured the activity are unmeasured.
+which the job hung or stood still; one before it began to work; a GPU at rest; and of GPUs at work what they lag behind
+the busiest. What is left was productive; minutes of which nobody measured the activity are unmeasured.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def judge(
 ) -> pl.DataFrame:
     """Return rows of job_summaries with the hours and the energy that each cause took.
 
-    `timelines`: one row per (job_key, minute), in order. `findings`: those of classes tell when a job hung or had not
-    begun; others are not looked at. `idle_util`: activity below is rest. `gpu_hours_idle_long`: what lies behind the
+    `timelines`: one row per (job_key, minute), in order. `findings`: those of classes tell when a job hung, stood still or had
+    not begun; others are not looked at. `idle_util`: activity below is rest. `gpu_hours_idle_long`: what lies behind the
     first `idle_minutes` of periods without work. Null where no activity was measured, and for ambiguous jobs; energy
     also where the job's is not known.
     """

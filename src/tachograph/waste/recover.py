@@ -56,8 +56,8 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
 def recoverable(jobs: pl.DataFrame, intervals: pl.DataFrame, settings: Waste) -> pl.DataFrame:
     """Return rows of job_summaries with `recoverable_<cause>`, GPU-hours; null where the hours are.
 
-    `intervals`: rows of findings, in which a job hung, stood still or had not begun. Of those what lies behind the assumed minutes
-    counts. `idle_minutes` was applied when the jobs were judged: it is a matter of their minutes.
+    `intervals`: rows of findings, in which a job hung, stood still or had not begun. Of those what lies behind the
+    assumed minutes counts. `idle_minutes` was applied when the jobs were judged: it is a matter of their minutes.
     """
     lengths = _lengths(intervals)
     rows = jobs.join(lengths, on="job_key", how="left", maintain_order="left")
