@@ -35,10 +35,10 @@ def judge(
 ) -> pl.DataFrame:
     """Return rows of job_summaries with the hours and the energy that each cause took.
 
-    `timelines`: one row per (job_key, minute), in order. `findings`: those of classes tell when a job hung, stood still or had
-    not begun; others are not looked at. `idle_util`: activity below is rest. `gpu_hours_idle_long`: what lies behind the
-    first `idle_minutes` of periods without work. Null where no activity was measured, and for ambiguous jobs; energy
-    also where the job's is not known.
+    `timelines`: one row per (job_key, minute), in order. `findings`: those of classes tell when a job hung, stood still
+    or had not begun; others are not looked at. `idle_util`: activity below is rest. `gpu_hours_idle_long`: what lies
+    behind the first `idle_minutes` of periods without work. Null where no activity was measured, and for ambiguous
+    jobs; energy also where the job's is not known.
     """
     facts = _facts(jobs, _never_used(gpus, idle_util), _intervals(findings))
     minutes = _minutes(timelines, facts, idle_minutes).collect()
