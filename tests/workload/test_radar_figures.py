@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,8 @@ def test_files_hold_the_same_numbers_and_the_same_bytes(tmp_path: Path) -> None:
     table = pl.read_csv(tmp_path / "a" / "radar.profiles.csv", schema_overrides={"name": pl.String})
     for row, other in zip(table.to_dicts(), written["profiles"], strict=True):
         assert all(row[axis] == pytest.approx(other[axis]) for axis in AXES)
-    write_radar(report, tmp_path / "b", formats=["svg"])
-    for name in files:
+    tables = report.classes.tables
+    few = replace(report.classes, tables={**tables, "profiles": tables["profiles"].head(1)})  # twelve take seconds
+    write_radar(replace(report, classes=few), tmp_path / "b", formats=["svg"])
+    for name in ("radar_overlay.svg", "radar_grid.svg", "radar.profiles.csv"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
