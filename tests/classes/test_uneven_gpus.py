@@ -65,6 +65,14 @@ def test_the_work_of_one_slice_of_many_is_no_rest() -> None:
     assert verdicts(pl.concat(rows[:6]))["job_hang"].verdict == "yes"
 
 
+def test_slices_that_wait_busily_have_no_utilisation_to_tell() -> None:
+    waits = gpu_minutes(phases((60, WORKING), (90, RESTING | {"gpu_util": 1.0})))
+    rows = waits.with_columns(gr_engine_active="gpu_util", gpu_util=pl.lit(None, pl.Float32))
+    sentence = verdicts(rows)["job_hang"].sentence
+    assert "seemingly busy" in sentence
+    assert "–" not in sentence
+
+
 def test_a_gpu_that_tells_another_counter_is_seen_at_work() -> None:
     """One tells utilisation and rests; the other tells the activity of its engine only, and works."""
     rests = gpu_minutes(phases((90, RESTING), (60, WORKING)))

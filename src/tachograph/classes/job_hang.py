@@ -34,8 +34,9 @@ def _found(case: Case) -> tuple[str, str]:
     if then is not None and before is not None:
         power = f", power {text(then, 'fraction')} of the board's instead of {text(before, 'fraction')}"
     if case.spinning:
-        util = text(case.mean_inside("gpu_util"), "fraction")
-        said = f"The GPUs waited busily {span}{until}: utilisation {util} with next to no arithmetic and memory traffic"
+        util = case.mean_inside("gpu_util")  # MIG slices have none
+        busy = "seemingly busy" if util is None else f"utilisation {text(util, 'fraction')}"
+        said = f"The GPUs waited busily {span}{until}: {busy} with next to no arithmetic and memory traffic"
         return f"{said}{power} ({case.tally} at rest).", _COLLECTIVE
     return f"The GPUs stood still {span}{until}{power} ({case.tally} at rest).", _ADVICE
 
