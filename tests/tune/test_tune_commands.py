@@ -14,8 +14,10 @@ import pytest
 from tachograph import config
 from tachograph.analyze.results import read_summaries, read_verdicts
 from tachograph.cli import main
+from tachograph.errors import UsageError
 from tachograph.lake import Lake
 from tachograph.tune.accuracy import with_keys
+from tachograph.tune.configuration import check_target, to_toml
 
 JOBS = 160
 
@@ -169,6 +171,20 @@ def test_proposals_lie_between_rest_and_work(kept: Path, tmp_path: Path, capsys:
         assert min(each["rest_minutes"], each["work_minutes"]) >= 1000
 
 
+def test_a_configuration_that_tune_did_not_write_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = tmp_path / "tachograph.toml"
+    site.write_text("[site]\n", encoding="utf-8")
+    for target, said in ((site, "tune did not write it"), (tmp_path, "is a folder"), (tmp_path / "a" / "b", "folder")):
+        code, _, err = run(capsys, "tune", "--propose", "--lake", tmp_path / "none", "-o", target)
+        assert (code, said in err) == (2, True), err
+    assert site.read_text(encoding="utf-8") == "[site]\n"
+    site.write_text(to_toml(config.Classes()), encoding="utf-8")
+    with pytest.raises(UsageError):
+        check_target(site)
+    site.write_text(to_toml(config.Classes(), ["Chosen by `tachograph tune` from x"]), encoding="utf-8")
+    check_target(site)
+
+
 @pytest.mark.parametrize(
     ("content", "code", "message"),
     [
@@ -202,6 +218,8 @@ def test_options_that_do_not_fit_are_errors(kept: Path, tmp_path: Path, capsys: 
     assert run(capsys, "tune", "--truth", tmp_path, "--lake", lake)[0] == 4
     assert run(capsys, "tune", "--truth", kept / "kept" / "cluster", "--split", "dice", "--lake", lake)[0] == 2
     assert run(capsys, "accuracy", "--jobs", "3")[0] == 2
+    code, _, err = run(capsys, "accuracy", "--jobs", "40", "--seed", "-1")
+    assert (code, "-1 is below 0" in err) == (2, True)
     code, _, err = run(capsys, "accuracy", "--jobs", "40", "--keep", kept)
     assert code == 2
     assert "not an empty folder" in err

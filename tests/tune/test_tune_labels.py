@@ -36,6 +36,16 @@ def test_labels_are_matched_by_what_people_write_and_by_raw_id(tmp_path: Path) -
     assert not found.refused
 
 
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_labels_of_any_spreadsheet_are_read(tmp_path: Path, between: str, end: str) -> None:
+    lines = (("job_id", "class", "label"), ("9", "stall", "no"))
+    file = tmp_path / "labels.csv"
+    file.write_bytes(("\ufeff" + end.join(between.join(line) for line in lines) + end).encode())
+    (label,), refused = read_labels(file, CLASSES)
+    assert (label.job_id, label.code, label.holds, refused) == ("9", "stall", False, [])
+
+
 def test_what_cannot_be_used_is_counted_with_its_line(tmp_path: Path) -> None:
     lines = [
         "job_id,class,label,cluster",
@@ -68,7 +78,7 @@ def test_what_cannot_be_used_is_counted_with_its_line(tmp_path: Path) -> None:
         ("", "is empty"),
         ("job_id,class,label\n", "holds no labels"),
         ("job,class\n1,stall\n", "has no column job_id, label"),
-        ("job_id;class;label\n1;stall;yes\n", "has no column job_id, class, label"),
+        ("job_id|class|label\n1|stall|yes\n", "has no column job_id, class, label"),
     ],
 )
 def test_files_that_hold_no_labels_are_errors(tmp_path: Path, content: str, message: str) -> None:

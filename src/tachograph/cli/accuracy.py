@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.options import Arguments, Parser, add_json, seed
 from tachograph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ LEAST, MOST = 30, 100_000
 def add_arguments(parser: Parser) -> None:
     """Declare the jobs, the seed, and where to leave them."""
     parser.add_argument("--jobs", type=int, default=4000, metavar="N", help="jobs to simulate (default 4000)")
-    parser.add_argument("--seed", type=int, default=2, help="of the simulated jobs (default 2)")
+    parser.add_argument("--seed", type=seed, default=2, help="of the simulated jobs (default 2)")
     parser.add_argument("--keep", metavar="DIR", help="leave lake, accounting and truth in this new folder")
     add_json(parser)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser
+from tachograph.cli.options import Arguments, Parser, seed
 from tachograph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _LAKE = "lake"  # inside the folder
 def add_arguments(parser: Parser) -> None:
     """Declare the folder and the seed."""
     parser.add_argument("--folder", default=FOLDER, metavar="DIR", help=f"where to put it (default ./{FOLDER})")
-    parser.add_argument("--seed", type=int, default=7, help="another cluster (default 7)")
+    parser.add_argument("--seed", type=seed, default=7, help="another cluster (default 7)")
 
 
 def run(arguments: Arguments) -> int:

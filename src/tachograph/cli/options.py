@@ -83,6 +83,18 @@ def add_json(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
 
+def seed(written: str) -> int:
+    """Return the seed of a simulation, a whole number from 0 on, as argparse wants it.
+
+    >>> seed("7")
+    7
+    """
+    number = int(written)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{written} is below 0")
+    return number
+
+
 def add_as_of(parser: Parser) -> None:
     """Add `--as-of`."""
     parser.add_argument("--as-of", metavar="TIME", help="take this for now: jobs that run are looked at up to it")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.options import Arguments, Parser, add_json, seed
 from tachograph.errors import UsageError
 from tachograph.units import plural
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     """Declare the size, the seed, and whether telemetry has defects."""
     parser.add_argument("folder", metavar="DIR", help="a new folder")
-    parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same files (default 7)")
+    parser.add_argument("--seed", type=seed, default=7, help="the same seed gives the same files (default 7)")
     parser.add_argument("--nodes", type=int, metavar="N", help="nodes with four A100 each (default: 36 mixed ones)")
     parser.add_argument("--days", type=int, metavar="N", help="length of the recording (default 2)")
     parser.add_argument("--interval", type=int, metavar="S", help="seconds between samples of a GPU (default 30)")

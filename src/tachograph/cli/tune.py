@@ -55,6 +55,10 @@ def run(arguments: Arguments) -> int:
 
     if not (arguments.labels or arguments.truth or arguments.propose):
         raise UsageError("nothing to learn from", do="name a CSV file of labels, or say --truth DIR or --propose")
+    if arguments.output:
+        from tachograph.tune.configuration import check_target
+
+        check_target(arguments.output)  # before the search, which takes long
     opened = open_lake(arguments)
     if arguments.propose:
         return _propose(arguments, opened)
@@ -148,7 +152,7 @@ def _propose(arguments: Arguments, opened: Opened) -> int:
     if arguments.jobs < 1:
         raise UsageError(f"--jobs {arguments.jobs} are none", do="take 1 or more")
     known = read_summaries(opened.lake).filter((pl.col("attribution") != "ambiguous") & (pl.col("samples") > 0))
-    jobs = known.sort("start", "job_key").tail(arguments.jobs)
+    jobs = known.sort("start", "job_key").tail(min(arguments.jobs, known.height))
     population = _population(opened, jobs)
     proposals = propose(population)
     proposed = settings(proposals, opened.configuration.classes)

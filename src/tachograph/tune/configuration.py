@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -33,6 +34,23 @@ def _table(key: str, values: Mapping[str, str]) -> Iterator[str]:
         yield f"[classes.{key}]"
         for name in sorted(values):
             yield f"{name} = {values[name]}"
+
+
+def check_target(path: str | Path) -> None:
+    """Raise UsageError where a configuration cannot be written, or would replace one that `tune` did not write."""
+    file = Path(path)
+    if file.is_dir():
+        raise UsageError("is a folder", where=str(file), do="name a file in it")
+    if not file.parent.is_dir():
+        raise UsageError("its folder does not exist", where=str(file), do="make the folder, or name another file")
+    if not os.access(file.parent, os.W_OK):
+        raise UsageError("its folder cannot be written into", where=str(file), do="name another file")
+    try:
+        head = file.read_bytes()[:200] if file.exists() else b""
+    except OSError as problem:
+        raise UsageError(problem.strerror or str(problem), where=str(file), do="name another file") from None
+    if head and b"by `tachograph tune" not in head.split(b"\n")[0]:
+        raise UsageError("exists, and tune did not write it", where=str(file), do="name a new file, or remove it")
 
 
 def write(path: str | Path, text: str) -> None:

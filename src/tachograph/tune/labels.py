@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,17 +50,19 @@ def read_labels(path: str | Path, classes: Iterable[str]) -> tuple[list[Label], 
     """Return the labels of a CSV file, and its lines that cannot be used.
 
     Columns: job_id, class, label (yes or no, true or false, 1 or 0); cluster where ids repeat; others are not read.
+    Commas, semicolons or tabs separate them.
     Errors: InputError for a file that cannot be read, is empty, or lacks a column.
     """
     file, known = Path(path), frozenset(classes)
     try:
-        with file.open(encoding="utf-8-sig", newline="") as opened:
-            reader = csv.DictReader(opened, skipinitialspace=True)
-            names = [(name or "").strip() for name in reader.fieldnames or ()]
-            _check_columns(names, str(file))
-            reader.fieldnames = names
-            rows = [(reader.line_num, {key: (value or "").strip() for key, value in row.items() if key in COLUMNS})
-                    for row in reader]  # fmt: skip
+        text = file.read_bytes().decode("utf-8-sig")
+        delimiter = _delimiter(text.partition("\n")[0])
+        reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True, delimiter=delimiter)
+        names = [(name or "").strip() for name in reader.fieldnames or ()]
+        _check_columns(names, str(file))
+        reader.fieldnames = names
+        rows = [(reader.line_num, {key: (value or "").strip() for key, value in row.items() if key in COLUMNS})
+                for row in reader]  # fmt: skip
     except OSError as problem:
         raise InputError(problem.strerror or str(problem), where=str(file), do="name a readable file") from None
     except (UnicodeDecodeError, csv.Error) as problem:
@@ -68,6 +71,15 @@ def read_labels(path: str | Path, classes: Iterable[str]) -> tuple[list[Label], 
         raise InputError("holds no labels", where=str(file), do=_DO)
     read = [_label(line, row, known) for line, row in rows]
     return [row for row in read if isinstance(row, Label)], [row for row in read if isinstance(row, Refused)]
+
+
+def _delimiter(head: str) -> str:
+    """What separates columns: a comma, or the semicolon or tab of a spreadsheet.
+
+    >>> _delimiter("job_id;class;label"), _delimiter("job_id"), _delimiter("")
+    (';', ',', ',')
+    """
+    return max(",;\t", key=head.count)
 
 
 def _check_columns(names: list[str], where: str) -> None:

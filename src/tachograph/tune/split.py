@@ -25,7 +25,7 @@ def by_user(users: Sequence[str | None]) -> NDArray[np.bool_]:
     """
     jobs = Counter(users)
     if len(jobs) < 2:
-        raise UsageError("all labelled jobs are of one user", do="label jobs of others too, or split by time")
+        raise UsageError("all labelled jobs are of one user", do="label jobs of others too, or say --split time")
     ordered = sorted(jobs, key=lambda user: hashlib.sha256(repr(user).encode()).digest())
     chosen: set[str | None] = set()
     for user in ordered:
