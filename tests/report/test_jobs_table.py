@@ -107,6 +107,8 @@ def test_conditions(written: str, ids: list[str]) -> None:
         ("gpu_util_mean", "is no condition"),
         ("gpu_util_mean<", "is no condition"),
         ("gpu_util_mean<many", "'many' is no value for gpu_util_mean (fraction)"),
+        ("gpu_util_mean<nan", "'nan' is no value for gpu_util_mean"),
+        ("elapsed_s>inf", "'inf' is no value for elapsed_s"),
         ("gpus<50%", "'50%' is no value for gpus"),
         ("gpu_util_mean~0.1", "'~' is for text"),
         ("user<alice", "is text"),
@@ -270,3 +272,8 @@ def test_unknown_and_doubtful_ids() -> None:
     assert choose_job(CHOICE, "40", cluster="two").row["job_key"] == "two:40:0"
     with pytest.raises(NotFoundError, match="no job '40'"):
         choose_job(CHOICE, "40", cluster="three")
+
+
+def test_a_job_of_another_cluster_is_named_with_the_cluster() -> None:
+    with pytest.raises(NotFoundError, match="no job '100' of cluster 'nowhere'"):
+        choose_job(pl.DataFrame([summary()], schema=JOB_SUMMARIES.schema), "100", cluster="nowhere")

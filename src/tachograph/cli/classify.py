@@ -26,9 +26,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--class", action="append", default=[], dest="codes", metavar="CODE", help="only this class; repeatable"
     )
-    parser.add_argument(
-        "--all", action="store_true", help="also what is not so; of jobs named by ID it always is"
-    )
+    parser.add_argument("--all", action="store_true", help="also what is not so; of jobs named by ID it always is")
     add_json(parser)
 
 
@@ -50,6 +48,9 @@ def run(arguments: Arguments) -> int:
     counts = _counts(found)
     if arguments.json:
         output.print_json({"verdicts": list(map(_as_json, found.iter_rows(named=True))), "counts": counts.to_dicts()})
+        return 0
+    if found.is_empty():
+        output.print_text("No job matches.\n")
         return 0
     every = arguments.all or arguments.job
     _show(found if every else found.filter(pl.col("verdict") != "no"), opened, no_color=arguments.no_color)

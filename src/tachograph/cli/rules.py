@@ -150,8 +150,8 @@ def _check(arguments: Arguments) -> int:
         for entry in ruleset.entries:
             needs = ", ".join(entry.counters) or "nothing"
             output.print_text(f"{entry.rule.file}: {entry.code} is fine; of each {entry.rule.level}; needs {needs}\n")
-        if not ruleset.entries and not ruleset.problems:
-            output.print_text("no rules there\n")
+    if not ruleset.entries and not ruleset.problems:
+        raise InputError("no rules there", where=", ".join(arguments.files), do="name files of rules, or their folder")
     return InputError.exit_code if ruleset.errors else 0
 
 

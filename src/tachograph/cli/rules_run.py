@@ -47,6 +47,9 @@ def run_rules(arguments: Arguments) -> int:
 
 
 def _show_verdicts(found: pl.DataFrame, arguments: Arguments) -> None:
+    if found.is_empty():
+        output.print_text(f"No job with the verdict {arguments.show or 'yes'}.\n")
+        return
     headings = [output.Heading("job"), output.Heading("rule"), output.Heading("GPU-h", right=True)]
     rows = [
         [row["display_id"] or row["job_id"], row["code"], text(row["gpu_hours"], "h"), row["sentence"]]
@@ -179,6 +182,9 @@ def _changed(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
             if parameter in entry.values and (not rule or entry.is_called(rule))
         ]
         if not places:
+            if rule and not any(entry.is_called(rule) for entry in entries):
+                names = ", ".join(entry.code for entry in entries)
+                raise UsageError(f"--set {words}: {rule!r} is not among the rules", do=f"these are: {names}")
             known = sorted({name for entry in entries for name in entry.values if not rule or entry.is_called(rule)})
             raise UsageError(f"--set {words}: no such parameter", do=f"there are: {', '.join(known) or 'none'}")
         for place in places:

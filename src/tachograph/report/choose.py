@@ -40,7 +40,8 @@ def choose_job(
     if not exact.height and (_names(parts) - _names(found)):
         raise _whole(name, parts)
     if found.is_empty():
-        raise NotFoundError(f"no job {wanted!r}", do="`tachograph jobs` lists the jobs that were analysed")
+        of = "" if cluster is None else f" of cluster {cluster!r}"
+        raise NotFoundError(f"no job {wanted!r}{of}", do="`tachograph jobs` lists the jobs that were analysed")
     clusters = sorted({str(value) for value in found["cluster"].drop_nulls()})
     if len(clusters) > 1:
         raise UsageError(f"job {name} exists on clusters {', '.join(clusters)}", do="say which cluster")

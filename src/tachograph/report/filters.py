@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -140,12 +141,16 @@ def _number(name: str, written: str) -> float:
     unit = UNITS[name]
     try:
         if written.endswith("%") and unit in ("fraction", "ratio"):
-            return float(written[:-1]) / 100
-        if unit == "s" and written[-1].isalpha():
-            return span_s(written)
-        return float(written)
+            value = float(written[:-1]) / 100
+        elif unit == "s" and written[-1].isalpha() and written[0].isdigit():
+            value = span_s(written)
+        else:
+            value = float(written)
     except (ValueError, InputError):
-        raise UsageError(f"{written!r} is no value for {name} ({unit or 'number'})", do=_EXAMPLE) from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"{written!r} is no value for {name} ({unit or 'number'})", do=_EXAMPLE)
+    return value
 
 
 def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
