@@ -100,6 +100,14 @@ def test_a_single_gpu_never_used_is_told_of_as_one() -> None:
     assert " It took 2.0 h of GPU time." in found_one["gpus_never_used"].sentence
 
 
+def test_a_gpu_of_a_job_on_two_nodes_is_named_with_its_node() -> None:
+    row = summary(gpu_util_mean=0.2, gpus_seen=4, spatial_imbalance=0.75)
+    on_two = used(0, 0, 0.8, 0).with_columns(node=pl.Series(["n1", "n1", "n2", "n2"]))
+    assert found(row, on_two)["one_gpu_of_many"].sentence.startswith("n2 GPU 2 was at 80 %")
+    on_two = used(0.4, 0.4, 0, 0).with_columns(node=pl.Series(["n1", "n1", "n2", "n2"]))
+    assert found(row, on_two)["gpus_never_used"].sentence.startswith("n2 GPU 2, n2 GPU 3 stayed under")
+
+
 def test_hung_says_when_and_what_it_cost() -> None:
     levels = [0.9] * 50 + [0.0] * 70
     result = found(summary(gpu_util_mean=0.375, gpu_util_max=1.0), minute_rows=minutes(levels, levels))

@@ -36,8 +36,8 @@ def gpus_never_used(
         "gpus_never_used",
         "problem",
         f"{idle.height} of {measured.height} GPUs {were} not used",
-        f"{gpu_labels(idle)} stayed under {text(thresholds.idle_util, 'fraction')} on average{so_far(summary)} "
-        f"while {busy} {'GPU' if busy == 1 else 'GPUs'} worked.{cost}",
+        f"{gpu_labels(idle, of=measured)} stayed under {text(thresholds.idle_util, 'fraction')} on average"
+        f"{so_far(summary)} while {busy} {'GPU' if busy == 1 else 'GPUs'} worked.{cost}",
         f"Ask for {busy}, or start one process per GPU (srun with --gpus-per-task, torchrun --nproc-per-node).",
         evidence_of(summary, "gpus", gpus_unused=idle.height, gpus_seen=measured.height, gpu_hours_idle=lost),
     )

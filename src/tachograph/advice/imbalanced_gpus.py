@@ -30,7 +30,7 @@ def imbalanced_gpus(
         "hint",
         "The work was spread unevenly over the GPUs",
         f"Imbalance across GPUs is {text(imbalance, 'ratio')} (0: all alike); means run from {text(low, 'fraction')} "
-        f"({gpu_labels(bottom)}) to {text(high, 'fraction')} ({gpu_labels(top)}).",
+        f"({gpu_labels(bottom, of=measured)}) to {text(high, 'fraction')} ({gpu_labels(top, of=measured)}).",
         "Check how work is divided: equal shares per process, one process per GPU, no serial part on one of them. "
         "If GPUs take turns, fewer of them do the same work.",
         evidence_of(summary, "spatial_imbalance", "gpus", busiest_gpu_mean=high, idlest_gpu_mean=low),

@@ -36,8 +36,8 @@ def one_gpu_of_many(
         "one_gpu_of_many",
         "problem",
         f"Only one of {measured.height} GPUs was used",
-        f"{gpu_labels(busy)} was at {text(mean, 'fraction')} on average, the other {idle.height} stayed under "
-        f"{text(thresholds.idle_util, 'fraction')}{so_far(summary)}.{cost}",
+        f"{gpu_labels(busy, of=measured)} was at {text(mean, 'fraction')} on average, the other {idle.height} stayed "
+        f"under {text(thresholds.idle_util, 'fraction')}{so_far(summary)}.{cost}",
         "Ask for one GPU. If the program can use several, start one process per GPU "
         "(srun with --gpus-per-task, torchrun --nproc-per-node).",
         evidence_of(

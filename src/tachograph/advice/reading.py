@@ -52,9 +52,9 @@ def gpu_label(row: Mapping[str, Any], *, with_node: bool = True) -> str:
     return f"{row['node']} {name}" if with_node else name
 
 
-def gpu_labels(rows: pl.DataFrame, *, at_most: int = 4) -> str:
-    """Return the GPUs of `rows` as a short list: node names only where there are several."""
-    several = rows["node"].n_unique() > 1
+def gpu_labels(rows: pl.DataFrame, *, of: pl.DataFrame | None = None, at_most: int = 4) -> str:
+    """Return the GPUs of `rows` as a short list: node names only where those `of` the job are on several."""
+    several = (rows if of is None else of)["node"].n_unique() > 1
     names = [gpu_label(row, with_node=several) for row in rows.head(at_most).iter_rows(named=True)]
     more = rows.height - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")

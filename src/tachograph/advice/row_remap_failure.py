@@ -19,7 +19,7 @@ def row_remap_failure(
     if not number(summary, "row_remap_failure_max"):
         return None
     touched = gpus.filter(pl.col("row_remap_failure_max") > 0).sort("node", "gpu", "mig")
-    where = gpu_labels(touched) if touched.height else "A GPU"
+    where = gpu_labels(touched, of=gpus) if touched.height else "A GPU"
     return Finding(
         "row_remap_failure",
         "problem",

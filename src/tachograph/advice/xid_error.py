@@ -44,7 +44,7 @@ def xid_error(
         return None
     code = number(summary, "xid_event_max")
     touched = gpus.filter(pl.col("xid_events") > 0).sort("node", "gpu", "mig")
-    where = f" on {gpu_labels(touched)}" if touched.height else ""
+    where = f" on {gpu_labels(touched, of=gpus)}" if touched.height else ""
     meaning = MEANINGS.get(int(code), "see NVIDIA's list of XID errors") if code else ""
     what = f"; the largest code is {int(code)} ({meaning})" if code else ""
     program = code is not None and int(code) in OFTEN_THE_PROGRAM
