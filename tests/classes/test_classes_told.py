@@ -139,7 +139,7 @@ def test_a_recorded_job_that_began_late(recorded: Path) -> None:
     found = verdicts(frame(JOB_MINUTES, rows))
     assert found["cold_start"].verdict == "no"
     assert found["cold_start"].sentence == (
-        "No: nothing was done for the first 16 min; a cold start is 1 h or more, and the job ran 24 min."
+        "No: GPU activity stayed under 1 % for the first 16 min; a cold start is 1 h or more, and the job ran 24 min."
     )
     assert {found[code].verdict for code in ("job_hang", "stall", "stable")} == {"no"}
     assert "the job ran 24 min" in found["job_hang"].sentence

@@ -94,7 +94,7 @@ def test_a_configuration_that_changed_is_told(lake: Path, tmp_path: Path) -> Non
     [
         (("--format", "gif"), 2, "no format 'gif'; use pdf, svg, png"),
         (("--figure", "spatial"), 6, "no figure 'spatial'"),
-        (("--user", "zoe"), 6, "your options leave out all 2 jobs"),
+        (("--user", "zoe"), 6, "your choice leaves out all 2 jobs"),
         (("--excluded",), 2, "unrecognized arguments: --excluded"),
         (("--window", "often"), 2, "invalid int value: 'often'"),
     ],

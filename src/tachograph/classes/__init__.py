@@ -25,7 +25,8 @@ from tachograph.classes.stall import STALL
 from tachograph.classes.units import gpu_units, host_units, node_units
 from tachograph.config import Classes
 from tachograph.errors import ConfigError
-from tachograph.finding import Finding, findings_frame
+from tachograph.finding import Answer, Finding, findings_frame
+from tachograph.units import text
 
 __all__ = ["CLASSES", "CODES", "Form", "JobClass", "forms", "judge"]
 
@@ -34,7 +35,7 @@ CLASSES: tuple[JobClass, ...] = (JOB_HANG, COLD_START, STALL, IDLE_NODES, IDLE_G
 CODES: tuple[str, ...] = tuple(code for job_class in CLASSES for code in job_class.codes)
 BY_CODE: Mapping[str, JobClass] = MappingProxyType({code: each for each in CLASSES for code in each.codes})
 
-_OF_JOBS = ("job_key", "job_id", "state", "start", "as_of", "gpus", "gpus_seen", "nodes", "gpu_model")
+_OF_JOBS = ("job_key", "job_id", "state", "start", "as_of", "elapsed_s", "gpus", "gpus_seen", "nodes", "gpu_model")
 
 
 def judge(
@@ -85,13 +86,18 @@ def _found(
             per_job.setdefault(row["job_key"], (row, []))[1].extend(findings)
     yield from per_job.values()
     for row in jobs.filter(pl.col("attribution") == "ambiguous").select(_OF_JOBS).iter_rows(named=True):
-        yield row, [_not_told(job_class) for job_class in CLASSES]
+        single = {"idle_nodes": row["nodes"] == 1, "idle_gpus": row["gpus"] == 1}
+        yield row, [_not_told(each, row, settings) for each in CLASSES if not single.get(each.code)]
 
 
-def _not_told(job_class: JobClass) -> Finding:
-    """The answer for a job of which nobody knows which GPUs it held."""
-    said = "Cannot be told: which GPUs were its own is not known."
-    return Finding(job_class.code, job_class.severity, job_class.title, said, kind="class", verdict="insufficient")
+def _not_told(job_class: JobClass, row: Mapping[str, object], settings: Classes) -> Finding:
+    """The answer for a job of which nobody knows which GPUs it held: one too short for a hang has none all the same."""
+    said, ran = "Cannot be told: which GPUs were its own is not known.", row["elapsed_s"]
+    verdict: Answer = "insufficient"
+    if job_class in (JOB_HANG, COLD_START, STALL) and isinstance(ran, float) and ran < settings.hang_minutes * 60:
+        long = text(settings.hang_minutes * 60, "s")
+        said, verdict = f"No: the job ran {text(ran, 's')}; {long} or more would be needed.", "no"
+    return Finding(job_class.code, job_class.severity, job_class.title, said, kind="class", verdict=verdict)
 
 
 def _gpu_form(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, settings: Classes) -> Form:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tachograph.classes.characteristics import FIRST_WORK
 from tachograph.classes.form import Form, JobClass, so_far
 from tachograph.classes.hung import Case, Place, judge_hang, worked_at
 from tachograph.classes.kernel import BEGIN
@@ -36,7 +37,8 @@ def _none(case: Case) -> str:
     if worked[0] == 0:
         return "No: a GPU was in use from the start."
     if worked[0] < case.form.limits.hang:
-        return f"No: nothing was done for the first {text(worked[0] * 60, 's')}; a cold start is {case.long} or more."
+        idle = f"GPU activity stayed under {text(FIRST_WORK, 'fraction')} for the first {text(worked[0] * 60, 's')}"
+        return f"No: {idle}; a cold start is {case.long} or more."
     return f"No: {case.tally} were at rest for the first {case.long} and not afterwards."
 
 

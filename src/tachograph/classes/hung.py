@@ -54,7 +54,8 @@ class Case:
     def ran_s(self) -> float:
         """How long the job ran, as far as is known: its last minute is seldom whole."""
         row = self.row
-        return (row["as_of"] - row["start"]).total_seconds() if row["as_of"] and row["start"] else self.minutes * 60.0
+        known = (row["as_of"] - row["start"]).total_seconds() if row["as_of"] and row["start"] else self.minutes * 60.0
+        return min(known, row.get("elapsed_s") or known)
 
     @property
     def interval_s(self) -> float:
@@ -175,12 +176,13 @@ def voted_end(case: Case, missing: list[str], unused: list[str]) -> str:
 
 
 def _short(place: Place, case: Case) -> str:
-    ran = text(case.minutes * 60, "s")
+    ran = text(min(case.minutes * 60.0, case.ran_s), "s")
     first = int(case.form.rests.first[case.place])
     long = f"{place.noun} is {case.long} or more"
     if place.where == BEGIN and first > 0:
         rest = text(first * 60, "s")
-        return f"No: nothing was done for the first {rest}; {long}, and the job ran {ran}{so_far(case.row)}."
+        idle = f"GPU activity stayed under {text(FIRST_WORK, 'fraction')} for the first {rest}"
+        return f"No: {idle}; {long}, and the job ran {ran}{so_far(case.row)}."
     return f"No: the job ran {ran}{so_far(case.row)}; {long}."
 
 

@@ -157,14 +157,15 @@ def hang_votes(
     minutes of light load is not flat. The vote is YES when there is an
     interval without such windows, NO when there is none even if whatever was not measured had been flat, UNDECIDED
     otherwise. MISSING: nothing was measured. UNUSED: there is a level, and under `least` minutes reach it.
-    `shown`: the value that was compared (see `hung`).
+    `shown`: the value that was compared (see `hung`); the highest of one that is UNUSED.
     """
     for j in range(offset.shape[0] - 1):
         a, b, wa, wb = offset[j], offset[j + 1], windows[j], windows[j + 1]
-        there, used = 0, 0
+        there, used, most = 0, 0, np.float32(-np.inf)
         for i in range(a, b):
             if values[i] == values[i]:
                 there += 1
+                most = max(most, values[i])
                 if values[i] >= level:
                     used += 1
         begin[j], end[j], shown[j] = 0, 0, np.float32(np.nan)
@@ -172,7 +173,7 @@ def hang_votes(
             vote[j] = MISSING
             continue
         if level == level and used < least:
-            vote[j] = UNUSED
+            vote[j], shown[j] = UNUSED, most
             continue
         sure = np.zeros(wb - wa, np.uint8)
         maybe = np.zeros(wb - wa, np.uint8)

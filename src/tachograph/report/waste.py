@@ -187,7 +187,9 @@ def _entries(ledger: pl.DataFrame) -> pl.DataFrame:
     parts = []
     for bucket in BUCKETS:
         hours = pl.col(f"gpu_hours_{bucket}")
-        energy = pl.col(f"energy_j_{bucket}") if bucket in WASTE_ENERGY else pl.lit(None, dtype=pl.Float64)
+        energy = pl.lit(None, dtype=pl.Float64)
+        if bucket in WASTE_ENERGY:  # of a job without such hours nothing was measured: it is not 0 J of a cause
+            energy = pl.when(hours > 0).then(pl.col(f"energy_j_{bucket}"))
         back = pl.col(f"recoverable_{bucket}") if bucket in WASTE else pl.lit(0.0)
         parts.append(
             ledger.select(
