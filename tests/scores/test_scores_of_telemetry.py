@@ -176,3 +176,11 @@ def test_many_jobs_at_once_are_each_their_own() -> None:
     assert scored.jobs["score_gpu"].to_list() == [pytest.approx(100 * (1 - n / 50)) for n in range(49)] + [None]
     assert scored.findings.height == 100
     assert scored.findings.filter(pl.col("verdict") == "yes").height == 16  # 100, 98, ... 70
+
+
+@pytest.mark.parametrize(("level", "told"), [(0.0005, True), (0.3, False)])
+def test_of_gpus_at_rest_nothing_is_advised(level: float, told: bool) -> None:
+    row = {"sm_occupancy_mean": level, "sm_active_mean": level, "dram_active_mean": level}
+    _, _, found = judged(row)
+    assert [("hardly anything ran" in one["sentence"]) for one in found.values()] == [told, told]
+    assert ("there is room" in found["score_gpu"]["sentence"]) is not told

@@ -12,6 +12,7 @@ from typing import Any
 from tachograph.finding import Check, Finding
 from tachograph.units import text
 
+AT_REST = 0.01  # SM and memory activity below it: a score of what hardly ran says little
 _TITLES = {"score_gpu": "GPU score", "score_gpumem": "GPU memory score"}
 
 
@@ -31,6 +32,8 @@ def _of_gpu(row: Mapping[str, Any], high: float) -> Finding:
     rated = "there is room for many more" if score >= high else "few more would fit"
     if score < high and score >= high / 2:
         rated = "there is room for more"
+    if (row["sm_active_mean"] or occupancy) < AT_REST:
+        rated = "for hardly anything ran"
     limit = " (of the configured most warps)" if row["limited"] else ""
     held = f"the SMs held {text(occupancy, 'fraction')} of the warps that fit"
     sentence = f"GPU score {score:.0f} of 100 (0 is best){limit}: on average {held}, {rated}."
@@ -45,10 +48,11 @@ def _of_memory(row: Mapping[str, Any], high: float) -> Finding:
     rated = "memory traffic rather than the SMs" if score >= high else "the SMs at least as much as memory traffic"
     if high > score > 50:
         rated = "memory traffic somewhat more than the SMs"
+    used = f"what ran used {rated}" if max(dram, sm) >= AT_REST else "hardly anything ran, so it says little"
     clocks = "" if row["clocks"] else " The clocks were not measured and are taken as equal."
     sentence = (
         f"GPU memory score {score:.0f} of 100 (0 is best): memory was active {text(dram, 'fraction')} of the time, "
-        f"the SMs {text(sm, 'fraction')}; what ran used {rated}.{clocks}"
+        f"the SMs {text(sm, 'fraction')}; {used}.{clocks}"
     )
     evidence = {"score_gpumem": score, "dram_active_mean": dram, "sm_active_mean": sm}
     if row["clocks"]:
