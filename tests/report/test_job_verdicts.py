@@ -15,7 +15,7 @@ from made_up_job import NOW, judged, made_up_report
 from jobframes import START, gpus, minutes, summary
 from tachograph.advice import findings_frame
 from tachograph.figures import job_page
-from tachograph.figures.job_page import Mark, lanes
+from tachograph.figures.marks import Mark, lanes
 from tachograph.finding import Answer, Check, Finding, Kind
 from tachograph.report.job import build_job_report
 from tachograph.report.job_html import job_html, plots

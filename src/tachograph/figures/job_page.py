@@ -6,7 +6,6 @@ Shapes: `levels` is (GPUs, bins), series are (bins,), one bin lasts `bin_s` seco
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import matplotlib as mpl
 import numpy as np
@@ -17,6 +16,7 @@ from matplotlib.ticker import FuncFormatter, MultipleLocator, PercentFormatter
 from matplotlib.transforms import offset_copy
 
 from tachograph.figures.inline_svg import ACCENT, COMPUTE, FAINT, GRID, INK, MEMORY, PAPER, WARNING, new_figure, to_svg
+from tachograph.figures.marks import Mark, extent, label_of, lanes
 from tachograph.units import text
 from tachograph.workload.classes import Bottleneck, bottleneck
 
@@ -24,8 +24,6 @@ Floats = npt.NDArray[np.float64]
 MAX_ROW_LABELS = 16  # more GPUs than this are named by nodes or not at all
 MAX_BARS = 24
 _LANE_IN = 0.21  # height of a lane of marks above a plot
-_CHARACTERS = 118  # of a label that are as wide as a plot, about
-_LONGEST_LABEL = 80
 _STEPS_S = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 # colours of kinds of work by what limits them; hatches tell the shares apart in grey
 _LIMITED_BY: Mapping[Bottleneck, str] = {
@@ -43,45 +41,6 @@ _LINES: Mapping[str, tuple[str, str, str]] = {
     "fp16_active": ("FP16", COMPUTE, "-."),
     "dram_active": ("memory traffic", MEMORY, "-"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """An interval that a plot over time shows: seconds from its begin, and what happened."""
-
-    label: str
-    begin_s: float
-    end_s: float
-
-
-def lanes(marks: Sequence[Mark], length_s: float) -> list[list[Mark]]:
-    """Return marks in rows, in order of begin, in which neither they nor their labels overlap.
-
-    >>> early, late, long = Mark("a", 0, 10), Mark("b", 50, 60), Mark("c", 5, 70)
-    >>> [[mark.label for mark in lane] for lane in lanes([early, late, long], 100)]
-    [['a', 'b'], ['c']]
-    """
-    rows: list[list[Mark]] = []
-    for mark in sorted(marks, key=lambda one: (one.begin_s, -one.end_s)):
-        taken = _extent(mark, length_s)[0]
-        row = next((row for row in rows if _extent(row[-1], length_s)[1] <= taken), None)
-        if row is None:
-            rows.append([mark])
-        else:
-            row.append(mark)
-    return rows
-
-
-def _extent(mark: Mark, length_s: float) -> tuple[float, float]:
-    """From where to where bar and label of a mark reach; a label that does not fit to the right ends with its bar."""
-    label_s = (len(_label(mark)) + 2) * length_s / _CHARACTERS
-    if mark.begin_s + label_s <= length_s:
-        return mark.begin_s, max(mark.end_s, mark.begin_s + label_s)
-    return min(mark.begin_s, max(0.0, mark.end_s - label_s)), mark.end_s
-
-
-def _label(mark: Mark) -> str:
-    return mark.label if len(mark.label) <= _LONGEST_LABEL else f"{mark.label[: _LONGEST_LABEL - 1]}…"
 
 
 def _show_marks(axes: Axes, marks: Sequence[Mark], length_s: float, *, ground: bool = True) -> None:
@@ -105,9 +64,10 @@ def _show_marks(axes: Axes, marks: Sequence[Mark], length_s: float, *, ground: b
                     span, (1, 1), transform=above, color=WARNING, linewidth=3.5, solid_capstyle="butt", clip_on=False
                 )
             )
-            left = mark.begin_s <= _extent(mark, length_s)[0]
+            left = mark.begin_s <= extent(mark, length_s)[0]
             axes.annotate(
-                _label(mark), (span[0 if left else 1], 1), xycoords=above, xytext=(0, 2.5), textcoords="offset points",
+                label_of(mark), (span[0 if left else 1], 1),
+                xycoords=above, xytext=(0, 2.5), textcoords="offset points",
                 fontsize=8, color=INK, ha="left" if left else "right", va="bottom", annotation_clip=False,
             )  # fmt: skip
 

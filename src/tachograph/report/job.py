@@ -11,7 +11,7 @@ import polars as pl
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from tachograph.advice.reading import activity_counter, gpu_label, number
-from tachograph.figures.job_page import Mark
+from tachograph.figures.marks import Mark
 from tachograph.finding import Finding, read_findings
 from tachograph.report import words
 from tachograph.report.codes import known_codes
