@@ -15,7 +15,7 @@ from made_up_job import NOW, judged, made_up_report
 from jobframes import START, gpus, minutes, summary
 from tachograph.advice import findings_frame
 from tachograph.figures import job_page
-from tachograph.figures.marks import Mark, lanes
+from tachograph.figures.marks import Mark, extent, lanes
 from tachograph.finding import Answer, Check, Finding, Kind
 from tachograph.report.job import build_job_report
 from tachograph.report.job_html import job_html, plots
@@ -170,7 +170,7 @@ def test_no_mark_hides_another(spans: list[tuple[float, float, str]]) -> None:
     rows = lanes(marks, 3600.0)
     assert sorted((mark for row in rows for mark in row), key=id) == sorted(marks, key=id)
     for row in rows:
-        reach = [job_page._extent(mark, 3600.0) for mark in row]
+        reach = [extent(mark, 3600.0) for mark in row]
         assert all(before[1] <= after[0] for before, after in pairwise(reach))
 
 
