@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil, pi
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.projections.polar import PolarAxes
 
 from tachograph.errors import UsageError
 from tachograph.figures import style
@@ -244,8 +245,9 @@ def _draw_bounds(axes: Axes, bounds: pl.DataFrame) -> None:
 
 def _dress(axes: Axes, *, labels: float, missing: Sequence[str] = ()) -> None:
     """Axes from 0 to 100 %, the first one upwards; those that are not measured say so."""
-    axes.set_theta_zero_location("N")  # type: ignore[attr-defined]
-    axes.set_theta_direction(-1)  # type: ignore[attr-defined]
+    polar = cast("PolarAxes", axes)
+    polar.set_theta_zero_location("N")
+    polar.set_theta_direction(-1)
     names = [f"{AXIS_NAMES[axis]}\nno data" if axis in missing else AXIS_NAMES[axis] for axis in AXES]
     axes.set_xticks(_angles(), names, fontsize=labels)
     for name, axis in zip(axes.get_xticklabels(), AXES, strict=True):
@@ -256,7 +258,7 @@ def _dress(axes: Axes, *, labels: float, missing: Sequence[str] = ()) -> None:
     axes.tick_params(axis="x", pad=labels / 2 - 3)
     axes.set_ylim(0, 1)
     axes.set_yticks((0.25, 0.5, 0.75, 1.0), ("", "50 %", "", "100 %"), fontsize=max(4.0, labels - 2.5))
-    axes.set_rlabel_position(30)  # type: ignore[attr-defined]
+    polar.set_rlabel_position(30)
     axes.spines["polar"].set(linewidth=0.5, color=style.GRID)
 
 

@@ -92,11 +92,18 @@ def classify(reading: Reading, settings: Settings | None = None) -> Classified:
     settings = settings or Settings()
     known = _with_zeros(reading) if settings.published else reading
     dfma, copy = (0.0, known.mem_copy_util) if settings.published else (known.tensor_dfma_active, 0.0)
-    values = (
-        *(known.sm_active, known.tensor_active, known.dram_active, known.engine, known.fp64_active, dfma),
-        *(known.pcie_tx_bytes_per_s, known.pcie_rx_bytes_per_s, copy),
+    found: tuple[int, ...] = kernel.verdicts(
+        _number(known.sm_active),
+        _number(known.tensor_active),
+        _number(known.dram_active),
+        _number(known.engine),
+        _number(known.fp64_active),
+        _number(dfma),
+        _number(known.pcie_tx_bytes_per_s),
+        _number(known.pcie_rx_bytes_per_s),
+        _number(copy),
+        *settings.weights,
     )
-    found: tuple[int, ...] = kernel.verdicts(*map(_number, values), *settings.weights)  # type: ignore[call-arg]
     place = next((place for place, verdict in enumerate(found) if verdict != kernel.NO), len(found))
     real = real_utilisation(known, settings)
     if place < len(found) and found[place] == kernel.MAYBE:
