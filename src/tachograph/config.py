@@ -148,6 +148,15 @@ class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: str = ""  # folder of lock and status; empty: in the lake, of an object store's under ~/.local/state
 
 
+class Watch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `tachograph watch` shows, and how often it looks."""
+
+    interval_s: float = 1.0  # between two looks
+    history_s: float = 600.0  # so long the past of every counter is kept for plots
+    source: str = ""  # dcgm-exporter, dmon, prometheus, nvml; empty: the first that answers
+    exporter: str = "http://localhost:9400/metrics"  # of this node, where no [[sources]] names exporters
+
+
 class Workers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `tachograph analyze --workers slurm:N` asks Slurm for: N jobs of this shape, one worker each."""
 
@@ -180,6 +189,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rules: Rules = Rules()
     waste: Waste = Waste()
     collect: Collect = Collect()
+    watch: Watch = Watch()
     workers: Workers = Workers()
     # each is checked by the settings of its source: tachograph.sources.feeds
     sources: tuple[dict[str, Any], ...] = ()

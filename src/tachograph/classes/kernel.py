@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tachograph.reduce.kernel import Bytes, Ints, Longs, Singles, compiled
+from tachograph.arrays import Bytes, Ints, Longs, Singles
+from tachograph.reduce.kernel import compiled
 
 END, BEGIN, MIDDLE = 0, 1, 2
 NO, YES, UNDECIDED, MISSING, UNUSED = 0, 1, 2, -1, -2

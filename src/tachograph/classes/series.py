@@ -12,11 +12,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tachograph.arrays import Bytes, Ints, Longs, Singles
 from tachograph.classes import kernel
 from tachograph.classes.characteristics import AWAKE, FIRST_WORK, GPU, HOST, SM_AWAKE, SM_BUSY, SPINNING, WORK
 from tachograph.classes.kernel import Votes
 from tachograph.devices import BY_NAME
-from tachograph.reduce.kernel import Bytes, Ints, Longs, Singles
 from tachograph.reduce.timelines import ACTIVITY
 
 ALL_TELL = 0.9  # of a job's GPUs: a few of very many may be silent

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tachograph.arrays import Ints, Longs, Singles
 from tachograph.classes import kernel
 from tachograph.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
 from tachograph.classes.series import Series
 from tachograph.finding import Answer
-from tachograph.reduce.kernel import Ints, Longs, Singles
 
 ENOUGH = 0.8  # of a window's minutes must have been measured: fewer are neither flat nor not
 ANSWER: Mapping[int, Answer] = {NO: "no", YES: "yes", UNDECIDED: "insufficient"}

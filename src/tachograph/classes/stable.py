@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tachograph.arrays import Ints, Singles
 from tachograph.classes import kernel
 from tachograph.classes.form import Form, JobClass, listed, needs_of, so_far, too_few, voted
 from tachograph.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
 from tachograph.classes.series import Series
 from tachograph.classes.spreads import ANSWER, ENOUGH
 from tachograph.finding import Check, Finding
-from tachograph.reduce.kernel import Ints, Singles
 from tachograph.units import text
 
 NEAR = 0.1  # R

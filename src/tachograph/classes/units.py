@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from tachograph.arrays import Longs, Singles
 from tachograph.classes.series import board_power_w
-from tachograph.reduce.kernel import Longs, Singles
 from tachograph.summarize.schema import HOST_CHARACTERISTICS
 
 # of job_gpus; power becomes a share of the board's

@@ -15,8 +15,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tachograph.arrays import Floats, Longs
 from tachograph.host_counters import HOST_COUNTERS
-from tachograph.reduce.kernel import MINUTE_US, Floats, Longs, spacing
+from tachograph.reduce.kernel import MINUTE_US, spacing
 from tachograph.reduce.node_loops import average, spread
 from tachograph.schema import NODE_SAMPLES
 from tachograph.summarize.schema import HOST_CHARACTERISTICS

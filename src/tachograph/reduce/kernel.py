@@ -8,17 +8,12 @@ All loops release the GIL. Sums are double precision, so their error stays below
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeVar, cast
 
 import numba as nb
 import numpy as np
-from numpy.typing import NDArray
 
-Floats: TypeAlias = NDArray[np.float64]
-Singles: TypeAlias = NDArray[np.float32]
-Longs: TypeAlias = NDArray[np.int64]
-Ints: TypeAlias = NDArray[np.int32]
-Bytes: TypeAlias = NDArray[np.uint8]
+from tachograph.arrays import Bytes, Flags, Floats, Ints, Longs, Singles
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -215,7 +210,7 @@ def over_minutes(
 
 
 @compiled
-def add_labels(seg_slot: Longs, slot_a: Longs, slot_b: Longs, label: Bytes, counts: NDArray[np.int64]) -> None:
+def add_labels(seg_slot: Longs, slot_a: Longs, slot_b: Longs, label: Bytes, counts: Longs) -> None:
     """Add the samples of each slot to its segment, by the slot's label; `counts` is labels x segments."""
     for g in range(seg_slot.shape[0] - 1):
         for m in range(seg_slot[g], seg_slot[g + 1]):
@@ -509,8 +504,8 @@ def over_gpus(
 
 @compiled
 def over_gpus_by_minute(
-    slot_place: Longs, columns: tuple[Singles, ...], idle_util: np.float32, most: NDArray[np.float32],
-    sums: NDArray[np.float64], counts: NDArray[np.int32], seen: NDArray[np.bool_],
+    slot_place: Longs, columns: tuple[Singles, ...], idle_util: np.float32, most: Singles,
+    sums: Floats, counts: Ints, seen: Flags,
 ) -> None:  # fmt: skip
     """Add each slot to its place (-1: none). NaN is missing. What the rows are is said in `timelines`.
 
@@ -557,7 +552,7 @@ def over_gpus_by_minute(
 
 
 @compiled
-def _add(sums: NDArray[np.float64], counts: NDArray[np.int32], row: int, place: int, value: np.float32) -> None:
+def _add(sums: Floats, counts: Ints, row: int, place: int, value: np.float32) -> None:
     """Add a value and count it, where there is one."""
     if value == value:
         sums[row, place] += value

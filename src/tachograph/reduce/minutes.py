@@ -15,8 +15,9 @@ import polars as pl
 from deltalake.transaction import AddAction
 from numpy.typing import NDArray
 
+from tachograph.arrays import Ints, Longs, Singles
 from tachograph.lake import Lake
-from tachograph.reduce.kernel import MINUTE_US, Ints, Longs, Singles
+from tachograph.reduce.kernel import MINUTE_US
 from tachograph.reduce.timelines import empty, of_slots
 from tachograph.schema import TIME
 from tachograph.summarize.schema import JOB_MINUTES, MINUTE_MAXIMA, MINUTE_MEANS

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tachograph.reduce.kernel import MINUTE_US, Floats, Longs, compiled
+from tachograph.arrays import Floats, Longs
+from tachograph.reduce.kernel import MINUTE_US, compiled
 
 
 @compiled

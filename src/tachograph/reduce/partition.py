@@ -12,10 +12,10 @@ from typing import Protocol
 import numpy as np
 import polars as pl
 
+from tachograph.arrays import Bytes, Floats, Ints, Longs, Singles
 from tachograph.config import Analysis
 from tachograph.counters import COUNTERS, Counter, Kind
 from tachograph.reduce import kernel
-from tachograph.reduce.kernel import Bytes, Floats, Longs, Singles
 from tachograph.reduce.minutes import Minutes
 from tachograph.reduce.windows import Slots, Windows, windows_of
 from tachograph.summarize.schema import MINUTE_MAXIMA, MINUTE_MEANS, PIPES
@@ -78,7 +78,7 @@ class _Layout:
     slot_a: Longs
     slot_b: Longs
     slot_seg: Longs
-    slot_minute: kernel.Ints
+    slot_minute: Ints
 
     @property
     def segments(self) -> int:
@@ -93,7 +93,7 @@ class _Layout:
 class _SlotValues:
     """What a counter comes to in each slot: values, sum, maximum (-inf without any) and mean (NaN)."""
 
-    n: kernel.Ints
+    n: Ints
     total: Floats
     most: Singles
     mean: Singles
@@ -270,7 +270,7 @@ def _counter(
     columns: _Columns,
     layout: _Layout,
     gap: Floats,
-    steps: kernel.Ints,
+    steps: Ints,
     minutely: Collection[str],
     by_minute: dict[str, _SlotValues],
 ) -> dict[str, pl.Series]:
@@ -301,7 +301,7 @@ def _counter(
     return result
 
 
-def _integrals(name: str, column: Singles, layout: _Layout, gap: Floats, steps: kernel.Ints) -> dict[str, pl.Series]:
+def _integrals(name: str, column: Singles, layout: _Layout, gap: Floats, steps: Ints) -> dict[str, pl.Series]:
     n, t_first, t_last = (np.zeros(layout.segments, np.int64) for _ in range(3))
     area, seconds, first, last = (np.empty(layout.segments) for _ in range(4))
     kernel.integrals(

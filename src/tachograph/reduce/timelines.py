@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tachograph.arrays import Ints, Longs, Singles
 from tachograph.reduce import kernel
-from tachograph.reduce.kernel import Ints, Longs, Singles
 from tachograph.reduce.windows import places
 
 # counters that say whether a GPU was working, best known first; MIG slices have no gpu_util

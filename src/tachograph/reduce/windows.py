@@ -14,9 +14,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tachograph.arrays import Floats, Ints, Longs
 from tachograph.config import Analysis
 from tachograph.reduce import kernel
-from tachograph.reduce.kernel import Floats, Ints, Longs
 from tachograph.schema import TIME
 
 DAY_US = 86_400_000_000

@@ -24,12 +24,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from tachograph.arrays import Longs
 from tachograph.classes.characteristics import FIRST_WORK, GPU, HOST, Characteristic
 from tachograph.classes.form import Form
 from tachograph.classes.units import Units, extremes
 from tachograph.config import Classes
 from tachograph.errors import UsageError
-from tachograph.reduce.kernel import Longs
 from tachograph.tune.population import Population, base
 
 REST, WORK, MEDIAN = 99.0, 5.0, 50.0  # percentiles

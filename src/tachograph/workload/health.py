@@ -18,8 +18,8 @@ from types import MappingProxyType
 import numpy as np
 
 from tachograph import devices
+from tachograph.arrays import Bytes, Floats
 from tachograph.devices import Device
-from tachograph.reduce.kernel import Bytes, Floats
 
 CRIT, WARN, HOT, OK, UNKNOWN = "CRIT", "WARN", "HOT", "OK", "unknown"
 STATES = (CRIT, WARN, HOT, OK, UNKNOWN)  # what an array of states holds are places in it

@@ -5,7 +5,8 @@ An AND is false where one part is false, an OR true where one part is true, what
 
 from __future__ import annotations
 
-from tachograph.reduce.kernel import Bytes, Floats, Singles, compiled
+from tachograph.arrays import Bytes, Floats, Singles
+from tachograph.reduce.kernel import compiled
 from tachograph.workload.classes import (
     BUSY,
     BUSY_SM_BELOW,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tachograph.reduce.kernel import Bytes, Singles
+from tachograph.arrays import Bytes, Singles
 from tachograph.workload import kernel
 from tachograph.workload.classes import CLASSES
 from tachograph.workload.settings import Settings

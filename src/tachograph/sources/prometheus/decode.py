@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
+from tachograph.arrays import Floats, Longs
 from tachograph.sources.http import Answer, read_json
 from tachograph.sources.http_problems import AskError
-from tachograph.sources.prometheus.numbers import Floats, Longs, numbers
+from tachograph.sources.prometheus.numbers import numbers
 
 EXPECTED = "an answer of Prometheus"
 _BARE = re.compile(rb"(?<=[\[,])([+-]?Inf|NaN)(?=[,\]])")  # written by Go, unknown to JSON

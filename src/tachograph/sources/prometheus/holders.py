@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tachograph.arrays import Longs
 from tachograph.sources.prometheus.legend import Unit
-from tachograph.sources.prometheus.numbers import Longs
 
 
 @dataclass(frozen=True, slots=True)

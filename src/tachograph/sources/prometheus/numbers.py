@@ -10,15 +10,13 @@ the shortest that means its double, has from being rounded otherwise. Any other 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeVar, cast
 
 import numba as nb
 import numpy as np
-from numpy.typing import NDArray
 
-Floats: TypeAlias = NDArray[np.float64]
-Longs: TypeAlias = NDArray[np.int64]
-Bytes: TypeAlias = NDArray[np.uint8]
+from tachograph.arrays import Bytes, Floats
+
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _EXACT = 1 << 53

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tachograph.sources.prometheus.numbers import Floats, Longs
+from tachograph.arrays import Floats, Longs
 
 _NEARLY = 0.9  # a scrape may come a little earlier than the exporter's own look
 _Row = tuple[int, tuple[tuple[str, float], ...]]

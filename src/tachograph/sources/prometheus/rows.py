@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
+from tachograph.arrays import Floats, Longs
 from tachograph.schema import TIME, Reject
 from tachograph.sources import Part
 from tachograph.sources.metrics.labels import Misplaced, Place
@@ -16,7 +17,6 @@ from tachograph.sources.metrics.names import Target
 from tachograph.sources.prometheus.decode import Run, Runs, keep
 from tachograph.sources.prometheus.holders import Hold, Holders
 from tachograph.sources.prometheus.legend import Legend, Meaning, Unit
-from tachograph.sources.prometheus.numbers import Floats, Longs
 from tachograph.sources.prometheus.rereads import Rereads
 from tachograph.units import factor
 

@@ -1,0 +1,7 @@
+"""How GPUs are now: sources that are asked again and again, and what is judged of what they tell.
+
+    source.read() -> Snapshot -> Monitor.step -> View -> a screen, a table, a recording
+
+`snapshot` and `view` are what passes from one to the next; `source` is what every source is; `choose` picks one.
+What is judged is judged by the functions that judge stored data.
+"""

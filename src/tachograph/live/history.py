@@ -1,0 +1,60 @@
+"""The last minutes of every GPU and counter, in rings of fixed size: memory does not grow with time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tachograph.arrays import Floats, Singles
+from tachograph.live.snapshot import Gpu, Snapshot
+
+
+class History:
+    """Values of the last `capacity` snapshots: (counters x snapshots x GPUs) in single precision, NaN missing."""
+
+    def __init__(self, capacity: int = 600) -> None:
+        self.capacity = capacity
+        self._gpus: tuple[Gpu, ...] = ()
+        self._t: Floats = np.full(capacity, np.nan)
+        self._values: dict[str, Singles] = {}
+        self._next = 0
+        self._held = 0
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot; the oldest goes. What is kept of a GPU that is no longer named goes with it."""
+        if snapshot.gpus != self._gpus:
+            self._rearrange(snapshot.gpus)
+        place = self._next
+        self._t[place] = snapshot.t
+        for counter in {**self._values, **snapshot.values}:
+            ring = self._values.get(counter)
+            if ring is None:
+                ring = self._values[counter] = np.full((self.capacity, len(self._gpus)), np.nan, np.float32)
+            ring[place] = snapshot.column(counter)
+        self._next = (place + 1) % self.capacity
+        self._held = min(self._held + 1, self.capacity)
+
+    def times(self) -> Floats:
+        """When the snapshots were taken, oldest first (seconds since 1970)."""
+        return self._t[self._order()]
+
+    def series(self, counter: str, row: int) -> Singles:
+        """The values of one GPU beside `times`; all NaN of a counter that was never told."""
+        ring = self._values.get(counter)
+        return np.full(self._held, np.nan, np.float32) if ring is None else ring[self._order(), row]
+
+    def _order(self) -> Sequence[int]:
+        first = self._next - self._held
+        return [place % self.capacity for place in range(first, self._next)]
+
+    def _rearrange(self, gpus: tuple[Gpu, ...]) -> None:
+        """Columns for other GPUs; those that stay keep what they have."""
+        before = {gpu: column for column, gpu in enumerate(self._gpus)}
+        kept = [(new, before[gpu]) for new, gpu in enumerate(gpus) if gpu in before]
+        new, old = [pair[0] for pair in kept], [pair[1] for pair in kept]
+        for counter, ring in self._values.items():
+            moved = np.full((self.capacity, len(gpus)), np.nan, np.float32)
+            moved[:, new] = ring[:, old]
+            self._values[counter] = moved
+        self._gpus = gpus

@@ -1,0 +1,110 @@
+"""A fleet that does not exist: GPUs at work of every class, some with troubles, for looking around and for tests.
+
+Every GPU has a job, every job a class that may change; the readings are the classes' profiles and noise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tachograph.arrays import Floats
+from tachograph.live.snapshot import Device, Gpu, Holder, Process, Snapshot
+from tachograph.live.source import About
+from tachograph.workload.classes import FULL_IO_BYTES_PER_S, RULED
+
+MODEL = "NVIDIA H100 80GB HBM3"
+_HBM_MIB = 81559.0
+_USERS = ("ana", "bo", "chen", "dita", "emil")
+_AXES = ("sm_active", "tensor_active", "dram_active", "gr_engine_active", "io", "fp64_active")
+_NOISE = 0.015
+_CHANGE = 1 / 300  # of a job's class, per second
+
+
+class SimulatedSource:
+    """GPUs of nodes with `per_node` each; the same seed and times give the same fleet."""
+
+    def __init__(
+        self, gpus: int = 8, *, per_node: int = 8, seed: int = 0, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._clock = clock
+        self._gpus = tuple(Gpu(f"sim{place // per_node + 1:03d}", place % per_node) for place in range(gpus))
+        self._jobs = np.array([place // min(4, per_node) for place in range(gpus)])
+        self._kinds = self._rng.integers(0, len(RULED), int(self._jobs.max(initial=0)) + 1)
+        self._profiles = np.array([one.profile for one in RULED])
+        self._energy: Floats = self._rng.uniform(1e6, 1e8, gpus)
+        self._replays: Floats = np.zeros(gpus)
+        self._before: float | None = None
+        self._devices = {
+            gpu: Device(MODEL, f"GPU-{place:08x}", f"00000000:{place % 256:02x}:00.0", _HBM_MIB)
+            for place, gpu in enumerate(self._gpus)
+        }
+
+    @property
+    def about(self) -> About:
+        """What it is."""
+        return About("simulated", f"simulated: {len(self._gpus)} GPUs that do not exist")
+
+    def read(self) -> Snapshot:
+        """Return the next snapshot."""
+        t = self._clock()
+        passed = 0.0 if self._before is None else max(0.0, t - self._before)
+        self._before = t
+        changed = self._rng.random(len(self._kinds)) < passed * _CHANGE
+        self._kinds[changed] = self._rng.integers(0, len(RULED), int(changed.sum()))
+        values = self._values(passed)
+        measured = np.full(len(self._gpus), t)
+        return Snapshot(t, self._gpus, measured, values, self._devices, self._holders(t), self._processes(values))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _values(self, passed: float) -> Mapping[str, Floats]:
+        rng, count = self._rng, len(self._gpus)
+        kinds = self._kinds[self._jobs]
+        profile = self._profiles[kinds]
+        noisy = np.clip(profile + rng.normal(0, _NOISE, profile.shape) * (profile > 0), 0, 1)
+        values: dict[str, Floats] = {name: noisy[:, axis] for axis, name in enumerate(_AXES) if name != "io"}
+        busy, io = values["sm_active"], noisy[:, _AXES.index("io")]
+        values["gpu_util"] = np.clip(np.round(values["gr_engine_active"] * 1.05, 2), 0, 1)
+        values["sm_occupancy"] = busy * 0.5
+        values["fp32_active"] = np.clip(busy * 0.3 - values["tensor_active"] * 0.2, 0, 1)
+        values["fp16_active"] = busy * 0.05
+        values["mem_copy_util"] = np.round(values["dram_active"] * 0.9, 2)
+        values["pcie_rx_bytes_per_s"] = io * FULL_IO_BYTES_PER_S
+        values["pcie_tx_bytes_per_s"] = io * FULL_IO_BYTES_PER_S * 0.3
+        values["nvlink_tx_bytes_per_s"] = values["nvlink_rx_bytes_per_s"] = busy * 5e9
+        values["hbm_used_mib"] = np.where(kinds == 0, 600.0, 20_000 + 50_000 * values["dram_active"])
+        values["hbm_free_mib"] = _HBM_MIB - values["hbm_used_mib"]
+        values["power_w"] = 90 + 500 * np.clip(0.6 * busy + 0.4 * values["dram_active"], 0, 1) + rng.normal(0, 3, count)
+        self._energy = self._energy + values["power_w"] * passed
+        values["energy_j"] = self._energy
+        values["gpu_temp_c"] = np.round(32 + values["power_w"] / 16 + 2 * (np.arange(count) % 5))
+        values["mem_temp_c"] = values["gpu_temp_c"] + 6
+        values["sm_clock_mhz"] = np.where(kinds == 0, 345.0, 1755.0 + 15 * rng.integers(-8, 16, count))
+        values["mem_clock_mhz"] = np.full(count, 2619.0)
+        values["throttle_reasons"] = np.where(kinds == 0, 1.0, np.where(values["power_w"] > 520, 4.0, 0.0))
+        values["xid"] = np.zeros(count)
+        self._replays = self._replays + (rng.random(count) < passed * 1e-5)
+        values["pcie_replays"] = self._replays
+        for name in ("remapped_rows_uncorrectable", "remapped_rows_correctable", "row_remap_failure"):
+            values[name] = np.zeros(count)
+        return values
+
+    def _holders(self, t: float) -> Mapping[Gpu, Holder]:
+        return {
+            gpu: Holder(str(1000 + job), _USERS[job % len(_USERS)], t - 60 * (job % 90))
+            for gpu, job in zip(self._gpus, self._jobs.tolist(), strict=True)
+            if self._kinds[job] or job % 3
+        }
+
+    def _processes(self, values: Mapping[str, Floats]) -> Mapping[Gpu, tuple[Process, ...]]:
+        used = values["hbm_used_mib"].tolist()
+        return {
+            gpu: (Process(20_000 + place, _USERS[job % len(_USERS)], "python train.py", used[place]),)
+            for place, (gpu, job) in enumerate(zip(self._gpus, self._jobs.tolist(), strict=True))
+            if self._kinds[job]
+        }

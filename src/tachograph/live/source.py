@@ -1,0 +1,46 @@
+"""What every live source is: asked for a snapshot again and again. One is added by one file and one line in `choose`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tachograph.live.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What people are told of a source, in one line, and what it cannot see.
+
+    name: dcgm-exporter, dmon, prometheus, nvml, recording, simulated. sentence: which GPUs of whom, such as "NVML with
+    GPM, 8 GPUs of this node". refresh_s: so often its values can be new. blind: {counter that it does not tell: how to
+    enable it, "" where that cannot be done}.
+    """
+
+    name: str
+    sentence: str
+    refresh_s: float = 1.0
+    blind: Mapping[str, str] = field(default_factory=dict)
+
+
+class LiveSource(Protocol):
+    """Whatever tells how GPUs are now. Used by one thread at a time."""
+
+    @property
+    def about(self) -> About:
+        """What it is, as far as is known yet; more may be known after the first snapshot."""
+        ...
+
+    def read(self) -> Snapshot:
+        """Return the newest snapshot.
+
+        What may mend by itself (a host that does not answer, a GPU that is lost, a program that ended and is started
+        anew) is told in `problems`, and tried again at the next call; GPUs that told nothing stay, with NaN.
+        Takes a few seconds at most. Errors: those of the project, for what a user must change first.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; may be called twice."""
+        ...
