@@ -87,7 +87,7 @@ class Snapshot:
 
     t: when it was taken, seconds since 1970. measured: when the values of each GPU were measured, by the best account
     there is; NaN of a GPU that told nothing. values: {counter of the catalogue: float64 array in its unit, NaN
-    missing}; counters that the source never tells are not in it. Who holds nothing and runs nothing is in neither mapping.
+    missing}; counters that the source never tells are not in it. Who holds or runs nothing is in neither mapping.
     """
 
     t: float

@@ -1,4 +1,4 @@
-"""What every live source is: asked for a snapshot again and again. One is added by one file and one line in `choose`."""
+"""What every live source is: asked for a snapshot again and again. One is added by one file and a line in `choose`."""
 
 from __future__ import annotations
 
