@@ -1,0 +1,170 @@
+"""How to enable what a source does not tell: per counter and source, as a sentence and in a few words for a screen.
+
+Sources: `etc/default-counters.csv` and `etc/dcp-metrics-included.csv` of dcgm-exporter, NVIDIA's guide to DCGM
+(profiling metrics, MIG), nvml.h (GPM needs compute capability 9.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from tachograph.counters import BY_NAME, DCGM_PREFIX, NAMES, Kind
+
+if TYPE_CHECKING:
+    from tachograph.live.source import About
+
+# sources by what makes them tell more
+_EXPORTERS: Final = ("dcgm-exporter", "prometheus")
+_DMON: Final = "dmon"
+_NVML: Final = "nvml"
+
+# lines that both files of dcgm-exporter hold, but as comments
+_COMMENTED: Final = frozenset({"sm_active", "sm_occupancy", "fp16_active", "fp32_active", "fp64_active"})
+# lines that neither file holds
+_ABSENT: Final = frozenset(
+    {
+        *("tensor_hmma_active", "tensor_imma_active", "tensor_dfma_active"),
+        *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "throttle_reasons"),
+    }
+)
+# of a whole GPU only: no slice has them, whatever is asked
+_WHOLE_GPU: Final = frozenset(
+    {
+        *("gpu_util", "mem_copy_util", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"),
+        *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
+    }
+)
+_PROFILED = "PROF_"  # DCGM fields of the profiling module, GPM metrics of NVML
+
+
+class Remedy(StrEnum):
+    """What can be done about a counter that is not told."""
+
+    CSV = "csv"  # a line for the exporter
+    PROFILING = "profiling"  # DCGM is asked for it, and its profiling module gives nothing
+    HOPPER = "hopper"  # GPM of newer GPUs, else DCGM
+    DCGM = "dcgm"  # NVML has no such value at all
+    NONE = "none"  # nothing
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What is said of a remedy: for a line with several counters, for one, for a screen. {lines}: names at DCGM."""
+
+    said: str
+    brief: str
+
+
+_WORDS: Mapping[Remedy, _Words] = {
+    Remedy.CSV: _Words("add {lines} to the CSV file of dcgm-exporter (option -f) and restart it", "exporter CSV"),
+    Remedy.PROFILING: _Words(
+        "DCGM's profiling gives nothing: it needs a data-centre GPU (Volta or newer), the host engine running as root "
+        "(a container: capability SYS_ADMIN), and no other profiler at work (ncu, nsys, `dcgmi profile --pause`)",
+        "no profiling",
+    ),
+    Remedy.HOPPER: _Words("NVML tells it of Hopper and newer GPUs only; elsewhere run dcgm-exporter", "needs Hopper"),
+    Remedy.DCGM: _Words("NVML does not tell it; run dcgm-exporter", "needs DCGM"),
+    Remedy.NONE: _Words("", "not told"),
+}
+
+
+def remedy(counter: str, source: str, *, mig: bool = False) -> Remedy:
+    """Return what can be done about a counter that a source does not tell. mig: of a slice of a GPU.
+
+    >>> remedy("sm_active", "dcgm-exporter").name, remedy("sm_active", "nvml").name, remedy("gpu_util", "dmon").name
+    ('CSV', 'HOPPER', 'NONE')
+    """
+    if mig and counter in _WHOLE_GPU:
+        return Remedy.NONE
+    row = BY_NAME.get(counter)
+    if row is None or row.dcgm_name is None:
+        return Remedy.NONE
+    profiled = row.dcgm_name.startswith(_PROFILED)
+    if source in _EXPORTERS:
+        return Remedy.PROFILING if profiled and counter not in (_COMMENTED | _ABSENT) else Remedy.CSV
+    if source == _DMON:
+        return Remedy.PROFILING if profiled else Remedy.NONE
+    if source == _NVML:
+        return Remedy.HOPPER if profiled else Remedy.DCGM if row.nvml is None else Remedy.NONE
+    return Remedy.NONE
+
+
+def how(counter: str, source: str, *, mig: bool = False) -> str:
+    """Return how a counter is made to be told, as the end of a sentence; "" where that cannot be done.
+
+    >>> how("sm_active", "dcgm-exporter")
+    'add DCGM_FI_PROF_SM_ACTIVE to the CSV file of dcgm-exporter (option -f) and restart it'
+    >>> how("pcie_rx_bytes_per_s", "dcgm-exporter", mig=True), how("sm_active", "recording")
+    ('', '')
+    """
+    return _said(remedy(counter, source, mig=mig), [counter], source)
+
+
+def brief(counter: str, source: str, *, mig: bool = False) -> str:
+    """Return the same in a few words, for a place on a screen where a value would stand.
+
+    >>> brief("sm_active", "dcgm-exporter"), brief("gpu_util", "nvml", mig=True), brief("sm_active", "recording")
+    ('exporter CSV', 'not of MIG', 'not recorded')
+    """
+    if mig and counter in _WHOLE_GPU:
+        return "not of MIG"
+    if source == "recording":
+        return "not recorded"
+    return _WORDS[remedy(counter, source, mig=mig)].brief
+
+
+def csv_lines(counters: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines that make dcgm-exporter tell counters; none for those that DCGM does not know.
+
+    >>> csv_lines(["sm_active"])
+    ('DCGM_FI_PROF_SM_ACTIVE, gauge, Share of cycles in which an SM had a warp resident; averaged over SMs.',)
+    """
+    rows = [BY_NAME[name] for name in counters if name in BY_NAME and BY_NAME[name].dcgm_name]
+    # the exporter takes a comma for the end of a field: help must have none
+    return tuple(
+        f"{DCGM_PREFIX}{row.dcgm_name}, {'counter' if row.kind is Kind.CUMULATIVE else 'gauge'}, "
+        f"{row.sentence.replace(',', ';')}"
+        for row in rows
+    )
+
+
+def blind(told: Iterable[str], source: str, *, mig: bool = False) -> dict[str, str]:
+    """Return {counter of the catalogue that is not among `told`: how to enable it}, as `About.blind` is.
+
+    >>> from tachograph.counters import NAMES
+    >>> blind([name for name in NAMES if name != "xid"], "nvml")
+    {'xid': 'NVML does not tell it; run dcgm-exporter'}
+    """
+    known = frozenset(told)
+    return {name: how(name, source, mig=mig) for name in NAMES if name not in known}
+
+
+def lines(about: About) -> list[str]:
+    """Return what a source does not tell, and what to do about it: a line for each thing that can be done.
+
+    >>> from tachograph.live.source import About
+    >>> lines(About("nvml", "NVML", blind=blind([n for n in NAMES if n not in ("xid", "fp64_active")], "nvml")))
+    ['does not tell fp64_active: NVML tells it of Hopper and newer GPUs only; elsewhere run dcgm-exporter',
+     'does not tell xid: NVML does not tell it; run dcgm-exporter']
+    """
+    groups: dict[tuple[Remedy | None, str], list[str]] = {}
+    for counter, told in about.blind.items():
+        usual = remedy(counter, about.name)
+        own = told != how(counter, about.name)
+        groups.setdefault((None, told) if own else (usual, ""), []).append(counter)
+    return [
+        f"does not tell {', '.join(counters)}" + (f": {said}" if said else "")
+        for (usual, told), counters in groups.items()
+        for said in (told if usual is None else _said(usual, counters, about.name),)
+    ]
+
+
+def _said(usual: Remedy, counters: list[str], source: str) -> str:
+    fields = ", ".join(f"{DCGM_PREFIX}{BY_NAME[name].dcgm_name}" for name in counters if name in BY_NAME)
+    said = _WORDS[usual].said.format(lines=fields)
+    if source == "prometheus" and usual is Remedy.CSV:
+        return f"{said}; or let Prometheus keep it (metric_relabel_configs)"
+    return said
