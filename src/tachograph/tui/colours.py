@@ -1,0 +1,65 @@
+"""How limits, classes and health look: a colour, and a letter or sign beside it that reads without colour.
+
+The sixteen colours of a terminal, as the user set them: they work over ssh and in tmux, and NO_COLOR drops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from rich.style import Style
+
+from tachograph.workload.classes import BY_NAME, CLASSES, COLOURS, Bottleneck, bottleneck
+from tachograph.workload.health import CRIT, HOT, OK, STATES, UNKNOWN, WARN
+
+MARKS: Mapping[Bottleneck, str] = MappingProxyType(
+    {"idle": ".", "compute": "C", "io": "I", "memory": "M", "mixed": "X", "unknown": "?"}
+)
+LIMITS = tuple(MARKS)  # what may limit a GPU, in the order in which it is counted
+
+PLAIN = Style()
+DIM = Style(dim=True)
+BOLD = Style(bold=True)
+TITLE = Style(bold=True, underline=True)
+CURSOR = Style(reverse=True)
+ALARM = Style(color="red", bold=True)
+NOTICE = Style(color="yellow")
+GROUP = Style(color="blue", bold=True)
+
+STYLES: Mapping[Bottleneck, Style] = MappingProxyType(
+    {limit: DIM if colour == "dim" else Style(color=colour) for limit, colour in COLOURS.items()}
+)
+HEALTH_STYLES: Mapping[str, Style] = MappingProxyType(
+    {CRIT: Style(color="red", bold=True, reverse=True), WARN: NOTICE, HOT: ALARM, OK: PLAIN, UNKNOWN: DIM}
+)
+HEALTH_SIGNS: Mapping[str, str] = MappingProxyType({CRIT: "!!", WARN: "!", HOT: "^", OK: "", UNKNOWN: "?"})
+
+# by place in CLASSES and in STATES, for drawing from arrays
+CLASS_LIMITS: tuple[Bottleneck, ...] = tuple(bottleneck(name) for name in CLASSES)
+CLASS_MARKS = tuple(MARKS[limit] for limit in CLASS_LIMITS)
+CLASS_STYLES = tuple(STYLES[limit] for limit in CLASS_LIMITS)
+STATE_STYLES = tuple(HEALTH_STYLES[state] for state in STATES)
+
+
+def class_text(name: str) -> str:
+    """Return a class with the letter of what limits it.
+
+    >>> class_text("tensor compute"), class_text("idle")
+    ('C tensor compute', '. idle')
+    """
+    return f"{MARKS[bottleneck(name)]} {name}"
+
+
+def state_text(state: str) -> str:
+    """Return a state of health with its sign.
+
+    >>> state_text("HOT"), state_text("OK")
+    ('HOT ^', 'OK')
+    """
+    return f"{state} {HEALTH_SIGNS[state]}".rstrip()
+
+
+def class_style(name: str) -> Style:
+    """Return how a class is written."""
+    return STYLES[bottleneck(name)] if name in BY_NAME else STYLES["unknown"]

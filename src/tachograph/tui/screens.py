@@ -1,0 +1,74 @@
+"""The screens: a name, a class each, and how one asks for another.
+
+A screen is a widget that fills the space between header and footer. The app makes it when it is asked for, gives it the
+focus, calls `show` at once and at each new view, and keeps it until another is opened. Keys are those of its place in
+`keys.KEYS`: `BINDINGS = keys.bindings("plot")`. It asks for another by `self.post_message(Open("focus", gpu))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Protocol, cast, runtime_checkable
+
+from textual.message import Message
+from textual.widget import Widget
+
+from tachograph.live.snapshot import Gpu
+from tachograph.live.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One screen. about: what it is of, and is made with: "gpu" (a Gpu), "job" (a job id), "" nothing."""
+
+    module: str
+    class_name: str
+    about: str = ""
+
+
+SCREENS: Mapping[str, Entry] = MappingProxyType(
+    {
+        "fleet": Entry("fleet", "FleetScreen"),
+        "focus": Entry("focus", "FocusScreen", "gpu"),
+        "plot": Entry("plot", "PlotScreen"),
+        "job": Entry("job", "JobScreen", "job"),
+        "events": Entry("events", "EventsScreen"),
+    }
+)
+
+
+@runtime_checkable
+class Shows(Protocol):
+    """What every screen offers."""
+
+    def show(self, view: View) -> None:
+        """Take a new view; called in the thread of the screen, with the history at rest. Draw only what changed."""
+        ...
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """A screen with a GPU under the cursor: what focus, plot and job are opened for."""
+
+    @property
+    def chosen(self) -> Gpu | None:
+        """The GPU, or None."""
+        ...
+
+
+class Open(Message):
+    """Asks for a screen: its name, and the GPU or the job it is of."""
+
+    def __init__(self, name: str, of: Gpu | str | None = None) -> None:
+        super().__init__()
+        self.name, self.of = name, of
+
+
+def make(name: str, of: Gpu | str | None = None) -> Widget:
+    """Return a new screen. Its module is imported now, and not before."""
+    entry = SCREENS[name]
+    made = getattr(import_module(f"tachograph.tui.{entry.module}"), entry.class_name)
+    return cast("Widget", made(of) if entry.about else made())

@@ -1,0 +1,166 @@
+"""Screens as text: an app with a clock that tests move, a fleet that is simulated, keys pressed one by one.
+
+def test_it() -> None:
+    lines = screen("p", size=(80, 24), gpus=8)          # named as Textual does
+    async with watching(gpus=8) as pilot: ...           # for more than keys; await settled(pilot); lines_of(pilot.app)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import numpy as np
+from textual.app import App
+from textual.pilot import Pilot
+
+from tachograph.arrays import Bytes
+from tachograph.live.history import History
+from tachograph.live.simulated import SimulatedSource
+from tachograph.live.snapshot import Snapshot
+from tachograph.live.source import About, LiveSource
+from tachograph.live.view import Event, EventKind, View
+from tachograph.tui.app import WatchApp
+from tachograph.tui.feed import Judge
+from tachograph.workload.classes import RULED
+from tachograph.workload.health import CRIT, HOT, OK, STATES
+
+BEGIN = 1_795_255_200.0  # 2026-11-21 10:00:00 UTC
+
+
+class Clock:
+    """Tells a time that moves only when it is told to."""
+
+    def __init__(self, t: float = BEGIN) -> None:
+        self.t = t
+
+    def __call__(self) -> float:
+        """What time it is."""
+        return self.t
+
+
+class StandIn:
+    """Judges by the nearest profile, without smoothing: what screens need of a monitor, and no more."""
+
+    def __init__(self, about: About) -> None:
+        self.about = about
+        self.history = History(600)
+        self.events: tuple[Event, ...] = ()
+
+    def step(self, snapshot: Snapshot, about: About | None = None) -> View:
+        """Return a view; GPU 5 is hot, GPU 7 has lost rows, and every step tells an event."""
+        self.about = about or self.about
+        self.history.add(snapshot)
+        names = ("sm_active", "tensor_active", "dram_active", "gr_engine_active")
+        seen = np.column_stack([snapshot.column(name) for name in names])
+        profiles = np.array([one.profile[:4] for one in RULED])
+        labels: Bytes = np.abs(seen[:, None, :] - profiles[None]).sum(2).argmin(1).astype(np.uint8)
+        real = np.clip(seen @ np.array([0.35, 0.35, 0.2, 0.1]), 0, 1)
+        health: Bytes = np.full(len(snapshot.gpus), STATES.index(OK), np.uint8)
+        health[5:6], health[7:8] = STATES.index(HOT), STATES.index(CRIT)
+        gpu = snapshot.gpus[0] if snapshot.gpus else None
+        self.events = (*self.events, Event(snapshot.t, EventKind.CLASS, gpu, "now tensor compute"))
+        told = ~np.isnan(snapshot.measured)
+        return View(
+            self.about,
+            snapshot,
+            labels,
+            labels,
+            real,
+            health,
+            told,
+            snapshot.t - snapshot.measured,
+            self.history,
+            self.events,
+        )
+
+
+class ByHand(WatchApp):
+    """An app whose feed runs when a test says so."""
+
+    clock = Clock()
+
+    def start(self) -> None:
+        """Look once; go on by `look`."""
+        self.look()
+
+    def look(self) -> None:
+        """Ask the source once, as the thread of the feed would."""
+        self._deliver(self.feed.once())
+
+
+def app_of(
+    gpus: int = 8,
+    *,
+    clock: Clock | None = None,
+    source: LiveSource | None = None,
+    judge: Judge | None = None,
+    job: str | None = None,
+    interval_s: float = 1.0,
+) -> ByHand:
+    """Return an app of a simulated fleet, or of `source`, that nothing moves but the test."""
+    clock = clock or Clock()
+    source = source or SimulatedSource(gpus, clock=clock)
+    app = ByHand(source, interval_s=interval_s, judge=judge or StandIn(source.about), job=job)
+    app.clock = clock
+    return app
+
+
+@asynccontextmanager
+async def watching(
+    gpus: int = 8, *, size: tuple[int, int] = (80, 24), looks: int = 3, app: ByHand | None = None
+) -> AsyncIterator[Pilot[int]]:
+    """Run an app on a terminal of `size` after so many looks, a second apart, at UTC."""
+    zone, os.environ["TZ"] = os.environ.get("TZ"), "UTC"
+    time.tzset()
+    app = app or app_of(gpus)
+    try:
+        async with app.run_test(size=size) as pilot:
+            for _ in range(looks - 1):
+                app.clock.t += 1
+                app.look()
+            await settled(pilot)
+            yield pilot
+    finally:
+        if zone is None:
+            del os.environ["TZ"]
+        else:
+            os.environ["TZ"] = zone
+        time.tzset()
+
+
+async def settled(pilot: Pilot[int]) -> None:
+    """Wait until everything that was asked for is drawn."""
+    for _ in range(3):
+        await pilot.pause()
+
+
+def lines_of(app: App[int]) -> list[str]:
+    """Return what is on the screen, line by line, spaces at the ends dropped."""
+    strips = app.screen._compositor.render_strips()  # the one place where all that is seen meets
+    return [strip.text.rstrip() for strip in strips]
+
+
+def screen(
+    *keys: str,
+    gpus: int = 8,
+    size: tuple[int, int] = (80, 24),
+    looks: int = 3,
+    app: ByHand | None = None,
+    picture: Callable[[str], object] | None = None,
+) -> list[str]:
+    """Return the screen after some keys. picture: gets it as SVG, too."""
+
+    async def shown() -> list[str]:
+        async with watching(gpus, size=size, looks=looks, app=app) as pilot:
+            for key in keys:
+                await pilot.press(key)
+                await settled(pilot)
+            if picture is not None:
+                picture(pilot.app.export_screenshot())
+            return lines_of(pilot.app)
+
+    return asyncio.run(shown())
