@@ -44,6 +44,13 @@ class History:
         ring = self._values.get(counter)
         return np.full(self._held, np.nan, np.float32) if ring is None else ring[self._order(), row]
 
+    def block(self, counter: str, rows: Sequence[int]) -> Singles:
+        """The values of some GPUs beside `times`: (snapshots x GPUs); all NaN of a counter that was never told."""
+        ring = self._values.get(counter)
+        if ring is None:
+            return np.full((self._held, len(rows)), np.nan, np.float32)
+        return ring[np.ix_(self._order(), rows)]
+
     def _order(self) -> Sequence[int]:
         first = self._next - self._held
         return [place % self.capacity for place in range(first, self._next)]
