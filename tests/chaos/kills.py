@@ -33,6 +33,7 @@ os.environ["POLARS_MAX_THREADS"] = "1"  # before polars is imported: lakes are s
 import story
 from child import KILLED, Calls, Child, Kill
 
+from tachograph.compiled import Compiled
 from tachograph.reduce import kernel
 
 SEED = 20260301
@@ -105,8 +106,9 @@ class Chaos:
 
         def work() -> int:
             story.analyze(lake, "--full")
-            functions = {name: function for name, function in vars(kernel).items() if hasattr(function, "signatures")}
-            found.write_bytes(pickle.dumps({name: function.signatures for name, function in functions.items()}))
+            functions = {name: function for name, function in vars(kernel).items() if isinstance(function, Compiled)}
+            signatures = {name: function.dispatcher.signatures for name, function in functions.items()}
+            found.write_bytes(pickle.dumps(signatures))
             return 0
 
         self._must(work, "compile")
@@ -234,7 +236,7 @@ def load_compiled(signatures: Mapping[str, Sequence[Any]]) -> None:
     """Load compiled functions into this process, so that its children need not: it takes a second."""
     for name, of_function in signatures.items():
         for signature in of_function:
-            getattr(kernel, name).compile(signature)
+            getattr(kernel, name).dispatcher.compile(signature)
 
 
 def _calls(step: story.Step, lake: Path) -> int:

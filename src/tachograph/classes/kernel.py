@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tachograph.arrays import Bytes, Ints, Longs, Singles
-from tachograph.reduce.kernel import compiled
+from tachograph.compiled import compiled
 
 END, BEGIN, MIDDLE = 0, 1, 2
 NO, YES, UNDECIDED, MISSING, UNUSED = 0, 1, 2, -1, -2

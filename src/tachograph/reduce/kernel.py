@@ -7,34 +7,12 @@ All loops release the GIL. Sums are double precision, so their error stays below
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar, cast
-
-import numba as nb
 import numpy as np
 
 from tachograph.arrays import Bytes, Flags, Floats, Ints, Longs, Singles
-
-Function = TypeVar("Function", bound=Callable[..., object])
+from tachograph.compiled import compiled, reordered
 
 MINUTE_US = 60_000_000
-
-
-def _compile(fastmath: bool | set[str] = False) -> Callable[[Function], Function]:
-    """Return a decorator that compiles, and keeps what is compiled for the next process where that is possible."""
-
-    def decorate(function: Function) -> Function:
-        try:
-            return cast("Function", nb.njit(nogil=True, cache=True, fastmath=fastmath)(function))
-        except RuntimeError:  # neither the package's folder nor the user's cache can be written
-            return cast("Function", nb.njit(nogil=True, fastmath=fastmath)(function))
-
-    return decorate
-
-
-compiled = _compile()
-# sums may be reordered so that they vectorise; NaN keeps its meaning
-_reordered = _compile(fastmath={"reassoc", "contract", "nsz", "arcp"})
 
 DISTANCE_BINS = 1 << 10
 
@@ -130,7 +108,7 @@ def fill_segments(
 # A loop over a slice that begins at 0 vectorises; one from a to b does not, as a might be negative.
 
 
-@_reordered
+@reordered
 def _sum(values: Singles) -> float:
     """The sum; NaN where a value is missing."""
     total = 0.0
@@ -217,7 +195,7 @@ def add_labels(seg_slot: Longs, slot_a: Longs, slot_b: Longs, label: Bytes, coun
             counts[label[m], g] += slot_b[m] - slot_a[m]
 
 
-@_reordered
+@reordered
 def zeros(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs) -> None:
     """Per segment how many values are zero."""
     for g in range(seg_a.shape[0]):
@@ -228,7 +206,7 @@ def zeros(col: Singles, seg_a: Longs, seg_b: Longs, n: Longs) -> None:
         n[g] = count
 
 
-@_reordered
+@reordered
 def _trapezoids(after: Singles, before: Singles, steps: Ints) -> float:
     """Twice the integral between neighbours; NaN where a value is missing."""
     total = 0.0
@@ -357,7 +335,7 @@ BLOCK = 1024  # rows looked at a time: what is kept of them stays in the first-l
 MISSING, IDLE, WORKING = 0, 1, 2
 
 
-@_reordered
+@reordered
 def _states(
     fp64: Singles, fp32: Singles, fp16: Singles, tensor: Singles, dram: Singles, uses: Singles, state: Bytes
 ) -> None:
@@ -374,7 +352,7 @@ def _states(
         state[i] = (np.uint8(1) if there else np.uint8(0)) + (np.uint8(1) if working else np.uint8(0))
 
 
-@_reordered
+@reordered
 def _label(pipe: Singles, dram: Singles, state: Bytes, weight: Singles) -> tuple[float, float]:
     compute, memory = np.float32(0), np.float32(0)
     for i in range(dram.shape[0]):
@@ -385,7 +363,7 @@ def _label(pipe: Singles, dram: Singles, state: Bytes, weight: Singles) -> tuple
     return np.float64(compute), np.float64(memory)
 
 
-@_reordered
+@reordered
 def _sum_states(state: Bytes, weight: Singles, rows: int) -> tuple[float, float]:
     idle, known = np.float32(0), np.float32(0)
     for i in range(rows):
@@ -428,7 +406,7 @@ INTENSITY_BINS = 32  # one under, 30 between, one over
 _CELL_BITS = 16
 
 
-@_reordered
+@reordered
 def _intensity(pipe: Singles, dram: Singles, peak: np.float32, block: Singles) -> None:
     """Activity of the pipe over that of the memory, times the ridge; 0 where either is zero or missing."""
     for i in range(dram.shape[0]):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from tachograph.arrays import Floats, Longs
-from tachograph.reduce.kernel import MINUTE_US, compiled
+from tachograph.compiled import compiled
+from tachograph.reduce.kernel import MINUTE_US
 
 
 @compiled

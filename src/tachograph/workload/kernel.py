@@ -1,12 +1,10 @@
-"""The rules of workload classes as compiled code, in logic of three values: a missing value is NaN, its rule unknown.
-
-An AND is false where one part is false, an OR true where one part is true, whatever the others are (Kleene).
+"""The rules of workload classes (`rules`) as compiled code: a missing value is NaN, its rule unknown.
 """
 
 from __future__ import annotations
 
 from tachograph.arrays import Bytes, Floats, Singles
-from tachograph.reduce.kernel import compiled
+from tachograph.compiled import compiled
 from tachograph.workload.classes import (
     BUSY,
     BUSY_SM_BELOW,
@@ -27,10 +25,9 @@ from tachograph.workload.classes import (
     TENSOR_HEAVY_SM,
     TENSOR_SM,
 )
+from tachograph.workload.rules import MAYBE, NO, RULES, YES
 
-# AND is the lesser of two, OR the greater; written without branches, which cost more than the arithmetic
-NO, MAYBE, YES = 0, 1, 2
-RULES = 11  # the twelfth holds where no other does
+# written without branches, which cost more than the arithmetic
 _UNKNOWN_CLASS = RULES + 1
 
 

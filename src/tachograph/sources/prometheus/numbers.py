@@ -9,15 +9,10 @@ the shortest that means its double, has from being rounded otherwise. Any other 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar, cast
-
-import numba as nb
 import numpy as np
 
 from tachograph.arrays import Bytes, Floats
-
-Function = TypeVar("Function", bound=Callable[..., object])
+from tachograph.compiled import compiled
 
 _EXACT = 1 << 53
 _SPLIT = 134217729.0  # 2**27 + 1: halves of 26 bits
@@ -41,15 +36,7 @@ def numbers(text: bytes) -> Floats:
     return np.array([float("nan" if one == b"null" else one) for one in written if one])
 
 
-def _compiled(function: Function) -> Function:
-    """Compiled without the GIL, and kept for the next process where that is possible."""
-    try:
-        return cast("Function", nb.njit(nogil=True, cache=True)(function))
-    except RuntimeError:  # neither the package's folder nor the user's cache can be written
-        return cast("Function", nb.njit(nogil=True)(function))
-
-
-@_compiled
+@compiled
 def _product_error(a: float, b: float, product: float) -> float:
     """What rounding took from a * b."""
     t = _SPLIT * a
@@ -60,7 +47,7 @@ def _product_error(a: float, b: float, product: float) -> float:
     return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
-@_compiled
+@compiled
 def _scaled(mantissa: int, exponent: int, powers: Floats) -> float:
     """mantissa * 10**exponent, rounded once."""
     high = float(mantissa)
@@ -82,7 +69,7 @@ def _scaled(mantissa: int, exponent: int, powers: Floats) -> float:
     return quotient + (rest + low) / power
 
 
-@_compiled
+@compiled
 def _scan(text: Bytes, powers: Floats, found: Floats) -> int:
     """Fill `found`, return how many; -1 for what this reader leaves to another."""
     count = 0

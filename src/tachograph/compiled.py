@@ -1,0 +1,61 @@
+"""Functions that numba compiles, when they are first called: naming them imports no compiler.
+
+What was compiled is kept for the next process, beside the source or in the user's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from threading import Lock
+from typing import Any, TypeVar, cast
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+_making = Lock()  # many threads may call a function for the first time
+
+
+class Compiled:
+    """A function of arrays and numbers. It releases the GIL; functions that are compiled, too, may call it."""
+
+    def __init__(self, function: Callable[..., object], fastmath: bool | set[str]) -> None:
+        update_wrapper(self, function)
+        self._function = function
+        self._fastmath = fastmath
+        self._made: Any = None
+
+    def __call__(self, *arguments: object) -> object:
+        """Return what the function returns."""
+        return (self._made or self.dispatcher)(*arguments)
+
+    @property
+    def dispatcher(self) -> Any:
+        """What numba made of it: a `Dispatcher`, which compiles for the types it is called with."""
+        with _making:
+            if self._made is None:
+                self._made = _jitted(self._function, self._fastmath)
+        return self._made
+
+    @property
+    def _numba_type_(self) -> object:
+        """What numba asks of a value that a compiled function uses."""
+        return self.dispatcher._numba_type_
+
+
+def _jitted(function: Callable[..., object], fastmath: bool | set[str]) -> Any:
+    import numba
+
+    try:
+        return numba.njit(nogil=True, cache=True, fastmath=fastmath)(function)
+    except RuntimeError:  # neither the package's folder nor the user's cache can be written
+        return numba.njit(nogil=True, fastmath=fastmath)(function)
+
+
+def compiled(function: Function) -> Function:
+    """Return the function, to be compiled when it is first called."""
+    return cast("Function", Compiled(function, fastmath=False))
+
+
+def reordered(function: Function) -> Function:
+    """Return the function, to be compiled so that sums are reordered and vectorise; NaN keeps its meaning."""
+    return cast("Function", Compiled(function, fastmath={"reassoc", "contract", "nsz", "arcp"}))
