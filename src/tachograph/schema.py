@@ -17,25 +17,12 @@ import polars as pl
 from tachograph.counters import COUNTERS, Counter
 from tachograph.errors import SchemaError
 from tachograph.host_counters import HOST_COUNTERS, HostCounter
+from tachograph.rejects import BLANK_FLOATS, TEXT_BLANKS
+from tachograph.rejects import Reject as Reject
 from tachograph.units import factor
 
 TIME = pl.Datetime("us", "UTC")
 _STORAGE: Mapping[str, pl.DataType] = {"f32": pl.Float32(), "f64": pl.Float64(), "i64": pl.Int64()}
-
-# DCGM's marks for "no value" (dcgm_structs.h): blank, not found, not supported, not permitted
-INT32_BLANKS = tuple(range(0x7FFFFFF0, 0x7FFFFFF4))
-INT64_BLANKS = (*range(0x7FFFFFFFFFFFFFF0, 0x7FFFFFFFFFFFFFF4), 9223372036854775794, 9223372036854775795)
-FP64_BLANKS = tuple(140737488355328.0 + code for code in range(4))
-TEXT_BLANKS = (
-    "",
-    "N/A",
-    "<<<NULL>>>",
-    "<<<NOT_FOUND>>>",
-    "<<<NOT_SUPPORTED>>>",
-    "<<<NOT_PERM>>>",
-    "ERROR - FAILED TO CONVERT TO STRING",
-)
-_BLANK_FLOATS = tuple(sorted({*map(float, INT32_BLANKS), *map(float, INT64_BLANKS), *FP64_BLANKS}))
 
 FIRST_CREDIBLE_TIME = datetime(2006, 1, 1, tzinfo=UTC)  # before CUDA no GPU counter existed
 CLOCK_TOLERANCE = timedelta(minutes=10)  # a node's clock may run ahead of ours
@@ -235,16 +222,6 @@ TABLES: Mapping[str, Table] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Reject:
-    """Rows or values removed for one reason. `column` None: whole rows."""
-
-    reason: str
-    column: str | None
-    count: int
-    example: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Conformed:
     """A frame in the table's schema (without `seq`) and what was removed to get there."""
 
@@ -372,7 +349,7 @@ def _remove_impossible(
             continue
         given_as = frame.get_column(counter.name)
         raw = given_as.cast(pl.Float64)
-        marks = raw.is_in(_BLANK_FLOATS)
+        marks = raw.is_in(BLANK_FLOATS)
         if given_as.dtype == pl.Float32:  # which rounds the 32-bit marks up
             marks = marks | (raw == 2.0**31)
         unsupported = raw == 0 if counter.zero_is_missing else marks & ~marks

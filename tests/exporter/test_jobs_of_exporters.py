@@ -18,8 +18,9 @@ from tachograph.ingest import ingest, watermark
 from tachograph.lake import Lake
 from tachograph.schema import ALLOCATIONS, DEVICES, JOBS
 from tachograph.sources import Chunk
+from tachograph.sources.metrics.endpoints import NAME, Settings
 from tachograph.sources.metrics.pages import Gathering, Vocabulary
-from tachograph.sources.metrics.scrape import NAME, Settings, connect_exporters
+from tachograph.sources.metrics.scrape import connect_exporters
 
 UTIL, XID, POWER = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_POWER_USAGE"
 START, END = utc(1, 10), utc(1, 11)

@@ -22,8 +22,9 @@ from tachograph.lake import Lake
 from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS
 from tachograph.sources import Chunk
 from tachograph.sources.feeds import load_feed, settings_of
+from tachograph.sources.metrics.endpoints import MAX_ENDPOINTS, NAME, Settings, expand_url
 from tachograph.sources.metrics.labels import LabelNames
-from tachograph.sources.metrics.scrape import MAX_ENDPOINTS, NAME, ScrapeFeed, Settings, connect_exporters, expand_url
+from tachograph.sources.metrics.scrape import ScrapeFeed, connect_exporters
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from tachograph.schema import Reject
+from tachograph.rejects import Reject
 
 if TYPE_CHECKING:
     import polars as pl

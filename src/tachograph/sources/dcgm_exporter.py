@@ -23,9 +23,10 @@ from tachograph.sources import Chunk, Part
 from tachograph.sources.feeds import FeedSettings, settings_of
 from tachograph.sources.files import expand, fingerprint
 from tachograph.sources.frames import BROKEN_GZIP, opened
+from tachograph.sources.metrics.endpoints import NAME, Settings
 from tachograph.sources.metrics.names import refuse_unknown
 from tachograph.sources.metrics.pages import Gathering, Vocabulary
-from tachograph.sources.metrics.scrape import NAME, ScrapeFeed, Settings, connect_exporters, with_cluster
+from tachograph.sources.metrics.scrape import ScrapeFeed, connect_exporters, with_cluster
 from tachograph.units import parse_time, plural
 
 __all__ = ["SUFFIXES", "Settings", "add_options", "connect", "read"]

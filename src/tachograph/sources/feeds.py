@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -54,6 +54,9 @@ class Asked:
 
     skew_s: dict[str, float] = field(default_factory=dict)
     unreachable: dict[str, str] = field(default_factory=dict)  # {host or address: why}, where others answered
+
+
+S = TypeVar("S", bound=FeedSettings)
 
 
 class Feed(Protocol):
@@ -113,14 +116,18 @@ def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:
     if not isinstance(name, str) or name not in FEEDS:
         do = f"use one of: {', '.join(FEEDS)}"
         raise ConfigError(f"no source {name!r} that can be collected", where=where, do=do)
-    struct = load_feed(name).Settings
+    return converted(raw, load_feed(name).Settings, where=where)
+
+
+def converted(raw: Mapping[str, object], struct: type[S], *, where: str) -> S:
+    """Return an entry as the settings `struct`. Errors: ConfigError naming the entry and the key."""
     written = {key: value.isoformat() if isinstance(value, date) else value for key, value in raw.items()}
     try:
         return msgspec.convert(written, struct, strict=False)
     except msgspec.ValidationError as problem:
         said = str(problem).replace("`", "'")
         do = meant(said, struct) or "see the page of the source in docs"
-        raise ConfigError(f"[[sources]] {name}: {said}", where=where, do=do) from None
+        raise ConfigError(f"[[sources]] {raw.get('source')}: {said}", where=where, do=do) from None
 
 
 def configured(configuration: Configuration, *, where: str) -> list[FeedSettings]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from tachograph.errors import InputError
-from tachograph.schema import TEXT_BLANKS, TIME, Reject, first_as_text
+from tachograph.rejects import TEXT_BLANKS, Reject
+from tachograph.schema import TIME, first_as_text
 from tachograph.units import zone
 
 AUTO = "auto"

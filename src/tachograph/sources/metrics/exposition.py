@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from prometheus_client.parser import parse_labels, text_string_to_metric_families
 
-from tachograph.schema import Reject
+from tachograph.rejects import Reject
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _LABEL = re.compile(r'([a-zA-Z][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"', re.ASCII | re.DOTALL)

@@ -11,19 +11,14 @@ from typing import TYPE_CHECKING
 from tachograph.errors import UsageError
 from tachograph.sources import Chunk, Pending
 from tachograph.sources.feeds import beginning, named
-from tachograph.sources.prometheus.feed import PrometheusFeed
-from tachograph.sources.prometheus.importing import milliseconds, pending
-from tachograph.sources.prometheus.legend import Legend
 from tachograph.sources.prometheus.options import add_options, settings_of_options
-from tachograph.sources.prometheus.query import Querying, server_of
-from tachograph.sources.prometheus.rereads import Rereads
-from tachograph.sources.prometheus.rows import Memory
-from tachograph.sources.prometheus.saved import read_saved
 from tachograph.sources.prometheus.settings import Settings, check
 from tachograph.units import parse_time
 
 if TYPE_CHECKING:
     from tachograph.config import Configuration
+    from tachograph.sources.prometheus.feed import PrometheusFeed
+    from tachograph.sources.prometheus.rows import Memory
 
 __all__ = ["SUFFIXES", "Settings", "add_options", "connect", "read"]
 
@@ -35,6 +30,9 @@ def connect(settings: Settings, *, configuration: Configuration) -> PrometheusFe
 
     Errors: ConfigError naming the key.
     """
+    from tachograph.sources.prometheus.feed import PrometheusFeed
+    from tachograph.sources.prometheus.query import Querying, server_of
+
     with named(settings.title):
         check(settings)
         memory = _memory(settings)
@@ -48,6 +46,10 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
 
     Errors: InputError for a file that cannot be read, or a server that does not answer; UsageError, ConfigError.
     """
+    from tachograph.sources.prometheus.importing import milliseconds, pending
+    from tachograph.sources.prometheus.query import Querying, server_of
+    from tachograph.sources.prometheus.saved import read_saved
+
     settings = settings_of_options(options, configuration)
     check(settings, where="--url")
     memory = _memory(settings)
@@ -73,4 +75,8 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
 
 
 def _memory(settings: Settings) -> Memory:
+    from tachograph.sources.prometheus.legend import Legend
+    from tachograph.sources.prometheus.rereads import Rereads
+    from tachograph.sources.prometheus.rows import Memory
+
     return Memory(Legend(settings.labels, settings.metrics), rereads=Rereads(settings.refresh_s))

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import polars as pl
 
 from tachograph.errors import InputError
-from tachograph.schema import FP64_BLANKS, INT32_BLANKS, INT64_BLANKS, TEXT_BLANKS, Reject
+from tachograph.rejects import BLANK_FLOATS, TEXT_BLANKS, Reject
 from tachograph.sources.times import counted
 from tachograph.units import factor, slurm_duration_s
 
@@ -18,7 +18,6 @@ MARKS = (
     *TEXT_BLANKS, "[N/A]", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]", "[GPU requires reset]",
     "Not Supported", "n/a", "NA", "-", "null", "NULL", "None", "Unknown", "NaT",
 )  # fmt: skip
-_MARK_NUMBERS = tuple(sorted({*map(float, INT32_BLANKS), *map(float, INT64_BLANKS), *FP64_BLANKS}))
 _NAMES_OF_UNITS = (
     "W", "mW", "kW", "J", "mJ", "kJ", "Wh", "kWh", "B", "KiB", "MiB", "GiB", "MB", "GB", "s", "ms", "jiffy", "C",
     "percent", "B/s", "KiB/s", "MiB/s", "GiB/s", "kB/s", "MB/s", "GB/s", "Hz", "kHz", "MHz", "GHz",
@@ -117,7 +116,7 @@ def _scaled(values: pl.Series, unit: str, scale: float) -> Cells:
     if scale == 1:
         return Cells(values, unit)
     numbers_only = values.cast(pl.Float64)
-    marks = numbers_only.is_in(_MARK_NUMBERS).fill_null(value=False)
+    marks = numbers_only.is_in(BLANK_FLOATS).fill_null(value=False)
     kept = pl.select(pl.when(~marks).then(numbers_only * scale)).to_series().alias(values.name)
     return Cells(kept, unit, counted("missing_mark", values.name, marks, values))
 
