@@ -14,8 +14,8 @@ from tachograph.analyze.rules import RESERVED, rules_in_use
 from tachograph.analyze.state import method_digest
 from tachograph.config import Configuration, Rules
 from tachograph.errors import ConfigError, NotFoundError
-from tachograph.rules.ruleset import digest, read_files, read_rules
-from tachograph.rules.sources import PARAMETERS
+from tachograph.rules.ruleset import read_files, read_rules
+from tachograph.rules.sources import PARAMETERS, digest
 
 
 def rule(tag: str = "busy_site", expression: str = "activity_mean > limit", **others: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tachograph.config import Configuration
 from tachograph.lake import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.reduce.hosts import READ
-from tachograph.rules.ruleset import digest
+from tachograph.rules.sources import digest
 from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, TIME, Column, Table
 
 _SEEN = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES, NODE_SAMPLES)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from tachograph.rules.expression import Node
+if TYPE_CHECKING:
+    from tachograph.rules.expression import Node
 
 Kind = Literal["job", "gpu", "node", "process"]
 Level = Literal["job", "gpu", "node", "process"]

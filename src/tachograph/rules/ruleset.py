@@ -8,13 +8,10 @@ What is broken in the site's folder is told and left out; the other rules run.
 from __future__ import annotations
 
 import difflib
-import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import msgspec
 
 from tachograph.config import Rules
 from tachograph.errors import ConfigError, NotFoundError
@@ -235,17 +232,6 @@ def _by_folder(paths: Iterable[Path]) -> dict[Path, list[Source]]:
         else:
             found.setdefault(path.parent, []).append(read_source(path))
     return found
-
-
-def digest(settings: Rules) -> str:
-    """Return a digest of all that decides what the rules say: their texts, and the settings.
-
-    Errors: ConfigError for a folder that cannot be read.
-    """
-    shipped = shipped_sources()
-    own = folder_sources(settings.folder) if settings.folder else ((), None)
-    texts = [source and (source.name, source.text) for rules, last in (shipped, own) for source in (*rules, last)]
-    return hashlib.sha256(msgspec.json.encode([settings.disabled, settings.parameters, texts])).hexdigest()[:16]
 
 
 def counters_of(metrics: Iterable[str]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import tomllib
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from tachograph.config import Rules
 from tachograph.errors import ConfigError
 from tachograph.rules.model import RuleProblem
 
@@ -58,6 +60,17 @@ def folder_sources(folder: str) -> tuple[tuple[Source, ...], Source | None]:
         ) from None
     parameters = place / PARAMETERS
     return tuple(map(read_source, names)), read_source(parameters) if parameters.exists() else None
+
+
+def digest(settings: Rules) -> str:
+    """Return a digest of all that decides what the rules say: their texts, and the settings.
+
+    Errors: ConfigError for a folder that cannot be read.
+    """
+    shipped = shipped_sources()
+    own = folder_sources(settings.folder) if settings.folder else ((), None)
+    texts = [source and (source.name, source.text) for rules, last in (shipped, own) for source in (*rules, last)]
+    return hashlib.sha256(msgspec.json.encode([settings.disabled, settings.parameters, texts])).hexdigest()[:16]
 
 
 def read_source(path: Path) -> Source:
