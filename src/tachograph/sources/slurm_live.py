@@ -55,10 +55,11 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> LiveFeed
         raise ConfigError("these are no settings of running jobs", where=settings.source, do="see docs/attribution.md")
     with named(settings.title):
         check_how(settings.how, url=settings.url, command=settings.command)
-        return LiveFeed(_controller_of(settings), settings.stream, Cluster.of(configuration))
+        return LiveFeed(controller_of(settings), settings.stream, Cluster.of(configuration))
 
 
-def _controller_of(settings: Settings) -> Controller:
+def controller_of(settings: Settings) -> Controller:
+    """Return who is asked; nothing is asked yet."""
     if settings.how == "rest":
         return Slurmrestd(settings)
     return Commands.of(settings.command, timeout_s=settings.timeout_s, form=settings.format)
