@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from servers.slurm import SlurmCluster
@@ -50,11 +49,26 @@ WANTED = {
     "successor": Wanted("--gres=gpu:2 -w gpu02 -t 5", _busy(20)),
     "hopeless": Wanted("--gres=gpu:4 -w gpu04 -t 5", _busy(5), "games"),
 }
-# what is done to a job, and how many seconds after it was first seen in a state
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What is done to a job so many seconds after it was first seen in a state; its id stands for `{}`."""
+
+    state: str
+    after_s: float
+    command: str
+
+
+# A node forgets a job `cred_expire` after it ended there (15 s here). Until then it takes the next run for the same one
+# and calls neither prolog nor epilog, so nobody would write down its GPUs: the run is put off until that is over.
 DONE_TO = {
-    "again": ("RUNNING", 14.0, ("scontrol", "requeue")),
-    "stopped": ("RUNNING", 20.0, ("scancel",)),
-    "hopeless": ("PENDING", 20.0, ("scancel",)),
+    "again": (
+        Deed("RUNNING", 14.0, "scontrol requeue {}"),
+        Deed("PENDING", 1.0, "scontrol update JobId={} StartTime=now+25"),
+    ),
+    "stopped": (Deed("RUNNING", 20.0, "scancel {}"),),
+    "hopeless": (Deed("PENDING", 20.0, "scancel {}"),),
 }
 
 
@@ -79,9 +93,10 @@ def play(cluster: SlurmCluster, *, folder: Path) -> Scenario:
         name: cluster.submit(wanted.script, "-J", name, *wanted.options.split(), user=wanted.user)
         for name, wanted in WANTED.items()
     }
+    due = {name: [replace(deed, command=deed.command.format(ids[name])) for deed in DONE_TO[name]] for name in DONE_TO}
     seen: dict[str, float] = {}
     while states := _states(cluster, ids):
-        _disturb(cluster, ids, states, seen)
+        _disturb(cluster, states, due, seen)
         (live / f"{time.time():.3f}.txt").write_text(cluster.command("scontrol", "show", "job", "-d"))
         if time.time() > began + 600:
             raise TimeoutError(f"jobs still there:\n{cluster.command('squeue')}")
@@ -98,15 +113,13 @@ def _states(cluster: SlurmCluster, ids: dict[str, int]) -> dict[str, str]:
     return {name: state for name, _, state in (line.partition(" ") for line in said.splitlines())}
 
 
-def _disturb(cluster: SlurmCluster, ids: dict[str, int], states: dict[str, str], seen: dict[str, float]) -> None:
-    """Do to jobs what is due; `seen`: when each was first seen in its state, infinity once it was done."""
+def _disturb(cluster: SlurmCluster, states: dict[str, str], due: dict[str, list[Deed]], seen: dict[str, float]) -> None:
+    """Do to each job what is due next; `seen`: when each was first seen in the state that this waits for."""
     now = time.time()
-    for name, (state, after_s, command) in DONE_TO.items():
-        if states.get(name) == state:
-            seen.setdefault(name, now)
-        if seen.get(name, math.inf) <= now - after_s:
-            seen[name] = math.inf
-            cluster.command(*command, str(ids[name]))
+    for name, deeds in due.items():
+        if deeds and states.get(name) == deeds[0].state and seen.setdefault(name, now) <= now - deeds[0].after_s:
+            cluster.command(*deeds.pop(0).command.split())
+            del seen[name]
 
 
 def _all_accounted(cluster: SlurmCluster, ids: dict[str, int], path: Path, began: float) -> bool:

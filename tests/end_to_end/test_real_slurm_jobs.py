@@ -8,12 +8,9 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,9 +29,7 @@ from slurm_truth import (
     stays_told_live,
 )
 
-from servers.slurm import SlurmCluster, slurm_cluster
-
-ATTEMPTS = 3
+from servers.slurm import SlurmCluster
 
 STATES = {name: ["COMPLETED"] for name in WANTED} | {
     "again": ["COMPLETED", "REQUEUED"],
@@ -56,19 +51,8 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def recording(slurm: SlurmCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
-    """The scenario, with a prolog for every run.
-
-    Once in eight runs neither hook left a trace of a requeued run on Slurm 22.05, so nobody could know who held the
-    GPU; why is not known. Then it is played anew, on another cluster.
-    """
-    with ExitStack() as stack:
-        cluster = slurm
-        for attempt in range(1, ATTEMPTS + 1):
-            recording = stack.enter_context(recorded_scenario(cluster, tmp_path_factory.mktemp("scenario")))
-            if attempt == ATTEMPTS or all(of_run(run, recording.held) for run in with_gpus(recording)):
-                break
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm-"))
-            cluster = stack.enter_context(slurm_cluster(Path(folder), rest=True))
+    """The scenario, played once."""
+    with recorded_scenario(slurm, tmp_path_factory.mktemp("scenario")) as recording:
         yield recording
 
 
