@@ -167,7 +167,6 @@ def test_a_row_and_its_condition_add_a_workload_class(package: Path) -> None:
     replace(
         workload / "kernel.py",
         {
-            "RULES = 11": "RULES = 12",
             "tuple[int, int, int, int, int, int, int, int, int, int, int]": "tuple[int, ...]",
             "        _least(dram, MEMORY_ACTIVE),": "        _least(sm, 0.4),\n        _least(dram, MEMORY_ACTIVE),",
             "        place = _first(found[10], 10, place)": "        place = _first(found[11], 11, place)\n"
@@ -175,9 +174,8 @@ def test_a_row_and_its_condition_add_a_workload_class(package: Path) -> None:
         },
     )
     replace(
-        workload / "reading.py",
-        {'    ("dram_active",),\n    ("gr_engine_active", "sm_active"),': '    ("sm_active",),\n    ("dram_active",),\n'
-         '    ("gr_engine_active", "sm_active"),'},
+        workload / "rules.py",
+        {'    (_at("dram", MEMORY_ACTIVE),),': '    (_at("sm", 0.4),),\n    (_at("dram", MEMORY_ACTIVE),),'},
     )  # fmt: skip
     code = (
         "import numpy as np\n"

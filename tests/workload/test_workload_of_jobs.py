@@ -23,7 +23,7 @@ from tachograph.errors import ConfigError
 from tachograph.lake import Lake
 from tachograph.summarize.schema import JOB_MINUTES
 from tachograph.workload.classes import CLASSES, CODES
-from tachograph.workload.judge import OF_JOB
+from tachograph.workload.jobs import OF_JOB
 from tachograph.workload.reading import Reading, classify
 
 START = utc(23, 22, 10, 20)

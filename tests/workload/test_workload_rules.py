@@ -18,7 +18,8 @@ from tachograph.errors import ConfigError
 from tachograph.finding import EVIDENCE
 from tachograph.workload.classes import AXES, CLASSES, CODES, RULED, UNKNOWN, bottleneck
 from tachograph.workload.labels import MinuteLabeller, classify_arrays
-from tachograph.workload.reading import DECIDING, Reading, classify, enabling, real_utilisation
+from tachograph.workload.reading import Reading, classify, enabling, real_utilisation
+from tachograph.workload.rules import DECIDING
 from tachograph.workload.settings import PRESETS, Settings, settings_of
 
 NAMES = tuple(field.name for field in fields(Reading))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -12,27 +11,7 @@ from tachograph.advice.reading import evidence_of, gpu_labels, number
 from tachograph.config import Thresholds
 from tachograph.finding import Finding
 from tachograph.units import plural
-
-# what the codes mean; source: NVIDIA, "XID Errors" (GPU Deployment and Management documentation)
-MEANINGS: Mapping[int, str] = MappingProxyType(
-    {
-        13: "graphics engine exception",
-        31: "memory page fault",
-        43: "GPU stopped processing",
-        45: "preemptive cleanup after an earlier error",
-        48: "double-bit ECC error",
-        63: "row remapping event",
-        64: "row remapping failure",
-        74: "NVLink error",
-        79: "GPU has fallen off the bus",
-        92: "high rate of single-bit ECC errors",
-        94: "contained ECC error",
-        95: "uncontained ECC error",
-        119: "timeout of the GPU system processor",
-        120: "error of the GPU system processor",
-    }
-)
-OFTEN_THE_PROGRAM = frozenset({13, 31, 43, 45})
+from tachograph.workload.driver_codes import XID_OFTEN_THE_PROGRAM, xid_meaning
 
 
 def xid_error(
@@ -45,9 +24,8 @@ def xid_error(
     code = number(summary, "xid_event_max")
     touched = gpus.filter(pl.col("xid_events") > 0).sort("node", "gpu", "mig")
     where = f" on {gpu_labels(touched, of=gpus)}" if touched.height else ""
-    meaning = MEANINGS.get(int(code), "see NVIDIA's list of XID errors") if code else ""
-    what = f"; the largest code is {int(code)} ({meaning})" if code else ""
-    program = code is not None and int(code) in OFTEN_THE_PROGRAM
+    what = f"; the largest code is {int(code)} ({xid_meaning(int(code))})" if code else ""
+    program = code is not None and int(code) in XID_OFTEN_THE_PROGRAM
     return Finding(
         "xid_error",
         "problem",

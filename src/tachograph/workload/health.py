@@ -9,7 +9,7 @@ Source: KempnerPulse, "Workload Classification & Health States"; there what is m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -18,8 +18,9 @@ from types import MappingProxyType
 import numpy as np
 
 from tachograph import devices
-from tachograph.arrays import Bytes, Floats
+from tachograph.arrays import Bytes, Flags, Floats
 from tachograph.devices import Device
+from tachograph.units import plural, text
 
 CRIT, WARN, HOT, OK, UNKNOWN = "CRIT", "WARN", "HOT", "OK", "unknown"
 STATES = (CRIT, WARN, HOT, OK, UNKNOWN)  # what an array of states holds are places in it
@@ -52,6 +53,26 @@ _PUBLISHED: Mapping[str, tuple[float, float, float]] = MappingProxyType(
 _OTHER = (85.0, 93.0, 105.0)
 _BEFORE_REMAPPING = ("Volta", "Turing")  # architectures that retire pages, and remap no rows
 _GDDR = 0.1  # Device.hbm_tolerance of models without stacked memory, whose memory tells no temperature
+
+
+@dataclass(frozen=True, slots=True)
+class LimitColumns:
+    """Limits of many GPUs, one array each: made once for GPUs that stay, read at every look."""
+
+    warning_c: Floats
+    memory_warning_c: Floats
+    has_memory_sensor: Flags
+    remaps_rows: Flags
+
+
+def limit_columns(limits: Sequence[Limits]) -> LimitColumns:
+    """Return the limits of GPUs, one place each, as arrays."""
+    return LimitColumns(
+        np.array([one.warning_c for one in limits], np.float64),
+        np.array([one.memory_warning_c for one in limits], np.float64),
+        np.array([one.has_memory_sensor for one in limits], np.bool_),
+        np.array([one.remaps_rows for one in limits], np.bool_),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,26 +158,45 @@ def health_of(reading: HealthReading, limits: Limits) -> Health:
     (Health(state='HOT', needs=()), Health(state='unknown', needs=('mem_temp_c',)))
     """
     values = {name: np.array([_nan(getattr(reading, name))]) for name in INPUTS}
-    state = STATES[int(health_states(values, [limits])[0])]
+    state = STATES[int(health_states(values, limit_columns([limits]))[0])]
     missing = tuple(name for name in needed(limits) if getattr(reading, name) is None)
     better = {CRIT: (), WARN: INPUTS[:2], HOT: INPUTS[:3]}.get(state, INPUTS)
     return Health(state, tuple(name for name in missing if name in better))
 
 
-def health_states(values: Mapping[str, Floats], limits: list[Limits]) -> Bytes:
+def health_states(values: Mapping[str, Floats], limits: LimitColumns) -> Bytes:
     """Return the states of GPUs as places in STATES. `values`: {one of INPUTS: value per GPU, NaN missing}."""
     failure, rows, replays, gpu, memory = (values[name] for name in INPUTS)
-    warning = np.array([one.warning_c for one in limits], np.float64)
-    memory_warning = np.array([one.memory_warning_c for one in limits], np.float64)
     critical = (failure > 0) | (rows > 0)
-    hot = (gpu >= warning) | (memory >= memory_warning)
-    remaps = np.array([one.remaps_rows for one in limits], np.bool_)
-    sensor = np.array([one.has_memory_sensor for one in limits], np.bool_)
-    missing = (np.isnan(failure) | np.isnan(rows)) & remaps
-    missing |= np.isnan(replays) | np.isnan(gpu) | (np.isnan(memory) & sensor)
+    hot = (gpu >= limits.warning_c) | (memory >= limits.memory_warning_c)
+    missing = (np.isnan(failure) | np.isnan(rows)) & limits.remaps_rows
+    missing |= np.isnan(replays) | np.isnan(gpu) | (np.isnan(memory) & limits.has_memory_sensor)
     places = [STATES.index(state) for state in (CRIT, WARN, HOT, UNKNOWN)]
     found: Bytes = np.select([critical, replays > 0, hot, missing], places, STATES.index(OK)).astype(np.uint8)
     return found
+
+
+def health_reason(reading: HealthReading, limits: Limits, *, within_s: float) -> str:
+    """Return what was seen of a GPU that is not OK, with its numbers; nothing of one that is.
+
+    within_s: the time looked at for replays.
+
+    >>> limits = limits_of("A100 SXM 40GB")
+    >>> health_reason(HealthReading(0, 0, 3, 94, 60), limits, within_s=600)
+    '3 PCIe replays in 10 min, GPU at 94 °C, limit 93 °C'
+    """
+    told = ["remapping a faulty memory row has failed"] if (reading.row_remap_failure or 0) > 0 else []
+    if rows := reading.remapped_rows_uncorrectable:
+        told.append(f"{plural(rows, 'memory row')} remapped after uncorrectable errors")
+    if replays := reading.pcie_replays:
+        told.append(f"{plural(replays, 'PCIe replay')} in {text(within_s, 's')}")
+    for name, value, limit in (
+        ("GPU", reading.gpu_temp_c, limits.warning_c),
+        ("memory", reading.mem_temp_c, limits.memory_warning_c),
+    ):
+        if value is not None and value >= limit:
+            told.append(f"{name} at {text(value, 'C')}, limit {text(limit, 'C')}")
+    return ", ".join(told)
 
 
 def needed(limits: Limits) -> tuple[str, ...]:

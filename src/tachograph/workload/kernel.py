@@ -1,5 +1,4 @@
-"""The rules of workload classes (`rules`) as compiled code: a missing value is NaN, its rule unknown.
-"""
+"""The rules of workload classes (`rules`) as compiled code: a missing value is NaN, its rule unknown."""
 
 from __future__ import annotations
 

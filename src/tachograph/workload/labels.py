@@ -10,13 +10,8 @@ import numpy as np
 from tachograph.arrays import Bytes, Singles
 from tachograph.workload import kernel
 from tachograph.workload.classes import CLASSES
+from tachograph.workload.rows import COUNTERS
 from tachograph.workload.settings import Settings
-
-# counters in the order of the compiled loop
-COUNTERS = (
-    *("sm_active", "tensor_active", "dram_active", "gr_engine_active", "gpu_util", "fp64_active"),
-    *("tensor_dfma_active", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", "mem_copy_util"),
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,29 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
 from tachograph.counters import BY_NAME as COUNTERS
-from tachograph.workload import kernel
 from tachograph.workload.classes import CLASSES, IO_BYTES_PER_S, RULED, UNKNOWN, Bottleneck
+from tachograph.workload.rules import CONDITIONS, DECIDING, MADE_OF, MAYBE, NO, PCIE, YES, Known, verdicts
 from tachograph.workload.settings import Settings
 
 _NAN = float("nan")
-_OF_REAL = ("sm_active", "tensor_active", "dram_active", "gr_engine_active")
-_PCIE = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
-# what each rule but the last looks at
-_INPUTS: tuple[tuple[str, ...], ...] = (
-    (*_OF_REAL, *_PCIE),
-    ("tensor_active", "sm_active"),
-    ("tensor_active", "sm_active"),
-    ("fp64_active", "tensor_active", "sm_active"),
-    (*_PCIE, "sm_active"),
-    ("dram_active", "sm_active"),
-    ("sm_active",),
-    ("sm_active",),
-    ("dram_active",),
-    ("gr_engine_active", "sm_active"),
-    ("gr_engine_active", "sm_active", "dram_active"),
-)
-# what decides, in the order in which it is named; FP64 tensor work and utilisation only add to the others
-DECIDING = (*_OF_REAL, "fp64_active", *_PCIE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +72,31 @@ def classify(reading: Reading, settings: Settings | None = None) -> Classified:
     'unknown'
     """
     settings = settings or Settings()
-    known = _with_zeros(reading) if settings.published else reading
-    dfma, copy = (0.0, known.mem_copy_util) if settings.published else (known.tensor_dfma_active, 0.0)
-    found: tuple[int, ...] = kernel.verdicts(
-        _number(known.sm_active),
-        _number(known.tensor_active),
-        _number(known.dram_active),
-        _number(known.engine),
-        _number(known.fp64_active),
-        _number(dfma),
-        _number(known.pcie_tx_bytes_per_s),
-        _number(known.pcie_rx_bytes_per_s),
-        _number(copy),
-        *settings.weights,
-    )
-    place = next((place for place, verdict in enumerate(found) if verdict != kernel.NO), len(found))
+    known = with_zeros(reading) if settings.published else reading
+    found = verdicts(known_of(known, settings), settings.weights)
+    place = next((place for place, verdict in enumerate(found) if verdict != NO), len(found))
     real = real_utilisation(known, settings)
-    if place < len(found) and found[place] == kernel.MAYBE:
-        first = next((place for place, verdict in enumerate(found) if verdict == kernel.YES), len(found))
-        unsure = [rule for rule in range(first) if found[rule] == kernel.MAYBE]
-        return Classified(UNKNOWN, "unknown", real, _needs(known, unsure, settings))
+    if place < len(found) and found[place] == MAYBE:
+        first = next((place for place, verdict in enumerate(found) if verdict == YES), len(found))
+        unsure = [rule for rule in range(first) if found[rule] == MAYBE]
+        return Classified(UNKNOWN, "unknown", real, _needs(known, unsure))
     return Classified(CLASSES[place], RULED[place].bottleneck, real)
+
+
+def known_of(reading: Reading, settings: Settings) -> Known:
+    """Return what the rules look at of a reading."""
+    published = settings.published
+    return Known(
+        sm=_number(reading.sm_active),
+        tensor=_number(reading.tensor_active),
+        dram=_number(reading.dram_active),
+        gr=_number(reading.engine),
+        fp64=_number(reading.fp64_active),
+        dfma=0.0 if published else _number(reading.tensor_dfma_active),
+        tx=_number(reading.pcie_tx_bytes_per_s),
+        rx=_number(reading.pcie_rx_bytes_per_s),
+        copy=_number(reading.mem_copy_util) if published else 0.0,
+    )
 
 
 def real_utilisation(reading: Reading, settings: Settings | None = None) -> float | None:
@@ -153,19 +139,19 @@ def _number(value: float | None) -> float:
     return _NAN if value is None else float(value)
 
 
-def _with_zeros(reading: Reading) -> Reading:
+def with_zeros(reading: Reading) -> Reading:
     """The reading as the published classifier sees it: what is missing is 0."""
     engine = reading.engine or 0.0
     values = {field.name: getattr(reading, field.name) or 0.0 for field in fields(Reading)}
     return Reading(**(values | {"gr_engine_active": engine}))
 
 
-def _needs(reading: Reading, rules: list[int], settings: Settings) -> tuple[str, ...]:
+def _needs(reading: Reading, rules: list[int]) -> tuple[str, ...]:
     """Missing counters that these rules look at."""
     missing = {name for name in DECIDING if getattr(reading, name) is None}
     if reading.engine is not None:
         missing.discard("gr_engine_active")
-    if any((getattr(reading, name) or 0.0) >= IO_BYTES_PER_S for name in _PCIE):
-        missing -= set(_PCIE)  # the other direction decides
-    asked = {name for rule in rules for name in _INPUTS[rule]}
+    if any((getattr(reading, name) or 0.0) >= IO_BYTES_PER_S for name in PCIE):
+        missing -= set(PCIE)  # the other direction decides
+    asked = {name for rule in rules for condition in CONDITIONS[rule] for name in MADE_OF[condition.quantity]}
     return tuple(name for name in DECIDING if name in asked & missing)

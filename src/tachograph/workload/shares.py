@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from tachograph.finding import Answer, Finding
 from tachograph.units import plural, text
 from tachograph.workload.classes import CLASSES, CODES, UNKNOWN
-from tachograph.workload.reading import DECIDING, enabling
+from tachograph.workload.reading import enabling
+from tachograph.workload.rules import DECIDING
 
 NAMED = 4  # classes in a sentence
 LEAST_SHARE = 0.005  # of a class that is named

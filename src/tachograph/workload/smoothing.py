@@ -63,5 +63,8 @@ def _mean(readings: list[Reading]) -> Reading:
     for item in fields(Reading):
         known = [value for reading in readings if (value := getattr(reading, item.name)) is not None]
         if known:
-            means[item.name] = sum(known) / len(known)
+            total = 0.0
+            for value in known:  # one by one, as in live views: `sum` rounds otherwise from Python 3.12 on
+                total += value
+            means[item.name] = total / len(known)
     return Reading(**means)

@@ -20,10 +20,12 @@ from tachograph.workload.health import (
     WARN,
     WORST_FIRST,
     health_states,
+    limit_columns,
     limits_of,
     needed,
 )
-from tachograph.workload.reading import DECIDING, enabling
+from tachograph.workload.reading import enabling
+from tachograph.workload.rules import DECIDING
 from tachograph.workload.shares import shares_of, workload_finding
 
 # column of job_gpus that holds each of INPUTS, of a job
@@ -99,12 +101,13 @@ def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
     limits = [limits_of(model) for model in gpus.get_column("gpu_model").to_list()]
     values = {name: column.fill_null(float("nan")).to_numpy() for name, column in columns.items()}
     asked = [set(needed(one)) for one in limits]
+    states = health_states(values, limit_columns(limits))
     return pl.DataFrame(
         {
             "job_key": gpus.get_column("job_key"),
             "seen": (gpus.get_column("samples") > 0).fill_null(value=False),
             **columns,
-            "state": pl.Series([STATES[place] for place in health_states(values, limits)], dtype=pl.String),
+            "state": pl.Series([STATES[place] for place in states], dtype=pl.String),
             "gpu_limit": pl.Series([one.warning_c for one in limits], dtype=pl.Float64),
             "mem_limit": pl.Series([one.memory_warning_c for one in limits], dtype=pl.Float64),
             **{

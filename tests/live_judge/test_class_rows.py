@@ -1,0 +1,210 @@
+"""Classes of many readings without a compiler: the same as compiled, as one by one, and as plain Python has them."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tachograph.arrays import Floats
+from tachograph.workload.classes import CLASSES, RULED, UNKNOWN
+from tachograph.workload.driver_codes import CLOCKS_LOWERED, XID_CRITICAL, XID_MEANINGS, XID_OFTEN_THE_PROGRAM
+from tachograph.workload.explained import explained
+from tachograph.workload.reading import Reading, classify
+from tachograph.workload.rows import COUNTERS, classify_rows, needs_rows
+from tachograph.workload.rules import DECIDING
+from tachograph.workload.settings import PRESETS, Settings, Weights
+
+NAMES = tuple(field.name for field in fields(Reading))
+EDGES = [0.0, 0.01, 0.05, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0]
+
+
+def single(value: float) -> float:
+    """As the lake keeps it, so that all forms see the same."""
+    return float(np.float32(value))
+
+
+FRACTIONS = st.one_of(
+    st.none(),
+    st.sampled_from(EDGES).map(single),
+    st.sampled_from(EDGES).map(lambda edge: single(edge - 1e-6)),
+    st.floats(0, 1, width=32),
+)
+BYTES = st.one_of(st.none(), st.sampled_from([0.0, 9.9e8, 1e9, 3e10]).map(single), st.floats(0, 4e9, width=32))
+READINGS = st.builds(Reading, **{name: BYTES if "bytes" in name else FRACTIONS for name in NAMES})
+WEIGHTS = st.one_of(
+    st.sampled_from([*PRESETS.values(), (1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0)]),
+    st.tuples(*[st.integers(0, 9)] * 4)
+    .filter(any)
+    .map(lambda given: (given[0] / sum(given), given[1] / sum(given), given[2] / sum(given), given[3] / sum(given))),
+)
+
+
+def columns(readings: list[Reading]) -> dict[str, Floats]:
+    return {
+        name: np.array([math.nan if (v := getattr(r, name)) is None else v for r in readings], np.float64)
+        for name in NAMES
+    }
+
+
+def holds(parts: list[bool | None]) -> bool | None:
+    return False if False in parts else None if None in parts else True
+
+
+def plain(r: Reading, weights: Weights) -> tuple[str, float | None]:
+    """Class and real utilisation by the table, each part true, false or None; a range stands in for the latter."""
+
+    def least(value: float | None, edge: float) -> bool | None:
+        return None if value is None else value >= edge
+
+    def below(value: float | None, edge: float) -> bool | None:
+        return None if value is None else value < edge
+
+    def either(*parts: bool | None) -> bool | None:
+        return True if True in parts else None if None in parts else False
+
+    gr = r.gpu_util if r.gr_engine_active is None else r.gr_engine_active
+    sm, tensor, dram, dfma = r.sm_active, r.tensor_active, r.dram_active, r.tensor_dfma_active
+    low, gap = 0.0, 0.0
+    for value, weight in zip((sm, tensor, dram, gr), weights, strict=True):
+        low, gap = (low, gap + weight) if value is None else (low + weight * value, gap)
+    rest = False if min(low, 1.0) >= 0.05 else True if min(low + gap, 1.0) < 0.05 else None
+    io = either(least(r.pcie_tx_bytes_per_s, 1e9), least(r.pcie_rx_bytes_per_s, 1e9))
+    other = tensor if dfma is None or tensor is None else tensor - dfma
+    matrix = least(dfma, 0.2) if dfma is not None else False if tensor is not None and tensor < 0.2 else None
+    parts: list[list[bool | None]] = [
+        [rest, below(gr, 0.05), below(dram, 0.05), None if io is None else not io],
+        [least(other, 0.5), least(sm, 0.6)],
+        [least(other, 0.15), least(sm, 0.4)],
+        [either(least(r.fp64_active, 0.2), matrix), least(sm, 0.5)],
+        [io, below(sm, 0.3)],
+        [least(dram, 0.5), below(sm, 0.5)],
+        [least(sm, 0.8)],
+        [least(sm, 0.5)],
+        [least(dram, 0.4)],
+        [least(gr, 0.4), below(sm, 0.25)],
+        [below(gr, 0.15), below(sm, 0.15), below(dram, 0.15)],
+    ]
+    lacking = any(v is None and w for v, w in zip((sm, tensor, dram, gr), weights, strict=True))
+    real = None if lacking else min(max(low, 0.0), 1.0)
+    for place, verdict in enumerate(map(holds, parts)):
+        if verdict is not False:
+            return (UNKNOWN if verdict is None else CLASSES[place]), real
+    return CLASSES[11], real
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(READINGS, min_size=1, max_size=40), WEIGHTS)
+def test_rows_are_what_plain_python_and_single_readings_say(readings: list[Reading], weights: Weights) -> None:
+    how, values = Settings(weights), columns(readings)
+    rows = classify_rows(values, len(readings), how)
+    needs = needs_rows(values, len(readings), how, rows=rows)
+    for place, reading in enumerate(readings):
+        one, (name, real) = classify(reading, how), plain(reading, weights)
+        assert CLASSES[rows.labels[place]] == one.name == name
+        assert tuple(counter for counter in DECIDING if needs[counter][place]) == one.needs
+        for value in (float(rows.real[place]), math.nan if one.real_utilisation is None else one.real_utilisation):
+            assert value == pytest.approx(math.nan if real is None else real, abs=1e-12, nan_ok=True)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(READINGS, min_size=1, max_size=40), WEIGHTS, st.booleans())
+def test_rows_are_what_the_compiled_loop_says(readings: list[Reading], weights: Weights, published: bool) -> None:
+    from tachograph.workload.labels import classify_arrays
+
+    how, values = Settings(weights, published=published), columns(readings)
+    compiled = classify_arrays({name: each.astype(np.float32) for name, each in values.items()}, len(readings), how)
+    rows = classify_rows(values, len(readings), how)
+    assert rows.labels.tolist() == compiled.tolist()
+    assert [classify(reading, how).name for reading in readings] == [CLASSES[place] for place in compiled]
+    if published:
+        assert UNKNOWN not in {CLASSES[place] for place in rows.labels}
+        assert not np.isnan(rows.real).any()
+
+
+def test_every_class_comes_of_its_profile() -> None:
+    profiles = [one.profile for one in RULED]
+    sm, tensor, dram, gr, io, fp64 = (np.array(column) for column in zip(*profiles, strict=True))
+    values = {"sm_active": sm, "tensor_active": tensor, "dram_active": dram, "gr_engine_active": gr,
+              "fp64_active": fp64, "pcie_rx_bytes_per_s": io * 2.5e9, "pcie_tx_bytes_per_s": io * 0}  # fmt: skip
+    assert classify_rows(values, len(RULED)).labels.tolist() == list(range(len(RULED)))
+
+
+def test_counters_that_nobody_tells_may_be_left_out() -> None:
+    found = classify_rows({}, 3)
+    assert [CLASSES[place] for place in found.labels] == [UNKNOWN] * 3
+    assert np.isnan(found.real).all()
+    assert all(flags.all() for flags in needs_rows({}, 3).values())
+    assert classify_rows({}, 0).labels.shape == (0,)
+
+
+COMPARED = re.compile(r"^[\w /]+? ([\d.<]+)( %| [kMGTP]?B/s) (>=|<) ([\d.]+)( %| [kMGTP]?B/s)$")
+
+
+@settings(max_examples=300, deadline=None)
+@given(READINGS, st.booleans())
+def test_the_explanation_of_a_class_is_true(reading: Reading, published: bool) -> None:
+    """Every comparison in the text holds as printed; an unknown class names all it needs."""
+    how = Settings(published=published)
+    found, told = classify(reading, how), explained(reading, how)
+    if found.name == UNKNOWN:
+        named = found.label.removeprefix("unknown (needs ").removesuffix(")")
+        assert f"cannot be told: {named} " in told
+        return
+    if found.name == CLASSES[11]:
+        assert told == "no other rule holds"
+        return
+    for part in told.split(", "):
+        match = COMPARED.match(part)
+        assert match, part
+        value, threshold = (_number(match[i], match[i + 1]) for i in (1, 4))
+        assert (value >= threshold) if match[3] == ">=" else (value < threshold), told
+
+
+def _number(digits: str, unit: str) -> float:
+    prefix = unit.strip().removesuffix("B/s") if "B/s" in unit else ""
+    return float(digits.lstrip("<")) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}[prefix]
+
+
+def test_an_explanation_says_what_is_seen() -> None:
+    solver = Reading(0.9, 0.6, 0.2, 0.9, None, 0.0, 0.55, 0.0, 0.0)
+    assert explained(solver) == "FP64 TENSOR 55 % >= 20 %, SM 90 % >= 50 %"
+    loading = Reading(0.1, 0.0, 0.2, 0.5, None, 0.0, None, 1e6, 2.5e9)
+    assert explained(loading) == "PCIe RX 2.50 GB/s >= 1.00 GB/s, SM 10 % < 30 %"
+    near = Reading(0.5999, 0.55, 0.2, 0.9, None, 0.0, None, 0.0, 0.0)
+    assert explained(near) == "TENSOR 55 % >= 15 %, SM 60 % >= 40 %"
+    just = Reading(0.2999, 0.0, 0.2, 0.9, None, 0.0, None, 2e9, 0.0)
+    assert explained(just) == "PCIe TX 2.00 GB/s >= 1.00 GB/s, SM 29.99 % < 30 %"
+    assert explained(Reading(0.01, 0, 0, 0.01, None, 0, None, 0, 0)).startswith("real 0.45 % < 5 %, GR 1 % < 5 %")
+    copying = Reading(0.1, 0, 0.2, 0.5, None, 0, None, 0, 0, 0.7)
+    assert explained(copying, Settings(published=True)) == "MEMCPY 70 % >= 40 %, SM 10 % < 30 %"
+
+
+def test_codes_of_the_driver() -> None:
+    from tachograph.reduce.partition import LOWERING_BITS
+
+    assert sum(CLOCKS_LOWERED) == LOWERING_BITS
+    assert set(XID_MEANINGS) == XID_CRITICAL | XID_OFTEN_THE_PROGRAM
+    assert not XID_CRITICAL & XID_OFTEN_THE_PROGRAM
+
+
+def test_live_judging_is_imported_without_tables_and_compiler() -> None:
+    code = (
+        "import sys\n"
+        "import tachograph.live.view, tachograph.workload.smoothing, tachograph.workload.rows\n"
+        "import tachograph.workload.explained, tachograph.live.simulated\n"
+        "sys.exit(str([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in sys.modules] or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) in ((0, ""), (1, "")), done.stderr
+
+
+def test_counters_are_those_of_a_reading() -> None:
+    assert set(COUNTERS) == set(NAMES)
