@@ -1,0 +1,302 @@
+"""Which source tells how GPUs are, and which of its GPUs are shown.
+
+Of this node, in this order: NVML (new every second, knows processes, burdens nobody else), dcgm-exporter, dcgmi. The
+first that tells what SMs and tensor pipes do is taken; where none does, the one that tells most of what decides: NVML
+tells little of GPUs before Hopper, dcgm-exporter what its CSV names. Beyond this node: Prometheus, then the exporters
+under [[sources]]. A source is added by one file and one line here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from tachograph.config import Configuration
+from tachograph.errors import ConfigError, NotFoundError, TachographError, UsageError
+from tachograph.live.holders import Held as HeldBySlurm
+from tachograph.live.holders import WithHolders, asked_of
+from tachograph.live.own_job import Held, confined, held_by, pick_own
+from tachograph.live.source import About, LiveSource
+from tachograph.live.visible import Pick, Picked, Restricted, counted, pick_job, pick_named, short_host, terms
+
+if TYPE_CHECKING:
+    from tachograph.live.snapshot import Snapshot
+
+QUICK_S: Final = 0.5  # within which an exporter of this node answers, or is taken for absent
+# what decides about the kind of work of a GPU; the first two are what a source is preferred for
+ACTIVITY: Final = ("sm_active", "tensor_active")
+DECIDING: Final = (*ACTIVITY, "dram_active", "gr_engine_active", "fp64_active", "pcie_rx_bytes_per_s")
+_LOOK_AROUND = "run it on a node with GPUs, name an exporter with --url, or look around with --simulate 8"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was asked for; None, empty: not asked. speed: of a recording. interval_s: between two looks."""
+
+    source: str | None = None
+    urls: tuple[str, ...] = ()
+    gpus: str | None = None
+    job: str | None = None
+    everything: bool = False
+    recording: str | None = None
+    speed: float = 1.0
+    simulate: int | None = None
+    interval_s: float = 1.0
+
+
+Open = Callable[[Configuration, Wanted], LiveSource]
+Ask = Callable[[], HeldBySlurm]
+
+
+def _nvml(configuration: Configuration, wanted: Wanted) -> LiveSource:
+    return _connect("nvml")
+
+
+def _exporter_here(configuration: Configuration, wanted: Wanted) -> LiveSource:
+    return _connect("exporter", configuration, urls=(configuration.watch.exporter,), timeout_s=QUICK_S)
+
+
+def _exporters(configuration: Configuration, wanted: Wanted) -> LiveSource:
+    return _connect("exporter", configuration, urls=wanted.urls)
+
+
+def _dmon(configuration: Configuration, wanted: Wanted) -> LiveSource:
+    return _connect("dmon", configuration, interval_s=wanted.interval_s)
+
+
+def _prometheus(configuration: Configuration, wanted: Wanted) -> LiveSource:
+    return _connect("prometheus", configuration, urls=wanted.urls)
+
+
+def _recording(configuration: Configuration, wanted: Wanted) -> LiveSource:
+    return _connect("recording", configuration, path=wanted.recording or "", speed=wanted.speed)
+
+
+def _connect(module: str, *given: Configuration, **options: object) -> LiveSource:
+    """What the module of a source connects; imported only when it is tried."""
+    connect: Callable[..., LiveSource] = import_module(f"tachograph.live.{module}").connect
+    return connect(*given, **options)
+
+
+def _simulated(configuration: Configuration, wanted: Wanted) -> LiveSource:
+    from tachograph.live.simulated import SimulatedSource
+
+    if not wanted.simulate or wanted.simulate < 0:
+        raise UsageError(f"--simulate {wanted.simulate}: there must be a GPU", do="write --simulate 8")
+    return SimulatedSource(wanted.simulate)
+
+
+@dataclass(frozen=True, slots=True)
+class Openers:
+    """How sources are opened, by name; tests pass in others. here: of this node, in the order of preference."""
+
+    here: Mapping[str, Open]
+    beyond: Mapping[str, Open]
+    recording: Open = _recording
+    simulated: Open = _simulated
+
+
+OPENERS: Final = Openers(
+    MappingProxyType({"nvml": _nvml, "dcgm-exporter": _exporter_here, "dmon": _dmon}),
+    MappingProxyType({"prometheus": _prometheus, "dcgm-exporter": _exporters}),
+)
+NAMES: Final = ("nvml", "dcgm-exporter", "dmon", "prometheus")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A source. real: its GPUs exist now, and Slurm may know who holds them; here: it tells of this node alone."""
+
+    source: LiveSource
+    here: bool = False
+    real: bool = True
+    words: str = ""  # what people should know of the choice
+
+
+def choose(
+    configuration: Configuration,
+    wanted: Wanted,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    openers: Openers = OPENERS,
+    ask: Ask | None = None,
+) -> Restricted:
+    """Return the source that was asked for, else the best there is, with the GPUs to be seen; it was read once.
+
+    Its `about` says which it is, which GPUs are shown, what it cannot see. ask: who tells which job holds which GPU;
+    None: as the configuration says.
+    Errors: UsageError, ConfigError for what does not fit; NotFoundError where nothing answers, naming what was tried,
+    where a GPU or a job is not seen, naming those that are; InputError for a source that was asked for and fails.
+    """
+    held = held_by(environment)
+    found = _find(configuration, wanted, held, openers)
+    source = found.source
+    try:
+        chosen = _pick(found, wanted, held, environment)
+        pick = chosen.pick
+        # indices of NVML inside a job count what its cgroup shows, those of Slurm do not
+        if chosen.of_others and found.real and not (held and source.about.name == "nvml"):
+            asked = ask or asked_of(configuration)
+            source = source if asked is None else WithHolders(source, asked)
+        if chosen.job is not None and isinstance(source, WithHolders):
+            source.wait()
+            pick = pick_job(chosen.job, source.names)
+        shown = Restricted(source, _with_words(pick, found.words))
+        shown.look()
+    except BaseException:
+        source.close()
+        raise
+    return shown
+
+
+def _find(configuration: Configuration, wanted: Wanted, held: Held | None, openers: Openers) -> _Found:
+    if wanted.simulate is not None:
+        return _Found(openers.simulated(configuration, wanted), real=False)
+    if wanted.recording is not None:
+        return _Found(openers.recording(configuration, wanted), real=False)
+    name = wanted.source or ("dcgm-exporter" if wanted.urls else configuration.watch.source)
+    if name:
+        return _named(name, configuration, wanted, openers)
+    fleet = _configured(configuration, openers.beyond)
+    if fleet and _looks_beyond(wanted, held):
+        return _Found(_first(fleet, configuration, wanted, openers.beyond))
+    return _of_this_node(configuration, wanted, openers, fleet)
+
+
+def _named(name: str, configuration: Configuration, wanted: Wanted, openers: Openers) -> _Found:
+    """The source that was asked for; what goes wrong is told as it is."""
+    if name not in NAMES:
+        where = "--source" if wanted.source else "watch.source"
+        kind: type[TachographError] = UsageError if wanted.source else ConfigError
+        raise kind(f"{where}: no source {name!r}", do=f"use one of: {', '.join(NAMES)}")
+    if wanted.urls and name not in openers.beyond:
+        raise UsageError(f"--url says nothing to {name}", do=f"use it with {' or '.join(openers.beyond)}")
+    of_fleet = wanted.urls or ((wanted.everything or wanted.job) and name in _configured(configuration, openers.beyond))
+    if name in openers.here and not of_fleet:
+        return _Found(openers.here[name](configuration, wanted), here=True)
+    return _Found(openers.beyond[name](configuration, wanted))
+
+
+def _configured(configuration: Configuration, beyond: Mapping[str, Open]) -> list[str]:
+    """Those of `beyond` that [[sources]] names, in the order of preference."""
+    named = {str(raw.get("source")) for raw in configuration.sources}
+    return [name for name in beyond if name in named]
+
+
+def _looks_beyond(wanted: Wanted, held: Held | None) -> bool:
+    """Whether GPUs of other nodes are asked for."""
+    if wanted.gpus is not None:
+        here = {short_host(socket.gethostname()), held.node if held else None}
+        return any(term.node is not None and short_host(term.node) not in here for term in terms(wanted.gpus))
+    if wanted.job is not None:
+        return not (_is_own(wanted.job, held) and held is not None and held.nodes == 1)
+    return wanted.everything
+
+
+def _is_own(job: str, held: Held | None) -> bool:
+    return held is not None and job in (held.job, held.shown_job)
+
+
+def _first(
+    names: Sequence[str], configuration: Configuration, wanted: Wanted, openers: Mapping[str, Open]
+) -> LiveSource:
+    """The first source of a fleet that answers."""
+    failed: dict[str, TachographError] = {}
+    for name in names:
+        try:
+            return openers[name](configuration, wanted)
+        except ConfigError:
+            raise
+        except TachographError as problem:
+            failed[name] = problem
+    raise _nothing(failed, "see whether they answer with `tachograph collect --check`")
+
+
+def _of_this_node(configuration: Configuration, wanted: Wanted, openers: Openers, fleet: Sequence[str]) -> _Found:
+    """The best source of this node; where there is none, the fleet."""
+    failed: dict[str, TachographError] = {}
+    best: LiveSource | None = None
+    for name, opener in openers.here.items():
+        try:
+            source = opener(configuration, wanted)
+        except ConfigError:
+            raise
+        except TachographError as problem:
+            failed[name] = problem
+            continue
+        if best is None or _worth(source.about) > _worth(best.about):
+            best, source = source, best or source
+        if source is not best:
+            source.close()
+        if not set(ACTIVITY) & set(best.about.blind):
+            break
+    if best is not None:
+        words = "of this node alone: [[sources]] names no Prometheus and no exporters" if wanted.job else ""
+        return _Found(best, here=True, words=words)
+    if not fleet:
+        raise _nothing(failed, _LOOK_AROUND)
+    return _Found(_first(fleet, configuration, wanted, openers.beyond), words="nothing tells of GPUs of this node")
+
+
+def _worth(about: About) -> tuple[int, int]:
+    """How much a source tells: of what decides, of all."""
+    return -len(set(DECIDING) & set(about.blind)), -len(about.blind)
+
+
+def _nothing(failed: Mapping[str, TachographError], do: str) -> NotFoundError:
+    tried = "; ".join(f"{name} ({f'{one.where}: ' if one.where else ''}{one.what})" for name, one in failed.items())
+    return NotFoundError(f"nothing tells how GPUs are; tried {tried}", do=do)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What picks the GPUs. job: whose GPUs are looked for among all; of_others: also GPUs that others hold.
+
+    Slurm is asked for these, not by everybody who looks at a job of their own.
+    """
+
+    pick: Pick
+    job: str | None = None
+    of_others: bool = True
+
+
+def _pick(found: _Found, wanted: Wanted, held: Held | None, environment: Mapping[str, str]) -> _Choice:
+    if wanted.gpus is not None:
+        return _Choice(pick_named(wanted.gpus))
+    if wanted.everything or not found.real or (held is None and wanted.job is None):
+        return _Choice(pick_job(wanted.job) if wanted.job else _pick_all(held if found.here else None))
+    own = wanted.job is None or _is_own(wanted.job, held)
+    if held is not None and own and (found.here or held.job is None):
+        host = short_host(environment.get("SLURMD_NODENAME") or socket.gethostname())
+        return _Choice(pick_own(held, host=host), of_others=False)
+    job = wanted.job or (held.job if held else None) or ""
+    return _Choice(pick_job(job), job)
+
+
+def _pick_all(held: Held | None) -> Pick:
+    """What picks all; where others are hidden by a cgroup, all are one's own."""
+
+    def pick(snapshot: Snapshot, about: About) -> Picked:
+        rows = tuple(range(len(snapshot.gpus)))
+        if held is not None and held.job and about.name == "nvml" and confined(snapshot, held):
+            return Picked(rows, f"{counted(snapshot)} of {held.name}, which sees no others", held.holder)
+        return Picked(rows, "all are shown")
+
+    return pick
+
+
+def _with_words(pick: Pick, words: str) -> Pick:
+    """The same choice, with more to say of it."""
+    if not words:
+        return pick
+
+    def picked(snapshot: Snapshot, about: About) -> Picked:
+        found = pick(snapshot, about)
+        return Picked(found.rows, f"{found.words}; {words}", found.holder)
+
+    return picked
