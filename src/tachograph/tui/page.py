@@ -1,0 +1,171 @@
+"""What screens of text are made of: rows of segments, side by side or below each other, drawn where they are seen.
+
+A row is a list of segments. Screens make their rows of a view by pure functions; `Page` scrolls and draws them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from textwrap import wrap
+from typing import TypeAlias
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from tachograph.live.view import View
+from tachograph.tui import colours
+from tachograph.units import text
+
+Row: TypeAlias = list[Segment]
+MISSING = "-"
+_UNIT = re.compile(r"(\d) (%|°C|[kMGT]?i?B(?:/s)?|W|MHz|s|min|h)(?![\w])")
+
+
+class Page(ScrollView, can_focus=True):
+    """Rows that scroll. A screen overrides `rows`; what it returns may make each row when it is asked for.
+
+    Rows are asked for when they are drawn, when the history may be changing: what they need of it is read before.
+    """
+
+    DEFAULT_CSS = "Page { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view: View | None = None
+        self._rows: Sequence[Row] = ()
+        self._strips: dict[int, Strip] = {}
+
+    def show(self, view: View) -> None:
+        """Take a new view."""
+        self.view = view
+        self._make()
+
+    def again(self) -> None:
+        """Make the rows anew, for another size or after a key."""
+        feed = getattr(self.app, "feed", None)
+        with feed.lock if feed else nullcontext():
+            self._make()
+
+    def _make(self) -> None:
+        if self.view is None or not self.size.width:
+            return
+        self._strips.clear()
+        self._rows = self.rows(self.view, self.content_width, self.size.height)
+        self.virtual_size = Size(self.size.width, len(self._rows))
+        self.refresh()
+
+    @property
+    def content_width(self) -> int:
+        """Characters of a row; the last one is left to the bar that shows where one is."""
+        return max(1, self.size.width - 1)
+
+    def rows(self, view: View, width: int, height: int) -> Sequence[Row]:
+        """Return all rows; called with the history at rest."""
+        return ()
+
+    def on_resize(self) -> None:
+        """Fit the new size."""
+        self.again()
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one line of what is seen."""
+        place = y + self.scroll_offset.y
+        if place >= len(self._rows):
+            return Strip.blank(self.size.width)
+        found = self._strips.get(place)
+        if found is None:
+            found = self._strips[place] = Strip(self._rows[place]).adjust_cell_length(self.size.width)
+        return found
+
+
+def cell(value: str, width: int, style: Style = colours.PLAIN, *, right: bool = False) -> Segment:
+    """Return text of exactly `width` characters on the terminal, cut or filled.
+
+    >>> cell("größe", 7).text, cell("long name", 4).text, cell("5 %", 5, right=True).text
+    ('größe  ', 'lon…', '  5 %')
+    """
+    length = cell_len(value)
+    if length > width:
+        return Segment(set_cell_size(value, max(0, width - 1)) + ("…" if width > 0 else ""), style)
+    return Segment(" " * (width - length) + value if right else value + " " * (width - length), style)
+
+
+def heading(title: str, width: int, note: str = "") -> Row:
+    """Return a line that begins a part.
+
+    >>> "".join(part.text for part in heading("Health", 20, "note"))
+    '── Health ──── note '
+    """
+    note = f" {note} " if note and cell_len(title) + cell_len(note) + 8 <= width else ""
+    line = max(0, width - cell_len(title) - cell_len(note) - 4)
+    return [Segment("── ", colours.DIM), Segment(title, colours.BOLD), Segment(f" {'─' * line}{note}", colours.DIM)]
+
+
+def paragraph(words: str, width: int, style: Style = colours.PLAIN, *, indent: int = 0) -> list[Row]:
+    """Return text over as many rows as it takes, a number with its unit on one of them; indented, the later ones more.
+
+    >>> [row[0].text for row in paragraph("one two, 30 %", 9, indent=2)]
+    ['  one two,', '    30 %']
+    """
+    kept = _UNIT.sub("\\1\u00a0\\2", words)
+    lines = wrap(kept, max(10, width), initial_indent=" " * indent, subsequent_indent=" " * (indent and indent + 2))
+    return [[Segment(line.replace("\u00a0", " "), style)] for line in lines]
+
+
+def beside(blocks: Sequence[Sequence[Row]], widths: Sequence[int], *, gap: int = 2) -> list[Row]:
+    """Return blocks of rows next to each other, each of its width.
+
+    >>> rows = beside([[[Segment("a")], [Segment("b")]], [[Segment("c")]]], [3, 1], gap=1)
+    >>> ["".join(part.text for part in row) for row in rows]
+    ['a   c', 'b    ']
+    """
+    found: list[Row] = []
+    for line in range(max((len(block) for block in blocks), default=0)):
+        together: Row = []
+        for place, (block, width) in enumerate(zip(blocks, widths, strict=True)):
+            row = block[line] if line < len(block) else []
+            together.extend([Segment(" " * gap)] if place else [])
+            together.extend(Segment.adjust_line_length(row, width))
+        found.append(together)
+    return found
+
+
+def printable(value: str) -> str:
+    r"""Return text of users with control characters written out: a process's name must not steer the terminal.
+
+    >>> printable("train\x1b[2J")
+    'train\\x1b[2J'
+    """
+    if value.isprintable():
+        return value
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """Return a number as all of the project shows it; MISSING where there is none.
+
+    >>> quantity(0.423, "fraction"), quantity(float("nan"), "W")
+    ('42 %', '-')
+    """
+    return MISSING if value is None or value != value else text(value, unit)
+
+
+def clock(t: float, now: float | None = None) -> str:
+    """Return the time of day, here; with the date where `now` is a day or more later."""
+    return time.strftime("%H:%M:%S" if now is None or now - t < 86400 else "%m-%d %H:%M", time.localtime(t))
+
+
+def words(parts: Iterable[str]) -> str:
+    """Return parts in one line, those that are empty left out.
+
+    >>> words(["a", "", "b"])
+    'a · b'
+    """
+    return " · ".join(part for part in parts if part)
