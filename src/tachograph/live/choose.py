@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from tachograph.config import Configuration
-from tachograph.errors import ConfigError, NotFoundError, TachographError, UsageError
+from tachograph.errors import ConfigError, InputError, NotFoundError, TachographError, UsageError
 from tachograph.live.holders import Held as HeldBySlurm
 from tachograph.live.holders import WithHolders, asked_of
 from tachograph.live.own_job import Held, confined, held_by, pick_own
@@ -27,7 +28,9 @@ from tachograph.live.visible import Pick, Picked, Restricted, counted, pick_job,
 if TYPE_CHECKING:
     from tachograph.live.snapshot import Snapshot
 
-QUICK_S: Final = 0.5  # within which an exporter of this node answers, or is taken for absent
+QUICK_S: Final = 0.5  # within which an exporter of this node takes a connection, or is taken for absent
+_ANSWER_S: Final = 2.0  # within which it answers
+_EXPORTER: Final = "dcgm-exporter"
 # what decides about the kind of work of a GPU; the first two are what a source is preferred for
 ACTIVITY: Final = ("sm_active", "tensor_active")
 DECIDING: Final = (*ACTIVITY, "dram_active", "gr_engine_active", "fp64_active", "pcie_rx_bytes_per_s")
@@ -58,7 +61,25 @@ def _nvml(configuration: Configuration, wanted: Wanted) -> LiveSource:
 
 
 def _exporter_here(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    return _connect("exporter", configuration, urls=(configuration.watch.exporter,), timeout_s=QUICK_S)
+    """The exporter of this node, with the names of metrics and labels that the configuration has."""
+    import msgspec
+
+    url = configuration.watch.exporter
+    _probe(url)
+    usual = next((raw for raw in configuration.sources if raw.get("source") == _EXPORTER), {"source": _EXPORTER})
+    here = {**usual, "url": "", "urls": [url], "timeout_s": _ANSWER_S}
+    return _connect("exporter", msgspec.structs.replace(configuration, sources=(here,)))
+
+
+def _probe(url: str) -> None:
+    """Find out whether somebody listens. Errors: InputError."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname or "", port), QUICK_S).close()
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+        raise InputError(reason.lower(), where=url, do="is dcgm-exporter running? name it in watch.exporter") from None
 
 
 def _exporters(configuration: Configuration, wanted: Wanted) -> LiveSource:
@@ -102,10 +123,10 @@ class Openers:
 
 
 OPENERS: Final = Openers(
-    MappingProxyType({"nvml": _nvml, "dcgm-exporter": _exporter_here, "dmon": _dmon}),
-    MappingProxyType({"prometheus": _prometheus, "dcgm-exporter": _exporters}),
+    MappingProxyType({"nvml": _nvml, _EXPORTER: _exporter_here, "dmon": _dmon}),
+    MappingProxyType({"prometheus": _prometheus, _EXPORTER: _exporters}),
 )
-NAMES: Final = ("nvml", "dcgm-exporter", "dmon", "prometheus")
+NAMES: Final = ("nvml", _EXPORTER, "dmon", "prometheus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +180,7 @@ def _find(configuration: Configuration, wanted: Wanted, held: Held | None, opene
         return _Found(openers.simulated(configuration, wanted), real=False)
     if wanted.recording is not None:
         return _Found(openers.recording(configuration, wanted), real=False)
-    name = wanted.source or ("dcgm-exporter" if wanted.urls else configuration.watch.source)
+    name = wanted.source or (_EXPORTER if wanted.urls else configuration.watch.source)
     if name:
         return _named(name, configuration, wanted, openers)
     fleet = _configured(configuration, openers.beyond)
