@@ -43,13 +43,15 @@ _MAY_BEGIN_WITH_DASH = "--sort"
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with `--sort -x` as one.
+    """Return the arguments with `--sort -x` as one; what stands behind `--` is a command, and stays as it is.
 
-    >>> _joined(["--sort", "-energy_j", "--json"])
-    ['--sort=-energy_j', '--json']
+    >>> _joined(["--sort", "-energy_j", "--json", "--", "ls", "--sort", "size"])
+    ['--sort=-energy_j', '--json', '--', 'ls', '--sort', 'size']
     """
     joined: list[str] = []
-    for argument in arguments:
+    for place, argument in enumerate(arguments):
+        if argument == "--":
+            return [*joined, *arguments[place:]]
         if joined and joined[-1] == _MAY_BEGIN_WITH_DASH:
             joined[-1] += f"={argument}"
         else:

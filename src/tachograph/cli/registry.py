@@ -48,6 +48,8 @@ COMMANDS: tuple[Command, ...] = (
     Command("lake", "lake", "show what is in the lake: rows, gaps, what was removed", "feed"),
     Command("jobs", "jobs", "list jobs with what they did, filtered and sorted", "look"),
     Command("job", "job", "report one job: what it did, what is wrong, what to do", "look"),
+    Command("watch", "watch", "show how GPUs are now: on a screen, as a table, JSON or CSV", "look"),
+    Command("record", "record", "run a command, record its GPUs meanwhile, report what it did", "look"),
     Command("classify", "classify", "judge job classes again from stored minutes, show verdicts and intervals", "look"),
     Command("tune", "tune", "choose thresholds of job classes from labelled jobs, or propose some", "look"),
     Command("rules", "rules", "list, check, run, back-test and import performance-pattern rules", "look"),

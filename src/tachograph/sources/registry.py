@@ -30,6 +30,7 @@ SOURCES: tuple[Source, ...] = (
     Source("dcgm-exporter", "dcgm_exporter", "GPU and node samples of exporters: saved pages, or asked with --url"),
     Source("sacct", "sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
     Source("allocation-map", "allocation_map", "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue"),
+    Source("recording", "recording", "what `tachograph record` wrote: folders of tables, and spools cut off"),
     Source("slurm-live", "slurm_live", "which GPUs jobs hold right now: asks squeue, scontrol or slurmrestd once"),
 )
 

@@ -1,0 +1,234 @@
+"""`tachograph record -- COMMAND`: run a command, record its GPUs beside it, report what it did with them.
+
+stdout, stdin and the exit code are the command's; what is said here comes behind it, on stderr. Nothing that goes
+wrong with the recording keeps the command from running, or changes its exit code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tachograph.cli import narrate, output
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.errors import NotFoundError, TachographError, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tachograph.config import Configuration
+    from tachograph.live.source import LiveSource
+    from tachograph.record.keeping import Kept, Plan
+    from tachograph.report.job import JobReport
+
+SHORTEST_S = 0.1  # between two samples: what GPUs tell is hardly newer
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare what is recorded, where, how often, and the command."""
+    parser.usage = "tachograph record [options] -- COMMAND ...\n       tachograph record --until-job-ends [options]"
+    parser.add_argument("-o", "--output", metavar="DIR", help="folder of the recording (default: tachograph-JOB)")
+    parser.add_argument(
+        "--interval", metavar="S", type=_interval, default=1.0, help="seconds between samples, from 0.1"
+    )
+    parser.add_argument("--source", metavar="NAME", help="dcgm-exporter, dmon, prometheus, nvml (default: the best)")
+    parser.add_argument(
+        "--url", metavar="URL", action="append", default=[], help="an exporter, or Prometheus; repeatable"
+    )
+    parser.add_argument("--gpus", metavar="WHICH", help="indices, UUIDs, PCI addresses (default: those of the job)")
+    parser.add_argument("--simulate", metavar="N", type=int, help="N GPUs that do not exist")
+    parser.add_argument("--anonymous", action="store_true", help="nothing of user, host, command, job in the recording")
+    parser.add_argument("--until-job-ends", action="store_true", help="no command: the job around it, until it ends")
+    parser.add_argument("--job", metavar="ID", help="with --until-job-ends: another job")
+    parser.add_argument("--duration", metavar="S", type=float, help="no command: so many seconds")
+    add_json(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what is run, behind --")
+
+
+def _interval(written: str) -> float:
+    """The seconds between two samples, as argparse wants them.
+
+    >>> _interval("0.5")
+    0.5
+    """
+    number = float(written)
+    if not SHORTEST_S <= number <= 3600:
+        raise argparse.ArgumentTypeError(f"{written} is not between {SHORTEST_S} and 3600")
+    return number
+
+
+def run(arguments: Arguments) -> int:
+    """Record; return the exit code of the command, or end as it did."""
+    from tachograph import config
+
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    _check(arguments, command)
+    configuration = config.load(arguments.config)
+    return _of_command(command, configuration, arguments) if command else _of_job(configuration, arguments)
+
+
+def _check(arguments: Arguments, command: list[str]) -> None:
+    alone = arguments.until_job_ends or arguments.duration is not None
+    if command and alone:
+        raise UsageError("--until-job-ends and --duration go without a command", do="leave one out")
+    if not command and not alone:
+        raise UsageError("no command", do="write it behind --: tachograph record -- python train.py")
+    if arguments.job and not arguments.until_job_ends:
+        raise UsageError("--job goes with --until-job-ends", do="name both")
+    if arguments.lake:
+        raise UsageError("a recording is a lake of its own", do="name its folder with -o, ingest it where you like")
+    if arguments.until_job_ends and not (arguments.job or os.environ.get("SLURM_JOB_ID")):
+        raise UsageError("--until-job-ends: there is no job around it", do="name one with --job, or use --duration")
+
+
+def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[], LiveSource]:
+    def connect() -> LiveSource:
+        from tachograph.live.choose import Wanted, choose
+        from tachograph.live.holders import Held
+
+        wanted = Wanted(
+            source=arguments.source,
+            urls=tuple(arguments.url),
+            gpus=arguments.gpus,
+            job=arguments.job,
+            simulate=arguments.simulate,
+            interval_s=arguments.interval,
+        )
+        # whose the GPUs are is settled: Slurm is asked only where another job's are looked for
+        return choose(configuration, wanted, ask=None if arguments.job else Held)
+
+    return connect
+
+
+def _plan(command: list[str], configuration: Configuration, arguments: Arguments) -> Plan:
+    from tachograph.record.run import plan_of
+
+    environment = dict(os.environ)
+    if arguments.job and arguments.job != environment.get("SLURM_JOB_ID"):
+        environment = {name: value for name, value in environment.items() if not name.startswith("SLURM_")}
+        environment["SLURM_JOB_ID"] = arguments.job
+    return plan_of(
+        command,
+        folder=arguments.output,
+        interval_s=arguments.interval,
+        anonymous=arguments.anonymous,
+        cluster=configuration.site.cluster,
+        environment=environment,
+    )
+
+
+def _of_command(command: list[str], configuration: Configuration, arguments: Arguments) -> int:
+    from tachograph.record.foreground import end_alike
+    from tachograph.record.run import record_command
+
+    plan = _plan(command, configuration, arguments)
+    recorded = record_command(command, _connect(configuration, arguments), plan)
+    try:
+        _finish(recorded.kept, plan, configuration, arguments)
+    except Exception as problem:  # noqa: BLE001 the boundary: the exit code is the command's
+        _remark_unfinished(problem, recorded.kept.spool, plan)
+    except KeyboardInterrupt:
+        _remark_unfinished(None, recorded.kept.spool, plan)
+    if recorded.ended.signal is not None:
+        output.flush()
+        end_alike(recorded.ended.signal)
+    return recorded.ended.status
+
+
+def _of_job(configuration: Configuration, arguments: Arguments) -> int:
+    """Sample in this process until the job or the time is over. Errors: those of the source."""
+    from tachograph.record.run import record_until
+    from tachograph.record.slurm import job_is_over
+
+    plan = _plan([], configuration, arguments)
+    source = _connect(configuration, arguments)()
+    job = arguments.job or os.environ.get("SLURM_JOB_ID", "")
+    over = job_is_over(job) if arguments.until_job_ends else lambda: False
+    kept = record_until(lambda: source, plan, over=over, duration_s=arguments.duration)
+    if not kept.rows:
+        raise NotFoundError(f"nothing was recorded: {kept.problem or 'no GPU told anything'}", where=str(plan.folder))
+    _finish(kept, plan, configuration, arguments)
+    return 0
+
+
+def _remark_unfinished(problem: Exception | None, spool: Path | None, plan: Plan) -> None:
+    what = "interrupted" if problem is None else str(problem) or type(problem).__name__
+    if problem is not None and not isinstance(problem, TachographError | OSError):
+        what = f"{type(problem).__name__}: {what}"
+    left = spool is not None and spool.exists()
+    do = f"; what was recorded is kept: tachograph ingest recording {plan.folder} --lake {plan.folder}" if left else ""
+    narrate.remark(f"the recording is not finished: {what}{do}")
+
+
+def _finish(kept: Kept, plan: Plan, configuration: Configuration, arguments: Arguments) -> None:
+    """Turn the spool into tables, report the job, tell what was lost.
+
+    Errors: LakeError, InputError where that cannot be done: the spool stays.
+    """
+    from tachograph.record.identity import tells_for_all
+
+    if kept.spool is None or (not kept.rows and not _has_rows(kept)):
+        narrate.remark(f"nothing was recorded: {kept.problem or 'no GPU told anything'}")
+        _drop(kept, plan)
+        return
+    from tachograph.record.landing import land
+
+    land(kept.spool, plan.folder, cluster=configuration.site.cluster)
+    if not arguments.quiet and tells_for_all(os.environ):
+        _report(plan, configuration, arguments)
+    if kept.problem:
+        narrate.remark(f"the recording is not whole: {kept.problem}")
+    if kept.lost:
+        narrate.remark(f"{kept.lost:,} samples were lost: {plan.folder} could not be written")
+
+
+def _has_rows(kept: Kept) -> bool:
+    """Whether a spool whose writer died holds samples."""
+    from tachograph.spool import Rows, read_spool
+
+    return kept.spool is not None and any(isinstance(one, Rows) for one in read_spool(kept.spool))
+
+
+def _drop(kept: Kept, plan: Plan) -> None:
+    """Take away what was made for nothing."""
+    if kept.spool is None:
+        return
+    kept.spool.unlink(missing_ok=True)
+    for folder in (kept.spool.parent, plan.folder):
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _report(plan: Plan, configuration: Configuration, arguments: Arguments) -> None:
+    from tachograph.report.job_json import job_json
+    from tachograph.report.job_text import job_lines
+    from tachograph.report.lines import to_text
+
+    report = _analyzed(plan, configuration)
+    narrator = Narrator.of(arguments)
+    if arguments.json:
+        text = output.json_bytes(job_json(report)).decode()
+    else:
+        text = to_text(job_lines(report, width=min(output.width(), 100)))
+    for line in text.rstrip("\n").split("\n"):
+        narrator.say(line)
+    if not arguments.json:
+        narrator.say("")
+        narrator.say(f"recorded in {os.path.relpath(plan.folder)}")
+
+
+def _analyzed(plan: Plan, configuration: Configuration) -> JobReport:
+    """Analyze the recording; return the report of its job."""
+    from datetime import UTC, datetime
+
+    from tachograph.analyze import analyze
+    from tachograph.cli.job import report_of
+    from tachograph.cli.open import Opened
+    from tachograph.lake import Lake
+
+    lake = Lake.open(str(plan.folder))
+    analyze(lake, configuration, now=datetime.now(UTC), threads=1)
+    return report_of(Opened(configuration, lake, datetime.now(UTC)), plan.identity.job_id)

@@ -1,0 +1,223 @@
+"""Source `recording`: what `tachograph record` wrote: a folder of tables, or a spool that has not become tables yet.
+
+A spool is a stream known by the id in its head: read again while it grows, only what is new lands; where it was cut
+off, the recording ends with its last sample. Tables are read file by file; what a lake has already does not land.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from tachograph.config import Configuration, lake_location
+from tachograph.errors import InputError
+from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, TIME, Table
+from tachograph.sources import Chunk, Part
+from tachograph.spool import SUFFIX, Document, Rows, read_spool
+
+NAME = "recording"
+SUFFIXES: tuple[str, ...] = ()  # a folder is read as a whole
+CHUNK_ROWS = 500_000
+_TABLES = (GPU_SAMPLES, NODE_SAMPLES, DEVICES, ALLOCATIONS, JOBS)
+_TOLD_BY_ACCOUNTING = (JOBS.name,)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the source."""
+    parser.add_argument("files", nargs="+", metavar="DIR", help="what `tachograph record` wrote: folders, or spools")
+    parser.add_argument(
+        "--without-jobs", action="store_true", help="samples and allocations alone: the accounting tells of the jobs"
+    )
+
+
+def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
+    """Yield the chunks of recordings. Errors: InputError for what is none."""
+    target = lake_location(getattr(options, "lake", None), configuration)
+    left_out = _TOLD_BY_ACCOUNTING if options.without_jobs else ()
+    for name in options.files:
+        path = Path(name)
+        if not path.exists():
+            raise InputError("no such recording", where=name, do="name the folder that `tachograph record` wrote")
+        for chunk in _chunks(path, configuration.site.cluster, target):
+            yield _without(chunk, left_out)
+
+
+def _chunks(path: Path, cluster: str, target: str) -> Iterator[Chunk]:
+    if path.is_file():
+        yield from read_chunks(path, cluster=cluster)
+        return
+    spools = sorted(path.rglob(f"*{SUFFIX}"))
+    tables = [table for table in _TABLES if (path / table.name / "_delta_log").is_dir()]
+    if not spools and not tables:
+        raise InputError("no recording in this folder", where=str(path), do="name what `tachograph record` wrote")
+    for spool in spools:
+        yield from read_chunks(spool, cluster=cluster)
+    if path.resolve() == Path(target).resolve():  # its tables are where they should be
+        return
+    for table in tables:
+        yield from _table_chunks(path / table.name, table)
+
+
+def _without(chunk: Chunk, tables: Sequence[str]) -> Chunk:
+    if not tables:
+        return chunk
+    parts = tuple(part for part in chunk.parts if part.table not in tables)
+    return Chunk(
+        f"{chunk.id}:without-jobs", chunk.source, chunk.origin, parts, chunk.rows_read, chunk.watermark, chunk.since
+    )
+
+
+def _table_chunks(folder: Path, table: Table) -> Iterator[Chunk]:
+    """One chunk per data file, in the order in which they were written."""
+    try:
+        actions = pl.DataFrame(DeltaTable(str(folder)).get_add_actions(flatten=True))
+    except (DeltaError, TableNotFoundError, OSError) as problem:
+        raise InputError(f"the table is damaged: {problem}", where=str(folder), do="copy it again") from None
+    for name in actions.sort("modification_time", "path").get_column("path"):
+        try:
+            rows = pl.read_parquet(folder / name, hive_partitioning=False)
+        except (OSError, pl.exceptions.PolarsError) as problem:
+            raise InputError(f"unreadable: {problem}", where=str(folder / name), do="copy it again") from None
+        wanted = [column for column in table.schema if column in rows.columns and column != "seq"]
+        part = Part(table.name, rows.select(wanted), overlaps=True)
+        yield Chunk(f"{NAME}:{table.name}/{name}", NAME, str(folder / name), (part,), rows.height)
+
+
+@dataclass(slots=True)
+class Spooled:
+    """What a spool has told so far. gpus: {place: what was told last of that GPU}."""
+
+    head: Document
+    gpus: dict[int, dict[str, Any]] = field(default_factory=dict)
+    end: Document | None = None
+    problems: list[str] = field(default_factory=list)
+    about: Document | None = None
+
+    def take(self, document: Document) -> None:
+        """Learn from a document."""
+        match document["kind"]:
+            case "gpus":
+                self.gpus |= {one["place"]: one for one in document["gpus"]}
+            case "end":
+                self.end = document
+            case "source":
+                self.about = document
+            case "problem":
+                self.problems.append(document["text"])
+
+    def samples(self, parts: Sequence[Rows]) -> pl.DataFrame:
+        """Return rows as columns of `gpu_samples`, NaN as null."""
+        places = np.concatenate([rows.gpu for rows in parts])
+        nodes = pl.Series([self.gpus.get(place, {}).get("node") for place in range(self._count)], dtype=pl.String)
+        keys = {
+            "t": pl.Series(np.concatenate([rows.t for rows in parts])).cast(TIME),
+            "node": nodes.gather(places),
+            "gpu": self._ints("gpu").gather(places),
+            "mig": self._ints("mig").gather(places),
+        }
+        singles = np.concatenate([rows.singles for rows in parts], axis=1)
+        doubles = np.concatenate([rows.doubles for rows in parts], axis=1)
+        values = {name: singles[row] for row, name in enumerate(self.head["singles"])}
+        values |= {name: doubles[row] for row, name in enumerate(self.head["doubles"])}
+        known = {name: value for name, value in values.items() if name in GPU_SAMPLES.schema}
+        return pl.DataFrame(keys | {name: pl.Series(value, nan_to_null=True) for name, value in known.items()})
+
+    @property
+    def _count(self) -> int:
+        return max(self.gpus, default=-1) + 1
+
+    def _ints(self, name: str) -> pl.Series:
+        return pl.Series([self.gpus.get(place, {}).get(name) for place in range(self._count)], dtype=pl.Int16)
+
+
+def read_chunks(path: Path, *, cluster: str = "") -> Iterator[Chunk]:
+    """Yield the chunks of one spool: its samples, and with the last of them GPUs, job and allocations.
+
+    Errors: InputError for a file that is no spool.
+    """
+    records = read_spool(path)
+    head = next(records)
+    if isinstance(head, Rows) or head.get("kind") != "head":
+        raise InputError("the recording has no head", where=str(path), do="copy it again")
+    spooled = Spooled(head)
+    waiting: list[Rows] = []
+    last = int(head["start"] * 1e6)
+    for record in records:
+        if not isinstance(record, Rows):
+            spooled.take(record)
+            continue
+        waiting.append(record)
+        last = max(last, int(record.t.max()))
+        if sum(len(rows.t) for rows in waiting) >= CHUNK_ROWS:
+            yield _chunk(path, spooled, waiting, _moment(last), with_job=False, cluster=cluster)
+            waiting = []
+    end = _moment(last) if spooled.end is None else _moment(max(last, int(spooled.end["end"] * 1e6)) + 1)
+    yield _chunk(path, spooled, waiting, end, with_job=True, cluster=cluster)
+
+
+def _chunk(path: Path, spooled: Spooled, waiting: list[Rows], mark: datetime, *, with_job: bool, cluster: str) -> Chunk:
+    parts: list[Part] = []
+    if waiting:
+        parts.append(Part(GPU_SAMPLES.name, spooled.samples(waiting), overlaps=True))
+    if with_job:
+        parts += _told_parts(spooled, mark, cluster)
+    count = sum(len(rows.t) for rows in waiting)
+    return Chunk(f"{NAME}:{spooled.head['id']}", NAME, str(path), tuple(parts), count, watermark=mark)
+
+
+def _told_parts(spooled: Spooled, mark: datetime, cluster: str) -> list[Part]:
+    """What is known of GPUs, the job, and which GPUs it had."""
+    gpus = sorted(spooled.gpus.values(), key=lambda one: one["place"])
+    wanted = ("node", "gpu", "mig", "uuid", "pci", "model", "hbm_mib")
+    devices = [{name: one.get(name) for name in wanted} for one in gpus]
+    start = _moment(int(spooled.head["start"] * 1e6))
+    end = mark if spooled.end is None else _moment(int(spooled.end["end"] * 1e6))
+    job = _job(spooled, [one["node"] for one in gpus], start, max(start, end), cluster)
+    held = {"cluster": job["cluster"], "job_id": job["job_id"], "start": start, "end": job["end"]}
+    allocations = [
+        {**{name: one[name] for name in ("node", "gpu", "mig")}, **held, "provenance": "explicit"} for one in gpus
+    ]
+    tables = ((DEVICES, devices), (JOBS, [job]), (ALLOCATIONS, allocations))
+    return [Part(table.name, _frame(table, rows), overlaps=True) for table, rows in tables]
+
+
+def _job(spooled: Spooled, nodes: list[str], start: datetime, end: datetime, cluster: str) -> dict[str, Any]:
+    """A row of `jobs`. Of a job with more nodes than recorded here, GPUs and list of nodes are not known."""
+    told = spooled.head["job"]
+    names = sorted(set(nodes))
+    whole = told["nodes"] in (None, len(names))
+    ending = spooled.end or {}
+    code, number = ending.get("exit_code"), ending.get("exit_signal")
+    return {
+        **told,
+        "cluster": told["cluster"] or cluster or None,
+        "start": start,
+        "end": end,
+        "elapsed_s": (end - start).total_seconds(),
+        "state": None if code is None and number is None else "COMPLETED" if code == 0 else "FAILED",
+        "exit_code": code,
+        "exit_signal": number,
+        "nodes": told["nodes"] or len(names) or None,
+        "gpus": len(nodes) if whole else None,
+        "node_list": ",".join(names) if whole and names else None,
+        "time_precision_s": 0.0,
+    }
+
+
+def _frame(table: Table, rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
+    names = {name for row in rows for name in row}
+    return pl.DataFrame(rows, schema={name: dtype for name, dtype in table.schema.items() if name in names})
+
+
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
