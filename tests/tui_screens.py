@@ -89,7 +89,7 @@ class ByHand(WatchApp):
 
     def look(self) -> None:
         """Ask the source once, as the thread of the feed would."""
-        self._deliver(self.feed.once())
+        self.deliver(self.feed.once())
 
 
 def app_of(

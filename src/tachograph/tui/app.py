@@ -5,21 +5,27 @@ from __future__ import annotations
 import time
 from typing import ClassVar
 
-from rich.segment import Segment
+from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.message import Message
-from textual.strip import Strip
 from textual.widget import Widget
 
+from tachograph.errors import TachographError
 from tachograph.live.snapshot import Gpu, Problem
 from tachograph.live.source import LiveSource
 from tachograph.live.view import View
-from tachograph.tui import colours, keys
-from tachograph.tui.feed import Failure, Feed, Judge
-from tachograph.tui.screens import Chooses, Open, Shows, make
+from tachograph.tui import keys
+from tachograph.tui.feed import Failure, Feed, Judge, Plays
+from tachograph.tui.header import Lines, Told, footer, header
+from tachograph.tui.perform import names_of, perform, preview
+from tachograph.tui.screens import Ask, Chooses, GivesUp, Open, Say, Shows, made_of, make
 from tachograph.workload.settings import Settings
+
+FASTEST_S, SLOWEST_S = 0.1, 60.0  # between two looks
+_NOTE_S = 8.0  # so long a note stands before the keys are shown again
+_DEEPEST = 20  # screens that lead back
 
 
 class Arrived(Message):
@@ -30,10 +36,10 @@ class WatchApp(App[int]):
     """Shows one source. judge: None for the monitor; job: whose screen is the first, where one job is watched."""
 
     CSS = """
-    Screen { overflow: hidden; layers: base; }
+    Screen { overflow: hidden; }
     #body { height: 1fr; overflow: hidden; }
     #body > * { height: 1fr; width: 1fr; }
-    Bar { height: 1; }
+    Lines { height: 1; }
     """
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("")]
@@ -51,29 +57,34 @@ class WatchApp(App[int]):
         super().__init__(ansi_color=True)
         self.animation_level = "none"
         self.theme = "ansi-dark"
-        self.job = job
-        self.feed = Feed(
-            source,
-            judge or _monitor(source, settings, interval_s=interval_s, history_s=history_s),
-            interval_s=interval_s,
-            deliver=self._deliver,
-        )
+        self.settings = settings or Settings()
         self.view: View | None = None
         self.paused = False
-        self.note = ""
+        self.failure: Failure | None = None
+        self._job = job
         self._newest: View | None = None
-        self._failure: Failure | None = None
-        self._opened: list[tuple[str, Widget]] = []
+        self._waiting = False
+        self._note, self._noted = "", 0.0
+        self._opened: list[tuple[str, Gpu | str | None, Widget]] = []
+        self._writing = ""  # kind of the line that is being written
+        self._filter_before = ""
+
+        def monitor() -> Judge:
+            return judge or _monitor(source, self.settings, interval_s=interval_s, history_s=history_s)
+
+        self.feed = Feed(source, monitor, interval_s=interval_s, deliver=self.deliver)
 
     def compose(self) -> ComposeResult:
         """Lay out header, body, footer."""
-        yield Bar(id="header")
+        yield Lines(id="header")
         yield Vertical(id="body")
-        yield Bar(id="footer")
+        yield Lines(id="footer")
 
     def on_mount(self) -> None:
         """Open the first screen and begin to ask."""
-        self.open("job", self.job) if self.job else self.open("fleet")
+        self.open("fleet")
+        if self._job is not None:
+            self.open("job", self._job)
         self.start()
 
     def start(self) -> None:
@@ -84,143 +95,257 @@ class WatchApp(App[int]):
         """Ask no more."""
         self.feed.stop()
 
-    def _deliver(self, came: View | Failure) -> None:
+    # --- what comes
+
+    def deliver(self, came: View | Failure) -> None:
+        """Take what came of one look, in any thread; what is not shown yet is replaced."""
         if isinstance(came, View):
-            self._newest, self._failure = came, None
+            self._newest, self.failure = came, None
         else:
-            self._failure = came
-        self.post_message(Arrived())
+            self.failure = came
+        if not self._waiting and self.is_running:
+            self._waiting = True
+            self.post_message(Arrived())
 
     def on_arrived(self) -> None:
         """Show what is newest; what came in between is in the history."""
+        self._waiting = False
         if not self.paused:
             self.view = self._newest
-        self.refresh_screen()
+        self.show_view()
 
-    def refresh_screen(self) -> None:
+    def show_view(self) -> None:
         """Give the view to the screen that is seen, and tell how things are."""
-        if self._opened and self.view is not None:
-            seen = self._opened[-1][1]
-            if isinstance(seen, Shows):
-                with self.feed.lock:
-                    seen.show(self.view)
-        self._tell()
+        seen = self.seen
+        if self.view is not None and isinstance(seen, Shows):
+            with self.feed.lock:
+                seen.show(self.view)
+        self.tell()
 
     # --- screens
 
     @property
+    def seen(self) -> Widget:
+        """The screen that is seen."""
+        return self._opened[-1][2]
+
+    @property
     def place(self) -> str:
-        """Name of the screen that is seen."""
+        """Its name."""
         return self._opened[-1][0] if self._opened else ""
 
+    @property
+    def fleet(self) -> Widget:
+        """The fleet, the first of all screens."""
+        return self._opened[0][2]
+
+    @property
+    def chosen(self) -> Gpu | None:
+        """The GPU under the cursor of the screen that is seen, or else of the fleet."""
+        for widget in (self.seen, self.fleet):
+            if isinstance(widget, Chooses) and widget.chosen is not None:
+                return widget.chosen
+        return None
+
     def open(self, name: str, of: Gpu | str | None = None) -> None:
-        """Show a screen; the one before is kept for `back`."""
-        if name == self.place and of is None:
-            return
-        try:
-            widget = make(name, of)
-        except ImportError as error:
-            self.say(f"no screen {name}: {error}")
-            return
+        """Show a screen; the one before is kept for Esc. One that is open already comes to the front."""
+        about = made_of(name)
+        if about and of is None:
+            of = self.chosen if about == "gpu" else self._job_of_chosen()
+            if of is None:
+                self.say("no GPU is chosen" if about == "gpu" else "no job is known of this GPU")
+                return
+        for depth, (opened, whose, _) in enumerate(self._opened):
+            if (opened, whose) == (name, of):
+                self._close(len(self._opened) - depth - 1)
+                return
+        if len(self._opened) == _DEEPEST:
+            self._opened.pop(1)[2].remove()
         if self._opened:
-            self._opened[-1][1].display = False
-        self._opened.append((name, widget))
+            self.seen.display = False
+        widget = make(name, of)
+        self._opened.append((name, of, widget))
         self.query_one("#body").mount(widget)
         self.call_after_refresh(self._settle)
 
-    def _settle(self) -> None:
-        self._opened[-1][1].focus()
-        self.refresh_screen()
+    def _close(self, count: int) -> None:
+        for _ in range(count):
+            self._opened.pop()[2].remove()
+        self.seen.display = True
+        self.call_after_refresh(self._settle)
 
-    async def action_back(self) -> None:
-        """Return to the screen before."""
-        if len(self._opened) > 1:
-            self._opened.pop()[1].remove()
-            self._opened[-1][1].display = True
-            self._settle()
+    def _settle(self) -> None:
+        if not self._writing:
+            self.seen.focus()
+        self.show_view()
+
+    def _job_of_chosen(self) -> str | None:
+        holder = self.view.snapshot.holders.get(self.chosen) if self.view and self.chosen else None
+        return holder.job_id if holder else self._job
 
     def on_open(self, message: Open) -> None:
         """A screen asks for another."""
         self.open(message.name, message.of)
 
+    def on_say(self, message: Say) -> None:
+        """A screen has something to say."""
+        self.say(message.sentence)
+
+    def on_fleet_screen_changed(self) -> None:
+        """How the fleet is sorted and filtered stands in the header."""
+        self.tell()
+
+    # --- keys
+
     def action_open(self, name: str) -> None:
-        """Open by key; a screen of a GPU or a job is of the one under the cursor."""
+        """Open a screen; one of a GPU or a job is of the one under the cursor."""
         self.open(name)
 
-    def action_open_job(self) -> None:
-        """Open the job of the chosen GPU."""
-        seen = self._opened[-1][1]
-        gpu = seen.chosen if isinstance(seen, Chooses) else None
-        holder = self.view.snapshot.holders.get(gpu) if self.view and gpu else None
-        if holder is None or holder.job_id is None:
-            self.say("no job is known of this GPU")
-        else:
-            self.open("job", holder.job_id)
+    def action_help(self) -> None:
+        """Show the help, or hide it."""
+        self._close(1) if self.place == "help" else self.open("help")
 
-    # --- what is told around the screen
-
-    def say(self, note: str) -> None:
-        """Show a line until the next."""
-        self.note = note
-        self._tell()
-
-    def _tell(self) -> None:
-        if self.view is not None:
-            at = time.strftime("%H:%M:%S", time.localtime(self.view.snapshot.t))
-            about = self.view.about.sentence
-            paused = "  paused" if self.paused else ""
-            self.query_one("#header", Bar).text = f"{at}  {about}  every {self.feed.interval_s:g} s{paused}"
-        known = "  ".join(f"{key.shown} {key.short}" for key in keys.shown(self.place))
-        problem = self._failure.problem if self._failure else Problem("")
-        self.query_one("#footer", Bar).text = self.note or (problem.sentence if self._failure else known)
+    async def action_back(self) -> None:
+        """Drop what the screen has to drop, or return to the one before."""
+        seen = self.seen
+        if isinstance(seen, GivesUp) and seen.give_up():
+            return
+        if len(self._opened) > 1:
+            self._close(1)
 
     def action_pause(self) -> None:
         """Stop, or go on."""
         self.paused = not self.paused
+        self.feed.hold(self.paused)
         self.on_arrived()
 
-    def action_longer(self) -> None:
-        """Look less often."""
-        self.feed.pace(min(60.0, self.feed.interval_s * 2))
-        self._tell()
+    def action_slower_looks(self) -> None:
+        """Look half as often."""
+        self.pace(self.feed.interval_s * 2)
 
-    def action_shorter(self) -> None:
-        """Look more often."""
-        self.feed.pace(max(0.1, self.feed.interval_s / 2))
-        self._tell()
+    def action_faster_looks(self) -> None:
+        """Look twice as often."""
+        self.pace(self.feed.interval_s / 2)
+
+    def pace(self, interval_s: float) -> None:
+        """Look so often, within reason."""
+        self.feed.pace(min(SLOWEST_S, max(FASTEST_S, interval_s)))
+        self.say(f"looks every {self.feed.interval_s:g} s")
+
+    def action_speed(self, factor: float) -> None:
+        """Play a recording so many times as fast as now."""
+        self.play(self.feed.source.speed * factor if isinstance(self.feed.source, Plays) else 1.0)
+
+    def play(self, speed: float) -> None:
+        """Play a recording at a speed."""
+        if isinstance(self.feed.source, Plays):
+            self.feed.source.speed = speed
+            self.say(f"plays {speed:g} times as fast as it was")
+        else:
+            self.say("only a recording has a speed; + and - change how often it looks")
 
     async def action_quit(self) -> None:
         """End."""
         self.exit(0)
 
+    # --- lines that are written
 
-class Bar(Widget):
-    """One line of text, drawn anew only when it changes."""
+    def action_ask(self, kind: str) -> None:
+        """Let a line be written."""
+        self.on_ask(Ask(kind))
 
-    _text = ""
+    def on_ask(self, message: Ask) -> None:
+        """Put a line to write where the footer is."""
+        from tachograph.tui.prompt import Prompt
 
-    @property
-    def text(self) -> str:
-        """What it says."""
-        return self._text
+        if self._writing:
+            return
+        self._writing = message.kind
+        self._filter_before = getattr(self.fleet, "filter", "")
+        self.query_one("#footer").display = False
+        self.mount(Prompt(message.kind, message.text, self._complete))
 
-    @text.setter
-    def text(self, text: str) -> None:
-        if text != self._text:
-            self._text = text
-            self.refresh()
+    def _complete(self, line: str) -> list[str]:
+        from tachograph.tui.commands import completions, filter_words
 
-    def render_line(self, y: int) -> Strip:
-        """Draw it."""
-        return Strip([Segment(self._text, colours.BOLD)]).adjust_cell_length(self.size.width)
+        if self._writing == "command":
+            return completions(line, names_of(self))
+        head, space, last = line.rpartition(" ")
+        return [f"{head}{space}{word}" for word in filter_words(last, names_of(self))] if last else []
+
+    def on_prompt_changed(self, message: Message) -> None:
+        """Show what a line may become; a filter holds while it is written."""
+        self.say(preview(self, message))
+
+    def on_prompt_done(self, message: Message) -> None:
+        """Do what was written, or nothing."""
+        kind, text = getattr(message, "kind", ""), getattr(message, "text", None)
+        self.query("Prompt").remove()
+        self.query_one("#footer").display = True
+        self._writing = ""
+        self.say("")
+        self.seen.focus()
+        if text is None:
+            text = self._filter_before if kind == "filter" else ""
+            kind = kind if kind == "filter" else ""
+        line = f"{kind} {text}" if kind in ("filter", "search") else text
+        if line.strip():
+            self.command(line)
+
+    def command(self, line: str) -> None:
+        """Do what a command says; what is wrong with it is said."""
+        try:
+            perform(self, line)
+        except TachographError as error:
+            self.say(str(error))
+
+    # --- what is told around the screen
+
+    def say(self, note: str) -> None:
+        """Show a sentence for a while."""
+        self._note, self._noted = note, time.monotonic()
+        self.tell()
+
+    def on_key(self, event: events.Key) -> None:
+        """A key that nothing is bound to takes a note away."""
+        if self._note and not self._writing:
+            self.say("")
+
+    def on_resize(self) -> None:
+        """Fit header and footer."""
+        self.tell()
+
+    def tell(self) -> None:
+        """Write header and footer."""
+        from tachograph.tui import colours
+
+        if not self._opened or not self.is_running:
+            return
+        width = self.size.width
+        if self._note and not self._writing and time.monotonic() - self._noted > _NOTE_S:
+            self._note = ""
+        source = self.feed.source
+        pace = f"{source.speed:g}x" if isinstance(source, Plays) else f"every {self.feed.interval_s:g} s"
+        summary = getattr(self.fleet, "summary", "") if self.place == "fleet" else self.place
+        problems = [*([self.failure.problem] if self.failure else []), *self._problems()]
+        told = Told(pace, paused=self.paused, summary=summary, problems=problems)
+        above = header(self.view, told, width=width)
+        if self._note:
+            above = [*above, [(self._note[:width], colours.NOTE)]] if self._writing else above
+        self.query_one("#header", Lines).tell(above)
+        below = [(self._note[:width], colours.NOTE)] if self._note else footer(self.place, width=width)
+        self.query_one("#footer", Lines).tell([below])
+
+    def _problems(self) -> tuple[Problem, ...]:
+        return self.view.snapshot.problems if self.view is not None else ()
 
 
-def _monitor(source: LiveSource, settings: Settings | None, *, interval_s: float, history_s: float) -> Judge:
+def _monitor(source: LiveSource, settings: Settings, *, interval_s: float, history_s: float) -> Judge:
     from tachograph.live.history import History
     from tachograph.live.monitor import Monitor
 
     capacity = max(60, round(history_s / interval_s))
-    made: Judge = Monitor(source.about, settings=settings or Settings(), history=History(capacity))
+    made: Judge = Monitor(source.about, settings=settings, history=History(capacity))
     return made
 
 
@@ -229,6 +354,3 @@ def run(
 ) -> int:
     """Show `source` until the user quits; return the exit code. The source is closed by whoever opened it."""
     return WatchApp(source, interval_s=interval_s, settings=settings, history_s=history_s, job=job).run() or 0
-
-
-__all__ = ["WatchApp", "run"]

@@ -23,13 +23,27 @@ DIM = Style(dim=True)
 BOLD = Style(bold=True)
 TITLE = Style(bold=True, underline=True)
 CURSOR = Style(reverse=True)
+SORTED = Style(bold=True, underline=True, color="cyan")
+KEY = Style(reverse=True)
 ALARM = Style(color="red", bold=True)
 NOTICE = Style(color="yellow")
+NOTE = Style(color="yellow", bold=True)
 GROUP = Style(color="blue", bold=True)
 
 STYLES: Mapping[Bottleneck, Style] = MappingProxyType(
     {limit: DIM if colour == "dim" else Style(color=colour) for limit, colour in COLOURS.items()}
 )
+# a cell of the heat map: the colour behind the letter
+CELL_STYLES: Mapping[Bottleneck, Style] = MappingProxyType(
+    {
+        limit: DIM if colour == "dim" else Style(color="black", bgcolor=colour, bold=True)
+        for limit, colour in COLOURS.items()
+    }
+)
+LEVEL_STYLES = tuple(Style(color="black", bgcolor=name) for name in ("blue", "cyan", "green", "yellow", "red"))
+CURSOR_CELL = Style(reverse=True, bold=True, underline=True)
+NAMES: Mapping[Bottleneck, str] = MappingProxyType({limit: "I/O" if limit == "io" else limit for limit in MARKS})
+
 HEALTH_STYLES: Mapping[str, Style] = MappingProxyType(
     {CRIT: Style(color="red", bold=True, reverse=True), WARN: NOTICE, HOT: ALARM, OK: PLAIN, UNKNOWN: DIM}
 )

@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tachograph.errors import TachographError
 from tachograph.live.snapshot import Problem, Snapshot
@@ -23,6 +23,13 @@ class Judge(Protocol):
         ...
 
 
+@runtime_checkable
+class Plays(Protocol):
+    """A source that is a recording. speed: so many times as fast as it was recorded; may be set at any time."""
+
+    speed: float
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """What went wrong with one refresh. detail: where, for those who mend programs; "" for what the user can mend."""
@@ -34,18 +41,26 @@ class Failure:
 class Feed:
     """Asks `source` every `interval_s` and hands on each view, or the failure that came in its place.
 
-    deliver: called in the thread of the feed, once per refresh, and must not wait. lock: held while judging changes the
-    history that views share; whoever draws from it holds it, too.
+    make_judge: called once, in the thread of the feed. deliver: called there, too, once per refresh; it must not wait.
+    lock: held while judging changes the history that views share; whoever draws from it holds it, too.
     """
 
     def __init__(
-        self, source: LiveSource, judge: Judge, *, interval_s: float, deliver: Callable[[View | Failure], None]
+        self,
+        source: LiveSource,
+        make_judge: Callable[[], Judge],
+        *,
+        interval_s: float,
+        deliver: Callable[[View | Failure], None],
     ) -> None:
-        self.source, self.judge, self.interval_s = source, judge, interval_s
+        self.source, self.interval_s = source, interval_s
         self.lock = threading.Lock()
+        self._make_judge = make_judge
+        self._judge: Judge | None = None
         self._deliver = deliver
         self._wake = threading.Event()
         self._ended = False
+        self._held = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -56,6 +71,11 @@ class Feed:
     def pace(self, interval_s: float) -> None:
         """Ask so often from now on, and once now."""
         self.interval_s = interval_s
+        self._wake.set()
+
+    def hold(self, held: bool) -> None:
+        """Let a recording stand still, or go on; a live source is asked further, so that its history has no gap."""
+        self._held = held and isinstance(self.source, Plays)
         self._wake.set()
 
     def stop(self, wait_s: float = 1.0) -> None:
@@ -70,7 +90,9 @@ class Feed:
         try:
             snapshot = self.source.read()
             with self.lock:
-                return self.judge.step(snapshot, self.source.about)
+                if self._judge is None:
+                    self._judge = self._make_judge()
+                return self._judge.step(snapshot, self.source.about)
         except TachographError as error:
             return Failure(Problem(error.what, error.where or "", error.do or ""))
         except Exception as error:  # noqa: BLE001  one refresh of the screen: the next is tried
@@ -79,7 +101,11 @@ class Feed:
     def _run(self) -> None:
         due = time.monotonic()
         while not self._ended:
-            self._deliver(self.once())
+            if not self._held:
+                came = self.once()
+                self._deliver(came)
+                if isinstance(came, View) and any(problem.fatal for problem in came.snapshot.problems):
+                    return
             now = time.monotonic()
             due = max(due + self.interval_s, now)  # what was missed is not made up for
             if self._wake.wait(due - now):

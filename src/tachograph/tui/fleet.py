@@ -1,55 +1,459 @@
-"""The fleet: every GPU a line."""
+"""The fleet: every GPU a line or a cell; sorted, filtered, grouped. Only the lines that are seen are made."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import ClassVar
 
 from rich.segment import Segment
+from rich.style import Style
+from textual import events
 from textual.binding import BindingType
-from textual.geometry import Size
+from textual.geometry import Region, Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from tachograph.arrays import Flags
 from tachograph.live.snapshot import Gpu
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
-from tachograph.tui.screens import Open
-from tachograph.units import text
+from tachograph.tui.fleet_columns import COLUMNS, Place, fit, pieces
+from tachograph.tui.fleet_filter import Term, matching, parse
+from tachograph.tui.fleet_order import Group, Line, lines, order
+from tachograph.tui.fleet_rows import GROUPS, FleetRows
+from tachograph.tui.heat import BY_CLASS, HeatMap, next_by, shown_by
+from tachograph.tui.screens import Ask, Open, Say
+
+Pieces = list[tuple[str, Style]]
 
 
 class FleetScreen(ScrollView, can_focus=True):
-    """All GPUs, one a line."""
+    """All GPUs. The first lines are titles and stay; below them scroll GPUs and headings of groups, or the heat map."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("fleet")]
-    DEFAULT_CSS = "FleetScreen { overflow-x: hidden; }"
+    DEFAULT_CSS = "FleetScreen { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }"
+
+    class Changed(Message):
+        """What is shown changed: filter, sort, group."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._view: View | None = None
-        self._cursor = 0
+        self.sort, self.reverse, self.group, self.filter = "gpu", False, "", ""
+        self.heat = ""  # by what; empty: the table
+        self._terms: tuple[Term, ...] = ()
+        self._folded: set[str] = set()
+        self._rows: FleetRows | None = None
+        self._lines: list[Line] = []
+        self._places: list[Place] = []
+        self._map: HeatMap | None = None
+        self._skip = 0
+        self._cursor = 0  # line of the table, or row on the map
+        self._held: Gpu | str | None = None  # what the cursor stays at: a GPU, a group; None: the first line
+        self._sought = ""
+        self._drawn: list[Strip] = []
+        self.filtered = 0
+
+    # --- what is shown
 
     @property
     def chosen(self) -> Gpu | None:
-        """The GPU under the cursor."""
-        return self._view.snapshot.gpus[self._cursor] if self._view and self._view.snapshot.gpus else None
+        """The GPU under the cursor; on a heading, the first of the group."""
+        if self._rows is None:
+            return None
+        if self._map is not None:
+            return self._rows.gpus[self._cursor] if self._map.spot(self._cursor) else None
+        line = self._line()
+        if isinstance(line, Group):
+            line = int(line.rows[0])
+        return None if line is None else self._rows.gpus[line]
+
+    @property
+    def summary(self) -> str:
+        """How it is sorted, grouped and filtered, in a few words."""
+        said = [f"{self.filtered} of {len(self._rows)} shown: {self.filter}"] if self.filter and self._rows else []
+        said += [f"by {self.group}"] if self.group else []
+        said += [f"sorted by {self.sort}{' reversed' if self.reverse else ''}"] if self._is_sorted else []
+        return ", ".join(said)
+
+    @property
+    def _is_sorted(self) -> bool:
+        return self.sort != "gpu" or self.reverse
 
     def show(self, view: View) -> None:
         """Take a new view."""
-        self._view = view
-        self.virtual_size = Size(self.size.width, len(view.snapshot.gpus))
-        self.refresh()
+        self._rows = FleetRows(view, self._rows)
+        self._arrange()
+
+    def sort_by(self, name: str, *, reverse: bool = False) -> None:
+        """Sort.
+
+        Errors: UsageError for a column that is none.
+        """
+        if self._rows is not None:
+            order(self._rows, name)
+        self.sort, self.reverse = name, reverse
+        self._change()
+
+    def group_by(self, name: str) -> None:
+        """Group by node, job, user or class; "" by nothing. Errors: `lines` raises UsageError for anything else."""
+        if name and self._rows is not None:
+            lines(self._rows, group=name)
+        self.group, self._folded, self.heat = name, set(), ""
+        self._change()
+
+    def filter_by(self, written: str) -> None:
+        """Show only what a filter holds of; "" shows all.
+
+        Errors: UsageError for a filter that cannot be read.
+        """
+        self._terms, self.filter = parse(written), written
+        self._change()
+
+    def heat_by(self, name: str) -> None:
+        """Show the heat map by class or a number; "" shows the table.
+
+        Errors: UsageError for a number that is none.
+        """
+        held = self.chosen
+        self.heat = shown_by(name) if name else ""
+        self._held = held
+        self._change()
+
+    def seek(self, written: str) -> bool:
+        """Put the cursor on the next GPU of which a filter holds; False if there is none."""
+        terms = parse(written)
+        self._sought = written
+        if self._rows is None:
+            return False
+        found = matching(self._rows, terms)
+        listed = [line for line in self._lines if not isinstance(line, Group)]
+        here = self._rows.gpus.index(self.chosen) if self.chosen else -1
+        start = listed.index(here) + 1 if here in listed else 0
+        for row in (*listed[start:], *listed[:start]):
+            if found[row]:
+                self._go_to_row(row)
+                return True
+        return False
+
+    def go_to(self, gpu: Gpu) -> bool:
+        """Put the cursor on a GPU; False if it is not shown."""
+        if self._rows is None or gpu not in self._rows.gpus:
+            return False
+        row = self._rows.gpus.index(gpu)
+        if row not in [line for line in self._lines if not isinstance(line, Group)]:
+            return False
+        self._go_to_row(row)
+        return True
+
+    # --- lines
+
+    def _change(self) -> None:
+        self._arrange()
+        self._follow()
+        self.post_message(self.Changed())
+
+    def _arrange(self) -> None:
+        """Put lines in order, keep the cursor where it was, draw what changed."""
+        if self._rows is None or not self.size.width:
+            return
+        shown: Flags | None = matching(self._rows, self._terms) if self._terms else None
+        self.filtered = len(self._rows) if shown is None else int(shown.sum())
+        self._lines = lines(
+            self._rows,
+            by=self.sort,
+            reverse=self.reverse,
+            shown=shown,
+            group="" if self.heat else self.group,
+            folded=self._folded,
+        )
+        width = self.scrollable_content_region.width or self.size.width
+        if self.heat:
+            listed = [line for line in self._lines if not isinstance(line, Group)]
+            self._map = HeatMap(self._rows, listed, by=self.heat, width=width)
+            height = self._map.height
+        else:
+            self._map = None
+            self._places = fit(self._rows, width, skip=self._skip)
+            height = len(self._lines)
+        self._find_cursor()
+        size = Size(width, height + self._titles)
+        if size != self.virtual_size:
+            self.virtual_size = size
+        self._draw()
+
+    @property
+    def _titles(self) -> int:
+        return 2 if self.heat else 1
+
+    def _find_cursor(self) -> None:
+        """Let the cursor follow what it is on; what went away leaves it where it was."""
+        if self._rows is None:
+            return
+        if self._map is not None:
+            row = self._row_of(self._held)
+            if row is None or self._map.spot(row) is None:
+                row = next((line for line in self._lines if not isinstance(line, Group)), 0)
+            self._cursor = row
+            return
+        place = self._place_of(self._held)
+        self._cursor = min(self._cursor if place is None else place, max(0, len(self._lines) - 1))
+
+    def _row_of(self, held: Gpu | str | None) -> int | None:
+        if self._rows is None or not isinstance(held, Gpu):
+            return None
+        try:
+            return self._rows.gpus.index(held)
+        except ValueError:
+            return None
+
+    def _place_of(self, held: Gpu | str | None) -> int | None:
+        """The line of a GPU or a group; None where there is none (the first line holds to nothing)."""
+        if held is None:
+            return 0
+        if isinstance(held, str):
+            return next(
+                (at for at, line in enumerate(self._lines) if isinstance(line, Group) and line.name == held), None
+            )
+        row = self._row_of(held)
+        return next((at for at, line in enumerate(self._lines) if not isinstance(line, Group) and line == row), None)
+
+    def _line(self) -> Line | None:
+        return self._lines[self._cursor] if self._cursor < len(self._lines) else None
+
+    def _hold(self, place: int) -> None:
+        """Put the cursor on a line of the table."""
+        self._cursor = min(max(place, 0), max(0, len(self._lines) - 1))
+        line = self._line()
+        if line is None or self._rows is None or self._cursor == 0:
+            self._held = None
+        else:
+            self._held = line.name if isinstance(line, Group) else self._rows.gpus[line]
+        self._follow()
+
+    def _go_to_row(self, row: int) -> None:
+        if self._rows is None:
+            return
+        if self._map is not None:
+            self._held, self._cursor = self._rows.gpus[row], row
+            self._follow()
+            return
+        place = self._place_of(self._rows.gpus[row])
+        if place is not None:
+            self._hold(place)
+
+    def _follow(self) -> None:
+        """Scroll until the cursor is seen."""
+        if self._map is not None:
+            spot = self._map.spot(self._cursor)
+            y = spot.y if spot else 0
+        else:
+            y = self._cursor
+        room = max(1, self.size.height - self._titles)
+        top = int(self.scroll_offset.y)
+        if y < top:
+            self.scroll_to(y=y, animate=False)
+        elif y >= top + room:
+            self.scroll_to(y=y - room + 1, animate=False)
+        self._draw()
+
+    # --- drawing
+
+    def _draw(self) -> None:
+        """Make the lines that are seen; let the terminal have those that are not what they were."""
+        width = self.scrollable_content_region.width or self.size.width
+        made = [self._strip(y).adjust_cell_length(width) for y in range(self.size.height)]
+        before, self._drawn = self._drawn, made
+        if len(before) != len(made) or not before or before[0].cell_length != width:
+            self.refresh()
+            return
+        changed = [y for y, strip in enumerate(made) if strip != before[y]]
+        if changed:
+            self.refresh(*_regions(changed, width))
+
+    def _strip(self, y: int) -> Strip:
+        if self._rows is None:
+            return _strip([("waiting for the first readings", colours.DIM)] if y == 0 else [])
+        if y < self._titles:
+            return _strip(self._title(y))
+        place = y - self._titles + int(self.scroll_offset.y)
+        if self._map is not None:
+            return _strip(self._map.pieces(place, self._cursor) if place < self._map.height else [])
+        if place >= len(self._lines):
+            nothing = place == 0 and not self._lines
+            return _strip([(self._nothing(), colours.NOTICE)] if nothing else [])
+        made = pieces(self._rows, self._lines[place], self._places)
+        if place == self._cursor and self.has_focus:
+            width = self.scrollable_content_region.width or self.size.width
+            return _strip([("".join(text for text, _ in made).ljust(width), colours.CURSOR)])
+        return _strip(made)
+
+    def _nothing(self) -> str:
+        return f"no GPU is {self.filter}; Esc shows all" if self.filter else "the source tells of no GPU"
+
+    def _title(self, y: int) -> Pieces:
+        if self._map is None:
+            return [(self._heading(place), self._heading_style(place)) for place in self._places]
+        if y == 0:
+            return self._map.legend()
+        row = self._cursor
+        if self._rows is None or self._map.spot(row) is None:
+            return [(self._nothing(), colours.NOTICE)]
+        width = self.scrollable_content_region.width
+        return [("".join(text for text, _ in pieces(self._rows, row, fit(self._rows, width))), colours.CURSOR)]
+
+    def _heading(self, place: Place) -> str:
+        column = place.column
+        title = column.title if len(column.title) <= place.width else column.title.split()[0]
+        arrow = ("▲" if self._upwards else "▼") if column.name == self.sort else ""
+        title = f"{title[: place.width - len(arrow)]}{arrow}"
+        written = title.ljust(place.width) if column.left else title.rjust(place.width)
+        return written if place is self._places[0] else f" {written}"
+
+    @property
+    def _upwards(self) -> bool:
+        return (self.sort in ("gpu", "node", "job", "user", "class", "model")) != self.reverse
+
+    def _heading_style(self, place: Place) -> Style:
+        return colours.SORTED if place.column.name == self.sort else colours.TITLE
 
     def render_line(self, y: int) -> Strip:
-        """Draw the line of one GPU."""
-        row = y + self.scroll_offset.y
-        if self._view is None or row >= len(self._view.snapshot.gpus):
-            return Strip.blank(self.size.width)
-        name = self._view.snapshot.gpus[row].name
-        real = float(self._view.real[row])
-        written = f"{name:<14}{colours.class_text(self._view.label(row)):<24}{text(real, 'fraction'):>8}"
-        style = colours.class_style(self._view.label(row))
-        return Strip([Segment(written, style)]).adjust_cell_length(self.size.width)
+        """Hand out a line that was made."""
+        return self._drawn[y] if y < len(self._drawn) else Strip.blank(self.size.width)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Draw what came into sight."""
+        super().watch_scroll_y(old_value, new_value)
+        if round(old_value) != round(new_value):
+            self._draw()
+
+    def on_resize(self) -> None:
+        """Fit columns to the new size."""
+        self._drawn = []
+        self._arrange()
+        self._follow()
+
+    def on_focus(self) -> None:
+        """Show the cursor."""
+        self._draw()
+
+    def on_blur(self) -> None:
+        """Hide the cursor."""
+        self._draw()
+
+    # --- keys and mouse
+
+    def action_move(self, dx: int, dy: int) -> None:
+        """Move the cursor; in the table, right and left go through the columns."""
+        if self._map is not None:
+            self._go_to_row(self._map.moved(self._cursor, dx, dy))
+        elif dx:
+            self._skip = min(max(0, self._skip + dx), len(COLUMNS) - 5)
+            self._arrange()
+        else:
+            self._hold(self._cursor + dy)
+
+    def action_page(self, direction: int) -> None:
+        """Move the cursor by a screen."""
+        self.action_move(0, direction * max(1, self.size.height - self._titles - 1))
+
+    def action_end(self, direction: int) -> None:
+        """Move the cursor to the first or the last line."""
+        self.action_move(0, direction * (len(self._lines) + 1))
 
     def action_choose(self) -> None:
-        """Focus on the GPU under the cursor."""
-        self.post_message(Open("focus", self.chosen))
+        """Focus on the GPU, fold or unfold the group."""
+        line = None if self._map is not None else self._line()
+        if isinstance(line, Group):
+            self._folded ^= {line.name}
+            self._change()
+        elif self.chosen is not None:
+            self.post_message(Open("focus", self.chosen))
+
+    def action_sort(self, name: str) -> None:
+        """Sort by a column; the same once more turns the order round."""
+        self.sort_by(name, reverse=not self.reverse if name == self.sort else False)
+
+    def action_sort_next(self, step: int) -> None:
+        """Sort by the next or the previous column that is seen."""
+        seen = [place.column.name for place in self._places] or ["gpu"]
+        at = seen.index(self.sort) if self.sort in seen else 0
+        self.sort_by(seen[(at + step) % len(seen)])
+
+    def action_reverse(self) -> None:
+        """Turn the order round."""
+        self.sort_by(self.sort, reverse=not self.reverse)
+
+    def action_group(self) -> None:
+        """Group by the next: node, job, user, class, nothing."""
+        leaves = ("", *GROUPS)
+        self.group_by(leaves[(leaves.index(self.group) + 1) % len(leaves)])
+
+    def action_fold_all(self) -> None:
+        """Fold all groups, or unfold them."""
+        names = {line.name for line in self._lines if isinstance(line, Group)}
+        self._folded = set() if self._folded else names
+        self._change()
+
+    def action_heat(self) -> None:
+        """Show the map, or the table."""
+        self.heat_by("" if self.heat else BY_CLASS)
+
+    def action_heat_next(self) -> None:
+        """Colour the map by the next."""
+        self.heat_by(next_by(self.heat) if self.heat else BY_CLASS)
+
+    def action_ask(self, kind: str) -> None:
+        """Let a filter, or what to search for, be written; sorting is a command to complete."""
+        written = {"filter": self.filter, "sort": "sort "}.get(kind, "")
+        self.post_message(Ask("command" if kind == "sort" else kind, written))
+
+    def action_seek_next(self) -> None:
+        """Search once more."""
+        if not self._sought:
+            self.action_ask("search")
+        elif not self.seek(self._sought):
+            self.post_message(Say(f"no GPU is {self._sought}"))
+
+    def give_up(self) -> bool:
+        """Drop the filter, then the map; False where there is neither."""
+        if self.filter:
+            self.filter_by("")
+        elif self.heat:
+            self.heat_by("")
+        else:
+            return False
+        return True
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose what is clicked on; a click on what is chosen opens it, one on a title sorts by it."""
+        y = event.y - self._titles + int(self.scroll_offset.y)
+        if event.y < self._titles:
+            self._click_title(event.x, event.y)
+        elif self._map is not None:
+            row = self._map.at(event.x, y)
+            if row == self._cursor:
+                self.action_choose()
+            elif row is not None:
+                self._go_to_row(row)
+        elif y < len(self._lines):
+            self.action_choose() if y == self._cursor else self._hold(y)
+
+    def _click_title(self, x: int, y: int) -> None:
+        if self._map is not None:
+            self.action_heat_next() if y == 0 else self.action_choose()
+            return
+        for place in self._places:
+            if place.at <= x <= place.at + place.width:
+                self.action_sort(place.column.name)
+
+
+def _strip(made: Pieces) -> Strip:
+    return Strip([Segment(text, style) for text, style in made])
+
+
+def _regions(changed: list[int], width: int) -> list[Region]:
+    """Neighbouring lines as one region."""
+    starts = [changed[0], *(later for earlier, later in pairwise(changed) if later != earlier + 1)]
+    ends = [*(earlier for earlier, later in pairwise(changed) if later != earlier + 1), changed[-1]]
+    return [Region(0, start, width, end - start + 1) for start, end in zip(starts, ends, strict=True)]

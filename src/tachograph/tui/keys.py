@@ -28,19 +28,50 @@ class Key:
 
 KEYS: tuple[Key, ...] = (
     Key("", "question_mark,f1", "? F1", "help", "show or hide this help", "help"),
-    Key("", "colon", ":", "command", "write a command; Tab completes names", "command"),
+    Key("", "colon", ":", "ask('command')", "write a command; Tab completes names", "command"),
     Key("", "q,f10,ctrl+c", "q F10", "quit", "quit", "quit"),
-    Key("", "escape,backspace", "Esc", "back", "go back; give up what is being written"),
+    Key("", "escape,backspace", "Esc", "back", "go back; drop a filter; give up what is being written", "back"),
     Key("", "f", "f", "open('fleet')", "fleet: all GPUs"),
-    Key("", "j", "j", "open_job", "job of the chosen GPU, or the only one", "job"),
     Key("", "p", "p", "open('plot')", "plot: lines over time", "plot"),
+    Key("", "j", "j", "open('job')", "job of the chosen GPU: all its GPUs side by side", "job"),
     Key("", "e", "e", "open('events')", "events: what changed", "events"),
-    Key("", "space", "Space", "pause", "pause and go on; what happens meanwhile is kept", "pause"),
-    Key("", "plus,equals_sign", "+", "longer", "look less often"),
-    Key("", "minus", "-", "shorter", "look more often"),
-    Key("", "right_square_bracket", "]", "faster", "recording: play faster"),
-    Key("", "left_square_bracket", "[", "slower", "recording: play slower"),
-    Key("fleet", "enter", "Enter", "choose", "focus on the GPU; fold or unfold a group", "focus"),
+    Key("", "space", "Space", "pause", "pause and go on; the history misses nothing of a live source", "pause"),
+    Key("", "plus,equals_sign", "+", "slower_looks", "look half as often"),
+    Key("", "minus", "-", "faster_looks", "look twice as often"),
+    Key("", "right_square_bracket", "]", "speed(2.0)", "recording: play twice as fast"),
+    Key("", "left_square_bracket", "[", "speed(0.5)", "recording: play half as fast"),
+    Key("fleet", "enter", "Enter", "choose", "focus on the GPU; fold or unfold the group", "focus"),
+    Key(
+        "fleet", "slash,f4", "/ F4", "ask('filter')", "filter: text, user=ana, class=idle, health!=OK, sm<20", "filter"
+    ),
+    Key("fleet", "f6,s", "F6 s", "ask('sort')", "sort by a column that is written; Tab completes it", "sort"),
+    Key("fleet", "f5,g,t", "F5 g", "group", "group by node, by job, by user, by class, not at all", "group"),
+    Key("fleet", "h,H", "h H", "heat", "heat map: a cell per GPU, or the table", "heat map"),
+    Key("fleet", "v", "v", "heat_next", "colour the map by the next: class, real, sm, tensor, ..."),
+    Key("fleet", "f3", "F3", "ask('search')", "search: the cursor goes to the next GPU that matches"),
+    Key("fleet", "n", "n", "seek_next", "search once more"),
+    Key("fleet", "less_than_sign,comma", "<", "sort_next(-1)", "sort by the column to the left"),
+    Key("fleet", "greater_than_sign,full_stop", ">", "sort_next(1)", "sort by the column to the right"),
+    Key("fleet", "I,r", "I r", "reverse", "turn the order round"),
+    Key("fleet", "N", "N", "sort('gpu')", "sort by name"),
+    Key("fleet", "R", "R", "sort('real')", "sort by real utilisation"),
+    Key("fleet", "S", "S", "sort('sm')", "sort by SM activity"),
+    Key("fleet", "M", "M", "sort('mem')", "sort by memory in use"),
+    Key("fleet", "P", "P", "sort('power')", "sort by power"),
+    Key("fleet", "T", "T", "sort('temp')", "sort by temperature"),
+    Key("fleet", "J", "J", "sort('job')", "sort by job"),
+    Key("fleet", "U", "U", "sort('user')", "sort by user"),
+    Key("fleet", "C", "C", "sort('class')", "sort by class"),
+    Key("fleet", "X", "X", "sort('health')", "sort by health, the worst first"),
+    Key("fleet", "z,asterisk", "z *", "fold_all", "fold all groups, or unfold them"),
+    Key("fleet", "up,k", "↑ k", "move(0, -1)", "up"),
+    Key("fleet", "down", "↓", "move(0, 1)", "down"),
+    Key("fleet", "left", "←", "move(-1, 0)", "columns that did not fit; in the map, to the left"),
+    Key("fleet", "right", "→", "move(1, 0)", "columns that did not fit; in the map, to the right"),
+    Key("fleet", "pageup", "PgUp", "page(-1)", "a screen up"),
+    Key("fleet", "pagedown", "PgDn", "page(1)", "a screen down"),
+    Key("fleet", "home", "Home", "end(-1)", "to the first"),
+    Key("fleet", "end", "End", "end(1)", "to the last"),
     Key("focus", "right,n", "→ n", "next", "next GPU", "next"),
     Key("focus", "left,N", "← N", "previous", "GPU before"),
     Key("plot", "plus,equals_sign", "+", "widen", "longer window: 1, 5, 10 minutes", "window"),
@@ -78,7 +109,12 @@ KEYS: tuple[Key, ...] = (
 
 def bindings(place: str) -> list[Binding]:
     """Return the bindings of a screen's widget, or of the app for ""."""
-    return [Binding(key.keys, key.action, key.text, show=False) for key in KEYS if key.place == place]
+    return [Binding(key.keys, key.action, key.text, show=False) for key in of(place)]
+
+
+def of(place: str) -> list[Key]:
+    """Return the keys of a screen, or those that work everywhere for ""."""
+    return [key for key in KEYS if key.place == place]
 
 
 def shown(place: str) -> Iterator[Key]:

@@ -36,6 +36,7 @@ SCREENS: Mapping[str, Entry] = MappingProxyType(
         "plot": Entry("plot", "PlotScreen"),
         "job": Entry("job", "JobScreen", "job"),
         "events": Entry("events", "EventsScreen"),
+        "help": Entry("help", "HelpScreen"),
     }
 )
 
@@ -59,12 +60,51 @@ class Chooses(Protocol):
         ...
 
 
+@runtime_checkable
+class Takes(Protocol):
+    """A screen to which the words behind a command are given: `:plot sm_active power_w`."""
+
+    def take(self, words: str) -> None:
+        """Do it. Errors: UsageError, which is shown."""
+        ...
+
+
+@runtime_checkable
+class GivesUp(Protocol):
+    """A screen with something to drop before Esc leads back: a filter, a selection."""
+
+    def give_up(self) -> bool:
+        """Drop it; False where there is nothing."""
+        ...
+
+
+class Ask(Message):
+    """Asks for a line to be written. kind: command, filter, search. text: what stands there already."""
+
+    def __init__(self, kind: str, text: str = "") -> None:
+        super().__init__()
+        self.kind, self.text = kind, text
+
+
+class Say(Message):
+    """Asks for a sentence to be shown."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__()
+        self.sentence = sentence
+
+
 class Open(Message):
     """Asks for a screen: its name, and the GPU or the job it is of."""
 
     def __init__(self, name: str, of: Gpu | str | None = None) -> None:
         super().__init__()
         self.name, self.of = name, of
+
+
+def made_of(name: str) -> str:
+    """Return what a screen is of: "gpu", "job" or ""."""
+    return SCREENS[name].about
 
 
 def make(name: str, of: Gpu | str | None = None) -> Widget:

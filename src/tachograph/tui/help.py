@@ -1,0 +1,112 @@
+"""Help: keys and commands from their tables, signs and colours, what the source cannot see and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.segment import Segment
+
+from tachograph.live.view import View
+from tachograph.tui import colours, keys
+from tachograph.tui.commands import COMMANDS
+from tachograph.tui.page import Page, Row, beside, heading, paragraph, printable
+from tachograph.workload.health import CRIT, HOT, WARN
+
+PLACES = {
+    "": "Everywhere",
+    "fleet": "Fleet",
+    "focus": "Focus on a GPU",
+    "plot": "Plot",
+    "job": "Job",
+    "events": "Events",
+}
+_TWO_COLUMNS = 110
+_KEY, _COMMAND = 9, 18
+
+
+class HelpScreen(Page):
+    """All of it, in rows that scroll."""
+
+    def rows(self, view: View, width: int, height: int) -> Sequence[Row]:
+        """Return all rows."""
+        return help_rows(view, width=width)
+
+
+def help_rows(view: View, *, width: int) -> list[Row]:
+    """Return the help in rows of `width` characters, in two columns where there is room."""
+    troubles = [*_blind(view, width=width), *_problems(view, width=width)]
+    if width < _TWO_COLUMNS:
+        return [*troubles, *_signs(width), *_all_keys(tuple(PLACES), width), *_commands(width), *_filters(width)]
+    half = (width - 3) // 2
+    left = _all_keys(("", "fleet"), half)
+    right = [*_signs(half), *_commands(half), *_filters(half), *_all_keys(("focus", "plot", "job", "events"), half)]
+    return [*troubles, *beside([left, right], [half, half], gap=3)]
+
+
+def _all_keys(places: Sequence[str], width: int) -> list[Row]:
+    rows: list[Row] = []
+    for place in places:
+        rows.append(heading(PLACES[place], width))
+        for key in keys.of(place):
+            rows += _entry(key.shown, key.text, _KEY, width)
+        rows.append([])
+    return rows
+
+
+def _commands(width: int) -> list[Row]:
+    rows = [heading("Commands", width)]
+    for command in COMMANDS:
+        takes = f" [{command.takes.upper()}]" if command.optional else f" {command.takes.upper()}"
+        rows += _entry(f":{command.name}{takes if command.takes else ''}", command.text, _COMMAND, width)
+    return [*rows, []]
+
+
+def _filters(width: int) -> list[Row]:
+    rows = [heading("Filters", width)]
+    for written, meaning in (
+        ("ana", "in name, job, user, class or health"),
+        ("user=ana", "whole; job=10*, job=- (no job is known)"),
+        ("class=idle", "a class, its code, or what limits: class=memory"),
+        ("sm<20", "percent; also <= > >= = !=; mem>40 (GiB), power>500"),
+        ("!nid00 health!=OK", "the reverse; every term must hold"),
+    ):
+        rows += _entry(written, meaning, _COMMAND, width)
+    return [*rows, []]
+
+
+def _signs(width: int) -> list[Row]:
+    limits: Row = []
+    for limit, mark in colours.MARKS.items():
+        limits += [Segment(mark, colours.STYLES[limit]), Segment(f" {colours.NAMES[limit]}   ")]
+    health: Row = []
+    for state, meaning in ((HOT, "hot"), (WARN, "link repeats packets"), (CRIT, "memory rows fail")):
+        health += [Segment(colours.state_text(state), colours.HEALTH_STYLES[state]), Segment(f" {meaning}   ")]
+    return [heading("What limits a GPU, and its health", width), limits, health, []]
+
+
+def _blind(view: View, *, width: int) -> list[Row]:
+    if not view.about.blind:
+        return []
+    rows = [heading("What this source cannot see", width)]
+    for counter, how in view.about.blind.items():
+        rows += _entry(counter, printable(how) or "not with this source", 26, width)
+    return [*rows, []]
+
+
+def _problems(view: View, *, width: int) -> list[Row]:
+    if not view.snapshot.problems:
+        return []
+    rows = [heading("Problems", width)]
+    for problem in view.snapshot.problems:
+        rows += paragraph(printable(problem.sentence), width, colours.NOTICE, indent=2)
+    return [*rows, []]
+
+
+def _entry(name: str, text: str, room: int, width: int) -> list[Row]:
+    """A name, and beside it text over as many rows as it takes."""
+    body = paragraph(text, max(10, width - room - 1))
+    first: Row = [Segment(f"{name:<{room}} ", colours.BOLD), *body[0]]
+    if len(name) > room:
+        first = [Segment(f"{name} ", colours.BOLD)]
+        body = [[], *paragraph(text, max(10, width - room - 1))]
+    return [first, *([Segment(" " * (room + 1)), *row] for row in body[1:])]
