@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -14,7 +13,7 @@ from tachograph.tui import colours, keys
 from tachograph.tui.events_rows import event_row
 from tachograph.tui.focus_counters import counters, untold
 from tachograph.tui.focus_reasons import classed, healthy
-from tachograph.tui.page import MISSING, Page, Row, beside, cell, heading, paragraph, printable, quantity, words
+from tachograph.tui.page import MISSING, Page, Row, Rows, beside, cell, heading, paragraph, printable, quantity, words
 from tachograph.workload.settings import Settings
 
 WIDE = 110  # characters from which there are two columns
@@ -37,7 +36,7 @@ class FocusScreen(Page):
         """The GPU that is shown."""
         return self.gpu
 
-    def rows(self, view: View, width: int, height: int) -> Sequence[Row]:
+    def rows(self, view: View, width: int, height: int) -> Rows:
         """Return all that is known of the GPU."""
         return focus(view, self.gpu, settings_of(self), width=width)
 

@@ -18,6 +18,7 @@ from tachograph.live.view import View
 from tachograph.tui import colours
 from tachograph.tui.lines import bar, blocks, means
 from tachograph.tui.page import MISSING, Row, cell, heading, quantity
+from tachograph.workload.driver_codes import CLOCKS_LOWERED, clock_reasons, xid_meaning
 
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -38,21 +39,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-# bits of throttle_reasons. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
-THROTTLED: Mapping[int, str] = MappingProxyType(
-    {
-        0x1: "idle",
-        0x2: "application clocks",
-        0x4: "power cap",
-        0x8: "hardware slowdown",
-        0x10: "sync boost",
-        0x20: "software thermal slowdown",
-        0x40: "hardware thermal slowdown",
-        0x80: "power brake",
-        0x100: "display clocks",
-    }
-)
-SLOWED = 0x8 | 0x20 | 0x40 | 0x80  # those that tell of heat or of trouble with power
+# reasons that are nobody's trouble, and those that are. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
+_USUAL = {0x1: "idle", 0x2: "application clocks", 0x10: "boost in step with others", 0x100: "display clocks"}
+THROTTLED: Mapping[int, str] = MappingProxyType(dict(sorted({**_USUAL, **CLOCKS_LOWERED}.items())))
 _NAME, _VALUE, _BAR = 27, 10, 12
 _SPANS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600)  # s that one block may stand for
 
@@ -69,7 +58,7 @@ def throttled(bits: float | None) -> str:
     """Return why clocks are lowered, in words.
 
     >>> throttled(0), throttled(0x44), throttled(0x400), throttled(None)
-    ('none', 'power cap, hardware thermal slowdown', 'bit 0x400', '-')
+    ('none', "the power limit, heat (the hardware's limit)", 'bit 0x400', '-')
     """
     if bits is None or bits != bits:
         return MISSING
@@ -83,7 +72,7 @@ def shown(counter: str, value: float | None) -> str:
     """Return the value of a counter as text.
 
     >>> shown("power_w", 312.4), shown("xid", 79), shown("xid", 0), shown("row_remap_failure", 1)
-    ('312 W', 'XID 79', 'none', 'yes')
+    ('312 W', 'XID 79: GPU has fallen off the bus', 'none', 'yes')
     """
     if value is None or value != value:
         return MISSING
@@ -91,7 +80,7 @@ def shown(counter: str, value: float | None) -> str:
         case "throttle_reasons":
             return throttled(value)
         case "xid":
-            return f"XID {value:.0f}" if value else "none"
+            return f"XID {value:.0f}: {xid_meaning(int(value))}" if value else "none"
         case "row_remap_failure":
             return "yes" if value else "no"
     return quantity(value, BY_NAME[counter].unit)
@@ -156,7 +145,7 @@ def _row(view: View, row: int, counter: str, times: Floats, *, width: int, each:
         ]
     if counter in ("throttle_reasons", "xid"):
         told = shown(counter, value)
-        alarmed = bool(int(value) & SLOWED) if counter == "throttle_reasons" else value != 0
+        alarmed = bool(clock_reasons(int(value))) if counter == "throttle_reasons" else value != 0
         style = colours.NOTICE if alarmed else colours.PLAIN
         return [cell(counter, _NAME), Segment(" "), cell(f"{told:>{_VALUE}}", max(rest, 0), style)]
     drawn = scale(counter, snapshot.devices.get(snapshot.gpus[row]))

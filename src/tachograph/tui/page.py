@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from textwrap import wrap
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -28,6 +28,18 @@ MISSING = "-"
 _UNIT = re.compile(r"(\d) (%|°C|[kMGT]?i?B(?:/s)?|W|MHz|s|min|h)(?![\w])")
 
 
+class Rows(Protocol):
+    """Rows of a page: a list, or what makes each when it is drawn."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def __getitem__(self, place: int, /) -> Row:
+        """One of them."""
+        ...
+
+
 class Page(ScrollView, can_focus=True):
     """Rows that scroll. A screen overrides `rows`; what it returns may make each row when it is asked for.
 
@@ -39,7 +51,7 @@ class Page(ScrollView, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self.view: View | None = None
-        self._rows: Sequence[Row] = ()
+        self._rows: Rows = []
         self._strips: dict[int, Strip] = {}
 
     def show(self, view: View) -> None:
@@ -66,9 +78,9 @@ class Page(ScrollView, can_focus=True):
         """Characters of a row; the last one is left to the bar that shows where one is."""
         return max(1, self.size.width - 1)
 
-    def rows(self, view: View, width: int, height: int) -> Sequence[Row]:
+    def rows(self, view: View, width: int, height: int) -> Rows:
         """Return all rows; called with the history at rest."""
-        return ()
+        return []
 
     def on_resize(self) -> None:
         """Fit the new size."""

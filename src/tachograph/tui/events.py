@@ -1,0 +1,169 @@
+"""What happened, newest first: health, XID errors, clocks, classes, jobs, GPUs that come and go, the source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual.binding import BindingType
+
+from tachograph.errors import UsageError
+from tachograph.live.snapshot import Gpu
+from tachograph.live.view import Event, EventKind, View
+from tachograph.tui import colours, keys
+from tachograph.tui.events_rows import event_row, filtered
+from tachograph.tui.page import Page, Row, Rows, paragraph, words
+from tachograph.tui.screens import Open
+from tachograph.units import plural
+
+_KINDS: tuple[EventKind | None, ...] = (None, *EventKind)
+
+
+class EventsScreen(Page):
+    """All events that are kept; follows the newest until the cursor is moved."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("events")]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.only: EventKind | None = None
+        self.gpu: Gpu | None = None
+        self.alarms = False
+        self.bell = False
+        self._held: Event | None = None  # under the cursor; None: the newest is followed
+        self._rung: Event | None = None
+        self._seen: list[Event] = []
+
+    @property
+    def chosen(self) -> Gpu | None:
+        """The GPU of the event under the cursor."""
+        event = self._seen[self.cursor] if self._seen else None
+        return event.gpu if event else None
+
+    @property
+    def cursor(self) -> int:
+        """Which of the events that are seen is under the cursor."""
+        if self._held is None:
+            return 0
+        return next((place for place, event in enumerate(self._seen) if event is self._held), 0)
+
+    def show(self, view: View) -> None:
+        """Take a new view, and ring for what is new in it."""
+        newest = next((event for event in reversed(view.events) if event.alarm), None)
+        if self.bell and newest is not None and newest is not self._rung:
+            self.app.bell()
+        self._rung = newest
+        height_of_cursor = self.cursor - self.scroll_offset.y
+        super().show(view)
+        if self._held is not None:
+            self.scroll_to(y=self.cursor - height_of_cursor, animate=False)
+
+    def rows(self, view: View, width: int, height: int) -> Rows:
+        """Return a line on what is shown, and the events."""
+        kinds = () if self.only is None else (self.only,)
+        self._seen = filtered(view.events, kinds=kinds, gpu=self.gpu, alarms=self.alarms)
+        if self._held is not None and not any(event is self._held for event in self._seen):
+            self._held = None  # no longer kept, or filtered away
+        if not self._seen:
+            nothing = "nothing has happened" if not view.events else "no event of this choice"
+            return [self._head(view), *paragraph(nothing, width, colours.DIM)]
+        name_width = max((len(gpu.name) for gpu in view.snapshot.gpus), default=8)
+        return _Events(self._head(view), self._seen, view.snapshot.t, self.cursor, width, min(name_width, 24))
+
+    def _head(self, view: View) -> Row:
+        shown = plural(len(self._seen), "event")
+        filters = words(
+            [
+                f"only {self.only.value}" if self.only else "",
+                f"only {self.gpu.name}" if self.gpu else "",
+                "only alarms" if self.alarms else "",
+                "bell on" if self.bell else "",
+                "follows the newest" if self._held is None else "holds its position (Home: newest)",
+            ]
+        )
+        alarms = plural(sum(event.alarm for event in view.events), "alarm")
+        return [Segment(f"{shown}, {alarms} since the start", colours.BOLD), Segment(f"  {filters}", colours.DIM)]
+
+    def _changed(self) -> None:
+        self.again()
+        line = self.cursor + 1
+        top, height = int(self.scroll_offset.y), self.size.height
+        if self._held is None:
+            self.scroll_to(y=0, animate=False)
+        elif not top < line < top + height - 1:
+            self.scroll_to(y=max(0, line - height // 2), animate=False)
+
+    def take(self, words: str) -> None:
+        """Show only events of a kind, as behind `:events`; all without one. Errors: UsageError for another word."""
+        try:
+            self.only = EventKind(words.strip().lower()) if words.strip() else None
+        except ValueError:
+            kinds = ", ".join(EventKind)
+            raise UsageError(f"no kind of event {words.strip()!r}", do=f"use one of: {kinds}") from None
+        self._changed()
+
+    def give_up(self) -> bool:
+        """Drop what leaves events out; False where nothing does."""
+        left_out = self.only is not None or self.gpu is not None or self.alarms
+        if left_out:
+            self.only, self.gpu, self.alarms = None, None, False
+            self._changed()
+        return left_out
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor, and stay there whatever comes."""
+        if self._seen:
+            self._held = self._seen[min(len(self._seen) - 1, max(0, self.cursor + by))]
+            self._changed()
+
+    def action_follow(self) -> None:
+        """Go to the newest event and stay with it."""
+        self._held = None
+        self._changed()
+
+    def action_choose(self) -> None:
+        """Focus on the GPU of the event."""
+        if self.chosen is not None:
+            self.post_message(Open("focus", self.chosen))
+
+    def action_kind(self) -> None:
+        """Show only the next kind of event; after the last all."""
+        self.only = _KINDS[(_KINDS.index(self.only) + 1) % len(_KINDS)]
+        self._changed()
+
+    def action_of_gpu(self) -> None:
+        """Show only events of the GPU under the cursor, or of all again."""
+        self.gpu = self.chosen if self.gpu is None else None
+        self._changed()
+
+    def action_alarms(self) -> None:
+        """Show only alarms, or all."""
+        self.alarms = not self.alarms
+        self._changed()
+
+    def action_bell(self) -> None:
+        """Ring at alarms, or not."""
+        self.bell = not self.bell
+        self._changed()
+
+
+class _Events:
+    """Rows of events, made when they are drawn."""
+
+    def __init__(
+        self, head: Row, events: Sequence[Event], now: float, cursor: int, width: int, name_width: int
+    ) -> None:
+        self._head, self._events, self._now, self._cursor = head, events, now, cursor
+        self._width, self._name_width = width, name_width
+
+    def __len__(self) -> int:
+        return len(self._events) + 1
+
+    def __getitem__(self, place: int) -> Row:
+        if place == 0:
+            return self._head
+        row = event_row(self._events[place - 1], self._now, width=self._width, name_width=self._name_width)
+        if place - 1 == self._cursor:
+            return [Segment(part.text, (part.style or colours.PLAIN) + colours.CURSOR) for part in row]
+        return row
