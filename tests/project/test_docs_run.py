@@ -3,21 +3,28 @@
 Under a command stands what it prints, or nothing when that does not matter. `...` stands for any text in a line,
 and alone on a line for any lines. A command goes on in lines that begin with `> `. `cd` holds for the rest of the
 page. The demo's folder, `tachograph-demo`, is there unless the page makes it. A ```python block in docs/ is run
-where it stands, with what the commands before it left.
+where it stands, with what the commands before it left. Commands that only look run in this process, to save a second
+each; all else runs in a shell.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+
+from tachograph.cli import main
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted(
@@ -28,6 +35,7 @@ PAGES = sorted(
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DEMO = "tachograph-demo"
 WIDTH = "110"  # of the terminal that the pages show
+LOOKING = frozenset({"classify", "counters", "devices", "job", "jobs", "lake", "rules", "status", "waste"})
 
 
 @dataclass(frozen=True)
@@ -81,20 +89,47 @@ def copied(source: str, target: str) -> str:
     return str(shutil.copy2(source, target))
 
 
+def words_of(command: str) -> list[str] | None:
+    """What a command that only looks is made of; None where it is another, or takes a shell."""
+    if re.search(r"[$`*?~#\n]", command):
+        return None
+    reader = shlex.shlex(command, posix=True, punctuation_chars=True)
+    reader.whitespace_split = True
+    words = list(reader)
+    if words[0] != "tachograph" or words[1] not in LOOKING or any(set(word) <= set("();<>|&") for word in words):
+        return None
+    return words[1:]
+
+
+def run_here(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """What became of a command in this process."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    with chdir(folder), patch.dict(os.environ, environment(), clear=True), redirect_stdout(out), redirect_stderr(err):
+        code = main(words)
+    for stream in (out, err):
+        stream.seek(0)
+    return subprocess.CompletedProcess(words, code, out.read(), err.read())
+
+
+def run_step(step: Step, folder: Path) -> subprocess.CompletedProcess[str]:
+    """What became of one step."""
+    words = None if step.is_python else words_of(step.command)
+    if words:
+        return run_here(words, folder)
+    command = [sys.executable, "-W", "error", "-c"] if step.is_python else ["bash", "-c"]
+    return subprocess.run(
+        [*command, step.command], cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
+    )
+
+
 def run_all(todo: list[Step], folder: Path) -> Iterator[tuple[Step, subprocess.CompletedProcess[str]]]:
     """Each step with what became of it; `cd` changes the folder of those behind it."""
     for step in todo:
         if step.command.startswith("cd "):
             folder = folder / step.command.removeprefix("cd ")
             assert folder.is_dir(), step.command
-            continue
-        command = [sys.executable, "-W", "error", "-c"] if step.is_python else ["bash", "-c"]
-        yield (
-            step,
-            subprocess.run(
-                [*command, step.command], cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
-            ),
-        )
+        else:
+            yield step, run_step(step, folder)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
@@ -123,6 +158,29 @@ def test_cd_holds_for_what_follows(tmp_path: Path) -> None:
     todo = steps("```console\n$ cd here\n$ pwd\n```\n```python\nprint(7)\n```\n", python=True)
     printed = [done.stdout.strip() for _, done in run_all(todo, tmp_path)]
     assert printed == [str(tmp_path / "here"), "7"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("tachograph jobs --where 'gpu_hours>20'", ["jobs", "--where", "gpu_hours>20"]),
+        ("tachograph jobs > jobs.txt", None),
+        ("tachograph jobs | head -1", None),
+        ("tachograph jobs --columns $COLUMNS", None),
+        ("TACHOGRAPH_LAKE=lake tachograph jobs", None),
+        ("tachograph analyze", None),
+        ("ls jobs", None),
+    ],
+)
+def test_what_takes_a_shell_has_one(command: str, words: list[str] | None) -> None:
+    assert words_of(command) == words
+
+
+def test_a_command_that_looks_prints_what_it_prints_in_a_shell(demo: Path) -> None:
+    step = Step("tachograph jobs --user user003 --limit 2", "")
+    here, shell = run_step(step, demo), run_step(Step(f"{step.command} | cat", ""), demo)
+    assert (here.returncode, here.stdout, here.stderr) == (0, shell.stdout, shell.stderr)
+    assert here.stdout.count("\n") > 2
 
 
 @pytest.mark.parametrize(
