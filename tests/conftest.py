@@ -99,8 +99,9 @@ def slurm() -> Iterator[SlurmCluster]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Look at what is to be run."""
+    """Look at what is to be run, and in which order."""
     together.check_names(items)
+    together.in_order(items)
 
 
 @pytest.hookimpl(optionalhook=True)

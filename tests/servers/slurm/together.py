@@ -1,6 +1,9 @@
-"""Tests of the real Slurm go to one worker of pytest-xdist, one after the other: they share one cluster.
+"""Which tests go to one worker of pytest-xdist, one after the other, and which begin first.
 
-All others are distributed one by one. (`--dist loadgroup` would do, but xdist 3.8 does not group under pytest 9.2.)
+Tests of a file share what it prepares, so they go together; those that are long and share nothing go one by one. Tests
+of the real Slurm share one cluster, whatever their files. They begin first, for they wait more than they work; then
+files marked as slow, so that no worker begins with one when the others have ended.
+(`--dist loadgroup` would do, but xdist 3.8 does not group under pytest 9.2.)
 """
 
 from __future__ import annotations
@@ -12,20 +15,36 @@ from typing import Any
 import pytest
 
 SIGN = "real_slurm"  # in the name of a file whose tests use the cluster: the distributing process sees only names
+ONE_BY_ONE = ("test_chaos_in_short.py", "test_docs_run.py", "test_recipes.py", "test_killed.py", "test_lake_killed.py")
 
 
 def of_slurm(nodeid: str) -> bool:
     """Whether a test is in a file of those that use the cluster."""
-    return SIGN in PurePosixPath(nodeid.partition("::")[0]).name
+    return SIGN in _file(nodeid).name
+
+
+def group(nodeid: str) -> str:
+    """The name that a test shares with those it goes together with."""
+    if of_slurm(nodeid):
+        return SIGN
+    file = _file(nodeid)
+    return nodeid if file.name in ONE_BY_ONE else str(file)
 
 
 def scheduler(config: pytest.Config, log: object) -> Any:
-    """What distributes every test by itself and those of the real Slurm together; None where another was asked for."""
+    """What distributes tests by groups, in their order; None where another was asked for."""
     if config.getvalue("dist") != "load":
         return None
+    config.option.loadscopereorder = False
     made = import_module("xdist.scheduler").LoadScopeScheduling(config, log)
-    made._split_scope = lambda nodeid: SIGN if of_slurm(nodeid) else nodeid  # xdist's own way: a group by its name
+    made._split_scope = group  # xdist's own way: a group by its name
     return made
+
+
+def in_order(items: list[pytest.Item]) -> None:
+    """Put tests of the real Slurm first, then files of which one is slow; all others stay in order."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: 0 if of_slurm(item.nodeid) else 1 if item.path in slow else 2)
 
 
 def check_names(items: list[pytest.Item]) -> None:
@@ -34,3 +53,7 @@ def check_names(items: list[pytest.Item]) -> None:
         given = getattr(getattr(item, "callspec", None), "params", {})  # arguments of the test's own, not fixtures
         if "slurm" in getattr(item, "fixturenames", ()) and "slurm" not in given and not of_slurm(item.nodeid):
             raise pytest.UsageError(f"{item.nodeid} uses the cluster: put it into a file with {SIGN!r} in its name")
+
+
+def _file(nodeid: str) -> PurePosixPath:
+    return PurePosixPath(nodeid.partition("::")[0])
