@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -57,7 +57,7 @@ Ask = Callable[[], HeldBySlurm]
 
 
 def _nvml(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    return _connect("nvml")
+    return _connect("nvml", configuration)
 
 
 def _exporter_here(configuration: Configuration, wanted: Wanted) -> LiveSource:
@@ -184,9 +184,14 @@ def _find(configuration: Configuration, wanted: Wanted, held: Held | None, opene
     if name:
         return _named(name, configuration, wanted, openers)
     fleet = _configured(configuration, openers.beyond)
-    if fleet and _looks_beyond(wanted, held):
+    beyond = _looks_beyond(wanted, held)
+    if fleet and beyond:
         return _Found(_first(fleet, configuration, wanted, openers.beyond))
-    return _of_this_node(configuration, wanted, openers, fleet)
+    found = _of_this_node(configuration, wanted, openers, fleet)
+    if wanted.job is not None and beyond:
+        words = "of this node alone: [[sources]] names no Prometheus and no exporters"
+        return replace(found, words=words)
+    return found
 
 
 def _named(name: str, configuration: Configuration, wanted: Wanted, openers: Openers) -> _Found:
@@ -257,8 +262,7 @@ def _of_this_node(configuration: Configuration, wanted: Wanted, openers: Openers
         if not set(ACTIVITY) & set(best.about.blind):
             break
     if best is not None:
-        words = "of this node alone: [[sources]] names no Prometheus and no exporters" if wanted.job else ""
-        return _Found(best, here=True, words=words)
+        return _Found(best, here=True)
     if not fleet:
         raise _nothing(failed, _LOOK_AROUND)
     return _Found(_first(fleet, configuration, wanted, openers.beyond), words="nothing tells of GPUs of this node")

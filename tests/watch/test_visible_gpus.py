@@ -1,0 +1,235 @@
+"""Which GPUs are shown: named, of one's own job, of any job; errors name those that are there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from watching import FakeSource, node_of, snapshot_of
+
+from tachograph.errors import NotFoundError, UsageError
+from tachograph.live.own_job import held_by, pick_own
+from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
+from tachograph.live.source import About
+from tachograph.live.visible import Picked, Restricted, pick_job, pick_named, subset, terms
+
+NVML, EXPORTER = About("nvml", "NVML"), About("dcgm-exporter", "an exporter")
+EIGHT = snapshot_of(node_of(8))
+TWO_NODES = snapshot_of({**node_of(4), **node_of(4, node="n2")})
+SLICES = snapshot_of(
+    {Gpu("n1", 0, mig): Device(uuid=f"MIG-0000000{mig}-1") for mig in (1, 2)}
+    | {Gpu("n1", 1, 5): Device(uuid="GPU-8932f937-aa"), Gpu("n1", 2): Device(uuid="GPU-8932f937-bb")}
+)
+
+
+def named(written: str, snapshot: Snapshot = EIGHT) -> list[str]:
+    return [snapshot.gpus[row].name for row in pick_named(written)(snapshot, NVML).rows]
+
+
+def own(environment: dict[str, str], snapshot: Snapshot, about: About = NVML) -> Picked:
+    held = held_by(environment)
+    assert held is not None
+    return pick_own(held, host="n1")(snapshot, about)
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("0", ["n1:0"]),
+        ("0,3-5", ["n1:0", "n1:3", "n1:4", "n1:5"]),
+        (" 7 , 7 ,6", ["n1:6", "n1:7"]),
+        ("GPU-n1-0002", ["n1:2"]),
+        ("gpu-N1-0002".replace("gpu", "GPU"), ["n1:2"]),
+        ("00000000:1C:00.0", ["n1:1"]),
+        ("0000:1c:00.0,1d:00.0", ["n1:1", "n1:2"]),
+        ("n1:4", ["n1:4"]),
+        ("n1:4-5,GPU-n1-0000", ["n1:0", "n1:4", "n1:5"]),
+    ],
+)
+def test_gpus_are_found_by_index_uuid_and_address(written: str, found: list[str]) -> None:
+    assert named(written) == found
+
+
+def test_an_index_is_that_of_every_node_unless_one_is_named() -> None:
+    assert named("1", TWO_NODES) == ["n1:1", "n2:1"]
+    assert named("n2:1,n1:0", TWO_NODES) == ["n1:0", "n2:1"]
+
+
+def test_slices_are_found_by_instance_and_by_uuid_old_and_new() -> None:
+    assert named("0", SLICES) == ["n1:0.1", "n1:0.2"]
+    assert named("0.2", SLICES) == ["n1:0.2"]
+    assert named("MIG-00000001-1", SLICES) == ["n1:0.1"]
+    assert named("MIG-GPU-8932f937-aa/5/0", SLICES) == ["n1:1.5"]
+
+
+@pytest.mark.parametrize("written", ["8", "6-9", "GPU-n2", "5e:00.0", "n2:0", "0.1", "MIG-GPU-n1-0000/1/0"])
+def test_a_gpu_that_is_not_there_is_told_with_those_that_are(written: str) -> None:
+    with pytest.raises(NotFoundError, match=r"there are 0, 1, 2, 3, 4, 5, 6, 7 on n1") as told:
+        named(written)
+    assert written in told.value.what
+
+
+def test_of_many_gpus_some_are_named() -> None:
+    with pytest.raises(NotFoundError, match=r"n1:0, n1:1, n1:2, .* and 4 others"):
+        named("99", snapshot_of({**node_of(8), **node_of(8, node="n2")}))
+
+
+def test_the_beginning_of_two_uuids_is_refused() -> None:
+    with pytest.raises(UsageError, match="several UUIDs begin with GPU-8932f937"):
+        named("GPU-8932f937", SLICES)
+
+
+@pytest.mark.parametrize("written", ["", ",", "x", "0-", "-1", "0,,a", "GPU-", "5-3", "1.2.3", "0;1", "٣"])
+def test_what_names_no_gpu_is_refused_before_anything_is_asked(written: str) -> None:
+    with pytest.raises(UsageError):
+        terms(written)
+
+
+JOB = {"SLURM_JOB_ID": "14", "SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1", "USER": "ana"}
+
+
+def test_outside_a_cgroup_the_numbers_of_slurm_count_and_those_of_cuda_do_not() -> None:
+    for about in (NVML, EXPORTER):
+        picked = own(JOB, EIGHT, about)
+        assert picked.rows == (2, 3)
+        assert picked.words == "2 of 8 GPUs, those of job 14"
+        assert picked.holder == Holder("14", "ana")
+
+
+def test_inside_a_cgroup_all_that_is_seen_is_the_jobs() -> None:
+    assert own(JOB, snapshot_of(node_of(2))).rows == (0, 1)
+
+
+def test_a_step_has_fewer_gpus_than_its_job() -> None:
+    assert own({**JOB, "SLURM_STEP_GPUS": "3"}, EIGHT).rows == (3,)
+
+
+def test_uuids_count_before_numbers() -> None:
+    assert own({**JOB, "CUDA_VISIBLE_DEVICES": "GPU-n1-0006,GPU-n1-0007"}, EIGHT, EXPORTER).rows == (6, 7)
+    assert own({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "MIG-00000002-1"}, SLICES).rows == (1,)
+    assert own({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "MIG-GPU-8932f937-aa/5/0"}, SLICES, EXPORTER).rows == (2,)
+
+
+def test_slices_whose_uuids_nobody_tells_are_not_guessed() -> None:
+    untold = replace(SLICES, devices={})
+    environment = {"SLURM_JOB_ID": "1", "SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": "MIG-00000002-1"}
+    picked = own(environment, untold, EXPORTER)
+    assert picked.rows == (0, 1, 2, 3)
+    assert picked.words == "4 GPUs: which of them are those of job 1 is not told; name them with --gpus"
+    assert picked.holder is None
+
+
+def test_indices_of_cuda_are_nvmls_and_nobody_elses_inside_a_job() -> None:
+    environment = {"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0,1"}
+    assert own(environment, EIGHT, NVML).rows == (0, 1)
+    assert own(environment, EIGHT, EXPORTER).rows == tuple(range(8))
+    assert "not told" in own(environment, EIGHT, EXPORTER).words
+
+
+def test_the_job_that_an_exporter_names_counts_where_numbers_are_missing() -> None:
+    told = replace(EIGHT, holders={EIGHT.gpus[5]: Holder("1"), EIGHT.gpus[6]: Holder("2")})
+    assert own({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0"}, told, EXPORTER).rows == (5,)
+
+
+def test_outside_of_jobs_cuda_visible_devices_count() -> None:
+    picked = own({"CUDA_VISIBLE_DEVICES": "6,7,-1,0"}, EIGHT, EXPORTER)
+    assert (picked.rows, picked.words, picked.holder) == ((6, 7), "2 of 8 GPUs, those of CUDA_VISIBLE_DEVICES", None)
+
+
+@pytest.mark.parametrize("devices", ["", "-1", "NoDevFiles", None])
+def test_a_job_without_gpus_sees_all_and_is_told(devices: str | None) -> None:
+    environment = {"SLURM_JOB_ID": "9"} | ({} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})
+    picked = own(environment, EIGHT)
+    assert (len(picked.rows), picked.words) == (8, "8 GPUs, as job 9 names none")
+
+
+def test_of_a_fleet_only_this_host_is_ones_own() -> None:
+    held = held_by({**JOB, "SLURMD_NODENAME": "n2"})
+    assert held is not None
+    assert pick_own(held, host="n2.example.org")(TWO_NODES, EXPORTER).rows == (6, 7)
+
+
+def test_an_array_task_is_called_as_people_call_it() -> None:
+    held = held_by(
+        {**JOB, "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_START_TIME": "1700000000"}
+    )
+    assert held is not None
+    assert held.holder == Holder("12_3", "ana", 1_700_000_000.0)
+
+
+def test_without_job_and_devices_nothing_is_ones_own() -> None:
+    assert held_by({"USER": "ana"}) is None
+
+
+HELD = replace(
+    TWO_NODES,
+    holders={
+        gpu: Holder(job) for gpu, job in zip(TWO_NODES.gpus, ["7", "7", "8_1", None, "7", "8_2", "70"], strict=False)
+    },
+)
+
+
+def test_a_job_is_found_on_all_nodes_an_array_with_all_its_tasks() -> None:
+    assert pick_job("7")(HELD, NVML) == Picked((0, 1, 4), "3 of 8 GPUs, those of job 7 on 2 nodes")
+    assert pick_job("8")(HELD, NVML).rows == (2, 5)
+    assert pick_job("8_2")(HELD, NVML).rows == (5,)
+    assert pick_job("99", lambda job: frozenset({"8_1"}))(HELD, NVML).rows == (2,)
+
+
+def test_a_job_that_is_not_seen_is_told_with_those_that_are() -> None:
+    with pytest.raises(NotFoundError, match=r"job 9 holds no GPU that is seen; jobs seen: 7, 70, 8_1, 8_2"):
+        pick_job("9")(HELD, NVML)
+    with pytest.raises(NotFoundError, match=r"nobody tells who holds which GPU: .* squeue .* hpc_job .* --gpus"):
+        pick_job("9")(TWO_NODES, NVML)
+
+
+def test_a_part_of_a_snapshot_has_what_belongs_to_its_gpus() -> None:
+    part = subset(HELD, [6, 1])
+    assert [gpu.name for gpu in part.gpus] == ["n2:2", "n1:1"]
+    assert part.column("gpu_util").tolist() == [0.06, 0.01]
+    assert part.measured.shape == (2,)
+    assert part.holders == {Gpu("n2", 2): Holder("70"), Gpu("n1", 1): Holder("7")}
+    assert set(part.devices) == set(part.gpus)
+    assert subset(HELD, range(8)) is HELD
+
+
+def test_what_was_looked_at_is_read_once_and_errors_come_at_once() -> None:
+    source = FakeSource([EIGHT])
+    shown = Restricted(source, pick_named("2"))
+    assert shown.look() is shown.read()
+    assert source.reads == 1
+    assert shown.about.sentence == "nvml, 8 GPUs; 1 of 8 GPUs, as named"
+    with pytest.raises(NotFoundError):
+        Restricted(FakeSource([EIGHT]), pick_named("9")).look()
+
+
+def test_gpus_of_a_job_that_ended_stay_and_it_is_told() -> None:
+    ended = replace(HELD, holders={gpu: holder for gpu, holder in HELD.holders.items() if holder.job_id != "7"})
+    shown = Restricted(FakeSource([HELD, ended, HELD]), pick_job("7"))
+    before, after, again = (shown.read() for _ in range(3))
+    assert before.gpus == after.gpus == again.gpus
+    assert [problem.what for problem in after.problems] == ["job 7 holds no GPU that is seen"]
+    assert before.problems == again.problems == ()
+
+
+def test_a_gpu_that_vanishes_leaves_the_others() -> None:
+    shown = Restricted(FakeSource([EIGHT, snapshot_of(node_of(7))]), pick_named("6-7"))
+    assert [gpu.name for gpu in shown.read().gpus] == ["n1:6", "n1:7"]
+    after = shown.read()
+    assert [gpu.name for gpu in after.gpus] == ["n1:6"]
+    assert after.problems[0].what == "no GPU 6-7 is there"
+
+
+def test_ones_own_gpus_are_held_by_ones_own_job() -> None:
+    held = held_by(JOB)
+    assert held is not None
+    snapshot = Restricted(FakeSource([EIGHT]), pick_own(held, host="n1")).read()
+    assert snapshot.holders == dict.fromkeys(snapshot.gpus, Holder("14", "ana"))
+
+
+def test_a_source_without_gpus_yet_is_waited_for() -> None:
+    empty = snapshot_of({})
+    shown = Restricted(FakeSource([empty, EIGHT]), pick_named("3"))
+    assert shown.look().gpus == ()
+    shown.read()
+    assert [gpu.name for gpu in shown.read().gpus] == ["n1:3"]

@@ -1,0 +1,94 @@
+"""Sources, snapshots and views made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tachograph.arrays import Floats
+from tachograph.live.history import History
+from tachograph.live.missing import blind
+from tachograph.live.snapshot import Device, Gpu, Holder, Problem, Snapshot
+from tachograph.live.source import About
+from tachograph.live.view import View
+from tachograph.workload.classes import CLASSES
+from tachograph.workload.health import STATES
+
+NAN = float("nan")
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def node_of(count: int, *, node: str = "n1", first: int = 0, model: str = H100) -> dict[Gpu, Device]:
+    """GPUs of a node with UUIDs and PCI addresses of their own."""
+    return {
+        Gpu(node, place): Device(model, f"GPU-{node}-{place:04x}", f"00000000:{place + 0x1B:02X}:00.0", 81559.0)
+        for place in range(first, first + count)
+    }
+
+
+def snapshot_of(
+    devices: Mapping[Gpu, Device],
+    values: Mapping[str, Sequence[float]] | None = None,
+    *,
+    t: float = 1_800_000_000.0,
+    holders: Mapping[Gpu, Holder] | None = None,
+    problems: tuple[Problem, ...] = (),
+) -> Snapshot:
+    """What GPUs told; without values each its row as gpu_util."""
+    gpus = tuple(devices)
+    told = values if values is not None else {"gpu_util": [row / 100 for row in range(len(gpus))]}
+    arrays: dict[str, Floats] = {name: np.array(column, np.float64) for name, column in told.items()}
+    return Snapshot(t, gpus, np.full(len(gpus), t), arrays, devices, holders or {}, {}, problems)
+
+
+@dataclass
+class FakeSource:
+    """Tells the snapshots it was given, the last again and again."""
+
+    snapshots: list[Snapshot]
+    told: Sequence[str] = ()  # counters; the others it is blind to
+    name: str = "nvml"
+    reads: int = 0
+    closed: int = 0
+    given: list[Snapshot] = field(default_factory=list)
+
+    @property
+    def about(self) -> About:
+        return About(self.name, f"{self.name}, {len(self.snapshots[0].gpus)} GPUs", blind=blind(self.told, self.name))
+
+    def read(self) -> Snapshot:
+        found = self.snapshots[min(self.reads, len(self.snapshots) - 1)]
+        self.reads += 1
+        self.given.append(found)
+        return found
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def view_of(
+    snapshot: Snapshot,
+    *,
+    labels: Sequence[str] = (),
+    states: Sequence[str] = (),
+    real: Sequence[float] = (),
+    stale: Sequence[float] = (),
+    about: About | None = None,
+) -> View:
+    """A view of a snapshot that was judged as given; unknown where nothing is given."""
+    count = len(snapshot.gpus)
+    places = np.array([CLASSES.index(name) for name in labels or ["unknown"] * count], np.uint8)
+    return View(
+        about=about or About("simulated", "simulated"),
+        snapshot=snapshot,
+        labels=places,
+        raw=places,
+        real=np.array(real or [NAN] * count, np.float64),
+        health=np.array([STATES.index(name) for name in states or ["unknown"] * count], np.uint8),
+        told=np.full(count, True),
+        stale_s=np.array(stale or [0.0] * count, np.float64),
+        history=History(2),
+        events=(),
+    )
