@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tachograph.workload.settings import Settings
 
 LEAST_S = 0.1  # counters of DCGM and GPM are not new more often
+AGAIN_S = 0.3  # between the two looks of --once
 _SOURCES = ("nvml", "dcgm-exporter", "dmon", "prometheus")
 _PRESETS = ("ai", "hpc", "mem")
 _CLASSIFIERS = ("default", "reference")
@@ -189,7 +190,7 @@ def _print(
     while True:
         view = _look(source, monitor)
         if arguments.once and before is None and _needs_another_look(view, columns):
-            time.sleep(min(interval_s, 1.0))
+            time.sleep(min(interval_s, AGAIN_S))
             before, view = view, _look(source, monitor)
         _print_round(view, before, arguments, settings, columns)
         _tell_problems(view, before, narrator)
@@ -205,14 +206,15 @@ def _look(source: LiveSource, monitor: Monitor) -> View:
 
 
 def _needs_another_look(view: View, columns: tuple[str, ...] | None) -> bool:
-    """Whether a rate is asked for, or a counter that the source tells has no value yet: some are made of two looks."""
+    """Whether something is shown that is made of two looks: rates, health (new replays), the first values of some."""
     from tachograph.live.choose import DECIDING
     from tachograph.live.rows import OF_TWO_LOOKS
 
-    if OF_TWO_LOOKS & set(columns or ()):
-        return True
+    made_of_two = columns is None or OF_TWO_LOOKS & set(columns)
     told = [name for name in DECIDING if name not in view.about.blind]
-    return any(all(value != value for value in view.snapshot.column(name).tolist()) for name in told)
+    return bool(made_of_two and "pcie_replays" in view.snapshot.values) or any(
+        all(value != value for value in view.snapshot.column(name).tolist()) for name in told
+    )
 
 
 def _print_round(

@@ -10,7 +10,7 @@ import difflib
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -48,6 +48,7 @@ def rows(view: View, settings: Settings | None = None) -> list[dict[str, object]
             **{name: values[row] for name, values in columns.items()},
             "stale_s": _known(view.stale_s[row]),
             "needs": _needs(view, row, columns, settings),
+            "processes": [asdict(one) for one in view.snapshot.processes.get(view.snapshot.gpus[row], ())],
         }
         for row in range(len(view.snapshot.gpus))
     ]
@@ -238,7 +239,7 @@ DEFAULT_COLUMNS: tuple[str, ...] = (
     *("timestamp", "gpu_id", "model", "gpu_util_pct", "mem_used_mib", "real_util_pct"),
     *("sm_active_pct", "tensor_active_pct", "dram_active_pct"),
 )
-OF_TWO_LOOKS: Final = frozenset({"pcie_replay_rate_s"})  # columns that are empty at the first look
+OF_TWO_LOOKS: Final = frozenset({"pcie_replay_rate_s", "health"})  # columns that want a look before
 
 
 def columns_of(written: str) -> tuple[str, ...]:
