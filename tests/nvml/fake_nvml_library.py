@@ -74,8 +74,15 @@ class FakeNode:
 
     @property
     def log(self) -> list[str]:
+        """What the library wrote since `reset`."""
         file = self.folder / "nvml.log"
         return file.read_text().splitlines() if file.exists() else []
+
+    def reset(self, state: Mapping[str, str]) -> None:
+        """Forget what was said and written."""
+        (self.folder / "nvml.log").unlink(missing_ok=True)
+        self.state = dict(state)
+        self.write()
 
     def write(self, changes: Mapping[str, object | None] | None = None) -> None:
         """Change what is said; None takes a line away."""
@@ -113,6 +120,9 @@ class Reader:
         answer = stdout.readline()
         assert answer, f"the reader ended at {command!r}"
         return json.loads(answer)
+
+    def close(self) -> None:
+        self.ask("close")
 
     def connect(self) -> Any:
         return self.ask("connect")

@@ -33,12 +33,19 @@ def told(snapshot: Snapshot) -> dict[str, Any]:
 
 def main() -> None:
     passed = [0.0]
-    source = nvml.NvmlSource(pynvml, node=nvml.this_node(), monotonic=lambda: time.monotonic() + passed[0])
+
+    def fresh() -> nvml.NvmlSource:
+        return nvml.NvmlSource(pynvml, node=nvml.this_node(), monotonic=lambda: time.monotonic() + passed[0])
+
+    source = fresh()
     for line in sys.stdin:
         command, *arguments = line.split()
         answer: Any = None
         try:
             match command:
+                case "fresh":
+                    source.close()
+                    source = fresh()
                 case "connect":
                     source.start()
                 case "connect-as-users":

@@ -1,0 +1,440 @@
+"""The source `nvml` through the real pynvml and a library that says what it is told: a process of its own each time."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_nvml_library import GPM_IDS, MIB, FakeNode, Reader, build, gpm, plain, reading
+
+from tachograph.counters import NAMES
+
+# counter -> (key of the fake, factor); written down here, not taken from the catalogue
+PLAIN = {
+    "gpu_util": ("util", 0.01),
+    "mem_copy_util": ("memutil", 0.01),
+    "hbm_used_mib": ("used", 1 / 1048576),
+    "hbm_free_mib": ("free", 1 / 1048576),
+    "power_w": ("power", 0.001),
+    "energy_j": ("energy", 0.001),
+    "gpu_temp_c": ("temp", 1),
+    "mem_temp_c": ("memtemp", 1),
+    "sm_clock_mhz": ("smclk", 1),
+    "mem_clock_mhz": ("memclk", 1),
+    "throttle_reasons": ("reasons", 1),
+    "pcie_replays": ("replays", 1),
+    "remapped_rows_correctable": ("remapped.cor", 1),
+    "remapped_rows_uncorrectable": ("remapped.unc", 1),
+    "row_remap_failure": ("remapped.fail", 1),
+}
+GPM = {
+    "gr_engine_active": (1, 0.01),
+    "sm_active": (2, 0.01),
+    "sm_occupancy": (3, 0.01),
+    "tensor_active": (5, 0.01),
+    "tensor_dfma_active": (6, 0.01),
+    "tensor_hmma_active": (7, 0.01),
+    "tensor_imma_active": (9, 0.01),
+    "dram_active": (10, 0.01),
+    "fp64_active": (11, 0.01),
+    "fp32_active": (12, 0.01),
+    "fp16_active": (13, 0.01),
+    "pcie_tx_bytes_per_s": (20, 1048576),
+    "pcie_rx_bytes_per_s": (21, 1048576),
+    "nvlink_rx_bytes_per_s": (60, 1048576),
+    "nvlink_tx_bytes_per_s": (61, 1048576),
+}
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="module")
+def looking(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeNode, Reader]]:
+    """A node and who looks at it, one for all tests: starting Python takes longest."""
+    made = FakeNode(tmp_path_factory.mktemp("node"), library)
+    made.write()
+    with reading(made) as one:
+        yield made, one
+
+
+@pytest.fixture
+def node(looking: tuple[FakeNode, Reader]) -> FakeNode:
+    """Two GPUs that tell everything."""
+    made, one = looking
+    one.ask("fresh")
+    made.reset({"gpus": "2", "driver": "1"} | plain(0) | plain(1) | gpm(0) | gpm(1))
+    return made
+
+
+@pytest.fixture
+def reader(looking: tuple[FakeNode, Reader], node: FakeNode) -> Reader:
+    return looking[1]
+
+
+def expected(state: Mapping[str, str], gpu: int) -> dict[str, float]:
+    told = {counter: float(state[f"{gpu}.{key}"]) * factor for counter, (key, factor) in PLAIN.items()}
+    told |= {counter: float(state[f"{gpu}.gpm.{metric}"]) * factor for counter, (metric, factor) in GPM.items()}
+    return told | {"xid": 0.0}
+
+
+def column(answer: Any, place: int) -> dict[str, float | None]:
+    return {counter: values[place] for counter, values in answer["values"].items()}
+
+
+def assert_tells(answer: Any, node: FakeNode, place: int) -> None:
+    assert column(answer, place) == pytest.approx(expected(node.state, place), rel=1e-12)
+
+
+def test_every_counter_comes_out_as_it_was_told(node: FakeNode, reader: Reader) -> None:
+    assert set(PLAIN) | set(GPM) | {"xid"} == set(NAMES)
+    assert reader.connect() is None
+    answer = reader.read()
+    about = reader.ask("about")
+    assert answer["gpus"] == [["gpunode", 0, None], ["gpunode", 1, None]]
+    assert answer["problems"] == []
+    assert_tells(answer, node, 0)
+    assert_tells(answer, node, 1)
+    assert answer["devices"][1] == {
+        "model": "NVIDIA H200",
+        "uuid": "GPU-00000001-1111-2222-3333-444444444444",
+        "pci": "00000000:11:00.0",
+        "hbm_mib": 144000.0,
+        "slowdown_c": 90.0,
+    }
+    assert about["name"] == "nvml"
+    assert about["blind"] == {}
+    assert about["sentence"] == "NVML with GPM, 2 GPUs of this node, driver 570.86.15"
+
+
+def test_changed_values_are_seen_and_everything_is_given_back(node: FakeNode, reader: Reader) -> None:
+    reader.connect()
+    node.write({"0.power": 99_000, "1.gpm.2": 77.5, "1.temp": 85})
+    reader.pass_time(1)
+    answer = reader.read()
+    assert_tells(answer, node, 0)
+    assert_tells(answer, node, 1)
+    reader.close()
+    assert node.log[-1] == "shutdown starts=0 samples=0 sets=0"
+
+
+def test_metrics_that_fail_alone_are_missing_alone(node: FakeNode, reader: Reader) -> None:
+    node.write(
+        {"0.gpm.2": "nan", "0.gpm.5": "!3", "0.gpm.20": "!999", "0.gpm.10": "inf", "1.gpm.5": "!3", "0.memtemp": "0"}
+    )
+    reader.connect()
+    answer = reader.read()
+    about = reader.ask("about")
+    first = column(answer, 0)
+    missing = {"sm_active", "pcie_tx_bytes_per_s", "dram_active", "mem_temp_c"}
+    assert {name for name, value in first.items() if value is None} == missing
+    assert "tensor_active" not in answer["values"]  # neither GPU has it
+    assert about["blind"] == {"tensor_active": ""}
+    assert column(answer, 1)["sm_active"] == pytest.approx(float(node.state["1.gpm.2"]) / 100)
+
+
+def test_impossible_values_are_missing(node: FakeNode, reader: Reader) -> None:
+    node.write({"0.gpm.2": "100.5", "1.gpm.2": "100", "0.util": 4294967295, "0.temp": 2147483632})
+    reader.connect()
+    answer = reader.read()
+    assert answer["values"]["sm_active"] == [None, 1.0]
+    assert answer["values"]["gpu_util"][0] is None
+    assert answer["values"]["gpu_temp_c"][0] is None
+
+
+def test_an_older_gpu_tells_what_it_can_and_how_to_see_more(node: FakeNode, reader: Reader) -> None:
+    node.write({"0.gpm": "!3", "1.gpm": None})
+    reader.connect()
+    answer = reader.read()
+    about = reader.ask("about")
+    assert set(answer["values"]) == set(PLAIN) | {"xid"}
+    assert about["sentence"].startswith("NVML without GPM")
+    assert set(about["blind"]) == set(GPM)
+    assert "Hopper" in about["blind"]["sm_active"]
+    assert "DCGM" in about["blind"]["sm_active"]
+
+
+def test_a_support_that_is_a_lie_is_found_out(node: FakeNode, reader: Reader) -> None:
+    node.write({f"{gpu}.gpm.{metric}": "!3" for gpu in (0, 1) for metric in GPM_IDS})
+    reader.connect()
+    about = reader.ask("about")
+    assert about["sentence"].startswith("NVML without GPM")
+    assert "Hopper" in about["blind"]["dram_active"]
+
+
+def test_refused_permission_says_whom_to_ask(node: FakeNode, reader: Reader) -> None:
+    node.write({f"{gpu}.{what}": "!4" for gpu in (0, 1) for what in ("gpm", "power", "events")})
+    reader.connect()
+    answer = reader.read()
+    blind = reader.ask("about")["blind"]
+    node.write({f"{gpu}.{what}": "1" for gpu in (0, 1) for what in ("gpm", "power")})  # somebody permitted it
+    reader.pass_time(61)
+    reader.read()
+    reader.pass_time(1)
+    later = reader.read()
+    blind_later = reader.ask("about")["blind"]
+    assert set(answer["values"]) == set(PLAIN) - {"power_w"}
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in blind["sm_active"]
+    assert "administrator" in blind["power_w"]
+    assert "not permitted" in blind["xid"]
+    assert answer["problems"] == []
+    assert later["values"]["power_w"] == [0.001, 0.001]
+    assert set(blind_later) == {"xid"}
+
+
+def test_a_driver_without_newer_calls_is_asked_in_the_old_way(node: FakeNode, reader: Reader) -> None:
+    node.write({f"{gpu}.reasons": "!13" for gpu in (0, 1)})
+    reader.connect()
+    answer = reader.read()
+    blind = reader.ask("about")["blind"]
+    assert "throttle_reasons" not in answer["values"]
+    assert "driver is too old" in blind["throttle_reasons"]
+
+
+def test_a_lost_gpu_says_so_and_comes_back(node: FakeNode, reader: Reader) -> None:
+    reader.connect()
+    node.write({"1.lost": "!15"})
+    reader.pass_time(1)
+    lost = reader.read()
+    reader.pass_time(1)
+    again = reader.read()
+    node.write({"1.lost": None})
+    reader.pass_time(10)
+    reader.read()
+    reader.pass_time(1)
+    back = reader.read()
+    for answer in (lost, again):
+        assert answer["gpus"] == back["gpus"]
+        assert set(column(answer, 1).values()) == {None}
+        assert answer["measured"][1] is None
+        assert "gpunode:1: the GPU does not answer (NVML: GPU is lost)" in answer["problems"][0]
+        assert_tells(answer, node, 0)
+        assert answer["devices"][1]["uuid"] == back["devices"][1]["uuid"]
+    assert back["problems"] == []
+    assert_tells(back, node, 1)
+    reader.close()
+    assert node.log[-1].endswith("samples=0 sets=0")
+
+
+def test_a_gpu_that_stays_lost_is_looked_for_by_starting_anew(node: FakeNode, reader: Reader) -> None:
+    reader.connect()
+    node.write({"1.lost": "!15"})
+    for _ in range(4):
+        reader.pass_time(10)
+        answer = reader.read()
+    starts = sum(line.startswith("init") for line in node.log)
+    for _ in range(3):  # not again and again
+        reader.pass_time(5)
+        reader.read()
+    assert sum(line.startswith("init") for line in node.log) == starts
+    assert starts == 2
+    assert "does not answer" in answer["problems"][0]
+    assert answer["devices"][1]["uuid"] == "GPU-00000001-1111-2222-3333-444444444444"
+
+
+def test_an_unknown_error_of_one_call_leaves_the_rest(node: FakeNode, reader: Reader) -> None:
+    reader.connect()
+    node.write({"0.power": "!999"})
+    reader.pass_time(1)
+    answer = reader.read()
+    node.write({"0.power": "5000"})
+    reader.pass_time(1)
+    after = reader.read()
+    assert answer["values"]["power_w"] == [None, pytest.approx(321.501)]
+    assert answer["values"]["gpu_util"][0] == 0.4
+    assert answer["problems"] == ["gpunode:0: nvmlDeviceGetPowerUsage: Unknown Error; it is asked again"]
+    assert after["values"]["power_w"][0] == 5.0
+
+
+def test_a_reloaded_driver_is_found_again(node: FakeNode, reader: Reader) -> None:
+    reader.connect()
+    node.write({"driver": "!9"})
+    reader.pass_time(1)
+    down = reader.read()
+    still = reader.read()
+    node.write({"driver": "2", "0.util": "63"})
+    waiting = reader.read()  # it is not asked in every round
+    reader.pass_time(2)
+    reader.read()
+    reader.pass_time(1)
+    up = reader.read()
+    said = "gpunode: the driver does not answer (NVML: Driver Not Loaded); it is tried again"
+    for answer in (down, still, waiting):
+        assert answer["gpus"] == up["gpus"]
+        assert set(answer["measured"]) == {None}
+        assert {value for values in answer["values"].values() for value in values} == {None}
+        assert answer["problems"] == [said]
+        assert answer["processes"] == {}
+    assert up["problems"] == []
+    assert_tells(up, node, 0)
+    reader.close()
+    assert node.log[-1] == "shutdown starts=0 samples=0 sets=0"
+
+
+def test_another_driver_needs_a_new_start(node: FakeNode, reader: Reader) -> None:
+    """NVML answers `uninitialized` until it is started again; an update leaves the loaded library behind."""
+    reader.connect()
+    node.write({"driver": "2"})
+    reader.pass_time(1)
+    first = reader.read()
+    node.write({"driver": "!18"})
+    reader.pass_time(2)
+    updated = reader.read()
+    node.write({"driver": "3"})
+    reader.pass_time(10)
+    back = reader.read()
+    assert "Uninitialized" in first["problems"][0]
+    assert "start this command again" in updated["problems"][0]
+    assert back["problems"] == []
+    assert back["values"]["power_w"] == pytest.approx([321.5, 321.501])
+
+
+def test_xid_errors_stay_until_the_next(node: FakeNode, reader: Reader) -> None:
+    node.write({"0.xid": "7063"})  # before anybody looked
+    seen = []
+    reader.connect()
+    for change in ({}, {"1.xid": 1031}, {}, {"1.xid": 2079}, {"driver": 2}, {}):
+        node.write(change)
+        reader.pass_time(5)
+        reader.read()
+        seen.append(reader.read()["values"]["xid"])
+    assert seen[:4] == [[0.0, 0.0], [0.0, 31.0], [0.0, 31.0], [0.0, 79.0]]
+    assert seen[5] == [0.0, 79.0]  # known still, after a reload
+
+
+def test_a_gpu_that_fell_off_tells_its_last_xid(node: FakeNode, reader: Reader) -> None:
+    reader.connect()
+    node.write({"1.xid": 1079, "1.lost": "!15"})
+    reader.pass_time(1)
+    answer = reader.read()
+    assert "last XID 79" in answer["problems"][0]
+
+
+def test_slices_are_rows_of_their_own(node: FakeNode, reader: Reader) -> None:
+    slices = {
+        "1.mig": 1,
+        "1.util": "!3",
+        "1.memutil": "!3",
+        "1.slice0.gi": 7,
+        "1.slice0.uuid": "MIG-aaaa",
+        "1.slice0.total": 10_000 * MIB,
+        "1.slice0.used": 4_000 * MIB,
+        "1.slice0.free": 6_000 * MIB,
+        "1.slice0.processes": f"{os.getpid()}:{300 * MIB}",
+        "1.slice3.gi": 9,
+        "1.slice3.uuid": "MIG-bbbb",
+        "1.slice3.total": 20_000 * MIB,
+        "1.slice3.used": 5_000 * MIB,
+        "1.slice3.free": 15_000 * MIB,
+    }
+    of_slices = {f"1.gi7.gpm.{metric}": f"{metric}.5" for metric in (1, 2, 5)}
+    of_slices |= {"1.gi9.gpm.2": "31", "1.gi9.gpm.20": "!3"}
+    node.write(slices | of_slices)
+    reader.connect()
+    answer = reader.read()
+    node.write({"1.slice3.gi": None})  # somebody takes a slice away
+    reader.pass_time(31)
+    reader.read()
+    reader.pass_time(1)
+    reader.read()
+    fewer = reader.read()
+    assert answer["gpus"] == [["gpunode", 0, None], ["gpunode", 1, 7], ["gpunode", 1, 9]]
+    values = answer["values"]
+    assert values["sm_active"] == pytest.approx([0.0225, 0.025, 0.31])
+    assert values["tensor_active"] == [pytest.approx(0.0525), pytest.approx(0.055), None]
+    assert values["hbm_used_mib"] == [10_000, 4_000, 5_000]
+    assert values["gpu_util"] == [0.4, None, None]
+    assert values["power_w"] == pytest.approx([321.5, 321.501, 321.501])  # of the whole GPU
+    assert values["pcie_tx_bytes_per_s"][1:] == [None, None]
+    assert [device["uuid"] for device in answer["devices"][1:]] == ["MIG-aaaa", "MIG-bbbb"]
+    assert [device["hbm_mib"] for device in answer["devices"][1:]] == [10_000, 20_000]
+    assert list(answer["processes"]) == ["gpunode:1.7"]
+    assert fewer["gpus"] == [["gpunode", 0, None], ["gpunode", 1, 7]]
+
+
+def test_gpus_of_others_are_not_shown(node: FakeNode, reader: Reader) -> None:
+    node.write({"0.handle": "!4"})
+    reader.connect()
+    answer = reader.read()
+    about = reader.ask("about")
+    assert answer["gpus"] == [["gpunode", 1, None]]
+    assert answer["values"]["power_w"] == pytest.approx([321.501])
+    assert "1 GPU may not be seen from here" in about["sentence"]
+
+
+def test_a_gpu_the_driver_no_longer_lists_is_told(node: FakeNode, reader: Reader) -> None:
+    """The GPU with number 0 is gone after a reload: the other one has its number now."""
+    reader.connect()
+    moved = {f"0.{name}": node.state[f"1.{name}"] for name in ("uuid", "pci", "power")}
+    node.write({"gpus": "1", "driver": "2", **moved})
+    reader.pass_time(1)
+    reader.read()
+    reader.pass_time(5)
+    answer = reader.read()
+    assert answer["gpus"] == [["gpunode", 0, None]]
+    assert answer["devices"][0]["uuid"].startswith("GPU-00000001")
+    assert "no longer lists GPU-00000000" in answer["problems"][0]
+
+
+def test_processes_have_memory_user_and_command(node: FakeNode, reader: Reader) -> None:
+    absent = 4_194_000  # above what Linux gives by default
+    node.write(
+        {"0.processes": f"{os.getpid()}:{5 * MIB} {absent}:na", "0.mps": f"{os.getpid()}:{5 * MIB} {absent + 1}:{MIB}"}
+    )
+    reader.connect()
+    answer = reader.read()
+    assert list(answer["processes"]) == ["gpunode:0"]
+    mine, gone, client = sorted(answer["processes"]["gpunode:0"], key=lambda one: one["pid"])
+    assert (mine["pid"], mine["hbm_used_mib"]) == (os.getpid(), 5.0)
+    if str(Path("/proc/self/ns/pid").readlink()) == "pid:[4026531836]":
+        assert mine["user"] == pwd.getpwuid(os.getuid()).pw_name
+        assert "pytest" in mine["command"] or "python" in mine["command"]
+    else:  # in a container a process that holds no GPU may be another one of the same number
+        assert (mine["user"], mine["command"]) == (None, None)
+    assert gone == {"pid": absent, "user": None, "command": None, "hbm_used_mib": None}
+    assert client == {"pid": absent + 1, "user": None, "command": None, "hbm_used_mib": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"driver": "!9"}, "no NVIDIA driver is loaded; run it on a node with GPUs"),
+        ({"driver": "!18"}, "of different versions; reload the driver"),
+        ({"driver": "!4"}, "not permitted"),
+        ({"driver": "!999"}, "NVML does not start: Unknown Error; try nvidia-smi"),
+        ({"gpus": "0"}, "NVML sees no GPU"),
+        ({"*.handle": "!4"}, "NVML sees no GPU"),
+    ],
+)
+def test_what_prevents_a_start_is_told(node: FakeNode, reader: Reader, changes: dict[str, object], said: str) -> None:
+    node.write(changes)
+    assert said in reader.ask("connect-as-users")["error"]
+    assert not node.log or node.log[-1].startswith("shutdown starts=0")
+
+
+def test_without_the_library_it_is_told_what_to_install(tmp_path: Path) -> None:
+    if Path("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").exists():
+        pytest.skip("this machine has the real library")
+    with reading(FakeNode(tmp_path, tmp_path)) as alone:
+        error = alone.ask("connect-as-users")["error"]
+    assert "libnvidia-ml.so.1 was not found" in error
+    assert "install the NVIDIA driver" in error
+
+
+def test_users_get_what_is_measured_at_the_first_read(node: FakeNode, reader: Reader) -> None:
+    assert reader.ask("connect-as-users") is None
+    assert node.log[-1] == "shutdown starts=0 samples=0 sets=0"
+
+
+def test_a_read_of_eight_gpus_takes_little(node: FakeNode, reader: Reader) -> None:
+    for gpu in range(8):
+        node.state |= plain(gpu) | gpm(gpu)
+    node.write({"gpus": 8})
+    reader.connect()
+    assert reader.ask("cpu 20") / 20 < 0.03  # 2 ms; a busy machine is slower
