@@ -11,7 +11,10 @@ from tachograph.live.snapshot import Gpu, Snapshot
 
 
 class History:
-    """Values of the last `capacity` snapshots: (counters x snapshots x GPUs) in single precision, NaN missing."""
+    """Values of the last `capacity` snapshots: (counters x snapshots x GPUs) in single precision, NaN missing.
+
+    Of 1,000 GPUs with 25 counters 600 snapshots take 60 MB.
+    """
 
     def __init__(self, capacity: int = 600) -> None:
         self.capacity = capacity
@@ -34,6 +37,11 @@ class History:
             ring[place] = snapshot.column(counter)
         self._next = (place + 1) % self.capacity
         self._held = min(self._held + 1, self.capacity)
+
+    @property
+    def bytes(self) -> int:
+        """How much memory the values take."""
+        return self._t.nbytes + sum(ring.nbytes for ring in self._values.values())
 
     def times(self) -> Floats:
         """When the snapshots were taken, oldest first (seconds since 1970)."""

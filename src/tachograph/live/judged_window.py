@@ -162,7 +162,8 @@ class Window:
         """Move what is held to the front; with twice the room where it is more than half of it."""
         looks, count = self._looks, self._end - self._begin
         slots = len(looks.times)
-        self._looks = _Looks.new(slots * 2 if count * 2 > slots else slots, looks.times.shape[1])
+        if count * 2 > slots:
+            self._looks = _Looks.new(slots * 2, looks.times.shape[1])
         for one in fields(looks):
             getattr(self._looks, one.name)[:count] = getattr(looks, one.name)[self._begin : self._end]
         self._begin, self._end = 0, count

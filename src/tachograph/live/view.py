@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tachograph.arrays import Bytes, Flags, Floats
@@ -11,6 +12,7 @@ from tachograph.live.snapshot import Gpu, Snapshot
 from tachograph.live.source import About
 from tachograph.workload.classes import CLASSES, Bottleneck, bottleneck
 from tachograph.workload.health import STATES
+from tachograph.workload.settings import Settings
 
 
 class EventKind(StrEnum):
@@ -42,7 +44,8 @@ class View:
 
     labels, raw: places in CLASSES, smoothed and of this reading alone. real: real utilisation 0..1, NaN unknown.
     health: places in STATES. told: False of a GPU that told nothing now. stale_s: age of its values, NaN where never.
-    events: oldest first, no more than are kept.
+    events: oldest first, no more than are kept. settings: by which it was judged. means: of counters over the window
+    of the label, NaN missing. replays: new ones that are still visible, NaN unknown; None where nobody counted them.
     """
 
     about: About
@@ -55,6 +58,9 @@ class View:
     stale_s: Floats
     history: History
     events: tuple[Event, ...]
+    settings: Settings = field(default_factory=Settings)
+    means: Mapping[str, Floats] = field(default_factory=dict)
+    replays: Floats | None = None
 
     def label(self, row: int) -> str:
         """The class of a GPU, as shown."""

@@ -1,0 +1,245 @@
+"""Views of snapshots: labels and health as those of each GPU alone, GPUs that come and go, age, reasons, memory."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from tachograph.live.history import History
+from tachograph.live.monitor import GONE_S, Monitor, reasons
+from tachograph.live.simulated import SimulatedSource
+from tachograph.live.snapshot import Device, Gpu, Problem, Snapshot
+from tachograph.live.source import About
+from tachograph.live.view import EventKind, View
+from tachograph.workload.classes import CLASSES, UNKNOWN
+from tachograph.workload.health import EventMemory, HealthReading, health_of, limits_of, remember
+from tachograph.workload.reading import classify, reading_of
+from tachograph.workload.settings import Settings
+from tachograph.workload.smoothing import Smoothed, smooth
+
+ABOUT = About("made", "made for tests")
+BUSY = {"sm_active": 0.9, "tensor_active": 0.0, "dram_active": 0.3, "gr_engine_active": 0.9, "fp64_active": 0.0,
+        "pcie_tx_bytes_per_s": 0.0, "pcie_rx_bytes_per_s": 0.0, "gpu_temp_c": 60.0, "mem_temp_c": 60.0,
+        "pcie_replays": 5.0, "row_remap_failure": 0.0, "remapped_rows_uncorrectable": 0.0, "xid": 0.0,
+        "throttle_reasons": 0.0}  # fmt: skip
+IDLE = BUSY | {"sm_active": 0.0, "dram_active": 0.0, "gr_engine_active": 0.0}
+A, B, C = Gpu("n1", 0), Gpu("n1", 1), Gpu("n2", 0)
+
+
+def snapshot(
+    t: float,
+    told: Mapping[Gpu, Mapping[str, float]],
+    *,
+    measured: Mapping[Gpu, float] | None = None,
+    devices: Mapping[Gpu, Device] | None = None,
+    problems: Sequence[Problem] = (),
+) -> Snapshot:
+    """GPUs with their values; one that tells none is silent."""
+    gpus, names = tuple(told), sorted({name for values in told.values() for name in values})
+    when = [(measured or {}).get(gpu, t if told[gpu] else math.nan) for gpu in gpus]
+    values = {name: np.array([told[gpu].get(name, math.nan) for gpu in gpus]) for name in names}
+    return Snapshot(t, gpus, np.array(when), values, devices or {}, problems=tuple(problems))
+
+
+def monitor(settings: Settings | None = None, *, keep_events: int = 1000) -> Monitor:
+    return Monitor(ABOUT, settings=settings or Settings(), history=History(50), keep_events=keep_events)
+
+
+def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
+    """Five simulated minutes: classes, real utilisation and health against the functions for one GPU."""
+    t = [1e6]
+    source = SimulatedSource(12, seed=3, clock=lambda: t[0])
+    how, made = Settings(smoothing_s=10, event_memory_s=60), monitor(Settings(smoothing_s=10, event_memory_s=60))
+    labels: list[Smoothed | None] = [None] * 12
+    memories = [EventMemory()] * 12
+    for _ in range(150):
+        t[0] += 2
+        shot = source.read()
+        view = made.step(shot)
+        for row in range(12):
+            values = {name: float(column[row]) for name, column in shot.values.items()}
+            labels[row] = one = smooth(labels[row], shot.t, reading_of(values), how)
+            memories[row] = remember(memories[row], shot.t, values["pcie_replays"], keep_s=60)
+            reading = HealthReading(
+                values["row_remap_failure"], values["remapped_rows_uncorrectable"], memories[row].replays,
+                values["gpu_temp_c"], values["mem_temp_c"],
+            )  # fmt: skip
+            assert (view.label(row), CLASSES[view.raw[row]]) == (one.shown.name, one.raw.name)
+            assert view.real[row] == pytest.approx(one.raw.real_utilisation, abs=1e-12)
+            assert view.state(row) == health_of(reading, limits_of(shot.devices[shot.gpus[row]].model)).state
+    assert view.told.all()
+    assert (view.stale_s == 0).all()
+
+
+def test_what_is_read_again_is_no_new_reading() -> None:
+    """An exporter that measures every 10 s is asked every second: the window holds what it measured, no more."""
+    made = monitor(Settings(smoothing_s=60))
+    for t in range(41):
+        view = made.step(snapshot(t, {A: IDLE if t < 10 else BUSY}, measured={A: t // 10 * 10}))
+        assert view.stale_s.tolist() == [t % 10]
+        assert view.means["sm_active"][0] == pytest.approx(0.9 * (t // 10) / (t // 10 + 1))
+
+
+def test_a_silent_gpu_is_unknown_and_its_label_comes_back() -> None:
+    made = monitor()
+    for t in range(5):
+        made.step(snapshot(t, {A: BUSY, B: BUSY}))
+    view = made.step(snapshot(7, {A: BUSY, B: {}}))
+    assert view.told.tolist() == [True, False]
+    assert [view.label(row) for row in (0, 1)] == ["compute-heavy", UNKNOWN]
+    assert (view.state(1), math.isnan(view.real[1]), view.stale_s.tolist()) == ("unknown", True, [0.0, 3.0])
+    assert reasons(view, 1).why == "it tells nothing now"
+    view = made.step(snapshot(8, {A: BUSY, B: IDLE}))
+    assert (view.label(1), CLASSES[view.raw[1]]) == ("compute-heavy", "idle")  # smoothed on, the raw label new
+
+
+def test_a_gpu_that_never_told_anything_has_no_age() -> None:
+    view = monitor().step(snapshot(0, {A: BUSY, B: {}}))
+    assert np.isnan(view.stale_s).tolist() == [False, True]
+
+
+def test_a_gpu_that_is_named_no_more_stays_for_a_while() -> None:
+    made, device = monitor(), {A: Device("NVIDIA H200"), B: Device("NVIDIA H200"), C: Device("A100")}
+    for t in range(3):
+        made.step(snapshot(t, {A: BUSY, B: BUSY, C: BUSY}, devices=device))
+    view = made.step(snapshot(3, {A: BUSY, C: BUSY}, devices={A: device[A], C: device[C]}))
+    assert view.snapshot.gpus == (A, B, C)  # in its place
+    assert view.told.tolist() == [True, False, True]
+    assert view.snapshot.devices == device
+    assert view.history.series("sm_active", 1).tolist() == pytest.approx([0.9, 0.9, 0.9, math.nan], nan_ok=True)
+    view = made.step(snapshot(4, {A: BUSY, B: BUSY, C: BUSY}, devices=device))
+    assert view.told.tolist() == [True] * 3
+    assert view.label(1) == "compute-heavy"
+    for later in (5.0, 4 + GONE_S - 1):
+        assert made.step(snapshot(later, {C: BUSY, A: BUSY})).snapshot.gpus == (C, A, B)
+    view = made.step(snapshot(5 + GONE_S, {C: BUSY, A: BUSY}))
+    assert view.snapshot.gpus == (C, A)
+    assert [view.label(row) for row in (0, 1)] == ["compute-heavy"] * 2
+
+
+def test_a_fleet_that_is_gone_and_another_one() -> None:
+    made = monitor()
+    made.step(snapshot(0, {A: BUSY}))
+    view = made.step(snapshot(1, {}))
+    assert (view.snapshot.gpus, view.told.tolist()) == ((A,), [False])
+    view = made.step(snapshot(2, {B: IDLE, Gpu("n1", 0, 3): IDLE}))
+    assert view.snapshot.gpus == (B, Gpu("n1", 0, 3), A)
+    empty = monitor().step(snapshot(0, {}))
+    assert (empty.snapshot.gpus, empty.events) == ((), ())
+
+
+def test_the_slowdown_temperature_of_the_device_counts() -> None:
+    made, hot = monitor(), {A: BUSY | {"gpu_temp_c": 88.0}}
+    for t in range(2):
+        view = made.step(snapshot(t, hot, devices={A: Device("NVIDIA A100-SXM4-40GB")}))
+    assert view.state(0) == "OK"
+    view = made.step(snapshot(2, hot, devices={A: Device("NVIDIA A100-SXM4-40GB", slowdown_c=87.0)}))
+    assert view.state(0) == "HOT"
+    told = reasons(view, 0)
+    assert (told.limits.warning_c, told.health_why) == (87.0, "GPU at 88 °C, limit 87 °C")
+
+
+def test_reasons_name_rule_values_and_what_is_missing() -> None:
+    about = About("made", "", blind={"sm_active": "run nv-hostengine"})
+    made = Monitor(about, settings=Settings(), history=History(5))
+    known = {**BUSY, "sm_active": 0.72, "tensor_active": 0.61}
+    lacking = {name: value for name, value in BUSY.items() if name not in ("sm_active", "mem_temp_c")}
+    for t in range(2):
+        view = made.step(snapshot(t, {A: known, B: lacking | {"tensor_active": 0.6}}))
+    first, second = reasons(view, 0), reasons(view, 1)
+    assert first.why == "TENSOR 61 % >= 50 %, SM 72 % >= 60 %"
+    assert (first.classified.name, first.health.state, first.enable) == ("tensor-heavy compute", "OK", {})
+    assert second.classified.needs == ("sm_active",)
+    assert second.health.needs == ("mem_temp_c",)
+    assert second.why == "tensor-heavy compute cannot be told: SM_ACTIVE is missing"
+    assert second.enable == {
+        "sm_active": "run nv-hostengine",
+        "mem_temp_c": "let DCGM record MEMORY_TEMP (DCGM_FI_DEV_MEMORY_TEMP, field 140)",
+    }
+
+
+def test_reasons_say_why_a_class_stays() -> None:
+    made = monitor(Settings(smoothing_s=20))
+    for t in range(10):
+        made.step(snapshot(t, {A: BUSY}))
+    for t in range(10, 14):
+        view = made.step(snapshot(t, {A: IDLE}))
+    assert view.label(0) == "compute-heavy"
+    assert reasons(view, 0).why == "now compute-active (SM 64 % >= 50 %); compute-heavy stays until that has lasted"
+    assert reasons(view, 0).raw == classify(reading_of(IDLE))
+
+
+def test_views_stay_as_they_were() -> None:
+    """What a step gave is not changed by later ones."""
+    made = monitor(Settings(smoothing_s=2))
+    views: list[View] = []
+    kept: list[list[list[float]]] = []
+    for t in range(12):
+        view = made.step(snapshot(t, {A: BUSY if t % 5 else IDLE, **({B: IDLE} if t % 3 else {})}))
+        views.append(view)
+        kept.append([array.tolist() for array in (view.labels, view.raw, view.health, view.told, view.stale_s)])
+    for view, before in zip(views, kept, strict=True):
+        now = [array.tolist() for array in (view.labels, view.raw, view.health, view.told, view.stale_s)]
+        assert repr(now) == repr(before)
+
+
+def test_faults_at_random() -> None:
+    """GPUs, counters, clocks and values come and go as they please: every view is whole, and nothing is invented."""
+    rng = np.random.default_rng(11)
+    made, gpus, t = monitor(keep_events=40), [Gpu(f"n{place // 4}", place % 4) for place in range(10)], 1000.0
+    for _ in range(400):
+        t += float(rng.choice([0.0, 1.0, 1.0, 5.0, 400.0, -50.0], p=[0.05, 0.4, 0.4, 0.1, 0.02, 0.03]))
+        here = [gpu for gpu in gpus if rng.random() < 0.9]
+        rng.shuffle(here)
+        told = {
+            gpu: {name: float(rng.choice([value, math.nan, 0.0, 1.0, 64.0])) for name, value in BUSY.items()
+                  if rng.random() < 0.9}
+            if rng.random() < 0.8 else {}
+            for gpu in here
+        }  # fmt: skip
+        view = made.step(snapshot(t, told, problems=[Problem("x", "y")] if rng.random() < 0.3 else []))
+        size = len(view.snapshot.gpus)
+        assert set(here) <= set(view.snapshot.gpus)
+        assert {len(array) for array in (view.labels, view.raw, view.real, view.health, view.told)} == {size}
+        assert all(len(column) == size for column in view.snapshot.values.values())
+        assert len(view.events) <= 40
+        for row, gpu in enumerate(view.snapshot.gpus):
+            tells = any(value == value for value in told.get(gpu, {}).values())
+            assert view.told[row] == tells
+            if not tells:
+                assert (view.label(row), view.state(row), math.isnan(view.real[row])) == (UNKNOWN, "unknown", True)
+            reasons(view, row)
+    assert {event.kind for event in view.events} >= {EventKind.CLASS}
+
+
+def test_history_is_a_ring_of_single_precision() -> None:
+    history = History(4)
+    for t in range(10):
+        told = (
+            {A: {"power_w": float(t)}} if t < 8 else {B: {"power_w": 1.0, "sm_active": 0.5}, A: {"power_w": float(t)}}
+        )
+        history.add(snapshot(t, told))
+    assert history.times().tolist() == [6, 7, 8, 9]
+    assert history.series("power_w", 1).tolist() == [6, 7, 8, 9]
+    assert history.series("power_w", 0).tolist() == pytest.approx([math.nan, math.nan, 1, 1], nan_ok=True)
+    assert history.series("sm_active", 0).tolist() == pytest.approx([math.nan, math.nan, 0.5, 0.5], nan_ok=True)
+    assert np.isnan(history.series("xid", 0)).tolist() == [True] * 4
+    assert history.bytes == 2 * 4 * 2 * 4 + 4 * 8  # counters x snapshots x GPUs, and their times
+
+
+def test_the_way_to_the_first_view_has_no_tables_and_no_compiler() -> None:
+    code = (
+        "import sys\nfrom tachograph.live.monitor import Monitor\n"
+        "from tachograph.live.simulated import SimulatedSource\n"
+        "from tachograph.live.history import History\nfrom tachograph.workload.settings import Settings\n"
+        "source = SimulatedSource(4)\n"
+        "Monitor(source.about, settings=Settings(), history=History(9)).step(source.read())\n"
+        "print([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
