@@ -59,8 +59,8 @@ class Rhythm:
         """Note that the page changed; return when to ask again.
 
         >>> rhythm = Rhythm()
-        >>> rhythm.changed(100.0), rhythm.same(129.0), rhythm.changed(130.0)
-        (100.2, 129.96..., 157.0)
+        >>> rhythm.changed(100.0), rhythm.same(115.0), rhythm.changed(130.0)
+        (100.2, 115.5, 157.0)
         """
         if self._changed is not None:
             passed = now - self._changed

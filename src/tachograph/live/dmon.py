@@ -1,0 +1,342 @@
+"""`dcgmi dmon` as a live source: DCGM's counters of the GPUs of this node, as often as ten times a second.
+
+The program runs beside us and prints a table without end. When it dies, hangs or is refused, that is told, and it is
+started anew, after longer and longer whiles. Fields that the DCGM installed does not know are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tachograph.arrays import Floats
+from tachograph.counters import COUNTERS
+from tachograph.errors import InputError
+from tachograph.live.dmon_process import Process, Said
+from tachograph.live.dmon_text import NAMES, Row, devices, field_names, fields_of, instances
+from tachograph.live.missing import blind
+from tachograph.live.series import Rules, order
+from tachograph.live.snapshot import Device, Gpu, Problem, Snapshot
+from tachograph.live.source import About
+from tachograph.sources.metrics.labels import short_node
+from tachograph.units import plural
+
+if TYPE_CHECKING:
+    from tachograph.config import Configuration
+
+NAME: Final = "dmon"
+LEAST_INTERVAL_S = 0.1  # shorter ones DCGM does not keep up with
+_SLOWDOWN, _HBM = 158, 250  # facts of a device, asked along
+_PROFILED = range(1000, 1100)  # fields of the profiling module
+_FIELDS: Final = tuple(counter.dcgm_id for counter in COUNTERS if counter.dcgm_id is not None)
+_COLUMN: Final = {counter.dcgm_id: number for number, counter in enumerate(COUNTERS) if counter.dcgm_id is not None}
+_RULES: Final = Rules.of((number, counter.dcgm_unit or counter.unit) for number, counter in enumerate(COUNTERS))
+_ASK_S = 5.0  # so long `discovery` may take
+_FIRST_S = 5.0  # so long connecting waits for the first row
+_CARRY_S, _CARRY_TICKS = (
+    5.0,
+    10.0,
+)  # so long a value is carried on while N/A is printed: fields take turns before Hopper
+_SILENT_S, _SILENT_TICKS = 5.0, 5.0  # so long no row comes before it counts as hung
+_RETRY_S = (1.0, 30.0)  # until it is started anew, at first and at most
+_SETTLED = 5  # ticks after which a field that was never told is said to be missing
+
+_INVALID = re.compile(r"invalid field id\D*(\d+)", re.IGNORECASE)
+_UNPROFILED = re.compile(r"profiling module|not currently loaded|-33\b|-37\b", re.IGNORECASE)
+# what it says, and what helps
+_REMEDIES: Final = (
+    (
+        re.compile(r"host engine|establish a connection|hostengine", re.IGNORECASE),
+        "start it: systemctl start nvidia-dcgm",
+    ),
+    (re.compile(r"root|permi", re.IGNORECASE), "let nv-hostengine run as root, and ask for the right to use it"),
+    (re.compile(r"driver", re.IGNORECASE), "is the driver loaded? look at nvidia-smi"),
+)
+
+
+@dataclass(slots=True)
+class _Known:
+    """The last value of each counter of one GPU, and when it came."""
+
+    values: Floats = field(default_factory=lambda: np.full(len(COUNTERS), np.nan))
+    times: Floats = field(default_factory=lambda: np.full(len(COUNTERS), -np.inf))
+    measured: float = float("nan")
+
+
+class DmonSource:
+    """`dcgmi dmon` as a live source; use `connect`. program: how it is called; clock: seconds since 1970."""
+
+    def __init__(
+        self,
+        *,
+        interval_s: float = 1.0,
+        program: Sequence[str] = ("dcgmi",),
+        node: str | None = None,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._interval_s = max(LEAST_INTERVAL_S, interval_s)
+        self._program = tuple(program)
+        self._node = node or short_node(socket.gethostname())
+        self._clock, self._steady = clock, steady
+        self._asked: list[int] = [*_FIELDS, _SLOWDOWN, _HBM]
+        self._refused: dict[str, str] = {}
+        self._names: Mapping[str, int] = NAMES
+        self._slices: Mapping[int, tuple[int, int]] = {}
+        self._gpus: dict[Gpu, _Known] = {}
+        self._devices: dict[Gpu, Device] = {}
+        self._process: Process | None = None
+        self._problem: Problem | None = None
+        self._failures, self._due, self._rows = 0, 0.0, 0
+        self._working = False  # the program that runs has printed rows
+
+    @property
+    def about(self) -> About:
+        """What it is; what it does not tell is known after some ticks."""
+        gpus = plural(len(self._gpus), "GPU")
+        return About(NAME, f"dcgmi dmon, {gpus} of this node", self._interval_s, self._blind())
+
+    def read(self) -> Snapshot:
+        """Return the last values of every GPU; those that were not told again for some ticks are missing."""
+        self._keep_running()
+        if self._process is not None:
+            self._take(self._process)
+        now = self._clock()
+        gpus = tuple(sorted(self._gpus, key=order))
+        table = np.full((len(COUNTERS), len(gpus)), np.nan)
+        carried = max(_CARRY_S, _CARRY_TICKS * self._interval_s)
+        for row, gpu in enumerate(gpus):
+            known = self._gpus[gpu]
+            table[:, row] = np.where(now - known.times <= carried, known.values, np.nan)
+        measured = np.array([self._gpus[gpu].measured for gpu in gpus], np.float64)
+        measured[np.isnan(table).all(axis=0)] = np.nan
+        told = {counter.name: table[number] for number, counter in enumerate(COUNTERS) if self._ever(number)}
+        problems = () if self._problem is None else (self._problem,)
+        return Snapshot(now, gpus, measured, told, dict(self._devices), problems=problems)
+
+    def close(self) -> None:
+        """End the program."""
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def begin(self) -> None:
+        """Ask which GPUs there are, start, and wait for the first row.
+
+        Errors: InputError, when there is no such program, no host engine, no GPU.
+        """
+        listed = self._answer("discovery", "-l")
+        for number, told in devices(listed).items():
+            gpu = Gpu(self._node, number)
+            self._devices[gpu] = Device(told.get("Name"), told.get("Device UUID"), told.get("PCI Bus ID"))
+        if not self._devices:
+            raise InputError("DCGM sees no GPU", where=self._where, do="look at `dcgmi discovery -l`")
+        self._slices = instances(self._answer("discovery", "-c", needed=False))
+        named = field_names(self._answer("dmon", "-l", needed=False))
+        if named:
+            self._names = named
+            known = set(named.values())
+            self._refuse([number for number in self._asked if number not in known], "this DCGM does not know it")
+        until = self._steady() + _FIRST_S
+        while not self._gpus and self._steady() < until and (self._problem is None or self._failures == 0):
+            self.read()
+            time.sleep(0.02)
+        if not self._gpus:
+            problem = self._problem or Problem(f"no row within {_FIRST_S:g} s", self._where, "run it by hand")
+            raise InputError(problem.what, where=problem.where, do=problem.do)
+
+    @property
+    def _where(self) -> str:
+        return f"{self._program[-1]} dmon"
+
+    def _answer(self, *arguments: str, needed: bool = True) -> str:
+        """What the program prints; nothing where it fails and that is no matter."""
+        try:
+            done = subprocess.run(
+                [*self._program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_ASK_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as problem:
+            if not needed:
+                return ""
+            raise self._cannot(problem) from None
+        said = done.stdout.decode("utf-8", "replace")
+        if done.returncode == 0 or not needed:
+            return said if done.returncode == 0 else ""
+        told = _problem(said.splitlines(), done.returncode, self._where)
+        raise InputError(told.what, where=told.where, do=told.do)
+
+    def _cannot(self, problem: OSError | subprocess.TimeoutExpired) -> InputError:
+        if isinstance(problem, subprocess.TimeoutExpired):
+            return InputError(f"no answer within {_ASK_S:g} s", where=self._where, do="is nv-hostengine alive?")
+        told = _not_started(problem, self._where)
+        return InputError(told.what, where=told.where, do=told.do)
+
+    def _keep_running(self) -> None:
+        """Start the program where it does not run, end it where it hangs."""
+        now = self._steady()
+        if self._process is not None and now - self._process.heard > max(_SILENT_S, _SILENT_TICKS * self._interval_s):
+            self.close()
+            self._fail(Problem("prints nothing any more", self._where, "is nv-hostengine alive?"))
+        if self._process is None and now >= self._due:
+            self._start()
+
+    def _start(self) -> None:
+        command = [*self._program, "dmon", "-e", ",".join(map(str, self._asked))]
+        command += ["-d", str(round(self._interval_s * 1000))]
+        if self._slices:
+            entities = [str(gpu.gpu) for gpu in self._devices if gpu.mig is None]
+            command += ["-i", ",".join([*entities, *(f"{gpu}/{mig}" for gpu, mig in self._slices.values())])]
+        try:
+            self._working = False
+            self._process = Process(command, clock=self._clock, steady=self._steady)
+        except OSError as problem:
+            self._fail(_not_started(problem, self._where))
+
+    def _take(self, process: Process) -> None:
+        """Take in what was printed since; see what is to be done where it ended."""
+        said = process.take()
+        fields = fields_of(said.columns, self._asked, self._names)
+        for t, row in said.rows:
+            self._note(t, row, fields)
+        if said.rows:
+            self._failures, self._problem, self._working = 0, None, True
+        if said.ended is not None:
+            process.close()
+            self._process = None
+            self._ended(said, said.ended)
+
+    def _note(self, t: float, row: Row, fields: Mapping[str, int]) -> None:
+        gpu = self._gpu(row)
+        if gpu is None:
+            return
+        known = self._gpus.setdefault(gpu, _Known())
+        raw = np.full(len(COUNTERS), np.nan)
+        facts: dict[int, float] = {}
+        for name, value in row.values.items():
+            number = fields.get(name)
+            if number in _COLUMN:
+                raw[_COLUMN[number]] = value
+            elif number is not None:
+                facts[number] = value
+        values = _RULES.apply(raw)
+        told = ~np.isnan(values)
+        known.values[told], known.times[told] = values[told], t
+        if told.any():
+            known.measured = t
+        self._rows += 1
+        self._facts(gpu, facts)
+
+    def _gpu(self, row: Row) -> Gpu | None:
+        """Which GPU or slice a row is of; None of parts of slices, of others, and of slices that are not known."""
+        if row.entity.kind == "GPU":
+            gpu = Gpu(self._node, row.entity.number)
+            return gpu if gpu in self._devices else None
+        if row.entity.kind == "GPU-I" and row.entity.number in self._slices:
+            return Gpu(self._node, *self._slices[row.entity.number])
+        return None
+
+    def _facts(self, gpu: Gpu, facts: Mapping[int, float]) -> None:
+        """Note what hardly changes of a device."""
+        old = self._devices.get(gpu, Device())
+        hbm, slowdown = facts.get(_HBM, 0.0), facts.get(_SLOWDOWN, 0.0)
+        new = Device(
+            old.model,
+            old.uuid,
+            old.pci,
+            hbm if 0 < hbm < 1 << 22 else old.hbm_mib,
+            slowdown if 0 < slowdown < 200 else old.slowdown_c,
+        )
+        if new != old:
+            self._devices[gpu] = new
+
+    def _ended(self, said: Said, code: int) -> None:
+        """Leave out what was refused and start anew at once; else say why it ended, and try again later."""
+        if self._working:
+            self._fail(_problem(said.complaints, code, self._where))
+            return
+        refused = [int(found[1]) for line in said.complaints if (found := _INVALID.search(line))]
+        why = "this DCGM does not know it"
+        if not refused and any(_UNPROFILED.search(line) for line in said.complaints):
+            refused, why = [number for number in self._asked if number in _PROFILED], ""
+        if set(refused) & set(self._asked) and set(self._asked) - set(refused):
+            self._refuse(refused, why)
+            self._due = 0.0
+            return
+        if self._slices and not said.columns:
+            self._slices = {}  # this version wants slices named in another way
+            self._due = 0.0
+            return
+        self._fail(_problem(said.complaints, code, self._where))
+
+    def _refuse(self, numbers: Sequence[int], why: str) -> None:
+        """Ask for some fields no more. why: "" where the usual words say it."""
+        for number in numbers:
+            if number in _COLUMN:
+                name = COUNTERS[_COLUMN[number]].name
+                self._refused[name] = why or blind([], NAME)[name]
+        self._asked = [number for number in self._asked if number not in set(numbers)]
+
+    def _fail(self, problem: Problem) -> None:
+        first, most = _RETRY_S
+        self._problem = problem
+        self._due = self._steady() + min(most, first * 2.0 ** min(self._failures, 10))
+        self._failures += 1
+
+    def _ever(self, column: int) -> bool:
+        return any(known.times[column] > 0 for known in self._gpus.values())
+
+    def _blind(self) -> Mapping[str, str]:
+        if self._rows < _SETTLED * max(1, len(self._gpus)):
+            return dict(self._refused)
+        told = [counter.name for number, counter in enumerate(COUNTERS) if self._ever(number)]
+        return {**blind(told, NAME), **self._refused}
+
+
+def connect(
+    configuration: Configuration,
+    *,
+    interval_s: float | None = None,
+    program: Sequence[str] = ("dcgmi",),
+    node: str | None = None,
+) -> DmonSource:
+    """Return `dcgmi dmon` of this node as a live source, running.
+
+    Errors: InputError, when there is no such program, it may not be run, no host engine answers, or it sees no GPU.
+    """
+    wanted = configuration.watch.interval_s if interval_s is None else interval_s
+    source = DmonSource(interval_s=wanted, program=program, node=node)
+    try:
+        source.begin()
+    except BaseException:
+        source.close()
+        raise
+    return source
+
+
+def _problem(complaints: Sequence[str], code: int, where: str) -> Problem:
+    """Why it ended, in its own words, and what helps."""
+    errors = [line for line in complaints if "error" in line.lower() or "unable" in line.lower()]
+    said = "".join(filter(str.isprintable, " ".join((errors or list(complaints)[-1:])[:2])))[:300].strip()
+    how = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
+    do = next((remedy for words, remedy in _REMEDIES if words.search(said)), "run it by hand")
+    return Problem(f"{how}: {said}" if said else how, where, do)
+
+
+def _not_started(problem: OSError, where: str) -> Problem:
+    if isinstance(problem, FileNotFoundError):
+        return Problem(
+            "there is no such program", where, "install DCGM (datacenter-gpu-manager), or use another source"
+        )
+    return Problem(f"cannot be run: {(problem.strerror or str(problem)).lower()}", where, "ask for the right to run it")
