@@ -12,9 +12,8 @@ from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.events_rows import event_row
 from tachograph.tui.focus_counters import counters, untold
-from tachograph.tui.focus_reasons import classed, healthy
+from tachograph.tui.focus_reasons import classed_and_healthy
 from tachograph.tui.page import MISSING, Page, Row, Rows, beside, cell, heading, paragraph, printable, quantity, words
-from tachograph.workload.settings import Settings
 
 WIDE = 110  # characters from which there are two columns
 _COUNTERS_AT_MOST = 100  # characters: longer histories than that tell no more
@@ -38,7 +37,7 @@ class FocusScreen(Page):
 
     def rows(self, view: View, width: int, height: int) -> Rows:
         """Return all that is known of the GPU."""
-        return focus(view, self.gpu, settings_of(self), width=width)
+        return focus(view, self.gpu, width=width)
 
     def action_next(self) -> None:
         """Show the next GPU."""
@@ -57,25 +56,19 @@ class FocusScreen(Page):
             self.again()
 
 
-def settings_of(page: Page) -> Settings:
-    """Return how the app judges."""
-    found = getattr(page.app, "settings", None)
-    return found if isinstance(found, Settings) else Settings()
-
-
-def focus(view: View, gpu: Gpu, settings: Settings, *, width: int) -> list[Row]:
+def focus(view: View, gpu: Gpu, *, width: int) -> list[Row]:
     """Return one GPU in rows of `width` characters: one column, or two where the terminal is wide."""
     if gpu not in view.snapshot.gpus:
         return paragraph(f"{gpu.name} is not among the GPUs that the source names now", width, colours.NOTICE)
     row = view.snapshot.gpus.index(gpu)
     top = identity(view, row, width=width)
     if width < WIDE:
-        parts = (*reasons(view, row, settings, width=width, rules=False), *counters(view, row, width=width))
+        parts = (*classed_and_healthy(view, row, width=width, rules=False), *counters(view, row, width=width))
         return [*top, *parts, *surroundings(view, row, width=width)]
     left = min(_COUNTERS_AT_MOST, width * 11 // 20)
     right = width - left - 3
     beside_them = [
-        *reasons(view, row, settings, width=right, rules=width >= WIDE + 40),
+        *classed_and_healthy(view, row, width=right, rules=width >= WIDE + 40),
         *surroundings(view, row, width=right),
     ]
     return [*top, *beside([counters(view, row, width=left), beside_them], [left, right], gap=3)]
@@ -127,11 +120,6 @@ def _age(view: View, row: int) -> Row:
         return [Segment("  tells nothing now", colours.ALARM)]
     age = float(view.stale_s[row])
     return [Segment(f"  values {quantity(age, 's')} old", colours.NOTICE)] if age > _STALE_S else []
-
-
-def reasons(view: View, row: int, settings: Settings, *, width: int, rules: bool) -> list[Row]:
-    """Return class and health, and why."""
-    return [*classed(view, row, settings, width=width, rules=rules), *healthy(view, row, width=width, short=not rules)]
 
 
 def surroundings(view: View, row: int, *, width: int) -> list[Row]:
