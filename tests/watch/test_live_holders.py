@@ -1,0 +1,197 @@
+"""Who holds which GPU: from Slurm's answers as recorded, asked in a thread that nobody waits for."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from watching import FakeSource, node_of, snapshot_of
+
+from tachograph.config import Configuration
+from tachograph.errors import ConfigError, InputError
+from tachograph.live.holders import Held, WithHolders, asked_of, held_in, merged
+from tachograph.live.snapshot import Gpu, Holder
+from tachograph.sources.slurm.records import Cluster
+
+RECORDED = Path(__file__).parent.parent / "slurm" / "recorded"
+VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
+TWO = snapshot_of(node_of(2))
+
+
+def held(path: Path) -> Held:
+    return held_in(path.read_bytes(), where=str(path), cluster=Cluster())
+
+
+def until(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 5
+    while not true() and time.monotonic() < end:
+        time.sleep(0.01)
+    return true()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_squeue_and_scontrol_tell_the_same_holders(version: str) -> None:
+    from_json, from_text = (
+        held(RECORDED / version / "squeue.json"),
+        held(RECORDED / version / "scontrol_show_job_d.all.txt"),
+    )
+    assert from_json.gpus.keys() <= from_text.gpus.keys()
+    assert from_json.gpus
+    for place, holder in from_json.gpus.items():
+        assert (from_text.gpus[place].job_id, from_text.gpus[place].user) == (holder.job_id, holder.user)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_gpu_has_the_job_whose_record_names_it(version: str) -> None:
+    path = RECORDED / version / "squeue.json"
+    found = held(path)
+    for job in json.loads(path.read_bytes())["jobs"]:
+        told = [text for text in job["gres_detail"] if "gpu" in text and "IDX:0-1" in text]
+        if len(told) == 1 and job["nodes"].isalnum():
+            holders = [found.gpus[job["nodes"], index] for index in (0, 1)]
+            assert {holder.user for holder in holders} == {job["user_name"]}
+            assert all(holder.since for holder in holders)
+            break
+    else:
+        pytest.fail("no job of this kind is recorded")
+
+
+def test_tasks_are_called_as_people_call_them_and_found_by_either_id() -> None:
+    job = {"job_id": 14, "array_job_id": 3, "array_task_id": 0, "user_name": "ana", "job_state": ["RUNNING"]}
+    job |= {"nodes": "n1", "gres_detail": ["gpu:2(IDX:0,3)"], "start_time": 1700000000}
+    waiting = {
+        "job_id": 15,
+        "user_name": "bo",
+        "job_state": ["RUNNING"],
+        "nodes": "n1",
+        "gres_detail": ["gpu:1(IDX:N/A)"],
+    }
+    found = held_in(json.dumps({"jobs": [job, waiting, {"job_state": []}]}).encode(), where="squeue", cluster=Cluster())
+    ana = Holder("3_0", "ana", 1_700_000_000.0)
+    assert found.gpus == {("n1", 0): ana, ("n1", 3): ana}
+    assert found.jobs == {"14": ana, "15": Holder("15", "bo")}
+    assert found.names("14") == found.names("3_0") == {"14", "3_0"}
+    assert found.names("99") == {"99"}
+
+
+def test_of_text_arrays_and_heterogeneous_jobs_are_called_so() -> None:
+    text = (
+        "JobId=14 ArrayJobId=3 ArrayTaskId=7 JobName=a\n   UserId=ana(1001) GroupId=g(1)\n   StartTime=1700000000\n"
+        "     Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:1)\n\n"
+        "JobId=21 HetJobId=20 HetJobOffset=1 JobName=b\n   UserId=bo(1002)\n   StartTime=1700000000\n"
+        "     Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)\n"
+    )
+    found = held_in(text.encode(), where="scontrol", cluster=Cluster())
+    assert {place: holder.job_id for place, holder in found.gpus.items()} == {
+        ("n1", 1): "3_7",
+        ("n2", 1): "3_7",
+        ("n1", 0): "20+1",
+    }
+    assert found.gpus["n1", 0].user == "bo"
+
+
+def test_what_the_source_tells_stays_and_is_completed() -> None:
+    told = replace(TWO, holders={Gpu("n1", 0): Holder("14"), Gpu("n1", 1): Holder("77", "eve")})
+    found = merged(told, Held({("n1", 0): Holder("9", "x")}, {"14": Holder("3_0", "ana", 5.0)}))
+    assert found == {Gpu("n1", 0): Holder("3_0", "ana", 5.0), Gpu("n1", 1): Holder("77", "eve")}
+
+
+def test_slices_have_no_index_that_slurm_tells() -> None:
+    slices = snapshot_of({Gpu("n1", 0, 1): node_of(1)[Gpu("n1", 0)]})
+    assert merged(slices, Held({("n1", 0): Holder("9")})) == {}
+
+
+def test_a_read_does_not_wait_for_slurm() -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow() -> Held:
+        asked.set()
+        answer.wait(10)
+        return Held({("n1", 1): Holder("7", "bo")})
+
+    source = WithHolders(FakeSource([TWO]), slow)
+    assert not asked.is_set()
+    began = time.monotonic()
+    assert source.read().holders == {}
+    assert time.monotonic() - began < 1
+    assert asked.wait(5)
+    assert source.read().holders == {}
+    answer.set()
+    assert source.wait(5)
+    assert source.read().holders == {Gpu("n1", 1): Holder("7", "bo")}
+    source.close()
+
+
+def test_slurm_is_asked_again_and_again_and_no_more_once_closed() -> None:
+    times: list[int] = []
+
+    def ask() -> Held:
+        times.append(1)
+        return Held({("n1", 0): Holder(str(len(times)))})
+
+    source = WithHolders(FakeSource([TWO]), ask, every_s=0.02)
+    source.start()
+    assert until(lambda: source.read().holders.get(Gpu("n1", 0), Holder()).job_id not in (None, "1"))
+    source.close()
+    time.sleep(0.05)
+    count = len(times)
+    time.sleep(0.1)
+    assert len(times) == count
+
+
+def test_a_slurm_that_fails_is_told_and_the_last_answer_stays() -> None:
+    answers: list[Held | InputError] = [
+        Held({("n1", 0): Holder("7")}),
+        InputError("failed", where="squeue", do="run it"),
+    ]
+    fine = threading.Event()
+
+    def ask() -> Held:
+        answer = answers.pop(0) if answers else Held()
+        if isinstance(answer, InputError):
+            raise answer
+        if not answers:
+            fine.set()
+        return answer
+
+    source = WithHolders(FakeSource([TWO]), ask, every_s=0.05)
+    assert source.wait()
+    assert until(lambda: bool(source.read().problems))
+    snapshot = source.read()
+    assert snapshot.holders == {Gpu("n1", 0): Holder("7")}
+    assert snapshot.problems[0].sentence == "squeue: who holds which GPU is not told: failed; run it"
+    assert fine.wait(5)
+    assert until(lambda: not source.read().problems)
+    source.close()
+
+
+def test_a_program_named_in_sources_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f"#!/bin/sh\ncat {RECORDED / VERSIONS[1] / 'squeue.json'}\n")
+    squeue.chmod(0o755)
+    asked = asked_of(Configuration(sources=({"source": "slurm-live", "command": [str(squeue)]},)))
+    assert asked is not None
+    assert asked() == held(RECORDED / VERSIONS[1] / "squeue.json")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    asked = asked_of(Configuration())
+    assert asked is not None
+    squeue.write_text("#!/bin/sh\necho No jobs in the system\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert asked() == Held()
+
+
+def test_without_slurm_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert asked_of(Configuration()) is None
+
+
+def test_wrong_settings_are_told_when_it_is_asked() -> None:
+    asked = asked_of(Configuration(sources=({"source": "slurm-live", "url": "http://x"},)))
+    assert asked is not None
+    with pytest.raises(ConfigError, match="how is"):
+        asked()
