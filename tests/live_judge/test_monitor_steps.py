@@ -53,15 +53,15 @@ def monitor(settings: Settings | None = None, *, keep_events: int = 1000) -> Mon
 def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
     """Five simulated minutes: classes, real utilisation and health against the functions for one GPU."""
     t = [1e6]
-    source = SimulatedSource(12, seed=3, clock=lambda: t[0])
+    source = SimulatedSource(6, seed=3, clock=lambda: t[0])
     how, made = Settings(smoothing_s=10, event_memory_s=60), monitor(Settings(smoothing_s=10, event_memory_s=60))
-    labels: list[Smoothed | None] = [None] * 12
-    memories = [EventMemory()] * 12
+    labels: list[Smoothed | None] = [None] * 6
+    memories = [EventMemory()] * 6
     for _ in range(150):
         t[0] += 2
         shot = source.read()
         view = made.step(shot)
-        for row in range(12):
+        for row in range(6):
             values = {name: float(column[row]) for name, column in shot.values.items()}
             labels[row] = one = smooth(labels[row], shot.t, reading_of(values), how)
             memories[row] = remember(memories[row], shot.t, values["pcie_replays"], keep_s=60)
@@ -192,7 +192,7 @@ def test_faults_at_random() -> None:
     """GPUs, counters, clocks and values come and go as they please: every view is whole, and nothing is invented."""
     rng = np.random.default_rng(11)
     made, gpus, t = monitor(keep_events=40), [Gpu(f"n{place // 4}", place % 4) for place in range(10)], 1000.0
-    for _ in range(400):
+    for _ in range(200):
         t += float(rng.choice([0.0, 1.0, 1.0, 5.0, 400.0, -50.0], p=[0.05, 0.4, 0.4, 0.1, 0.02, 0.03]))
         here = [gpu for gpu in gpus if rng.random() < 0.9]
         rng.shuffle(here)

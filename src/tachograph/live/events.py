@@ -204,7 +204,8 @@ class Happenings:
 def _of_problems(t: float, problems: list[Problem], begin: str) -> Iterator[Event]:
     for problem in problems[:MANY]:
         said = problem.sentence if not begin else Problem(problem.what, problem.where).sentence
-        yield Event(t, EventKind.SOURCE, None, f"{begin}{said}.", problem.fatal and not begin)
+        end = "" if said.endswith((".", "?", "!")) else "."
+        yield Event(t, EventKind.SOURCE, None, f"{begin}{said}{end}", problem.fatal and not begin)
     if len(problems) > MANY:
         yield Event(t, EventKind.SOURCE, None, f"{begin}{plural(len(problems) - MANY, 'more problem')} like these.")
 
