@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tachograph.arrays import Floats, Singles
+from tachograph.arrays import Floats, Longs, Singles
 from tachograph.live.snapshot import Gpu, Snapshot
 
 
@@ -57,11 +57,11 @@ class History:
         ring = self._values.get(counter)
         if ring is None:
             return np.full((self._held, len(rows)), np.nan, np.float32)
-        return ring[np.ix_(self._order(), rows)]
+        return ring.take(self._order(), axis=0).take(rows, axis=1)
 
-    def _order(self) -> Sequence[int]:
-        first = self._next - self._held
-        return [place % self.capacity for place in range(first, self._next)]
+    def _order(self) -> Longs:
+        found: Longs = np.arange(self._next - self._held, self._next, dtype=np.int64) % self.capacity
+        return found
 
     def _rearrange(self, gpus: tuple[Gpu, ...]) -> None:
         """Columns for other GPUs; those that stay keep what they have."""
