@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import ClassVar
 
 from rich.segment import Segment
@@ -126,7 +127,7 @@ def surroundings(view: View, row: int, *, width: int) -> list[Row]:
     """Return processes, what happened to the GPU, and what the source does not tell."""
     gpu = view.snapshot.gpus[row]
     rows = [heading("Processes", width), *processes(view, gpu, width=width), heading("Events", width)]
-    happened = [event for event in reversed(view.events) if event.gpu == gpu][:_EVENTS]
+    happened = list(islice((event for event in reversed(view.events) if event.gpu == gpu), _EVENTS))
     rows += [event_row(event, view.snapshot.t, width=width, with_gpu=False) for event in happened]
     if not happened:
         rows += paragraph("none since the start", width, colours.DIM)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 from rich.segment import Segment
 from rich.style import Style
 
-from tachograph.arrays import Floats, Singles
 from tachograph.live.view import View
 from tachograph.tui import colours
 from tachograph.tui.focus_counters import span
 from tachograph.tui.job_facts import JobFacts, mean, programs, total
 from tachograph.tui.job_spread import WINDOW_S
-from tachograph.tui.lines import EIGHTHS, blocks
+from tachograph.tui.lines import blocks, spark
 from tachograph.tui.page import MISSING, Row, cell, heading, paragraph, printable, quantity, words
 from tachograph.units import plural
 from tachograph.workload.classes import CLASSES, CODES
@@ -102,22 +102,27 @@ def _named(view: View, job: JobFacts, places: Sequence[int]) -> str:
 def mapped(view: View, job: JobFacts, *, width: int) -> list[Row]:
     """Return a block for each GPU, node by node: as high as it is active, coloured by what limits it."""
     values = view.snapshot.column(job.counter or "gpu_util")[list(job.rows)]
-    drawn = blocks(values, low=0.0, high=1.0)
-    nodes: dict[str, Row] = {}
+    drawn = [
+        block if known else "?"
+        for block, known in zip(blocks(values, low=0.0, high=1.0), values == values, strict=True)
+    ]
+    nodes: dict[str, list[int]] = {}
     for place, row in enumerate(job.rows):
-        style = colours.CLASS_STYLES[int(view.labels[row])]
-        sign = drawn[place] if np.isfinite(values[place]) else "?"
-        nodes.setdefault(view.snapshot.gpus[row].node, []).append(Segment(sign, style))
+        nodes.setdefault(view.snapshot.gpus[row].node, []).append(place)
+    labels = view.labels[list(job.rows)].tolist()
     longest = max(len(name) for name in nodes)
-    each = longest + 1 + max(len(row) for row in nodes.values()) + 2
+    most = max(len(places) for places in nodes.values())
+    each = longest + 1 + most + 2
     rows: list[Row] = [heading("All GPUs", width, f"{job.counter or 'nothing told'}, now")]
     fit = max(1, width // each)
     named = list(nodes.items())
     for begin in range(0, len(named), fit):
         together: Row = []
-        for name, block in named[begin : begin + fit]:
-            rest = Segment(" " * (each - longest - 1 - len(block)))
-            together += [cell(name, longest + 1, colours.DIM), *block, rest]
+        for name, places in named[begin : begin + fit]:
+            together.append(cell(name, longest + 1, colours.DIM))
+            for label, alike in groupby(places, key=labels.__getitem__):
+                together.append(Segment("".join(drawn[place] for place in alike), colours.CLASS_STYLES[label]))
+            together.append(Segment(" " * (most - len(places) + 2)))
         rows.append(together)
     return rows
 
@@ -147,46 +152,24 @@ def ordered(view: View, job: JobFacts, order: str) -> list[int]:
 class Table:
     """What the lines of GPUs are made of. names, classes, history, programs: characters of these columns.
 
-    past: the history of each GPU as it is drawn, a block standing for `each` seconds.
+    each: seconds that a block of the history stands for.
     """
 
     names: int
     classes: int
     history: int
     programs: int
-    past: list[str]
     each: float
 
 
 def table(view: View, job: JobFacts, *, width: int) -> Table:
-    """Return the columns that fit, and the histories of all GPUs."""
+    """Return the columns that fit."""
     names = min(24, max(len(view.snapshot.gpus[row].name) for row in job.rows))
     fixed = 2 + names + 1 + sum(size for _, size in _COLUMNS) + 1
     classes = 23 if width - fixed >= 60 else 15
     programs_width = 26 if width - fixed - classes >= 66 else 0
     left = max(0, width - fixed - classes - programs_width - 1)
-    each = span(job.times, max(1, left))
-    return Table(names, classes, left, programs_width, pasts(job.times, job.activity, width=left, each=each), each)
-
-
-def pasts(times: Floats, activity: Singles, *, width: int, each: float) -> list[str]:
-    """Return the history of each GPU as blocks, `width` of them: as lines.spark does, but of all at once."""
-    count = activity.shape[1]
-    if width < 1 or not len(times):
-        return [""] * count
-    spans = np.floor(times / each)
-    place = (spans - spans[-1] + width - 1).astype(np.int64)
-    kept = place >= 0
-    values = activity[kept]
-    known = np.isfinite(values)
-    starts = np.flatnonzero(np.diff(place[kept], prepend=-1) != 0)
-    number = np.add.reduceat(known, starts, axis=0, dtype=np.int64)
-    sums = np.add.reduceat(np.where(known, values, 0.0), starts, axis=0, dtype=np.float64)
-    level = np.floor(np.clip(sums / np.maximum(number, 1), 0, 1) * (len(EIGHTHS) - 1) + 0.5).astype(np.int64)
-    letters = np.full((count, width), ord(" "), "<u4")
-    codes = np.array([ord(block) for block in EIGHTHS], "<u4")
-    letters[:, place[kept][starts]] = np.where(number > 0, codes[level], ord(" ")).T
-    return [line.tobytes().decode("utf-32-le") for line in letters]
+    return Table(names, classes, left, programs_width, span(job.times, max(1, left)))
 
 
 def table_head(columns: Table) -> Row:
@@ -213,7 +196,8 @@ def gpu_row(view: View, job: JobFacts, place: int, columns: Table) -> Row:
     ]
     for value, unit, (_, size) in zip(values, _UNITS, _COLUMNS, strict=True):
         found.append(cell(quantity(value, unit), size, right=True))
-    found += [Segment(" "), cell(columns.past[place], columns.history)]
+    past = spark(job.times, job.activity[:, place], width=columns.history, each=columns.each, low=0.0, high=1.0)
+    found += [Segment(" "), cell(past, columns.history)]
     if columns.programs:
         running = snapshot.processes.get(snapshot.gpus[row], ())
         users = ", ".join(sorted({printable(one.user or MISSING) for one in running}))

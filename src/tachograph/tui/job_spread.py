@@ -28,29 +28,16 @@ class Spread:
     """Of a job. imbalance: 0..1, None for one GPU, or where nothing was active or measured.
 
     lags: per GPU, 0 the busiest, 1 at rest; NaN of a GPU that told nothing, and of all where nothing was active.
-    windows: how many were looked at, `zero_windows` of them with all at rest, which do not count.
+    windows: how many were looked at, `zero_windows` of them with all at rest, which do not count. behind, ahead:
+    whether each GPU does much less or much more than the job's median.
     """
 
     imbalance: float | None
     lags: Floats
     windows: int
     zero_windows: int
-
-    @property
-    def behind(self) -> Flags:
-        """Whether each GPU does much less than the job's median."""
-        return self._off >= FAR
-
-    @property
-    def ahead(self) -> Flags:
-        """Whether each GPU does much more than the job's median."""
-        return self._off <= -FAR
-
-    @property
-    def _off(self) -> Floats:
-        known = self.lags[np.isfinite(self.lags)]
-        off: Floats = np.nan_to_num(self.lags - (np.median(known) if len(known) else 0.0))
-        return off
+    behind: Flags
+    ahead: Flags
 
 
 def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s: float = WINDOW_S) -> Spread:
@@ -75,7 +62,8 @@ def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s
         lags[told] = (1 - totals[active][:, told] / most[active, None]).mean(axis=0)
     several = int(told.sum()) > 1 and bool(active.any())
     imbalance = float(lags[told].mean()) if several else None
-    return Spread(imbalance, lags, len(totals), int((~active).sum()))
+    off = np.nan_to_num(lags - np.median(lags[told]) if told.any() else lags)
+    return Spread(imbalance, lags, len(totals), int((~active).sum()), off >= FAR, off <= -FAR)
 
 
 def _totals(times: Floats, activity: Floats, *, anchor: float, window_s: float) -> Floats:

@@ -103,7 +103,7 @@ def cell(value: str, width: int, style: Style = colours.PLAIN, *, right: bool = 
     >>> cell("größe", 7).text, cell("long name", 4).text, cell("5 %", 5, right=True).text
     ('größe  ', 'lon…', '  5 %')
     """
-    length = cell_len(value)
+    length = len(value) if value.isascii() else cell_len(value)
     if length > width:
         return Segment(set_cell_size(value, max(0, width - 1)) + ("…" if width > 0 else ""), style)
     return Segment(" " * (width - length) + value if right else value + " " * (width - length), style)
