@@ -265,7 +265,7 @@ class Restricted:
         rows = self._picked.rows if self._picked is not None else ()
         shown = subset(snapshot, rows)
         if self._picked is not None and self._picked.holder is not None:
-            shown = replace(shown, holders={**dict.fromkeys(shown.gpus, self._picked.holder), **shown.holders})
+            shown = replace(shown, holders=dict.fromkeys(shown.gpus, self._picked.holder))
         return replace(shown, problems=(*shown.problems, self._lost)) if self._lost else shown
 
     def _changed(self, snapshot: Snapshot) -> bool:

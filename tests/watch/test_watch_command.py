@@ -1,0 +1,289 @@
+"""`tachograph watch` in a process of its own, asking a real exporter: what it prints is what was served."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from servers.exporter import Exporter, exporter
+from servers.process import free_port
+from tachograph.cli import main
+
+TACHOGRAPH = [sys.executable, "-W", "error", "-m", "tachograph", "watch"]
+
+
+def values(gpu: int) -> dict[str, float]:
+    """What dcgm-exporter tells by its usual file: no SM activity."""
+    return {
+        "DCGM_FI_DEV_GPU_UTIL": 20.0 * gpu,
+        "DCGM_FI_DEV_FB_USED": 1000.0 * (gpu + 1),
+        "DCGM_FI_DEV_FB_FREE": 80000.0 - 1000.0 * (gpu + 1),
+        "DCGM_FI_DEV_POWER_USAGE": 100.5 + gpu,
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.1 * gpu,
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": 0.05 * gpu,
+        "DCGM_FI_PROF_DRAM_ACTIVE": 0.02 * gpu,
+    }
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Exporter]:
+    with exporter({node: {gpu: values(gpu) for gpu in range(4)} for node in ("n1", "n2")}) as server:
+        server.hold("n1", 2, "4711")
+        server.hold("n2", 0, "4711")
+        yield server
+
+
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """No job, no Slurm, no configuration of others."""
+    dropped = ("SLURM_", "CUDA_", "TACHOGRAPH_", "COLUMNS")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    return {**kept, "PATH": str(folder), "NO_COLOR": "1", **more}
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command came to."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Watch = Callable[..., Done]
+
+
+@pytest.fixture
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Watch:
+    """Runs the command in this process, with the environment that is given and no other."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*options: str, **more: str) -> Done:
+        for name in set(os.environ) - set(environment(tmp_path)):
+            monkeypatch.delenv(name)
+        for name, value in environment(tmp_path, **more).items():
+            monkeypatch.setenv(name, value)
+        code = main(["watch", *options])
+        printed = capsys.readouterr()
+        return Done(code, printed.out, printed.err)
+
+    return run
+
+
+def configured(folder: Path, text: str) -> None:
+    (folder / "tachograph.toml").write_text(text)
+
+
+def test_json_is_what_the_exporters_served(served: Exporter, watch: Watch) -> None:
+    urls = [option for url in served.urls for option in ("--url", url)]
+    done = watch(*urls, "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    told = {(one["node"], one["gpu"]): one for one in json.loads(done.stdout)}
+    assert sorted(told) == [(node, gpu) for node in ("n1", "n2") for gpu in range(4)]
+    for (_, gpu), one in told.items():
+        assert one["gpu_util"] == pytest.approx(0.2 * gpu)
+        assert one["hbm_used_mib"] == 1000 * (gpu + 1)
+        assert one["power_w"] == 100.5 + gpu
+        assert one["dram_active"] == pytest.approx(0.02 * gpu)
+        assert (one["sm_active"], one["energy_j"], one["real_utilisation"]) == (None, None, None)
+        assert (one["class"], "sm_active" in one["needs"]) == ("unknown", True)
+    assert {key for key, one in told.items() if one["job_id"] == "4711"} == {("n1", 2), ("n2", 0)}
+
+
+def test_what_a_source_cannot_see_is_told_with_what_to_do(served: Exporter, watch: Watch, tmp_path: Path) -> None:
+    configured(tmp_path, f'[watch]\nexporter = "{served.url("n1")}"\n')
+    done = watch("--once")
+    assert done.returncode == 0, done.stderr
+    first, *others = done.stderr.splitlines()
+    assert "dcgm-exporter" in first
+    assert first.endswith("4 GPUs; all are shown")
+    assert any("sm_active" in line and "DCGM_FI_PROF_SM_ACTIVE" in line and "restart" in line for line in others)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["GPU", "n1:0", "n1:1", "n1:2", "n1:3"]
+    assert watch("--once", "--quiet").stderr == ""
+
+
+def test_a_job_is_shown_on_all_its_nodes(served: Exporter, watch: Watch, tmp_path: Path) -> None:
+    urls = ", ".join(f'"{url}"' for url in served.urls)
+    configured(tmp_path, f'[[sources]]\nsource = "dcgm-exporter"\nurls = [{urls}]\n')
+    done = watch("--job", "4711", "--once", "--csv", "node,gpu_id,job_id")
+    assert done.stdout == "node,gpu_id,job_id\nn1,2,4711\nn2,0,4711\n"
+    assert "2 of 8 GPUs, those of job 4711 on 2 nodes" in done.stderr
+    done = watch("--job", "12", "--once", "--csv")
+    assert (done.returncode, done.stdout) == (6, "")
+    assert "job 12 holds no GPU that is seen; jobs seen: 4711" in done.stderr
+
+
+def test_ones_own_job_is_shown_inside_it(served: Exporter, watch: Watch, tmp_path: Path) -> None:
+    configured(tmp_path, f'[watch]\nexporter = "{served.url("n1")}"\n')
+    job = {"SLURM_JOB_ID": "4711", "SLURM_JOB_GPUS": "2", "CUDA_VISIBLE_DEVICES": "0", "USER": "ana"}
+    done = watch("--once", "--csv", "gpu_id,job_id,user", **job)
+    assert done.stdout == "gpu_id,job_id,user\n2,4711,ana\n"
+    assert "1 of 4 GPUs, those of job 4711" in done.stderr
+    everything = watch("--once", "--csv", "gpu_id", "--all", **job)
+    assert everything.stdout.split() == ["gpu_id", "0", "1", "2", "3"]
+
+
+def test_rounds_go_on_until_they_are_interrupted(served: Exporter, tmp_path: Path) -> None:
+    command = [*TACHOGRAPH, "--url", served.url("n1"), "--csv", "timestamp,gpu_id,power_w", "--interval", "0.2"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        lines = [process.stdout.readline() for _ in range(13)]
+        process.send_signal(signal.SIGINT)
+        rest, said = process.stdout.read(), process.stderr.read()
+        assert process.wait(10) == 130
+    read = list(csv.DictReader(io.StringIO("".join(lines))))
+    assert [one["gpu_id"] for one in read] == ["0", "1", "2", "3"] * 3
+    times = [float(one["timestamp"]) for one in read[::4]]
+    assert all(0.1 < later - before < 2 for before, later in pairwise(times))
+    assert "Traceback" not in said
+    assert rest == "" or rest.endswith("\n")
+
+
+def test_json_goes_on_line_by_line(tmp_path: Path) -> None:
+    command = [*TACHOGRAPH, "--simulate", "2", "--json", "--interval", "0.1", "--quiet"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        rounds = [json.loads(process.stdout.readline()) for _ in range(3)]
+        process.terminate()
+    assert [len(one) for one in rounds] == [2, 2, 2]
+    assert rounds[0][0]["t"] < rounds[1][0]["t"] < rounds[2][0]["t"]
+
+
+def test_a_reader_that_goes_ends_it_quietly(tmp_path: Path) -> None:
+    command = [*TACHOGRAPH, "--simulate", "500", "--csv", "all", "--interval", "0.1", "--quiet"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("timestamp,gpu_id")
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(10) == 141
+
+
+def test_an_exporter_that_falls_silent_is_told_once(tmp_path: Path) -> None:
+    with exporter({"n9": {0: values(1)}}, slow_s=0.1) as server:
+        command = [*TACHOGRAPH, "--url", server.url("n9"), "--csv", "gpu_id,gpu_util_pct", "--interval", "0.5"]
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert [process.stdout.readline() for _ in range(2)] == ["gpu_id,gpu_util_pct\n", "0,20.00\n"]
+            server.fail("n9", "status")
+            told = ""
+            while "500" not in told:  # behind what the source cannot see
+                told = process.stderr.readline()
+                assert told, "it ended"
+            assert server.url("n9") in told
+            time.sleep(1.5)
+            process.send_signal(signal.SIGINT)
+            said = process.stderr.read()
+            assert process.wait(10) == 130
+    assert "500" not in said
+    assert "Traceback" not in said
+
+
+def test_without_a_terminal_it_is_told_what_to_give(watch: Watch) -> None:
+    done = watch("--simulate", "4")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "tachograph: there is no terminal to show a screen on; give --once, --json or --csv\n"
+
+
+def test_where_nothing_is_there_all_that_was_tried_is_told(watch: Watch, tmp_path: Path) -> None:
+    configured(tmp_path, f'[watch]\nexporter = "http://127.0.0.1:{free_port()}/metrics"\n')
+    done = watch("--once")
+    assert (done.returncode, done.stdout) == (6, "")
+    assert len(done.stderr.splitlines()) == 1
+    for words in ("nvml (", "dcgm-exporter (http://127.0.0.1", "refused", "dmon (", "--simulate 8"):
+        assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--gpus", "0", "--all"), "not allowed with"),
+        (("--url", "http://x", "--simulate", "2"), "not allowed with"),
+        (("--once", "--json", "--csv"), "--json and --csv"),
+        (("--once", "--speed", "2"), "--speed"),
+        (("--once", "--simulate", "2", "--source", "nvml"), "--source"),
+        (("--once", "--simulate", "0"), "there must be a GPU"),
+        (("--once", "--simulate", "2", "--csv", "nope"), "no column 'nope'"),
+        (("--once", "--simulate", "2", "--interval", "0.01"), "less than 0.1 s"),
+        (("--once", "--simulate", "2", "--interval", "nan"), "not above 0"),
+        (("--once", "--simulate", "2", "--weights", "sm"), "no weight"),
+        (("--once", "--simulate", "2", "--preset", "hpc", "--weights", "sm=1"), "--preset and --weights"),
+        (("--once", "--simulate", "2", "--gpus", "x"), "names no GPU"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: tuple[str, ...], words: str, watch: Watch) -> None:
+    done = watch(*options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+
+
+def test_the_same_fleet_is_simulated_every_time(watch: Watch) -> None:
+    one, two = (watch("--simulate", "12", "--once", "--csv", "node,gpu_id,status,job_id,user") for _ in "ab")
+    assert one.stdout == two.stdout
+    assert len(one.stdout.splitlines()) == 13
+
+
+def test_weights_decide_about_real_utilisation(watch: Watch) -> None:
+    def real(*options: str) -> list[float]:
+        done = watch("--simulate", "6", "--once", "--json", *options)
+        told = json.loads(done.stdout)
+        weights = {"sm_active": 0.35, "tensor_active": 0.35, "dram_active": 0.2, "gr_engine_active": 0.1}
+        if options:
+            weights = {"sm_active": 0.75, "dram_active": 0.25}
+        for one in told:
+            weighed = sum(weight * one[name] for name, weight in weights.items())
+            assert one["real_utilisation"] == pytest.approx(weighed, abs=1e-6)
+        return [one["real_utilisation"] for one in told]
+
+    assert real() != real("--weights", "sm=3,dram=1")
+
+
+def test_the_table_fits_a_terminal_of_80_columns(watch: Watch) -> None:
+    done = watch("--simulate", "20", "--once", COLUMNS="80")
+    lines = done.stdout.splitlines()
+    assert len(lines) == 21
+    assert max(map(len, lines)) <= 80
+    assert all(words in lines[0] for words in ("REAL", "TENS", "HEALTH", "CLASS"))
+
+
+def test_the_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from tachograph.cli import main; code = main(['watch', '--help']); "
+        "heavy = {'numpy', 'polars', 'numba', 'textual', 'msgspec', 'rich'} & set(sys.modules); "
+        "sys.exit(code or (repr(heavy) if heavy else 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--simulate N" in done.stdout
+
+
+def test_a_table_is_printed_without_what_it_does_not_need(tmp_path: Path) -> None:
+    program = (
+        "import sys; from tachograph.cli import main; code = main(['watch', '--simulate', '2', '--once']); "
+        "heavy = {'polars', 'numba', 'textual', 'matplotlib'} & set(sys.modules); "
+        "sys.exit(code or (repr(heavy) if heavy else 0))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
