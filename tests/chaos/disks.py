@@ -185,30 +185,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, default=8, help="disks per step")
     asked = parser.parse_args()
-    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="disks-") as name:
-        try:
-            with small_disk(Path(name) / "disk") as disk:
-                chaos = prepared(Path(name), seed=SEED)
-                trials = Disks(chaos, disk)
-                for place, reference in enumerate(chaos.references):
-                    if reference.step.name.split()[0] in BY_COMMAND:
-                        for room in rooms(asked.sizes, place):
-                            trials.trial(reference, room)
-            [late] = (one for one in chaos.references if one.step.name == "ingest late samples")
-            closed = read_only_lake(chaos, late.before)
-        except NoDiskError as problem:
-            sys.stdout.write(f"{json.dumps({'skipped': str(problem)})}\n")
-            return 0
-    result = {
+        result = fill(prepared(Path(name), seed=SEED), asked.sizes)
+    sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
+    return 1 if result.get("wrong") else 0
+
+
+def fill(chaos: Chaos, sizes: int) -> dict[str, Any]:
+    """Run the trials, so many disks per step; return the result as it is printed, or why no disk can be mounted."""
+    begun = time.monotonic()
+    try:
+        with small_disk(chaos.folder / "disk") as disk:
+            trials = Disks(chaos, disk)
+            for place, reference in enumerate(chaos.references):
+                if reference.step.name.split()[0] in BY_COMMAND:
+                    for room in rooms(sizes, place):
+                        trials.trial(reference, room)
+        [late] = (one for one in chaos.references if one.step.name == "ingest late samples")
+        closed = read_only_lake(chaos, late.before)
+    except NoDiskError as problem:
+        return {"skipped": str(problem)}
+    return {
         "full": dict(trials.full),
         "fitted": dict(trials.fitted),
         "read_only": closed["commands"],
         "seconds": round(time.monotonic() - begun),
         "wrong": [*trials.wrong, *closed["wrong"]],
     }
-    sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
-    return 1 if result["wrong"] else 0
 
 
 if __name__ == "__main__":

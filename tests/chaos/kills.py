@@ -76,7 +76,7 @@ class Chaos:
     """The trials: a folder for lakes, a source of chance, and what came of it so far."""
 
     def __init__(self, folder: Path, *, seed: int) -> None:
-        self.folder, self.chance = folder, random.Random(seed)
+        self.folder, self.seed, self.chance = folder, seed, random.Random(seed)
         self.said = folder / "said.txt"
         self.steps = story.tell_story(folder / "inputs")
         self.outcome = Outcome()
@@ -90,6 +90,8 @@ class Chaos:
         for place, step in enumerate(self.steps):
             before = Path(shutil.copytree(lake, self.folder / f"before-{place}"))
             counted = Path(shutil.copytree(lake, self.folder / "counted"))
+            if step.name == "analyze":
+                load_compiled(self._compiled(step, Path(shutil.copytree(lake, self.folder / "compiled"))))
             calls = self._told(partial(_calls, step, counted))
             shutil.rmtree(counted)
             begun = time.monotonic()
@@ -98,14 +100,13 @@ class Chaos:
             self.references.append(Reference(step, before, self.seen(lake), seconds, calls))
         self._must(lambda: story.settle(lake), "settle")
         self.settled = self.seen(lake)
-        load_compiled(self._compiled(lake))
 
-    def _compiled(self, lake: Path) -> dict[str, list[Any]]:
+    def _compiled(self, step: story.Step, lake: Path) -> dict[str, list[Any]]:
         """What an analysis has compiled: {function: signatures}."""
         found = self.folder / "compiled.pickle"
 
         def work() -> int:
-            story.analyze(lake, "--full")
+            step.work(lake)
             functions = {name: function for name, function in vars(kernel).items() if isinstance(function, Compiled)}
             signatures = {name: function.dispatcher.signatures for name, function in functions.items()}
             found.write_bytes(pickle.dumps(signatures))
@@ -256,21 +257,25 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=math.inf, help="no longer than that")
     parser.add_argument("--keep", type=Path, help="a new folder for the lakes, which stay there")
     asked = parser.parse_args()
-    begun = time.monotonic()
     folder = asked.keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(exist_ok=True)
     try:
-        chaos = prepared(folder, seed=asked.seed)
-        last = begun + asked.minutes * 60
-        while chaos.outcome.kills.total() < asked.kills and not chaos.outcome.wrong and time.monotonic() < last:
-            chaos.trial()
-            tell(chaos.outcome, asked.kills, begun)
+        result = kill(prepared(folder, seed=asked.seed), asked.kills, minutes=asked.minutes)
     finally:
         if asked.keep is None:
             shutil.rmtree(folder)
-    result = as_json(chaos.outcome, seed=asked.seed, seconds=time.monotonic() - begun)
     sys.stdout.write(f"{json.dumps(result, indent=1)}\n")
-    return 1 if chaos.outcome.wrong else 0
+    return 1 if result["wrong"] else 0
+
+
+def kill(chaos: Chaos, kills: int, *, minutes: float = math.inf) -> dict[str, Any]:
+    """Kill until there were enough, or something is wrong; return the result as it is printed and recorded."""
+    begun = time.monotonic()
+    last = begun + minutes * 60
+    while chaos.outcome.kills.total() < kills and not chaos.outcome.wrong and time.monotonic() < last:
+        chaos.trial()
+        tell(chaos.outcome, kills, begun)
+    return as_json(chaos.outcome, seed=chaos.seed, seconds=time.monotonic() - begun)
 
 
 def tell(outcome: Outcome, of: int, begun: float) -> None:
