@@ -134,7 +134,7 @@ async def watching(
 
 async def settled(pilot: Pilot[int]) -> None:
     """Wait until everything that was asked for is drawn."""
-    for _ in range(3):
+    for _ in range(2):
         await pilot.pause()
 
 
@@ -156,9 +156,8 @@ def screen(
 
     async def shown() -> list[str]:
         async with watching(gpus, size=size, looks=looks, app=app) as pilot:
-            for key in keys:
-                await pilot.press(key)
-                await settled(pilot)
+            await pilot.press(*keys)
+            await settled(pilot)
             if picture is not None:
                 picture(pilot.app.export_screenshot())
             return lines_of(pilot.app)

@@ -1,7 +1,226 @@
-from tui_screens import screen
+"""The fleet as people see it: at three sizes, grouped, as a map, by keys, by commands, by mouse."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+from textual.widget import Widget
+
+from tachograph.live.snapshot import Gpu
+from tachograph.tui.fleet import FleetScreen
+from tui_screens import ByHand, app_of, lines_of, settled, watching
+
+SIZES = ((80, 24), (120, 40), (200, 50))
+# keys that lead from each to the next
+VIEWS: dict[str, tuple[str, ...]] = {
+    "fleet": (),
+    "grouped": ("g", "g", "down"),
+    "folded": ("g", "z"),
+    "heat": ("h",),
+    "heat by number": ("v", "v", "v"),
+    "help": ("question_mark",),
+}
 
 
-def test_the_first_screen_shows_every_gpu() -> None:
-    lines = screen(gpus=8)
-    assert sum("sim001:" in line for line in lines) == 8
-    assert len(lines) == 24
+def typed(text: str) -> tuple[str, ...]:
+    """Keys as Textual names them, one for each letter."""
+    names = {" ": "space", ":": "colon", "/": "slash", "=": "equals_sign", "<": "less_than_sign", "-": "minus"}
+    return tuple(names.get(letter, letter) for letter in text)
+
+
+def fleet_of(app: ByHand) -> FleetScreen:
+    found = app.fleet
+    assert isinstance(found, FleetScreen)
+    return found
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x40", "200x50"])
+def test_the_fleet_is_drawn(size: tuple[int, int], snapshot: SnapshotAssertion) -> None:
+    async def used() -> None:
+        app = app_of(64)
+        async with watching(app=app, size=size) as pilot:
+            for name, pressed in VIEWS.items():
+                await pilot.press(*pressed)
+                await settled(pilot)
+                lines = lines_of(app)
+                assert len(lines) == size[1]
+                assert "\n".join(lines) == snapshot(name=name)
+
+    asyncio.run(used())
+
+
+def test_sizes_that_nobody_likes_are_drawn() -> None:
+    async def used() -> None:
+        app = app_of(24)
+        async with watching(app=app) as pilot:
+            for width, height in ((20, 6), (1, 1), (400, 100), (40, 10)):
+                for pressed in ((), ("g",), ("h",), ("question_mark",), ("escape", "h")):
+                    await pilot.press(*pressed)
+                    await pilot.resize_terminal(width, height)
+                    await pilot.pause()
+                    lines = lines_of(app)
+                    assert len(lines) == height
+                    assert all(len(line) <= width for line in lines)
+
+    asyncio.run(used())
+
+
+def test_a_filter_holds_while_it_is_written_and_goes_with_esc() -> None:
+    async def used() -> None:
+        app = app_of(64)
+        async with watching(app=app) as pilot:
+            fleet = fleet_of(app)
+            await pilot.press(*typed("/user=ana"))
+            await settled(pilot)
+            shown = [line for line in lines_of(app) if line.startswith("sim0")]
+            assert shown
+            assert all(" ana " in line for line in shown)
+            await pilot.press("escape")  # gives up what is being written
+            await settled(pilot)
+            assert (fleet.filter, fleet.filtered) == ("", 64)
+            await pilot.press(*typed("/user=ana"), "enter")
+            await settled(pilot)
+            assert fleet.filter == "user=ana"
+            assert 0 < fleet.filtered < 64
+            await pilot.press("escape")  # drops it
+            await settled(pilot)
+            assert fleet.filter == ""
+
+    asyncio.run(used())
+
+
+WRONG = {
+    "sort powr": "no column 'powr'; did you mean power?",
+    "gpu sim001:99": "no GPU sim001:99; Tab shows those there are",
+    "interval 0": "'0' is no interval; write a number above 0, for example :interval 5",
+    "nonsense": "no command :nonsense; Tab shows those there are",
+    "speed 8": "only a recording has a speed; + and - change how often it looks",
+    "filter sm<much": "'much' is no number; write sm<20, or sm=- for what is missing",
+    "group temp": "nothing is grouped by 'temp'; write node, job, user or class",
+    "job 99": "no job 99 holds one of these GPUs; Tab shows those that do",
+    "table now": ":table takes nothing; write :table",
+    "s": ":s may be sort or search or speed",
+}
+
+
+def test_what_is_wrong_with_a_command_is_said() -> None:
+    async def used() -> None:
+        app = app_of()
+        async with watching(app=app, size=(120, 24)) as pilot:
+            await pilot.press(*typed(":sort powr"), "enter")
+            await settled(pilot)
+            assert lines_of(app)[-1] == WRONG["sort powr"]
+            for line, said in WRONG.items():
+                app.command(line)
+                await pilot.pause()
+                assert lines_of(app)[-1] == said
+
+    asyncio.run(used())
+
+
+def test_tab_completes_a_command_and_a_name() -> None:
+    async def used() -> None:
+        app = app_of(16)
+        async with watching(app=app) as pilot:
+            fleet = fleet_of(app)
+            await pilot.press(*typed(":so"), "tab", *typed("-pow"), "tab")
+            await settled(pilot)
+            assert ":sort -power" in lines_of(app)[-1]
+            await pilot.press("enter")
+            await settled(pilot)
+            assert (fleet.sort, fleet.reverse) == ("power", True)
+
+    asyncio.run(used())
+
+
+def test_the_cursor_stays_on_its_gpu() -> None:
+    async def used() -> None:
+        app = app_of(64)
+        async with watching(app=app) as pilot:
+            fleet = fleet_of(app)
+            await pilot.press("down", "down", "down")
+            before = fleet.chosen
+            await pilot.press("P")
+            await settled(pilot)
+            assert fleet.chosen == before
+            await pilot.press("h")
+            await settled(pilot)
+            assert fleet.chosen == before
+            await pilot.press("h", "home")
+            await settled(pilot)
+            view = app.view
+            assert view is not None
+            power = view.snapshot.column("power_w")
+            assert fleet.chosen == view.snapshot.gpus[int(power.argmax())]
+
+    asyncio.run(used())
+
+
+def test_mouse_chooses_sorts_and_opens() -> None:
+    async def used() -> None:
+        app = app_of(64)
+        async with watching(app=app) as pilot:
+            fleet = fleet_of(app)
+            await pilot.click(FleetScreen, offset=(2, 4))
+            await settled(pilot)
+            assert fleet.chosen == Gpu("sim001", 3)
+            title = lines_of(app)[2]
+            await pilot.click(FleetScreen, offset=(title.index("DRAM") + 1, 0))
+            await settled(pilot)
+            assert fleet.sort == "dram"
+            await pilot.press("N", "home")
+            await pilot.click(FleetScreen, offset=(2, 1))
+            await settled(pilot)
+            assert app.place == "focus"
+            await pilot.press("escape")
+            await settled(pilot)
+            assert app.place == "fleet"
+
+    asyncio.run(used())
+
+
+def test_a_slow_show_never_draws_what_did_not_change() -> None:
+    """The same view once more asks the terminal for nothing."""
+
+    async def used() -> None:
+        app = app_of(8)
+        async with watching(app=app) as pilot:
+            fleet = fleet_of(app)
+            asked: list[object] = []
+
+            def refresh(*regions: object, **named: object) -> Widget:
+                asked.append(regions)
+                return fleet
+
+            fleet.refresh = refresh  # type: ignore[method-assign]
+            assert app.view is not None
+            fleet.show(app.view)
+            assert asked == []
+            app.clock.t += 1
+            app.look()
+            await settled(pilot)
+            assert asked
+
+    asyncio.run(used())
+
+
+def test_pausing_holds_the_screen_and_not_the_history() -> None:
+    async def used() -> None:
+        app = app_of(8)
+        async with watching(app=app) as pilot:
+            await pilot.press("space")
+            held = app.view
+            app.clock.t += 1
+            app.look()
+            await settled(pilot)
+            assert app.view is held
+            assert "PAUSED" in lines_of(app)[0]
+            await pilot.press("space")
+            await settled(pilot)
+            assert app.view is not held
+            assert app.view is not None
+            assert len(app.view.history.times()) == 4
+
+    asyncio.run(used())

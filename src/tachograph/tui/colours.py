@@ -41,6 +41,7 @@ CELL_STYLES: Mapping[Bottleneck, Style] = MappingProxyType(
     }
 )
 LEVEL_STYLES = tuple(Style(color="black", bgcolor=name) for name in ("blue", "cyan", "green", "yellow", "red"))
+SIGN = Style(color="red", bold=True, reverse=True)
 CURSOR_CELL = Style(reverse=True, bold=True, underline=True)
 NAMES: Mapping[Bottleneck, str] = MappingProxyType({limit: "I/O" if limit == "io" else limit for limit in MARKS})
 

@@ -18,7 +18,7 @@ from tachograph.arrays import Flags
 from tachograph.live.snapshot import Gpu
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
-from tachograph.tui.fleet_columns import COLUMNS, Place, fit, pieces
+from tachograph.tui.fleet_columns import COLUMNS, Place, fit, pieces, spoken
 from tachograph.tui.fleet_filter import Term, matching, parse
 from tachograph.tui.fleet_order import Group, Line, lines, order
 from tachograph.tui.fleet_rows import GROUPS, FleetRows
@@ -161,8 +161,8 @@ class FleetScreen(ScrollView, can_focus=True):
         self.filtered = len(self._rows) if shown is None else int(shown.sum())
         self._lines = lines(
             self._rows,
-            by=self.sort,
-            reverse=self.reverse,
+            by="gpu" if self.heat else self.sort,
+            reverse=self.reverse and not self.heat,
             shown=shown,
             group="" if self.heat else self.group,
             folded=self._folded,
@@ -174,7 +174,9 @@ class FleetScreen(ScrollView, can_focus=True):
             height = self._map.height
         else:
             self._map = None
-            self._places = fit(self._rows, width, skip=self._skip)
+            named = max((len(line.name) for line in self._lines if isinstance(line, Group)), default=0)
+            first = min(24, max(8, named + 8 if named else 0))
+            self._places = fit(self._rows, width, skip=self._skip, first=first, group=self.group)
             height = len(self._lines)
         self._find_cursor()
         size = Size(width, height + self._titles)
@@ -300,7 +302,7 @@ class FleetScreen(ScrollView, can_focus=True):
         if self._rows is None or self._map.spot(row) is None:
             return [(self._nothing(), colours.NOTICE)]
         width = self.scrollable_content_region.width
-        return [("".join(text for text, _ in pieces(self._rows, row, fit(self._rows, width))), colours.CURSOR)]
+        return [(spoken(self._rows, row, width=width).ljust(width), colours.CURSOR)]
 
     def _heading(self, place: Place) -> str:
         column = place.column

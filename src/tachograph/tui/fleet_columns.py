@@ -15,10 +15,10 @@ from tachograph.tui import colours
 from tachograph.tui.fleet_order import Group
 from tachograph.tui.fleet_rows import FleetRows
 from tachograph.workload.classes import CLASSES
-from tachograph.workload.health import HOT, STATES, WORST_FIRST
+from tachograph.workload.health import CRIT, HOT, OK, STATES, WORST_FIRST
 
 MISSING = "-"
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_FULL, _HALF = "━", "╸"
 _ALL_TEXT = 24  # characters of a name, at most
 _BAR_FROM, _BAR_TO = 13, 45
 
@@ -84,25 +84,30 @@ def span(seconds: float) -> str:
 
 
 def bar(value: float, width: int) -> str:
-    """Return a bar of eighths of a character, and the percent behind it.
+    """Return a bar in steps of half a character, and the percent behind it.
 
-    >>> bar(0.5, 13)
-    '████      50%'
+    >>> bar(0.5, 14)
+    '━━━━╸      50%'
     """
     if value != value:
         return MISSING.rjust(width)
     room = width - 5
-    eighths = round(min(max(value, 0.0), 1.0) * room * 8)
-    full, part = divmod(eighths, 8)
-    drawn = "█" * full + (_EIGHTHS[part] if part else "")
+    full, half = divmod(round(min(max(value, 0.0), 1.0) * room * 2), 2)
+    drawn = _FULL * full + (_HALF if half else "")
     return f"{drawn:<{room}}{percent(value):>5}"
 
 
-def fit(rows: FleetRows, width: int, *, skip: int = 0) -> list[Place]:
-    """Return the columns that fit, from left to right. skip: so many of those that may give way are passed over."""
+def fit(rows: FleetRows, width: int, *, skip: int = 0, first: int = 8, group: str = "") -> list[Place]:
+    """Return the columns that fit, from left to right.
+
+    skip: so many of those that may give way are passed over. first: so wide is the name of a GPU or a group at least.
+    group: by what lines are grouped, which needs no column then.
+    """
     widths: dict[str, int] = {}
     left = width
-    for name, wanted in _steps(rows, skip):
+    for name, wanted in _steps(rows, skip, first):
+        if name == group != "class":  # the classes of a group are counted in their column
+            continue
         needs = wanted - widths[name] if name in widths else wanted + bool(widths)
         if needs <= left:
             widths[name], left = wanted, left - needs
@@ -116,10 +121,10 @@ def fit(rows: FleetRows, width: int, *, skip: int = 0) -> list[Place]:
     return placed
 
 
-def _steps(rows: FleetRows, skip: int) -> list[tuple[str, int]]:
+def _steps(rows: FleetRows, skip: int, least: int) -> list[tuple[str, int]]:
     """(column, width) in the order in which room is given; a column named again becomes wider."""
     natural = {name: min(_ALL_TEXT, max(map(len, rows.text(name)), default=0)) for name in ("gpu", "job", "user")}
-    kept = [("gpu", max(8, natural["gpu"])), ("class", 16), ("real", 4), ("health", 7)]
+    kept = [("gpu", max(least, natural["gpu"])), ("class", 16), ("real", 4), ("health", 7)]
     first = ["sm", "job", "user", "real", "tensor", "dram", "class", "util", "mem", "power", "temp"]
     more = ["occ", "fp64", "memtemp", "clock", "rx", "tx", "nvlink", "fp32", "fp16", "held", "model"]
     widths = {column.name: column.width for column in COLUMNS}
@@ -128,7 +133,7 @@ def _steps(rows: FleetRows, skip: int) -> list[tuple[str, int]]:
 
 
 def _gpu_of_group(rows: FleetRows, group: Group) -> str:
-    return f"{'▸' if group.folded else '▾'} {group.name or '(none)'}"
+    return f"{'▸' if group.folded else '▾'} {group.name or '(none)'} ({len(group.rows)})"
 
 
 def _of_all(name: str) -> Callable[[FleetRows, Group], str]:
@@ -148,9 +153,13 @@ def _classes_of_group(rows: FleetRows, group: Group) -> str:
     return " ".join(f"{count}{mark}" for mark, count in by_mark.items() if count)
 
 
-def _health_of_group(rows: FleetRows, group: Group) -> str:
+def _worst(rows: FleetRows, group: Group) -> str:
     states = {STATES[state] for state in np.unique(rows.view.health[group.rows]).tolist()}
-    return colours.state_text(min(states, key=WORST_FIRST.index))
+    return min(states, key=WORST_FIRST.index)
+
+
+def _health_of_group(rows: FleetRows, group: Group) -> str:
+    return colours.state_text(_worst(rows, group))
 
 
 def _mean(values: Floats, rows: Longs) -> float:
@@ -264,17 +273,36 @@ def cell(text: str, width: int, left: bool) -> str:
 def pieces(rows: FleetRows, line: int | Group, places: Sequence[Place]) -> list[tuple[str, Style]]:
     """Return a line as texts and styles, neighbours of one style together."""
     if isinstance(line, Group):
-        made = [(_group_cell(rows, line, place), colours.GROUP) for place in places]
+        made = [(_group_cell(rows, line, place), _group_style(rows, line, place.column.name)) for place in places]
     else:
         plain = colours.PLAIN if rows.view.told[line] else colours.DIM
         made = [(_gpu_cell(rows, line, place), _style(rows, line, place.column.name, plain)) for place in places]
     found: list[tuple[str, Style]] = []
     for text, style in made:
-        if found and found[-1][1] is style:
-            found[-1] = (f"{found[-1][0]} {text}", style)
-        else:
-            found.append((f" {text}" if found else text, style))
+        if found:
+            before, its = found[-1]
+            if its is style:
+                found[-1] = (f"{before} {text}", style)
+                continue
+            found[-1] = (f"{before} ", its) if its is not colours.HEALTH_STYLES[CRIT] else (before, its)
+            text = f" {text}" if its is colours.HEALTH_STYLES[CRIT] else text
+        found.append((text, style))
     return found
+
+
+def spoken(rows: FleetRows, row: int, *, width: int) -> str:
+    """Return one GPU in a line that needs no headings, as much as fits."""
+    told = [rows.text("gpu")[row], f"job {rows.text('job')[row] or MISSING}", rows.text("user")[row] or MISSING]
+    told += [colours.class_text(rows.view.label(row)), colours.state_text(rows.view.state(row))]
+    named = [column for column in COLUMNS if column.name not in ("gpu", "job", "user", "class", "health", "model")]
+    told += [f"{'real' if column.name == 'real' else column.title} {column.of_gpu(rows, row)}" for column in named]
+    line = ""
+    for one in told:
+        longer = f"{line}  {one}" if line else one
+        if len(longer) > width:
+            break
+        line = longer
+    return line
 
 
 def _gpu_cell(rows: FleetRows, row: int, place: Place) -> str:
@@ -289,6 +317,13 @@ def _group_cell(rows: FleetRows, group: Group, place: Place) -> str:
     if column.name == "real" and place.width >= _BAR_FROM:
         return bar(_mean(rows.view.real, group.rows), place.width)
     return cell(column.of_group(rows, group), place.width, column.left and column.name != "real")
+
+
+def _group_style(rows: FleetRows, group: Group, name: str) -> Style:
+    if name == "gpu":
+        return colours.GROUP
+    worst = _worst(rows, group)
+    return colours.HEALTH_STYLES[worst] if name == "health" and worst != OK else colours.BOLD
 
 
 def _style(rows: FleetRows, row: int, name: str, plain: Style) -> Style:

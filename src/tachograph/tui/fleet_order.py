@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tachograph.arrays import Flags, Longs
-from tachograph.tui.fleet_rows import GROUPS, TEXTS, FleetRows, natural, no_column, number_name
+from tachograph.errors import UsageError
+from tachograph.tui.fleet_rows import GROUPS, TEXTS, FleetRows, natural, number_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def grouped(rows: FleetRows, ordered: Longs, by: str) -> list[Group]:
     Errors: UsageError for a column by which nothing is grouped.
     """
     if by not in GROUPS:
-        raise no_column(by)
+        raise UsageError(f"nothing is grouped by {by!r}", do=f"write {', '.join(GROUPS[:-1])} or {GROUPS[-1]}")
     texts = rows.text(by)
     members: dict[str, list[int]] = {}
     for row in ordered.tolist():

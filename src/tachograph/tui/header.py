@@ -71,10 +71,11 @@ def footer(place: str, *, width: int) -> Pieces:
     found: Pieces = []
     left = width
     for key in keys.shown(place):
-        needs = cell_len(key.shown) + len(key.short) + 3
+        name = key.shown.split()[0]
+        needs = cell_len(name) + len(key.short) + 3
         if needs > left:
             break
-        found += [(f" {key.shown} ", colours.KEY), (f"{key.short} ", colours.PLAIN)]
+        found += [(name, colours.KEY), (f" {key.short}  ", colours.PLAIN)]
         left -= needs
     return found
 

@@ -17,7 +17,7 @@ from tachograph.tui import colours
 from tachograph.tui.fleet_columns import cell, percent, short
 from tachograph.tui.fleet_rows import SHORT, FleetRows, number_name
 from tachograph.workload.classes import Bottleneck
-from tachograph.workload.health import OK, STATES
+from tachograph.workload.health import CRIT, OK, STATES, UNKNOWN
 
 BY_CLASS = "class"
 CELL = 2
@@ -90,7 +90,8 @@ class HeatMap:
         for x, members in self._lines[y]:
             name = cell(self.rows.text("node")[members[0]], self._label, left=True)
             found.append((f"{' ' * (x - at)}{name} ", colours.PLAIN))
-            found += [self._cell(row, chosen=row == cursor) for row in members]
+            for row in members:
+                found += self._cell(row, chosen=row == cursor)
             at = x + self._label + 1 + CELL * len(members)
         return found
 
@@ -103,7 +104,7 @@ class HeatMap:
             written = percent if self._high == 1.0 else short
             found += [(str(level), _level_style(level)) for level in range(_LEVELS)]
             found.append((f" from {written(self._low)} to {written(self._high)}, - not told ", colours.PLAIN))
-        return [*found, (" ^ hot  ! WARN  !! CRIT", colours.ALARM)]
+        return [*found, ("^ hot  ! !! sick", colours.ALARM)]
 
     def _laid_out(self, order: Sequence[int], width: int) -> list[list[tuple[int, list[int]]]]:
         """Lines of (column, rows of one node); a node too wide for the screen goes on in the next block."""
@@ -121,18 +122,20 @@ class HeatMap:
             for at in range(0, len(chunks), across)
         ]
 
-    def _cell(self, row: int, *, chosen: bool) -> tuple[str, Style]:
+    def _cell(self, row: int, *, chosen: bool) -> list[tuple[str, Style]]:
         view = self.rows.view
         label, state = int(view.labels[row]), STATES[int(view.health[row])]
-        sign = colours.HEALTH_SIGNS[state][:1] if state not in (OK, "unknown") else " "
         if self._levels is None:
             mark, style = colours.CLASS_MARKS[label], colours.CELL_STYLES[colours.CLASS_LIMITS[label]]
         else:
             level = self._levels[row]
             mark, style = ("-", colours.DIM) if level == _ABSENT else (str(level), _level_style(level))
+        sign = "" if state in (OK, UNKNOWN) else colours.HEALTH_SIGNS[state]
         if chosen:
-            return f"{mark}{sign}", colours.CURSOR_CELL
-        return f"{mark}{sign}", style
+            return [(f"{mark}{sign[:1]:1}", colours.CURSOR_CELL)]
+        if state == CRIT:
+            return [(sign, colours.HEALTH_STYLES[CRIT])]
+        return [(mark, style), (sign, colours.SIGN)] if sign else [(f"{mark} ", style)]
 
 
 def levels(values: Floats, low: float, high: float) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
@@ -174,7 +177,7 @@ def _level_style(level: int) -> Style:
 
 
 def _explained(limit: Bottleneck) -> list[tuple[str, Style]]:
-    return [(f"{colours.MARKS[limit]} ", colours.CELL_STYLES[limit]), (f" {colours.NAMES[limit]}  ", colours.PLAIN)]
+    return [(colours.MARKS[limit], colours.CELL_STYLES[limit]), (f" {colours.NAMES[limit]}  ", colours.PLAIN)]
 
 
 __all__ = ["BY_CLASS", "HeatMap", "Spot", "levels", "next_by", "shown_by"]

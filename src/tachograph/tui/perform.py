@@ -131,12 +131,10 @@ def _job(app: WatchApp, words: str) -> None:
 
 
 def _plot(app: WatchApp, words: str) -> None:
-    for name in words.split():
-        if name not in COUNTERS:
-            raise NotFoundError(f"no counter {name!r}", do="Tab shows those there are")
     app.open("plot")
     seen = app.seen
     if words and isinstance(seen, Takes):
+        app.show_view()  # it knows the names that are written from a view
         seen.take(words)
 
 
