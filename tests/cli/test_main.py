@@ -30,14 +30,14 @@ def tachograph(*arguments: str, cwd: Path | None = None, **environment: str) -> 
     )
 
 
-def imported_by(*arguments: str) -> set[str]:
+def imported_by(*arguments: str, cwd: Path | None = None) -> set[str]:
     """The modules that a run of these arguments has imported at its end."""
     script = (
         "import sys\nfrom tachograph.cli import main\n"
-        f"main({list(arguments)!r})\n"
+        f"assert main({list(arguments)!r}) == 0\n"
         "sys.stderr.write('\\n'.join(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script], cwd=cwd, check=True, capture_output=True, text=True)
     return set(done.stderr.split())
 
 
@@ -67,6 +67,20 @@ def test_help_imports_neither_commands_nor_anything_heavy() -> None:
 @pytest.mark.parametrize("arguments", [("counters", "--help"), ("devices", "--help"), ("counters", "--json")])
 def test_a_light_command_reads_no_table_library(arguments: tuple[str, ...]) -> None:
     assert imported_by(*arguments) & (HEAVY - {"msgspec"}) == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(("jobs", "--json"), ("job", "1000316", "--json"), ("lake", "--json"), ("waste", "--json")),
+        *(("jobs", "--csv"), ("job", "1000316")),
+    ],
+    ids=" ".join,
+)
+def test_a_command_that_looks_imports_no_compiler_no_grammar_no_drawing(demo: Path, arguments: tuple[str, ...]) -> None:
+    imported = imported_by(*arguments, cwd=demo)
+    assert "polars" in imported
+    assert imported & {"numba", "lark", "matplotlib", "jinja2", "dask", "textual", "httpx2"} == set()
 
 
 def test_help_is_there_at_once() -> None:
