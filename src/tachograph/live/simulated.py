@@ -32,7 +32,7 @@ class SimulatedSource:
         self._rng = np.random.default_rng(seed)
         self._clock = clock
         self._gpus = tuple(Gpu(f"sim{place // per_node + 1:03d}", place % per_node) for place in range(gpus))
-        self._jobs = np.array([place // min(4, per_node) for place in range(gpus)])
+        self._jobs = np.array([place // min(4, per_node) for place in range(gpus)], np.int64)
         self._kinds = self._rng.integers(0, len(RULED), int(self._jobs.max(initial=0)) + 1)
         self._profiles = np.array([one.profile for one in RULED])
         self._energy: Floats = self._rng.uniform(1e6, 1e8, gpus)
