@@ -12,7 +12,6 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -57,18 +56,22 @@ Ask = Callable[[], HeldBySlurm]
 
 
 def _nvml(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    return _connect("nvml", configuration)
+    from tachograph.live import nvml
+
+    return nvml.connect(configuration)
 
 
 def _exporter_here(configuration: Configuration, wanted: Wanted) -> LiveSource:
     """The exporter of this node, with the names of metrics and labels that the configuration has."""
     import msgspec
 
+    from tachograph.live import exporter
+
     url = configuration.watch.exporter
     _probe(url)
     usual = next((raw for raw in configuration.sources if raw.get("source") == _EXPORTER), {"source": _EXPORTER})
     here = {**usual, "url": "", "urls": [url], "timeout_s": _ANSWER_S}
-    return _connect("exporter", msgspec.structs.replace(configuration, sources=(here,)))
+    return exporter.connect(msgspec.structs.replace(configuration, sources=(here,)))
 
 
 def _probe(url: str) -> None:
@@ -83,25 +86,29 @@ def _probe(url: str) -> None:
 
 
 def _exporters(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    return _connect("exporter", configuration, urls=wanted.urls)
+    from tachograph.live import exporter
+
+    return exporter.connect(configuration, urls=wanted.urls)
 
 
 def _dmon(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    return _connect("dmon", configuration, interval_s=wanted.interval_s)
+    from tachograph.live import dmon
+
+    return dmon.connect(configuration, interval_s=wanted.interval_s)
 
 
 def _prometheus(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    return _connect("prometheus", configuration, urls=wanted.urls)
+    from tachograph.live import prometheus
+
+    if len(wanted.urls) > 1:
+        raise UsageError("several addresses of a Prometheus", do="give one --url")
+    return prometheus.connect(configuration, url=wanted.urls[0] if wanted.urls else None)
 
 
 def _recording(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    return _connect("recording", configuration, path=wanted.recording or "", speed=wanted.speed)
+    from tachograph.live import recording
 
-
-def _connect(module: str, *given: Configuration, **options: object) -> LiveSource:
-    """What the module of a source connects; imported only when it is tried."""
-    connect: Callable[..., LiveSource] = import_module(f"tachograph.live.{module}").connect
-    return connect(*given, **options)
+    return recording.connect(configuration, path=wanted.recording or "", speed=wanted.speed)
 
 
 def _simulated(configuration: Configuration, wanted: Wanted) -> LiveSource:
