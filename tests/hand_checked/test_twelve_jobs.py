@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 from twelve_jobs import write_all
 
+from in_process import run_here
 from tachograph.analyze.results import read_summaries
 from tachograph.cli import main
 from tachograph.counters import NAMES
@@ -36,10 +35,7 @@ def runner(folder: Path) -> Run:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH")}
 
     def tachograph(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "tachograph", *arguments],
-            cwd=folder, env=environment, capture_output=True, text=True,
-        )  # fmt: skip
+        done = run_here(arguments, folder, environment)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -9,7 +9,6 @@ each; all else runs in a shell.
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shlex
@@ -17,14 +16,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
-from tachograph.cli import main
+from in_process import run_here
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted(
@@ -101,21 +98,11 @@ def words_of(command: str) -> list[str] | None:
     return words[1:]
 
 
-def run_here(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """What became of a command in this process."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
-    with chdir(folder), patch.dict(os.environ, environment(), clear=True), redirect_stdout(out), redirect_stderr(err):
-        code = main(words)
-    for stream in (out, err):
-        stream.seek(0)
-    return subprocess.CompletedProcess(words, code, out.read(), err.read())
-
-
 def run_step(step: Step, folder: Path) -> subprocess.CompletedProcess[str]:
     """What became of one step."""
     words = None if step.is_python else words_of(step.command)
     if words:
-        return run_here(words, folder)
+        return run_here(words, folder, environment())
     command = [sys.executable, "-W", "error", "-c"] if step.is_python else ["bash", "-c"]
     return subprocess.run(
         [*command, step.command], cwd=folder, env=environment(), capture_output=True, text=True, timeout=300

@@ -1,4 +1,4 @@
-"""The real command line in processes of its own, small inputs good and bad, and a lake to compare afterwards."""
+"""The real command line, small inputs good and bad, and a lake to compare afterwards."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from in_process import run_here
 from tachograph.analyze.results import read_findings, read_gpus, read_minutes, read_summaries
 from tachograph.analyze.tables import ALL_TABLES
 from tachograph.lake import Lake
@@ -45,16 +46,20 @@ def tachograph(
     before: Callable[[], None] | None = None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> Done:
-    """Run a command; `before` is called in the child."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tachograph", *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, **environment},
-        preexec_fn=before,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    """Run a command; in a process of its own where something is to be done in the child `before`."""
+    words, around = [str(argument) for argument in arguments], {**os.environ, **environment}
+    if before is None:
+        done = run_here(words, cwd or Path.cwd(), around)
+    else:
+        done = subprocess.run(
+            [sys.executable, "-m", "tachograph", *words],
+            cwd=cwd,
+            env=around,
+            preexec_fn=before,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
     assert "Traceback" not in done.stderr, done.stderr
     return Done(done.returncode, done.stdout, done.stderr)
 

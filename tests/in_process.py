@@ -1,0 +1,23 @@
+"""A command in this process: what became of it, as of one in a process of its own, a second earlier."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from pathlib import Path
+from subprocess import CompletedProcess
+from unittest.mock import patch
+
+from tachograph.cli import main
+
+
+def run_here(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> CompletedProcess[str]:
+    """Return exit code, stdout and stderr of `tachograph` with these arguments, in a folder; defects are raised."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    with chdir(folder), patch.dict(os.environ, environment, clear=True), redirect_stdout(out), redirect_stderr(err):
+        code = main(words)
+    for stream in (out, err):
+        stream.seek(0)
+    return CompletedProcess(list(words), code, out.read(), err.read())
