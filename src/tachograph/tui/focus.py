@@ -8,6 +8,7 @@ from typing import ClassVar
 from rich.segment import Segment
 from textual.binding import BindingType
 
+from tachograph.live.judged_reasons import reasons
 from tachograph.live.snapshot import Gpu
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
@@ -131,9 +132,11 @@ def surroundings(view: View, row: int, *, width: int) -> list[Row]:
     rows += [event_row(event, view.snapshot.t, width=width, with_gpu=False) for event in happened]
     if not happened:
         rows += paragraph("none since the start", width, colours.DIM)
-    sentences = untold(view)
+    found = reasons(view, row)
+    said = (*found.classified.needs, *found.health.needs) if view.told[row] else ()
+    sentences = untold(view, but=said)
     if sentences:
-        rows.append(heading("Not told by the source", width))
+        rows.append(heading("Not told either" if said else "Not told", width))
         rows += [line for sentence in sentences for line in paragraph(sentence, width, colours.DIM, indent=2)]
     return rows
 

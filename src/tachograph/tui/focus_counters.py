@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -185,6 +185,10 @@ def _bad(counter: str, value: float) -> bool:
     return counter in ("remapped_rows_uncorrectable", "row_remap_failure") and value > 0
 
 
-def untold(view: View) -> Sequence[str]:
-    """Return what the source does not tell, and how to enable it: a sentence for each thing that can be done."""
-    return missing.lines(view.about) if view.about.blind else ()
+def untold(view: View, *, but: Collection[str] = ()) -> Sequence[str]:
+    """Return what the source does not tell, and how to enable it: a sentence for each thing that can be done.
+
+    but: counters of which that is said elsewhere.
+    """
+    left = {name: how for name, how in view.about.blind.items() if name not in but}
+    return missing.lines(replace(view.about, blind=left)) if left else ()

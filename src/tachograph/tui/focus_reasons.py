@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.segment import Segment
 
+from tachograph.live import missing
 from tachograph.live.judged_reasons import Reasons, reasons
 from tachograph.live.view import View
 from tachograph.tui import colours
@@ -43,17 +46,18 @@ def classed(view: View, row: int, found: Reasons, *, width: int, rules: bool) ->
         place = RULES.index(smoothed)
         rows += paragraph(f"rule {place + 1} of {len(RULES)}: {RULED[place].rule}", width, indent=2)
     rows += paragraph(found.why, width, colours.NOTICE if smoothed == UNKNOWN else colours.PLAIN, indent=2)
-    rows += _enabling(found, found.classified.needs, width=width)
+    rows += _enabling(view, found.classified.needs, width=width)
     if found.raw.name != smoothed:
         rows += paragraph(f"this reading alone: {colours.class_text(found.raw.name)}", width, indent=2)
     rows += parts_of_real(view, row, width=width)
     return rows + (_all_rules(view, row) if rules else [])
 
 
-def _enabling(found: Reasons, needs: tuple[str, ...], *, width: int) -> list[Row]:
+def _enabling(view: View, needs: tuple[str, ...], *, width: int) -> list[Row]:
     """How to have what is missing, each way once."""
-    told = dict.fromkeys(found.enable[name] for name in needs if found.enable.get(name))
-    return [line for sentence in told for line in paragraph(sentence, width, indent=2)]
+    lacking = {name: view.about.blind[name] for name in needs if view.about.blind.get(name)}
+    told = missing.lines(replace(view.about, blind=lacking))
+    return [line for sentence in told for line in paragraph(sentence, width, colours.NOTICE, indent=2)]
 
 
 def parts_of_real(view: View, row: int, *, width: int) -> list[Row]:
@@ -94,7 +98,7 @@ def healthy(view: View, row: int, found: Reasons, *, width: int, short: bool) ->
         rows += paragraph(sentence, width, indent=2)
     if found.health.needs and view.told[row]:
         rows += paragraph(f"not told: {', '.join(found.health.needs)}", width, colours.NOTICE, indent=2)
-        rows += _enabling(found, found.health.needs, width=width)
+        rows += _enabling(view, found.health.needs, width=width)
     return rows
 
 

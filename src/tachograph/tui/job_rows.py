@@ -12,11 +12,12 @@ from rich.style import Style
 
 from tachograph.live.view import View
 from tachograph.tui import colours
+from tachograph.tui.fleet_columns import percent
 from tachograph.tui.focus_counters import span
 from tachograph.tui.job_facts import JobFacts, mean, programs, total
 from tachograph.tui.job_spread import WINDOW_S
 from tachograph.tui.lines import blocks, spark
-from tachograph.tui.page import MISSING, Row, cell, heading, paragraph, printable, quantity, words
+from tachograph.tui.page import MISSING, Row, cell, flow, heading, paragraph, printable, quantity, words
 from tachograph.units import plural
 from tachograph.workload.classes import CLASSES, CODES
 
@@ -25,7 +26,7 @@ MAPPED = 16  # GPUs from which on a map shows all at once
 _NAMED = 6  # GPUs that a sentence lists
 _PROGRAMS = 6
 ORDERS = ("stragglers first", "in place", "least active first", "most memory first")
-_COLUMNS = (("real", 6), ("SM", 6), ("tensor", 7), ("DRAM", 6), ("memory", 9), ("power", 7))
+_COLUMNS = (("real", 6), ("SM", 6), ("tensor", 7), ("DRAM", 6), ("memory", 10), ("power", 8))
 _COUNTERS = ("sm_active", "tensor_active", "dram_active", "hbm_used_mib", "power_w")
 _UNITS = ("fraction", "fraction", "fraction", "fraction", "MiB", "W")
 
@@ -49,19 +50,20 @@ def title(view: View, job: JobFacts, *, width: int) -> list[Row]:
         ]
     )
     first: Row = [Segment(f"job {printable(job.job_id)}  ", colours.BOLD), Segment(printable(who))]
-    return [first, _kinds(view, job), *paragraph(means, width), *evenness(view, job, width=width)]
+    return [first, *_kinds(view, job, width=width), *paragraph(means, width), *evenness(view, job, width=width)]
 
 
-def _kinds(view: View, job: JobFacts) -> Row:
+def _kinds(view: View, job: JobFacts, *, width: int) -> list[Row]:
     """How many GPUs are of which class, the most frequent first."""
     found = np.bincount(view.labels[list(job.rows)], minlength=len(CLASSES))
-    row: Row = []
-    for place in np.argsort(-found, kind="stable").tolist():
-        if found[place]:
-            row.append(
-                Segment(f"{colours.CLASS_MARKS[place]} {found[place]} {CLASSES[place]}  ", colours.CLASS_STYLES[place])
-            )
-    return row
+    seen = [place for place in np.argsort(-found, kind="stable").tolist() if found[place]]
+    return flow(
+        (
+            [Segment(f"{colours.CLASS_MARKS[one]} {found[one]} {CLASSES[one]}  ", colours.CLASS_STYLES[one])]
+            for one in seen
+        ),
+        width,
+    )
 
 
 def evenness(view: View, job: JobFacts, *, width: int) -> list[Row]:
@@ -195,7 +197,9 @@ def gpu_row(view: View, job: JobFacts, place: int, columns: Table) -> Row:
         cell(f"{colours.CLASS_MARKS[label]} {name}", columns.classes, colours.CLASS_STYLES[label]),
     ]
     for value, unit, (_, size) in zip(values, _UNITS, _COLUMNS, strict=True):
-        found.append(cell(quantity(value, unit), size, right=True))
+        known = float("nan") if value is None else value
+        written = percent(known) if unit == "fraction" else quantity(value, unit)
+        found.append(cell(written, size, right=True))
     past = spark(job.times, job.activity[:, place], width=columns.history, each=columns.each, low=0.0, high=1.0)
     found += [Segment(" "), cell(past, columns.history)]
     if columns.programs:

@@ -131,6 +131,24 @@ def paragraph(words: str, width: int, style: Style = colours.PLAIN, *, indent: i
     return [[Segment(line.replace("\u00a0", " "), style)] for line in lines]
 
 
+def flow(parts: Iterable[Row], width: int) -> list[Row]:
+    """Return parts one after the other, over as many rows as it takes; none is broken.
+
+    >>> [len(row) for row in flow([[Segment("one ")], [Segment("two ")], [Segment("three ")]], 9)]
+    [2, 1]
+    """
+    rows: list[Row] = [[]]
+    used = 0
+    for part in parts:
+        length = sum(segment.cell_length for segment in part)
+        if used and used + length > width:
+            rows.append([])
+            used = 0
+        rows[-1].extend(part)
+        used += length
+    return rows
+
+
 def beside(blocks: Sequence[Sequence[Row]], widths: Sequence[int], *, gap: int = 2) -> list[Row]:
     """Return blocks of rows next to each other, each of its width.
 

@@ -14,7 +14,7 @@ from tachograph.live import missing
 from tachograph.live.view import View
 from tachograph.tui import colours
 from tachograph.tui.focus_counters import scale, shown
-from tachograph.tui.page import MISSING, Row, beside, cell, paragraph, quantity
+from tachograph.tui.page import MISSING, Row, beside, flow, paragraph, printable, quantity
 from tachograph.tui.plot_panel import MARKS, STYLES, Curve, Frame, ceiling, panel
 
 LEAST = 7  # rows of a plot, its title and times among them
@@ -50,7 +50,8 @@ def plots(view: View, choice: Choice, *, width: int, height: int) -> list[Row]:
     drawn = [one_plot(view, times, counter, choice, places, width=share, height=each) for counter, places in wanted]
     rows: list[Row] = []
     for line in range(lines):
-        rows += beside(drawn[line * columns : (line + 1) * columns], [share] * columns)
+        together = drawn[line * columns : (line + 1) * columns]
+        rows += beside(together, [share] * len(together))
     return rows
 
 
@@ -129,20 +130,14 @@ def _untold(view: View, counter: str, choice: Choice, places: Sequence[int], *, 
 
 def legend(view: View, choice: Choice, *, width: int) -> list[Row]:
     """Return which letter is which GPU, with its job; as many rows as it takes."""
-    rows: list[Row] = [[]]
-    used = 0
+    parts: list[Row] = []
     for place, gpu in enumerate(choice.gpus):
         known = view.snapshot.gpus[gpu]
         holder = view.snapshot.holders.get(known)
-        job = f" job {holder.job_id}" if holder and holder.job_id else ""
-        written = f"{known.name}{job}"
-        if used and used + len(written) + 4 > width:
-            rows.append([])
-            used = 0
-        rows[-1].append(Segment(f"{MARKS[place % len(MARKS)]} ", STYLES[place % len(STYLES)] + colours.BOLD))
-        rows[-1].append(cell(f"{written}  ", min(len(written) + 2, width - 2)))
-        used += len(written) + 4
-    return rows
+        job = f" job {printable(holder.job_id)}" if holder and holder.job_id else ""
+        mark = Segment(f"{MARKS[place % len(MARKS)]} ", STYLES[place % len(STYLES)] + colours.BOLD)
+        parts.append([mark, Segment(f"{known.name}{job}  ")])
+    return flow(parts, width)
 
 
 def window_text(window_s: float) -> str:

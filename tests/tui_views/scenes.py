@@ -1,0 +1,146 @@
+"""Fleets with something special about them, and their screens as text: what is seen between header and footer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from textual.pilot import Pilot
+
+from tachograph.arrays import Floats
+from tachograph.live.history import History
+from tachograph.live.missing import how
+from tachograph.live.monitor import Monitor
+from tachograph.live.simulated import SimulatedSource
+from tachograph.live.snapshot import Gpu, Holder, Process, Snapshot
+from tachograph.live.source import About
+from tachograph.live.view import View
+from tachograph.tui.page import Page, Row
+from tachograph.workload.settings import Settings
+from tui_screens import ByHand, Clock, app_of, settled, watching
+
+JOB = "4711"
+
+
+class Scene:
+    """A simulated fleet of which some is changed.
+
+    without: counters that are not told; lost: rows of GPUs that tell nothing now; mig: GPUs are slices; slow: rows of
+    GPUs at rest within one job that holds all; users: processes have names that would steer a terminal.
+    """
+
+    def __init__(
+        self,
+        gpus: int,
+        *,
+        clock: Clock,
+        without: tuple[str, ...] = (),
+        lost: tuple[int, ...] = (),
+        mig: bool = False,
+        slow: tuple[int, ...] | None = None,
+        hostile: bool = False,
+    ) -> None:
+        self._source = SimulatedSource(gpus, seed=3, clock=clock)
+        self._without, self._lost, self._mig, self._slow, self._hostile = without, lost, mig, slow, hostile
+
+    @property
+    def about(self) -> About:
+        blind = {name: how(name, "dcgm-exporter") for name in self._without}
+        return About("dcgm-exporter" if self._without else "simulated", "a scene", blind=blind)
+
+    def read(self) -> Snapshot:
+        snapshot = self._source.read()
+        values = {name: column for name, column in snapshot.values.items() if name not in self._without}
+        gpus, measured = snapshot.gpus, snapshot.measured.copy()
+        if self._slow is not None:
+            values = _even(values, self._slow)
+            snapshot = replace(snapshot, holders={gpu: Holder(JOB, "ana", snapshot.t - 600) for gpu in gpus})
+        if self._lost:
+            places = list(self._lost)
+            measured[places] = np.nan
+            values = {name: _gone(column, places) for name, column in values.items()}
+        if self._hostile:
+            bad = (Process(1, "mal\x1b[2Jory", "python \x07evil.py", None), Process(2, None, None, 1024.0))
+            snapshot = replace(snapshot, processes=dict.fromkeys(gpus, bad))
+        if self._mig:
+            sliced = {gpu: Gpu(gpu.node, gpu.gpu // 4, gpu.gpu % 4 + 3) for gpu in gpus}
+            values = {
+                name: column for name, column in values.items() if name not in ("gpu_util", "pcie_rx_bytes_per_s")
+            }
+            snapshot = replace(
+                snapshot,
+                gpus=tuple(sliced.values()),
+                devices={sliced[gpu]: one for gpu, one in snapshot.devices.items()},
+                holders={sliced[gpu]: one for gpu, one in snapshot.holders.items()},
+                processes={sliced[gpu]: one for gpu, one in snapshot.processes.items()},
+            )
+        return replace(snapshot, values=values, measured=measured)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _gone(column: Floats, places: list[int]) -> Floats:
+    left = column.copy()
+    left[places] = np.nan
+    return left
+
+
+def _even(values: Mapping[str, Floats], slow: tuple[int, ...]) -> dict[str, Floats]:
+    """All GPUs of one job busy alike, but for some at rest and one that does half."""
+    found = dict(values)
+    busy = np.full(len(next(iter(values.values()))), 0.9)
+    busy[list(slow)] = 0.0
+    if slow:
+        busy[slow[0]] = 0.4
+    for name in ("gpu_util", "gr_engine_active", "sm_active"):
+        found[name] = busy
+    return found
+
+
+def view_of(scene: Scene, clock: Clock, looks: int = 3, step_s: float = 1.0) -> View:
+    """Return the view after so many looks."""
+    judge = Monitor(scene.about, settings=Settings(), history=History(600))
+    view = judge.step(scene.read())
+    for _ in range(looks - 1):
+        clock.t += step_s
+        view = judge.step(scene.read())
+    return view
+
+
+def text_of(rows: list[Row]) -> str:
+    """Return rows as text."""
+    return "\n".join("".join(part.text for part in row).rstrip() for row in rows)
+
+
+def page(app: ByHand) -> Page:
+    """Return the screen that is seen."""
+    seen = app.seen
+    assert isinstance(seen, Page)
+    return seen
+
+
+def body(pilot: Pilot[int]) -> list[str]:
+    """Return what the screen shows, line by line, without what stands around it."""
+    assert isinstance(pilot.app, ByHand)
+    seen = page(pilot.app)
+    return [seen.render_line(y).text.rstrip() for y in range(seen.size.height)]
+
+
+def drawn(
+    name: str, of: Gpu | str | None, *keys: str, size: tuple[int, int], scene: Scene, clock: Clock, looks: int = 3
+) -> list[str]:
+    """Return a screen after some keys."""
+
+    async def shown() -> list[str]:
+        app = app_of(source=scene, clock=clock)
+        async with watching(size=size, looks=looks, app=app) as pilot:
+            app.open(name, of)
+            await settled(pilot)
+            await pilot.press(*keys)
+            await settled(pilot)
+            return body(pilot)
+
+    return asyncio.run(shown())

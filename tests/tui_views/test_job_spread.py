@@ -1,0 +1,91 @@
+"""Spatial imbalance of a live job, against the formula in plain Python; which GPUs are far from the others."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tachograph.tui.job_spread import never_used, spread
+
+_NAN = math.nan
+_ACTIVITY = st.lists(
+    st.lists(st.one_of(st.just(_NAN), st.just(0.0), st.floats(0, 1)), min_size=4, max_size=4), min_size=1, max_size=40
+)
+
+
+def by_hand(times: list[float], rows: list[list[float]], anchor: float) -> tuple[float | None, list[float]]:
+    """1 - sum / (GPUs x largest) per whole minute, its mean; and the lag of each GPU."""
+    told = [gpu for gpu in range(4) if any(not math.isnan(row[gpu]) for row in rows)]
+    windows: dict[int, list[list[float]]] = {}
+    for t, row in zip(times, rows, strict=True):
+        windows.setdefault(math.floor((t - anchor) / 60), []).append(row)
+    last = max(windows)
+    whole = {w: members for w, members in windows.items() if w < last and anchor + 60 * w >= times[0]}
+    imbalances: list[float] = []
+    lags: list[list[float]] = []
+    for members in (whole or {last: windows[last]}).values():
+        sums = [math.fsum(row[gpu] for row in members if not math.isnan(row[gpu])) for gpu in told]
+        if not sums or max(sums) <= 0:
+            continue
+        imbalances.append(1 - math.fsum(sums) / (len(told) * max(sums)))
+        lags.append([1 - one / max(sums) for one in sums])
+    if not imbalances:
+        return None, [_NAN] * 4
+    means = dict(zip(told, np.mean(lags, axis=0).tolist(), strict=True))
+    return (math.fsum(imbalances) / len(imbalances) if len(told) > 1 else None), [
+        means.get(gpu, _NAN) for gpu in range(4)
+    ]
+
+
+@given(_ACTIVITY, st.floats(0, 59))
+def test_imbalance_is_that_of_the_formula(rows: list[list[float]], anchor: float) -> None:
+    times = [1000.0 + 10 * place for place in range(len(rows))]
+    found = spread(np.array(times), np.array(rows), anchor=anchor)
+    imbalance, lags = by_hand(times, rows, anchor)
+    if imbalance is None:
+        assert found.imbalance is None
+    else:
+        assert found.imbalance == pytest.approx(imbalance)
+    assert found.lags.tolist() == pytest.approx(lags, nan_ok=True)
+
+
+@pytest.mark.parametrize("busy", [1, 2, 4, 7])
+def test_some_of_eight_busy_alike(busy: int) -> None:
+    activity = np.zeros((300, 8))
+    activity[:, :busy] = 0.8
+    found = spread(np.arange(300.0), activity, anchor=0.0)
+    assert found.imbalance == pytest.approx(1 - busy / 8)
+    assert found.windows == 4  # the fifth is not over
+    if busy == 1:
+        assert found.ahead.tolist() == [True] + [False] * 7
+    if busy == 7:
+        assert found.behind.tolist() == [False] * 7 + [True]
+
+
+def test_windows_in_which_nothing_ran_do_not_count() -> None:
+    activity = np.zeros((180, 2))
+    activity[60:120] = [0.5, 0.25]
+    found = spread(np.arange(180.0), activity, anchor=0.0)
+    assert found.imbalance == pytest.approx(0.25)
+    assert (found.windows, found.zero_windows) == (2, 1)
+
+
+def test_who_tells_nothing_is_no_straggler() -> None:
+    activity = np.full((120, 3), 0.9)
+    activity[:, 1] = _NAN
+    found = spread(np.arange(120.0), activity, anchor=0.0)
+    assert found.imbalance == pytest.approx(0.0)
+    assert not found.behind.any()
+    assert np.isnan(found.lags[1])
+
+
+def test_nothing_told_and_nothing_asked() -> None:
+    for activity in (np.full((10, 2), _NAN), np.zeros((0, 2)), np.zeros((10, 0))):
+        found = spread(np.arange(float(len(activity))), activity, anchor=0.0)
+        assert found.imbalance is None
+        assert not found.behind.any()
+        assert not never_used(activity).any()
