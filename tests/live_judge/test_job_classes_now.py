@@ -1,0 +1,203 @@
+"""Job classes told of what runs: the same as the analysis of the same samples tells, minutes that add up, memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from madelake import held, job, make_lake
+from tachograph.analyze import analyze
+from tachograph.analyze.results import read_summaries, read_verdicts
+from tachograph.classes import CODES
+from tachograph.config import Configuration
+from tachograph.finding import Finding, read_findings
+from tachograph.live.history import History
+from tachograph.live.job_classes import EVERY_S, MOST_MINUTES, JudgedJobs
+from tachograph.live.judged_minutes import COUNTERS, FORGET_S, JobMinutes
+from tachograph.live.monitor import Monitor
+from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
+from tachograph.live.source import About
+from tachograph.live.view import View
+from tachograph.workload.settings import Settings
+
+START = datetime(2026, 4, 7, 9, 0, 20, tzinfo=UTC)
+ABOUT = About("made", "made for tests")
+MODEL = "NVIDIA A100-SXM4-40GB"
+GPUS = tuple(Gpu(node, gpu) for node in ("n1", "n2") for gpu in range(4))
+# job -> its GPUs, and how many minutes after START it began
+JOBS = {"hung": (GPUS[:2], 0), "lopsided": (GPUS[2:4], 3), "slow": (GPUS[4:6], 1), "short": (GPUS[6:8], 80)}
+EVERY = 30.0  # seconds between samples
+MINUTES = 130
+REST = {"gpu_util": 0.0, "sm_active": 0.0, "gr_engine_active": 0.0, "tensor_active": 0.0, "dram_active": 0.0,
+        "fp64_active": 0.0, "fp32_active": 0.0, "fp16_active": 0.0, "power_w": 60.0, "pcie_tx_bytes_per_s": 1e4,
+        "pcie_rx_bytes_per_s": 1e4, "nvlink_tx_bytes_per_s": 0.0, "nvlink_rx_bytes_per_s": 0.0}  # fmt: skip
+WORK = {"gpu_util": 0.95, "sm_active": 0.7, "gr_engine_active": 0.9, "tensor_active": 0.4, "dram_active": 0.4,
+        "fp64_active": 0.0, "fp32_active": 0.1, "fp16_active": 0.1, "power_w": 310.0, "pcie_tx_bytes_per_s": 2e9,
+        "pcie_rx_bytes_per_s": 1e9, "nvlink_tx_bytes_per_s": 5e9, "nvlink_rx_bytes_per_s": 5e9}  # fmt: skip
+
+
+def values(name: str, place: int, minute: float, rng: np.random.Generator) -> Mapping[str, float]:
+    """What a GPU of a job tells: hung after 40 minutes; one idle of two; nothing done for 65 minutes; at work."""
+    rests = {"hung": minute >= 40, "lopsided": place == 1, "slow": minute < 65, "short": False}[name]
+    noise = float(rng.normal(1, 0.05))
+    return {
+        counter: min(value * noise, 1.0) if value < 2 else value for counter, value in (REST if rests else WORK).items()
+    }
+
+
+def looks() -> Iterator[tuple[datetime, dict[Gpu, Mapping[str, float]]]]:
+    """Samples of all GPUs, some missing; one GPU tells nothing for a while."""
+    rng = np.random.default_rng(4)
+    for look in range(int(MINUTES * 60 / EVERY)):
+        t = START + timedelta(seconds=EVERY * look, microseconds=int(rng.integers(0, 900_000)))
+        told: dict[Gpu, Mapping[str, float]] = {}
+        for name, (gpus, after) in JOBS.items():
+            for place, gpu in enumerate(gpus):
+                drawn = values(name, place, EVERY * look / 60 - after, rng)
+                if rng.random() > 0.02 and not (gpu == GPUS[5] and 50 < look < 65):
+                    told[gpu] = drawn
+        yield t, told
+
+
+def shown(findings: tuple[Finding, ...]) -> dict[str, Any]:
+    return {
+        one.code: (
+            *(one.verdict, one.sentence, one.advice, one.begin, one.end, one.needs),
+            [(check.name, check.relation, check.threshold, check.holds) for check in one.checks],
+            pytest.approx(dict(one.evidence), rel=1e-12),  # seconds are computed by Polars there
+            [None if check.value is None else pytest.approx(check.value, rel=1e-12) for check in one.checks],
+        )
+        for one in findings
+    }
+
+
+def snapshot(t: datetime, told: Mapping[Gpu, Mapping[str, float]]) -> Snapshot:
+    at = t.timestamp()
+    holders = {
+        gpu: Holder(name, "ana", (START + timedelta(minutes=after)).timestamp())
+        for name, (gpus, after) in JOBS.items()
+        if t >= START + timedelta(minutes=after)
+        for gpu in gpus
+    }
+    columns = {name: np.array([told.get(gpu, {}).get(name, math.nan) for gpu in GPUS]) for name in COUNTERS}
+    measured = np.array([at if gpu in told else math.nan for gpu in GPUS])
+    return Snapshot(at, GPUS, measured, columns, {gpu: Device(MODEL) for gpu in GPUS}, holders)
+
+
+def monitor() -> Monitor:
+    return Monitor(ABOUT, settings=Settings(), history=History(2))
+
+
+@pytest.fixture(scope="module")
+def judged() -> tuple[datetime, Mapping[str, tuple[Finding, ...]]]:
+    made, live = monitor(), JudgedJobs(Configuration())
+    last = START
+    for t, told in looks():
+        live.step(made.step(snapshot(t, told)), wanted=[])
+        last = t
+    last += timedelta(seconds=1)  # a look that adds nothing
+    return last, live.step(made.step(snapshot(last, {})))
+
+
+def test_live_verdicts_are_those_of_the_analysis(
+    tmp_path: Path, judged: tuple[datetime, Mapping[str, tuple[Finding, ...]]]
+) -> None:
+    now, live = judged
+    rows = [{"t": t, "node": gpu.node, "gpu": gpu.gpu, **drawn} for t, told in looks() for gpu, drawn in told.items()]
+    began = {name: START + timedelta(minutes=after) for name, (_, after) in JOBS.items()}
+    lake = make_lake(
+        tmp_path / "lake",
+        gpu_samples=rows,
+        jobs=[job(name, began[name], None) for name in JOBS],
+        allocations=[row for name, (gpus, _) in JOBS.items()
+                     for row in held(name, gpus[0].node, [gpu.gpu for gpu in gpus], began[name])],
+        devices=[{"node": gpu.node, "gpu": gpu.gpu, "model": MODEL, "t": START} for gpu in GPUS],
+    )  # fmt: skip
+    analyze(lake, Configuration(), now=now)
+    summaries = read_summaries(lake)
+    verdicts = read_verdicts(lake, summaries)
+    assert set(live) == set(JOBS)
+    for row in summaries.iter_rows(named=True):
+        mine = verdicts.filter((verdicts["job_key"] == row["job_key"]) & (verdicts["kind"] == "class"))
+        stored = read_findings(mine, CODES)
+        expected = shown(stored)
+        assert {one.code for one in live[row["job_id"]]} == set(expected)
+        for one in live[row["job_id"]]:
+            assert (
+                *(one.verdict, one.sentence, one.advice, one.begin, one.end, one.needs),
+                [(check.name, check.relation, check.threshold, check.holds) for check in one.checks],
+                dict(one.evidence),
+                [check.value for check in one.checks],
+            ) == expected[one.code], (row["job_id"], one.code)
+    told = {name: {one.code: one.verdict for one in findings} for name, findings in live.items()}
+    assert told["hung"]["job_hang"] == "yes"
+    assert told["lopsided"]["idle_gpus"] == "yes"
+    assert told["slow"]["cold_start"] in ("yes", "insufficient")
+    assert told["short"]["job_hang"] == "no"
+
+
+def of(t: float, told: Mapping[str, float], since: float | None, job_id: str | None = "7") -> View:
+    values = {name: np.array([value]) for name, value in told.items()}
+    holders = {GPUS[0]: Holder(job_id, None, since)} if job_id else {}
+    shot = Snapshot(t, GPUS[:1], np.array([t]), values, {}, holders)
+    none, nothing = np.zeros(1, np.uint8), np.zeros(1)
+    return View(ABOUT, shot, none, none, nothing, none, np.ones(1, np.bool_), nothing, History(1), ())
+
+
+def test_minutes_are_counted_from_the_start_of_the_job() -> None:
+    gathered = JobMinutes()
+    for t in range(1000, 1200, 10):
+        gathered.add(of(t, {"power_w": float(t)}, since=970.0))
+        gathered.add(of(t, {"power_w": 1e6}, since=970.0))  # read again
+        gathered.add(of(t - 5, {"power_w": 1e6}, since=970.0))  # older
+    seen = gathered.jobs["7"]
+    assert [one.minute for one in seen.minutes] == [0, 1, 2]
+    assert [float(one.means[COUNTERS.index("power_w")]) for one in seen.minutes] == [1010.0, 1055.0, 1115.0]
+    ((now, total),) = gathered.under_way("7")
+    assert (now.minute, float(now.means[COUNTERS.index("power_w")])) == (3, 1170.0)
+    assert np.isnan(now.means[COUNTERS.index("gpu_util")])
+    assert total.samples == 20
+    assert total.sums[COUNTERS.index("power_w")] == sum(range(1000, 1200, 10))
+
+
+def test_another_job_and_another_start_begin_anew() -> None:
+    gathered = JobMinutes()
+    gathered.add(of(1000, {"power_w": 5.0}, since=None))
+    assert (gathered.jobs["7"].start_us, gathered.jobs["7"].told) == (1_000_000_000, False)
+    gathered.add(of(1010, {"power_w": 7.0}, since=700.0))  # now it is told when it began
+    assert [now.minute for now, _ in gathered.under_way("7")] == [5]
+    gathered.add(of(1020, {"power_w": 9.0}, since=1015.0, job_id="8"))
+    assert [one.minute for one in gathered.jobs["7"].minutes] == [5]
+    assert [now.minute for now, _ in gathered.under_way("8")] == [0]
+    gathered.add(of(1030, {"power_w": 9.0}, None, job_id=None))
+    assert gathered.under_way("8") == []
+    gathered.add(of(1031 + FORGET_S, {"power_w": 9.0}, None, job_id=None))
+    assert gathered.jobs == {}
+
+
+def test_jobs_are_judged_once_a_minute_and_only_those_wanted() -> None:
+    made, live, times = monitor(), JudgedJobs(Configuration()), []
+    judge = live._judge
+    live._judge = lambda view, jobs: (times.append(view.snapshot.t), judge(view, jobs))[1]  # type: ignore[method-assign,func-returns-value]
+    for second in range(0, 200, 20):
+        t = START + timedelta(hours=2, seconds=second)
+        found = live.step(made.step(snapshot(t, dict.fromkeys(GPUS, WORK))), wanted=["hung"])
+        assert set(found) == {"hung"}
+    assert np.diff(times).tolist() == [EVERY_S] * 3
+    assert set(live.step(made.step(snapshot(t, {})), wanted=["slow", "not there"])) == {"slow"}
+    assert live.step(made.step(snapshot(t, {})), wanted=[])["slow"]
+
+
+def test_memory_is_a_day_of_minutes() -> None:
+    live = JudgedJobs(Configuration())
+    for minute in range(MOST_MINUTES + 200):
+        live._gathered.add(of(60.0 * minute + 1, {"gpu_util": 0.5}, since=0.0))
+    live.step(of(60.0 * (MOST_MINUTES + 200), {"gpu_util": 0.5}, since=0.0))
+    assert live._timelines.height == MOST_MINUTES
+    assert not live._gathered.jobs["7"].minutes
