@@ -1,0 +1,195 @@
+"""One labelled workload: `python workloads.py NAME --seconds 60 --result FILE`. Needs PyTorch; --rehearse needs none.
+
+Writes {"begin", "end", "units", "unit"}: when the work itself began and ended (seconds since 1970) and how much was
+done; start of Python, of CUDA and warming up lie before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from proof_labels import BY_NAME
+
+Step = Callable[[], int]  # does some work, returns how many units
+STEP_S = 0.02  # about so long a step is made: the clock is looked at in between
+WARM_S = 2.0
+
+
+def _repeated(torch: Any, once: Callable[[], object]) -> Step:
+    """Repeat something until a step takes long enough; wait for the GPU at its end."""
+    once()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(3):
+        once()
+    torch.cuda.synchronize()
+    count = max(1, round(STEP_S / max(1e-6, (time.perf_counter() - began) / 3)))
+
+    def step() -> int:
+        for _ in range(count):
+            once()
+        torch.cuda.synchronize()
+        return count
+
+    return step
+
+
+def _product(torch: Any, kind: Any, size: int = 8192) -> Step:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    left, right = (torch.randn(size, size, device="cuda").to(kind) for _ in range(2))
+    out = torch.empty(size, size, device="cuda", dtype=kind)
+    return _repeated(torch, lambda: torch.matmul(left, right, out=out))
+
+
+def _fp64_vector(torch: Any) -> Step:
+    loop = "for (int i = 0; i < 4096; ++i) x = x * T(1.0000001) + T(1e-9);"
+    chain = f"template <typename T> T chain(T x) {{ {loop} return x; }}"
+    spin = torch.cuda.jiterator._create_jit_fn(chain)
+    x = torch.rand(1 << 22, device="cuda", dtype=torch.float64)
+    return _repeated(torch, lambda: spin(x))
+
+
+def _room(torch: Any, buffers: int) -> int:
+    """Bytes of each of some buffers: at most 4 GiB, together at most half of the free memory."""
+    free, _ = torch.cuda.mem_get_info()
+    return int(min(4 << 30, free // (2 * buffers))) // 4096 * 4096
+
+
+def _device_copy(torch: Any) -> Step:
+    size = _room(torch, 2)
+    source, target = (torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(2))
+    return _repeated(torch, lambda: target.copy_(source))
+
+
+def _host_copy(torch: Any) -> Step:
+    host = torch.empty(256 << 20, dtype=torch.uint8, pin_memory=True)
+    back = torch.empty(256 << 20, dtype=torch.uint8, pin_memory=True)
+    device = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+
+    def both() -> None:
+        device.copy_(host, non_blocking=True)
+        back.copy_(device, non_blocking=True)
+
+    return _repeated(torch, both)
+
+
+def _tiny_kernels(torch: Any) -> Step:
+    x = torch.zeros(1, device="cuda")
+    return _repeated(torch, lambda: x.add_(1))
+
+
+def _memory_bound(torch: Any) -> Step:
+    size = _room(torch, 3) // 4
+    a, b, c = (torch.ones(size, device="cuda") for _ in range(3))
+    return _repeated(torch, lambda: torch.add(a, b, out=c))
+
+
+def _training(torch: Any) -> Step:
+    width = 4096
+    layers = [torch.nn.Linear(width, width) for _ in range(8)]
+    model = torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.GELU()))).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    batch = torch.randn(4096, width, device="cuda")
+
+    def train() -> None:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(batch).square().mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    def step() -> int:
+        time.sleep(0.4)  # the loader is late
+        until = time.perf_counter() + 0.4
+        count = 0
+        while time.perf_counter() < until:
+            train()
+            torch.cuda.synchronize()
+            count += 1
+        return count
+
+    return step
+
+
+def _rest() -> int:
+    time.sleep(0.05)
+    return 0
+
+
+def _prepared(name: str) -> tuple[Step, Callable[[], object]]:
+    """The step of a workload, and what waits for the GPU."""
+    if name == "idle":
+        return _rest, lambda: None
+    torch: Any = importlib.import_module("torch")
+    made: dict[str, Callable[[], Step]] = {
+        "fp64": lambda: _product(torch, torch.float64),
+        "fp64-vector": lambda: _fp64_vector(torch),
+        "fp32": lambda: _product(torch, torch.float32),
+        "fp16": lambda: _product(torch, torch.float16),
+        "bf16": lambda: _product(torch, torch.bfloat16),
+        "device-copy": lambda: _device_copy(torch),
+        "host-copy": lambda: _host_copy(torch),
+        "tiny-kernels": lambda: _tiny_kernels(torch),
+        "memory-bound": lambda: _memory_bound(torch),
+        "training-stalls": lambda: _training(torch),
+        "hang": lambda: _product(torch, torch.float16),
+    }
+    return made[name](), torch.cuda.synchronize
+
+
+def main() -> int:
+    """Do it for a while, and write down how much."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=sorted(BY_NAME))
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--result", required=True)
+    parser.add_argument("--rehearse", action="store_true", help="pretend, through the library of the tests")
+    arguments = parser.parse_args()
+    if arguments.rehearse:
+        from proof_rehearsal import pretended
+
+        told = work(arguments.name, pretended(arguments.name), _nothing, seconds=arguments.seconds, warm_s=WARM_S)
+    else:
+        step, wait = _prepared(arguments.name)
+        told = work(arguments.name, step, wait, seconds=arguments.seconds, warm_s=WARM_S)
+    file = Path(arguments.result)
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps(told), encoding="utf-8")
+    new.replace(file)
+    return 0
+
+
+def _nothing() -> None:
+    """There is no GPU to wait for."""
+
+
+def work(name: str, step: Step, wait: Callable[[], object], *, seconds: float, warm_s: float) -> dict[str, object]:
+    """Step for so many seconds after warming up. `hang` does so for a third of them, and sleeps."""
+    until = time.monotonic() + warm_s
+    while time.monotonic() < until:
+        step()
+    wait()
+    begin, start, units = time.time(), time.monotonic(), 0
+    busy = seconds / 3 if name == "hang" else seconds
+    while time.monotonic() - start < busy:
+        units += step()
+    wait()
+    took = time.monotonic() - start
+    if name == "hang":
+        if "FAKE_NVML_STATE" in os.environ:
+            from proof_rehearsal import rest
+
+            rest()
+        time.sleep(max(0.0, seconds - took))
+    return {"begin": begin, "end": time.time(), "units": units, "rate": units / took if units else None}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

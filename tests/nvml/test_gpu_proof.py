@@ -1,0 +1,188 @@
+"""The proof on a real GPU, as far as it goes without one: its numbers, its labels, a rehearsal through the library."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from servers.process import program
+from tachograph.counters import BY_NAME as COUNTERS
+from tachograph.workload import CLASSES, classify
+from tachograph.workload.reading import reading_of
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROOF = REPOSITORY / "contrib" / "gpu-proof"
+sys.path.insert(0, str(PROOF))
+
+import proof_numbers  # noqa: E402
+import proof_rehearsal  # noqa: E402
+import run as run_proof  # noqa: E402
+import workloads  # noqa: E402
+from proof_labels import BY_NAME, LABELS, Check, Label  # noqa: E402
+
+
+class Counting(run_proof.Proof):
+    """Runs nothing: a program does 100 units a second, one that is recorded 99."""
+
+    def run(self, command: Sequence[str], seconds: float) -> None:
+        words = list(command)
+        file = Path(words[words.index("--result") + 1])
+        file.write_text(json.dumps({"rate": 99.0 if "record" in words else 100.0}))
+        self.environment[f"{len(self.environment)}"] = "recorded" if "record" in words else "alone"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("label", LABELS, ids=lambda label: str(label.name))
+def test_labels_are_of_classes_and_counters_that_exist(label: Label) -> None:
+    assert set(label.classes) <= set(CLASSES)
+    for check in label.checks:
+        assert check.counter in COUNTERS
+        assert check.low < check.high
+    assert set(label.typical) <= set(COUNTERS)
+
+
+@pytest.mark.parametrize("label", LABELS, ids=lambda label: str(label.name))
+def test_what_is_pretended_has_the_class_of_its_label(label: Label) -> None:
+    reading = dict.fromkeys(("gpu_util", "sm_active", "tensor_active", "dram_active", "gr_engine_active"), 0.0)
+    reading |= dict.fromkeys(("fp64_active", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "mem_copy_util"), 0.0)
+    if label.name != "hang":  # which ends idle
+        reading |= label.typical
+    assert classify(reading_of(reading)).label in label.classes
+
+
+def test_the_overhead_is_that_of_pairs() -> None:
+    without = [100.0, 104.0, 96.0, 101.0]
+    recorded = [99.5, 103.0, 96.2, 100.0]
+    found = proof_numbers.overhead(without, recorded)
+    logarithms = [math.log(a / b) for a, b in zip(without, recorded, strict=True)]
+    mean, half = statistics.fmean(logarithms), 3.182 * statistics.stdev(logarithms) / 2
+    assert found is not None
+    assert found.pairs == 4
+    assert found.fraction == pytest.approx(math.exp(mean) - 1)
+    assert found.low == pytest.approx(math.exp(mean - half) - 1)
+    assert found.high == pytest.approx(math.exp(mean + half) - 1)
+
+
+def test_one_pair_is_no_overhead_and_a_failed_run_is_no_pair() -> None:
+    assert proof_numbers.overhead([1.0], [1.0]) is None
+    assert proof_numbers.overhead([1.0, 0.0, 2.0], [1.0, 1.0, 2.0]) == proof_numbers.Overhead(2, 0.0, 0.0, 0.0)
+
+
+def test_more_runs_than_the_table_has_are_told_too() -> None:
+    found = proof_numbers.overhead([1.0, 2.0] * 40, [1.0, 1.9] * 40)
+    assert found is not None
+    assert found.low < found.fraction < found.high
+
+
+def test_readings_without_a_sample_near_them_are_left_out() -> None:
+    t = np.array([10.0, 10.1, 11.0])
+    here = np.array([0.5, math.nan, 0.9])
+    found = proof_numbers.agreement(t, here, [(10.12, 51.0), (11.2, 80.0), (20.0, 0.0)])
+    assert found == proof_numbers.Agreement(2, 70.0, 65.5, 5.5, 10.0)
+    assert proof_numbers.agreement(t, here, []) is None
+    assert proof_numbers.agreement(t[:0], here[:0], [(1.0, 1.0)]) is None
+
+
+def test_a_share_above_a_level_and_what_was_not_measured() -> None:
+    check = Check("gr_engine_active", 0.4, 0.6, "share above", 0.5)
+    assert proof_numbers.checked(check, np.array([0.0, 0.9, 0.51, 0.5])) == (0.5, True)
+    assert proof_numbers.checked(check, np.array([math.nan])) == (None, False)
+    assert proof_numbers.checked(check, None) == (None, False)
+
+
+def test_enough_looks_must_show_the_class() -> None:
+    label = BY_NAME["fp16"]
+    assert proof_numbers.verdict(label, {"tensor compute": 0.5, "tensor-heavy compute": 0.3, "idle": 0.2})
+    assert not proof_numbers.verdict(label, {"tensor compute": 0.79})
+    assert not proof_numbers.verdict(label, {})
+
+
+def test_failures_are_told() -> None:
+    told: dict[str, Any] = {
+        "a": {"class_ok": True, "checks": [{"expected": "mean of x in 0 .. 1", "found": 2, "ok": False}]},
+        "b": {"error": "shown: no torch"},
+        "c": {"class_ok": True, "checks": []},
+    }
+    assert proof_numbers.failures(told) == ["a: mean of x in 0 .. 1, found 2", "b: shown: no torch"]
+
+
+def test_runs_with_and_without_a_recording_take_turns(tmp_path: Path) -> None:
+    ran: dict[str, str] = {}
+    proof = Counting(tmp_path, 0, 60.0, 8.0, 3, 10.0, False, ran, ())
+    found = run_proof.weigh(proof, BY_NAME["fp32"])
+    assert found is not None
+    assert found["fraction"] == pytest.approx(100 / 99 - 1)
+    assert found["rates_recorded"] == [99.0] * 3
+    assert list(ran.values()) == ["alone", "recorded", "recorded", "alone", "alone", "recorded"]
+    assert run_proof.weigh(proof, BY_NAME["hang"]) is None  # which does nothing to be counted
+
+
+def test_live_looks_are_those_of_the_time_that_is_judged() -> None:
+    moments = [datetime.fromtimestamp(t, UTC).isoformat() for t in range(4)]
+    named = zip(moments, ("idle", "fp", "fp", "idle"), strict=True)
+    lines = [json.dumps([{"t": t, "class": name}]) for t, name in named] + ['[{"cla', "[]"]
+    assert run_proof.classes(lines, 1, 2.9) == ["fp", "fp"]
+
+
+def test_work_is_counted_while_it_lasts() -> None:
+    done = workloads.work("fp32", lambda: 3, lambda: None, seconds=0.05, warm_s=0.01)
+    begin, end, units, rate = (done[name] for name in ("begin", "end", "units", "rate"))
+    assert isinstance(begin, float)
+    assert isinstance(end, float)
+    assert isinstance(units, int)
+    assert isinstance(rate, float)
+    assert 0.05 <= end - begin < 5
+    assert units % 3 == 0
+    assert 0.05 <= units / rate <= end - begin + 0.001
+
+
+def test_a_hang_works_for_a_third(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAKE_NVML_STATE", raising=False)
+    done = workloads.work("hang", lambda: 1, lambda: None, seconds=0.3, warm_s=0)
+    begin, end, units, rate = (float(str(done[name])) for name in ("begin", "end", "units", "rate"))
+    assert end - begin >= 0.3
+    assert 0.1 <= units / rate < 0.3
+
+
+def test_what_is_pretended_is_what_the_library_says() -> None:
+    state = proof_rehearsal.state_of({"sm_active": 0.5, "pcie_rx_bytes_per_s": 2 * 1024 * 1024}, used_mib=10)
+    assert (float(state["0.gpm.2"]), float(state["0.gpm.21"])) == (50.0, 2.0)
+    assert (state["0.used"], float(state["0.gpm.5"])) == ("10485760", 0.0)
+
+
+@pytest.mark.slow
+def test_a_rehearsal_comes_out_as_expected(tmp_path: Path) -> None:
+    program("gcc", package="gcc libc6-dev")
+    out = tmp_path / "proof"
+    command = [sys.executable, str(PROOF / "run.py"), "--rehearse", "--out", str(out), "--only", "fp16"]
+    command += ["--seconds", "6", "--repeats", "0"]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((out / "results.json").read_text())
+    told = results["workloads"]["fp16"]
+    assert results["failures"] == []
+    assert told["shares"] == {"tensor-heavy compute": 1.0}
+    assert told["means"]["tensor_active"] == pytest.approx(0.8)
+    assert told["means"]["power_w"] == pytest.approx(300)
+    assert told["samples"] > 3
+    assert told["nvidia_smi"]["mean_difference"] < 1
+    again = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300)
+    assert (again.returncode, again.stderr) == (0, "")  # nothing is left to do
+    import polars as pl
+
+    kept = pl.read_parquet(out / "samples/fp16.parquet")
+    assert kept["label"].unique().to_list() == ["fp16"]
+    assert kept["node"].unique().to_list() == ["node1"]  # whose it was is not told
+    assert (out / "samples/fp16.parquet").stat().st_size < 50_000
+    assert not (out / "scratch").exists()
