@@ -83,6 +83,17 @@ def test_a_command_that_looks_imports_no_compiler_no_grammar_no_drawing(demo: Pa
     assert imported & {"numba", "lark", "matplotlib", "jinja2", "dask", "textual", "httpx2"} == set()
 
 
+@pytest.mark.parametrize(
+    ("command", "second"),
+    [("waste", "--csv"), ("waste", "--html=x"), ("jobs", "--csv"), ("jobs", "-ox"), ("job", "--html=x")],
+)
+def test_one_form_may_be_asked_for(command: str, second: str) -> None:
+    named = ("1",) if command == "job" else ()
+    done = tachograph(command, *named, "--json", second)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "not allowed with argument --json" in done.stderr
+
+
 def test_help_is_there_at_once() -> None:
     times: list[float] = []  # the best of several, and no more of them than it takes: other programs may use the cores
     while len(times) < 20 and min(times, default=1.0) >= 0.3:

@@ -193,6 +193,7 @@ def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
         (("run", "--set", "hot_c=warm"), 2, "no number"),
         (("run", "--set", "hot_c=nan"), 2, "no number"),
         (("run", "--set", "=1"), 2, "no number"),
+        (("run", "--set", "hot_c=-1"), 2, "less than 0; hot_c is a number from 0 on"),
         (("run", "hot_gpu", "--set", "warm_c=1"), 2, "there are: hot_c"),
         (
             ("run", "hot_gpu", "--set", "short_run.short_s=1"),

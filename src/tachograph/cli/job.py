@@ -20,9 +20,10 @@ def add_arguments(parser: Parser) -> None:
         "--run", type=int, dest="nth", metavar="N", help="of a requeued job the N-th run (default: last)"
     )
     parser.add_argument("--cluster", metavar="NAME", help="which cluster, where several have the id")
-    parser.add_argument("--html", metavar="FILE", help="write the page with plots into FILE, and print where it is")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE, and print where it is")
     parser.add_argument("--verdicts", action="store_true", help="tell everything that was looked for, with its values")
-    add_json(parser)
+    add_json(form)
 
 
 def run(arguments: Arguments) -> int:

@@ -27,9 +27,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--limit", type=int, metavar="N", help="at most N jobs (default: 40 in a printed table, all in exports)"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write .csv, .parquet or .json")
-    parser.add_argument("--csv", action="store_true", help="print CSV instead of a table")
-    add_json(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("-o", "--output", metavar="FILE", help="write .csv, .parquet or .json")
+    form.add_argument("--csv", action="store_true", help="print CSV instead of a table")
+    add_json(form)
 
 
 def run(arguments: Arguments) -> int:

@@ -80,7 +80,7 @@ def add_common(parser: Parser) -> None:
     group.add_argument("--version", action="version", version=f"tachograph {__version__}", help="show the version")
 
 
-def add_json(parser: Parser) -> None:
+def add_json(parser: Parser | argparse._MutuallyExclusiveGroup) -> None:
     """Add `--json`, for commands that print a table."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 

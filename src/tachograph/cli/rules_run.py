@@ -168,7 +168,7 @@ def _replaced(before: RuleSet, file: str | None) -> RuleSet:
 def _changed(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
     """The rules with other values.
 
-    Errors: UsageError for what is no number, and for a parameter that none of them has.
+    Errors: UsageError for what is no number or becomes negative, and for a parameter that none of them has.
     """
     from dataclasses import replace
 
@@ -188,6 +188,8 @@ def _changed(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
             known = sorted({name for entry in entries for name in entry.values if not rule or entry.is_called(rule)})
             raise UsageError(f"--set {words}: no such parameter", do=f"there are: {', '.join(known) or 'none'}")
         for place in places:
+            if value < 0 <= entries[place].values[parameter]:
+                raise UsageError(f"--set {words}: less than 0", do=f"{parameter} is a number from 0 on")
             entries[place] = entries[place].with_values({parameter: value})
     return replace(ruleset, entries=tuple(entries))
 

@@ -29,9 +29,10 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--top", type=int, metavar="N", help="at most N groups and jobs (default: 20 where printed, all in exports)"
     )
-    parser.add_argument("--html", metavar="FILE", help="write the page with plots into FILE, and print where it is")
-    parser.add_argument("--csv", action="store_true", help="print CSV: the jobs, else the groups, else the causes")
-    add_json(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE, and print where it is")
+    form.add_argument("--csv", action="store_true", help="print CSV: the jobs, else the groups, else the causes")
+    add_json(form)
 
 
 def run(arguments: Arguments) -> int:
