@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -45,18 +46,18 @@ _CARRY_S, _CARRY_TICKS = (
     10.0,
 )  # so long a value is carried on while N/A is printed: fields take turns before Hopper
 _SILENT_S, _SILENT_TICKS = 5.0, 5.0  # so long no row comes before it counts as hung
-_RETRY_S = (1.0, 30.0)  # until it is started anew, at first and at most
+_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0  # until it is started anew, at first and at most
 _SETTLED = 5  # ticks after which a field that was never told is said to be missing
 
 _INVALID = re.compile(r"invalid field id\D*(\d+)", re.IGNORECASE)
 _UNPROFILED = re.compile(r"profiling module|not currently loaded|-33\b|-37\b", re.IGNORECASE)
 # what it says, and what helps
 _REMEDIES: Final = (
+    (re.compile(r"\broot\b|permi", re.IGNORECASE), "let nv-hostengine run as root, and ask for the right to use it"),
     (
-        re.compile(r"host engine|establish a connection|hostengine", re.IGNORECASE),
-        "start it: systemctl start nvidia-dcgm",
+        re.compile(r"host ?engine|establish a connection", re.IGNORECASE),
+        "is the host engine running? systemctl start nvidia-dcgm",
     ),
-    (re.compile(r"root|permi", re.IGNORECASE), "let nv-hostengine run as root, and ask for the right to use it"),
     (re.compile(r"driver", re.IGNORECASE), "is the driver loaded? look at nvidia-smi"),
 )
 
@@ -81,7 +82,9 @@ class DmonSource:
         node: str | None = None,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
+        retry_s: float = _RETRY_S,
     ) -> None:
+        self._retry_s = retry_s
         self._interval_s = max(LEAST_INTERVAL_S, interval_s)
         self._program = tuple(program)
         self._node = node or short_node(socket.gethostname())
@@ -154,7 +157,7 @@ class DmonSource:
 
     @property
     def _where(self) -> str:
-        return f"{self._program[-1]} dmon"
+        return f"{Path(self._program[-1]).name} dmon"
 
     def _answer(self, *arguments: str, needed: bool = True) -> str:
         """What the program prints; nothing where it fails and that is no matter."""
@@ -289,9 +292,8 @@ class DmonSource:
         self._asked = [number for number in self._asked if number not in set(numbers)]
 
     def _fail(self, problem: Problem) -> None:
-        first, most = _RETRY_S
         self._problem = problem
-        self._due = self._steady() + min(most, first * 2.0 ** min(self._failures, 10))
+        self._due = self._steady() + min(_LONGEST_RETRY_S, self._retry_s * 2.0 ** min(self._failures, 10))
         self._failures += 1
 
     def _ever(self, column: int) -> bool:

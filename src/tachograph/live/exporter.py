@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _FIRST_S = 3.0  # so long connecting waits for the first answer at most
 _OTHERS_S = 0.3  # and so long for further ones, once one has come
 _WAIT_S = 0.2  # so long a reading waits for answers to what it asked
-_LATE_S = 2.0  # silence that is told
+_LATE_S = 1.5  # silence that is told
 _LEAST_S = 0.2  # between two askings of one exporter
 _PER_S = 50.0  # askings of all exporters together, while it is not known when they have news
 _LONGEST_S = 5.0  # between two askings of one whose page stays the same
@@ -241,7 +241,7 @@ class ExporterSource:
 
     def _later(self, one: _Exporter, at: float) -> None:
         one.failures += 1
-        one.due = at + min(_RETRY_S, max(one.rhythm.least_s, 0.5 * 2.0 ** min(one.failures, 10)))
+        one.due = at + min(_RETRY_S, max(one.rhythm.least_s, 0.25 * 2.0 ** min(one.failures, 10)))
 
     def _sentence(self) -> str:
         count = len(self._exporters)

@@ -19,7 +19,7 @@ from tachograph.arrays import Floats
 from tachograph.errors import ConfigError, InputError
 from tachograph.live.gathered import Gathered
 from tachograph.live.missing import blind
-from tachograph.live.prometheus_answer import Reader, Vector, gpu_metrics, read_vector, selectors
+from tachograph.live.prometheus_answer import Reader, Vector, gpu_metrics, joined, read_vector, selectors
 from tachograph.live.series import Layout, Meaning
 from tachograph.live.snapshot import Problem, Snapshot
 from tachograph.live.source import About
@@ -41,6 +41,7 @@ _SHARE = 0.02  # of the time of a core, at most, is spent on reading answers
 _LATE_S = 3.0  # silence that is told
 _KEPT_S = 60.0  # so long the last values are shown while the server does not answer
 _RETRY_S = 10.0  # the longest until it is asked again
+_LOOK_AROUND = 30  # askings until selectors that gave nothing are tried again
 _SKEW_S = 2.0  # a difference of clocks that is taken for one
 _WHOLE: Final = {"partial_response": "false", "deny_partial_response": "1"}  # as `sources.prometheus.query` asks
 
@@ -109,7 +110,9 @@ class PrometheusSource:
         meaning = Meaning(settings.metrics, settings.labels)
         self._values, self._times = Reader(meaning), Reader(meaning)
         self._scrapes = Scrapes(settings.step_s or 0.0, learns=settings.step_s is None)
-        self._query_of_all = self._join("{}", gpu_metrics(settings.metrics))
+        self._metrics = gpu_metrics(settings.metrics)
+        self._askings = 0
+        self._telling: set[int] = set()  # selectors that gave series: there is one for each label that may hold a host
         self._gathered = Gathered()
         self._told = _Told()
         self._closed = threading.Event()
@@ -180,7 +183,7 @@ class PrometheusSource:
                 news = self._ask()
             except AskError as problem:
                 failures += 1
-                wait_s = min(_RETRY_S, 0.5 * 2.0 ** min(failures, 10))
+                wait_s = min(_RETRY_S, 0.25 * 2.0 ** min(failures, 10))
                 self._hand_over(None, problem)
             except Exception as defect:  # noqa: BLE001  raised where it is read: nobody sees this thread
                 self._told.defect = None if self._closed.is_set() else defect
@@ -199,7 +202,11 @@ class PrometheusSource:
                 told.news, told.answered = news, self._steady()
 
     def _ask(self) -> _News:
-        vector = self._query(self._query_of_all)
+        vectors = self._query("{}", self._metrics)
+        self._askings += 1
+        all_again = self._askings % _LOOK_AROUND == 0
+        self._telling = {number for number, found in vectors.items() if found.labels and not all_again}
+        vector = joined(list(vectors.values()))
         layout = self._values.layout(vector.labels)
         return _News(layout, layout.table(vector.values[layout.kept]), self._scraped(layout, vector.t))
 
@@ -207,7 +214,8 @@ class PrometheusSource:
         """When the values of each GPU were scraped, by our clock; where that is not told, when they were answered."""
         made = np.full(len(layout.gpus), np.nan)
         metric = self._values.commonest
-        told = self._query(self._join("timestamp({})", [metric])) if metric else Vector([], np.empty(0), answered)
+        vectors = self._query("timestamp({})", [metric]) if metric else {}
+        told = joined(list(vectors.values()))
         if self._times.metric != metric:
             self._times = Reader(self._times.meaning, metric)
         times = self._times.layout(told.labels)
@@ -220,11 +228,13 @@ class PrometheusSource:
         made = np.where(np.isnan(made), answered, made)
         return made - skew_s if abs(skew_s) > _SKEW_S else made
 
-    def _join(self, form: str, metrics: Sequence[str]) -> str:
-        chosen = selectors(metrics, selector=self._settings.selector, nodes=self._nodes)
-        return " or ".join(form.replace("{}", one) for one in chosen)
+    def _query(self, form: str, metrics: Sequence[str]) -> dict[int, Vector]:
+        """The answers to `form` with the series of some metrics in it, by selector."""
+        chosen = dict(enumerate(selectors(metrics, selector=self._settings.selector, nodes=self._nodes)))
+        telling = {number: one for number, one in chosen.items() if number in self._telling} or chosen
+        return {number: self._post(form.replace("{}", one)) for number, one in telling.items()}
 
-    def _query(self, query: str) -> Vector:
+    def _post(self, query: str) -> Vector:
         return self._server.post_read("/api/v1/query", {"query": query, **_WHOLE}, read_vector)
 
 

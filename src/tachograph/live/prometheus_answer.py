@@ -21,6 +21,7 @@ from tachograph.sources.prometheus.settings import matchers
 _EXPECTED = "an answer of Prometheus"
 _NAME = "__name__"
 # labels that hold a host, with or without its domain, and those that hold HOST:PORT
+_NODES_AT_ONCE = 200  # VictoriaMetrics takes queries of 16 KiB
 _HOSTS = ("Hostname", "hostname", "nodename", "node", "host", "instance")
 
 
@@ -113,7 +114,7 @@ def read_vector(answer: Answer) -> Vector:
 
 
 def selectors(names: Sequence[str], *, selector: str = "", nodes: Sequence[str] = ()) -> list[str]:
-    """Return selectors that together choose the series of some metrics; nodes: of these hosts only.
+    """Return selectors that together choose the series of some metrics; nodes: of these hosts only. Each is a query.
 
     Which label holds the host differs from site to site, so there is a selector for each that may.
 
@@ -128,8 +129,19 @@ def selectors(names: Sequence[str], *, selector: str = "", nodes: Sequence[str] 
         chosen.append(given)
     if not nodes:
         return ["{" + ",".join(chosen) + "}"]
-    hosts = f"(?:{_alternatives(nodes)})(?:[.:].*)?"
-    return ["{" + ",".join([*chosen, f'{label}=~"{hosts}"']) + "}" for label in _HOSTS]
+    groups = [nodes[start : start + _NODES_AT_ONCE] for start in range(0, len(nodes), _NODES_AT_ONCE)]
+    hosts = [f"(?:{_alternatives(group)})(?:[.:].*)?" for group in groups]
+    return ["{" + ",".join([*chosen, f'{label}=~"{some}"']) + "}" for label in _HOSTS for some in hosts]
+
+
+def joined(vectors: Sequence[Vector]) -> Vector:
+    """Return several answers as one; a series that several hold is there once."""
+    if len(vectors) == 1:
+        return vectors[0]
+    found = {labels: value for one in vectors for labels, value in zip(one.labels, one.values.tolist(), strict=True)}
+    t = max((one.t for one in vectors if one.labels), default=float("nan"))
+    labels = sorted(found)
+    return Vector(labels, np.array([found[one] for one in labels], np.float64), t)
 
 
 def gpu_metrics(own: Own) -> list[str]:

@@ -1,0 +1,157 @@
+"""A `dcgmi` for tests, as a real program: what it does stands in a file beside it, read again at every tick.
+
+state.json: {"gpus": 2, "slices": {"21": [0, 2]}, "known": [fields], "values": {"GPU 0": {"203": "85"}}, "mode": "",
+"after": ticks until the mode takes hold, "lists": whether `dmon -l` works, "taking_turns": [fields of odd ticks]}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120  pathlib takes its time
+# {field: (short name, unit, width)}
+FIELDS = {
+    100: ("SMCLK", "", 5), 101: ("MMCLK", "", 5), 112: ("DVCCTR", "", 5), 140: ("MMTMP", " C", 5),
+    150: ("TMPTR", " C", 5), 155: ("POWER", " W", 5), 156: ("TOTEC", " mJ", 5), 158: ("SDTMP", " C", 5),
+    202: ("PCIRP", "", 5), 203: ("GPUTL", "", 5), 204: ("MCUTL", "", 5), 230: ("XIDER", "", 5), 250: ("FBTTL", "", 5),
+    251: ("FBFRE", "", 5), 252: ("FBUSD", "", 5), 393: ("URRMP", "", 5), 394: ("CRRMP", "", 5), 395: ("RRF", "", 5),
+    1001: ("GRACT", "", 5), 1002: ("SMACT", "", 5), 1003: ("SMOCC", "", 5), 1004: ("TENSO", "", 5),
+    1005: ("DRAMA", "", 5), 1006: ("FP64A", "", 5), 1007: ("FP32A", "", 5), 1008: ("FP16A", "", 5),
+    1009: ("PCITX", "", 20), 1010: ("PCIRX", "", 20), 1011: ("NVLTX", "", 20), 1012: ("NVLRX", "", 20),
+    1013: ("TIMMA", "", 5), 1014: ("THMMA", "", 5), 1015: ("TDFMA", "", 5),
+}  # fmt: skip
+NO_ENGINE = (
+    "Error: unable to establish a connection to the specified host: localhost\n"
+    "Error: Unable to connect to host engine. Host engine might not be running.\n"
+)
+
+
+def text(name: str) -> str:
+    with open(f"{HERE}/{name}") as file:  # noqa: PTH123
+        return file.read()
+
+
+def state() -> dict[str, Any]:
+    while True:
+        try:
+            found: dict[str, Any] = json.loads(text("state.json"))
+        except ValueError:  # it is being written
+            time.sleep(0.005)
+        else:
+            return found
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+def fail(text: str, code: int = 255) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def discovery(what: str) -> None:
+    now = state()
+    say(f"{now['gpus']} GPUs found.\n+--------+{'-' * 60}+\n| GPU ID | Device Information |")
+    for gpu in range(now["gpus"]) if what == "-l" else ():
+        say(f"| {gpu:<6} | Name: NVIDIA A100-SXM4-40GB             |")
+        say(f"|        | PCI Bus ID: 00000000:0{gpu}:00.0           |")
+        say(f"|        | Device UUID: GPU-{gpu}-uuid   |\n+--------+{'-' * 60}+")
+    for entity, (gpu, mig) in now.get("slices", {}).items() if what == "-c" else ():
+        say(f"| -> I {gpu}/{mig}          | GPU Instance (EntityID: {entity})      |")
+
+
+def header(asked: list[int]) -> str:
+    names, units = "#Entity   ", "ID        "
+    for number in asked:
+        name, unit, width = FIELDS[number]
+        names += f"{name:<{width + 8}}"
+        units += f"{unit:<{width + 8}}"
+    return f"{names}\n{units}\n"
+
+
+def row(entity: str, asked: list[int], now: dict[str, Any], tick: int) -> str:
+    told = now["values"].get(entity, {})
+    line = f"{entity:<10}"
+    for number in asked:
+        turn = number in now.get("taking_turns", []) and tick % 2 == 0
+        cell = "N/A" if tick == 0 or turn else told.get(str(number), "N/A")
+        width = FIELDS[number][2] + 6
+        cell = cell if len(cell) <= width else f"{cell[: width - 3]}..."
+        line += f"{cell:<{width + 2}}"
+    return f"{line}\n"
+
+
+def dmon(asked: list[int], delay_s: float, entities: list[str]) -> None:
+    now = state()
+    for number in asked:
+        if number not in now.get("known", FIELDS):
+            fail(f"Error: Got invalid field ID. '{number}'. See dcgm_fields.h for a list of valid field IDs.\n")
+    if now["mode"] == "old_entities" and entities:
+        fail("Error: Unable to parse entity list.\n")
+    sys.stdout.write(header(asked))
+    if now["mode"] == "no_profiling" and any(number > 1000 for number in asked):
+        fail(
+            "Error setting watches. Result: -33: This request is serviced by a module of DCGM that is not currently "
+            "loaded\n"
+        )
+    if now["mode"] == "no_root":
+        fail(
+            "Error setting watches. Result: -35: Unable to watch one or more of the requested fields because doing so "
+            "requires the host engine to be running as root.\n"
+        )
+    tick = 0
+    while True:
+        now = state()
+        names = [f"GPU {gpu}" for gpu in range(now["gpus"])]
+        names += [f"GPU-I {entity}" for entity in now.get("slices", {})] if entities else []
+        mode = now["mode"] if tick >= now.get("after", 0) else ""
+        if mode == "die":
+            fail("Error getting values information. Return -16: Host engine connection invalid/disconnected\n", 1)
+        if mode == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if mode == "hang":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while True:
+                time.sleep(1)
+        if mode == "cut":
+            sys.stdout.write("GPU 0     12")  # and ends there
+            fail("", 3)
+        for name in names:
+            sys.stdout.write(row(name, asked, now, tick))
+        sys.stdout.flush()
+        time.sleep(delay_s)
+        tick += 1
+        if tick % 14 == 0:
+            sys.stdout.write(header(asked))
+
+
+def main(arguments: list[str]) -> None:
+    with open(f"{HERE}/log", "a") as log:  # noqa: PTH123
+        log.write(json.dumps([os.getpid(), *arguments]) + "\n")
+    now = state()
+    if now["mode"] == "no_engine":
+        fail(NO_ENGINE)
+    match arguments:
+        case ["discovery", what]:
+            discovery(what)
+        case ["dmon", "-l"]:
+            if not now.get("lists", True):
+                fail("Error: unknown option\n")
+            for number, (name, _, _) in FIELDS.items():
+                if number in now.get("known", FIELDS):
+                    say(f"a_field_called_{name.lower():<20} {name:<20}{number}")
+        case ["dmon", "-e", asked, "-d", delay, *more]:
+            dmon([int(number) for number in asked.split(",")], int(delay) / 1000, more[1:])
+        case _:
+            fail("Error: bad arguments\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,243 @@
+"""Pages, answers and streams damaged at random: no crash, and never a value that was not written there."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live_expected import METRICS, expected
+
+from servers.exporter import Gpu, Node, page
+from tachograph.counters import BY_NAME, NAMES
+from tachograph.errors import InputError
+from tachograph.live.asking import Asked
+from tachograph.live.dmon_text import Stream
+from tachograph.live.exporter import ExporterSource
+from tachograph.live.exporter_page import PageReader, wanted_metrics
+from tachograph.live.prometheus_answer import Reader, read_vector
+from tachograph.live.series import Meaning
+from tachograph.live.snapshot import Snapshot
+from tachograph.sources.http import Answer
+from tachograph.sources.http_problems import AskError
+from tachograph.sources.metrics.endpoints import Endpoint, Settings
+from tachograph.sources.metrics.names import NO_OWN
+
+READS = 2000
+NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+JUNK = (
+    b"",
+    b"\n",
+    b"}",
+    b'"',
+    b"{",
+    b" ",
+    b"\xff",
+    b"\x00",
+    b"NaN",
+    b"+Inf",
+    b"9223372036854775794",
+    b"GPU",
+    b"\\",
+    b"#",
+)
+
+
+def made_page(random_: random.Random, *, stamped: bool = False) -> str:
+    units = [
+        Gpu(
+            gpu,
+            {
+                name: round(random_.uniform(0, high if high <= 150 else 3000), 3)
+                for name, (_, _, _, high) in METRICS.items()
+            },
+            jobs=random_.choice([(), ("7",), ("7", "8"), ("0",)]),
+            labels=random_.choice([{}, {"GPU_I_ID": "3"}, {"container": "a } b, \\n"}]),
+        )
+        for gpu in range(3)
+    ]
+    return page(random_.choice(["n1", "n2.example.org"]), Node(units, stamp=stamped), 1_790_000_000.0)
+
+
+def damaged(random_: random.Random, text: bytes) -> bytes:
+    """The text with a few random injuries, or none."""
+    for _ in range(random_.choice([0, 0, 1, 1, 2, 5])):
+        at, until = sorted(random_.randrange(len(text) + 1) for _ in range(2))
+        match random_.randrange(6):
+            case 0:
+                text = text[:at]
+            case 1:
+                text = text[:at] + random_.choice(JUNK) + text[at:]
+            case 2:
+                text = text[:at] + bytes([random_.randrange(256)]) + text[at + 1 :]
+            case 3:
+                text = text[:at] + text[min(until, at + 200) :]
+            case 4:
+                text = text[:until] + text[at : at + 300] + text[until:]
+            case 5:
+                lines = text.split(b"\n")
+                random_.shuffle(lines)
+                text = b"\n".join(lines)
+        if not text:
+            return b""
+    return text
+
+
+def written(text: bytes) -> set[float]:
+    """Every number that can be read off a text, at each beginning and end of one."""
+    found: set[float] = set()
+    for one in NUMBER.findall(text.decode("latin-1")):
+        found.add(float(one))
+        found |= {float(part) for part in re.findall(r"\d+\.?\d*", one)}
+    return found
+
+
+def assert_written(values: Iterator[tuple[str, float]], numbers: set[float], factors: dict[str, set[float]]) -> None:
+    for name, value in values:
+        counter = BY_NAME[name]
+        assert counter.low <= value <= counter.high
+        from_any = {round(number * factor, 9) for number in numbers for factor in factors[name]}
+        whole = {float(round(one)) for one in from_any if abs(one) < 1e15} if counter.storage == "i64" else set()
+        assert round(value, 9) in from_any | whole, (name, value)
+
+
+FACTORS: dict[str, set[float]] = {name: {1.0} for name in NAMES}
+for _counter, _factor, _, _ in METRICS.values():
+    FACTORS[_counter].add(float(_factor))
+
+
+def test_two_thousand_pages_tell_only_what_is_written_on_them() -> None:
+    random_ = random.Random(20261121)
+    reader = PageReader(Meaning(), wanted_metrics(NO_OWN), "n9")
+    again = 0
+    text = made_page(random_)
+    for turn in range(READS):
+        if turn % 3 == 0:
+            text = made_page(random_, stamped=turn % 7 == 0)
+        given = damaged(random_, text.encode())
+        found = reader.read(given)
+        if given == text.encode():
+            again += 1
+            if again % 3:  # the others are read, which is what may fail
+                continue
+            rows = {(gpu.node, gpu.gpu, gpu.mig): row for row, gpu in enumerate(found.layout.gpus)}
+            wanted = expected(text)
+            assert rows.keys() == wanted.keys()
+            for unit, values in wanted.items():
+                told = {
+                    name: value for k, name in enumerate(NAMES) if not math.isnan(value := found.table[k, rows[unit]])
+                }
+                assert told == pytest.approx(values)
+        elif turn % 10 == 0:
+            table = found.table[: len(NAMES)]
+            told_all = (
+                (NAMES[k], float(value)) for k, line in enumerate(table) for value in line if not math.isnan(value)
+            )
+            assert_written(told_all, written(given), FACTORS)
+    assert again > READS / 5
+
+
+class Server:
+    """Stands in for a server: answers pages, or fails."""
+
+    def __init__(self) -> None:
+        self.where, self.next = "http://n1:9400/metrics", b""
+        self.skew_s = None
+
+    def get(self, path: str) -> Answer:
+        if self.next == b"fail":
+            raise AskError("answered 500", where=self.where, do="look")
+        return Answer(self.next, self.where)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_source_survives_whatever_its_exporter_answers() -> None:
+    random_, server, now = random.Random(7), Server(), [0.0]
+    asked: Asked = server
+    endpoint = Endpoint("n1:9400", "n1", asked)  # type: ignore[arg-type]
+    source = ExporterSource(
+        [(endpoint, Settings(source="dcgm-exporter"))], clock=lambda: 1.79e9 + now[0], steady=lambda: now[0], wait_s=0.0
+    )
+    good, told = 0, 0
+    for _ in range(READS // 8):
+        now[0] += random_.choice([0.1, 1.0, 15.0, 100.0])
+        server.next = random_.choice([b"", b"fail", damaged(random_, made_page(random_).encode())])
+        snapshot = settled(source)
+        told += bool(snapshot.problems)
+        good += not snapshot.problems
+        assert all(len(column) == len(snapshot.gpus) for column in snapshot.values.values())
+        assert len(snapshot.measured) == len(snapshot.gpus)
+        for problem in snapshot.problems:
+            assert problem.what
+            assert problem.where
+            assert problem.do
+    source.close()
+    assert good > 20
+    assert told > 20
+
+
+def settled(source: ExporterSource) -> Snapshot:
+    """What is told once the answer to what is asked has come."""
+    snapshot = source.read()
+    while source._asker.waiting:
+        snapshot = source.read()
+    return snapshot
+
+
+def test_answers_of_prometheus_tell_only_what_is_written_in_them(recorded: Path) -> None:
+    random_ = random.Random(3)
+    texts = [file.read_bytes() for file in sorted((recorded / "prometheus_h100").glob("query_*.json"))]
+    reader = Reader(Meaning())
+    read = 0
+    for _ in range(READS // 4):
+        given = damaged(random_, random_.choice(texts))
+        try:
+            vector = read_vector(Answer(given, "http://p"))
+        except InputError:
+            continue
+        read += 1
+        layout = reader.layout(vector.labels)
+        table = layout.table(vector.values[layout.kept])[: len(NAMES)]
+        if read % 40 == 0:
+            told = ((NAMES[k], float(value)) for k, line in enumerate(table) for value in line if not math.isnan(value))
+            assert_written(told, written(given), FACTORS)
+    assert read > READS / 20
+
+
+def test_recorded_answers_are_read_as_they_are(recorded: Path) -> None:
+    for file in sorted((recorded / "prometheus_h100").glob("query_*.json")):
+        said = json.loads(file.read_text())["data"]["result"]
+        vector = read_vector(Answer(file.read_bytes(), str(file)))
+        layout = Reader(Meaning()).layout(vector.labels)
+        table = layout.table(vector.values[layout.kept])
+        metric = said[0]["metric"]["__name__"]
+        counter, factor, _, _ = METRICS[metric]
+        wanted = {
+            (one["metric"]["Hostname"], int(one["metric"]["gpu"])): float(one["value"][1]) * factor for one in said
+        }
+        line = table[NAMES.index(counter)]
+        assert {(gpu.node, gpu.gpu): line[row] for row, gpu in enumerate(layout.gpus)} == pytest.approx(wanted)
+
+
+def test_streams_tell_only_what_is_written_in_them() -> None:
+    random_ = random.Random(11)
+    header = "#Entity   GPUTL        SMACT        POWER        TOTEC"
+    lines = [header, "ID                                      W          mJ"]
+    for tick in range(40):
+        for gpu in range(2):
+            cells = [str(tick), f"{tick / 100:.3f}", "350.500", "123456789"]
+            cells = [random_.choice([cell, cell, "N/A", ""]) for cell in cells]
+            lines.append(f"GPU {gpu:<6}" + "".join(f"{cell:<13}" for cell in cells))
+    for _ in range(READS // 10):
+        stream = Stream()
+        for line in damaged(random_, "\n".join(lines).encode()).decode("latin-1").split("\n"):
+            row = stream.line(line)
+            if row is not None:
+                assert set(row.values.values()) <= {float(one) for one in line.split() if NUMBER.fullmatch(one)}
+                assert set(row.values) <= set(stream.columns)
