@@ -203,6 +203,16 @@ def test_what_was_looked_at_is_read_once_and_errors_come_at_once() -> None:
         Restricted(FakeSource([EIGHT]), pick_named("9")).look()
 
 
+def test_values_are_new_where_gpus_are_the_same() -> None:
+    looks = [snapshot_of(node_of(4), {"gpu_util": [0.1 * look, 0.2, 0.3, 0.4 * look]}, t=look) for look in (1, 2)]
+    shown = Restricted(FakeSource(looks), pick_named("0,3"))
+    first, second = shown.read(), shown.read()
+    assert [one.column("gpu_util").tolist() for one in (first, second)] == [[0.1, 0.4], [0.2, 0.8]]
+    assert (first.t, second.t, second.measured.tolist()) == (1, 2, [2, 2])
+    assert first.devices == second.devices
+    assert [gpu.name for gpu in second.devices] == ["n1:0", "n1:3"]
+
+
 def test_gpus_of_a_job_that_ended_stay_and_it_is_told() -> None:
     ended = replace(HELD, holders={gpu: holder for gpu, holder in HELD.holders.items() if holder.job_id != "7"})
     shown = Restricted(FakeSource([HELD, ended, HELD]), pick_job("7"))

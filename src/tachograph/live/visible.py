@@ -202,20 +202,22 @@ def short_host(host: str) -> str:
     return host if host.replace(".", "").isdigit() or ":" in host else host.partition(".")[0]
 
 
-def subset(snapshot: Snapshot, rows: Sequence[int]) -> Snapshot:
-    """Return some rows of a snapshot; problems stay."""
+def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = None) -> Snapshot:
+    """Return some rows of a snapshot; problems stay. like: the same rows of one with the same GPUs and holders."""
     if list(rows) == list(range(len(snapshot.gpus))):
         return snapshot
     places = np.array(rows, np.intp)
-    gpus = tuple(snapshot.gpus[row] for row in rows)
+    gpus = tuple(snapshot.gpus[row] for row in rows) if like is None else like.gpus
+    devices, holders = snapshot.devices, snapshot.holders
+    running = snapshot.processes
     return replace(
         snapshot,
         gpus=gpus,
         measured=snapshot.measured[places],
         values={name: values[places] for name, values in snapshot.values.items()},
-        devices={gpu: snapshot.devices[gpu] for gpu in gpus if gpu in snapshot.devices},
-        holders={gpu: snapshot.holders[gpu] for gpu in gpus if gpu in snapshot.holders},
-        processes={gpu: snapshot.processes[gpu] for gpu in gpus if gpu in snapshot.processes},
+        devices=like.devices if like else {gpu: devices[gpu] for gpu in gpus if gpu in devices},
+        holders=like.holders if like else {gpu: holders[gpu] for gpu in gpus if gpu in holders},
+        processes={gpu: running[gpu] for gpu in gpus if gpu in running} if running else running,
     )
 
 
@@ -231,6 +233,7 @@ class Restricted:
         self._picked: Picked | None = None
         self._of: Snapshot | None = None  # what was picked from
         self._gpus: tuple[Gpu, ...] = ()
+        self._part: Snapshot | None = None  # of it
         self._lost: Problem | None = None
         self._first: Snapshot | None = None
 
@@ -262,8 +265,9 @@ class Restricted:
             return snapshot
         if self._changed(snapshot):
             self._pick_from(snapshot, self._pick)
+            self._part = None
         rows = self._picked.rows if self._picked is not None else ()
-        shown = subset(snapshot, rows)
+        shown = self._part = subset(snapshot, rows, like=self._part)
         if self._picked is not None and self._picked.holder is not None:
             shown = replace(shown, holders=dict.fromkeys(shown.gpus, self._picked.holder))
         return replace(shown, problems=(*shown.problems, self._lost)) if self._lost else shown
