@@ -35,6 +35,7 @@ PAGE_OF_SOURCE = {
     "sacct": "accounting",
     "allocation-map": "attribution",
     "slurm-live": "attribution",
+    "recording": "record",
 }
 REASON = re.compile(r'(?:BadRowError|Reject|NotTelemetryError|counted|_counted|_count_lines)\(\s*f?"([a-z_0-9]+)"')
 

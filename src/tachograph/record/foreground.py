@@ -187,9 +187,8 @@ def _look_at(pid: int) -> Ended | None:
         return None
     if os.WIFSTOPPED(status):
         number = os.WSTOPSIG(status)
-        if number != signal.SIGSTOP:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-        os.kill(os.getpid(), number)  # comes back when we are continued
+        os.kill(os.getpid(), number)  # while it is held: the terminal's own, where it waits, and this one are one
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})  # comes back when we are continued
         signal.pthread_sigmask(signal.SIG_BLOCK, {number} - {signal.SIGSTOP})
         return None
     cpu_s = used.ru_utime + used.ru_stime

@@ -19,7 +19,7 @@ from tachograph.spool import Rows, SpoolWriter
 
 SINGLES = tuple(counter.name for counter in COUNTERS if counter.storage == "f32")
 DOUBLES = tuple(counter.name for counter in COUNTERS if counter.storage != "f32")  # whole numbers fit, too
-FLUSH_S = 5.0  # so much is lost where the recorder is killed
+FLUSH_S = 5.0  # so much is lost where the recorder is killed, less in the first seconds
 _FLUSH_ROWS = 20_000
 _PROBLEMS = 100  # different ones that are kept
 
@@ -43,6 +43,7 @@ class Sampler:
     _nodes: dict[str, str] = field(default_factory=dict)
     _measured: Floats = field(default_factory=lambda: np.zeros(0))  # by place; NaN: nothing, or silent
     _problems: set[Problem] = field(default_factory=set)
+    _began: float = 0.0
     _flushed: float = 0.0  # when, and at how many rows
     _written: int = 0
 
@@ -53,7 +54,8 @@ class Sampler:
         self._note_problems(snapshot)
         self._add(snapshot)
         now = time.monotonic()
-        if now - self._flushed >= FLUSH_S or self.rows - self._written >= _FLUSH_ROWS:
+        self._began = self._began or now
+        if now - self._flushed >= min(FLUSH_S, (now - self._began) / 4) or self.rows - self._written >= _FLUSH_ROWS:
             self._flushed, self._written = now, self.rows
             self.spool.flush()
         return snapshot

@@ -1,0 +1,83 @@
+"""A fleet that is recorded under a clock that tests move, with GPUs that fall silent and counters that go missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tachograph.live.simulated import SimulatedSource
+from tachograph.live.snapshot import Snapshot
+from tachograph.live.source import About
+from tachograph.record.foreground import Ended
+from tachograph.record.identity import Identity
+from tachograph.record.keeping import Plan, _head
+from tachograph.record.sampler import Sampler
+from tachograph.spool import SpoolWriter
+
+BEGIN = 1_741_080_000.0  # 2025-03-04 09:20 UTC
+SILENT_GPU, SILENT_FROM, SILENT_TO = 2, 20, 30  # looks
+PARTLY_GPU, PARTLY_FROM = 5, 40
+JOB = Identity("local-1", "python train.py", "ana", cluster="tiny")
+
+
+@dataclass
+class Clock:
+    """Tells a time that moves only when it is told to."""
+
+    t: float = BEGIN
+
+    def __call__(self) -> float:
+        return self.t
+
+
+class Faulty:
+    """A simulated fleet: one GPU is lost for a while, another loses a counter, one has an XID error."""
+
+    def __init__(self, clock: Clock, gpus: int = 8, seed: int = 3) -> None:
+        self._source = SimulatedSource(gpus, per_node=4, seed=seed, clock=clock)
+        self._looks = -1
+
+    @property
+    def about(self) -> About:
+        return self._source.about
+
+    def read(self) -> Snapshot:
+        self._looks += 1
+        snapshot = self._source.read()
+        values = {name: np.array(column) for name, column in snapshot.values.items()}
+        measured = snapshot.measured.copy()
+        if SILENT_FROM <= self._looks < SILENT_TO:
+            for column in values.values():
+                column[SILENT_GPU] = np.nan
+            measured[SILENT_GPU] = np.nan
+        if self._looks >= PARTLY_FROM:
+            values["tensor_active"][PARTLY_GPU] = np.nan
+        values["xid"][1] = 79.0 if self._looks >= SILENT_TO else 0.0
+        return replace(snapshot, measured=measured, values=values, holders={}, processes={})
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def recorded(
+    folder: Path, looks: int, *, interval_s: float = 1.0, end: bool = True, anonymous: bool = False
+) -> tuple[Path, list[Snapshot]]:
+    """Record so many looks; return the spool, and the snapshots as they were live."""
+    clock = Clock()
+    source = Faulty(clock)
+    plan = Plan(folder, JOB, BEGIN, interval_s, anonymous)
+    plan.spool.parent.mkdir(parents=True, exist_ok=True)
+    spool = SpoolWriter(plan.spool, _head(plan))
+    sampler = Sampler(source, spool, anonymous=anonymous)
+    live = []
+    for look in range(looks):
+        clock.t = BEGIN + look * interval_s
+        live.append(sampler.step())
+    if end:
+        ended = Ended(0, None, BEGIN + looks * interval_s)
+        spool.note({"kind": "end", "end": ended.at, "exit_code": ended.code, "exit_signal": ended.signal})
+    assert spool.flush()
+    spool.close()
+    return plan.spool, live

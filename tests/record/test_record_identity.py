@@ -1,0 +1,32 @@
+"""Whose recording it is."""
+
+from __future__ import annotations
+
+from tachograph.record.identity import identify
+
+SLURM = {
+    "SLURM_JOB_ID": "77", "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_NAME": "fit",
+    "SLURM_JOB_USER": "ana", "SLURM_JOB_ACCOUNT": "phys", "SLURM_JOB_PARTITION": "gpu", "SLURM_CLUSTER_NAME": "c1",
+    "SLURM_JOB_NUM_NODES": "2",
+}  # fmt: skip
+
+
+def test_a_task_of_an_array() -> None:
+    told = identify([], SLURM, start=0.0)
+    assert (told.job_id, told.display_id, told.array_task_id, told.name) == ("77", "70_3", 3, "fit")
+    assert (told.user, told.account, told.partition, told.cluster, told.nodes) == ("ana", "phys", "gpu", "c1", 2)
+    assert identify(["a", "b c"], SLURM, start=0.0, cluster="site").cluster == "site"
+
+
+def test_a_job_of_our_own_making_has_an_id_of_time_and_process() -> None:
+    told = identify(["train", "--secret", "x" * 500], {}, start=1_741_080_000.0)
+    assert told.job_id.startswith("local-20250304-092000-")
+    assert told.name is not None
+    assert len(told.name) == 200
+
+
+def test_nothing_of_an_anonymous_one_tells_of_anybody() -> None:
+    told = identify(["train", "secret"], SLURM, start=0.0, anonymous=True, cluster="site")
+    text = repr(told)
+    assert not any(word in text for word in ("ana", "77", "70", "phys", "c1", "secret", "site", "fit"))
+    assert told.job_id != identify([], SLURM, start=0.0, anonymous=True).job_id

@@ -1,0 +1,95 @@
+"""`--until-job-ends` and `--duration`: a background process that samples as long as it should."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_recorder_processes import environment, spool_of
+
+from tachograph.lake import Lake
+from tachograph.record.slurm import job_is_over
+from tachograph.schema import GPU_SAMPLES, JOBS
+
+RECORD = [sys.executable, "-m", "tachograph", "record", "--simulate", "2", "--interval", "0.1", "--quiet", "-o", "run"]
+
+
+def fake_squeue(folder: Path, says: str) -> list[str]:
+    script = folder / "squeue"
+    script.write_text(f"#!/bin/sh\n{says}\n")
+    script.chmod(0o755)
+    return [str(script)]
+
+
+@pytest.mark.parametrize(
+    ("says", "over"),
+    [
+        ("echo RUNNING", False),
+        ("echo COMPLETING", True),
+        ("echo SUSPENDED", False),
+        ("exit 0", True),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", False),
+    ],
+)
+def test_squeue_tells_whether_a_job_is_over(tmp_path: Path, says: str, over: bool) -> None:
+    now = 0.0
+    ask = job_is_over("12", command=fake_squeue(tmp_path, says), clock=lambda: now)
+    assert ask() is False  # it is not asked at once
+    now = 31.0
+    assert ask() is over
+
+
+def test_a_slurm_that_is_not_there_ends_nothing(tmp_path: Path) -> None:
+    now = 0.0
+    ask = job_is_over("12", command=(str(tmp_path / "none"),), clock=lambda: now)
+    now = 31.0
+    assert ask() is False
+
+
+def test_a_duration(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*RECORD, "--duration", "1"], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    lake = Lake.open(str(tmp_path / "run"))
+    assert 2 <= lake.latest(GPU_SAMPLES).height <= 2 * 12
+    assert 0.9 < lake.latest(JOBS)["elapsed_s"].item() < 5
+
+
+def test_sigterm_ends_it_and_the_recording_is_whole(tmp_path: Path) -> None:
+    slurm = environment() | {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "fit", "SLURM_JOB_NUM_NODES": "1"}
+    process = subprocess.Popen([*RECORD, "--until-job-ends"], cwd=tmp_path, env=slurm)
+    spool_of(tmp_path)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    job = Lake.open(str(tmp_path / "run")).latest(JOBS).row(0, named=True)
+    assert (job["job_id"], job["name"], job["gpus"], job["state"]) == ("4711", "fit", 2, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--until-job-ends"], "there is no job around it"),
+        ([], "no command"),
+        (["--duration", "1", "--", "true"], "go without a command"),
+        (["--job", "7", "--", "true"], "--job goes with"),
+        (["--lake", "x", "--", "true"], "a recording is a lake of its own"),
+        (["--interval", "0.01", "--", "true"], "0.01 is not between"),
+    ],
+)
+def test_options_that_do_not_fit_are_told_before_anything_runs(
+    tmp_path: Path, options: list[str], said: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tachograph.cli import main
+
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert main(["record", *options]) == 2
+    assert said in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []

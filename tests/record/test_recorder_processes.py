@@ -1,0 +1,288 @@
+"""Real processes: the command behind `tachograph record` notices nothing of it, whatever happens to either."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import tachograph
+from tachograph.errors import InputError
+from tachograph.lake import Lake
+from tachograph.schema import GPU_SAMPLES, JOBS
+from tachograph.spool import Rows, read_spool
+
+UNTIL_GO = "while [ ! -e go ]; do sleep 0.05; done"  # the command ends when the test has seen what it wants
+RECORD = [sys.executable, "-m", "tachograph", "record", "--simulate", "4", "--interval", "0.1", "--quiet"]
+COUNT_SIGNALS = """
+import os, signal, sys, time
+seen = []
+for name in ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT"):
+    signal.signal(getattr(signal, name), lambda number, frame: seen.append(signal.Signals(number).name))
+print("ready", os.getpid(), flush=True)
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end and "SIGUSR2" not in seen:
+    time.sleep(0.02)
+time.sleep(0.5)
+print(*seen, flush=True)
+"""
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TACHOGRAPH_", "SLURM_"))}
+    return kept | {"NO_COLOR": "1", "PYTHONWARNINGS": "error"}
+
+
+def start(folder: Path, *command: str, options: tuple[str, ...] = (), **how: object) -> subprocess.Popen[str]:
+    given = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, **how}
+    line = [*RECORD, "-o", str(folder / "run"), *options, "--", *command]
+    return subprocess.Popen(line, text=True, env=environment(), cwd=folder, **given)  # type: ignore[call-overload, no-any-return]
+
+
+def record(folder: Path, *command: str, options: tuple[str, ...] = (), given: str = "") -> tuple[int, str, str]:
+    process = start(folder, *command, options=options, stdin=subprocess.PIPE)
+    out, err = process.communicate(given, timeout=60)
+    return process.returncode, out, err
+
+
+def children(pid: int) -> dict[int, str]:
+    """{process: its command line} of the children of a process."""
+    told = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {int(one): Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode() for one in told}
+
+
+def recorder_of(process: subprocess.Popen[str]) -> int:
+    """The process that records: a fork, so it is called as its parent."""
+    return next(pid for pid, line in children(process.pid).items() if " tachograph record " in line)
+
+
+def spool_of(folder: Path) -> Path:
+    """The spool, once samples are in it."""
+    until = time.monotonic() + 40
+    while time.monotonic() < until:
+        for spool in (folder / "run" / "recordings").glob("*.spool"):
+            with suppress(InputError):  # it has no head yet
+                if sum(isinstance(one, Rows) for one in read_spool(spool)) > 2:
+                    return spool
+        time.sleep(0.05)
+    raise AssertionError("no spool grows")
+
+
+def wait_for_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_streams_and_exit_code_are_those_of_the_command(tmp_path: Path) -> None:
+    script = f"read line; echo out $line; echo err >&2; {UNTIL_GO}; exit 7"
+    process = start(tmp_path, "sh", "-c", script, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write("hello\n")
+    process.stdin.flush()
+    spool_of(tmp_path)
+    (tmp_path / "go").touch()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (7, "out hello\n", "err\n")
+    job = Lake.open(str(tmp_path / "run")).latest(JOBS).row(0, named=True)
+    assert (job["exit_code"], job["state"], job["gpus"], job["nodes"]) == (7, "FAILED", 4, 1)
+    assert "read line" in job["name"]
+    samples = Lake.open(str(tmp_path / "run")).latest(GPU_SAMPLES)
+    assert samples.height >= 4 * 3
+    assert not list((tmp_path / "run" / "recordings").glob("*.spool"))
+
+
+def test_the_report_follows_the_command_on_stderr(tmp_path: Path) -> None:
+    line = [one for one in RECORD if one != "--quiet"]
+    done = subprocess.run(
+        [*line, "-o", "run", "--json", "--", "sh", "-c", "echo mine; sleep 2.5"],
+        capture_output=True, text=True, env=environment(), cwd=tmp_path, check=True,
+    )  # fmt: skip
+    assert done.stdout == "mine\n"
+    told = json.loads(done.stderr)
+    assert (told["state"], told["gpus"]) == ("COMPLETED", 4)
+    opened = tachograph.open(str(tmp_path / "run"))
+    assert opened.jobs().height == 1
+    assert repr(opened.job(opened.jobs()["job_id"][0])).startswith("Job local-")
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV"])
+def test_death_by_a_signal_is_passed_on(tmp_path: Path, name: str) -> None:
+    code, _, _ = record(tmp_path, "sh", "-c", f"kill -{name[3:]} $$")
+    assert code == -getattr(signal, name)
+
+
+@pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/", 126)])
+def test_what_cannot_be_started_ends_as_in_a_shell(tmp_path: Path, command: str, code: int) -> None:
+    given, out, err = record(tmp_path, command)
+    assert (given, out) == (code, "")
+    assert err.startswith(f"tachograph: {command}: ")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_script_without_interpreter_is_run_by_the_shell(tmp_path: Path) -> None:
+    script = tmp_path / "job"
+    script.write_text("echo run by $0\n")
+    script.chmod(0o755)
+    assert record(tmp_path, "./job")[:2] == (0, "run by ./job\n")
+
+
+def test_a_signal_sent_to_us_alone_reaches_the_command_once(tmp_path: Path) -> None:
+    process = start(tmp_path, sys.executable, "-c", COUNT_SIGNALS, "20", start_new_session=True)
+    wait_for_line(process)
+    spool_of(tmp_path)
+    for name in ("SIGUSR1", "SIGHUP", "SIGTERM", "SIGINT", "SIGWINCH", "SIGCONT", "SIGUSR2"):
+        process.send_signal(getattr(signal, name))
+        time.sleep(0.3)
+    out, _ = process.communicate(timeout=30)
+    assert out.split() == ["SIGUSR1", "SIGHUP", "SIGTERM", "SIGINT", "SIGWINCH", "SIGCONT", "SIGUSR2"]
+    assert process.returncode == 0
+
+
+def test_a_signal_sent_to_the_group_reaches_the_command_once(tmp_path: Path) -> None:
+    """As `kill %1`, `scancel` and the end of a time limit do."""
+    process = start(tmp_path, sys.executable, "-c", COUNT_SIGNALS, "20", start_new_session=True)
+    wait_for_line(process)
+    spool_of(tmp_path)
+    for name in ("SIGUSR1", "SIGTERM", "SIGHUP", "SIGUSR2"):
+        os.killpg(process.pid, getattr(signal, name))
+        time.sleep(0.3)
+    out, _ = process.communicate(timeout=30)
+    assert out.split() == ["SIGUSR1", "SIGTERM", "SIGHUP", "SIGUSR2"]
+    assert Lake.open(str(tmp_path / "run")).latest(JOBS)["exit_code"].to_list() == [0]
+
+
+class Terminal:
+    """An interactive shell on a terminal of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.pid, self.master = pty.fork()
+        if not self.pid:
+            os.chdir(folder)
+            told = environment() | {"PS1": "prompt> ", "TERM": "dumb"}
+            os.execve("/bin/bash", ["bash", "--norc", "--noprofile", "-i"], told)
+        self.seen = ""
+
+    def type(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
+
+    def wait(self, pattern: str, seconds: float = 20) -> str:
+        """What was shown up to the pattern, which is then forgotten."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            found = re.search(pattern, self.seen)
+            if found:
+                shown, self.seen = self.seen[: found.end()], self.seen[found.end() :]
+                return shown
+            if select.select([self.master], [], [], left)[0]:
+                self.seen += os.read(self.master, 4096).decode(errors="replace")
+        raise AssertionError(f"no {pattern!r} in {self.seen!r}")
+
+    def close(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.close(self.master)
+        os.waitpid(self.pid, 0)
+
+
+def test_keys_of_a_terminal_work_as_without_us(tmp_path: Path) -> None:
+    """Ctrl-Z stops, fg goes on, Ctrl-C ends, once; the shell sees how."""
+    script = tmp_path / "count.py"
+    script.write_text(COUNT_SIGNALS)
+    terminal = Terminal(tmp_path)
+    try:
+        terminal.wait("prompt> ")
+        terminal.type(f"{' '.join(RECORD)} -o run -- {sys.executable} count.py 60\r")
+        terminal.wait(r"ready \d+")
+        spool_of(tmp_path)
+        terminal.type("\x1a")
+        terminal.wait("Stopped")
+        terminal.wait("prompt> ")
+        terminal.type("fg\r")
+        time.sleep(0.5)
+        terminal.type("\x03")
+        time.sleep(0.5)
+        terminal.type("\x1a")
+        terminal.wait("Stopped")
+        terminal.wait("prompt> ")
+        terminal.type("kill -USR2 %1; fg\r")
+        shown = terminal.wait(r"SIG[A-Z0-9 ]*SIGUSR2[A-Z0-9 ]*\r\n")
+        told = re.findall(r"SIG\w+", shown[shown.rindex("SIGCONT SIGINT") :])
+        assert told.count("SIGINT") == 1
+        assert told.count("SIGUSR2") == 1
+        assert told.count("SIGCONT") == 2
+        terminal.wait("prompt> ", 60)
+        terminal.type("echo code $?; sleep 0\r")
+        terminal.wait(r"code 0\r\n")
+        terminal.type(f"{' '.join(RECORD)} -o run2 -- sleep 60\r")
+        time.sleep(2.5)
+        terminal.type("\x03")
+        terminal.wait("prompt> ", 60)
+        terminal.type("echo code $?\r")
+        terminal.wait(r"code 130\r\n")
+    finally:
+        terminal.close()
+
+
+def test_a_recorder_that_is_killed_takes_nobody_with_it(tmp_path: Path) -> None:
+    process = start(tmp_path, "sh", "-c", f"{UNTIL_GO}; echo done; exit 4")
+    spool = spool_of(tmp_path)
+    os.kill(recorder_of(process), signal.SIGKILL)
+    time.sleep(0.2)
+    (tmp_path / "go").touch()
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (4, "done\n")
+    assert "the recording is not whole: the recording process died (signal 9)" in err
+    assert not spool.exists()
+    lake = Lake.open(str(tmp_path / "run"))
+    assert lake.latest(GPU_SAMPLES).height > 10
+    assert lake.latest(JOBS)["job_id"].len() == 1
+
+
+def test_where_the_parent_is_killed_command_and_recording_go_on(tmp_path: Path) -> None:
+    process = start(tmp_path, "sh", "-c", f"{UNTIL_GO}; touch finished", stderr=subprocess.DEVNULL)
+    spool = spool_of(tmp_path)
+    recorder = recorder_of(process)
+    process.kill()
+    process.wait()
+    samples = spool.stat().st_size
+    time.sleep(1.5)
+    assert spool.stat().st_size > samples
+    (tmp_path / "go").touch()
+    process.communicate()
+    until = time.monotonic() + 30
+    while Path(f"/proc/{recorder}/stat").exists() and " Z " not in Path(f"/proc/{recorder}/stat").read_text():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    assert (tmp_path / "finished").exists()
+    ingest = [sys.executable, "-m", "tachograph", "ingest", "recording", "run", "--lake", "run"]
+    subprocess.run(ingest, cwd=tmp_path, env=environment(), check=True, capture_output=True)
+    job = Lake.open(str(tmp_path / "run")).latest(JOBS).row(0, named=True)
+    assert spool.exists()
+    assert job["elapsed_s"] > 1.5
+    assert (job["exit_code"], job["state"]) == (None, None)
+
+
+def test_a_full_disk_disturbs_nobody(tmp_path: Path) -> None:
+    line = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", *RECORD, "-o", "run", "--", "sh", "-c", "sleep 3; exit 6"]
+    done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 6
+    assert "tachograph: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_source_the_command_runs_and_a_line_says_why(tmp_path: Path) -> None:
+    line = [*RECORD[:4], "--source", "dcgm-exporter", "--url", "http://127.0.0.1:9/metrics", "--", "sh", "-c", "exit 3"]
+    done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stderr.startswith("tachograph: nothing was recorded: ")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
