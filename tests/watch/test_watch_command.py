@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
 import os
+import pty
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -199,6 +204,34 @@ def test_an_exporter_that_falls_silent_is_told_once(tmp_path: Path) -> None:
             assert process.wait(10) == 130
     assert "500" not in said
     assert "Traceback" not in said
+
+
+def test_on_a_terminal_a_screen_opens_and_q_ends_it(tmp_path: Path) -> None:
+    main_end, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    command = [*TACHOGRAPH, "--simulate", "4", "--quiet"]
+    shown = b""
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(tmp_path, TERM="xterm"), stdin=terminal, stdout=terminal, stderr=terminal
+    ) as process:
+        os.close(terminal)
+        until = time.monotonic() + 30
+        while b"sim001:3" not in shown and time.monotonic() < until:
+            shown += _more(main_end)
+        os.write(main_end, b"q")
+        while _more(main_end):
+            pass
+        assert process.wait(20) == 0
+    os.close(main_end)
+    assert b"Traceback" not in shown
+
+
+def _more(terminal: int) -> bytes:
+    """What is shown next; nothing within seconds, or of a program that has ended: there reading fails (Linux)."""
+    try:
+        return os.read(terminal, 65536) if select.select([terminal], [], [], 15)[0] else b""
+    except OSError:
+        return b""
 
 
 def test_without_a_terminal_it_is_told_what_to_give(watch: Watch) -> None:
