@@ -81,8 +81,8 @@ class Window:
     after two windows also those of GPUs that told nothing since.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, *, most_slots: int = MOST_SLOTS) -> None:
+        self.settings, self.most_slots = settings, most_slots
         self._gpus = _Gpus.new(0)
         self._looks = _Looks.new(_FIRST_SLOTS, 0)
         self._begin = self._end = 0
@@ -131,7 +131,7 @@ class Window:
         while self._begin < self._end:
             slot = self._begin
             if self._looks.alive[slot].any():
-                if 0 <= now - self._looks.arrived[slot] < age_s and self._end - slot < MOST_SLOTS:
+                if 0 <= now - self._looks.arrived[slot] < age_s and self._end - slot < self.most_slots:
                     break
                 self._drop(slot, self._looks.alive[slot].copy())
             self._begin += 1
