@@ -40,9 +40,15 @@ def test_codes_are_those_of_the_library() -> None:
 
 
 def test_memory_of_an_old_driver_is_told_in_the_old_way() -> None:
-    old = SimpleNamespace(total=10, used=4, free=6)
-    answers = {"nvmlDeviceGetMemoryInfo": lambda _, *__: old}
-    assert nvml_calls.memory(InProcessNvml(1, answers), handle(0)) == {"total": 10, "used": 4, "free": 6}
+    told = SimpleNamespace(total=10, used=4, free=6)
+
+    def old(handle: object, version: int | None = None) -> SimpleNamespace:
+        if version:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return told
+
+    nvml = SimpleNamespace(nvmlDeviceGetMemoryInfo=old, nvmlMemory_v2=2, NVMLError=pynvml.NVMLError)
+    assert nvml_calls.memory(nvml, handle(0)) == {"total": 10, "used": 4, "free": 6}
 
 
 def test_a_profiler_in_the_way_is_named() -> None:
@@ -71,3 +77,10 @@ def test_a_flood_of_events_does_not_hold_up_a_read() -> None:
     events.register(0, handle(0))
     nvml.events += [event(0, code) for code in range(1000)]
     assert len(events.take()) == 256
+
+
+def test_what_the_recipe_adds_would_be_told() -> None:
+    """CONTRIBUTING shows a counter that is the reserved memory."""
+    new = SimpleNamespace(total=10, reserved=1, used=3, free=6)
+    answers = {"nvmlDeviceGetMemoryInfo": lambda _, *__: new}
+    assert nvml_calls.memory(InProcessNvml(1, answers), handle(0))["reserved"] == 1

@@ -39,7 +39,7 @@ def _utilization(nvml: Library, handle: Handle) -> Answer:
 
 
 def memory(nvml: Library, handle: Handle) -> Answer:
-    """Bytes of device memory: total, used, free. What driver and firmware keep is not `used`, as in DCGM.
+    """Bytes of device memory: total, reserved, used, free. What driver and firmware keep is not `used`, as in DCGM.
 
     Drivers before 510 only know the first form of the call, in which it is.
     """
@@ -49,7 +49,8 @@ def memory(nvml: Library, handle: Handle) -> Answer:
         if error.value not in (FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH):
             raise
         told = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return {"total": told.total, "used": told.used, "free": told.free}
+        return {"total": told.total, "used": told.used, "free": told.free}
+    return {"total": told.total, "reserved": told.reserved, "used": told.used, "free": told.free}
 
 
 def _reasons(nvml: Library, handle: Handle) -> Answer:
@@ -83,6 +84,7 @@ def _one(name: str, *arguments: int) -> Callable[[Library, Handle], Answer]:
 _ASKED: Mapping[str, Callable[[Library, Handle], Answer]] = {
     "nvmlDeviceGetUtilizationRates": _utilization,
     "nvmlDeviceGetMemoryInfo": memory,
+    "nvmlDeviceGetMemoryInfo_v2": memory,
     "nvmlDeviceGetPowerUsage": _one("nvmlDeviceGetPowerUsage"),
     "nvmlDeviceGetTotalEnergyConsumption": _one("nvmlDeviceGetTotalEnergyConsumption"),
     "nvmlDeviceGetTemperature": _one("nvmlDeviceGetTemperature", _GPU_SENSOR),
@@ -116,13 +118,15 @@ def _calls() -> tuple[Call, ...]:
             continue
         head, _, part = counter.nvml.partition(".")
         name, part = (counter.nvml, "") if counter.nvml in _ASKED else (head, part)
+        if name not in _ASKED:  # a row of the catalogue that nobody asks for yet
+            continue
         wants.setdefault(name, []).append((part, place, factor(counter.nvml_unit, counter.unit)))
     return tuple(Call(name, _ASKED[name], tuple(parts)) for name, parts in wants.items())
 
 
 CALLS: tuple[Call, ...] = _calls()
 # what a MIG slice answers for itself; the rest is told of the whole GPU, for each of its slices
-CALLS_OF_SLICES: tuple[Call, ...] = tuple(call for call in CALLS if call.name == "nvmlDeviceGetMemoryInfo")
+CALLS_OF_SLICES: tuple[Call, ...] = tuple(call for call in CALLS if call.name.startswith("nvmlDeviceGetMemoryInfo"))
 CALLS_OF_WHOLE: tuple[Call, ...] = tuple(call for call in CALLS if call not in CALLS_OF_SLICES)
 
 

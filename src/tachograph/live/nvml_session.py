@@ -206,7 +206,7 @@ class Session:
                     problems.append(Problem(f"{call.name}: {error}", where, "it is asked again"))
                 continue
             for part, place, factor in call.wants:
-                values[place] = answer[part] * factor
+                values[place] = answer.get(part, math.nan) * factor
         return values
 
     def _refused(self, error: Any, call: str, counters: Iterable[str], refusals: Refusals) -> None:
