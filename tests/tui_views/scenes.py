@@ -28,7 +28,8 @@ class Scene:
     """A simulated fleet of which some is changed.
 
     without: counters that are not told; lost: rows of GPUs that tell nothing now; mig: GPUs are slices; slow: rows of
-    GPUs at rest within one job that holds all; users: processes have names that would steer a terminal.
+    GPUs at rest within one job that holds all; hostile: processes have names that would
+    steer a terminal. idle: GPUs on which nothing runs at all.
     """
 
     def __init__(
@@ -41,9 +42,12 @@ class Scene:
         mig: bool = False,
         slow: tuple[int, ...] | None = None,
         hostile: bool = False,
+        idle: tuple[int, ...] = (),
     ) -> None:
         self._source = SimulatedSource(gpus, seed=3, clock=clock)
         self._without, self._lost, self._mig, self._slow, self._hostile = without, lost, mig, slow, hostile
+        self._idle = list(idle)
+        self._began = clock()
 
     @property
     def about(self) -> About:
@@ -56,7 +60,10 @@ class Scene:
         gpus, measured = snapshot.gpus, snapshot.measured.copy()
         if self._slow is not None:
             values = _even(values, self._slow)
-            snapshot = replace(snapshot, holders={gpu: Holder(JOB, "ana", snapshot.t - 600) for gpu in gpus})
+            snapshot = replace(snapshot, holders={gpu: Holder(JOB, "ana", self._began - 600) for gpu in gpus})
+        for name in (name for name in values if name.endswith(("_active", "_util")) and self._idle):
+            values[name] = values[name].copy()
+            values[name][self._idle] = 0.0
         if self._lost:
             places = list(self._lost)
             measured[places] = np.nan

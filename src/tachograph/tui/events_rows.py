@@ -25,7 +25,7 @@ def event_row(event: Event, now: float, *, width: int, with_gpu: bool = True, na
     style = colours.ALARM if event.alarm else colours.PLAIN
     kind = colours.ALARM if event.alarm else _STYLES.get(event.kind, colours.PLAIN)
     row: Row = [
-        Segment(f"{ALARM if event.alarm else QUIET} ", colours.ALARM),
+        Segment(f"{ALARM if event.alarm else QUIET} ", style),
         Segment(f"{clock(event.t, now):<12}" if now - event.t >= 86400 else f"{clock(event.t, now)}  ", colours.DIM),
         cell(event.kind.value, _KIND, kind),
     ]

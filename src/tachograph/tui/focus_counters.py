@@ -127,7 +127,8 @@ def span(times: Floats, columns: int) -> float:
     (5, 1)
     """
     held = float(times[-1] - times[0]) + 1 if len(times) else 0.0
-    return next((each for each in _SPANS if each * max(columns, 1) >= held), _SPANS[-1])
+    least = float(np.median(np.diff(times))) if len(times) > 2 else 0.0  # one value at least in most of them
+    return next((each for each in _SPANS if each * max(columns, 1) >= held and each >= 0.95 * least), _SPANS[-1])
 
 
 def _row(view: View, row: int, counter: str, times: Floats, *, width: int, each: float) -> Row:

@@ -7,10 +7,12 @@ from typing import ClassVar
 from rich.segment import Segment
 from textual.binding import BindingType
 
+from tachograph.config import Configuration
 from tachograph.live.snapshot import Gpu
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.job_facts import JobFacts, facts
+from tachograph.tui.job_findings import NOT_YET, JobJudge, Told, finding_rows
 from tachograph.tui.job_rows import (
     MAPPED,
     ORDERS,
@@ -38,6 +40,20 @@ class JobScreen(Page):
         self.order = ORDERS[0]
         self.cursor = 0
         self._lines = JobLines()
+        self._judge: JobJudge | None = None
+
+    def show(self, view: View) -> None:
+        """Take a new view, and let it be judged."""
+        if self._judge is None:
+            found = getattr(self.app, "configuration", None)
+            self._judge = JobJudge(self.job_id, found if isinstance(found, Configuration) else Configuration())
+        self._judge.take(view)
+        super().show(view)
+
+    def on_unmount(self) -> None:
+        """Judge no more."""
+        if self._judge is not None:
+            self._judge.stop()
 
     @property
     def chosen(self) -> Gpu | None:
@@ -52,7 +68,8 @@ class JobScreen(Page):
         if job is None:
             return nothing(view, self.job_id, width=width)
         self.cursor = min(self.cursor, len(job.rows) - 1)
-        self._lines = lines(view, job, self.order, self.cursor, width=width)
+        told = self._judge.told if self._judge else NOT_YET
+        self._lines = lines(view, job, self.order, self.cursor, told, width=width)
         return self._lines
 
     def action_move(self, by: int) -> None:
@@ -119,14 +136,14 @@ class JobLines:
         return row
 
 
-def lines(view: View, job: JobFacts, order: str, cursor: int, *, width: int) -> JobLines:
+def lines(view: View, job: JobFacts, order: str, cursor: int, told: Told = NOT_YET, *, width: int) -> JobLines:
     """Return the rows of a job."""
     found = JobLines()
     columns = table(view, job, width=width)
-    found.above += title(view, job, width=width)
+    found.above += [*title(view, job, width=width), *finding_rows(told, width=width)]
     running = programs_rows(view, job, width=width)
     if len(job.rows) > MAPPED:
-        found.above += [*running, *mapped(view, job, width=width)]
+        found.above += [*mapped(view, job, width=width), *running]
     else:
         found.below += running
     found.above += [heading("GPUs", width, order), table_head(columns)]

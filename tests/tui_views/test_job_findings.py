@@ -1,0 +1,66 @@
+"""Job classes of the job that is looked at: judged from what is kept of its past, in a thread."""
+
+from __future__ import annotations
+
+import time
+
+from scenes import JOB, Scene, text_of, view_of
+
+from tachograph.config import Configuration
+from tachograph.finding import Finding
+from tachograph.tui.job_findings import JobJudge, Told, finding_rows, past
+from tui_screens import Clock
+
+
+def test_the_past_is_what_was_kept_of_the_jobs_gpus() -> None:
+    clock = Clock()
+    view = view_of(Scene(4, clock=clock, slow=(), lost=(2,)), clock, looks=20)
+    views = list(past(view, JOB))
+    assert [one.snapshot.t for one in views] == view.history.times()[:-1].tolist()
+    assert views[0].snapshot.gpus == view.snapshot.gpus
+    assert views[0].told.tolist() == [True, True, False, True]
+    for place, one in enumerate(views):
+        for row in range(4):
+            kept = float(view.history.series("sm_active", row)[place])
+            value = one.snapshot.value("sm_active", row)
+            assert kept != kept if value is None else value == kept
+
+
+def test_a_gpu_that_never_works_is_found() -> None:
+    clock = Clock()
+    scene = Scene(4, clock=clock, slow=(), idle=(3,))
+    view = view_of(scene, clock, looks=110, step_s=10.0)
+    judge = JobJudge(JOB, Configuration(), wait_s=0.0)
+    judge.take(view)
+    ends = time.monotonic() + 60
+    while judge.told == Told() and time.monotonic() < ends:
+        time.sleep(0.05)
+    judge.stop(wait_s=10)
+    assert judge.told.trouble == ""
+    assert judge.told.findings is not None
+    holding = {one.code for one in judge.told.findings if one.verdict == "yes"}
+    assert "idle_gpus" in holding
+    assert "(GPU 3)" in text_of(finding_rows(judge.told, width=79))
+
+
+def test_nothing_is_judged_at_once() -> None:
+    clock = Clock()
+    view = view_of(Scene(4, clock=clock, slow=()), clock)
+    judge = JobJudge(JOB, Configuration())
+    judge.take(view)
+    judge.stop()
+    assert judge.told == Told()
+    assert finding_rows(judge.told, width=79) == []
+
+
+def test_what_is_said_of_findings() -> None:
+    hint = Finding("hung", "problem", "It hangs\x1b", "Nothing ran for 20 min.", kind="class")
+    no = Finding("stalled", "hint", "It stalls", "It does not.", kind="class", verdict="no")
+    unsure = Finding("cold_start", "hint", "Cold", "Not known.", kind="class", verdict="insufficient")
+    said = text_of(finding_rows(Told((hint, no, unsure)), width=79))
+    assert "problem: It hangs\\x1b" in said
+    assert "stalls" not in said
+    assert "nothing stands out of 2 looked for; 1 cannot be told yet" in text_of(
+        finding_rows(Told((no, unsure)), width=79)
+    )
+    assert "cannot be told: KeyError" in text_of(finding_rows(Told(trouble="KeyError: 'x'"), width=79))
