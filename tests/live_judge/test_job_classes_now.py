@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,10 @@ def test_jobs_are_judged_once_a_minute_and_only_those_wanted() -> None:
     assert np.diff(times).tolist() == [EVERY_S] * 3
     assert set(live.step(made.step(snapshot(t, {})), wanted=["slow", "not there"])) == {"slow"}
     assert live.step(made.step(snapshot(t, {})), wanted=[])["slow"]
+    elsewhere = replace(snapshot(t, {}), holders={Gpu("n9", 0): Holder("elsewhere")})
+    times.clear()
+    assert "elsewhere" not in live.step(made.step(elsewhere), wanted=["elsewhere"])
+    assert times == []  # not judged at every look for want of it
 
 
 def test_memory_is_a_day_of_minutes() -> None:

@@ -56,10 +56,11 @@ class JudgedJobs:
         """
         self._gathered.add(view)
         t, held = view.snapshot.t, {holder.job_id for holder in view.snapshot.holders.values() if holder.job_id}
-        asked = held if wanted is None else held.intersection(wanted)
+        here = held.intersection(self._gathered.jobs)
+        asked = here if wanted is None else here.intersection(wanted)
         if self._judged_at is None or asked - set(self._found) or not 0 <= t - self._judged_at < EVERY_S:
             self._judged_at = t
-            self._found = self._judge(view, sorted(asked & set(self._gathered.jobs)))
+            self._found = self._judge(view, sorted(asked))
         return MappingProxyType(dict(self._found))
 
     def _judge(self, view: View, jobs: Sequence[str]) -> Mapping[str, tuple[Finding, ...]]:
