@@ -116,8 +116,8 @@ def test_two_thousand_pages_tell_only_what_is_written_on_them() -> None:
     again = 0
     text = made_page(random_)
     for turn in range(READS):
-        if turn % 3 == 0:
-            text = made_page(random_, stamped=turn % 7 == 0)
+        if turn % 8 == 0:
+            text = made_page(random_, stamped=turn % 40 == 0)
         given = damaged(random_, text.encode())
         found = reader.read(given)
         if given == text.encode():

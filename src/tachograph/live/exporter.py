@@ -41,7 +41,8 @@ _PER_S = 50.0  # askings of all exporters together, while it is not known when t
 _LONGEST_S = 5.0  # between two askings of one whose page stays the same
 _RETRY_S = 10.0  # the longest until one that failed is asked again
 _OF_NODES_S = 300.0  # between two askings of what tells of no GPU
-_KEPT_ROUNDS = 3.0  # times `refresh_s`: so long values of an exporter that does not answer are shown
+_KEPT_ROUNDS = 3.0  # times the time between two looks: so long values of an exporter that does not answer are shown
+_LEAST_ROUND_S = 3.0  # where it looks more often than that
 _STUCK_ROUNDS = 4.0  # times `refresh_s`: a page that stays the same for longer is not measured any more
 _MOVING: Final = frozenset(map(NAMES.index, ("energy_j", "power_w")))  # always, of a GPU that is measured
 
@@ -98,6 +99,12 @@ class _Exporter:
         """Its address."""
         return self.endpoint.server.where
 
+    @property
+    def kept_s(self) -> float:
+        """So long its values are shown while it does not answer."""
+        period = max(self.rhythm.period, _LEAST_ROUND_S) if self.rhythm.period else self.refresh_s
+        return _KEPT_ROUNDS * min(self.refresh_s, period)
+
     def problem(self, now: float) -> Problem | None:
         """What is wrong with it."""
         if self.asked is not None and now - self.asked > _LATE_S and self.trouble is None:
@@ -150,7 +157,7 @@ class ExporterSource:
         self._take(self._ask(), self._wait_s)
         now = self._steady()
         for number, one in enumerate(self._exporters):
-            if one.reading is not None and now - one.answered > _KEPT_ROUNDS * one.refresh_s:
+            if one.reading is not None and now - one.answered > one.kept_s:
                 self._gathered.forget(number)
                 one.reading, one.content = None, b""
         problems = [told for one in self._exporters if (told := one.problem(now)) is not None]
