@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tachograph.spool import Rows
 
 ENDED: Final = "the recording ended"
-WINDOW_ROWS: Final = 200_000  # read at a time, about 30 MB
+WINDOW_ROWS: Final = 100_000  # read at a time, about 15 MB
 _SHORTEST_S = 10.0  # of a window
 _SILENT_INTERVALS = 3.0  # so long values are shown that nobody confirms
 _MARGIN_S = 0.5
@@ -62,8 +62,9 @@ class RecordingSource:
         self._at = self.start
         length_s = max(1e-6, self.end - self.start)
         self._window_s = max(_SHORTEST_S, window_rows * length_s / max(1, self._told.rows))
-        self._hold_s = _SILENT_INTERVALS * (self._told.interval_s or 1.0) + _MARGIN_S
-        self._intervals_seen = False
+        self._interval_s = self._told.interval_s or 1.0
+        self._interval_seen = False
+        self._hold_s = _SILENT_INTERVALS * self._interval_s + _MARGIN_S
         self._values: Floats = np.zeros((0, 0))
         self._measured: Floats = np.zeros(0)
         self._rows: Rows | None = None
@@ -80,7 +81,7 @@ class RecordingSource:
         count = len(self._told.gpus)
         words = f"recording of {plural(count, 'GPU')}, {first} to {last} UTC"
         speed = "" if self._speed == 1.0 else f", {self._speed:g} times as fast"
-        return About("recording", words + speed, self._refresh_s(), self._told.blind)
+        return About("recording", words + speed, self._interval_s, self._told.blind)
 
     @property
     def start(self) -> float:
@@ -184,9 +185,10 @@ class RecordingSource:
         self._read_to = begin + round(self._window_s * 1e6)
         self._rows = self._recorded.rows(begin, self._read_to)
         self._next = 0
-        if not self._intervals_seen and len(self._rows.t):
-            self._intervals_seen = True
-            self._hold_s = _SILENT_INTERVALS * (_interval_s(self._rows) or self._refresh_s()) + _MARGIN_S
+        if not self._interval_seen and len(self._rows.t):
+            self._interval_seen = True
+            self._interval_s = _interval_s(self._rows) or self._interval_s
+            self._hold_s = _SILENT_INTERVALS * self._interval_s + _MARGIN_S
 
     def _take(self, until: int) -> None:
         """Let the rows of the window up to `until` be what was told last."""
@@ -205,9 +207,6 @@ class RecordingSource:
         known = ~np.isnan(told)
         self._measured[gpus] = np.where(known.any(0), rows.t[last] / 1e6, np.nan)
         self._ever |= known.any(1)
-
-    def _refresh_s(self) -> float:
-        return self._told.interval_s or 1.0
 
 
 class _Tenures:
