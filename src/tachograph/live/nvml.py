@@ -37,6 +37,8 @@ _START_AGAIN = {
     VERSION_MISMATCH: "the driver was updated: start this command again; until then it is tried again",
 }
 
+_LONGEST_S = 600.0  # between two sessions for the sake of a lost GPU
+
 
 def connect(configuration: Configuration, *, node: str = "", nvml: Library | None = None) -> NvmlSource:
     """Return the GPUs of this node, asked already, so that `about` knows what they tell. Nothing is configured.
@@ -85,9 +87,12 @@ class NvmlSource:
         self._clock, self._monotonic, self._sleep = clock, monotonic, sleep
         self._session: Session | None = None
         self._patience = Patience()
-        self._restarts = 0  # for the sake of a lost GPU: each next one comes later
+        # a GPU that was reset is only found by another session: each next one for its sake comes later
+        self._restarts = 0
+        self._restart_due: float | None = None
         self._failed: Problem | None = None  # why there is no session
-        self._rows: dict[Gpu, Device] = {}  # as last listed, and those of them that are no longer
+        self._rows: dict[Gpu, Device] = {}  # as last listed, and some that are no longer
+        self._known: dict[str, tuple[Gpu, Device]] = {}  # all that ever were, by UUID
         self._missing: tuple[Problem, ...] = ()
         self._told: set[str] = set()
         self._xids: dict[tuple[str, int | None], int] = {}  # outlive a session; by address and slice
@@ -136,7 +141,7 @@ class NvmlSource:
                 session, values, measured, problems = None, {}, np.full(0, np.nan), []
             else:
                 self._patience.tries = 0
-                self._restarts = self._restarts if session.incomplete else 0
+                self._plan_restart(session)
         return self._snapshot(t, session, values, measured, problems)
 
     def close(self) -> None:
@@ -152,8 +157,10 @@ class NvmlSource:
 
     def _ready(self) -> Session | None:
         """The session; a new one where the last has ended and its time has come."""
-        if self._session is not None and self._session.stale:
-            self._restarts += self._session.incomplete
+        due = self._restart_due is not None and self._monotonic() >= self._restart_due
+        if self._session is not None and (self._session.stale or due):
+            self._restarts += due
+            self._restart_due = None
             self.close()
         if self._session is None and self._monotonic() >= self._patience.due:
             try:
@@ -170,7 +177,6 @@ class NvmlSource:
                 clock=self._clock,
                 monotonic=self._monotonic,
                 sleep=self._sleep,
-                restart_s=min(600.0, 15.0 * 2**self._restarts),
             )
         except self._nvml.NVMLError:
             self._end_of_half_a_start()
@@ -188,16 +194,28 @@ class NvmlSource:
         except self._nvml.NVMLError:  # it had not even begun
             return
 
+    def _plan_restart(self, session: Session) -> None:
+        """Where a GPU is lost or missing, another session is begun in a while."""
+        if not session.incomplete and not self._missing:
+            self._restarts, self._restart_due = 0, None
+        elif self._restart_due is None:
+            self._restart_due = self._monotonic() + min(_LONGEST_S, 15.0 * 2 ** min(self._restarts, 10))
+
     def _list(self, session: Session) -> None:
         """Rows of a new session; GPUs that the driver no longer lists are told, and stay where their name is free."""
         listed = {row.gpu: row.device for row in session.rows}
+        lost = {board.index for board in session.boards if board.lost}
         for board in session.boards:
             if board.lost:  # it says nothing of itself; it was told before
                 listed.update({row.gpu: self._rows.get(row.gpu, row.device) for row in board.rows})
+        self._known |= {one.uuid: (gpu, one) for gpu, one in listed.items() if one.uuid and gpu.mig is None}
         uuids = {device.uuid for device in listed.values()}
-        gone = {gpu: one for gpu, one in self._rows.items() if one.uuid is not None and one.uuid not in uuids}
-        lost = {board.index for board in session.boards if board.lost}
-        gone = {gpu: one for gpu, one in gone.items() if gpu.gpu not in lost}
+        divided = {gpu.gpu for gpu in listed if gpu.mig is not None}
+        gone = {
+            gpu: device
+            for uuid, (gpu, device) in self._known.items()
+            if uuid not in uuids and gpu.gpu not in lost and gpu.gpu not in divided
+        }
         self._missing = tuple(
             Problem(
                 f"the driver no longer lists {device.uuid}",
@@ -205,10 +223,8 @@ class NvmlSource:
                 "the others may have other numbers now; ask the administrator to look at nvidia-smi",
             )
             for gpu, device in gone.items()
-            if gpu.mig is None
         )
-        kept = {gpu: device for gpu, device in gone.items() if gpu not in listed and gpu.mig is None}
-        self._rows = {**listed, **kept}
+        self._rows = {**listed, **{gpu: device for gpu, device in gone.items() if gpu not in listed}}
 
     def _fail(self, error: Exception) -> None:
         """End what is left of the session; the next one is begun when its time has come."""

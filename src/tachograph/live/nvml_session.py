@@ -52,7 +52,6 @@ class Session:
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         sleep: Callable[[float], None] = time.sleep,
-        restart_s: float = 15.0,
     ) -> None:
         self._nvml, self._node = nvml, node
         self._clock, self._monotonic, self._sleep = clock, monotonic, sleep
@@ -71,7 +70,6 @@ class Session:
         self.blind: dict[str, str] = {}
         self.stale = False  # GPUs are others than at the start, or may be: start anew
         self._layout_due = monotonic() + _LAYOUT_S
-        self._restart_due = monotonic() + restart_s  # a GPU that was reset is only found by another session
 
     def read(self, problems: list[Problem]) -> tuple[dict[str, Floats], Floats]:
         """Ask every GPU; what fails goes to `problems`. Return {counter: column} and when each row was measured."""
@@ -145,9 +143,6 @@ class Session:
         if not board.lost:
             return True
         if now < board.patience.due:
-            return False
-        if now >= self._restart_due:
-            self.stale = True
             return False
         again = found(self._nvml, board.index, self._node)
         if again is None or again.lost or again.handle is None:
