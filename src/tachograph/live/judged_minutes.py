@@ -121,20 +121,23 @@ class JobMinutes:
     def _hold(self, holders: Mapping[Gpu, Holder], t: float) -> None:
         """Jobs that hold GPUs now; one of which another start is told begins anew."""
         held = [holders.get(gpu) for gpu in self._gpus]
-        told = [(one.job_id, one.since) for one in held if one and one.job_id is not None and one.since is not None]
-        since: dict[str, float] = {}
-        for job, began in told:
-            since[job] = min(began, since.get(job, began))
+        since: dict[str, float | None] = {}
+        for one in held:
+            if one is not None and one.job_id is not None:
+                known = since.get(one.job_id)
+                earlier = known is not None and (one.since is None or known <= one.since)
+                since[one.job_id] = known if earlier else one.since
+        jobs = {job: self._seen(job, began, t) for job, began in since.items()}
         for row, (gpu, one) in enumerate(zip(self._gpus, held, strict=True)):
             job_id = one.job_id if one else None
+            start_us = -1
             if job_id is not None:
-                seen = self._seen(job_id, since.get(job_id), t)
-                seen.totals.setdefault(gpu, Total())
-                if job_id == self._job[row] and self._rows.start_us[row] == seen.start_us:
-                    continue
-            self._end_minute(row)
-            self._job[row] = job_id
-            self._rows.start_us[row] = -1 if job_id is None else self.jobs[job_id].start_us
+                jobs[job_id].totals.setdefault(gpu, Total())
+                start_us = jobs[job_id].start_us
+            if job_id != self._job[row] or start_us != self._rows.start_us[row]:
+                self._end_minute(row)
+                self._job[row] = job_id
+                self._rows.start_us[row] = start_us
 
     def _seen(self, job: str, since: float | None, t: float) -> JobSeen:
         start_us = round((t if since is None else since) * 1e6)

@@ -38,6 +38,7 @@ class SimulatedSource:
         self._energy: Floats = self._rng.uniform(1e6, 1e8, gpus)
         self._replays: Floats = np.zeros(gpus)
         self._before: float | None = None
+        self._began: float | None = None
         self._devices = {
             gpu: Device(MODEL, f"GPU-{place:08x}", f"00000000:{place % 256:02x}:00.0", _HBM_MIB)
             for place, gpu in enumerate(self._gpus)
@@ -53,11 +54,12 @@ class SimulatedSource:
         t = self._clock()
         passed = 0.0 if self._before is None else max(0.0, t - self._before)
         self._before = t
+        self._began = t if self._began is None else self._began
         changed = self._rng.random(len(self._kinds)) < passed * _CHANGE
         self._kinds[changed] = self._rng.integers(0, len(RULED), int(changed.sum()))
-        values = self._values(passed)
+        values, holders = self._values(passed), self._holders(self._began)
         measured = np.full(len(self._gpus), t)
-        return Snapshot(t, self._gpus, measured, values, self._devices, self._holders(t), self._processes(values))
+        return Snapshot(t, self._gpus, measured, values, self._devices, holders, self._processes(values))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -94,9 +96,9 @@ class SimulatedSource:
             values[name] = np.zeros(count)
         return values
 
-    def _holders(self, t: float) -> Mapping[Gpu, Holder]:
+    def _holders(self, began: float) -> Mapping[Gpu, Holder]:
         return {
-            gpu: Holder(str(1000 + job), _USERS[job % len(_USERS)], t - 60 * (job % 90))
+            gpu: Holder(str(1000 + job), _USERS[job % len(_USERS)], began - 60 * (job % 90))
             for gpu, job in zip(self._gpus, self._jobs.tolist(), strict=True)
             if self._kinds[job] or job % 3
         }
