@@ -56,6 +56,8 @@ class Scene:
 
     def read(self) -> Snapshot:
         snapshot = self._source.read()
+        held = {gpu: replace(one, since=self._began - 90) for gpu, one in snapshot.holders.items()}
+        snapshot = replace(snapshot, holders=held)
         values = {name: column for name, column in snapshot.values.items() if name not in self._without}
         gpus, measured = snapshot.gpus, snapshot.measured.copy()
         if self._slow is not None:

@@ -89,3 +89,23 @@ def test_nothing_told_and_nothing_asked() -> None:
         assert found.imbalance is None
         assert not found.behind.any()
         assert not never_used(activity).any()
+
+
+def test_noise_makes_no_straggler() -> None:
+    noise = np.random.default_rng(1)
+    resting = np.clip(noise.normal(0.02, 0.02, (180, 8)), 0, 1)
+    resting[:, 3] = 0.0
+    found = spread(np.arange(180.0), resting, anchor=0.0)
+    assert found.imbalance is not None
+    assert not found.behind.any()
+    assert not found.ahead.any()
+
+
+def test_before_a_window_is_over_nobody_is_marked() -> None:
+    activity = np.full((50, 4), 0.9)
+    activity[:, 2] = 0.1
+    early = spread(np.arange(50.0), activity, anchor=0.0)
+    assert early.imbalance == pytest.approx(1 - 2.8 / 3.6)
+    assert not early.behind.any()
+    assert spread(np.arange(10.0, 60.0), activity, anchor=10.0 - 60).behind.tolist() == [False] * 4
+    assert spread(np.arange(0.0, 100.0, 2.0), activity, anchor=0.0).behind.tolist() == [False, False, True, False]

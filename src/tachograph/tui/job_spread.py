@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tachograph.arrays import Flags, Floats, Singles
+from tachograph.arrays import Flags, Floats, Longs, Singles
 from tachograph.live.view import View
 
 # counters that say whether a GPU was working, best known first; MIG slices have no gpu_util
@@ -21,6 +21,7 @@ ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")
 WINDOW_S = 60.0  # as stored metrics have it
 OVER_S = 300.0  # so far back is looked
 FAR = 0.25  # from the median lag: further than noise and one slow step, and worth a third of a job's speed
+FAR_ACTIVITY = 0.05  # and so far from the median activity: GPUs that all do next to nothing have no stragglers
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class Spread:
 
     lags: per GPU, 0 the busiest, 1 at rest; NaN of a GPU that told nothing, and of all where nothing was active.
     windows: how many were looked at, `zero_windows` of them with all at rest, which do not count. behind, ahead:
-    whether each GPU does much less or much more than the job's median.
+    whether the lag of each GPU is FAR above or below the job's median, and its activity FAR_ACTIVITY from it; none is
+    where no window is over yet.
     """
 
     imbalance: float | None
@@ -53,8 +55,11 @@ def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s
     """
     count = activity.shape[1]
     known = np.isfinite(activity)
-    told = known.any(axis=0)
-    totals = _totals(times, np.where(known, activity, 0.0), anchor=anchor, window_s=window_s)
+    told: Flags = known.any(axis=0)
+    values = np.where(known, activity, 0.0)
+    kept, window, over = _windows(times, anchor=anchor, window_s=window_s)
+    starts = np.flatnonzero(np.diff(window[kept], prepend=np.nan) != 0)
+    totals = np.add.reduceat(values[kept], starts, axis=0) if len(kept) else np.zeros((0, count))
     most = totals.max(axis=1, initial=0.0)
     active = most > 0
     lags = np.full(count, np.nan)
@@ -62,19 +67,24 @@ def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s
         lags[told] = (1 - totals[active][:, told] / most[active, None]).mean(axis=0)
     several = int(told.sum()) > 1 and bool(active.any())
     imbalance = float(lags[told].mean()) if several else None
-    off = np.nan_to_num(lags - np.median(lags[told]) if told.any() else lags)
-    return Spread(imbalance, lags, len(totals), int((~active).sum()), off >= FAR, off <= -FAR)
+    off, away = _from_median(lags, told), _from_median(values[kept].mean(axis=0) if len(kept) else lags, told)
+    marked = over & (np.abs(away) >= FAR_ACTIVITY)
+    return Spread(imbalance, lags, len(totals), int((~active).sum()), marked & (off >= FAR), marked & (off <= -FAR))
 
 
-def _totals(times: Floats, activity: Floats, *, anchor: float, window_s: float) -> Floats:
-    """Sums of activity per window that counts: (windows x GPUs)."""
-    if not len(times):
-        return np.zeros((0, activity.shape[1]))
+def _windows(times: Floats, *, anchor: float, window_s: float) -> tuple[Longs, Floats, bool]:
+    """Which times count, the number of the window of each time, and whether a window is over yet."""
     window = np.floor((times - anchor) / window_s)
+    if not len(times):
+        return np.empty(0, np.int64), window, False
     whole = (anchor + window * window_s >= times[0]) & (window < window[-1])
-    kept = np.flatnonzero(whole) if whole.any() else np.flatnonzero(window == window[-1])
-    starts = np.flatnonzero(np.diff(window[kept], prepend=np.nan) != 0)
-    found: Floats = np.add.reduceat(activity[kept], starts, axis=0)
+    over = bool(whole.any())
+    return np.flatnonzero(whole if over else window == window[-1]), window, over
+
+
+def _from_median(values: Floats, told: Flags) -> Floats:
+    """How far each value is from the median of those told; 0 where it is missing."""
+    found: Floats = np.nan_to_num(values - np.median(values[told])) if told.any() else np.zeros(len(values))
     return found
 
 
