@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 
-from tachograph.errors import TachographError
+from tachograph.errors import TachographError, UsageError
 from tachograph.live.snapshot import Gpu, Problem
 from tachograph.live.source import LiveSource
 from tachograph.live.view import View
@@ -67,6 +68,8 @@ class WatchApp(App[int]):
         self._note, self._noted = "", 0.0
         self._opened: list[tuple[str, Gpu | str | None, Widget]] = []
         self._writing = ""  # kind of the line that is being written
+        self._takes_keys = True  # False while the line is not there yet, or is going
+        self._typed_ahead: list[events.Key] = []
         self._filter_before = ""
 
         def monitor() -> Judge:
@@ -234,15 +237,13 @@ class WatchApp(App[int]):
 
     def action_speed(self, factor: float) -> None:
         """Play a recording so many times as fast as now."""
-        self.play(self.feed.source.speed * factor if isinstance(self.feed.source, Plays) else 1.0)
+        source = self.feed.source
+        self.play(source.speed * factor if isinstance(source, Plays) else 1.0)
 
     def play(self, speed: float) -> None:
         """Play a recording at a speed."""
-        if isinstance(self.feed.source, Plays):
-            self.feed.source.speed = speed
-            self.say(f"plays {speed:g} times as fast as it was")
-        else:
-            self.say("only a recording has a speed; + and - change how often it looks")
+        plays = self.feed.play(speed)
+        self.say(f"plays at {speed:g}x" if plays else "only a recording has a speed; + and - change how often it looks")
 
     async def action_quit(self) -> None:
         """End."""
@@ -260,7 +261,7 @@ class WatchApp(App[int]):
 
         if self._writing:
             return
-        self._writing = message.kind
+        self._writing, self._takes_keys = message.kind, False
         self._filter_before = getattr(self.fleet, "filter", "")
         self.query_one("#footer").display = False
         self.mount(Prompt(message.kind, message.text, self._complete))
@@ -273,24 +274,45 @@ class WatchApp(App[int]):
         head, space, last = line.rpartition(" ")
         return [f"{head}{space}{word}" for word in filter_words(last, names_of(self))] if last else []
 
+    async def on_event(self, event: events.Event) -> None:
+        """Keep keys that come faster than the line to which they belong."""
+        if isinstance(event, events.Key) and not event.is_forwarded:  # bubbling up it comes once more
+            if not self._takes_keys:
+                self._typed_ahead.append(event)
+                return
+            ends = self._writing and event.key in ("enter", "escape")
+            if ends or (not self._writing and event.key in keys.asking(self.place)):
+                self._takes_keys = False
+        await super().on_event(event)
+
+    async def _take_keys(self) -> None:
+        self._takes_keys = True
+        while self._typed_ahead and self._takes_keys:
+            await self.on_event(self._typed_ahead.pop(0))
+
+    async def on_prompt_ready(self) -> None:
+        """Give the line what was typed meanwhile."""
+        await self._take_keys()
+
     def on_prompt_changed(self, message: Message) -> None:
         """Show what a line may become; a filter holds while it is written."""
         self.say(preview(self, message))
 
-    def on_prompt_done(self, message: Message) -> None:
+    async def on_prompt_done(self, message: Message) -> None:
         """Do what was written, or nothing."""
         kind, text = getattr(message, "kind", ""), getattr(message, "text", None)
-        self.query("Prompt").remove()
+        await self.query("Prompt").remove()
         self.query_one("#footer").display = True
         self._writing = ""
         self.say("")
-        self.seen.focus()
+        self.screen.set_focus(self.seen)
         if text is None:
             text = self._filter_before if kind == "filter" else ""
             kind = kind if kind == "filter" else ""
         line = f"{kind} {text}" if kind in ("filter", "search") else text
         if line.strip():
             self.command(line)
+        await self._take_keys()
 
     def command(self, line: str) -> None:
         """Do what a command says; what is wrong with it is said."""
@@ -352,5 +374,10 @@ def _monitor(source: LiveSource, settings: Settings, *, interval_s: float, histo
 def run(
     source: LiveSource, *, interval_s: float, settings: Settings, history_s: float = 600.0, job: str | None = None
 ) -> int:
-    """Show `source` until the user quits; return the exit code. The source is closed by whoever opened it."""
+    """Show `source` until the user quits; return the exit code. The source is closed by whoever opened it.
+
+    Errors: UsageError where stderr, on which Textual draws, is no terminal.
+    """
+    if not sys.stderr.isatty():
+        raise UsageError("the screen is drawn on stderr, which is no terminal", do="give --once, --json or --csv")
     return WatchApp(source, interval_s=interval_s, settings=settings, history_s=history_s, job=job).run() or 0

@@ -25,9 +25,10 @@ class Judge(Protocol):
 
 @runtime_checkable
 class Plays(Protocol):
-    """A source that is a recording. speed: so many times as fast as it was recorded; may be set at any time."""
+    """A source that is a recording. speed: so many times as fast as it was recorded."""
 
     speed: float
+    paused: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Feed:
         self._deliver = deliver
         self._wake = threading.Event()
         self._ended = False
-        self._held = False
+        self._wanted: dict[str, float] = {}  # what is to be set in the thread that uses the source
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -75,8 +76,18 @@ class Feed:
 
     def hold(self, held: bool) -> None:
         """Let a recording stand still, or go on; a live source is asked further, so that its history has no gap."""
-        self._held = held and isinstance(self.source, Plays)
+        source = self.source
+        if isinstance(source, Plays):
+            self._wanted["paused"] = held
+            self._wake.set()
+
+    def play(self, speed: float) -> bool:
+        """Play a recording at a speed; False where the source is none."""
+        if not isinstance(self.source, Plays):
+            return False
+        self._wanted["speed"] = speed
         self._wake.set()
+        return True
 
     def stop(self, wait_s: float = 1.0) -> None:
         """Ask no more. A source that hangs is left to end with the process."""
@@ -88,6 +99,8 @@ class Feed:
     def once(self) -> View | Failure:
         """Ask now, and return what came of it."""
         try:
+            while self._wanted:
+                setattr(self.source, *self._wanted.popitem())
             snapshot = self.source.read()
             with self.lock:
                 if self._judge is None:
@@ -101,11 +114,10 @@ class Feed:
     def _run(self) -> None:
         due = time.monotonic()
         while not self._ended:
-            if not self._held:
-                came = self.once()
-                self._deliver(came)
-                if isinstance(came, View) and any(problem.fatal for problem in came.snapshot.problems):
-                    return
+            came = self.once()
+            self._deliver(came)
+            if isinstance(came, View) and any(problem.fatal for problem in came.snapshot.problems):
+                return
             now = time.monotonic()
             due = max(due + self.interval_s, now)  # what was missed is not made up for
             if self._wake.wait(due - now):

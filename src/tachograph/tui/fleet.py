@@ -51,7 +51,7 @@ class FleetScreen(ScrollView, can_focus=True):
         self._cursor = 0  # line of the table, or row on the map
         self._held: Gpu | str | None = None  # what the cursor stays at: a GPU, a group; None: the first line
         self._sought = ""
-        self._drawn: list[Strip] = []
+        self.lines: list[Strip] = []  # what is seen
         self.filtered = 0
 
     # --- what is shown
@@ -265,11 +265,14 @@ class FleetScreen(ScrollView, can_focus=True):
         """Make the lines that are seen; let the terminal have those that are not what they were."""
         width = self.scrollable_content_region.width or self.size.width
         made = [self._strip(y).adjust_cell_length(width) for y in range(self.size.height)]
-        before, self._drawn = self._drawn, made
+        before = self.lines
         if len(before) != len(made) or not before or before[0].cell_length != width:
+            self.lines = made
             self.refresh()
             return
         changed = [y for y, strip in enumerate(made) if strip != before[y]]
+        for y in changed:
+            before[y] = made[y]
         if changed:
             self.refresh(*_regions(changed, width))
 
@@ -321,7 +324,7 @@ class FleetScreen(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """Hand out a line that was made."""
-        return self._drawn[y] if y < len(self._drawn) else Strip.blank(self.size.width)
+        return self.lines[y] if y < len(self.lines) else Strip.blank(self.size.width)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Draw what came into sight."""
@@ -331,7 +334,7 @@ class FleetScreen(ScrollView, can_focus=True):
 
     def on_resize(self) -> None:
         """Fit columns to the new size."""
-        self._drawn = []
+        self.lines = []
         self._arrange()
         self._follow()
 

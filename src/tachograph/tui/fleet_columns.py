@@ -15,7 +15,7 @@ from tachograph.tui import colours
 from tachograph.tui.fleet_order import Group
 from tachograph.tui.fleet_rows import FleetRows
 from tachograph.workload.classes import CLASSES
-from tachograph.workload.health import CRIT, HOT, OK, STATES, WORST_FIRST
+from tachograph.workload.health import CRIT, HOT, OK, STATES, UNKNOWN, WORST_FIRST
 
 MISSING = "-"
 _FULL, _HALF = "━", "╸"
@@ -159,7 +159,11 @@ def _worst(rows: FleetRows, group: Group) -> str:
 
 
 def _health_of_group(rows: FleetRows, group: Group) -> str:
-    return colours.state_text(_worst(rows, group))
+    return _state(_worst(rows, group))
+
+
+def _state(state: str) -> str:
+    return state if state == UNKNOWN else colours.state_text(state)
 
 
 def _mean(values: Floats, rows: Longs) -> float:
@@ -239,9 +243,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     _number("power", "power", 5, _watts, _sum),
     _number("temp", "temp", 4, _degrees, _max),
-    Column(
-        "health", "health", 7, lambda rows, row: colours.state_text(rows.view.state(row)), _health_of_group, left=True
-    ),
+    Column("health", "health", 7, lambda rows, row: _state(rows.view.state(row)), _health_of_group, left=True),
     _number("occ", "OCC", 4, percent, _mean),
     _number("fp64", "FP64", 4, percent, _mean),
     _number("fp32", "FP32", 4, percent, _mean),

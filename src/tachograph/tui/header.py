@@ -85,9 +85,9 @@ def _source(view: View, told: Told, *, width: int) -> Pieces:
     right = f"{told.interval}  {at} "
     paused: Pieces = [(" PAUSED ", colours.CURSOR), (" ", colours.PLAIN)] if told.paused else []
     room = width - len(right) - sum(len(text) for text, _ in paused)
-    said = printable(view.about.sentence)
-    left = f"{said}  {told.summary}" if told.summary else said
-    return [(_cut(left, room - 1).ljust(room), colours.BOLD), *paused, (right, colours.PLAIN)]
+    summary = f"  {printable(told.summary)}" if told.summary else ""
+    said = _cut(printable(view.about.sentence), max(12, room - 1 - len(summary)))
+    return [(_cut(f"{said}{summary}", room - 1).ljust(room), colours.BOLD), *paused, (right, colours.PLAIN)]
 
 
 def _counts(view: View, *, width: int) -> Pieces:

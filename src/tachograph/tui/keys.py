@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from textual.binding import Binding
 
@@ -116,6 +117,17 @@ def bindings(place: str) -> list[Binding]:
 def of(place: str) -> list[Key]:
     """Return the keys of a screen, or those that work everywhere for ""."""
     return [key for key in KEYS if key.place == place]
+
+
+@cache
+def asking(place: str) -> frozenset[str]:
+    """Return the keys of a screen, and of all, after which a line is written.
+
+    >>> sorted(asking("plot"))
+    ['colon']
+    """
+    asked = [key for key in (*of(place), *of("")) if key.action.startswith("ask(")]
+    return frozenset(name for key in asked for name in key.keys.split(","))
 
 
 def shown(place: str) -> Iterator[Key]:

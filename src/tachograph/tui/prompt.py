@@ -24,6 +24,9 @@ class Prompt(Horizontal):
     Prompt Static { width: auto; text-style: bold; }
     """
 
+    class Ready(Message):
+        """The line takes keys."""
+
     class Changed(Message):
         """What is written now. candidates: what it may become."""
 
@@ -50,7 +53,8 @@ class Prompt(Horizontal):
 
     def on_mount(self) -> None:
         """Write here from now on."""
-        self.query_one(Line).focus()
+        self.screen.set_focus(self.query_one(Line))
+        self.post_message(self.Ready())
         self._tell(self._text)
 
     def on_input_changed(self, event: Input.Changed) -> None:

@@ -1,0 +1,140 @@
+"""The thread that asks: slow sources, broken ones, recordings; keys work meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+from tachograph.errors import NotFoundError
+from tachograph.live.simulated import SimulatedSource
+from tachograph.live.snapshot import Problem, Snapshot
+from tachograph.live.source import About
+from tachograph.live.view import View
+from tachograph.tui.app import WatchApp
+from tachograph.tui.feed import Failure, Feed
+from tui_screens import StandIn, app_of, lines_of, settled, watching
+
+
+class Scripted:
+    """A fleet that answers as it is told: each look, the next of `acts` may raise, wait or change the snapshot."""
+
+    def __init__(self, *acts: Callable[[Snapshot], Snapshot]) -> None:
+        self._fleet, self._acts, self.looks = SimulatedSource(8), list(acts), 0
+        self.about: About = self._fleet.about
+
+    def read(self) -> Snapshot:
+        self.looks += 1
+        told = self._fleet.read()
+        return self._acts.pop(0)(told) if self._acts else told
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class Played(Scripted):
+    speed = 1.0
+    paused = False
+
+
+def raises(error: Exception) -> Callable[[Snapshot], Snapshot]:
+    def act(told: Snapshot) -> Snapshot:
+        raise error
+
+    return act
+
+
+def waits(event: threading.Event) -> Callable[[Snapshot], Snapshot]:
+    def act(told: Snapshot) -> Snapshot:
+        event.wait(10)
+        return told
+
+    return act
+
+
+def came_of(source: Scripted, looks: int, *, interval_s: float = 0.001) -> list[View | Failure]:
+    """What the thread delivers, until it did so often or gave up."""
+    came: list[View | Failure] = []
+    done = threading.Event()
+
+    def deliver(one: View | Failure) -> None:
+        came.append(one)
+        if len(came) == looks:
+            done.set()
+
+    feed = Feed(source, lambda: StandIn(source.about), interval_s=interval_s, deliver=deliver)
+    feed.start()
+    done.wait(5)
+    feed.stop()
+    return came[:looks]
+
+
+def test_a_failure_is_told_and_the_next_look_is_tried() -> None:
+    source = Scripted(raises(NotFoundError("no GPU", where="n1", do="look again")), raises(ZeroDivisionError("oops")))
+    first, second, third = came_of(source, 3)
+    assert isinstance(first, Failure)
+    assert (first.problem.sentence, first.detail) == ("n1: no GPU; look again", "")
+    assert isinstance(second, Failure)
+    assert second.problem.sentence == "this refresh: ZeroDivisionError: oops"
+    assert "Traceback" in second.detail
+    assert isinstance(third, View)
+
+
+def test_nothing_is_asked_after_the_end() -> None:
+    def ends(told: Snapshot) -> Snapshot:
+        return Snapshot(told.t, told.gpus, told.measured, told.values, problems=(Problem("it ended", fatal=True),))
+
+    source = Scripted(ends)
+    came_of(source, 1)
+    time.sleep(0.05)
+    assert source.looks == 1
+
+
+def test_a_recording_is_paused_and_played_in_the_thread_that_reads_it() -> None:
+    source = Played()
+    feed = Feed(source, lambda: StandIn(source.about), interval_s=1.0, deliver=lambda came: None)
+    feed.hold(True)
+    assert feed.play(4.0)
+    assert (source.paused, source.speed) == (False, 1.0)
+    feed.once()
+    assert (source.paused, source.speed) == (True, 4.0)
+
+
+def test_keys_work_while_the_source_hangs() -> None:
+    async def used() -> None:
+        hangs = threading.Event()
+        source = Scripted(lambda told: told, waits(hangs))
+        app = WatchApp(source, interval_s=0.01, judge=StandIn(source.about))
+        async with app.run_test(size=(80, 24)) as pilot:
+            while source.looks < 2:
+                await asyncio.sleep(0.01)
+            before = time.monotonic()
+            await pilot.press("down", "down", "h")
+            assert "sim001 " in "\n".join(lines_of(app))
+            assert time.monotonic() - before < 5
+            assert source.looks == 2
+            hangs.set()
+
+    asyncio.run(used())
+
+
+def test_problems_stand_in_the_header_until_they_are_gone() -> None:
+    async def used() -> None:
+        def troubled(told: Snapshot) -> Snapshot:
+            problems = tuple(Problem("no answer", f"http://n{place}", "is it on?") for place in range(4))
+            return Snapshot(told.t, told.gpus, told.measured, told.values, problems=problems)
+
+        source = Scripted(troubled, raises(RuntimeError("what\x1b[2J")))
+        app = app_of(source=source)
+        async with watching(app=app, looks=1) as pilot:
+            assert lines_of(app)[2:4] == ["! http://n0: no answer; is it on?", "! 3 more problems (? tells them)"]
+            app.look()
+            await settled(pilot)
+            assert lines_of(app)[2] == r"! this refresh: RuntimeError: what\x1b[2J"
+            app.look()
+            await settled(pilot)
+            assert not any(line.startswith("!") for line in lines_of(app))
+            assert sum(line.startswith("sim001:") for line in lines_of(app)) == 8
+
+    asyncio.run(used())

@@ -1,0 +1,177 @@
+"""Sorting, filtering, grouping and fitting, recomputed in plain Python."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tachograph.errors import UsageError
+from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
+from tachograph.live.view import View
+from tachograph.tui import commands
+from tachograph.tui.fleet_columns import COLUMNS, fit, pieces, span
+from tachograph.tui.fleet_filter import matching, parse
+from tachograph.tui.fleet_order import Group, grouped, lines, order
+from tachograph.tui.fleet_rows import FleetRows
+from tachograph.tui.heat import HeatMap
+from tachograph.workload.classes import CLASSES
+from tui_screens import Clock, StandIn, app_of
+
+
+def view_of(gpus: int = 24) -> View:
+    """A simulated fleet, some of which tells nothing."""
+    app = app_of(gpus, clock=Clock())
+    snapshot = app.feed.source.read()
+    sm = snapshot.values["sm_active"].copy()
+    sm[[3, 17]] = np.nan
+    return StandIn(app.feed.source.about).step(Snapshot(
+        snapshot.t, snapshot.gpus, snapshot.measured, {**snapshot.values, "sm_active": sm},
+        snapshot.devices, snapshot.holders, snapshot.processes,
+    ))  # fmt: skip
+
+
+ROWS = FleetRows(view_of())
+
+
+def plain(column: str) -> list[float]:
+    return [float(value) for value in ROWS.number(column)]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_numbers_are_sorted_and_missing_ones_come_last(reverse: bool) -> None:
+    values = plain("sm")
+    told = sorted((row for row in range(24) if not math.isnan(values[row])), key=lambda row: -values[row])
+    if reverse:
+        told = told[::-1]
+    assert order(ROWS, "sm", reverse=reverse).tolist() == [*told, 3, 17]
+
+
+def test_names_with_numbers_are_sorted_as_numbers() -> None:
+    gpus = (Gpu("nid10", 0), Gpu("nid9", 1), Gpu("nid9", 0, 2), Gpu("nid9", 0))
+    nothing = np.full(4, np.nan)
+    view = StandIn(app_of(1).feed.source.about).step(Snapshot(0.0, gpus, nothing, {}))
+    assert [gpus[row].name for row in order(FleetRows(view), "gpu")] == ["nid9:0", "nid9:0.2", "nid9:1", "nid10:0"]
+
+
+def test_groups_hold_every_gpu_once_and_the_nameless_come_last() -> None:
+    found = grouped(ROWS, order(ROWS, "power"), "user")
+    assert sorted(row for group in found for row in group.rows.tolist()) == list(range(24))
+    for group in found:
+        assert {ROWS.text("user")[row] for row in group.rows.tolist()} == {group.name}
+        power = [plain("power")[row] for row in group.rows.tolist()]
+        assert power == sorted(power, reverse=True)
+    names = [group.name for group in found]
+    assert "" not in names[:-1]
+
+
+def test_a_folded_group_is_its_heading_alone() -> None:
+    listed = lines(ROWS, group="node", folded={"sim002"})
+    headings = [line for line in listed if isinstance(line, Group)]
+    assert [(line.name, line.folded) for line in headings] == [("sim001", False), ("sim002", True), ("sim003", False)]
+    assert len(listed) == 3 + 16
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("sm<20", lambda row: plain("sm")[row] < 0.2),
+        ("sm>=20%", lambda row: plain("sm")[row] >= 0.2),
+        ("sm=-", lambda row: math.isnan(plain("sm")[row])),
+        ("sm!=-", lambda row: not math.isnan(plain("sm")[row])),
+        ("user=ANA", lambda row: ROWS.text("user")[row] == "ana"),
+        ("user!=ana", lambda row: ROWS.text("user")[row] != "ana"),
+        ("job=-", lambda row: not ROWS.text("job")[row]),
+        ("job=100*", lambda row: ROWS.text("job")[row].startswith("100")),
+        ("class=compute", lambda row: ROWS.view.bottleneck(row) == "compute"),
+        ("class='low utilization'", lambda row: ROWS.view.label(row) == "low utilization"),
+        ("class=low", lambda row: ROWS.view.label(row) == "low utilization"),
+        ("health!=OK", lambda row: ROWS.view.state(row) != "OK"),
+        ("sim002", lambda row: ROWS.gpus[row].node == "sim002"),
+        ("!sim002 power>200", lambda row: ROWS.gpus[row].node != "sim002" and plain("power")[row] > 200),
+        ("mem>30G", lambda row: ROWS.view.snapshot.values["hbm_used_mib"][row] > 30 * 1024),
+        ("pcie_rx_bytes_per_s>1G", lambda row: ROWS.view.snapshot.values["pcie_rx_bytes_per_s"][row] > 1e9),
+        ("held<2min", lambda row: plain("held")[row] < 120),
+        ("", lambda row: True),
+    ],
+)
+def test_a_filter_finds_what_it_says(written: str, expected: object) -> None:
+    assert callable(expected)
+    found = matching(ROWS, parse(written)).tolist()
+    assert found == [bool(expected(row)) for row in range(24)]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("smm<20", "no column 'smm'"),
+        ("user<ana", "user is text and has no <"),
+        ("sm<a", "'a' is no number"),
+        ("power>5%", "power is not told in %"),
+        ("user='ana", "is no filter"),
+    ],
+)
+def test_a_filter_that_is_none_says_why(written: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse(written)
+
+
+@pytest.mark.parametrize("width", [1, 10, 40, 60, 80, 100, 120, 160, 200, 400])
+def test_columns_fill_a_width_and_no_more(width: int) -> None:
+    places = fit(ROWS, width)
+    if places:
+        assert sum(place.width for place in places) + len(places) - 1 <= width
+    for line in (0, 3, grouped(ROWS, order(ROWS, "gpu"), "job")[0]):
+        assert len("".join(text for text, _ in pieces(ROWS, line, places))) <= width
+    if width >= 80:
+        assert {"gpu", "job", "user", "class", "real", "sm", "health"} <= {place.column.name for place in places}
+    if width == 400:
+        assert len(places) == len(COLUMNS)
+
+
+def test_subtotals_are_means_sums_and_the_worst() -> None:
+    group = grouped(ROWS, order(ROWS, "gpu"), "node")[0]
+    members = list(range(8))
+    told = [plain("sm")[row] for row in members if not math.isnan(plain("sm")[row])]
+    by_name = {column.name: column.of_group(ROWS, group) for column in COLUMNS}
+    assert by_name["sm"] == f"{100 * sum(told) / len(told):.0f}%"
+    assert by_name["power"] == f"{sum(plain('power')[row] for row in members) / 1e3:.1f}kW"
+    assert by_name["temp"] == f"{max(plain('temp')[row] for row in members):.0f}°"
+    assert by_name["health"] == "CRIT !!"
+    assert sum(int(part[:-1]) for part in by_name["class"].split()) == 8
+
+
+def test_a_map_has_every_gpu_once_where_it_says() -> None:
+    for width in (30, 80, 200):
+        made = HeatMap(ROWS, range(24), by="class", width=width)
+        found = [made.at(x, y) for y in range(made.height) for x in range(width)]
+        assert sorted(row for row in found if row is not None) == sorted([*range(24)] * 2)  # a cell is two wide
+        for row in range(24):
+            spot = made.spot(row)
+            assert spot is not None
+            assert made.at(spot.x, spot.y) == row
+            line = "".join(text for text, _ in made.pieces(spot.y, None))
+            assert len(line) <= width
+            assert line[spot.x] in ".CIMX?!"
+
+
+def test_what_users_write_does_not_steer_the_terminal() -> None:
+    gpus = (Gpu("n\x1b[2J", 0),)
+    view = StandIn(app_of(1).feed.source.about).step(
+        Snapshot(0.0, gpus, np.zeros(1), {}, {gpus[0]: Device("m\x07")}, {gpus[0]: Holder("1", "u\x1b]0;x\x07")})
+    )
+    rows = FleetRows(view)
+    text = "".join(text for text, _ in pieces(rows, 0, fit(rows, 400)))
+    assert text.isprintable()
+
+
+def test_every_class_can_be_filtered_by_its_name() -> None:
+    for name in CLASSES:
+        word = commands.completions(f"filter class={name[:3]}", commands.Names({"class": CLASSES}))
+        assert f"filter class={name!r}" in word or f"filter class={name}" in word
+        parse(f"class='{name}'")
+
+
+def test_spans_are_short() -> None:
+    assert [span(s) for s in (0, 61, 3599, 3600, 86399, 864000)] == ["0s", "1m01", "59m59", "1h00", "23h59", "10d00h"]

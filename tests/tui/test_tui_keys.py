@@ -1,0 +1,90 @@
+"""Every key of the table: bound to something that exists, told in help and docs, pressed in any order without harm."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from tachograph.live.history import History
+from tachograph.live.monitor import Monitor
+from tachograph.live.simulated import SimulatedSource
+from tachograph.tui import keys, screens
+from tachograph.tui.app import WatchApp
+from tachograph.tui.commands import COMMANDS
+from tachograph.tui.perform import DONE
+from tachograph.workload.settings import Settings
+from tui_screens import Clock, app_of, screen, settled, watching
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "watch.md"
+PRESSED = 60
+
+
+@pytest.mark.parametrize("key", keys.KEYS, ids=lambda key: f"{key.place or 'all'}-{key.shown}")
+def test_a_key_does_something(key: keys.Key) -> None:
+    method = f"action_{key.action.partition('(')[0]}"
+    if not key.place:
+        owner: type = WatchApp
+    else:
+        entry = screens.SCREENS[key.place]
+        module = __import__(f"tachograph.tui.{entry.module}", fromlist=[entry.class_name])
+        owner = getattr(module, entry.class_name)
+    assert callable(getattr(owner, method))
+
+
+def test_no_key_means_two_things_on_one_screen() -> None:
+    for place in {key.place for key in keys.KEYS}:
+        names = [name for key in keys.of(place) for name in key.keys.split(",")]
+        assert len(names) == len(set(names))
+
+
+def test_help_tells_every_key_and_command() -> None:
+    lines = screen("question_mark", size=(120, 200))
+    together = "\n".join(lines)
+    for key in keys.KEYS:
+        assert key.text.split()[0] in together
+        assert key.shown in together
+    for command in COMMANDS:
+        assert f":{command.name}" in together
+    assert set(DONE) == {command.name for command in COMMANDS}
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_keys_in_any_order_do_no_harm(seed: int) -> None:
+    """With the real monitor; what raises in a screen ends the app, and with it the test."""
+    rng = random.Random(seed)
+    names = [name for key in keys.KEYS for name in key.keys.split(",") if "quit" not in key.action]
+    names += [*"abc0=<", "tab", "enter", "backspace", "escape"]
+
+    async def used() -> None:
+        clock = Clock()
+        source = SimulatedSource(24, clock=clock, seed=seed)
+        judge = Monitor(source.about, settings=Settings(), history=History(60))
+        app = app_of(clock=clock, source=source, judge=judge)
+        async with watching(app=app, size=(100, 30)) as pilot:
+            for place in range(PRESSED):
+                await pilot.press(rng.choice(names))
+                if place % 10 == 0:
+                    clock.t += 1
+                    app.look()
+                if place % 25 == 0:
+                    await pilot.resize_terminal(rng.randint(5, 200), rng.randint(3, 60))
+            await settled(pilot)
+            assert app.is_running
+            assert app.failure is None
+
+    asyncio.run(used())
+
+
+def test_the_page_tells_every_key() -> None:
+    page = DOCS.read_text()
+    for key in keys.KEYS:
+        assert row_of(key) in page
+
+
+def row_of(key: keys.Key) -> str:
+    """The row of a key on the page."""
+    written = " ".join(f"`{name}`" for name in key.shown.split())
+    return f"| {written} | {key.text} |"
