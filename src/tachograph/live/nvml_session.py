@@ -30,7 +30,7 @@ from tachograph.live.nvml_xid import XidEvents, last_of
 from tachograph.live.processes import Processes
 from tachograph.live.snapshot import Problem, Process
 
-_GPM = "GPM"  # its place among the refusals
+_GPM, _EVENTS = "GPM", "events"  # their places among the refusals
 _OF_GPM = [NAMES.index(metric.counter) for metric in METRICS]
 _XID = NAMES.index("xid")
 # a value outside the range of its counter is missing, as it is where it is stored
@@ -64,8 +64,7 @@ class Session:
         self._metrics = Metrics(nvml)
         self._events = XidEvents(nvml)
         for board in self.boards:
-            if board.handle is not None:
-                self._events.register(board.index, board.handle)
+            self._listen(board)
         self.xids: dict[tuple[int, int | None], int] = {}
         self.blind: dict[str, str] = {}
         self.stale = False  # GPUs are others than at the start, or may be: start anew
@@ -154,8 +153,7 @@ class Session:
         for row, new in zip(board.rows, again.rows, strict=True):
             row.device, row.handles, row.gauge, row.refusals = new.device, new.handles, new.gauge, new.refusals
         board.handle, board.lost = again.handle, ""
-        if not self._events.registered(board.index):
-            self._events.register(board.index, board.handle)
+        self._listen(board)
         return True
 
     def _lose(self, board: Board, why: str) -> None:
@@ -182,6 +180,15 @@ class Session:
             if error.value in DRIVER_GONE:
                 raise
             self._lose(board, str(error))
+
+    def _listen(self, board: Board) -> None:
+        """Ask for the XID errors of a GPU, again now and then where that is refused."""
+        now = self._monotonic()
+        if board.handle is None or self._events.registered(board.index) or not board.refusals.due(_EVENTS, now):
+            return
+        code = self._events.register(board.index, board.handle)
+        if code:
+            board.refusals.add(_EVENTS, code=code, now=now)
 
     def _plain(
         self, calls: tuple[Call, ...], handle: Handle, refusals: Refusals, board: Board, problems: list[Problem]
@@ -240,6 +247,7 @@ class Session:
     def _xid(self, board: Board, table: Floats) -> None:
         """The last XID of a GPU or of its slice, 0 where none was told since it is listened to."""
         if not self._events.registered(board.index):
+            self._listen(board)
             self.blind.setdefault("xid", self._events.refused.get(board.index, ""))
             return
         whole = self.xids.get((board.index, None), 0)

@@ -31,8 +31,8 @@ class XidEvents:
         self._indices: dict[int | None, int] = {}
         self.refused: dict[int, str] = {}  # GPUs of which nothing will come, and why
 
-    def register(self, index: int, handle: Handle) -> None:
-        """Ask for the events of a GPU; one that gives none is in `refused`."""
+    def register(self, index: int, handle: Handle) -> int:
+        """Ask for the events of a GPU; return 0, or the code of a refusal: the GPU is in `refused`, too."""
         try:
             if self._set is None:
                 self._set = self._nvml.nvmlEventSetCreate()
@@ -40,9 +40,10 @@ class XidEvents:
         except self._nvml.NVMLError as error:
             permission = error.value == NO_PERMISSION
             self.refused[index] = "not permitted: use DCGM, or look into the kernel's log" if permission else ""
-            return
+            return int(error.value)
         self._indices[_address(handle)] = index
         self.refused.pop(index, None)
+        return 0
 
     def registered(self, index: int) -> bool:
         """Whether XID errors of a GPU would be told."""
