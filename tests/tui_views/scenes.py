@@ -47,7 +47,7 @@ class Scene:
         self._source = SimulatedSource(gpus, seed=3, clock=clock)
         self._without, self._lost, self._mig, self._slow, self._hostile = without, lost, mig, slow, hostile
         self._idle = list(idle)
-        self._began = clock()
+        self.clock, self._began = clock, clock()
 
     @property
     def about(self) -> About:

@@ -31,8 +31,8 @@ async def opened(
     name: str, of: Gpu | str | None = None, *, size: tuple[int, int] = (120, 40), scene: Scene | None = None
 ) -> AsyncIterator[tuple[Pilot[int], ByHand]]:
     """An app with a screen open."""
-    clock = Clock()
-    app = app_of(source=scene or Scene(8, clock=clock), clock=clock)
+    scene = scene or Scene(8, clock=Clock())
+    app = app_of(source=scene, clock=scene.clock)
     async with watching(size=size, looks=5, app=app) as pilot:
         app.open(name, of)
         await settled(pilot)
@@ -146,6 +146,10 @@ def test_a_job_has_a_cursor_and_orders() -> None:
         async with opened("job", JOB, scene=Scene(8, clock=clock, slow=(3, 5)), size=(80, 24)) as (pilot, app):
             seen = page(app)
             assert isinstance(seen, JobScreen)
+            for _ in range(7):  # until a minute is over
+                app.clock.t += 10
+                app.look()
+            await settled(pilot)
             assert seen.chosen == G[5]  # not used at all
             await press(pilot, "down")
             assert seen.chosen == G[3]

@@ -55,7 +55,7 @@ def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s
     """
     count = activity.shape[1]
     known = np.isfinite(activity)
-    told: Flags = known.any(axis=0)
+    told: Flags = np.logical_or.reduce(known, axis=0)
     values = np.where(known, activity, 0.0)
     kept, window, over = _windows(times, anchor=anchor, window_s=window_s)
     starts = np.flatnonzero(np.diff(window[kept], prepend=np.nan) != 0)
