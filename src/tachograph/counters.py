@@ -117,7 +117,7 @@ COUNTERS: tuple[Counter, ...] = (
             112, "DEV_CLOCK_THROTTLE_REASONS", "CLOCKS_EVENT_REASONS", "bitmask", None, None,
             "nvmlDeviceGetCurrentClocksEventReasons", "bitmask", "i64"),
     Counter("xid", _I, "code", 0, 100_000, "Last XID error; it stays until the next one, so only a change is an event.",
-            230, "DEV_XID_ERRORS", "XID_ERROR", "code", None, None, None, None, "i64"),
+            230, "DEV_XID_ERRORS", "XID_ERROR", "code", None, None, "nvmlEventTypeXidCriticalError", "code", "i64"),
     Counter("pcie_replays", _C, "count", 0, 1 << 53, "PCIe replays since the driver was loaded.",
             202, "DEV_PCIE_REPLAY_COUNTER", "PCIE_REPLAY_TOTAL", "count", None, None,
             "nvmlDeviceGetPcieReplayCounter", "count", "i64"),

@@ -42,9 +42,9 @@ def test_of_slices_nothing_can_be_done_about_whole_gpus() -> None:
     assert remedy("sm_active", "nvml", mig=True) is Remedy.HOPPER
 
 
-def test_nvml_needs_newer_gpus_for_some_and_dcgm_for_others() -> None:
+def test_nvml_needs_newer_gpus_for_some_counters_only() -> None:
     assert "Hopper" in how("tensor_active", "nvml")
-    assert "dcgm-exporter" in how("xid", "nvml")
+    assert "dcgm-exporter" in how("tensor_active", "nvml")
     assert how("power_w", "nvml") == ""
 
 

@@ -46,7 +46,6 @@ class Remedy(StrEnum):
     CSV = "csv"  # a line for the exporter
     PROFILING = "profiling"  # DCGM is asked for it, and its profiling module gives nothing
     HOPPER = "hopper"  # GPM of newer GPUs, else DCGM
-    DCGM = "dcgm"  # NVML has no such value at all
     NONE = "none"  # nothing
 
 
@@ -66,7 +65,6 @@ _WORDS: Mapping[Remedy, _Words] = {
         "no profiling",
     ),
     Remedy.HOPPER: _Words("NVML tells it of Hopper and newer GPUs only; elsewhere run dcgm-exporter", "needs Hopper"),
-    Remedy.DCGM: _Words("NVML does not tell it; run dcgm-exporter", "needs DCGM"),
     Remedy.NONE: _Words("", "not told"),
 }
 
@@ -88,7 +86,7 @@ def remedy(counter: str, source: str, *, mig: bool = False) -> Remedy:
     if source == _DMON:
         return Remedy.PROFILING if profiled else Remedy.NONE
     if source == _NVML:
-        return Remedy.HOPPER if profiled else Remedy.DCGM if row.nvml is None else Remedy.NONE
+        return Remedy.HOPPER if profiled else Remedy.NONE
     return Remedy.NONE
 
 
@@ -135,8 +133,8 @@ def blind(told: Iterable[str], source: str, *, mig: bool = False) -> dict[str, s
     """Return {counter of the catalogue that is not among `told`: how to enable it}, as `About.blind` is.
 
     >>> from tachograph.counters import NAMES
-    >>> blind([name for name in NAMES if name != "xid"], "nvml")
-    {'xid': 'NVML does not tell it; run dcgm-exporter'}
+    >>> blind([name for name in NAMES if name != "sm_active"], "nvml")
+    {'sm_active': 'NVML tells it of Hopper and newer GPUs only; elsewhere run dcgm-exporter'}
     """
     known = frozenset(told)
     return {name: how(name, source, mig=mig) for name in NAMES if name not in known}
@@ -146,9 +144,8 @@ def lines(about: About) -> list[str]:
     """Return what a source does not tell, and what to do about it: a line for each thing that can be done.
 
     >>> from tachograph.live.source import About
-    >>> lines(About("nvml", "NVML", blind=blind([n for n in NAMES if n not in ("xid", "fp64_active")], "nvml")))
-    ['does not tell fp64_active: NVML tells it of Hopper and newer GPUs only; elsewhere run dcgm-exporter',
-     'does not tell xid: NVML does not tell it; run dcgm-exporter']
+    >>> lines(About("nvml", "NVML", blind=blind([n for n in NAMES if n != "fp64_active"], "nvml")))
+    ['does not tell fp64_active: NVML tells it of Hopper and newer GPUs only; elsewhere run dcgm-exporter']
     """
     groups: dict[tuple[Remedy | None, str], list[str]] = {}
     for counter, told in about.blind.items():
