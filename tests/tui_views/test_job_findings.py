@@ -64,3 +64,16 @@ def test_what_is_said_of_findings() -> None:
         finding_rows(Told((no, unsure)), width=79)
     )
     assert "cannot be told: KeyError" in text_of(finding_rows(Told(trouble="KeyError: 'x'"), width=79))
+
+
+def test_to_stop_waits_for_nothing() -> None:
+    clock = Clock()
+    view = view_of(Scene(4, clock=clock, slow=()), clock, looks=60)
+    judge = JobJudge(JOB, Configuration(), wait_s=0.0)
+    for _ in range(10):  # more than may wait
+        judge.take(view)
+    began = time.monotonic()
+    judge.stop()
+    assert time.monotonic() - began < 0.5
+    judge.stop(wait_s=30)
+    assert not judge.at_work

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,7 @@ class JobJudge:
         self.told = NOT_YET
         self._job_id, self._configuration, self._wait_s = job_id, configuration, wait_s
         self._began: float | None = None
+        self._ended = False
         self._views: queue.Queue[View | None] = queue.Queue(_WAITING)
         self._thread: threading.Thread | None = None
 
@@ -63,10 +65,17 @@ class JobJudge:
         if self._thread is not None and not self._views.full():
             self._views.put_nowait(view)
 
+    @property
+    def at_work(self) -> bool:
+        """Whether its thread has not ended."""
+        return self._thread is not None and self._thread.is_alive()
+
     def stop(self, wait_s: float = 0.0) -> None:
         """Judge no more; what is being judged comes to an end by itself. wait_s: how long to wait for that."""
+        self._ended = True
         if self._thread is not None:
-            self._views.put(None)
+            with suppress(queue.Full):  # then it finds that it ended behind one of those that wait
+                self._views.put_nowait(None)
             self._thread.join(wait_s)
 
     def _run(self, before: Sequence[View]) -> None:
@@ -75,8 +84,10 @@ class JobJudge:
 
             judged = JudgedJobs(self._configuration)
             for view in before:
+                if self._ended:
+                    return
                 judged.step(view, ())
-            while (now := self._views.get()) is not None:
+            while (now := self._views.get()) is not None and not self._ended:
                 found = judged.step(now, (self._job_id,))
                 self.told = Told(tuple(found.get(self._job_id, ())))
         except Exception as error:  # noqa: BLE001  one job that is judged: the screen goes on without
