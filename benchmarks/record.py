@@ -3,7 +3,7 @@
 The recorder samples simulated GPUs, whose values are made up in the same process: that counts, too. Its CPU time
 is read from the kernel while a command sleeps, once it has started; what starting takes is told beside. Then a
 command that computes on one core runs alternately without and with a recorder; it times itself, so that neither the
-start of Python nor the report counts, by the clock and in CPU time of its own.
+start of Python nor the report counts, by the clock and in CPU time of its own, and waits until a recorder has started.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from pathlib import Path
 
 GOAL_SHARE = 0.005
 START_S = 8.0  # after which a recorder has started, on busy cores too
+BEFORE_S = 3.0  # that the command waits for it, with and without
 COMPUTE = """
 import sys, time
+time.sleep(float(sys.argv[2]))
 wall, cpu = time.perf_counter(), time.process_time()
 total = 0
 for number in range(int(sys.argv[1])):
@@ -89,7 +91,7 @@ def ratios(folder: Path, options: argparse.Namespace) -> tuple[list[float], list
 
 def computed(folder: Path, options: argparse.Namespace, *, recorded: bool) -> tuple[float, float]:
     """Return seconds by the clock, and of CPU, that the command took."""
-    command = [sys.executable, "-c", COMPUTE, str(options.work)]
+    command = [sys.executable, "-c", COMPUTE, str(options.work), str(BEFORE_S)]
     line = [*record(folder, options), *command] if recorded else command
     wall, cpu = subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
     return float(wall), float(cpu)
