@@ -44,12 +44,12 @@ def identify(
 
     Nothing of an anonymous one tells of user, command, account or job.
 
-    >>> identify(["python", "a b.py"], {"SLURM_JOB_ID": "7", "USER": "ana"}, start=0.0).name
-    "python 'a b.py'"
+    >>> identify(["python", "-c", "import a\\nrun()"], {"SLURM_JOB_ID": "7", "USER": "ana"}, start=0.0).name
+    "python -c 'import a run()'"
     """
     if anonymous:
         return Identity(f"anonymous-{uuid4().hex[:12]}", SOMETHING, SOMEBODY)
-    name = shlex.join(command)[:_NAME] if command else environment.get("SLURM_JOB_NAME")
+    name = " ".join(shlex.join(command).split())[:_NAME] if command else environment.get("SLURM_JOB_NAME")
     user = environment.get("SLURM_JOB_USER") or _user(environment)
     job_id = environment.get("SLURM_JOB_ID")
     if not job_id:
