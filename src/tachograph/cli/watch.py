@@ -165,6 +165,7 @@ def _on_screen(source: LiveSource, arguments: Arguments, configuration: Configur
         settings=settings,
         history_s=configuration.watch.history_s,
         job=arguments.job,
+        configuration=configuration,
     )
 
 
@@ -193,7 +194,7 @@ def _print(
             time.sleep(min(interval_s, AGAIN_S))
             before, view = view, _look(source, monitor)
         _print_round(view, before, arguments, settings, columns)
-        _tell_problems(view, before, narrator)
+        _tell_problems(view, None if arguments.once else before, narrator)  # of a first look nothing was told
         if arguments.once or any(problem.fatal for problem in view.snapshot.problems):
             return 0
         before, due = view, max(due + interval_s, time.monotonic())  # what was missed is not made up for

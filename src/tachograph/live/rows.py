@@ -47,7 +47,7 @@ def rows(view: View, settings: Settings | None = None) -> list[dict[str, object]
             "health": view.state(row),
             **{name: values[row] for name, values in columns.items()},
             "stale_s": _known(view.stale_s[row]),
-            "needs": _needs(view, row, columns, settings),
+            "needs": _needs(view, row, settings or view.settings),
             "processes": [asdict(one) for one in view.snapshot.processes.get(view.snapshot.gpus[row], ())],
         }
         for row in range(len(view.snapshot.gpus))
@@ -70,14 +70,15 @@ def _whose(view: View, row: int) -> dict[str, object]:
     }
 
 
-def _needs(
-    view: View, row: int, columns: Mapping[str, Sequence[float | int | None]], settings: Settings | None
-) -> list[str]:
+def _needs(view: View, row: int, settings: Settings) -> list[str]:
+    """Of the means over the window, as the class is: one reading may be decided where they are not."""
     if view.label(row) != _UNKNOWN:
         return []
-    from tachograph.workload.reading import classify, reading_of
+    from tachograph.workload.reading import Reading, classify, reading_of
 
-    return list(classify(reading_of({name: values[row] for name, values in columns.items()}), settings).needs)
+    judged = view.means or view.snapshot.values
+    reading = reading_of({name: float(column[row]) for name, column in judged.items()})
+    return list(classify(reading if view.told[row] else Reading(), settings).needs)
 
 
 def _plain(view: View, counter: str) -> list[float | int | None]:
@@ -148,11 +149,14 @@ def _nvlink_gbps(view: View, row: int, before: View | None) -> float | None:
 
 
 def _replay_rate(view: View, row: int, before: View | None) -> float | None:
-    """Replays per second since the look before; a count that went back began anew."""
+    """Replays per second since the reading before; a count that went back began anew.
+
+    Of a reading that was shown before there is no rate: nothing new was counted, not nothing.
+    """
     if before is None or before.snapshot.gpus != view.snapshot.gpus:
         return None
     now, then = (one.snapshot.value("pcie_replays", row) for one in (view, before))
-    passed = view.snapshot.t - before.snapshot.t
+    passed = float(view.snapshot.measured[row] - before.snapshot.measured[row])
     if now is None or then is None or not passed > 0:
         return None
     return (now - then if now >= then else now) / passed

@@ -13,6 +13,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 
+from tachograph.config import Configuration
 from tachograph.errors import TachographError, UsageError
 from tachograph.live.snapshot import Gpu, Problem
 from tachograph.live.source import LiveSource
@@ -34,7 +35,10 @@ class Arrived(Message):
 
 
 class WatchApp(App[int]):
-    """Shows one source. judge: None for the monitor; job: whose screen is the first, where one job is watched."""
+    """Shows one source. judge: None for the monitor; job: whose screen is the first, where one job is watched.
+
+    configuration: by which jobs are judged, thresholds of their classes among it.
+    """
 
     CSS = """
     Screen { overflow: hidden; }
@@ -54,11 +58,13 @@ class WatchApp(App[int]):
         history_s: float = 600.0,
         job: str | None = None,
         judge: Judge | None = None,
+        configuration: Configuration | None = None,
     ) -> None:
         super().__init__(ansi_color=True)
         self.animation_level = "none"
         self.theme = "ansi-dark"
         self.settings = settings or Settings()
+        self.configuration = configuration or Configuration()
         self.view: View | None = None
         self.paused = False
         self.failure: Failure | None = None
@@ -372,7 +378,13 @@ def _monitor(source: LiveSource, settings: Settings, *, interval_s: float, histo
 
 
 def run(
-    source: LiveSource, *, interval_s: float, settings: Settings, history_s: float = 600.0, job: str | None = None
+    source: LiveSource,
+    *,
+    interval_s: float,
+    settings: Settings,
+    history_s: float = 600.0,
+    job: str | None = None,
+    configuration: Configuration | None = None,
 ) -> int:
     """Show `source` until the user quits; return the exit code. The source is closed by whoever opened it.
 
@@ -380,4 +392,7 @@ def run(
     """
     if not sys.stderr.isatty():
         raise UsageError("the screen is drawn on stderr, which is no terminal", do="give --once, --json or --csv")
-    return WatchApp(source, interval_s=interval_s, settings=settings, history_s=history_s, job=job).run() or 0
+    app = WatchApp(
+        source, interval_s=interval_s, settings=settings, history_s=history_s, job=job, configuration=configuration
+    )
+    return app.run() or 0

@@ -34,7 +34,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("job", "job", "all GPUs of a job", optional=True),
     Command("user", "user", "only the GPUs of a user"),
     Command("plot", "counter", "lines of counters over time", optional=True),
-    Command("events", "", "what changed"),
+    Command("events", "kind", "what changed; only of one kind: xid, health", optional=True),
     Command("fleet", "", "all GPUs"),
     Command("interval", "seconds", "look so often"),
     Command("speed", "factor", "recording: play so many times as fast"),
@@ -56,7 +56,7 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What may be completed, by kind: column, group, heat, gpu, job, user, counter."""
+    """What may be completed, by kind: column, group, heat, gpu, job, user, counter, kind."""
 
     by_kind: Mapping[str, Sequence[str]] = field(default_factory=dict)
 

@@ -178,6 +178,13 @@ def _sum(values: Floats, rows: Longs) -> float:
     return float(told.sum()) if len(told) else float("nan")
 
 
+def _sums(used: Floats, there: Floats, rows: Longs) -> tuple[float, float]:
+    """What is used and what there is, of those GPUs alone that tell what they use."""
+    telling = rows[~np.isnan(used[rows])]
+    whole = not np.isnan(there[telling]).any()
+    return _sum(used, telling), _sum(there, telling) if whole else float("nan")
+
+
 def _max(values: Floats, rows: Longs) -> float:
     told = values[rows]
     told = told[~np.isnan(told)]
@@ -239,7 +246,7 @@ COLUMNS: tuple[Column, ...] = (
         "memory GiB",
         10,
         lambda rows, row: _memory(float(rows.number("mem")[row]), float(rows.memory_gib[row])),
-        lambda rows, group: _memory(_sum(rows.number("mem"), group.rows), _sum(rows.memory_gib, group.rows)),
+        lambda rows, group: _memory(*_sums(rows.number("mem"), rows.memory_gib, group.rows)),
     ),
     _number("power", "power", 5, _watts, _sum),
     _number("temp", "temp", 4, _degrees, _max),

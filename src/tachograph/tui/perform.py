@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from tachograph.counters import NAMES as COUNTERS
 from tachograph.errors import NotFoundError, UsageError
 from tachograph.live.snapshot import Gpu
+from tachograph.live.view import EventKind
 from tachograph.tui.commands import Names, parse
 from tachograph.tui.fleet_columns import SORTED_BY
 from tachograph.tui.fleet_filter import parse as parse_filter
@@ -51,6 +52,7 @@ def names_of(app: WatchApp) -> Names:
         "node": nodes,
         "class": CLASSES,
         "health": STATES,
+        "kind": tuple(EventKind),
         "text": TEXTS,
         "number": (*NUMBERS, *told),
     }
@@ -131,9 +133,21 @@ def _job(app: WatchApp, words: str) -> None:
 
 
 def _plot(app: WatchApp, words: str) -> None:
-    app.open("plot")
+    if words:
+        _open_with(app, "plot", words)
+    else:
+        app.open("plot")
+
+
+def _events(app: WatchApp, words: str) -> None:
+    _open_with(app, "events", words)
+
+
+def _open_with(app: WatchApp, name: str, words: str) -> None:
+    """Open a screen, and give it what was written."""
+    app.open(name)
     seen = app.seen
-    if words and isinstance(seen, Takes):
+    if isinstance(seen, Takes):
         app.show_view()  # it knows the names that are written from a view
         seen.take(words)
 
@@ -172,7 +186,7 @@ DONE: Mapping[str, Callable[[WatchApp, str], None]] = MappingProxyType(
         "job": _job,
         "user": _user,
         "plot": _plot,
-        "events": _opens("events"),
+        "events": _events,
         "fleet": _opens("fleet"),
         "interval": _interval,
         "speed": _speed,
