@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tachograph.arrays import Floats, Longs
-from tachograph.live.series import Layout, Meaning
+from tachograph.live.series import SLOWDOWN, Layout, Meaning
 from tachograph.sources.metrics.exposition import Samples, labels_of, parse
 from tachograph.sources.metrics.names import NODE_INFO, Own, metric_names, target_of_all
 
@@ -91,7 +91,8 @@ def wanted_metrics(own: Own) -> frozenset[str]:
     """Return the metrics that tell of GPUs, and the one by which a node tells its name."""
     names = metric_names(own=own)
     of_nodes = {name for name in names if (of := target_of_all(name, own=own)) and of.table == "node_samples"}
-    return frozenset((*(name for name in names if name not in of_nodes and not name.startswith("node_")), NODE_INFO))
+    of_gpus = (name for name in names if name not in of_nodes and not name.startswith("node_"))
+    return frozenset((*of_gpus, SLOWDOWN, NODE_INFO))
 
 
 def _kept(samples: Samples, kept: Longs) -> Floats:

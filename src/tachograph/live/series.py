@@ -7,7 +7,7 @@ long as the same series come in the same order, and only numbers are read anew.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,12 +20,17 @@ from tachograph.sources.metrics.names import NO_OWN, NODE_INFO, Own, Target, tar
 from tachograph.sources.slurm.fields import BadRowError, job_id
 from tachograph.units import factor
 
-_HBM, _JOB = len(COUNTERS), len(COUNTERS) + 1  # columns behind those of the counters
+# a fact that only live views ask for: at which temperature a device lowers its clocks by itself
+SLOWDOWN = "DCGM_FI_DEV_SLOWDOWN_TEMP"
+_SLOWDOWN_TARGET = Target("devices", "slowdown_c", "C")
+_HBM, _JOB, _SLOWDOWN = range(len(COUNTERS), len(COUNTERS) + 3)  # columns behind those of the counters
+_FACTS = {"hbm_mib": _HBM, "slowdown_c": _SLOWDOWN, "job_id": _JOB}
 _COLUMN = {counter.name: number for number, counter in enumerate(COUNTERS)}
-_WIDTH = len(COUNTERS) + 2
+_WIDTH = len(COUNTERS) + 3
 _FIRST_BLANK, _BLANKS = min(BLANK_FLOATS), np.array(BLANK_FLOATS)
 _LARGEST_HBM_MIB = float(1 << 22)
 _LARGEST_JOB = 1e18
+_HOTTEST_C = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +87,13 @@ class Layout:
         return made.reshape(_WIDTH, len(self.gpus))
 
     def devices_of(self, table: Floats) -> Mapping[Gpu, Device]:
-        """Return devices, with the capacity where a series tells it."""
+        """Return devices, with capacity and slowdown temperature where series tell them."""
         found = dict(self.devices)
-        for row in np.flatnonzero(table[_HBM] > 0).tolist():
+        facts = table[[_HBM, _SLOWDOWN]]
+        for row in np.flatnonzero((facts > 0).any(axis=0)).tolist():
+            hbm_mib, slowdown_c = (value if value > 0 else None for value in facts[:, row].tolist())
             old = found.get(self.gpus[row], Device())
-            found[self.gpus[row]] = Device(old.model, old.uuid, old.pci, float(table[_HBM, row]))
+            found[self.gpus[row]] = replace(old, hbm_mib=hbm_mib, slowdown_c=slowdown_c)
         return found
 
     def holders_of(self, table: Floats) -> Mapping[Gpu, Holder]:
@@ -121,6 +128,7 @@ class Meaning:
         known: dict[int, tuple[Place, Gpu] | None] = {}
         for number, (metric, labels) in enumerate(found):
             of = target_of_all(metric, own=self.own) or target(metric, labels, own=self.own)
+            of = _SLOWDOWN_TARGET if metric == SLOWDOWN and of is None else of
             if of is None or of.table == "node_samples":
                 continue
             if id(labels) not in known:  # the labels of one GPU repeat with every metric, as one object
@@ -151,7 +159,7 @@ def _laid(
     rows = {gpu: row for row, gpu in enumerate(gpus)}
     kept: dict[int, tuple[int, int, str]] = {}  # {cell: (series, column, unit)}
     for number, of, gpu in spots:
-        column = _HBM if of.table == "devices" else _JOB if of.table == "allocations" else _COLUMN[of.column]
+        column = _COLUMN[of.column] if of.table == "gpu_samples" else _FACTS[of.column]
         kept.setdefault(column * len(gpus) + rows[gpu], (number, column, of.unit))
     columns = {column for _, column, _ in kept.values() if column < _HBM}
     return Layout(
@@ -178,6 +186,8 @@ def _rule(column: int, unit: str) -> tuple[float, float, float, float, float]:
     """Factor, lowest, highest, whether whole numbers, whether 0 is missing."""
     if column == _HBM:
         return factor(unit, "MiB"), 0.0, _LARGEST_HBM_MIB, 0.0, 1.0
+    if column == _SLOWDOWN:
+        return 1.0, 0.0, _HOTTEST_C, 0.0, 1.0
     if column == _JOB:
         return 1.0, 0.0, _LARGEST_JOB, 0.0, 1.0
     counter = COUNTERS[column]
