@@ -136,7 +136,7 @@ def test_subtotals_are_means_sums_and_the_worst() -> None:
     told = [plain("sm")[row] for row in members if not math.isnan(plain("sm")[row])]
     by_name = {column.name: column.of_group(ROWS, group) for column in COLUMNS}
     assert by_name["sm"] == f"{100 * sum(told) / len(told):.0f}%"
-    assert by_name["power"] == f"{sum(plain('power')[row] for row in members) / 1e3:.1f}kW"
+    assert by_name["power"] == f"Σ{sum(plain('power')[row] for row in members) / 1e3:.1f}kW"
     assert by_name["temp"] == f"{max(plain('temp')[row] for row in members):.0f}°"
     assert by_name["health"] == "CRIT !!"
     assert sum(int(part[:-1]) for part in by_name["class"].split()) == 8

@@ -18,6 +18,7 @@ from tachograph.workload.classes import CLASSES
 from tachograph.workload.health import CRIT, HOT, OK, STATES, UNKNOWN, WORST_FIRST
 
 MISSING = "-"
+_SUM = "Σ"
 _FULL, _HALF = "━", "╸"
 _ALL_TEXT = 24  # characters of a name, at most
 _BAR_FROM, _BAR_TO = 13, 45
@@ -207,6 +208,21 @@ def _number(
     )
 
 
+def _sum_of(name: str, title: str, width: int, written: Callable[[float], str]) -> Column:
+    return Column(
+        name,
+        title,
+        width,
+        lambda rows, row: written(rows.number(name)[row]),
+        lambda rows, group: _summed(written(_sum(rows.number(name), group.rows))),
+    )
+
+
+def _summed(written: str) -> str:
+    """A sum that is known for one: other numbers of a group are means, temperatures the highest."""
+    return written if written == MISSING else f"{_SUM}{written}"
+
+
 def _memory(used: float, there: float) -> str:
     if used != used:
         return MISSING
@@ -246,9 +262,9 @@ COLUMNS: tuple[Column, ...] = (
         "memory GiB",
         10,
         lambda rows, row: _memory(float(rows.number("mem")[row]), float(rows.memory_gib[row])),
-        lambda rows, group: _memory(*_sums(rows.number("mem"), rows.memory_gib, group.rows)),
+        lambda rows, group: _summed(_memory(*_sums(rows.number("mem"), rows.memory_gib, group.rows))),
     ),
-    _number("power", "power", 5, _watts, _sum),
+    _sum_of("power", "power", 6, _watts),
     _number("temp", "temp", 4, _degrees, _max),
     Column("health", "health", 7, lambda rows, row: _state(rows.view.state(row)), _health_of_group, left=True),
     _number("occ", "OCC", 4, percent, _mean),
@@ -257,9 +273,9 @@ COLUMNS: tuple[Column, ...] = (
     _number("fp16", "FP16", 4, percent, _mean),
     _number("memtemp", "mem°", 4, _degrees, _max),
     _number("clock", "MHz", 4, lambda value: MISSING if value != value else f"{value:.0f}", _mean),
-    _number("rx", "PCIe<", 5, short, _sum),
-    _number("tx", "PCIe>", 5, short, _sum),
-    _number("nvlink", "NVLnk", 5, short, _sum),
+    _sum_of("rx", "PCIe<", 5, short),
+    _sum_of("tx", "PCIe>", 5, short),
+    _sum_of("nvlink", "NVLnk", 5, short),
     _number("held", "held", 6, span, _max),
     Column("model", "model", 24, lambda rows, row: rows.text("model")[row] or MISSING, _of_all("model"), left=True),
 )
