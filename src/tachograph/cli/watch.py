@@ -14,6 +14,7 @@ from tachograph.cli.options import Arguments, Parser
 from tachograph.errors import UsageError
 
 if TYPE_CHECKING:
+    from tachograph.arrays import Floats
     from tachograph.config import Configuration
     from tachograph.live.choose import Wanted
     from tachograph.live.monitor import Monitor
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 LEAST_S = 0.1  # counters of DCGM and GPM are not new more often
 AGAIN_S = 0.3  # between the two looks of --once
+FIRST_S = 3.5  # so long --once waits for values that a source does not tell at once: dmon does at its second tick
 _SOURCES = ("nvml", "dcgm-exporter", "dmon", "prometheus")
 _PRESETS = ("ai", "hpc", "mem")
 _CLASSIFIERS = ("default", "reference")
@@ -190,7 +192,8 @@ def _print(
     before, due = None, time.monotonic()
     while True:
         view = _look(source, monitor)
-        if arguments.once and before is None and _needs_another_look(view, columns):
+        until = time.monotonic() + FIRST_S
+        while arguments.once and time.monotonic() < until and _needs_another_look(view, columns):
             time.sleep(min(interval_s, AGAIN_S))
             before, view = view, _look(source, monitor)
         _print_round(view, before, arguments, settings, columns)
@@ -207,15 +210,18 @@ def _look(source: LiveSource, monitor: Monitor) -> View:
 
 
 def _needs_another_look(view: View, columns: tuple[str, ...] | None) -> bool:
-    """Whether something is shown that is made of two looks: rates, health (new replays), the first values of some."""
+    """Whether something is not told yet that takes two looks: rates, health (new replays), the first values of some."""
     from tachograph.live.choose import DECIDING
     from tachograph.live.rows import OF_TWO_LOOKS
 
     made_of_two = columns is None or OF_TWO_LOOKS & set(columns)
     told = [name for name in DECIDING if name not in view.about.blind]
-    return bool(made_of_two and "pcie_replays" in view.snapshot.values) or any(
-        all(value != value for value in view.snapshot.column(name).tolist()) for name in told
-    )
+    counted = made_of_two and view.replays is not None and "pcie_replays" in view.snapshot.values
+    return bool(counted and _nothing(view.replays)) or any(_nothing(view.snapshot.column(name)) for name in told)
+
+
+def _nothing(values: Floats | None) -> bool:
+    return values is None or all(value != value for value in values.tolist())
 
 
 def _print_round(

@@ -1,0 +1,337 @@
+"""From what producers write to what commands print: every counter, recomputed; exporter, dmon, Prometheus, NVML."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+from plain_numbers import (
+    BOTTLENECKS,
+    COUNTERS,
+    CSV,
+    FIELDS,
+    PRESETS,
+    RAW,
+    SLICES,
+    WHOLE_GPU,
+    Values,
+    kind,
+    percent,
+    real,
+    told,
+)
+
+from servers.exporter import Gpu as Unit
+from servers.exporter import Node, exporter, page
+from servers.faulty import Asking, Reply, faulty
+from tachograph.cli import main
+from tachograph.live.history import History
+from tachograph.live.monitor import Monitor
+from tachograph.live.nvml import NvmlSource
+from tachograph.live.rows import ALL_COLUMNS, csv_header, csv_row, rows
+from tachograph.workload.settings import Settings
+
+FAKE = Path(__file__).parents[1] / "live_sources" / "fake_dcgmi.py"
+Key = tuple[int, int | None]
+Watch = Callable[..., str]
+
+
+@pytest.fixture
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Watch:
+    """Runs `tachograph watch` in this process, in an empty folder, outside of jobs; returns what it printed."""
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "CUDA_", "TACHOGRAPH_", "COLUMNS")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def run(*options: str) -> str:
+        code = main(["watch", *options])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        return printed.out
+
+    return run
+
+
+def units(gpus: Mapping[int, Mapping[int, float]] = RAW) -> list[Unit]:
+    found = [Unit(gpu, {f"DCGM_FI_{FIELDS[k][0]}": v for k, v in raw.items()}) for gpu, raw in gpus.items()]
+    for (gpu, mig), raw in SLICES.items():
+        labels = {"GPU_I_ID": str(mig), "GPU_I_PROFILE": "1g.10gb"}
+        found.append(Unit(gpu, {f"DCGM_FI_{FIELDS[k][0]}": v for k, v in raw.items()}, labels=labels))
+    return found
+
+
+EXPECTED: dict[Key, Values] = {(gpu, None): told(raw) for gpu, raw in RAW.items()}
+EXPECTED |= {key: told(raw) for key, raw in SLICES.items()}
+
+
+def assert_json(printed: str, expected: Mapping[Key, Values]) -> None:
+    found = {(one["gpu"], one["mig"]): one for one in json.loads(printed)}
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        assert {name: found[key][name] for name in COUNTERS} == {
+            name: None if value is None else pytest.approx(value, rel=1e-12) for name, value in values.items()
+        }, key
+        assert_judged(found[key], values)
+
+
+def assert_judged(one: Mapping[str, Any], values: Values) -> None:
+    wanted = real(values, PRESETS["ai"])
+    assert one["real_utilisation"] == (None if wanted is None else pytest.approx(wanted, abs=1e-12))
+    assert one["class"] == kind(values, PRESETS["ai"])
+    assert one["bottleneck"] == BOTTLENECKS[one["class"]]
+    assert bool(one["needs"]) == (one["class"] == "unknown")
+    assert all(values[name] is None for name in one["needs"])
+
+
+def assert_csv(printed: str, expected: Mapping[Key, Values]) -> None:
+    found = {(int(one["gpu_id"]), int(one["mig"]) if one["mig"] else None): one for one in rows_of(printed)}
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        cells = found[key]
+        for column, (counter, factor, digits) in CSV.items():
+            value = values[counter]
+            if value is None:
+                assert cells[column] == "", (key, column)
+            else:
+                assert float(cells[column]) == pytest.approx(value * factor, abs=0.51 * 10.0**-digits), (key, column)
+        both = [values[f"nvlink_{way}_bytes_per_s"] for way in ("tx", "rx")]
+        total = None if None in both else sum(one or 0.0 for one in both) / 1e9  # GB/s, both directions
+        assert cells["nvlink_gbps"] == ("" if total is None else f"{total:.3f}")
+        wanted = real(values, PRESETS["ai"])
+        assert cells["real_util_pct"] == ("" if wanted is None else f"{100 * wanted:.2f}")
+        assert cells["status"] == kind(values, PRESETS["ai"])
+
+
+def rows_of(printed: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(printed)))
+
+
+def assert_table(printed: str, expected: Mapping[Key, Values]) -> None:
+    head, *lines = printed.splitlines()
+    for line, ((gpu, mig), values) in zip(lines, expected.items(), strict=True):
+        cells = {title: line[max(0, head.index(title) + len(title) - 6) :].split() for title in ("UTIL", "SM", "TENS")}
+        assert line.split()[0].partition(":")[2] == (f"{gpu}" if mig is None else f"{gpu}.{mig}")
+        for title, counter in (("UTIL", "gpu_util"), ("TENS", "tensor_active"), ("DRAM", "dram_active")):
+            end = head.index(title) + len(title)
+            assert line[:end].split()[-1] == percent(values[counter]), (title, line)
+        assert line[: head.index(" SM ") + 3].split()[-1] == percent(values["sm_active"])
+        assert line[: head.index("REAL") + 4].split()[-1] == percent(real(values, PRESETS["ai"]))
+        power = values["power_w"]
+        assert line[: head.index(" W ") + 2].split()[-1] == ("-" if power is None else f"{power:.0f}")
+        assert line.endswith(kind(values, PRESETS["ai"])), cells
+
+
+def test_the_expected_values_hold_what_is_missing_and_what_is_not() -> None:
+    missing = {name for name, value in EXPECTED[1, None].items() if value is None}
+    assert missing == {"gpu_util", "sm_active", "mem_temp_c", "energy_j", "hbm_used_mib", "power_w", "dram_active",
+                       "tensor_active"}  # fmt: skip
+    assert len({kind(values, PRESETS["ai"]) for values in EXPECTED.values()}) >= 4
+    assert EXPECTED[0, None]["energy_j"] == pytest.approx(987654.321)
+
+
+@pytest.mark.parametrize("names", ["old", "new"])
+def test_an_exporters_page_comes_out_in_every_form(watch: Watch, names: str) -> None:
+    new = {"DCGM_FI_DEV_GPU_UTIL": "DCGM_FI_GPU_UTIL_RATIO", "DCGM_FI_PROF_SM_ACTIVE": "DCGM_FI_SM_UTIL_RATIO",
+           "DCGM_FI_DEV_POWER_USAGE": "DCGM_FI_BOARD_POWER_WATTS", "DCGM_FI_DEV_XID_ERRORS": "DCGM_FI_XID_ERROR",
+           "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": "DCGM_FI_PCIE_REPLAY_TOTAL"}  # fmt: skip
+    with exporter({"n1": {}}) as server:
+        server.nodes["n1"].gpus = units()
+        for unit in server.nodes["n1"].gpus if names == "new" else ():
+            unit.values = {new.get(metric, metric): value for metric, value in unit.values.items()}
+        asked = ("--url", server.url("n1"), "--all", "--once")
+        assert_json(watch(*asked, "--json"), EXPECTED)
+        assert_csv(watch(*asked, "--csv", "all"), EXPECTED)
+        assert_table(watch(*asked), EXPECTED)
+
+
+def test_prometheus_answers_with_the_same_numbers(watch: Watch) -> None:
+    text = page("n1", Node(units()), 0.0)
+    series = []
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        name, _, rest = line.partition("{")
+        block, _, value = rest.rpartition("} ")
+        labels = dict(part.partition("=")[::2] for part in block.replace('"', "").split(","))
+        written = {"inf": "+Inf", "nan": "NaN"}.get(value, value)
+        series.append(({"__name__": name, "instance": "n1:9400", **labels}, written))
+
+    def answer(asking: Asking) -> Reply:
+        times = b"timestamp" in asking.body
+        now = time.time()
+        result = [
+            {"metric": labels, "value": [now, repr(now - 3) if times else value]}
+            for labels, value in series
+            if not times or labels["__name__"] == "DCGM_FI_DEV_GPU_TEMP"
+        ]
+        return Reply(json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode())
+
+    with faulty(answer) as server:
+        asked = ("--source", "prometheus", "--url", server.url, "--all", "--once")
+        assert_json(watch(*asked, "--json"), EXPECTED)
+        assert_csv(watch(*asked, "--csv", "all"), EXPECTED)
+        (first, *_) = rows_of(watch(*asked, "--csv", "stale_s"))
+        assert 2 < float(first["stale_s"]) < 10
+
+
+def test_the_stream_of_dmon_comes_out_with_the_same_numbers(watch: Watch, tmp_path: Path) -> None:
+    def cells(raw: Mapping[int, float]) -> dict[str, str]:
+        """As it prints them: three digits behind the point, marks for "no value" as N/A."""
+        found = {}
+        for field, value in raw.items():
+            counter = FIELDS[field][1]
+            given = told(raw)[counter] is not None or (field == 140 and value == 0)
+            found[str(field)] = (
+                (f"{value:.3f}" if field in (155, *range(1001, 1016)) else f"{value:.0f}") if given else "N/A"
+            )
+        return found
+
+    rounded = {gpu: {k: round(v, 3) if v == v else v for k, v in raw.items()} for gpu, raw in RAW.items()}
+    rounded[0][156] = rounded[2][156] = rounded[3][156] = 12345678  # what is wider than its column is cut
+    for raw in rounded.values():
+        raw.pop(250, None)
+    values = {f"GPU {gpu}": cells(raw) for gpu, raw in rounded.items()}
+    shutil.copy(FAKE, tmp_path / "fake_dcgmi.py")
+    (tmp_path / "state.json").write_text(json.dumps({"gpus": 4, "values": values, "mode": ""}))
+    (tmp_path / "dcgmi").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{tmp_path}/fake_dcgmi.py" "$@"\n')
+    (tmp_path / "dcgmi").chmod(0o755)
+    expected: dict[Key, Values] = {(gpu, None): told(raw) for gpu, raw in rounded.items()}
+    expected[1, None]["dram_active"] = 1.0  # 1.0000001, at three digits
+    values["GPU 1"]["1005"] = "1.000"
+    (tmp_path / "state.json").write_text(json.dumps({"gpus": 4, "values": values, "mode": ""}))
+    asked = ("--source", "dmon", "--all", "--once", "--interval", "0.2")
+    assert_json(watch(*asked, "--json"), expected)
+    assert_csv(watch(*asked, "--csv", "all"), expected)
+
+
+# --- NVML: percent, mW, mJ, B, MiB/s on the way in
+
+_GPM = {1: 95.3, 2: 81.25, 3: 43.75, 5: 58.75, 6: 1.25, 7: 56.25, 9: 0.0, 10: 36.25, 11: 1.25, 12: 12.5, 13: 6.25,
+        20: 117.5, 21: 2237.0, 60: 42000.5, 61: 43000.25}  # fmt: skip
+_MIB = 1024.0 * 1024.0
+_OF_GPM = {"gr_engine_active": (1, 0.01), "sm_active": (2, 0.01), "sm_occupancy": (3, 0.01), "tensor_active": (5, 0.01),
+           "tensor_dfma_active": (6, 0.01), "tensor_hmma_active": (7, 0.01), "tensor_imma_active": (9, 0.01),
+           "dram_active": (10, 0.01), "fp64_active": (11, 0.01), "fp32_active": (12, 0.01), "fp16_active": (13, 0.01),
+           "pcie_tx_bytes_per_s": (20, _MIB), "pcie_rx_bytes_per_s": (21, _MIB), "nvlink_rx_bytes_per_s": (60, _MIB),
+           "nvlink_tx_bytes_per_s": (61, _MIB)}  # fmt: skip
+
+
+class Nvml:
+    """One GPU's answers in NVML's own units; everything else is the real pynvml."""
+
+    def __init__(self, **answers: Any) -> None:
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._answers:
+            return self._answers[name]
+        if name.startswith("nvml") and name != "nvmlMemory_v2":
+            return self._refused
+        return getattr(pynvml, name)
+
+    def _refused(self, *_: Any, **__: Any) -> Any:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def _metrics(asked: Any) -> None:
+    for place in range(asked.numMetrics):
+        metric = asked.metrics[place]
+        metric.nvmlReturn = 0
+        metric.value = _GPM.get(metric.metricId, math.nan)
+
+
+def _clock(_: Any, which: int) -> int:
+    return {pynvml.NVML_CLOCK_SM: 1755, pynvml.NVML_CLOCK_MEM: 2619}[which]
+
+
+def _of(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+def _fields(_: Any, ids: Sequence[Any]) -> list[Any]:
+    plain = [one[0] if isinstance(one, tuple) else one for one in ids]
+    return [
+        SimpleNamespace(
+            fieldId=one,
+            nvmlReturn=0 if one == pynvml.NVML_FI_DEV_MEMORY_TEMP else pynvml.NVML_ERROR_NOT_SUPPORTED,
+            valueType=pynvml.NVML_VALUE_TYPE_UNSIGNED_INT,
+            value=SimpleNamespace(uiVal=71, ullVal=71, dVal=71.0, siVal=71, ulVal=71, sllVal=71),
+        )
+        for one in plain
+    ]
+
+
+def test_nvmls_units_become_ours() -> None:
+    moments = iter(range(10_000))
+    nvml = Nvml(
+        nvmlInit=_of(None),
+        nvmlShutdown=_of(None),
+        nvmlSystemGetDriverVersion=_of("570"),
+        nvmlDeviceGetCount=_of(1),
+        nvmlDeviceGetHandleByIndex=_of(1),
+        nvmlDeviceGetUUID=_of("GPU-0"),
+        nvmlDeviceGetName=_of("NVIDIA H100 80GB HBM3"),
+        nvmlDeviceGetPciInfo=_of(SimpleNamespace(busId="0000:01:00.0")),
+        nvmlDeviceGetUtilizationRates=_of(SimpleNamespace(gpu=97, memory=41)),
+        nvmlDeviceGetMemoryInfo=_of(
+            SimpleNamespace(used=60928 * 2**20, free=20480 * 2**20, total=81559 * 2**20, reserved=151 * 2**20)
+        ),
+        nvmlDeviceGetPowerUsage=_of(512_250),
+        nvmlDeviceGetTotalEnergyConsumption=_of(987_654_321),
+        nvmlDeviceGetTemperature=_of(63),
+        nvmlDeviceGetTemperatureV=_of(63),
+        nvmlDeviceGetTemperatureThreshold=_of(89),
+        nvmlDeviceGetClockInfo=_clock,
+        nvmlDeviceGetCurrentClocksEventReasons=_of(4),
+        nvmlDeviceGetCurrentClocksThrottleReasons=_of(4),
+        nvmlDeviceGetPcieReplayCounter=_of(7),
+        nvmlDeviceGetRemappedRows=_of((2, 0, 0, 0)),
+        nvmlDeviceGetFieldValues=_fields,
+        nvmlGpmSampleAlloc=lambda *_: pynvml.c_nvmlGpmSample_t(),
+        nvmlGpmSampleFree=_of(None),
+        nvmlGpmSampleGet=_of(None),
+        nvmlGpmMetricsGet=_metrics,
+    )
+    source = NvmlSource(
+        nvml,
+        node="n1",
+        clock=lambda: 1000.0 + next(moments),
+        monotonic=lambda: float(next(moments)),
+        sleep=lambda _: None,
+    )
+    source.start()
+    monitor = Monitor(source.about, settings=Settings(), history=History(4))
+    view = monitor.step(source.read(), source.about)
+    (one,) = rows(view)
+    expected: Values = {name: _GPM[number] * factor for name, (number, factor) in _OF_GPM.items()}
+    expected |= {"gpu_util": 0.97, "mem_copy_util": 0.41, "hbm_used_mib": 60928, "hbm_free_mib": 20480,
+                 "power_w": 512.25, "energy_j": 987654.321, "gpu_temp_c": 63, "mem_temp_c": 71, "sm_clock_mhz": 1755,
+                 "mem_clock_mhz": 2619, "throttle_reasons": 4, "pcie_replays": 7, "remapped_rows_correctable": 2,
+                 "remapped_rows_uncorrectable": 0, "row_remap_failure": 0}  # fmt: skip
+    assert {name: one[name] for name in expected} == {name: pytest.approx(value) for name, value in expected.items()}
+    assert {name: one[name] for name in COUNTERS if name not in expected} in ({"xid": None}, {"xid": 0})
+    assert_judged(one, {**dict.fromkeys(COUNTERS), **expected})
+    (cells,) = rows_of(csv_header(ALL_COLUMNS) + csv_row(view, 0, ALL_COLUMNS))
+    assert (cells["mem_total_mib"], cells["nvlink_gbps"]) == ("81559", f"{(42000.5 + 43000.25) * _MIB / 1e9:.3f}")
+    assert cells["mem_used_pct"] == f"{100 * 60928 / 81559:.2f}"
+    assert view.snapshot.devices[view.snapshot.gpus[0]].slowdown_c == 89
+    source.close()
+
+
+def test_slices_tell_nothing_of_the_whole_gpu() -> None:
+    for key in SLICES:
+        assert all(EXPECTED[key][FIELDS[field][1]] is None for field in WHOLE_GPU)
