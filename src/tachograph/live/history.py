@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,6 +25,18 @@ class History:
         self._next = 0
         self._held = 0
 
+    def of(self, gpus: tuple[Gpu, ...]) -> History:
+        """Return the history of these GPUs: this one, or where it is of others a copy.
+
+        A view whose screen is still up finds its own GPUs in the one it has, whatever comes after it.
+        """
+        if gpus == self._gpus:
+            return self
+        made = copy.copy(self)
+        made._t = self._t.copy()
+        made._rearrange(gpus)
+        return made
+
     def add(self, snapshot: Snapshot) -> None:
         """Keep a snapshot; the oldest goes. What is kept of a GPU that is no longer named goes with it."""
         if snapshot.gpus != self._gpus:
@@ -34,7 +47,9 @@ class History:
             ring = self._values.get(counter)
             if ring is None:
                 ring = self._values[counter] = np.full((self.capacity, len(self._gpus)), np.nan, np.float32)
-            ring[place] = snapshot.column(counter)
+            with np.errstate(over="ignore"):  # what single precision does not hold is infinite there
+                ring[place] = snapshot.column(counter)
+            ring[place][np.isinf(ring[place])] = np.nan
         self._next = (place + 1) % self.capacity
         self._held = min(self._held + 1, self.capacity)
 
@@ -64,12 +79,12 @@ class History:
         return found
 
     def _rearrange(self, gpus: tuple[Gpu, ...]) -> None:
-        """Columns for other GPUs; those that stay keep what they have."""
+        """Columns for other GPUs, in arrays of their own; those that stay keep what they have."""
         before = {gpu: column for column, gpu in enumerate(self._gpus)}
         kept = [(new, before[gpu]) for new, gpu in enumerate(gpus) if gpu in before]
         new, old = [pair[0] for pair in kept], [pair[1] for pair in kept]
+        values: dict[str, Singles] = {}
         for counter, ring in self._values.items():
-            moved = np.full((self.capacity, len(gpus)), np.nan, np.float32)
+            moved = values[counter] = np.full((self.capacity, len(gpus)), np.nan, np.float32)
             moved[:, new] = ring[:, old]
-            self._values[counter] = moved
-        self._gpus = gpus
+        self._values, self._gpus = values, gpus

@@ -67,6 +67,7 @@ class Monitor:
         values = {name: replays if name == "pcie_replays" else snapshot.column(name) for name in INPUTS}
         health = np.where(told, health_states(values, self._limits), _UNKNOWN_HEALTH)
         shown = np.where(told, labels.shown, _UNKNOWN)
+        self.history = self.history.of(snapshot.gpus)
         self.history.add(snapshot)
         is_named = np.ones(size, np.bool_)
         if len(named) < size:
