@@ -12,6 +12,8 @@ from tachograph.counters import NAMES
 from tachograph.live.series import Layout, order
 from tachograph.live.snapshot import Device, Gpu, Holder, Problem, Snapshot
 
+KEPT_S = 3600.0  # so long a GPU of which nobody tells anything keeps its row
+
 
 @dataclass(frozen=True, slots=True)
 class _Part:
@@ -28,7 +30,7 @@ class _Part:
 class Gathered:
     """Values by counter and GPU, of tellers that are known by a number; each owns the cells it told last.
 
-    GPUs that were seen once stay as rows: that one tells nothing any more is news.
+    GPUs that were seen once stay as rows for an hour: that one tells nothing any more is news.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -37,6 +39,7 @@ class Gathered:
     _ever: Flags = field(default_factory=lambda: np.zeros(len(NAMES), np.bool_))
     _parts: dict[int, _Part] = field(default_factory=dict)
     _devices: dict[Gpu, Device] = field(default_factory=dict)
+    _silent: dict[Gpu, float] = field(default_factory=dict)  # when it was noted that nobody tells of it
     _made: Snapshot | None = None
 
     @property
@@ -49,11 +52,15 @@ class Gathered:
         new = [gpu for gpu in gpus if gpu not in self._rows]
         if not new:
             return
-        everyone = tuple(sorted({*self.gpus, *new}, key=order))
-        rows = {gpu: row for row, gpu in enumerate(everyone)}
-        moved = np.full((len(NAMES), len(everyone)), np.nan)
-        moved[:, [rows[gpu] for gpu in self.gpus]] = self._values
-        self.gpus, self._rows, self._values = everyone, rows, moved
+        self._arrange(tuple(sorted({*self.gpus, *new}, key=order)))
+
+    def _arrange(self, gpus: tuple[Gpu, ...]) -> None:
+        """Give rows to these GPUs and to no others."""
+        rows = {gpu: row for row, gpu in enumerate(gpus)}
+        moved = np.full((len(NAMES), len(gpus)), np.nan)
+        stay = [gpu for gpu in self.gpus if gpu in rows]
+        moved[:, [rows[gpu] for gpu in stay]] = self._values[:, [self._rows[gpu] for gpu in stay]]
+        self.gpus, self._rows, self._values = gpus, rows, moved
         for teller, part in self._parts.items():
             self._parts[teller] = replace(part, rows=np.array([rows[gpu] for gpu in part.layout.gpus], np.int64))
 
@@ -93,6 +100,7 @@ class Gathered:
     def snapshot(self, t: float, problems: Sequence[Problem]) -> Snapshot:
         """Return the table as it is; later changes do not touch it."""
         if self._made is None:
+            self._drop_silent(t)
             self._made = self._snapshot(t)
         self._made = replace(self._made, t=t, problems=tuple(problems))
         return self._made
@@ -107,6 +115,18 @@ class Gathered:
             holders.update(part.holders)
         measured[np.isnan(kept).all(axis=0)] = np.nan
         return Snapshot(t, self.gpus, measured, values, dict(self._devices), holders)
+
+    def _drop_silent(self, t: float) -> None:
+        """Take away rows of which nobody has told anything for too long; a broken page may name any number of GPUs."""
+        told = {gpu for part in self._parts.values() for gpu in part.layout.gpus}
+        if len(told) == len(self.gpus):
+            self._silent = {}
+            return
+        self._silent = {gpu: self._silent.get(gpu, t) for gpu in self.gpus if gpu not in told}
+        gone = {gpu for gpu, since in self._silent.items() if abs(t - since) > KEPT_S}
+        if gone:
+            self._arrange(tuple(gpu for gpu in self.gpus if gpu not in gone))
+            self._devices = {gpu: device for gpu, device in self._devices.items() if gpu not in gone}
 
     def _clear(self, teller: int) -> None:
         part = self._parts.pop(teller, None)
