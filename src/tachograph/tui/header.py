@@ -44,7 +44,7 @@ class Lines(Widget):
 
     def tell(self, lines: Sequence[Pieces]) -> None:
         """Show these."""
-        strips = [Strip([Segment(text, style) for text, style in line]) for line in lines]
+        strips = [Strip([Segment(printable(text), style) for text, style in line]) for line in lines]
         if len(strips) != len(self._strips):
             self.styles.height = len(strips)
         if strips != self._strips:

@@ -93,8 +93,13 @@ class Page(ScrollView, can_focus=True):
             return Strip.blank(self.size.width)
         found = self._strips.get(place)
         if found is None:
-            found = self._strips[place] = Strip(self._rows[place]).adjust_cell_length(self.size.width)
+            found = self._strips[place] = Strip(map(harmless, self._rows[place])).adjust_cell_length(self.size.width)
         return found
+
+
+def harmless(segment: Segment) -> Segment:
+    """Return a segment whose text steers no terminal, whatever names are in it."""
+    return segment if segment.text.isprintable() else Segment(printable(segment.text), segment.style)
 
 
 def cell(value: str, width: int, style: Style = colours.PLAIN, *, right: bool = False) -> Segment:
@@ -103,6 +108,7 @@ def cell(value: str, width: int, style: Style = colours.PLAIN, *, right: bool = 
     >>> cell("größe", 7).text, cell("long name", 4).text, cell("5 %", 5, right=True).text
     ('größe  ', 'lon…', '  5 %')
     """
+    value = printable(value)
     length = len(value) if value.isascii() else cell_len(value)
     if length > width:
         return Segment(set_cell_size(value, max(0, width - 1)) + ("…" if width > 0 else ""), style)
