@@ -101,6 +101,18 @@ def test_what_the_source_tells_stays_and_is_completed() -> None:
     assert found == {Gpu("n1", 0): Holder("3_0", "ana", 5.0), Gpu("n1", 1): Holder("77", "eve")}
 
 
+def test_of_a_gpu_that_jobs_share_each_is_completed() -> None:
+    gpu = Gpu("n1", 0)
+    known = {"14": Holder("3_0", "ana", 5.0), "15": Holder("15", "bo", 4.0), "16": Holder("16", "ana")}
+    for told, found in (
+        (Holder("14,15"), Holder("3_0,15", "ana,bo", 4.0)),
+        (Holder("14,99"), Holder("3_0,99", "ana", 5.0)),
+        (Holder("14,16"), Holder("3_0,16", "ana", 5.0)),
+        (Holder("98,99", "eve", 1.0), Holder("98,99", "eve", 1.0)),
+    ):
+        assert merged(replace(TWO, holders={gpu: told}), Held(jobs=known)) == {gpu: found}
+
+
 def test_slices_have_no_index_that_slurm_tells() -> None:
     slices = snapshot_of({Gpu("n1", 0, 1): node_of(1)[Gpu("n1", 0)]})
     assert merged(slices, Held({("n1", 0): Holder("9")})) == {}

@@ -176,6 +176,14 @@ def test_a_job_is_found_on_all_nodes_an_array_with_all_its_tasks() -> None:
     assert pick_job("99", lambda job: frozenset({"8_1"}))(HELD, NVML).rows == (2,)
 
 
+def test_a_gpu_that_jobs_share_is_found_by_each_of_them() -> None:
+    shared = replace(HELD, holders={**HELD.holders, TWO_NODES.gpus[3]: Holder("8_3,9")})
+    assert pick_job("9")(shared, NVML).rows == (3,)
+    assert pick_job("8")(shared, NVML).rows == (2, 3, 5)
+    with pytest.raises(NotFoundError, match=r"jobs seen: 7, 70, 8_1, 8_2, 8_3, 9$"):
+        pick_job("8_3,9")(shared, NVML)
+
+
 def test_a_job_that_is_not_seen_is_told_with_those_that_are() -> None:
     with pytest.raises(NotFoundError, match=r"job 9 holds no GPU that is seen; jobs seen: 7, 70, 8_1, 8_2"):
         pick_job("9")(HELD, NVML)

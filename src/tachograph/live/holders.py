@@ -9,7 +9,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -264,8 +264,7 @@ def merged(snapshot: Snapshot, held: Held) -> Mapping[Gpu, Holder]:
     for gpu in snapshot.gpus:
         told = snapshot.holders.get(gpu)
         if told is not None and told.job_id is not None:
-            known = held.jobs.get(told.job_id)
-            found[gpu] = told if known is None else _completed(told, known)
+            found[gpu] = _completed(told, [held.jobs.get(job) for job in told.jobs])
             continue
         of_slurm = held.gpus.get((short_host(gpu.node), gpu.gpu)) if gpu.mig is None else None
         holder = of_slurm or told
@@ -274,7 +273,11 @@ def merged(snapshot: Snapshot, held: Held) -> Mapping[Gpu, Holder]:
     return found
 
 
-def _completed(told: Holder, known: Holder) -> Holder:
-    """The id as people name it; user and time from whoever tells them."""
-    since = told.since if known.since is None else known.since
-    return Holder(known.job_id or told.job_id, told.user or known.user, since)
+def _completed(told: Holder, known: Sequence[Holder | None]) -> Holder:
+    """The ids as people name them; user and time from whoever tells them. known: of each job of `told`."""
+    if not any(known):
+        return told
+    jobs = [(of and of.job_id) or job for of, job in zip(known, told.jobs, strict=True)]
+    users = dict.fromkeys(of.user for of in known if of is not None and of.user)
+    began = [of.since for of in known if of is not None and of.since is not None]
+    return Holder(",".join(jobs), told.user or ",".join(users) or None, min(began) if began else told.since)

@@ -41,11 +41,23 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a GPU: a job, as people name it; a user; since when (seconds since 1970). None: not told."""
+    """Who holds a GPU: a job, as people name it; a user; since when (seconds since 1970). None: not told.
+
+    Of several that share it there are commas between them.
+    """
 
     job_id: str | None = None
     user: str | None = None
     since: float | None = None
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """Each of the jobs.
+
+        >>> Holder("8,9").jobs, Holder("3_0").jobs, Holder(user="ana").jobs
+        (('8', '9'), ('3_0',), ())
+        """
+        return tuple(self.job_id.split(",")) if self.job_id else ()
 
 
 @dataclass(frozen=True, slots=True)

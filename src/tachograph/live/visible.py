@@ -158,14 +158,15 @@ def pick_job(job: str, names_of: Callable[[str], frozenset[str]] = lambda job: f
 
 
 def holds(snapshot: Snapshot, row: int, names: Iterable[str | None]) -> bool:
-    """Return whether a job of one of these ids holds a GPU; of an array or a heterogeneous job: one of its parts."""
+    """Return whether a job of one of these ids holds a GPU, alone or with others; of an array or a heterogeneous job:
+    one of its parts."""
     holder = snapshot.holders.get(snapshot.gpus[row])
-    held = None if holder is None else holder.job_id
-    return held is not None and any(held == name or held.startswith((f"{name}_", f"{name}+")) for name in names if name)
+    jobs = () if holder is None else holder.jobs
+    return any(job == name or job.startswith((f"{name}_", f"{name}+")) for name in names if name for job in jobs)
 
 
 def _jobs_seen(snapshot: Snapshot) -> str:
-    jobs = sorted({holder.job_id for holder in snapshot.holders.values() if holder.job_id})
+    jobs = sorted({job for holder in snapshot.holders.values() for job in holder.jobs})
     if jobs:
         return f"jobs seen: {_some(jobs)}"
     return (

@@ -122,7 +122,7 @@ def _of_text(rows: FleetRows, term: Term) -> Flags:
         return np.array([not text for text in texts], np.bool_)
     if "*" in wanted:
         return np.array([fnmatchcase(text, wanted) for text in texts], np.bool_)
-    return np.array([text == wanted for text in texts], np.bool_)
+    return np.array([text == wanted or wanted in text.split(",") for text in texts], np.bool_)  # jobs that share a GPU
 
 
 def _is_class(name: str, code: str, wanted: str) -> bool:

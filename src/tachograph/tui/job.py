@@ -154,7 +154,7 @@ def lines(view: View, job: JobFacts, order: str, cursor: int, told: Told = NOT_Y
 
 def nothing(view: View, job_id: str, *, width: int) -> list[Row]:
     """Return what is said of a job that holds no GPU here, and which jobs do."""
-    held = sorted({one.job_id for one in view.snapshot.holders.values() if one.job_id})
+    held = sorted({job for one in view.snapshot.holders.values() for job in one.jobs})
     rows = paragraph(
         f"job {printable(job_id)} holds no GPU that is seen here: it may have ended", width, colours.NOTICE
     )

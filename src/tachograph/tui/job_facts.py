@@ -46,7 +46,7 @@ def facts(view: View, job_id: str) -> JobFacts | None:
     """Return what is known of a job; None where it holds no GPU that is seen."""
     snapshot = view.snapshot
     held = [(place, snapshot.holders.get(gpu)) for place, gpu in enumerate(snapshot.gpus)]
-    own = [(place, holder) for place, holder in held if holder is not None and holder.job_id == job_id]
+    own = [(place, holder) for place, holder in held if holder is not None and job_id in (*holder.jobs, holder.job_id)]
     if not own:
         return None
     rows = tuple(place for place, _ in own)

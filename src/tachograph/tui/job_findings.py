@@ -98,7 +98,7 @@ def past(view: View, job_id: str) -> Iterator[View]:
     """Yield views of the past of a job's GPUs, oldest first, as far as it is kept: copies that nothing changes."""
     from tachograph.live.judged_minutes import COUNTERS
 
-    held = {gpu: one for gpu, one in view.snapshot.holders.items() if one.job_id == job_id}
+    held = {gpu: one for gpu, one in view.snapshot.holders.items() if job_id in (*one.jobs, one.job_id)}
     rows = [row for row, gpu in enumerate(view.snapshot.gpus) if gpu in held]
     gpus = tuple(view.snapshot.gpus[row] for row in rows)
     devices = {gpu: view.snapshot.devices[gpu] for gpu in gpus if gpu in view.snapshot.devices}

@@ -37,7 +37,7 @@ def names_of(app: WatchApp) -> Names:
     view = app.view
     told = tuple(view.snapshot.values) if view else ()
     holders = view.snapshot.holders.values() if view else ()
-    jobs = sorted({holder.job_id for holder in holders if holder.job_id})
+    jobs = sorted({job for holder in holders for job in holder.jobs})
     users = sorted({holder.user for holder in holders if holder.user})
     gpus = view.snapshot.gpus if view else ()
     nodes = list(dict.fromkeys(gpu.node for gpu in gpus))
@@ -127,7 +127,7 @@ def _named(gpus: tuple[Gpu, ...], name: str) -> Gpu:
 
 def _job(app: WatchApp, words: str) -> None:
     jobs = names_of(app).by_kind["job"]
-    if words and words not in jobs:
+    if words and not set(words.split(",")) <= set(jobs):
         raise NotFoundError(f"no job {words} holds one of these GPUs", do="Tab shows those that do")
     app.open("job", words or None)
 
