@@ -27,6 +27,11 @@ def remark(words: str) -> None:
     sys.stderr.write(f"tachograph: {printable(' '.join(words.split()))}\n")
 
 
+def on_terminal() -> bool:
+    """Return whether stderr, on which screens are drawn, is a terminal."""
+    return sys.stderr.isatty()
+
+
 @dataclass(frozen=True, slots=True)
 class Narrator:
     """Tells what is going on; a quiet one tells nothing."""

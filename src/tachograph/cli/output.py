@@ -61,6 +61,11 @@ def width(default: int = 100) -> int:
     return shutil.get_terminal_size((default, 24)).columns
 
 
+def on_terminal() -> bool:
+    """Return whether a person sits there: stdout and stdin are a terminal."""
+    return sys.stdout.isatty() and sys.stdin.isatty()
+
+
 def ascii_only() -> bool:
     """Return whether stdout cannot show the characters that bars and rules are made of."""
     try:

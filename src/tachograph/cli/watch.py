@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
 from typing import TYPE_CHECKING
 
-from tachograph.cli import output
+from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser
 from tachograph.errors import UsageError
@@ -95,8 +94,10 @@ def _check(arguments: Arguments) -> None:
     if arguments.source and (arguments.recording is not None or arguments.simulate is not None):
         raise UsageError("--source names another source", do="leave it out")
     printed = arguments.once or arguments.json or arguments.csv is not None
-    if not printed and not (sys.stdout.isatty() and sys.stdin.isatty()):
+    if not printed and not output.on_terminal():
         raise UsageError("there is no terminal to show a screen on", do="give --once, --json or --csv")
+    if not printed and not narrate.on_terminal():
+        raise UsageError("the screen is drawn on stderr, which is no terminal", do="give --once, --json or --csv")
 
 
 def _wanted(arguments: Arguments, configuration: Configuration) -> Wanted:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from textual.message import Message
 from textual.widget import Widget
 
 from tachograph.config import Configuration
-from tachograph.errors import TachographError, UsageError
+from tachograph.errors import TachographError
 from tachograph.live.snapshot import Gpu, Problem
 from tachograph.live.source import LiveSource
 from tachograph.live.view import View
@@ -388,10 +387,8 @@ def run(
 ) -> int:
     """Show `source` until the user quits; return the exit code. The source is closed by whoever opened it.
 
-    Errors: UsageError where stderr, on which Textual draws, is no terminal.
+    Textual draws on stderr, which is to be a terminal.
     """
-    if not sys.stderr.isatty():
-        raise UsageError("the screen is drawn on stderr, which is no terminal", do="give --once, --json or --csv")
     app = WatchApp(
         source, interval_s=interval_s, settings=settings, history_s=history_s, job=job, configuration=configuration
     )
