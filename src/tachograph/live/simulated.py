@@ -13,6 +13,7 @@ import numpy as np
 from tachograph.arrays import Floats
 from tachograph.live.snapshot import Device, Gpu, Holder, Process, Snapshot
 from tachograph.live.source import About
+from tachograph.units import plural
 from tachograph.workload.classes import FULL_IO_BYTES_PER_S, RULED
 
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -47,7 +48,8 @@ class SimulatedSource:
     @property
     def about(self) -> About:
         """What it is."""
-        return About("simulated", f"simulated: {len(self._gpus)} GPUs that do not exist")
+        there = "does" if len(self._gpus) == 1 else "do"
+        return About("simulated", f"simulated: {plural(len(self._gpus), 'GPU')} that {there} not exist")
 
     def read(self) -> Snapshot:
         """Return the next snapshot."""
