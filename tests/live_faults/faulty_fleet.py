@@ -1,0 +1,349 @@
+"""Nodes with exporters at which everything goes wrong that may: their pages as text, and servers that answer them.
+
+fleet = FaultyFleet(random.Random(1), recorded=b"")
+fleet.go_on()               # time passes, faults begin and end; fleet.faults counts them by kind
+fleet.source                # a live source: the exporter's own reading of these pages
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from servers.exporter import Gpu, Node, page
+from tachograph.live.exporter import ExporterSource
+from tachograph.live.snapshot import Snapshot
+from tachograph.live.source import About
+from tachograph.sources.http import Answer
+from tachograph.sources.http_problems import AskError
+from tachograph.sources.metrics.endpoints import Endpoint, Settings
+
+BEGIN = 1_795_255_200.0  # 2026-11-21 10:00:00 UTC
+NODES = 4
+# {metric: (lowest, highest) of a sound value}
+METRICS: dict[str, tuple[float, float]] = {
+    "DCGM_FI_DEV_GPU_UTIL": (0, 100),
+    "DCGM_FI_DEV_MEM_COPY_UTIL": (0, 100),
+    "DCGM_FI_DEV_FB_USED": (0, 81559),
+    "DCGM_FI_DEV_FB_FREE": (0, 81559),
+    "DCGM_FI_DEV_POWER_USAGE": (60, 700),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": (0, 1e12),
+    "DCGM_FI_DEV_GPU_TEMP": (25, 95),
+    "DCGM_FI_DEV_MEMORY_TEMP": (30, 105),
+    "DCGM_FI_DEV_SM_CLOCK": (210, 1980),
+    "DCGM_FI_DEV_MEM_CLOCK": (1593, 2619),
+    "DCGM_FI_PROF_SM_ACTIVE": (0, 1),
+    "DCGM_FI_PROF_SM_OCCUPANCY": (0, 1),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": (0, 1),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": (0, 1),
+    "DCGM_FI_PROF_PIPE_FP64_ACTIVE": (0, 1),
+    "DCGM_FI_PROF_DRAM_ACTIVE": (0, 1),
+    "DCGM_FI_PROF_PCIE_RX_BYTES": (0, 5e10),
+    "DCGM_FI_PROF_PCIE_TX_BYTES": (0, 5e10),
+    "DCGM_FI_PROF_NVLINK_RX_BYTES": (0, 4e11),
+    "DCGM_FI_DEV_XID_ERRORS": (0, 0),
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS": (0, 0),
+    "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": (0, 3),
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": (0, 0),
+    "DCGM_FI_DEV_ROW_REMAP_FAILURE": (0, 0),
+}
+# marks for "no value" of 32 and 64 bits, of floating point, and what fits nowhere
+SENTINELS = (
+    *(0x7FFFFFF0 + k for k in range(4)),
+    *(0x7FFFFFFFFFFFFFF0 + k for k in range(4)),
+    *(140737488355328.0 + k for k in range(4)),
+    *(2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1, -(2**31), -(2**63)),
+    *(float("nan"), float("inf"), float("-inf"), -1.0, -273.15, 1e38, 1e300, 5e-324, -0.0, 101.0, 1.0000001),
+)
+HOSTS = (
+    *("gpu-node-7", "nid001234.cluster.example.org", "N1", "10.1.2.3", "n1:9400", "-", "", " "),
+    *("größe-ß", "ノード一番目", "עברית", "e\u0301\u0301\u0301", "\u200b\u202e\u2066", "🖥️🔥👩\u200d👧"),
+    *("n\x1b[2J", "x" * 300, "9" * 5000, "[red]n[/red]", "$(reboot)", "%s{0}", "None", "nan", "n\\n1", "\ud7ff\ufffd"),
+)
+MODELS = (
+    *("NVIDIA A100-SXM4-40GB", "NVIDIA GH200 480GB", "Tesla T4", "", "H" * 500),
+    *("GPU \x1b]0;title\x07", "未知の装置", "[bold]x"),
+)
+JOBS = ("4711", "4712", "8", "9", "0", "1_3", "12_7", "2+0", "x", "99999999999999999999", "-5", "７", "job 3", "8,9")
+JUNK = (
+    *(b"", b"\n", b"}", b'"', b"{", b" ", b"\xff", b"\x00", b"NaN", b"+Inf", b"\\", b"#", b"\r\n", b"GPU", b"_"),
+    b"\xed\xa0\x80",
+)
+HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>\x00 }{ nginx</body></html>\n"
+
+
+class FaultyServer:
+    """Stands in for the server of one exporter: answers what it is given, fails, or does not answer yet."""
+
+    def __init__(self, number: int) -> None:
+        self.where, self.skew_s = f"http://n{number}:9400/metrics", None
+        self.next: bytes | AskError = b""
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def get(self, path: str) -> Answer:
+        """Answer, when it is allowed to."""
+        self.answers.wait()
+        if isinstance(self.next, AskError):
+            raise self.next
+        return Answer(self.next, self.where)
+
+    def close(self) -> None:
+        """Let nobody wait."""
+        self.answers.set()
+
+
+class Patient:
+    """The exporters' source, read until all have answered that do: what comes then is the same in every run."""
+
+    def __init__(self, source: ExporterSource, servers: list[FaultyServer]) -> None:
+        self._source, self._servers = source, servers
+
+    @property
+    def about(self) -> About:
+        """What the source is."""
+        return self._source.about
+
+    def read(self) -> Snapshot:
+        """Return the newest snapshot."""
+        snapshot = self._source.read()
+        while any(self._servers[number].answers.is_set() for number in self._source._asker._open):
+            snapshot = self._source.read()
+        return snapshot
+
+    def close(self) -> None:
+        """Let go."""
+        self._source.close()
+
+
+@dataclass(slots=True)
+class _Host:
+    """One node: its units, the name it gives itself, metrics it leaves out."""
+
+    name: str
+    units: list[Gpu]
+    left_out: set[str] = field(default_factory=set)
+    stamp: bool = False
+
+
+class FaultyFleet:
+    """Some nodes, one of which may answer a recorded page; what happens is decided by `random_` alone."""
+
+    def __init__(self, random_: random.Random, *, recorded: bytes = b"") -> None:
+        self.random = random_
+        self.now, self.steady = BEGIN, 1000.0
+        self.faults: Counter[str] = Counter()
+        self.sound: dict[int, str] = {}  # pages that were answered undamaged, by number
+        self._recorded = recorded
+        self._hosts = [self._host(number) for number in range(NODES)]
+        self._servers = [FaultyServer(number) for number in range(NODES + bool(recorded))]
+        exporters = [
+            (Endpoint(f"n{number}:9400", f"n{number}", server), Settings(source="dcgm-exporter"))  # type: ignore[arg-type]
+            for number, server in enumerate(self._servers)
+        ]
+        source = ExporterSource(exporters, clock=lambda: self.now, steady=lambda: self.steady, wait_s=0.02)
+        self.source = Patient(source, self._servers)
+        self._write()
+
+    def go_on(self) -> None:
+        """Let time pass and something happen, then write the pages anew."""
+        step = self.random.choice([0.1, 1.0, 1.0, 1.0, 1.0, 2.0, 10.0, 35.0])
+        self.now += step
+        self.steady += step
+        for host in self._hosts:
+            for unit in host.units:
+                if self.random.random() < 0.7:
+                    unit.values.update(self._values())
+        for kind, (chance, happen) in self._happenings.items():
+            if self.random.random() < chance:
+                self.faults[kind] += 1
+                happen()
+        self._write()
+
+    def close(self) -> None:
+        """Let nobody wait."""
+        for server in self._servers:
+            server.close()
+
+    # --- what lasts until something else happens
+
+    @property
+    def _happenings(self) -> dict[str, tuple[float, Callable[[], None]]]:
+        return {
+            "sentinel values": (0.3, self._sentinels),
+            "counters vanish": (0.05, self._leave_out),
+            "counters are back": (0.05, self._tell_all),
+            "GPUs vanish": (0.05, self._take_away),
+            "GPUs come": (0.05, self._add),
+            "node renamed": (0.04, self._rename),
+            "node has its name again": (0.04, self._name_again),
+            "odd labels": (0.05, self._odd_labels),
+            "MIG slices": (0.03, self._slice),
+            "no MIG slices": (0.03, self._unslice),
+            "jobs change": (0.1, self._change_jobs),
+            "XID": (0.05, self._xid),
+            "clocks lowered": (0.1, self._lower),
+            "times are written": (0.02, self._stamp),
+            "clock goes back": (0.01, self._back),
+            "clock jumps ahead": (0.005, self._ahead),
+            "exporter slow": (0.02, self._slow),
+            "exporter answers again": (0.2, self._answer),
+        }
+
+    def _host(self, number: int) -> _Host:
+        units = [Gpu(index, dict(self._values()), jobs=(JOBS[number],)) for index in range(4)]
+        return _Host(f"n{number}", units)
+
+    def _values(self) -> dict[str, float]:
+        return {
+            name: round(self.random.uniform(low, high), 6 if high <= 1 else 0) for name, (low, high) in METRICS.items()
+        }
+
+    def _any(self) -> _Host:
+        return self.random.choice(self._hosts)
+
+    def _unit(self) -> Gpu | None:
+        units = self._any().units
+        return self.random.choice(units) if units else None
+
+    def _sentinels(self) -> None:
+        for _ in range(self.random.randrange(1, 20)):
+            if (unit := self._unit()) is not None:
+                unit.values[self.random.choice(list(METRICS))] = self.random.choice(SENTINELS)
+
+    def _leave_out(self) -> None:
+        self._any().left_out.update(self.random.sample(list(METRICS), self.random.randrange(len(METRICS) + 1)))
+
+    def _tell_all(self) -> None:
+        self._any().left_out.clear()
+
+    def _take_away(self) -> None:
+        host = self._any()
+        host.units = self.random.sample(host.units, self.random.randrange(len(host.units) + 1))
+
+    def _add(self) -> None:
+        host = self._any()
+        if len(host.units) < 16:
+            host.units.append(Gpu(self.random.choice([0, 1, 2, 3, 4, 5, 6, 7, 15, 255]), dict(self._values())))
+
+    def _rename(self) -> None:
+        self._any().name = self.random.choice(HOSTS)
+
+    def _name_again(self) -> None:
+        number = self.random.randrange(NODES)
+        self._hosts[number].name = f"n{number}"
+
+    def _odd_labels(self) -> None:
+        if (unit := self._unit()) is not None:
+            label = self.random.choice(
+                ["modelName", "UUID", "pci_bus_id", "gpu", "device", "container", "pod", "err_msg"]
+            )
+            odd = (*MODELS, *HOSTS, "-1", "1e3", "0x1", "９", "4294967296")
+            unit.labels[label] = self.random.choice(odd)
+            if self.random.random() < 0.5:
+                unit.labels.clear()
+
+    def _slice(self) -> None:
+        host = self._any()
+        index = self.random.randrange(8)
+        for size in self.random.sample(range(14), 3):
+            labels = {"GPU_I_PROFILE": "1g.10gb", "GPU_I_ID": str(size)}
+            host.units.append(Gpu(index, dict(self._values()), labels=labels))
+        host.units = host.units[-16:]
+
+    def _unslice(self) -> None:
+        host = self._any()
+        host.units = [unit for unit in host.units if "GPU_I_ID" not in unit.labels]
+
+    def _change_jobs(self) -> None:
+        if (unit := self._unit()) is not None:
+            unit.jobs = tuple(self.random.choices(JOBS, k=self.random.choice([0, 1, 1, 2, 3])))
+
+    def _xid(self) -> None:
+        if (unit := self._unit()) is not None:
+            unit.values["DCGM_FI_DEV_XID_ERRORS"] = self.random.choice([0, 13, 31, 48, 63, 79, 94, 95, 119, 999, 99999])
+
+    def _lower(self) -> None:
+        if (unit := self._unit()) is not None:
+            bits = self.random.choice([0, 1, 4, 8, 0x20, 0x40, 0x80, 0xE8, 0x1FF, 2**31, 2**52, 2**62])
+            unit.values["DCGM_FI_DEV_CLOCKS_EVENT_REASONS"] = bits
+
+    def _stamp(self) -> None:
+        host = self._any()
+        host.stamp = not host.stamp
+
+    def _back(self) -> None:
+        self.now -= self.random.choice([0.5, 5.0, 3600.0, 86400.0])
+
+    def _ahead(self) -> None:
+        self.now += self.random.choice([3600.0, 86400.0])
+
+    def _slow(self) -> None:
+        self.random.choice(self._servers).answers.clear()
+
+    def _answer(self) -> None:
+        for server in self._servers:
+            server.answers.set()
+
+    # --- pages
+
+    def _write(self) -> None:
+        """Put the pages of now where they are asked for, some of them damaged."""
+        self.sound.clear()
+        for number, server in enumerate(self._servers):
+            text = self._recorded if number == NODES else self._page(self._hosts[number])
+            if self.random.random() < 0.02:
+                self.faults["exporter down"] += 1
+                server.next = AskError("answered 500", where=server.where, do="look at its log")
+                continue
+            server.next = self._damaged(text)
+            if server.next is text:
+                self.sound[number] = text.decode(errors="replace")
+
+    def _page(self, host: _Host) -> bytes:
+        units = [
+            Gpu(
+                unit.index,
+                {name: value for name, value in unit.values.items() if name not in host.left_out},
+                unit.jobs,
+                {"Hostname": host.name, **unit.labels},
+            )
+            for unit in host.units
+        ]
+        return page(host.name, Node(units, stamp=host.stamp), self.now).encode(errors="surrogatepass")
+
+    def _damaged(self, text: bytes) -> bytes:
+        """The page, or what came of it."""
+        if self.random.random() < 0.85:
+            return text
+        at, until = sorted(self.random.randrange(len(text) + 1) for _ in range(2))
+        match self.random.randrange(6):
+            case 0:
+                self.faults["half a page"] += 1
+                return text[:at]
+            case 1:
+                self.faults["garbage bytes"] += 1
+                made = bytearray(text)
+                for _ in range(self.random.randrange(1, 30)):
+                    place = self.random.randrange(len(made) + 1)
+                    made[place : place + self.random.randrange(3)] = self.random.choice(
+                        [*JUNK, self.random.randbytes(self.random.randrange(1, 9))]
+                    )
+                return bytes(made)
+            case 2:
+                self.faults["duplicate series"] += 1
+                return text + text[at:until]
+            case 3:
+                self.faults["no page of an exporter"] += 1
+                return self.random.choice([HTML, b"", b"\n", b"\x00" * 100, self.random.randbytes(2000)])
+            case 4:
+                self.faults["lines in another order"] += 1
+                lines = text.split(b"\n")
+                self.random.shuffle(lines)
+                return b"\n".join(lines)
+            case _:
+                self.faults["stretch left out"] += 1
+                return text[:at] + text[until:]

@@ -1,0 +1,382 @@
+"""Screens of exporters at which everything goes wrong: `make screens` (SCREENS=10000). Prints JSON; 1 on failure.
+
+Pages go through the exporters' own reading, the monitor and the app; between two of them terminal, keys, commands and
+mouse do what they like. All of it is decided by the seed. After each refresh the text on the screen is taken, and:
+
+- nothing was raised, in the app or in the feed; no traceback is on the screen, and nothing that steers a terminal
+- every line is as long as the terminal is wide, at most
+- numbers of the fleet's table, and of a GPU's own screen, are those of the snapshot; what nobody told is "-"
+- every value of the snapshot is within the range of its counter
+- events are no more than are kept, and memory stays what it was
+
+    python tests/live_faults/screens.py --screens 500 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import math
+import mmap
+import random
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent)]
+
+from faulty_fleet import HOSTS, JOBS, FaultyFleet
+from textual import events
+from textual.app import ScreenStackError
+from textual.pilot import Pilot
+
+from tachograph.counters import BY_NAME, NAMES
+from tachograph.live.snapshot import Snapshot
+from tachograph.live.visible import Picked, Restricted
+from tachograph.tui import keys
+from tachograph.tui.app import WatchApp
+from tachograph.tui.commands import COMMANDS
+from tachograph.tui.fleet import FleetScreen
+from tachograph.tui.fleet_columns import SORTED_BY
+from tui_screens import lines_of
+
+if TYPE_CHECKING:
+    from tachograph.live.source import About, LiveSource
+
+SEED = 20261121
+LIFE = 1000  # screens of one app; the fleet goes on from one to the next
+KEPT_EVENTS = 1000
+HISTORY_S = 60.0
+# a screen, of a process whose fleet has been through everything once: objects of Python, memory
+GROWTH_BLOCKS, GROWTH_BYTES = 5.0, 4000.0
+SETTLED = 0.3  # of all screens: from then on memory is compared
+GIVE_UP = 50  # failures
+LEAST_LIVES = 4  # of apps, to compare it
+SIZES = (
+    *((80, 24), (80, 24), (120, 40), (200, 60), (300, 100)),
+    *((40, 10), (20, 5), (10, 3), (3, 2), (1, 1), (80, 1), (1, 50)),
+)
+OTHER_KEYS = ("tab", "shift+tab", "x", "ö", "f5", "delete", "ctrl+l", "ctrl+u", "ctrl+w", "end", "home", "界", "ctrl+a")
+QUITS = {"q", "f10", "ctrl+c", "ctrl+q"}
+WORDS = (
+    *(*SORTED_BY, *NAMES[:12], *HOSTS, *JOBS, "n1:0", "n0", ":3", "n2:1.3", "node", "job", "user", "class", "health"),
+    *("sm<20", "sm>", "user=", "job!=4711", "gpu=n*", "(", ")", "'", '"', "\\", "[", "]", "*", "=", "and", "or"),
+    *("0", "-1", "1e309", "nan", "inf", "5", "0.1", "1e-9", "-power"),
+)
+# column of the fleet's table: counter, how its value is written
+WRITTEN = {
+    **dict.fromkeys(("util", "sm", "tensor", "dram", "occ", "fp64"), "%"),
+    **dict.fromkeys(("temp", "memtemp"), "°"),
+    "clock": "",
+}
+COUNTER_OF = {
+    "util": "gpu_util",
+    "sm": "sm_active",
+    "tensor": "tensor_active",
+    "dram": "dram_active",
+    "occ": "sm_occupancy",
+    "fp64": "fp64_active",
+    "temp": "gpu_temp_c",
+    "memtemp": "mem_temp_c",
+    "clock": "sm_clock_mhz",
+}
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of the screens."""
+
+    seed: int
+    screens: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    apps: int = 0
+    cells: int = 0  # compared with the snapshot
+    most_gpus: int = 0
+    grown_blocks_per_screen: float | None = None
+    grown_bytes_per_screen: float | None = None
+    by_screen: Counter[str] = field(default_factory=Counter)
+    by_size: Counter[str] = field(default_factory=Counter)
+    actions: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, str] = field(default_factory=dict)
+    failed: Counter[str] = field(default_factory=Counter)
+
+    def fail(self, what: str, detail: str = "") -> None:
+        """Count a failure; of each kind the first is told."""
+        self.failed[what] += 1
+        self.failures.setdefault(what, f"screen {self.screens}: {detail}")
+
+
+class Driven(WatchApp):
+    """An app that looks when it is told to, and keeps what nobody caught."""
+
+    def start(self) -> None:
+        """Look once; go on by `look`."""
+        self.look()
+
+    def look(self) -> None:
+        """Ask the source once, as the thread of the feed would."""
+        self.deliver(self.feed.once())
+
+
+def run(screens: int, *, seed: int = SEED, recorded: bytes = b"", life: int = LIFE) -> Outcome:
+    """Draw so many screens; return what came of it."""
+    random_ = random.Random(seed)
+    fleet, outcome = FaultyFleet(random_, recorded=recorded), Outcome(seed)
+    begun, cpu = time.monotonic(), time.process_time()
+    memory: list[tuple[int, int, int]] = []
+    warnings.simplefilter("error")  # one would be written over the screen
+    while outcome.screens < screens and sum(outcome.failed.values()) < GIVE_UP:
+        source = _restricted(fleet, random_)
+        outcome.apps += 1
+        asyncio.run(_live(fleet, source, outcome, until=min(screens, outcome.screens + life)))
+        gc.collect()
+        memory.append((outcome.screens, sys.getallocatedblocks(), _resident_bytes()))
+    fleet.close()
+    fleet.source.close()
+    outcome.faults = fleet.faults
+    outcome.seconds, outcome.cpu_seconds = time.monotonic() - begun, time.process_time() - cpu
+    _compare_memory(outcome, memory)
+    return outcome
+
+
+def _restricted(fleet: FaultyFleet, random_: random.Random) -> LiveSource:
+    """The source as `choose` hands it on: all GPUs, or those that somebody picked."""
+
+    def pick(snapshot: Snapshot, about: About) -> Picked:
+        return Picked(tuple(range(0, len(snapshot.gpus), 2)), "every other one")
+
+    sources: list[LiveSource] = [fleet.source, Restricted(fleet.source, pick)]
+    return random_.choice(sources)
+
+
+async def _live(fleet: FaultyFleet, source: LiveSource, outcome: Outcome, *, until: int) -> None:
+    """One app from start to end."""
+    app = Driven(source, interval_s=1.0, history_s=HISTORY_S, job=fleet.random.choice([None, None, "4711", "no such"]))
+    try:
+        async with app.run_test(size=(80, 24)) as pilot:
+            await _settle(pilot)
+            while outcome.screens < until and app.is_running and not app._exit:
+                await _act(pilot, fleet.random, outcome)
+                fleet.go_on()
+                app.look()
+                await _settle(pilot)
+                if app._exception is not None or app._exit:
+                    break
+                outcome.screens += 1
+                _check(app, outcome)
+    except Exception as error:  # noqa: BLE001  what the app raises comes out here
+        trace = traceback.extract_tb(error.__traceback__)
+        place = next((frame for frame in reversed(trace) if "tachograph" in frame.filename), trace[-1])
+        what = f"raised {type(error).__name__} in {Path(place.filename).name}:{place.name}"
+        outcome.fail(what, "".join(traceback.format_exception(error))[-3000:])
+
+
+async def _settle(pilot: Pilot[int]) -> None:
+    """Wait until all messages were handled and all was drawn."""
+    for _ in range(3):  # what is called after a refresh may ask for another one
+        await pilot._wait_for_screen()
+        with contextlib.suppress(ScreenStackError):  # the app was quit
+            pilot.app.screen._on_timer_update()
+
+
+# --- what a user does
+
+
+async def _act(pilot: Pilot[int], random_: random.Random, outcome: Outcome) -> None:
+    app = pilot.app
+    assert isinstance(app, Driven)
+    for _ in range(random_.choice([0, 1, 1, 2, 4])):
+        action = random_.choice(
+            [*["key"] * 5, *["open"] * 2, "command", "command", "typed", "click", "wheel", "resize", "back"]
+        )
+        outcome.actions[action] += 1
+        match action:
+            case "key":
+                _press(app, _key(random_))
+            case "open":
+                _press(app, random_.choice(["f", "enter", "p", "j", "e", "question_mark"]))
+            case "back":
+                _press(app, "escape")
+            case "command":
+                app.command(_line(random_))
+            case "typed":
+                await _type(pilot, random_)
+            case "click" | "wheel":
+                _mouse(app, random_, action)
+            case "resize":
+                outcome.by_size["x".join(map(str, size := random_.choice(SIZES)))] += 1
+                await pilot.resize_terminal(*size)
+        await _settle(pilot)
+        if app._exit or app._exception is not None:
+            return
+
+
+def _key(random_: random.Random) -> str:
+    key = random_.choice([name for key in keys.KEYS for name in key.keys.split(",")] + [*OTHER_KEYS])
+    return "f" if key in QUITS and random_.random() < 0.97 else key
+
+
+def _press(app: Driven, key: str) -> None:
+    event = events.Key(key, key if len(key) == 1 else None)
+    event.set_sender(app)
+    app.post_message(event)
+
+
+async def _type(pilot: Pilot[int], random_: random.Random) -> None:
+    """Write a line as people do: begin, letters, perhaps Tab, end or give up."""
+    app = pilot.app
+    assert isinstance(app, Driven)
+    _press(app, random_.choice(["colon", "slash", "f3", "f4"]))
+    for letter in _line(random_)[:20]:
+        event = events.Key(events.Key(letter, letter).key, letter)
+        event.set_sender(app)
+        app.post_message(event)
+        if random_.random() < 0.1:
+            _press(app, random_.choice(["tab", "backspace", "left", "ctrl+u"]))
+    await pilot._wait_for_screen()
+    _press(app, random_.choice(["enter", "enter", "escape"]))
+    await pilot._wait_for_screen()
+    _press(app, "escape")
+
+
+def _line(random_: random.Random) -> str:
+    """A command that may be one."""
+    name = random_.choice(
+        [*(command.name for command in COMMANDS if command.name != "quit"), "q?", "", "s", "plo", "x"]
+    )
+    return " ".join([name, *random_.choices(WORDS, k=random_.choice([0, 1, 1, 2, 3]))])
+
+
+def _mouse(app: Driven, random_: random.Random, action: str) -> None:
+    """Click or turn the wheel anywhere, also where the terminal has ended by now."""
+    width, height = app.size
+    x, y = random_.randrange(width + 2), random_.randrange(height + 2)
+    kinds: list[type[events.MouseEvent]] = (
+        [events.MouseDown, events.MouseUp, events.Click] if action == "click"
+        else [random_.choice([events.MouseScrollDown, events.MouseScrollUp])]
+    )  # fmt: skip
+    for kind in kinds:
+        event = kind(None, x, y, 0, 0, random_.choice([1, 1, 1, 2, 3]), False, False, False, screen_x=x, screen_y=y)
+        app.mouse_position = event.offset
+        app.screen._forward_event(event)
+
+
+# --- what must hold
+
+
+def _check(app: Driven, outcome: Outcome) -> None:
+    lines = lines_of(app)
+    outcome.by_screen[app.place] += 1
+    if app.failure is not None and app.failure.detail:
+        outcome.fail(f"the feed raised {app.failure.problem.what[:80]}", app.failure.detail[-3000:])
+    for line in lines:
+        if "Traceback" in line or "most recent call" in line:
+            outcome.fail("a traceback on the screen", line)
+        if not line.isprintable():
+            outcome.fail(f"something that is not printable on {app.place}", repr(line))
+    for strip in app.screen._compositor.render_strips():
+        if strip.cell_length > app.size.width:
+            outcome.fail(f"a line that is too long on {app.place}", repr(strip.text))
+    if app.view is None:
+        return
+    outcome.most_gpus = max(outcome.most_gpus, len(app.view.snapshot.gpus))
+    if len(app.view.events) > KEPT_EVENTS:
+        outcome.fail("more events than are kept", str(len(app.view.events)))
+    _check_ranges(app.view.snapshot, outcome)
+    if isinstance(app.seen, FleetScreen):
+        for what, detail in _wrong_cells(app.seen, app.view.snapshot, outcome):
+            outcome.fail(what, detail)
+
+
+def _check_ranges(snapshot: Snapshot, outcome: Outcome) -> None:
+    for name, column in snapshot.values.items():
+        counter = BY_NAME[name]
+        wrong = [
+            value for value in column.tolist() if not math.isnan(value) and not counter.low <= value <= counter.high
+        ]
+        if wrong:
+            outcome.fail(f"{name} out of its range", str(wrong[:3]))
+
+
+def _wrong_cells(fleet: FleetScreen, snapshot: Snapshot, outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Cells of the table that do not say what the snapshot does."""
+    if fleet.heat or not fleet._places:
+        return
+    top = int(fleet.scroll_offset.y)
+    for y in range(1, len(fleet.lines)):
+        place = top + y - 1
+        line = fleet._lines[place] if place < len(fleet._lines) else None
+        if not isinstance(line, int):
+            continue
+        for cell in fleet._places:
+            if cell.column.name not in WRITTEN:
+                continue
+            shown = fleet.lines[y].crop(cell.at, cell.at + cell.width).text.strip()
+            value = snapshot.value(COUNTER_OF[cell.column.name], line)
+            wanted = _written(value, WRITTEN[cell.column.name])
+            outcome.cells += 1
+            if shown != wanted and fleet.lines[y].cell_length >= cell.at + cell.width:
+                yield f"{cell.column.name} is not what was told", f"{shown!r} for {value!r} in {fleet.lines[y].text!r}"
+
+
+def _written(value: float | None, unit: str) -> str:
+    """A value as the fleet's table writes it, by other means than those of the table."""
+    if value is None:
+        return "-"
+    return "{:.0f}{}".format(value * 100 if unit == "%" else value, unit)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def _compare_memory(outcome: Outcome, memory: list[tuple[int, int, int]]) -> None:
+    """What Python holds, and what the process does, late against earlier, when everything has happened once."""
+    late = [one for one in memory if one[0] >= SETTLED * outcome.screens]
+    if len(late) < LEAST_LIVES:
+        return
+    half = len(late) // 2
+    first, last = ([sum(one) / len(part) for one in zip(*part, strict=True)] for part in (late[:half], late[half:]))
+    screens = last[0] - first[0]
+    outcome.grown_blocks_per_screen = round((last[1] - first[1]) / screens, 2)
+    outcome.grown_bytes_per_screen = round((last[2] - first[2]) / screens, 1)
+    if outcome.grown_blocks_per_screen > GROWTH_BLOCKS or outcome.grown_bytes_per_screen > GROWTH_BYTES:
+        outcome.fail("memory grows", str(memory))
+
+
+def told(outcome: Outcome) -> dict[str, object]:
+    """What came of it, as JSON takes it."""
+    return {
+        name: dict(value.most_common()) if isinstance(value, Counter) else value
+        for name, value in ((name, getattr(outcome, name)) for name in Outcome.__slots__)
+    }
+
+
+def main() -> int:
+    """Run, print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--screens", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--life", type=int, default=LIFE, help="screens of one app")
+    parser.add_argument("--recorded", type=Path, help="a page of an exporter that is answered, too")
+    asked = parser.parse_args()
+    recorded = asked.recorded.read_bytes() if asked.recorded else b""
+    outcome = run(asked.screens, seed=asked.seed, recorded=recorded, life=asked.life)
+    sys.stdout.write(f"{json.dumps(told(outcome), indent=1, ensure_ascii=False)}\n")
+    return 1 if outcome.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,152 @@
+"""What screens with faults have found, one case each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tachograph.counters import NAMES
+from tachograph.live.gathered import KEPT_S, Gathered
+from tachograph.live.history import History
+from tachograph.live.monitor import Monitor
+from tachograph.live.series import Layout
+from tachograph.live.simulated import SimulatedSource
+from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
+from tachograph.tui import job_facts
+from tachograph.tui.fleet_filter import matching, parse
+from tachograph.tui.fleet_rows import FleetRows
+from tachograph.workload.settings import Settings
+from tui_screens import Clock, app_of, lines_of, settled, watching
+
+
+class Changed:
+    """A simulated fleet, each snapshot of which is changed as a test says."""
+
+    def __init__(self, gpus: int, clock: Clock) -> None:
+        self._source = SimulatedSource(gpus, clock=clock)
+        self.about = self._source.about
+        self.change: Callable[[Snapshot], Snapshot] = lambda told: told
+
+    def read(self) -> Snapshot:
+        """Return the next snapshot."""
+        return self.change(self._source.read())
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def of_others(told: Snapshot) -> Snapshot:
+    """The same as if all were of another node that has one GPU less."""
+    rows = slice(1, None)
+    gpus = tuple(replace(gpu, node="a-node-before") for gpu in told.gpus[rows])
+    values = {name: column[rows] for name, column in told.values.items()}
+    return Snapshot(told.t, gpus, told.measured[rows], values)
+
+
+@pytest.mark.parametrize("key", ["p", "enter", "j"])
+def test_a_screen_that_stands_still_shows_its_own_gpus_when_others_have_come(key: str) -> None:
+    async def used() -> tuple[list[str], list[str]]:
+        clock = Clock()
+        source = Changed(8, clock)
+        app = app_of(source=source, clock=clock)
+        app.feed._make_judge = lambda: Monitor(source.about, settings=Settings(), history=History(60))
+        async with watching(app=app, size=(120, 60)) as pilot:
+            await pilot.press("end", key, "space")
+            await settled(pilot)
+            before = lines_of(app)
+            source.change = of_others
+            for _ in range(2):
+                clock.t += 400
+                app.look()
+            app.feed.once()
+            await settled(pilot)
+            await pilot.resize_terminal(121, 60)
+            await settled(pilot)
+            await pilot.resize_terminal(120, 60)
+            await settled(pilot)
+            return before[4:40], lines_of(app)[4:40]
+
+    before, after = asyncio.run(used())
+    assert [line.replace("PAUSED", "") for line in after] == before
+
+
+def test_a_history_of_other_gpus_leaves_the_one_before_as_it_is() -> None:
+    one, two = Gpu("n1", 0), Gpu("n1", 1)
+    first = History(4)
+    first.add(Snapshot(1.0, (one, two), np.ones(2), {"power_w": np.array([10.0, 20.0])}))
+    then = first.of((two,))
+    then.add(Snapshot(2.0, (two,), np.ones(1), {"power_w": np.array([21.0])}))
+    assert (first.times().tolist(), first.series("power_w", 1).tolist()) == ([1.0], [20.0])
+    assert (then.times().tolist(), then.series("power_w", 0).tolist()) == ([1.0, 2.0], [20.0, 21.0])
+    assert then.of((two,)) is then
+
+
+def test_what_single_precision_does_not_hold_is_missing_in_the_history() -> None:
+    kept = History(2)
+    kept.add(Snapshot(1.0, (Gpu("n1", 0),), np.ones(1), {"energy_j": np.array([1e300])}))
+    assert np.isnan(kept.series("energy_j", 0)).all()
+
+
+def test_gpus_that_nobody_tells_of_lose_their_rows() -> None:
+    gathered = Gathered()
+    for place in range(50):
+        gpus = (Gpu(f"broken-{place}", 0),)
+        layout = Layout(gpus, counters=np.arange(len(NAMES)), devices={gpus[0]: Device("m")})
+        table = layout.table(np.empty(0))
+        table[: len(NAMES)] = 1.0
+        gathered.put(0, layout, table, 1.0)
+        told = gathered.snapshot(place * 600.0, ())
+        assert told.gpus[-1].node == max(gpu.node for gpu in told.gpus)
+        assert len(told.gpus) <= KEPT_S / 600.0 + 2
+        assert set(told.devices) == set(told.gpus)
+        assert {
+            gpu.node: value == value for gpu, value in zip(told.gpus, told.column("power_w").tolist(), strict=True)
+        } == {gpu.node: gpu == gpus[0] for gpu in told.gpus}
+    assert Gpu("broken-0", 0) not in told.gpus
+
+
+@pytest.mark.parametrize("key", ["f", "p", "enter", "e"])
+def test_names_of_hosts_and_jobs_steer_no_terminal(key: str) -> None:
+    evil = "n\x1b[2J\u202e\u200b\x07"
+
+    def renamed(told: Snapshot) -> Snapshot:
+        gpus = tuple(replace(gpu, node=evil) for gpu in told.gpus)
+        return replace(told, gpus=gpus, holders=dict.fromkeys(gpus, Holder(evil, evil)), devices={}, processes={})
+
+    async def used() -> list[str]:
+        clock = Clock()
+        source = Changed(4, clock)
+        source.change = renamed
+        async with watching(app=app_of(source=source, clock=clock), size=(150, 40)) as pilot:
+            await pilot.press(key)
+            pilot.app.say(f"no GPU {evil}")  # type: ignore[attr-defined]
+            await settled(pilot)
+            return lines_of(pilot.app)
+
+    lines = asyncio.run(used())
+    assert all(line.isprintable() for line in lines)
+    assert any("\\x1b[2J" in line for line in lines)
+
+
+def test_a_job_that_shares_a_gpu_is_found() -> None:
+    source = SimulatedSource(4, clock=Clock())
+    told = source.read()
+    holders = dict(
+        zip(told.gpus, (Holder("8,9", "ana,bo"), Holder("9", "bo"), Holder("89"), Holder("8", "ana")), strict=True)
+    )
+    view = Monitor(source.about, settings=Settings(), history=History(4)).step(replace(told, holders=holders))
+    found = {job: facts.rows for job in ("8", "9", "89", "8,9") if (facts := job_facts.facts(view, job))}
+    assert found == {"8": (0, 3), "9": (0, 1), "89": (2,), "8,9": (0,)}
+    rows = FleetRows(view)
+    assert matching(rows, parse("job=8")).tolist() == [True, False, False, True]
+    assert matching(rows, parse("job=8,9")).tolist() == [True, False, False, False]
+    assert matching(rows, parse("user=bo")).tolist() == [True, True, False, False]
+
+
+def test_one_simulated_gpu_is_no_gpus() -> None:
+    said = [SimulatedSource(count).about.sentence for count in (1, 2)]
+    assert said == ["simulated: 1 GPU that does not exist", "simulated: 2 GPUs that do not exist"]
