@@ -18,7 +18,7 @@ from tachograph.live.simulated import SimulatedSource
 from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
 from tachograph.tui import job_facts
 from tachograph.tui.fleet_filter import matching, parse
-from tachograph.tui.fleet_rows import FleetRows
+from tachograph.tui.fleet_rows import FleetRows, natural
 from tachograph.workload.settings import Settings
 from tui_screens import Clock, app_of, lines_of, settled, watching
 
@@ -150,3 +150,27 @@ def test_a_job_that_shares_a_gpu_is_found() -> None:
 def test_one_simulated_gpu_is_no_gpus() -> None:
     said = [SimulatedSource(count).about.sentence for count in (1, 2)]
     assert said == ["simulated: 1 GPU that does not exist", "simulated: 2 GPUs that do not exist"]
+
+
+@pytest.mark.parametrize("line", ["sort nothing", "group power", "heat nothing", "filter nothing<3"])
+def test_a_wrong_name_is_refused_before_anything_was_read(line: str) -> None:
+    async def used() -> list[str]:
+        app = app_of(source=Changed(4, Clock()))
+        app.look = lambda: None  # type: ignore[method-assign]
+        async with watching(app=app) as pilot:
+            app.command(line)
+            await settled(pilot)
+            said = lines_of(app)[-1]
+            del app.look
+            app.look()
+            await settled(pilot)
+            assert "sim001:3" in "\n".join(lines_of(app))
+            return [said]
+
+    assert "power" in asyncio.run(used())[0] or "nothing" in asyncio.run(used())[0]
+
+
+def test_names_of_thousands_of_digits_are_put_in_order() -> None:
+    names = ["n" + "9" * 5000, "n10", "n9", "n009", "n1" + "0" * 5000, "", "n\uff11", "m"]
+    assert sorted(names, key=natural)[:4] == ["", "m", "n9", "n009"]
+    assert sorted(names, key=natural)[4:7] == ["n10", "n" + "9" * 5000, "n1" + "0" * 5000]

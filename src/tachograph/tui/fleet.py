@@ -20,7 +20,7 @@ from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.fleet_columns import COLUMNS, Place, fit, pieces, spoken
 from tachograph.tui.fleet_filter import Term, matching, parse
-from tachograph.tui.fleet_order import Group, Line, lines, order
+from tachograph.tui.fleet_order import Group, Line, group_name, lines, sort_name
 from tachograph.tui.fleet_rows import GROUPS, FleetRows
 from tachograph.tui.heat import BY_CLASS, HeatMap, next_by, shown_by
 from tachograph.tui.screens import Ask, Open, Say
@@ -90,16 +90,15 @@ class FleetScreen(ScrollView, can_focus=True):
 
         Errors: UsageError for a column that is none.
         """
-        if self._rows is not None:
-            order(self._rows, name)
-        self.sort, self.reverse = name, reverse
+        self.sort, self.reverse = sort_name(name), reverse
         self._change()
 
     def group_by(self, name: str) -> None:
-        """Group by node, job, user or class; "" by nothing. Errors: `lines` raises UsageError for anything else."""
-        if name and self._rows is not None:
-            lines(self._rows, group=name)
-        self.group, self._folded, self.heat = name, set(), ""
+        """Group by node, job, user or class; "" by nothing.
+
+        Errors: UsageError for anything else.
+        """
+        self.group, self._folded, self.heat = group_name(name), set(), ""
         self._change()
 
     def filter_by(self, written: str) -> None:

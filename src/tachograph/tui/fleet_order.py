@@ -24,6 +24,24 @@ class Group:
 Line = int | Group  # the row of a GPU, or a heading
 
 
+def sort_name(name: str) -> str:
+    """Return the name of a column by which can be sorted, as given.
+
+    Errors: UsageError where there is none.
+    """
+    return name if name in TEXTS else number_name(name)
+
+
+def group_name(name: str) -> str:
+    """Return the name of a column by which can be grouped, as given; "" is by nothing.
+
+    Errors: UsageError where there is none.
+    """
+    if name and name not in GROUPS:
+        raise UsageError(f"nothing is grouped by {name!r}", do=f"write {', '.join(GROUPS[:-1])} or {GROUPS[-1]}")
+    return name
+
+
 def order(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
     """Return all rows, sorted: names upwards, numbers and health from the highest and the worst; missing ones last.
 
@@ -33,7 +51,7 @@ def order(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
         return _descending(rows.health_rank, rows, reverse=reverse)
     if by in TEXTS:
         return _by_text(rows, by, reverse=reverse)
-    return _descending(rows.number(number_name(by)), rows, reverse=reverse)
+    return _descending(rows.number(sort_name(by)), rows, reverse=reverse)
 
 
 def grouped(rows: FleetRows, ordered: Longs, by: str) -> list[Group]:
@@ -41,9 +59,7 @@ def grouped(rows: FleetRows, ordered: Longs, by: str) -> list[Group]:
 
     Errors: UsageError for a column by which nothing is grouped.
     """
-    if by not in GROUPS:
-        raise UsageError(f"nothing is grouped by {by!r}", do=f"write {', '.join(GROUPS[:-1])} or {GROUPS[-1]}")
-    texts = rows.text(by)
+    texts = rows.text(group_name(by))
     members: dict[str, list[int]] = {}
     for row in ordered.tolist():
         members.setdefault(texts[row], []).append(row)

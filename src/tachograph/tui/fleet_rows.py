@@ -166,8 +166,9 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     >>> sorted(["nid10", "nid9", "x"], key=natural)
     ['nid9', 'nid10', 'x']
     """
-    parts = re.findall(r"\d+|\D+", name)
-    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts)
+    parts = ((part, part.lstrip("0")) for part in re.findall(r"[0-9]+|[^0-9]+", name))
+    # digits as text, the longer number the larger: `int` refuses thousands of them
+    return tuple((0, len(digits), digits) if "0" <= part[0] <= "9" else (1, 0, part) for part, digits in parts)
 
 
 class _Roster:
