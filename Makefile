@@ -13,6 +13,7 @@ UPGRADE ?=
 KILLS ?= 1000
 MINUTES ?= 10
 FUZZ ?= 1000000
+SCREENS ?= 10000
 SAMPLES ?= 1.92e9
 FOLDER ?= tachograph-month
 
@@ -55,6 +56,9 @@ readers: $(VENV)/dev.stamp ## let one writer and ten readers at a lake for MINUT
 fuzz: $(VENV)/dev.stamp ## read FUZZ=1000000 mutations of the recorded inputs; stopped, it goes on from there
 	$(BIN)/python tests/fuzz/fuzz.py --mutations $(FUZZ) --state .fuzz.json
 
+screens: $(VENV)/dev.stamp ## draw SCREENS=10000 screens of exporters with faults at random (a quarter of an hour and more)
+	$(BIN)/python tests/live_faults/screens.py --screens $(SCREENS) $(ARGS)
+
 docs: $(VENV)/run.stamp ## write the generated pages anew
 	$(BIN)/python docs/generate.py
 
@@ -67,7 +71,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test lint bench month chaos readers fuzz docs lock clean
+.PHONY: help setup demo test lint bench month chaos readers fuzz screens docs lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

@@ -132,17 +132,12 @@ class Driven(WatchApp):
 
 def run(screens: int, *, seed: int = SEED, recorded: bytes = b"", life: int = LIFE) -> Outcome:
     """Draw so many screens; return what came of it."""
-    random_ = random.Random(seed)
-    fleet, outcome = FaultyFleet(random_, recorded=recorded), Outcome(seed)
+    fleet, outcome = FaultyFleet(random.Random(seed), recorded=recorded), Outcome(seed)
     begun, cpu = time.monotonic(), time.process_time()
     memory: list[tuple[int, int, int]] = []
-    warnings.simplefilter("error")  # one would be written over the screen
-    while outcome.screens < screens and sum(outcome.failed.values()) < GIVE_UP:
-        source = _restricted(fleet, random_)
-        outcome.apps += 1
-        asyncio.run(_live(fleet, source, outcome, until=min(screens, outcome.screens + life)))
-        gc.collect()
-        memory.append((outcome.screens, sys.getallocatedblocks(), _resident_bytes()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # one would be written over the screen
+        _live_again_and_again(fleet, outcome, memory, screens=screens, life=life)
     fleet.close()
     fleet.source.close()
     outcome.faults = fleet.faults
@@ -151,14 +146,26 @@ def run(screens: int, *, seed: int = SEED, recorded: bytes = b"", life: int = LI
     return outcome
 
 
-def _restricted(fleet: FaultyFleet, random_: random.Random) -> LiveSource:
+def _live_again_and_again(
+    fleet: FaultyFleet, outcome: Outcome, memory: list[tuple[int, int, int]], *, screens: int, life: int
+) -> None:
+    """One app after the other; memory: screens so far, objects, bytes, behind each."""
+    while outcome.screens < screens and sum(outcome.failed.values()) < GIVE_UP:
+        source = _restricted(fleet)
+        outcome.apps += 1
+        asyncio.run(_live(fleet, source, outcome, until=min(screens, outcome.screens + life)))
+        gc.collect()
+        memory.append((outcome.screens, sys.getallocatedblocks(), _resident_bytes()))
+
+
+def _restricted(fleet: FaultyFleet) -> LiveSource:
     """The source as `choose` hands it on: all GPUs, or those that somebody picked."""
 
     def pick(snapshot: Snapshot, about: About) -> Picked:
         return Picked(tuple(range(0, len(snapshot.gpus), 2)), "every other one")
 
     sources: list[LiveSource] = [fleet.source, Restricted(fleet.source, pick)]
-    return random_.choice(sources)
+    return fleet.random.choice(sources)
 
 
 async def _live(fleet: FaultyFleet, source: LiveSource, outcome: Outcome, *, until: int) -> None:

@@ -103,6 +103,7 @@ TARGETS = [
     "chaos",
     "readers",
     "fuzz",
+    "screens",
     "docs",
     "lock",
     "help",
