@@ -1,0 +1,306 @@
+"""One view in every form: table, JSON, CSV, fleet, heat map, focus, plot, job; subtotals and evenness redone."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from plain_numbers import BOTTLENECKS, Values, percent
+
+from tachograph.live.history import History
+from tachograph.live.monitor import Monitor
+from tachograph.live.rows import ALL_COLUMNS, csv_header, csv_row, rows, table
+from tachograph.live.simulated import SimulatedSource
+from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
+from tachograph.live.source import About
+from tachograph.live.view import View
+from tachograph.tui.fleet_columns import fit, pieces
+from tachograph.tui.fleet_order import Group, grouped, order
+from tachograph.tui.fleet_rows import FleetRows
+from tachograph.tui.focus import focus
+from tachograph.tui.header import Told, header
+from tachograph.tui.heat import HeatMap
+from tachograph.tui.job import lines as job_lines
+from tachograph.tui.job_facts import facts
+from tachograph.tui.page import Row
+from tachograph.tui.plot_layout import Choice, plots
+from tachograph.workload.settings import Settings
+
+BEGIN = 1_800_000_000.0
+LOOKS = 200
+LOST, LACKING = 5, 9  # a GPU that falls silent, one that tells no memory in use nor SM
+MARKS = {"idle": ".", "compute": "C", "io": "I", "memory": "M", "mixed": "X", "unknown": "?"}
+SIGNS = {"CRIT": "CRIT !!", "WARN": "WARN !", "HOT": "HOT ^", "OK": "OK", "unknown": "unknown ?"}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.t = BEGIN
+
+    def __call__(self) -> float:
+        return self.t
+
+
+def seen() -> tuple[View, list[Snapshot]]:
+    """24 GPUs of 3 nodes after some minutes; one is lost, one lacks counters, one has faulty memory, one replays."""
+    clock = Clock()
+    source = SimulatedSource(24, seed=5, clock=clock)
+    monitor = Monitor(source.about, settings=Settings(), history=History(600))
+    snapshots = []
+    for look in range(LOOKS):
+        clock.t = BEGIN + look
+        snapshot = source.read()
+        values = {name: column.copy() for name, column in snapshot.values.items()}
+        measured = snapshot.measured.copy()
+        values["remapped_rows_uncorrectable"][3] = 1.0
+        values["gpu_temp_c"][17] = 96.0
+        values["pcie_replays"][20] += look >= 100
+        for name in ("hbm_used_mib", "sm_active"):
+            values[name][LACKING] = np.nan
+        if look >= 190:
+            measured[LOST] = np.nan
+            for column in values.values():
+                column[LOST] = np.nan
+        snapshots.append(replace(snapshot, values=values, measured=measured))
+    view = None
+    for one in snapshots:
+        view = monitor.step(one)
+    assert view is not None
+    return view, snapshots
+
+
+VIEW, SNAPSHOTS = seen()
+LAST = SNAPSHOTS[-1]
+PLAIN: list[Values] = [
+    {name: None if column[row] != column[row] else float(column[row]) for name, column in LAST.values.items()}
+    for row in range(24)
+]
+TOLD = rows(VIEW)
+
+
+def written(row: Row) -> str:
+    return "".join(part.text for part in row)
+
+
+def cells_of(fleet: FleetRows, line: int | Group, width: int = 240, skip: int = 0) -> dict[str, str]:
+    """What stands in each column of a line of the fleet, cut out of the drawn line."""
+    places = fit(fleet, width, skip=skip, first=14)
+    drawn = "".join(text for text, _ in pieces(fleet, line, places))
+    return {place.column.name: drawn[place.at : place.at + place.width].strip() for place in places}
+
+
+def test_the_view_holds_what_is_asked_of_it() -> None:
+    assert len({one["class"] for one in TOLD}) >= 4
+    assert {one["health"] for one in TOLD} == {"CRIT", "HOT", "WARN", "OK", "unknown"}
+    assert PLAIN[LOST]["power_w"] is None
+    assert PLAIN[LACKING]["sm_active"] is None
+
+
+def test_every_form_shows_the_same_numbers() -> None:
+    fleet = FleetRows(VIEW)
+    printed = json.loads(msgspec.json.encode(TOLD))
+    text = csv_header(ALL_COLUMNS) + "".join(csv_row(VIEW, row, ALL_COLUMNS) for row in range(24))
+    sheet = list(csv.DictReader(io.StringIO(text)))
+    head, *lines = table(VIEW, width=300).splitlines()
+    for row, gpu in enumerate(VIEW.snapshot.gpus):
+        plain, cells, on_screen = PLAIN[row], sheet[row], cells_of(fleet, row)
+        alone = "\n".join(written(one) for one in focus(VIEW, gpu, width=100))
+        real = None if row in (LOST, LACKING) else float(VIEW.real[row])
+        pairs: Sequence[tuple[str, str, str, str, float | None]] = (
+            ("sm_active", "sm_active_pct", "SM", "sm", plain["sm_active"]),
+            ("tensor_active", "tensor_active_pct", "TENS", "tensor", plain["tensor_active"]),
+            ("dram_active", "dram_active_pct", "DRAM", "dram", plain["dram_active"]),
+            ("gpu_util", "gpu_util_pct", "UTIL", "util", plain["gpu_util"]),
+            ("real_utilisation", "real_util_pct", "REAL", "real", real),
+        )
+        for name, column, title, short, value in pairs:
+            assert printed[row][name] == value
+            assert cells[column] == ("" if value is None else f"{100 * value:.2f}")
+            assert lines[row][: head.index(f" {title} ") + len(title) + 1].split()[-1] == percent(value)
+            assert on_screen[short].split()[-1] == percent(value)
+            if name != "real_utilisation":
+                said = re.search(rf"^{name} +(\S+)", alone, re.MULTILINE)
+                assert said is not None
+                assert said[1] == "-" if value is None else float(said[1]) == pytest.approx(100 * value, abs=0.51)
+        power, used = plain["power_w"], plain["hbm_used_mib"]
+        assert on_screen["power"] == ("-" if power is None else f"{power:.0f}W")
+        assert lines[row][: head.index(" W ") + 2].split()[-1] == ("-" if power is None else f"{power:.0f}")
+        assert on_screen["mem"] == ("-" if used is None else f"{used / 1024:.1f}/80")
+        assert cells["mem_used_pct"] == ("" if used is None else f"{100 * used / 81559:.2f}")
+        assert printed[row]["class"] == cells["status"]
+        assert on_screen["class"] == f"{MARKS[BOTTLENECKS[cells['status']]]} {cells['status']}"
+        assert lines[row].endswith(cells["status"])
+        assert printed[row]["health"] == cells["health"]
+        assert on_screen["health"] == SIGNS[cells["health"]].replace(" ?", "")
+        assert f"{SIGNS[cells['health']]}" in alone.splitlines()[0]
+
+
+def test_subtotals_leave_out_what_is_missing_and_sums_say_that_they_are() -> None:
+    fleet = FleetRows(VIEW)
+    nodes, classes = [gpu.node for gpu in LAST.gpus], [one["class"] for one in TOLD]
+    for by, whose in (("node", nodes), ("class", classes)):
+        groups = grouped(fleet, order(fleet, "gpu"), by)
+        assert sum(len(group.rows) for group in groups) == 24
+        for group in groups:
+            members = [row for row in range(24) if whose[row] == group.name]
+            assert sorted(group.rows.tolist()) == members
+            shown = cells_of(fleet, group)
+
+            def known(name: str, members: Sequence[int] = members) -> list[float]:
+                return [value for row in members if (value := PLAIN[row][name]) is not None]
+
+            for short, name in (("sm", "sm_active"), ("tensor", "tensor_active"), ("util", "gpu_util")):
+                assert shown[short] == percent(statistics.fmean(known(name)) if known(name) else None)
+            reals = [one for row in members if (one := TOLD[row]["real_utilisation"]) is not None]
+            mean = statistics.fmean(float(str(one)) for one in reals) if reals else None
+            assert shown["real"].split()[-1] == percent(mean)
+            total = sum(known("power_w"))
+            named = f"{total / 1e3:.1f}kW" if total >= 1e3 else f"{total:.0f}W"
+            assert shown["power"] == (f"Σ{named}" if known("power_w") else "-")
+            used = sum(known("hbm_used_mib")) / 1024
+            there = 81559 / 1024 * len(known("hbm_used_mib"))
+            whole = f"{there:.0f}" if there < 1e3 else f"{there / 1e3:.1f}k"
+            some = f"{used:.1f}" if used < 99.95 else f"{used:.0f}" if used < 1e3 else f"{used / 1e3:.1f}k"
+            assert shown["mem"] == (f"Σ{some}/{whole}" if known("hbm_used_mib") else "-")
+            assert shown["temp"] == (f"{max(known('gpu_temp_c')):.0f}°" if known("gpu_temp_c") else "-")
+            counts = Counter(MARKS[BOTTLENECKS[str(TOLD[row]["class"])]] for row in members)
+            assert {part[-1]: int(part[:-1]) for part in shown["class"].split()} == counts
+            worst = next(
+                s for s in ("CRIT", "WARN", "HOT", "unknown", "OK") if s in {TOLD[r]["health"] for r in members}
+            )
+            assert shown["health"] == SIGNS[worst].replace(" ?", "")
+
+
+@pytest.mark.parametrize("width", [250, 60])
+def test_the_header_counts_limits_and_health(width: int) -> None:
+    line = "".join(text for text, _ in header(VIEW, Told("every 1 s"), width=width)[1])
+    limits, _, health = line.partition("│")
+    assert re.match(r"24 GPUs ", line)
+    counts = {mark: int(count) for mark, count in re.findall(r"([.CIMX?]) (\d+)", limits)}
+    assert counts == Counter(MARKS[str(one["bottleneck"])] for one in TOLD)
+    found = {name: int(count) for name, count in re.findall(r"(CRIT|WARN|HOT|OK|unknown)[ !^?]* (\d+)", health)}
+    assert found == Counter(str(one["health"]) for one in TOLD)
+    assert health.split("  ")[-1].strip() == "1 silent"
+
+
+@pytest.mark.parametrize(("by", "name"), [("sm", "sm_active"), ("power", "power_w"), ("dram", "dram_active")])
+def test_levels_of_the_heat_map(by: str, name: str) -> None:
+    made = HeatMap(FleetRows(VIEW), range(24), by=by, width=120)
+    values = [one[name] for one in PLAIN]
+    known = [value for value in values if value is not None]
+    low, high = (0.0, 1.0) if name.endswith("_active") else (min(known), max(known))
+    for row, value in enumerate(values):
+        spot = made.spot(row)
+        assert spot is not None
+        mark = "".join(text for text, _ in made.pieces(spot.y, None))[spot.x]
+        if TOLD[row]["health"] == "CRIT":
+            assert mark == "!"
+        else:
+            assert mark == ("-" if value is None else str(min(9, int((value - low) / (high - low) * 10))))
+    assert "- not told" in "".join(text for text, _ in made.legend())
+
+
+def test_a_plot_tells_the_newest_values_and_its_scale() -> None:
+    gpus = (0, 9, 5)
+    choice = Choice(("sm_active", "power_w"), gpus, 300.0)
+    drawn = [written(row) for row in plots(VIEW, choice, width=120, height=40)]
+    for name, unit, factor in (("sm_active", "%", 100), ("power_w", "W", 1)):
+        title = next(line for line in drawn if line.startswith(name))
+        said = re.findall(rf"[A-H] (?:-|([\d.]+) {unit})", title)
+        plain = [PLAIN[row][name] for row in gpus]
+        assert [bool(one) for one in said] == [value is not None for value in plain]
+        for one, value in zip(said, plain, strict=True):
+            assert value is None or float(one) == pytest.approx(factor * value, abs=0.51)
+    scale = [line for line in drawn if line.startswith((" ", "1", "7")) and re.match(r" *\d+ (%|W)", line)]
+    assert any(re.match(r" *100 %", line) for line in scale)
+    assert any(re.match(r" *700 W", line) for line in scale)  # board power of an H100 SXM
+
+
+# --- one job: imbalance and stragglers, redone from the samples
+
+
+def job_view(activity: Mapping[int, Sequence[float]], *, since: float, looks: int) -> View:
+    gpus = tuple(Gpu("n1", place) for place in activity)
+    monitor = Monitor(About("made", "made for tests"), settings=Settings(), history=History(600))
+    held = {gpu: Holder("4711", "ana", since) for gpu in gpus}
+    devices = dict.fromkeys(gpus, Device("NVIDIA H200"))
+    view = None
+    for look in range(looks):
+        t = BEGIN + look
+        column = np.array([activity[gpu.gpu][look] for gpu in gpus])
+        values = {"gpu_util": column, "power_w": np.where(column == column, 200 + 400 * column, np.nan)}
+        measured = np.where(column == column, t, np.nan)
+        view = monitor.step(Snapshot(t, gpus, measured, values, devices, held))
+    assert view is not None
+    return view
+
+
+def test_spatial_imbalance_and_stragglers_of_a_job() -> None:
+    rng = np.random.default_rng(3)
+    looks, since = 400, BEGIN - 37
+    activity = {gpu: np.clip(rng.normal(0.85, 0.05, looks), 0, 1) for gpu in range(6)}
+    activity[2] = np.clip(rng.normal(0.45, 0.05, looks), 0, 1)  # far behind
+    activity[4][150:170] = np.nan  # silent for a while: 0 there, as stored
+    activity[5][:] = 0.0  # never used
+    stored = {gpu: column.astype(np.float32).astype(float).tolist() for gpu, column in activity.items()}
+    view = job_view({gpu: column.tolist() for gpu, column in activity.items()}, since=since, looks=looks)
+    now = BEGIN + looks - 1
+
+    windows: dict[int, dict[int, float]] = {}  # of the last 6 minutes, {window: {GPU: sum}}
+    for gpu, column in stored.items():
+        for look, value in enumerate(column):
+            t = BEGIN + look
+            if t > now - 360:
+                sums = windows.setdefault(int((t - since) // 60), dict.fromkeys(stored, 0.0))
+                sums[gpu] += 0.0 if value != value else value
+    first_t = next(BEGIN + look for look in range(looks) if BEGIN + look > now - 360)
+    whole = {w: sums for w, sums in windows.items() if since + 60 * w >= first_t and w < max(windows)}
+    assert len(whole) == 5
+    imbalance = statistics.fmean(1 - sum(sums.values()) / (6 * max(sums.values())) for sums in whole.values())
+    lags = {g: statistics.fmean(1 - sums[g] / max(sums.values()) for sums in whole.values()) for g in stored}
+    behind = [g for g, lag in lags.items() if lag - statistics.median(lags.values()) >= 0.25]
+    assert behind == [2, 5]
+
+    job = facts(view, "4711")
+    assert job is not None
+    assert job.spread.imbalance == pytest.approx(imbalance, abs=1e-6)
+    drawn = job_lines(view, job, "in place", 0, width=120)
+    text = "\n".join(written(drawn[place]) for place in range(len(drawn)))
+    said = re.search(r"spatial imbalance (\d+) % over (\d+) windows of 60 s \(gpu_util\)", text)
+    assert said is not None
+    assert (int(said[1]), int(said[2])) == (round(100 * imbalance), 5)
+    marked = {line[2:6].strip(): line[0] for line in text.splitlines() if re.match(r"[<>0! ] n1:\d", line)}
+    assert marked == {"n1:0": " ", "n1:1": " ", "n1:2": "<", "n1:3": " ", "n1:4": " ", "n1:5": "0"}
+    assert "< far behind the others: n1:2" in text
+    total = sum(200 + 400 * activity[gpu][-1] for gpu in activity)
+    told = re.search(r"power (?:in all )?([\d.,]+) (k?W)", text)
+    assert told is not None
+    assert float(told[1].replace(",", "")) * (1000 if told[2] == "kW" else 1) == pytest.approx(total, rel=0.01)
+
+
+def test_means_of_a_job_leave_out_what_is_missing() -> None:
+    job = facts(VIEW, str(TOLD[8]["job_id"]))
+    assert job is not None
+    assert LACKING in job.rows
+    drawn = job_lines(VIEW, job, "in place", 0, width=120)
+    text = " ".join(written(drawn[place]) for place in range(4))
+    for word, name in (("SM", "sm_active"), ("tensor", "tensor_active"), ("DRAM", "dram_active")):
+        known = [value for row in job.rows if (value := PLAIN[row][name]) is not None]
+        said = re.search(rf"{word} ([\d.]+) %", text)
+        assert said is not None
+        assert float(said[1]) == pytest.approx(100 * statistics.fmean(known), abs=0.51)
+    used = [value for row in job.rows if (value := PLAIN[row]["hbm_used_mib"]) is not None]
+    assert len(used) == len(job.rows) - 1
+    said = re.search(r"memory (?:in all )?([\d.,]+) ([KMG]iB)", text)
+    assert said is not None
+    size = {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}[said[2]]
+    assert float(said[1].replace(",", "")) * size == pytest.approx(sum(used), rel=0.01)
