@@ -1,0 +1,84 @@
+"""What --once says of a source in trouble; the configuration that judges jobs on their screen; `:events KIND`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from servers.exporter import exporter
+from servers.process import free_port
+from tachograph.cli import main
+from tachograph.config import Configuration
+from tachograph.live.simulated import SimulatedSource
+from tachograph.live.view import EventKind
+from tachograph.tui.app import WatchApp
+from tachograph.tui.commands import completions
+from tachograph.tui.events import EventsScreen
+from tachograph.tui.job import JobScreen
+from tachograph.tui.perform import names_of
+from tui_screens import Clock, app_of, lines_of, settled, watching
+
+TOLD = {"DCGM_FI_DEV_GPU_UTIL": 50.0, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 3.0}
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--csv", "all")])
+def test_once_tells_of_an_exporter_that_does_not_answer(
+    form: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith(("SLURM_", "CUDA_", "TACHOGRAPH_")):
+            monkeypatch.delenv(name)
+    gone = f"http://127.0.0.1:{free_port()}/metrics"
+    with exporter({"n1": {0: TOLD}}) as server:
+        assert main(["watch", "--url", server.url("n1"), "--url", gone, "--all", "--once", *form]) == 0
+    printed = capsys.readouterr()
+    said = [line for line in printed.err.splitlines() if gone.split("/")[2] in line and "cannot connect" in line]
+    assert len(said) == 1, printed.err
+    assert "n1" in printed.out
+
+
+def test_jobs_are_judged_by_the_configuration_of_the_site() -> None:
+    site = Configuration()
+    app = WatchApp(SimulatedSource(8), interval_s=1.0, configuration=site)
+    assert app.configuration is site
+
+    async def judged() -> Configuration:
+        clock = Clock()
+        made = app_of(source=SimulatedSource(8, seed=3, clock=clock), clock=clock)
+        made.configuration = site
+        async with watching(app=made, looks=3) as pilot:
+            assert made.view is not None
+            held = next(one.job_id for one in made.view.snapshot.holders.values())
+            made.open("job", held)
+            await settled(pilot)
+            seen = made.seen
+            assert isinstance(seen, JobScreen)
+            assert seen._judge is not None
+            return seen._judge._configuration
+
+    assert asyncio.run(judged()) is site
+
+
+def test_events_of_one_kind_are_asked_for_by_command() -> None:
+    async def test() -> None:
+        app = app_of(8)
+        async with watching(app=app) as pilot:
+            app.command("events xid")
+            await settled(pilot)
+            seen = app.seen
+            assert isinstance(seen, EventsScreen)
+            kinds = [seen.only]
+            assert "only xid" in "\n".join(lines_of(app))
+            app.command("events")
+            await settled(pilot)
+            assert [*kinds, seen.only] == [EventKind.XID, None]
+            app.command("events nothing")
+            await settled(pilot)
+            assert "no kind of event 'nothing'" in "\n".join(lines_of(app))
+            assert completions("events th", names_of(app)) == ["events throttle"]
+
+    asyncio.run(test())
