@@ -282,7 +282,7 @@ def test_spatial_imbalance_and_stragglers_of_a_job() -> None:
     assert marked == {"n1:0": " ", "n1:1": " ", "n1:2": "<", "n1:3": " ", "n1:4": " ", "n1:5": "0"}
     assert "< far behind the others: n1:2" in text
     total = sum(200 + 400 * activity[gpu][-1] for gpu in activity)
-    told = re.search(r"power (?:in all )?([\d.,]+) (k?W)", text)
+    told = re.search(r"Σ power ([\d.,]+) (k?W)", text)
     assert told is not None
     assert float(told[1].replace(",", "")) * (1000 if told[2] == "kW" else 1) == pytest.approx(total, rel=0.01)
 
@@ -300,7 +300,7 @@ def test_means_of_a_job_leave_out_what_is_missing() -> None:
         assert float(said[1]) == pytest.approx(100 * statistics.fmean(known), abs=0.51)
     used = [value for row in job.rows if (value := PLAIN[row]["hbm_used_mib"]) is not None]
     assert len(used) == len(job.rows) - 1
-    said = re.search(r"memory (?:in all )?([\d.,]+) ([KMG]iB)", text)
+    said = re.search(r"Σ memory ([\d.,]+) ([KMG]iB)", text)
     assert said is not None
     size = {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}[said[2]]
     assert float(said[1].replace(",", "")) * size == pytest.approx(sum(used), rel=0.01)

@@ -45,8 +45,8 @@ def title(view: View, job: JobFacts, *, width: int) -> list[Row]:
                 f"{name} {quantity(mean(snapshot.column(counter)[places]), 'fraction')}"
                 for name, counter in (("SM", "sm_active"), ("tensor", "tensor_active"), ("DRAM", "dram_active"))
             ),
-            f"memory {quantity(total(snapshot.column('hbm_used_mib')[places]), 'MiB')}",
-            f"power {quantity(total(snapshot.column('power_w')[places]), 'W')}",
+            f"Σ memory {quantity(total(snapshot.column('hbm_used_mib')[places]), 'MiB')}",
+            f"Σ power {quantity(total(snapshot.column('power_w')[places]), 'W')}",
         ]
     )
     first: Row = [Segment(f"job {printable(job.job_id)}  ", colours.BOLD), Segment(printable(who))]
