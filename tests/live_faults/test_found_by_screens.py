@@ -20,7 +20,7 @@ from tachograph.tui import job_facts
 from tachograph.tui.fleet_filter import matching, parse
 from tachograph.tui.fleet_rows import FleetRows, natural
 from tachograph.workload.settings import Settings
-from tui_screens import Clock, app_of, lines_of, settled, watching
+from tui_screens import ByHand, Clock, app_of, lines_of, settled, watching
 
 
 class Changed:
@@ -174,3 +174,18 @@ def test_names_of_thousands_of_digits_are_put_in_order() -> None:
     names = ["n" + "9" * 5000, "n10", "n9", "n009", "n1" + "0" * 5000, "", "n\uff11", "m"]
     assert sorted(names, key=natural)[:4] == ["", "m", "n9", "n009"]
     assert sorted(names, key=natural)[4:7] == ["n10", "n" + "9" * 5000, "n1" + "0" * 5000]
+
+
+def test_a_new_size_is_taken_though_the_timer_for_it_is_lost() -> None:
+    async def used() -> list[int]:
+        async with watching(4, size=(80, 24)) as pilot:
+            app = pilot.app
+            assert isinstance(app, ByHand)
+            app._resize_timer = app.set_timer(1e6, lambda: None)
+            await pilot.resize_terminal(100, 30)
+            before = len(lines_of(app))
+            app.look()
+            await settled(pilot)
+            return [before, len(lines_of(app)), len(lines_of(app)[0])]
+
+    assert asyncio.run(used()) == [24, 30, 99]

@@ -69,6 +69,7 @@ def run(arguments: Arguments) -> int:
     from tachograph import config
     from tachograph.live.choose import choose
     from tachograph.live.rows import columns_of
+    from tachograph.live.visible import Replayed
 
     columns = None if arguments.csv is None else columns_of(arguments.csv)
     _check(arguments)
@@ -78,6 +79,9 @@ def run(arguments: Arguments) -> int:
     source = choose(configuration, wanted)
     try:
         _tell(source, Narrator.of(arguments))
+        if arguments.once and isinstance(source, Replayed):
+            source.to_last(arguments.job)
+            Narrator.of(arguments).say(f"as it was at {_instant(source)} UTC")
         if not (arguments.once or arguments.json or columns):
             return _on_screen(source, arguments, configuration, settings)
         return _print(source, arguments, configuration, settings, columns)
@@ -159,6 +163,11 @@ def _tell(source: LiveSource, narrator: Narrator) -> None:
         narrator.say(f"  {line}")
 
 
+def _instant(source: LiveSource) -> str:
+    """When it is on a recording that stands still."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(source.read().t))
+
+
 def _on_screen(source: LiveSource, arguments: Arguments, configuration: Configuration, settings: Settings) -> int:
     from tachograph.tui import app
 
@@ -194,7 +203,8 @@ def _print(
     while True:
         view = _look(source, monitor)
         until = time.monotonic() + FIRST_S
-        while arguments.once and time.monotonic() < until and _needs_another_look(view, columns):
+        moves = not getattr(source, "paused", False)  # the last instant of a recording stays as it is
+        while arguments.once and moves and time.monotonic() < until and _needs_another_look(view, columns):
             time.sleep(min(interval_s, AGAIN_S))
             before, view = view, _look(source, monitor)
         _print_round(view, before, arguments, settings, columns)

@@ -21,8 +21,8 @@ from tachograph.errors import ConfigError, InputError, NotFoundError, Tachograph
 from tachograph.live.holders import Held as HeldBySlurm
 from tachograph.live.holders import WithHolders, asked_of
 from tachograph.live.own_job import Held, confined, held_by, pick_own
-from tachograph.live.source import About, LiveSource
-from tachograph.live.visible import Pick, Picked, Restricted, counted, pick_job, pick_named, short_host, terms
+from tachograph.live.source import About, LiveSource, Replay
+from tachograph.live.visible import Pick, Picked, Replayed, Restricted, counted, pick_job, pick_named, short_host, terms
 
 if TYPE_CHECKING:
     from tachograph.live.snapshot import Snapshot
@@ -174,7 +174,13 @@ def choose(
         if chosen.job is not None and isinstance(source, WithHolders):
             source.wait()
             pick = pick_job(chosen.job, source.names)
-        shown = Restricted(source, _with_words(pick, found.words))
+        pick = _with_words(pick, found.words)
+        if isinstance(source, Replay):
+            shown: Restricted = Replayed(source, pick)
+            if chosen.job is not None:
+                source.to_first(chosen.job)
+        else:
+            shown = Restricted(source, pick)
         shown.look()
     except BaseException:
         source.close()
@@ -301,7 +307,9 @@ def _pick(found: _Found, wanted: Wanted, held: Held | None, environment: Mapping
     if wanted.gpus is not None:
         return _Choice(pick_named(wanted.gpus))
     if wanted.everything or not found.real or (held is None and wanted.job is None):
-        return _Choice(pick_job(wanted.job) if wanted.job else _pick_all(held if found.here else None))
+        if wanted.job:
+            return _Choice(pick_job(wanted.job), wanted.job)
+        return _Choice(_pick_all(held if found.here else None))
     own = wanted.job is None or _is_own(wanted.job, held)
     if held is not None and own and (found.here or held.job is None):
         host = short_host(environment.get("SLURMD_NODENAME") or socket.gethostname())

@@ -18,6 +18,7 @@ from tachograph.arrays import Flags, Floats
 from tachograph.errors import UsageError
 from tachograph.live.snapshot import Gpu, Holder, Problem, Snapshot
 from tachograph.live.source import About
+from tachograph.live.visible import is_of
 from tachograph.units import plural
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ WINDOW_ROWS: Final = 100_000  # read at a time, about 15 MB
 _SHORTEST_S = 10.0  # of a window
 _SILENT_INTERVALS = 3.0  # so long values are shown that nobody confirms
 _MARGIN_S = 0.5
+_JUST_BEFORE_S = 0.001  # the end, where a job holds its GPUs still
 
 
 def connect(configuration: Configuration, *, path: str, speed: float = 1.0) -> RecordingSource:
@@ -125,6 +127,36 @@ class RecordingSource:
         """Go on from `t` (seconds since 1970), or from the end of the recording that is closer."""
         self._settle(min(max(t, self.start), self.end))
 
+    def to_first(self, job: str) -> None:
+        """Go on from where a job began; from where it is now, if none of this id is known."""
+        span = self._span(job)
+        if span is not None:
+            self.seek(span[0])
+
+    def to_last(self, job: str | None = None) -> None:
+        """Stand still at the last instant at which a GPU, of a job where one is named, told something.
+
+        Where GPUs tell nothing for long, at one that lies before it, at most as long again.
+        """
+        first, last = (job and self._span(job)) or (self.start, self.end - _JUST_BEFORE_S)
+        self.paused, back = True, 0.0
+        while True:
+            self.seek(max(first, last - back))
+            now = self.read()
+            holders = [now.holders.get(gpu) for gpu in now.gpus]
+            told = [row for row, one in enumerate(holders) if job is None or (one is not None and is_of(one, (job,)))]
+            if self._at <= first or not np.isnan(now.measured[told]).all():
+                return
+            back = 2 * back or self._hold_s
+
+    def _span(self, job: str) -> tuple[float, float] | None:
+        """When a job held GPUs, as far as that lies in the recording."""
+        held = [one for one in self._told.tenures if is_of(one.holder, (job,))]
+        if not held:
+            return None
+        first, end = min(one.start for one in held), max(one.end for one in held)
+        return max(self.start, first), min(self.end, end - _JUST_BEFORE_S)
+
     def read(self) -> Snapshot:
         """Return how it was at this instant of the recording."""
         if self._anchor is None:
@@ -138,7 +170,7 @@ class RecordingSource:
         values: Mapping[str, Floats] = {
             name: np.where(silent, np.nan, self._values[row]) for row, name in enumerate(self._names) if self._ever[row]
         }
-        problems = (Problem(ENDED, do="press q, or seek", fatal=True),) if t >= self.end else ()
+        problems = (Problem(ENDED, do="press q, or seek", fatal=True),) if t >= self.end and not self._paused else ()
         return Snapshot(
             t, self._told.gpus, np.where(silent, np.nan, self._measured), values, self._told.devices,
             self._tenures.at(t), problems=problems,

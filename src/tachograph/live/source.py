@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tachograph.live.snapshot import Snapshot
 
@@ -43,4 +43,25 @@ class LiveSource(Protocol):
 
     def close(self) -> None:
         """Let go of everything; may be called twice."""
+        ...
+
+
+@runtime_checkable
+class Plays(Protocol):
+    """A source that is a recording. speed: so many times as fast as it was recorded."""
+
+    speed: float
+    paused: bool
+
+
+@runtime_checkable
+class Replay(LiveSource, Plays, Protocol):
+    """A recording that can be moved to where something is to be seen."""
+
+    def to_first(self, job: str) -> None:
+        """Go on from where a job began; from where it is now, if none of this id is known."""
+        ...
+
+    def to_last(self, job: str | None = None) -> None:
+        """Stand still at the last instant at which a GPU, of a job where one is named, told something."""
         ...

@@ -11,7 +11,7 @@ import numpy as np
 
 from tachograph.errors import NotFoundError, TachographError, UsageError
 from tachograph.live.snapshot import Device, Gpu, Holder, Problem, Snapshot
-from tachograph.live.source import About, LiveSource
+from tachograph.live.source import About, LiveSource, Replay
 
 _SOME: Final = 12  # names in a message
 _NO_DEVICE = Device()
@@ -161,8 +161,16 @@ def holds(snapshot: Snapshot, row: int, names: Iterable[str | None]) -> bool:
     """Return whether a job of one of these ids holds a GPU, alone or with others; of an array or a heterogeneous job:
     one of its parts."""
     holder = snapshot.holders.get(snapshot.gpus[row])
-    jobs = () if holder is None else holder.jobs
-    return any(job == name or job.startswith((f"{name}_", f"{name}+")) for name in names if name for job in jobs)
+    return holder is not None and is_of(holder, names)
+
+
+def is_of(holder: Holder, names: Iterable[str | None]) -> bool:
+    """Return whether a holder is a job of one of these ids, or has one among others.
+
+    >>> is_of(Holder("3_0"), ["3"]), is_of(Holder("8,9"), ["9"]), is_of(Holder("30"), ["3"])
+    (True, True, False)
+    """
+    return any(job == name or job.startswith((f"{name}_", f"{name}+")) for name in names if name for job in holder.jobs)
 
 
 def _jobs_seen(snapshot: Snapshot) -> str:
@@ -291,3 +299,39 @@ class Restricted:
             self._picked = replace(self._picked, rows=rows)
             self._lost = Problem(problem.what, do="shown are the GPUs as they were picked before")
         self._of = snapshot
+
+
+class Replayed(Restricted):
+    """The same of a recording, which keeps its speed, stands still, and is moved as if all of it were shown."""
+
+    def __init__(self, source: Replay, pick: Pick | None) -> None:
+        super().__init__(source, pick)
+        self._replay = source
+
+    @property
+    def speed(self) -> float:
+        """So many times as fast as it was recorded."""
+        return self._replay.speed
+
+    @speed.setter
+    def speed(self, speed: float) -> None:
+        self._replay.speed = speed
+
+    @property
+    def paused(self) -> bool:
+        """Whether it stands still."""
+        return self._replay.paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._replay.paused = paused
+
+    def to_first(self, job: str) -> None:
+        """Go on from where a job began."""
+        self._first = None
+        self._replay.to_first(job)
+
+    def to_last(self, job: str | None = None) -> None:
+        """Stand still at the last instant at which a GPU told something."""
+        self._first = None
+        self._replay.to_last(job)

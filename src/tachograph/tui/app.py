@@ -15,10 +15,10 @@ from textual.widget import Widget
 from tachograph.config import Configuration
 from tachograph.errors import TachographError
 from tachograph.live.snapshot import Gpu, Problem
-from tachograph.live.source import LiveSource
+from tachograph.live.source import LiveSource, Plays
 from tachograph.live.view import View
 from tachograph.tui import keys
-from tachograph.tui.feed import Failure, Feed, Judge, Plays
+from tachograph.tui.feed import Failure, Feed, Judge
 from tachograph.tui.header import Lines, Told, footer, header
 from tachograph.tui.perform import names_of, perform, preview
 from tachograph.tui.screens import Ask, Chooses, GivesUp, Open, Say, Shows, made_of, make
@@ -118,6 +118,8 @@ class WatchApp(App[int]):
     def on_arrived(self) -> None:
         """Show what is newest; what came in between is in the history."""
         self._waiting = False
+        if self._resize_event is not None:  # Textual's timer for it never ticks where 8 ms are lost to other programs
+            self._check_resize()
         if not self.paused:
             self.view = self._newest
         self.show_view()

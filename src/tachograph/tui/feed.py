@@ -7,11 +7,11 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from tachograph.errors import TachographError
 from tachograph.live.snapshot import Problem, Snapshot
-from tachograph.live.source import About, LiveSource
+from tachograph.live.source import About, LiveSource, Plays
 from tachograph.live.view import View
 
 
@@ -21,14 +21,6 @@ class Judge(Protocol):
     def step(self, snapshot: Snapshot, about: About | None = None) -> View:
         """Return what is to be shown."""
         ...
-
-
-@runtime_checkable
-class Plays(Protocol):
-    """A source that is a recording. speed: so many times as fast as it was recorded."""
-
-    speed: float
-    paused: bool
 
 
 @dataclass(frozen=True, slots=True)

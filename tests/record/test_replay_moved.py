@@ -1,0 +1,121 @@
+"""Recordings as `watch` opens them: paused, sped up, moved to a job, to the last that is seen in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from recorded_fleet import BEGIN, Clock, recorded
+
+from tachograph.cli import main
+from tachograph.config import Configuration
+from tachograph.errors import NotFoundError
+from tachograph.live.choose import Wanted, choose
+from tachograph.live.recorded_rows import DOUBLES, SINGLES, Tenure, Told
+from tachograph.live.recording import RecordingSource
+from tachograph.live.simulated import SimulatedSource
+from tachograph.live.snapshot import Gpu, Holder
+from tachograph.live.source import Plays, Replay
+from tachograph.live.visible import Picked, Replayed, Restricted
+from tachograph.spool import Rows
+
+ONE, TWO = Gpu("n1", 0), Gpu("n1", 1)
+POWER = SINGLES.index("power_w")
+
+
+class Told100:
+    """A hundred seconds of two GPUs: one works from 0 to 59, the other from 30 to 69; then rows without values."""
+
+    def __init__(self) -> None:
+        tenures = (Tenure(ONE, BEGIN, BEGIN + 40, Holder("7")), Tenure(TWO, BEGIN + 30, BEGIN + 60, Holder("8_1")))
+        self.told = Told((ONE, TWO), {}, tenures, int(BEGIN * 1e6), int((BEGIN + 100) * 1e6), 202, 1.0)
+
+    def rows(self, first: int, end: int) -> Rows:
+        seconds = np.arange(-(-first // 1_000_000), -(-min(end, self.told.last + 1) // 1_000_000))
+        t, gpu = np.repeat(seconds, 2), np.tile([0, 1], len(seconds))
+        after = t - BEGIN
+        singles = np.full((len(SINGLES), len(t)), np.nan, np.float32)
+        works = np.where(gpu == 0, after < 60, (after >= 30) & (after < 70))
+        singles[POWER] = np.where(works, after, np.nan)
+        return Rows(t * 1_000_000, gpu.astype(np.int32), singles, np.full((len(DOUBLES), len(t)), np.nan))
+
+
+def test_the_last_instant_is_one_at_which_something_was_told() -> None:
+    source = RecordingSource(Told100(), clock=Clock(0.0))
+    source.to_last()
+    now = source.read()
+    assert np.isfinite(now.column("power_w")).any()
+    assert 40 <= now.t - BEGIN < 71
+    assert source.read().t == now.t
+    assert now.problems == ()
+
+
+def test_the_last_instant_of_a_job_is_just_before_its_end() -> None:
+    source = RecordingSource(Told100(), clock=Clock(0.0))
+    for job, last, gpu in (("7", 39, ONE), ("8", 59, TWO), ("8_1", 59, TWO)):
+        source.to_last(job)
+        now = source.read()
+        assert now.value("power_w", now.gpus.index(gpu)) == last
+        assert now.holders[gpu].job_id in (job, f"{job}_1")
+
+
+def test_a_job_is_gone_to_and_goes_on() -> None:
+    clock = Clock(0.0)
+    source = RecordingSource(Told100(), clock=clock)
+    source.to_first("8")
+    assert source.read().t == BEGIN + 30
+    clock.t = 5.0
+    assert source.read().t == BEGIN + 35
+    source.to_first("no such")
+    assert source.read().t == BEGIN + 35
+
+
+def test_what_is_restricted_plays_as_the_recording_does() -> None:
+    def pick(snapshot: object, about: object) -> Picked:
+        return Picked((1,), "one")
+
+    clock = Clock(0.0)
+    source = RecordingSource(Told100(), clock=clock)
+    shown = Replayed(source, pick)
+    assert isinstance(shown, Plays)
+    assert isinstance(shown, Replay)
+    shown.look()
+    shown.speed = 10.0
+    clock.t = 1.0
+    assert (shown.read().t, shown.read().t) == (BEGIN, BEGIN + 10)
+    shown.paused = True
+    clock.t = 2.0
+    assert (shown.paused, shown.speed, shown.read().t) == (True, 10.0, BEGIN + 10)
+    shown.look()
+    shown.to_last()
+    assert shown.read().gpus == (TWO,)
+    assert shown.read().t > BEGIN + 39
+
+
+def test_only_recordings_play() -> None:
+    assert not isinstance(Restricted(SimulatedSource(1), None), Plays)
+    live = choose(Configuration(), Wanted(simulate=2))
+    assert not isinstance(live, Plays)
+    live.close()
+
+
+def test_watch_opens_a_recording_that_plays(tmp_path: Path) -> None:
+    spool, _ = recorded(tmp_path / "run", 50)
+    source = choose(Configuration(), Wanted(recording=str(spool), speed=4.0))
+    assert isinstance(source, Replay)
+    assert source.speed == 4.0
+    source.close()
+    with pytest.raises(NotFoundError, match="job 99 holds no GPU that is seen; jobs seen: local-1"):
+        choose(Configuration(), Wanted(recording=str(spool), job="99"))
+
+
+def test_once_shows_the_last_that_was_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spool, live = recorded(tmp_path / "run", 50)
+    assert main(["watch", "--once", "--csv", "gpu_id,power_w", "--recording", str(spool)]) == 0
+    out, err = capsys.readouterr()
+    shown = live[-2]
+    watts = [float(line.split(",")[-1]) for line in out.splitlines()[1:]]
+    assert watts == pytest.approx(shown.column("power_w").tolist(), abs=0.5)
+    assert "as it was at 2025-03-04 09:20:48 UTC" in err
+    assert "ended" not in err
