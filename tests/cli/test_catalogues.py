@@ -25,7 +25,7 @@ def test_counters_as_json_tell_names_and_units_of_the_producers(capsys: pytest.C
     assert (energy["dcgm_id"], energy["dcgm_unit"], energy["unit"], energy["kind"]) == (156, "mJ", "J", "cumulative")
     assert energy["high"] is None
     assert listed["gpu_util"]["ldms_name"] == "gpu_utilization"
-    assert listed["xid"]["nvml"] is None
+    assert listed["xid"]["ldms_name"] is None
 
 
 def test_devices_are_listed_with_units(capsys: pytest.CaptureFixture[str]) -> None:
