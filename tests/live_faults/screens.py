@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import importlib
 import json
 import math
 import mmap
@@ -135,6 +136,7 @@ def run(screens: int, *, seed: int = SEED, recorded: bytes = b"", life: int = LI
     fleet, outcome = FaultyFleet(random.Random(seed), recorded=recorded), Outcome(seed)
     begun, cpu = time.monotonic(), time.process_time()
     memory: list[tuple[int, int, int]] = []
+    importlib.import_module("tachograph.live.job_classes")  # else the first job brings its 120 MB in between
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # one would be written over the screen
         _live_again_and_again(fleet, outcome, memory, screens=screens, life=life)

@@ -123,9 +123,14 @@ def test_names_of_hosts_and_jobs_steer_no_terminal(key: str) -> None:
         source.change = renamed
         async with watching(app=app_of(source=source, clock=clock), size=(150, 40)) as pilot:
             await pilot.press(key)
-            pilot.app.say(f"no GPU {evil}")  # type: ignore[attr-defined]
+            app = pilot.app
+            assert isinstance(app, ByHand)
+            app.say(f"no GPU {evil}")
             await settled(pilot)
-            return lines_of(pilot.app)
+            first = lines_of(app)
+            app.command(f"user {evil} x")
+            await settled(pilot)
+            return [*first, *lines_of(app)]
 
     lines = asyncio.run(used())
     assert all(line.isprintable() for line in lines)
@@ -189,3 +194,18 @@ def test_a_new_size_is_taken_though_the_timer_for_it_is_lost() -> None:
             return [before, len(lines_of(app)), len(lines_of(app)[0])]
 
     assert asyncio.run(used()) == [24, 30, 99]
+
+
+def test_a_key_behind_the_last_one_opens_nothing() -> None:
+    async def used() -> int:
+        app = app_of(4)
+        async with app.run_test() as pilot:
+            await settled(pilot)
+            body = app.query_one("#body")
+            parent = body._parent
+            body._detach()
+            app.open("plot")
+            body._attach(parent)  # type: ignore[arg-type]
+            return len(app._opened)
+
+    assert asyncio.run(used()) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import time
 from typing import ClassVar
 
@@ -90,6 +92,9 @@ class WatchApp(App[int]):
 
     def on_mount(self) -> None:
         """Open the first screen and begin to ask."""
+        if not self.is_headless:
+            for number in (signal.SIGTERM, signal.SIGHUP):  # without it the terminal would stay as a screen needs it
+                asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
         self.open("fleet")
         if self._job is not None:
             self.open("job", self._job)
@@ -159,6 +164,9 @@ class WatchApp(App[int]):
 
     def open(self, name: str, of: Gpu | str | None = None) -> None:
         """Show a screen; the one before is kept for Esc. One that is open already comes to the front."""
+        body = self.query_one("#body")
+        if not body.is_attached:  # keys that come while the program ends
+            return
         about = made_of(name)
         if about and of is None:
             of = self.chosen if about == "gpu" else self._job_of_chosen()
@@ -175,7 +183,7 @@ class WatchApp(App[int]):
             self.seen.display = False
         widget = make(name, of)
         self._opened.append((name, of, widget))
-        self.query_one("#body").mount(widget)
+        body.mount(widget)
         self.call_after_refresh(self._settle)
 
     def _close(self, count: int) -> None:

@@ -23,6 +23,7 @@ from tachograph.tui.fleet_filter import Term, matching, parse
 from tachograph.tui.fleet_order import Group, Line, group_name, lines, sort_name
 from tachograph.tui.fleet_rows import GROUPS, FleetRows
 from tachograph.tui.heat import BY_CLASS, HeatMap, next_by, shown_by
+from tachograph.tui.page import printable
 from tachograph.tui.screens import Ask, Open, Say
 
 Pieces = list[tuple[str, Style]]
@@ -293,7 +294,7 @@ class FleetScreen(ScrollView, can_focus=True):
         return _strip(made)
 
     def _nothing(self) -> str:
-        return f"no GPU is {self.filter}; Esc shows all" if self.filter else "the source tells of no GPU"
+        return f"no GPU is {printable(self.filter)}; Esc shows all" if self.filter else "the source tells of no GPU"
 
     def _title(self, y: int) -> Pieces:
         if self._map is None:
