@@ -35,7 +35,17 @@ class Heading:
 
 
 def prepare() -> None:
-    """Let stdout write out what its encoding lacks, as stderr does by itself, in place of failing."""
+    """Let stdout write out what its encoding lacks, as stderr does by itself, in place of failing.
+
+    Streams that whoever started us has closed go nowhere; else the next file that is opened would take their place.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

@@ -43,7 +43,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--anonymous", action="store_true", help="nothing of user, host, command, job in the recording")
     parser.add_argument("--until-job-ends", action="store_true", help="no command: the job around it, until it ends")
     parser.add_argument("--job", metavar="ID", help="with --until-job-ends: another job")
-    parser.add_argument("--duration", metavar="S", type=float, help="no command: so many seconds")
+    parser.add_argument("--duration", metavar="S", type=_duration, help="no command: so many seconds")
     add_json(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what is run, behind --")
 
@@ -54,10 +54,25 @@ def _interval(written: str) -> float:
     >>> _interval("0.5")
     0.5
     """
-    number = float(written)
+    number = _number(written)
     if not SHORTEST_S <= number <= 3600:
         raise argparse.ArgumentTypeError(f"{written} is not between {SHORTEST_S} and 3600")
     return number
+
+
+def _duration(written: str) -> float:
+    number = _number(written)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{written} is no number above 0")
+    return number
+
+
+def _number(written: str) -> float:
+    """NaN for what is none."""
+    try:
+        return float(written)
+    except ValueError:
+        return float("nan")
 
 
 def run(arguments: Arguments) -> int:

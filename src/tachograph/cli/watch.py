@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tachograph.workload.settings import Settings
 
 LEAST_S = 0.1  # counters of DCGM and GPM are not new more often
+MOST_S = 3600.0
 AGAIN_S = 0.3  # between the two looks of --once
 FIRST_S = 3.5  # so long --once waits for values that a source does not tell at once: dmon does at its second tick
 _SOURCES = ("nvml", "dcgm-exporter", "dmon", "prometheus")
@@ -266,9 +267,12 @@ def _tell_problems(view: View, before: View | None, narrator: Narrator) -> None:
 
 def _positive(written: str) -> float:
     """A number above 0, as argparse wants it."""
-    number = float(written)
+    try:
+        number = float(written)
+    except ValueError:
+        number = 0.0
     if not (number > 0 and math.isfinite(number)):
-        raise argparse.ArgumentTypeError(f"{written} is not above 0")
+        raise argparse.ArgumentTypeError(f"{written} is no number above 0")
     return number
 
 
@@ -276,4 +280,6 @@ def _interval(written: str) -> float:
     number = _positive(written)
     if number < LEAST_S:
         raise argparse.ArgumentTypeError(f"{written} s is less than {LEAST_S:g} s: counters are not new more often")
+    if number > MOST_S:
+        raise argparse.ArgumentTypeError(f"{written} s is more than {MOST_S:g} s")
     return number

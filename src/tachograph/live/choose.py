@@ -88,7 +88,12 @@ def _probe(url: str) -> None:
 def _exporters(configuration: Configuration, wanted: Wanted) -> LiveSource:
     from tachograph.live import exporter
 
-    return exporter.connect(configuration, urls=wanted.urls)
+    try:
+        return exporter.connect(configuration, urls=wanted.urls)
+    except ConfigError as problem:
+        if not wanted.urls or _EXPORTER in _configured(configuration, OPENERS.beyond):
+            raise
+        raise UsageError(f"--url {', '.join(wanted.urls)}: {problem.what}", do=problem.do) from None
 
 
 def _dmon(configuration: Configuration, wanted: Wanted) -> LiveSource:

@@ -74,6 +74,10 @@ def open_recorded(path: str) -> Recorded:
     spools = [] if "://" in path else sorted(place.rglob(f"*{SUFFIX}"))
     if spools and not any((place / table / "_delta_log").is_dir() for table in TABLES):
         return OfSpools(spools)
+    if "://" not in path and not any((place / table / "_delta_log").is_dir() for table in TABLES):
+        inside = place / "lake"
+        do = f"name {inside}" if inside.is_dir() else "name a folder of `tachograph record`, or a lake"
+        raise InputError("no recording and no lake is in this folder", where=path, do=do)
     return OfLake(Lake.open(path))
 
 
