@@ -60,8 +60,9 @@ def test_streams_that_are_closed_are_no_defect(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (6, "", "")
 
 
+@pytest.mark.parametrize("halts", [(), (signal.SIGSTOP, signal.SIGCONT)])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals) -> None:
+def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals, halts: tuple[signal.Signals, ...]) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ["TERM"] = "xterm-256color"
@@ -74,9 +75,14 @@ def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals) -> None:
                 written += os.read(terminal, 65536)
         if b"sim001:1" in written and not sent:
             sent = True
-            os.kill(pid, number)
+            for one in (*halts, number):
+                os.kill(pid, one)
+                time.sleep(0.3)
         ended, code = os.waitpid(pid, os.WNOHANG)
         status = os.waitstatus_to_exitcode(code) if ended else None
+    with contextlib.suppress(OSError):
+        while select.select([terminal], [], [], 0.1)[0]:
+            written += os.read(terminal, 65536)
     assert status == 128 + number
     assert termios.tcgetattr(terminal) == before
     assert written.rfind(b"\x1b[?1049l") > written.rfind(b"\x1b[?1049h")

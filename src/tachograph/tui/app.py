@@ -95,10 +95,21 @@ class WatchApp(App[int]):
         if not self.is_headless:
             for number in (signal.SIGTERM, signal.SIGHUP):  # without it the terminal would stay as a screen needs it
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, self._go_on)
         self.open("fleet")
         if self._job is not None:
             self.open("job", self._job)
         self.start()
+
+    def _go_on(self) -> None:
+        """Draw all anew behind a stop; where Textual left the screen for it, it has to enter it again.
+
+        Entering it twice, as Textual does behind SIGSTOP, it takes its own terminal for the one to restore.
+        """
+        driver = self._driver
+        if driver is not None and getattr(driver, "_must_signal_resume", False):
+            driver.resume_application_mode()
+        self.refresh(layout=True)
 
     def start(self) -> None:
         """Let the feed run."""
