@@ -19,9 +19,9 @@ from textual.pilot import Pilot
 
 from tachograph.arrays import Bytes
 from tachograph.live.history import History
-from tachograph.live.simulated import SimulatedSource
 from tachograph.live.snapshot import Snapshot
 from tachograph.live.source import About, LiveSource
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import Event, EventKind, View
 from tachograph.tui.app import WatchApp
 from tachograph.tui.feed import Judge

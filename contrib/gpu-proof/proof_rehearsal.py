@@ -12,7 +12,7 @@ from pathlib import Path
 
 from proof_labels import BY_NAME
 
-from tachograph.live.gpm import METRICS
+from tachograph.live.sources.gpm import METRICS
 
 TESTS = Path(__file__).resolve().parents[2] / "tests" / "nvml"
 _MIB = 1024 * 1024

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from servers.exporter import Gpu, Node, page
-from tachograph.live.exporter import ExporterSource
 from tachograph.live.snapshot import Snapshot
 from tachograph.live.source import About
+from tachograph.live.sources.exporter import ExporterSource
 from tachograph.sources.http import Answer
 from tachograph.sources.http_problems import AskError
 from tachograph.sources.metrics.endpoints import Endpoint, Settings

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tachograph.counters import NAMES
-from tachograph.live.gathered import KEPT_S, Gathered
 from tachograph.live.history import History
 from tachograph.live.monitor import Monitor
-from tachograph.live.series import Layout
-from tachograph.live.simulated import SimulatedSource
 from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
+from tachograph.live.sources.gathered import KEPT_S, Gathered
+from tachograph.live.sources.series import Layout
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.tui import job_facts
 from tachograph.tui.fleet_filter import matching, parse
 from tachograph.tui.fleet_rows import FleetRows, natural

@@ -199,7 +199,7 @@ def test_live_judging_is_imported_without_tables_and_compiler() -> None:
     code = (
         "import sys\n"
         "import tachograph.live.view, tachograph.workload.smoothing, tachograph.workload.rows\n"
-        "import tachograph.workload.explained, tachograph.live.simulated\n"
+        "import tachograph.workload.explained, tachograph.live.sources.simulated\n"
         "sys.exit(str([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in sys.modules] or ''))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

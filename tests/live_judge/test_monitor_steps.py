@@ -12,9 +12,9 @@ import pytest
 
 from tachograph.live.history import History
 from tachograph.live.monitor import GONE_S, Monitor, reasons
-from tachograph.live.simulated import SimulatedSource
 from tachograph.live.snapshot import Device, Gpu, Problem, Snapshot
 from tachograph.live.source import About
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import EventKind, View
 from tachograph.workload.classes import CLASSES, UNKNOWN
 from tachograph.workload.health import EventMemory, HealthReading, health_of, limits_of, remember
@@ -235,7 +235,7 @@ def test_history_is_a_ring_of_single_precision() -> None:
 def test_the_way_to_the_first_view_has_no_tables_and_no_compiler() -> None:
     code = (
         "import sys\nfrom tachograph.live.monitor import Monitor\n"
-        "from tachograph.live.simulated import SimulatedSource\n"
+        "from tachograph.live.sources.simulated import SimulatedSource\n"
         "from tachograph.live.history import History\nfrom tachograph.workload.settings import Settings\n"
         "source = SimulatedSource(4)\n"
         "Monitor(source.about, settings=Settings(), history=History(9)).step(source.read())\n"

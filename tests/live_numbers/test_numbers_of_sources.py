@@ -39,8 +39,8 @@ from servers.faulty import Asking, Reply, faulty
 from tachograph.cli import main
 from tachograph.live.history import History
 from tachograph.live.monitor import Monitor
-from tachograph.live.nvml import NvmlSource
 from tachograph.live.rows import ALL_COLUMNS, csv_header, csv_row, rows
+from tachograph.live.sources.nvml import NvmlSource
 from tachograph.workload.settings import Settings
 
 FAKE = Path(__file__).parents[1] / "live_sources" / "fake_dcgmi.py"

@@ -19,9 +19,9 @@ from plain_numbers import BOTTLENECKS, Values, percent
 from tachograph.live.history import History
 from tachograph.live.monitor import Monitor
 from tachograph.live.rows import ALL_COLUMNS, csv_header, csv_row, rows, table
-from tachograph.live.simulated import SimulatedSource
 from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
 from tachograph.live.source import About
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import View
 from tachograph.tui.fleet_columns import fit, pieces
 from tachograph.tui.fleet_order import Group, grouped, order

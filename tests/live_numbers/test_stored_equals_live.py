@@ -20,8 +20,8 @@ from tachograph.config import Configuration
 from tachograph.live.history import History
 from tachograph.live.job_classes import JudgedJobs
 from tachograph.live.monitor import Monitor
-from tachograph.live.simulated import SimulatedSource
 from tachograph.live.snapshot import Gpu, Holder, Snapshot
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import View
 from tachograph.tui.job_facts import facts
 from tachograph.workload.classes import CLASSES

@@ -12,7 +12,7 @@ from servers.exporter import exporter
 from servers.process import free_port
 from tachograph.cli import main
 from tachograph.config import Configuration
-from tachograph.live.simulated import SimulatedSource
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import EventKind
 from tachograph.tui.app import WatchApp
 from tachograph.tui.commands import completions

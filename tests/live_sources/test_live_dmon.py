@@ -19,9 +19,9 @@ import pytest
 from tachograph.config import Configuration
 from tachograph.counters import COUNTERS
 from tachograph.errors import InputError
-from tachograph.live.dmon import DmonSource, connect
-from tachograph.live.dmon_text import Entity, Row, Stream, devices, field_names, instances
 from tachograph.live.snapshot import Gpu, Snapshot
+from tachograph.live.sources.dmon import DmonSource, connect
+from tachograph.live.sources.dmon_text import Entity, Row, Stream, devices, field_names, instances
 
 FAKE = Path(__file__).with_name("fake_dcgmi.py")
 VALUES = {"203": "85", "155": "350.500", "156": "123456789", "1002": "0.910", "140": "0", "230": "0", "395": "1"}

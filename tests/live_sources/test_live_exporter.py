@@ -21,11 +21,11 @@ from tachograph.config import Configuration
 from tachograph.counters import COUNTERS, NAMES
 from tachograph.errors import ConfigError, InputError
 from tachograph.live import snapshot as live
-from tachograph.live.exporter import ExporterSource, Rhythm, connect
-from tachograph.live.exporter_page import PageReader, wanted_metrics
-from tachograph.live.gathered import Gathered
-from tachograph.live.series import Meaning
 from tachograph.live.snapshot import Snapshot
+from tachograph.live.sources.exporter import ExporterSource, Rhythm, connect
+from tachograph.live.sources.exporter_page import PageReader, wanted_metrics
+from tachograph.live.sources.gathered import Gathered
+from tachograph.live.sources.series import Meaning
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 POWER = "DCGM_FI_DEV_POWER_USAGE"
@@ -360,7 +360,7 @@ def test_a_page_that_stays_costs_next_to_nothing() -> None:
 
 def test_neither_dataframes_nor_compilers_are_imported() -> None:
     code = (
-        "import sys, tachograph.live.exporter, tachograph.live.prometheus, tachograph.live.dmon;"
+        "import sys; from tachograph.live.sources import dmon, exporter, prometheus;"
         "sys.exit(' '.join({'polars', 'numba', 'pandas', 'matplotlib'} & set(sys.modules)) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

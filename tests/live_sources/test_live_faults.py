@@ -15,13 +15,13 @@ from live_expected import METRICS, expected
 from servers.exporter import Gpu, Node, page
 from tachograph.counters import BY_NAME, NAMES
 from tachograph.errors import InputError
-from tachograph.live.asking import Asked
-from tachograph.live.dmon_text import Stream
-from tachograph.live.exporter import ExporterSource
-from tachograph.live.exporter_page import PageReader, wanted_metrics
-from tachograph.live.prometheus_answer import Reader, read_vector
-from tachograph.live.series import Meaning
 from tachograph.live.snapshot import Snapshot
+from tachograph.live.sources.asking import Asked
+from tachograph.live.sources.dmon_text import Stream
+from tachograph.live.sources.exporter import ExporterSource
+from tachograph.live.sources.exporter_page import PageReader, wanted_metrics
+from tachograph.live.sources.prometheus_answer import Reader, read_vector
+from tachograph.live.sources.series import Meaning
 from tachograph.sources.http import Answer
 from tachograph.sources.http_problems import AskError
 from tachograph.sources.metrics.endpoints import Endpoint, Settings

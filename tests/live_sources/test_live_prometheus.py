@@ -21,9 +21,9 @@ from servers.prometheus import Series, prometheus
 from servers.victoria import put, victoria
 from tachograph.config import Configuration
 from tachograph.errors import ConfigError, InputError
-from tachograph.live.prometheus import PrometheusSource, Scrapes, connect
-from tachograph.live.series import Layout
 from tachograph.live.snapshot import Gpu, Snapshot
+from tachograph.live.sources.prometheus import PrometheusSource, Scrapes, connect
+from tachograph.live.sources.series import Layout
 
 UTIL, POWER, SM = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_SM_ACTIVE"
 NODES = {name: {gpu: {UTIL: 10 * gpu + 5, POWER: 100.25, SM: 0.5} for gpu in range(2)} for name in ("n1", "n2")}

@@ -13,8 +13,8 @@ import pynvml
 
 from tachograph.config import Configuration
 from tachograph.errors import TachographError
-from tachograph.live import nvml
 from tachograph.live.snapshot import Snapshot
+from tachograph.live.sources import nvml
 
 
 def told(snapshot: Snapshot) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import pynvml
 import pytest
 from in_process_nvml import Clock, Code, InProcessNvml, handle
 
-from tachograph.live.gpm import METRICS, MIN_GAP_S, Gauge, Metrics
-from tachograph.live.nvml import NvmlSource
+from tachograph.live.sources.gpm import METRICS, MIN_GAP_S, Gauge, Metrics
+from tachograph.live.sources.nvml import NvmlSource
 
 
 def answers(told: dict[int, float], codes: dict[int, int] | None = None) -> Any:

@@ -12,9 +12,9 @@ import pynvml
 import pytest
 from in_process_nvml import Clock, Code, InProcessNvml, handle
 
-from tachograph.live.nvml import NvmlSource
-from tachograph.live.processes import Processes
 from tachograph.live.snapshot import Gpu, Process
+from tachograph.live.sources.nvml import NvmlSource
+from tachograph.live.sources.processes import Processes
 
 MIB = 1024 * 1024
 HOST = "pid:[4026531836]"

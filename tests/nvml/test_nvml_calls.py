@@ -8,10 +8,10 @@ import pynvml
 from in_process_nvml import Code, InProcessNvml, handle
 
 from tachograph.counters import COUNTERS, NAMES
-from tachograph.live import nvml_calls
-from tachograph.live.gpm import METRICS
-from tachograph.live.nvml_calls import CALLS, cure
-from tachograph.live.nvml_xid import Xid, XidEvents
+from tachograph.live.sources import nvml_calls
+from tachograph.live.sources.gpm import METRICS
+from tachograph.live.sources.nvml_calls import CALLS, cure
+from tachograph.live.sources.nvml_xid import Xid, XidEvents
 
 
 def test_every_counter_of_the_catalogue_is_asked_for_once() -> None:

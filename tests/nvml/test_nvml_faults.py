@@ -12,7 +12,7 @@ import pytest
 from in_process_nvml import Clock, Code, InProcessNvml, index_of
 
 from tachograph.counters import BY_NAME
-from tachograph.live.nvml import NvmlSource
+from tachograph.live.sources.nvml import NvmlSource
 
 CODES = (1, 2, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 17, 18, 19, 20, 26, 27, 28, 999, 12345)
 GPUS = 3

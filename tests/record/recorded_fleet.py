@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tachograph.live.simulated import SimulatedSource
 from tachograph.live.snapshot import Snapshot
 from tachograph.live.source import About
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.record.foreground import Ended
 from tachograph.record.identity import Identity
 from tachograph.record.keeping import Plan, _head

@@ -12,9 +12,9 @@ from recorded_fleet import BEGIN, SILENT_FROM, SILENT_GPU, Clock, recorded
 from tachograph.counters import COUNTERS
 from tachograph.live.history import History
 from tachograph.live.monitor import Monitor
-from tachograph.live.recorded_rows import Recorded, open_recorded
-from tachograph.live.recording import ENDED, RecordingSource
 from tachograph.live.snapshot import Snapshot
+from tachograph.live.sources.recorded_rows import Recorded, open_recorded
+from tachograph.live.sources.recording import ENDED, RecordingSource
 from tachograph.live.view import View
 from tachograph.record.landing import land
 from tachograph.workload.settings import Settings

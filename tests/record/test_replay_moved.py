@@ -12,11 +12,11 @@ from tachograph.cli import main
 from tachograph.config import Configuration
 from tachograph.errors import NotFoundError
 from tachograph.live.choose import Wanted, choose
-from tachograph.live.recorded_rows import DOUBLES, SINGLES, Tenure, Told
-from tachograph.live.recording import RecordingSource
-from tachograph.live.simulated import SimulatedSource
 from tachograph.live.snapshot import Gpu, Holder
 from tachograph.live.source import Plays, Replay
+from tachograph.live.sources.recorded_rows import DOUBLES, SINGLES, Tenure, Told
+from tachograph.live.sources.recording import RecordingSource
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.visible import Picked, Replayed, Restricted
 from tachograph.spool import Rows
 

@@ -11,9 +11,9 @@ from recorded_fleet import BEGIN, Clock, recorded
 
 from tachograph.cli import main
 from tachograph.errors import InputError, LakeError, UsageError
-from tachograph.live.recorded_rows import DOUBLES, SINGLES, Told, open_recorded
-from tachograph.live.recording import RecordingSource
 from tachograph.live.snapshot import Gpu
+from tachograph.live.sources.recorded_rows import DOUBLES, SINGLES, Told, open_recorded
+from tachograph.live.sources.recording import RecordingSource
 from tachograph.record.landing import land
 from tachograph.spool import Rows
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 
 from tachograph.errors import NotFoundError
-from tachograph.live.simulated import SimulatedSource
 from tachograph.live.snapshot import Problem, Snapshot
 from tachograph.live.source import About
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import View
 from tachograph.tui.app import WatchApp
 from tachograph.tui.feed import Failure, Feed

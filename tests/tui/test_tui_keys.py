@@ -10,7 +10,7 @@ import pytest
 
 from tachograph.live.history import History
 from tachograph.live.monitor import Monitor
-from tachograph.live.simulated import SimulatedSource
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.tui import keys, screens
 from tachograph.tui.app import WatchApp
 from tachograph.tui.commands import COMMANDS

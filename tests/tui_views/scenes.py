@@ -13,9 +13,9 @@ from tachograph.arrays import Floats
 from tachograph.live.history import History
 from tachograph.live.missing import how
 from tachograph.live.monitor import Monitor
-from tachograph.live.simulated import SimulatedSource
 from tachograph.live.snapshot import Gpu, Holder, Process, Snapshot
 from tachograph.live.source import About
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import View
 from tachograph.tui.page import Page, Row
 from tachograph.workload.settings import Settings

@@ -260,7 +260,7 @@ def test_where_nothing_is_there_all_that_was_tried_is_told(watch: Watch, tmp_pat
         (("--once", "--simulate", "0"), "there must be a GPU"),
         (("--once", "--simulate", "2", "--csv", "nope"), "no column 'nope'"),
         (("--once", "--simulate", "2", "--interval", "0.01"), "less than 0.1 s"),
-        (("--once", "--simulate", "2", "--interval", "nan"), "not above 0"),
+        (("--once", "--simulate", "2", "--interval", "nan"), "no number above 0"),
         (("--once", "--simulate", "2", "--weights", "sm"), "no weight"),
         (("--once", "--simulate", "2", "--preset", "hpc", "--weights", "sm=1"), "--preset and --weights"),
         (("--once", "--simulate", "2", "--gpus", "x"), "names no GPU"),

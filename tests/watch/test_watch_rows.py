@@ -16,8 +16,8 @@ from tachograph.cli.output import json_bytes
 from tachograph.counters import COUNTERS, NAMES
 from tachograph.errors import UsageError
 from tachograph.live.rows import ALL_COLUMNS, DEFAULT_COLUMNS, columns_of, csv_header, csv_row, rows, short_model, table
-from tachograph.live.simulated import SimulatedSource
 from tachograph.live.snapshot import Device, Gpu, Holder, Process
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import View
 
 KEMPNER_DEFAULT = (

@@ -56,7 +56,7 @@ Ask = Callable[[], HeldBySlurm]
 
 
 def _nvml(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    from tachograph.live import nvml
+    from tachograph.live.sources import nvml
 
     return nvml.connect(configuration)
 
@@ -65,7 +65,7 @@ def _exporter_here(configuration: Configuration, wanted: Wanted) -> LiveSource:
     """The exporter of this node, with the names of metrics and labels that the configuration has."""
     import msgspec
 
-    from tachograph.live import exporter
+    from tachograph.live.sources import exporter
 
     url = configuration.watch.exporter
     _probe(url)
@@ -86,7 +86,7 @@ def _probe(url: str) -> None:
 
 
 def _exporters(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    from tachograph.live import exporter
+    from tachograph.live.sources import exporter
 
     try:
         return exporter.connect(configuration, urls=wanted.urls)
@@ -97,13 +97,13 @@ def _exporters(configuration: Configuration, wanted: Wanted) -> LiveSource:
 
 
 def _dmon(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    from tachograph.live import dmon
+    from tachograph.live.sources import dmon
 
     return dmon.connect(configuration, interval_s=wanted.interval_s)
 
 
 def _prometheus(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    from tachograph.live import prometheus
+    from tachograph.live.sources import prometheus
 
     if len(wanted.urls) > 1:
         raise UsageError("several addresses of a Prometheus", do="give one --url")
@@ -111,13 +111,13 @@ def _prometheus(configuration: Configuration, wanted: Wanted) -> LiveSource:
 
 
 def _recording(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    from tachograph.live import recording
+    from tachograph.live.sources import recording
 
     return recording.connect(configuration, path=wanted.recording or "", speed=wanted.speed)
 
 
 def _simulated(configuration: Configuration, wanted: Wanted) -> LiveSource:
-    from tachograph.live.simulated import SimulatedSource
+    from tachograph.live.sources.simulated import SimulatedSource
 
     if not wanted.simulate or wanted.simulate < 0:
         raise UsageError(f"--simulate {wanted.simulate}: there must be a GPU", do="write --simulate 8")

@@ -17,13 +17,13 @@ import numpy as np
 
 from tachograph.counters import NAMES
 from tachograph.errors import InputError
-from tachograph.live.asking import Answer, Asker
-from tachograph.live.exporter_page import PageReader, Reading, wanted_metrics
-from tachograph.live.gathered import Gathered
 from tachograph.live.missing import blind
-from tachograph.live.series import Meaning
 from tachograph.live.snapshot import Problem, Snapshot
 from tachograph.live.source import About
+from tachograph.live.sources.asking import Answer, Asker
+from tachograph.live.sources.exporter_page import PageReader, Reading, wanted_metrics
+from tachograph.live.sources.gathered import Gathered
+from tachograph.live.sources.series import Meaning
 from tachograph.sources.feeds import converted, named
 from tachograph.sources.http_problems import AskError
 from tachograph.sources.metrics.endpoints import NAME, Endpoint, Settings, endpoints_of

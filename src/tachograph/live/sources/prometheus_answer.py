@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from tachograph.arrays import Floats
-from tachograph.live.exporter_page import wanted_metrics
-from tachograph.live.series import Layout, Meaning
+from tachograph.live.sources.exporter_page import wanted_metrics
+from tachograph.live.sources.series import Layout, Meaning
 from tachograph.sources.http import Answer, read_json
 from tachograph.sources.http_problems import AskError
 from tachograph.sources.metrics.names import NODE_INFO, Own

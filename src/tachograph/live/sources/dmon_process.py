@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from tachograph.live.dmon_text import Row, Stream
+from tachograph.live.sources.dmon_text import Row, Stream
 
 _BLOCK = 1 << 16
 _LONGEST_LINE = 1 << 16  # bytes; what is longer is no table

@@ -17,12 +17,12 @@ import numpy as np
 
 from tachograph.arrays import Floats
 from tachograph.errors import ConfigError, InputError
-from tachograph.live.gathered import Gathered
 from tachograph.live.missing import blind
-from tachograph.live.prometheus_answer import Reader, Vector, gpu_metrics, joined, read_vector, selectors
-from tachograph.live.series import Layout, Meaning
 from tachograph.live.snapshot import Problem, Snapshot
 from tachograph.live.source import About
+from tachograph.live.sources.gathered import Gathered
+from tachograph.live.sources.prometheus_answer import Reader, Vector, gpu_metrics, joined, read_vector, selectors
+from tachograph.live.sources.series import Layout, Meaning
 from tachograph.sources.feeds import converted, named
 from tachograph.sources.http import Server
 from tachograph.sources.http_problems import AskError

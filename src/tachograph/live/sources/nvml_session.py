@@ -11,9 +11,10 @@ import numpy as np
 
 from tachograph.arrays import Floats
 from tachograph.counters import COUNTERS, NAMES
-from tachograph.live.gpm import METRICS, Metrics
-from tachograph.live.nvml_boards import Board, Refusals, Row, found, slices
-from tachograph.live.nvml_calls import (
+from tachograph.live.snapshot import Problem, Process
+from tachograph.live.sources.gpm import METRICS, Metrics
+from tachograph.live.sources.nvml_boards import Board, Refusals, Row, found, slices
+from tachograph.live.sources.nvml_calls import (
     CALLS,
     CALLS_OF_SLICES,
     CALLS_OF_WHOLE,
@@ -26,9 +27,8 @@ from tachograph.live.nvml_calls import (
     Library,
     cure,
 )
-from tachograph.live.nvml_xid import XidEvents, last_of
-from tachograph.live.processes import Processes
-from tachograph.live.snapshot import Problem, Process
+from tachograph.live.sources.nvml_xid import XidEvents, last_of
+from tachograph.live.sources.processes import Processes
 
 _GPM, _EVENTS = "GPM", "events"  # their places among the refusals
 _OF_GPM = [NAMES.index(metric.counter) for metric in METRICS]

@@ -23,7 +23,7 @@ from tachograph.units import plural
 
 if TYPE_CHECKING:
     from tachograph.config import Configuration
-    from tachograph.live.recorded_rows import Recorded, Tenure
+    from tachograph.live.sources.recorded_rows import Recorded, Tenure
     from tachograph.spool import Rows
 
 ENDED: Final = "the recording ended"
@@ -39,7 +39,7 @@ def connect(configuration: Configuration, *, path: str, speed: float = 1.0) -> R
 
     Errors: InputError, LakeError for what is none; UsageError for a speed that is none.
     """
-    from tachograph.live.recorded_rows import open_recorded
+    from tachograph.live.sources.recorded_rows import open_recorded
 
     return RecordingSource(open_recorded(path), speed=speed)
 
@@ -190,7 +190,7 @@ class RecordingSource:
 
     def _forget(self) -> None:
         """Begin anew, from what is needed to know how it was at the instant that is now."""
-        from tachograph.live.recorded_rows import DOUBLES, SINGLES
+        from tachograph.live.sources.recorded_rows import DOUBLES, SINGLES
 
         self._names = (*SINGLES, *DOUBLES)
         self._values = np.full((len(self._names), len(self._told.gpus)), np.nan)

@@ -20,12 +20,12 @@ import numpy as np
 from tachograph.arrays import Floats
 from tachograph.counters import COUNTERS
 from tachograph.errors import InputError
-from tachograph.live.dmon_process import Process, Said
-from tachograph.live.dmon_text import NAMES, Row, devices, field_names, fields_of, instances
 from tachograph.live.missing import blind
-from tachograph.live.series import Rules, order
 from tachograph.live.snapshot import Device, Gpu, Problem, Snapshot
 from tachograph.live.source import About
+from tachograph.live.sources.dmon_process import Process, Said
+from tachograph.live.sources.dmon_text import NAMES, Row, devices, field_names, fields_of, instances
+from tachograph.live.sources.series import Rules, order
 from tachograph.sources.metrics.labels import short_node
 from tachograph.units import plural
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tachograph.live.gpm import Gauge
-from tachograph.live.nvml_calls import DRIVER_GONE, NO_PERMISSION, Handle, Library, memory
 from tachograph.live.snapshot import Device, Gpu
+from tachograph.live.sources.gpm import Gauge
+from tachograph.live.sources.nvml_calls import DRIVER_GONE, NO_PERMISSION, Handle, Library, memory
 from tachograph.units import MI
 
 _SLOWDOWN = 1  # of nvmlTemperatureThresholds_t

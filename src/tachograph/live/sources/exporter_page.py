@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tachograph.arrays import Floats, Longs
-from tachograph.live.series import SLOWDOWN, Layout, Meaning
+from tachograph.live.sources.series import SLOWDOWN, Layout, Meaning
 from tachograph.sources.metrics.exposition import Samples, labels_of, parse
 from tachograph.sources.metrics.names import NODE_INFO, Own, metric_names, target_of_all
 

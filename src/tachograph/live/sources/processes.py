@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tachograph.live.nvml_calls import FUNCTION_NOT_FOUND, REFUSED, Handle, Library
 from tachograph.live.snapshot import Process
+from tachograph.live.sources.nvml_calls import FUNCTION_NOT_FOUND, REFUSED, Handle, Library
 from tachograph.units import MI
 
 _INITIAL_NAMESPACE = "pid:[4026531836]"  # the host's, the same on every Linux (include/linux/proc_ns.h)

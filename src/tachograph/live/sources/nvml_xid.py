@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tachograph.live.nvml_calls import NO_PERMISSION, Handle, Library
+from tachograph.live.sources.nvml_calls import NO_PERMISSION, Handle, Library
 
 _XID = 0x8  # nvmlEventTypeXidCriticalError
 _NO_INSTANCE = 0xFFFFFFFF

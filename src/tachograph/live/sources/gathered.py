@@ -9,8 +9,8 @@ import numpy as np
 
 from tachograph.arrays import Flags, Floats, Longs
 from tachograph.counters import NAMES
-from tachograph.live.series import Layout, order
 from tachograph.live.snapshot import Device, Gpu, Holder, Problem, Snapshot
+from tachograph.live.sources.series import Layout, order
 
 KEPT_S = 3600.0  # so long a GPU of which nobody tells anything keeps its row
 

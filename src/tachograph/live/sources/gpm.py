@@ -14,7 +14,7 @@ import numpy as np
 
 from tachograph.arrays import Floats
 from tachograph.counters import COUNTERS
-from tachograph.live.nvml_calls import UNKNOWN, Handle, Library
+from tachograph.live.sources.nvml_calls import UNKNOWN, Handle, Library
 from tachograph.units import factor
 
 MIN_GAP_S = 0.1  # between two samples; metrics of closer ones are noise (nvml.h)

@@ -16,18 +16,18 @@ import numpy as np
 
 from tachograph.arrays import Floats
 from tachograph.errors import NotFoundError
-from tachograph.live.nvml_boards import Patience
-from tachograph.live.nvml_calls import (
+from tachograph.live.snapshot import Device, Gpu, Problem, Process, Snapshot
+from tachograph.live.source import About
+from tachograph.live.sources.nvml_boards import Patience
+from tachograph.live.sources.nvml_calls import (
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,
     NO_PERMISSION,
     VERSION_MISMATCH,
     Library,
 )
-from tachograph.live.nvml_session import Session
-from tachograph.live.processes import Processes
-from tachograph.live.snapshot import Device, Gpu, Problem, Process, Snapshot
-from tachograph.live.source import About
+from tachograph.live.sources.nvml_session import Session
+from tachograph.live.sources.processes import Processes
 from tachograph.units import plural
 
 if TYPE_CHECKING:
