@@ -18,8 +18,8 @@ from dataclasses import replace
 
 from tachograph.live.history import History
 from tachograph.live.monitor import Monitor
-from tachograph.live.simulated import SimulatedSource
 from tachograph.live.snapshot import Snapshot
+from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.workload.settings import Settings
 
 GOAL_MS = 10.0  # of 1,000 GPUs: a fifth of what one look a second may cost
