@@ -9,6 +9,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from tachograph.live.snapshot import Gpu
 from tachograph.tui.fleet import FleetScreen
+from tachograph.tui.header import footer
+from tachograph.tui.screens import SCREENS
 from tui_screens import ByHand, app_of, lines_of, settled, watching
 
 SIZES = ((80, 24), (120, 40), (200, 50))
@@ -88,6 +90,53 @@ def test_a_filter_holds_while_it_is_written_and_goes_with_esc() -> None:
             assert fleet.filter == ""
 
     asyncio.run(used())
+
+
+def test_a_term_that_is_wrong_leaves_the_filter_as_it_was() -> None:
+    async def used() -> None:
+        app = app_of(64)
+        async with watching(app=app) as pilot:
+            fleet = fleet_of(app)
+            app.command("filter user=ana")
+            await pilot.pause()
+            await pilot.press("slash", "ctrl+u", *typed("sm<x"), "enter")
+            await settled(pilot)
+            assert fleet.filter == "user=ana"
+            assert "no number" in lines_of(app)[-1]
+
+    asyncio.run(used())
+
+
+def test_the_column_sorted_by_is_seen_and_said() -> None:
+    async def used() -> None:
+        app = app_of(16)
+        async with watching(app=app) as pilot:
+            titles = next(line for line in lines_of(app) if line.startswith("gpu"))
+            assert "MHz" not in titles
+            assert titles.endswith("›")
+            app.command("sort -clock")
+            await settled(pilot)
+            lines = lines_of(app)
+            assert "sorted by clock, smallest first" in lines[0]
+            assert "MHz▲" in next(line for line in lines if line.startswith("gpu"))
+            app.command("sort clock")
+            await settled(pilot)
+            assert "sorted by clock, largest first" in lines_of(app)[0]
+            await pilot.resize_terminal(260, 24)
+            await settled(pilot)
+            assert "›" not in "".join(lines_of(app))
+
+    asyncio.run(used())
+
+
+@pytest.mark.parametrize("place", list(SCREENS))
+def test_how_to_quit_is_always_said(place: str) -> None:
+    for width in (20, 80):
+        for mapped in (False, True):
+            line = "".join(text for text, _ in footer(place, width=width, mapped=mapped))
+            assert "q quit" in line
+            assert len(line) <= width
+    assert line.startswith("h table  v colour") or place != "fleet"
 
 
 WRONG = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tachograph.errors import UsageError
 from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
 from tachograph.live.view import View
 from tachograph.tui import commands
-from tachograph.tui.fleet_columns import COLUMNS, fit, pieces, span
+from tachograph.tui.fleet_columns import COLUMNS, class_cell, fit, pieces, span
 from tachograph.tui.fleet_filter import matching, parse
 from tachograph.tui.fleet_order import Group, grouped, lines, order
 from tachograph.tui.fleet_rows import FleetRows
@@ -53,6 +54,15 @@ def test_names_with_numbers_are_sorted_as_numbers() -> None:
     nothing = np.full(4, np.nan)
     view = StandIn(app_of(1).feed.source.about).step(Snapshot(0.0, gpus, nothing, {}))
     assert [gpus[row].name for row in order(FleetRows(view), "gpu")] == ["nid9:0", "nid9:0.2", "nid9:1", "nid10:0"]
+
+
+def test_a_class_that_the_newest_reading_does_not_have_is_marked() -> None:
+    raw = ROWS.view.raw.copy()
+    raw[4] = (raw[4] + 1) % len(CLASSES)
+    marked = FleetRows(replace(ROWS.view, raw=raw))
+    cells = [class_cell(marked.view, row) for row in range(24)]
+    assert [row for row in range(24) if cells[row][1] == "~"] == [4]
+    assert cells[4][2:] == CLASSES[marked.view.labels[4]]
 
 
 def test_groups_hold_every_gpu_once_and_the_nameless_come_last() -> None:

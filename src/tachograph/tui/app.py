@@ -77,7 +77,7 @@ class WatchApp(App[int]):
         self._writing = ""  # kind of the line that is being written
         self._takes_keys = True  # False while the line is not there yet, or is going
         self._typed_ahead: list[events.Key] = []
-        self._filter_before = ""
+        self.filter_before = ""
 
         def monitor() -> Judge:
             return judge or _monitor(source, self.settings, interval_s=interval_s, history_s=history_s)
@@ -288,7 +288,7 @@ class WatchApp(App[int]):
         if self._writing:
             return
         self._writing, self._takes_keys = message.kind, False
-        self._filter_before = getattr(self.fleet, "filter", "")
+        self.filter_before = getattr(self.fleet, "filter", "")
         self.query_one("#footer").display = False
         self.mount(Prompt(message.kind, message.text, self._complete))
 
@@ -333,7 +333,7 @@ class WatchApp(App[int]):
         self.say("")
         self.screen.set_focus(self.seen)
         if text is None:
-            text = self._filter_before if kind == "filter" else ""
+            text = self.filter_before if kind == "filter" else ""
             kind = kind if kind == "filter" else ""
         line = f"{kind} {text}" if kind in ("filter", "search") else text
         if line.strip():
@@ -381,7 +381,8 @@ class WatchApp(App[int]):
         if self._note:
             above = [*above, [(self._note[:width], colours.NOTE)]] if self._writing else above
         self.query_one("#header", Lines).tell(above)
-        below = [(self._note[:width], colours.NOTE)] if self._note else footer(self.place, width=width)
+        mapped = self.place == "fleet" and bool(getattr(self.fleet, "heat", ""))
+        below = [(self._note[:width], colours.NOTE)] if self._note else footer(self.place, width=width, mapped=mapped)
         self.query_one("#footer", Lines).tell([below])
 
     def _problems(self) -> tuple[Problem, ...]:

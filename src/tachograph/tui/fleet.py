@@ -20,13 +20,14 @@ from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.fleet_columns import COLUMNS, Place, fit, pieces, spoken
 from tachograph.tui.fleet_filter import Term, matching, parse
-from tachograph.tui.fleet_order import Group, Line, group_name, lines, sort_name
+from tachograph.tui.fleet_order import Group, Line, direction, group_name, lines, sort_name
 from tachograph.tui.fleet_rows import GROUPS, FleetRows
 from tachograph.tui.heat import BY_CLASS, HeatMap, next_by, shown_by
 from tachograph.tui.page import printable
 from tachograph.tui.screens import Ask, Open, Say
 
 Pieces = list[tuple[str, Style]]
+_MORE = "›"  # columns did not fit
 
 
 class FleetScreen(ScrollView, can_focus=True):
@@ -74,7 +75,7 @@ class FleetScreen(ScrollView, can_focus=True):
         """How it is sorted, grouped and filtered, in a few words."""
         said = [f"{self.filtered} of {len(self._rows)} shown: {self.filter}"] if self.filter and self._rows else []
         said += [f"by {self.group}"] if self.group else []
-        said += [f"sorted by {self.sort}{' reversed' if self.reverse else ''}"] if self._is_sorted else []
+        said += [f"sorted by {self.sort}, {direction(self.sort, reverse=self.reverse)}"] if self._is_sorted else []
         return ", ".join(said)
 
     @property
@@ -176,7 +177,9 @@ class FleetScreen(ScrollView, can_focus=True):
             self._map = None
             named = max((len(line.name) for line in self._lines if isinstance(line, Group)), default=0)
             first = min(24, max(8, named + 8 if named else 0))
-            self._places = fit(self._rows, width, skip=self._skip, first=first, group=self.group)
+            self._places = fit(
+                self._rows, width - len(_MORE), skip=self._skip, first=first, group=self.group, sort=self.sort
+            )
             height = len(self._lines)
         self._find_cursor()
         size = Size(width, height + self._titles)
@@ -298,7 +301,8 @@ class FleetScreen(ScrollView, can_focus=True):
 
     def _title(self, y: int) -> Pieces:
         if self._map is None:
-            return [(self._heading(place), self._heading_style(place)) for place in self._places]
+            made = [(self._heading(place), self._heading_style(place)) for place in self._places]
+            return [*made, *self._more()]
         if y == 0:
             return self._map.legend()
         row = self._cursor
@@ -306,6 +310,15 @@ class FleetScreen(ScrollView, can_focus=True):
             return [(self._nothing(), colours.NOTICE)]
         width = self.scrollable_content_region.width
         return [(spoken(self._rows, row, width=width).ljust(width), colours.CURSOR)]
+
+    def _more(self) -> Pieces:
+        """A sign at the right edge where there are columns that are not seen."""
+        grouped = self.group not in ("", "class")  # that column is the heading of groups
+        if not self._places or len(self._places) + grouped >= len(COLUMNS):
+            return []
+        width = self.scrollable_content_region.width or self.size.width
+        used = self._places[-1].at + self._places[-1].width
+        return [(_MORE.rjust(width - used), colours.BOLD)] if used < width else []
 
     def _heading(self, place: Place) -> str:
         column = place.column

@@ -11,6 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 
 from tachograph.arrays import Floats, Longs
+from tachograph.live.view import View
 from tachograph.tui import colours
 from tachograph.tui.fleet_order import Group
 from tachograph.tui.fleet_rows import FleetRows
@@ -18,6 +19,7 @@ from tachograph.workload.classes import CLASSES
 from tachograph.workload.health import CRIT, HOT, OK, STATES, UNKNOWN, WORST_FIRST
 
 MISSING = "-"
+OTHER_NOW = "~"  # the newest reading alone has another class
 _SUM = "Σ"
 _FULL, _HALF = "━", "╸"
 _ALL_TEXT = 24  # characters of a name, at most
@@ -98,15 +100,15 @@ def bar(value: float, width: int) -> str:
     return f"{drawn:<{room}}{percent(value):>5}"
 
 
-def fit(rows: FleetRows, width: int, *, skip: int = 0, first: int = 8, group: str = "") -> list[Place]:
+def fit(rows: FleetRows, width: int, *, skip: int = 0, first: int = 8, group: str = "", sort: str = "") -> list[Place]:
     """Return the columns that fit, from left to right.
 
     skip: so many of those that may give way are passed over. first: so wide is the name of a GPU or a group at least.
-    group: by what lines are grouped, which needs no column then.
+    group: by what lines are grouped, which needs no column then. sort: the column that gives way to no other.
     """
     widths: dict[str, int] = {}
     left = width
-    for name, wanted in _steps(rows, skip, first):
+    for name, wanted in _steps(rows, skip, first, sort):
         if name == group != "class":  # the classes of a group are counted in their column
             continue
         needs = wanted - widths[name] if name in widths else wanted + bool(widths)
@@ -122,7 +124,7 @@ def fit(rows: FleetRows, width: int, *, skip: int = 0, first: int = 8, group: st
     return placed
 
 
-def _steps(rows: FleetRows, skip: int, least: int) -> list[tuple[str, int]]:
+def _steps(rows: FleetRows, skip: int, least: int, sort: str) -> list[tuple[str, int]]:
     """(column, width) in the order in which room is given; a column named again becomes wider."""
     natural = {name: min(_ALL_TEXT, max(map(len, rows.text(name)), default=0)) for name in ("gpu", "job", "user")}
     kept = [("gpu", max(least, natural["gpu"])), ("class", 16), ("real", 4), ("health", 7)]
@@ -130,6 +132,7 @@ def _steps(rows: FleetRows, skip: int, least: int) -> list[tuple[str, int]]:
     more = ["occ", "fp64", "memtemp", "clock", "rx", "tx", "nvlink", "fp32", "fp16", "held", "model"]
     widths = {column.name: column.width for column in COLUMNS}
     widths |= {"job": max(4, natural["job"]), "user": max(4, natural["user"]), "real": _BAR_FROM, "class": 22}
+    kept += [(sort, widths[sort])] if sort in (*first, *more) and sort not in dict(kept) else []
     return kept + [(name, widths[name]) for name in (first + more)[min(skip, len(first + more) - 1) :]]
 
 
@@ -161,6 +164,16 @@ def _worst(rows: FleetRows, group: Group) -> str:
 
 def _health_of_group(rows: FleetRows, group: Group) -> str:
     return _state(_worst(rows, group))
+
+
+def class_cell(view: View, row: int) -> str:
+    """Return the class of a GPU; a sign behind its letter where the newest reading alone has another.
+
+    The class is that of a window, the numbers beside it are of now: without the sign they would contradict.
+    """
+    text = colours.class_text(view.label(row))
+    differs = view.told[row] and view.raw[row] != view.labels[row]
+    return text.replace(" ", OTHER_NOW, 1) if differs else text
 
 
 def _state(state: str) -> str:
@@ -242,9 +255,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("gpu", "gpu", 0, lambda rows, row: rows.text("gpu")[row], _gpu_of_group, left=True),
     _text("job", "job"),
     _text("user", "user"),
-    Column(
-        "class", "class", 22, lambda rows, row: colours.class_text(rows.view.label(row)), _classes_of_group, left=True
-    ),
+    Column("class", "class", 22, lambda rows, row: class_cell(rows.view, row), _classes_of_group, left=True),
     Column(
         "real",
         "real utilisation",
@@ -318,7 +329,7 @@ def pieces(rows: FleetRows, line: int | Group, places: Sequence[Place]) -> list[
 def spoken(rows: FleetRows, row: int, *, width: int) -> str:
     """Return one GPU in a line that needs no headings, as much as fits."""
     told = [rows.text("gpu")[row], f"job {rows.text('job')[row] or MISSING}", rows.text("user")[row] or MISSING]
-    told += [colours.class_text(rows.view.label(row)), colours.state_text(rows.view.state(row))]
+    told += [class_cell(rows.view, row), colours.state_text(rows.view.state(row))]
     named = [column for column in COLUMNS if column.name not in ("gpu", "job", "user", "class", "health", "model")]
     told += [f"{'real' if column.name == 'real' else column.title} {column.of_gpu(rows, row)}" for column in named]
     line = ""

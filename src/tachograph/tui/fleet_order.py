@@ -32,6 +32,19 @@ def sort_name(name: str) -> str:
     return name if name in TEXTS else number_name(name)
 
 
+def direction(by: str, *, reverse: bool) -> str:
+    """Return which come first where GPUs are sorted by a column.
+
+    >>> direction("power", reverse=True), direction("health", reverse=False), direction("user", reverse=True)
+    ('smallest first', 'worst first', 'Z to A')
+    """
+    if by in TEXTS:
+        forward, backward = ("worst first", "best first") if by == "health" else ("A to Z", "Z to A")
+    else:
+        forward, backward = "largest first", "smallest first"
+    return backward if reverse else forward
+
+
 def group_name(name: str) -> str:
     """Return the name of a column by which can be grouped, as given; "" is by nothing.
 

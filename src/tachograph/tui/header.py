@@ -66,18 +66,22 @@ def header(view: View | None, told: Told, *, width: int) -> list[Pieces]:
     return [*lines, *([blind] if blind else []), *_problems(told.problems, width=width)]
 
 
-def footer(place: str, *, width: int) -> Pieces:
-    """Return the keys of a screen, as many as fit."""
+def footer(place: str, *, width: int, mapped: bool = False) -> Pieces:
+    """Return the keys of a screen, as many as fit; how to quit always. mapped: of the heat map of the fleet."""
+    shown = [(key, key.shown.split()[0]) for key in keys.shown(place, mapped=mapped)]
+    left = width - sum(_room(key, name) for key, name in shown if key.action == "quit")
     found: Pieces = []
-    left = width
-    for key in keys.shown(place):
-        name = key.shown.split()[0]
-        needs = cell_len(name) + len(key.short) + 3
-        if needs > left:
-            break
+    for key, name in shown:
+        if key.action != "quit":
+            if _room(key, name) > left:
+                continue
+            left -= _room(key, name)
         found += [(name, colours.KEY), (f" {key.short}  ", colours.PLAIN)]
-        left -= needs
     return found
+
+
+def _room(key: keys.Key, name: str) -> int:
+    return cell_len(name) + len(key.short) + 3
 
 
 def _source(view: View, told: Told, *, width: int) -> Pieces:

@@ -9,6 +9,7 @@ from rich.segment import Segment
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.commands import COMMANDS
+from tachograph.tui.fleet_columns import OTHER_NOW
 from tachograph.tui.page import Page, Row, beside, heading, paragraph, printable
 from tachograph.workload.health import CRIT, HOT, WARN
 
@@ -81,7 +82,8 @@ def _signs(width: int) -> list[Row]:
     health: Row = []
     for state, meaning in ((HOT, "hot"), (WARN, "link repeats packets"), (CRIT, "memory rows fail")):
         health += [Segment(colours.state_text(state), colours.HEALTH_STYLES[state]), Segment(f" {meaning}   ")]
-    return [heading("What limits a GPU, and its health", width), limits, health, []]
+    other = paragraph(f"X{OTHER_NOW}: the newest reading alone has another class than the last seconds", width)
+    return [heading("What limits a GPU, and its health", width), limits, *other, health, []]
 
 
 def _blind(view: View, *, width: int) -> list[Row]:

@@ -6,7 +6,7 @@ A key of the place "" works everywhere. `action` is a method `action_NAME` of th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from textual.binding import Binding
@@ -109,6 +109,11 @@ KEYS: tuple[Key, ...] = (
 )
 
 
+# what keys of the fleet do on its heat map, and which do nothing there
+_MAPPED = {"heat": "table", "heat_next": "colour"}
+_UNMAPPED = {"heat", "ask('sort')"}
+
+
 def bindings(place: str) -> list[Binding]:
     """Return the bindings of a screen's widget, or of the app for ""."""
     return [Binding(key.keys, key.action, key.text, show=False) for key in of(place)]
@@ -130,7 +135,9 @@ def asking(place: str) -> frozenset[str]:
     return frozenset(name for key in asked for name in key.keys.split(","))
 
 
-def shown(place: str) -> Iterator[Key]:
-    """Yield the keys for the footer of a screen: its own first."""
-    yield from (key for key in KEYS if key.place == place and key.short)
+def shown(place: str, *, mapped: bool = False) -> Iterator[Key]:
+    """Yield the keys for the footer of a screen: its own first. mapped: of the fleet as a heat map."""
+    if mapped:
+        yield from (replace(key, short=_MAPPED[key.action]) for key in KEYS if key.action in _MAPPED)
+    yield from (key for key in KEYS if key.place == place and key.short and not (mapped and key.action in _UNMAPPED))
     yield from (key for key in KEYS if not key.place and key.short)

@@ -70,6 +70,8 @@ def preview(app: WatchApp, message: Message) -> str:
             else:
                 parse_filter(text)
         except UsageError as error:
+            if kind == "filter":
+                _fleet(app).filter_by(app.filter_before)
             return str(error)
     return "  ".join(line.rpartition(" ")[2] or line for line in map(str.strip, candidates))
 
