@@ -1,6 +1,6 @@
 """What can go wrong, as one tree.
 
-    TachographError                a user's mistake or a broken input: one line on stderr, no traceback
+    TachographError                a user's mistake or a broken input: a line on stderr, no traceback
       ConfigError        exit 3    the configuration: names the file and the key
       InputError         exit 4    a recording or an accounting file cannot be read: names file and place
       SchemaError        exit 4    a table has unknown columns or wrong types: names them
@@ -14,9 +14,11 @@ Every message says what is wrong, where, and what to do.
 Anything that is not a TachographError is a defect and keeps its traceback.
 """
 
+BREAK = "\n  - "  # before each point of a message that has several; all other white space is shown as one space
+
 
 class TachographError(Exception):
-    """Root of every error that is shown as one line."""
+    """Root of every error that is shown as one line, or as one line and its points, each on a line."""
 
     exit_code = 1
 
@@ -27,8 +29,10 @@ class TachographError(Exception):
         super().__init__(str(self))
 
     def __str__(self) -> str:
-        """`where: what; do`, the parts that are known."""
+        """`where: what; do`, the parts that are known. Of a message with points, `do` is the last."""
         head = f"{self.where}: {self.what}" if self.where else self.what
+        if self.do and BREAK in head:
+            return f"{head}{BREAK}what to do: {self.do}"
         return f"{head}; {self.do}" if self.do else head
 
 

@@ -102,10 +102,15 @@ def test_where_nothing_is_there_it_is_told_what_was_tried_and_what_to_do() -> No
     with pytest.raises(NotFoundError) as told:
         opened.choose()
     assert str(told.value) == (
-        "nothing tells how GPUs are; tried nvml (libnvidia-ml.so: is not there); dcgm-exporter "
-        "(http://localhost:9400/metrics: connection refused); dmon (no dcgmi on PATH); run it on a node with GPUs, "
-        "name an exporter with --url, or look around with --simulate 8"
+        "nothing tells how GPUs are; tried:\n  - nvml: libnvidia-ml.so: is not there\n"
+        "  - dcgm-exporter: http://localhost:9400/metrics: connection refused\n  - dmon: no dcgmi on PATH\n"
+        "  - what to do: run it on a node with GPUs, name an exporter with --url, or look around with --simulate 8"
     )
+
+
+def test_all_where_nothing_is_there_names_where_a_fleet_is_configured() -> None:
+    with pytest.raises(NotFoundError, match=r"\[\[sources\]\] in tachograph.toml.*--simulate 8$"):
+        Opened({"nvml": absent()}).choose(Wanted(everything=True))
 
 
 def test_without_gpus_here_the_fleet_is_shown_and_it_is_told() -> None:
@@ -129,7 +134,7 @@ def test_a_fleet_that_does_not_answer_gives_way_to_the_next() -> None:
     opened = Opened({"nvml": EVERY}, {"prometheus": refused(), "dcgm-exporter": EVERY})
     assert opened.choose(Wanted(everything=True), both).startswith("dcgm-exporter, 8 GPUs")
     opened = Opened({"nvml": EVERY}, {"prometheus": refused()})
-    with pytest.raises(NotFoundError, match=r"tried prometheus \(.*connection refused\).*collect --check"):
+    with pytest.raises(NotFoundError, match=r"- prometheus: .*connection refused\n.*collect --check"):
         opened.choose(Wanted(everything=True), PROMETHEUS)
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from tachograph.cli.options import Arguments
 from tachograph.cli.output import printable
-from tachograph.errors import TachographError
+from tachograph.errors import BREAK, TachographError
 
 
 def error(problem: TachographError) -> None:
-    """Write one line, whatever the message holds."""
-    sys.stderr.write(f"tachograph: {printable(' '.join(str(problem).split()))}\n")
+    """Write one line, whatever the message holds, and one per point of it."""
+    remark(str(problem))
 
 
 def interrupted() -> None:
@@ -23,8 +23,9 @@ def interrupted() -> None:
 
 
 def remark(words: str) -> None:
-    """Write one line that is said even to those who want quiet."""
-    sys.stderr.write(f"tachograph: {printable(' '.join(words.split()))}\n")
+    """Write one line, and one per point of the words, that is said even to those who want quiet."""
+    points = (printable(" ".join(point.split())) for point in words.split(BREAK))
+    sys.stderr.write(f"tachograph: {BREAK.join(points)}\n")
 
 
 def on_terminal() -> bool:

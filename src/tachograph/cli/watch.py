@@ -78,12 +78,15 @@ def run(arguments: Arguments) -> int:
     settings = _settings(arguments, configuration)
     wanted = _wanted(arguments, configuration)
     source = choose(configuration, wanted)
+    printed = arguments.once or arguments.json or columns is not None
     try:
+        if not printed:
+            _check_terminal()
         _tell(source, Narrator.of(arguments))
         if arguments.once and isinstance(source, Replayed):
             source.to_last(arguments.job)
             Narrator.of(arguments).say(f"as it was at {_instant(source)} UTC")
-        if not (arguments.once or arguments.json or columns):
+        if not printed:
             return _on_screen(source, arguments, configuration, settings)
         return _print(source, arguments, configuration, settings, columns)
     finally:
@@ -98,10 +101,13 @@ def _check(arguments: Arguments) -> None:
         raise UsageError("--speed is of a recording", do="name one with --recording")
     if arguments.source and (arguments.recording is not None or arguments.simulate is not None):
         raise UsageError("--source names another source", do="leave it out")
-    printed = arguments.once or arguments.json or arguments.csv is not None
-    if not printed and not output.on_terminal():
+
+
+def _check_terminal() -> None:
+    """Refuse to draw a screen where there is none; a source that is missing is told first."""
+    if not output.on_terminal():
         raise UsageError("there is no terminal to show a screen on", do="give --once, --json or --csv")
-    if not printed and not narrate.on_terminal():
+    if not narrate.on_terminal():
         raise UsageError("the screen is drawn on stderr, which is no terminal", do="give --once, --json or --csv")
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from tachograph.config import Configuration
-from tachograph.errors import ConfigError, InputError, NotFoundError, TachographError, UsageError
+from tachograph.errors import BREAK, ConfigError, InputError, NotFoundError, TachographError, UsageError
 from tachograph.live.holders import Held as HeldBySlurm
 from tachograph.live.holders import WithHolders, asked_of
 from tachograph.live.own_job import Held, confined, held_by, pick_own
@@ -34,6 +34,10 @@ _EXPORTER: Final = "dcgm-exporter"
 ACTIVITY: Final = ("sm_active", "tensor_active")
 DECIDING: Final = (*ACTIVITY, "dram_active", "gr_engine_active", "fp64_active", "pcie_rx_bytes_per_s")
 _LOOK_AROUND = "run it on a node with GPUs, name an exporter with --url, or look around with --simulate 8"
+_NAME_A_FLEET = (
+    "for other nodes name a Prometheus or exporters under [[sources]] in tachograph.toml, or exporters with --url; "
+    "for this one run it where GPUs are; or look around with --simulate 8"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +209,7 @@ def _find(configuration: Configuration, wanted: Wanted, held: Held | None, opene
     beyond = _looks_beyond(wanted, held)
     if fleet and beyond:
         return _Found(_first(fleet, configuration, wanted, openers.beyond))
-    found = _of_this_node(configuration, wanted, openers, fleet)
+    found = _of_this_node(configuration, wanted, openers, fleet, beyond=beyond)
     if wanted.job is not None and beyond:
         words = "of this node alone: [[sources]] names no Prometheus and no exporters"
         return replace(found, words=words)
@@ -261,8 +265,10 @@ def _first(
     raise _nothing(failed, "see whether they answer with `tachograph collect --check`")
 
 
-def _of_this_node(configuration: Configuration, wanted: Wanted, openers: Openers, fleet: Sequence[str]) -> _Found:
-    """The best source of this node; where there is none, the fleet."""
+def _of_this_node(
+    configuration: Configuration, wanted: Wanted, openers: Openers, fleet: Sequence[str], *, beyond: bool
+) -> _Found:
+    """The best source of this node; where there is none, the fleet. beyond: other nodes were asked for, too."""
     failed: dict[str, TachographError] = {}
     best: LiveSource | None = None
     for name, opener in openers.here.items():
@@ -282,7 +288,7 @@ def _of_this_node(configuration: Configuration, wanted: Wanted, openers: Openers
     if best is not None:
         return _Found(best, here=True)
     if not fleet:
-        raise _nothing(failed, _LOOK_AROUND)
+        raise _nothing(failed, _NAME_A_FLEET if beyond else _LOOK_AROUND)
     return _Found(_first(fleet, configuration, wanted, openers.beyond), words="nothing tells of GPUs of this node")
 
 
@@ -292,8 +298,9 @@ def _worth(about: About) -> tuple[int, int]:
 
 
 def _nothing(failed: Mapping[str, TachographError], do: str) -> NotFoundError:
-    tried = "; ".join(f"{name} ({f'{one.where}: ' if one.where else ''}{one.what})" for name, one in failed.items())
-    return NotFoundError(f"nothing tells how GPUs are; tried {tried}", do=do)
+    """No source answers: a point for each that was tried."""
+    tried = "".join(f"{BREAK}{name}: {f'{one.where}: ' if one.where else ''}{one.what}" for name, one in failed.items())
+    return NotFoundError(f"nothing tells how GPUs are; tried:{tried}", do=do)
 
 
 @dataclass(frozen=True, slots=True)
