@@ -115,6 +115,29 @@ def test_the_report_follows_the_command_on_stderr(tmp_path: Path) -> None:
     assert repr(opened.job(opened.jobs()["job_id"][0])).startswith("Job local-")
 
 
+def reported(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    line = [one for one in RECORD if one != "--quiet"]
+    return subprocess.run(
+        [*line, "-o", "run", "--", *command], capture_output=True, text=True, env=environment(), cwd=folder, check=False
+    )
+
+
+def test_the_end_of_the_command_is_told_before_the_report(tmp_path: Path) -> None:
+    done = reported(tmp_path, "sh", "-c", "sleep 2; exit 3")
+    ended, head, *_ = done.stderr.splitlines()
+    assert re.fullmatch(r"sh: exit code 3 after 2\.\d+ s; reading \d+ samples \.\.\.", ended)
+    assert head.startswith("Job local-")
+    assert done.returncode == 3
+
+
+def test_a_command_shorter_than_the_first_sample_is_told_in_a_line(tmp_path: Path) -> None:
+    done = reported(tmp_path, "false")
+    said = r"tachograph: false: exit code 1 after [\d.]+ s; nothing was recorded: it ended before the first sample\n"
+    assert re.fullmatch(said, done.stderr)
+    assert done.returncode == 1
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV"])
 def test_death_by_a_signal_is_passed_on(tmp_path: Path, name: str) -> None:
     code, _, _ = record(tmp_path, "sh", "-c", f"kill -{name[3:]} $$")

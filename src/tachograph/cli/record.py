@@ -15,16 +15,19 @@ from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
 from tachograph.errors import NotFoundError, TachographError, UsageError
+from tachograph.units import plural, text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tachograph.config import Configuration
     from tachograph.live.source import LiveSource
+    from tachograph.record.foreground import Ended
     from tachograph.record.keeping import Kept, Plan
     from tachograph.report.job import JobReport
 
 SHORTEST_S = 0.1  # between two samples: what GPUs tell is hardly newer
+_SHORT_S = 5.0  # so long a source may take to begin
 
 
 def add_arguments(parser: Parser) -> None:
@@ -79,10 +82,15 @@ def run(arguments: Arguments) -> int:
     """Record; return the exit code of the command, or end as it did."""
     from tachograph import config
 
-    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    command = _command(arguments)
     _check(arguments, command)
     configuration = config.load(arguments.config)
     return _of_command(command, configuration, arguments) if command else _of_job(configuration, arguments)
+
+
+def _command(arguments: Arguments) -> list[str]:
+    words: list[str] = arguments.command
+    return words[1:] if words[:1] == ["--"] else words
 
 
 def _check(arguments: Arguments, command: list[str]) -> None:
@@ -142,7 +150,7 @@ def _of_command(command: list[str], configuration: Configuration, arguments: Arg
     plan = _plan(command, configuration, arguments)
     recorded = record_command(command, _connect(configuration, arguments), plan)
     try:
-        _finish(recorded.kept, plan, configuration, arguments)
+        _finish(recorded.kept, recorded.ended, plan, configuration, arguments)
     except Exception as problem:  # noqa: BLE001 the boundary: the exit code is the command's
         _remark_unfinished(problem, recorded.kept.spool, plan)
     except KeyboardInterrupt:
@@ -165,7 +173,7 @@ def _of_job(configuration: Configuration, arguments: Arguments) -> int:
     kept = record_until(lambda: source, plan, over=over, duration_s=arguments.duration)
     if not kept.rows:
         raise NotFoundError(f"nothing was recorded: {kept.problem or 'no GPU told anything'}", where=str(plan.folder))
-    _finish(kept, plan, configuration, arguments)
+    _finish(kept, None, plan, configuration, arguments)
     return 0
 
 
@@ -178,21 +186,24 @@ def _remark_unfinished(problem: Exception | None, spool: Path | None, plan: Plan
     narrate.remark(f"the recording is not finished: {what}{do}")
 
 
-def _finish(kept: Kept, plan: Plan, configuration: Configuration, arguments: Arguments) -> None:
-    """Turn the spool into tables, report the job, tell what was lost.
+def _finish(kept: Kept, ended: Ended | None, plan: Plan, configuration: Configuration, arguments: Arguments) -> None:
+    """Turn the spool into tables, report the job, tell what was lost. ended: None where there was no command.
 
     Errors: LakeError, InputError where that cannot be done: the spool stays.
     """
     from tachograph.record.identity import tells_for_all
 
-    if kept.spool is None or (not kept.rows and not _has_rows(kept)):
-        narrate.remark(f"nothing was recorded: {kept.problem or 'no GPU told anything'}")
+    if kept.spool is None or not _has_samples(kept.spool, ended, plan):
+        narrate.remark(_nothing(kept, ended, plan, _command(arguments)))
         _drop(kept, plan)
         return
+    tells = not arguments.quiet and tells_for_all(os.environ)
+    if tells and not arguments.json:
+        Narrator.of(arguments).say(_reading(kept, ended, plan, _command(arguments)))
     from tachograph.record.landing import land
 
     land(kept.spool, plan.folder, cluster=configuration.site.cluster)
-    if not arguments.quiet and tells_for_all(os.environ):
+    if tells:
         _report(plan, configuration, arguments)
     if kept.problem:
         narrate.remark(f"the recording is not whole: {kept.problem}")
@@ -200,11 +211,36 @@ def _finish(kept: Kept, plan: Plan, configuration: Configuration, arguments: Arg
         narrate.remark(f"{kept.lost:,} samples were lost: {plan.folder} could not be written")
 
 
-def _has_rows(kept: Kept) -> bool:
-    """Whether a spool whose writer died holds samples."""
+def _has_samples(spool: Path, ended: Ended | None, plan: Plan) -> bool:
+    """Whether a spool, whose writer may have died, holds samples; of a short command those of its time alone."""
     from tachograph.spool import Rows, read_spool
 
-    return kept.spool is not None and any(isinstance(one, Rows) for one in read_spool(kept.spool))
+    parts = (one.t / 1e6 for one in read_spool(spool) if isinstance(one, Rows))
+    if ended is None or not _short(ended, plan):  # clocks of sources may differ
+        return any(len(t) for t in parts)
+    return any(bool(((t >= plan.start) & (t <= ended.at)).any()) for t in parts)
+
+
+def _short(ended: Ended, plan: Plan) -> bool:
+    return ended.at - plan.start <= _SHORT_S
+
+
+def _nothing(kept: Kept, ended: Ended | None, plan: Plan, command: list[str]) -> str:
+    """Why there is no recording."""
+    if kept.problem or ended is None or not _short(ended, plan):
+        return f"nothing was recorded: {kept.problem or 'no GPU told anything'}"
+    return f"{_end(ended, plan, command)}; nothing was recorded: it ended before the first sample"
+
+
+def _reading(kept: Kept, ended: Ended | None, plan: Plan, command: list[str]) -> str:
+    """What goes on between the end of the command and its report."""
+    samples = f"reading {plural(kept.rows, 'sample')} ..." if kept.rows else "reading the samples ..."
+    return samples if ended is None else f"{_end(ended, plan, command)}; {samples}"
+
+
+def _end(ended: Ended, plan: Plan, command: list[str]) -> str:
+    how = f"signal {ended.signal}" if ended.code is None else f"exit code {ended.code}"
+    return f"{command[0]}: {how} after {text(max(0.0, ended.at - plan.start), 's')}"
 
 
 def _drop(kept: Kept, plan: Plan) -> None:
@@ -225,10 +261,10 @@ def _report(plan: Plan, configuration: Configuration, arguments: Arguments) -> N
     report = _analyzed(plan, configuration)
     narrator = Narrator.of(arguments)
     if arguments.json:
-        text = output.json_bytes(job_json(report)).decode()
+        told = output.json_bytes(job_json(report)).decode()
     else:
-        text = to_text(job_lines(report, width=min(output.width(), 100)))
-    for line in text.rstrip("\n").split("\n"):
+        told = to_text(job_lines(report, width=min(output.width(), 100)))
+    for line in told.rstrip("\n").split("\n"):
         narrator.say(line)
     if not arguments.json:
         narrator.say("")
