@@ -5,7 +5,7 @@ mouse do what they like. All of it is decided by the seed. After each refresh th
 
 - nothing was raised, in the app or in the feed; no traceback is on the screen, and nothing that steers a terminal
 - every line is as long as the terminal is wide, at most
-- numbers of the fleet's table, and of a GPU's own screen, are those of the snapshot; what nobody told is "-"
+- numbers of the fleet's table are those of the snapshot; what nobody told is "-"
 - every value of the snapshot is within the range of its counter
 - events are no more than are kept, and memory stays what it was
 
