@@ -170,6 +170,17 @@ def test_a_command_that_looks_prints_what_it_prints_in_a_shell(demo: Path) -> No
     assert here.stdout.count("\n") > 2
 
 
+def test_every_question_of_the_first_page_has_an_answer_in_the_demo(demo: Path) -> None:
+    rows = re.findall(
+        r"^\| (.*) \| `(tachograph jobs .*)` \|$", (REPOSITORY / "README.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert len(rows) > 5
+    for question, command in rows:
+        if "-o " not in command:
+            printed = run_step(Step(command, ""), demo).stdout
+            assert printed.startswith("No job matches; the newest of ") is ("none in the demo" in question), command
+
+
 @pytest.mark.parametrize(
     ("printed", "expected", "same"),
     [

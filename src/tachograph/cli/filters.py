@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
+    import polars as pl
+
     from tachograph.cli.open import Opened
     from tachograph.report.filters import JobFilter
 
@@ -34,6 +36,17 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
         either = group.add_mutually_exclusive_group()
         either.add_argument("--in-study", action="store_true", help="only those that no filter of the study leaves out")
         either.add_argument("--excluded", action="store_true", help="only those that one leaves out")
+
+
+def none_matches(summaries: pl.DataFrame, *, zone_name: str) -> str:
+    """Return what is said where filters leave no job of `summaries`: how many there are, and of which time."""
+    from tachograph.units import zone
+
+    newest = None if summaries.is_empty() else summaries["start"].max()
+    if newest is None:
+        return "No job matches.\n"
+    began = newest.astimezone(zone(zone_name))  # type: ignore[union-attr]  # a column of instants
+    return f"No job matches; the newest of {summaries.height:,} jobs began {began:%Y-%m-%d}.\n"
 
 
 def wanted(arguments: argparse.Namespace, opened: Opened) -> JobFilter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tachograph.cli import output
-from tachograph.cli.filters import add_filters, wanted
+from tachograph.cli.filters import add_filters, none_matches, wanted
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
 from tachograph.errors import UsageError
@@ -64,6 +64,9 @@ def run(arguments: Arguments) -> int:
         limit=limit,
         zone_name=opened.configuration.site.time_zone,
     )
+    if chosen.is_empty() and not exported:
+        output.print_text(none_matches(summaries, zone_name=opened.configuration.site.time_zone))
+        return 0
     _show(table, arguments)
     return 0
 
