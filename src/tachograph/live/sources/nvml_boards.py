@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from tachograph.live.snapshot import Device, Gpu
@@ -106,7 +107,7 @@ def slices(nvml: Library, handle: Handle) -> dict[int, tuple[Handle, ...]]:
         return {}
     handles: dict[int, tuple[Handle, ...]] = {}
     for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        one = _told(nvml, lambda place=place: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))  # type: ignore[misc]
+        one = _told(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place))
         if one is not None:  # places are not filled from the first
             instance = nvml.nvmlDeviceGetGpuInstanceId(one)
             handles[instance] = (*handles.get(instance, ()), one)
