@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from tachograph.errors import NotFoundError
 from tachograph.live.snapshot import Problem, Snapshot
@@ -99,6 +100,78 @@ def test_a_recording_is_paused_and_played_in_the_thread_that_reads_it() -> None:
     assert (source.paused, source.speed) == (False, 1.0)
     feed.once()
     assert (source.paused, source.speed) == (True, 4.0)
+
+
+class Moved(Played):
+    """A recording of ten minutes that ends at every look."""
+
+    start, end = 1_795_255_200.0, 1_795_255_800.0  # 10:00 to 10:10 UTC
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.t = self.end
+
+    def read(self) -> Snapshot:
+        told = super().read()
+        problems = (Problem("it ended", fatal=True),) if self.t >= self.end else ()
+        return replace(told, t=self.t, problems=problems)
+
+    def seek(self, t: float) -> None:
+        self.t = t
+
+    def to_first(self, job: str) -> None:
+        """Not asked for."""
+
+    def to_last(self, job: str | None = None) -> None:
+        """Not asked for."""
+
+
+def test_a_recording_that_ended_goes_on_from_another_time() -> None:
+    source = Moved()
+    came: list[View | Failure] = []
+    looked = threading.Semaphore(0)
+    judges: list[StandIn] = []
+
+    def judge() -> StandIn:
+        judges.append(StandIn(source.about))
+        return judges[-1]
+
+    def deliver(one: View | Failure) -> None:
+        came.append(one)
+        looked.release()
+
+    feed = Feed(source, judge, interval_s=60.0, deliver=deliver)
+    feed.start()
+    assert looked.acquire(timeout=5)
+    assert feed.seek(source.start + 60)
+    assert looked.acquire(timeout=5)
+    feed.stop()
+    assert [one.snapshot.t for one in came if isinstance(one, View)] == [source.end, source.start + 60]
+    assert len(judges) == 2  # what was remembered is of another time
+
+
+def test_seek_is_written_and_said() -> None:
+    async def used() -> None:
+        source = Moved()
+        app = app_of(source=source)
+        async with watching(app=app, size=(120, 24)) as pilot:
+            for line, at in (("seek 10:05", 300.0), ("seek -60", 240.0), ("seek +1h", 600.0), ("seek -2min", 480.0)):
+                app.command(line)
+                app.look()
+                await settled(pilot)
+                assert source.t == source.start + at
+            app.command("seek 11:00")
+            await pilot.pause()
+            said = "write a time from 2026-11-21 10:00:00 to 2026-11-21 10:10:00"
+            assert lines_of(app)[-1] == f"11:00 is not in the recording; {said}"
+            app.command("seek soon")
+            await pilot.pause()
+            assert lines_of(app)[-1].startswith("'soon' is no time; write 14:05:30")
+            await pilot.press("left_curly_bracket")
+            app.look()
+            assert source.t == source.start
+
+    asyncio.run(used())
 
 
 def test_keys_work_while_the_source_hangs() -> None:

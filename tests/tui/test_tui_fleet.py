@@ -143,13 +143,14 @@ WRONG = {
     "sort powr": "no column 'powr'; did you mean power?",
     "gpu sim001:99": "no GPU sim001:99; Tab shows those there are",
     "interval 0": "'0' is no interval; write a number above 0, for example :interval 5",
-    "nonsense": "no command :nonsense; Tab shows those there are",
+    "qwerty": "no command :qwerty; Tab shows those there are",
     "speed 8": "only a recording has a speed; + and - change how often it looks",
     "filter sm<much": "'much' is no number; write sm<20, or sm=- for what is missing",
     "group temp": "nothing is grouped by 'temp'; write node, job, user or class",
     "job 99": "no job 99 holds one of these GPUs; Tab shows those that do",
     "table now": ":table takes nothing; write :table",
-    "s": ":s may be sort or search or speed",
+    "s": ":s may be sort or search or speed or seek",
+    "seek 10:00": "only a recording can be moved to another time; start tachograph watch --recording PATH",
 }
 
 

@@ -58,6 +58,20 @@ class Plays(Protocol):
 class Replay(LiveSource, Plays, Protocol):
     """A recording that can be moved to where something is to be seen."""
 
+    @property
+    def start(self) -> float:
+        """When its first sample was measured (seconds since 1970)."""
+        ...
+
+    @property
+    def end(self) -> float:
+        """When its last sample was measured."""
+        ...
+
+    def seek(self, t: float) -> None:
+        """Go on from `t` (seconds since 1970), or from the end of the recording that is closer."""
+        ...
+
     def to_first(self, job: str) -> None:
         """Go on from where a job began; from where it is now, if none of this id is known."""
         ...

@@ -326,6 +326,21 @@ class Replayed(Restricted):
     def paused(self, paused: bool) -> None:
         self._replay.paused = paused
 
+    @property
+    def start(self) -> float:
+        """When its first sample was measured (seconds since 1970)."""
+        return self._replay.start
+
+    @property
+    def end(self) -> float:
+        """When its last sample was measured."""
+        return self._replay.end
+
+    def seek(self, t: float) -> None:
+        """Go on from `t`."""
+        self._first = None
+        self._replay.seek(t)
+
     def to_first(self, job: str) -> None:
         """Go on from where a job began."""
         self._first = None

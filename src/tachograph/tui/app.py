@@ -17,7 +17,7 @@ from textual.widget import Widget
 from tachograph.config import Configuration
 from tachograph.errors import TachographError
 from tachograph.live.snapshot import Gpu, Problem
-from tachograph.live.source import LiveSource, Plays
+from tachograph.live.source import LiveSource, Plays, Replay
 from tachograph.live.view import View
 from tachograph.tui import keys
 from tachograph.tui.feed import Failure, Feed, Judge
@@ -270,6 +270,20 @@ class WatchApp(App[int]):
         """Play a recording at a speed."""
         plays = self.feed.play(speed)
         self.say(f"plays at {speed:g}x" if plays else "only a recording has a speed; + and - change how often it looks")
+
+    def action_restart(self) -> None:
+        """Play a recording from its start."""
+        source = self.feed.source
+        self.seek(source.start if isinstance(source, Replay) else 0.0)
+
+    def seek(self, t: float) -> None:
+        """Go on from another time of a recording."""
+        if not self.feed.seek(t):
+            self.say("only a recording can be moved to another time")
+            return
+        if self.paused:
+            self.action_pause()
+        self.say(f"goes on from {time.strftime('%H:%M:%S', time.localtime(t))}")
 
     async def action_quit(self) -> None:
         """End."""

@@ -38,6 +38,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("fleet", "", "all GPUs"),
     Command("interval", "seconds", "look so often"),
     Command("speed", "factor", "recording: play so many times as fast"),
+    Command("seek", "time", "recording: go on from 14:05:30, an ISO time, +60 or -60 seconds"),
     Command("pause", "", "pause, or go on"),
     Command("help", "", "keys, commands, what the source cannot see"),
     Command("quit", "", "quit; q as well"),

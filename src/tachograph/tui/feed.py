@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tachograph.errors import TachographError
 from tachograph.live.snapshot import Problem, Snapshot
-from tachograph.live.source import About, LiveSource, Plays
+from tachograph.live.source import About, LiveSource, Plays, Replay
 from tachograph.live.view import View
 
 
@@ -53,7 +53,7 @@ class Feed:
         self._deliver = deliver
         self._wake = threading.Event()
         self._ended = False
-        self._wanted: dict[str, float] = {}  # what is to be set in the thread that uses the source
+        self._wanted: dict[str, Callable[[], None]] = {}  # what is to be done in the thread that uses the source
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -70,14 +70,29 @@ class Feed:
         """Let a recording stand still, or go on; a live source is asked further, so that its history has no gap."""
         source = self.source
         if isinstance(source, Plays):
-            self._wanted["paused"] = held
+            self._wanted["paused"] = lambda: setattr(source, "paused", held)
             self._wake.set()
 
     def play(self, speed: float) -> bool:
         """Play a recording at a speed; False where the source is none."""
-        if not isinstance(self.source, Plays):
+        source = self.source
+        if not isinstance(source, Plays):
             return False
-        self._wanted["speed"] = speed
+        self._wanted["speed"] = lambda: setattr(source, "speed", speed)
+        self._wake.set()
+        return True
+
+    def seek(self, t: float) -> bool:
+        """Go on from another time of a recording, and judge anew; False where the source is none."""
+        source = self.source
+        if not isinstance(source, Replay):
+            return False
+
+        def move() -> None:
+            source.seek(t)
+            self._judge = None  # what it remembers is of another time
+
+        self._wanted["seek"] = move
         self._wake.set()
         return True
 
@@ -92,7 +107,7 @@ class Feed:
         """Ask now, and return what came of it."""
         try:
             while self._wanted:
-                setattr(self.source, *self._wanted.popitem())
+                self._wanted.popitem()[1]()
             snapshot = self.source.read()
             with self.lock:
                 if self._judge is None:
@@ -109,7 +124,10 @@ class Feed:
             came = self.once()
             self._deliver(came)
             if isinstance(came, View) and any(problem.fatal for problem in came.snapshot.problems):
-                return
+                self._wake.wait()  # a recording that ended may be moved back
+                self._wake.clear()
+                due = time.monotonic()
+                continue
             now = time.monotonic()
             due = max(due + self.interval_s, now)  # what was missed is not made up for
             if self._wake.wait(due - now):

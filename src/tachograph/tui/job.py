@@ -41,9 +41,14 @@ class JobScreen(Page):
         self.cursor = 0
         self._lines = JobLines()
         self._judge: JobJudge | None = None
+        self._shown_t = 0.0
 
     def show(self, view: View) -> None:
         """Take a new view, and let it be judged."""
+        if self._judge is not None and view.snapshot.t < self._shown_t:  # a recording was moved back
+            self._judge.stop()
+            self._judge = None
+        self._shown_t = view.snapshot.t
         if self._judge is None:
             found = getattr(self.app, "configuration", None)
             self._judge = JobJudge(self.job_id, found if isinstance(found, Configuration) else Configuration())

@@ -41,6 +41,7 @@ KEYS: tuple[Key, ...] = (
     Key("", "minus", "-", "faster_looks", "look twice as often"),
     Key("", "right_square_bracket", "]", "speed(2.0)", "recording: play twice as fast"),
     Key("", "left_square_bracket", "[", "speed(0.5)", "recording: play half as fast"),
+    Key("", "left_curly_bracket", "{", "restart", "recording: start again"),
     Key("fleet", "enter", "Enter", "choose", "focus on the GPU; fold or unfold the group", "focus"),
     Key(
         "fleet", "slash,f4", "/ F4", "ask('filter')", "filter: text, user=ana, class=idle, health!=OK, sm<20", "filter"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 from tachograph.counters import NAMES as COUNTERS
 from tachograph.errors import NotFoundError, UsageError
 from tachograph.live.snapshot import Gpu
+from tachograph.live.source import Replay
 from tachograph.live.view import EventKind
 from tachograph.tui.commands import Names, parse
 from tachograph.tui.fleet_columns import SORTED_BY
@@ -16,6 +17,7 @@ from tachograph.tui.fleet_filter import parse as parse_filter
 from tachograph.tui.fleet_rows import GROUPS, NUMBERS, TEXTS
 from tachograph.tui.heat import BY_CLASS
 from tachograph.tui.screens import Takes
+from tachograph.tui.seeking import seconds_of
 from tachograph.workload.classes import CLASSES
 from tachograph.workload.health import STATES
 
@@ -162,6 +164,14 @@ def _speed(app: WatchApp, words: str) -> None:
     app.play(_positive(words, "speed"))
 
 
+def _seek(app: WatchApp, words: str) -> None:
+    source = app.feed.source
+    if not isinstance(source, Replay):
+        raise UsageError("only a recording can be moved to another time", do="start tachograph watch --recording PATH")
+    now = app.view.snapshot.t if app.view else source.start
+    app.seek(seconds_of(words, now=now, start=source.start, end=source.end))
+
+
 def _positive(words: str, of: str) -> float:
     try:
         value = float(words.removesuffix("s").removesuffix("x"))
@@ -192,6 +202,7 @@ DONE: Mapping[str, Callable[[WatchApp, str], None]] = MappingProxyType(
         "fleet": _opens("fleet"),
         "interval": _interval,
         "speed": _speed,
+        "seek": _seek,
         "pause": lambda app, words: app.action_pause(),
         "help": lambda app, words: app.action_help(),
         "quit": lambda app, words: app.exit(0),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tachograph.spool import Rows
 
 ENDED: Final = "the recording ended"
+_GO_ON: Final = "press q, { to start again, or :seek TIME"
 WINDOW_ROWS: Final = 100_000  # read at a time, about 15 MB
 _SHORTEST_S = 10.0  # of a window
 _SILENT_INTERVALS = 3.0  # so long values are shown that nobody confirms
@@ -170,7 +171,8 @@ class RecordingSource:
         values: Mapping[str, Floats] = {
             name: np.where(silent, np.nan, self._values[row]) for row, name in enumerate(self._names) if self._ever[row]
         }
-        problems = (Problem(ENDED, do="press q, or seek", fatal=True),) if t >= self.end and not self._paused else ()
+        ended = t >= self.end and not self._paused
+        problems = (Problem(ENDED, do=_GO_ON, fatal=True),) if ended else ()
         return Snapshot(
             t, self._told.gpus, np.where(silent, np.nan, self._measured), values, self._told.devices,
             self._tenures.at(t), problems=problems,
