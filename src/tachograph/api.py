@@ -153,6 +153,8 @@ class OpenLake:
     """A lake that is open, its configuration, and the instant up to which things are looked at.
 
     What it returns is read when it is asked for, and nothing is written. Missing values are null, times are UTC.
+    Its attributes are no methods: `lake`; `configuration`; `now`, the instant at which it was opened, from which times
+    such as "7d" are counted back (not the end of what was recorded).
     """
 
     lake: Lake
