@@ -143,3 +143,9 @@ def test_a_recorded_job_that_began_late(recorded: Path) -> None:
     )
     assert {found[code].verdict for code in ("job_hang", "stall", "stable")} == {"no"}
     assert "the job ran 24 min" in found["job_hang"].sentence
+
+
+def test_without_a_sample_no_class_is_denied() -> None:
+    told = verdicts(elapsed_s=20.0, samples=0, gpus=2, gpus_seen=0)
+    assert {finding.verdict for finding in told.values()} == {"insufficient"}
+    assert {"job_hang", "cold_start", "stall"} <= set(told)

@@ -85,3 +85,8 @@ def test_hosts() -> None:
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
 def test_a_running_job_is_stable_so_far(state: str) -> None:
     assert ("so far" in stable((60, WORKING), state=state).sentence) is (state == "RUNNING")
+
+
+def test_a_short_job_is_told_its_own_time() -> None:
+    finding = verdicts(gpu_minutes([WORKING]), elapsed_s=20.0)["stable"]
+    assert finding.sentence == "Cannot be told: the job ran 20 s; 20 min are needed."

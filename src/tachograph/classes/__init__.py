@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import polars as pl
@@ -35,7 +36,19 @@ CLASSES: tuple[JobClass, ...] = (JOB_HANG, COLD_START, STALL, IDLE_NODES, IDLE_G
 CODES: tuple[str, ...] = tuple(code for job_class in CLASSES for code in job_class.codes)
 BY_CODE: Mapping[str, JobClass] = MappingProxyType({code: each for each in CLASSES for code in each.codes})
 
-_OF_JOBS = ("job_key", "job_id", "state", "start", "as_of", "elapsed_s", "gpus", "gpus_seen", "nodes", "gpu_model")
+_OF_JOBS = (
+    "job_key",
+    "job_id",
+    "state",
+    "start",
+    "as_of",
+    "elapsed_s",
+    "gpus",
+    "gpus_seen",
+    "samples",
+    "nodes",
+    "gpu_model",
+)
 
 
 def judge(
@@ -46,7 +59,8 @@ def judge(
     `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per (job_key, minute), jobs
     together, as `reduce.timelines` returns them. `node_minutes`: their rows of job_node_minutes. Every class that can
     be asked has a row, also those that do not hold; of hosts where the job has minutes of nodes, idle_nodes and
-    idle_gpus where there are two or more. Of a job whose GPUs are not known (ambiguous) none can be told. A running job
+    idle_gpus where there are two or more. Of a job whose GPUs are not known (ambiguous), or of
+    which there is no sample, none can be told. A running job
     is judged as of its last minute.
     Errors: ConfigError for thresholds of characteristics that do not exist.
     """
@@ -80,7 +94,7 @@ def _found(
         for job_class in CLASSES:
             if job_class.host or not form.host:
                 for place, finding in job_class.judge(job_class, form):
-                    of_form[place].append(finding)
+                    of_form[place].append(finding if form.host else _if_sampled(finding, form.rows[place]))
         for place, findings in sorted(of_form.items()):
             row = form.rows[place]
             per_job.setdefault(row["job_key"], (row, []))[1].extend(findings)
@@ -88,6 +102,13 @@ def _found(
     for row in jobs.filter(pl.col("attribution") == "ambiguous").select(_OF_JOBS).iter_rows(named=True):
         single = {"idle_nodes": row["nodes"] == 1, "idle_gpus": row["gpus"] == 1}
         yield row, [_not_told(each, row, settings) for each in CLASSES if not single.get(each.code)]
+
+
+def _if_sampled(finding: Finding, row: Mapping[str, object]) -> Finding:
+    """The finding; of a job without a single sample nothing is denied, not even for its run time."""
+    if finding.verdict != "no" or row["samples"] != 0:
+        return finding
+    return replace(finding, verdict="insufficient", sentence="Cannot be told: there is no sample of its GPUs.")
 
 
 def _not_told(job_class: JobClass, row: Mapping[str, object], settings: Classes) -> Finding:

@@ -132,7 +132,9 @@ def _no(form: Form, at: int, uneven: Sequence[str], found: Mapping[str, Steadine
 def _too_short(form: Form, at: int, minutes: int, told: int) -> str:
     if minutes < form.limits.window:
         least = text(form.limits.window * 60, "s")
-        return f"Cannot be told: the job ran {text(minutes * 60, 's')}{so_far(form.rows[at])}; {least} are needed."
+        ran_s = form.rows[at]["elapsed_s"]
+        ran = text(minutes * 60.0 if ran_s is None else min(ran_s, minutes * 60.0), "s")
+        return f"Cannot be told: the job ran {ran}{so_far(form.rows[at])}; {least} are needed."
     return f"Cannot be told: {told} of {minutes} minutes were measured; {text(ENOUGH, 'fraction')} are needed."
 
 

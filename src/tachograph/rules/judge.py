@@ -16,10 +16,13 @@ from tachograph.rules.jobs import Measured, OneJob, measure
 from tachograph.rules.language import Outcome, Value, evaluate
 from tachograph.rules.metrics import OFFERED
 from tachograph.rules.ruleset import Entry, RuleSet, counters_of
+from tachograph.schema import JOBS
 from tachograph.summarize.schema import FINDINGS
 from tachograph.units import text
 
 SHOWN_RANKS = 8
+_NO_SAMPLE = "It cannot be said: there is no sample of the job."
+_TOLD_BY_ACCOUNTING = frozenset([*JOBS.schema, "attribution", "gpu_model"])
 _encoder = msgspec.json.Encoder()
 _SCHEMA = {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
 _TOLD = pl.DataFrame(schema={"job_key": pl.String(), "code": pl.String()})
@@ -38,18 +41,28 @@ def judge(
     rule before it that holds, is a mere fact of the job.
     """
     measured = measure(jobs, gpus, node_minutes, ruleset.metrics)
+    unseen = _unseen(jobs, node_minutes)
     said = set(told.select("job_key", "code").iter_rows())
     parts = [pl.DataFrame(schema=_SCHEMA)]
     for entry in ruleset.entries:
-        parts.append(_of_rule(entry, jobs, measured, said))
+        parts.append(_of_rule(entry, jobs, measured, said, unseen))
         holds = parts[-1].filter(pl.col("verdict") == "yes")
         said |= set(holds.select("job_key", "code").iter_rows())
     return pl.concat(parts)
 
 
-def _of_rule(entry: Entry, jobs: pl.DataFrame, measured: Measured, said: Set[tuple[str, str]]) -> pl.DataFrame:
-    """What one rule says of each job."""
+def _unseen(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> frozenset[str]:
+    """Keys of the jobs without a single sample, of GPUs or hosts."""
+    seen = node_minutes.select("job_key").unique()
+    return frozenset(jobs.filter(pl.col("samples") == 0).join(seen, on="job_key", how="anti")["job_key"])
+
+
+def _of_rule(
+    entry: Entry, jobs: pl.DataFrame, measured: Measured, said: Set[tuple[str, str]], unseen: Set[str]
+) -> pl.DataFrame:
+    """What one rule says of each job. Without samples a rule about them is not denied, not even for the run time."""
     comparisons = tuple(comparisons_of(entry))
+    of_samples = not _TOLD_BY_ACCOUNTING.issuperset(counters_of(entry.program.needs))
     advice, twins = entry.advice, entry.twins
     of_gpus = not any(OFFERED[name].level == "node" for name in entry.program.needs)
     columns: dict[str, list[object]] = {name: [] for name in ("verdict", "severity", "sentence", "advice")}
@@ -61,9 +74,10 @@ def _of_rule(entry: Entry, jobs: pl.DataFrame, measured: Measured, said: Set[tup
         checks = tuple(comparison.check(outcome, job, entry.values) for comparison in comparisons)
         holds = outcome.verdict == "yes"
         quiet = holds and any((job_key, twin) in said for twin in twins)
-        columns["verdict"].append(outcome.verdict)
+        blind = of_samples and outcome.verdict == "no" and job_key in unseen
+        columns["verdict"].append("insufficient" if blind else outcome.verdict)
         columns["severity"].append("fact" if quiet else entry.severity)
-        columns["sentence"].append(sentence(entry, outcome, checks))
+        columns["sentence"].append(_NO_SAMPLE if blind else sentence(entry, outcome, checks))
         columns["advice"].append(advice if holds else None)
         columns["evidence"].append(_evidence(outcome, hours[place], of_gpus=of_gpus) if holds else "{}")
         columns["checks"].append(_encoder.encode(checks).decode())
