@@ -88,7 +88,7 @@ KEYS: tuple[Key, ...] = (
     Key("plot", "8", "8", "put('gpu_temp_c')", "temperature"),
     Key("plot", "9", "9", "put('pcie_rx_bytes_per_s')", "bytes from the host"),
     Key("plot", "0", "0", "put('nvlink_rx_bytes_per_s')", "bytes over NVLink"),
-    Key("plot", "c", "c", "next_counter", "the next counter of the catalogue, alone", "counter"),
+    Key("plot", "c", "c", "next_counter", "the next counter of the catalogue that is told, alone", "counter"),
     Key("plot", "C", "C", "previous_counter", "the counter before, alone"),
     Key("plot", "z", "z", "zoom", "scale to what is seen, or to all that may be"),
     Key("plot", "o", "o", "arrange", "GPUs over each other, or each by itself", "arrange"),

@@ -14,7 +14,7 @@ from tachograph.live.view import EventKind
 from tachograph.tui.commands import Names, parse
 from tachograph.tui.fleet_columns import SORTED_BY
 from tachograph.tui.fleet_filter import parse as parse_filter
-from tachograph.tui.fleet_rows import GROUPS, NUMBERS, TEXTS
+from tachograph.tui.fleet_rows import GROUPS, NUMBERS, SHORT, TEXTS
 from tachograph.tui.heat import BY_CLASS
 from tachograph.tui.screens import Takes
 from tachograph.tui.seeking import seconds_of
@@ -47,7 +47,7 @@ def names_of(app: WatchApp) -> Names:
         "column": (*SORTED_BY, "age", *told),
         "group": GROUPS,
         "heat": (BY_CLASS, *NUMBERS, *told),
-        "counter": told or COUNTERS,
+        "counter": (*dict.fromkeys((*SHORT, "mem", "nvlink", *(told or COUNTERS))),),
         "gpu": [gpu.name for gpu in gpus],
         "job": jobs,
         "user": users,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
+import numpy as np
 from rich.segment import Segment
 from textual.binding import BindingType
 
@@ -14,12 +17,21 @@ from tachograph.errors import UsageError
 from tachograph.live.snapshot import Gpu
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
+from tachograph.tui.fleet_rows import SHORT
 from tachograph.tui.page import Page, Row, Rows, paragraph
 from tachograph.tui.plot_layout import Choice, legend, plots, window_text
 from tachograph.tui.screens import Chooses
 
 WINDOWS_S = (60.0, 300.0, 600.0)
 AMOUNTS = (1, 2, 4, 8)
+# a column of the fleet -> the counters of which it is made; real utilisation and ages are none
+COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        **{name: (counter,) for name, counter in SHORT.items()},
+        "mem": ("hbm_used_mib",),
+        "nvlink": ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
+    }
+)
 _FIRST = ("sm_active", "gr_engine_active", "gpu_util")  # the first that is told says how busy a GPU is
 _DIGITS = tuple(
     (key.shown, key.action.split("'")[1]) for key in keys.KEYS if key.place == "plot" and key.action.startswith("put")
@@ -107,10 +119,14 @@ class PlotScreen(Page):
         for word in re.split(r"[,\s]+", words.strip()):
             if word in BY_NAME:
                 counters.append(word)
+            elif word.lower() in COLUMNS:
+                counters += COLUMNS[word.lower()]
             elif word in named:
                 gpus.append(named[word])
             elif word:
-                raise UsageError(f"{word!r} is no counter and no GPU", do=f"counters are {', '.join(NAMES)}")
+                close = difflib.get_close_matches(word.lower(), [*COLUMNS, *BY_NAME, *named], n=1, cutoff=0.5)
+                do = f"did you mean {close[0]}?" if close else "Tab shows those there are"
+                raise UsageError(f"{word!r} is no counter and no GPU", do=do)
         self.counters = list(dict.fromkeys(counters)) or self.counters
         if gpus:
             self.gpus, self._asked = list(dict.fromkeys(gpus)), True
@@ -133,8 +149,12 @@ class PlotScreen(Page):
         self._step_counter(-1)
 
     def _step_counter(self, by: int) -> None:
+        """Pass over those that nobody tells, as long as there are others."""
+        values = self.view.snapshot.values if self.view else {}
+        told = [name for name in NAMES if name in values and not np.isnan(values[name]).all()] or list(NAMES)
         now = NAMES.index(self.counters[-1]) if self.counters else -1
-        self.counters = [NAMES[(now + by) % len(NAMES)]]
+        around = [NAMES[(now + by * step) % len(NAMES)] for step in range(1, len(NAMES) + 1)]
+        self.counters = [next(name for name in around if name in told)]
         self.again()
 
     def action_widen(self) -> None:

@@ -18,6 +18,7 @@ from tachograph.tui.page import MISSING, Row, beside, flow, paragraph, printable
 from tachograph.tui.plot_panel import MARKS, STYLES, Curve, Frame, ceiling, panel
 
 LEAST = 7  # rows of a plot, its title and times among them
+_NO_WAY = missing.brief("", "")  # there is nothing to be done
 _TALL = 12  # rows that every plot shall have before plots stand side by side
 _COLUMN, _NARROW = 70, 46  # characters of a plot that stands beside others; of one GPU
 _GAP_S, _GAP_INTERVALS = 3.0, 3.5  # without values: a line breaks
@@ -123,8 +124,8 @@ def _untold(view: View, counter: str, choice: Choice, places: Sequence[int], *, 
         words = "told nothing in this window"
     else:
         mig = any(view.snapshot.gpus[choice.gpus[place]].mig is not None for place in places)
-        told = view.about.blind.get(counter) or missing.brief(counter, view.about.name, mig=mig)
-        words = f"{view.about.name} does not tell it: {told}"
+        why = view.about.blind.get(counter) or missing.brief(counter, view.about.name, mig=mig)
+        words = f"not told by {view.about.name}{'' if why == _NO_WAY else f': {why}'}"
     return [*paragraph(f"{MISSING} {words}", width, colours.DIM, indent=2), []]
 
 
