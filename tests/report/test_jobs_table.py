@@ -177,6 +177,15 @@ def test_table_fits_and_says_what_it_left_out(width: int) -> None:
     assert jobs_text(build_jobs_table(JOBS, FOUND), width=width, ascii_only=True).isascii()
 
 
+@pytest.mark.parametrize("width", [20, 80, 200])
+def test_the_id_of_a_job_is_never_cut(width: int) -> None:
+    recorded = "local-20261122-003730-3738"
+    jobs = frame(JOB_SUMMARIES, [_job(1, job_id=recorded, display_id=None, user="alexandria"), _job(2)])
+    lines = jobs_text(build_jobs_table(jobs, FOUND), width=width).splitlines()
+    assert lines[2].startswith(recorded)
+    assert width < 80 or max(map(len, lines[:3])) <= width
+
+
 def test_chosen_columns_are_all_shown() -> None:
     table = build_jobs_table(JOBS, FOUND, columns=["job_id", "start", "pipes", "hbm_peak_fraction"], sort="job_id")
     lines = jobs_text(table, width=20).splitlines()

@@ -33,9 +33,11 @@ _EXPENDABLE = (
     "spatial_imbalance",
     "hbm_peak_fraction",
     "state",
+    "user",
 )
 _BAR_COLUMN, _BAR = "gpu_util_mean", 6
-_WIDEST = {"display_id": 16, "user": 12, "partition": 12, "state": 13, FINDINGS_COLUMN: 40}
+_IDS = ("display_id", "job_id", "job_key")  # a cut one names no job
+_WIDEST = {"user": 12, "partition": 12, "state": 13, FINDINGS_COLUMN: 40}
 _NARROWEST_FINDINGS = 18
 
 
@@ -157,7 +159,7 @@ def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> list[str]:
     if name == _BAR_COLUMN:
         bars = [bar(value, _BAR, ascii_only=ascii_only) for value in table.frame[name]]
         return [f"{drawn} {value:>5}" for drawn, value in zip(bars, values, strict=True)]
-    return [_cut(value, _WIDEST.get(name, 60)) for value in values]
+    return values if name in _IDS else [_cut(value, _WIDEST.get(name, 60)) for value in values]
 
 
 def _fitting(table: JobsTable, widths: dict[str, int], width: int) -> tuple[str, ...]:

@@ -21,6 +21,17 @@ _ATTRIBUTION = {
     "whole_node": "Its GPUs are all GPUs of its nodes, which it had to itself.",
     "ambiguous": "It is not known which GPUs of its shared nodes were its own.",
 }
+_OF_RECORDINGS = ("local-", "anonymous-")  # so ids begin that `tachograph record` makes
+_LEFT_OUT = {
+    "ambiguous_attribution": "its GPUs are not known",
+    "still_running": "it still runs",
+    "no_samples": "there are no samples",
+    "short": "it was short",
+    "idle": "its GPUs were idle",
+    "other_partition": "it ran in another partition",
+    "staff_account": "it is of a staff account",
+    "login_node": "it ran on a login node",
+}
 _STUDIED = (*ACTIVITY_NAMES, *PIPES.values(), "dram_active", "hbm_used_mib", "power_w", "energy_j")
 
 
@@ -161,7 +172,9 @@ def energy(row: Mapping[str, Any]) -> str:
 
 def caveats(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return what a reader must know about the data behind the report."""
-    told = [_ATTRIBUTION.get(str(row.get("attribution")), "")]
+    attribution = str(row.get("attribution"))
+    recorded = attribution == "explicit" and str(row.get("job_id")).startswith(_OF_RECORDINGS)
+    told = ["Its GPUs are those that were recorded." if recorded else _ATTRIBUTION.get(attribution, "")]
     coverage, interval, samples = (number(row, name) for name in ("coverage", "interval_s", "samples"))
     if samples:
         every = "" if interval is None else f", one per GPU every {text(interval, 's')}"
@@ -175,5 +188,6 @@ def caveats(row: Mapping[str, Any]) -> tuple[str, ...]:
     if samples and missing:
         told.append(f"Not measured: {', '.join(missing)}.")
     if row.get("excluded"):
-        told.append(f"Left out of studies: {row['excluded']}.")
+        reasons = (_LEFT_OUT.get(name, name) for name in row["excluded"].split(","))
+        told.append(f"Left out of studies: {', '.join(reasons)}.")
     return tuple(sentence for sentence in told if sentence)

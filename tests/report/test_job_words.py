@@ -1,0 +1,23 @@
+"""Sentences about the data of one job."""
+
+from __future__ import annotations
+
+import pytest
+
+from tachograph.report.words import caveats
+
+
+def test_reasons_to_leave_a_job_out_are_words() -> None:
+    told = caveats({"excluded": "no_samples,short"})
+    assert told == ("Left out of studies: there are no samples, it was short.",)
+
+
+@pytest.mark.parametrize(
+    ("job_id", "sentence"),
+    [
+        ("local-20261122-003730-3738", "Its GPUs are those that were recorded."),
+        ("100", "Its GPUs are known from a map of jobs to GPUs."),
+    ],
+)
+def test_who_says_which_gpus_were_its_own(job_id: str, sentence: str) -> None:
+    assert caveats({"attribution": "explicit", "job_id": job_id}) == (sentence,)
