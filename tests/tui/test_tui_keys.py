@@ -14,6 +14,8 @@ from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.tui import keys, screens
 from tachograph.tui.app import WatchApp
 from tachograph.tui.commands import COMMANDS
+from tachograph.tui.fleet_columns import COLUMNS
+from tachograph.tui.help import ABBREVIATIONS, real_sentence
 from tachograph.tui.perform import DONE
 from tachograph.workload.settings import Settings
 from tui_screens import Clock, app_of, screen, settled, watching
@@ -88,3 +90,14 @@ def row_of(key: keys.Key) -> str:
     """The row of a key on the page."""
     written = " ".join(f"`{name}`" for name in key.shown.split())
     return f"| {written} | {key.text} |"
+
+
+def test_help_tells_what_columns_and_real_utilisation_are() -> None:
+    said = " ".join(" ".join(line.split()) for line in screen("question_mark", size=(109, 150)))
+    sentence = real_sentence(Settings().weights)
+    assert sentence in said
+    assert sentence in " ".join(DOCS.read_text().split())
+    titles = {column.title for column in COLUMNS} | {"GR", "real"}
+    assert set(ABBREVIATIONS) <= titles
+    for title, meaning in ABBREVIATIONS.items():
+        assert f"{title} {meaning}" in said

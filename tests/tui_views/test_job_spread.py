@@ -109,3 +109,10 @@ def test_before_a_window_is_over_nobody_is_marked() -> None:
     assert not early.behind.any()
     assert spread(np.arange(10.0, 60.0), activity, anchor=10.0 - 60).behind.tolist() == [False] * 4
     assert spread(np.arange(0.0, 100.0, 2.0), activity, anchor=0.0).behind.tolist() == [False, False, True, False]
+
+
+def test_a_window_that_still_grows_is_told() -> None:
+    activity = np.full((130, 2), 0.5)
+    assert spread(np.arange(11.0), activity[:11], anchor=0.0).growing_s == 10
+    assert spread(np.arange(130.0), activity, anchor=0.0).growing_s is None
+    assert spread(np.empty(0), activity[:0], anchor=0.0).growing_s is None

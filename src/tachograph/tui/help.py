@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from rich.segment import Segment
 
@@ -12,6 +13,7 @@ from tachograph.tui.commands import COMMANDS
 from tachograph.tui.fleet_columns import OTHER_NOW
 from tachograph.tui.page import Page, Row, beside, heading, paragraph, printable
 from tachograph.workload.health import CRIT, HOT, WARN
+from tachograph.workload.settings import Weights
 
 PLACES = {
     "": "Everywhere",
@@ -21,6 +23,25 @@ PLACES = {
     "job": "Job",
     "events": "Events",
 }
+# titles of columns that say little by themselves -> what stands there
+ABBREVIATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "real": "real utilisation, see below",
+        "GPU": "utilisation as nvidia-smi tells it: some kernel ran",
+        "SM": "share of the multiprocessors that had work",
+        "GR": "share of time in which the engine was busy",
+        "OCC": "occupancy: how full of warps multiprocessors were",
+        "TENS": "share of time in which tensor pipes worked",
+        "DRAM": "share of time in which the memory moved data",
+        "FP64": "share of time in which that pipe worked; FP32, FP16, too",
+        "mem°": "temperature of the memory; temp: of the GPU",
+        "MHz": "clock of the multiprocessors",
+        "PCIe<": "bytes per second from the host; PCIe> to it",
+        "NVLnk": "bytes per second over NVLink, both directions",
+        "held": "how long the job has held the GPU",
+    }
+)
+_WEIGHED = ("SM", "TENS", "DRAM", "GR")
 _TWO_COLUMNS = 110
 _KEY, _COMMAND = 9, 18
 
@@ -37,10 +58,23 @@ def help_rows(view: View, *, width: int) -> list[Row]:
     """Return the help in rows of `width` characters, in two columns where there is room."""
     troubles = [*_blind(view, width=width), *_problems(view, width=width)]
     if width < _TWO_COLUMNS:
-        return [*troubles, *_signs(width), *_all_keys(tuple(PLACES), width), *_commands(width), *_filters(width)]
+        return [
+            *troubles,
+            *_signs(width),
+            *_columns(view, width),
+            *_all_keys(tuple(PLACES), width),
+            *_commands(width),
+            *_filters(width),
+        ]
     half = (width - 3) // 2
     left = _all_keys(("", "fleet"), half)
-    right = [*_signs(half), *_commands(half), *_filters(half), *_all_keys(("focus", "plot", "job", "events"), half)]
+    right = [
+        *_signs(half),
+        *_columns(view, half),
+        *_commands(half),
+        *_filters(half),
+        *_all_keys(("focus", "plot", "job", "events"), half),
+    ]
     return [*troubles, *beside([left, right], [half, half], gap=3)]
 
 
@@ -73,6 +107,23 @@ def _filters(width: int) -> list[Row]:
     ):
         rows += _entry(written, meaning, _COMMAND, width)
     return [*rows, []]
+
+
+def real_sentence(weights: Weights) -> str:
+    """Return what real utilisation is.
+
+    >>> real_sentence((0.5, 0.0, 0.5, 0.0))
+    'Real utilisation is how much of a GPU works: 50 % of SM + 50 % of DRAM activity.'
+    """
+    parts = [f"{weight * 100:.3g} % of {name}" for name, weight in zip(_WEIGHED, weights, strict=True) if weight]
+    return f"Real utilisation is how much of a GPU works: {' + '.join(parts)} activity."
+
+
+def _columns(view: View, width: int) -> list[Row]:
+    rows = [heading("Columns of the fleet", width)]
+    for title, meaning in ABBREVIATIONS.items():
+        rows += _entry(title, meaning, _KEY, width)
+    return [*rows, *paragraph(real_sentence(view.settings.weights), width), []]
 
 
 def _signs(width: int) -> list[Row]:

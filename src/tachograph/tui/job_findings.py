@@ -124,19 +124,20 @@ def _any_known(columns: Sequence[Floats], size: int) -> Flags:
 
 
 def finding_rows(told: Told, *, width: int) -> list[Row]:
-    """Return what holds of a job, the most urgent first, with what to do; nothing where nothing was judged yet."""
+    """Return what holds of a job, the most urgent first, with what to do, and what cannot be told yet."""
     if told.trouble:
         return paragraph(f"the job classes cannot be told: {told.trouble}", width, colours.NOTICE)
     if told.findings is None:
-        return []
-    holding = [one for one in told.findings if one.verdict == "yes" and one.severity != "fact"]
+        return [heading("Job classes", width, "judging ...")]
     rows: list[Row] = [heading("Job classes", width, "judged once a minute")]
-    if not holding:
-        undecided = sum(one.verdict == "insufficient" for one in told.findings)
-        rest = f"; {undecided} cannot be told yet" if undecided else ""
-        return rows + paragraph(f"nothing stands out of {len(told.findings)} looked for{rest}", width, colours.DIM)
+    holding = [one for one in told.findings if one.verdict == "yes" and one.severity != "fact"]
     for one in holding:
         style: Style = _STYLES.get(one.severity, colours.PLAIN)
         rows.append([Segment(f"{one.severity}: ", style), Segment(printable(one.title), colours.BOLD)])
         rows += paragraph(printable(one.sentence), width, indent=2)
+    if not holding:
+        rows += paragraph(f"nothing stands out of {len(told.findings)} looked for", width, colours.DIM)
+    undecided = [one.code.replace("_", " ") for one in told.findings if one.verdict == "insufficient"]
+    if undecided:
+        rows += paragraph(f"cannot be told yet: {', '.join(undecided)}", width, colours.DIM)
     return rows

@@ -73,12 +73,12 @@ def evenness(view: View, job: JobFacts, *, width: int) -> list[Row]:
     of = job.spread
     rows: list[Row] = []
     if len(job.rows) > 1:
-        counted = plural(of.windows - of.zero_windows, "window")
+        counted = f"over {plural(of.windows - of.zero_windows, 'window')} of {WINDOW_S:.0f} s"
+        if of.growing_s is not None:
+            counted = f"of the first window, {of.growing_s:.0f} of {WINDOW_S:.0f} s"
         written = quantity(of.imbalance, "fraction")
         rest = "" if of.imbalance is not None else ": nothing was active" if of.windows else ": no window is over yet"
-        rows += paragraph(
-            f"spatial imbalance {written} over {counted} of {WINDOW_S:.0f} s ({job.counter}){rest}", width
-        )
+        rows += paragraph(f"spatial imbalance {written} {counted} ({job.counter}){rest}", width)
     told = view.told[list(job.rows)]
     marked = (
         (of.behind & told & ~job.unused, f"{BEHIND} far behind the others", colours.NOTICE),

@@ -31,7 +31,7 @@ class Spread:
     lags: per GPU, 0 the busiest, 1 at rest; NaN of a GPU that told nothing, and of all where nothing was active.
     windows: how many were looked at, `zero_windows` of them with all at rest, which do not count. behind, ahead:
     whether the lag of each GPU is FAR above or below the job's median, and its activity FAR_ACTIVITY from it; none is
-    where no window is over yet.
+    where no window is over yet. growing_s: so much was seen of the only window there is, None where whole ones are.
     """
 
     imbalance: float | None
@@ -40,6 +40,7 @@ class Spread:
     zero_windows: int
     behind: Flags
     ahead: Flags
+    growing_s: float | None = None
 
 
 def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s: float = WINDOW_S) -> Spread:
@@ -69,7 +70,9 @@ def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s
     imbalance = float(lags[told].mean()) if several else None
     off, away = _from_median(lags, told), _from_median(values[kept].mean(axis=0) if len(kept) else lags, told)
     marked = over & (np.abs(away) >= FAR_ACTIVITY)
-    return Spread(imbalance, lags, len(totals), int((~active).sum()), marked & (off >= FAR), marked & (off <= -FAR))
+    growing_s = None if over or not len(kept) else float(times[kept[-1]] - times[kept[0]])
+    behind, ahead = marked & (off >= FAR), marked & (off <= -FAR)
+    return Spread(imbalance, lags, len(totals), int((~active).sum()), behind, ahead, growing_s)
 
 
 def _windows(times: Floats, *, anchor: float, window_s: float) -> tuple[Longs, Floats, bool]:
