@@ -102,7 +102,9 @@ def sentence(report: AnalysisReport) -> str:
     if not report.jobs:
         return f"{plural(report.samples, 'sample')} read, of no job that is known: ingest the accounting of that time"
     share = report.attributed / report.samples if report.samples else 0.0
-    read = f"{report.samples:,} samples"
-    of_no_job = f"{share:.0%} of {read} belong to them" if report.full else f"{read} read"
+    read = plural(report.samples, "sample")
+    of_no_job = (
+        f"{share:.0%} of {read} belong to {'it' if report.jobs == 1 else 'them'}" if report.full else f"{read} read"
+    )
     unclear = f", {report.ambiguous:,} of them ambiguous" if report.ambiguous else ""
-    return f"{report.jobs:,} jobs summarized{unclear}; {of_no_job}; {report.findings:,} findings"
+    return f"{plural(report.jobs, 'job')} summarized{unclear}; {of_no_job}; {plural(report.findings, 'finding')}"

@@ -137,10 +137,12 @@ def _print(report: IngestReport, where: str, options: Arguments) -> None:
 
 
 def _lines(report: IngestReport, where: str) -> Sequence[str]:
-    landed = ", ".join(f"{count:,} {table}" for table, count in report.rows.items() if count) or "nothing new"
+    counted = (plural(count, table.removesuffix("s")) for table, count in report.rows.items() if count)
+    landed = ", ".join(counted) or "nothing new"
     lines = [f"{plural(report.rows_read, 'row')} read; {landed} into {where}"]
     if report.chunks_known:
-        lines.append(f"{report.chunks_known} of {report.chunks} chunks were there already")
+        were = "was" if report.chunks_known == 1 else "were"
+        lines.append(f"{report.chunks_known:,} of {plural(report.chunks, 'chunk')} {were} there already")
     files = [file for file in report.unread if file]
     if files:
         lines.append(f"{plural(len(files), 'file')} could not be read")
