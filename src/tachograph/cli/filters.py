@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     import polars as pl
 
     from tachograph.cli.open import Opened
@@ -43,9 +42,9 @@ def none_matches(summaries: pl.DataFrame, *, zone_name: str) -> str:
     from tachograph.units import zone
 
     newest = None if summaries.is_empty() else summaries["start"].max()
-    if newest is None:
+    if not isinstance(newest, datetime):
         return "No job matches.\n"
-    began = newest.astimezone(zone(zone_name))  # type: ignore[union-attr]  # a column of instants
+    began = newest.astimezone(zone(zone_name))
     return f"No job matches; the newest of {summaries.height:,} jobs began {began:%Y-%m-%d}.\n"
 
 
