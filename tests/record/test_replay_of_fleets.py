@@ -10,7 +10,7 @@ import pytest
 from recorded_fleet import BEGIN, Clock, recorded
 
 from tachograph.cli import main
-from tachograph.errors import InputError, LakeError, UsageError
+from tachograph.errors import InputError, UsageError
 from tachograph.live.snapshot import Gpu
 from tachograph.live.sources.recorded_rows import DOUBLES, SINGLES, Told, open_recorded
 from tachograph.live.sources.recording import RecordingSource
@@ -86,7 +86,7 @@ def test_watch_plays_a_recording(
 def test_what_is_no_recording_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such recording"):
         open_recorded(str(tmp_path / "none"))
-    with pytest.raises(LakeError, match="there is no lake"):
+    with pytest.raises(InputError, match="no recording and no lake"):
         open_recorded(str(tmp_path))
     (tmp_path / "text.csv").write_text("a,b\n")
     with pytest.raises(InputError, match="this is no recording"):
