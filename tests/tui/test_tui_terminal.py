@@ -46,6 +46,7 @@ def until(socket: Path, wanted: str, *, timeout_s: float = 30.0) -> str:
 def test_watch_runs_in_a_real_terminal(tmux: Path, tmp_path: Path, colours: str) -> None:
     program = f"cd {tmp_path}; {colours}{sys.executable} -m tachograph watch --simulate 8; echo ended $?; sleep 60"
     call(tmux, "new-session", "-d", "-s", "w", "-x", "80", "-y", "24", "sh", "-c", program)
+    until(tmux, "8 GPUs  ")
     seen = until(tmux, "sim001:7")
     assert sum(line.startswith("sim001:") for line in seen.splitlines()) == 8
     assert "8 GPUs" in seen
