@@ -61,8 +61,9 @@ def help_rows(view: View, *, width: int) -> list[Row]:
         return [
             *troubles,
             *_signs(width),
+            *_all_keys(("", "fleet"), width),
             *_columns(view, width),
-            *_all_keys(tuple(PLACES), width),
+            *_all_keys(tuple(PLACES)[2:], width),
             *_commands(width),
             *_filters(width),
         ]
