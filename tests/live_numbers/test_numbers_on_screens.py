@@ -137,7 +137,8 @@ def test_every_form_shows_the_same_numbers() -> None:
         assert on_screen["mem"] == ("-" if used is None else f"{used / 1024:.1f}/80")
         assert cells["mem_used_pct"] == ("" if used is None else f"{100 * used / 81559:.2f}")
         assert printed[row]["class"] == cells["status"]
-        assert on_screen["class"] == f"{MARKS[BOTTLENECKS[cells['status']]]} {cells['status']}"
+        now = " " if VIEW.raw[row] == VIEW.labels[row] else "~"
+        assert on_screen["class"] == f"{MARKS[BOTTLENECKS[cells['status']]]}{now}{cells['status']}"
         assert lines[row].endswith(cells["status"])
         assert printed[row]["health"] == cells["health"]
         assert on_screen["health"] == SIGNS[cells["health"]].replace(" ?", "")
