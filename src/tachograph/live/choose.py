@@ -21,7 +21,7 @@ from tachograph.errors import BREAK, ConfigError, InputError, NotFoundError, Tac
 from tachograph.live.holders import Held as HeldBySlurm
 from tachograph.live.holders import WithHolders, asked_of
 from tachograph.live.own_job import Held, confined, held_by, pick_own
-from tachograph.live.source import About, LiveSource, Replay
+from tachograph.live.source import About, LiveSource, Replay, closed_on_failure
 from tachograph.live.visible import Pick, Picked, Replayed, Restricted, counted, pick_job, pick_named, short_host, terms
 
 if TYPE_CHECKING:
@@ -173,7 +173,11 @@ def choose(
     held = held_by(environment)
     found = _find(configuration, wanted, held, openers)
     source = found.source
-    try:
+
+    def close() -> None:
+        source.close()  # whichever it is by then
+
+    with closed_on_failure(close):
         chosen = _pick(found, wanted, held, environment)
         pick = chosen.pick
         # indices of NVML inside a job count what its cgroup shows, those of Slurm do not
@@ -191,9 +195,6 @@ def choose(
         else:
             shown = Restricted(source, pick)
         shown.look()
-    except BaseException:
-        source.close()
-        raise
     return shown
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -79,3 +80,12 @@ class Replay(LiveSource, Plays, Protocol):
     def to_last(self, job: str | None = None) -> None:
         """Stand still at the last instant at which a GPU, of a job where one is named, told something."""
         ...
+
+
+@contextmanager
+def closed_on_failure(close: Callable[[], None]) -> Iterator[None]:
+    """Call `close` where the block raises anything, an interrupt too; a source that is handed on stays open."""
+    with ExitStack() as stack:
+        stack.callback(close)
+        yield
+        stack.pop_all()

@@ -22,7 +22,7 @@ from tachograph.counters import COUNTERS
 from tachograph.errors import InputError
 from tachograph.live.missing import blind
 from tachograph.live.snapshot import Device, Gpu, Problem, Snapshot
-from tachograph.live.source import About
+from tachograph.live.source import About, closed_on_failure
 from tachograph.live.sources.dmon_process import Process, Said
 from tachograph.live.sources.dmon_text import NAMES, Row, devices, field_names, fields_of, instances
 from tachograph.live.sources.series import Rules, order
@@ -319,11 +319,8 @@ def connect(
     """
     wanted = configuration.watch.interval_s if interval_s is None else interval_s
     source = DmonSource(interval_s=wanted, program=program, node=node)
-    try:
+    with closed_on_failure(source.close):
         source.begin()
-    except BaseException:
-        source.close()
-        raise
     return source
 
 

@@ -19,7 +19,7 @@ from tachograph.counters import NAMES
 from tachograph.errors import InputError
 from tachograph.live.missing import blind
 from tachograph.live.snapshot import Problem, Snapshot
-from tachograph.live.source import About
+from tachograph.live.source import About, closed_on_failure
 from tachograph.live.sources.asking import Answer, Asker
 from tachograph.live.sources.exporter_page import PageReader, Reading, wanted_metrics
 from tachograph.live.sources.gathered import Gathered
@@ -279,11 +279,8 @@ def connect(configuration: Configuration, *, urls: Sequence[str] = ()) -> Export
         with named(settings.title):
             exporters += [(endpoint, settings) for endpoint in endpoints_of(settings)]
     source = ExporterSource(exporters)
-    try:
+    with closed_on_failure(source.close):
         source.begin()
-    except BaseException:
-        source.close()
-        raise
     return source
 
 

@@ -19,7 +19,7 @@ from tachograph.arrays import Floats
 from tachograph.errors import ConfigError, InputError
 from tachograph.live.missing import blind
 from tachograph.live.snapshot import Problem, Snapshot
-from tachograph.live.source import About
+from tachograph.live.source import About, closed_on_failure
 from tachograph.live.sources.gathered import Gathered
 from tachograph.live.sources.prometheus_answer import Reader, Vector, gpu_metrics, joined, read_vector, selectors
 from tachograph.live.sources.series import Layout, Meaning
@@ -252,11 +252,8 @@ def connect(
         check(settings)
         settings = msgspec.structs.replace(settings, attempts=1, timeout_s=min(settings.timeout_s, _TIMEOUT_S))
         source = PrometheusSource(settings, Server(settings, own_words=own_words), nodes=nodes)
-    try:
+    with closed_on_failure(source.close):
         source.begin()
-    except BaseException:
-        source.close()
-        raise
     return source
 
 
