@@ -235,3 +235,14 @@ def plural(count: float, noun: str) -> str:
     ('1 GPU', '4 GPUs')
     """
     return f"{count:,.0f} {noun}" if count == 1 else f"{count:,.0f} {noun}s"
+
+
+def printable(value: str) -> str:
+    r"""Return `value` with control characters written out: a job's name must not steer the terminal.
+
+    >>> printable("train\x1b[2J"), printable("größe [a-b]")
+    ('train\\x1b[2J', 'größe [a-b]')
+    """
+    if value.isprintable():
+        return value
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)

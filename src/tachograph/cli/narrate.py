@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tachograph.cli.options import Arguments
-from tachograph.cli.output import printable
 from tachograph.errors import BREAK, TachographError
+from tachograph.units import printable
 
 
 def error(problem: TachographError) -> None:

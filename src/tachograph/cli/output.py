@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tachograph.errors import UsageError
+from tachograph.units import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -168,14 +169,3 @@ def _cell(value: str | None) -> Text:
     from rich.text import Text
 
     return Text(_ABSENT if value is None else printable(value))
-
-
-def printable(value: str) -> str:
-    r"""Return `value` with control characters written out: a job's name must not steer the terminal.
-
-    >>> printable("train\x1b[2J"), printable("größe [a-b]")
-    ('train\\x1b[2J', 'größe [a-b]')
-    """
-    if value.isprintable():
-        return value
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)

@@ -10,6 +10,7 @@ from tachograph.cli import output
 from tachograph.cli.filters import add_filters
 from tachograph.cli.options import Arguments, Parser, add_common, add_json, sentence
 from tachograph.errors import InputError
+from tachograph.units import printable
 
 if TYPE_CHECKING:
     from tachograph.config import Configuration
@@ -146,7 +147,7 @@ def _check(arguments: Arguments) -> int:
         output.print_json(rules_json(ruleset))
     else:
         for problem in ruleset.problems:
-            output.print_text(f"{output.printable(str(problem))}\n")
+            output.print_text(f"{printable(str(problem))}\n")
         for entry in ruleset.entries:
             needs = ", ".join(entry.counters) or "nothing"
             output.print_text(f"{entry.rule.file}: {entry.code} is fine; of each {entry.rule.level}; needs {needs}\n")

@@ -12,7 +12,7 @@ from tachograph.cli.options import Arguments
 from tachograph.errors import InputError, UsageError
 from tachograph.rules.clustercockpit import Translated, limits_of, parameters_toml, translate_class
 from tachograph.rules.sources import PARAMETERS, read_source
-from tachograph.units import plural
+from tachograph.units import plural, printable
 
 _PARAMETERS = "parameters.json"
 
@@ -130,9 +130,9 @@ def _as_json(one: Translated) -> dict[str, Any]:
 def _report(found: Sequence[Translated], arguments: Arguments) -> None:
     for one in found:
         state = f"rule {one.tag}" if one.text is not None else "not translated"
-        output.print_text(f"{output.printable(one.file)}: {state}\n")
+        output.print_text(f"{printable(one.file)}: {state}\n")
         for what, lines in (("no counterpart", one.missing), ("remark", one.remarks)):
-            output.print_text("".join(f"  {what}: {output.printable(line)}\n" for line in lines))
+            output.print_text("".join(f"  {what}: {printable(line)}\n" for line in lines))
     done = sum(one.text is not None for one in found)
     where = f", written into {arguments.output}" if arguments.output else "; -o DIR writes them"
     narrate.Narrator.of(arguments).say(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser, add_json
 from tachograph.cli.output import Heading
+from tachograph.units import printable
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -65,7 +66,7 @@ def _print(found: Overview, configuration: Configuration, arguments: Arguments) 
     output.print_table(headings, rows, title=f"Sources (times: {zone})", no_color=arguments.no_color)
     remarks = list(_remarks(found, zone))
     if remarks:
-        output.print_text("\n" + "".join(f"{output.printable(remark)}\n" for remark in remarks))
+        output.print_text("\n" + "".join(f"{printable(remark)}\n" for remark in remarks))
 
 
 def _headline(found: Overview, zone: str) -> str:

@@ -11,7 +11,8 @@ from rich.style import Style
 from tachograph.live.snapshot import Gpu
 from tachograph.live.view import Event, EventKind
 from tachograph.tui import colours
-from tachograph.tui.page import Row, cell, clock, printable
+from tachograph.tui.page import Row, cell, clock
+from tachograph.units import printable
 
 ALARM, QUIET = "!", " "
 _KIND = 9

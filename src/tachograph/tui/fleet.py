@@ -23,8 +23,8 @@ from tachograph.tui.fleet_filter import Term, matching, parse
 from tachograph.tui.fleet_order import Group, Line, direction, group_name, lines, sort_name
 from tachograph.tui.fleet_rows import GROUPS, FleetRows
 from tachograph.tui.heat import BY_CLASS, HeatMap, next_by, shown_by
-from tachograph.tui.page import printable
 from tachograph.tui.screens import Ask, Open, Say
+from tachograph.units import printable
 
 Pieces = list[tuple[str, Style]]
 _MORE = "›"  # columns did not fit

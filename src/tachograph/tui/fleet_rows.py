@@ -19,7 +19,7 @@ from tachograph.counters import BY_NAME as COUNTERS
 from tachograph.errors import UsageError
 from tachograph.live.snapshot import Gpu
 from tachograph.live.view import View
-from tachograph.tui.page import printable
+from tachograph.units import printable
 from tachograph.workload.classes import CLASSES
 from tachograph.workload.health import STATES, WORST_FIRST
 

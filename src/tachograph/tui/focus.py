@@ -15,7 +15,8 @@ from tachograph.tui import colours, keys
 from tachograph.tui.events_rows import event_row
 from tachograph.tui.focus_counters import counters, untold
 from tachograph.tui.focus_reasons import classed_and_healthy
-from tachograph.tui.page import MISSING, Page, Row, Rows, beside, cell, heading, paragraph, printable, quantity, words
+from tachograph.tui.page import MISSING, Page, Row, Rows, beside, cell, heading, paragraph, quantity, words
+from tachograph.units import printable
 
 WIDE = 110  # characters from which there are two columns
 _COUNTERS_AT_MOST = 100  # characters: longer histories than that tell no more

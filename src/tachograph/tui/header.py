@@ -16,8 +16,7 @@ from textual.widget import Widget
 from tachograph.live.snapshot import Problem
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
-from tachograph.tui.page import printable
-from tachograph.units import plural
+from tachograph.units import plural, printable
 from tachograph.workload.classes import CLASSES
 from tachograph.workload.health import STATES, WORST_FIRST
 

@@ -11,7 +11,8 @@ from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.commands import COMMANDS
 from tachograph.tui.fleet_columns import OTHER_NOW
-from tachograph.tui.page import Page, Row, beside, heading, paragraph, printable
+from tachograph.tui.page import Page, Row, beside, heading, paragraph
+from tachograph.units import printable
 from tachograph.workload.health import CRIT, HOT, WARN
 from tachograph.workload.settings import Weights
 

@@ -25,8 +25,9 @@ from tachograph.tui.job_rows import (
     table_head,
     title,
 )
-from tachograph.tui.page import Page, Row, Rows, heading, paragraph, printable
+from tachograph.tui.page import Page, Row, Rows, heading, paragraph
 from tachograph.tui.screens import Open
+from tachograph.units import printable
 
 
 class JobScreen(Page):

@@ -22,7 +22,8 @@ from tachograph.config import Configuration
 from tachograph.live.snapshot import Snapshot
 from tachograph.live.view import View
 from tachograph.tui import colours
-from tachograph.tui.page import Row, heading, paragraph, printable
+from tachograph.tui.page import Row, heading, paragraph
+from tachograph.units import printable
 
 if TYPE_CHECKING:
     from tachograph.finding import Finding

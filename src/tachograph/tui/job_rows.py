@@ -17,8 +17,8 @@ from tachograph.tui.focus_counters import span
 from tachograph.tui.job_facts import JobFacts, mean, programs, total
 from tachograph.tui.job_spread import WINDOW_S
 from tachograph.tui.lines import blocks, spark
-from tachograph.tui.page import MISSING, Row, cell, flow, heading, paragraph, printable, quantity, words
-from tachograph.units import plural
+from tachograph.tui.page import MISSING, Row, cell, flow, heading, paragraph, quantity, words
+from tachograph.units import plural, printable
 from tachograph.workload.classes import CLASSES, CODES
 
 BEHIND, AHEAD, UNUSED, LOST = "<", ">", "0", "!"

@@ -21,7 +21,7 @@ from textual.strip import Strip
 
 from tachograph.live.view import View
 from tachograph.tui import colours
-from tachograph.units import text
+from tachograph.units import printable, text
 
 Row: TypeAlias = list[Segment]
 MISSING = "-"
@@ -171,17 +171,6 @@ def beside(blocks: Sequence[Sequence[Row]], widths: Sequence[int], *, gap: int =
             together.extend(Segment.adjust_line_length(row, width))
         found.append(together)
     return found
-
-
-def printable(value: str) -> str:
-    r"""Return text of users with control characters written out: a process's name must not steer the terminal.
-
-    >>> printable("train\x1b[2J")
-    'train\\x1b[2J'
-    """
-    if value.isprintable():
-        return value
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
 
 
 def quantity(value: float | None, unit: str) -> str:

@@ -14,8 +14,9 @@ from tachograph.live import missing
 from tachograph.live.view import View
 from tachograph.tui import colours
 from tachograph.tui.focus_counters import scale, shown
-from tachograph.tui.page import MISSING, Row, beside, flow, paragraph, printable, quantity
+from tachograph.tui.page import MISSING, Row, beside, flow, paragraph, quantity
 from tachograph.tui.plot_panel import MARKS, STYLES, Curve, Frame, ceiling, panel
+from tachograph.units import printable
 
 LEAST = 7  # rows of a plot, its title and times among them
 _NO_WAY = missing.brief("", "")  # there is nothing to be done
