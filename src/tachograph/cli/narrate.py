@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from tachograph.cli.options import Arguments
 from tachograph.errors import BREAK, TachographError
-from tachograph.units import printable
 
 
 def error(problem: TachographError) -> None:
@@ -24,6 +23,8 @@ def interrupted() -> None:
 
 def remark(words: str) -> None:
     """Write one line, and one per point of the words, that is said even to those who want quiet."""
+    from tachograph.units import printable
+
     points = (printable(" ".join(point.split())) for point in words.split(BREAK))
     sys.stderr.write(f"tachograph: {BREAK.join(points)}\n")
 
@@ -47,6 +48,8 @@ class Narrator:
 
     def say(self, remark: str) -> None:
         """Write one line."""
+        from tachograph.units import printable
+
         if not self.quiet:
             sys.stderr.write(f"{printable(remark)}\n")
 

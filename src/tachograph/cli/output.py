@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tachograph.errors import UsageError
-from tachograph.units import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -167,5 +166,7 @@ def _table(headings: Sequence[Heading], title: str) -> Table:
 
 def _cell(value: str | None) -> Text:
     from rich.text import Text
+
+    from tachograph.units import printable
 
     return Text(_ABSENT if value is None else printable(value))
