@@ -136,6 +136,16 @@ class Waste(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     imbalance_share: float = 0.5
 
 
+class Interference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When kernels or jobs may share a GPU. Source of the limits: see docs/interference.md."""
+
+    calibration: str = ""  # file of `tachograph interference bench` for these GPUs; empty: as published of the H100
+    safe_cycles: float = 0.9  # no issue slots and no pipeline asked for more than this share
+    safe_dram: float = 0.7  # of the bandwidth that can be achieved
+    safe_hbm: float = 0.9  # of the memory, all together
+    max_slowdown: float = 1.1  # of any of them, where sharing is still proposed
+
+
 class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How `tachograph collect` runs."""
 
@@ -188,6 +198,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workload: Workload = Workload()
     rules: Rules = Rules()
     waste: Waste = Waste()
+    interference: Interference = Interference()
     collect: Collect = Collect()
     watch: Watch = Watch()
     workers: Workers = Workers()

@@ -1,0 +1,111 @@
+"""What a kernel, alone on a GPU, asks of each resource, and what the GPU has. All else here is computed from these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal
+
+# pipelines of an SM, named as in sm__inst_executed_pipe_<name>; `tensor` is the busiest of the tensor pipes
+PIPES = ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "tex", "uniform", "xu")
+# what an SM hands out cycle by cycle: slots to issue warp instructions, and each pipeline
+CYCLES = ("issue", *PIPES)
+Bound = Literal["achievable", "peak"]
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What the blocks of a launch occupy. None: not told.
+
+    `shared_bytes`: of a block, static, dynamic and reserved. `blocks_per_sm`: how many fit into an empty SM.
+    """
+
+    blocks: int
+    threads: int  # of a block
+    registers: int | None = None  # of a thread
+    shared_bytes: float | None = None
+    blocks_per_sm: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a kernel, or a mix of kernels, asks when it runs alone. None, or absent from `cycles`: nobody measured it.
+
+    cycles: {one of CYCLES: fraction 0..1 of what an SM gives while a warp is on it}.
+    dram: fraction 0..1 of the bandwidth that `dram_of` names. l2_bytes, l1_bytes: what it comes back to, on the GPU and
+    on an SM. l2_hit, l1_hit: fraction of sectors found there. warps: resident on one scheduler, mean.
+    irregular: fraction 0..1 of its waiting that differs in length from time to time: for memory, barriers; 0 where it
+    only waits for arithmetic. sm_share: fraction 0..1 of the SMs' time that a warp is on them.
+    seconds: how long it takes alone.
+    """
+
+    name: str
+    cycles: Mapping[str, float] = field(default_factory=dict)
+    dram: float | None = None
+    dram_of: Bound = "peak"
+    l2_hit: float | None = None
+    l2_bytes: float | None = None
+    l1_hit: float | None = None
+    l1_bytes: float | None = None
+    warps: float | None = None
+    irregular: float | None = None
+    sm_share: float | None = None
+    seconds: float | None = None
+    hbm_bytes: float | None = None
+    footprint: Footprint | None = None
+
+    def named(self, name: str) -> Demand:
+        """Return the same under another name."""
+        return replace(self, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What a GPU has. None: nobody tells. `told_by`: {field: the report, or the catalogue of devices}."""
+
+    name: str
+    sms: int | None = None
+    schedulers: int = 4  # of an SM, each issues one warp instruction per cycle, on all chips since Volta
+    threads_per_sm: int | None = None
+    blocks_per_sm: int | None = None
+    registers_per_sm: int | None = None
+    shared_bytes_per_sm: float | None = None
+    l1_bytes: float | None = None
+    l2_bytes: float | None = None
+    dram_bytes_per_s: float | None = None
+    hbm_bytes: float | None = None
+    told_by: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What micro-benchmarks told of one model of GPU; the defaults are those published of the H100 NVL.
+
+    dram_curvature: c of L(U) = 1 + c U^2, how latency of DRAM grows with its load U, from kernels that ran alone.
+    achievable_share: highest bandwidth that was achieved, of the peak. l2_miss_cost, l1_miss_cost: time of a miss over
+    that of a hit. measured_on: the GPU; None: nothing was measured on it, these are the H100's.
+    """
+
+    dram_curvature: float = 0.571
+    achievable_share: float = 0.607  # 42 % of peak where 69.18 % of what is achievable was measured
+    issue_capacity: float = 1.0
+    l2_miss_cost: float = 4.0
+    l1_miss_cost: float = 4.0
+    measured_on: str | None = "NVIDIA H100 NVL"
+    source: str = "published"
+
+
+H100_NVL = Gpu(
+    name="NVIDIA H100 NVL",
+    sms=132,
+    threads_per_sm=2048,
+    blocks_per_sm=32,
+    registers_per_sm=65536,
+    shared_bytes_per_sm=228 * 1024.0,
+    l1_bytes=256 * 1024.0,
+    l2_bytes=50e6,
+    dram_bytes_per_s=3.938e12,
+    hbm_bytes=94 * 2.0**30,
+    told_by=MappingProxyType({"*": "published with the measurements"}),
+)

@@ -1,0 +1,49 @@
+"""What a report tells: launches, the chip they ran on, and what of the report could not be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tachograph.rejects import Reject
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One profiled launch of a kernel.
+
+    `metrics`: {metric as Nsight Compute names it: value} in base units: ns, byte, hz, byte per second, instructions or
+    cycles; percentages stay 0..100. What was not collected is not in it. `kernel`: the name as the report has it.
+    `ranges`: NVTX ranges around the launch, outermost first.
+    """
+
+    kernel: str
+    metrics: Mapping[str, float]
+    chip: Chip
+    report: str  # file it was read from
+    number: int  # ID within the report
+    grid: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    ranges: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """The GPU of a launch as the report itself describes it; None: the report does not tell.
+
+    `attributes`: {name after `device__attribute_`: value}, as reported (clocks in kHz, memory in byte).
+    """
+
+    name: str | None = None
+    compute_capability: str | None = None  # such as "9.0"
+    attributes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one file gave. `problems`: lines for people about the file as a whole, errors of the profiler among them."""
+
+    file: str
+    launches: tuple[Launch, ...]
+    rejects: tuple[Reject, ...] = ()
+    problems: tuple[str, ...] = ()
