@@ -22,6 +22,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
         "start": "Start",
         "feed": "Feed the lake",
         "look": "Look at jobs",
+        "share": "Share GPUs",
         "reference": "Reference",
     }
 )
@@ -56,6 +57,9 @@ COMMANDS: tuple[Command, ...] = (
     Command("figures", "figures", "write the published study of this system: figures, numbers, answers", "look"),
     Command("waste", "waste", "account for GPU time: what did no work, why, whose, what it costs", "look"),
     Command("export", "export", "hand jobs on: PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
+    Command("kernels", "kernels", "tell from Nsight Compute reports what kernels need and what disturbs them", "share"),
+    Command("colocate", "colocate", "propose which jobs of a lake could share a GPU, how, and why", "share"),
+    Command("interference", "interference", "check, calibrate and try the estimator of interference", "share"),
     Command("simulate", "simulate", "write a simulated cluster whose truth is known", "reference"),
     Command("accuracy", "accuracy", "tell how many verdicts on simulated jobs are right", "reference"),
     Command(

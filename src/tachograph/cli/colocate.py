@@ -1,0 +1,16 @@
+"""`tachograph colocate`: which jobs of a lake could share a GPU."""
+
+from __future__ import annotations
+
+from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.errors import UsageError
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the options."""
+    add_json(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Do it."""
+    raise UsageError("not ready")
