@@ -1,0 +1,238 @@
+"""Reports of Nsight Compute as it stores them (.ncu-rep, .ncu-repz), through NVIDIA's own library, without a GPU.
+
+The library (PyPI `ncu-report`) is native code that a damaged file kills, so it works in a process of its own
+(`ncu_rep_child`): what kills that one is a line in the report.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import IO, TypeGuard
+
+from tachograph.errors import InputError
+from tachograph.nsight.launch import Chip, Launch, Report
+from tachograph.nsight.ncu_rep_child import LENGTH, NO_LIBRARY, Found
+from tachograph.nsight.ncu_rep_layout import FORMAT_MIN, MAGIC, ZSTD_MAGIC, Layout, layout
+from tachograph.rejects import Reject
+
+NOT_A_KERNEL = "not a kernel"
+NO_METRICS = "no metrics"
+_DEVICE = "device__attribute_"
+_WORKLOADS = {1: "a range", 2: "a command list", 3: "a graph", 4: "a subgrid schedule"}  # WorkloadType_* of the library
+_COMPLAINT = re.compile(rb"^[EF]\d{4} [^\]]*\] (.*)$", re.MULTILINE)  # as the library logs, after place and time
+_COMPLAINTS_BYTES_MAX = 1 << 20
+_EXTRA = "pip install 'tachograph[nsight]', or export it: ncu -i {file} --page raw --csv > {csv}"
+_EXPORT = "export it with the Nsight Compute that wrote it: ncu -i {file} --page raw --csv > {csv}"
+
+
+def read_ncu_rep(path: Path) -> Report:
+    """Return the kernels that a report holds, in its order, with every metric that has a number.
+
+    Values are the stored ones: base units, percentages 0..100. Of a metric with instances (one per SM, per line of
+    source) the value of the whole alone. What Nsight Compute measured of ranges, graphs and command lists is no kernel
+    and counted under `rejects`. Attributes of the device make the chip and are not among the metrics.
+    A damaged file gives what is whole of it, and says so under `problems`.
+
+    Errors: InputError where there is no such file, none to be read, nothing in it, another kind of file, one of a
+    Nsight Compute too old for the library, or no library.
+    """
+    if find_spec("ncu_report") is None:
+        raise InputError("a .ncu-rep file needs the library of Nsight Compute", where=str(path), do=_do(_EXTRA, path))
+    try:
+        with path.open("rb") as file:
+            return _read(path, file)
+    except OSError as problem:
+        raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
+
+
+def _read(path: Path, file: IO[bytes]) -> Report:
+    plan = _layout(path, file)
+    with tempfile.TemporaryDirectory(prefix="tachograph-") as folder:
+        # the library tells a compressed report by its name alone, and takes no name that is not UTF-8
+        named = Path(folder) / ("report.ncu-rep" if plan else "report.ncu-repz")
+        if plan is None or plan.results == plan.promised:
+            named.symlink_to(path.resolve())
+        else:
+            _copy_whole_part(file, plan, named)
+        told = _Told(path)
+        problems = _run_child(named, told)
+    if plan is not None and plan.results < plan.promised:
+        problems.insert(0, f"the file is cut off: {plan.results} of its {plan.promised} results are whole")
+    if plan is not None and told.results < plan.results and not problems:
+        problems.append(f"the library of Nsight Compute finds {told.results} of its {plan.results} results")
+    if not told.results and not problems:
+        problems.append(f"no results in it; if there should be some: {_do(_EXPORT, path)}")
+    return Report(str(path), tuple(told.launches), tuple(told.rejects.values()), tuple(problems))
+
+
+def _layout(path: Path, file: IO[bytes]) -> Layout | None:
+    """Return what stands where; None: it is compressed."""
+    magic = file.read(len(MAGIC))
+    if magic == ZSTD_MAGIC:
+        return None
+    if not magic:
+        raise InputError("the file is empty", where=str(path), do="profile or copy it again")
+    if magic != MAGIC:
+        raise InputError("no report of Nsight Compute", where=str(path), do="name files written by ncu -o")
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        plan = layout(content)
+    if plan.version is not None and plan.version < FORMAT_MIN:
+        what = f"its format, {plan.version}, is older than what the library of Nsight Compute reads ({FORMAT_MIN})"
+        raise InputError(what, where=str(path), do=_do(_EXPORT, path))
+    return plan
+
+
+def _copy_whole_part(file: IO[bytes], plan: Layout, to: Path) -> None:
+    with to.open("wb") as out:
+        file.seek(0)
+        left = plan.whole_bytes
+        while left and (part := file.read(min(left, 1 << 20))):
+            out.write(part)
+            left -= len(part)
+        out.write(plan.rest)
+
+
+def _run_child(report: Path, told: _Told) -> list[str]:
+    """Fill `told` and return what went wrong, in words."""
+    with tempfile.TemporaryFile() as complaints:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tachograph.nsight.ncu_rep_child", str(report)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=complaints,  # not a pipe: the library may say more than a pipe holds
+        )
+        with child:
+            if child.stdout is None:  # a pipe was asked for
+                return []
+            for each in _frames(child.stdout):
+                told.take(each)
+        complaints.seek(0)
+        said = complaints.read(_COMPLAINTS_BYTES_MAX)
+    code = child.returncode
+    if code == NO_LIBRARY:
+        what = f"the library of Nsight Compute does not load: {said.decode(errors='replace').strip()}"
+        raise InputError(what, where=str(told.path), do=_do(_EXTRA, told.path))
+    if code < 0:
+        return [f"the library that reads it died ({_signal(-code)}): the file is damaged, or memory is short"]
+    heard = [line.decode(errors="replace") for line in _COMPLAINT.findall(said)]
+    if code:
+        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        return [f"the library that reads it failed: {last}"]
+    return [f"parts of it are damaged, their metrics are missing: {heard[0]}"] if heard else []
+
+
+def _frames(stream: IO[bytes]) -> Iterator[Found]:
+    """Yield what the child found, as far as it came."""
+    import msgspec
+
+    decoder = msgspec.msgpack.Decoder(Found)
+    while len(head := stream.read(LENGTH.size)) == LENGTH.size:
+        (length,) = LENGTH.unpack(head)
+        frame = stream.read(length)
+        if not length or len(frame) < length:
+            return
+        yield decoder.decode(frame)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What was read of one file so far."""
+
+    path: Path
+    results: int = 0
+    launches: list[Launch] = field(default_factory=list)
+    rejects: dict[str, Reject] = field(default_factory=dict)
+    _names: list[str] = field(default_factory=list)
+    _chips: dict[tuple[object, ...], Chip] = field(default_factory=dict)
+
+    def take(self, found: Found) -> None:
+        """Add one result: a launch, or a reason why it is none."""
+        number, self.results = self.results, self.results + 1
+        if found.names is not None:
+            self._names = [sys.intern(name) for name in found.names]
+        values = {name: value for name, value in zip(self._names, found.values, strict=True) if _is_number(value)}
+        if found.workload is not None:
+            self._reject(NOT_A_KERNEL, f"{found.kernel}: {_WORKLOADS.get(found.workload, 'another workload')}")
+        elif not values:
+            self._reject(NO_METRICS, found.kernel)
+        else:
+            self.launches.append(self._launch(found, number, values))
+
+    def _launch(self, found: Found, number: int, values: dict[str, float]) -> Launch:
+        attributes = {name: values.pop(name) for name in self._names if name.startswith(_DEVICE) and name in values}
+        return Launch(
+            kernel=sys.intern(found.kernel),
+            metrics=values,
+            chip=self._chip(found.device, attributes),
+            report=str(self.path),
+            number=number,
+            grid=_three(values, "launch__grid_dim_"),
+            block=_three(values, "launch__block_dim_"),
+            ranges=tuple(found.ranges),
+        )
+
+    def _chip(self, name: str | None, attributes: dict[str, float]) -> Chip:
+        """Return the chip, the same object for all launches on it."""
+        key = (name, *attributes.items())
+        if key not in self._chips:
+            known = {attribute.removeprefix(_DEVICE): value for attribute, value in attributes.items()}
+            self._chips[key] = Chip(name, _capability(known), known)
+        return self._chips[key]
+
+    def _reject(self, reason: str, example: str) -> None:
+        before = self.rejects.get(reason, Reject(reason, None, 0, example or None))
+        self.rejects[reason] = Reject(reason, None, before.count + 1, before.example)
+
+
+def _is_number(value: float | None) -> TypeGuard[float]:
+    """Whether there is a value; a ratio of nothing to nothing is stored as NaN."""
+    return value is not None and math.isfinite(value)
+
+
+def _three(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int] | None:
+    """Return the three dimensions of a grid or a block; None: not all are told.
+
+    >>> _three({"launch__grid_dim_x": 132.0, "launch__grid_dim_y": 2.0, "launch__grid_dim_z": 1.0}, "launch__grid_dim_")
+    (132, 2, 1)
+    >>> _three({"launch__grid_size": 264.0}, "launch__grid_dim_") is None
+    True
+    """
+    x, y, z = (metrics.get(prefix + axis) for axis in "xyz")
+    return None if x is None or y is None or z is None else (int(x), int(y), int(z))
+
+
+def _capability(attributes: Mapping[str, float]) -> str | None:
+    """Return the compute capability.
+
+    >>> _capability({"compute_capability_major": 9.0, "compute_capability_minor": 0.0})
+    '9.0'
+    """
+    major, minor = (attributes.get(f"compute_capability_{part}") for part in ("major", "minor"))
+    return None if major is None or minor is None else f"{major:.0f}.{minor:.0f}"
+
+
+def _signal(number: int) -> str:
+    """Return a signal in words.
+
+    >>> _signal(11)
+    'signal 11, SIGSEGV'
+    """
+    try:
+        return f"signal {number}, {signal.Signals(number).name}"
+    except ValueError:
+        return f"signal {number}"
+
+
+def _do(advice: str, path: Path) -> str:
+    return advice.format(file=shlex.quote(path.name), csv=shlex.quote(f"{path.stem}.csv"))

@@ -1,0 +1,177 @@
+"""What the library of Nsight Compute finds in a report, written to standard output: a process of its own.
+
+The library never raises. Of a damaged file it reads nothing, or launches without metrics, or it ends the process by a
+signal; what it has to complain about it writes to standard error. So nothing of Tachograph runs in this process.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, Protocol, cast
+
+import msgspec
+
+LENGTH = struct.Struct("<I")  # stands before every message
+NO_LIBRARY = 66  # exit code
+DISPLAY_NAME = "device__attribute_display_name"
+_ADDRESS_SPACE_BYTES = 4 << 30  # of the library, Python and what a small report needs
+_ADDRESS_SPACE_PER_BYTE = 24  # of the report: about three times what was measured
+_DEFAULT_DOMAIN = "<default domain>"
+
+
+class Found(msgspec.Struct, array_like=True, frozen=True):
+    """One result of a report, in the order of the file.
+
+    `names` are those of the metrics and stand only where they differ from the names of the result before. `values`: one
+    per name; None: no number. `workload`: None for a kernel.
+    """
+
+    kernel: str
+    workload: int | None
+    names: list[str] | None
+    values: list[float | None]
+    device: str | None
+    ranges: list[str]
+
+
+class Metric(Protocol):
+    """A metric as the library hands it out."""
+
+    def as_double(self) -> float: ...  # noqa: D102
+    def as_string(self) -> str | None: ...  # noqa: D102
+    def has_value(self) -> bool: ...  # noqa: D102
+    def kind(self) -> int: ...  # noqa: D102
+
+
+class NvtxDomain(Protocol):
+    """An NVTX domain with the ranges that were open."""
+
+    def name(self) -> str: ...  # noqa: D102
+    def push_pop_ranges(self) -> Sequence[str]: ...  # noqa: D102
+    def start_end_ranges(self) -> Sequence[str]: ...  # noqa: D102
+
+
+class NvtxState(Protocol):
+    """The NVTX domains of a result."""
+
+    def domains(self) -> Sequence[int]: ...  # noqa: D102
+    def domain_by_id(self, number: int, /) -> NvtxDomain | None: ...  # noqa: D102
+
+
+class Action(Protocol):
+    """One result: a kernel, or a range, a graph, a command list."""
+
+    NameBase_DEMANGLED: int
+    NameBase_FUNCTION: int
+    NameBase_MANGLED: int
+    WorkloadType_KERNEL: int
+
+    def name(self, base: int, /) -> str | None: ...  # noqa: D102
+    def workload_type(self) -> int: ...  # noqa: D102
+    def metric_names(self) -> Sequence[str]: ...  # noqa: D102
+    def metric_by_name(self, name: str, /) -> Metric | None: ...  # noqa: D102
+    def nvtx_state(self) -> NvtxState | None: ...  # noqa: D102
+
+
+def found(ranges: Iterable[Iterable[Action]], *, numbers: frozenset[int]) -> Iterator[Found]:
+    """Yield what each result says. `numbers`: the kinds of values that are numbers."""
+    before: list[str] | None = None
+    for actions in ranges:
+        for action in actions:
+            names = [name for name in action.metric_names() if _is_text(name)]
+            kernel = action.workload_type() == action.WorkloadType_KERNEL
+            yield Found(
+                kernel=_name(action),
+                workload=None if kernel else action.workload_type(),
+                names=None if names == before else names,
+                values=[_number(action.metric_by_name(name), numbers) for name in names],
+                device=_device(action) if DISPLAY_NAME in names else None,
+                ranges=_ranges(action.nvtx_state()),
+            )
+            before = names
+
+
+def _number(metric: Metric | None, numbers: frozenset[int]) -> float | None:
+    """Return the value of the metric as a whole, never one of its instances; None: it has none, or it is text."""
+    if metric is None:
+        return None
+    value = metric.as_double()
+    if value == 0.0 and not (metric.kind() in numbers and metric.has_value()):
+        return None  # the library says 0 for text and for nothing, too
+    return value
+
+
+def _name(action: Action) -> str:
+    for base in (action.NameBase_DEMANGLED, action.NameBase_FUNCTION, action.NameBase_MANGLED):
+        if name := action.name(base):
+            return _text(name)
+    return ""
+
+
+def _device(action: Action) -> str | None:
+    metric = action.metric_by_name(DISPLAY_NAME)
+    name = metric.as_string() if metric is not None else None
+    return _text(name) if name else None
+
+
+def _ranges(state: NvtxState | None) -> list[str]:
+    """Return the open NVTX ranges, push/pop ranges before the others; those of a named domain as domain@range."""
+    if state is None:
+        return []
+    out = []
+    for number in state.domains():
+        domain = state.domain_by_id(number)
+        if domain is None:
+            continue
+        prefix = "" if domain.name() in ("", _DEFAULT_DOMAIN) else f"{_text(domain.name())}@"
+        out += [prefix + _text(name) for name in (*domain.push_pop_ranges(), *domain.start_end_ranges())]
+    return out
+
+
+def _is_text(name: str) -> bool:
+    """Whether the library takes the name back: it hands out bytes that are no UTF-8 as lone surrogates."""
+    return name.isascii() or _text(name) == name
+
+
+def _text(name: str) -> str:
+    return name.encode(errors="replace").decode()
+
+
+def _limit_memory(report_bytes: int) -> None:
+    most = _ADDRESS_SPACE_BYTES + _ADDRESS_SPACE_PER_BYTE * report_bytes
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a library that dies of a damaged file leaves no core behind
+
+
+def _write(out: BinaryIO, report: str) -> None:
+    try:
+        import ncu_report
+    except ImportError as problem:
+        sys.stderr.write(f"{problem}\n")
+        sys.exit(NO_LIBRARY)
+    kinds = ncu_report.IMetric
+    numbers = frozenset({kinds.ValueKind_FLOAT, kinds.ValueKind_DOUBLE, kinds.ValueKind_UINT32, kinds.ValueKind_UINT64})
+    encoder = msgspec.msgpack.Encoder()
+    context = cast("Iterable[Iterable[Action]]", ncu_report.load_report(report))
+    for each in found(context, numbers=numbers):
+        frame = encoder.encode(each)
+        out.write(LENGTH.pack(len(frame)) + frame)
+    out.write(LENGTH.pack(0))
+
+
+def main() -> None:
+    """Write what the report named by the only argument says; a frame of no bytes: that was all."""
+    report = sys.argv[1]
+    _limit_memory(os.stat(report).st_size)  # noqa: PTH116 as pathlib is not needed here
+    with os.fdopen(os.dup(1), "wb") as out:
+        os.dup2(2, 1)  # what a library prints must not be taken for results
+        _write(out, report)
+
+
+if __name__ == "__main__":
+    main()

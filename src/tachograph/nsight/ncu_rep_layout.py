@@ -1,0 +1,139 @@
+"""Where the parts of a report of Nsight Compute stand, and what of a file that was cut off is whole.
+
+The library reads a file that ends early without a word, and makes up launches without metrics. The layout is documented
+(Nsight Compute, Customization Guide, "Report File Format"): a magic number, a header, then blocks of a header and its
+entries, every part after its length as 32 bits, little endian; headers are protobuf messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from mmap import mmap
+
+MAGIC = b"NVR\0"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"  # of compressed reports, *.ncu-repz
+FORMAT_MIN = 7  # earlier ones the library takes for empty
+_LENGTH = struct.Struct("<I")
+_VERSION = 1  # field of the file's header
+_SOURCES, _RESULTS, _PAYLOAD_BYTES, _RANGE_RESULTS = 1, 2, 5, 7  # fields of a block's header
+_VARINT_BITS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a file holds by its own headers.
+
+    `version`: of the format, None: not told. `results`: whole results; `promised`: those that the headers announce.
+    `whole_bytes`: length of the part in which every block is whole. `rest`: bytes that make the whole results of the
+    block after it a block of its own. A file that is not cut off: `whole_bytes` is its length, `rest` is empty.
+    """
+
+    version: int | None
+    results: int
+    promised: int
+    whole_bytes: int
+    rest: bytes = b""
+
+
+def layout(report: bytes | mmap) -> Layout:
+    """Return the layout of a report that begins with MAGIC.
+
+    >>> layout(MAGIC + b"\\x02\\0\\0\\0\\x08\\x07")
+    Layout(version=7, results=0, promised=0, whole_bytes=10, rest=b'')
+    >>> layout(MAGIC + b"\\x02\\0\\0").version is None
+    True
+    """
+    view = memoryview(report)
+    head = _part(view, len(MAGIC))
+    if head is None:
+        return Layout(None, 0, 0, 0)
+    version = _numbers(head).get(_VERSION)
+    at, results = len(MAGIC) + _LENGTH.size + len(head), 0
+    while at < len(view):
+        block = _part(view, at)
+        if block is None:
+            return Layout(version, results, results, at)
+        counts = _numbers(block)
+        first = at + _LENGTH.size + len(block)
+        end = first + counts.get(_PAYLOAD_BYTES, 0)
+        here = counts.get(_RESULTS, 0)
+        if end > len(view):
+            whole, rest = _rescued(view, block, first, counts)
+            return Layout(version, results + whole, results + here, at, rest)
+        at, results = end, results + here
+    return Layout(version, results, results, at)
+
+
+def _rescued(view: memoryview, block: bytes, first: int, counts: dict[int, int]) -> tuple[int, bytes]:
+    """Return how many results of a block that is cut off are whole, and a block with these alone.
+
+    Of a field that stands twice, the last counts: the numbers that no longer hold are set again behind the header.
+    """
+    sources, at, entries = counts.get(_SOURCES, 0), first, 0
+    while entries < sources + counts.get(_RESULTS, 0) and (part := _part(view, at)) is not None:
+        at += _LENGTH.size + len(part)
+        entries += 1
+    whole = max(0, entries - sources)
+    again = {_SOURCES: min(entries, sources), _RESULTS: whole, _PAYLOAD_BYTES: at - first, _RANGE_RESULTS: 0}
+    head = block + b"".join(_field(number, value) for number, value in again.items())
+    return whole, _LENGTH.pack(len(head)) + head + bytes(view[first:at])
+
+
+def _part(view: memoryview, at: int) -> bytes | None:
+    """Return the part that begins with its length at `at`; None: the file ends before it does."""
+    if at + _LENGTH.size > len(view):
+        return None
+    (length,) = _LENGTH.unpack_from(view, at)
+    at += _LENGTH.size
+    return bytes(view[at : at + length]) if at + length <= len(view) else None
+
+
+def _numbers(message: bytes) -> dict[int, int]:
+    """Return the whole numbers of a protobuf message by their field, as far as it can be read."""
+    return dict(_fields(message))
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int]]:
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        match key & 7:
+            case 0:
+                value, at = _varint(message, at)
+                yield key >> 3, value
+            case 1:
+                at += 8
+            case 2:
+                length, at = _varint(message, at)
+                at += length
+            case 5:
+                at += 4
+            case _:
+                return
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, _VARINT_BITS_MAX, 7):
+        if at >= len(message):
+            break
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+    return value, at
+
+
+def _field(number: int, value: int) -> bytes:
+    return bytes([number << 3]) + _encoded(value)
+
+
+def _encoded(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
