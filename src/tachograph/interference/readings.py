@@ -1,0 +1,213 @@
+"""Single quantities read from metrics of Nsight Compute, each under the names that chips and versions give it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+
+from tachograph.interference.demand import PIPES, Gpu
+
+_ACTIVE = "avg.pct_of_peak_sustained_active"
+ISSUED = "sm__inst_issued.avg.per_cycle_active"
+EXECUTED = "sm__inst_executed.avg.per_cycle_active"
+OCCUPANCY = f"sm__warps_active.{_ACTIVE}"
+DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+DRAM_BYTES = "dram__bytes.sum.per_second"
+L2_HIT, L1_HIT = "lts__t_sector_hit_rate.pct", "l1tex__t_sector_hit_rate.pct"
+L2_BUSY = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
+L1_BUSY = f"l1tex__throughput.{_ACTIVE}"
+THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"
+SM_ACTIVE, SM_ACTIVE_MIN, SM_ACTIVE_MAX = (f"sm__cycles_active.{kind}" for kind in ("avg", "min", "max"))
+# the SMs' own clock first; one of these is the length of a launch in cycles
+ELAPSED = ("sm__cycles_elapsed.max", "gpc__cycles_elapsed.max", SM_ACTIVE_MAX)
+
+_TENSOR = re.compile(rf"sm__(?:inst_executed_pipe_tensor\w*|pipe_tensor\w*_cycles_active)\.{re.escape(_ACTIVE)}")
+_STALL = re.compile(
+    r"smsp__average_warps_issue_stalled_(?P<ratio>\w+)_per_issue_active\.ratio"
+    r"|smsp__average_warp_latency_issue_stalled_(?P<latency>\w+)\.ratio"
+    r"|smsp__warp_issue_stalled_(?P<share>\w+)_per_warp_active\.pct"
+)
+# no waiting: the warp that issues, and those that could have
+_READY = frozenset({"selected", "not_selected"})
+# waits that differ in length from time to time: for memory, for other warps, for instructions
+IRREGULAR_STALLS = frozenset(
+    {
+        *("barrier", "branch_resolving", "drain", "imc_miss", "lg_throttle", "long_scoreboard", "membar"),
+        *("mio_throttle", "no_instruction", "no_instructions", "short_scoreboard", "sleeping", "tex_throttle"),
+    }
+)
+# without one of these, shares of the waiting would be shares of what somebody happened to collect
+_CORE_STALLS = frozenset(
+    {"barrier", "lg_throttle", "long_scoreboard", "math_pipe_throttle", "mio_throttle", "short_scoreboard", "wait"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A value, and the metric that it was read from."""
+
+    value: float
+    metric: str
+
+
+def pipe_metric(pipe: str) -> str:
+    """Return the metric of a pipeline: instructions executed there, of the most there could be.
+
+    >>> pipe_metric("fma")
+    'sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active'
+    """
+    return f"sm__inst_executed_pipe_{pipe}.{_ACTIVE}"
+
+
+def first(metrics: Mapping[str, float], scales: Mapping[str, float]) -> Reading | None:
+    """Return the first metric of `scales` that was collected, times its scale; None: none was.
+
+    >>> first({"b": 50.0}, {"a": 1.0, "b": 0.01})
+    Reading(value=0.5, metric='b')
+    """
+    for metric, scale in scales.items():
+        value = metrics.get(metric)
+        if value is not None and isfinite(value):
+            return Reading(value * scale, metric)
+    return None
+
+
+def issue(metrics: Mapping[str, float], gpu: Gpu) -> Reading | None:
+    """Return the fraction of issue slots that were used, while a warp was on the SM.
+
+    >>> issue({ISSUED: 3.0}, Gpu(name="H100"))
+    Reading(value=0.75, metric='sm__inst_issued.avg.per_cycle_active')
+    """
+    return _fraction(
+        first(
+            metrics,
+            {
+                ISSUED: 1 / gpu.schedulers,
+                f"sm__inst_issued.{_ACTIVE}": 0.01,
+                "smsp__inst_issued.avg.per_cycle_active": 1.0,
+                "smsp__issue_active.avg.per_cycle_active": 1.0,
+                f"smsp__issue_active.{_ACTIVE}": 0.01,
+                f"smsp__inst_issued.{_ACTIVE}": 0.01,
+            },
+        )
+    )
+
+
+def pipes(metrics: Mapping[str, float]) -> dict[str, Reading]:
+    """Return {pipeline of PIPES: fraction of its peak, while a warp was on the SM} of those that were measured.
+
+    >>> pipes({pipe_metric("fma"): 60.0})["fma"].value
+    0.6
+    """
+    return {pipe: reading for pipe in PIPES if (reading := _pipe(metrics, pipe)) is not None}
+
+
+def dram(metrics: Mapping[str, float], gpu: Gpu) -> Reading | None:
+    """Return the fraction of the DRAM's peak bandwidth; bytes per second count where the GPU's peak is known.
+
+    >>> dram({DRAM: 42.0}, Gpu(name="H100")).value
+    0.42
+    """
+    scales = {DRAM: 0.01, "dram__throughput.avg.pct_of_peak_sustained_elapsed": 0.01}
+    if gpu.dram_bytes_per_s:
+        scales[DRAM_BYTES] = 1 / gpu.dram_bytes_per_s
+    return _fraction(first(metrics, scales))
+
+
+def hit(metrics: Mapping[str, float], metric: str) -> Reading | None:
+    """Return the fraction of sectors that a cache had, `metric` being L1_HIT or L2_HIT."""
+    return _fraction(first(metrics, {metric: 0.01}))
+
+
+def occupancy(metrics: Mapping[str, float], gpu: Gpu) -> Reading | None:
+    """Return the fraction of an SM's places for warps that were taken, while it had a warp.
+
+    >>> occupancy({OCCUPANCY: 6.25}, Gpu(name="H100")).value
+    0.0625
+    """
+    scales = {OCCUPANCY: 0.01}
+    if gpu.threads_per_sm:
+        scales["sm__warps_active.avg.per_cycle_active"] = 32 / gpu.threads_per_sm
+    return _fraction(first(metrics, scales))
+
+
+def warps(metrics: Mapping[str, float], gpu: Gpu) -> Reading | None:
+    """Return the warps resident on one scheduler, mean.
+
+    >>> warps({"sm__warps_active.avg.per_cycle_active": 4.0}, Gpu(name="H100")).value
+    1.0
+    """
+    scales = {"sm__warps_active.avg.per_cycle_active": 1 / gpu.schedulers, "smsp__warps_active.avg.per_cycle_active": 1}
+    if gpu.threads_per_sm:
+        scales[OCCUPANCY] = gpu.threads_per_sm / 32 / gpu.schedulers / 100
+    return first(metrics, scales)
+
+
+def stalls(metrics: Mapping[str, float]) -> dict[str, float] | None:
+    """Return {reason: fraction of the waiting}, adding up to 1; None: the reasons that matter were not all collected.
+
+    A warp that issues, or could, does not wait. Nothing waits: an empty mapping.
+    """
+    for kind in ("ratio", "share", "latency"):
+        told = _told_stalls(metrics, kind)
+        if told.keys() >= _CORE_STALLS:
+            whole = sum(told.values())
+            return {reason: value / whole for reason, value in told.items()} if whole > 0 else {}
+    return None
+
+
+def irregular(metrics: Mapping[str, float], gpu: Gpu) -> float | None:
+    """Return the fraction of the waiting that differs in length; None: the reasons to wait were not collected.
+
+    A kernel that was measured to touch no memory (under 1 % of DRAM and of the load/store pipeline) has none: 0.
+    """
+    shares = stalls(metrics)
+    if shares is not None:
+        return min(1.0, sum(share for reason, share in shares.items() if reason in IRREGULAR_STALLS))
+    memory = (dram(metrics, gpu), _pipe(metrics, "lsu"))
+    untouched = all(reading is not None and reading.value < _NO_MEMORY for reading in memory)
+    return 0.0 if untouched else None
+
+
+_NO_MEMORY = 0.01
+
+
+def sm_share(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> Reading | None:
+    """Return the fraction of the SMs' time that a warp was on them; None where launches told only one of the two."""
+    active = metrics.get(SM_ACTIVE)
+    for metric in ELAPSED:
+        elapsed = metrics.get(metric)
+        same = coverage.get(metric, 1.0) == coverage.get(SM_ACTIVE, 1.0)
+        if active is not None and elapsed is not None and elapsed > 0 and same:
+            return _fraction(Reading(active / elapsed, f"{SM_ACTIVE} / {metric}"))
+    return None
+
+
+def _pipe(metrics: Mapping[str, float], pipe: str) -> Reading | None:
+    if pipe == "tensor":
+        return _busiest(metrics, (name for name in metrics if _TENSOR.fullmatch(name)))
+    return _fraction(first(metrics, {pipe_metric(pipe): 0.01, f"sm__pipe_{pipe}_cycles_active.{_ACTIVE}": 0.01}))
+
+
+def _busiest(metrics: Mapping[str, float], names: Iterable[str]) -> Reading | None:
+    """An instruction of a tensor pipeline takes it for many cycles: whichever of count and cycles says more."""
+    readings = [reading for name in sorted(names) if (reading := first(metrics, {name: 0.01})) is not None]
+    return _fraction(max(readings, key=lambda reading: reading.value, default=None))
+
+
+def _told_stalls(metrics: Mapping[str, float], kind: str) -> dict[str, float]:
+    """{reason: as told}; without those of cycles in which the scheduler issued nothing, a part of the same."""
+    told = {}
+    for metric, value in metrics.items():
+        found = _STALL.fullmatch(metric)
+        reason = found[kind] if found else None
+        if reason and reason not in _READY and not reason.endswith("not_issued") and isfinite(value):
+            told[reason] = max(0.0, value)
+    return told
+
+
+def _fraction(reading: Reading | None) -> Reading | None:
+    """Limited to 0..1: passes of a profiler that differ give a little more than all there is."""
+    return None if reading is None else Reading(min(1.0, max(0.0, reading.value)), reading.metric)

@@ -1,0 +1,241 @@
+"""Kernels of launches: what is weighted by what, what is told of launches that cannot be used."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, STALLS, busy, launch, sleep, waiting
+
+from tachograph.interference.kernels import Kernel, kernels, short_name
+from tachograph.nsight.launch import Chip, Launch
+
+L2_HIT = "lts__t_sector_hit_rate.pct"
+DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+IPC = "sm__inst_issued.avg.per_cycle_active"
+ACTIVE = "sm__cycles_active.avg"
+
+
+def only(*launches: Launch) -> Kernel:
+    (kernel,) = kernels(launches)
+    return kernel
+
+
+def test_published_kernels_keep_their_published_numbers() -> None:
+    copy = only(COPY).demand
+    assert copy.cycles["issue"] == pytest.approx(0.61 / 4)
+    assert copy.dram_of == "peak"
+    assert copy.dram == pytest.approx(0.42)
+    assert copy.warps == pytest.approx(16.0)
+    for ipc, kernel in FMUL.items():
+        demand = only(kernel).demand
+        assert demand.cycles == {"issue": pytest.approx(ipc / 4)}
+        assert demand.warps == pytest.approx(1.0)
+    assert only(FMUL_FULL).demand.cycles["issue"] == 1.0
+    for pipe, kernel in DMUL.items():
+        assert only(kernel).demand.cycles["fp64"] == pytest.approx(pipe / 100)
+    assert only(MM).demand.cycles == {"issue": pytest.approx(0.75), "fma": pytest.approx(0.6)}
+
+
+@pytest.mark.parametrize("blocks", [132, 264])
+def test_blocks_of_1024_threads_fit_twice_into_an_sm(blocks: int) -> None:
+    footprint = only(sleep(blocks)).demand.footprint
+    assert footprint is not None
+    assert (footprint.blocks, footprint.threads, footprint.blocks_per_sm) == (blocks, 1024, 2)
+
+
+def test_rates_are_weighted_by_time_and_counts_add_up() -> None:
+    kernel = only(
+        launch({DRAM: 80.0, "dram__bytes.sum": 300.0}, seconds=3e-3),
+        launch({DRAM: 20.0, "dram__bytes.sum": 50.0}, seconds=1e-3, number=1),
+    )
+    assert kernel.metrics[DRAM] == pytest.approx((80.0 * 3 + 20.0) / 4)
+    assert kernel.metrics["dram__bytes.sum"] == 350.0
+    assert kernel.launches == 2
+    assert kernel.seconds == pytest.approx(4e-3)
+    assert kernel.per_second("dram__bytes.sum") == pytest.approx(350.0 / 4e-3)
+
+
+def test_what_is_per_active_cycle_is_weighted_by_active_cycles() -> None:
+    kernel = only(launch({IPC: 4.0, ACTIVE: 10.0}), launch({IPC: 1.0, ACTIVE: 30.0}, number=1))
+    assert kernel.metrics[IPC] == pytest.approx((4.0 * 10 + 1.0 * 30) / 40)
+    untold = only(launch({IPC: 4.0, ACTIVE: 10.0}, seconds=1e-3), launch({IPC: 1.0}, seconds=3e-3, number=1))
+    assert untold.metrics[IPC] == pytest.approx((4.0 + 1.0 * 3) / 4)
+
+
+def test_hit_rates_are_weighted_by_sectors_where_all_tell_them() -> None:
+    sectors = "lts__t_sectors.sum"
+    kernel = only(launch({L2_HIT: 90.0, sectors: 100.0}), launch({L2_HIT: 10.0, sectors: 300.0}, number=1))
+    assert kernel.metrics[L2_HIT] == pytest.approx((90.0 * 100 + 10.0 * 300) / 400)
+
+
+def test_launch_metrics_are_those_of_the_longest() -> None:
+    kernel = only(
+        launch({"launch__registers_per_thread": 32.0}, grid=(10, 1, 1), seconds=1e-3),
+        launch({"launch__registers_per_thread": 64.0}, grid=(20, 1, 1), seconds=5e-3, number=1),
+    )
+    assert kernel.metrics["launch__registers_per_thread"] == 64.0
+    assert (kernel.grid, kernel.variants) == ((20, 1, 1), 2)
+    assert kernel.demand.footprint is not None
+    assert kernel.demand.footprint.blocks == 20
+
+
+def test_what_some_launches_lack_is_weighted_over_the_others_and_told() -> None:
+    kernel = only(launch({DRAM: 40.0}, seconds=1e-3), launch({}, seconds=3e-3, number=1))
+    assert kernel.metrics[DRAM] == 40.0
+    assert kernel.coverage[DRAM] == pytest.approx(0.25)
+    assert any("some of the launches only" in line for line in kernel.problems)
+
+
+@pytest.mark.parametrize(("seconds", "says"), [(None, "tell no duration"), (0.0, "took no time")])
+def test_a_launch_without_time_is_counted_and_told_but_weighs_nothing(seconds: float | None, says: str) -> None:
+    kernel = only(launch({DRAM: 40.0}), launch({DRAM: 99.0, "dram__bytes.sum": 7.0}, seconds=seconds, number=1))
+    assert (kernel.launches, kernel.metrics[DRAM]) == (2, 40.0)
+    assert "dram__bytes.sum" not in kernel.metrics
+    assert any(line.startswith("1 of 2") and says in line for line in kernel.problems)
+
+
+def test_where_no_launch_tells_a_duration_each_counts_alike_and_seconds_are_unknown() -> None:
+    kernel = only(launch({DRAM: 40.0}, seconds=None), launch({DRAM: 60.0}, seconds=None, number=1))
+    assert kernel.metrics[DRAM] == pytest.approx(50.0)
+    assert kernel.seconds is None
+    assert kernel.demand.seconds is None
+    assert any("each counts alike" in line for line in kernel.problems)
+    assert "gpu__time_duration.sum" in [lack.metric for lack in kernel.missing]
+
+
+def test_cycles_and_their_clock_tell_a_duration() -> None:
+    told = {"gpc__cycles_elapsed.max": 2e6, "gpc__cycles_elapsed.avg.per_second": 1e9}
+    assert only(launch(told, seconds=None)).seconds == pytest.approx(2e-3)
+
+
+def test_other_gpus_blocks_and_slices_are_other_kernels() -> None:
+    a100 = Chip("NVIDIA A100-SXM4-80GB", "8.0")
+    mig = replace(H100, attributes={**H100.attributes, "multiprocessor_count": 16.0})
+    one = launch({})
+    assert len(kernels([one, launch({}, chip=a100), launch({}, chip=mig), launch({}, block=(256, 1, 1))])) == 4
+    assert len(kernels([one, launch({}, report="b.ncu-rep")])) == 1
+
+
+def test_chips_that_are_not_named_are_kept_apart_by_report() -> None:
+    nameless = Chip(None, "9.0")
+    assert len(kernels([launch({}, chip=nameless), launch({}, chip=nameless, number=1)])) == 1
+    assert len(kernels([launch({}, chip=nameless), launch({}, chip=nameless, report="b.csv")])) == 2
+
+
+def test_an_empty_launch_has_no_number_at_all() -> None:
+    demand = only(Launch("k", {}, Chip(), "a.csv", 0)).demand
+    assert dict(demand.cycles) == {}
+    unknown = (demand.dram, demand.l2_hit, demand.l1_hit, demand.warps, demand.irregular, demand.sm_share)
+    assert unknown == (None,) * 6
+    assert (demand.footprint, demand.seconds, demand.l2_bytes, demand.hbm_bytes) == (None,) * 4
+
+
+def test_nan_is_not_a_measurement() -> None:
+    kernel = only(launch({DRAM: float("nan"), IPC: float("inf")}))
+    assert kernel.demand.dram is None
+    assert "issue" not in kernel.demand.cycles
+
+
+def test_irregular_is_the_share_of_waiting_that_differs_in_length() -> None:
+    told = waiting(long_scoreboard=3.0, barrier=1.0, wait=4.0, selected=1.0, not_selected=90.0)
+    assert only(launch(told)).demand.irregular == pytest.approx(4.0 / 8.0)
+    assert only(launch(waiting(wait=2.0, selected=1.0))).demand.irregular == 0.0
+
+
+def test_some_stalls_are_not_all_stalls() -> None:
+    told = {name: value for name, value in waiting(long_scoreboard=3.0).items() if "wait" not in name.split("_")}
+    assert only(launch(told)).demand.irregular is None
+
+
+def test_parts_of_a_stall_are_not_added_to_the_whole() -> None:
+    part = "smsp__average_warps_issue_stalled_long_scoreboard_not_issued_per_issue_active.ratio"
+    assert only(launch({**waiting(long_scoreboard=1.0, wait=1.0), part: 5.0})).demand.irregular == pytest.approx(0.5)
+
+
+def test_without_stalls_only_a_kernel_that_touches_no_memory_is_regular() -> None:
+    assert only(launch(busy(3.0, 6.25, dram=0.1, lsu=0.2))).demand.irregular == 0.0
+    assert only(launch(busy(3.0, 6.25, dram=0.1))).demand.irregular is None
+    assert only(launch(busy(3.0, 6.25, dram=0.1, lsu=5.0))).demand.irregular is None
+
+
+def test_tensor_is_the_busiest_of_the_tensor_pipelines() -> None:
+    active = "avg.pct_of_peak_sustained_active"
+    told = {
+        f"sm__inst_executed_pipe_tensor_op_hmma.{active}": 20.0,
+        f"sm__inst_executed_pipe_tensor_op_imma.{active}": 5.0,
+        f"sm__pipe_tensor_op_hmma_cycles_active.{active}": 55.0,
+    }
+    assert only(launch(told)).demand.cycles == {"tensor": pytest.approx(0.55)}
+
+
+def test_sm_share_is_active_over_elapsed_over_all_launches() -> None:
+    told = {ACTIVE: 100.0, "sm__cycles_elapsed.max": 400.0}
+    other = {ACTIVE: 400.0, "sm__cycles_elapsed.max": 600.0}
+    assert only(launch(told), launch(other, number=1)).demand.sm_share == pytest.approx(0.5)
+    assert only(launch(told), launch({ACTIVE: 400.0}, number=1)).demand.sm_share is None
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("void gemm<128, (int)4, A<B<float>>>(Params<float>, int)", "gemm"),
+        ("copy", "copy"),
+        ("at::native::(anonymous namespace)::fill<float>(float*)", "at::native::fill"),
+        ("<unnamed>::fill(int)", "fill"),
+        ("std::enable_if<!(false), void>::type ns::kernel<float, 256>(int)", "ns::kernel"),
+        ("void a<&(B::operator())>(int)", "void a<&(B::operator())>(int)"),
+        ("", ""),
+    ],
+)
+def test_short_names(name: str, short: str) -> None:
+    assert short_name(name) == short
+
+
+FRACTIONS = st.floats(0, 100, allow_subnormal=False)
+METRICS = st.dictionaries(
+    st.sampled_from([DRAM, L2_HIT, IPC, ACTIVE, "dram__bytes.sum", "smsp__inst_issued.sum", *waiting()]), FRACTIONS
+)
+LAUNCHES = st.lists(st.tuples(METRICS, st.sampled_from([None, 0.0, 1e-6, 3e-4, 0.25])), min_size=1, max_size=6)
+
+
+@given(METRICS, st.integers(1, 6), st.sampled_from([None, 1e-6, 0.02]))
+def test_copies_of_a_launch_are_that_launch(metrics: dict[str, float], copies: int, seconds: float | None) -> None:
+    one = only(launch(metrics, seconds=seconds))
+    many = only(*(launch(metrics, seconds=seconds, number=number) for number in range(copies)))
+    assert many.launches == copies
+    assert many.coverage == {}
+    for metric, value in one.metrics.items():
+        scale = copies if metric.endswith((".sum", ".avg", ".min", ".max")) else 1
+        assert many.metrics[metric] == pytest.approx(scale * value)
+    assert many.demand.dram == pytest.approx(one.demand.dram)
+    assert many.demand.irregular == pytest.approx(one.demand.irregular)
+
+
+@given(LAUNCHES, st.randoms())
+def test_the_order_of_launches_does_not_matter(
+    told: list[tuple[dict[str, float], float | None]], chance: random.Random
+) -> None:
+    launches = [launch(metrics, seconds=seconds, number=number) for number, (metrics, seconds) in enumerate(told)]
+    mixed = list(launches)
+    chance.shuffle(mixed)
+    assert kernels(launches) == kernels(mixed)
+
+
+@given(LAUNCHES)
+def test_a_mean_lies_between_and_what_nobody_measured_stays_unknown(
+    told: list[tuple[dict[str, float], float | None]],
+) -> None:
+    kernel = only(*(launch(metrics, seconds=seconds, number=at) for at, (metrics, seconds) in enumerate(told)))
+    timed = [metrics for metrics, seconds in told if seconds] or [metrics for metrics, _ in told]
+    for metric in (DRAM, L2_HIT, IPC, *waiting()):
+        values = [metrics[metric] for metrics in timed if metric in metrics]
+        if not values:
+            assert metric not in kernel.metrics
+        else:
+            assert min(values) <= kernel.metrics[metric] <= max(values)
+    assert (kernel.demand.dram is None) == (DRAM not in kernel.metrics)
+    assert len(STALLS) == len(waiting())
