@@ -1,0 +1,93 @@
+"""The kernels, compiled by NVRTC: needs neither a GPU nor a driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Literal
+
+from tachograph.errors import NotFoundError, TachographError, UsageError
+from tachograph.microbench.cubin import Code, codes
+
+INSTALL = "pip install 'tachograph[cuda]'"
+_STANDARD = "--std=c++17"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All kernels for one architecture. A cubin is machine code (`codes` says what each kernel takes), ptx is not."""
+
+    arch: str  # such as sm_90 or compute_90
+    kind: Literal["cubin", "ptx"]
+    image: bytes
+    codes: Mapping[str, Code]
+
+
+def source() -> str:
+    """Return the CUDA C++ of all kernels."""
+    return files("tachograph.microbench").joinpath("kernels.cu").read_text(encoding="utf-8")
+
+
+def compile_kernels(arch: str) -> Program:
+    """Return the kernels as machine code of `sm_NN`, or as PTX of `compute_NN`.
+
+    A chip newer than the compiler gets PTX of the newest architecture that the compiler knows: its driver goes on.
+    Errors: NotFoundError where NVRTC is not installed, UsageError for what is no architecture.
+    """
+    nvrtc = _nvrtc()
+    if not re.fullmatch(r"(sm|compute)_\d{2,3}[af]?", arch):
+        raise UsageError(f"no architecture {arch!r}", do="write it like sm_90 or compute_90")
+    known = _call(nvrtc, nvrtc.nvrtcGetSupportedArchs())
+    number = int(re.sub(r"\D", "", arch))
+    if number < min(known):
+        raise UsageError(f"NVRTC compiles for no chip as old as {arch}", do=f"the oldest is sm_{min(known)}")
+    if number > max(known):
+        arch = f"compute_{max(known)}"
+    image = _compiled(nvrtc, arch)
+    if arch.startswith("compute"):
+        return Program(arch, "ptx", image, MappingProxyType({}))
+    return Program(arch, "cubin", image, codes(image))
+
+
+def _compiled(nvrtc: Any, arch: str) -> bytes:
+    program = _call(nvrtc, nvrtc.nvrtcCreateProgram(source().encode(), b"kernels.cu", 0, [], []))
+    options = [f"--gpu-architecture={arch}".encode(), _STANDARD.encode()]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        log = b" " * _call(nvrtc, nvrtc.nvrtcGetProgramLogSize(program))
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise TachographError(f"NVRTC refuses the kernels: {log.decode(errors='replace')}", where=arch)
+    if arch.startswith("compute"):
+        image = b" " * _call(nvrtc, nvrtc.nvrtcGetPTXSize(program))
+        nvrtc.nvrtcGetPTX(program, image)
+    else:
+        image = b" " * _call(nvrtc, nvrtc.nvrtcGetCUBINSize(program))
+        nvrtc.nvrtcGetCUBIN(program, image)
+    nvrtc.nvrtcDestroyProgram(program)
+    return bytes(image)
+
+
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, OSError, RuntimeError) as problem:
+        said = str(problem).strip().splitlines()
+        raise NotFoundError(f"NVRTC, the CUDA compiler, is not installed ({said[0] if said else problem!r})",
+                            do=INSTALL) from None  # fmt: skip
+    return nvrtc
+
+
+def _call(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
+    """What a function of NVRTC returned.
+
+    Errors: TachographError with the compiler's word for what failed.
+    """
+    status, *values = answer
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise TachographError(f"NVRTC says {status.name}", do="see `pip list` for nvidia-cuda-nvrtc-cu12")
+    return values[0]

@@ -1,0 +1,229 @@
+"""The experiments: which launches run alone, in turn and together, scaled to the GPU they are run on.
+
+Source of the set and of the launch configurations: Elvinger, Strati, Enright Jerger, Klimovic, "Measuring GPU
+utilization one level deeper" (2025), sections 3 and 4; published values are of the NVIDIA H100 NVL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tachograph.errors import UsageError
+from tachograph.interference.demand import Gpu
+from tachograph.microbench.workloads import FLOAT, Workload, copy_of, matmul
+
+# gain: time one after the other over time together; first, second: slowdown of that one; both: mean of the two
+Compared = Literal["gain", "first", "second", "both"]
+
+_LARGE = 4 << 30  # bytes of the array that is copied to measure bandwidth
+_LEAST = 64 << 20  # smaller ones would measure L2
+_RESERVE = 0.8  # of the memory that is free: what is allocated at most
+_L2_SHARES = (0.16, 0.32, 0.45, 0.48, 0.64, 0.8)  # array over L2: 8 to 40 MB of the H100's 50, and 22.5
+_L1_STEPS = range(4, 17)  # array of a block in 32nds of L1: 32 to 128 KiB of the H100's 256, by 8
+_L2_PUBLISHED = {0.45: 1.79}
+_BANDWIDTH = ((1, 1.06), (2, 1.14), (3, 1.23), (4, 1.36))  # quarters of the SMs
+_ISSUE = (1.915, 1.896, 1.893, 1.65)
+_FP64 = (1.988, 1.977, 1.356, 1.018)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """Two launches that share the GPU, or one that runs alone only, where `second` is None.
+
+    `shares`: fraction of the SMs of each, under MPS; None: only streams. `published`: what was measured on the H100
+    NVL, `published_shares` under MPS with `shares`. `alone_free`: under MPS, compare with the whole GPU.
+    """
+
+    name: str
+    group: str
+    question: str
+    first: Workload
+    second: Workload | None
+    compared: Compared = "gain"
+    published: float | None = None
+    shares: tuple[float, float] | None = None
+    published_shares: float | None = None
+    alone_free: bool = False
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """The launches."""
+        return (self.first,) if self.second is None else (self.first, self.second)
+
+    @property
+    def bytes_needed(self) -> int:
+        """Memory of the GPU that all of it takes."""
+        return sum(workload.bytes_needed for workload in self.workloads)
+
+
+def experiments(gpu: Gpu, free_bytes: float | None = None) -> tuple[Experiment, ...]:
+    """Return all experiments for `gpu`, in their order; large arrays take what of `free_bytes` is there.
+
+    Errors: UsageError for a GPU of which the number of SMs is not known.
+    """
+    if not gpu.sms:
+        raise UsageError(f"nobody tells how many SMs the {gpu.name} has", do="name another GPU with --as")
+    wide = half_of_an_sm(gpu)
+    large = copy_of(_large(gpu, free_bytes), gpu.sms, wide)
+    return (
+        *_blocks(gpu.sms, wide),
+        *_bandwidth(gpu.sms, large),
+        *_l2(gpu, wide),
+        *_l1(gpu),
+        *_issue(gpu.sms, large),
+        *_fp64(gpu.sms),
+        *_matmul(gpu.sms),
+        *_pitfalls(gpu.sms, large),
+    )
+
+
+def half_of_an_sm(gpu: Gpu) -> int:
+    """Return the threads of a block of which two fill an SM, 1024 at most.
+
+    >>> half_of_an_sm(Gpu(name="NVIDIA A40", threads_per_sm=1536))
+    768
+    """
+    return min(1024, (gpu.threads_per_sm or 2048) // 2)
+
+
+def chosen(every: Sequence[Experiment], names: Sequence[str]) -> tuple[Experiment, ...]:
+    """Return those of a name or of a group; all where none is named.
+
+    Errors: UsageError for a name that is neither.
+    """
+    known = {name for one in every for name in (one.name, one.group)}
+    for name in names:
+        if name not in known:
+            groups = ", ".join(dict.fromkeys(one.group for one in every))
+            raise UsageError(f"no experiment {name!r}", do=f"groups are {groups}; see --list")
+    return tuple(one for one in every if not names or one.name in names or one.group in names)
+
+
+def smaller(experiment: Experiment) -> Experiment | None:
+    """Return the same with arrays of half the size; None where they would no longer measure the same."""
+    copies = [one for one in experiment.workloads if one.kind == "copy"]
+    if experiment.group == "l2" or not copies or copies[0].floats * FLOAT // 2 < _LEAST:
+        return None
+    first, second = (
+        replace(one, floats=one.floats // 2) if one is not None and one.kind == "copy" else one
+        for one in (experiment.first, experiment.second)
+    )
+    return None if first is None else replace(experiment, first=first, second=second)
+
+
+def _large(gpu: Gpu, free_bytes: float | None) -> float:
+    """Bytes of a large array: a pair of copies has four of them."""
+    room = free_bytes if free_bytes is not None else gpu.hbm_bytes
+    return _LARGE if room is None else max(_LEAST, min(_LARGE, room * _RESERVE / 4))
+
+
+def _blocks(sms: int, wide: int) -> Iterator[Experiment]:
+    words = ("both fit into every SM, so that they overlap", "one fills every SM, so that the other waits")
+    for times, said, published in zip((1, 2), words, (2.0, 1.0), strict=True):
+        sleeping = Workload(kernel="sleep", blocks=times * sms, threads=wide)
+        yield Experiment(
+            name=f"blocks-{times}x", group="blocks", question=f"block slots: {said}", first=sleeping, second=sleeping,
+            published=published,
+        )  # fmt: skip
+
+
+def _bandwidth(sms: int, large: Workload) -> Iterator[Experiment]:
+    for quarters, published in _BANDWIDTH:
+        copying = replace(large, blocks=max(1, sms * quarters // 4))
+        yield Experiment(
+            name=f"bandwidth-{25 * quarters}", group="bandwidth", first=copying, second=copying, compared="both",
+            question=f"bandwidth: copies of {copying.blocks} blocks each", shares=(0.5, 0.5),
+            published_shares=published,
+        )  # fmt: skip
+    yield Experiment(
+        name="bandwidth-all", group="bandwidth", first=replace(large, blocks=2 * sms), second=None,
+        question="the most bandwidth that is achieved: every SM full of copying threads",
+    )  # fmt: skip
+
+
+def _l2(gpu: Gpu, wide: int) -> Iterator[Experiment]:
+    if gpu.l2_bytes is None or gpu.sms is None:
+        return
+    half = max(1, gpu.sms // 2)
+    for share in _L2_SHARES:
+        copying = copy_of(share * gpu.l2_bytes, half, wide)
+        yield Experiment(
+            name=f"l2-{share * 100:.0f}", group="l2", first=copying, second=copying, compared="both",
+            question=f"L2: arrays of {share:.0%} of it, on different SMs", published=_L2_PUBLISHED.get(share),
+            shares=(0.5, 0.5),
+        )  # fmt: skip
+    yield Experiment(
+        name="l2-miss", group="l2", first=copy_of(4 * gpu.l2_bytes, half, wide), second=None,
+        question="what a miss of L2 costs: an array of four times its size",
+    )  # fmt: skip
+
+
+def _l1(gpu: Gpu) -> Iterator[Experiment]:
+    if gpu.l1_bytes is None or gpu.sms is None:
+        return
+    step = int(gpu.l1_bytes) // 32
+    for size in (*(step * number for number in _L1_STEPS), 2 * int(gpu.l1_bytes)):
+        one = Workload(
+            kernel="copy_own", blocks=gpu.sms, threads=64, floats=size // FLOAT,
+            stride=max(size, int(gpu.l1_bytes)) // FLOAT,
+        )  # fmt: skip
+        missing = size > gpu.l1_bytes
+        yield Experiment(
+            name="l1-miss" if missing else f"l1-{size // 1024}", group="l1", first=one, second=None if missing else one,
+            compared="both",
+            question="what a miss of L1 costs: twice its size a block" if missing
+            else f"L1: blocks copy {size // 1024} KiB of their own, two share an SM",
+        )  # fmt: skip
+
+
+def _issue(sms: int, large: Workload) -> Iterator[Experiment]:
+    for chains, published in enumerate(_ISSUE, start=1):
+        yield Experiment(
+            name=f"issue-{chains}", group="issue", second=large, published=published,
+            first=Workload(kernel=f"fmul_{chains}", blocks=sms, threads=128),
+            question=f"issue slots: {chains} chains of multiplications in each warp, beside a copy",
+        )  # fmt: skip
+    yield Experiment(
+        name="issue-4x2", group="issue", second=large, published=1.001,
+        first=Workload(kernel="fmul_4", blocks=sms, threads=256),
+        question="issue slots: twice the warps, which ask for every slot",
+    )  # fmt: skip
+    yield Experiment(
+        name="issue-all", group="issue", second=None,
+        first=Workload(kernel="fmul_4", blocks=2 * sms, threads=large.threads),
+        question="the most instructions that are issued",
+    )  # fmt: skip
+
+
+def _fp64(sms: int) -> Iterator[Experiment]:
+    for chains, published in enumerate(_FP64, start=1):
+        one = Workload(kernel=f"dmul_{chains}", blocks=sms, threads=128)
+        yield Experiment(
+            name=f"fp64-{chains}", group="fp64", first=one, second=one, published=published,
+            question=f"FP64 pipeline: {chains} chains of multiplications, with itself",
+        )  # fmt: skip
+
+
+def _matmul(sms: int) -> Iterator[Experiment]:
+    words = "matrix multiplication (our own; torch.mm where published)"
+    yield Experiment(name="matmul-matmul", group="matmul", first=matmul(), second=matmul(), compared="both",
+                     question=f"{words} with itself", published=1.7)  # fmt: skip
+    yield Experiment(name="matmul-fmul", group="matmul", first=matmul(), compared="first",
+                     second=Workload(kernel="fmul_4", blocks=sms, threads=128),
+                     question=f"{words} beside multiplications")  # fmt: skip
+
+
+def _pitfalls(sms: int, large: Workload) -> Iterator[Experiment]:
+    yield Experiment(
+        name="pitfall-roofline", group="pitfalls", first=Workload(kernel="fmul_4", blocks=sms, threads=large.threads),
+        second=large, compared="second", published=2.0,
+        question="bound by compute and bound by memory, and yet in each other's way",
+    )  # fmt: skip
+    small = Workload(kernel="fmul_4", blocks=sms, threads=128)
+    yield Experiment(
+        name="pitfall-occupancy", group="pitfalls", first=small, second=small, compared="both", published=1.85,
+        question="6.25 % occupancy each, and yet in each other's way", shares=(0.0625, 0.0625), published_shares=15.8,
+        alone_free=True,
+    )  # fmt: skip

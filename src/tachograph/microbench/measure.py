@@ -1,0 +1,140 @@
+"""How long launches take: alone, one after the other, together. Times are taken on the GPU, by marks in its streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from tachograph.microbench.device import Device, LaunchError, MemoryFullError
+from tachograph.microbench.workloads import Workload
+
+_CYCLES = 8  # bytes of the clock that a kernel writes
+_PATIENCE = 50.0  # so many times what is expected, and then some
+_GRACE_S = 10.0
+_FIRST_S = 60.0  # nothing is expected yet
+_SHORTEST = 0.1  # of the wanted time: a launch from which its rounds can be reckoned
+_GROWTH = 100  # of the rounds from one trial to the next, at most
+_TRIALS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A workload whose arrays are on the GPU. Addresses are in the order of the kernel's parameters."""
+
+    workload: Workload
+    arrays: tuple[int, ...]
+    clock: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """One launch without another: time of the launch, and what its first block took by the clock of its SM."""
+
+    rounds: int
+    seconds: float
+    cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Two launches at once: what each took from the common start, and both."""
+
+    first_s: float
+    second_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Until the later one ended."""
+        return max(self.first_s, self.second_s)
+
+
+@contextmanager
+def loaded(device: Device, workloads: Sequence[Workload]) -> Iterator[tuple[Loaded, ...]]:
+    """Have the arrays of all workloads on the GPU while the block runs; each has its own.
+
+    Errors: MemoryFullError, also where less is free than they take.
+    """
+    needed, free = sum(workload.bytes_needed for workload in workloads), device.free_bytes()
+    if needed > free:
+        raise MemoryFullError(f"{needed / 1e9:.2f} GB are needed, {free / 1e9:.2f} GB are free")
+    with ExitStack() as stack:
+
+        def take(size: int, ones: str = "") -> int:
+            address = device.allocate(size, ones=ones)
+            stack.callback(device.free, address)
+            return address
+
+        yield tuple(
+            Loaded(
+                workload,
+                tuple(take(size, "double" if doubles else "float") for size, doubles in workload.array_bytes),
+                take(_CYCLES),
+            )
+            for workload in workloads
+        )
+
+
+def tune(device: Device, one: Loaded, target_s: float) -> Alone:
+    """Return a launch that takes about `target_s` alone; the kernel is loaded and warm afterwards.
+
+    Errors: LaunchError where no number of rounds does.
+    """
+    rounds, limit_s = 1, _FIRST_S
+    alone(device, one, rounds, limit_s=limit_s)
+    for _ in range(_TRIALS):
+        found = alone(device, one, rounds, limit_s=limit_s)
+        wanted = max(1, round(rounds * target_s / max(found.seconds, 1e-7)))
+        if found.seconds >= _SHORTEST * target_s and abs(wanted - rounds) <= max(1.0, 0.1 * rounds):
+            return found
+        rounds, limit_s = min(wanted, rounds * _GROWTH), time_limit(target_s)
+    raise LaunchError(
+        f"{one.workload.words}: no number of rounds takes {target_s * 1e3:.0f} ms", do="give another --duration"
+    )
+
+
+def time_limit(expected_s: float) -> float:
+    """Return how long something is waited for that is expected to take so long."""
+    return _GRACE_S + _PATIENCE * expected_s
+
+
+def alone(device: Device, one: Loaded, rounds: int, *, limit_s: float) -> Alone:
+    """Return how long one launch takes by itself."""
+    begin = device.mark(0)
+    _launch(device, one, rounds, 0)
+    end = device.mark(0)
+    device.wait([begin, end], limit_s)
+    return Alone(rounds, device.seconds(begin, end), device.number(one.clock))
+
+
+def in_turn(device: Device, launches: Sequence[tuple[Loaded, int]], *, limit_s: float) -> float:
+    """Return how long launches take one after the other: (workload, rounds) of each."""
+    begin = device.mark(0)
+    for one, rounds in launches:
+        _launch(device, one, rounds, 0)
+    end = device.mark(0)
+    device.wait([begin, end], limit_s)
+    return device.seconds(begin, end)
+
+
+def together(device: Device, first: tuple[Loaded, int], second: tuple[Loaded, int], *, limit_s: float) -> Together:
+    """Return how long two launches take that begin at once, in two streams."""
+    begin = device.mark(0)
+    device.follow(1, begin)
+    ends = []
+    for stream, (one, rounds) in enumerate((first, second)):
+        _launch(device, one, rounds, stream)
+        ends.append(device.mark(stream))
+    device.wait([begin, *ends], limit_s)
+    return Together(device.seconds(begin, ends[0]), device.seconds(begin, ends[1]))
+
+
+def _launch(device: Device, one: Loaded, rounds: int, stream: int) -> None:
+    workload = one.workload
+    device.launch(
+        workload.kernel,
+        blocks=workload.blocks,
+        threads=workload.threads,
+        arguments=(*one.arrays, *workload.numbers(rounds), one.clock),
+        stream=stream,
+    )
