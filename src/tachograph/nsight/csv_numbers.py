@@ -1,0 +1,153 @@
+"""Numbers as Nsight Compute writes them into CSV: in the locale of whoever ran it.
+
+`1,205.00`, `1.205,00` and `1 205,00` are one number, and `1,205` is one of two. Which it is, other numbers of the same
+file tell; where none does, such a value is rejected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Literal, NamedTuple
+
+from tachograph.nsight.counted import Counted
+
+Decimal = Literal[".", ","]
+
+# what may stand between groups of digits beside point and comma: spaces of all widths, the byte 0xA0 of files that
+# are not UTF-8, apostrophes
+_GAPS = " \u00a0\u202f\u2009\udca0'\u2019"
+_LONGEST = 40  # characters of a number, above which it is none
+_ENOUGH = 50  # numbers that tell the decimal sign before the others are read at once
+_MANY = 20  # times more often than the other sign, so that the other is taken for damage
+_NO_VALUE = frozenset({"", "n/a", "na", "nan", "-nan", "inf", "-inf", "+inf", "no data", "none", "null", "-", "<n/a>"})
+_PLAIN: dict[str | None, re.Pattern[str]] = {
+    ".": re.compile(r"-?[0-9]+(?:\.[0-9]+)?"),
+    ",": re.compile(r"-?[0-9]+(?:,[0-9]+)?"),
+    None: re.compile(r"-?[0-9]+"),
+}
+_INSTANCES = re.compile(r"([^()]*?)\s*\([^()]*\)", re.DOTALL)
+
+NO_VALUE = "no value"
+NOT_A_NUMBER = "not a number"
+AMBIGUOUS = "a number that can be read in two ways"
+OTHER_LOCALE = "a number written in another way than the rest of the file"
+
+
+def _number(decimal: str, grouping: str) -> re.Pattern[str]:
+    gaps = re.escape(grouping + _GAPS)
+    whole = rf"(?:[0-9]+|[1-9][0-9]{{0,2}}(?P<gap>[{gaps}])[0-9]{{3}}(?:(?P=gap)[0-9]{{3}})*)"
+    return re.compile(rf"[+-]?{whole}(?:{re.escape(decimal)}[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+
+
+_PATTERNS: dict[Decimal, re.Pattern[str]] = {".": _number(".", ","), ",": _number(",", ".")}
+_DROPPED: dict[Decimal, dict[int, str | None]] = {
+    ".": {ord(c): None for c in "," + _GAPS},
+    ",": {**{ord(c): None for c in "." + _GAPS}, ord(","): "."},
+}
+
+
+class _Waiting(NamedTuple):
+    text: str
+    column: str
+    put: Callable[[float], None]
+
+
+@dataclass(slots=True)
+class Numbers:
+    """Reads the cells of one file; a cell that can be read in two ways waits until the file has told which it is."""
+
+    counted: Counted
+    decimal: Decimal | None = None  # as the file writes it; None: not told yet
+    _votes: dict[Decimal, int] = field(default_factory=lambda: {".": 0, ",": 0})
+    _waiting: list[_Waiting] = field(default_factory=list)
+
+    def quick(self, text: str) -> float | None:
+        """Return the number in a cell that is plain digits as this file writes them, else None: ask `read`."""
+        if _PLAIN[self.decimal].fullmatch(text) is None or len(text) > _LONGEST:
+            return None
+        return float(text.replace(",", ".") if self.decimal == "," else text)
+
+    def read(self, cell: str, column: str, put: Callable[[float], None]) -> None:
+        """Hand the number in `cell` to `put`, now or in `finish`; count what is none under `column`.
+
+        Of instances, as in `0 (1; 2; 3)`, the value before them counts. A percent sign is dropped.
+        """
+        text = _bare(cell)
+        if text.lower() in _NO_VALUE:
+            self.counted.add(NO_VALUE, column, cell)
+            return
+        ways = _ways(text)
+        if not ways:
+            self.counted.add(NOT_A_NUMBER, column, cell)
+        elif len(set(ways.values())) > 1:
+            self._ambiguous(_Waiting(text, column, put), ways)
+        else:
+            self._evident(cell, column, ways, put)
+
+    def finish(self) -> None:
+        """Read what waits, now that the whole file was seen."""
+        if self.decimal is None:
+            told: list[Decimal] = [sign for sign, votes in self._votes.items() if votes]
+            self.decimal = told[0] if len(told) == 1 else None
+        self._settle()
+
+    def _evident(self, cell: str, column: str, ways: dict[Decimal, float], put: Callable[[float], None]) -> None:
+        """Take a cell that can be read in one way, and what it tells of the others."""
+        value = next(iter(ways.values()))
+        if not isfinite(value):
+            self.counted.add(NOT_A_NUMBER, column, cell)
+            return
+        if len(ways) == 1:
+            (sign,) = ways
+            if self.decimal is not None and sign != self.decimal:
+                self.counted.add(OTHER_LOCALE, column, cell)
+                return
+            self._vote(sign)
+        put(value)
+
+    def _vote(self, sign: Decimal) -> None:
+        if self.decimal is not None:
+            return
+        self._votes[sign] += 1
+        other = self._votes["," if sign == "." else "."]
+        if self._votes[sign] >= max(_ENOUGH, other * _MANY):
+            self.decimal = sign
+            self._settle()
+
+    def _ambiguous(self, waiting: _Waiting, ways: dict[Decimal, float]) -> None:
+        if self.decimal is None:
+            self._waiting.append(waiting)
+        else:
+            waiting.put(ways[self.decimal])
+
+    def _settle(self) -> None:
+        for text, column, put in self._waiting:
+            if self.decimal is None:
+                self.counted.add(AMBIGUOUS, column, text)
+            else:
+                put(_ways(text)[self.decimal])
+        self._waiting.clear()
+
+
+def _bare(cell: str) -> str:
+    """Return the cell without white space around it, marks of warning, instances and percent sign."""
+    text = cell.strip().removeprefix("(!)").strip()
+    if text.endswith(")") and (found := _INSTANCES.fullmatch(text)):
+        text = found[1]
+    return text.removesuffix("%").strip()
+
+
+def _ways(text: str) -> dict[Decimal, float]:
+    """Return {decimal sign: the number that `text` is with it}, for each sign with which it is one.
+
+    >>> _ways("1,205.00"), _ways("65,77"), _ways("1,205")
+    ({'.': 1205.0}, {',': 65.77}, {'.': 1205.0, ',': 1.205})
+    """
+    return {
+        sign: float(text.translate(_DROPPED[sign]))
+        for sign, pattern in _PATTERNS.items()
+        if len(text) <= _LONGEST and pattern.fullmatch(text) is not None
+    }

@@ -1,0 +1,221 @@
+"""The raw page in CSV: one row per launch, one column per metric under its own name, units in the second row."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import nan
+from typing import NamedTuple
+
+from tachograph.nsight.catalogue import TEXT_METRICS, fits, may_be_scaled, unit_factor
+from tachograph.nsight.counted import printable
+from tachograph.nsight.csv_gathered import (
+    NO_ID,
+    NO_UNIT,
+    SURELY_BASE,
+    TOO_FEW,
+    TOO_MANY,
+    UNKNOWN_UNIT,
+    Gathered,
+    Identity,
+    attribute_factor,
+    attribute_of,
+    cell_at,
+    chip_of,
+    dimensions,
+    is_range,
+)
+from tachograph.nsight.csv_lines import fitted
+from tachograph.nsight.launch import Chip, Launch
+
+UNKNOWN_COLUMN = "a column that is not known"
+# columns that say which launch it is, and those that other tools put beside them
+_OF_LAUNCH = frozenset(
+    {"ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size"}
+    | {"Grid Size", "Device", "CC", "Invocations", "API Call ID", "API Name", "", "Unnamed: 0"}
+)
+_NAMED = ("display_name",)
+
+
+class Measured(Mapping[str, float]):
+    """The metrics of one launch: a number per column of its table, the names kept once per table."""
+
+    __slots__ = ("_places", "_values")
+
+    def __init__(self, places: Mapping[str, int], values: array[float]) -> None:
+        self._places = places
+        self._values = values  # NaN: not measured
+
+    def __getitem__(self, metric: str) -> float:
+        value = self._values[self._places[metric]]
+        if value != value:  # NaN
+            raise KeyError(metric)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return (metric for metric, place in self._places.items() if self._values[place] == self._values[place])
+
+    def __len__(self) -> int:
+        return sum(1 for value in self._values if value == value)
+
+    def __repr__(self) -> str:
+        return f"Measured({dict(self)!r})"
+
+
+class _Column(NamedTuple):
+    place: int  # in the row
+    name: str
+    slot: int  # among the values
+    factor: float
+
+
+class Raw:
+    """A table of the raw page."""
+
+    def __init__(self, names: list[str], gathered: Gathered) -> None:
+        self.needed = len(names)
+        self._gathered = gathered
+        self._identity = Identity.of(names)
+        self._metrics, self._attributes, self._name_place = self._sorted(names)
+        self._slots = {name: slot for slot, name in enumerate(self._metrics)}
+        self._blank = array("d", [nan]) * len(self._slots)
+        self._columns: list[_Column] | None = None
+        self._unitless = False
+        self._factors: dict[str, float] = {}
+        self._unknown: dict[str, str] = {}
+        self._chips: dict[object, Chip] = {}
+        self._rows = 0
+
+    def take(self, row: list[str]) -> None:
+        """Read a row: units, or a launch."""
+        if len(row) < self.needed or not fitted(row, self.needed):
+            self._gathered.counted.add(TOO_FEW if len(row) < self.needed else TOO_MANY, None, ",".join(row[:8]))
+            return
+        kernel = row[self._identity.kernel].strip()
+        if self._columns is None:
+            units = not kernel
+            self._begin(row if units else None)
+            if units:
+                return
+        number = self._identity.number_in(row) if self._identity.number is not None else self._rows
+        if not kernel or number is None:
+            self._gathered.counted.add(NO_ID, None, ",".join(row[:8]))
+            return
+        self._rows += 1
+        self._gathered.launches.append(self._launch(row, kernel, number))
+
+    def finish(self, cut: Sequence[str] | None) -> None:
+        """Count the launch that was cut."""
+        if cut:
+            self._gathered.lost += 1
+
+    def _sorted(self, names: list[str]) -> tuple[dict[str, int], dict[str, int], int | None]:
+        """Return the places of metrics and attributes, and that of the name of the device."""
+        metrics: dict[str, int] = {}
+        attributes: dict[str, int] = {}
+        for place, name in enumerate(names):
+            attribute = attribute_of(name)
+            if attribute is not None:
+                attributes.setdefault(attribute, place)
+            elif name in _OF_LAUNCH or is_range(name) or name in TEXT_METRICS:
+                continue
+            elif " " in name:
+                self._gathered.counted.add(UNKNOWN_COLUMN, name, "")
+            else:
+                metrics.setdefault(name, place)
+        named = [attributes.pop(name) for name in _NAMED if name in attributes]
+        return metrics, attributes, named[0] if named else None
+
+    def _begin(self, units: list[str] | None) -> None:
+        """Prepare the columns. `units` None: the table has no row of units, and what may be scaled is not believed."""
+        self._unitless = units is None
+        self._columns = []
+        for name, place in self._metrics.items():
+            unit = units[place] if units else ""
+            factor = unit_factor(unit)
+            if factor is None or not fits(name, unit):
+                self._unknown[name] = unit
+            else:
+                self._columns.append(_Column(place, name, self._slots[name], factor))
+        for name, place in self._attributes.items():
+            unit = units[place] if units else ""
+            factor = attribute_factor(name, unit)
+            if factor is not None:
+                self._factors[name] = factor
+            else:
+                self._gathered.counted.add(UNKNOWN_UNIT, f"device__attribute_{name}", unit)
+
+    def _launch(self, row: list[str], kernel: str, number: int) -> Launch:
+        identity = self._identity
+        metrics = self._measured(row)
+        return Launch(
+            kernel=printable(kernel),
+            metrics=metrics,
+            chip=self._chip(row),
+            report=self._gathered.file,
+            number=number,
+            grid=dimensions(cell_at(row, identity.grid)) or _three(metrics, "launch__grid_dim_"),
+            block=dimensions(cell_at(row, identity.block)) or _three(metrics, "launch__block_dim_"),
+            ranges=tuple(map(printable, identity.ranges_in(row))),
+        )
+
+    def _measured(self, row: list[str]) -> Measured:
+        values = array("d", self._blank)
+        numbers = self._gathered.numbers
+        quick = numbers.quick
+        checked = self._unitless
+        for place, name, slot, factor in self._columns or ():
+            cell = row[place]
+            if not cell:
+                continue
+            value = quick(cell)
+            if value is not None and not checked:
+                values[slot] = value * factor
+            elif value is not None:
+                self._put(values, slot, name, factor, value)
+            else:
+                numbers.read(cell, name, partial(self._put, values, slot, name, factor))
+        for name, unit in self._unknown.items():
+            cell = row[self._metrics[name]]
+            if cell:
+                self._gathered.counted.add(UNKNOWN_UNIT, name, f"{cell} {unit}")
+        return Measured(self._slots, values)
+
+    def _put(self, values: array[float], slot: int, name: str, factor: float, value: float) -> None:
+        if self._unitless and 0 < abs(value) < SURELY_BASE and may_be_scaled(name):
+            self._gathered.counted.add(NO_UNIT, name, str(value))
+        else:
+            values[slot] = value * factor
+
+    def _chip(self, row: list[str]) -> Chip:
+        """Return the chip that the row describes, the same object for the same description."""
+        named = cell_at(row, self._name_place)
+        device = printable(named) if named else cell_at(row, self._identity.device)
+        capability = cell_at(row, self._identity.capability)
+        key = (device, capability, *(row[place] for place in self._attributes.values()))
+        if key not in self._chips:
+            self._chips[key] = self._described(row, device, capability)
+        return self._chips[key]
+
+    def _described(self, row: list[str], device: str | None, capability: str | None) -> Chip:
+        attributes: dict[str, float] = {}
+        for name, place in self._attributes.items():
+            if row[place] and name in self._factors:
+                self._gathered.numbers.read(
+                    row[place], f"device__attribute_{name}", _into(attributes, name, self._factors[name])
+                )
+        return chip_of(device, capability, attributes)
+
+
+def _three(metrics: Measured, prefix: str) -> tuple[int, int, int] | None:
+    """Return the dimensions that metrics tell, None where not all do."""
+    x, y, z = (metrics.get(prefix + axis) for axis in "xyz")
+    return None if x is None or y is None or z is None else (int(x), int(y), int(z))
+
+
+def _into(attributes: dict[str, float], name: str, factor: float) -> Callable[[float], None]:
+    def put(value: float) -> None:
+        attributes[name] = value * factor
+
+    return put

@@ -1,0 +1,192 @@
+"""Reports of Nsight Compute of any kind, known by their content, many at once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tachograph.errors import BREAK, InputError
+from tachograph.nsight.counted import printable
+from tachograph.nsight.csv_numbers import AMBIGUOUS, OTHER_LOCALE
+from tachograph.nsight.csv_report import Read, read_text
+from tachograph.nsight.foreign import advice, foreign
+from tachograph.nsight.launch import Report
+
+_NCU_REP_MAGIC = b"NVR\0"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_SUFFIXES = (".ncu-rep", ".ncu-repz", ".csv", ".csv.gz", ".log", ".log.gz", ".txt", ".txt.gz")
+_NAMED_AS_REPORTS = (".ncu-rep", ".ncu-repz")
+_MOST_POINTS = 20
+_DO = "name reports written by ncu -o, or tables written by ncu --csv"
+
+
+def read_reports(paths: Sequence[Path], *, told: Callable[[str], None] | None = None) -> tuple[Report, ...]:
+    """Return a report per file, in the order named, also of files of which nothing could be read: they have problems.
+
+    A folder stands for the reports under it. A file that is there twice, under whatever name, is read once, so that its
+    launches do not count twice. `told`: takes lines about what was left out.
+
+    Errors: InputError when no launch could be read from any of them; it names each file.
+    """
+    tell = told if told is not None else _silent
+    seen = _Seen()
+    reports: list[Report] = []
+    for path, found in _files(paths, tell):
+        if path.is_dir():
+            reports.append(Report(str(path), (), problems=("no report is in this folder; name files",)))
+            continue
+        first = seen.same_as(path)
+        if first is not None:
+            tell(f"{path}: the same as {first}, read once")
+            continue
+        report = _one(path)
+        if found and not report.launches and not path.name.endswith(_NAMED_AS_REPORTS):
+            tell(f"{path}: left out, {'; '.join(report.problems)}")
+            continue
+        reports.append(report)
+    if not any(report.launches for report in reports):
+        raise InputError(_nothing(reports), do=_DO)
+    return tuple(reports)
+
+
+def read_report(path: Path) -> Report:
+    """Return what a file holds, known by its content. What could not be used of it stands in rejects and problems.
+
+    Errors: InputError when the file cannot be opened, or is a .ncu-rep and its library is not installed or cannot read
+    it.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(4096)
+        if start.startswith(_NCU_REP_MAGIC) or (start.startswith(_ZSTD_MAGIC) and _is_named_report(path)):
+            from tachograph.nsight.ncu_rep import read_ncu_rep
+
+            return read_ncu_rep(path)
+        if not start:
+            return Report(str(path), (), problems=(f"the file is empty; {_again(path)}",))
+        return _of_text(path, start, read_text(path))
+    except OSError as problem:
+        raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
+
+
+def _one(path: Path) -> Report:
+    try:
+        return read_report(path)
+    except InputError as problem:
+        return Report(str(path), (), problems=(_without_place(str(problem), path),))
+
+
+def _of_text(path: Path, start: bytes, read: Read) -> Report:
+    """Return the report that a text holds, with what is to be said of the file as a whole."""
+    gathered = read.gathered
+    return Report(
+        file=str(path),
+        launches=tuple(gathered.launches),
+        rejects=gathered.counted.rejects(),
+        problems=tuple(_problems(start, read)),
+    )
+
+
+def _problems(start: bytes, read: Read) -> Iterator[str]:
+    gathered, errors = read.gathered, read.messages.errors
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        yield f"the profiler failed: {printable(errors[0])}{more}; {advice(errors[0])}"
+    for warning in read.messages.warnings[:3]:
+        yield f"the profiler warned: {printable(warning)}"
+    if not read.tables and not errors:
+        yield _untabled(start, read)
+    elif not gathered.launches and not errors:
+        yield "its table holds no launch of a kernel; check that ncu profiled any"
+    if read.cut or gathered.lost:
+        lost = f", {gathered.lost} launch at its end was not read" if gathered.lost else ""
+        yield f"the file is cut off{lost}; copy or export it again"
+    if gathered.summarised:
+        yield "it tells means over the launches of each kernel; each launch counts as the mean"
+    reasons = {reject.reason for reject in gathered.counted.rejects()}
+    if AMBIGUOUS in reasons:
+        yield "it does not show whether a comma or a point is the decimal sign; export it with LC_ALL=C ncu --csv"
+    if OTHER_LOCALE in reasons:
+        yield "its numbers are written in two ways; put tables of different locales into different files"
+
+
+def _untabled(start: bytes, read: Read) -> str:
+    """Return what a text without a table is."""
+    if read.messages.warnings or (read.messages.any and not read.head):
+        said = " ".join(read.messages.warnings) or "No kernels were profiled"
+        return f"the profiler ran and wrote no table; {advice(said)}"
+    what, do = foreign(start, "".join(read.head))
+    return f"{what}; {do}"
+
+
+def _nothing(reports: Sequence[Report]) -> str:
+    """Return the message when no file gave a launch."""
+    if not reports:
+        return "no file was named"
+    points = [f"{report.file}: {' '.join(report.problems) or 'no launch of a kernel'}" for report in reports]
+    left = len(points) - _MOST_POINTS
+    more = [f"and {left} more"] if left > 0 else []
+    return "no launch of a kernel could be read" + "".join(BREAK + point for point in points[:_MOST_POINTS] + more)
+
+
+def _files(paths: Sequence[Path], tell: Callable[[str], None]) -> Iterator[tuple[Path, bool]]:
+    """Yield each file and whether it was found in a folder; a folder without any as itself."""
+    named: set[Path] = set()
+    for path in paths:
+        inside = _reports_under(path) if path.is_dir() else [path]
+        for file in inside or [path]:
+            place = file.resolve()
+            if place in named:
+                tell(f"{file}: named twice, read once")
+                continue
+            named.add(place)
+            yield file, path.is_dir()
+
+
+def _reports_under(folder: Path) -> list[Path]:
+    try:
+        return sorted(file for file in folder.rglob("*") if file.name.lower().endswith(_SUFFIXES) and file.is_file())
+    except OSError:
+        return []
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Files by size and, of those of one size, by content."""
+
+    _by_size: dict[int, list[Path]] = field(default_factory=dict)
+    _digests: dict[Path, bytes] = field(default_factory=dict)
+
+    def same_as(self, path: Path) -> Path | None:
+        """Return the earlier file with the same content."""
+        try:
+            earlier = self._by_size.setdefault(path.stat().st_size, [])
+            same = next((other for other in earlier if self._digest(other) == self._digest(path)), None)
+        except OSError:
+            return None
+        earlier.append(path)
+        return same
+
+    def _digest(self, path: Path) -> bytes:
+        if path not in self._digests:
+            with path.open("rb") as file:
+                self._digests[path] = hashlib.file_digest(file, "sha256").digest()
+        return self._digests[path]
+
+
+def _is_named_report(path: Path) -> bool:
+    return path.name.lower().endswith(_NAMED_AS_REPORTS)
+
+
+def _again(path: Path) -> str:
+    return "profile or copy it again" if _is_named_report(path) else "export it again"
+
+
+def _without_place(message: str, path: Path) -> str:
+    return message.removeprefix(f"{path}: ")
+
+
+def _silent(line: str) -> None:
+    """Take a line and say nothing."""
