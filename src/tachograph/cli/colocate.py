@@ -1,16 +1,113 @@
-"""`tachograph colocate`: which jobs of a lake could share a GPU."""
+"""`tachograph colocate`: which jobs of a lake could share a GPU, how, and why."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from tachograph.cli import output
+from tachograph.cli.filters import add_filters, wanted
 from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+
+    from tachograph.config import Interference
+    from tachograph.interference.demand import Calibration, Demand, Gpu
+    from tachograph.interference.outcome import Estimate, Matrix, Sharing
+    from tachograph.report.colocate import ColocateReport, EstimatorOf
+
+_TOP = 20  # pairs of a printed table
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the options."""
-    add_json(parser)
+    """Declare which jobs, which pairs, and the formats."""
+    add_filters(parser)
+    parser.add_argument("--runs", type=int, default=2, metavar="N", help="kinds of jobs that ran N times (default: 2)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--pair", nargs=2, metavar=("A", "B"), help="explain one pair: user/name or job ids; also one not to be made"
+    )
+    which.add_argument("--all", action="store_true", help="also the pairs that are not proposed, with the reasons")
+    parser.add_argument(
+        "--top", type=int, metavar="N", help="at most N pairs (default: 20 where printed, all in exports)"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--csv", action="store_true", help="print CSV: one line per pair")
+    add_json(form)
 
 
 def run(arguments: Arguments) -> int:
-    """Do it."""
-    raise UsageError("not ready")
+    """Print what could share."""
+    from tachograph.errors import UsageError
+
+    if arguments.top is not None and arguments.top < 1:
+        raise UsageError(f"--top {arguments.top} shows nothing", do="give 1 or more")
+    report = _report(arguments)
+    if arguments.json:
+        from tachograph.report.colocate_json import colocate_json
+
+        output.print_json(colocate_json(report, top=arguments.top))
+    elif arguments.csv:
+        from tachograph.report.colocate_json import colocate_csv
+
+        output.print_text(colocate_csv(report, top=arguments.top))
+    else:
+        from tachograph.report.colocate_text import colocate_lines
+        from tachograph.report.lines import to_rich, to_text
+
+        lines = colocate_lines(report, width=min(output.width(), 120), top=arguments.top or _TOP)
+        if output.ascii_only():
+            output.print_text(to_text(lines, ascii_only=True))
+        else:
+            output.print_styled(to_rich(lines), no_color=arguments.no_color)
+    return 0
+
+
+def _report(arguments: Arguments) -> ColocateReport:
+    from tachograph.analyze.intervals import read_intervals
+    from tachograph.analyze.results import of_one_moment, read_summaries
+    from tachograph.cli.open import open_lake
+    from tachograph.interference.calibration_file import calibration_of
+    from tachograph.report.colocate import build_colocate_report
+    from tachograph.report.filters import filter_jobs
+
+    opened = open_lake(arguments)
+    which, settings = wanted(arguments, opened), opened.configuration.interference
+
+    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
+        summaries = read_summaries(opened.lake)
+        return summaries, read_intervals(opened.lake, summaries, ("stable", *which.findings))
+
+    summaries, verdicts = of_one_moment(opened.lake, read)
+    return build_colocate_report(
+        filter_jobs(summaries, verdicts, which),
+        verdicts,
+        settings=settings,
+        thresholds=opened.configuration.thresholds,
+        calibration=calibration_of(opened.configuration),
+        estimator_of=_estimator_of(settings),
+        least_runs=arguments.runs,
+        every=arguments.all,
+        pair=tuple(arguments.pair) if arguments.pair else None,
+        zone_name=opened.configuration.site.time_zone,
+    )
+
+
+def _estimator_of(settings: Interference) -> EstimatorOf:
+    from tachograph.interference.estimate import estimate
+    from tachograph.interference.matrix import matrix
+    from tachograph.interference.outcome import Sharing
+    from tachograph.report.colocate import Estimator
+
+    def of(gpu: Gpu, calibration: Calibration) -> Estimator:
+        def pairs(rows: Sequence[Demand], columns: Sequence[Demand]) -> Matrix:
+            return matrix(rows, columns, gpu=gpu, calibration=calibration, sharing=Sharing("mps"), settings=settings)
+
+        def together(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
+            return estimate(demands, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings)
+
+        return Estimator(pairs, together)
+
+    return of

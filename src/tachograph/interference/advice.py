@@ -259,11 +259,15 @@ def _shares(case: _Case, short: str) -> tuple[float, ...]:
 
 def _on_shares(case: _Case, shares: tuple[float, ...]) -> tuple[float | None, ...]:
     """What each loses all the time it works, for its share is its own whether others are busy or not."""
-    if case.shared is not None:
-        told = tuple(member.slowdown for member in case.shared(shares).members)
-        if None not in told:
-            return told
-    return tuple(on_share(demand, share, gpu=case.gpu) for demand, share in zip(case.demands, shares, strict=True))
+    own = [on_share(demand, share, gpu=case.gpu) for demand, share in zip(case.demands, shares, strict=True)]
+    if case.shared is None:
+        return tuple(own)
+    told = [member.slowdown for member in case.shared(shares).members]
+    blind = [demand.footprint is None for demand in case.demands]  # then only `own` knows how wide it is
+    return tuple(
+        None if theirs is None or (ours is None and one_blind) else max(theirs, ours or 1.0) if one_blind else theirs
+        for theirs, ours, one_blind in zip(told, own, blind, strict=True)
+    )
 
 
 def on_share(demand: Demand, share: float, *, gpu: Gpu) -> float | None:
