@@ -116,8 +116,8 @@ def _unread(metrics: Mapping[str, float], gpu: Gpu) -> list[tuple[str, str]]:
     asked = (
         (readings.issue(metrics, gpu), readings.ISSUED, "the load of the schedulers, on which most interference rests"),
         (readings.dram(metrics, gpu), readings.DRAM, "the load of DRAM"),
-        (readings.hit(metrics, readings.L2_HIT), readings.L2_HIT, "whether others in L2 slow it down"),
-        (readings.hit(metrics, readings.L1_HIT), readings.L1_HIT, "whether others in L1 slow it down"),
+        (readings.share(metrics, readings.L2_HIT), readings.L2_HIT, "whether others in L2 slow it down"),
+        (readings.share(metrics, readings.L1_HIT), readings.L1_HIT, "whether others in L1 slow it down"),
         (readings.occupancy(metrics, gpu), readings.OCCUPANCY, "how many warps are resident"),
         (readings.stalls(metrics), _STALLS[0], "what its warps wait for"),
     )

@@ -116,8 +116,12 @@ def dram(metrics: Mapping[str, float], gpu: Gpu) -> Reading | None:
     return _fraction(first(metrics, scales))
 
 
-def hit(metrics: Mapping[str, float], metric: str) -> Reading | None:
-    """Return the fraction of sectors that a cache had, `metric` being L1_HIT or L2_HIT."""
+def share(metrics: Mapping[str, float], metric: str) -> Reading | None:
+    """Return a percentage as a fraction: the sectors that a cache had (L1_HIT), how busy it was (L1_BUSY).
+
+    >>> share({L2_HIT: 55.0}, L2_HIT).value
+    0.55
+    """
     return _fraction(first(metrics, {metric: 0.01}))
 
 

@@ -1,0 +1,123 @@
+"""Capacities of a report's GPU, and the options of ncu that collect what a report lacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from published_launches import H100, MM, launch
+
+from tachograph.devices import BY_NAME
+from tachograph.interference.capacities import device_of, gpu_of
+from tachograph.interference.collect import SECTIONS, SETS, options, options_for
+from tachograph.interference.kernels import kernels
+from tachograph.nsight.launch import Chip
+
+DURATION, HIT = "gpu__time_duration.sum", "lts__t_sector_hit_rate.pct"
+STALL = "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio"
+
+
+def test_the_report_counts_before_what_is_published() -> None:
+    gpu = gpu_of(H100)
+    told = (gpu.sms, gpu.blocks_per_sm, gpu.registers_per_sm, gpu.shared_bytes_per_sm, gpu.l2_bytes)
+    assert told == (132, 32, 65536, 233472.0, 52428800.0)
+    assert gpu.told_by["l2_bytes"] == "the report"
+    assert gpu.told_by["l1_bytes"] == "compute capability 9.0 as published"
+
+
+def test_the_catalogue_fills_what_the_report_does_not_tell() -> None:
+    gpu = gpu_of(Chip("NVIDIA A100-SXM4-40GB", "8.0"))
+    row = BY_NAME["A100 SXM 40GB"]
+    assert (gpu.sms, gpu.dram_bytes_per_s, gpu.l2_bytes) == (row.sms, row.hbm_bytes_per_s, row.l2_bytes)
+    assert gpu.told_by["sms"] == "the catalogue of devices"
+    assert (gpu.threads_per_sm, gpu.l1_bytes) == (2048, 192 * 1024.0)
+
+
+def test_a_slice_of_a_gpu_is_not_taken_for_the_whole() -> None:
+    mig = Chip("NVIDIA H100 NVL", "9.0", {"multiprocessor_count": 16.0})
+    gpu = gpu_of(mig)
+    assert device_of(mig) is None
+    assert (gpu.sms, gpu.dram_bytes_per_s, gpu.hbm_bytes) == (16, None, None)
+
+
+def test_an_unknown_chip_has_nothing_that_nobody_tells() -> None:
+    gpu = gpu_of(Chip("GeForce RTX 9999", "42.0"))
+    told = (gpu.sms, gpu.threads_per_sm, gpu.blocks_per_sm, gpu.l1_bytes, gpu.l2_bytes, gpu.dram_bytes_per_s)
+    assert told == (None,) * 6
+    assert dict(gpu.told_by) == {}
+    assert (gpu.name, gpu.schedulers) == ("GeForce RTX 9999", 4)
+
+
+def test_a_capacity_of_zero_is_none() -> None:
+    assert gpu_of(Chip("GeForce RTX 9999", None, {"multiprocessor_count": 0.0})).sms is None
+
+
+def test_compute_capability_may_stand_among_the_attributes() -> None:
+    chip = Chip(None, None, {"compute_capability_major": 8.0, "compute_capability_minor": 6.0})
+    assert gpu_of(chip).threads_per_sm == 1536
+
+
+def test_bandwidth_is_that_of_the_metrics_then_of_clock_and_bus() -> None:
+    peak = {"dram__bytes.sum.peak_sustained": 1280.0, "dram__cycles_elapsed.avg.per_second": 2.6e9}
+    assert gpu_of(H100, peak).dram_bytes_per_s == 1280.0 * 2.6e9
+    by_clock = gpu_of(H100).dram_bytes_per_s
+    assert by_clock == pytest.approx(2 * 2619e6 * 6016 / 8)
+    assert by_clock == pytest.approx(BY_NAME["H100 NVL 94GB"].hbm_bytes_per_s, rel=0.02)
+    bare = replace(H100, attributes={"multiprocessor_count": 132.0})
+    assert gpu_of(bare).told_by["dram_bytes_per_s"] == "the catalogue of devices"
+
+
+def test_every_metric_asked_for_names_its_section() -> None:
+    (kernel,) = kernels([launch({}, chip=Chip(), seconds=None, grid=None, block=None)])
+    assert len(kernel.missing) > 15
+    for lack in kernel.missing:
+        assert lack.tells
+        assert lack.options == options(lack.metric)
+        assert lack.options.startswith(("--section", "--page raw"))
+    assert options_for(kernel.missing) == "--set full --page raw"
+
+
+def test_what_was_collected_is_not_missing() -> None:
+    (kernel,) = kernels([MM])
+    lacks = {lack.metric for lack in kernel.missing}
+    assert not lacks & set(kernel.metrics)
+    assert HIT in lacks
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        ([], ""),
+        ([HIT], "--section MemoryWorkloadAnalysis"),
+        ([DURATION, "launch__grid_size"], "--set basic"),
+        ([DURATION, HIT], "--set detailed"),
+        ([HIT, STALL], "--set full"),
+        (["my__metric.sum", "a__metric.sum"], "--metrics a__metric.sum,my__metric.sum"),
+        ([HIT, "my__metric.sum"], "--section MemoryWorkloadAnalysis --metrics my__metric.sum"),
+        (["device__attribute_multiprocessor_count"], "--page raw"),
+        (["sm__cycles_active.avg", "sm__cycles_active.max"], "--section WorkloadDistribution"),
+        (["launch__occupancy_limit_warps"], "--section Occupancy"),
+        (["sm__ops_path_tensor_src_bf16_dst_fp32.sum.per_cycle_elapsed"],
+         "--section SpeedOfLight_HierarchicalTensorRooflineChart"),
+    ],
+)  # fmt: skip
+def test_options_that_collect(metrics: list[str], expected: str) -> None:
+    assert options_for(metrics) == expected
+
+
+@given(st.sets(st.sampled_from([DURATION, HIT, STALL, "launch__grid_size", "sm__cycles_active.max", "x__y.sum"])))
+def test_options_collect_all_and_no_set_more_than_it_must(metrics: set[str]) -> None:
+    words = options_for(metrics).split()
+    chosen = dict(zip(words[::2], words[1::2], strict=True))
+    sections = {chosen["--section"]} if "--section" in chosen else SETS[chosen["--set"]] if "--set" in chosen else set()
+    by_name = chosen.get("--metrics", "").split(",")
+    for metric in metrics:
+        assert metric in by_name or any(SECTIONS[section].fullmatch(metric) for section in sections)
+
+
+def test_sets_grow() -> None:
+    sizes = [len(sections) for sections in SETS.values()]
+    assert sizes == sorted(sizes)
+    assert SETS["full"] == frozenset(SECTIONS)

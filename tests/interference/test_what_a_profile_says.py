@@ -1,0 +1,349 @@
+"""Utilization side by side, limits, susceptibility, pitfalls and roofline of kernels, against the published ones."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, busy, launch, sleep, waiting
+
+from tachograph.interference import readings
+from tachograph.interference.demand import Footprint, Gpu
+from tachograph.interference.footprints import computed_fit
+from tachograph.interference.kernels import Kernel, kernels
+from tachograph.interference.limits import limits
+from tachograph.interference.operations import work_of
+from tachograph.interference.pitfalls import pitfalls
+from tachograph.interference.roofline import placement
+from tachograph.interference.susceptibility import Susceptibility, susceptibilities
+from tachograph.interference.utilisation import launched, utilisation
+from tachograph.nsight.launch import Chip, Launch
+
+SASS = "smsp__sass_thread_inst_executed_op"
+CLOCK = 1.5e9
+
+
+def only(told: Launch) -> Kernel:
+    (kernel,) = kernels([told])
+    return kernel
+
+
+def level(kernel: Kernel, resource: str) -> str:
+    return of(kernel, resource).level
+
+
+def of(kernel: Kernel, resource: str) -> Susceptibility:
+    return next(item for item in susceptibilities(kernel) if item.resource == resource)
+
+
+def flops(letter: str, add: float, mul: float, fma: float) -> dict[str, float]:
+    """Instructions of threads per cycle."""
+    counts = {"add": add, "mul": mul, "fma": fma}
+    return {f"{SASS}_{letter}{name}_pred_on.sum.per_cycle_elapsed": count for name, count in counts.items()}
+
+
+ROOF = {
+    "smsp__cycles_elapsed.avg.per_second": CLOCK,
+    "sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained": 16896.0,
+    "dram__bytes.sum.peak_sustained": 1504.0,
+    "dram__cycles_elapsed.avg.per_second": 2.6e9,
+}
+QUIET = {"fp16": 0.0, "fp64": 0.0, "tensor": 0.0}
+
+
+# utilization
+
+
+def test_nvidia_smi_says_100_percent_of_every_kernel() -> None:
+    assert {utilisation(only(told)).nvidia_smi for told in (COPY, MM, sleep(132), launch({}))} == {1.0}
+
+
+def test_published_kernels_side_by_side() -> None:
+    told = utilisation(only(FMUL[3.45]))
+    assert told.ipc_issued == 3.45
+    assert told.occupancy == pytest.approx(0.0625)
+    assert told.occupancy_possible == 1.0  # 16 blocks of 4 warps
+    copy = utilisation(only(COPY))
+    assert copy.dram == pytest.approx(0.42)
+    assert copy.issue == pytest.approx(0.1525)
+    assert utilisation(only(MM)).pipes == {"fma": pytest.approx(0.6)}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "needed", "taken", "waves", "tail"),
+    [
+        (132, 66, 0.5, 0.5, 0.0),
+        (264, 132, 1.0, 1.0, 0.0),
+        (330, 132, 1.0, 1.25, 0.375),
+        (1, 1, 0.5 / 132, 1 / 264, 0.0),
+    ],
+)
+def test_how_sleep_kernels_lie_on_sms(blocks: int, needed: int, taken: float, waves: float, tail: float) -> None:
+    lies = utilisation(only(sleep(blocks))).launched
+    assert (lies.needed, lies.reached) == (needed, min(blocks, 132))
+    assert lies.slots_taken == pytest.approx(taken)
+    assert lies.waves == pytest.approx(waves)
+    assert lies.tail == pytest.approx(tail)
+
+
+def test_waves_of_the_profiler_count_before_computed_ones() -> None:
+    told = launch({**busy(1.0, 10.0), "launch__waves_per_multiprocessor": 2.5})
+    assert utilisation(only(told)).launched.waves == 2.5
+    assert utilisation(only(told)).launched.tail == pytest.approx(0.5 / 3)
+
+
+@given(st.integers(1, 1024), st.integers(1, 255), st.integers(0, 200_000))
+def test_blocks_that_fit_never_exceed_what_an_sm_has(threads: int, registers: int, shared: int) -> None:
+    gpu = only(COPY).gpu
+    fit = computed_fit(Footprint(1, threads, registers, float(shared)), gpu)
+    warps = ceil(threads / 32)
+    if fit is None:  # not even one fits: of what was drawn, only by registers
+        assert warps * 32 * registers > 65536 * 0.8
+    else:
+        assert fit <= 32
+        assert fit * warps <= 64
+        assert fit * warps * 32 * registers <= 65536
+        assert fit * shared <= 233472
+
+
+def test_blocks_that_fit_need_all_that_they_are_made_of() -> None:
+    gpu = only(COPY).gpu
+    assert computed_fit(Footprint(1, 128, None, 0.0), gpu) is None
+    assert computed_fit(Footprint(1, 128, 32, None), gpu) is None
+    assert computed_fit(Footprint(1, 128, 32, 0.0), Gpu(name="?")) is None
+    assert computed_fit(Footprint(1, 128, 32, 0.0), gpu) == 16
+    assert computed_fit(Footprint(1, 128, 128, 0.0), gpu) == 4
+    assert computed_fit(Footprint(1, 128, 32, 100_000.0), gpu) == 2
+
+
+def test_the_profiler_says_how_many_blocks_fit_when_it_names_all_limits() -> None:
+    fits = {"blocks": 32.0, "registers": 7.0, "shared_mem": 9.0, "warps": 16.0}
+    told = {f"launch__occupancy_limit_{what}": value for what, value in fits.items()}
+    footprint = only(launch(told)).demand.footprint
+    assert footprint is not None
+    assert footprint.blocks_per_sm == 7
+    del told["launch__occupancy_limit_registers"]
+    footprint = only(launch(told)).demand.footprint
+    assert footprint is not None
+    assert footprint.blocks_per_sm is None
+
+
+def test_nothing_is_said_of_a_launch_without_blocks_or_gpu() -> None:
+    assert launched(None, only(COPY).gpu).needed is None
+    assert launched(Footprint(10, 128, blocks_per_sm=4), Gpu(name="?")).reached is None
+
+
+def test_distribution_over_sms() -> None:
+    told = {readings.SM_ACTIVE: 50.0, readings.SM_ACTIVE_MIN: 0.0, readings.SM_ACTIVE_MAX: 100.0}
+    lies = utilisation(only(launch(told))).distribution
+    assert lies is not None
+    assert (lies.idle, lies.spread) == (0.5, 2.0)
+    del told[readings.SM_ACTIVE_MAX]
+    assert utilisation(only(launch(told))).distribution is None
+
+
+# roofline
+
+
+def test_intensity_of_counts_in_every_form() -> None:
+    seconds, cycles = 2e-3, 2e-3 * CLOCK
+    per_cycle = {**flops("f", 10.0, 20.0, 30.0), **busy(1.0, 10.0, **QUIET), "dram__bytes.sum.per_second": 3e9, **ROOF}
+    per_second = 1.5e9 * (10 + 20 + 2 * 30)
+    assert work_of(only(launch(per_cycle))).flop_per_s == {"fp32": pytest.approx(per_second)}
+    assert work_of(only(launch(per_cycle))).intensity == pytest.approx(per_second / 3e9)
+    counted = {f"{SASS}_f{name}_pred_on.sum": value * cycles for name, value in (("add", 10), ("mul", 20), ("fma", 30))}
+    totals = launch({**counted, **busy(1.0, 10.0, **QUIET), "dram__bytes.sum": 3e9 * seconds}, seconds=seconds)
+    assert work_of(only(totals)).intensity == pytest.approx(per_second / 3e9)
+    derived = {name: value for name, value in per_cycle.items() if "ffma_pred_on.sum.per_cycle" not in name}
+    derived["derived__smsp__sass_thread_inst_executed_op_ffma_pred_on_x2"] = 60.0
+    assert work_of(only(launch(derived))).intensity == pytest.approx(per_second / 3e9)
+
+
+def test_instructions_on_halves_work_on_two() -> None:
+    told = {**flops("h", 1.0, 1.0, 1.0), "smsp__cycles_elapsed.avg.per_second": 10.0}
+    assert work_of(only(launch(told))).flop_per_s == {"fp16": pytest.approx(10.0 * (2 + 2 + 4))}
+
+
+def test_operations_that_were_counted_in_part_are_unknown() -> None:
+    told = {**flops("f", 1.0, 1.0, 1.0), **ROOF, "dram__bytes.sum.per_second": 1e9}
+    lacking = {name: value for name, value in told.items() if "fmul" not in name}
+    assert work_of(only(launch(lacking))).intensity is None
+
+
+def test_a_busy_pipeline_without_counted_operations_makes_the_intensity_unknown() -> None:
+    told = {**flops("f", 1.0, 1.0, 1.0), **ROOF, "dram__bytes.sum.per_second": 1e9}
+    tensor = only(launch({**told, **busy(1.0, 10.0, fp16=0.0, fp64=0.0, tensor=40.0)}))
+    assert work_of(tensor).uncounted == ("tensor",)
+    assert work_of(tensor).intensity is None
+    unsure = only(launch(told))
+    assert work_of(unsure).unsure == ("fp64", "fp16", "tensor")
+    assert utilisation(unsure).intensity_at_least
+
+
+def test_tensor_operations_are_counted_once() -> None:
+    stem = "sm__ops_path_tensor_src"
+    told = {
+        f"{stem}_bf16_dst_fp32.sum": 8.0,
+        f"{stem}_bf16_dst_fp32_sparsity_off.sum": 8.0,
+        f"{stem}_bf16_dst_fp32_sparsity_on.sum": 0.0,
+        f"{stem}_fp16_dst_fp32_sparsity_off.sum": 2.0,
+        f"{stem}_fp8_sparsity_off.sum": 1.0,
+        f"{stem}_int8.sum": 1000.0,
+    }
+    assert work_of(only(launch(told, seconds=1.0))).flop_per_s == {"tensor": pytest.approx(11.0)}
+
+
+def test_roofs_are_the_reports_own_else_the_catalogues_and_say_which() -> None:
+    placed = placement(only(launch(ROOF)))
+    fp32, fp64, dram = placed.roof("fp32"), placed.roof("fp64"), placed.roof("dram")
+    assert fp32 is not None
+    assert (fp32.peak, fp32.told_by) == (2 * 16896.0 * CLOCK, "the report")
+    assert fp64 is not None
+    assert (fp64.peak, fp64.told_by) == (30e12, "the catalogue of devices")
+    assert dram is not None
+    assert (dram.peak, dram.told_by) == (1504.0 * 2.6e9, "the report")
+    assert placement(only(launch({}, chip=Chip("GeForce RTX 9999")))).roofs == ()
+
+
+@pytest.mark.parametrize(("bytes_per_s", "side"), [(1e9, "compute"), (1e12, "memory")])
+def test_sides_of_the_ridge(bytes_per_s: float, side: str) -> None:
+    told = {**flops("f", 0.0, 0.0, 1000.0), **ROOF, **busy(3.0, 50.0, fma=20.0, **QUIET)}
+    placed = placement(only(launch({**told, "dram__bytes.sum.per_second": bytes_per_s})))
+    assert (placed.side, placed.by, placed.kind) == (side, "intensity", "fp32")
+    ridge = 2 * 16896.0 * CLOCK / (1504.0 * 2.6e9)
+    assert placed.ridge == pytest.approx(ridge)
+    assert (2000.0 * CLOCK / bytes_per_s >= ridge) == (side == "compute")
+
+
+def test_operations_nobody_counted_may_lift_a_kernel_over_the_ridge() -> None:
+    told = {**flops("f", 0.0, 0.0, 1000.0), **ROOF}
+    assert placement(only(launch({**told, "dram__bytes.sum.per_second": 1e12}))).side is None
+    assert placement(only(launch({**told, "dram__bytes.sum.per_second": 1e9}))).side == "compute"
+
+
+def test_published_kernels_fall_on_the_side_the_paper_says() -> None:
+    assert (placement(only(COPY)).side, placement(only(COPY)).by) == ("memory", "load")
+    assert placement(only(FMUL_FULL)).side == "compute"
+    assert placement(only(MM)).bound == "compute"
+    assert placement(only(sleep(132))).bound == "latency"
+    assert placement(only(launch({}))).side is None
+
+
+# limits
+
+
+def test_the_fullest_resource_limits_and_head_room_is_the_rest() -> None:
+    found = limits(only(DMUL[96.59]))
+    assert found.bound == "throughput"
+    assert found.limiting is not None
+    assert found.limiting.resource == "fp64"
+    assert found.limiting.demand == pytest.approx(0.9659)
+    assert found.limiting.measured_by == readings.pipe_metric("fp64")
+    assert [limit.head_room for limit in found.resources] == [
+        pytest.approx(1 - limit.demand) for limit in found.resources
+    ]
+    assert [limit.demand for limit in found.resources] == sorted(
+        (limit.demand for limit in found.resources), reverse=True
+    )
+
+
+def test_dram_counts_as_a_share_of_what_can_be_achieved() -> None:
+    found = limits(only(COPY)).limiting
+    assert found is not None
+    assert found.resource == "dram"
+    assert found.demand == pytest.approx(0.42 / 0.607)
+
+
+def test_where_nothing_is_near_its_limit_the_warps_wait() -> None:
+    told = {**busy(0.4, 20.0, dram=5.0), **waiting(long_scoreboard=6.0, wait=1.0, barrier=1.0)}
+    found = limits(only(launch(told)))
+    assert (found.bound, found.limiting) == ("latency", None)
+    assert found.stall is not None
+    assert found.stall.reason == "long_scoreboard"
+    assert found.stall.share == pytest.approx(0.75)
+
+
+def test_without_schedulers_or_dram_nothing_is_called_latency() -> None:
+    told = busy(0.4, 20.0, dram=5.0)
+    del told[readings.DRAM]
+    assert limits(only(launch(told))).bound is None
+    assert limits(only(launch({}))).resources == ()
+
+
+# susceptibility
+
+
+def test_susceptibility_of_published_kernels() -> None:
+    copy = only(COPY)
+    assert (level(copy, "dram"), level(copy, "issue")) == ("high", "some")
+    assert [level(only(FMUL[ipc]), "issue") for ipc in (1.08, 2.06, 2.9, 3.45)] == ["some", "high", "high", "high"]
+    assert [level(only(told), "fp64") for told in DMUL.values()] == ["some", "some", "high", "high"]
+    assert (level(only(MM), "fma"), level(only(MM), "issue"), level(only(MM), "dram")) == ("high", "high", "low")
+    assert (level(only(sleep(132)), "blocks"), level(only(sleep(264)), "blocks")) == ("some", "high")
+
+
+@pytest.mark.parametrize(("hit", "expected"), [(90.0, "high"), (50.0, "some"), (5.0, "low")])
+def test_hit_rates(hit: float, expected: str) -> None:
+    told = {readings.L2_HIT: hit, readings.L2_BUSY: 40.0, readings.L1_HIT: hit, readings.L1_BUSY: 40.0}
+    kernel = only(launch(told))
+    assert (level(kernel, "l2"), level(kernel, "l1")) == (expected, expected)
+    assert of(kernel, "l2").value == pytest.approx(hit / 100)
+
+
+def test_hits_of_a_cache_with_nothing_to_do_do_not_count() -> None:
+    assert level(only(launch({readings.L2_HIT: 99.0, readings.L2_BUSY: 0.5})), "l2") == "low"
+    untold = of(only(launch({readings.L2_HIT: 99.0})), "l2")
+    assert (untold.level, untold.missing) == ("high", "--section SpeedOfLight")
+
+
+def test_what_was_not_collected_is_unknown_and_names_its_options() -> None:
+    for item in susceptibilities(only(launch({}, chip=Chip()))):
+        assert (item.level, item.value) == ("unknown", None)
+        assert item.missing.startswith(("--section ", "--page raw"))
+        assert item.metrics
+
+
+def test_uneven_work_is_told() -> None:
+    told = {readings.SM_ACTIVE: 50.0, readings.SM_ACTIVE_MIN: 0.0, readings.SM_ACTIVE_MAX: 100.0}
+    assert level(only(launch(told)), "sms") == "high"
+    assert level(only(launch({**told, readings.SM_ACTIVE: 99.0})), "sms") == "low"
+
+
+# pitfalls
+
+
+def names(told: Launch) -> list[str]:
+    return [pitfall.name for pitfall in pitfalls(only(told))]
+
+
+def test_pitfalls_of_the_paper() -> None:
+    assert names(FMUL_FULL) == ["roofline_class", "occupancy"]
+    assert names(FMUL[3.45]) == ["roofline_class", "occupancy"]
+    assert names(FMUL[2.9]) == ["occupancy"]
+    assert names(FMUL[1.08]) == []
+    assert names(COPY) == []
+    assert [names(told) for told in DMUL.values()] == [["occupancy"] if pipe > 50 else [] for pipe in DMUL]
+    assert names(MM) == ["occupancy"]
+
+
+def test_pitfalls_bear_their_numbers() -> None:
+    roof, occupancy = pitfalls(only(FMUL[3.45]))
+    assert roof.numbers == {"ipc": pytest.approx(3.45), "ipc_left": pytest.approx(0.55), "ipc_of_copy": 0.61}
+    assert occupancy.numbers["occupancy_of_two"] == pytest.approx(0.125)
+    assert occupancy.numbers["issue_of_two"] == pytest.approx(2 * 3.45 / 4)
+
+
+def test_nvidia_smi_is_wrong_of_a_kernel_on_one_sm() -> None:
+    (pitfall,) = pitfalls(only(launch(busy(1.0, 5.0), grid=(1, 1, 1))))
+    assert pitfall.name == "nvidia_smi"
+    assert pitfall.numbers["sms_reached_share"] == pytest.approx(1 / 132)
+    assert names(launch({}, chip=Chip())) == []
+
+
+def test_capacities_are_those_of_the_chip() -> None:
+    gpu = only(COPY).gpu
+    assert (gpu.sms, gpu.threads_per_sm, gpu.l1_bytes) == (132, 2048, 262144.0)
+    assert gpu.dram_bytes_per_s == pytest.approx(2 * 2.619e9 * 6016 / 8)
+    assert (gpu.told_by["sms"], gpu.hbm_bytes) == ("the report", H100.attributes["total_memory"])
