@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from tachograph.microbench.device import Device, LaunchError, MemoryFullError
+from tachograph.microbench.device import Device, HangingError, LaunchError, MemoryFullError
 from tachograph.microbench.workloads import Workload
 
 _CYCLES = 8  # bytes of the clock that a kernel writes
@@ -65,7 +65,7 @@ def loaded(device: Device, workloads: Sequence[Workload]) -> Iterator[tuple[Load
             stack.callback(device.free, address)
             return address
 
-        yield tuple(
+        ready = tuple(
             Loaded(
                 workload,
                 tuple(take(size, "double" if doubles else "float") for size, doubles in workload.array_bytes),
@@ -73,6 +73,11 @@ def loaded(device: Device, workloads: Sequence[Workload]) -> Iterator[tuple[Load
             )
             for workload in workloads
         )
+        try:
+            yield ready
+        except HangingError:
+            stack.pop_all()  # memory is given back only when the kernel has ended, and this one does not
+            raise
 
 
 def tune(device: Device, one: Loaded, target_s: float) -> Alone:

@@ -1,0 +1,179 @@
+"""A real GPU, through CUDA for Python (the extra `cuda`), which is imported only here and only when one is opened."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tachograph.errors import NotFoundError
+from tachograph.interference.capacities import gpu_of
+from tachograph.interference.demand import Gpu
+from tachograph.microbench.compiled import INSTALL, Program, compile_kernels
+from tachograph.microbench.cubin import Code
+from tachograph.microbench.device import HangingError, Lanes, LaunchError, Mark, MemoryFullError
+from tachograph.nsight.launch import Chip
+
+_PATTERNS = {"float": struct.pack("<f", 1.0), "double": struct.pack("<d", 1.0)}
+_LOOK_S = 0.0005  # between two looks whether a mark was reached; times are taken by the GPU
+# what Nsight Compute calls an attribute is what CUDA calls it
+_ATTRIBUTES = (
+    "multiprocessor_count", "max_threads_per_multiprocessor", "max_blocks_per_multiprocessor",
+    "max_registers_per_multiprocessor", "max_shared_memory_per_multiprocessor", "l2_cache_size",
+    "global_memory_bus_width", "memory_clock_rate",
+)  # fmt: skip
+
+
+class CudaDevice:
+    """A GPU of this machine. Opened once; a process has one."""
+
+    def __init__(self, number: int) -> None:
+        self._core, self._driver = _libraries()
+        with _absent(number):
+            self._device: Any = self._core.Device(number)
+            self._device.set_current()
+            self._streams = [self._device.create_stream(), self._device.create_stream()]
+        major, minor = self._device.compute_capability
+        self.arch = f"sm_{major}{minor}"
+        self.gpu: Gpu = gpu_of(self._chip(f"{major}.{minor}"))
+        self.lanes = self._lanes((major, minor))
+        version = self._told(self._driver.cuDriverGetVersion())
+        self.driver = f"CUDA {version // 1000}.{version % 1000 // 10}"
+        self.pci_bus_id = str(self._device.pci_bus_id)
+        self._program: Program = compile_kernels(self.arch)
+        with _failing("loading the kernels"):
+            code = self._core.ObjectCode
+            load = code.from_cubin if self._program.kind == "cubin" else code.from_ptx
+            self._object = load(self._program.image)
+        self._kernels: dict[str, Any] = {}
+
+    def code(self, kernel: str) -> Code | None:
+        """What the compiled kernel takes; None: not known."""
+        return self._program.codes.get(kernel)
+
+    def free_bytes(self) -> int:
+        """Memory that is free now."""
+        return int(self._told(self._driver.cuMemGetInfo())[0])
+
+    def allocate(self, size: int, *, ones: str = "") -> int:
+        """The address of `size` bytes: filled with ones, of float or double, else with zeros."""
+        status, address = self._driver.cuMemAlloc(size)
+        if status == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            raise MemoryFullError(f"the GPU has no room for {size / 1e9:.2f} GB")
+        self._told((status, address))
+        at = int(address)
+        if ones == "double":
+            content = _PATTERNS["double"] * (size // 8)
+            self._told(self._driver.cuMemcpyHtoD(at, content, len(content)))
+        else:
+            (word,) = struct.unpack("<I", _PATTERNS["float"] if ones else bytes(4))
+            self._told(self._driver.cuMemsetD32(at, word, size // 4))
+        self._told(self._driver.cuCtxSynchronize())
+        return at
+
+    def free(self, address: int) -> None:
+        """Give memory back."""
+        self._told(self._driver.cuMemFree(address))
+
+    def launch(self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int) -> None:
+        """Put a launch at the end of a stream; each argument is 8 bytes wide."""
+        with _failing(kernel):
+            if kernel not in self._kernels:
+                self._kernels[kernel] = self._object.get_kernel(kernel)
+            config = self._core.LaunchConfig(grid=blocks, block=threads)
+            self._core.launch(self._streams[stream], config, self._kernels[kernel], *arguments)
+
+    def mark(self, stream: int) -> Mark:
+        """A point at the end of the stream, whose time is taken when the stream gets there."""
+        with _failing("an event"):
+            event: Mark = self._streams[stream].record(options=self._core.EventOptions(timing_enabled=True))
+            return event
+
+    def follow(self, stream: int, mark: Mark) -> None:
+        """Let the stream go on only when another one has got to the mark."""
+        with _failing("an event"):
+            self._streams[stream].wait(mark)
+
+    def wait(self, marks: Sequence[Any], limit_s: float) -> None:
+        """Wait until all marks were reached, `limit_s` at most; then HangingError."""
+        end = time.monotonic() + limit_s
+        with _failing("a launch"):
+            for mark in marks:
+                while not mark.is_done:
+                    if time.monotonic() > end:
+                        raise HangingError(f"a kernel did not end within {limit_s:.0f} s")
+                    time.sleep(_LOOK_S)
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """Time between two marks that were reached."""
+        with _failing("an event"):
+            return float(end - begin) / 1e3
+
+    def number(self, address: int) -> int:
+        """The 64-bit integer that lies there."""
+        content = bytearray(8)
+        self._told(self._driver.cuMemcpyDtoH(content, address, len(content)))
+        return int.from_bytes(content, "little", signed=True)
+
+    def _chip(self, capability: str) -> Chip:
+        properties = self._device.properties
+        attributes = {name: float(value) for name in _ATTRIBUTES if (value := getattr(properties, name, None))}
+        attributes["total_memory"] = float(self._told(self._driver.cuMemGetInfo())[1])
+        return Chip(str(self._device.name), capability, attributes)
+
+    def _lanes(self, capability: tuple[int, int]) -> Lanes:
+        """FP32 lanes as the CUDA C++ Programming Guide publishes them; the driver tells how many times fewer FP64."""
+        fp32 = 64 if capability[0] < 8 or capability == (8, 0) else 128
+        ratio = getattr(self._device.properties, "single_to_double_precision_perf_ratio", None)
+        return Lanes(fp32, max(1, fp32 // int(ratio)) if ratio else None)
+
+    def _told(self, answer: tuple[Any, ...]) -> Any:
+        """What the driver returned: nothing, a value, or several.
+
+        Errors: LaunchError with its word for what failed.
+        """
+        status, *values = answer
+        if status != self._driver.CUresult.CUDA_SUCCESS:
+            raise LaunchError(f"the driver says {status.name}")
+        return values[0] if len(values) == 1 else tuple(values)
+
+
+def _libraries() -> tuple[Any, Any]:
+    try:
+        import cuda.core as core
+        from cuda.bindings import driver
+    except ImportError as problem:
+        raise NotFoundError(f"CUDA for Python is not installed ({problem})", do=INSTALL) from None
+    return core, driver
+
+
+@contextmanager
+def _absent(number: int) -> Iterator[None]:
+    """Say of whatever the libraries raise while a GPU is opened that there is none: each has its own words for it."""
+    try:
+        yield
+    except Exception as problem:  # noqa: BLE001 boundary: no driver, no GPU, not permitted, a wrong number
+        said = next((line for line in str(problem).splitlines() if line.strip()), repr(problem))
+        raise NotFoundError(
+            f"no GPU {number} can be used here ({said})",
+            do="run it where `nvidia-smi` lists one; --list, --dry-run and --compile need none",
+        ) from None
+
+
+@contextmanager
+def _failing(what: str) -> Iterator[None]:
+    """Turn the errors of CUDA for Python into LaunchError; what is one already stays."""
+    try:
+        yield
+    except LaunchError:
+        raise
+    except RuntimeError as problem:
+        said = str(problem)
+        kind = MemoryFullError if "OUT_OF_MEMORY" in said else LaunchError
+        raise kind(f"{what}: {' '.join(said.split())}") from None
+    except Exception as problem:
+        if type(problem).__module__.startswith("cuda."):
+            raise LaunchError(f"{what}: {' '.join(str(problem).split())}") from None
+        raise
