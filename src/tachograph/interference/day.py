@@ -15,7 +15,7 @@ import numpy as np
 
 from tachograph.arrays import Floats, Ints
 from tachograph.interference.day_jobs import Day
-from tachograph.interference.day_world import company, speeds
+from tachograph.interference.day_world import Phases, speeds, world
 from tachograph.interference.policies import Permits
 
 MOST = 2  # jobs on a GPU
@@ -44,13 +44,12 @@ class Played:
 
 def true_speeds(day: Day, seed: int) -> Floats:
     """Return speeds of applications (rows) beside others (columns), 1 as alone, in the world of this seed."""
-    kept = company(seed)
-    known = day.applications
+    kernels = world(seed)
+    known = [Phases.of(one.phases, cycle_s=one.cycle_s) for one in day.applications]
     table = np.ones((len(known), len(known)))
     for i, a in enumerate(known):
         for j, b in enumerate(known[: i + 1]):
-            both = speeds(a.phases, b.phases, cycles_s=(a.cycle_s, b.cycle_s), kept=kept)
-            table[i, j], table[j, i] = both
+            table[i, j], table[j, i] = speeds(a, b, kernels)
     return table
 
 

@@ -77,8 +77,11 @@ def _cycle_by_cycle(
     free = np.zeros((2, pipes))
     memory = 0.0
     counts = np.zeros((kernels, 5 + pipes))
-    for t in range(cycles):
-        for scheduler in range(2):
+    domains = domain.max() + 1
+    t = 0
+    while t < cycles:
+        idle = True
+        for scheduler in range(domains):
             chosen, best = -1, -1.0
             longest = np.random.random() < fair
             for warp in range(total):
@@ -93,6 +96,7 @@ def _cycle_by_cycle(
                     chosen, best = warp, key
             if chosen < 0:
                 continue
+            idle = False
             kernel, pipe = owner[chosen], following[chosen]
             free[scheduler, pipe] = t + intervals[pipe]
             draw, later = np.random.random(), 0
@@ -130,6 +134,9 @@ def _cycle_by_cycle(
                     counts[kernel, 3] += max(0.0, arrives - shape[kernel, 7] - until)
                 until = max(until, arrives - shape[kernel, 7])
             ready[chosen] = until
+        t += 1
+        if idle:  # nothing happens before the next one is ready
+            t = max(t, int(np.ceil(ready.min())))
     return counts
 
 
@@ -220,44 +227,77 @@ def _hits_together(a: MicroKernel, b: MicroKernel) -> tuple[float, float]:
     return a.l2_hit * kept, b.l2_hit * kept
 
 
-def company(seed: int) -> Mapping[tuple[str, str], float]:
-    """Return the share of its speed that a kernel keeps beside another where nothing is contended, for all pairs."""
+NAMES = tuple(KERNELS)
+NOTHING = len(NAMES)  # place of a phase without a kernel
+
+
+def company(seed: int) -> Floats:
+    """Return the share of its speed that a kernel (row) keeps beside another where nothing is contended."""
     random = np.random.default_rng((seed, 2))
-    lost = np.abs(random.normal(0, COMPANY_SD, (len(KERNELS), len(KERNELS))))
-    names = tuple(KERNELS)
-    return {(a, b): float(np.exp(-lost[i, j])) for i, a in enumerate(names) for j, b in enumerate(names)}
+    lost = np.abs(random.normal(0, COMPANY_SD, (len(NAMES), len(NAMES))))
+    return np.asarray(np.exp(-lost), np.float64)
 
 
-Phases = Sequence[tuple[float, str | None]]
+@cache
+def world(seed: int) -> Floats:
+    """Return at what share of its speed alone a kernel (row) runs beside another, the cost of company included.
+
+    Rows and columns as in NAMES, and NOTHING: whatever runs beside nothing keeps its speed. None stops for ever.
+    """
+    table = np.ones((NOTHING + 1, NOTHING + 1))
+    for i, a in enumerate(NAMES):
+        for j, b in enumerate(NAMES[: i + 1]):
+            table[i, j], table[j, i] = rates(a, b)
+    table[:NOTHING, :NOTHING] = np.maximum(table[:NOTHING, :NOTHING] * company(seed), 1e-3)
+    return table
 
 
-def speeds(
-    first: Phases, second: Phases, *, cycles_s: tuple[float, float], kept: Mapping[tuple[str, str], float]
-) -> tuple[float, float]:
-    """Return at what share of their speed alone two applications run side by side for long.
+@dataclass(frozen=True, slots=True)
+class Phases:
+    """Phases of an application that follow each other in turn. kernels: places in NAMES, or NOTHING.
 
-    Phases follow each other in turn, last at random about their mean, and longer where the other slows them: the
-    times in which both are in a certain phase are those of the Markov chain of both.
+    seconds: how long each lasts alone, mean.
+    """
 
-    >>> speeds([(1.0, None)], [(1.0, None)], cycles_s=(1.0, 1.0), kept={})
+    kernels: Longs
+    seconds: Floats
+
+    @classmethod
+    def of(cls, shares: Sequence[tuple[float, str | None]], *, cycle_s: float) -> Phases:
+        """Phases of these shares of a cycle; None: no kernel."""
+        kernels = [NOTHING if name is None else NAMES.index(name) for _, name in shares]
+        return cls(np.array(kernels, np.int64), np.array([share * cycle_s for share, _ in shares]))
+
+
+def speeds(first: Phases, second: Phases, table: Floats) -> tuple[float, float]:
+    """Return at what share of their speed alone two applications run side by side for long; `table`: see `world`.
+
+    Phases last at random about their mean, and longer where the other slows them: the times in which both are in a
+    certain phase are those of the Markov chain of both.
+
+    >>> waits = Phases.of([(1.0, None)], cycle_s=1.0)
+    >>> speeds(waits, waits, np.ones((NOTHING + 1, NOTHING + 1)))
     (1.0, 1.0)
     """
-    rows, columns = len(first), len(second)
-    own, others = np.ones((rows, columns)), np.ones((rows, columns))
-    for i, (_, a) in enumerate(first):
-        for j, (_, b) in enumerate(second):
-            if a and b:
-                rate_a, rate_b = rates(a, b)
-                own[i, j], others[i, j] = max(rate_a * kept[a, b], 1e-3), max(rate_b * kept[b, a], 1e-3)
-    leaves = own / np.array([[share * cycles_s[0]] for share, _ in first]) * (rows > 1)
-    left = others / np.array([[share * cycles_s[1] for share, _ in second]]) * (columns > 1)
-    states = np.arange(rows * columns).reshape(rows, columns)
-    flow = np.zeros((rows * columns, rows * columns))
-    np.add.at(flow, (np.roll(states, -1, axis=0), states), leaves)
-    np.add.at(flow, (np.roll(states, -1, axis=1), states), left)
-    np.add.at(flow, (states, states), -(leaves + left))
+    own = table[first.kernels[:, None], second.kernels]
+    others = table[second.kernels[:, None], first.kernels].T
+    shape = own.shape
+    leaves = (own / first.seconds[:, None]).ravel() if shape[0] > 1 else np.zeros(own.size)
+    left = (others / second.seconds).ravel() if shape[1] > 1 else np.zeros(own.size)
+    states, after, beside = _states(*shape)
+    flow = np.zeros((own.size, own.size))
+    flow[after, states] = leaves
+    flow[beside, states] += left
+    flow[states, states] -= leaves + left
     flow[0] = 1.0
-    begin = np.zeros(rows * columns)
+    begin = np.zeros(own.size)
     begin[0] = 1.0
-    times = np.linalg.solve(flow, begin).reshape(rows, columns)
-    return float((times * own).sum()), float((times * others).sum())
+    times = np.linalg.solve(flow, begin)
+    return float(times @ own.ravel()), float(times @ others.ravel())
+
+
+@cache
+def _states(rows: int, columns: int) -> tuple[Longs, Longs, Longs]:
+    """States of both, and those after the first, or the second, went on to its next phase."""
+    states = np.arange(rows * columns).reshape(rows, columns)
+    return states.ravel(), np.roll(states, -1, axis=0).ravel(), np.roll(states, -1, axis=1).ravel()
