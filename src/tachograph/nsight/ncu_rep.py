@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import re
 import shlex
 import signal
@@ -28,6 +29,7 @@ from tachograph.rejects import Reject
 
 NOT_A_KERNEL = "not a kernel"
 NO_METRICS = "no metrics"
+DAMAGED = "damaged"  # neither name nor metrics: what the library makes of bytes that it cannot read
 _DEVICE = "device__attribute_"
 _WORKLOADS = {1: "a range", 2: "a command list", 3: "a graph", 4: "a subgrid schedule"}  # WorkloadType_* of the library
 _COMPLAINT = re.compile(rb"^[EF]\d{4} [^\]]*\] (.*)$", re.MULTILINE)  # as the library logs, after place and time
@@ -58,22 +60,33 @@ def read_ncu_rep(path: Path) -> Report:
 
 def _read(path: Path, file: IO[bytes]) -> Report:
     plan = _layout(path, file)
+    broken = plan is not None and plan.whole_bytes < os.fstat(file.fileno()).st_size
+    told = _Told(path)
     with tempfile.TemporaryDirectory(prefix="tachograph-") as folder:
         # the library tells a compressed report by its name alone, and takes no name that is not UTF-8
-        named = Path(folder) / ("report.ncu-rep" if plan else "report.ncu-repz")
-        if plan is None or plan.results == plan.promised:
-            named.symlink_to(path.resolve())
-        else:
+        named = Path(folder) / ("report.ncu-repz" if plan is None else "report.ncu-rep")
+        if plan is not None and broken:
             _copy_whole_part(file, plan, named)
-        told = _Told(path)
+        else:
+            named.symlink_to(path.resolve())
         problems = _run_child(named, told)
-    if plan is not None and plan.results < plan.promised:
-        problems.insert(0, f"the file is cut off: {plan.results} of its {plan.promised} results are whole")
-    if plan is not None and told.results < plan.results and not problems:
-        problems.append(f"the library of Nsight Compute finds {told.results} of its {plan.results} results")
-    if not told.results and not problems:
-        problems.append(f"no results in it; if there should be some: {_do(_EXPORT, path)}")
+    if plan is not None and broken:
+        whole = f"{plan.results} of the {plan.promised} results announced up to there are whole"
+        problems.insert(0, f"the file is cut off or damaged from byte {plan.whole_bytes} on: {whole}")
+    if not problems:
+        problems += _lack(told, plan)
     return Report(str(path), tuple(told.launches), tuple(told.rejects.values()), tuple(problems))
+
+
+def _lack(told: _Told, plan: Layout | None) -> list[str]:
+    """Return what is missing where nothing has complained."""
+    if DAMAGED in told.rejects:
+        return [f"{told.rejects[DAMAGED].count} of its {told.results} results are damaged"]
+    if plan is not None and told.results < plan.results:
+        return [f"the library of Nsight Compute finds {told.results} of its {plan.results} results"]
+    if not told.results:
+        return [f"no results in it; if there should be some: {_do(_EXPORT, told.path)}"]
+    return []
 
 
 def _layout(path: Path, file: IO[bytes]) -> Layout | None:
@@ -165,7 +178,7 @@ class _Told:
         if found.workload is not None:
             self._reject(NOT_A_KERNEL, f"{found.kernel}: {_WORKLOADS.get(found.workload, 'another workload')}")
         elif not values:
-            self._reject(NO_METRICS, found.kernel)
+            self._reject(NO_METRICS if found.kernel else DAMAGED, found.kernel)
         else:
             self.launches.append(self._launch(found, number, values))
 

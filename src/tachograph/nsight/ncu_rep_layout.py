@@ -23,11 +23,11 @@ _VARINT_BITS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What a file holds by its own headers.
+    """What a file holds by its own headers, up to the place from which on they no longer fit together.
 
     `version`: of the format, None: not told. `results`: whole results; `promised`: those that the headers announce.
     `whole_bytes`: length of the part in which every block is whole. `rest`: bytes that make the whole results of the
-    block after it a block of its own. A file that is not cut off: `whole_bytes` is its length, `rest` is empty.
+    block after it a block of its own. A sound file: `whole_bytes` is its length, `rest` is empty.
     """
 
     version: int | None
@@ -51,34 +51,41 @@ def layout(report: bytes | mmap) -> Layout:
         return Layout(None, 0, 0, 0)
     version = _numbers(head).get(_VERSION)
     at, results = len(MAGIC) + _LENGTH.size + len(head), 0
-    while at < len(view):
-        block = _part(view, at)
-        if block is None:
-            return Layout(version, results, results, at)
+    while (block := _part(view, at)) is not None:
         counts = _numbers(block)
+        announced = counts.get(_RESULTS, 0)
         first = at + _LENGTH.size + len(block)
         end = first + counts.get(_PAYLOAD_BYTES, 0)
-        here = counts.get(_RESULTS, 0)
-        if end > len(view):
-            whole, rest = _rescued(view, block, first, counts)
-            return Layout(version, results + whole, results + here, at, rest)
-        at, results = end, results + here
+        entries, whole_to = _entries(view, first, min(end, len(view)), counts.get(_SOURCES, 0) + announced)
+        whole = max(0, entries - counts.get(_SOURCES, 0))
+        if end > len(view) or whole < announced:
+            rest = _block(block, counts, entries, bytes(view[first:whole_to]))
+            return Layout(version, results + whole, results + announced, at, rest)
+        at, results = end, results + announced
     return Layout(version, results, results, at)
 
 
-def _rescued(view: memoryview, block: bytes, first: int, counts: dict[int, int]) -> tuple[int, bytes]:
-    """Return how many results of a block that is cut off are whole, and a block with these alone.
+def _entries(view: memoryview, at: int, end: int, count: int) -> tuple[int, int]:
+    """Return how many of `count` entries from `at` on are whole before `end`, and where the last of these ends."""
+    for number in range(count):
+        if at + _LENGTH.size > end:
+            return number, at
+        (length,) = _LENGTH.unpack_from(view, at)
+        if at + _LENGTH.size + length > end:
+            return number, at
+        at += _LENGTH.size + length
+    return count, at
+
+
+def _block(head: bytes, counts: dict[int, int], entries: int, payload: bytes) -> bytes:
+    """Return a block of the first entries of another: its sources, then its results.
 
     Of a field that stands twice, the last counts: the numbers that no longer hold are set again behind the header.
     """
-    sources, at, entries = counts.get(_SOURCES, 0), first, 0
-    while entries < sources + counts.get(_RESULTS, 0) and (part := _part(view, at)) is not None:
-        at += _LENGTH.size + len(part)
-        entries += 1
-    whole = max(0, entries - sources)
-    again = {_SOURCES: min(entries, sources), _RESULTS: whole, _PAYLOAD_BYTES: at - first, _RANGE_RESULTS: 0}
-    head = block + b"".join(_field(number, value) for number, value in again.items())
-    return whole, _LENGTH.pack(len(head)) + head + bytes(view[first:at])
+    sources = min(entries, counts.get(_SOURCES, 0))
+    again = {_SOURCES: sources, _RESULTS: entries - sources, _PAYLOAD_BYTES: len(payload), _RANGE_RESULTS: 0}
+    head += b"".join(_field(number, value) for number, value in again.items())
+    return _LENGTH.pack(len(head)) + head + payload
 
 
 def _part(view: memoryview, at: int) -> bytes | None:

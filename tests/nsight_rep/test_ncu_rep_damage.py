@@ -1,0 +1,287 @@
+"""Stored reports that are damaged, cut off or none, and a library that fails."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from made_report import FORMAT, MAGIC, Instanced, MadeLaunch, compressed, report, write
+
+from tachograph.errors import InputError
+from tachograph.nsight.ncu_rep import read_ncu_rep
+from tachograph.nsight.ncu_rep_layout import layout
+from tachograph.rejects import Reject
+
+MADE = [
+    MadeLaunch(
+        f"kernel_{at}(int)",
+        metrics={"gpu__time_duration.sum": 1000.0 + at, "launch__grid_size": at, "per SM": Instanced([1.0, 2.0], 3.0)},
+        ranges=("outer", "inner"),
+    )
+    for at in range(8)
+]
+WHOLE = report(MADE, per_block=3)
+_ALONE = [report(MADE[: at + 1], per_block=3) for at in range(len(MADE))]  # the last stands at the end of each
+ENDS = [
+    WHOLE.index(name) + len(alone) - alone.index(name)
+    for at, alone in enumerate(_ALONE)
+    for name in [f"kernel_{at}(".encode()]
+]
+DIED = re.compile(r"the library that reads it died \(signal \d+, SIG[A-Z]+\): the file is damaged, or memory is short")
+READS_ALL = """
+import sys, ncu_report
+for path in sys.argv[1:]:
+    print(*(action.name(1) + str(len(action)) for each in ncu_report.load_report(path) for action in each), sep=",")
+"""
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        read_ncu_rep(path)
+    return str(caught.value)
+
+
+def results_within(length: int) -> int:
+    """How many launches end at or before this place of WHOLE."""
+    return sum(end <= length for end in ENDS)
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "a.ncu-rep") == f"{tmp_path}/a.ncu-rep: No such file or directory; name a readable file"
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == f"{tmp_path}: Is a directory; name a readable file"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_of_others(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.ncu-rep", MADE)
+    path.chmod(0)
+    assert refusal(path) == f"{path}: Permission denied; name a readable file"
+
+
+def test_files_of_other_kinds(tmp_path: Path) -> None:
+    path = tmp_path / "a.ncu-rep"
+    path.write_bytes(b"")
+    assert refusal(path) == f"{path}: the file is empty; profile or copy it again"
+    for content in (b"\0" * 5000, b'"ID","Process ID"\n', b"NVR", b"NVR\1" + WHOLE[4:], b"\x1f\x8b\x08\0" * 9):
+        path.write_bytes(content)
+        assert refusal(path) == f"{path}: no report of Nsight Compute; name files written by ncu -o"
+    nsys = tmp_path / "a.sqlite"
+    with sqlite3.connect(nsys) as database:
+        database.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start int)")
+    database.close()
+    assert "no report of Nsight Compute" in refusal(nsys)
+
+
+def test_a_format_before_the_ones_that_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.ncu-rep", MADE, version=FORMAT - 1)
+    assert refusal(path) == (
+        f"{path}: its format, 6, is older than what the library of Nsight Compute reads (7); export it with the Nsight "
+        "Compute that wrote it: ncu -i a.ncu-rep --page raw --csv > a.csv"
+    )
+
+
+def test_a_later_format_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    told = read_ncu_rep(write(tmp_path / "a.ncu-rep", MADE, version=FORMAT + 5))
+    assert (len(told.launches), told.problems) == (len(MADE), ())
+
+
+def test_what_of_a_cut_file_is_whole_at_every_place() -> None:
+    assert layout(WHOLE).promised == layout(WHOLE).results == len(MADE)
+    for length in range(len(MAGIC), len(WHOLE)):
+        plan = layout(WHOLE[:length])
+        assert plan.results == results_within(length), length
+        assert WHOLE.startswith(WHOLE[: plan.whole_bytes])
+        mended = layout(WHOLE[: plan.whole_bytes] + plan.rest)
+        assert (mended.results, mended.promised, mended.rest) == (plan.results, plan.results, b""), length
+
+
+def test_the_library_reads_what_is_whole_of_a_file_cut_at_200_places(tmp_path: Path) -> None:
+    """In one process: none of these kills the library, and no launch is without its metrics."""
+    paths, expected = [], []
+    for length in sorted(random.Random(1).sample(range(len(MAGIC) + 10, len(WHOLE)), 200)):
+        plan = layout(WHOLE[:length])
+        path = tmp_path / f"{length}.ncu-rep"
+        path.write_bytes(WHOLE[: plan.whole_bytes] + plan.rest)
+        paths.append(str(path))
+        expected.append(",".join(f"kernel_{at}(int)3" for at in range(results_within(length))))
+    done = subprocess.run([sys.executable, "-c", READS_ALL, *paths], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == expected
+    assert len(set(expected)) == len(MADE)  # none of them, the first, the first two, ...
+
+
+@pytest.mark.parametrize("length", [300, 1100, len(WHOLE) - 1])
+def test_a_cut_file_gives_its_whole_launches_and_says_what_lacks(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "a.ncu-rep"
+    path.write_bytes(WHOLE[:length])
+    told, whole = read_ncu_rep(path), results_within(length)
+    plan = layout(WHOLE[:length])
+    assert [launch.metrics["gpu__time_duration.sum"] for launch in told.launches] == [
+        1000.0 + at for at in range(whole)
+    ]
+    (problem,) = told.problems
+    assert problem == (
+        f"the file is cut off or damaged from byte {plan.whole_bytes} on: "
+        f"{whole} of the {plan.promised} results announced up to there are whole"
+    )
+    assert told.rejects == ()
+
+
+def test_a_file_cut_within_its_headers(tmp_path: Path) -> None:
+    path = tmp_path / "a.ncu-rep"
+    for length in (len(MAGIC) + 1, layout(WHOLE[:1000]).whole_bytes + 5):
+        path.write_bytes(WHOLE[:length])
+        told = read_ncu_rep(path)
+        assert len(told.launches) == results_within(length)
+        assert "the file is cut off or damaged from byte" in told.problems[0]
+
+
+def stretched(launch: int) -> bytes:
+    """The file with 16 bytes too many in one launch: from there on no length stands where it should."""
+    at = WHOLE.index(b"outer", ENDS[launch - 1])
+    return WHOLE[:at] + b"x" * 16 + WHOLE[at:]
+
+
+def test_entries_that_are_longer_than_their_block_do_not_reach_the_library(tmp_path: Path) -> None:
+    """They would kill it; what stands before them is read."""
+    path = tmp_path / "a.ncu-rep"
+    path.write_bytes(stretched(4))
+    told = read_ncu_rep(path)
+    assert [launch.number for launch in told.launches] == [0, 1, 2]
+    assert "the file is cut off or damaged from byte" in told.problems[0]
+
+
+def test_a_file_that_kills_the_library(tmp_path: Path) -> None:
+    """The same in a compressed report; with the library in this process, the tests would end here."""
+    path = tmp_path / "a.ncu-repz"
+    path.write_bytes(compressed(stretched(1)))
+    told = read_ncu_rep(path)
+    (problem,) = told.problems
+    assert DIED.fullmatch(problem), problem
+
+
+def test_a_launch_that_is_damaged_inside(tmp_path: Path) -> None:
+    """The library logs it, and of its whole block hands out launches without metrics."""
+    at = WHOLE.index(b"kernel_4(") - 2  # the field's number becomes one that is not known: its name is missing
+    path = tmp_path / "a.ncu-rep"
+    path.write_bytes(WHOLE[:at] + b"\xfa" + WHOLE[at + 1 :])
+    told = read_ncu_rep(path)
+    assert [launch.number for launch in told.launches] == [0, 1, 2, 6, 7]
+    assert told.rejects == (Reject("damaged", None, 3, None),)
+    (problem,) = told.problems
+    assert problem.startswith("parts of it are damaged, their metrics are missing: Can't parse message")
+
+
+def test_random_damage_never_gets_out(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    path, deaths = tmp_path / "a.ncu-repz", 0
+    for _ in range(10):
+        content = bytearray(WHOLE)
+        for _ in range(draw.choice((1, 2, 5))):
+            at = draw.randrange(len(content))
+            match draw.randrange(3):
+                case 0:
+                    content[at] ^= 1 << draw.randrange(8)
+                case 1:
+                    del content[at : at + draw.randrange(1, 20)]
+                case _:
+                    content[at : at + 4] = draw.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\xff\xff\xff\x7f"))
+        path.write_bytes(compressed(content))
+        try:
+            told = read_ncu_rep(path)
+        except InputError:
+            continue
+        deaths += any(DIED.fullmatch(problem) for problem in told.problems)
+        assert len(told.launches) <= len(MADE)
+    assert deaths  # such damage was among it
+
+
+def test_a_compressed_report_that_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "a.ncu-repz"
+    path.write_bytes(compressed(WHOLE)[:-50])
+    told = read_ncu_rep(path)
+    assert [launch.number for launch in told.launches] == list(range(6))
+    assert told.problems == ("2 of its 8 results are damaged",)
+    assert told.rejects == (Reject("damaged", None, 2, None),)
+
+
+FAKE = """
+import os, signal, sys
+class IMetric:
+    ValueKind_FLOAT, ValueKind_DOUBLE, ValueKind_UINT32, ValueKind_UINT64 = 3, 4, 5, 6
+    def as_double(self): return 1.5
+    def has_value(self): return True
+    def kind(self): return 4
+class Action:
+    NameBase_FUNCTION, NameBase_DEMANGLED, NameBase_MANGLED, WorkloadType_KERNEL = 0, 1, 2, 0
+    def __init__(self, workload): self.workload = workload
+    def name(self, base): return f"work {self.workload}"
+    def workload_type(self): return self.workload
+    def metric_names(self): return ("time", "name that is \\udcff no text")
+    def metric_by_name(self, name): return IMetric()
+    def nvtx_state(self): return None
+def load_report(path):
+"""
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of a library that the child finds before the real one."""
+    (tmp_path / "fake").mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
+    return tmp_path / "fake" / "ncu_report.py"
+
+
+def made(folder: Path, count: int) -> Path:
+    return write(folder / "a.ncu-rep", MADE[:count])
+
+
+def test_what_is_no_kernel_is_counted(tmp_path: Path, library: Path) -> None:
+    library.write_text(FAKE + "    return [[Action(0), Action(1)], [Action(3), Action(2), Action(0)]]\n")
+    told = read_ncu_rep(made(tmp_path, 5))
+    assert [(launch.kernel, launch.number, dict(launch.metrics)) for launch in told.launches] == [
+        ("work 0", 0, {"time": 1.5}),
+        ("work 0", 4, {"time": 1.5}),
+    ]
+    assert told.rejects == (Reject("not a kernel", None, 3, "work 1: a range"),)
+    assert told.problems == ()
+
+
+def test_a_library_that_finds_less_than_the_file_says(tmp_path: Path, library: Path) -> None:
+    library.write_text(FAKE + "    return [[Action(0)]]\n")
+    assert read_ncu_rep(made(tmp_path, 5)).problems == ("the library of Nsight Compute finds 1 of its 5 results",)
+
+
+def test_a_library_that_dies_on_the_way(tmp_path: Path, library: Path) -> None:
+    library.write_text(FAKE + "    yield [Action(0)]\n    os.kill(os.getpid(), signal.SIGSEGV)\n")
+    assert read_ncu_rep(made(tmp_path, 5)).problems == (
+        "the library that reads it died (signal 11, SIGSEGV): the file is damaged, or memory is short",
+    )
+
+
+def test_a_library_that_takes_all_memory(tmp_path: Path, library: Path) -> None:
+    library.write_text(FAKE + "    return [bytearray(64 << 30)]\n")
+    assert read_ncu_rep(made(tmp_path, 5)).problems == ("the library that reads it failed: MemoryError",)
+
+
+def test_a_library_that_prints(tmp_path: Path, library: Path) -> None:
+    library.write_text(FAKE + "    os.write(1, b'hello' * 100_000)\n    return [[Action(0)]]\n")
+    told = read_ncu_rep(made(tmp_path, 1))
+    assert (len(told.launches), told.problems) == (1, ())
+
+
+def test_a_library_that_does_not_load(tmp_path: Path, library: Path) -> None:
+    library.write_text("raise ImportError('GLIBC_2.34 not found')\n")
+    assert refusal(made(tmp_path, 1)) == (
+        f"{tmp_path}/a.ncu-rep: the library of Nsight Compute does not load: GLIBC_2.34 not found; "
+        "pip install 'tachograph[nsight]', or export it: ncu -i a.ncu-rep --page raw --csv > a.csv"
+    )
