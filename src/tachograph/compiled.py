@@ -42,6 +42,14 @@ class Compiled:
         return self.dispatcher._numba_type_
 
 
+class Either(Compiled):
+    """A function that runs as it is where Python calls it, and compiled where a compiled function does."""
+
+    def __call__(self, *arguments: object) -> object:
+        """Return what the function returns."""
+        return self._function(*arguments)
+
+
 def _jitted(function: Callable[..., object], fastmath: bool | set[str]) -> Any:
     import numba
 
@@ -59,3 +67,8 @@ def compiled(function: Function) -> Function:
 def reordered(function: Function) -> Function:
     """Return the function, to be compiled so that sums are reordered and vectorise; NaN keeps its meaning."""
     return cast("Function", Compiled(function, fastmath={"reassoc", "contract", "nsz", "arcp"}))
+
+
+def either(function: Function) -> Function:
+    """Return the function, to be compiled only where a compiled function uses it: few calls are not worth the wait."""
+    return cast("Function", Either(function, fastmath=False))

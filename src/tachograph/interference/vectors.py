@@ -1,0 +1,133 @@
+"""Demands as arrays: what estimates of sets and of all pairs are computed from, so that both tell the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tachograph.arrays import Flags, Floats
+from tachograph.interference.demand import CYCLES, Calibration, Demand, Footprint, Gpu
+
+_UNIT = 256.0  # registers are given to a warp by so many
+_WARP = 32.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """What a block of each launch occupies, and how many there are; NaN: not told."""
+
+    blocks: Floats
+    threads: Floats
+    registers: Floats  # of a block
+    shared: Floats  # bytes of a block
+    fit: Floats  # blocks that fit into an empty SM
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Demands, a row each; NaN: not measured.
+
+    cycles: (rows, CYCLES). dram: share of what can be achieved. warps: at least 1, which is also what is taken where
+    nobody counted. irregular: 1 where nobody knows. l2, l1: footprint over size of the cache.
+    exposed: share of the time, at most, in which it waits for memory.
+    """
+
+    names: tuple[str, ...]
+    cycles: Floats
+    dram: Floats
+    warps: Floats
+    irregular: Floats
+    exposed: Floats
+    l2: Floats
+    l2_hit: Floats
+    l1: Floats
+    l1_hit: Floats
+    seconds: Floats
+    launches: Launches
+
+    @property
+    def known(self) -> Flags:
+        """Whether something is known of (rows, CYCLES and dram)."""
+        return np.isfinite(np.column_stack([self.cycles, self.dram]))
+
+    def only(self, part: slice | list[int]) -> Vectors:
+        """Return some of them."""
+        chosen = range(len(self.names))[part] if isinstance(part, slice) else part
+        launches = Launches(*(getattr(self.launches, name)[part] for name in Launches.__slots__))
+        columns = {name: getattr(self, name)[part] for name in Vectors.__slots__ if name not in ("names", "launches")}
+        return Vectors(names=tuple(self.names[place] for place in chosen), launches=launches, **columns)
+
+
+def joined(parts: Sequence[Vectors]) -> Vectors:
+    """Return the rows of all parts as one."""
+    launches = Launches(
+        *(np.concatenate([getattr(part.launches, name) for part in parts]) for name in Launches.__slots__)
+    )
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in Vectors.__slots__
+        if name not in ("names", "launches")
+    }
+    return Vectors(names=tuple(name for part in parts for name in part.names), launches=launches, **columns)
+
+
+def vectors(demands: Sequence[Demand], gpu: Gpu, calibration: Calibration) -> Vectors:
+    """Return the demands as arrays, those on issue slots and DRAM as shares of what can be achieved."""
+    cycles = np.array([[_number(demand.cycles.get(name)) for name in CYCLES] for demand in demands])
+    cycles = np.clip(cycles.reshape(len(demands), len(CYCLES)), 0.0, 1.0)
+    cycles[:, 0] = np.minimum(cycles[:, 0] / calibration.issue_capacity, 1.0)
+    warps = np.fmax(_column(demands, lambda one: one.warps), 1.0)
+    irregular = np.clip(np.nan_to_num(_column(demands, lambda one: one.irregular), nan=1.0), 0.0, 1.0)
+    busiest = np.max(np.nan_to_num(cycles), axis=1, initial=0.0)
+    return Vectors(
+        names=tuple(demand.name for demand in demands),
+        cycles=cycles,
+        dram=_bandwidth(demands, calibration),
+        warps=warps,
+        irregular=irregular,
+        exposed=irregular * (1.0 - busiest),
+        l2=_column(demands, lambda one: one.l2_bytes) / _number(gpu.l2_bytes),
+        l2_hit=_column(demands, lambda one: one.l2_hit),
+        l1=_column(demands, lambda one: one.l1_bytes) / _number(gpu.l1_bytes),
+        l1_hit=_column(demands, lambda one: one.l1_hit),
+        seconds=_column(demands, lambda one: one.seconds if one.seconds else None),
+        launches=_launches(demands, gpu),
+    )
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else float(value)
+
+
+def _column(demands: Sequence[Demand], of: Callable[[Demand], float | None]) -> Floats:
+    return np.array([_number(of(demand)) for demand in demands])
+
+
+def _bandwidth(demands: Sequence[Demand], calibration: Calibration) -> Floats:
+    """Shares of the bandwidth that can be achieved, at most all of it."""
+    share = [calibration.achievable_share if demand.dram_of == "peak" else 1.0 for demand in demands]
+    used: Floats = np.clip(_column(demands, lambda one: one.dram) / np.array(share), 0.0, 1.0)
+    return used
+
+
+def _launches(demands: Sequence[Demand], gpu: Gpu) -> Launches:
+    def of(value: Callable[[Footprint], float | None]) -> Floats:
+        return _column(demands, lambda one: None if one.footprint is None else value(one.footprint))
+
+    threads, registers = of(lambda one: one.threads), of(lambda one: one.registers)
+    shared, told = of(lambda one: one.shared_bytes), of(lambda one: one.blocks_per_sm)
+    registers = np.ceil(registers * _WARP / _UNIT) * _UNIT * np.ceil(threads / _WARP)
+    room = (
+        (gpu.blocks_per_sm, np.ones(len(threads))),
+        (gpu.threads_per_sm, np.ceil(threads / _WARP) * _WARP),
+        (gpu.registers_per_sm, registers),
+        (gpu.shared_bytes_per_sm, shared),
+    )
+    fit = np.full(len(threads), np.nan)
+    for all_there_is, of_a_block in room:
+        some = np.where(of_a_block > 0, of_a_block, np.nan)
+        fit = np.fmin(fit, np.floor(_number(all_there_is) / some))
+    fit = np.where(np.isnan(threads), np.nan, np.maximum(np.where(np.isnan(told), fit, told), 1.0))
+    return Launches(of(lambda one: one.blocks), threads, registers, shared, fit)
