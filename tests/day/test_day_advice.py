@@ -1,0 +1,175 @@
+"""Advice refuses what naive policies fall for, and what is printed is what was simulated."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from statistics import median
+
+import numpy as np
+import pytest
+
+from tachograph.cli import interference_day
+from tachograph.cli.options import Arguments, Parser, add_common, add_json
+from tachograph.config import Interference
+from tachograph.errors import UsageError
+from tachograph.interference.day import true_speeds
+from tachograph.interference.day_jobs import Application, Day
+from tachograph.interference.day_known import known_of
+from tachograph.interference.demand import H100_NVL
+from tachograph.interference.estimate import estimate
+from tachograph.interference.outcome import Sharing
+from tachograph.interference.policies import POLICIES, Known, permitted
+from tachograph.report.day import DayReport, build_day_report
+from tachograph.report.day_text import SLOWDOWNS, WORK, table
+
+HBM = H100_NVL.hbm_bytes or 0.0
+BY_CODE = {policy.code: policy for policy in POLICIES}
+
+
+def day(*applications: Application) -> Day:
+    jobs = len(applications)
+    return Day(applications, np.arange(jobs), np.zeros(jobs), np.full(jobs, 3600.0))
+
+
+def one(kernel: str, *, idle: float = 0.0, gb: float = 5.0) -> Application:
+    phases = ((1 - idle, kernel), *(((idle, None),) if idle else ()))
+    return Application(kernel, phases, gb * 1e9)
+
+
+def known(chosen: Day, seed: int = 1) -> Known:
+    return known_of(chosen, true_speeds(chosen, seed), seed=seed, profiles="measured", settings=Interference())
+
+
+def may(code: str, everything: Known) -> bool:
+    return bool(permitted(BY_CODE[code], everything, hbm_bytes=HBM).may[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "fooled"),
+    [
+        ("fmul-ilp4-1024", "copy-132x1024", "roofline"),
+        ("fmul-ilp4-128", "fmul-ilp4-128", "occupancy"),
+        ("dmul-ilp4", "dmul-ilp4", "occupancy"),
+        ("sleep-264", "copy-33x1024", "roofline"),
+    ],
+)
+def test_advice_refuses_what_a_naive_policy_permits(first: str, second: str, fooled: str) -> None:
+    everything = known(day(one(first), one(second)))
+    assert {code: may(code, everything) for code in (fooled, "advice", "safe", "oracle")} == {
+        fooled: True,
+        "advice": False,
+        "safe": False,
+        "oracle": False,
+    }
+
+
+def test_advice_permits_who_disturb_nobody() -> None:
+    everything = known(day(one("sleep-132"), one("dmul-ilp1")))
+    assert may("advice", everything)
+    assert not may("roofline", everything)  # both are compute-bound
+    assert not may("exclusive", everything)
+
+
+@pytest.mark.parametrize("code", [policy.code for policy in POLICIES])
+def test_no_policy_permits_more_memory_than_there_is(code: str) -> None:
+    assert not may(code, known(day(one("inference-24", gb=60), one("dmul-ilp1", gb=60))))
+
+
+def test_what_is_not_known_is_refused() -> None:
+    everything = known(day(one("sleep-132"), one("dmul-ilp1")))
+    blank = Known(everything.seen, np.full((2, 2), np.nan), everything.safe, everything.true, everything.settings)
+    assert not may("advice", blank)
+
+
+def test_phases_meet_by_chance() -> None:
+    everything = known(day(one("dmul-ilp4", idle=0.5), one("dmul-ilp3", idle=0.25)))
+    ((share, first),), ((other_share, second),) = (seen.phases for seen in everything.seen)
+    together = estimate([first, second], gpu=H100_NVL, sharing=Sharing(way="mps"), settings=Interference())
+    slowed = [member.slowdown or 0.0 for member in together.members]
+    assert slowed[0] > 1.2
+    assert everything.expected[0, 1] == pytest.approx(1 + share * other_share * (slowed[0] - 1))
+    assert everything.expected[1, 0] == pytest.approx(1 + share * other_share * (slowed[1] - 1))
+
+
+def report(**changed: object) -> DayReport:
+    chosen = {
+        "gpus": 8,
+        "jobs": 100,
+        "load": 1.4,
+        "seeds": range(1, 4),
+        "policies": tuple(BY_CODE),
+        "profiles": "measured",
+        "settings": Interference(),
+    }
+    return build_day_report(**(chosen | changed))  # type: ignore[arg-type]
+
+
+def test_advice_shares_with_less_harm_than_naive_policies() -> None:
+    found = {result.policy: result for result in report().results}
+    for naive in ("roofline", "occupancy"):
+        for came, other in zip(found["advice"].days, found[naive].days, strict=True):
+            assert came.slowdown_p99 < other.slowdown_p99
+            assert came.slower_50 <= other.slower_50
+    assert all(came.per_gpu_hour > 1.05 for came in found["advice"].days)
+    assert all(came.slowdown_max <= 1.1 + 1e-9 for came in found["oracle"].days)
+
+
+def test_a_report_is_what_its_days_came_to() -> None:
+    found = report(policies=("advice", "roofline"))
+    assert [result.policy for result in found.results] == ["roofline", "advice"]
+    for result in found.results:
+        values = [came.slowdown_max for came in result.days]
+        spread = result.spread["slowdown_max"]
+        assert (spread.median, spread.least, spread.most) == (median(values), min(values), max(values))
+    titles, rows = table(found, SLOWDOWNS)
+    assert titles[4] == "worst"
+    assert rows[0][4].startswith(f"{median(came.slowdown_max for came in found.results[0].days):.2f}x (")
+    assert found.results[0].spread["makespan_ratio"].most != 1
+
+
+def test_exclusive_use_is_the_measure() -> None:
+    (alone,) = report(policies=("exclusive",)).results
+    _, (row,) = table(report(policies=("exclusive",)), WORK)
+    assert row[:5] == ("exclusive", "0 %", "1.00x", "0", "1.00x")
+    assert alone.spread["slowdown_max"].most == 1
+
+
+@pytest.mark.parametrize("profiles", ["measured", "dcgm"])
+def test_days_are_the_same_for_the_same_seed_and_profiles(profiles: str) -> None:
+    few = {"jobs": 40, "gpus": 4, "seeds": (7,), "profiles": profiles}
+    assert report(**few) == report(**few)
+
+
+def parsed(*words: str) -> Arguments:
+    parser = Parser("tachograph interference day", "")
+    interference_day.add_arguments(parser)
+    add_json(parser)
+    add_common(parser)
+    found: Arguments = parser.parse_args(words, Arguments())
+    return found
+
+
+def test_the_command_prints_one_result_in_two_forms(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("--gpus", "4", "--jobs", "40", "--seeds", "2", "--policies", "exclusive", "advice")
+    assert interference_day.run(parsed(*few)) == 0
+    text = capsys.readouterr().out
+    assert interference_day.run(parsed(*few, "--json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [result["policy"] for result in found["results"]] == ["exclusive", "advice"]
+    assert f"{found['results'][1]['spread']['per_gpu_hour']['median']:.2f}x" in text
+    assert "2 simulated days of 40 jobs on 4 GPUs, seeds 1 to 2" in text
+    assert len(found["results"][1]["days"]) == 2
+
+
+@pytest.mark.parametrize("words", [("--gpus", "0"), ("--jobs", "0"), ("--seeds", "0"), ("--load", "nan")])
+def test_days_that_cannot_be_are_refused(words: tuple[str, str]) -> None:
+    with pytest.raises(UsageError, match=f"{words[0]} .* is not between"):
+        interference_day.run(parsed(*words))
+
+
+def test_the_command_knows_all_policies() -> None:
+    parser = argparse.ArgumentParser()
+    interference_day.add_arguments(parser)
+    (offered,) = (action.choices for action in parser._actions if action.dest == "policies")
+    assert tuple(offered or ()) == tuple(BY_CODE)
