@@ -1,7 +1,7 @@
 """What the library of Nsight Compute finds in a report, written to standard output: a process of its own.
 
 The library never raises. Of a damaged file it reads nothing, or launches without metrics, or it ends the process by a
-signal; what it has to complain about it writes to standard error. So nothing of Tachograph runs in this process.
+signal; what it has to complain about it writes to standard error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, Protocol, cast
 
 import msgspec
+
+from tachograph.nsight.counted import printable
 
 LENGTH = struct.Struct("<I")  # stands before every message
 NO_LIBRARY = 66  # exit code
@@ -108,14 +110,14 @@ def _number(metric: Metric | None, numbers: frozenset[int]) -> float | None:
 def _name(action: Action) -> str:
     for base in (action.NameBase_DEMANGLED, action.NameBase_FUNCTION, action.NameBase_MANGLED):
         if name := action.name(base):
-            return _text(name)
+            return printable(name)
     return ""
 
 
 def _device(action: Action) -> str | None:
     metric = action.metric_by_name(DISPLAY_NAME)
     name = metric.as_string() if metric is not None else None
-    return _text(name) if name else None
+    return printable(name) if name else None
 
 
 def _ranges(state: NvtxState | None) -> list[str]:
@@ -127,18 +129,14 @@ def _ranges(state: NvtxState | None) -> list[str]:
         domain = state.domain_by_id(number)
         if domain is None:
             continue
-        prefix = "" if domain.name() in ("", _DEFAULT_DOMAIN) else f"{_text(domain.name())}@"
-        out += [prefix + _text(name) for name in (*domain.push_pop_ranges(), *domain.start_end_ranges())]
+        prefix = "" if domain.name() in ("", _DEFAULT_DOMAIN) else f"{printable(domain.name())}@"
+        out += [prefix + printable(name) for name in (*domain.push_pop_ranges(), *domain.start_end_ranges())]
     return out
 
 
 def _is_text(name: str) -> bool:
     """Whether the library takes the name back: it hands out bytes that are no UTF-8 as lone surrogates."""
-    return name.isascii() or _text(name) == name
-
-
-def _text(name: str) -> str:
-    return name.encode(errors="replace").decode()
+    return printable(name) == name
 
 
 def _limit_memory(report_bytes: int) -> None:
