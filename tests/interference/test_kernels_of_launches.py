@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, STALLS, busy, launch, sleep, waiting
 
@@ -202,6 +202,7 @@ METRICS = st.dictionaries(
 LAUNCHES = st.lists(st.tuples(METRICS, st.sampled_from([None, 0.0, 1e-6, 3e-4, 0.25])), min_size=1, max_size=6)
 
 
+@settings(deadline=None)
 @given(METRICS, st.integers(1, 6), st.sampled_from([None, 1e-6, 0.02]))
 def test_copies_of_a_launch_are_that_launch(metrics: dict[str, float], copies: int, seconds: float | None) -> None:
     one = only(launch(metrics, seconds=seconds))
@@ -215,6 +216,7 @@ def test_copies_of_a_launch_are_that_launch(metrics: dict[str, float], copies: i
     assert many.demand.irregular == pytest.approx(one.demand.irregular)
 
 
+@settings(deadline=None)
 @given(LAUNCHES, st.randoms())
 def test_the_order_of_launches_does_not_matter(
     told: list[tuple[dict[str, float], float | None]], chance: random.Random
@@ -225,6 +227,7 @@ def test_the_order_of_launches_does_not_matter(
     assert kernels(launches) == kernels(mixed)
 
 
+@settings(deadline=None)
 @given(LAUNCHES)
 def test_a_mean_lies_between_and_what_nobody_measured_stays_unknown(
     told: list[tuple[dict[str, float], float | None]],

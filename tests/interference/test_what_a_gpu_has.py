@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_launches import H100, MM, launch
 
@@ -69,6 +69,14 @@ def test_bandwidth_is_that_of_the_metrics_then_of_clock_and_bus() -> None:
     assert gpu_of(bare).told_by["dram_bytes_per_s"] == "the catalogue of devices"
 
 
+def test_the_details_page_tells_sms_and_warps_without_attributes() -> None:
+    told = {"launch__sm_count": 82.0, "smsp__warps_active.avg.peak_sustained": 12.0}
+    gpu = gpu_of(Chip(), told)
+    assert (gpu.sms, gpu.threads_per_sm, gpu.told_by["sms"]) == (82, 1536, "the report")
+    assert gpu_of(Chip(), {**told, "launch__uses_green_context": 1.0}).sms is None
+    assert gpu_of(H100, told).sms == 132
+
+
 def test_every_metric_asked_for_names_its_section() -> None:
     (kernel,) = kernels([launch({}, chip=Chip(), seconds=None, grid=None, block=None)])
     assert len(kernel.missing) > 15
@@ -107,6 +115,7 @@ def test_options_that_collect(metrics: list[str], expected: str) -> None:
     assert options_for(metrics) == expected
 
 
+@settings(deadline=None)
 @given(st.sets(st.sampled_from([DURATION, HIT, STALL, "launch__grid_size", "sm__cycles_active.max", "x__y.sum"])))
 def test_options_collect_all_and_no_set_more_than_it_must(metrics: set[str]) -> None:
     words = options_for(metrics).split()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, busy, launch, sleep, waiting
 
@@ -94,6 +94,7 @@ def test_waves_of_the_profiler_count_before_computed_ones() -> None:
     assert utilisation(only(told)).launched.tail == pytest.approx(0.5 / 3)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 1024), st.integers(1, 255), st.integers(0, 200_000))
 def test_blocks_that_fit_never_exceed_what_an_sm_has(threads: int, registers: int, shared: int) -> None:
     gpu = only(COPY).gpu

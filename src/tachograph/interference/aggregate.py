@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import fsum, isfinite
+from operator import mul
 
 from tachograph.nsight.launch import Launch
 
 _NS = 1e-9
+_NAN = float("nan")
+_BEYOND = 1e30  # counters have 64 bits
 _DURATIONS = tuple(f"gpu__time_duration.{kind}" for kind in ("sum", "avg", "max"))
 _CYCLES = (("gpc__cycles_elapsed.max", "gpc__cycles_elapsed.avg.per_second"),)
 _COUNTS = (".sum", ".avg", ".min", ".max")
@@ -56,16 +60,29 @@ def together(launches: Sequence[Launch]) -> Together:
     longest = min(weights, key=lambda pair: (-pair[1], pair[0].report, pair[0].number))[0]
     whole = fsum(weight for _, weight in weights)
     metrics, coverage = {}, {}
+    shares: dict[str, list[float] | None] = {}  # of metrics that every launch has, by what they are a share of
     for metric in sorted({name for launch, _ in weights for name in launch.metrics}):
-        holders = [(launch, weight) for launch, weight in weights if isfinite(launch.metrics.get(metric, float("nan")))]
-        value = _of_one(longest, metric) if metric.startswith(_OF_THE_LONGEST) else _combined(metric, holders)
-        if value is None:
+        if metric.startswith(_OF_THE_LONGEST):
+            if metric in longest.metrics and is_measured(longest.metrics[metric]):
+                metrics[metric] = longest.metrics[metric]
             continue
-        metrics[metric] = value
-        if len(holders) < len(weights) and not metric.startswith(_OF_THE_LONGEST):
+        holders = [(launch, weight) for launch, weight in weights if is_measured(launch.metrics.get(metric, _NAN))]
+        if not holders:
+            continue
+        metrics[metric] = _combined(metric, holders, shares if len(holders) == len(weights) else {})
+        if len(holders) < len(weights):
             coverage[metric] = fsum(weight for _, weight in holders) / whole
     seconds = fsum(seconds for _, seconds in timed) if timed else None
     return Together(metrics, coverage, seconds, longest, _problems(durations, coverage))
+
+
+def is_measured(value: float) -> bool:
+    """Return whether a value is one that a profiler measures: no metric is below 0, or beyond all counting.
+
+    >>> is_measured(0.0), is_measured(-1.0), is_measured(float("nan"))
+    (True, False, False)
+    """
+    return 0 <= value < _BEYOND
 
 
 def duration_s(launch: Launch) -> float | None:
@@ -74,7 +91,7 @@ def duration_s(launch: Launch) -> float | None:
     A duration of zero or less is 0: such a launch took part in nothing that could be measured.
     """
     for metric in _DURATIONS:
-        if isfinite(value := launch.metrics.get(metric, float("nan"))):
+        if isfinite(value := launch.metrics.get(metric, _NAN)):
             return max(0.0, value * _NS)
     for cycles, clock in _CYCLES:
         elapsed, per_second = launch.metrics.get(cycles), launch.metrics.get(clock)
@@ -83,31 +100,33 @@ def duration_s(launch: Launch) -> float | None:
     return None
 
 
-def _of_one(launch: Launch, metric: str) -> float | None:
-    value = launch.metrics.get(metric)
-    return value if value is not None and isfinite(value) else None
-
-
-def _combined(metric: str, holders: Sequence[tuple[Launch, float]]) -> float | None:
-    if not holders:
-        return None
+def _combined(metric: str, holders: Sequence[tuple[Launch, float]], shares: dict[str, list[float] | None]) -> float:
+    """A metric of the launches that have it; `shares` remembers the weights of those that were asked for before."""
     values = [launch.metrics[metric] for launch, _ in holders]
+    if len(values) == 1:
+        return values[0]
     if metric.endswith(_COUNTS):
         return fsum(values)
-    weights = _shares(metric, [launch for launch, _ in holders]) or [weight for _, weight in holders]
-    mean = fsum(value * weight for value, weight in zip(values, weights, strict=True)) / fsum(weights)
+    whole = _whole(metric)
+    if whole not in shares:
+        shares[whole] = _shares(whole, holders)
+    weights = shares[whole] or [weight for _, weight in holders]
+    mean = fsum(map(mul, values, weights)) / fsum(weights)
     return min(max(values), max(min(values), mean))  # rounding leads out of where the values are
 
 
-def _shares(metric: str, launches: Sequence[Launch]) -> list[float] | None:
-    """How much of what `metric` is a share of each launch has; None where one does not tell, or there is nothing."""
-    whole = _WHOLES.get(metric) or next(
-        (name for suffix, name in _WHOLES_BY_SUFFIX.items() if metric.endswith(suffix)), None
-    )
-    if whole is None:
-        return None
-    weights = [launch.metrics.get(whole, float("nan")) for launch in launches]
-    usable = all(isfinite(weight) and weight >= 0 for weight in weights) and fsum(weights) > 0
+@lru_cache(maxsize=4096)
+def _whole(metric: str) -> str:
+    """The metric that `metric` is a share of; "" for time."""
+    if metric in _WHOLES:
+        return _WHOLES[metric]
+    return next((name for suffix, name in _WHOLES_BY_SUFFIX.items() if metric.endswith(suffix)), "")
+
+
+def _shares(whole: str, holders: Sequence[tuple[Launch, float]]) -> list[float] | None:
+    """How much of `whole` each launch has; None where one does not tell, or there is nothing."""
+    weights = [launch.metrics.get(whole, _NAN) for launch, _ in holders]
+    usable = all(map(is_measured, weights)) and fsum(weights) > 0
     return weights if usable else None
 
 

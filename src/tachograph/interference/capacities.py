@@ -14,6 +14,7 @@ from tachograph.nsight.launch import Chip
 REPORT = "the report"
 _KIB, _MIB = 1024.0, float(1 << 20)
 _BITS = 8.0
+_WARP = 32
 _EDGES = 2.0  # of the memory clock: all memory of GPUs moves data on both, deviceQuery reckons alike
 _NAMELESS = "a GPU that the report does not name"
 
@@ -113,8 +114,23 @@ def _gpu(name: str, told: Mapping[str, float], told_by: Mapping[str, str]) -> Gp
 def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
     """What the report tells of the device: a value of 0 is none."""
     values = {field: _positive(attributes, (name,)) for field, name in _ATTRIBUTES.items()}
+    values["sms"] = values["sms"] or _sms_of_launch(metrics)
+    values["threads_per_sm"] = values["threads_per_sm"] or _threads_by_warps(metrics, values["schedulers"])
     values["dram_bytes_per_s"] = _measured_peak(metrics) or _peak_by_clock(attributes)
     return {field: value for field, value in values.items() if value is not None}
+
+
+def _sms_of_launch(metrics: Mapping[str, float]) -> float | None:
+    """What a launch found, unless it was given a part of the GPU only: the details page shows no attributes."""
+    parts = ("launch__uses_green_context", "launch__uses_mps", "launch__uses_vgpu")
+    if any(metrics.get(part) for part in parts):
+        return None
+    return _positive(metrics, ("launch__sm_count",))
+
+
+def _threads_by_warps(metrics: Mapping[str, float], schedulers: float | None) -> float | None:
+    warps = _positive(metrics, ("smsp__warps_active.avg.peak_sustained",))
+    return None if warps is None else warps * (schedulers or Gpu(name="").schedulers) * _WARP
 
 
 def _measured_peak(metrics: Mapping[str, float]) -> float | None:
@@ -162,7 +178,7 @@ def _catalogued(chip: Chip) -> dict[str, float]:
         return {}
     values: dict[str, float | None] = {
         "sms": device.sms,
-        "threads_per_sm": device.max_warps_per_sm * 32,
+        "threads_per_sm": device.max_warps_per_sm * _WARP,
         "l2_bytes": device.l2_bytes,
         "dram_bytes_per_s": device.hbm_bytes_per_s,
         "hbm_bytes": device.hbm_mib * _MIB,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 
 from tachograph.interference import readings
@@ -129,6 +130,7 @@ _STALLS = tuple(
 )
 
 
+@lru_cache(maxsize=4096)
 def options(metric: str) -> str:
     """Return the options of `ncu` that collect a metric: the section that has it, else the metric by its name.
 

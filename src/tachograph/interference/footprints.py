@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil, prod
+from math import ceil, inf, nan, prod
 
 from tachograph.interference.demand import Footprint, Gpu
 from tachograph.nsight.launch import Launch
@@ -46,14 +46,10 @@ def computed_fit(footprint: Footprint, gpu: Gpu) -> int | None:
     registers, shared = footprint.registers, footprint.shared_bytes
     slots, threads = gpu.blocks_per_sm, gpu.threads_per_sm
     of_registers, of_shared = gpu.registers_per_sm, gpu.shared_bytes_per_sm
-    if None in (registers, shared, slots, threads, of_registers, of_shared):
+    if registers is None or shared is None or of_registers is None or of_shared is None:
         return None
-    assert registers is not None
-    assert shared is not None
-    assert slots is not None
-    assert threads is not None
-    assert of_registers is not None
-    assert of_shared is not None
+    if slots is None or threads is None:
+        return None
     warps = ceil(footprint.threads / _WARP)
     fits = [slots, threads // (warps * _WARP)]
     if registers:
@@ -78,17 +74,16 @@ def resident_per_sm(footprint: Footprint, gpu: Gpu) -> float | None:
 
 def _count(metrics: Mapping[str, float], metric: str) -> int | None:
     value = metrics.get(metric)
-    return int(value) if value is not None and 0 <= value < float("inf") else None
+    return int(value) if value is not None and 0 <= value < inf else None
 
 
 def _shared(metrics: Mapping[str, float]) -> float | None:
-    whole = next(
-        (metrics[name] for name in ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block")
-         if name in metrics), None
-    )  # fmt: skip
-    if whole is None and all(part in metrics for part in _SHARED_PARTS):
-        return sum(metrics[part] for part in _SHARED_PARTS)
-    return whole
+    """Bytes of a block; None where not told, or no amount of memory."""
+    for whole in ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block"):
+        if 0 <= metrics.get(whole, nan) < inf:
+            return metrics[whole]
+    parts = [metrics.get(part, nan) for part in _SHARED_PARTS]
+    return sum(parts) if all(0 <= part < inf for part in parts) else None
 
 
 def _told_fit(metrics: Mapping[str, float]) -> int | None:
@@ -97,4 +92,4 @@ def _told_fit(metrics: Mapping[str, float]) -> int | None:
         return None
     extra = metrics.get("launch__occupancy_limit_barriers")
     told = [metrics[limit] for limit in _LIMITS] + ([] if extra is None else [extra])
-    return int(min(told)) if 1 <= min(told) < float("inf") else None
+    return int(min(told)) if 1 <= min(told) < inf else None

@@ -1,6 +1,6 @@
 """Which resources others could take from a kernel to slow it down, with the number behind each verdict.
 
-Source: Elvinger et al. 2025, section 4, one resource after the other; docs/interference.md has the thresholds.
+Source: Elvinger et al. 2025, section 4, one resource after the other. Thresholds are the constants below.
 """
 
 from __future__ import annotations

@@ -1,0 +1,77 @@
+"""Profiles with values no kernel has: nothing raises, fractions stay fractions, nothing comes from nothing."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from published_launches import H100, busy, launch, waiting
+
+from tachograph.interference import readings
+from tachograph.interference.collect import options_for
+from tachograph.interference.kernels import Kernel, kernels
+from tachograph.interference.limits import limits
+from tachograph.interference.pitfalls import pitfalls
+from tachograph.interference.roofline import placement
+from tachograph.interference.susceptibility import susceptibilities
+from tachograph.interference.utilisation import utilisation
+from tachograph.nsight.launch import Chip
+
+ODD = st.sampled_from([0.0, -1.0, 1e-300, 0.5, 42.0, 100.0, 100.4, 1e9, 1e300, float("nan"), float("inf")])
+NAMES = sorted(
+    {
+        *busy(1.0, 1.0, fma=1.0, fp64=1.0, tensor=1.0, lsu=1.0),
+        *waiting(),
+        *(readings.SM_ACTIVE, readings.SM_ACTIVE_MIN, readings.SM_ACTIVE_MAX, *readings.ELAPSED, readings.THREADS),
+        *(readings.L1_HIT, readings.L2_HIT, readings.L1_BUSY, readings.L2_BUSY, readings.DRAM_BYTES),
+        *("launch__grid_size", "launch__block_size", "launch__sm_count", "launch__waves_per_multiprocessor"),
+        *(f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps")),
+        *(f"smsp__sass_thread_inst_executed_op_f{op}_pred_on.sum.per_cycle_elapsed" for op in ("add", "mul", "fma")),
+        *("smsp__cycles_elapsed.avg.per_second", "sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained"),
+        *("sm__ops_path_tensor_src_bf16_dst_fp32.sum", "sm__ops_path_tensor_src_bf16_dst_fp32.sum.peak_sustained"),
+        *("dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second", "gpu__time_duration.sum"),
+    }
+)
+CHIPS = st.sampled_from([H100, Chip(), Chip("NVIDIA A100-SXM4-40GB", "8.0"), Chip("x", "9.0", {"total_memory": -1.0})])
+PROFILES = st.tuples(st.dictionaries(st.sampled_from(NAMES), ODD), CHIPS)
+
+
+def of(metrics: dict[str, float], chip: Chip) -> Kernel:
+    (kernel,) = kernels([launch(metrics, chip=chip, seconds=None, number=at) for at in range(2)])
+    return kernel
+
+
+def is_fraction(value: float | None) -> bool:
+    return value is None or 0.0 <= value <= 1.0
+
+
+@settings(deadline=None)
+@given(PROFILES)
+def test_no_profile_breaks_anything(profile: tuple[dict[str, float], Chip]) -> None:
+    kernel = of(*profile)
+    demand = kernel.demand
+    assert all(is_fraction(value) for value in demand.cycles.values())
+    for value in (demand.dram, demand.l1_hit, demand.l2_hit, demand.irregular, demand.sm_share):
+        assert is_fraction(value)
+    used = utilisation(kernel)
+    for value in (used.occupancy, used.occupancy_possible, used.issue, used.launched.slots_taken, used.launched.tail):
+        assert is_fraction(value)
+    assert used.distribution is None or is_fraction(used.distribution.idle)
+    assert all(is_fraction(limit.demand) and is_fraction(limit.head_room) for limit in limits(kernel).resources)
+    for item in susceptibilities(kernel):
+        assert is_fraction(item.value)
+        assert (item.level == "unknown") == (item.value is None)
+    assert all(isfinite(value) for pitfall in pitfalls(kernel) for value in pitfall.numbers.values())
+    assert all(roof.peak > 0 for roof in placement(kernel).roofs)
+    assert options_for(kernel.missing)
+
+
+@settings(deadline=None)
+@given(PROFILES, st.sampled_from(NAMES))
+def test_a_metric_less_never_makes_a_demand_known(profile: tuple[dict[str, float], Chip], gone: str) -> None:
+    metrics, chip = profile
+    more, less = of(metrics, chip).demand, of({name: metrics[name] for name in metrics if name != gone}, chip).demand
+    assert less.cycles.keys() <= more.cycles.keys()
+    for name in ("dram", "l1_hit", "l2_hit", "warps", "sm_share"):
+        assert getattr(less, name) is None or getattr(more, name) is not None
