@@ -1,16 +1,75 @@
-"""`tachograph interference`: check, calibrate and try the estimator."""
+"""`tachograph interference`: tell the errors of the estimator, calibrate it on a GPU, simulate a day of sharing."""
 
 from __future__ import annotations
 
-from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.errors import UsageError
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tachograph.cli import interference_bench, interference_day, output
+from tachograph.cli.options import Arguments, Parser, add_common, add_json, sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tachograph.interference.accuracy import Judged
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the options."""
-    add_json(parser)
+    """Declare the actions, each with its own options."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def action(name: str, words: str, declare: Callable[[argparse.ArgumentParser], None]) -> None:
+        one: Parser = actions.add_parser(name, description=sentence(words), help=words)
+        declare(one)
+        add_json(one)
+        known = len(one._actions)
+        add_common(one)
+        for option in one._actions[known:]:  # given before the action, they count as well
+            option.default = argparse.SUPPRESS
+
+    action("accuracy", "tell the errors of the estimator against published measurements", _of_accuracy)
+    action(
+        "bench", "run micro-benchmarks on a GPU, and calibrate the estimator by them", interference_bench.add_arguments
+    )
+    action("day", "simulate a day of jobs placed with and without advice", interference_day.add_arguments)
+
+
+def _of_accuracy(parser: argparse.ArgumentParser) -> None:
+    """It has no options of its own."""
 
 
 def run(arguments: Arguments) -> int:
-    """Do it."""
-    raise UsageError("not ready")
+    """Do what the action says."""
+    actions: dict[str, Callable[[Arguments], int]] = {
+        "accuracy": _accuracy,
+        "bench": interference_bench.run,
+        "day": interference_day.run,
+    }
+    return actions[arguments.action](arguments)
+
+
+def _accuracy(arguments: Arguments) -> int:
+    from tachograph.interference.accuracy import accuracy
+    from tachograph.report.interference_accuracy import accuracy_json, sentences
+
+    found = accuracy()
+    if arguments.json:
+        output.print_json(accuracy_json(found))
+        return 0
+    _show(found.twenty, "without its table", arguments)
+    output.print_text("\n")
+    _show(found.held_out, "", arguments)
+    lines = sentences(found.twenty, whose=f"{len(found.twenty)} published numbers", left_out=True)
+    lines += sentences(found.held_out, whose=f"{len(found.held_out)} of another GPU, held out", left_out=False)
+    output.print_text("\n" + "\n".join(lines) + "\n")
+    return 0
+
+
+def _show(judged: Sequence[Judged], left_out: str, arguments: Arguments) -> None:
+    from tachograph.report.interference_accuracy import table_rows
+
+    titles = ["table", "case", "measured", "predicted", "error", *([left_out] if left_out else [])]
+    headings = [output.Heading(title, right=place > 1) for place, title in enumerate(titles)]
+    rows = [row[: len(titles)] for row in table_rows(judged)]
+    output.print_table(headings, rows, no_color=arguments.no_color)

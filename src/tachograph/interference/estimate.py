@@ -38,7 +38,7 @@ def estimate(
     >>> from tachograph.interference.demand import H100_NVL
     >>> fp64 = Demand(name="fp64", cycles={"issue": 0.38, "fp64": 0.73}, irregular=0.0, seconds=1.0)
     >>> both = estimate([fp64, fp64], gpu=H100_NVL)
-    >>> both.members[0].slowdown, both.members[0].binding, round(both.gain, 2)
+    >>> round(both.members[0].slowdown, 2), both.members[0].binding, round(both.gain, 2)
     (1.46, 'fp64', 1.37)
     """
     calibration, sharing, settings = calibration or Calibration(), sharing or Sharing(), settings or Interference()
