@@ -1,16 +1,133 @@
-"""`tachograph kernels`: what kernels need of a GPU, and what disturbs them."""
+"""`tachograph kernels`: what kernels need of a GPU, what disturbs them, what happens when they share one."""
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tachograph.cli import output
+from tachograph.cli.narrate import Narrator, remark
 from tachograph.cli.options import Arguments, Parser, add_json
 from tachograph.errors import UsageError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tachograph.nsight.launch import Report
+    from tachograph.report.kernels import KernelsReport
+
+_TOP = 20  # kernels of a printed table
+_WIDEST = 140  # characters of a line
+
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the options."""
-    add_json(parser)
+    """Declare the reports, which kernels of them, what to ask of them, and the formats."""
+    parser.add_argument("reports", nargs="+", metavar="REPORT", help="a .ncu-rep, CSV of `ncu --csv`, or a folder")
+    chosen = parser.add_argument_group("which kernels")
+    chosen.add_argument(
+        "--kernel", action="append", default=[], metavar="PATTERN",
+        help="only kernels whose name has this in it; * and ? as in a shell, /.../ a regular expression; repeatable",
+    )  # fmt: skip
+    chosen.add_argument(
+        "--top", type=_count, metavar="N", help=f"the N of each GPU that took most time (default: {_TOP} where printed)"
+    )
+    chosen.add_argument("--device", metavar="NAME", help="only those that ran on a GPU with this in its name")
+    asked = parser.add_argument_group("what to tell")
+    asked.add_argument("--explain", metavar="KERNEL", help="everything about one kernel, by number or pattern")
+    asked.add_argument(
+        "--together", nargs="+", metavar="KERNEL", help="what happens when these run at the same time (behind REPORT)"
+    )
+    asked.add_argument("--with", dest="beside", metavar="REPORT", help="each kernel beside each of another report")
+    asked.add_argument("--matrix", action="store_true", help="each kernel beside each other and beside itself")
+    asked.add_argument(
+        "--mps-share", type=_shares, metavar="P,P",
+        help="they are processes under MPS with these percentages of the SMs, not streams of one process",
+    )  # fmt: skip
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE, and print where it is")
+    form.add_argument("--csv", action="store_true", help="print CSV: the kernels, or what was asked of them together")
+    add_json(form)
 
 
 def run(arguments: Arguments) -> int:
-    """Do it."""
-    raise UsageError("not ready")
+    """Print or write what the reports tell."""
+    from tachograph import config
+    from tachograph.report.kernels import Asked, build_kernels_report
+
+    settings = config.load(arguments.config)
+    exported = arguments.json or arguments.csv or arguments.html
+    asked = Asked(
+        kernels=tuple(arguments.kernel),
+        device=arguments.device,
+        top=arguments.top if arguments.top is not None or exported else _TOP,
+        explain=arguments.explain,
+        together=tuple(arguments.together or ()),
+        matrix=arguments.matrix or bool(arguments.html),
+        shares=arguments.mps_share,
+    )
+    reports = _read(arguments.reports, arguments)
+    beside = _read([arguments.beside], arguments) if arguments.beside else ()
+    report = build_kernels_report(reports, asked, configuration=settings, beside=beside)
+    for problem in report.problems:
+        remark(problem)
+    _show(report, arguments)
+    return 0
+
+
+def _show(report: KernelsReport, arguments: Arguments) -> None:
+    from tachograph.report.kernels_json import kernels_csv, kernels_json
+    from tachograph.report.kernels_text import kernels_lines
+    from tachograph.report.lines import to_rich, to_text
+
+    if arguments.html:
+        _write_html(report, arguments.html)
+        Narrator.of(arguments).say(f"written to {arguments.html}")
+    elif arguments.json:
+        output.print_json(kernels_json(report))
+    elif arguments.csv:
+        output.print_text(kernels_csv(report))
+    else:
+        ascii_only = output.ascii_only()
+        lines = kernels_lines(report, width=min(output.width(), _WIDEST), ascii_only=ascii_only)
+        if ascii_only:
+            output.print_text(to_text(lines, ascii_only=True))
+        else:
+            output.print_styled(to_rich(lines), no_color=arguments.no_color)
+
+
+def _read(names: Sequence[str], arguments: Arguments) -> tuple[Report, ...]:
+    """The reports of files and folders; one that cannot be read is told and left out, as long as another can."""
+    from tachograph.nsight.read import read_reports
+
+    return read_reports([Path(name) for name in names], told=None if arguments.quiet else remark)
+
+
+def _write_html(report: KernelsReport, file: str) -> None:
+    from tachograph.report.kernels_html import kernels_html
+
+    page = kernels_html(report)
+    with output.writing(file):
+        Path(file).write_text(page, encoding="utf-8")
+
+
+def _count(written: str) -> int:
+    number = int(written)
+    if number < 1:
+        raise ArgumentTypeError(f"{written} is below 1")
+    return number
+
+
+def _shares(written: str) -> tuple[float, ...]:
+    """Return percentages of the SMs as fractions.
+
+    >>> _shares("50,25")
+    (0.5, 0.25)
+    """
+    try:
+        shares = tuple(float(part) / 100 for part in written.split(","))
+    except ValueError:
+        raise UsageError(f"{written!r} are no percentages", where="--mps-share", do="write 50,50") from None
+    if not all(0 < share <= 1 for share in shares):
+        raise UsageError("each is above 0 and at most 100", where="--mps-share", do="write 50,50")
+    return shares

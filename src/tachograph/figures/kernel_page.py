@@ -47,7 +47,9 @@ class Placed:
     share: float
 
 
-def radars(kernels: Sequence[tuple[int, str]], axes: Mapping[str, Sequence[float | None]]) -> str | None:
+def radars(
+    kernels: Sequence[tuple[int, str]], axes: Mapping[str, Sequence[float | None]], *, name: str = "radar"
+) -> str | None:
     """Return a radar for each of the first kernels: what it asks of each resource, 0 to 100 %.
 
     kernels: (number, name) each. axes: {resource: a fraction 0..1 per kernel, None where nobody measured it}. What is
@@ -58,11 +60,11 @@ def radars(kernels: Sequence[tuple[int, str]], axes: Mapping[str, Sequence[float
     shown = kernels[:MAX_DIALS]
     columns = min(_COLUMNS, max(2, len(shown)))
     figure, dials = new_dials(len(shown), columns, 1.85 if columns == _COLUMNS else 2.6)
-    for place, (dial, (number, name)) in enumerate(zip(dials, shown, strict=True)):
+    for place, (dial, (number, label)) in enumerate(zip(dials, shown, strict=True)):
         _radar(dial, {axis: values[place] for axis, values in axes.items()}, labels=6.2 if columns == _COLUMNS else 8.0)
-        title = dial.set_title(f"{number}  {shortened(name)}", fontsize=7.5 if columns == _COLUMNS else 9.0, color=INK)
+        title = dial.set_title(f"{number}  {shortened(label)}", fontsize=7.5 if columns == _COLUMNS else 9.0, color=INK)
         title.set_parse_math(False)
-    return to_svg(figure, name="radar", label="What each kernel asks of each resource, in percent of what there is")
+    return to_svg(figure, name=name, label="What each kernel asks of each resource, in percent of what there is")
 
 
 def _radar(dial: Axes, values: Mapping[str, float | None], *, labels: float) -> None:
@@ -102,7 +104,9 @@ def _open_line(dial: Axes, angles: Sequence[float], values: Sequence[float | Non
             dial.plot(ends, (min(1.0, value), min(1.0, behind)), color=ACCENT, linewidth=1.2)
 
 
-def roofline(kernels: Sequence[Placed], *, bytes_per_s: float | None, peaks: Mapping[str, float]) -> str | None:
+def roofline(
+    kernels: Sequence[Placed], *, bytes_per_s: float | None, peaks: Mapping[str, float], name: str = "roofline"
+) -> str | None:
     """Return kernels by FLOP per byte of DRAM and FLOP/s, under the roofs; each mark as large as its share of time.
 
     peaks: {pipe: FLOP/s}. A kernel without FLOP or without traffic has no place.
@@ -128,7 +132,7 @@ def roofline(kernels: Sequence[Placed], *, bytes_per_s: float | None, peaks: Map
         axis.set_minor_formatter(NullFormatter())
         axis.set_major_locator(LogLocator(numticks=9))
     axes.set_xlabel("FLOP per byte of DRAM")
-    return to_svg(figure, name="roofline", label="Kernels under the roofs of the GPU: FLOP/s by FLOP per byte of DRAM")
+    return to_svg(figure, name=name, label="Kernels under the roofs of the GPU: FLOP/s by FLOP per byte of DRAM")
 
 
 def _decades(
@@ -190,35 +194,43 @@ def _near(one: Placed, other: Placed) -> bool:
     return across < 0.35 and abs(log10(one.flop_per_s / other.flop_per_s)) < 0.18
 
 
-def pairs(kernels: Sequence[tuple[int, str]], slowdown: Floats) -> str | None:
+def pairs(
+    rows: Sequence[tuple[int, str]], columns: Sequence[tuple[int, str]], slowdown: Floats, *, name: str = "pairs"
+) -> str | None:
     """Return the slowdown of each kernel (row) while another (column) runs beside it; hatched: cannot be said."""
-    if len(kernels) < 2:
+    if not rows or not columns:
         return None
-    count = min(len(kernels), MAX_CELLS)
-    shown = slowdown[:count, :count]
-    figure, axes = new_figure(max(1.9, 1.0 + (0.3 if count <= TOLD_CELLS else 0.16) * count))
+    rows, columns = rows[:MAX_CELLS], columns[:MAX_CELLS]
+    shown = slowdown[: len(rows), : len(columns)]
+    few = len(columns) <= TOLD_CELLS
+    figure, axes = new_figure(max(1.9, 1.0 + (0.3 if few else 0.16) * len(rows)))
     colours = mpl.colormaps["cividis_r"].with_extremes(bad=(0, 0, 0, 0))
     scale = Normalize(1.0, _SHOWN_SLOWDOWN, clip=True)
     axes.patch.set(facecolor="none", edgecolor=FAINT, hatch="////", linewidth=0, alpha=0.4)
     image = axes.imshow(np.ma.masked_invalid(shown), cmap=colours, norm=scale, aspect="auto", interpolation="nearest")
-    if count <= TOLD_CELLS:
+    if few:
         _tell_cells(axes, shown, scale)
-    numbers = [str(number) for number, _ in kernels[:count]]
-    axes.set_xticks(range(count), numbers, fontsize=8 if count <= 30 else 5)
-    names = [f"{shortened(name)}  {number}" for number, name in kernels[:count]]
-    for label in axes.set_yticks(range(count), names, fontsize=8 if count <= 30 else 6):
-        label.label1.set_parse_math(False)
-    axes.set_xticks(np.arange(1, count) - 0.5, minor=True)
-    axes.set_yticks(np.arange(1, count) - 0.5, minor=True)
+    _name_cells(axes, rows, columns)
+    bar = figure.colorbar(image, ax=axes, pad=0.015, fraction=0.035, aspect=max(8.0, 1.6 * len(rows)))
+    bar.set_ticks([1.0, 1.25, 1.5, 1.75, 2.0], labels=["1", "1.25", "1.5", "1.75", "2 and more"])
+    bar.ax.tick_params(labelsize=8, length=2)
+    bar.outline.set_visible(False)
+    return to_svg(figure, name=name, label="Slowdown of the kernel of a row while that of a column runs beside it")
+
+
+def _name_cells(axes: Axes, rows: Sequence[tuple[int, str]], columns: Sequence[tuple[int, str]]) -> None:
+    """Numbers above, names and numbers at the side, lines of the page's colour between the cells."""
+    numbers = [str(number) for number, _ in columns]
+    axes.set_xticks(range(len(columns)), numbers, fontsize=8 if len(columns) <= 30 else 5)
+    names = [f"{shortened(label)}  {number}" for number, label in rows]
+    for tick in axes.set_yticks(range(len(rows)), names, fontsize=8 if len(rows) <= 30 else 6):
+        tick.label1.set_parse_math(False)
+    axes.set_xticks(np.arange(1, len(columns)) - 0.5, minor=True)
+    axes.set_yticks(np.arange(1, len(rows)) - 0.5, minor=True)
     axes.grid(which="minor", color=PAPER, linewidth=0.8)
     axes.tick_params(which="both", length=0)
     axes.spines[:].set_visible(False)
     axes.xaxis.tick_top()
-    bar = figure.colorbar(image, ax=axes, pad=0.015, fraction=0.035, aspect=max(8.0, 1.6 * count))
-    bar.set_ticks([1.0, 1.25, 1.5, 1.75, 2.0], labels=["1", "1.25", "1.5", "1.75", "2 and more"])
-    bar.ax.tick_params(labelsize=8, length=2)
-    bar.outline.set_visible(False)
-    return to_svg(figure, name="pairs", label="Slowdown of the kernel of a row while that of a column runs beside it")
 
 
 def _tell_cells(axes: Axes, slowdown: Floats, scale: Normalize) -> None:
