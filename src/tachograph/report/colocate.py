@@ -162,8 +162,8 @@ def build_colocate_report(
     )
 
 
-def _order(proposal: Proposal) -> tuple[float, float, str, str]:
-    return (-proposal.saved_h, -proposal.overlap_h, proposal.one.label, proposal.other.label)
+def _order(proposal: Proposal) -> tuple[bool, float, float, str, str]:
+    return (proposal.taken, -proposal.saved_h, -proposal.overlap_h, proposal.one.label, proposal.other.label)
 
 
 def _achievable(summaries: pl.DataFrame, calibration: Calibration) -> dict[str, float]:

@@ -15,7 +15,7 @@ from tachograph.counters import BY_NAME as COUNTERS
 from tachograph.devices import Device, match
 from tachograph.interference.demand import Demand
 from tachograph.interference.mixes import COUNTER_OF_PIPE, Mix, busy_of, mix, of_means
-from tachograph.units import plural
+from tachograph.units import MI
 
 _Row = Mapping[str, Any]
 LEAST_RUNS = 2  # of a kind: what ran once may never come again
@@ -40,6 +40,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
 )
 _ACTIVITY = ("gr_engine_active_mean", "gpu_util_mean")
 _NEEDED = ("sm_active_mean", "dram_active_mean", "hbm_used_mib_max")
+_LEFT_OUT = ("job_key", "job_id", "display_id", "user", "name", "gpu_hours", "reason")
 _PIPES = tuple(f"{counter}_mean" for counter in COUNTER_OF_PIPE.values())
 _WHO = ("job_key", "job_id", "display_id", "array_job_id", "user", "name")
 _READ = (*_WHO, "gpu_model", "gpus", "gpu_hours", "elapsed_s", *_ACTIVITY, *_NEEDED, *_PIPES, "sm_occupancy_mean")
@@ -107,18 +108,18 @@ def candidates(
     steady = verdicts.filter(pl.col("code") == "stable").select("job_key", steady="verdict").unique("job_key")
     told = summaries.join(steady, on="job_key", how="left", maintain_order="left")
     told = told.with_columns(reason=_reason(_known_models(told), thresholds)).sort("start", "job_key")
-    left_out = [_named(told.filter(pl.col("reason").is_not_null()))]
     kinds = []
-    runs = told.filter(pl.col("reason").is_null()).select(_READ).iter_rows(named=True)
-    for kind, rows in _kinds(runs):
+    refused: dict[str, str] = {}
+    for kind, rows in _kinds(told.filter(pl.col("reason").is_null()).select(_READ).iter_rows(named=True)):
         reason = _why_not(kind, settings, achievable[kind.device.name], least_runs)
         if reason is None:
             kinds.append(kind)
         else:
-            keys = [row["job_key"] for row in rows]
-            left_out.append(_named(told.filter(pl.col("job_key").is_in(keys)).with_columns(reason=pl.lit(reason))))
+            refused |= {row["job_key"]: reason for row in rows}
+    of_kind = pl.col("job_key").replace_strict(refused, default=None, return_dtype=pl.String)
+    told = told.with_columns(reason=pl.coalesce("reason", of_kind)).filter(pl.col("reason").is_not_null())
     kinds.sort(key=lambda kind: (-kind.gpu_hours, kind.label, kind.device.name, kind.gpus))
-    return Candidates(tuple(kinds), pl.concat(left_out))
+    return Candidates(tuple(kinds), told.select(_LEFT_OUT))
 
 
 def missing_counters(summaries: pl.DataFrame) -> list[str]:
@@ -132,15 +133,6 @@ def missing_counters(summaries: pl.DataFrame) -> list[str]:
     columns += list(_ACTIVITY[:1]) if absent(*_ACTIVITY) else []
     names = (column.removesuffix("_mean").removesuffix("_max") for column in columns)
     return [f"{name} (DCGM_FI_{COUNTERS[name].dcgm_name}, {COUNTERS[name].dcgm_id})" for name in names]
-
-
-def runs_of(kind: Kind) -> str:
-    """Return how many runs are behind a kind, in words."""
-    return plural(kind.runs, "run")
-
-
-def _named(told: pl.DataFrame) -> pl.DataFrame:
-    return told.select("job_key", "job_id", "display_id", "user", "name", "gpu_hours", "reason")
 
 
 def _known_models(summaries: pl.DataFrame) -> list[str]:
@@ -238,7 +230,7 @@ def _why_not(kind: Kind, settings: Interference, achievable: float, least_runs: 
     if kind.spread > MOST_SPREAD:
         return "spread"
     most = kind.mix.highest
-    full = most.hbm_bytes is not None and most.hbm_bytes > settings.safe_hbm * kind.device.hbm_mib * (1 << 20)
+    full = most.hbm_bytes is not None and most.hbm_bytes > settings.safe_hbm * kind.device.hbm_mib * MI
     crowded = (most.dram or 0.0) / achievable > settings.safe_dram or max(
         most.cycles.values(), default=0.0
     ) > settings.safe_cycles

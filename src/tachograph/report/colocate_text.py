@@ -123,8 +123,12 @@ def _notes(report: ColocateReport, width: int) -> Iterator[Line]:
         yield from wrapped(sentence, width, first="  ", indent="    ")
 
 
-def _bandwidth(report: ColocateReport) -> str:
-    models = ", ".join(f"{text(share, 'fraction')} of the peak on {model}" for model, share in report.achievable)
+def _bandwidth(report: ColocateReport, only: str | None = None) -> str:
+    models = ", ".join(
+        f"{text(share, 'fraction')} of the peak on {model}"
+        for model, share in report.achievable
+        if only in (None, model)
+    )
     origin = report.calibration.measured_on or "another model"
     return (
         f"Bandwidth that can be achieved: {models}; as calibrated ({report.calibration.source}, {origin}), or the "
@@ -150,12 +154,9 @@ def _explained(report: ColocateReport, proposal: Proposal, width: int) -> Iterat
     yield plain("Why", "bold")
     for sentence in advice.why:
         yield from wrapped(sentence, width, first="  ", indent="    ")
-    yield from wrapped(
-        f"At worst {_both(advice.worst)}: always busy at the same time, and what was not measured short.",
-        width,
-        first="  ",
-        indent="    ",
-    )
+    if advice.worst:
+        said = f"At worst {_both(advice.worst)}: always busy at the same time, and what was not measured short."
+        yield from wrapped(said, width, first="  ", indent="    ")
     if proposal.runs is not None and proposal.runs.worst is not None:
         mean = _both((proposal.runs.slowdown, proposal.runs.other_slowdown))
         said = f"Over all pairs of their runs, while both are busy: {mean} on average, {times(proposal.runs.worst[0])} "
@@ -167,8 +168,8 @@ def _explained(report: ColocateReport, proposal: Proposal, width: int) -> Iterat
     if told:
         yield plain("Not known, and to be minded", "bold")
         for sentence in told:
-            yield from wrapped(sentence, width, first="  ", indent="    ")
-    yield from wrapped(_bandwidth(report), width, style="dim")
+            yield from wrapped(f"{sentence.removesuffix('.')}.", width, first="  ", indent="    ")
+    yield from wrapped(_bandwidth(report, one.device.name), width, style="dim")
 
 
 def _asks(kind: Kind) -> str:

@@ -1,0 +1,246 @@
+"""Advice on sharing: the order of the ways, the numbers behind them, and what is never advised."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+from typing import Any
+
+import pytest
+from colocate_jobs import by_hand
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tachograph.config import Interference
+from tachograph.devices import BY_NAME
+from tachograph.interference.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, Advice, advise, limit, on_share
+from tachograph.interference.demand import Calibration, Demand, Footprint, Gpu
+from tachograph.interference.mig import PROFILES, profiles_of, smallest_together
+from tachograph.interference.mixes import gpu_of_device
+from tachograph.interference.outcome import Estimate, Outcome, Sharing
+
+A100, A40 = (gpu_of_device(BY_NAME[name]) for name in ("A100 SXM 80GB", "A40"))
+ALL_OF_IT = Calibration(achievable_share=1.0)
+GIB = 2.0**30
+
+
+def kernel(name: str = "a", *, memory: float | None = 8.0, dram: float | None = 0.1, **given: Any) -> Demand:
+    cycles: dict[str, float] = {pipe: given.pop(pipe) for pipe in ("issue", "fma", "fp64") if pipe in given}
+    return Demand(name=name, cycles=cycles, dram=dram, hbm_bytes=None if memory is None else memory * GIB, **given)
+
+
+def advice(*demands: Demand, gpu: Gpu = A100, busy: tuple[float, ...] | None = None, **given: Any) -> Advice:
+    settings = Interference(**{name: given.pop(name) for name in tuple(given) if name.startswith(("safe", "max"))})
+    estimate = given.pop("estimate", None) or by_hand(demands, ALL_OF_IT)
+    return advise(estimate, demands, gpu=gpu, settings=settings, calibration=ALL_OF_IT, busy=busy, **given)
+
+
+def test_all_that_fits_shares_by_mps() -> None:
+    found = advice(kernel("a", issue=0.3, fma=0.2), kernel("b", issue=0.4, fma=0.1))
+    assert (found.way, found.safe, found.slowdowns, found.unknown) == ("mps", True, (1.0, 1.0), ())
+    assert "16.5 GiB" not in found.why[0]
+    assert "8.0 GiB + 8.0 GiB" in found.why[0]
+    assert "issue slots 70 % (limit 90 %)" in found.why[-1]
+
+
+@pytest.mark.parametrize(("memory", "way"), [(35.7, "mps"), (35.8, "no")])
+def test_memory_is_asked_first(memory: float, way: str) -> None:
+    # 2 x 35.75 + 0.5 GiB are 90 % of 80 GiB
+    found = advice(kernel(memory=memory, issue=0.1), kernel(memory=memory, issue=0.1))
+    assert found.way == way
+    if way == "no":
+        assert (found.binding, len(found.why), found.slowdowns) == ("hbm", 1, ())
+        assert "more than the 90 % allowed" in found.why[0]
+
+
+def test_issue_slots_are_parted_by_shares_of_the_sms() -> None:
+    one, other = kernel("a", issue=0.9, sm_share=0.2), kernel("b", issue=0.6, sm_share=0.6)
+    found = advice(one, other)
+    assert found.way == "mps_share"
+    needs = (0.9 * 0.2, 0.6 * 0.6)
+    assert found.shares == pytest.approx([need / sum(needs) for need in needs])
+    assert found.slowdowns == pytest.approx((1.0, 1.0))
+    assert found.binding == "issue"
+    assert "issue slots 150 % of 90 %" in found.why[1]
+    assert math.fsum(found.shares or ()) == pytest.approx(1)
+
+
+def test_what_an_estimator_tells_of_shares_counts() -> None:
+    one, other = kernel("a", issue=0.9, sm_share=0.2), kernel("b", issue=0.6, sm_share=0.6)
+    asked: list[tuple[float, ...]] = []
+
+    def shared(shares: tuple[float, ...]) -> Estimate:
+        asked.append(shares)
+        return Estimate((Outcome("a", 1.05, 1.1, "sms"), Outcome("b", 1.5, 2.0, "sms")), {}, None, None, False, ())
+
+    found = advice(one, other, shared=shared)
+    assert len(asked) == 1
+    assert found.way == "no"
+    assert any("expected 1.05x and 1.50x" in sentence for sentence in found.why)
+
+
+def test_memory_bandwidth_is_parted_by_mig() -> None:
+    one, other = kernel("a", dram=0.45, issue=0.1, sm_share=0.4), kernel("b", dram=0.4, issue=0.1, sm_share=0.4)
+    found = advice(one, other)
+    assert (found.way, found.profiles, found.binding) == ("mig", ("3g.40gb", "3g.40gb"), "dram")
+    assert found.slowdowns == pytest.approx((1.0, 1.0))
+    assert "short is memory bandwidth 85 % of 70 %" in found.why[1]
+    assert found.worst == pytest.approx([1 + 0.4 * (7 / 3 - 1)] * 2)
+
+
+def test_only_some_gpus_have_mig() -> None:
+    one = kernel(dram=0.45, issue=0.1, sm_share=0.4)
+    found = advice(one, one, gpu=A40)
+    assert found.way == "no"
+    assert any("A40 has no MIG" in sentence for sentence in found.why)
+
+
+def test_a_slice_too_narrow_is_not_advised() -> None:
+    found = advice(*[kernel(dram=0.45, issue=0.1, sm_share=0.9)] * 2)
+    assert found.way == "no"
+    assert any("no slices of one GPU hold them" in sentence for sentence in found.why)
+
+
+def test_jobs_that_rarely_meet_take_turns() -> None:
+    hungry = kernel(dram=0.8, issue=0.9, sm_share=1.0)
+    found = advice(hungry, hungry, busy=(0.05, 0.08))
+    assert found.way == "time_slicing"
+    assert found.slowdowns == pytest.approx((1.08, 1.05))
+    assert advice(hungry, hungry, busy=(0.5, 0.5)).way == "no"
+
+
+def test_who_is_busy_at_times_is_slowed_at_times() -> None:
+    pair = (kernel("a", issue=0.5), kernel("b", issue=0.6))  # 1.1 while both are busy
+    found = advice(*pair, busy=(0.2, 0.5), safe_cycles=2.0)
+    assert found.way == "mps"
+    assert found.slowdowns == pytest.approx((1 + 0.5 * 0.1, 1 + 0.2 * 0.1))
+
+
+def test_issue_slots_that_nobody_measured_are_told_and_never_safe() -> None:
+    found = advice(kernel(fma=0.4), kernel(fma=0.2))
+    assert (found.way, found.safe, found.worst) == ("mps", False, (2.0, 2.0))
+    assert "at least 20 %, 10 %" in found.unknown[0]
+    assert "tachograph kernels" in found.unknown[0]
+
+
+def test_jobs_of_different_users_are_warned_of_mps() -> None:
+    pair = (kernel("a", issue=0.1), kernel("b", issue=0.1))
+    assert advice(*pair).cautions == ()
+    assert advice(*pair, same_user=False).cautions == (MPS_OF_ONE_USER,)
+
+
+def test_what_cannot_be_said_is_not_advised() -> None:
+    blind = Estimate((Outcome("a", None, None, None),) * 2, {}, None, None, False, ("nothing in common",))
+    found = advice(kernel(), kernel(), estimate=blind)
+    assert (found.way, found.safe) == ("no", False)
+    assert "nothing in common" in found.unknown
+
+
+@pytest.mark.parametrize(
+    ("demand", "share", "expected"),
+    [
+        (kernel(sm_share=0.5), 0.5, 1.0),
+        (kernel(sm_share=0.6), 0.4, 1.5),
+        (kernel(issue=0.9, sm_share=0.8), 0.4, 2.0),
+        (kernel(issue=0.5), 0.25, None),  # how wide it is is not known
+        # 132 blocks of which 16 fit on an SM: on 8 of 132 SMs two waves; its SMs are asked for 0.5 x 16.5
+        (kernel(fma=0.01, footprint=Footprint(132, 128, blocks_per_sm=16)), 8 / 132, 2.0),
+        (kernel(fma=0.5, footprint=Footprint(132, 128, blocks_per_sm=16)), 8 / 132, 8.25),
+        (kernel(), 0.0, None),
+    ],
+)
+def test_fewer_sms_by_the_wave(demand: Demand, share: float, expected: float | None) -> None:
+    found = on_share(demand, share, gpu=Gpu(name="H100", sms=132))
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_the_published_slowdown_on_a_sixteenth_of_the_sms() -> None:
+    """15.8 was measured for 132 blocks of 128 threads at 3.45 of 4 instructions per cycle under 6.25 % of the SMs."""
+    kernel_of_paper = kernel(issue=3.45 / 4, footprint=Footprint(132, 128, blocks_per_sm=16))
+    found = on_share(kernel_of_paper, 8 / 132, gpu=Gpu(name="H100", sms=132))
+    assert found == pytest.approx(15.8, rel=0.11)
+
+
+def test_slices_are_the_smallest_that_fit_together() -> None:
+    for choices in product([PROFILES["A100 SXM 80GB"][n:] for n in range(5)], repeat=2):
+        found = smallest_together(choices)
+        fitting = [
+            pair
+            for pair in product(*choices)
+            if sum(one.sms for one in pair) <= 1 and sum(one.memory for one in pair) <= 1
+        ]
+        if found is None:
+            assert not fitting
+        else:
+            assert found in fitting
+            assert sum(one.sms for one in found) == min(sum(one.sms for one in pair) for pair in fitting)
+
+
+def test_slices_of_models() -> None:
+    assert set(PROFILES) <= set(BY_NAME)
+    assert [one.name for one in profiles_of("NVIDIA H200")][-1] == "4g.71gb"
+    assert profiles_of("A100", 40 * GIB)[0].name == "1g.5gb"
+    assert profiles_of("no such GPU") == profiles_of("L40S") == ()
+    assert all(one.sms <= Fraction(4, 7) and one.memory <= Fraction(1, 2) for one in PROFILES["B200"])
+
+
+SHARE = st.floats(0, 1)
+DEMANDS = st.builds(
+    lambda issue, fma, dram, memory, wide: Demand(
+        name="k",
+        cycles={name: share for name, share in (("issue", issue), ("fma", fma)) if share is not None},
+        dram=dram,
+        hbm_bytes=None if memory is None else memory * GIB,
+        sm_share=wide,
+    ),
+    st.none() | SHARE,
+    st.none() | SHARE,
+    st.none() | SHARE,
+    st.none() | st.floats(0, 90),
+    st.none() | SHARE,
+)
+BUSY = st.none() | st.tuples(SHARE, SHARE)
+
+
+@given(DEMANDS, DEMANDS, BUSY, st.sampled_from([A100, A40]))
+def test_nothing_is_advised_that_must_not_be(
+    one: Demand, other: Demand, busy: tuple[float, float] | None, gpu: Gpu
+) -> None:
+    settings = Interference()
+    estimate = by_hand([one, other], ALL_OF_IT)
+    found = advise(estimate, [one, other], gpu=gpu, settings=settings, calibration=ALL_OF_IT, busy=busy)
+    used = [demand.hbm_bytes for demand in (one, other)]
+    if None not in used and gpu.hbm_bytes is not None:
+        holds = sum(amount for amount in used if amount is not None) + CONTEXT_BYTES <= 0.9 * gpu.hbm_bytes
+        assert holds or found.way == "no"
+    over = [name for name, total in estimate.sums.items() if total > limit(name, settings)]
+    assert found.way != "mps" or not over
+    assert not (found.safe and found.unknown)
+    assert not found.safe or all("issue" in demand.cycles and demand.dram is not None for demand in (one, other))
+    assert not found.safe or None not in used
+    if found.way != "no":
+        assert all(slowdown is not None and slowdown <= settings.max_slowdown + 1e-6 for slowdown in found.slowdowns)
+    assert (found.shares is None) == (found.way != "mps_share")
+    assert (found.profiles is None) == (found.way != "mig")
+    assert found.profiles is None or gpu is A100
+    assert found.shares is None or (sum(found.shares) <= 1 + 1e-9 and min(found.shares) >= 0)
+    assert found.why
+
+
+@given(DEMANDS, DEMANDS, st.tuples(SHARE, SHARE))
+def test_who_is_always_busy_is_no_better_off(one: Demand, other: Demand, busy: tuple[float, float]) -> None:
+    rarely = advice(one, other, busy=busy)
+    always = advice(one, other)
+    assert always.way != "mps" or rarely.way == "mps"
+    assert rarely.way != "no" or always.way == "no"
+
+
+def test_three_share_as_two_do() -> None:
+    three = [kernel(name, issue=0.25, dram=0.1) for name in "abc"]
+    found = advice(*three)
+    assert (found.way, found.slowdowns) == ("mps", (1.0, 1.0, 1.0))
+    crowd = [replace(one, dram=0.4) for one in three]
+    assert advice(*crowd, busy=(0.01, 0.02, 0.03), max_slowdown=1.2).way in ("mps", "mig", "time_slicing")
+    assert Sharing().way == "streams"

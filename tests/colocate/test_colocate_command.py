@@ -1,0 +1,124 @@
+"""`tachograph colocate` on the lake of the demo, with the estimator of the project."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import tachograph
+from in_process import run_here
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """What becomes of `tachograph colocate` in a folder."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+    return run_here(["colocate", *words], folder, {**kept, "NO_COLOR": "1", "COLUMNS": "110"})
+
+
+@pytest.fixture(scope="module")
+def pairs(demo: Path) -> dict[str, Any]:
+    """All pairs of the demo, as a process of its own prints them."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+    command = [sys.executable, "-m", "tachograph", "colocate", "--runs", "1", "--all", "--json"]
+    done = subprocess.run(command, cwd=demo, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    data: dict[str, Any] = json.loads(done.stdout)
+    return data
+
+
+def test_proposals_keep_what_they_promise(demo: Path, pairs: dict[str, Any]) -> None:
+    assert pairs["proposals"]
+    seen: set[tuple[str, str, int]] = set()
+    for pair in pairs["proposals"]:
+        one, other = pair["one"], pair["other"]
+        assert (one["gpu_model"], one["gpus"]) == (other["gpu_model"], other["gpus"])
+        assert pair["way"] != "no"
+        assert not pair["safe"]  # issue slots are not in DCGM
+        assert pair["unknown"]
+        assert max(pair["slowdowns"]) <= 1.1 + 1e-9
+        assert min(pair["slowdowns"]) >= 1.0
+        hours = min(one["gpu_hours"], other["gpu_hours"]) / (2 if one == other else 1)
+        assert pair["saved_h"] == pytest.approx(hours * (2 - max(pair["slowdowns"])))
+        for kind in (one,) if one == other else (one, other):
+            key = (kind["label"], kind["gpu_model"], kind["gpus"])
+            assert key not in seen
+            seen.add(key)
+    jobs = tachograph.open(str(demo / "lake")).jobs()
+    assert pairs["jobs"] == jobs.height
+    left_out = sum(row["jobs"] for row in pairs["left_out"])
+    assert left_out < jobs.height
+    memory = {row["display_id"]: row for row in jobs.iter_rows(named=True)}
+    for pair in pairs["proposals"]:
+        rows = [[memory[name] for name in pair[side]["jobs"]] for side in ("one", "other")]
+        used = sum(max(row["hbm_used_mib_max"] for row in side) for side in rows)
+        assert used + 512 <= 0.9 * rows[0][0]["hbm_mib"]
+
+
+def test_a_demand_is_that_of_its_jobs(demo: Path, pairs: dict[str, Any]) -> None:
+    jobs = tachograph.open(str(demo / "lake")).jobs()
+    kind = pairs["proposals"][0]["one"]
+    (row,) = jobs.filter(pl.col("display_id") == kind["jobs"][0]).head(1).iter_rows(named=True)
+    assert kind["runs"] == 1
+    assert kind["gpu_hours"] == pytest.approx(row["gpu_hours"])
+    assert kind["mean"]["dram_of_peak"] == pytest.approx(row["dram_active_mean"] / row["gr_engine_active_mean"])
+    assert kind["mean"]["cycles"]["fma"] == pytest.approx(row["fp32_active_mean"] / row["sm_active_mean"])
+    assert kind["busy"] == pytest.approx(row["gr_engine_active_mean"])
+
+
+def test_refused_pairs_say_why(pairs: dict[str, Any]) -> None:
+    refused = [pair for pair in pairs["refused"] if not pair["taken"]]
+    assert refused
+    assert all(pair["why"] for pair in refused)
+    assert any("more than the 90 % allowed" in pair["why"][0] for pair in refused)
+    kinds = pairs["kinds"]
+    assert len(pairs["proposals"]) + len(pairs["refused"]) <= kinds * (kinds + 1) // 2
+
+
+def test_the_demo_has_few_kinds_that_come_again(demo: Path) -> None:
+    done = run(demo)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "may share" in done.stdout
+    assert "Left out: " in done.stdout
+    assert "not steady: the class `stable` says no" in " ".join(done.stdout.split())
+
+
+def test_a_table_and_csv(demo: Path, pairs: dict[str, Any]) -> None:
+    best = pairs["proposals"][0]
+    done = run(demo, "--runs", "1", "--top", "2")
+    assert best["one"]["label"] in done.stdout
+    assert f"2 of {len(pairs['proposals'])} pairs" in done.stdout
+    rows = list(csv.DictReader(io.StringIO(run(demo, "--runs", "1", "--csv").stdout)))
+    assert [float(row["saved_h"]) for row in rows] == [pair["saved_h"] for pair in pairs["proposals"]]
+
+
+def test_a_pair_is_explained(demo: Path, pairs: dict[str, Any]) -> None:
+    best = pairs["proposals"][0]
+    done = run(demo, "--pair", best["one"]["jobs"][0], best["other"]["jobs"][0])
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"{best['one']['label']} with {best['other']['label']}")
+    assert "at least" in done.stdout
+    assert "tachograph kernels" in done.stdout
+    data = json.loads(run(demo, "--pair", best["one"]["jobs"][0], best["other"]["jobs"][0], "--json").stdout)
+    (pair,) = data["chosen"]
+    assert pair["slowdowns"] == pytest.approx(best["slowdowns"])
+    assert pair["over_runs"]["worst"] >= 1.0
+
+
+def test_filters_and_errors(demo: Path, tmp_path: Path) -> None:
+    done = run(demo, "--user", "nobody")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "No job to look at" in done.stdout
+    wrong = run(demo, "--pair", "user000/nope", "user001/train")
+    assert (wrong.returncode, "did you mean" in wrong.stderr) == (6, True)
+    assert run(demo, "--top", "0").returncode == 2
+    assert run(demo, "--runs", "0").returncode == 2
+    assert run(tmp_path).returncode == 5

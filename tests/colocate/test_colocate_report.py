@@ -1,0 +1,236 @@
+"""Kinds of jobs and their pairs: made-up jobs, recomputed by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import polars as pl
+import pytest
+from colocate_jobs import estimator_of, job, lake_of
+
+from tachograph.cli.output import json_bytes
+from tachograph.config import Interference, Thresholds
+from tachograph.errors import NotFoundError, UsageError
+from tachograph.interference.demand import Calibration
+from tachograph.report.colocate import ColocateReport, build_colocate_report
+from tachograph.report.colocate_json import colocate_csv, colocate_json
+from tachograph.report.colocate_kinds import LEFT_OUT
+from tachograph.report.colocate_text import colocate_lines
+from tachograph.report.lines import to_text
+
+SETTINGS = Interference()
+
+
+def report(*rows: dict[str, Any], stable: str = "yes", **given: Any) -> ColocateReport:
+    summaries, verdicts = lake_of(*rows, stable=stable)
+    options: dict[str, Any] = {
+        "settings": SETTINGS,
+        "thresholds": Thresholds(),
+        "calibration": Calibration(achievable_share=0.8),
+        "estimator_of": estimator_of,
+    }
+    return build_colocate_report(summaries, verdicts, **(options | given))
+
+
+def printed(found: ColocateReport, width: int = 110) -> str:
+    return to_text(colocate_lines(found, width=width))
+
+
+def reasons(found: ColocateReport) -> dict[str, int]:
+    return {reason: jobs for reason, jobs, _ in found.left_out}
+
+
+def test_runs_of_one_kind_are_packed_two_by_two() -> None:
+    found = report(job(1), job(2), job(3, elapsed_s=7200.0))
+    (proposal,) = found.proposals
+    assert (proposal.one.label, proposal.one is proposal.other, proposal.one.runs) == ("ann/train", True, 3)
+    assert (proposal.advice.way, proposal.advice.safe) == ("mps", False)
+    # nothing is short: while both are busy nobody is slowed, 4 GPU-hours become 2
+    assert proposal.advice.slowdowns == (1.0, 1.0)
+    assert (proposal.overlap_h, proposal.saved_h) == (2.0, 2.0)
+    assert proposal.memory == pytest.approx((2 * 10240 + 512) / 81920)
+    text = " ".join(printed(found).split())
+    assert "1 pair on one GPU in place of two would save up to 2.0 h" in text
+    assert "one user's own; 3 runs" in text
+    assert "None is safe before its kernels were profiled" in text
+
+
+def test_slowdown_and_hours_by_hand() -> None:
+    """Tensor cores: 0.24 / 0.4 while an SM is active, and 0.2 / 0.4: together 1.1; limits off."""
+    rows = [job(1, name="a", tensor_active_mean=0.24, elapsed_s=10800.0)]
+    rows += [job(2, name="b", user="bob", tensor_active_mean=0.2, gr_engine_active_mean=0.5, elapsed_s=7200.0)]
+    (proposal,) = report(*rows, settings=Interference(safe_cycles=2.0), least_runs=1).proposals
+    assert (proposal.one.label, proposal.other.label) == ("ann/a", "bob/b")
+    slowed = 0.24 / 0.4 + 0.2 / 0.4
+    assert proposal.advice.slowdowns == pytest.approx((1 + 0.5 * (slowed - 1), 1 + 0.8 * (slowed - 1)))
+    assert proposal.overlap_h == 2.0
+    assert proposal.saved_h == pytest.approx(2.0 * (2 - (1 + 0.8 * (slowed - 1))))
+    assert not proposal.same_user
+    assert proposal.advice.cautions
+    assert proposal.advice.binding == "tensor"
+
+
+def test_no_kind_is_in_two_pairs_and_own_jobs_come_first() -> None:
+    rows = [job(n, user=user, name="a", hbm_used_mib_max=30000.0) for n, user in enumerate(["ann", "ann"], 1)]
+    rows += [job(n, user="bob", name=name, elapsed_s=36000.0) for n, name in ((3, "b"), (4, "b"), (5, "c"), (6, "c"))]
+    found = report(*rows)
+    labels = [{pair.one.label, pair.other.label} for pair in found.proposals]
+    assert labels == [{"bob/b", "bob/c"}, {"ann/a"}]
+    every = report(*rows, every=True)
+    assert every.proposals == found.proposals
+    assert len(every.refused) == 6 - 2
+    assert all(pair.taken for pair in every.refused)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"end": None, "state": "RUNNING"}, "running"),
+        ({"attribution": "ambiguous"}, "ambiguous"),
+        ({"samples": 0}, "no_samples"),
+        ({"coverage": 0.5}, "coverage"),
+        ({"gpu_model": "A100 SXM 80GB+A40"}, "model"),
+        ({"gpu_model": None}, "model"),
+        ({"sm_active_mean": None}, "no_counters"),
+        ({"dram_active_mean": None}, "no_counters"),
+        ({"hbm_used_mib_max": None}, "no_counters"),
+        ({f"{pipe}_active_mean": None for pipe in ("fp64", "fp32", "fp16", "tensor")}, "no_counters"),
+        ({"gr_engine_active_mean": None}, "no_counters"),
+        ({"gr_engine_active_mean": 0.001}, "idle"),
+        ({"gpus_never_used": 1}, "uneven"),
+        ({"spatial_imbalance": 0.6}, "uneven"),
+        ({"hbm_used_mib_max": 75000.0}, "near_limit"),
+        ({"dram_active_mean": 0.5}, "near_limit"),  # 0.5 / 0.8 of the time of what can be achieved
+        ({"tensor_active_mean": 0.38}, "near_limit"),
+    ],
+)
+def test_who_is_left_out_and_why(change: dict[str, Any], reason: str) -> None:
+    found = report(*(job(n, **change) for n in (1, 2)), job(3, user="bob"), job(4, user="bob"))
+    assert reasons(found) == {reason: 2}
+    assert found.kinds == 1
+    assert LEFT_OUT[reason] in " ".join(printed(found).split())
+
+
+@pytest.mark.parametrize(("stable", "reason"), [("no", "unsteady"), ("insufficient", "short")])
+def test_only_steady_jobs_share(stable: str, reason: str) -> None:
+    assert reasons(report(job(1), job(2), stable=stable)) == {reason: 2}
+    summaries, verdicts = lake_of(job(1), job(2))
+    never = build_colocate_report(
+        summaries,
+        verdicts.clear(),
+        settings=SETTINGS,
+        thresholds=Thresholds(),
+        calibration=Calibration(),
+        estimator_of=estimator_of,
+    )
+    assert reasons(never) == {"short": 2}
+
+
+def test_what_ran_once_is_asked_for_by_runs() -> None:
+    rows = [job(1, name="a"), job(2, name="b")]
+    assert reasons(report(*rows)) == {"few_runs": 2}
+    assert "`--runs 1` takes them in" in " ".join(printed(report(*rows)).split())
+    (proposal,) = report(*rows, least_runs=1).proposals
+    assert {proposal.one.label, proposal.other.label} == {"ann/a", "ann/b"}
+    with pytest.raises(UsageError, match="--runs 0"):
+        report(*rows, least_runs=0)
+
+
+def test_one_name_for_different_work_is_taken_apart_by_array() -> None:
+    light, heavy = {"tensor_active_mean": 0.02}, {"tensor_active_mean": 0.3}
+    rows = [job(n, array_job_id="7", **light) for n in (1, 2)] + [job(n, array_job_id="8", **heavy) for n in (3, 4)]
+    found = report(*rows, job(5))
+    assert reasons(found) == {"few_runs": 1}
+    (proposal,) = found.proposals  # 0.05 and 0.75 of the tensor cores
+    assert {proposal.one.label, proposal.other.label} == {"ann/train[7]", "ann/train[8]"}
+    apart = report(*(job(n, **change) for n, change in enumerate([light, heavy, light, heavy])))
+    assert reasons(apart) == {"spread": 4}
+
+
+def test_only_as_many_gpus_of_one_model_share() -> None:
+    rows = [job(n, name="a", gpus=1) for n in (1, 2)] + [job(n, name="b", gpus=4) for n in (3, 4)]
+    rows += [job(n, name="c", gpu_model="A100 SXM 40GB", hbm_mib=40960.0) for n in (5, 6)]
+    found = report(*rows)
+    assert all(pair.one is pair.other for pair in found.proposals)
+    with pytest.raises(UsageError, match="cannot share: they ran on 1 x A100 SXM 80GB and 4 x A100 SXM 80GB"):
+        report(*rows, pair=("ann/a", "ann/b"))
+
+
+def test_a_pair_is_explained_also_where_it_must_not_be() -> None:
+    rows = [job(n, name="a", hbm_used_mib_max=40960.0) for n in (1, 2)] + [job(3, name="b", hbm_used_mib_max=40960.0)]
+    (refused,) = report(*rows, pair=("ann/a", "3")).chosen
+    assert (refused.advice.way, refused.saved_h, refused.other.label) == ("no", 0.0, "ann/b")
+    text = " ".join(printed(report(*rows, pair=("ann/a", "3"))).split())
+    assert "ann/a with ann/b, 1 x A100 SXM 80GB: do not" in text
+    assert "40.0 GiB + 40.0 GiB at their peaks" in text
+    assert "1.00x / 1.00x on average" in text
+    with pytest.raises(NotFoundError, match="no kind of job 'ann/c'"):
+        report(*rows, pair=("ann/a", "ann/c"))
+    with pytest.raises(UsageError, match="ann/d cannot be judged: still running"):
+        report(*rows, job(4, name="d", end=None), pair=("ann/a", "ann/d"))
+    with pytest.raises(UsageError, match="only if it ran twice"):
+        report(*rows, pair=("ann/b", "ann/b"))
+
+
+def test_the_highest_sample_tells_what_can_be_achieved() -> None:
+    rows = [job(1), job(2, dram_active_max=0.95)]
+    assert report(*rows).achievable == (("A100 SXM 80GB", 0.95),)
+    assert report(*rows, calibration=Calibration(achievable_share=0.99)).achievable == (("A100 SXM 80GB", 0.99),)
+
+
+def test_jobs_without_a_name_are_kinds_of_their_own() -> None:
+    rows = [job(n, name=None) for n in (1, 2)]
+    assert reasons(report(*rows)) == {"few_runs": 2}
+    (proposal,) = report(*rows, least_runs=1).proposals
+    assert (proposal.one.label, proposal.other.label) == ("1", "2")
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_few_jobs(count: int) -> None:
+    found = report(*(job(n) for n in range(count)))
+    assert found.proposals == ()
+    assert "No two kinds of jobs" in " ".join(printed(found).split())
+    assert colocate_csv(found).count("\n") == 1
+    assert json.loads(json_bytes(colocate_json(found)))["proposals"] == []
+
+
+def test_without_profiling_counters_it_says_which_to_record() -> None:
+    gone = {f"{name}_active_mean": None for name in ("sm", "dram", "fp64", "fp32", "fp16", "tensor")}
+    found = report(*(job(n, **gone) for n in (1, 2)))
+    assert reasons(found) == {"no_counters": 2}
+    text = " ".join(printed(found).split())
+    assert "sm_active (DCGM_FI_PROF_SM_ACTIVE, 1002)" in text
+    assert "tensor_active (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE, 1004)" in text
+    assert "hbm_used_mib" not in text
+    assert report(job(1), job(2)).missing == ()
+
+
+def test_all_forms_show_the_same_numbers() -> None:
+    found = report(*(job(n, user=user) for n, user in enumerate(["ann", "ann", "bob", "bob"])), every=True)
+    data = json.loads(json_bytes(colocate_json(found)))
+    rows = list(csv.DictReader(io.StringIO(colocate_csv(found))))
+    assert [row["saved_h"] for row in rows] == [str(pair["saved_h"]) for pair in data["proposals"] + data["refused"]]
+    assert data["saved_h"] == found.saved_h == 2.0
+    assert len(colocate_json(found, top=1)["proposals"]) == 1
+    text = printed(found)
+    assert text.count("1.00x / 1.00x") >= 2
+    assert "Not proposed" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_what_users_write_does_not_steer_terminals(width: int) -> None:
+    rows = [job(n, name="a\x1b[2Jb\nc", user="größe") for n in (1, 2)]
+    text = printed(report(*rows), width)
+    assert "\x1b" not in text
+    assert "größe/a\\x1b" in text
+
+
+def test_order_of_rows_changes_nothing() -> None:
+    rows = [job(n, user=user, tensor_active_mean=0.01 * n) for n, user in enumerate("aabbccdd", 1)]
+    one, other = report(*rows), report(*reversed(rows))
+    assert colocate_json(one) == colocate_json(other)
+    assert isinstance(one.proposals[0].one.mix.members, tuple)
+    assert pl.DataFrame(lake_of(*rows)[1]).height == 8
