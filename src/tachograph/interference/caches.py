@@ -14,14 +14,18 @@ import numpy as np
 from tachograph.arrays import Floats
 from tachograph.compiled import either
 
-_PLACES = 1024
+_MOST = 16.0  # times full: all but nothing stays
+_PER_TIME = 256  # places of the table, evenly spaced
 
 
 @lru_cache(maxsize=1)
 def table() -> Floats:
-    """Return footprints over the size of the cache, rising from 1, and below them the share of each that stays."""
-    missed = np.linspace(0.0, 1.0, _PLACES + 1)[1:-1]
-    return np.array([np.append(1.0, -np.log1p(-missed) / missed), np.append(1.0, 1.0 - missed)])
+    """Return which share stays in a cache that is 1, 1 + 1/256, 1 + 2/256 .. times full."""
+    missed = np.append(np.linspace(0.0, 1.0, 4097)[1:-1], 1.0 - np.geomspace(1e-4, 1e-8, 100))
+    sizes = np.append(1.0, -np.log1p(-missed) / missed)
+    full = np.linspace(1.0, _MOST, round((_MOST - 1.0) * _PER_TIME) + 1)
+    kept: Floats = np.interp(full, sizes, np.append(1.0, 1.0 - missed))
+    return kept
 
 
 @either
@@ -31,20 +35,13 @@ def stays(filled: float, kept: Floats) -> float:
     >>> [round(float(stays(times, table())), 2) for times in (0.9, 1.8, 3.6)]
     [1.0, 0.27, 0.03]
     """
-    sizes, shares = kept[0], kept[1]
-    low, high = 0, len(sizes) - 1
-    if filled <= sizes[low]:
+    place = (filled - 1.0) * _PER_TIME
+    if place <= 0.0:
         return 1.0
-    if filled >= sizes[high]:
-        return float(shares[high])
-    while high - low > 1:
-        middle = (low + high) // 2
-        if sizes[middle] <= filled:
-            low = middle
-        else:
-            high = middle
-    part = (filled - sizes[low]) / (sizes[high] - sizes[low])
-    return float(shares[low] + part * (shares[high] - shares[low]))
+    if place >= len(kept) - 1:
+        return float(kept[-1])
+    low = int(place)
+    return float(kept[low] + (place - low) * (kept[low + 1] - kept[low]))
 
 
 @either

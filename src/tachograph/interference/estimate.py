@@ -44,7 +44,7 @@ def estimate(
     calibration, sharing, settings = calibration or Calibration(), sharing or Sharing(), settings or Interference()
     told = together.machine(gpu, calibration, dominance=dominance)
     group = _Group.of(demands, shares_of(sharing, len(demands)), told.tolist(), gpu=gpu, calibration=calibration)
-    everyone = group.run(range(group.size))
+    everyone = group.everyone
     sums = group.sums()
     return Estimate(
         members=tuple(
@@ -133,6 +133,11 @@ class _Group:
                 together.add(sums, self.rows[place], self.rows[other], self.told)
         return sums
 
+    @cached_property
+    def everyone(self) -> _Running:
+        """How fast they go on while all run."""
+        return self.run(range(self.size))
+
     def run(self, running: Sequence[int]) -> _Running:
         """How fast these go on together."""
         meet, kept = self.meet(running), caches.table()
@@ -168,7 +173,7 @@ class _Group:
         return float(sum(seconds) / self._until_all_ended(seconds, worst))
 
     def _rates(self, running: Sequence[int], worst: bool) -> list[float]:
-        everyone = self.run(running)
+        everyone = self.everyone if len(running) == self.size else self.run(running)
         return [1.0 / slow for slow in everyone.worst] if worst else everyone.rates
 
     def _until_all_ended(self, left: list[float], worst: bool) -> float:
@@ -188,7 +193,7 @@ class _Group:
         """Whether something was measured both of it and of each other one, or its blocks find no room."""
         known = self.vectors.known
         common = (known[:, None, :] & known[None, :, :]).any(axis=2) | np.eye(self.size, dtype=bool)
-        waits = self.run(range(self.size)).shut_out
+        waits = self.everyone.shut_out
         told: list[bool] = np.all(common, axis=1).tolist()
         return [one or shut for one, shut in zip(told, waits, strict=True)]
 

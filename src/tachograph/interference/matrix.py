@@ -43,7 +43,7 @@ def matrix(
     answers = (np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.uint8), np.empty(shape, dtype=np.bool_))
     told = together.machine(gpu, calibration)
     fill = _fill if shape[0] * shape[1] > _WORTH_COMPILING else _fill.__wrapped__  # type: ignore[attr-defined]
-    fill(one.rows, two.rows, told, caches.table(), meet, answers)
+    fill(one.rows, two.rows, told, caches.table(), meet, one is two, answers)
     slowdown, gain, binding, shut_out = answers
     sayable = (one.measured @ two.measured.T > 0) | shut_out
     gain[~(np.isfinite(one.vectors.seconds)[:, None] & np.isfinite(two.vectors.seconds)[None, :] & sayable)] = np.nan
@@ -81,32 +81,48 @@ def _fill(
     told: Floats,
     kept: Floats,
     meet: Flags,
+    square: bool,
     answers: tuple[Floats, Floats, Bytes, Flags],
 ) -> None:
-    """Fill in slowdown, gain, binding, and whether either finds no room, of each pair."""
+    """Fill in slowdown, gain, binding, and whether either finds no room, of each pair.
+
+    `square`: columns are the rows, and each pair tells of two places.
+    """
     slowdown, gain, binding, shut_out = answers
     beside, mine = np.zeros(BESIDE), np.zeros(BESIDE)
     for i in range(len(rows)):
         own = rows[i]
-        for j in range(len(columns)):
+        for j in range(i if square else 0, len(columns)):
             other, met = columns[j], meet[i, j]
             mine[:] = 0.0
             beside[:] = 0.0
             together.add(mine, own, other, told)
             together.add(beside, other, own, told)
             cycles, memory, bound = together.pace(own, mine, told, kept, met)
-            their_cycles, their_memory, _ = together.pace(other, beside, told, kept, met)
+            their_cycles, their_memory, their_bound = together.pace(other, beside, told, kept, met)
             turn, their_turn = together.in_turn(mine), together.in_turn(beside)
             slowdown[i, j] = together.slowdown(cycles, memory, own[LONGER], turn)
             binding[i, j] = together.bound_by(bound, cycles, memory, own[LONGER])
             shut_out[i, j] = met and (together.shut_out(own, mine, told) or together.shut_out(other, beside, told))
+            going, their_going = cycles, their_cycles
             if cycles * turn <= 1.0 and their_cycles * their_turn <= 1.0:
-                cycles, their_cycles = 1.0 / turn, 1.0 / their_turn
+                going, their_going = 1.0 / turn, 1.0 / their_turn
             seconds = (own[SECONDS], other[SECONDS])
-            shared = (min(cycles, memory) / own[LONGER], min(their_cycles, their_memory) / other[LONGER])
+            shared = (min(going, memory) / own[LONGER], min(their_going, their_memory) / other[LONGER])
             alone = (1.0 / own[LONGER], 1.0 / other[LONGER])
-            if seconds[0] > 0.0 and seconds[1] > 0.0:
-                gain[i, j] = (seconds[0] + seconds[1]) / together.until_both_ended(seconds, shared, alone)
+            known = seconds[0] > 0.0 and seconds[1] > 0.0
+            total = seconds[0] + seconds[1]
+            if known:
+                gain[i, j] = total / together.until_both_ended(seconds, shared, alone)
+            if square and i != j:
+                slowdown[j, i] = together.slowdown(their_cycles, their_memory, other[LONGER], their_turn)
+                binding[j, i] = together.bound_by(their_bound, their_cycles, their_memory, other[LONGER])
+                shut_out[j, i] = shut_out[i, j]
+                if known:
+                    turned = (shared[1], shared[0])
+                    gain[j, i] = total / together.until_both_ended(
+                        (seconds[1], seconds[0]), turned, (alone[1], alone[0])
+                    )
 
 
 def _below(one: Vectors, two: Vectors, meet: Flags, settings: Interference) -> Flags:
