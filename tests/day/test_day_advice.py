@@ -135,7 +135,7 @@ def test_exclusive_use_is_the_measure() -> None:
     assert alone.spread["slowdown_max"].most == 1
 
 
-@pytest.mark.parametrize("profiles", ["measured", "dcgm"])
+@pytest.mark.parametrize("profiles", ["measured", "dcgm", "dcgm-careful"])
 def test_days_are_the_same_for_the_same_seed_and_profiles(profiles: str) -> None:
     few = {"jobs": 40, "gpus": 4, "seeds": (7,), "profiles": profiles}
     assert report(**few) == report(**few)

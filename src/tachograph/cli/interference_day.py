@@ -34,9 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profiles",
-        choices=("measured", "dcgm"),
+        choices=("measured", "dcgm", "dcgm-careful"),
         default="measured",
-        help="what advice sees: kernels as a profiler measures them, or means per job (default: measured)",
+        help="what advice sees: kernels as a profiler measures them (default), means per job, or means and the "
+        "assumption that half of the issue slots are asked for",
     )
     parser.add_argument("--figure", metavar="FILE", help="draw the days into FILE: .svg, .png or .pdf")
 

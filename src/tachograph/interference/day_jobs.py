@@ -162,12 +162,15 @@ def measured(application: Application, random: Generator) -> Seen:
     return _seen(application, tuple((share / most, demand) for share, demand in phases))
 
 
-def dcgm(application: Application, random: Generator) -> Seen:
-    """Return an application of which nobody has profiles: its means of DCGM's counters, with errors."""
+def dcgm(application: Application, random: Generator, *, issue: float | None = None) -> Seen:
+    """Return an application of which nobody has profiles: its means of DCGM's counters, with errors.
+
+    `issue`: share of the issue slots that it is taken to ask for, which DCGM does not tell; None: what pipes need.
+    """
     row: dict[str, Any] = {"name": application.name, "hbm_used_mib_max": application.hbm_bytes / MI}
     means = {"gr_engine_active_mean": application.busy, **_means(application)}
     row |= {name: min(1.0, mean * float(np.exp(random.normal(0, NOISE)))) for name, mean in means.items()}
-    return _seen(application, ((row["gr_engine_active_mean"], issuing(of_means(row))),))
+    return _seen(application, ((row["gr_engine_active_mean"], issuing(of_means(row), issue)),))
 
 
 def _means(application: Application) -> Mapping[str, float]:

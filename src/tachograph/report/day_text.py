@@ -13,6 +13,7 @@ Row = tuple[str, ...]
 _SEES = {
     "measured": "profiles of kernels, each number with an error of 3 %",
     "dcgm": "means of DCGM's counters per application, each with an error of 3 %",
+    "dcgm-careful": "means of DCGM's counters per application, half of the issue slots taken for asked",
 }
 
 
