@@ -137,11 +137,18 @@ def metrics(made: Made) -> dict[str, float]:
         threads = made.flop.get(operation, 0.0) * issued * 32 * SMS
         told[f"smsp__sass_thread_inst_executed_op_{operation}_pred_on.sum.per_cycle_elapsed"] = threads
         told[f"smsp__sass_thread_inst_executed_op_{operation}_pred_on.sum"] = threads * cycles
-    for stall in (*STALLS, "tex_throttle", "barrier", "wait", "math_pipe_throttle"):
-        share = made.waits_for_memory if stall == "long_scoreboard" else 0.2
+    for stall, share in _stalls(made).items():
         name = f"smsp__average_warps_issue_stalled_{stall}_per_issue_active.ratio"
         told[name] = share / 100 * resident / made.ipc
     return told
+
+
+def _stalls(made: Made) -> dict[str, float]:
+    """Reasons to wait in percent of warp latency: what is not for memory is for arithmetic, or sleep."""
+    few = dict.fromkeys((*STALLS, "tex_throttle", "barrier", "math_pipe_throttle", "sleeping"), 0.2)
+    left = 98 - made.waits_for_memory - sum(few.values())
+    rest = "sleeping" if "sleep" in made.kernel else "wait"
+    return {**few, "wait": 0.2, "long_scoreboard": made.waits_for_memory, rest: left}
 
 
 def _limits(made: Made) -> dict[str, int]:

@@ -59,10 +59,12 @@ def radars(
         return None
     shown = kernels[:MAX_DIALS]
     columns = min(_COLUMNS, max(2, len(shown)))
-    figure, dials = new_dials(len(shown), columns, 1.85 if columns == _COLUMNS else 2.6)
+    figure, dials = new_dials(len(shown), columns, 1.95 if columns == _COLUMNS else 2.7)
     for place, (dial, (number, label)) in enumerate(zip(dials, shown, strict=True)):
         _radar(dial, {axis: values[place] for axis, values in axes.items()}, labels=6.2 if columns == _COLUMNS else 8.0)
-        title = dial.set_title(f"{number}  {shortened(label)}", fontsize=7.5 if columns == _COLUMNS else 9.0, color=INK)
+        title = dial.set_title(
+            f"{number}  {shortened(label)}", fontsize=7.5 if columns == _COLUMNS else 9.0, color=INK, pad=9
+        )
         title.set_parse_math(False)
     return to_svg(figure, name=name, label="What each kernel asks of each resource, in percent of what there is")
 
@@ -179,7 +181,7 @@ def _numbered(axes: Axes, kernels: Sequence[Placed]) -> None:
         told = ", ".join(numbers if len(numbers) <= 6 else [*numbers[:5], f"+{len(numbers) - 5}"])
         outer = max(group, key=lambda kernel: kernel.flop_per_byte)
         axes.annotate(
-            told, (outer.flop_per_byte, outer.flop_per_s), xytext=(4 + 8 * outer.share**0.5, 2),
+            told, (outer.flop_per_byte, outer.flop_per_s), xytext=(3 + 7 * outer.share**0.5, -9),
             textcoords="offset points", fontsize=8, color=INK,
         )  # fmt: skip
 

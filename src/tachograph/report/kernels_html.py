@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 
 from jinja2 import Environment
 from markupsafe import Markup
@@ -38,6 +38,7 @@ from tachograph.units import printable, text
 
 TOLD_IN_FULL = 40  # kernels that have a paragraph of their own
 LISTED_PAIRS = 50  # of a table; all are in JSON and CSV
+_NAME = 44  # characters of a name in tables; all of it stands with the kernel
 _DRAWN = 0.05  # a pipe that no kernel uses more than this has no axis
 
 
@@ -110,6 +111,7 @@ def _peaks(views: Sequence[KernelView]) -> dict[str, float]:
 def _environment() -> Environment:
     made = environment()
     made.filters.update(quantity=text, said=said, times=times, factor=factor, resource=resource_name, shown=printable)
+    made.filters["short"] = partial(kernel_page.shortened, width=_NAME)
     made.globals.update(
         headline=headline,
         limited_by=limited_by,

@@ -1,0 +1,302 @@
+"""`tachograph kernels` on made-up reports: what it says, what it refuses, what it leaves out and tells."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsight_reports import ATTRIBUTES, PUBLISHED, Made, metrics, raw_csv, sample
+from tachograph.cli import main
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one good report, in which the commands run."""
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("TACHOGRAPH_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "130")
+    (tmp_path / "good.csv").write_text(sample(), encoding="utf-8")
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    code = main(["kernels", *arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    code, out, _ = run(capsys, *arguments, "--json")
+    assert code == 0
+    told: dict[str, Any] = json.loads(out)
+    return told
+
+
+def made(kernel: str) -> Made:
+    return next(one for one in PUBLISHED if kernel in one.kernel)
+
+
+def test_the_table_has_a_line_for_each_kernel(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "good.csv")
+    assert (code, err) == (0, "")
+    assert out.startswith("NVIDIA H100 NVL, 132 SMs: 13 kernels, 13 launches, 146.1 ms\n")
+    table = out[: out.index("Do not be misled")].splitlines()
+    (mm,) = [line for line in table if " mm_1024 " in line]
+    assert mm.split()[:7] == ["13", "mm_1024", "0.062", "%", "1", "100", "%"]
+    assert " ".join(mm.split()[7:14]) == "3.00 FMA 60 % 9 % 6.2"
+    (copy,) = [line for line in table if " copy " in line]
+    assert " 0.61 LSU 7.6 % 42 % 50 % 99 % " in " ".join(copy.split())
+    assert copy.split("%")[-1].split() == ["DRAM", "DRAM", "50", "38"]
+
+
+def test_numbers_are_those_of_the_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (gpu,) = json_of(capsys, "good.csv")["gpus"]
+    assert (gpu["gpu"]["name"], gpu["gpu"]["sms"]) == ("NVIDIA H100 NVL", 132)
+    total = sum(one.ms for one in PUBLISHED)
+    for kernel in gpu["kernels"]:
+        one = made(kernel["name"])
+        told = metrics(one)
+        assert kernel["share"] == pytest.approx(one.ms / total)
+        assert kernel["uses"]["ipc"] == pytest.approx(one.ipc, rel=1e-4)
+        assert kernel["uses"]["dram"] == pytest.approx(one.dram / 100, rel=1e-4)
+        for pipe, percent in one.pipes.items():
+            assert kernel["uses"][f"pipe_{pipe}"] == pytest.approx(percent / 100, rel=1e-4)
+        occupied = told["sm__warps_active.avg.per_cycle_active"] / 64
+        assert kernel["uses"]["occupancy"] == pytest.approx(occupied, rel=1e-4)
+        active = told["sm__cycles_active.avg"] / told["gpc__cycles_elapsed.max"]
+        assert kernel["uses"]["sm_share"] == pytest.approx(active, rel=1e-4)
+        assert kernel["scores"]["score_gpu_practice"] == pytest.approx(100 * (1 - occupied * active), abs=0.01)
+        assert kernel["scores"]["score_gpu_theory"] == pytest.approx(
+            100 * (1 - told["sm__inst_executed.avg.per_cycle_elapsed"] / 4), abs=0.01
+        )
+
+
+def test_kernels_are_chosen_by_name_number_and_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def names(*arguments: str) -> list[str]:
+        return [kernel["label"] for kernel in json_of(capsys, "good.csv", *arguments)["gpus"][0]["kernels"]]
+
+    assert names("--top", "1") == ["sleep_<132>"]
+    assert names("--kernel", "mm*", "--kernel", "copy") == ["copy", "mm_1024"]
+    assert sorted(names("--kernel", "/dmul<[12]>/")) == ["dmul<1>", "dmul<2>"]
+    assert len(names("--device", "h100")) == 13
+    _, out, _ = run(capsys, "good.csv", "--top", "2")
+    assert "2 kernels, 2 launches, 40 ms; 11 more kernels took less time" in out
+    code, _, err = run(capsys, "good.csv", "--kernel", "fmull")
+    assert code == 6
+    assert "no kernel 'fmull'; did you mean 'fmul'?" in err
+    code, _, err = run(capsys, "good.csv", "--device", "A100")
+    assert (code, "NVIDIA H100 NVL" in err) == (6, True)
+    assert run(capsys, "good.csv", "--top", "0")[0] == 2
+    assert run(capsys, "good.csv", "--kernel", "/fmul[/")[0] == 2
+
+
+def test_together_tells_what_the_paper_warns_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = json_of(capsys, "good.csv", "--together", "copy", "fmul<4, 256>")["together"]
+    compute, copy = sorted(told["members"], key=lambda member: member["slowdown"])
+    assert compute["label"] == "fmul<4, 256>"
+    assert copy["slowdown"] > 1.9  # published: time doubles
+    assert copy["binding"] == "issue"
+    assert told["safe"] is False
+    code, out, _ = run(capsys, "good.csv", "--together", "copy", "fmul<4, 256>")
+    assert (code, "Together, as streams of one process" in out, "Not safe" in out) == (0, True, True)
+    shares = json_of(capsys, "good.csv", "--together", "copy", "copy", "--mps-share", "50,50")
+    assert shares["sharing"] == {"way": "mps", "shares": [0.5, 0.5]}
+    assert shares["together"]["members"][0]["slowdown"] == pytest.approx(1.36, rel=0.05)  # published
+
+
+def test_what_cannot_run_together_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, said in (
+        (("--together", "copy"), "one kernel is alone"),
+        (("--together", "copy", "fmul"), "fits several kernels"),
+        (("--together", "copy", "copy", "--mps-share", "50"), "1 share for 2 kernels"),
+        (("--matrix", "--mps-share", "30,30,30"), "pairs have two shares"),
+        (("--mps-share", "half"), "are no percentages"),
+        (("--mps-share", "0,50"), "above 0 and at most 100"),
+    ):
+        code, out, err = run(capsys, "good.csv", *arguments)
+        assert (code, out) == (2, ""), arguments
+        assert said in err
+
+
+def test_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("good.csv", "--kernel", "dmul", "--matrix")
+    code, out, _ = run(capsys, *few)
+    assert (code, "Slowdown of a row while a column runs beside it" in out) == (0, True)
+    (gpu,) = json_of(capsys, *few)["gpus"]
+    assert len(gpu["pairs"]) == 16
+    rows = list(csv.DictReader(io.StringIO(run(capsys, *few, "--csv")[1])))
+    assert [float(row["slowdown"]) for row in rows] == [pair["slowdown"] for pair in gpu["pairs"]]
+    for kernel in gpu["kernels"]:
+        (line,) = [
+            line
+            for line in out.splitlines()
+            if line.split()[:2] == [str(kernel["number"]), kernel["label"]] and line[0] == " "
+        ]
+        own = [pair["slowdown"] for pair in gpu["pairs"] if pair["row"] == kernel["number"]]
+        assert line.split()[2:] == [f"{value:.2f}" for value in own]
+    many = raw_csv([Made(f"k{n:02}(int)", 132, 128, 1.0 + n / 100) for n in range(20)])
+    Path("many.csv").write_text(many)
+    assert "20 x 20 pairs: all of them with --json, --csv or --html" in run(capsys, "many.csv", "--matrix")[1]
+
+
+def test_another_report_gives_the_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.csv").write_text(raw_csv([made("dmul<4>")]))
+    Path("theirs.csv").write_text(raw_csv([made("copy"), made("dmul<3>")]))
+    told = json_of(capsys, "mine.csv", "--with", "theirs.csv")
+    pairs = told["gpus"][0]["pairs"]
+    assert [(pair["row_name"], pair["column_name"]) for pair in pairs] == [("dmul<4>", "copy"), ("dmul<4>", "dmul<3>")]
+    assert told["beside"] == ["theirs.csv"]
+    assert len(told["gpus"][0]["kernels"]) == 1
+    assert "columns: 2 copy, 3 dmul<3>" in run(capsys, "mine.csv", "--with", "theirs.csv")[1]
+    Path("other.csv").write_text(raw_csv([made("copy")], gpu="NVIDIA A100-SXM4-80GB", capability="8.0"))
+    code, _, err = run(capsys, "mine.csv", "--with", "other.csv")
+    assert (code, "compare kernels of one GPU" in err) == (2, True)
+
+
+def test_gpus_have_tables_of_their_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = {**ATTRIBUTES, "multiprocessor_count": 108, "compute_capability_major": 8}
+    Path("a100.csv").write_text(
+        raw_csv([made("copy"), made("dmul<1>")], gpu="NVIDIA A100-SXM4-80GB", capability="8.0", attributes=other)
+    )
+    code, out, _ = run(capsys, "good.csv", "a100.csv", "--matrix")
+    assert code == 0
+    assert "NVIDIA A100-SXM4-80GB, 108 SMs: 2 kernels" in out
+    told = json_of(capsys, "good.csv", "a100.csv", "--matrix")
+    of = {kernel["number"]: gpu["gpu"]["name"] for gpu in told["gpus"] for kernel in gpu["kernels"]}
+    assert sorted(set(of.values())) == ["NVIDIA A100-SXM4-80GB", "NVIDIA H100 NVL"]
+    assert {gpu["gpu"]["name"]: len(gpu["pairs"]) for gpu in told["gpus"]} == {
+        "NVIDIA A100-SXM4-80GB": 4,
+        "NVIDIA H100 NVL": 169,
+    }
+    assert all(of[pair["row"]] == of[pair["column"]] for gpu in told["gpus"] for pair in gpu["pairs"])
+    one, two = (next(number for number, name in of.items() if part in name) for part in ("A100", "H100"))
+    code, _, err = run(capsys, "good.csv", "a100.csv", "--together", str(one), str(two))
+    assert (code, "cannot be put together" in err) == (2, True)
+
+
+BAD = {
+    "empty.csv": ("", "empty"),
+    "errors.csv": (
+        "==ERROR== ERR_NVGPUCTRPERM - no permission to access GPU Performance Counters\n",
+        "ERR_NVGPUCTRPERM",
+    ),
+    "other.csv": ("timestamp,gpu,util\n1,2,3\n", ""),
+    "cut.csv": (sample()[: sample().index('"0","4242"')], ""),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_cannot_be_read_is_told(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(name).write_text(BAD[name][0])
+    code, out, err = run(capsys, name)
+    assert (code, out) == (4, "")
+    assert name in err
+    assert BAD[name][1] in err
+    code, out, err = run(capsys, name, "good.csv")
+    assert code == 0
+    assert "13 kernels" in out
+    assert name in err
+    told = json_of(capsys, "good.csv", name)
+    (file,) = [file for file in told["files"] if file["file"] == name]
+    assert (file["launches"], len(file["problems"]) > 0) == (0, True)
+
+
+def test_a_missing_file_does_not_hide_the_others(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "none.ncu-rep")[0] == 4
+    code, out, err = run(capsys, "none.ncu-rep", "good.csv")
+    assert (code, "13 kernels" in out, "none.ncu-rep" in err) == (0, True, True)
+
+
+def test_a_folder_stands_for_its_reports(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "more.csv").write_text(raw_csv([made("copy")]))
+    assert "13 kernels, 14 launches" in run(capsys, ".")[1]
+    (folder / "nothing").mkdir()
+    code, _, err = run(capsys, "nothing")
+    assert (code, "nothing" in err) == (4, True)
+
+
+def test_what_was_not_collected_is_told_with_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("few.csv").write_text(
+        raw_csv([made("copy")], without=("lts__t_sector", "sm__inst_issued", "sm__inst_executed."))
+    )
+    code, out, _ = run(capsys, "few.csv")
+    assert code == 0
+    assert "lts__t_sector_hit_rate.pct: whether others in L2 slow it down (the kernel)" in out
+    assert "collect it with: ncu --set detailed -o REPORT PROGRAM" in out
+    kernel = json_of(capsys, "few.csv")["gpus"][0]["kernels"][0]
+    assert (kernel["uses"]["l2_hit"], kernel["uses"]["ipc"]) == (None, None)
+    assert kernel["scores"]["score_gpu_theory"] is None
+    assert "issue" not in kernel["demand"]["cycles"]
+    explained = run(capsys, "few.csv", "--explain", "copy")[1]
+    assert "needs sm__inst_executed.avg.per_cycle_elapsed" in explained
+
+
+def test_an_unknown_chip_is_told_as_such(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("odd.csv").write_text(raw_csv([made("copy")], attributes={}, gpu="NVIDIA Q1 Experimental", capability="99.9"))
+    code, out, _ = run(capsys, "odd.csv", "--matrix")
+    assert code == 0
+    assert out.startswith("NVIDIA Q1 Experimental: 1 kernel, 1 launch")
+    (gpu,) = json_of(capsys, "odd.csv")["gpus"]
+    assert gpu["gpu"]["sms"] is None
+
+
+def test_a_kernel_of_no_duration_breaks_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("zero.csv").write_text(raw_csv([made("copy")], instead={"gpu__time_duration.sum": "0"}))
+    code, out, err = run(capsys, "zero.csv", "--matrix")
+    assert (code, "took no time" in err) == (0, True)
+    assert " copy " in out
+    (kernel,) = json_of(capsys, "zero.csv")["gpus"][0]["kernels"]
+    assert kernel["share"] is None
+    assert run(capsys, "zero.csv", "good.csv", "--html", "page.html")[0] == 0
+
+
+def test_values_that_were_left_out_are_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("odd.csv").write_text(raw_csv([made("copy")], instead={"lts__t_sector_hit_rate.pct": "many"}))
+    code, _, err = run(capsys, "odd.csv")
+    assert code == 0
+    assert "left out 1 value" in err
+    (file,) = json_of(capsys, "odd.csv")["files"]
+    assert sum(file["rejected"].values()) == 1
+
+
+def test_a_name_does_not_steer_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("odd.csv").write_text(raw_csv([Made("<b>\x1b[2Jevil</b>(int)", 132, 128, 1.0)]))
+    for arguments in ((), ("--explain", "1"), ("--html", "odd.html")):
+        code, out, _ = run(capsys, "odd.csv", *arguments)
+        assert (code, "\x1b" in out) == (0, False)
+    page = Path("odd.html").read_text()
+    assert "\x1b" not in page
+    assert "<b>\\x1b" not in page
+
+
+def test_help_is_quick() -> None:
+    def took() -> float:
+        begin = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "tachograph", "kernels", "--help"], capture_output=True, text=True, check=True
+        )
+        assert "--together" in done.stdout
+        return time.perf_counter() - begin
+
+    assert min(took() for _ in range(5)) < 0.6  # 0.15 s on a machine at rest
+    heavy = "import sys, tachograph.cli.kernels; print({'numpy', 'polars', 'matplotlib'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_the_sample_of_the_documentation_is_what_the_script_writes() -> None:
+    assert (REPOSITORY / "docs" / "samples" / "published-h100.csv").read_text(encoding="utf-8") == sample()
