@@ -7,7 +7,7 @@ file tell; where none does, such a value is rejected.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Literal, NamedTuple
@@ -24,10 +24,11 @@ _ENOUGH = 50  # numbers that tell the decimal sign before the others are read at
 _MANY = 20  # times more often than the other sign, so that the other is taken for damage
 _NO_VALUE = frozenset({"", "n/a", "na", "nan", "-nan", "inf", "-inf", "+inf", "no data", "none", "null", "-", "<n/a>"})
 _PLAIN: dict[str | None, re.Pattern[str]] = {
-    ".": re.compile(r"-?[0-9]+(?:\.[0-9]+)?"),
-    ",": re.compile(r"-?[0-9]+(?:,[0-9]+)?"),
-    None: re.compile(r"-?[0-9]+"),
+    ".": re.compile(r"-?[0-9]{1,18}+(?:\.[0-9]{1,18}+)?+"),
+    ",": re.compile(r"-?[0-9]{1,18}+(?:,[0-9]{1,18}+)?+"),
+    None: re.compile(r"-?[0-9]{1,18}+"),
 }
+_PLAIN_ROW = {sign: re.compile(rf"(?:{plain.pattern};)*+{plain.pattern}") for sign, plain in _PLAIN.items()}
 _INSTANCES = re.compile(r"([^()]*?)\s*\([^()]*\)", re.DOTALL)
 
 NO_VALUE = "no value"
@@ -66,9 +67,16 @@ class Numbers:
 
     def quick(self, text: str) -> float | None:
         """Return the number in a cell that is plain digits as this file writes them, else None: ask `read`."""
-        if _PLAIN[self.decimal].fullmatch(text) is None or len(text) > _LONGEST:
+        if _PLAIN[self.decimal].fullmatch(text) is None:
             return None
         return float(text.replace(",", ".") if self.decimal == "," else text)
+
+    def row(self, cells: Sequence[str]) -> list[float] | None:
+        """Return the numbers in cells all of which are plain digits; None where one is not: ask for each."""
+        text = ";".join(cells)
+        if _PLAIN_ROW[self.decimal].fullmatch(text) is None:
+            return None
+        return list(map(float, text.replace(",", ".").split(";") if self.decimal == "," else cells))
 
     def read(self, cell: str, column: str, put: Callable[[float], None]) -> None:
         """Hand the number in `cell` to `put`, now or in `finish`; count what is none under `column`.

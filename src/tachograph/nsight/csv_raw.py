@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from math import nan
+from operator import mul
 from typing import NamedTuple
 
 from tachograph.nsight.catalogue import TEXT_METRICS, fits, may_be_scaled, unit_factor
@@ -78,11 +79,12 @@ class Raw:
         self._gathered = gathered
         self._identity = Identity.of(names)
         self._metrics, self._attributes, self._name_place = self._sorted(names)
-        self._slots = {name: slot for slot, name in enumerate(self._metrics)}
-        self._blank = array("d", [nan]) * len(self._slots)
+        self._slots: dict[str, int] = {}
         self._columns: list[_Column] | None = None
         self._unitless = False
-        self._factors: dict[str, float] = {}
+        self._places: list[int] = []
+        self._times: list[float] = []
+        self._attribute_times: dict[str, float] = {}
         self._unknown: dict[str, str] = {}
         self._chips: dict[object, Chip] = {}
         self._rows = 0
@@ -137,12 +139,15 @@ class Raw:
             if factor is None or not fits(name, unit):
                 self._unknown[name] = unit
             else:
-                self._columns.append(_Column(place, name, self._slots[name], factor))
+                slot = self._slots.setdefault(name, len(self._slots))
+                self._columns.append(_Column(place, name, slot, factor))
+        self._places = [column.place for column in self._columns]
+        self._times = [column.factor for column in self._columns]
         for name, place in self._attributes.items():
             unit = units[place] if units else ""
             factor = attribute_factor(name, unit)
             if factor is not None:
-                self._factors[name] = factor
+                self._attribute_times[name] = factor
             else:
                 self._gathered.counted.add(UNKNOWN_UNIT, f"device__attribute_{name}", unit)
 
@@ -161,26 +166,34 @@ class Raw:
         )
 
     def _measured(self, row: list[str]) -> Measured:
-        values = array("d", self._blank)
-        numbers = self._gathered.numbers
-        quick = numbers.quick
-        checked = self._unitless
-        for place, name, slot, factor in self._columns or ():
-            cell = row[place]
-            if not cell:
-                continue
-            value = quick(cell)
-            if value is not None and not checked:
-                values[slot] = value * factor
-            elif value is not None:
-                self._put(values, slot, name, factor, value)
-            else:
-                numbers.read(cell, name, partial(self._put, values, slot, name, factor))
+        values = self._at_once(row) or self._one_by_one(row)
         for name, unit in self._unknown.items():
             cell = row[self._metrics[name]]
             if cell:
                 self._gathered.counted.add(UNKNOWN_UNIT, name, f"{cell} {unit}")
         return Measured(self._slots, values)
+
+    def _at_once(self, row: list[str]) -> array[float] | None:
+        """Return the values of a row of plain numbers, which is most rows; None where one is not plain."""
+        columns = self._columns or ()
+        if self._unitless or not columns:
+            return None
+        numbers = self._gathered.numbers.row([row[place] for place in self._places])
+        return array("d", map(mul, numbers, self._times)) if numbers is not None else None
+
+    def _one_by_one(self, row: list[str]) -> array[float]:
+        values = array("d", [nan]) * len(self._slots)
+        numbers = self._gathered.numbers
+        for place, name, slot, factor in self._columns or ():
+            cell = row[place]
+            if not cell:
+                continue
+            value = numbers.quick(cell)
+            if value is not None:
+                self._put(values, slot, name, factor, value)
+            else:
+                numbers.read(cell, name, partial(self._put, values, slot, name, factor))
+        return values
 
     def _put(self, values: array[float], slot: int, name: str, factor: float, value: float) -> None:
         if self._unitless and 0 < abs(value) < SURELY_BASE and may_be_scaled(name):
@@ -201,9 +214,9 @@ class Raw:
     def _described(self, row: list[str], device: str | None, capability: str | None) -> Chip:
         attributes: dict[str, float] = {}
         for name, place in self._attributes.items():
-            if row[place] and name in self._factors:
+            if row[place] and name in self._attribute_times:
                 self._gathered.numbers.read(
-                    row[place], f"device__attribute_{name}", _into(attributes, name, self._factors[name])
+                    row[place], f"device__attribute_{name}", _into(attributes, name, self._attribute_times[name])
                 )
         return chip_of(device, capability, attributes)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from tachograph.errors import BREAK, InputError
 from tachograph.nsight.counted import printable
 from tachograph.nsight.csv_numbers import AMBIGUOUS, OTHER_LOCALE
-from tachograph.nsight.csv_report import Read, read_text
+from tachograph.nsight.csv_report import GZIP_MAGIC, Read, read_text
 from tachograph.nsight.foreign import advice, foreign
 from tachograph.nsight.launch import Report
 
@@ -117,6 +117,8 @@ def _untabled(start: bytes, read: Read) -> str:
     if read.messages.warnings or (read.messages.any and not read.head):
         said = " ".join(read.messages.warnings) or "No kernels were profiled"
         return f"the profiler ran and wrote no table; {advice(said)}"
+    if start.startswith(GZIP_MAGIC) and not read.head and not read.cut:
+        return "nothing is in the compressed file; export it again"
     what, do = foreign(start, "".join(read.head))
     return f"{what}; {do}"
 

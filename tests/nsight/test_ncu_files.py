@@ -1,0 +1,180 @@
+"""Files of all kinds, known by their content, many at once."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from ncu_csv import COPY, LAUNCHES, assert_same, details, raw, read
+
+from tachograph.errors import InputError
+from tachograph.nsight.read import read_reports
+
+DENIED = (
+    "==PROF== Connected to process 4711 (/usr/bin/python3)\n"
+    "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on the"
+    " target device 0. For instructions see https://developer.nvidia.com/ERR_NVGPUCTRPERM\n"
+    "==ERROR== The application returned an error code (1).\n"
+)
+FOREIGN = {
+    "nvprof": '==4711== NVPROF is profiling process 4711\n"Type","Time(%)","Time","Calls"\n"GPU activities",10,2,3\n',
+    "nvprof metrics": '"Device","Kernel","Invocations","Metric Name","Metric Description","Min","Max","Avg"\n',
+    "nsys": "Time (%),Total Time (ns),Instances,Avg (ns),Name\n100.0,12,1,12.0,k\n",
+    "Prometheus": '# HELP DCGM_FI_DEV_GPU_UTIL use\nDCGM_FI_DEV_GPU_UTIL{gpu="0"} 3\n',
+    "JSON": '{"kernels": []}\n',
+    "HTML": "<!DOCTYPE html><html></html>\n",
+    "page for people": "  k (8, 1, 1)x(256, 1, 1), Context 1\n    Section: Occupancy\n    Block Limit SM   block\n",
+    "source page": '"Kernel Name","k"\n"#","Address","Source","# Samples"\n"1","0x0","IMAD","3"\n',
+    "of which kernel": '"Metric Name","Metric Unit","Metric Value"\n"a__b.sum","%","1.5"\n',
+    "no table of Nsight Compute": "a,b\n1,2\n",
+    "database": "SQLite format 3\0 and more",
+    "ZIP": "PK\x03\x04 and more",
+    "binary": "\x7fELF" + "\0" * 600,
+}
+
+
+@pytest.mark.parametrize("word", sorted(FOREIGN))
+def test_a_file_of_another_kind(tmp_path: Path, word: str) -> None:
+    report = read(tmp_path, FOREIGN[word])
+    assert report.launches == ()
+    (problem,) = report.problems
+    assert word.removesuffix(" metrics") in problem
+    assert "; " in problem
+
+
+def test_empty(tmp_path: Path) -> None:
+    assert read(tmp_path, "").problems == ("the file is empty; export it again",)
+    assert read(tmp_path, "", "a.ncu-rep").problems == ("the file is empty; profile or copy it again",)
+    assert read(tmp_path, gzip.compress(b"")).problems == ("nothing is in the compressed file; export it again",)
+
+
+def test_only_errors(tmp_path: Path) -> None:
+    (problem,) = read(tmp_path, DENIED).problems
+    assert problem.startswith("the profiler failed: ERR_NVGPUCTRPERM - The user does not have permission")
+    assert "(and 1 more); ask the administrator to load the kernel module nvidia with NVreg_Restrict" in problem
+
+
+@pytest.mark.parametrize(
+    ("said", "do"),
+    [
+        ("==ERROR== Profiling failed because a driver resource was unavailable.", "dcgmi profiling --pause"),
+        ("==WARNING== No kernels were profiled.", "--target-processes all"),
+        ("==PROF== Connected to process 1", "--target-processes all"),
+        ("==ERROR== The application returned an error code (11).", "run it without ncu first"),
+        ("==ERROR== Cuda driver is not supported", "a version of ncu"),
+        ("==ERROR== Failed to find metric a__b.sum", "ncu --query-metrics"),
+        ("==ERROR== Something new", "profile again"),
+    ],
+)
+def test_what_to_do_about_an_error(tmp_path: Path, said: str, do: str) -> None:
+    problems = read(tmp_path, said + "\n").problems
+    assert any(do in problem for problem in problems)
+
+
+def test_errors_beside_launches(tmp_path: Path) -> None:
+    report = read(tmp_path, details(LAUNCHES) + DENIED)
+    assert_same(report, LAUNCHES)
+    assert len(report.problems) == 1
+
+
+def test_a_table_without_launches(tmp_path: Path) -> None:
+    for page in (details, raw):
+        header = page(LAUNCHES).splitlines()[0]
+        assert read(tmp_path, header + "\n").problems == (
+            "its table holds no launch of a kernel; check that ncu profiled any",
+        )
+
+
+def test_numbers_that_can_be_read_in_two_ways(tmp_path: Path) -> None:
+    text = 'ID,Kernel Name,launch__a,launch__b\n0,k,"1,205",12\n'
+    report = read(tmp_path, text)
+    assert dict(report.launches[0].metrics) == {"launch__b": 12.0}
+    assert "LC_ALL=C" in report.problems[0]
+    assert [(reject.column, reject.count, reject.example) for reject in report.rejects] == [("launch__a", 1, "1,205")]
+
+
+def test_a_report_of_its_own_kind_goes_to_its_reader(tmp_path: Path) -> None:
+    path = tmp_path / "named.csv"
+    path.write_bytes(b"NVR\0damaged")
+    good = tmp_path / "good.csv"
+    good.write_text(details(LAUNCHES))
+    (report,) = read_reports([path, good])[:1]
+    assert report.launches == ()
+    assert report.problems
+    assert "no table" not in report.problems[0]
+
+
+def test_one_bad_file_does_not_stop_the_rest(tmp_path: Path) -> None:
+    good, bad, gone = tmp_path / "good.csv", tmp_path / "bad.csv", tmp_path / "gone.csv"
+    good.write_text(details(LAUNCHES))
+    bad.write_text("{}")
+    reports = read_reports([bad, gone, good])
+    assert [(Path(report.file).name, len(report.launches)) for report in reports] == [
+        ("bad.csv", 0),
+        ("gone.csv", 0),
+        ("good.csv", 2),
+    ]
+    assert reports[1].problems == ("No such file or directory; name a readable file",)
+
+
+def test_nothing_in_any_file(tmp_path: Path) -> None:
+    paths = []
+    for name, text in (("denied.csv", DENIED), ("other.csv", "{}")):
+        paths.append(tmp_path / name)
+        paths[-1].write_text(text)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(InputError) as caught:
+        read_reports([*paths, empty])
+    message = str(caught.value)
+    lines = message.split("\n  - ")
+    assert lines[0] == "no launch of a kernel could be read"
+    assert lines[1].startswith(f"{paths[0]}: the profiler failed: ERR_NVGPUCTRPERM")
+    assert lines[2] == f"{paths[1]}: this is JSON; profile with ncu -o REPORT or ncu --csv"
+    assert lines[3] == f"{empty}: no report is in this folder; name files"
+    assert lines[4].startswith("what to do: name reports")
+
+
+def test_many_bad_files_are_not_all_named(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.csv" for number in range(30)]
+    for number, path in enumerate(paths):
+        path.write_text(f"{number}\n")
+    with pytest.raises(InputError, match=r"\n  - and 10 more\n"):
+        read_reports(paths)
+
+
+def test_nothing_named() -> None:
+    with pytest.raises(InputError, match="no file was named"):
+        read_reports([])
+
+
+def test_a_folder_stands_for_its_reports(tmp_path: Path) -> None:
+    inside = tmp_path / "runs" / "deep"
+    inside.mkdir(parents=True)
+    (inside / "b.csv.gz").write_bytes(gzip.compress(raw(LAUNCHES).encode()))
+    (inside / "a.log").write_text(details([COPY]))
+    (inside / "slurm.log").write_text("nothing\n")
+    (inside / "picture.png").write_bytes(b"\x89PNG")
+    told: list[str] = []
+    reports = read_reports([tmp_path / "runs"], told=told.append)
+    assert [(Path(report.file).name, len(report.launches)) for report in reports] == [("a.log", 1), ("b.csv.gz", 2)]
+    assert len(told) == 1
+    assert told[0].startswith(f"{inside / 'slurm.log'}: left out, no table of Nsight Compute is in it")
+
+
+def test_a_file_that_is_there_twice_is_read_once(tmp_path: Path) -> None:
+    first, copy, other = tmp_path / "first.csv", tmp_path / "copy.csv", tmp_path / "other.csv"
+    first.write_text(details(LAUNCHES))
+    copy.write_text(details(LAUNCHES))
+    other.write_text(details(LAUNCHES).replace("sgemm", "dgemm"))
+    told: list[str] = []
+    reports = read_reports([first, copy, first, tmp_path, other], told=told.append)
+    assert [Path(report.file).name for report in reports] == ["first.csv", "other.csv"]
+    assert told == [
+        f"{copy}: the same as {first}, read once",
+        f"{first}: named twice, read once",
+        f"{copy}: named twice, read once",
+        f"{first}: named twice, read once",
+        f"{other}: named twice, read once",
+    ]

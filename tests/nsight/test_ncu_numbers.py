@@ -1,0 +1,78 @@
+"""Numbers in cells: read where the file tells how it writes them, rejected where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ncu_csv import SIGNS, Locale, written
+
+from tachograph.nsight.counted import Counted
+from tachograph.nsight.csv_numbers import AMBIGUOUS, NOT_A_NUMBER, OTHER_LOCALE, Numbers
+
+
+def read_all(cells: Sequence[str]) -> tuple[dict[int, float], dict[str, int]]:
+    """{place of the cell: its number}, {reason: cells rejected}."""
+    counted = Counted()
+    numbers = Numbers(counted)
+    values: dict[int, float] = {}
+    for place, cell in enumerate(cells):
+        quick = numbers.quick(cell)
+        if quick is not None:
+            values[place] = quick
+        else:
+            numbers.read(cell, "c", lambda value, place=place: values.__setitem__(place, value))  # type: ignore[misc]
+    numbers.finish()
+    return values, {reject.reason: reject.count for reject in counted.rejects()}
+
+
+@given(
+    numbers=st.lists(st.decimals(-(10**12), 10**12, places=3) | st.integers(0, 10**6).map(Decimal), max_size=120),
+    locale=st.sampled_from(sorted(SIGNS)),
+)
+def test_any_number_in_any_locale(numbers: list[Decimal], locale: Locale) -> None:
+    cells = [written(number, locale) for number in [*numbers, Decimal("0.25")]]
+    values, rejected = read_all(cells)
+    assert rejected == {}
+    assert [Decimal(repr(values[place])) for place in range(len(numbers))] == [
+        number if number else Decimal(0) for number in numbers
+    ]
+
+
+@pytest.mark.parametrize("cells", [["1,205"], ["1.205", "2.407"], ["1,205", "12", "3"], ["120.416", "1.5", "1,5"]])
+def test_what_can_be_read_in_two_ways_is_rejected(cells: list[str]) -> None:
+    values, rejected = read_all(cells)
+    assert rejected[AMBIGUOUS] >= 1
+    assert 1.205 not in values.values()
+    assert 1205.0 not in values.values()
+    assert 120416.0 not in values.values()
+
+
+def test_a_later_number_tells_of_earlier_ones() -> None:
+    assert read_all(["1,205", "2.5"])[0] == {0: 1205.0, 1: 2.5}
+    assert read_all(["1,205", "2,5"])[0] == {0: 1.205, 1: 2.5}
+
+
+def test_damage_does_not_turn_the_file() -> None:
+    cells = ["7,5", *["2.5"] * 200, "1.205", "8,5"]
+    values, rejected = read_all(cells)
+    assert values[201] == 1.205
+    assert rejected == {OTHER_LOCALE: 1}
+    assert 202 not in values
+
+
+@pytest.mark.parametrize(
+    "cell", ["1_000", "0x1f", "1,20,5.0", "12,3456.7", "--1", "1e999", "٣", "1.2.3", "9" * 400, "1 20"]
+)
+def test_not_a_number(cell: str) -> None:
+    assert read_all([cell]) == ({}, {NOT_A_NUMBER: 1})
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"), [("4.0e-05", 4e-5), ("+3", 3.0), ("(!) 2.5", 2.5), ("12.5 %", 12.5), ("1'205.50", 1205.5)]
+)
+def test_other_writings(cell: str, value: float) -> None:
+    assert read_all([cell]) == ({0: value}, {})
