@@ -13,6 +13,7 @@ from tachograph.errors import NotFoundError, TachographError, UsageError
 from tachograph.microbench.cubin import Code, codes
 
 INSTALL = "pip install 'tachograph[cuda]'"
+_OLDEST = 70  # Volta: its threads can sleep
 _STANDARD = "--std=c++17"
 
 
@@ -42,8 +43,9 @@ def compile_kernels(arch: str) -> Program:
         raise UsageError(f"no architecture {arch!r}", do="write it like sm_90 or compute_90")
     known = _call(nvrtc, nvrtc.nvrtcGetSupportedArchs())
     number = int(re.sub(r"\D", "", arch))
-    if number < min(known):
-        raise UsageError(f"NVRTC compiles for no chip as old as {arch}", do=f"the oldest is sm_{min(known)}")
+    oldest = max(_OLDEST, min(known))
+    if number < oldest:
+        raise UsageError(f"no chip as old as {arch} runs these kernels", do=f"the oldest is sm_{oldest}")
     if number > max(known):
         arch = f"compute_{max(known)}"
     image = _compiled(nvrtc, arch)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 from tachograph.errors import NotFoundError
 from tachograph.interference.capacities import gpu_of
@@ -48,6 +49,12 @@ class CudaDevice:
             load = code.from_cubin if self._program.kind == "cubin" else code.from_ptx
             self._object = load(self._program.image)
         self._kernels: dict[str, Any] = {}
+        self.stuck = False  # a kernel did not end, and what waits for it would wait for ever
+
+    def leave(self, code: int, flush: Callable[[], None]) -> NoReturn:
+        """End the process at once, with its exit code: to free anything of the GPU would wait for the kernel."""
+        flush()
+        os._exit(code)
 
     def code(self, kernel: str) -> Code | None:
         """What the compiled kernel takes; None: not known."""
@@ -103,6 +110,7 @@ class CudaDevice:
             for mark in marks:
                 while not mark.is_done:
                     if time.monotonic() > end:
+                        self.stuck = True
                         raise HangingError(f"a kernel did not end within {limit_s:.0f} s")
                     time.sleep(_LOOK_S)
 

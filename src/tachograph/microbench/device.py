@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tachograph.errors import TachographError
 from tachograph.interference.demand import Gpu
@@ -31,8 +31,7 @@ class Lanes:
     fp64: int | None
 
 
-class Mark(Protocol):
-    """A point in a stream."""
+Mark = Any  # a point in a stream, which only the device that made it understands
 
 
 class Device(Protocol):

@@ -151,7 +151,7 @@ def _l2(gpu: Gpu, wide: int) -> Iterator[Experiment]:
         copying = copy_of(share * gpu.l2_bytes, half, wide)
         yield Experiment(
             name=f"l2-{share * 100:.0f}", group="l2", first=copying, second=copying, compared="both",
-            question=f"L2: arrays of {share:.0%} of it, on different SMs", published=_L2_PUBLISHED.get(share),
+            question=f"L2: arrays of {share * 100:.0f} % of it, on different SMs", published=_L2_PUBLISHED.get(share),
             shares=(0.5, 0.5),
         )  # fmt: skip
     yield Experiment(
@@ -178,12 +178,16 @@ def _l1(gpu: Gpu) -> Iterator[Experiment]:
         )  # fmt: skip
 
 
+def _chains(count: int) -> str:
+    return "1 chain" if count == 1 else f"{count} chains"
+
+
 def _issue(sms: int, large: Workload) -> Iterator[Experiment]:
     for chains, published in enumerate(_ISSUE, start=1):
         yield Experiment(
             name=f"issue-{chains}", group="issue", second=large, published=published,
             first=Workload(kernel=f"fmul_{chains}", blocks=sms, threads=128),
-            question=f"issue slots: {chains} chains of multiplications in each warp, beside a copy",
+            question=f"issue slots: {_chains(chains)} of multiplications in each warp, beside a copy",
         )  # fmt: skip
     yield Experiment(
         name="issue-4x2", group="issue", second=large, published=1.001,
@@ -202,7 +206,7 @@ def _fp64(sms: int) -> Iterator[Experiment]:
         one = Workload(kernel=f"dmul_{chains}", blocks=sms, threads=128)
         yield Experiment(
             name=f"fp64-{chains}", group="fp64", first=one, second=one, published=published,
-            question=f"FP64 pipeline: {chains} chains of multiplications, with itself",
+            question=f"FP64 pipeline: {_chains(chains)} of multiplications, with itself",
         )  # fmt: skip
 
 

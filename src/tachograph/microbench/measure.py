@@ -13,7 +13,9 @@ _CYCLES = 8  # bytes of the clock that a kernel writes
 _PATIENCE = 50.0  # so many times what is expected, and then some
 _GRACE_S = 10.0
 _FIRST_S = 60.0  # nothing is expected yet
-_SHORTEST = 0.1  # of the wanted time: a launch from which its rounds can be reckoned
+_NEAR = 0.03  # of the wanted rounds
+_ACCEPTED = 0.5  # of the wanted time, where it changes from launch to launch
+_RESOLUTION_S = 1e-7
 _GROWTH = 100  # of the rounds from one trial to the next, at most
 _TRIALS = 12
 
@@ -81,21 +83,23 @@ def loaded(device: Device, workloads: Sequence[Workload]) -> Iterator[tuple[Load
 
 
 def tune(device: Device, one: Loaded, target_s: float) -> Alone:
-    """Return a launch that takes about `target_s` alone; the kernel is loaded and warm afterwards.
+    """Return a launch that takes about `target_s` alone, one round at least; the kernel is loaded and warm then.
 
     Errors: LaunchError where no number of rounds does.
     """
     rounds, limit_s = 1, _FIRST_S
-    alone(device, one, rounds, limit_s=limit_s)
+    found = alone(device, one, rounds, limit_s=limit_s)
     for _ in range(_TRIALS):
         found = alone(device, one, rounds, limit_s=limit_s)
-        wanted = max(1, round(rounds * target_s / max(found.seconds, 1e-7)))
-        if found.seconds >= _SHORTEST * target_s and abs(wanted - rounds) <= max(1.0, 0.1 * rounds):
+        wanted = max(1, round(rounds * target_s / max(found.seconds, _RESOLUTION_S)))
+        if abs(wanted - rounds) <= _NEAR * rounds:
             return found
         rounds, limit_s = min(wanted, rounds * _GROWTH), time_limit(target_s)
-    raise LaunchError(
-        f"{one.workload.words}: no number of rounds takes {target_s * 1e3:.0f} ms", do="give another --duration"
-    )
+    if abs(found.seconds / target_s - 1.0) > _ACCEPTED:
+        raise LaunchError(
+            f"{one.workload.words}: no number of rounds takes {target_s * 1e3:.0f} ms", do="give another --duration"
+        )
+    return found
 
 
 def time_limit(expected_s: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
-from tachograph.interference.demand import Calibration, Demand
+from tachograph.interference.demand import Calibration, Demand, Gpu
 from tachograph.interference.outcome import Estimate, Sharing
 from tachograph.microbench.calibrate import calibrate
 from tachograph.microbench.demands import References, demand_of, references
@@ -17,13 +17,16 @@ from tachograph.microbench.measure import Alone, Loaded, alone, in_turn, loaded,
 from tachograph.microbench.results import Bench, Expected, Result, Run, expected
 
 _STUCK = "not run: a kernel before it did not end"
+_EQUAL = 0.02  # relative difference of two times that counts as none
 _MODES = ("first", "second", "in turn", "together")
 
 
 class Predictor(Protocol):
     """What the estimator says of two kernels that share a GPU in some way."""
 
-    def __call__(self, demands: tuple[Demand, Demand], sharing: Sharing, calibration: Calibration) -> Estimate:
+    def __call__(
+        self, demands: tuple[Demand, Demand], gpu: Gpu, sharing: Sharing, calibration: Calibration
+    ) -> Estimate:
         """Return the estimate."""
         ...
 
@@ -115,14 +118,21 @@ def _alone(device: Device, result: Result, plan: Plan) -> Result:
     while True:
         try:
             with loaded(device, experiment.workloads) as ready:
-                return replace(
-                    result, experiment=experiment, alone=tuple(tune(device, one, plan.target_s) for one in ready)
-                )
+                return replace(result, experiment=experiment, alone=_tuned(device, ready, plan.target_s))
         except MemoryFullError:
             less = smaller(experiment)
             if less is None:
                 raise
             experiment = less
+
+
+def _tuned(device: Device, ready: tuple[Loaded, ...], target_s: float) -> tuple[Alone, ...]:
+    """All of about the same time: the one of more rounds follows the other, whose rounds are coarser."""
+    found = [tune(device, one, target_s) for one in ready]
+    if len(found) == 2 and abs(found[0].seconds / found[1].seconds - 1.0) > _EQUAL:
+        finer = 0 if found[0].rounds > found[1].rounds else 1
+        found[finer] = tune(device, ready[finer], found[1 - finer].seconds)
+    return tuple(found)
 
 
 def _paired(device: Device, result: Result, plan: Plan) -> Result:
@@ -205,8 +215,8 @@ class _Foresight:
             for workload, alone in zip(experiment.workloads, result.alone, strict=True)
         )
         sharing = Sharing("mps", experiment.shares) if result.way == "mps" else Sharing()
-        seconds = (result.alone[0].seconds, result.alone[1].seconds)
-        return expected(self.predictor((first, second), sharing, calibration), seconds, experiment.compared)
+        estimate = self.predictor((first, second), self.device.gpu, sharing, calibration)
+        return expected(estimate, (result.alone[0].seconds, result.alone[1].seconds), experiment.compared)
 
 
 def _now() -> str:

@@ -77,7 +77,8 @@ class Workload:
         'copy 66x1024, 8 MB'
         """
         size = self.floats * FLOAT
-        shown = f"{size / 1e6:.3g} MB" if self.kind == "copy" else f"{size / 1024:.0f} KiB a block"
+        whole = f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+        shown = whole if self.kind == "copy" else f"{size / 1024:.0f} KiB a block"
         return f"{self.kernel} {self.blocks}x{self.threads}" + (f", {shown}" if size else "")
 
     @property

@@ -1,0 +1,201 @@
+"""A simulated GPU that keeps to laws written here, so that what the runner makes of its times can be foretold.
+
+Streams go on at once; a launch that shares the GPU goes on at the rate that `rate` says. Times carry a little noise.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import exp
+from types import MappingProxyType
+
+from tachograph.interference.demand import H100_NVL, Gpu
+from tachograph.microbench.cubin import Code
+from tachograph.microbench.device import HangingError, Lanes, LaunchError, MemoryFullError
+
+CLOCK_HZ = 1.7e9
+CURVATURE, SLOPE = 0.571, 0.2133 * (1 + 0.571 * 0.2133**2) / 33  # of u (1 + c u^2) = k b
+BANDWIDTH = 2.4e12  # achieved, byte/s
+L2_HIT_S, L1_HIT_S = 1 / 2.5e12, 1 / 6e12  # per byte
+L2_COST, L1_COST = 3.0, 5.0
+_LANES = Lanes(128, 64)
+CAPACITIES = MappingProxyType({"copy": H100_NVL.l2_bytes or 0.0, "copy_own": H100_NVL.l1_bytes or 0.0})
+
+
+@dataclass(eq=False)
+class FakeMark:
+    time: float | None = None
+
+
+@dataclass(eq=False)
+class FakeLaunch:
+    kernel: str
+    blocks: int
+    threads: int
+    arguments: tuple[int, ...]
+    left: float  # seconds alone that are left
+    cycles: int
+
+
+def utilisation(blocks: float, curvature: float = CURVATURE, slope: float = SLOPE) -> float:
+    """The root of u (1 + c u^2) = k b by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle * (1 + curvature * middle**2) < slope * blocks else (low, middle)
+    return low
+
+
+def stays(filled: float) -> float:
+    share = 0.0
+    for _ in range(300):
+        share = exp(-(1 - share) * filled)
+    return 1.0 if filled <= 1 else share
+
+
+@dataclass(eq=False)
+class FakeGpu:
+    """`fails`: kernels that cannot be launched; `endless`: those that do not end; `beside`: rates of pairs of kernels
+    other than by the laws."""
+
+    gpu: Gpu = H100_NVL
+    memory: int = 90_000_000_000
+    noise: float = 0.002
+    fails: frozenset[str] = frozenset()
+    endless: frozenset[str] = frozenset()
+    beside: dict[tuple[str, str], float] = field(default_factory=dict)
+    lanes: Lanes = _LANES
+    driver: str = "a simulation"
+    arch: str = "sm_90"
+    stuck: bool = False
+
+    def __post_init__(self) -> None:
+        self.now = 0.0
+        self.streams: list[list[FakeLaunch | FakeMark | tuple[FakeMark]]] = [[], []]
+        self.sizes: dict[int, int] = {}
+        self.values: dict[int, int] = {}
+        self.told: list[str] = []  # every launch, as it is put into a stream
+        self.random = random.Random(7)
+
+    def code(self, kernel: str) -> Code | None:
+        return Code(kernel, 22, 0, 100)
+
+    def free_bytes(self) -> int:
+        return self.memory - sum(self.sizes.values())
+
+    def allocate(self, size: int, *, ones: str = "") -> int:
+        if size > self.free_bytes():
+            raise MemoryFullError(f"no room for {size}")
+        address = max(self.sizes, default=4096) + 1
+        self.sizes[address] = size
+        return address
+
+    def free(self, address: int) -> None:
+        assert not self.stuck, "to free memory would wait for the kernel that does not end"
+        del self.sizes[address]
+
+    def launch(self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int) -> None:
+        if kernel in self.fails:
+            raise LaunchError(f"{kernel}: CUDA_ERROR_INVALID_VALUE")
+        self.told.append(f"{kernel} {stream}")
+        seconds = self.alone(kernel, blocks, threads, tuple(arguments))
+        seconds *= 1 + self.noise * self.random.uniform(-1, 1)
+        self.streams[stream].append(
+            FakeLaunch(kernel, blocks, threads, tuple(arguments), seconds, round(seconds * CLOCK_HZ))
+        )
+
+    def mark(self, stream: int) -> FakeMark:
+        found = FakeMark()
+        self.streams[stream].append(found)
+        return found
+
+    def follow(self, stream: int, mark: FakeMark) -> None:
+        self.streams[stream].append((mark,))
+
+    def wait(self, marks: Sequence[FakeMark], limit_s: float) -> None:
+        begin = self.now
+        while any(mark.time is None for mark in marks):
+            self._reach_marks()
+            running = [stream[0] for stream in self.streams if stream and isinstance(stream[0], FakeLaunch)]
+            if any(one.kernel in self.endless for one in running) or self.now - begin > limit_s:
+                self.stuck = True
+                raise HangingError(f"a kernel did not end within {limit_s:.0f} s")
+            if running:
+                self._go_on(running)
+
+    def seconds(self, begin: FakeMark, end: FakeMark) -> float:
+        assert begin.time is not None
+        assert end.time is not None
+        return end.time - begin.time
+
+    def number(self, address: int) -> int:
+        return self.values[address]
+
+    def _reach_marks(self) -> None:
+        moved = True
+        while moved:
+            moved = False
+            for stream in self.streams:
+                head = stream[0] if stream else None
+                if isinstance(head, FakeMark):
+                    head.time = self.now
+                elif not isinstance(head, tuple) or head[0].time is None:
+                    continue
+                stream.pop(0)
+                moved = True
+
+    def _go_on(self, running: list[FakeLaunch]) -> None:
+        rates = [self.rate(one, [other for other in running if other is not one]) for one in running]
+        step = min(one.left / rate for one, rate in zip(running, rates, strict=True) if rate > 0)
+        self.now += step
+        for one, rate in zip(running, rates, strict=True):
+            one.left -= step * rate
+            if one.left <= 1e-15:
+                self.values[one.arguments[-1]] = one.cycles
+                self.streams = [stream[1:] if stream and stream[0] is one else stream for stream in self.streams]
+
+    def alone(self, kernel: str, blocks: int, threads: int, arguments: tuple[int, ...]) -> float:
+        """Seconds alone."""
+        rounds, sms = arguments[-2], self.gpu.sms or 1
+        warps = max(1, threads // 128) * -(-blocks // sms)  # of a scheduler
+        if kernel == "sleep":
+            return rounds * 1e-6
+        if kernel.startswith("fmul"):
+            chains = int(kernel[-1])
+            return rounds * 64 * max(4.0, chains * warps * 1.02) * (1 + 6 / 64 / chains * 0.5) / CLOCK_HZ
+        if kernel.startswith("dmul"):
+            return rounds * 64 * max(8.0, int(kernel[-1]) * warps * 2.0) / CLOCK_HZ
+        if kernel == "matmul":
+            return rounds * 1e-4
+        if kernel == "copy":
+            size = 8.0 * arguments[2]
+            if size > 4 * CAPACITIES["copy"]:
+                slow = 1 / (BANDWIDTH * utilisation(blocks))
+                return rounds * size * (max(slow, L2_HIT_S * L2_COST) if size < 2e9 else slow)
+            return rounds * size * L2_HIT_S * (1 + (1 - stays(size / CAPACITIES["copy"])) * (L2_COST - 1))
+        size = 8.0 * arguments[2]
+        missed = 1 - stays(size / CAPACITIES["copy_own"])
+        return rounds * size * blocks * L1_HIT_S * (1 + missed * (L1_COST - 1))
+
+    def rate(self, one: FakeLaunch, others: list[FakeLaunch]) -> float:
+        """Of its rate alone."""
+        if not others:
+            return 1.0
+        other = others[0]
+        if (one.kernel, other.kernel) in self.beside:
+            return self.beside[one.kernel, other.kernel]
+        if one.kernel == "sleep":
+            fits = one.blocks + other.blocks <= 2 * (self.gpu.sms or 1)
+            return 1.0 if fits or self._first(one) else 0.0
+        if one.kernel == other.kernel == "copy":
+            size = 8.0 * one.arguments[2]
+            if size > 4 * CAPACITIES["copy"]:
+                return utilisation(one.blocks + other.blocks) / 2 / utilisation(one.blocks)
+            filled = size / CAPACITIES["copy"]
+            return (1 + (1 - stays(filled)) * (L2_COST - 1)) / (1 + (1 - stays(2 * filled)) * (L2_COST - 1))
+        return 1.0
+
+    def _first(self, one: FakeLaunch) -> bool:
+        return bool(self.streams[0]) and self.streams[0][0] is one

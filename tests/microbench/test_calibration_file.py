@@ -1,0 +1,119 @@
+"""The file of a calibration: what is written is read again, what is broken is said with its place."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tachograph import config
+from tachograph.errors import ConfigError, InputError
+from tachograph.interference.calibration_file import (
+    LIMITS,
+    CalibrationFile,
+    Entry,
+    Row,
+    calibration_of,
+    read_calibration,
+    read_calibration_file,
+    write_calibration,
+)
+from tachograph.interference.demand import Calibration
+
+SOME = CalibrationFile(
+    gpu='NVIDIA "H200"\n', driver="CUDA 12.9", date="2026-01-02T03:04:05Z",
+    calibration={"dram_curvature": Entry(0.43, "measured", "bandwidth", 0.01), "l1_miss_cost": Entry(4.0, "published")},
+    knees={"l2_array_bytes_alone": 24e6},
+    experiments=[Row("fp64-3", "streams", "gain", 1.37, None, 1.356, 1.3, 1.4, 1.356),
+                 Row("l2-16", "mps", "both", problem="no room")],
+)  # fmt: skip
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    write_calibration(tmp_path / "c.toml", SOME)
+    assert read_calibration_file(tmp_path / "c.toml") == SOME
+    assert [one.name for one in tmp_path.iterdir()] == ["c.toml"]
+
+
+@given(st.text(), st.floats(1.0, 1000.0), st.floats(0.0, 100.0))
+def test_any_text_and_number_survives(
+    tmp_path_factory: pytest.TempPathFactory, words: str, cost: float, c: float
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "c.toml"
+    words = words.encode("utf-8", "ignore").decode()
+    entries = {"l2_miss_cost": Entry(cost, "measured", note=words), "dram_curvature": Entry(c, "measured")}
+    write_calibration(path, CalibrationFile(gpu=words, driver="", date="", calibration=entries))
+    found = read_calibration_file(path)
+    assert (found.gpu, found.calibration) == (words, entries)
+
+
+def test_the_estimator_gets_what_was_measured_and_else_what_is_published(tmp_path: Path) -> None:
+    write_calibration(tmp_path / "c.toml", SOME)
+    found = read_calibration(tmp_path / "c.toml")
+    assert (found.dram_curvature, found.issue_capacity) == (0.43, 1.0)
+    assert (found.measured_on, found.source) == (SOME.gpu, "measured: dram_curvature")
+    bare = CalibrationFile(gpu="x", driver="", date="", calibration={"l1_miss_cost": Entry(4.0, "published")}).values
+    assert bare == Calibration()
+
+
+def test_the_configuration_names_it(tmp_path: Path) -> None:
+    write_calibration(tmp_path / "c.toml", SOME)
+    plain = config.Configuration()
+    assert calibration_of(plain) == Calibration()
+    named = config.Configuration(interference=config.Interference(calibration=str(tmp_path / "c.toml")))
+    assert calibration_of(named).dram_curvature == 0.43
+    gone = config.Configuration(interference=config.Interference(calibration=str(tmp_path / "gone.toml")))
+    with pytest.raises(ConfigError, match=r"interference\.calibration.*no file"):
+        calibration_of(gone)
+
+
+GOOD = (
+    'format = 1\ngpu = "x"\ndriver = ""\ndate = ""\n[calibration.l2_miss_cost]\nvalue = 3.0\nprovenance = "measured"\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "gpu"),
+        ("gpu = ", "is no TOML"),
+        (GOOD.replace("= 3.0", '= "3"'), r"calibration.*value|value.*calibration|Expected `?'?float"),
+        (GOOD.replace("= 3.0", "= nan"), r"calibration\.l2_miss_cost\.value"),
+        (GOOD.replace("= 3.0", "= 0.5"), "between 1 and 1000"),
+        (GOOD.replace("measured", "guessed"), "guessed"),
+        (GOOD.replace("l2_miss_cost", "l3_miss_cost"), r"calibration\.l3_miss_cost"),
+        (GOOD.replace("format = 1", "format = 9"), "format 9"),
+        (GOOD + "surplus = 1\n", "surplus"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_key(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "c.toml").write_text(content)
+    with pytest.raises(InputError, match=said) as found:
+        read_calibration(tmp_path / "c.toml")
+    assert "c.toml" in str(found.value)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="no TOML"):
+        read_calibration(tmp_path / "c.toml")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_calibration(tmp_path)
+
+
+def test_every_value_of_a_calibration_has_limits_that_the_published_ones_keep() -> None:
+    values = {one.name for one in fields(Calibration)} - {"measured_on", "source"}
+    assert set(LIMITS) == values
+    for name, (least, most) in LIMITS.items():
+        assert least <= getattr(Calibration(), name) <= most
+
+
+def test_what_is_not_known_is_left_out(tmp_path: Path) -> None:
+    write_calibration(tmp_path / "c.toml", SOME)
+    raw = tomllib.loads((tmp_path / "c.toml").read_text())
+    assert "measured" not in raw["experiments"][1]
+    assert raw["experiments"][1]["problem"] == "no room"

@@ -1,0 +1,154 @@
+"""`tachograph interference bench`: what it prints and writes, with a simulated GPU and without any."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fake_gpu import FakeGpu
+
+from tachograph.cli import interference_bench
+from tachograph.cli.options import Arguments, Parser, add_common, add_json
+from tachograph.devices import DEVICES
+from tachograph.errors import NotFoundError, UsageError
+from tachograph.interference.calibration_file import read_calibration_file
+from tachograph.interference.demand import H100_NVL
+from tachograph.microbench.conditions import Conditions, conditions
+from tachograph.microbench.cuda_device import CudaDevice
+from tachograph.microbench.experiments import experiments, half_of_an_sm
+from tachograph.microbench.known_gpus import gpu_called
+
+
+def parsed(*words: str) -> Arguments:
+    parser = Parser("tachograph interference bench", "x")
+    interference_bench.add_arguments(parser)
+    add_json(parser)
+    add_common(parser)
+    found: Arguments = parser.parse_args([*words], Arguments())
+    return found
+
+
+def measure(device: FakeGpu, *words: str) -> int:
+    return interference_bench.measure(parsed("--runs", "2", *words), device, None, Conditions)
+
+
+def test_the_table_says_what_the_json_and_the_file_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--only", "fp64-3", "--only", "bandwidth", "-o", str(tmp_path / "c.toml")]
+    assert measure(FakeGpu(beside={("dmul_3", "dmul_3"): 0.7}), *words) == 0
+    said = capsys.readouterr()
+    line = next(line for line in said.out.splitlines() if line.startswith("fp64-3")).split()
+    assert "3 of 5" in said.err or "2 of 5" in said.err
+    content = read_calibration_file(tmp_path / "c.toml")
+    row = next(row for row in content.experiments if row.name == "fp64-3")
+    assert row.predicted is not None
+    assert row.measured is not None
+    assert line[3:6] == [f"{row.predicted:.3f}", f"{row.calibrated:.3f}", f"{row.measured:.3f}"]
+    assert line[-2:] == [f"{row.predicted / row.measured - 1:+.1%}", "1.356"]
+    assert measure(FakeGpu(beside={("dmul_3", "dmul_3"): 0.7}), "--json", *words[:-2]) == 0
+    told = json.loads(capsys.readouterr().out)
+    rows = {one["name"]: one for one in told["calibration"]["experiments"]}
+    assert rows["fp64-3"]["measured"] == row.measured
+    assert len(told["results"][-1]["runs"]) == 2
+
+
+def test_failures_are_told_and_the_rest_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    device = FakeGpu(fails=frozenset({"dmul_2"}))
+    assert measure(device, "--only", "fp64", "-o", str(tmp_path / "c.toml")) == 0
+    assert "fp64-2: dmul_2: CUDA_ERROR_INVALID_VALUE" in capsys.readouterr().err
+    assert len(read_calibration_file(tmp_path / "c.toml").experiments) == 4
+    assert measure(device, "--only", "fp64-2") == 1
+
+
+def test_what_disturbs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    disturbed = Conditions(others=(99,), held_back=("power cap",))
+    interference_bench.measure(parsed("--runs", "1", "--only", "fp64-1"), FakeGpu(), None, lambda: disturbed)
+    said = capsys.readouterr().err
+    assert said.count("beware: other processes are on this GPU (99)") == 1
+    assert "held back: power cap" in said
+
+
+def test_plans_need_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--list", "--dry-run"):
+        assert interference_bench.run(parsed(option)) == 0
+        said = capsys.readouterr().out
+        assert all(one.name in said for one in experiments(H100_NVL))
+        assert interference_bench.run(parsed(option, "--json", "--as", "A40")) == 0
+        assert json.loads(capsys.readouterr().out)["gpu"]["sms"] == 84
+    with pytest.raises(UsageError, match="groups are"):
+        interference_bench.run(parsed("--list", "--only", "l3"))
+    with pytest.raises(NotFoundError, match="MI300X"):
+        interference_bench.run(parsed("--list", "--as", "MI300X"))
+
+
+def test_without_a_driver_it_says_so(tmp_path: Path) -> None:
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("there is a GPU")
+    pytest.importorskip("cuda.core")
+    with pytest.raises(NotFoundError, match="no GPU 0 can be used here"):
+        interference_bench.run(parsed())
+    with pytest.raises(UsageError, match="folder does not exist"):
+        interference_bench.run(parsed("-o", str(tmp_path / "gone" / "c.toml")))
+
+
+def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cuda", "cuda.core", "cuda.bindings"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for wanted in (lambda: CudaDevice(0), lambda: interference_bench.run(parsed("--compile"))):
+        with pytest.raises(NotFoundError, match=r"pip install 'tachograph\[cuda\]'"):
+            wanted()
+
+
+@pytest.mark.parametrize("words", [["--runs", "0"], ["--runs", "x"], ["--duration", "nan"], ["--duration", "0"]])
+def test_senseless_options_are_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError):
+        parsed(*words)
+
+
+@pytest.mark.parametrize("name", [device.name for device in DEVICES if device.vendor == "NVIDIA"])
+def test_every_gpu_of_the_catalogue_has_a_plan(name: str) -> None:
+    gpu = gpu_called(name)
+    every = experiments(gpu)
+    assert len({one.name for one in every}) == len(every)
+    assert {one.group for one in every} >= {"blocks", "bandwidth", "l1", "issue", "fp64", "matmul", "pitfalls"}
+    threads = gpu.threads_per_sm or 0
+    for one in every:
+        assert one.bytes_needed <= (gpu.hbm_bytes or 0)
+        for workload in one.workloads:
+            assert workload.threads % 32 == 0
+            assert workload.threads <= 1024
+    assert 2 * half_of_an_sm(gpu) <= threads
+
+
+class _Nvml:
+    """pynvml, as far as it is asked."""
+
+    NVML_CLOCK_SM = 1
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, fails: str = "") -> None:
+        self.fails = fails
+
+    def __getattr__(self, name: str) -> object:
+        if name == self.fails:
+            raise self.NVMLError(name)
+        answers = {
+            "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=99)],
+            "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4 | 0x1,
+            "nvmlDeviceGetClockInfo": 1700,
+            "nvmlDeviceGetMaxClockInfo": 1980,
+            "nvmlSystemGetDriverVersion": "570.1",
+        }
+        return lambda *words: answers.get(name)
+
+
+def test_clocks_and_other_processes_come_from_nvml() -> None:
+    found = conditions("0000:01:00.0", _Nvml())
+    assert found == Conditions(1700, 1980, (99,), ("power cap",), "570.1")
+    assert len(found.warnings()) == 2
+    for fails in ("nvmlInit", "nvmlDeviceGetClockInfo"):
+        assert conditions("0000:01:00.0", _Nvml(fails=fails)) == Conditions()

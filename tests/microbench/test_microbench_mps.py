@@ -1,0 +1,100 @@
+"""Two real processes that take orders, on simulated GPUs: what they answer, and that none stays behind."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from fake_gpu import FakeGpu
+
+from tachograph.errors import UsageError
+from tachograph.interference.demand import H100_NVL
+from tachograph.microbench import mps
+from tachograph.microbench.device import LaunchError
+from tachograph.microbench.experiments import Experiment, chosen, experiments
+from tachograph.microbench.mps import MpsPairs, demand_daemon
+from tachograph.microbench.run import Plan
+from tachograph.microbench.worker import serve
+from tachograph.microbench.workloads import Workload
+
+WORKER = Path(__file__).with_name("mps_worker.py")
+
+
+def pairs(behaviour: str) -> MpsPairs:
+    return MpsPairs((sys.executable, str(WORKER), behaviour))
+
+
+def experiment(kernel: str = "fmul_4", share: float = 0.0625) -> Experiment:
+    one = Workload(kernel=kernel, blocks=132, threads=128)
+    return Experiment(name="x", group="x", question="x", first=one, second=one, shares=(share, share))
+
+
+def children() -> list[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def test_two_processes_are_measured_with_their_shares() -> None:
+    tuned, runs = pairs("works").measure(experiment(), Plan(runs=2, target_s=0.02))
+    alone = FakeGpu().alone("fmul_4", 132, 128, (0, 0, tuned[0].rounds, 0))
+    assert len(runs) == 2
+    for one in runs:
+        assert one.in_turn is None
+        assert one.alone == pytest.approx((16 * alone, 16 * alone))
+        assert one.together.first_s == pytest.approx(16 * alone)
+    assert children() == []
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kernel", "said"),
+    [
+        ("dies", "fmul_4", "ended before its work was done"),
+        ("works", "dmul_1", "did not end within"),
+        ("works", "dmul_2", "CUDA_ERROR_INVALID_VALUE"),
+    ],
+)
+def test_a_process_that_fails_is_told_and_gone(behaviour: str, kernel: str, said: str) -> None:
+    with pytest.raises(LaunchError, match=said):
+        pairs(behaviour).measure(experiment(kernel), Plan(runs=1, target_s=0.02))
+    assert children() == []
+
+
+def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mps, "_START_S", 0.5)
+    with pytest.raises(LaunchError, match="did not answer"):
+        pairs("hangs").measure(experiment(), Plan(runs=1, target_s=0.02))
+    assert children() == []
+
+
+def test_orders_are_lines_of_json() -> None:
+    workload = {"kernel": "fmul_1", "blocks": 132, "threads": 128, "floats": 0, "stride": 0}
+    orders = [
+        {"do": "load", "workload": workload},
+        {"do": "tune", "target_s": 0.01},
+        {"do": "run", "rounds": 100, "limit_s": 5.0},
+        {"do": "load", "workload": workload | {"kernel": "dmul_1"}},
+    ]
+    answers, device = io.StringIO(), FakeGpu(noise=0.0)
+    serve(device, io.StringIO("".join(json.dumps(order) + "\n" for order in orders)), answers)
+    told = [json.loads(line) for line in answers.getvalue().splitlines()]
+    assert told[0] == {}
+    assert told[1]["seconds"] == pytest.approx(0.01, rel=0.05)
+    assert told[2]["seconds"] == pytest.approx(device.alone("fmul_1", 132, 128, (0, 0, 100, 0)))
+    assert device.sizes == {}
+
+
+def test_without_the_daemon_it_says_how_to_start_it(tmp_path: Path) -> None:
+    environment = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}
+    with pytest.raises(UsageError, match="nvidia-cuda-mps-control -d"):
+        demand_daemon(environment)
+    (tmp_path / "control").touch()
+    demand_daemon(environment)
+
+
+def test_what_runs_under_mps_has_shares_that_fit() -> None:
+    shared = [one for one in chosen(experiments(H100_NVL), []) if one.shares is not None]
+    assert {one.group for one in shared} == {"bandwidth", "l2", "pitfalls"}
+    assert all(one.second is not None and one.shares is not None and sum(one.shares) <= 1 for one in shared)

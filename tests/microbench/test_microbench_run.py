@@ -1,0 +1,320 @@
+"""The runner, on a simulated GPU: what is run in which order, what comes out, what happens when something fails."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+import pytest
+from fake_gpu import BANDWIDTH, CURVATURE, L1_COST, L2_COST, FakeGpu, utilisation
+
+from tachograph.interference.demand import H100_NVL, Calibration, Demand, Gpu
+from tachograph.interference.estimate import estimate
+from tachograph.interference.outcome import Estimate, Sharing
+from tachograph.microbench.calibrate import calibrate, fit_curve
+from tachograph.microbench.device import LaunchError
+from tachograph.microbench.experiments import Experiment, chosen, experiments
+from tachograph.microbench.measure import Alone, Together, loaded, time_limit, together, tune
+from tachograph.microbench.results import Bench, Result, Run, ended, value_of
+from tachograph.microbench.run import Plan, bench
+from tachograph.microbench.workloads import Workload, copy_of
+
+QUICK = Plan(runs=3, target_s=0.02)
+
+
+def predict(demands: tuple[Demand, Demand], gpu: Gpu, sharing: Sharing, calibration: Calibration) -> Estimate:
+    return estimate(demands, gpu=gpu, sharing=sharing, calibration=calibration)
+
+
+def run(device: FakeGpu, *names: str, plan: Plan = QUICK) -> Bench:
+    return bench(device, chosen(experiments(device.gpu), names), plan=plan, predictor=predict)
+
+
+def measured(found: Bench) -> dict[str, float]:
+    return {one.experiment.name: one.measured.median for one in found.results if one.measured is not None}
+
+
+def test_every_launch_takes_the_time_that_was_asked_for() -> None:
+    device = FakeGpu()
+    for workload in (
+        Workload(kernel="fmul_4", blocks=132, threads=128),
+        Workload(kernel="sleep", blocks=1, threads=32),
+    ):
+        with loaded(device, [workload]) as (one,):
+            assert tune(device, one, 0.05).seconds == pytest.approx(0.05, rel=0.05)
+    assert device.sizes == {}
+
+
+def test_one_round_is_the_least_even_if_it_takes_longer_than_asked() -> None:
+    device = FakeGpu()
+    with loaded(device, [copy_of(4 << 30, 33)]) as (one,):
+        found = tune(device, one, 0.001)
+    assert found.rounds == 1
+    assert found.seconds == pytest.approx(8 * (1 << 30) / (BANDWIDTH * utilisation(33)), rel=0.01)
+
+
+def test_pairs_are_of_equal_length_though_rounds_of_a_copy_are_coarse() -> None:
+    for one in run(FakeGpu(), "issue").results:
+        if one.experiment.second is not None:
+            assert one.alone[0].seconds == pytest.approx(one.alone[1].seconds, rel=0.06), one.experiment.name
+
+
+def test_nothing_runs_together_before_all_was_foretold() -> None:
+    device, asked = FakeGpu(), []
+
+    def watch(demands: tuple[Demand, Demand], gpu: Gpu, sharing: Sharing, calibration: Calibration) -> Estimate:
+        asked.append(len(device.told))
+        assert not any(launch.endswith("1") for launch in device.told), "a launch of the second stream came before"
+        return predict(demands, gpu, sharing, calibration)
+
+    wanted = chosen(experiments(device.gpu), ["fp64", "blocks"])
+    found = bench(device, wanted, plan=QUICK, predictor=watch)
+    assert len(asked) == 2 * len(wanted)  # with the published calibration and with its own
+    assert all(one.expected is not None and one.calibrated is not None for one in found.results)
+    assert any(launch.endswith("1") for launch in device.told[max(asked) :])
+
+
+def test_the_order_of_modes_turns_from_run_to_run() -> None:
+    device = FakeGpu()
+    wanted = [replace(one, second=Workload(kernel="dmul_1", blocks=132, threads=128))
+              for one in chosen(experiments(device.gpu), ["issue-1"])]  # fmt: skip
+    bench(device, wanted, plan=Plan(runs=4, target_s=0.02), predictor=predict)
+    tail = device.told[-4 * 6 :]
+    alone_first, alone_second, turn, both = (
+        ["fmul_1 0"],
+        ["dmul_1 0"],
+        ["fmul_1 0", "dmul_1 0"],
+        ["fmul_1 0", "dmul_1 1"],
+    )
+    modes = [alone_first, alone_second, turn, both]
+    turned = [mode for n in range(4) for mode in (*modes[n:], *modes[:n])]
+    assert tail == [launch for mode in turned for launch in mode]
+
+
+def test_ten_runs_give_medians_and_the_spread_of_single_runs() -> None:
+    found = run(FakeGpu(noise=0.02), "fp64-1", plan=Plan(runs=10, target_s=0.02)).results[0]
+    assert len(found.runs) == 10
+    value = found.measured
+    assert value is not None
+    turns = median(one.in_turn for one in found.runs if one.in_turn is not None)
+    ends = [median(getattr(one.together, name) for one in found.runs) for name in ("first_s", "second_s")]
+    assert value.median == pytest.approx(turns / max(ends))
+    assert value.low < value.median < value.high
+
+
+def test_slowdowns_are_those_of_the_simulated_gpu() -> None:
+    rates = {("fmul_4", "copy"): 1.0, ("copy", "fmul_4"): 0.5, ("dmul_3", "dmul_3"): 0.68}
+    found = measured(run(FakeGpu(noise=0.0, beside=rates), "pitfall-roofline", "fp64-3", "blocks", "bandwidth"))
+    # the copy has done half when the other ends, and goes on alone
+    assert found["pitfall-roofline"] == pytest.approx(1.5, rel=0.03)
+    assert found["fp64-3"] == pytest.approx(2 * 0.68, rel=0.01)
+    assert found["blocks-1x"] == pytest.approx(2.0, rel=0.01)
+    assert found["blocks-2x"] == pytest.approx(1.0, rel=0.01)
+    for quarter, blocks in ((25, 33), (50, 66), (75, 99), (100, 132)):
+        wanted = 2 * utilisation(blocks) / utilisation(2 * blocks)
+        assert found[f"bandwidth-{quarter}"] == pytest.approx(wanted, rel=0.01)
+
+
+def test_launches_of_unequal_length_are_measured_from_begin_to_end() -> None:
+    device = FakeGpu(noise=0.0, beside={("dmul_1", "fmul_1"): 0.5, ("fmul_1", "dmul_1"): 0.5})
+    workloads = [Workload(kernel=name, blocks=132, threads=128) for name in ("dmul_1", "fmul_1")]
+    with loaded(device, workloads) as (first, second):
+        short, long = tune(device, first, 0.01), tune(device, second, 0.03)
+        found = together(device, (first, short.rounds), (second, long.rounds), limit_s=9)
+    assert found.first_s == pytest.approx(0.02, rel=0.05)
+    assert found.second_s == pytest.approx(0.04, rel=0.05)
+    assert ended((0.01, 0.03), (2.0, 2.0), 1.0) == pytest.approx((0.02, 0.04))
+
+
+def test_values_do_not_depend_on_the_order_of_runs() -> None:
+    dice = random.Random(3)
+    runs = [Run((dice.random() + 1, dice.random() + 1), dice.random() + 2, Together(dice.random() + 1, 2.0))
+            for _ in range(9)]  # fmt: skip
+    for compared in ("gain", "first", "second", "both"):
+        assert value_of(runs, compared) == value_of(runs[::-1], compared)
+    slow = value_of(runs, "first")
+    assert slow is not None
+    assert slow.median == median(one.together.first_s for one in runs) / median(one.alone[0] for one in runs)
+    assert value_of([Run((1.0, 1.0), None, Together(1.0, 1.0))], "gain") is None
+
+
+def test_a_failing_launch_stops_its_experiment_only() -> None:
+    found = run(FakeGpu(fails=frozenset({"dmul_2"})), "fp64")
+    problems = {one.experiment.name: one.problem for one in found.results}
+    assert problems["fp64-2"] is not None
+    assert "CUDA_ERROR_INVALID_VALUE" in problems["fp64-2"]
+    assert [name for name, problem in problems.items() if problem is None] == ["fp64-1", "fp64-3", "fp64-4"]
+    assert not found.stuck
+
+
+def test_arrays_shrink_until_they_fit() -> None:
+    device = FakeGpu(memory=5_000_000_000)
+    found = {one.experiment.name: one for one in run(device, "bandwidth", "l2").results}
+    assert found["bandwidth-100"].problem is None
+    assert found["bandwidth-100"].experiment.bytes_needed <= device.memory
+    assert found["bandwidth-100"].experiment.first.floats == (4 << 30) // 4 // 4
+    assert device.sizes == {}
+
+
+def test_too_little_memory_is_said() -> None:
+    found = run(FakeGpu(memory=30_000_000), "l2-80", "fp64-1")
+    assert [one.problem is None for one in found.results] == [False, True]
+    assert "GB are needed" in str(found.results[0].problem)
+
+
+def test_a_kernel_that_never_ends_ends_the_run_and_frees_nothing() -> None:
+    device = FakeGpu(endless=frozenset({"dmul_3"}))
+    found = run(device, "fp64", "pitfall-occupancy")
+    assert found.stuck
+    problems = [one.problem for one in found.results]
+    assert "did not end within" in str(problems[2])
+    assert all("did not end" in str(problem) for problem in problems)
+    assert all(not one.runs for one in found.results)
+    assert not any(launch.endswith("1") for launch in device.told)
+
+
+def test_waiting_is_bounded() -> None:
+    assert time_limit(0.05) < 15
+    assert 20 < time_limit(1.0) < 120
+
+
+def test_demands_come_from_the_clock_of_the_sm() -> None:
+    """Instructions of the compiled code over the cycles of the simulated GPU, reckoned here by hand."""
+    seen: dict[str, Demand] = {}
+
+    def keep(demands: tuple[Demand, Demand], gpu: Gpu, sharing: Sharing, calibration: Calibration) -> Estimate:
+        seen.update({demand.name: demand for demand in demands})
+        return predict(demands, gpu, sharing, calibration)
+
+    device = FakeGpu(noise=0.0)
+    wanted = chosen(experiments(device.gpu), ["fp64", "issue", "bandwidth"])
+    bench(device, wanted, plan=QUICK, predictor=keep)
+    # one warp on each of four schedulers; 64 dmuls take max(8, 2 chains) cycles each
+    for chains in range(1, 5):
+        demand = seen[f"dmul_{chains} 132x128"]
+        cycles = 64 * max(8.0, 2.0 * chains)
+        assert demand.cycles["fp64"] == pytest.approx(min(1.0, 64 * chains / cycles * 4 / 2), rel=0.01)
+        assert demand.cycles["issue"] == pytest.approx((64 * chains + 6) / cycles, rel=0.01)
+        assert demand.cycles["tensor"] == 0.0
+        assert (demand.irregular, demand.warps) == (0.0, 1.0)
+    copying = seen["copy 132x1024, 4.29 GB"]
+    assert copying.dram_of == "achievable"
+    assert copying.dram == pytest.approx(utilisation(132) / utilisation(264), rel=0.01)
+    assert copying.l2_hit == 0.0
+    assert copying.warps == 8.0
+
+
+@pytest.mark.parametrize("curvature", [0.0, 0.1, 0.571, 2.5])
+def test_a_known_curve_comes_back(curvature: float) -> None:
+    slope = 0.68 * (1 + curvature * 0.68**2) / 132
+    points = [(blocks, utilisation(blocks, curvature, slope)) for blocks in (33, 66, 99, 132)]
+    found = fit_curve(points)
+    assert found is not None
+    assert found.curvature == pytest.approx(curvature, abs=2e-4)
+    assert found.slope == pytest.approx(slope, rel=1e-3)
+    assert found.residual < 1e-4
+
+
+def test_a_curve_with_noise_comes_back_nearly_and_tells_its_residual() -> None:
+    dice = random.Random(11)
+    points = [(b, utilisation(b, 0.6, 0.0072) * (1 + dice.uniform(-0.01, 0.01))) for b in (20, 40, 60, 80, 100, 120)]
+    found = fit_curve(points)
+    assert found is not None
+    assert found.curvature == pytest.approx(0.6, abs=0.25)
+    assert 0.001 < found.residual < 0.02
+
+
+@pytest.mark.parametrize("points", [[], [(33, 0.2), (66, 0.4)], [(33, 1.0), (66, 1.0), (99, 0.99), (132, 0.5)]])
+def test_no_curve_through_too_few_points_below_saturation(points: list[tuple[float, float]]) -> None:
+    assert fit_curve(points) is None
+
+
+def test_the_calibration_is_that_of_the_simulated_gpu() -> None:
+    device = FakeGpu()
+    found = calibrate(run(device, "bandwidth", "l2", "l1", "issue"), lanes=device.lanes)
+    values = found.calibration
+    assert {entry.provenance for entry in values.values()} == {"measured"}
+    # utilisation is reckoned against the most that was achieved: two blocks on every SM, which reach `top` of the law
+    top = utilisation(264)
+    assert values["dram_curvature"].value == pytest.approx(CURVATURE * top**2, rel=0.15)
+    assert values["dram_curvature"].residual is not None
+    assert values["dram_curvature"].residual < 0.01
+    assert values["achievable_share"].value == pytest.approx(BANDWIDTH * top / 3.938e12, rel=0.01)
+    assert values["l2_miss_cost"].value == pytest.approx(L2_COST, rel=0.02)
+    assert values["l1_miss_cost"].value == pytest.approx(L1_COST, rel=0.02)
+    assert 0.9 < values["issue_capacity"].value <= 1.0
+    # arrays of which input and output no longer fit: 25 MB and 128 KiB; the next smaller ones are these
+    assert found.knees["l2_array_bytes_alone"] == pytest.approx(24e6, rel=0.01)
+    assert found.values.measured_on == "NVIDIA H100 NVL"
+    assert found.values.source.startswith("measured:")
+
+
+def test_what_was_not_measured_keeps_the_published_value_and_says_so() -> None:
+    device = FakeGpu()
+    found = calibrate(run(device, "l1"), lanes=device.lanes).calibration
+    assert [name for name, entry in found.items() if entry.provenance == "measured"] == ["l1_miss_cost"]
+    for name, entry in found.items():
+        if name != "l1_miss_cost":
+            assert entry.value == getattr(Calibration(), name)
+            assert entry.note
+
+
+def test_pairs_do_not_change_the_calibration() -> None:
+    plain = calibrate(run(FakeGpu(noise=0.0), "bandwidth"), lanes=FakeGpu().lanes)
+    slow = calibrate(run(FakeGpu(noise=0.0, beside={("copy", "copy"): 0.1}), "bandwidth"), lanes=FakeGpu().lanes)
+    assert plain.calibration == slow.calibration
+    assert [row.measured for row in plain.experiments] != [row.measured for row in slow.experiments]
+
+
+def test_the_estimator_foretells_the_simulated_bandwidth() -> None:
+    """The fake's law of DRAM is the estimator's: predictions made from launches alone must meet what pairs do."""
+    for one in run(FakeGpu(noise=0.0), "bandwidth").results:
+        if one.experiment.second is not None:
+            assert one.calibrated is not None
+            assert one.measured is not None
+            assert one.calibrated.value == pytest.approx(one.measured.median, rel=0.06), one.experiment.name
+
+
+class _Pairs:
+    """Two processes of which each has what `slower` says times its time alone on all SMs."""
+
+    def __init__(self, slower: float) -> None:
+        self.slower = slower
+        self.asked: list[str] = []
+
+    def measure(self, experiment: Experiment, plan: Plan) -> tuple[tuple[Alone, Alone], tuple[Run, ...]]:
+        self.asked.append(experiment.name)
+        if experiment.name == "l2-16":
+            raise LaunchError("a process under MPS ended")
+        alone = Alone(1000, self.slower * plan.target_s, 1)
+        times = (alone.seconds, alone.seconds)
+        return (alone, alone), tuple(Run(times, None, Together(*times)) for _ in range(plan.runs))
+
+
+def test_under_mps_all_with_shares_run_once_more() -> None:
+    device, pairs = FakeGpu(noise=0.0), _Pairs(16.0)
+    wanted = chosen(experiments(device.gpu), ["pitfall-occupancy", "bandwidth-25", "fp64-1", "l2-16"])
+    found = bench(device, wanted, plan=QUICK, predictor=predict, processes=pairs)
+    assert pairs.asked == ["bandwidth-25", "l2-16", "pitfall-occupancy"]
+    under = {one.experiment.name: one for one in found.results if one.way == "mps"}
+    assert under["l2-16"].problem == "a process under MPS ended"
+    small = under["pitfall-occupancy"]
+    assert small.published == 15.8
+    assert small.expected is not None
+    # 132 blocks on 8 SMs with room for 16 on each: one wave of 16 on an SM, and one of the 4 that are left
+    issue = (64 * 4 + 6) / (64 * 4.08 * (1 + 6 / 64 / 4 * 0.5))
+    assert small.expected.value == pytest.approx(16 * issue + 1, rel=0.01)
+    # compared with the same rounds on the whole GPU, not with its share alone
+    alone = device.alone("fmul_4", 132, 128, (0, 0, 1000, 0))
+    assert small.runs[0].alone == pytest.approx((alone, alone))
+    assert small.measured is not None
+    assert small.measured.median == pytest.approx(16.0 * QUICK.target_s / alone)
+
+
+def test_problems_of_one_way_do_not_touch_the_other() -> None:
+    results: Sequence[Result] = bench(
+        FakeGpu(), chosen(experiments(H100_NVL), ["l2-16"]), plan=QUICK, predictor=predict, processes=_Pairs(1.0)
+    ).results
+    assert [(one.way, one.problem is None) for one in results] == [("streams", True), ("mps", False)]
