@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -21,6 +22,7 @@ from tachograph.interference.estimate import estimate
 from tachograph.interference.outcome import Sharing
 from tachograph.interference.policies import POLICIES, Known, permitted
 from tachograph.report.day import DayReport, build_day_report
+from tachograph.report.day_figure import write_figure
 from tachograph.report.day_text import SLOWDOWNS, WORK, table
 
 HBM = H100_NVL.hbm_bytes or 0.0
@@ -160,6 +162,18 @@ def test_the_command_prints_one_result_in_two_forms(capsys: pytest.CaptureFixtur
     assert f"{found['results'][1]['spread']['per_gpu_hour']['median']:.2f}x" in text
     assert "2 simulated days of 40 jobs on 4 GPUs, seeds 1 to 2" in text
     assert len(found["results"][1]["days"]) == 2
+
+
+def test_a_figure_has_a_mark_for_each_policy_and_day(tmp_path: Path) -> None:
+    drawn = [tmp_path / "one.svg", tmp_path / "two.svg"]
+    found = report(gpus=4, jobs=40, seeds=(1, 2))
+    for file in drawn:
+        write_figure(found, file)
+    text = drawn[0].read_text(encoding="utf-8")
+    assert text == drawn[1].read_text(encoding="utf-8")
+    assert text.count("<use ") >= 2 * len(POLICIES)
+    with pytest.raises(UsageError, match="no format of figures"):
+        interference_day.run(parsed("--figure", "day.txt"))
 
 
 @pytest.mark.parametrize("words", [("--gpus", "0"), ("--jobs", "0"), ("--seeds", "0"), ("--load", "nan")])
