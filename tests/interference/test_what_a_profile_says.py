@@ -96,17 +96,16 @@ def test_waves_of_the_profiler_count_before_computed_ones() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 1024), st.integers(1, 255), st.integers(0, 200_000))
-def test_blocks_that_fit_never_exceed_what_an_sm_has(threads: int, registers: int, shared: int) -> None:
+def test_blocks_that_fit_are_as_many_as_an_sm_can_hold(threads: int, registers: int, shared: int) -> None:
     gpu = only(COPY).gpu
-    fit = computed_fit(Footprint(1, threads, registers, float(shared)), gpu)
-    warps = ceil(threads / 32)
-    if fit is None:  # not even one fits: of what was drawn, only by registers
-        assert warps * 32 * registers > 65536 * 0.8
-    else:
-        assert fit <= 32
-        assert fit * warps <= 64
-        assert fit * warps * 32 * registers <= 65536
-        assert fit * shared <= 233472
+    warps, of_warp = ceil(threads / 32), 256 * ceil(registers / 8)
+
+    def hold(blocks: int) -> bool:
+        room = blocks * warps <= 64 and blocks * shared <= 233472
+        return room and blocks * warps <= 4 * (16384 // of_warp)
+
+    most = max(blocks for blocks in range(33) if hold(blocks))
+    assert (computed_fit(Footprint(1, threads, registers, float(shared)), gpu) or 0) == most
 
 
 def test_blocks_that_fit_need_all_that_they_are_made_of() -> None:
