@@ -63,7 +63,7 @@ def test_issue_slots_are_parted_by_shares_of_the_sms() -> None:
     assert found.shares == pytest.approx([need / sum(needs) for need in needs])
     assert found.slowdowns == pytest.approx((1.0, 1.0))
     assert found.binding == "issue"
-    assert "issue slots 150 % of 90 %" in found.why[1]
+    assert "issue slots 150 %, limit 90 %" in found.why[1]
     assert math.fsum(found.shares or ()) == pytest.approx(1)
 
 
@@ -86,7 +86,7 @@ def test_memory_bandwidth_is_parted_by_mig() -> None:
     found = advice(one, other)
     assert (found.way, found.profiles, found.binding) == ("mig", ("3g.40gb", "3g.40gb"), "dram")
     assert found.slowdowns == pytest.approx((1.0, 1.0))
-    assert "short is memory bandwidth 85 % of 70 %" in found.why[1]
+    assert "too much is asked of memory bandwidth 85 %, limit 70 %" in found.why[1]
     assert found.worst == pytest.approx([1 + 0.4 * (7 / 3 - 1)] * 2)
 
 

@@ -225,7 +225,7 @@ def _mps(case: _Case) -> Advice | str:
     if any(slowdown is None for slowdown in slowdowns):
         return "MPS: what would happen cannot be said, see what is not known."
     if conflicts:
-        return f"MPS alone: short is {_short(case, conflicts)}; {_expected(slowdowns)}."
+        return f"MPS alone: {_short(case, conflicts)}; {_expected(slowdowns)}."
     if not case.good(slowdowns):
         return f"MPS alone: {_expected(slowdowns)}, over {times(case.settings.max_slowdown)}."
     why = (f"MPS: {_sums(case)}; {_expected(slowdowns)}.",)
@@ -378,14 +378,14 @@ def _sums(case: _Case) -> str:
 
 
 def _short(case: _Case, conflicts: Sequence[str]) -> str:
-    said = []
-    for name in conflicts[:3]:
-        total = case.estimate.sums.get(name)
-        amount = (
-            "" if total is None else f" {text(total, 'fraction')} of {text(limit(name, case.settings), 'fraction')}"
-        )
-        said.append(f"{resource(name)}{amount}")
-    return ", ".join(said)
+    """What is asked for beyond its limit; else what slows them although it is not."""
+    sums, settings = case.estimate.sums, case.settings
+    over = [name for name in conflicts if sums.get(name, 0.0) > limit(name, settings)]
+    said = [
+        f"{resource(name)} {text(sums[name], 'fraction')}, limit {text(limit(name, settings), 'fraction')}"
+        for name in over[:3]
+    ]
+    return f"too much is asked of {'; '.join(said)}" if over else f"slowed by {resource(conflicts[0])}"
 
 
 def _expected(slowdowns: Sequence[float | None]) -> str:

@@ -21,7 +21,7 @@ from tachograph.report.colocate_kinds import LEAST_RUNS, LEFT_OUT, Candidates, K
 from tachograph.report.columns import must_exist
 from tachograph.units import MI
 
-MOST_KINDS = 300  # of one model and number of GPUs, those of most GPU-hours: all their pairs are judged
+MOST_KINDS = 150  # of one model and number of GPUs, those of most GPU-hours: all their pairs are judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,9 @@ class Estimator:
 
 # the estimator of one GPU, calibrated
 EstimatorOf = Callable[[Gpu, Calibration], Estimator]
+
+
+_UNASKED = Estimate((), {}, None, None, safe=False, unknown=())  # of a pair that memory does not hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,7 @@ class Proposal:
     @property
     def memory(self) -> float | None:
         """Share of a GPU's memory that both need together, and a further context; None not known."""
-        used = [kind.mix.highest.hbm_bytes for kind in (self.one, self.other)]
-        known = [amount for amount in used if amount is not None]
-        return None if len(known) < 2 else (sum(known) + CONTEXT_BYTES) / (self.one.device.hbm_mib * MI)
+        return memory_share(self.one, self.other)
 
     @property
     def same_user(self) -> bool:
@@ -205,8 +206,9 @@ class _Judge:
         """What is to be said of a pair: limits and slowdowns are those of the runs that ask most."""
         demands = [one.mix.highest, other.mix.highest]
         asked = [_alike(demand) for demand in demands]
+        full = (memory_share(one, other) or 0.0) > self.settings.safe_hbm  # then nothing else is looked at
         advice = advise(
-            self.estimator.estimate(asked, Sharing("mps")),
+            _UNASKED if full else self.estimator.estimate(asked, Sharing("mps")),
             demands,
             gpu=self.gpu,
             settings=self.settings,
@@ -231,6 +233,12 @@ def _alike(demand: Demand) -> Demand:
     """A demand as the estimator takes it: the issue slots its pipes need, and as long as any other, for jobs that come
     again run beside each other all the time."""
     return replace(issuing(demand), seconds=1.0)
+
+
+def memory_share(one: Kind, other: Kind) -> float | None:
+    """Return the share of a GPU's memory that both need at their peaks, and a further context; None not known."""
+    known = [kind.mix.highest.hbm_bytes for kind in (one, other) if kind.mix.highest.hbm_bytes is not None]
+    return None if len(known) < 2 else (math.fsum(known) + CONTEXT_BYTES) / (one.device.hbm_mib * MI)
 
 
 def _overlap_h(one: Kind, other: Kind) -> float:

@@ -21,6 +21,9 @@ _SLOWDOWN = (
     "slowdown: of the time in which a job uses the GPU, by the runs that ask most; both are taken to be busy at times "
     "that have nothing to do with each other. At worst: always at the same time, and what was not measured is short."
 )
+_NOT_LOOKED_AT = (
+    "Not looked at: processors and memory of the host, PCIe, NVLink, network, and whether Slurm lets jobs share."
+)
 _UNKNOWN = (
     "None is safe before its kernels were profiled: DCGM tells neither issue slots nor caches. What would decide: a "
     "profile of the kernels of both by Nsight Compute, and `tachograph kernels REPORT`."
@@ -31,7 +34,7 @@ def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None 
     """Return the report as styled lines (see lines.to_rich); `top`: at most so many pairs of each table."""
     if report.chosen:
         return [line for proposal in report.chosen for line in _explained(report, proposal, width)]
-    lines = wrapped(headline(report), width, style="bold")
+    lines = [line for said in headlines(report) for line in wrapped(said, width, style="bold")]
     if report.missing:
         lines += wrapped(_missing(report), width)
     if report.proposals:
@@ -47,10 +50,10 @@ def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None 
     return [*lines, *_left_out(report, width)]
 
 
-def headline(report: ColocateReport) -> str:
-    """Return the report in a sentence or two."""
+def headlines(report: ColocateReport) -> tuple[str, str]:
+    """Return the report in two sentences: what was looked at, what came of it."""
     if report.first is None or report.last is None:
-        return f"No job to look at. {_NOTHING}"
+        return "No job to look at.", _NOTHING
     begin, end = (local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last))
     looked = (
         f"{begin} to {end}: {plural(report.jobs, 'job')} ({text(report.gpu_hours, 'h')} of GPU time), "
@@ -59,9 +62,9 @@ def headline(report: ColocateReport) -> str:
     if not report.proposals:
         rare = next((jobs for reason, jobs, _ in report.left_out if reason == "few_runs"), 0)
         hint = f" {plural(rare, 'job')} ran too few times: `--runs 1` takes them in." if rare else ""
-        return f"{looked} {_NOTHING}{hint}"
+        return looked, f"{_NOTHING}{hint}"
     pairs = plural(len(report.proposals), "pair")
-    return f"{looked} {pairs} on one GPU in place of two would save up to {text(report.saved_h, 'h')}."
+    return looked, f"{pairs} on one GPU in place of two would save up to {text(report.saved_h, 'h')}."
 
 
 def _missing(report: ColocateReport) -> str:
@@ -116,6 +119,7 @@ def _notes(report: ColocateReport, width: int) -> Iterator[Line]:
     said += [
         f"Memory: the highest use of any run, and {text(CONTEXT_BYTES / MI, 'MiB')} for a further context.",
         _bandwidth(report),
+        _NOT_LOOKED_AT,
     ]
     if any(proposal.advice.cautions for proposal in report.proposals):
         said.append(MPS_OF_ONE_USER)
