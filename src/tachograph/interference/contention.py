@@ -6,7 +6,8 @@ Who is served: nobody is slowed by capacity while the sum of demands is at most 
 unless one asks for more than `DOMINANCE` times what another asks: its warps are always eligible, greedy scheduling
 goes on with them, and the other gets what is left. How much of what is left a kernel uses: one whose warps wait for
 equal times interleaves them without loss; one whose warps wait for irregular times is a closed queue of N customers
-(machine repairman): now and then all its warps wait elsewhere, now and then several stand in line.
+(machine repairman): now and then all its warps wait elsewhere, now and then several stand in line. Who is served first
+takes from it all it asks, d; anyone else of M warps d / (1 + d / M), for a warp does not wait for itself.
 Source: Elvinger et al. 2025, sections 4.2.2 and 4.2.3; Schweitzer's approximation of closed queues (1979).
 """
 
@@ -65,7 +66,7 @@ def through(own: float, waits: float, warps: float, left: float) -> float:
 def rate(
     own: float, dominant: float, peers: float, others: float, waits: float, warps: float, irregular: float
 ) -> float:
-    """Return the rate of a kernel, 0..1 of that alone. `others`: what all others ask, `irregular`: 0..1.
+    """Return the rate of a kernel, 0..1 of that alone. `others`: what all others take from it, `irregular`: 0..1.
 
     >>> [round(rate(0.1525, 0.8625, 0.0, 0.8625, elsewhere(0.1525, 8.0), 8.0, i), 3) for i in (0.0, 1.0)]
     [0.902, 0.705]

@@ -18,7 +18,9 @@ from tachograph.interference.outcome import Matrix, Sharing
 from tachograph.interference.together import BESIDE, LONGER, NOTHING, RESOURCES, SECONDS
 from tachograph.interference.vectors import Vectors, vectors
 
-_WORTH_COMPILING = 2000  # pairs: so many take Python less long than loading a compiler
+# pairs: so many take Python less long than loading a compiler. What was compiled is kept until this file changes: a
+# change of the functions it calls, in other files, is not seen.
+_WORTH_COMPILING = 2000
 
 
 def matrix(

@@ -24,19 +24,19 @@ NOTHING = 255
 _DRAM, _L2, _L1, _BLOCKS, _SMS = (RESOURCES.index(name) for name in ("dram", "l2", "l1", "blocks", "sms"))
 _FELT = 0.995  # a rate above this is not said to be bound by anything
 
-# places in a row OWN: what it asks; waits elsewhere, see contention; what it takes of an SM, what its block needs
+# places in a row OWN: what it asks; waits elsewhere and stands in line, see contention; takes of an SM, needs a block
 _KINDS = len(CYCLES)
-_ASKED, _WAITS = 0, _KINDS
+_WAITS, _STANDS = _KINDS, 2 * _KINDS
 (_WARPS, _IRREGULAR, _EXPOSED, _USED, _REQUESTS, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, SECONDS, LONGER) = range(
-    2 * _KINDS, 2 * _KINDS + 11
+    3 * _KINDS, 3 * _KINDS + 11
 )
 _ROOM = 4  # blocks, threads, registers, shared bytes
 _TAKES = LONGER + 1
 _NEEDS = _TAKES + _ROOM
 OWN = _NEEDS + _ROOM
 # places in a row BESIDE: sums over all others
-_DOMINANT, _PEERS, _ALL = 0, _KINDS, 2 * _KINDS
-_OTHER_REQUESTS, _OTHER_USED, _OTHER_L2, _OTHER_L1, _TURNS = range(3 * _KINDS, 3 * _KINDS + 5)
+_DOMINANT, _PEERS, _ALL, _STANDING = 0, _KINDS, 2 * _KINDS, 3 * _KINDS
+_OTHER_REQUESTS, _OTHER_USED, _OTHER_L2, _OTHER_L1, _TURNS = range(4 * _KINDS, 4 * _KINDS + 5)
 _TAKEN = _TURNS + 1
 BESIDE = _TAKEN + _ROOM
 # places in a row of what GPU and calibration tell
@@ -58,6 +58,7 @@ def rows(vectors: Vectors, longer: Floats, gpu: Gpu, calibration: Calibration) -
     warps = vectors.warps[:, None]
     some = np.where(asked > 0, asked, 1.0)
     waits = np.maximum(warps / some - 1.0 / (1.0 - some * (warps - 1.0) / warps), 0.0)
+    stands = asked / (1.0 + asked / np.where(vectors.counted[:, None], warps, np.inf))
     used = np.nan_to_num(vectors.dram)
     curvature = calibration.dram_curvature
     columns: list[Floats] = [
@@ -68,7 +69,7 @@ def rows(vectors: Vectors, longer: Floats, gpu: Gpu, calibration: Calibration) -
     ]  # fmt: skip
     takes = np.nan_to_num(placement.occupied(vectors.launches, gpu))
     needs = np.nan_to_num(placement.of_a_block(vectors.launches))
-    return np.column_stack([asked, waits, *columns, takes, needs])
+    return np.column_stack([asked, waits, stands, *columns, takes, needs])
 
 
 def _hits(filled: Floats, hit: Floats) -> Floats:
@@ -84,8 +85,11 @@ def add(beside: Row, own: Row, other: Row, told: Row) -> None:
         mine, asked = own[kind], other[kind]
         if asked > dominance * mine:
             beside[_DOMINANT + kind] += asked
-        elif mine <= dominance * asked:
-            beside[_PEERS + kind] += asked
+            beside[_STANDING + kind] += asked
+        else:
+            beside[_STANDING + kind] += other[_STANDS + kind]
+            if mine <= dominance * asked:
+                beside[_PEERS + kind] += asked
         beside[_ALL + kind] += asked
     beside[_OTHER_REQUESTS] += other[_REQUESTS]
     beside[_OTHER_USED] += other[_USED]
@@ -108,7 +112,7 @@ def pace(own: Row, beside: Row, told: Row, kept: Floats, meet: bool) -> tuple[fl
         for kind in range(_KINDS):
             if own[kind] > 0.0 and beside[_ALL + kind] > 0.0:
                 rate = contention.rate(
-                    own[kind], beside[_DOMINANT + kind], beside[_PEERS + kind], beside[_ALL + kind],
+                    own[kind], beside[_DOMINANT + kind], beside[_PEERS + kind], beside[_STANDING + kind],
                     own[_WAITS + kind], own[_WARPS], own[_IRREGULAR],
                 )  # fmt: skip
                 if rate < cycles:

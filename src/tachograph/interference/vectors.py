@@ -30,7 +30,7 @@ class Vectors:
     """Demands, a row each; NaN: not measured.
 
     cycles: (rows, CYCLES). dram: share of what can be achieved. warps: at least 1, which is also what is taken where
-    nobody counted. irregular: 1 where nobody knows. l2, l1: footprint over size of the cache.
+    nobody `counted`. irregular: 1 where nobody knows. l2, l1: footprint over size of the cache.
     exposed: share of the time, at most, in which it waits for memory.
     """
 
@@ -38,6 +38,7 @@ class Vectors:
     cycles: Floats
     dram: Floats
     warps: Floats
+    counted: Flags
     irregular: Floats
     exposed: Floats
     l2: Floats
@@ -86,6 +87,7 @@ def vectors(demands: Sequence[Demand], gpu: Gpu, calibration: Calibration) -> Ve
         cycles=cycles,
         dram=_bandwidth(demands, calibration),
         warps=warps,
+        counted=np.array([demand.warps is not None for demand in demands]),
         irregular=irregular,
         exposed=irregular * (1.0 - busiest),
         l2=_column(demands, lambda one: one.l2_bytes) / _number(gpu.l2_bytes),
