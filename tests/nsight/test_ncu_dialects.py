@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ncu_csv import COPY, LAUNCHES, NOISE, Dialect, Locale, Made, Value, assert_same, details, raw, read
 
-from tachograph.nsight.catalogue import labels
+from tachograph.nsight.catalogue import is_whole, labels
 
 TIMES = {
     "%": Decimal(1),
@@ -61,11 +61,17 @@ def launches(draw: st.DrawFn) -> list[Made]:
         values = []
         for metric, (section, label) in chosen:
             unit = "%" if "pct" in metric else draw(st.sampled_from(sorted(TIMES)))
-            values.append(Value(section, label, metric, unit, draw(numbers), TIMES[unit]))
+            count = draw(st.integers(0, 10**12).map(Decimal) if is_whole(metric, unit) else numbers)
+            values.append(Value(section, label, metric, unit, count, TIMES[unit]))
         told = Value("Command line profiler metrics", "own__ratio.max", "own__ratio.max", "", Decimal("0.25"))
         kernel = draw(st.text('abc_<>,:*&" ()é', min_size=1, max_size=20).map(str.strip).filter(bool))
         made.append(Made(number, kernel, (*values, told), ranges=("step",)))
     return made
+
+
+def counted(value: Value, unit: str) -> Decimal:
+    """The number as it can stand in a column of this unit."""
+    return value.number.to_integral_value() if is_whole(value.metric, unit) else value.number
 
 
 dialects = st.builds(
@@ -95,14 +101,14 @@ def test_details(folder: Path, made: list[Made], dialect: Dialect) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(made=launches(), dialect=dialects)
 def test_raw(folder: Path, made: list[Made], dialect: Dialect) -> None:
-    # a column has one unit
+    # a column has one unit, and nothing but whole numbers of what is counted
     units = {value.metric: value for one in reversed(made) for value in one.values}
     alike = [
         Made(
             one.number,
             one.kernel,
             tuple(
-                Value(v.section, v.label, v.metric, units[v.metric].unit, v.number, units[v.metric].times)
+                Value(v.section, v.label, v.metric, (unit := units[v.metric]).unit, counted(v, unit.unit), unit.times)
                 for v in one.values
             ),
             ranges=one.ranges,

@@ -24,7 +24,7 @@ from ncu_csv import (
     read,
 )
 
-from tachograph.nsight.catalogue import VARIES, fits, labels, metric_of, unit_factor
+from tachograph.nsight.catalogue import VARIES, fits, is_whole, labels, metric_of, unit_factor
 from tachograph.nsight.launch import Report
 
 OWN = "Command line profiler metrics"
@@ -167,6 +167,37 @@ def test_runs_one_after_the_other(tmp_path: Path) -> None:
         report = read(tmp_path, page([COPY]) + page([again]) + page([MULTIPLY]))
         assert [launch.metrics[DURATION] for launch in report.launches] == [1205250.0, 7250.0, 117344.0]
         assert [launch.number for launch in report.launches] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("cell", "time", "ratio"), [("406,240", 406240.0, 1205.0), ("406.240", 406240.0, 1.205)])
+def test_what_is_counted_tells_how_numbers_are_written(tmp_path: Path, cell: str, time: float, ratio: float) -> None:
+    """A time in ns has no fraction, so what stands in it groups digits; so it does in other numbers."""
+    for text in (
+        details_page((SPEED, "Duration", "ns", cell), (OWN, "a__b.ratio", "", "1,205")),
+        raw_page({DURATION: ("ns", cell), "a__b.ratio": ("", "1,205")}),
+    ):
+        report = read(tmp_path, text)
+        assert dict(report.launches[0].metrics) == {DURATION: time, "a__b.ratio": ratio}
+        assert report.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "whole"),
+    [
+        (DURATION, "nsecond", True),
+        ("gpu__time_duration.avg", "ns", False),
+        ("dram__bytes.sum", "byte", True),
+        ("dram__bytes.sum", "Mbyte", False),
+        ("dram__bytes.sum.per_second", "byte/second", False),
+        ("launch__waves_per_multiprocessor", "", False),
+        ("launch__grid_size", "", True),
+        ("sm__cycles_active.avg", "cycle", False),
+        ("device__attribute_clock_rate", "", True),
+        ("a__b.sum", "", False),
+    ],
+)
+def test_what_is_counted(metric: str, unit: str, *, whole: bool) -> None:
+    assert is_whole(metric, unit) == whole
 
 
 def test_output_of_the_application_before_the_header(tmp_path: Path) -> None:

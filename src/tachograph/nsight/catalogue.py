@@ -273,6 +273,25 @@ def fits(metric: str, unit: str) -> bool:
     return unit.strip() in _OF_PERCENT or _PERCENT.search(metric) is None
 
 
+_WHOLE_UNITS = frozenset(
+    {"ns", "nsecond", "byte", "byte/block", "inst", "instruction", "cycle", "sector", "request", "thread", "warp"}
+    | {"block", "register/thread"}
+)
+_WHOLE = re.compile(r"launch__(?!waves|occupancy_cluster).*|[a-z0-9]+__\w+\.(sum|max|min)")
+_WHOLE_ALWAYS = re.compile(r"launch__(grid|block)_(size|dim_[xyz])|launch__thread_count|device__attribute_\w+")
+
+
+def is_whole(metric: str, unit: str) -> bool:
+    """Whether values are whole numbers, so that a comma or point within them can only stand between thousands.
+
+    >>> is_whole("gpu__time_duration.sum", "ns"), is_whole("gpu__time_duration.sum", "usecond")
+    (True, False)
+    """
+    unit = unit.strip()
+    counted = unit in _WHOLE_UNITS and _WHOLE.fullmatch(metric) is not None
+    return counted or (not unit and _WHOLE_ALWAYS.fullmatch(metric) is not None)
+
+
 _SCALED = re.compile(
     r"time_duration|bytes|per_second|shared_mem|_size_bytes|cache_size|frequency|_time\b|^launch__stack"
 )

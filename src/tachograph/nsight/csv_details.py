@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import isclose
 
-from tachograph.nsight.catalogue import TEXT_METRICS, TEXTS, fits, may_be_scaled, metric_of, unit_factor, varies
+from tachograph.nsight.catalogue import (
+    TEXT_METRICS,
+    TEXTS,
+    fits,
+    is_whole,
+    may_be_scaled,
+    metric_of,
+    unit_factor,
+    varies,
+)
 from tachograph.nsight.counted import printable
 from tachograph.nsight.csv_gathered import (
     NO_ID,
@@ -129,7 +138,8 @@ class Details:
             return
         value = self._gathered.numbers.quick(cell)
         if value is None:
-            self._gathered.numbers.read(cell, metric, partial(self._put, launch, metric, factor))
+            put = partial(self._put, launch, metric, factor)
+            self._gathered.numbers.read(cell, metric, put, whole=is_whole(metric, unit))
         else:
             self._put(launch, metric, factor, value)
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from tachograph.nsight.counted import Counted
@@ -78,9 +79,10 @@ class Numbers:
             return None
         return list(map(float, text.replace(",", ".").split(";") if self.decimal == "," else cells))
 
-    def read(self, cell: str, column: str, put: Callable[[float], None]) -> None:
+    def read(self, cell: str, column: str, put: Callable[[float], None], *, whole: bool = False) -> None:
         """Hand the number in `cell` to `put`, now or in `finish`; count what is none under `column`.
 
+        `whole`: it has no fraction, so a sign before three digits groups them, which tells of other numbers, too.
         Of instances, as in `0 (1; 2; 3)`, the value before them counts. A percent sign is dropped.
         """
         text = _bare(cell)
@@ -88,6 +90,8 @@ class Numbers:
             self.counted.add(NO_VALUE, column, cell)
             return
         ways = _ways(text)
+        if whole and len(set(ways.values())) > 1:
+            ways = dict([max(ways.items(), key=itemgetter(1))])
         if not ways:
             self.counted.add(NOT_A_NUMBER, column, cell)
         elif len(set(ways.values())) > 1:

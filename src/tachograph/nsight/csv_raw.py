@@ -9,7 +9,7 @@ from math import nan
 from operator import mul
 from typing import NamedTuple
 
-from tachograph.nsight.catalogue import TEXT_METRICS, fits, may_be_scaled, unit_factor
+from tachograph.nsight.catalogue import TEXT_METRICS, fits, is_whole, may_be_scaled, unit_factor
 from tachograph.nsight.counted import printable
 from tachograph.nsight.csv_gathered import (
     NO_ID,
@@ -85,6 +85,7 @@ class Raw:
         self._places: list[int] = []
         self._times: list[float] = []
         self._attribute_times: dict[str, float] = {}
+        self._whole: set[str] = set()
         self._unknown: dict[str, str] = {}
         self._chips: dict[object, Chip] = {}
         self._rows = 0
@@ -135,6 +136,8 @@ class Raw:
         self._columns = []
         for name, place in self._metrics.items():
             unit = units[place] if units else ""
+            if is_whole(name, unit):
+                self._whole.add(name)
             factor = unit_factor(unit)
             if factor is None or not fits(name, unit):
                 self._unknown[name] = unit
@@ -145,6 +148,8 @@ class Raw:
         self._times = [column.factor for column in self._columns]
         for name, place in self._attributes.items():
             unit = units[place] if units else ""
+            if is_whole(f"device__attribute_{name}", unit):
+                self._whole.add(name)
             factor = attribute_factor(name, unit)
             if factor is not None:
                 self._attribute_times[name] = factor
@@ -192,7 +197,7 @@ class Raw:
             if value is not None:
                 self._put(values, slot, name, factor, value)
             else:
-                numbers.read(cell, name, partial(self._put, values, slot, name, factor))
+                numbers.read(cell, name, partial(self._put, values, slot, name, factor), whole=name in self._whole)
         return values
 
     def _put(self, values: array[float], slot: int, name: str, factor: float, value: float) -> None:
@@ -215,9 +220,9 @@ class Raw:
         attributes: dict[str, float] = {}
         for name, place in self._attributes.items():
             if row[place] and name in self._attribute_times:
-                self._gathered.numbers.read(
-                    row[place], f"device__attribute_{name}", _into(attributes, name, self._attribute_times[name])
-                )
+                put = _into(attributes, name, self._attribute_times[name])
+                whole = name in self._whole
+                self._gathered.numbers.read(row[place], f"device__attribute_{name}", put, whole=whole)
         return chip_of(device, capability, attributes)
 
 
