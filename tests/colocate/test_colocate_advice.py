@@ -17,6 +17,7 @@ from tachograph.config import Interference
 from tachograph.devices import BY_NAME
 from tachograph.interference.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, Advice, advise, limit, on_share
 from tachograph.interference.demand import Calibration, Demand, Footprint, Gpu
+from tachograph.interference.estimate import estimate
 from tachograph.interference.mig import PROFILES, profiles_of, smallest_together
 from tachograph.interference.mixes import gpu_of_device
 from tachograph.interference.outcome import Estimate, Outcome, Sharing
@@ -201,6 +202,14 @@ DEMANDS = st.builds(
     st.none() | st.floats(0, 90),
     st.none() | SHARE,
 )
+
+
+def coarse(demand: Demand) -> Demand:
+    """A demand in percent, as a profiler tells it."""
+    cycles = {name: round(share, 2) for name, share in demand.cycles.items()}
+    return replace(demand, cycles=cycles, dram=None if demand.dram is None else round(demand.dram, 2))
+
+
 BUSY = st.none() | st.tuples(SHARE, SHARE)
 
 
@@ -235,6 +244,27 @@ def test_who_is_always_busy_is_no_better_off(one: Demand, other: Demand, busy: t
     always = advice(one, other)
     assert always.way != "mps" or rarely.way == "mps"
     assert rarely.way != "no" or always.way == "no"
+
+
+@given(DEMANDS.map(coarse), DEMANDS.map(coarse), BUSY)
+def test_the_same_with_the_estimator_of_the_project(
+    one: Demand, other: Demand, busy: tuple[float, float] | None
+) -> None:
+    demands = [replace(demand, seconds=1.0) for demand in (one, other)]
+
+    def told(shares: tuple[float, ...] | None = None) -> Estimate:
+        return estimate(demands, gpu=A100, calibration=ALL_OF_IT, sharing=Sharing("mps", shares))
+
+    found = advise(told(), demands, gpu=A100, settings=Interference(), busy=busy, shared=told)
+    assert not (found.safe and found.unknown)
+    assert found.way == "no" or max(slowdown or math.inf for slowdown in found.slowdowns) <= 1.1 + 1e-6
+
+
+def test_a_resource_that_one_alone_fills_is_not_given_to_two() -> None:
+    found = advice(kernel("a", fp64=0.95, sm_share=0.9), kernel("b", issue=0.1, sm_share=0.1))
+    assert found.way == "no"
+    assert any("too much is asked of FP64 pipe 95 %, limit 90 %" in sentence for sentence in found.why)
+    assert any("MPS with 99 % and 1.2 % of the SMs" in sentence for sentence in found.why)
 
 
 def test_three_share_as_two_do() -> None:

@@ -206,8 +206,8 @@ def _memory(case: _Case) -> tuple[str, bool]:
 
 
 def _conflicts(case: _Case, slowdowns: Sequence[float | None]) -> list[str]:
-    """Resources asked for beyond their limit, and what slows a member beyond the limit; the shortest one first."""
-    over = {name: total for name, total in case.estimate.sums.items() if total > limit(name, case.settings)}
+    """Resources that reach their limit, the shortest one first, and what slows a member beyond what is allowed."""
+    over = {name: total for name, total in case.estimate.sums.items() if total >= limit(name, case.settings)}
     names = sorted(over, key=lambda name: over[name] / limit(name, case.settings), reverse=True)
     binding = [
         member.binding
@@ -238,7 +238,7 @@ def _mps_share(case: _Case) -> Advice | str:
     conflicts = _conflicts(case, slowdowns)
     if not conflicts or None in slowdowns or _NOT_KEPT_APART & set(conflicts):
         return ""
-    shares = _shares(case, conflicts[0])
+    shares = _shares(case.demands)
     lost = _on_shares(case, shares)
     apart = " and ".join(text(share, "fraction") for share in shares)
     said = f"MPS with {apart} of the SMs, in proportion to what they need, so that no SM is shared: {_expected(lost)}."
@@ -248,13 +248,14 @@ def _mps_share(case: _Case) -> Advice | str:
     return Advice("mps_share", shares, (said,), case.missing, lost, worst, conflicts[0])
 
 
-def _shares(case: _Case, short: str) -> tuple[float, ...]:
-    """Shares of the SMs in proportion to what each needs of the resource that is short, on the SMs it is on."""
+def _shares(demands: Sequence[Demand]) -> tuple[float, ...]:
+    """Shares of the SMs in proportion to what each needs of an SM, where it is; alike where that is not known."""
     needs = [
-        demand.cycles.get(short, 1.0) * (1.0 if demand.sm_share is None else demand.sm_share) for demand in case.demands
+        max(demand.cycles.values(), default=0.0) * (1.0 if demand.sm_share is None else demand.sm_share)
+        for demand in demands
     ]
     total = math.fsum(needs)
-    return tuple(need / total if total > 0 else 1 / len(needs) for need in needs)
+    return tuple(need / total if min(needs) > 0 else 1 / len(needs) for need in needs)
 
 
 def _on_shares(case: _Case, shares: tuple[float, ...]) -> tuple[float | None, ...]:
@@ -380,7 +381,7 @@ def _sums(case: _Case) -> str:
 def _short(case: _Case, conflicts: Sequence[str]) -> str:
     """What is asked for beyond its limit; else what slows them although it is not."""
     sums, settings = case.estimate.sums, case.settings
-    over = [name for name in conflicts if sums.get(name, 0.0) > limit(name, settings)]
+    over = [name for name in conflicts if sums.get(name, 0.0) >= limit(name, settings)]
     said = [
         f"{resource(name)} {text(sums[name], 'fraction')}, limit {text(limit(name, settings), 'fraction')}"
         for name in over[:3]

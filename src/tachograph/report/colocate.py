@@ -21,6 +21,7 @@ from tachograph.report.colocate_kinds import LEAST_RUNS, LEFT_OUT, Candidates, K
 from tachograph.report.columns import must_exist
 from tachograph.units import MI
 
+MOST_PACKED = 8  # runs of one kind on a GPU that are tried
 MOST_KINDS = 150  # of one model and number of GPUs, those of most GPU-hours: all their pairs are judged
 
 
@@ -44,8 +45,8 @@ class Proposal:
     """Two kinds on one GPU in place of two; both may be the same kind: two of its runs.
 
     overlap_h: GPU-hours of one of them that the other can run beside, at the most. saved_h: GPU-hours fewer then; 0
-    where it is not proposed. taken: one of them is in a pair that saves more. runs: what is expected over all pairs of
-    their runs; None where not asked for.
+    where it is not proposed. taken: one of them is in a pair that saves more. packed: so many runs of a kind beside
+    itself may share under MPS. runs: what is expected over all pairs of their runs; None where not asked for.
     """
 
     one: Kind
@@ -54,6 +55,7 @@ class Proposal:
     overlap_h: float
     saved_h: float
     taken: bool = False
+    packed: int = 2
     runs: Together | None = None
 
     @property
@@ -205,20 +207,38 @@ class _Judge:
     def proposal(self, one: Kind, other: Kind) -> Proposal:
         """What is to be said of a pair: limits and slowdowns are those of the runs that ask most."""
         demands = [one.mix.highest, other.mix.highest]
-        asked = [_alike(demand) for demand in demands]
         full = (memory_share(one, other) or 0.0) > self.settings.safe_hbm  # then nothing else is looked at
-        advice = advise(
+        same_user = one.user is not None and one.user == other.user
+        advice = self._advice(demands, (one.busy, other.busy), same_user=same_user, full=full)
+        overlap = _overlap_h(one, other)
+        return Proposal(one, other, advice, overlap, _saved_h(advice, overlap))
+
+    def _advice(
+        self, demands: Sequence[Demand], busy: Sequence[float], *, same_user: bool, full: bool = False
+    ) -> Advice:
+        asked = [_alike(demand) for demand in demands]
+        return advise(
             _UNASKED if full else self.estimator.estimate(asked, Sharing("mps")),
             demands,
             gpu=self.gpu,
             settings=self.settings,
             calibration=self.calibration,
-            busy=(one.busy, other.busy),
-            same_user=one.user is not None and one.user == other.user,
+            busy=busy,
+            same_user=same_user,
             shared=lambda shares: self.estimator.estimate(asked, Sharing("mps", shares)),
         )
-        overlap = _overlap_h(one, other)
-        return Proposal(one, other, advice, overlap, _saved_h(advice, overlap))
+
+    def packed(self, proposal: Proposal) -> Proposal:
+        """The same with how many runs of a kind may share at once, of those that there are."""
+        kind, count = proposal.one, 2
+        if kind is not proposal.other or proposal.advice.way != "mps":
+            return proposal
+        while count < min(MOST_PACKED, kind.runs):
+            more = count + 1
+            if self._advice([kind.mix.highest] * more, [kind.busy] * more, same_user=True).way != "mps":
+                break
+            count = more
+        return replace(proposal, packed=count)
 
     def over_runs(self, proposal: Proposal) -> Proposal:
         """The same with what is expected over all pairs of runs."""
@@ -276,7 +296,7 @@ def _matched(kinds: Sequence[Kind], judge: _Judge, *, every: bool) -> tuple[list
             continue
         proposal = replace(judge.proposal(kinds[i], kinds[j]), taken=taken)
         if proposal.saved_h > 0 and not taken:
-            found.append(proposal)
+            found.append(judge.packed(proposal))
             free -= {i, j}
         elif every:
             others.append(proposal)

@@ -71,6 +71,7 @@ def proposal_json(proposal: Proposal) -> dict[str, Any]:
         "other": kind_json(proposal.other),
         "same_user": proposal.same_user,
         "taken": proposal.taken,
+        "packed": proposal.packed,
         "overlap_h": proposal.overlap_h,
         "saved_h": proposal.saved_h,
         "way": advice.way,

@@ -231,7 +231,7 @@ def _why_not(kind: Kind, settings: Interference, achievable: float, least_runs: 
         return "spread"
     most = kind.mix.highest
     full = most.hbm_bytes is not None and most.hbm_bytes > settings.safe_hbm * kind.device.hbm_mib * MI
-    crowded = (most.dram or 0.0) / achievable > settings.safe_dram or max(
+    crowded = (most.dram or 0.0) / achievable >= settings.safe_dram or max(
         most.cycles.values(), default=0.0
     ) > settings.safe_cycles
     return "near_limit" if full or crowded else None

@@ -108,7 +108,8 @@ def _reasons(proposals: Sequence[Proposal], width: int) -> Iterator[Line]:
 def _runs(proposal: Proposal) -> str:
     one, other = proposal.one, proposal.other
     if one is other:
-        return plural(one.runs, "run")
+        more = f", up to {proposal.packed} at a time" if proposal.packed > 2 else ""
+        return f"{plural(one.runs, 'run')}{more}"
     return f"{plural(one.runs, 'run')} and {plural(other.runs, 'run')}"
 
 
