@@ -139,12 +139,9 @@ def test_pairs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(gpu["pairs"]) == 16
     rows = list(csv.DictReader(io.StringIO(run(capsys, *few, "--csv")[1])))
     assert [float(row["slowdown"]) for row in rows] == [pair["slowdown"] for pair in gpu["pairs"]]
+    matrix = out[out.index("Slowdown of a row") : out.index("pair")].splitlines()
     for kernel in gpu["kernels"]:
-        (line,) = [
-            line
-            for line in out.splitlines()
-            if line.split()[:2] == [str(kernel["number"]), kernel["label"]] and line[0] == " "
-        ]
+        (line,) = [line for line in matrix if line.split()[:2] == [str(kernel["number"]), kernel["label"]]]
         own = [pair["slowdown"] for pair in gpu["pairs"] if pair["row"] == kernel["number"]]
         assert line.split()[2:] == [f"{value:.2f}" for value in own]
     many = raw_csv([Made(f"k{n:02}(int)", 132, 128, 1.0 + n / 100) for n in range(20)])

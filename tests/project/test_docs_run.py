@@ -2,9 +2,9 @@
 
 Under a command stands what it prints, or nothing when that does not matter. `...` stands for any text in a line,
 and alone on a line for any lines. A command goes on in lines that begin with `> `. `cd` holds for the rest of the
-page. The demo's folder, `tachograph-demo`, is there unless the page makes it. A ```python block in docs/ is run
-where it stands, with what the commands before it left. Commands that only look run in this process, to save a second
-each; all else runs in a shell.
+page. The demo's folder, `tachograph-demo`, is there unless the page makes it, and so is `samples`, a copy of the folder
+in docs/. A ```python block in docs/ is run where it stands, with what the commands before it left. Commands that only
+look run in this process, to save a second each; all else runs in a shell.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ PAGES = sorted(
 )
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DEMO = "tachograph-demo"
+SAMPLES = "samples"
 WIDTH = "110"  # of the terminal that the pages show
-LOOKING = frozenset({"classify", "counters", "devices", "job", "jobs", "lake", "rules", "status", "waste"})
+LOOKING = frozenset({"classify", "counters", "devices", "job", "jobs", "kernels", "lake", "rules", "status", "waste"})
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ def test_the_commands_of_the_page_do_what_it_shows(page: Path, demo: Path, tmp_p
     todo = steps(page.read_text(encoding="utf-8"), python=page.parent.name == "docs")
     if not any(step.command.startswith("tachograph demo") for step in todo):
         shutil.copytree(demo, tmp_path / DEMO, copy_function=copied)
+    shutil.copytree(REPOSITORY / "docs" / SAMPLES, tmp_path / SAMPLES)
     for step, done in run_all(todo, tmp_path):
         assert done.returncode == 0, f"{page.name}: {step.command}\n{done.stderr}"
         if step.printed:

@@ -35,7 +35,7 @@ def matcher(pattern: str) -> Callable[[str], bool]:
             raise UsageError(f"no regular expression: {problem}", where=pattern, do="mend it") from None
         return lambda name: expression.search(name) is not None
     if _WILD.search(pattern):
-        return lambda name: fnmatch.fnmatchcase(name, pattern)
+        return lambda name: fnmatch.fnmatchcase(name, pattern) or pattern in name  # `float*` stands in names
     return lambda name: pattern in name
 
 

@@ -29,7 +29,7 @@ LEVELS = {"high": "much", "some": "some", "low": "little", "unknown": "not known
 
 def explain_lines(view: KernelView, *, width: int = 100, ascii_only: bool = False) -> list[Line]:
     """Return everything about one kernel as styled lines."""
-    lines = wrapped(f"{view.number}  {view.label}", width, indent="   ", style="bold")
+    lines = wrapped(f"{view.number}  {view.label}", width, first="", indent="   ", style="bold")
     lines += wrapped(printable(view.kernel.name), width, first="   ", indent="   ", style="dim")
     lines += wrapped(where_it_ran(view), width, first="   ", indent="   ")
     for heading, body in (

@@ -13,7 +13,6 @@ from tachograph.report.lines import Line, plain, wrapped
 from tachograph.units import plural
 
 MOST_COLUMNS = 16  # of a matrix that is printed
-_LEAST_WIDTH, _CELL = 20, 6  # characters of what names a row, and of a cell
 _LISTED = 5  # pairs of a list
 NOTHING = 255  # in Matrix.binding
 
@@ -59,8 +58,10 @@ def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Lin
     """Yield the slowdown of each kernel while another runs beside it."""
     shares = "" if report.sharing.shares is None else ", MPS with shares of the SMs"
     yield plain(f"Slowdown of a row while a column runs beside it{shares}", "bold")
-    if len(part.columns) <= MOST_COLUMNS and width >= _LEAST_WIDTH + _CELL * len(part.columns):
-        yield from _matrix(part, width)
+    table = list(_matrix(part, width)) if len(part.columns) <= MOST_COLUMNS else []
+    if table and max(len(words) for ((words, _),) in table) <= width:
+        yield from table
+        yield from _named_columns(part, width)
     else:
         yield plain(f"{len(part.kernels)} x {len(part.columns)} pairs: all of them with --json, --csv or --html", "dim")
     yield from _best(part, width)
@@ -90,6 +91,10 @@ def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
     yield plain(" " * (longest + 4) + "".join(f"  {head:>{wide}}" for head in heads), "bold")
     for view, name, row in zip(part.kernels, names, cells, strict=True):
         yield plain(f"{view.number:>3} {name:<{longest}}" + "".join(f"  {cell:>{wide}}" for cell in row))
+
+
+def _named_columns(part: GpuPart, width: int) -> Iterator[Line]:
+    """What the numbers above the columns are, where no row tells it."""
     if part.columns[0].number != part.kernels[0].number:
         named = ", ".join(f"{view.number} {shortened(view.label, 30)}" for view in part.columns)
         yield from wrapped(named, width, first="columns: ", indent="  ")

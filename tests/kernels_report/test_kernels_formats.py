@@ -1,0 +1,159 @@
+"""Text, JSON and the page of kernels show the same numbers; text fits the width; the page stands alone."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
+from nsight_reports import PUBLISHED, Made, raw_csv
+from tachograph.config import Configuration
+from tachograph.figures import kernel_page
+from tachograph.nsight.read import read_reports
+from tachograph.report.kernels import Asked, KernelsReport, build_kernels_report
+from tachograph.report.kernels_choose import labels, matcher
+from tachograph.report.kernels_facts import said
+from tachograph.report.kernels_html import kernels_html, plots
+from tachograph.report.kernels_json import kernels_json
+from tachograph.report.kernels_judged import limited_words, roofline_words
+from tachograph.report.kernels_pairs import factor
+from tachograph.report.kernels_text import disturbed_by, kernels_lines, limited_by
+from tachograph.report.lines import to_text
+
+LONG = "void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cute::tuple<int, int>, Collective<{}>>>(Params)"
+
+
+def report(
+    folder: Path, kernels: tuple[Made, ...] = PUBLISHED, asked: Asked | None = None, **how: object
+) -> KernelsReport:
+    file = folder / "made.csv"
+    file.write_text(raw_csv(kernels, **how), encoding="utf-8")  # type: ignore[arg-type]
+    return build_kernels_report(read_reports([file]), asked or Asked(matrix=True), configuration=Configuration())
+
+
+def lines(found: KernelsReport, width: int = 130, *, ascii_only: bool = False) -> str:
+    return to_text(kernels_lines(found, width=width, ascii_only=ascii_only), ascii_only=ascii_only)
+
+
+def test_text_json_and_page_show_the_same_numbers(tmp_path: Path) -> None:
+    found = report(tmp_path)
+    drawn, told, page = lines(found), kernels_json(found), kernels_html(found)
+    cells = [html.unescape(re.sub(r"<[^>]+>", "", cell)) for cell in re.findall(r"<td[^>]*>(.*?)</td>", page)]
+    (part,) = found.parts
+    for view, kernel in zip(part.kernels, told["gpus"][0]["kernels"], strict=True):
+        (line,) = [line for line in drawn.splitlines() if re.match(rf" ?{view.number}  {re.escape(view.label)} ", line)]
+        start = cells.index(view.label)
+        row = cells[start : start + 13]
+        for name in ("dram", "occupancy", "sm_share", "gpu_util"):
+            assert kernel["uses"][name] == view.facts[name].value
+            assert said(view.facts[name]) in line
+            assert said(view.facts[name]) in row
+        for name in ("score_gpu_practice", "score_gpumem_practice"):
+            assert kernel["scores"][name] == view.scores[name].value
+            assert said(view.scores[name]) in row
+        for words in (limited_by(view), disturbed_by(view)):
+            assert words in line
+            assert words in row
+        assert kernel["limits"]["words"] == limited_words(view.judged.limits)
+        plain = html.unescape(page)
+        assert limited_words(view.judged.limits) in plain
+        assert roofline_words(view.judged.placement) in plain
+        for fact in view.facts.values():
+            assert kernel["uses"][fact.name] == fact.value
+    assert part.pairs is not None
+    for pair in told["gpus"][0]["pairs"]:
+        here = part.pairs.slowdown[pair["row"] - 1, pair["column"] - 1]
+        assert pair["slowdown"] == pytest.approx(float(here))
+        if np.isfinite(here):
+            assert factor(pair["slowdown"]) in page
+
+
+def test_the_page_stands_alone(tmp_path: Path) -> None:
+    page = kernels_html(report(tmp_path, (*PUBLISHED, Made("<script>alert(1)</script>(int)", 132, 128, 1.0))))
+    assert "<script" not in page
+    assert not re.findall(r"""(?:src|href)=["'](?!#|data:)""", page)
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("count", [1, 3, 13, 40])
+def test_plots_of_few_and_many_kernels(count: int, tmp_path: Path) -> None:
+    kernels = tuple(
+        Made(LONG.format(n), 132, 128, 1.0 + n / 20, 20.0, {"fma": 20.0 + n}, {"ffma": 0.5}) for n in range(count)
+    )
+    (part,) = report(tmp_path, kernels).parts
+    drawn = plots(part)
+    assert all(svg is not None and svg.startswith("<svg") for svg in drawn.values())
+    assert drawn["radar"] is not None
+    assert drawn["radar"].count('id="radar0-axes_') == min(count, kernel_page.MAX_DIALS)
+    width = 100
+    assert max(map(len, lines(report(tmp_path, kernels), width).splitlines())) <= width
+
+
+def test_what_is_missing_is_no_zero(tmp_path: Path) -> None:
+    found = report(tmp_path, PUBLISHED[:1], without=("gpu__dram", "dram__", "sm__inst_executed_pipe_lsu"))
+    (part,) = found.parts
+    drawn = plots(part)
+    assert drawn["roofline"] is None
+    assert drawn["radar"] is not None
+    assert "italic" in drawn["radar"]
+    assert kernel_page.radars([(1, "a")], {"x": [0.5], "y": [None], "z": [0.0]}) is not None
+    assert kernel_page.radars([], {"x": [], "y": [], "z": []}) is None
+    assert kernel_page.roofline([], bytes_per_s=1e12, peaks={}) is None
+    assert "–" in lines(found)
+
+
+def test_nothing_is_wider_than_it_may_be(tmp_path: Path) -> None:
+    found = report(tmp_path)
+    for width in (70, 80, 100, 140):
+        for line in lines(found, width).splitlines():
+            assert len(line) <= width or "collect it with" in line, line
+    explained = report(tmp_path, asked=Asked(explain="copy"))
+    for line in lines(explained, 80).splitlines():
+        assert len(line) <= 80, line
+
+
+def test_ascii_is_ascii(tmp_path: Path) -> None:
+    assert lines(report(tmp_path), ascii_only=True).isascii()
+    assert lines(report(tmp_path, asked=Asked(explain="mm")), ascii_only=True).isascii()
+
+
+def test_one_kernel_in_full(tmp_path: Path, snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = Asked(explain="mm_1024")
+    explained = report(Path(), PUBLISHED[10:11], asked, launches=3, without=("lts__t_sector",))
+    assert lines(explained, 110) == snapshot
+
+
+def test_kernels_are_told_apart(tmp_path: Path) -> None:
+    named = (("void a<1>(int)", 128), ("void a<2>(int)", 128), ("b(int)", 128), ("b(int)", 256), ("c", 64))
+    kernels = tuple(Made(name, 132, threads, 1.0) for name, threads in named)
+    (part,) = report(tmp_path, kernels).parts
+    assert sorted(labels([view.kernel for view in part.kernels])) == ["a<1>", "a<2>", "b x128", "b x256", "c"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "fits"),
+    [
+        ("gemm", "void gemm<4>(float*)", True),
+        ("void gemm<4>(float*)", "void gemm<4>(float*)", True),
+        ("gemm*", "gemm_tn", True),
+        ("gemm?", "gemm_tn", False),
+        ("/gemm_[tn]{2}$/", "gemm_tn", True),
+        ("/gemm_[tn]$/", "gemm_tn", False),
+    ],
+)
+def test_patterns(pattern: str, name: str, fits: bool) -> None:
+    assert matcher(pattern)(name) is fits
+
+
+def test_shares_are_of_the_time_on_one_gpu(tmp_path: Path) -> None:
+    found = report(tmp_path, asked=Asked(top=3))
+    (part,) = found.parts
+    assert (len(part.kernels), part.left_out) == (3, 10)
+    total = sum(made.ms for made in PUBLISHED)
+    assert [view.share for view in part.kernels] == pytest.approx([20 / total, 20 / total, 12 / total])
