@@ -107,6 +107,7 @@ def test_what_was_collected_is_not_missing() -> None:
         (["device__attribute_multiprocessor_count"], "--page raw"),
         (["sm__cycles_active.avg", "sm__cycles_active.max"], "--section WorkloadDistribution"),
         (["launch__occupancy_limit_warps"], "--section Occupancy"),
+        (["launch__occupancy_limit_warps", "launch__registers_per_thread"], "--set basic"),
         (["sm__ops_path_tensor_src_bf16_dst_fp32.sum.per_cycle_elapsed"],
          "--section SpeedOfLight_HierarchicalTensorRooflineChart"),
     ],

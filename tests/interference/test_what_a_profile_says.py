@@ -140,6 +140,8 @@ def test_distribution_over_sms() -> None:
     lies = utilisation(only(launch(told))).distribution
     assert lies is not None
     assert (lies.idle, lies.spread) == (0.5, 2.0)
+    (partly,) = kernels([launch(told), launch({readings.SM_ACTIVE: 50.0}, number=1)])
+    assert utilisation(partly).distribution is None
     del told[readings.SM_ACTIVE_MAX]
     assert utilisation(only(launch(told))).distribution is None
 
@@ -326,6 +328,7 @@ def test_pitfalls_of_the_paper() -> None:
     assert names(COPY) == []
     assert [names(told) for told in DMUL.values()] == [["occupancy"] if pipe > 50 else [] for pipe in DMUL]
     assert names(MM) == ["occupancy"]
+    assert names(launch(busy(3.0, 80.0, fma=60.0))) == []
 
 
 def test_pitfalls_bear_their_numbers() -> None:
