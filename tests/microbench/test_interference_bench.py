@@ -152,3 +152,26 @@ def test_clocks_and_other_processes_come_from_nvml() -> None:
     assert len(found.warnings()) == 2
     for fails in ("nvmlInit", "nvmlDeviceGetClockInfo"):
         assert conditions("0000:01:00.0", _Nvml(fails=fails)) == Conditions()
+
+
+def test_a_kernel_that_does_not_end_ends_the_program_after_all_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left: list[tuple[int, int]] = []
+
+    class Device(FakeGpu):
+        pci_bus_id = "0000:01:00.0"
+
+        def leave(self, code: int, flush: object) -> None:
+            left.append((code, len(capsys.readouterr().out)))
+
+    device = Device(endless=frozenset({"dmul_4"}))
+    monkeypatch.setattr("tachograph.microbench.cuda_device.CudaDevice", lambda number: device)
+    target = tmp_path / "c.toml"
+    interference_bench.run(parsed("--only", "fp64", "--runs", "1", "-o", str(target)))
+    assert [code for code, _ in left] == [1]
+    assert left[0][1] > 0
+    assert all(row.problem is not None for row in read_calibration_file(target).experiments)
+    device = Device()
+    assert interference_bench.run(parsed("--only", "fp64", "--runs", "1", "--quiet")) == 0
+    assert len(left) == 1
