@@ -91,7 +91,12 @@ def _table(proposals: Sequence[Proposal], width: int) -> list[Line]:
         ]
         for number, proposal in enumerate(proposals, 1)
     ]
-    for kept in (range(10), (0, 1, 2, 4, 5, 6, 7, 9), (0, 1, 2, 4, 5, 9)):  # less of it where there is little room
+    for kept in (
+        range(10),
+        (0, 1, 2, 3, 4, 5, 6, 7, 9),
+        (0, 1, 2, 4, 5, 6, 9),
+        (0, 1, 2, 4, 5, 9),
+    ):  # less of it where there is little room
         lines = _aligned([[cells[n] for n in kept] for cells in (headings, *rows)])
         if max(len(line[0][0]) for line in lines) <= width:
             break
@@ -210,7 +215,8 @@ def _way(proposal: Proposal) -> str:
 
 
 def _both(numbers: Sequence[float | None]) -> str:
-    return " / ".join(map(times, numbers)) if numbers else text(None)
+    """Slowdowns of both; one number where they are the same."""
+    return " / ".join(dict.fromkeys(map(times, numbers))) if numbers else text(None)
 
 
 def _left_out(report: ColocateReport, width: int) -> list[Line]:
