@@ -1,7 +1,7 @@
 """Errors of the estimator against published measurements, as it is and with each table left out.
 
 No constant is fitted to a number it predicts. Fitted is one, c of dram, from kernels that ran alone. Structural are
-the factor `contention.DOMINANCE` (any value of 1.3 to 5.6 tells the same) and what waits regularly. Left out, a table
+the factor `contention.DOMINANCE` (any value of 1.3 to 5.6 keeps errors low) and what waits regularly. Left out, a table
 gives nothing: without Table 2 latency of DRAM does not grow, c = 0, and bandwidth alone is shared; without Table 3, or
 without pitfall 1, the other still tells that who asks for much more is served first. The other tables gave nothing.
 """

@@ -12,6 +12,7 @@ from tachograph.interference.demand import CYCLES, Calibration, Demand, Footprin
 
 _UNIT = 256.0  # registers are given to a warp by so many
 _WARP = 32.0
+_LEAST = 1e-9  # a share below this is none, and no divisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ def vectors(demands: Sequence[Demand], gpu: Gpu, calibration: Calibration) -> Ve
     """Return the demands as arrays, those on issue slots and DRAM as shares of what can be achieved."""
     cycles = np.array([[_number(demand.cycles.get(name)) for name in CYCLES] for demand in demands])
     cycles = np.clip(cycles.reshape(len(demands), len(CYCLES)), 0.0, 1.0)
+    cycles[cycles < _LEAST] = 0.0
     cycles[:, 0] = np.minimum(cycles[:, 0] / calibration.issue_capacity, 1.0)
     warps = np.fmax(_column(demands, lambda one: one.warps), 1.0)
     irregular = np.clip(np.nan_to_num(_column(demands, lambda one: one.irregular), nan=1.0), 0.0, 1.0)
@@ -111,7 +113,7 @@ def _bandwidth(demands: Sequence[Demand], calibration: Calibration) -> Floats:
     """Shares of the bandwidth that can be achieved, at most all of it."""
     share = [calibration.achievable_share if demand.dram_of == "peak" else 1.0 for demand in demands]
     used: Floats = np.clip(_column(demands, lambda one: one.dram) / np.array(share), 0.0, 1.0)
-    return used
+    return np.where(used < _LEAST, 0.0, used)
 
 
 def _launches(demands: Sequence[Demand], gpu: Gpu) -> Launches:
@@ -129,7 +131,7 @@ def _launches(demands: Sequence[Demand], gpu: Gpu) -> Launches:
     )
     fit = np.full(len(threads), np.nan)
     for all_there_is, of_a_block in room:
-        some = np.where(of_a_block > 0, of_a_block, np.nan)
+        some = np.where(of_a_block >= 1.0, of_a_block, np.nan)
         fit = np.fmin(fit, np.floor(_number(all_there_is) / some))
     fit = np.where(np.isnan(threads), np.nan, np.maximum(np.where(np.isnan(told), fit, told), 1.0))
     return Launches(of(lambda one: one.blocks), threads, registers, shared, fit)

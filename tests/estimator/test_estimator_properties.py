@@ -1,0 +1,200 @@
+"""What holds of any kernels: of sets, of pairs, of all pairs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tachograph.errors import InputError
+from tachograph.interference.caches import stays, table
+from tachograph.interference.demand import CYCLES, H100_NVL, Calibration, Demand, Footprint, Gpu
+from tachograph.interference.estimate import estimate
+from tachograph.interference.matrix import matrix
+from tachograph.interference.outcome import Sharing
+
+SHARE = st.one_of(st.none(), st.floats(0, 1), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
+ANY = st.floats(0, 1)
+FOOTPRINTS = st.builds(
+    Footprint,
+    blocks=st.integers(1, 5000),
+    threads=st.integers(1, 1024),
+    registers=st.one_of(st.none(), st.integers(16, 255)),
+    shared_bytes=st.one_of(st.none(), st.floats(0, 2e5)),
+)
+DEMANDS = st.builds(
+    Demand,
+    name=st.just("kernel"),
+    cycles=st.dictionaries(st.sampled_from(CYCLES), ANY, max_size=4),
+    dram=SHARE,
+    dram_of=st.sampled_from(["peak", "achievable"]),
+    l2_hit=SHARE,
+    l2_bytes=st.one_of(st.none(), st.floats(0, 2e8)),
+    l1_hit=SHARE,
+    l1_bytes=st.one_of(st.none(), st.floats(0, 1e6)),
+    warps=st.one_of(st.none(), st.floats(0.1, 16)),
+    irregular=SHARE,
+    seconds=st.one_of(st.none(), st.floats(1e-3, 1e3)),
+    footprint=st.one_of(st.none(), FOOTPRINTS),
+)
+KNOWN = st.builds(
+    Demand, name=st.just("kernel"), cycles=st.fixed_dictionaries(dict.fromkeys(CYCLES, ANY)), dram=ANY,
+    warps=st.floats(1, 16), irregular=ANY, seconds=st.just(1.0), l2_hit=ANY, l2_bytes=st.floats(0, 2e8),
+)  # fmt: skip
+RARELY = settings(max_examples=25, deadline=None)
+
+
+def slowdowns(demands: list[Demand]) -> list[float]:
+    found = [member.slowdown for member in estimate(demands, gpu=H100_NVL).members]
+    return [math.nan if one is None else one for one in found]
+
+
+@given(st.lists(DEMANDS, min_size=1, max_size=4))
+@RARELY
+def test_nobody_gets_faster_and_the_worst_is_worse(demands: list[Demand]) -> None:
+    told = estimate(demands, gpu=H100_NVL)
+    for member in told.members:
+        assert member.slowdown is None or 1.0 <= member.slowdown <= (member.worst or 0.0) < math.inf
+        assert (member.slowdown is None) == (member.worst is None)
+    assert told.gain is None or 0.0 < told.gain <= len(demands) * (1 + 1e-9)
+    assert told.gain is None or told.worst_gain is not None
+
+
+@given(DEMANDS)
+@RARELY
+def test_alone_nothing_happens(demand: Demand) -> None:
+    told = estimate([demand], gpu=H100_NVL)
+    assert (told.members[0].slowdown, told.members[0].binding, told.unknown) == (1.0, None, ())
+
+
+@given(DEMANDS)
+@RARELY
+def test_of_two_alike_both_suffer_alike(demand: Demand) -> None:
+    one, two = slowdowns([demand, demand])
+    assert one == two or (math.isnan(one) and math.isnan(two))
+
+
+@given(st.lists(KNOWN, min_size=2, max_size=4))
+@RARELY
+def test_another_one_speeds_up_nobody(demands: list[Demand]) -> None:
+    before = slowdowns(demands[:-1])
+    after = slowdowns(demands)[:-1]
+    assert all(later >= sooner * (1 - 1e-9) for sooner, later in zip(before, after, strict=True))
+
+
+@given(KNOWN, KNOWN, st.sampled_from([*CYCLES, "dram", "l2_bytes"]), st.floats(1, 5))
+@RARELY
+def test_the_more_the_other_asks_the_slower(own: Demand, other: Demand, what: str, times: float) -> None:
+    if what in CYCLES:
+        more = replace(other, cycles={**other.cycles, what: min(1.0, other.cycles[what] * times)})
+    elif what == "dram":
+        more = replace(other, dram=min(1.0, (other.dram or 0.0) * times))
+    else:
+        more = replace(other, l2_bytes=(other.l2_bytes or 0.0) * times)
+    assert slowdowns([own, more])[0] >= slowdowns([own, other])[0] * (1 - 1e-9)
+
+
+@given(st.lists(DEMANDS, min_size=1, max_size=4), st.lists(DEMANDS, min_size=1, max_size=3), st.booleans())
+@RARELY
+def test_all_pairs_tell_what_a_pair_tells(rows: list[Demand], columns: list[Demand], confined: bool) -> None:
+    sharing = Sharing("mps", (0.5, 0.75)) if confined else Sharing()
+    whole = matrix(rows, columns, gpu=H100_NVL, sharing=sharing)
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            told = estimate([row, column], gpu=H100_NVL, sharing=sharing)
+            member = told.members[0]
+            assert whole.slowdown[i, j] == member.slowdown or member.slowdown is None
+            assert math.isnan(whole.slowdown[i, j]) == (member.slowdown is None)
+            assert whole.gain[i, j] == told.gain or (math.isnan(whole.gain[i, j]) and told.gain is None)
+            bound = int(whole.binding[i, j])
+            assert (None if bound == 255 else whole.resources[bound]) == member.binding
+            assert bool(whole.safe[i, j]) == told.safe
+
+
+@pytest.mark.parametrize("square", [True, False])
+def test_many_pairs_compiled_tell_what_one_tells(square: bool) -> None:
+    chosen = [_kernel(place) for place in range(60)]
+    whole = matrix(chosen, None if square else list(reversed(chosen)), gpu=H100_NVL)
+    for i in range(0, 60, 7):
+        for j in range(0, 60, 3):
+            told = estimate([chosen[i], chosen[j if square else 59 - j]], gpu=H100_NVL)
+            assert whole.slowdown[i, j] == told.members[0].slowdown
+            assert whole.gain[i, j] == told.gain
+            assert bool(whole.safe[i, j]) == told.safe
+
+
+def _kernel(place: int) -> Demand:
+    """Any kernel, the same in every run."""
+    part = [((place + 3) * step * 0.6180339887) % 1.0 for step in range(1, 30)]
+    return Demand(
+        name=f"kernel {place}", cycles={name: part[i] ** 2 for i, name in enumerate(CYCLES)}, dram=part[11] ** 2,
+        warps=1 + 15 * part[12], irregular=part[13], seconds=0.1 + part[14], l2_hit=part[15], l2_bytes=1e8 * part[16],
+        l1_hit=part[17], l1_bytes=5e5 * part[18], footprint=Footprint(1 + int(600 * part[19]), 32 + int(9 * part[20])),
+    )  # fmt: skip
+
+
+def test_three_share_a_pipeline_and_then_two_and_then_one() -> None:
+    each = [Demand(name=str(s), cycles={"fp64": 0.8}, irregular=0.0, seconds=s) for s in (1.0, 2.0, 3.0)]
+    told = estimate(each, gpu=H100_NVL)
+    assert [member.slowdown for member in told.members] == pytest.approx([2.4, 2.4, 2.0])  # at most as in turn
+    # the first ends at 2.4; the second, 1 of 2 done, 1.6 later; the third then has 1 left
+    assert told.gain == pytest.approx(6.0 / (2.4 + 1.6 + 1.0))
+
+
+def test_blocks_that_leave_no_room_run_in_turn() -> None:
+    big = Demand(name="big", cycles={"issue": 0.05}, dram=0.0, seconds=1.0, footprint=Footprint(264, 1024))
+    small = replace(big, name="small", footprint=Footprint(132, 1024))
+    assert estimate([big, big], gpu=H100_NVL).members[0].binding == "blocks"
+    assert estimate([big, big], gpu=H100_NVL).gain == 1.0
+    assert estimate([small, small], gpu=H100_NVL).members[0].binding is None
+    assert estimate([small, big], gpu=H100_NVL).members[0].slowdown == 2.0
+    assert not estimate([small, big], gpu=H100_NVL).safe
+    halves = replace(big, footprint=Footprint(66, 1024))
+    assert estimate([halves, halves], gpu=H100_NVL).sums["issue"] == 0.05  # an SM for each block
+
+
+def test_what_is_not_known_is_said_and_is_never_safe() -> None:
+    known = Demand(
+        name="known", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.1, warps=4.0, irregular=0.5, seconds=1.0,
+        footprint=Footprint(132, 128), l2_hit=0.1, l2_bytes=1e6, l1_hit=0.1, l1_bytes=1e3,
+    )  # fmt: skip
+    assert estimate([known, known], gpu=H100_NVL).unknown == ()
+    assert estimate([known, known], gpu=H100_NVL).safe
+    for less, word in (
+        (replace(known, cycles={"fma": 0.1}), "issue slots"),
+        (replace(known, dram=None), "bandwidth of DRAM"),
+    ):
+        told = estimate([known, less], gpu=H100_NVL)
+        assert not told.safe
+        assert any(word in sentence for sentence in told.unknown)
+    told = estimate([known, replace(known, warps=None, irregular=None, footprint=None, seconds=None)], gpu=H100_NVL)
+    assert len(told.unknown) == 4
+    assert told.gain is None
+    nothing = estimate([known, Demand(name="nothing")], gpu=H100_NVL)
+    assert [member.slowdown for member in nothing.members] == [None, None]
+    other = estimate([known, known], gpu=Gpu(name="NVIDIA H200"), calibration=Calibration())
+    assert any("NVIDIA H200" in sentence for sentence in other.unknown)
+
+
+def test_l2_is_lost_most_where_one_just_fits() -> None:
+    """Published: 1.79 times as long at two arrays of 22.5 MB of each, less beside it; shape only."""
+    alone = {
+        size: Demand(
+            name="copy", cycles={"issue": 0.0}, l2_hit=stays(2e6 * size / 50e6, table()), l2_bytes=2e6 * size
+        )
+        for size in (8, 22, 60)
+    }  # fmt: skip
+    slow = {size: slowdowns([one, one])[0] for size, one in alone.items()}
+    assert slow[8] == 1.0
+    assert slow[22] > 1.5
+    assert slow[60] < slow[22]
+
+
+def test_shares_must_be_one_for_each() -> None:
+    kernel = Demand(name="kernel")
+    for shares in ((0.5,), (0.5, 0.0), (0.5, 1.5)):
+        with pytest.raises(InputError, match="shares of the SMs for 2 kernels"):
+            estimate([kernel, kernel], gpu=H100_NVL, sharing=Sharing("mps", shares))
