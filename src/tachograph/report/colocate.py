@@ -204,10 +204,14 @@ class _Judge:
             for row in self.estimator.pairs(asked, asked).slowdown.tolist()
         ]
 
+    def full(self, one: Kind, other: Kind) -> bool:
+        """Whether memory is known not to hold both."""
+        return (memory_share(one, other) or 0.0) > self.settings.safe_hbm
+
     def proposal(self, one: Kind, other: Kind) -> Proposal:
         """What is to be said of a pair: limits and slowdowns are those of the runs that ask most."""
         demands = [one.mix.highest, other.mix.highest]
-        full = (memory_share(one, other) or 0.0) > self.settings.safe_hbm  # then nothing else is looked at
+        full = self.full(one, other)  # then nothing else is looked at
         same_user = one.user is not None and one.user == other.user
         advice = self._advice(demands, (one.busy, other.busy), same_user=same_user, full=full)
         overlap = _overlap_h(one, other)
@@ -292,7 +296,7 @@ def _matched(kinds: Sequence[Kind], judge: _Judge, *, every: bool) -> tuple[list
     free, found, others = set(range(len(kinds))), [], []
     for _, i, j in order:
         taken = not (i in free and j in free)
-        if taken and not every:
+        if not every and (taken or judge.full(kinds[i], kinds[j])):
             continue
         proposal = replace(judge.proposal(kinds[i], kinds[j]), taken=taken)
         if proposal.saved_h > 0 and not taken:
