@@ -157,6 +157,10 @@ def test_another_report_gives_the_columns(folder: Path, capsys: pytest.CaptureFi
     assert [(pair["row_name"], pair["column_name"]) for pair in pairs] == [("dmul<4>", "copy"), ("dmul<4>", "dmul<3>")]
     assert told["beside"] == ["theirs.csv"]
     assert len(told["gpus"][0]["kernels"]) == 1
+    theirs = {kernel.kernel.split("(")[0].split()[-1]: kernel.ms for kernel in (made("copy"), made("dmul<3>"))}
+    weighted = sum(theirs[pair["column_name"]] * pair["slowdown"] for pair in pairs) / sum(theirs.values())
+    assert told["gpus"][0]["mixed"]["slowdown"] == pytest.approx(weighted)
+    assert f"{weighted:.2f}x here" in run(capsys, "mine.csv", "--with", "theirs.csv")[1]
     assert "columns: 2 copy, 3 dmul<3>" in run(capsys, "mine.csv", "--with", "theirs.csv")[1]
     Path("other.csv").write_text(raw_csv([made("copy")], gpu="NVIDIA A100-SXM4-80GB", capability="8.0"))
     code, _, err = run(capsys, "mine.csv", "--with", "other.csv")

@@ -250,7 +250,7 @@ def shortened(name: str, width: int = _NAME) -> str:
     """Return a name of at most `width` characters, its middle left out: the ends tell kernels apart.
 
     >>> shortened("cutlass_sm90_gemm_128x128x64", 15)
-    'cutlass…128x64'
+    'cutlass…x128x64'
     """
     if len(name) <= width:
         return name

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import fsum
 from pathlib import Path
 
 from tachograph.config import Configuration
 from tachograph.errors import InputError, UsageError
+from tachograph.interference import mixes
 from tachograph.interference.calibration_file import calibration_of
 from tachograph.interference.collect import options_for
 from tachograph.interference.demand import Calibration, Demand, Gpu
@@ -77,7 +79,10 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class GpuPart:
-    """The kernels of one GPU. pairs: rows are the kernels, columns `columns`; None where it was not asked for."""
+    """The kernels of one GPU. pairs: rows are the kernels, columns `columns`; None where it was not asked for.
+
+    mixed: all kernels of these reports beside all of the other's, weighted by time; None without another report.
+    """
 
     gpu: Gpu
     calibration: Calibration
@@ -87,6 +92,7 @@ class GpuPart:
     pairs: Matrix | None
     lacking: tuple[Lacking, ...]
     command: str | None  # that collects what lacks
+    mixed: mixes.Together | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +226,27 @@ def _part(
             sharing=sharing if sharing.shares is None or len(sharing.shares) == 2 else Sharing("mps"),
             settings=configuration.interference,
         )
+    mixed = _mixed(mine, theirs, gpu, calibration) if theirs and sharing == Sharing() else None
     lacking = _lacking(shown)
     return GpuPart(
-        gpu, calibration, shown, len(mine) - len(shown), columns, pairs, lacking, _command(lacking) if lacking else None
+        gpu,
+        calibration,
+        shown,
+        len(mine) - len(shown),
+        columns,
+        pairs,
+        lacking,
+        _command(lacking) if lacking else None,
+        mixed,
     )
+
+
+def _mixed(
+    mine: Sequence[KernelView], theirs: Sequence[KernelView], gpu: Gpu, calibration: Calibration
+) -> mixes.Together:
+    """All beside all, each kernel meeting those of the other side as often as these run."""
+    here, there = (mixes.mix([view.demand for view in side]) for side in (mine, theirs))
+    return mixes.together(here, there, pairs=partial(matrix, gpu=gpu, calibration=calibration))
 
 
 def _together(views: Sequence[KernelView], asked: Asked, sharing: Sharing, configuration: Configuration) -> Together:

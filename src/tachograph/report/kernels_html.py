@@ -22,7 +22,7 @@ from tachograph.report.kernels_judged import (
     resource_name,
     roofline_words,
 )
-from tachograph.report.kernels_pairs import calibrated_words, factor, pairs_of
+from tachograph.report.kernels_pairs import calibrated_words, factor, mixed_words, pairs_of
 from tachograph.report.kernels_text import (
     disturbed_by,
     gain_words,
@@ -127,6 +127,7 @@ def _environment() -> Environment:
         gain_words=gain_words,
         safe_words=safe_words,
         calibrated_words=calibrated_words,
+        mixed_words=mixed_words,
         pairs_of=pairs_of,
     )
     return made

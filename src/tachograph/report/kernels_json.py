@@ -47,6 +47,7 @@ def _part(part: GpuPart) -> dict[str, Any]:
         "kernels": [_kernel(view) for view in part.kernels],
         "columns": [{"number": view.number, "label": view.label, "name": view.kernel.name} for view in part.columns],
         "pairs": None if part.pairs is None else [_pair(part, pair) for pair in pairs_of(part)],
+        "mixed": None if part.mixed is None else asdict(part.mixed),
         "not_collected": [asdict(lack) for lack in part.lacking],
         "collect_with": part.command,
     }

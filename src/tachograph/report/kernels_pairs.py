@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tachograph.figures.kernel_page import shortened
+from tachograph.interference.mixes import Together
 from tachograph.interference.outcome import Matrix
 from tachograph.report.kernels import GpuPart, KernelsReport, KernelView
 from tachograph.report.kernels_judged import resource_name
@@ -65,7 +66,23 @@ def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Lin
     else:
         yield plain(f"{len(part.kernels)} x {len(part.columns)} pairs: all of them with --json, --csv or --html", "dim")
     yield from _best(part, width)
+    if part.mixed is not None:
+        yield from wrapped(mixed_words(part.mixed), width)
     yield from wrapped(calibrated_words(part), width, style="dim")
+
+
+def mixed_words(mixed: Together) -> str:
+    """Return what happens to all kernels of a report beside all of another, in a sentence.
+
+    >>> mixed_words(Together(1.2, None, (2.0, "copy", "mm")))
+    'All together, weighted by time: 1.20x here, ?x there; worst copy beside mm, 2.00x.'
+    """
+    here, there = factor(mixed.slowdown), factor(mixed.other_slowdown)
+    worst = ""
+    if mixed.worst is not None:
+        slowdown, one, other = mixed.worst
+        worst = f"; worst {one} beside {other}, {factor(slowdown)}x"
+    return f"All together, weighted by time: {here}x here, {there}x there{worst}."
 
 
 def calibrated_words(part: GpuPart) -> str:
