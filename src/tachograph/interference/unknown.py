@@ -46,7 +46,8 @@ def _of_caches(demands: Sequence[Demand]) -> Iterator[str]:
         ("L1", [one.l1_hit for one in demands], [one.l1_bytes for one in demands]),
     ):
         of_interest = [one.name for one, hit in zip(demands, hits, strict=True) if hit is None or hit >= _HITS]
-        missing = [one.name for one, hit, size in zip(demands, hits, kept, strict=True) if size is None or hit is None]
+        each = zip(demands, hits, kept, strict=True)
+        missing = dict.fromkeys(one.name for one, hit, size in each if size is None or hit is None)
         if of_interest and missing:
             yield f"{label}: what {' and '.join(missing)} find there or come back to is not known; left out"
 
