@@ -1,6 +1,6 @@
 """Reports of Nsight Compute as it stores them (.ncu-rep, .ncu-repz), through NVIDIA's own library, without a GPU.
 
-The library (PyPI `ncu-report`) is native code that a damaged file kills, so it works in a process of its own
+The library (package `ncu-report`) is native code that a damaged file kills, so it works in a process of its own
 (`ncu_rep_child`): what kills that one is a line in the report.
 """
 

@@ -150,7 +150,7 @@ def _write(out: BinaryIO, report: str) -> None:
     try:
         import ncu_report
     except ImportError as problem:
-        sys.stderr.write(f"{problem}\n")
+        os.write(2, f"{problem}\n".encode())
         sys.exit(NO_LIBRARY)
     kinds = ncu_report.IMetric
     numbers = frozenset({kinds.ValueKind_FLOAT, kinds.ValueKind_DOUBLE, kinds.ValueKind_UINT32, kinds.ValueKind_UINT64})
