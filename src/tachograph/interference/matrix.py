@@ -21,6 +21,7 @@ from tachograph.interference.vectors import Vectors, vectors
 # pairs: so many take Python less long than loading a compiler. What was compiled is kept until this file changes: a
 # change of the functions it calls, in other files, is not seen.
 _WORTH_COMPILING = 2000
+_OWN, _OTHER = 1, 2  # whose blocks find no room beside the other: of the row, of the column
 
 
 def matrix(
@@ -42,15 +43,18 @@ def matrix(
     two = one if columns is None and shares[0] == shares[1] else _Side.of(columns or rows, shares[1], gpu, calibration)
     shape = (len(one.rows), len(two.rows))
     meet = _meet(one.vectors, two.vectors, sum(shares), gpu)
-    answers = (np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.uint8), np.empty(shape, dtype=np.bool_))
+    answers = (np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.uint8), np.empty(shape, dtype=np.uint8))
     told = together.machine(gpu, calibration)
     fill = _fill if shape[0] * shape[1] > _WORTH_COMPILING else _fill.__wrapped__  # type: ignore[attr-defined]
     fill(one.rows, two.rows, told, caches.table(), meet, one is two, answers)
     slowdown, gain, binding, shut_out = answers
-    sayable = (one.measured @ two.measured.T > 0) | shut_out
-    gain[~(np.isfinite(one.vectors.seconds)[:, None] & np.isfinite(two.vectors.seconds)[None, :] & sayable)] = np.nan
+    common = one.measured @ two.measured.T > 0
+    sayable, both_sayable = common | (shut_out & _OWN > 0), common | (shut_out == _OWN + _OTHER)
+    gain[~(np.isfinite(one.vectors.seconds)[:, None] & np.isfinite(two.vectors.seconds)[None, :] & both_sayable)] = (
+        np.nan
+    )
     slowdown[~sayable], binding[~sayable] = np.nan, NOTHING
-    room = ~shut_out & (one.rows[:, LONGER] <= 1.0)[:, None] & (two.rows[:, LONGER] <= 1.0)[None, :]
+    room = (shut_out == 0) & (one.rows[:, LONGER] <= 1.0)[:, None] & (two.rows[:, LONGER] <= 1.0)[None, :]
     safe = (room & _below(one.vectors, two.vectors, meet, settings)).astype(np.uint8)
     return Matrix(one.vectors.names, two.vectors.names, RESOURCES, slowdown, gain, binding, safe)
 
@@ -84,9 +88,9 @@ def _fill(
     kept: Floats,
     meet: Flags,
     square: bool,
-    answers: tuple[Floats, Floats, Bytes, Flags],
+    answers: tuple[Floats, Floats, Bytes, Bytes],
 ) -> None:
-    """Fill in slowdown, gain, binding, and whether either finds no room, of each pair.
+    """Fill in slowdown, gain, binding, and who finds no room, of each pair.
 
     `square`: columns are the rows, and each pair tells of two places.
     """
@@ -105,7 +109,9 @@ def _fill(
             turn, their_turn = together.in_turn(mine), together.in_turn(beside)
             slowdown[i, j] = together.slowdown(cycles, memory, own[LONGER], turn)
             binding[i, j] = together.bound_by(bound, cycles, memory, own[LONGER])
-            shut_out[i, j] = met and (together.shut_out(own, mine, told) or together.shut_out(other, beside, told))
+            waits = met and together.shut_out(own, mine, told)
+            other_waits = met and together.shut_out(other, beside, told)
+            shut_out[i, j] = (_OWN if waits else 0) + (_OTHER if other_waits else 0)
             going, their_going = cycles, their_cycles
             if cycles * turn <= 1.0 and their_cycles * their_turn <= 1.0:
                 going, their_going = 1.0 / turn, 1.0 / their_turn
@@ -119,7 +125,7 @@ def _fill(
             if square and i != j:
                 slowdown[j, i] = together.slowdown(their_cycles, their_memory, other[LONGER], their_turn)
                 binding[j, i] = together.bound_by(their_bound, their_cycles, their_memory, other[LONGER])
-                shut_out[j, i] = shut_out[i, j]
+                shut_out[j, i] = (_OWN if other_waits else 0) + (_OTHER if waits else 0)
                 if known:
                     turned = (shared[1], shared[0])
                     gain[j, i] = total / together.until_both_ended(
