@@ -6,7 +6,7 @@ import difflib
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from tachograph.errors import NotFoundError, UsageError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tachograph.report.kernels import KernelView
 
 _WILD = re.compile(r"[*?]")
+_LONG = 36  # characters of a name that is not shortened
 _NAMED = 4  # of several that match, so many are named
 
 
@@ -81,9 +82,42 @@ def one(views: Sequence[KernelView], asked: str) -> KernelView:
 def labels(kernels: Sequence[Kernel]) -> list[str]:
     """Return what each kernel is called: its short name, with template arguments, block or chip where these differ."""
     names = [printable(kernel.short) for kernel in kernels]
-    names = _told_apart(names, [printable(_with_arguments(kernel)) for kernel in kernels])
+    arguments: dict[str, set[str]] = {}
+    for kernel, name in zip(kernels, names, strict=True):
+        arguments.setdefault(name, set()).add(printable(_with_arguments(kernel)))
+    longer = [
+        differing(printable(_with_arguments(kernel)), arguments[name])
+        for kernel, name in zip(kernels, names, strict=True)
+    ]
+    names = _told_apart(names, longer)
     blocks = [f"{name} x{_threads(kernel)}" for name, kernel in zip(names, kernels, strict=True)]
     return _told_apart(names, blocks)
+
+
+def differing(name: str, group: Collection[str]) -> str:
+    """Return a long name with what it has in common with the others of its group left out.
+
+    >>> differing("device_kernel<Gemm<Tile<128, 64>, Cluster<2>>>", ["device_kernel<Gemm<Tile<128, 64>, Cluster<2>>>",
+    ...           "device_kernel<Gemm<Tile<128, 128>, Cluster<2>>>"])
+    'device_kernel<…64…>'
+    """
+    begin, bracket = name[: name.find("<") + 1], name.find("<") + 1
+    if len(name) <= _LONG or len(group) < 2 or not bracket:
+        return name
+    start = max(bracket, _same(list(group)))
+    end = len(name) - _same([other[::-1] for other in group])
+    while start > bracket and name[start - 1].isalnum():  # whole words
+        start -= 1
+    end = max(start, end)
+    while end < len(name) and name[end].isalnum():
+        end += 1
+    return f"{begin}…{name[start:end]}…>"
+
+
+def _same(names: Sequence[str]) -> int:
+    """How many characters all begin with."""
+    least, most = min(names), max(names)
+    return next((place for place, letter in enumerate(least) if most[place] != letter), len(least))
 
 
 def _told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
