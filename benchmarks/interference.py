@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 
 from tachograph.interference.demand import CYCLES, H100_NVL, Demand, Footprint
-from tachograph.interference.estimate import estimate
-from tachograph.interference.matrix import matrix
+from tachograph.interference.sharing.estimate import estimate
+from tachograph.interference.sharing.matrix import matrix
 
 GOAL_S = 1.0
 KERNELS = 1000

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from tachograph.config import Interference
 from tachograph.devices import BY_NAME
-from tachograph.interference.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, Advice, advise, limit, on_share
 from tachograph.interference.demand import Calibration, Demand, Footprint, Gpu
-from tachograph.interference.estimate import estimate
-from tachograph.interference.mig import PROFILES, profiles_of, smallest_together
-from tachograph.interference.mixes import gpu_of_device
+from tachograph.interference.jobs.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, Advice, advise, limit, on_share
+from tachograph.interference.jobs.mig import PROFILES, profiles_of, smallest_together
+from tachograph.interference.jobs.mixes import gpu_of_device
 from tachograph.interference.outcome import Estimate, Outcome, Sharing
+from tachograph.interference.sharing.estimate import estimate
 
 A100, A40 = (gpu_of_device(BY_NAME[name]) for name in ("A100 SXM 80GB", "A40"))
 ALL_OF_IT = Calibration(achievable_share=1.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tachograph.devices import BY_NAME
 from tachograph.interference.demand import Demand, Footprint
-from tachograph.interference.mixes import (
+from tachograph.interference.jobs.mixes import (
     Mix,
     busy_of,
     gpu_of_device,

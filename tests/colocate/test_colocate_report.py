@@ -15,10 +15,10 @@ from tachograph.cli.output import json_bytes
 from tachograph.config import Interference, Thresholds
 from tachograph.errors import NotFoundError, UsageError
 from tachograph.interference.demand import Calibration
-from tachograph.report.colocate import ColocateReport, build_colocate_report
-from tachograph.report.colocate_json import colocate_csv, colocate_json
-from tachograph.report.colocate_kinds import LEFT_OUT
-from tachograph.report.colocate_text import colocate_lines
+from tachograph.report.colocate.json_form import colocate_csv, colocate_json
+from tachograph.report.colocate.kinds import LEFT_OUT
+from tachograph.report.colocate.report import ColocateReport, build_colocate_report
+from tachograph.report.colocate.text import colocate_lines
 from tachograph.report.lines import to_text
 
 SETTINGS = Interference()

@@ -14,16 +14,16 @@ from tachograph.cli import interference_day
 from tachograph.cli.options import Arguments, Parser, add_common, add_json
 from tachograph.config import Interference
 from tachograph.errors import UsageError
-from tachograph.interference.day import true_speeds
-from tachograph.interference.day_jobs import Application, Day
-from tachograph.interference.day_known import known_of
+from tachograph.interference.day.jobs import Application, Day
+from tachograph.interference.day.known import known_of
+from tachograph.interference.day.policies import POLICIES, Known, permitted
+from tachograph.interference.day.simulation import true_speeds
 from tachograph.interference.demand import H100_NVL
-from tachograph.interference.estimate import estimate
 from tachograph.interference.outcome import Sharing
-from tachograph.interference.policies import POLICIES, Known, permitted
-from tachograph.report.day import DayReport, build_day_report
-from tachograph.report.day_figure import write_figure
-from tachograph.report.day_text import SLOWDOWNS, WORK, table
+from tachograph.interference.sharing.estimate import estimate
+from tachograph.report.day.figure import write_figure
+from tachograph.report.day.report import DayReport, build_day_report
+from tachograph.report.day.text import SLOWDOWNS, WORK, table
 
 HBM = H100_NVL.hbm_bytes or 0.0
 BY_CODE = {policy.code: policy for policy in POLICIES}

@@ -10,11 +10,11 @@ import pytest
 
 from tachograph.arrays import Floats
 from tachograph.config import Interference
-from tachograph.interference.day import MOST, Played, play, tally, true_speeds
-from tachograph.interference.day_jobs import DAY_S, Application, Day, day_of, dcgm, measured
-from tachograph.interference.day_world import alone
+from tachograph.interference.day.jobs import DAY_S, Application, Day, day_of, dcgm, measured
+from tachograph.interference.day.policies import POLICIES, Known, Permits, permitted
+from tachograph.interference.day.simulation import MOST, Played, play, tally, true_speeds
+from tachograph.interference.day.world import alone
 from tachograph.interference.demand import H100_NVL
-from tachograph.interference.policies import POLICIES, Known, Permits, permitted
 
 GPUS = 8
 HBM = H100_NVL.hbm_bytes or 0.0

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.interference import day_kernels, day_world
-from tachograph.interference.day_kernels import KERNELS, most_blocks, room_left
-from tachograph.interference.day_world import NAMES, PIPES, Phases, alone, company, rates, speeds, world
+from tachograph.interference.day import kernels as day_kernels
+from tachograph.interference.day import world as day_world
+from tachograph.interference.day.kernels import KERNELS, most_blocks, room_left
+from tachograph.interference.day.world import NAMES, PIPES, Phases, alone, company, rates, speeds, world
 
 COPY = "copy-132x1024"
 Shares = Sequence[tuple[float, str | None]]
@@ -100,7 +101,7 @@ def test_the_world_knows_no_estimator() -> None:
         for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tachograph.interference")
     }
-    assert imported == {"day_kernels", "demand"}
+    assert imported == {"kernels", "demand"}
 
 
 def walked(first: Shares, second: Shares, cycles: tuple[float, float], seed: int) -> list[float]:

@@ -8,9 +8,9 @@ import math
 import pytest
 
 from in_process import run_here
-from tachograph.interference import published
-from tachograph.interference.accuracy import accuracy, errors
 from tachograph.interference.demand import Calibration
+from tachograph.interference.sharing import published
+from tachograph.interference.sharing.accuracy import accuracy, errors
 
 MEASURED = {
     "Table 2": (1.06, 1.14, 1.23, 1.36, 1.9),

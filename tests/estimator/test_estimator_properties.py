@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph.errors import InputError
-from tachograph.interference.caches import stays, table
 from tachograph.interference.demand import CYCLES, H100_NVL, Calibration, Demand, Footprint, Gpu
-from tachograph.interference.estimate import estimate
-from tachograph.interference.matrix import matrix
 from tachograph.interference.outcome import Sharing
+from tachograph.interference.sharing.caches import stays, table
+from tachograph.interference.sharing.estimate import estimate
+from tachograph.interference.sharing.matrix import matrix
 
 SHARE = st.one_of(st.none(), st.floats(0, 1), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
 ANY = st.floats(0, 1)

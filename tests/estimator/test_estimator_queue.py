@@ -7,7 +7,7 @@ import itertools
 import pytest
 from scheduler import Warps, irregular, regular, served
 
-from tachograph.interference.contention import DOMINANCE, elsewhere, granted, rate, through
+from tachograph.interference.sharing.contention import DOMINANCE, elsewhere, granted, rate, through
 
 FEW, MANY = -0.09, 0.05  # told against simulated: at most so much too slow, too fast
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tachograph.interference.readings import pipe_metric
+from tachograph.interference.profile.readings import pipe_metric
 from tachograph.nsight.launch import Chip, Launch
 
 H100 = Chip(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.interference.collect import options_for
-from tachograph.interference.kernels import Kernel, kernels
+from tachograph.interference.profile.collect import options_for
+from tachograph.interference.profile.kernels import Kernel, kernels
 from tachograph.nsight.read import read_report
 
 # name, unit, value as the raw page writes it

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, STALLS, busy, launch, sleep, waiting
 
-from tachograph.interference.kernels import Kernel, kernels, short_name
+from tachograph.interference.profile.kernels import Kernel, kernels, short_name
 from tachograph.nsight.launch import Chip, Launch
 
 L2_HIT = "lts__t_sector_hit_rate.pct"

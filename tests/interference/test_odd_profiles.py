@@ -8,14 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_launches import H100, busy, launch, waiting
 
-from tachograph.interference import readings
-from tachograph.interference.collect import options_for
-from tachograph.interference.kernels import Kernel, kernels
-from tachograph.interference.limits import limits
-from tachograph.interference.pitfalls import pitfalls
-from tachograph.interference.roofline import placement
-from tachograph.interference.susceptibility import susceptibilities
-from tachograph.interference.utilisation import utilisation
+from tachograph.interference.profile import readings
+from tachograph.interference.profile.collect import options_for
+from tachograph.interference.profile.kernels import Kernel, kernels
+from tachograph.interference.profile.limits import limits
+from tachograph.interference.profile.pitfalls import pitfalls
+from tachograph.interference.profile.roofline import placement
+from tachograph.interference.profile.susceptibility import susceptibilities
+from tachograph.interference.profile.utilisation import utilisation
 from tachograph.nsight.launch import Chip
 
 ODD = st.sampled_from([0.0, -1.0, 1e-300, 0.5, 42.0, 100.0, 100.4, 1e9, 1e300, float("nan"), float("inf")])

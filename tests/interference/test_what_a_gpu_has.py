@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from published_launches import H100, MM, launch
 
 from tachograph.devices import BY_NAME
-from tachograph.interference.capacities import device_of, gpu_of
-from tachograph.interference.collect import SECTIONS, SETS, options, options_for
-from tachograph.interference.kernels import kernels
+from tachograph.interference.profile.capacities import device_of, gpu_of
+from tachograph.interference.profile.collect import SECTIONS, SETS, options, options_for
+from tachograph.interference.profile.kernels import kernels
 from tachograph.nsight.launch import Chip
 
 DURATION, HIT = "gpu__time_duration.sum", "lts__t_sector_hit_rate.pct"

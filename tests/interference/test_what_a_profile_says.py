@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, busy, launch, sleep, waiting
 
-from tachograph.interference import readings
 from tachograph.interference.demand import Footprint, Gpu
-from tachograph.interference.footprints import computed_fit
-from tachograph.interference.kernels import Kernel, kernels
-from tachograph.interference.limits import limits
-from tachograph.interference.operations import work_of
-from tachograph.interference.pitfalls import pitfalls
-from tachograph.interference.roofline import placement
-from tachograph.interference.susceptibility import Susceptibility, susceptibilities
-from tachograph.interference.utilisation import launched, utilisation
+from tachograph.interference.profile import readings
+from tachograph.interference.profile.footprints import computed_fit
+from tachograph.interference.profile.kernels import Kernel, kernels
+from tachograph.interference.profile.limits import limits
+from tachograph.interference.profile.operations import work_of
+from tachograph.interference.profile.pitfalls import pitfalls
+from tachograph.interference.profile.roofline import placement
+from tachograph.interference.profile.susceptibility import Susceptibility, susceptibilities
+from tachograph.interference.profile.utilisation import launched, utilisation
 from tachograph.nsight.launch import Chip, Launch
 
 SASS = "smsp__sass_thread_inst_executed_op"

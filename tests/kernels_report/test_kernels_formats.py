@@ -14,14 +14,14 @@ from nsight_reports import PUBLISHED, Made, raw_csv
 from tachograph.config import Configuration
 from tachograph.figures import kernel_page
 from tachograph.nsight.read import read_reports
-from tachograph.report.kernels import Asked, KernelsReport, build_kernels_report
-from tachograph.report.kernels_choose import labels, matcher
-from tachograph.report.kernels_facts import said
-from tachograph.report.kernels_html import kernels_html, plots
-from tachograph.report.kernels_json import kernels_json
-from tachograph.report.kernels_judged import limited_words, roofline_words
-from tachograph.report.kernels_pairs import factor
-from tachograph.report.kernels_text import disturbed_by, kernels_lines, limited_by
+from tachograph.report.kernels.choose import labels, matcher
+from tachograph.report.kernels.facts import said
+from tachograph.report.kernels.html import kernels_html, plots
+from tachograph.report.kernels.json_form import kernels_json
+from tachograph.report.kernels.judged import limited_words, roofline_words
+from tachograph.report.kernels.pairs import factor
+from tachograph.report.kernels.report import Asked, KernelsReport, build_kernels_report
+from tachograph.report.kernels.text import disturbed_by, kernels_lines, limited_by
 from tachograph.report.lines import to_text
 
 LONG = "void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cute::tuple<int, int>, Collective<{}>>>(Params)"

@@ -11,8 +11,8 @@ import pytest
 from fake_gpu import BANDWIDTH, CURVATURE, L1_COST, L2_COST, FakeGpu, utilisation
 
 from tachograph.interference.demand import H100_NVL, Calibration, Demand, Gpu
-from tachograph.interference.estimate import estimate
 from tachograph.interference.outcome import Estimate, Sharing
+from tachograph.interference.sharing.estimate import estimate
 from tachograph.microbench.calibrate import calibrate, fit_curve
 from tachograph.microbench.device import LaunchError
 from tachograph.microbench.experiments import Experiment, chosen, experiments

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tachograph.config import Interference
     from tachograph.interference.demand import Calibration, Demand, Gpu
     from tachograph.interference.outcome import Estimate, Matrix, Sharing
-    from tachograph.report.colocate import ColocateReport, EstimatorOf
+    from tachograph.report.colocate.report import ColocateReport, EstimatorOf
 
 _TOP = 20  # pairs of a printed table
 
@@ -46,15 +46,15 @@ def run(arguments: Arguments) -> int:
         raise UsageError(f"--top {arguments.top} shows nothing", do="give 1 or more")
     report = _report(arguments)
     if arguments.json:
-        from tachograph.report.colocate_json import colocate_json
+        from tachograph.report.colocate.json_form import colocate_json
 
         output.print_json(colocate_json(report, top=arguments.top))
     elif arguments.csv:
-        from tachograph.report.colocate_json import colocate_csv
+        from tachograph.report.colocate.json_form import colocate_csv
 
         output.print_text(colocate_csv(report, top=arguments.top))
     else:
-        from tachograph.report.colocate_text import colocate_lines
+        from tachograph.report.colocate.text import colocate_lines
         from tachograph.report.lines import to_rich, to_text
 
         lines = colocate_lines(report, width=min(output.width(), 120), top=arguments.top or _TOP)
@@ -70,7 +70,7 @@ def _report(arguments: Arguments) -> ColocateReport:
     from tachograph.analyze.results import of_one_moment, read_summaries
     from tachograph.cli.open import open_lake
     from tachograph.interference.calibration_file import calibration_of
-    from tachograph.report.colocate import build_colocate_report
+    from tachograph.report.colocate.report import build_colocate_report
     from tachograph.report.filters import filter_jobs
 
     opened = open_lake(arguments)
@@ -96,10 +96,10 @@ def _report(arguments: Arguments) -> ColocateReport:
 
 
 def _estimator_of(settings: Interference) -> EstimatorOf:
-    from tachograph.interference.estimate import estimate
-    from tachograph.interference.matrix import matrix
     from tachograph.interference.outcome import Sharing
-    from tachograph.report.colocate import Estimator
+    from tachograph.interference.sharing.estimate import estimate
+    from tachograph.interference.sharing.matrix import matrix
+    from tachograph.report.colocate.report import Estimator
 
     def of(gpu: Gpu, calibration: Calibration) -> Estimator:
         def pairs(rows: Sequence[Demand], columns: Sequence[Demand]) -> Matrix:

@@ -12,7 +12,7 @@ from tachograph.cli.options import Arguments, Parser, add_common, add_json, sent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tachograph.interference.accuracy import Judged
+    from tachograph.interference.sharing.accuracy import Judged
 
 
 def add_arguments(parser: Parser) -> None:
@@ -50,7 +50,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _accuracy(arguments: Arguments) -> int:
-    from tachograph.interference.accuracy import accuracy
+    from tachograph.interference.sharing.accuracy import accuracy
     from tachograph.report.interference_accuracy import accuracy_json, sentences
 
     found = accuracy()

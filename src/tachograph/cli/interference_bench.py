@@ -120,7 +120,7 @@ def measure(
 
 def predict(demands: tuple[Demand, Demand], gpu: Gpu, sharing: Sharing, calibration: Calibration) -> Estimate:
     """Return what the estimator says."""
-    from tachograph.interference.estimate import estimate
+    from tachograph.interference.sharing.estimate import estimate
 
     return estimate(demands, gpu=gpu, calibration=calibration, sharing=sharing)
 

@@ -13,7 +13,7 @@ from tachograph.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tachograph.report.day_text import Column
+    from tachograph.report.day.text import Column
 
 _POLICIES = ("exclusive", "roofline", "occupancy", "advice", "safe", "oracle")
 _DRAWN = (".svg", ".png", ".pdf")
@@ -46,8 +46,8 @@ def run(arguments: Arguments) -> int:
     """Simulate the days, and print what each policy came to."""
     _check(arguments)
     from tachograph import config
-    from tachograph.report.day import build_day_report
-    from tachograph.report.day_text import SLOWDOWNS, WORK, day_json, heading, legend, table
+    from tachograph.report.day.report import build_day_report
+    from tachograph.report.day.text import SLOWDOWNS, WORK, day_json, heading, legend, table
 
     report = build_day_report(
         gpus=arguments.gpus,
@@ -59,7 +59,7 @@ def run(arguments: Arguments) -> int:
         settings=config.load(arguments.config).interference,
     )
     if arguments.figure:
-        from tachograph.report.day_figure import write_figure
+        from tachograph.report.day.figure import write_figure
 
         with output.writing(arguments.figure):
             write_figure(report, Path(arguments.figure))

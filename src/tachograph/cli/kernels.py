@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tachograph.nsight.launch import Report
-    from tachograph.report.kernels import KernelsReport
+    from tachograph.report.kernels.report import KernelsReport
 
 _TOP = 20  # kernels of a printed table
 _WIDEST = 140  # characters of a line
@@ -53,7 +53,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Print or write what the reports tell."""
     from tachograph import config
-    from tachograph.report.kernels import Asked, build_kernels_report
+    from tachograph.report.kernels.report import Asked, build_kernels_report
 
     settings = config.load(arguments.config)
     exported = arguments.json or arguments.csv or arguments.html
@@ -76,8 +76,8 @@ def run(arguments: Arguments) -> int:
 
 
 def _show(report: KernelsReport, arguments: Arguments) -> None:
-    from tachograph.report.kernels_json import kernels_csv, kernels_json
-    from tachograph.report.kernels_text import kernels_lines
+    from tachograph.report.kernels.json_form import kernels_csv, kernels_json
+    from tachograph.report.kernels.text import kernels_lines
     from tachograph.report.lines import to_rich, to_text
 
     if arguments.html:
@@ -104,7 +104,7 @@ def _read(names: Sequence[str], arguments: Arguments) -> tuple[Report, ...]:
 
 
 def _write_html(report: KernelsReport, file: str) -> None:
-    from tachograph.report.kernels_html import kernels_html
+    from tachograph.report.kernels.html import kernels_html
 
     page = kernels_html(report)
     with output.writing(file):

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from tachograph.errors import NotFoundError
-from tachograph.interference.capacities import gpu_of
 from tachograph.interference.demand import Gpu
+from tachograph.interference.profile.capacities import gpu_of
 from tachograph.microbench.compiled import INSTALL, Program, compile_kernels
 from tachograph.microbench.cubin import Code
 from tachograph.microbench.device import HangingError, Lanes, LaunchError, Mark, MemoryFullError

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tachograph import devices
 from tachograph.errors import NotFoundError
-from tachograph.interference.capacities import gpu_of
 from tachograph.interference.demand import H100_NVL, Gpu
+from tachograph.interference.profile.capacities import gpu_of
 from tachograph.nsight.launch import Chip
 
 _CAPABILITIES = {"Volta": "7.0", "Turing": "7.5", "Ada": "8.9", "Hopper": "9.0", "Blackwell": "10.0"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tachograph.interference.accuracy import Accuracy, Errors, Judged, errors
+from tachograph.interference.sharing.accuracy import Accuracy, Errors, Judged, errors
 
 
 def table_rows(judged: Sequence[Judged]) -> list[list[str]]:

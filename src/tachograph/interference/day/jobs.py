@@ -1,0 +1,207 @@
+"""A seeded day of jobs: applications as mixes of kernels, and what a site gets to see of them.
+
+A site runs some applications many times: each is profiled once, with errors, and its jobs differ in length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from tachograph.arrays import Floats, Longs
+from tachograph.interference.day.kernels import KERNELS, Class
+from tachograph.interference.day.world import ACHIEVABLE, alone
+from tachograph.interference.demand import PIPES, Demand
+from tachograph.interference.jobs.mixes import issuing, of_means
+from tachograph.units import MI
+
+DAY_S = 86_400.0
+NOISE = 0.03  # of a measurement: standard deviation of its logarithm
+WARPS_PER_SCHEDULER = 16  # of the H100
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Kind of application: kernels it is made of, share of time without any, memory in GB, hours, all (least, most).
+
+    often: how many applications are of it, over all.
+    """
+
+    name: str
+    often: float
+    kernels: tuple[str, ...]
+    idle: tuple[float, float]
+    gb: tuple[float, float]
+    hours: tuple[float, float]
+
+
+# made up: what clusters report of their jobs, in kinds; the kernels are those of day_kernels
+KINDS = (
+    Kind("training", 0.18, ("gemm-tensor", "attention", "layer-norm", "softmax"), (0.05, 0.2), (25, 75), (1, 8)),
+    Kind("fine-tuning", 0.12, ("gemm-fp32", "gemm-tensor", "softmax", "copy-66x1024"), (0.1, 0.3), (8, 40), (0.5, 4)),
+    Kind("input-bound", 0.16, ("gemm-tensor-small", "gemm-fp32-small", "softmax"), (0.5, 0.8), (4, 25), (0.5, 6)),
+    Kind("serving", 0.14, ("inference-24", "inference-48", "inference-96"), (0.3, 0.8), (4, 30), (1, 8)),
+    Kind("decoding", 0.08, ("decode", "copy-132x1024", "gemm-tensor-small"), (0.05, 0.3), (30, 75), (0.5, 4)),
+    Kind("fp64", 0.10, ("dmul-ilp1", "dmul-ilp2", "dmul-ilp3", "dmul-ilp4", "stencil"), (0, 0.2), (2, 25), (1, 8)),
+    Kind("arithmetic", 0.08, ("fmul-ilp2-128", "fmul-ilp3-128", "fmul-ilp4-256", "fmul-ilp4-1024"), (0, 0.1),
+         (1, 8), (0.3, 4)),
+    Kind("memory", 0.08, ("copy-66x1024", "copy-132x1024", "copy-full", "stencil", "gather"), (0, 0.15),
+         (10, 60), (0.5, 6)),
+    Kind("launch-bound", 0.06, ("sleep-132", "sleep-264", "inference-24", "gather"), (0.2, 0.6), (2, 12), (0.5, 6)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What really runs. phases: (share of its time alone, kernel, None while the GPU waits for the host)."""
+
+    name: str
+    phases: tuple[tuple[float, str | None], ...]
+    hbm_bytes: float
+    cycle_s: float = 10.0  # after which its phases come again
+
+    @property
+    def busy(self) -> float:
+        """Share of its time with a kernel on the GPU."""
+        return sum(share for share, kernel in self.phases if kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a site knows of an application. phases: (share of the time, demand), the rest is without a kernel.
+
+    bound: class of the kernels in most of its time. occupancy: achieved, mean of the time with kernels, 0..1.
+    """
+
+    name: str
+    phases: tuple[tuple[float, Demand], ...]
+    hbm_bytes: float
+    bound: Class
+    occupancy: float
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """Jobs, in order of arrival, each on one GPU: its application, when it comes, how long it takes alone."""
+
+    applications: tuple[Application, ...]
+    application: Longs
+    arrives_s: Floats
+    alone_s: Floats
+
+
+def day_of(seed: int, *, jobs: int, gpus: int, load: float, applications: int = 40) -> Day:
+    """Return a day of so many jobs that asks for `load` times what the GPUs have; the same for the same numbers."""
+    random = np.random.default_rng((seed, 1))
+    often = np.array([kind.often for kind in KINDS])
+    kinds = random.choice(len(KINDS), size=applications, p=often / often.sum())
+    known = tuple(_application(f"{KINDS[kind].name}-{n}", KINDS[kind], random) for n, kind in enumerate(kinds))
+    median_s = np.array([3600 * np.exp(random.uniform(*np.log(KINDS[kind].hours))) for kind in kinds])
+    runs = 1 / np.arange(1, applications + 1) ** 0.7  # some are run far more often than others
+    which = random.choice(applications, size=jobs, p=runs / runs.sum())
+    alone_s = median_s[which] * np.exp(random.normal(0, 0.8, jobs))
+    alone_s *= load * gpus * DAY_S / alone_s.sum()
+    return Day(known, which.astype(np.int64), _arrivals(jobs, random), alone_s)
+
+
+def _arrivals(jobs: int, random: Generator) -> Floats:
+    """Times of a day with most arrivals at two in the afternoon, nine times as many as at two in the night."""
+    at = np.linspace(0, DAY_S, 1441)
+    rate = 1 + 0.8 * np.cos(2 * np.pi * (at / DAY_S - 14 / 24))
+    until = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2)])
+    return np.sort(np.interp(random.random(jobs) * until[-1], until, at))
+
+
+def _application(name: str, kind: Kind, random: Generator) -> Application:
+    chosen = random.choice(kind.kernels, size=min(len(kind.kernels), int(random.integers(1, 4))), replace=False)
+    idle = float(random.uniform(*kind.idle))
+    shares = (1 - idle) * random.dirichlet(np.full(len(chosen), 2.0))
+    phases = [(float(share), str(kernel)) for share, kernel in zip(shares, chosen, strict=True)]
+    return Application(
+        name,
+        (*phases, *([(idle, None)] if idle else [])),
+        float(random.uniform(*kind.gb)) * _GB,
+        float(np.exp(random.uniform(np.log(0.5), np.log(60)))),
+    )
+
+
+def profile(name: str) -> Demand:
+    """Return what a profiler would tell of a kernel of the catalogue, were it without error.
+
+    What it does not tell: how much data the kernel comes back to.
+    """
+    kernel, counted = KERNELS[name], alone(name)
+    pipes = {pipe: counted.pipes.get(pipe, 0.0) for pipe in PIPES}
+    return Demand(
+        name=name,
+        cycles={"issue": counted.issued, **pipes},
+        dram=counted.dram * ACHIEVABLE,
+        l2_hit=counted.l2_hit,
+        l1_hit=0.0,
+        warps=float(kernel.warps_of(kernel.resident)),
+        irregular=counted.waiting_for_memory,
+        sm_share=kernel.sm_share,
+        seconds=kernel.launch_s,
+        footprint=kernel.footprint,
+    )
+
+
+def measured(application: Application, random: Generator) -> Seen:
+    """Return an application as it was profiled, each number with an error of its own."""
+    phases = tuple(
+        (share * float(np.exp(random.normal(0, NOISE))), _noisy(profile(kernel), random))
+        for share, kernel in application.phases
+        if kernel
+    )
+    most = max(1.0, sum(share for share, _ in phases))
+    return _seen(application, tuple((share / most, demand) for share, demand in phases))
+
+
+def dcgm(application: Application, random: Generator, *, issue: float | None = None) -> Seen:
+    """Return an application of which nobody has profiles: its means of DCGM's counters, with errors.
+
+    `issue`: share of the issue slots that it is taken to ask for, which DCGM does not tell; None: what pipes need.
+    """
+    row: dict[str, Any] = {"name": application.name, "hbm_used_mib_max": application.hbm_bytes / MI}
+    means = {"gr_engine_active_mean": application.busy, **_means(application)}
+    row |= {name: min(1.0, mean * float(np.exp(random.normal(0, NOISE)))) for name, mean in means.items()}
+    return _seen(application, ((row["gr_engine_active_mean"], issuing(of_means(row), issue)),))
+
+
+def _means(application: Application) -> Mapping[str, float]:
+    sums = dict.fromkeys(("sm_active", "fp32_active", "fp64_active", "tensor_active", "dram_active"), 0.0)
+    for share, name in application.phases:
+        if name:
+            counted, on = alone(name), share * KERNELS[name].sm_share
+            sums["sm_active"] += on
+            for counter, pipe in (("fp32_active", "fma"), ("fp64_active", "fp64"), ("tensor_active", "tensor")):
+                sums[counter] += on * counted.pipes[pipe]
+            sums["dram_active"] += share * counted.dram * ACHIEVABLE
+    return {f"{counter}_mean": mean for counter, mean in sums.items()}
+
+
+def _seen(application: Application, phases: tuple[tuple[float, Demand], ...]) -> Seen:
+    busy = application.busy or 1.0
+    kernels = [(share / busy, KERNELS[name]) for share, name in application.phases if name]
+    memory = sum(share for share, kernel in kernels if kernel.bound == "memory")
+    occupancy = sum(share * kernel.warps_of(kernel.resident) for share, kernel in kernels) / WARPS_PER_SCHEDULER
+    bound: Class = "memory" if memory > 0.5 else "compute"
+    return Seen(application.name, phases, application.hbm_bytes, bound, occupancy)
+
+
+def _noisy(demand: Demand, random: Generator) -> Demand:
+    def off(value: float | None) -> float | None:
+        return None if value is None else min(1.0, value * float(np.exp(random.normal(0, NOISE))))
+
+    return replace(
+        demand,
+        cycles={name: off(share) or 0.0 for name, share in demand.cycles.items()},
+        dram=off(demand.dram),
+        l2_hit=off(demand.l2_hit),
+        irregular=off(demand.irregular),
+    )

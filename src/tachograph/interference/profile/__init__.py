@@ -1,0 +1,1 @@
+"""What profiled launches tell of a kernel: what it asks of a GPU, what limits it, what it is susceptible to."""

@@ -1,0 +1,179 @@
+"""Which options of `ncu` collect a metric: what a report lacks is named with how to get it.
+
+Sections and sets are those of Nsight Compute 2023.3 and later (`ncu --list-sections`, `ncu --list-sets`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+from tachograph.interference.demand import Footprint, Gpu
+from tachograph.interference.profile import readings
+
+_ATTRIBUTE = "device__attribute_"
+_SASS = r"(sm|smsp)__sass_thread_inst_executed_op"
+_RAW_PAGE = "--page raw"  # attributes are part of every report; of text, the raw page alone shows them
+
+# section -> what it collects, of all that is asked for here and for the scores; the first that fits is named
+SECTIONS: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        section: re.compile(pattern)
+        for section, pattern in {
+            "SpeedOfLight": r"gpu__time_duration\.sum|gpu__dram_throughput\.avg\.pct.*|gpc__cycles_elapsed\..*"
+            r"|sm__cycles_active\.avg|(sm|lts|l1tex|gpu__compute_memory)__?throughput\.avg\.pct.*"
+            r"|dram__cycles_elapsed\.avg\.per_second|smsp__cycles_active\.avg",
+            "Occupancy": r"launch__occupancy_limit_.*|launch__occupancy_per_.*|sm__warps_active\.avg\.p.*_active"
+            r"|sm__maximum_warps_.*",
+            "LaunchStats": r"launch__(?!occupancy_).*",
+            "WorkloadDistribution": r"(sm|smsp|l1tex|lts|dram)__cycles_(active|elapsed)\.(avg|min|max|sum)",
+            "ComputeWorkloadAnalysis": r"sm__inst_(issued|executed)\.avg\.(per_cycle|pct).*"
+            r"|sm__inst_executed_pipe_\w+\.avg\.pct.*_active|sm__pipe_\w+_cycles_active\.avg\.pct.*_active",
+            "MemoryWorkloadAnalysis": r"dram__bytes\.sum\.per_second|(lts|l1tex)__t_sector_hit_rate\.pct"
+            r"|dram__throughput\.avg\.pct.*",
+            "SchedulerStats": r"smsp__(issue_active|inst_issued|warps_active|warps_eligible)\.avg\.p.*",
+            "WarpStateStats": r"smsp__average_warps_issue_stalled_\w+_per_issue_active\.ratio"
+            r"|smsp__average_warp_latency_per_inst_issued\.ratio"
+            r"|smsp__thread_inst_executed_(pred_on_)?per_inst_executed\.ratio",
+            "InstructionStats": r"smsp__inst_(issued|executed)\.(sum|avg)",
+            "SpeedOfLight_RooflineChart": rf"{_SASS}_[df](add|mul|fma)_pred_on\.sum\.p.*"
+            rf"|derived__{_SASS}_[df]fma_pred_on_x2|dram__bytes\.sum\.peak_sustained|smsp__cycles_elapsed\.avg\.per_second",
+            "SpeedOfLight_HierarchicalHalfRooflineChart": rf"{_SASS}_h(add|mul|fma)_pred_on\.sum\.p.*",
+            "SpeedOfLight_HierarchicalTensorRooflineChart": r"sm__ops_path_tensor_\w+\.sum\.p.*",
+        }.items()
+    }
+)
+_BASIC = ("LaunchStats", "Occupancy", "SpeedOfLight", "WorkloadDistribution")
+_DETAILED = (*_BASIC, "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "SpeedOfLight_RooflineChart")
+# set -> sections of SECTIONS in it; the one that costs least comes first
+SETS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {"basic": frozenset(_BASIC), "detailed": frozenset(_DETAILED), "full": frozenset(SECTIONS)}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A metric that no launch of a kernel has. `tells`: what it would tell; `options`: those of ncu that collect it."""
+
+    metric: str
+    tells: str
+    options: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """Something to be known of a kernel: the metric that tells it, and others by which it is known as well."""
+
+    metric: str
+    tells: str
+    others: tuple[str, ...] = ()
+
+
+_NEEDS = (
+    _Need("gpu__time_duration.sum", "how long it takes, the weight of its launches"),
+    _Need("launch__registers_per_thread", "what its blocks occupy, whether others fit beside them"),
+    _Need("launch__shared_mem_per_block", "what its blocks occupy, whether others fit beside them",
+          ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block_dynamic")),
+    _Need("sm__cycles_active.avg", "how much of the time the SMs had work"),
+    _Need("sm__cycles_active.max", "how evenly the work lies on the SMs"),
+    _Need("sm__cycles_active.min", "how evenly the work lies on the SMs"),
+    _Need("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum.per_cycle_elapsed", "its arithmetic intensity",
+          ("derived__smsp__sass_thread_inst_executed_op_ffma_pred_on_x2",
+           *(f"{unit}__sass_thread_inst_executed_op_ffma_pred_on.sum{of}"
+             for unit in ("sm", "smsp") for of in ("", ".per_second", ".per_cycle_elapsed")))),
+    _Need("dram__bytes.sum.per_second", "its traffic with memory, its arithmetic intensity",
+          ("dram__bytes.sum", "dram__bytes_read.sum.per_second")),
+    _Need(readings.THREADS, "how many threads of a warp take part"),
+)  # fmt: skip
+# pipelines that every chip since Volta has; those that are told only where others are not
+_EVERYWHERE = ("alu", "fma", "fp64", "lsu", "tensor")
+
+
+def missing_of(metrics: Mapping[str, float], gpu: Gpu, footprint: Footprint | None) -> tuple[Missing, ...]:
+    """Return what is not known of a kernel for want of a metric, and how to get it.
+
+    >>> [lack.metric for lack in missing_of({}, Gpu(name="?"), None)][:2]
+    ['gpu__time_duration.sum', 'launch__registers_per_thread']
+    """
+    lacks = [(need.metric, need.tells) for need in _NEEDS if not metrics.keys() & {need.metric, *need.others}]
+    lacks += _unread(metrics, gpu)
+    measured = readings.pipes(metrics)
+    lacks += [(readings.pipe_metric(pipe), f"the load of the {pipe} pipeline")
+              for pipe in _EVERYWHERE if pipe not in measured]  # fmt: skip
+    if footprint is None:
+        lacks.append(("launch__grid_size", "how many blocks it has, how many SMs it needs"))
+    elif footprint.blocks_per_sm is None:
+        lacks.append(("launch__occupancy_limit_registers", "how many of its blocks fit into an SM"))
+    if gpu.sms is None:
+        lacks.append((f"{_ATTRIBUTE}multiprocessor_count", "what the GPU has"))
+    return tuple(Missing(metric, tells, options(metric)) for metric, tells in lacks)
+
+
+def _unread(metrics: Mapping[str, float], gpu: Gpu) -> list[tuple[str, str]]:
+    """Quantities that none of several metrics tells."""
+    asked = (
+        (readings.issue(metrics, gpu), readings.ISSUED, "the load of the schedulers, on which most interference rests"),
+        (readings.dram(metrics, gpu), readings.DRAM, "the load of DRAM"),
+        (readings.share(metrics, readings.L2_HIT), readings.L2_HIT, "whether others in L2 slow it down"),
+        (readings.share(metrics, readings.L1_HIT), readings.L1_HIT, "whether others in L1 slow it down"),
+        (readings.occupancy(metrics, gpu), readings.OCCUPANCY, "how many warps are resident"),
+        (readings.stalls(metrics), _STALLS[0], "what its warps wait for"),
+    )
+    return [(metric, tells) for value, metric, tells in asked if value is None]
+
+
+_STALLS = tuple(
+    f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio" for reason in ("long_scoreboard", "wait")
+)
+
+
+@lru_cache(maxsize=4096)
+def options(metric: str) -> str:
+    """Return the options of `ncu` that collect a metric: the section that has it, else the metric by its name.
+
+    >>> options("lts__t_sector_hit_rate.pct"), options("smsp__inst_executed_op_branch.sum")
+    ('--section MemoryWorkloadAnalysis', '--metrics smsp__inst_executed_op_branch.sum')
+    """
+    if metric.startswith(_ATTRIBUTE):
+        return _RAW_PAGE
+    section = next((name for name, collects in SECTIONS.items() if collects.fullmatch(metric)), None)
+    return f"--metrics {metric}" if section is None else f"--section {section}"
+
+
+def options_for(missing: Iterable[Missing] | Iterable[str]) -> str:
+    """Return the fewest options of `ncu` that collect all of `missing`, at the least cost; "" for nothing.
+
+    One section is named as such, of several the smallest set that has them all.
+
+    >>> options_for(["gpu__time_duration.sum", "launch__grid_size", "lts__t_sector_hit_rate.pct"])
+    '--set detailed'
+    """
+    metrics = sorted({lack if isinstance(lack, str) else lack.metric for lack in missing})
+    collected = [metric for metric in metrics if not metric.startswith(_ATTRIBUTE)]
+    by_name = [metric for metric in collected if options(metric).startswith("--metrics")]
+    sections = _cover([metric for metric in collected if metric not in by_name])
+    parts = _shortest(sections)
+    if by_name:
+        parts.append(f"--metrics {','.join(by_name)}")
+    if len(collected) < len(metrics):
+        parts.append(_RAW_PAGE)
+    return " ".join(parts)
+
+
+def _cover(metrics: Sequence[str]) -> list[str]:
+    """Few sections that have all: again and again the one that has most of what is left."""
+    left, chosen = set(metrics), []
+    while left:
+        best = max(SECTIONS, key=lambda section: sum(bool(SECTIONS[section].fullmatch(metric)) for metric in left))
+        chosen.append(best)
+        left = {metric for metric in left if not SECTIONS[best].fullmatch(metric)}
+    return [section for section in SECTIONS if section in chosen]
+
+
+def _shortest(sections: Sequence[str]) -> list[str]:
+    if len(sections) < 2:
+        return [f"--section {section}" for section in sections]
+    return [f"--set {next(name for name, has in SETS.items() if has >= set(sections))}"]

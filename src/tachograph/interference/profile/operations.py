@@ -1,0 +1,146 @@
+"""Floating-point operations and bytes of a kernel per second, and the peaks that the report tells of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tachograph.interference.profile import readings
+from tachograph.interference.profile.kernels import Kernel
+
+# operations of one instruction of a thread. Instructions on halves always work on two at once (HADD2, HFMA2)
+_OPERATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        "fp64": {"dadd": 1.0, "dmul": 1.0, "dfma": 2.0},
+        "fp32": {"fadd": 1.0, "fmul": 1.0, "ffma": 2.0},
+        "fp16": {"hadd": 2.0, "hmul": 2.0, "hfma": 4.0},
+    }
+)
+# kind of numbers -> pipeline that works on them
+PIPE_OF: Mapping[str, str] = MappingProxyType({"fp64": "fp64", "fp32": "fma", "fp16": "fp16", "tensor": "tensor"})
+_IDLE = 0.005  # a pipeline with less than this to do did nothing that counts
+_CLOCKS = tuple(f"{unit}__cycles_elapsed.avg.per_second" for unit in ("smsp", "sm", "gpc"))
+_TENSOR = re.compile(
+    r"sm__ops_path_tensor_(src_(?!u?int)[a-z0-9]+)(?:_(dst_[a-z0-9]+))?(?:_(sparsity_on|sparsity_off))?\.sum"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a kernel computes and moves per second, alone.
+
+    flop_per_s: {fp64, fp32, fp16, tensor: of those that were counted}. bytes_per_s: with DRAM, None: not told.
+    uncounted: kinds whose pipeline was busy while nobody counted operations; the intensity is then unknown.
+    unsure: kinds of which neither operations nor the load of the pipeline is told; the intensity is then at least this.
+    """
+
+    flop_per_s: Mapping[str, float]
+    bytes_per_s: float | None
+    uncounted: tuple[str, ...]
+    unsure: tuple[str, ...]
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOP per byte of DRAM traffic; None: not known, or no traffic."""
+        if not self.flop_per_s or self.uncounted or not self.bytes_per_s:
+            return None
+        return sum(self.flop_per_s.values()) / self.bytes_per_s
+
+
+def work_of(kernel: Kernel) -> Work:
+    """Return what a kernel computes and moves per second, of whichever form of the counts was collected."""
+    counted = {kind: rate for kind in _OPERATIONS if (rate := _rate_of_kind(kernel, kind)) is not None}
+    tensor = _tensor(kernel)
+    if tensor is not None:
+        counted["tensor"] = tensor
+    load = readings.pipes(kernel.metrics)
+    untold = [kind for kind in PIPE_OF if kind not in counted]
+    return Work(
+        flop_per_s=MappingProxyType(counted),
+        bytes_per_s=_traffic(kernel),
+        uncounted=tuple(kind for kind in untold if PIPE_OF[kind] in load and load[PIPE_OF[kind]].value >= _IDLE),
+        unsure=tuple(kind for kind in untold if PIPE_OF[kind] not in load),
+    )
+
+
+def reported_peak(kernel: Kernel, kind: str) -> float | None:
+    """Return the peak of fp64, fp32, fp16 or tensor in FLOP/s as the report tells it: per cycle, times the clock."""
+    clock = readings.first(kernel.metrics, dict.fromkeys(_CLOCKS, 1.0))
+    if clock is None:
+        return None
+    if kind == "tensor":
+        per_cycle = _tensor_peak(kernel)
+        return None if per_cycle is None else per_cycle * clock.value
+    letter, times = {"fp64": ("d", 2.0), "fp32": ("f", 2.0), "fp16": ("h", 4.0)}[kind]
+    stem = f"__sass_thread_inst_executed_op_{letter}fma_pred_on"
+    scales = {f"sm{stem}.sum.peak_sustained": times, f"derived__sm{stem}_x{times:.0f}": 1.0}
+    peak = readings.first(kernel.metrics, scales)
+    return None if peak is None or peak.value <= 0 else peak.value * clock.value
+
+
+def _rate_of_kind(kernel: Kernel, kind: str) -> float | None:
+    """FLOP/s; None unless additions, multiplications and both at once were all counted."""
+    total = 0.0
+    for operation, times in _OPERATIONS[kind].items():
+        stem = f"sass_thread_inst_executed_op_{operation}_pred_on"
+        rates = (_rate(kernel, f"{unit}__{stem}.sum") for unit in ("smsp", "sm"))
+        rate = next((rate for rate in rates if rate is not None), None)
+        if rate is None and (rate := _derived(kernel, stem, times)) is None:
+            return None
+        total += rate * times
+    return total
+
+
+def _derived(kernel: Kernel, stem: str, times: float) -> float | None:
+    """Instructions per second from operations per cycle, which is how sections of rooflines tell them."""
+    per_cycle = kernel.metrics.get(f"derived__smsp__{stem}_x{times:.0f}")
+    clock = readings.first(kernel.metrics, dict.fromkeys(_CLOCKS, 1.0))
+    return None if per_cycle is None or clock is None else per_cycle * clock.value / times
+
+
+def _rate(kernel: Kernel, count: str) -> float | None:
+    """A count per second: told so, or per cycle, or in all."""
+    if (told := kernel.metrics.get(f"{count}.per_second")) is not None:
+        return told
+    per_cycle = kernel.metrics.get(f"{count}.per_cycle_elapsed")
+    clock = readings.first(kernel.metrics, dict.fromkeys(_CLOCKS, 1.0))
+    if per_cycle is not None and clock is not None:
+        return per_cycle * clock.value
+    return kernel.per_second(count)
+
+
+def _tensor(kernel: Kernel) -> float | None:
+    """Operations of the tensor cores on floating-point numbers, per second, over all types that were counted."""
+    counts = {parts: rate for parts in _tensor_parts(kernel)
+              if (rate := _rate(kernel, _tensor_count(parts))) is not None}  # fmt: skip
+    # a count without a destination, or without sparsity, has in it those that name one
+    whole = [rate for parts, rate in counts.items() if not any(parts[:cut] in counts for cut in range(1, len(parts)))]
+    return sum(whole) if whole else None
+
+
+def _tensor_peak(kernel: Kernel) -> float | None:
+    """Per cycle, of the type of numbers with most operations."""
+    told = [(rate, peak) for parts in _tensor_parts(kernel)
+            if (rate := _rate(kernel, _tensor_count(parts)))
+            and (peak := kernel.metrics.get(f"{_tensor_count(parts)}.peak_sustained"))]  # fmt: skip
+    return max(told)[1] if told else None
+
+
+def _tensor_parts(kernel: Kernel) -> set[tuple[str, ...]]:
+    """What the counts of tensor operations in a report tell apart: source, then destination, then sparsity."""
+    found = (_TENSOR.match(name) for name in kernel.metrics)
+    return {tuple(part for part in match.groups() if part) for match in found if match}
+
+
+def _tensor_count(parts: tuple[str, ...]) -> str:
+    return f"sm__ops_path_tensor_{'_'.join(parts)}.sum"
+
+
+def _traffic(kernel: Kernel) -> float | None:
+    whole = _rate(kernel, "dram__bytes.sum")
+    if whole is not None:
+        return whole
+    read, written = (_rate(kernel, f"dram__bytes_{way}.sum") for way in ("read", "write"))
+    return None if read is None or written is None else read + written

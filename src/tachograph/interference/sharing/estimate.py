@@ -1,0 +1,223 @@
+"""What is expected of a set of kernels that share a GPU. Of two it tells what `matrix` tells of that pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tachograph.arrays import Floats
+from tachograph.config import Interference
+from tachograph.errors import InputError
+from tachograph.interference.demand import CYCLES, Calibration, Demand, Gpu
+from tachograph.interference.outcome import Estimate, Outcome, Sharing
+from tachograph.interference.sharing import caches, contention, placement, together
+from tachograph.interference.sharing.confine import confine
+from tachograph.interference.sharing.together import NOTHING, RESOURCES
+from tachograph.interference.sharing.unknown import unknown
+from tachograph.interference.sharing.vectors import Vectors, joined, vectors
+
+
+def estimate(
+    demands: Sequence[Demand],
+    *,
+    gpu: Gpu,
+    calibration: Calibration | None = None,
+    sharing: Sharing | None = None,
+    settings: Interference | None = None,
+    dominance: float = contention.DOMINANCE,
+) -> Estimate:
+    """Return what happens when all of `demands` run together on `gpu`.
+
+    What nobody measured counts as not asked for, and is told in `unknown`. Without a calibration that of the H100 NVL
+    counts, as published. `dominance`: see contention.
+    Errors: InputError where `sharing.shares` are not one for each, above 0 and at most 1.
+
+    >>> from tachograph.interference.demand import H100_NVL
+    >>> fp64 = Demand(name="fp64", cycles={"issue": 0.38, "fp64": 0.73}, irregular=0.0, seconds=1.0)
+    >>> both = estimate([fp64, fp64], gpu=H100_NVL)
+    >>> round(both.members[0].slowdown, 2), both.members[0].binding, round(both.gain, 2)
+    (1.46, 'fp64', 1.37)
+    """
+    calibration, sharing, settings = calibration or Calibration(), sharing or Sharing(), settings or Interference()
+    told = together.machine(gpu, calibration, dominance=dominance)
+    group = _Group.of(demands, shares_of(sharing, len(demands)), told.tolist(), gpu=gpu, calibration=calibration)
+    everyone = group.everyone
+    sums = group.sums()
+    return Estimate(
+        members=tuple(
+            Outcome(demand.name, slow if said else None, worst if said else None, binding if said else None)
+            for demand, slow, worst, binding, said in zip(
+                demands, everyone.slowdowns, everyone.worst, everyone.bindings, group.sayable, strict=True
+            )
+        ),
+        sums=sums,
+        gain=group.gain(worst=False),
+        worst_gain=group.gain(worst=True),
+        safe=group.safe(sums, everyone, settings),
+        unknown=unknown(demands, group.vectors, gpu=gpu, calibration=calibration),
+    )
+
+
+def shares_of(sharing: Sharing, count: int) -> tuple[float, ...]:
+    """Return the share of the SMs of each of `count` kernels.
+
+    Errors: InputError where they are not so many, or none a share.
+    """
+    shares = sharing.shares or (1.0,) * count
+    if len(shares) != count or not all(0.0 < share <= 1.0 for share in shares):
+        raise InputError(
+            f"{len(shares)} shares of the SMs for {count} kernels: {', '.join(f'{share:g}' for share in shares)}",
+            do="give one for each, above 0 and at most 1",
+        )
+    return shares
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """Members that run together, a place each: rates 0..1 of alone on all SMs, slowdowns, what binds, who waits."""
+
+    rates: list[float]
+    slowdowns: list[float]
+    worst: list[float]
+    bindings: list[str | None]
+    shut_out: list[bool]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Kernels that share a GPU."""
+
+    vectors: Vectors
+    rows: list[list[float]]
+    longer: list[float]
+    shares: tuple[float, ...]
+    told: list[float]
+    gpu: Gpu
+
+    @classmethod
+    def of(
+        cls,
+        demands: Sequence[Demand],
+        shares: tuple[float, ...],
+        told: list[float],
+        *,
+        gpu: Gpu,
+        calibration: Calibration,
+    ) -> _Group:
+        whole = vectors(demands, gpu, calibration)
+        if any(share < 1.0 for share in shares):
+            each = [confine(whole.only([place]), share, gpu) for place, share in enumerate(shares)]
+            whole, longer = joined([one for one, _ in each]), np.concatenate([times for _, times in each])
+        else:
+            longer = np.ones(len(demands))
+        rows = together.rows(whole, longer, gpu, calibration)
+        return cls(whole, rows.tolist(), longer.tolist(), shares, told, gpu)
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    def meet(self, running: Sequence[int]) -> bool:
+        """Whether these meet in SMs."""
+        blocks = sum(float(self.vectors.launches.blocks[place]) for place in running)
+        return not placement.apart(blocks, sum(self.shares[place] for place in running), self.gpu)
+
+    def beside(self, place: int, running: Sequence[int]) -> list[float]:
+        """What is beside one of these."""
+        sums = [0.0] * together.BESIDE
+        for other in running:
+            if other != place:
+                together.add(sums, self.rows[place], self.rows[other], self.told)
+        return sums
+
+    @cached_property
+    def everyone(self) -> _Running:
+        """How fast they go on while all run."""
+        return self.run(range(self.size))
+
+    def run(self, running: Sequence[int]) -> _Running:
+        """How fast these go on together."""
+        meet, kept = self.meet(running), caches.table()
+        beside = [self.beside(place, running) for place in running]
+        own = [self.rows[place] for place in running]
+        paces = [together.pace(a, b, self.told, kept, meet) for a, b in zip(own, beside, strict=True)]
+        turns = [together.in_turn(sums) for sums in beside]
+        take_turns = len(own) > 1 and all(p[0] * turn <= 1.0 for p, turn in zip(paces, turns, strict=True))
+        done = _Running([], [], [], [], [])
+        for a, sums, (cycles, memory, binding), turn, place in zip(own, beside, paces, turns, running, strict=True):
+            longer = self.longer[place]
+            going = 1.0 / turn if take_turns else cycles
+            done.rates.append(min(going, memory) / longer)
+            slow = together.slowdown(cycles, memory, longer, turn)
+            done.slowdowns.append(slow)
+            done.worst.append(max(slow, together.worst(a, sums, meet) * longer))
+            bound = together.bound_by(binding, cycles, memory, longer)
+            done.bindings.append(None if bound == NOTHING else RESOURCES[bound])
+            done.shut_out.append(meet and together.shut_out(a, sums, self.told))
+        return done
+
+    def gain(self, *, worst: bool) -> float | None:
+        """Time one after the other, on all SMs, over time together; None where durations are not known."""
+        seconds = self.vectors.seconds.tolist()
+        if not np.isfinite(self.vectors.seconds).all() or not all(self.sayable):
+            return None
+        if self.size == 2:
+            first, second = self._rates(range(2), worst)
+            alone = (1.0 / self.longer[0], 1.0 / self.longer[1])
+            times: tuple[float, float] = (seconds[0], seconds[1])
+            ended: float = together.until_both_ended(times, (first, second), alone)
+            return (times[0] + times[1]) / ended
+        return float(sum(seconds) / self._until_all_ended(seconds, worst))
+
+    def _rates(self, running: Sequence[int], worst: bool) -> list[float]:
+        everyone = self.everyone if len(running) == self.size else self.run(running)
+        return [1.0 / slow for slow in everyone.worst] if worst else everyone.rates
+
+    def _until_all_ended(self, left: list[float], worst: bool) -> float:
+        """When the last has ended: whenever one ends, the others go on without it."""
+        now, running = 0.0, list(range(self.size))
+        while running:
+            rates = dict(zip(running, self._rates(running, worst), strict=True))
+            ends = {place: left[place] / rate for place, rate in rates.items() if rate > 0.0}
+            soonest = min(ends.values())
+            now += soonest
+            left = [max(time - soonest * rates.get(place, 0.0), 0.0) for place, time in enumerate(left)]
+            running = [place for place in running if ends.get(place, np.inf) > soonest]
+        return now
+
+    @cached_property
+    def sayable(self) -> list[bool]:
+        """Whether something was measured both of it and of each other one, or its blocks find no room."""
+        known = self.vectors.known
+        common = (known[:, None, :] & known[None, :, :]).any(axis=2) | np.eye(self.size, dtype=bool)
+        waits = self.everyone.shut_out
+        told: list[bool] = np.all(common, axis=1).tolist()
+        return [one or shut for one, shut in zip(told, waits, strict=True)]
+
+    def sums(self) -> dict[str, float]:
+        """{resource: sum of what is asked of it}; of an SM, where they meet in none, the highest."""
+        own = self.vectors
+        within = np.sum if self.meet(range(self.size)) else np.max
+        asked = {name: (own.cycles[:, place], within) for place, name in enumerate(CYCLES)}
+        asked |= {"dram": (own.dram, np.sum), "l2": (own.l2, np.sum), "l1": (own.l1, within)}
+        sums = {}
+        for name, (values, total) in asked.items():
+            known: Floats = values[np.isfinite(values)]
+            if len(known):
+                sums[name] = float(total(known))
+        return sums
+
+    def safe(self, sums: dict[str, float], everyone: _Running, settings: Interference) -> bool:
+        """Whether no resource reaches its limit, all find room, and what decides was measured."""
+        limits = dict.fromkeys(CYCLES, settings.safe_cycles) | {"dram": settings.safe_dram, "l2": 1.0, "l1": 1.0}
+        if any(total >= limits[name] for name, total in sums.items()):
+            return False
+        if any(everyone.shut_out) or any(longer > 1.0 for longer in self.longer):
+            return False
+        part = settings.safe_cycles * (self.size - 1) / self.size if self.size > 1 else np.inf
+        decides = np.array([name == "issue" or sums.get(name, 0.0) >= part for name in CYCLES] + [True])
+        decides[:-1] &= self.meet(range(self.size))
+        return bool((self.vectors.known | ~decides).all())

@@ -1,0 +1,192 @@
+"""Several kernels on one GPU: what is beside each, and how fast each goes on.
+
+A kernel goes on at the rate of the resource that binds it most. On the bandwidth of DRAM and in caches that is all.
+Where it waits for issue slots, a pipeline or room for its blocks it may not run at all while others do; it runs when
+they have ended, so that its slowdown is at most that of running in turn. Where all wait for each other they take turns.
+
+A kernel is a row of numbers, OWN, what is beside it another, BESIDE; sets and pairs are computed by the same functions.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+
+from tachograph.arrays import Floats
+from tachograph.compiled import either
+from tachograph.interference.demand import CYCLES, Calibration, Gpu
+from tachograph.interference.sharing import caches, contention, dram, placement
+from tachograph.interference.sharing.vectors import Vectors
+
+RESOURCES = (*CYCLES, "dram", "l2", "l1", "blocks", "sms")
+NOTHING = 255
+_DRAM, _L2, _L1, _BLOCKS, _SMS = (RESOURCES.index(name) for name in ("dram", "l2", "l1", "blocks", "sms"))
+_FELT = 0.995  # a rate above this is not said to be bound by anything
+
+# places in a row OWN: what it asks; waits elsewhere and stands in line, see contention; takes of an SM, needs a block
+_KINDS = len(CYCLES)
+_WAITS, _STANDS = _KINDS, 2 * _KINDS
+(_WARPS, _IRREGULAR, _EXPOSED, _USED, _REQUESTS, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, SECONDS, LONGER) = range(
+    3 * _KINDS, 3 * _KINDS + 11
+)
+_ROOM = 4  # blocks, threads, registers, shared bytes
+_TAKES = LONGER + 1
+_NEEDS = _TAKES + _ROOM
+OWN = _NEEDS + _ROOM
+# places in a row BESIDE: sums over all others
+_DOMINANT, _PEERS, _ALL, _STANDING = 0, _KINDS, 2 * _KINDS, 3 * _KINDS
+_OTHER_REQUESTS, _OTHER_USED, _OTHER_L2, _OTHER_L1, _TURNS = range(4 * _KINDS, 4 * _KINDS + 5)
+_TAKEN = _TURNS + 1
+BESIDE = _TAKEN + _ROOM
+# places in a row of what GPU and calibration tell
+_CURVATURE, _L2_COST, _L1_COST, _DOMINANCE, _HAS = range(5)
+
+Row: TypeAlias = Floats | list[float]
+Two: TypeAlias = tuple[float, float]
+
+
+def machine(gpu: Gpu, calibration: Calibration, *, dominance: float = contention.DOMINANCE) -> Floats:
+    """Return what GPU and calibration tell as a row."""
+    told = (calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, dominance)
+    return np.array([*told, *placement.room(gpu)])
+
+
+def rows(vectors: Vectors, longer: Floats, gpu: Gpu, calibration: Calibration) -> Floats:
+    """Return a row OWN for each demand: nothing is asked of what is unknown. `longer`: on its share of the SMs."""
+    asked = np.nan_to_num(vectors.cycles)
+    warps = vectors.warps[:, None]
+    some = np.where(asked > 0, asked, 1.0)
+    waits = np.maximum(warps / some - 1.0 / (1.0 - some * (warps - 1.0) / warps), 0.0)
+    stands = asked / (1.0 + asked / np.where(vectors.counted[:, None], warps, np.inf))
+    used = np.nan_to_num(vectors.dram)
+    curvature = calibration.dram_curvature
+    columns: list[Floats] = [
+        vectors.warps, vectors.irregular, vectors.exposed, used, used * (1.0 + curvature * used * used),
+        np.nan_to_num(vectors.l2), _hits(vectors.l2, vectors.l2_hit),
+        np.nan_to_num(vectors.l1), _hits(vectors.l1, vectors.l1_hit),
+        np.nan_to_num(vectors.seconds), longer,
+    ]  # fmt: skip
+    takes = np.nan_to_num(placement.occupied(vectors.launches, gpu))
+    needs = np.nan_to_num(placement.of_a_block(vectors.launches))
+    return np.column_stack([asked, waits, stands, *columns, takes, needs])
+
+
+def _hits(filled: Floats, hit: Floats) -> Floats:
+    """Hit rates; 0, which nothing lowers, where the rate or the footprint is unknown."""
+    return np.where(np.isfinite(filled), np.nan_to_num(hit), 0.0)
+
+
+@either
+def add(beside: Row, own: Row, other: Row, told: Row) -> None:
+    """Add to what is beside `own` one other kernel."""
+    dominance = told[_DOMINANCE]
+    for kind in range(_KINDS):
+        mine, asked = own[kind], other[kind]
+        if asked > dominance * mine:
+            beside[_DOMINANT + kind] += asked
+            beside[_STANDING + kind] += asked
+        else:
+            beside[_STANDING + kind] += other[_STANDS + kind]
+            if mine <= dominance * asked:
+                beside[_PEERS + kind] += asked
+        beside[_ALL + kind] += asked
+    beside[_OTHER_REQUESTS] += other[_REQUESTS]
+    beside[_OTHER_USED] += other[_USED]
+    beside[_OTHER_L2] += other[_L2_FILLS]
+    beside[_OTHER_L1] += other[_L1_FILLS]
+    both_known = own[SECONDS] > 0.0 and other[SECONDS] > 0.0
+    beside[_TURNS] += other[SECONDS] / own[SECONDS] if both_known else 1.0
+    for place in range(_ROOM):
+        beside[_TAKEN + place] += other[_TAKES + place]
+
+
+@either
+def pace(own: Row, beside: Row, told: Row, kept: Floats, meet: bool) -> tuple[float, float, int]:
+    """Return its rate by cycles and room, its rate by memory, both 0..1 of alone, and the place of what binds it.
+
+    `meet`: whether it meets the others in SMs. `kept`: the table of `caches`.
+    """
+    cycles, memory, binding = 1.0, 1.0, NOTHING
+    if meet:
+        for kind in range(_KINDS):
+            if own[kind] > 0.0 and beside[_ALL + kind] > 0.0:
+                rate = contention.rate(
+                    own[kind], beside[_DOMINANT + kind], beside[_PEERS + kind], beside[_STANDING + kind],
+                    own[_WAITS + kind], own[_WARPS], own[_IRREGULAR],
+                )  # fmt: skip
+                if rate < cycles:
+                    cycles, binding = rate, kind
+    if own[_USED] > 0.0 and beside[_OTHER_REQUESTS] > 0.0:
+        memory = dram.rate(own[_USED], beside[_OTHER_REQUESTS], told[_CURVATURE])
+        binding = _DRAM if memory < cycles else binding
+    if own[_L2_HIT] > 0.0 and beside[_OTHER_L2] > 0.0:
+        rate = caches.rate(own[_L2_HIT], own[_L2_FILLS], beside[_OTHER_L2], told[_L2_COST], own[_EXPOSED], kept)
+        binding = _L2 if rate < min(cycles, memory) else binding
+        memory = min(memory, rate)
+    if meet and own[_L1_HIT] > 0.0 and beside[_OTHER_L1] > 0.0:
+        rate = caches.rate(own[_L1_HIT], own[_L1_FILLS], beside[_OTHER_L1], told[_L1_COST], own[_EXPOSED], kept)
+        binding = _L1 if rate < min(cycles, memory) else binding
+        memory = min(memory, rate)
+    if meet and shut_out(own, beside, told):
+        cycles, binding = 0.0, _BLOCKS
+    return cycles, memory, binding if min(cycles, memory) < _FELT else NOTHING
+
+
+@either
+def shut_out(own: Row, beside: Row, told: Row) -> bool:
+    """Return whether none of its blocks finds room on an SM beside the others; what is unknown finds room."""
+    if beside[_TAKEN] <= 0.0:
+        return False
+    full = False
+    for place in range(_ROOM):
+        full |= own[_NEEDS + place] + beside[_TAKEN + place] > told[_HAS + place]  # NaN: not told
+    return full
+
+
+@either
+def in_turn(beside: Row) -> float:
+    """Return its slowdown when all run one after the other."""
+    return 1.0 + beside[_TURNS]
+
+
+@either
+def slowdown(cycles: float, memory: float, longer: float, turns: float) -> float:
+    """Return the slowdown that both rates make; `longer`: on its share of the SMs, `turns`: one after the other."""
+    waits = turns if cycles * turns <= 1.0 else 1.0 / cycles
+    return max(waits, 1.0 / memory) * longer
+
+
+@either
+def bound_by(binding: int, cycles: float, memory: float, longer: float) -> int:
+    """Return the place of what binds, the share of SMs included."""
+    return _SMS if longer * max(min(cycles, memory), 1e-9) > 1.0 else binding
+
+
+@either
+def worst(own: Row, beside: Row, meet: bool) -> float:
+    """Return the slowdown were it served after all others, all its waiting irregular; at most that of in turn."""
+    least = 1.0
+    if meet:
+        for kind in range(_KINDS):
+            others = beside[_ALL + kind]
+            if own[kind] > 0.0 and others > 0.0:
+                left = max(1.0 - others, 0.0)
+                least = min(least, contention.through(own[kind], own[_WAITS + kind], own[_WARPS], left))
+    if own[_USED] > 0.0:
+        least = min(least, max(1.0 - beside[_OTHER_USED], 0.0) / own[_USED])
+    turns = in_turn(beside)
+    return turns if least * turns <= 1.0 else 1.0 / least
+
+
+@either
+def until_both_ended(seconds: Two, shared: Two, alone: Two) -> float:
+    """Return when the later of two has ended: together until one has, then the other alone. Rates 0..1, one above 0.
+
+    >>> until_both_ended((1.0, 1.0), (1.0, 0.5), (1.0, 1.0))
+    1.5
+    """
+    first = 1 if seconds[0] * shared[1] > seconds[1] * shared[0] else 0
+    last = 1 - first
+    end = seconds[first] / shared[first]
+    return end + max(seconds[last] - end * shared[last], 0.0) / alone[last]

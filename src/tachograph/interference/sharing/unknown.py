@@ -1,0 +1,60 @@
+"""What nobody measured and an estimate would need, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from tachograph.interference.demand import CYCLES, Calibration, Demand, Gpu
+from tachograph.interference.sharing.vectors import Vectors
+
+_LABELS = {"issue": "issue slots", "dram": "bandwidth of DRAM"}
+_HITS = 0.5  # a kernel that finds so much in a cache is worth asking what it keeps there
+
+
+def unknown(demands: Sequence[Demand], vectors: Vectors, *, gpu: Gpu, calibration: Calibration) -> tuple[str, ...]:
+    """Return a sentence for all that is missing of these demands, of the GPU, of its calibration; each once."""
+    if len(demands) < 2:
+        return ()
+    said = (*_of_members(demands, vectors), *_of_caches(demands), *_of_gpu(vectors, gpu, calibration))
+    return tuple(dict.fromkeys(said))
+
+
+def _of_members(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
+    names = (*CYCLES, "dram")
+    known = vectors.known
+    asked = np.nan_to_num(np.column_stack([vectors.cycles, vectors.dram])).max(axis=0, initial=0.0) > 0
+    wanted = asked | np.array([name in ("issue", "dram") for name in names])
+    for demand, has in zip(demands, known, strict=True):
+        missing = [_LABELS.get(name, name) for name, one, need in zip(names, has, wanted, strict=True) if need > one]
+        if missing:
+            yield f"{demand.name}: not measured: {', '.join(missing)}"
+        if demand.irregular is None:
+            yield f"{demand.name}: why its warps wait is not known; taken as irregular"
+        if demand.irregular != 0 and demand.warps is None:
+            yield f"{demand.name}: warps on a scheduler are not known; taken as one"
+        if demand.footprint is None:
+            yield f"{demand.name}: launch is not known; that its blocks find room beside others is taken for granted"
+        if not demand.seconds:
+            yield f"{demand.name}: how long it takes alone is not known"
+
+
+def _of_caches(demands: Sequence[Demand]) -> Iterator[str]:
+    for label, hits, kept in (
+        ("L2", [one.l2_hit for one in demands], [one.l2_bytes for one in demands]),
+        ("L1", [one.l1_hit for one in demands], [one.l1_bytes for one in demands]),
+    ):
+        of_interest = [one.name for one, hit in zip(demands, hits, strict=True) if hit is None or hit >= _HITS]
+        each = zip(demands, hits, kept, strict=True)
+        missing = dict.fromkeys(one.name for one, hit, size in each if size is None or hit is None)
+        if of_interest and missing:
+            yield f"{label}: what {' and '.join(missing)} find there or come back to is not known; left out"
+
+
+def _of_gpu(vectors: Vectors, gpu: Gpu, calibration: Calibration) -> Iterator[str]:
+    if np.isfinite(vectors.launches.blocks).any() and gpu.sms is None:
+        yield "the GPU: number of SMs is not known; where blocks go is left out"
+    if calibration.measured_on != gpu.name and np.count_nonzero(np.nan_to_num(vectors.dram) > 0) > 1:
+        of = calibration.measured_on or "another GPU"
+        yield f"{gpu.name}: latency of DRAM under load was not measured on it; that of {of} is taken"

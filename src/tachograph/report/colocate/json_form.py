@@ -1,0 +1,148 @@
+"""The report on what could share a GPU, for programs: JSON and CSV."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from tachograph.interference.demand import Demand
+from tachograph.interference.jobs.mixes import Together
+from tachograph.report.colocate.kinds import LEFT_OUT, Kind
+from tachograph.report.colocate.report import ColocateReport, Proposal
+
+_COLUMNS = {
+    "one": pl.String,
+    "other": pl.String,
+    "gpu_model": pl.String,
+    "gpus": pl.Int64,
+    "way": pl.String,
+    "safe": pl.Boolean,
+    "taken": pl.Boolean,
+    "slowdown": pl.Float64,
+    "other_slowdown": pl.Float64,
+    "worst": pl.Float64,
+    "other_worst": pl.Float64,
+    "binding": pl.String,
+    "overlap_h": pl.Float64,
+    "saved_h": pl.Float64,
+    "runs": pl.Int64,
+    "other_runs": pl.Int64,
+    "same_user": pl.Boolean,
+    "why": pl.String,
+    "unknown": pl.String,
+}
+
+
+def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str, Any]:
+    """Return everything the report says, as JSON values: GPU-hours; shares and slowdowns; null where not known.
+
+    `top`: at most so many pairs of each list; sums are of all.
+    """
+    calibration = report.calibration
+    return {
+        "jobs": report.jobs,
+        "gpu_hours": report.gpu_hours,
+        "first": None if report.first is None else report.first.isoformat(),
+        "last": None if report.last is None else report.last.isoformat(),
+        "kinds": report.kinds,
+        "saved_h": report.saved_h,
+        "proposals": [proposal_json(proposal) for proposal in report.proposals[:top]],
+        "refused": [proposal_json(proposal) for proposal in report.refused[:top]],
+        "chosen": [proposal_json(proposal) for proposal in report.chosen],
+        "left_out": [
+            {"reason": reason, "words": LEFT_OUT[reason], "jobs": jobs, "gpu_hours": hours}
+            for reason, jobs, hours in report.left_out
+        ],
+        "missing_counters": list(report.missing),
+        "not_compared": report.cut,
+        "achievable_share": dict(report.achievable),
+        "calibration": {"measured_on": calibration.measured_on, "source": calibration.source},
+    }
+
+
+def proposal_json(proposal: Proposal) -> dict[str, Any]:
+    """Return a pair: both kinds, the way of sharing, expected and worst slowdown of both, in their order."""
+    advice = proposal.advice
+    return {
+        "one": kind_json(proposal.one),
+        "other": kind_json(proposal.other),
+        "same_user": proposal.same_user,
+        "taken": proposal.taken,
+        "packed": proposal.packed,
+        "overlap_h": proposal.overlap_h,
+        "saved_h": proposal.saved_h,
+        "way": advice.way,
+        "safe": advice.safe,
+        "shares": None if advice.shares is None else list(advice.shares),
+        "profiles": None if advice.profiles is None else list(advice.profiles),
+        "slowdowns": list(advice.slowdowns),
+        "worst": list(advice.worst),
+        "binding": advice.binding,
+        "why": list(advice.why),
+        "unknown": list(advice.unknown),
+        "cautions": list(advice.cautions),
+        "over_runs": None if proposal.runs is None else _runs(proposal.runs),
+    }
+
+
+def kind_json(kind: Kind) -> dict[str, Any]:
+    """Return a kind of jobs, with what its runs ask on average, and the one that asks most."""
+    return {
+        "label": kind.label,
+        "user": kind.user,
+        "name": kind.name,
+        "array": kind.array,
+        "gpu_model": kind.device.name,
+        "gpus": kind.gpus,
+        "runs": kind.runs,
+        "jobs": list(kind.jobs),
+        "gpu_hours": kind.gpu_hours,
+        "busy": kind.busy,
+        "spread": kind.spread,
+        "spread_of": kind.spread_of,
+        "mean": _demand(kind.mix.mean),
+        "highest": _demand(kind.mix.highest),
+    }
+
+
+def colocate_csv(report: ColocateReport, *, top: int | None = None) -> str:
+    """Return the pairs as CSV, one line each: proposed, explained, and, where asked for, refused ones."""
+    rows = [_row(proposal) for proposal in (*report.proposals[:top], *report.chosen, *report.refused[:top])]
+    return pl.DataFrame(rows, schema=_COLUMNS, orient="row").write_csv()
+
+
+def _row(proposal: Proposal) -> tuple[Any, ...]:
+    advice, one, other = proposal.advice, proposal.one, proposal.other
+    slowdown, other_slowdown = _two(advice.slowdowns)
+    worst, other_worst = _two(advice.worst)
+    return (
+        *(one.label, other.label, one.device.name, one.gpus, advice.way, advice.safe, proposal.taken),
+        *(slowdown, other_slowdown, worst, other_worst, advice.binding, proposal.overlap_h, proposal.saved_h),
+        *(one.runs, other.runs, proposal.same_user, " ".join(advice.why), " ".join(advice.unknown)),
+    )
+
+
+def _two(numbers: Sequence[float | None]) -> tuple[float | None, float | None]:
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else (None, None)
+
+
+def _demand(demand: Demand) -> dict[str, Any]:
+    return {
+        "cycles": dict(demand.cycles),
+        "dram_of_peak": demand.dram,
+        "sm_share": demand.sm_share,
+        "warps": demand.warps,
+        "hbm_bytes": demand.hbm_bytes,
+    }
+
+
+def _runs(found: Together) -> dict[str, Any]:
+    worst = found.worst
+    return {
+        "slowdown": found.slowdown,
+        "other_slowdown": found.other_slowdown,
+        "worst": None if worst is None or not math.isfinite(worst[0]) else worst[0],
+    }

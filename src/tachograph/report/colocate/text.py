@@ -1,0 +1,249 @@
+"""The report on what could share a GPU, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tachograph.interference.jobs.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, WAYS, resource, times
+from tachograph.report.colocate.kinds import LEFT_OUT, Kind
+from tachograph.report.colocate.report import ColocateReport, Proposal
+from tachograph.report.columns import local_time
+from tachograph.report.lines import Line, plain, wrapped
+from tachograph.units import MI, plural, printable, text
+
+_WIDEST = 24  # characters of the name of a kind
+_NOTHING = "No two kinds of jobs are proposed to share a GPU."
+_SAVED = (
+    "saved: GPU-hours of both less those of one GPU until the slower one is through, if both are always there at the "
+    "same time: the most there is. No kind is in two pairs; pairs of one user come first, nobody else has to agree."
+)
+_SLOWDOWN = (
+    "slowdown: of the time in which a job uses the GPU, by the runs that ask most; both are taken to be busy at times "
+    "that have nothing to do with each other. At worst: always at the same time, and what was not measured is short."
+)
+_NOT_LOOKED_AT = (
+    "Not looked at: processors and memory of the host, PCIe, NVLink, network, and whether Slurm lets jobs share."
+)
+_UNKNOWN = (
+    "None is safe before its kernels were profiled: DCGM tells neither issue slots nor caches. What would decide: a "
+    "profile of the kernels of both by Nsight Compute, and `tachograph kernels REPORT`."
+)
+
+
+def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None = None) -> list[Line]:
+    """Return the report as styled lines (see lines.to_rich); `top`: at most so many pairs of each table."""
+    if report.chosen:
+        return [line for proposal in report.chosen for line in _explained(report, proposal, width)]
+    lines = [line for said in headlines(report) for line in wrapped(said, width, style="bold")]
+    if report.missing:
+        lines += wrapped(_missing(report), width)
+    if report.proposals:
+        lines += [plain(""), *_table(report.proposals[:top], width), plain("")]
+        lines += _reasons(report.proposals[:top], width)
+        if top is not None and len(report.proposals) > top:
+            lines += [plain(f"{top:,} of {plural(len(report.proposals), 'pair')}", "dim")]
+        lines += [plain(""), plain("Read it so", "bold"), *_notes(report, width)]
+    if report.refused:
+        lines += [plain(""), plain("Not proposed", "bold"), *_refused(report.refused[:top], width)]
+        if top is not None and len(report.refused) > top:
+            lines += [plain(f"{top:,} of {plural(len(report.refused), 'pair')}", "dim")]
+    return [*lines, *_left_out(report, width)]
+
+
+def headlines(report: ColocateReport) -> tuple[str, str]:
+    """Return the report in two sentences: what was looked at, what came of it."""
+    if report.first is None or report.last is None:
+        return "No job to look at.", _NOTHING
+    begin, end = (local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last))
+    looked = (
+        f"{begin} to {end}: {plural(report.jobs, 'job')} ({text(report.gpu_hours, 'h')} of GPU time), "
+        f"{plural(report.kinds, 'kind')} of jobs that may share."
+    )
+    if not report.proposals:
+        rare = next((jobs for reason, jobs, _ in report.left_out if reason == "few_runs"), 0)
+        hint = f" {plural(rare, 'job')} ran too few times: `--runs 1` takes them in." if rare else ""
+        return looked, f"{_NOTHING}{hint}"
+    pairs = plural(len(report.proposals), "pair")
+    return looked, f"{pairs} on one GPU in place of two would save up to {text(report.saved_h, 'h')}."
+
+
+def _missing(report: ColocateReport) -> str:
+    return (
+        f"Never measured: {', '.join(report.missing)}. Without them nothing can be said of any job: let DCGM, "
+        "dcgm-exporter or LDMS record these fields (docs/counters.md)."
+    )
+
+
+def _table(proposals: Sequence[Proposal], width: int) -> list[Line]:
+    headings = ["", "one", "other", "GPUs", "how", "slowdown", "at worst", "memory", "short first", "saved"]
+    rows = [
+        [
+            str(number),
+            _cut(proposal.one),
+            "itself" if proposal.one is proposal.other else _cut(proposal.other),
+            f"{proposal.one.gpus} x {proposal.one.device.name}",
+            _way(proposal),
+            _both(proposal.advice.slowdowns),
+            _both(proposal.advice.worst),
+            text(proposal.memory, "fraction"),
+            resource(proposal.advice.binding) if proposal.advice.binding else text(None),
+            text(proposal.saved_h, "h"),
+        ]
+        for number, proposal in enumerate(proposals, 1)
+    ]
+    for kept in (
+        range(10),
+        (0, 1, 2, 3, 4, 5, 6, 7, 9),
+        (0, 1, 2, 4, 5, 6, 9),
+        (0, 1, 2, 4, 5, 9),
+    ):  # less of it where there is little room
+        lines = _aligned([[cells[n] for n in kept] for cells in (headings, *rows)])
+        if max(len(line[0][0]) for line in lines) <= width:
+            break
+    return lines
+
+
+def _reasons(proposals: Sequence[Proposal], width: int) -> Iterator[Line]:
+    for number, proposal in enumerate(proposals, 1):
+        own = "one user's own; " if proposal.same_user else ""
+        said = f"{own}{_runs(proposal)}. {proposal.advice.why[-1]}"
+        yield from wrapped(said, width, first=f"{number:>2} ", indent="   ")
+
+
+def _runs(proposal: Proposal) -> str:
+    one, other = proposal.one, proposal.other
+    if one is other:
+        more = f", up to {proposal.packed} at a time" if proposal.packed > 2 else ""
+        return f"{plural(one.runs, 'run')}{more}"
+    return f"{plural(one.runs, 'run')} and {plural(other.runs, 'run')}"
+
+
+def _notes(report: ColocateReport, width: int) -> Iterator[Line]:
+    said = [_SAVED, _SLOWDOWN]
+    if any(proposal.advice.unknown for proposal in report.proposals):
+        said.append(_UNKNOWN)
+    said += [
+        f"Memory: the highest use of any run, and {text(CONTEXT_BYTES / MI, 'MiB')} for a further context.",
+        _bandwidth(report),
+        _NOT_LOOKED_AT,
+    ]
+    if any(proposal.advice.cautions for proposal in report.proposals):
+        said.append(MPS_OF_ONE_USER)
+    for sentence in said:
+        yield from wrapped(sentence, width, first="  ", indent="    ")
+
+
+def _bandwidth(report: ColocateReport, only: str | None = None) -> str:
+    models = ", ".join(
+        f"{text(share, 'fraction')} of the peak on {model}"
+        for model, share in report.achievable
+        if only in (None, model)
+    )
+    origin = report.calibration.measured_on or "another model"
+    return (
+        f"Bandwidth that can be achieved: {models}; as calibrated ({report.calibration.source}, {origin}), or the "
+        "highest sample of these jobs where that is more."
+    )
+
+
+def _refused(proposals: Sequence[Proposal], width: int) -> Iterator[Line]:
+    for proposal in proposals:
+        head = f"  {_pair(proposal)}: "
+        if proposal.taken:
+            reason = f"{WAYS[proposal.advice.way]}, but one of them is in a pair above."
+        else:
+            reason = " ".join(proposal.advice.why)
+        yield from wrapped(reason, width, first=head, indent="    ")
+
+
+def _explained(report: ColocateReport, proposal: Proposal, width: int) -> Iterator[Line]:
+    one, other, advice = proposal.one, proposal.other, proposal.advice
+    yield plain(f"{_pair(proposal)}, {one.gpus} x {one.device.name}: {_way(proposal)}", "bold")
+    for kind in (one,) if one is other else (one, other):
+        yield from wrapped(_asks(kind), width, first="  ", indent="    ")
+    yield plain("Why", "bold")
+    for sentence in advice.why:
+        yield from wrapped(sentence, width, first="  ", indent="    ")
+    if advice.worst:
+        said = f"At worst {_both(advice.worst)}: always busy at the same time, and what was not measured short."
+        yield from wrapped(said, width, first="  ", indent="    ")
+    if proposal.runs is not None and proposal.runs.worst is not None:
+        mean = _both((proposal.runs.slowdown, proposal.runs.other_slowdown))
+        said = f"Over all pairs of their runs, while both are busy: {mean} on average, {times(proposal.runs.worst[0])} "
+        yield from wrapped(f"{said}in the worst pair.", width, first="  ", indent="    ")
+    if proposal.saved_h:
+        saved = f"Up to {text(proposal.saved_h, 'h')} of GPU time saved, were they always there at the same time."
+        yield from wrapped(saved, width, first="  ", indent="    ")
+    told = (*advice.unknown, *advice.cautions)
+    if told:
+        yield plain("Not known, and to be minded", "bold")
+        for sentence in told:
+            yield from wrapped(f"{sentence.removesuffix('.')}.", width, first="  ", indent="    ")
+    yield from wrapped(_bandwidth(report, one.device.name), width, style="dim")
+
+
+def _asks(kind: Kind) -> str:
+    """What a kind asks: the run that asks most."""
+    most = kind.mix.highest
+    pipes = [f"{resource(pipe)} {text(share, 'fraction')}" for pipe, share in most.cycles.items() if share >= 0.01]
+    memory = None if most.hbm_bytes is None else most.hbm_bytes / MI
+    parts = [
+        f"busy {text(kind.busy, 'fraction')} of the time; while busy",
+        f"SMs {text(most.sm_share, 'fraction')},",
+        f"{', '.join(pipes)}{', ' if pipes else ''}memory bandwidth {text(most.dram, 'fraction')} of the peak;",
+        f"memory {text(memory, 'MiB')}",
+    ]
+    return (
+        f"{printable(kind.label)}: {plural(kind.runs, 'run')}, {text(kind.gpu_hours, 'h')}; "
+        f"at the most {' '.join(parts)}. "
+        f"A run is at most {text(kind.spread, 'fraction')} away from their mean."
+    )
+
+
+def _pair(proposal: Proposal) -> str:
+    other = "itself" if proposal.one is proposal.other else printable(proposal.other.label)
+    return f"{printable(proposal.one.label)} with {other}"
+
+
+def _way(proposal: Proposal) -> str:
+    advice = proposal.advice
+    if advice.shares is not None:
+        return f"MPS {' / '.join(text(share, 'fraction') for share in advice.shares)}"
+    if advice.profiles is not None:
+        return f"MIG {' / '.join(advice.profiles)}"
+    return WAYS[advice.way]
+
+
+def _both(numbers: Sequence[float | None]) -> str:
+    """Slowdowns of both; one number where they are the same."""
+    return " / ".join(dict.fromkeys(map(times, numbers))) if numbers else text(None)
+
+
+def _left_out(report: ColocateReport, width: int) -> list[Line]:
+    told = [
+        f"{plural(jobs, 'job')} ({text(hours, 'h')}): {LEFT_OUT[reason]}" for reason, jobs, hours in report.left_out
+    ]
+    lines = wrapped(f"Left out: {'; '.join(told)}.", width, style="dim") if told else []
+    if report.cut:
+        lines += wrapped(
+            f"Not compared: {plural(report.cut, 'kind')} of few GPU-hours, for there are too many.", width, style="dim"
+        )
+    return [plain(""), *lines] if lines else []
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[Line]:
+    """A heading and rows; the first and the last column, numbers, to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = (0, len(widths) - 1)
+
+    def line(cells: Sequence[str]) -> str:
+        placed = zip(cells, widths, range(len(widths)), strict=True)
+        return "  ".join(f"{cell:>{wide}}" if n in right else f"{cell:<{wide}}" for cell, wide, n in placed).rstrip()
+
+    heading, *body = map(line, rows)
+    return [plain(heading, "bold"), *map(plain, body)]
+
+
+def _cut(kind: Kind) -> str:
+    name = printable(kind.label)
+    return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…"

@@ -1,0 +1,1 @@
+"""What a day of shared GPUs came to under each policy: table, JSON, figure."""

@@ -1,0 +1,91 @@
+"""Simulated days as tables of text, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tachograph.report.day.report import DayReport, Spread
+from tachograph.units import plural
+
+Row = tuple[str, ...]
+_SEES = {
+    "measured": "profiles of kernels, each number with an error of 3 %",
+    "dcgm": "means of DCGM's counters per application, each with an error of 3 %",
+    "dcgm-careful": "means of DCGM's counters per application, half of the issue slots taken for asked",
+}
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}x"
+
+
+def _hours(value: float) -> str:
+    return f"{value:.1f} h"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %" if value >= 0.0995 or not value else f"{100 * value:.1f} %"
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}" if round(value) else "0"
+
+
+Column = tuple[str, str, Callable[[float], str]]
+WORK: tuple[Column, ...] = (
+    ("shared", "jobs that shared", _percent),
+    ("per_gpu_hour", "work per GPU-hour", _times),
+    ("saved_gpu_hours", "GPU-hours saved", _whole),
+    ("makespan_ratio", "makespan, exclusive over", _times),
+    ("wait_h_mean", "mean wait", _hours),
+    ("turnaround_h", "arrival to end", _hours),
+)
+SLOWDOWNS: tuple[Column, ...] = (
+    ("slowdown_mean", "mean", _times),
+    ("slowdown_median", "median", _times),
+    ("slowdown_p99", "p99", _times),
+    ("slowdown_max", "worst", _times),
+    ("slower_10", "slower by > 10 %", _percent),
+    ("slower_50", "by > 50 %", _percent),
+)
+
+
+def heading(report: DayReport) -> str:
+    """Return what was simulated, in sentences."""
+    days = plural(len(report.seeds), "simulated day")
+    return (
+        f"{days} of {plural(report.jobs, 'job')} on {plural(report.gpus, 'GPU')}, seeds {report.seeds[0]} to "
+        f"{report.seeds[-1]}; jobs ask for {report.load:g} times what the GPUs have.\n"
+        f"At most two jobs share a GPU. Advice sees {_SEES[report.profiles]}, and allows "
+        f"{report.max_slowdown:.2f}x.\n"
+        "What happens is decided by simulated warps, not by the estimator. Median of the days (least to most).\n"
+    )
+
+
+def table(report: DayReport, columns: Sequence[Column]) -> tuple[Row, list[Row]]:
+    """Return headings and rows of text, a row per policy."""
+    rows = [
+        (result.policy, *(_cell(result.spread[name], form) for name, _, form in columns)) for result in report.results
+    ]
+    return ("policy", *(title for _, title, _ in columns)), rows
+
+
+def _cell(spread: Spread, form: Callable[[float], str]) -> str:
+    median, least, most = form(spread.median), form(spread.least), form(spread.most)
+    return median if least == most else f"{median} ({_bare(least)} to {_bare(most)})"
+
+
+def _bare(number: str) -> str:
+    return number.rstrip("x").removesuffix(" h").removesuffix(" %")
+
+
+def legend(report: DayReport) -> str:
+    """Return what the policies are, a line each."""
+    return "".join(f"{result.policy}: {result.sentence}\n" for result in report.results)
+
+
+def day_json(report: DayReport) -> dict[str, Any]:
+    """Return the report as JSON holds it: every number of every day, and the spread of each."""
+    return asdict(report)

@@ -1,0 +1,155 @@
+"""Which kernels are meant: by number, by name, by pattern; and what each is called in a table, told apart."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+from tachograph.errors import NotFoundError, UsageError
+from tachograph.interference.profile.kernels import Kernel
+from tachograph.units import printable
+
+if TYPE_CHECKING:
+    from tachograph.report.kernels.report import KernelView
+
+_WILD = re.compile(r"[*?]")
+_LONG = 36  # characters of a name that is not shortened
+_NAMED = 4  # of several that match, so many are named
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Return whether a name fits: `/.../` a regular expression, with `*` or `?` as a shell has it, else a part.
+
+    >>> [matcher(pattern)("void fmul<4>(float*)") for pattern in ("fmul", "*fmul*", "/fmul<[1-4]>/", "f?ul")]
+    [True, True, True, False]
+
+    Errors: UsageError for an expression that is none.
+    """
+    if len(pattern) > 1 and pattern[0] == pattern[-1] == "/":
+        try:
+            expression = re.compile(pattern[1:-1])
+        except re.error as problem:
+            raise UsageError(f"no regular expression: {problem}", where=pattern, do="mend it") from None
+        return lambda name: expression.search(name) is not None
+    if _WILD.search(pattern):
+        return lambda name: fnmatch.fnmatchcase(name, pattern) or pattern in name  # `float*` stands in names
+    return lambda name: pattern in name
+
+
+def chosen(kernels: Sequence[Kernel], patterns: Sequence[str], device: str | None) -> list[Kernel]:
+    """Return the kernels that fit one of the patterns, all where there are none, on the GPUs that are asked for.
+
+    Errors: NotFoundError where none does.
+    """
+    of_device = [kernel for kernel in kernels if device is None or device.lower() in kernel.gpu.name.lower()]
+    if not of_device:
+        names = ", ".join(sorted({kernel.gpu.name for kernel in kernels}))
+        raise NotFoundError(f"nothing ran on a GPU with {device!r} in its name", do=f"the reports know: {names}")
+    tests = [matcher(pattern) for pattern in patterns]
+    found = [kernel for kernel in of_device if not tests or any(_fits(test, kernel) for test in tests)]
+    if not found:
+        raise _no_kernel(" or ".join(patterns), [kernel.short for kernel in of_device])
+    return found
+
+
+def one(views: Sequence[KernelView], asked: str) -> KernelView:
+    """Return the kernel that a number, a name, or a pattern means.
+
+    Errors: NotFoundError where none is meant, UsageError where several are.
+    """
+    if asked.isdecimal():
+        by_number = [view for view in views if view.number == int(asked)]
+        if by_number:
+            return by_number[0]
+    for exact in (
+        [view for view in views if asked == view.label],
+        [view for view in views if asked in (view.kernel.short, view.kernel.name)],
+        [view for view in views if _fits(matcher(asked), view.kernel)],
+    ):
+        if len(exact) == 1:
+            return exact[0]
+        if exact:
+            named = ", ".join(f"{view.number} ({view.label})" for view in exact[:_NAMED])
+            more = f" and {len(exact) - _NAMED} more" if len(exact) > _NAMED else ""
+            raise UsageError(f"{asked!r} fits several kernels: {named}{more}", do="name one by its number")
+    raise _no_kernel(asked, [view.label for view in views])
+
+
+def labels(kernels: Sequence[Kernel]) -> list[str]:
+    """Return what each kernel is called: its short name, with template arguments, block or chip where these differ."""
+    names = [printable(kernel.short) for kernel in kernels]
+    arguments: dict[str, set[str]] = {}
+    for kernel, name in zip(kernels, names, strict=True):
+        arguments.setdefault(name, set()).add(printable(_with_arguments(kernel)))
+    longer = [
+        differing(printable(_with_arguments(kernel)), arguments[name])
+        for kernel, name in zip(kernels, names, strict=True)
+    ]
+    names = _told_apart(names, longer)
+    blocks = [f"{name} x{_threads(kernel)}" for name, kernel in zip(names, kernels, strict=True)]
+    return _told_apart(names, blocks)
+
+
+def differing(name: str, group: Collection[str]) -> str:
+    """Return a long name with what it has in common with the others of its group left out.
+
+    >>> differing("device_kernel<Gemm<Tile<128, 64>, Cluster<2>>>", ["device_kernel<Gemm<Tile<128, 64>, Cluster<2>>>",
+    ...           "device_kernel<Gemm<Tile<128, 128>, Cluster<2>>>"])
+    'device_kernel<…64…>'
+    """
+    begin, bracket = name[: name.find("<") + 1], name.find("<") + 1
+    if len(name) <= _LONG or len(group) < 2 or not bracket:
+        return name
+    start = max(bracket, _same(list(group)))
+    end = len(name) - _same([other[::-1] for other in group])
+    while start > bracket and name[start - 1].isalnum():  # whole words
+        start -= 1
+    end = max(start, end)
+    while end < len(name) and name[end].isalnum():
+        end += 1
+    return f"{begin}…{name[start:end]}…>"
+
+
+def _same(names: Sequence[str]) -> int:
+    """How many characters all begin with."""
+    least, most = min(names), max(names)
+    return next((place for place, letter in enumerate(least) if most[place] != letter), len(least))
+
+
+def _told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+    counts = Counter(names)
+    return [other if counts[name] > 1 else name for name, other in zip(names, longer, strict=True)]
+
+
+def _with_arguments(kernel: Kernel) -> str:
+    """The name from the short one on, up to the parameters."""
+    place = kernel.name.find(kernel.short)
+    if place < 0:
+        return kernel.name
+    rest, depth = kernel.name[place + len(kernel.short) :], 0
+    for end, letter in enumerate(rest):
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        if letter == "(" and depth == 0:
+            return kernel.short + rest[:end]
+    return kernel.short + rest
+
+
+def _threads(kernel: Kernel) -> str:
+    footprint = kernel.demand.footprint
+    return "?" if footprint is None else str(footprint.threads)
+
+
+def _fits(test: Callable[[str], bool], kernel: Kernel) -> bool:
+    return test(kernel.name) or test(kernel.short)
+
+
+def _no_kernel(asked: str, names: Sequence[str]) -> NotFoundError:
+    close = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
+    known = ", ".join(list(dict.fromkeys(names))[:_NAMED])
+    return NotFoundError(
+        f"no kernel {asked!r}", do=f"did you mean {close[0]!r}?" if close else f"the reports know: {known}"
+    )

@@ -1,0 +1,234 @@
+"""Kernels as lines of text: a table per GPU, what happens when they run together, pitfalls, what was not collected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tachograph.figures.kernel_page import shortened
+from tachograph.report.kernels.explain import explain_lines
+from tachograph.report.kernels.facts import busiest_pipe, launches_words, said, took
+from tachograph.report.kernels.judged import pitfall_numbers, resource_name
+from tachograph.report.kernels.pairs import pair_lines
+from tachograph.report.kernels.report import GpuPart, KernelsReport, KernelView, Lacking, Together, total_s
+from tachograph.report.lines import Line, plain, wrapped
+from tachograph.units import plural, text
+
+Cell = Callable[[KernelView], str]
+_NUMBERS = 8  # kernels named by number in a line, of more only how many there are
+
+
+def limited_by(view: KernelView) -> str:
+    """Return what limits a kernel, in a word or two."""
+    resource = view.judged.limited_by
+    return "–" if resource is None else resource_name(resource)
+
+
+def disturbed_by(view: KernelView) -> str:
+    """Return the resources by which others disturb a kernel most; `?` behind what nobody measured."""
+    fears = [fear for fear in view.judged.fears if fear.resource != "sms"]  # tells how to read the others
+    named = [resource_name(fear.resource) for fear in fears if fear.level == "high"]
+    unknown = [f"{resource_name(fear.resource)}?" for fear in fears if fear.level == "unknown"]
+    return ", ".join(named + unknown) or "little"
+
+
+def score_text(view: KernelView, name: str) -> str:
+    """Return a score as it is shown."""
+    return said(view.scores[name])
+
+
+def pipe_text(view: KernelView) -> str:
+    """Return the busiest pipeline and how busy it is."""
+    busiest = busiest_pipe(view.kernel)
+    return text(None) if busiest is None else f"{resource_name(busiest[0])} {text(busiest[1], 'fraction')}"
+
+
+# heading, cell; forms from wide to narrow leave out what tells least
+_COLUMNS: dict[str, tuple[str, Cell]] = {
+    "time": ("time", lambda view: text(view.share, "fraction")),
+    "launches": ("launches", lambda view: text(view.kernel.launches, "count")),
+    "smi": ("nvidia-smi", lambda view: said(view.facts["gpu_util"])),
+    "ipc": ("IPC", lambda view: text(view.facts["ipc"].value, "ratio")),
+    "pipe": ("busiest pipe", pipe_text),
+    "dram": ("DRAM", lambda view: said(view.facts["dram"])),
+    "occupancy": ("occupancy", lambda view: said(view.facts["occupancy"])),
+    "sms": ("SMs", lambda view: said(view.facts["sm_share"])),
+    "limited": ("limited by", limited_by),
+    "disturbed": ("disturbed by", disturbed_by),
+    "score": ("score", lambda view: score_text(view, "score_gpu_practice")),
+    "score_mem": ("of memory", lambda view: score_text(view, "score_gpumem_practice")),
+}
+_SHORT = {"launches": "n", "smi": "smi", "pipe": "pipe", "occupancy": "occ.", "score": "score", "score_mem": "mem."}
+_LEFT = frozenset({"limited", "disturbed"})
+_FORMS: tuple[tuple[int, bool, tuple[str, ...]], ...] = (  # characters of a name, short headings, columns left out
+    (36, False, ()),
+    (26, True, ()),
+    (24, True, ("score_mem", "launches")),
+    (24, True, ("score_mem", "score", "launches")),
+    (20, True, ("score_mem", "score", "launches", "smi")),
+    (16, True, ("score_mem", "score", "launches", "smi", "sms", "time")),
+)
+
+
+def kernels_lines(report: KernelsReport, *, width: int = 100, ascii_only: bool = False) -> list[Line]:
+    """Return the report as styled lines (see lines.to_rich)."""
+    if report.explained is not None:
+        lines = explain_lines(report.explained, width=width, ascii_only=ascii_only)
+    elif report.together is not None and not any(part.columns for part in report.parts):
+        lines = []
+    else:
+        lines = [line for part in report.parts for line in _part(report, part, width)]
+    if report.together is not None:
+        lines += together_lines(report, report.together, width)
+    while lines and lines[-1] == plain(""):
+        lines.pop()
+    return lines
+
+
+def headline(part: GpuPart) -> str:
+    """Return what was read of a GPU, in a sentence."""
+    launches = sum(view.kernel.launches for view in part.kernels)
+    sms = f", {part.gpu.sms} SMs" if part.gpu.sms else ""
+    more = f"; {plural(part.left_out, 'more kernel')} took less time" if part.left_out else ""
+    counts = f"{plural(len(part.kernels), 'kernel')}, {launches_words(launches)}, {took(total_s(part))}"
+    return f"{part.gpu.name}{sms}: {counts}{more}"
+
+
+def numbers_text(numbers: Sequence[int], of: int) -> str:
+    """Return which kernels are meant, by their numbers.
+
+    >>> numbers_text([1, 2, 5], 9), numbers_text([1, 2], 2), numbers_text([1], 1)
+    ('kernels 1, 2, 5', 'all kernels', 'the kernel')
+    """
+    if len(numbers) == of:
+        return "all kernels" if of > 1 else "the kernel"
+    if len(numbers) > _NUMBERS:
+        return f"{len(numbers)} kernels"
+    return f"kernel{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _part(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
+    yield from wrapped(headline(part), width, style="bold")
+    yield plain("")
+    yield from _table(part.kernels, width)
+    yield plain("")
+    if part.pairs is not None:
+        yield from pair_lines(report, part, width)
+        yield plain("")
+    yield from _pitfalls(part, width)
+    yield from lacking_lines(part.lacking, part.command, len(part.kernels), width)
+
+
+def _table(views: Sequence[KernelView], width: int) -> list[Line]:
+    table: list[Line] = []
+    for name_width, short, left_out in _FORMS:
+        names = [name for name in _COLUMNS if name not in left_out]
+        headings = [_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0] for name in names]
+        rows = [
+            [str(view.number), shortened(view.label, name_width), *(_COLUMNS[name][1](view) for name in names)]
+            for view in views
+        ]
+        left = {1, *(place + 2 for place, name in enumerate(names) if name in _LEFT)}
+        table = aligned(["#", "kernel", *headings], rows, left=left)
+        if max(len(words) for ((words, _),) in table) <= width:
+            return table
+    return [((words[:width], style),) for ((words, style),) in table]
+
+
+def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: set[int]) -> list[Line]:
+    """Return a heading and rows; columns of `left` begin at the left, the others end at the right."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        placed = zip(cells, widths, range(len(widths)), strict=True)
+        return "  ".join(f"{cell:<{wide}}" if n in left else f"{cell:>{wide}}" for cell, wide, n in placed).rstrip()
+
+    return [plain(line(headings), "bold"), *(plain(line(row)) for row in rows)]
+
+
+def _pitfalls(part: GpuPart, width: int) -> Iterator[Line]:
+    """Each conclusion that would be wrong once, with the kernels it is wrong of."""
+    of: dict[str, list[str]] = {}
+    for view in part.kernels:
+        for pitfall in view.judged.pitfalls:
+            named = f"{view.number} {shortened(view.label, 24)} ({pitfall_numbers(pitfall)})"
+            of.setdefault(pitfall.why, []).append(named)
+    if not of:
+        return
+    yield plain("Do not be misled", "bold")
+    for why, kernels in of.items():
+        more = [f"and {len(kernels) - _NUMBERS} more"] if len(kernels) > _NUMBERS else []
+        yield from wrapped(f"{why}:", width, first="  ", indent="  ")
+        yield from wrapped(", ".join([*kernels[:_NUMBERS], *more]), width, first="    ", indent="    ", style="dim")
+    yield plain("")
+
+
+def lacking_lines(lacking: Sequence[Lacking], command: str | None, of: int, width: int) -> Iterator[Line]:
+    """Yield what was not collected, and the command that collects it."""
+    if not lacking:
+        return
+    yield plain("Not collected", "bold")
+    for lack in lacking:
+        yield from wrapped(
+            f"{lack.metric}: {lack.tells} ({numbers_text(lack.of, of)})", width, first="  ", indent="    ", style="dim"
+        )
+    if command:
+        yield plain(f"  collect it with: {command}")
+    yield plain("")
+
+
+def together_lines(report: KernelsReport, together: Together, width: int) -> list[Line]:
+    """Return what is expected of a set of kernels."""
+    found = together.estimate
+    shares = report.sharing.shares
+    way = "streams of one process" if report.sharing.way == "streams" else "processes under MPS"
+    if shares is not None:
+        way += f", each with {', '.join(text(share, 'fraction') for share in shares)} of the SMs"
+    lines = [plain(f"Together, as {way}", "bold")]
+    rows = [
+        [
+            str(view.number),
+            shortened(view.label, 36),
+            times(outcome.slowdown),
+            times(outcome.worst),
+            resource_name(outcome.binding) if outcome.binding else "nothing" if outcome.slowdown else "–",
+        ]
+        for view, outcome in zip(together.members, found.members, strict=True)
+    ]
+    lines += aligned(["#", "kernel", "slowdown", "worst", "held up by"], rows, left={1, 4})
+    if found.sums:
+        asked = sorted(found.sums.items(), key=lambda item: -item[1])[:6]
+        sums = ", ".join(f"{resource_name(name)} {text(share, 'fraction')}" for name, share in asked if share > 0)
+        lines += wrapped(f"All together ask for: {sums}.", width)
+    lines += wrapped(f"{gain_words(found.gain, found.worst_gain)} {safe_words(found.safe)}", width)
+    for unknown in found.unknown:
+        lines += wrapped(unknown, width, first="  not known: ", indent="    ", style="dim")
+    return lines
+
+
+def gain_words(gain: float | None, worst: float | None) -> str:
+    """Return what running together gains, in a sentence.
+
+    >>> gain_words(1.8, 1.0)
+    'One after the other takes 1.80x as long as together, at the worst 1.00x.'
+    """
+    if gain is None:
+        return "What it gains cannot be said."
+    at_worst = "" if worst is None else f", at the worst {times(worst)}"
+    return f"One after the other takes {times(gain)} as long as together{at_worst}."
+
+
+def safe_words(safe: bool) -> str:
+    """Return whether the set is safe, in a sentence."""
+    return "Safe: no resource nears its limit." if safe else "Not safe: a resource nears its limit, or is not known."
+
+
+def times(factor: float | None) -> str:
+    """Return a factor as it is shown.
+
+    >>> times(1.97), times(15.8), times(None)
+    ('1.97x', '15.8x', '–')
+    """
+    if factor is None or factor != factor:
+        return text(None)
+    return f"{factor:.1f}x" if factor >= 10 else f"{factor:.2f}x"
