@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tachograph.cli import interference_bench, interference_day, output
-from tachograph.cli.options import Arguments, Parser, add_common, add_json, sentence
+from tachograph.cli.options import Arguments, Parser, actions_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,17 +17,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     """Declare the actions, each with its own options."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    def action(name: str, words: str, declare: Callable[[argparse.ArgumentParser], None]) -> None:
-        one: Parser = actions.add_parser(name, description=sentence(words), help=words)
-        declare(one)
-        add_json(one)
-        known = len(one._actions)
-        add_common(one)
-        for option in one._actions[known:]:  # given before the action, they count as well
-            option.default = argparse.SUPPRESS
-
+    action = actions_of(parser)
     action("accuracy", "tell the errors of the estimator against published measurements", _of_accuracy)
     action(
         "bench", "run micro-benchmarks on a GPU, and calibrate the estimator by them", interference_bench.add_arguments

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tachograph import __version__
@@ -78,6 +78,28 @@ def add_common(parser: Parser) -> None:
     group.add_argument("--quiet", action="store_true", help="say nothing on stderr but errors")
     group.add_argument("--no-color", action="store_true", help="no colours [$NO_COLOR]")
     group.add_argument("--version", action="version", version=f"tachograph {__version__}", help="show the version")
+
+
+Declare = Callable[[argparse.ArgumentParser], None]
+
+
+def actions_of(parser: Parser) -> Callable[[str, str, Declare], None]:
+    """Return what adds an action to a command: its name, a line of help, what declares the options of its own.
+
+    Each prints JSON where asked, and takes the options of every command, before the action or behind it.
+    """
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def add(name: str, words: str, declare: Declare) -> None:
+        one: Parser = actions.add_parser(name, description=sentence(words), help=words)
+        declare(one)
+        add_json(one)
+        known = len(one._actions)
+        add_common(one)
+        for option in one._actions[known:]:  # given before the action, they count as well
+            option.default = argparse.SUPPRESS
+
+    return add
 
 
 def add_json(parser: Parser | argparse._MutuallyExclusiveGroup) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tachograph.cli import output
 from tachograph.cli.filters import add_filters
-from tachograph.cli.options import Arguments, Parser, add_common, add_json, sentence
+from tachograph.cli.options import Arguments, Parser, actions_of
 from tachograph.errors import InputError
 from tachograph.units import printable
 
@@ -19,17 +19,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     """Declare the actions, each with its own options."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    def action(name: str, words: str, declare: Callable[[argparse.ArgumentParser], None]) -> None:
-        one: Parser = actions.add_parser(name, description=sentence(words), help=words)
-        declare(one)
-        add_json(one)
-        known = len(one._actions)
-        add_common(one)
-        for option in one._actions[known:]:  # given before the action, they count as well
-            option.default = argparse.SUPPRESS
-
+    action = actions_of(parser)
     action("list", "show the rules in use: what each looks for, its parameters, what it needs", _of_list)
     action("check", "look for mistakes in files of rules, without any job", _of_check)
     action("run", "judge stored jobs by rules; nothing is written", _of_run)
