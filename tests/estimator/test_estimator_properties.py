@@ -97,10 +97,14 @@ def test_the_more_the_other_asks_the_slower(own: Demand, other: Demand, what: st
     assert slowdowns([own, more])[0] >= slowdowns([own, other])[0] * (1 - 1e-9)
 
 
-@given(st.lists(DEMANDS, min_size=1, max_size=4), st.lists(DEMANDS, min_size=1, max_size=3), st.booleans())
+@given(
+    st.lists(DEMANDS, min_size=1, max_size=4), st.lists(DEMANDS, min_size=1, max_size=3), st.booleans(), st.booleans()
+)
 @RARELY
-def test_all_pairs_tell_what_a_pair_tells(rows: list[Demand], columns: list[Demand], confined: bool) -> None:
-    sharing = Sharing("mps", (0.5, 0.75)) if confined else Sharing()
+def test_all_pairs_tell_what_a_pair_tells(
+    rows: list[Demand], columns: list[Demand], confined: bool, lasting: bool
+) -> None:
+    sharing = Sharing("mps", (0.5, 0.75) if confined else None, lasting)
     whole = matrix(rows, columns, gpu=H100_NVL, sharing=sharing)
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
@@ -154,6 +158,31 @@ def test_blocks_that_leave_no_room_run_in_turn() -> None:
     assert not estimate([small, big], gpu=H100_NVL).safe
     halves = replace(big, footprint=Footprint(66, 1024))
     assert estimate([halves, halves], gpu=H100_NVL).sums["issue"] == 0.05  # an SM for each block
+
+
+def test_who_starves_behind_one_that_launches_again_and_again_is_told_so() -> None:
+    compute = Demand(
+        name="fmul", cycles={"issue": 1.0}, dram=0.0, warps=8.0, irregular=0.0, seconds=1.0,
+        footprint=Footprint(132, 1024),
+    )  # fmt: skip
+    copy = replace(compute, name="copy", cycles={"issue": 0.1525}, dram=0.69, dram_of="achievable", irregular=1.0)
+    once, lasting = Sharing(), Sharing(lasting=True)
+    assert [one.slowdown for one in estimate([compute, copy], gpu=H100_NVL, sharing=once).members] == [1.0, 2.0]
+    told = estimate([compute, copy], gpu=H100_NVL, sharing=lasting)
+    assert [one.slowdown for one in told.members] == [1.0, 100.0]
+    assert told.gain == pytest.approx(1.01)  # published: 1.001 of two that end, so that the copy got 0.002 of its rate
+    # what both share equally they share equally, however long each launch takes; room they take in turn
+    same = replace(compute, cycles={"issue": 0.75}, seconds=7.0)
+    slow = [one.slowdown for one in estimate([same, replace(same, seconds=0.1)], gpu=H100_NVL, sharing=lasting).members]
+    assert slow == pytest.approx([1.5, 1.5])
+    full = replace(compute, cycles={"issue": 0.1}, footprint=Footprint(264, 1024))
+    told = estimate([full, replace(full, seconds=3.0)], gpu=H100_NVL, sharing=lasting)
+    assert [one.slowdown for one in told.members] == pytest.approx([4.0, 4 / 3])
+    assert told.gain == pytest.approx(1.0)
+    # each first where the other is not: they share the time
+    one, two = (replace(compute, cycles=asked) for asked in ({"issue": 0.4, "fma": 1.0}, {"issue": 1.0, "fma": 0.4}))
+    told = estimate([one, two], gpu=H100_NVL, sharing=lasting)
+    assert [member.slowdown for member in told.members] == [2.0, 2.0]
 
 
 def test_what_is_not_known_is_said_and_is_never_safe() -> None:

@@ -13,10 +13,14 @@ Way = Literal["streams", "mps"]
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How kernels share: streams of one process, or processes under MPS, each with `shares` of the SMs (0..1)."""
+    """How kernels share: streams of one process, or processes under MPS, each with `shares` of the SMs (0..1).
+
+    lasting: each launches again and again, as jobs do, and none ends; else each launches once, at the same time.
+    """
 
     way: Way = "streams"
     shares: tuple[float, ...] | None = None
+    lasting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,9 @@ class Estimate:
     """What happens when `members` run together.
 
     sums: {resource: sum of what is asked of it}; 1 is all there is. gain: time one after the other over time together,
-    None where durations are not known; worst_gain: the same at the worst slowdowns. safe: no resource reaches its
-    limit, all that decides was measured. unknown: what nobody measured, a sentence each.
+    None where durations are not known; where they last, the sum of what each does over what it does alone in the same
+    time. worst_gain: the same at the worst slowdowns. safe: no resource reaches its limit, all that decides was
+    measured. unknown: what nobody measured, a sentence each.
     """
 
     members: tuple[Outcome, ...]

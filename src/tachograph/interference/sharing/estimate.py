@@ -42,8 +42,9 @@ def estimate(
     (1.46, 'fp64', 1.37)
     """
     calibration, sharing, settings = calibration or Calibration(), sharing or Sharing(), settings or Interference()
-    told = together.machine(gpu, calibration, dominance=dominance)
-    group = _Group.of(demands, shares_of(sharing, len(demands)), told.tolist(), gpu=gpu, calibration=calibration)
+    told = together.machine(gpu, calibration, dominance=dominance, lasting=sharing.lasting).tolist()
+    shares = shares_of(sharing, len(demands))
+    group = _Group.of(demands, shares, told, lasting=sharing.lasting, gpu=gpu, calibration=calibration)
     everyone = group.everyone
     sums = group.sums()
     return Estimate(
@@ -95,6 +96,7 @@ class _Group:
     longer: list[float]
     shares: tuple[float, ...]
     told: list[float]
+    lasting: bool
     gpu: Gpu
 
     @classmethod
@@ -104,6 +106,7 @@ class _Group:
         shares: tuple[float, ...],
         told: list[float],
         *,
+        lasting: bool,
         gpu: Gpu,
         calibration: Calibration,
     ) -> _Group:
@@ -114,7 +117,7 @@ class _Group:
         else:
             longer = np.ones(len(demands))
         rows = together.rows(whole, longer, gpu, calibration)
-        return cls(whole, rows.tolist(), longer.tolist(), shares, told, gpu)
+        return cls(whole, rows.tolist(), longer.tolist(), shares, told, lasting, gpu)
 
     @property
     def size(self) -> int:
@@ -144,23 +147,30 @@ class _Group:
         beside = [self.beside(place, running) for place in running]
         own = [self.rows[place] for place in running]
         paces = [together.pace(a, b, self.told, kept, meet) for a, b in zip(own, beside, strict=True)]
-        turns = [together.in_turn(sums) for sums in beside]
+        shut_out = [meet and together.shut_out(a, b, self.told) for a, b in zip(own, beside, strict=True)]
+        turns = [together.in_turn(b, self.told, waits) for b, waits in zip(beside, shut_out, strict=True)]
         take_turns = len(own) > 1 and all(p[0] * turn <= 1.0 for p, turn in zip(paces, turns, strict=True))
-        done = _Running([], [], [], [], [])
-        for a, sums, (cycles, memory, binding), turn, place in zip(own, beside, paces, turns, running, strict=True):
+        done = _Running([], [], [], [], shut_out)
+        each = zip(own, beside, paces, turns, shut_out, running, strict=True)
+        for a, sums, (cycles, memory, binding), turn, waits, place in each:
             longer = self.longer[place]
+            most = together.longest(turn, self.told, waits, take_turns)
             going = 1.0 / turn if take_turns else cycles
             done.rates.append(min(going, memory) / longer)
-            slow = together.slowdown(cycles, memory, longer, turn)
+            slow = together.slowdown(cycles, memory, longer, most)
             done.slowdowns.append(slow)
-            done.worst.append(max(slow, together.worst(a, sums, meet) * longer))
+            done.worst.append(
+                max(slow, together.worst(a, sums, meet, together.longest(turn, self.told, waits, False)) * longer)
+            )
             bound = together.bound_by(binding, cycles, memory, longer)
             done.bindings.append(None if bound == NOTHING else RESOURCES[bound])
-            done.shut_out.append(meet and together.shut_out(a, sums, self.told))
         return done
 
     def gain(self, *, worst: bool) -> float | None:
         """Time one after the other, on all SMs, over time together; None where durations are not known."""
+        if self.lasting:
+            slow = self.everyone.worst if worst else self.everyone.slowdowns
+            return sum(1.0 / each for each in slow) if all(self.sayable) else None
         seconds = self.vectors.seconds.tolist()
         if not np.isfinite(self.vectors.seconds).all() or not all(self.sayable):
             return None

@@ -44,15 +44,14 @@ def matrix(
     shape = (len(one.rows), len(two.rows))
     meet = _meet(one.vectors, two.vectors, sum(shares), gpu)
     answers = (np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.uint8), np.empty(shape, dtype=np.uint8))
-    told = together.machine(gpu, calibration)
+    told = together.machine(gpu, calibration, lasting=sharing.lasting)
     fill = _fill if shape[0] * shape[1] > _WORTH_COMPILING else _fill.__wrapped__  # type: ignore[attr-defined]
-    fill(one.rows, two.rows, told, caches.table(), meet, one is two, answers)
+    fill(one.rows, two.rows, told, caches.table(), meet, one is two, sharing.lasting, answers)
     slowdown, gain, binding, shut_out = answers
     common = one.measured @ two.measured.T > 0
     sayable, both_sayable = common | (shut_out & _OWN > 0), common | (shut_out == _OWN + _OTHER)
-    gain[~(np.isfinite(one.vectors.seconds)[:, None] & np.isfinite(two.vectors.seconds)[None, :] & both_sayable)] = (
-        np.nan
-    )
+    timed = np.isfinite(one.vectors.seconds)[:, None] & np.isfinite(two.vectors.seconds)[None, :]
+    gain[~(both_sayable & (timed | sharing.lasting))] = np.nan
     slowdown[~sayable], binding[~sayable] = np.nan, NOTHING
     room = (shut_out == 0) & (one.rows[:, LONGER] <= 1.0)[:, None] & (two.rows[:, LONGER] <= 1.0)[None, :]
     safe = (room & _below(one.vectors, two.vectors, meet, settings)).astype(np.uint8)
@@ -88,6 +87,7 @@ def _fill(
     kept: Floats,
     meet: Flags,
     square: bool,
+    lasting: bool,
     answers: tuple[Floats, Floats, Bytes, Bytes],
 ) -> None:
     """Fill in slowdown, gain, binding, and who finds no room, of each pair.
@@ -106,27 +106,35 @@ def _fill(
             together.add(beside, other, own, told)
             cycles, memory, bound = together.pace(own, mine, told, kept, met)
             their_cycles, their_memory, their_bound = together.pace(other, beside, told, kept, met)
-            turn, their_turn = together.in_turn(mine), together.in_turn(beside)
-            slowdown[i, j] = together.slowdown(cycles, memory, own[LONGER], turn)
-            binding[i, j] = together.bound_by(bound, cycles, memory, own[LONGER])
             waits = met and together.shut_out(own, mine, told)
             other_waits = met and together.shut_out(other, beside, told)
             shut_out[i, j] = (_OWN if waits else 0) + (_OTHER if other_waits else 0)
-            going, their_going = cycles, their_cycles
-            if cycles * turn <= 1.0 and their_cycles * their_turn <= 1.0:
-                going, their_going = 1.0 / turn, 1.0 / their_turn
+            turn, their_turn = together.in_turn(mine, told, waits), together.in_turn(beside, told, other_waits)
+            take_turns = cycles * turn <= 1.0 and their_cycles * their_turn <= 1.0
+            most = together.longest(turn, told, waits, take_turns)
+            their_most = together.longest(their_turn, told, other_waits, take_turns)
+            slow = together.slowdown(cycles, memory, own[LONGER], most)
+            their_slow = together.slowdown(their_cycles, their_memory, other[LONGER], their_most)
+            slowdown[i, j] = slow
+            binding[i, j] = together.bound_by(bound, cycles, memory, own[LONGER])
+            going = 1.0 / turn if take_turns else cycles
+            their_going = 1.0 / their_turn if take_turns else their_cycles
             seconds = (own[SECONDS], other[SECONDS])
             shared = (min(going, memory) / own[LONGER], min(their_going, their_memory) / other[LONGER])
             alone = (1.0 / own[LONGER], 1.0 / other[LONGER])
             known = seconds[0] > 0.0 and seconds[1] > 0.0
             total = seconds[0] + seconds[1]
-            if known:
+            if lasting:
+                gain[i, j] = 1.0 / slow + 1.0 / their_slow
+            elif known:
                 gain[i, j] = total / together.until_both_ended(seconds, shared, alone)
             if square and i != j:
-                slowdown[j, i] = together.slowdown(their_cycles, their_memory, other[LONGER], their_turn)
+                slowdown[j, i] = their_slow
                 binding[j, i] = together.bound_by(their_bound, their_cycles, their_memory, other[LONGER])
                 shut_out[j, i] = (_OWN if other_waits else 0) + (_OTHER if waits else 0)
-                if known:
+                if lasting:
+                    gain[j, i] = 1.0 / their_slow + 1.0 / slow
+                elif known:
                     turned = (shared[1], shared[0])
                     gain[j, i] = total / together.until_both_ended(
                         (seconds[1], seconds[0]), turned, (alone[1], alone[0])

@@ -3,6 +3,8 @@
 A kernel goes on at the rate of the resource that binds it most. On the bandwidth of DRAM and in caches that is all.
 Where it waits for issue slots, a pipeline or room for its blocks it may not run at all while others do; it runs when
 they have ended, so that its slowdown is at most that of running in turn. Where all wait for each other they take turns.
+Where launches follow each other without end, nobody ends: who finds no room still comes when a launch of the others has
+ended, but who waits for issue slots or a pipeline gets nothing but what the others leave.
 
 A kernel is a row of numbers, OWN, what is beside it another, BESIDE; sets and pairs are computed by the same functions.
 """
@@ -22,6 +24,7 @@ from tachograph.interference.sharing.vectors import Vectors
 RESOURCES = (*CYCLES, "dram", "l2", "l1", "blocks", "sms")
 NOTHING = 255
 _DRAM, _L2, _L1, _BLOCKS, _SMS = (RESOURCES.index(name) for name in ("dram", "l2", "l1", "blocks", "sms"))
+STARVED = 100.0  # times as long: how rarely a scheduler turns to a warp that waits behind others was never published
 _FELT = 0.995  # a rate above this is not said to be bound by anything
 
 # places in a row OWN: what it asks; waits elsewhere and stands in line, see contention; takes of an SM, needs a block
@@ -36,19 +39,21 @@ _NEEDS = _TAKES + _ROOM
 OWN = _NEEDS + _ROOM
 # places in a row BESIDE: sums over all others
 _DOMINANT, _PEERS, _ALL, _STANDING = 0, _KINDS, 2 * _KINDS, 3 * _KINDS
-_OTHER_REQUESTS, _OTHER_USED, _OTHER_L2, _OTHER_L1, _TURNS = range(4 * _KINDS, 4 * _KINDS + 5)
-_TAKEN = _TURNS + 1
+_OTHER_REQUESTS, _OTHER_USED, _OTHER_L2, _OTHER_L1, _TURNS, _OTHERS = range(4 * _KINDS, 4 * _KINDS + 6)
+_TAKEN = _OTHERS + 1
 BESIDE = _TAKEN + _ROOM
 # places in a row of what GPU and calibration tell
-_CURVATURE, _L2_COST, _L1_COST, _DOMINANCE, _HAS = range(5)
+_CURVATURE, _L2_COST, _L1_COST, _DOMINANCE, _LASTING, _HAS = range(6)
 
 Row: TypeAlias = Floats | list[float]
 Two: TypeAlias = tuple[float, float]
 
 
-def machine(gpu: Gpu, calibration: Calibration, *, dominance: float = contention.DOMINANCE) -> Floats:
-    """Return what GPU and calibration tell as a row."""
-    told = (calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, dominance)
+def machine(
+    gpu: Gpu, calibration: Calibration, *, dominance: float = contention.DOMINANCE, lasting: bool = False
+) -> Floats:
+    """Return what GPU and calibration tell, and whether launches follow each other without end, as a row."""
+    told = (calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, dominance, float(lasting))
     return np.array([*told, *placement.room(gpu)])
 
 
@@ -97,6 +102,7 @@ def add(beside: Row, own: Row, other: Row, told: Row) -> None:
     beside[_OTHER_L1] += other[_L1_FILLS]
     both_known = own[SECONDS] > 0.0 and other[SECONDS] > 0.0
     beside[_TURNS] += other[SECONDS] / own[SECONDS] if both_known else 1.0
+    beside[_OTHERS] += 1.0
     for place in range(_ROOM):
         beside[_TAKEN + place] += other[_TAKES + place]
 
@@ -145,15 +151,24 @@ def shut_out(own: Row, beside: Row, told: Row) -> bool:
 
 
 @either
-def in_turn(beside: Row) -> float:
-    """Return its slowdown when all run one after the other."""
-    return 1.0 + beside[_TURNS]
+def in_turn(beside: Row, told: Row, waits: bool) -> float:
+    """Return its slowdown when all run one after the other; `waits`: it is shut out.
+
+    Launches that follow each other without end take turns only for room, and share cycles equally.
+    """
+    return 1.0 + beside[_TURNS if waits or told[_LASTING] == 0.0 else _OTHERS]
 
 
 @either
-def slowdown(cycles: float, memory: float, longer: float, turns: float) -> float:
-    """Return the slowdown that both rates make; `longer`: on its share of the SMs, `turns`: one after the other."""
-    waits = turns if cycles * turns <= 1.0 else 1.0 / cycles
+def longest(turns: float, told: Row, waits: bool, take_turns: bool) -> float:
+    """Return the most its slowdown by waiting for cycles and room can be; `take_turns`: all wait for each other."""
+    return turns if waits or take_turns or told[_LASTING] == 0.0 else STARVED
+
+
+@either
+def slowdown(cycles: float, memory: float, longer: float, most: float) -> float:
+    """Return the slowdown that both rates make; `longer`: on its share of the SMs, `most`: see `longest`."""
+    waits = most if cycles * most <= 1.0 else 1.0 / cycles
     return max(waits, 1.0 / memory) * longer
 
 
@@ -164,8 +179,8 @@ def bound_by(binding: int, cycles: float, memory: float, longer: float) -> int:
 
 
 @either
-def worst(own: Row, beside: Row, meet: bool) -> float:
-    """Return the slowdown were it served after all others, all its waiting irregular; at most that of in turn."""
+def worst(own: Row, beside: Row, meet: bool, most: float) -> float:
+    """Return the slowdown were it served after all others, all its waiting irregular; at most `most`."""
     least = 1.0
     if meet:
         for kind in range(_KINDS):
@@ -175,8 +190,7 @@ def worst(own: Row, beside: Row, meet: bool) -> float:
                 least = min(least, contention.through(own[kind], own[_WAITS + kind], own[_WARPS], left))
     if own[_USED] > 0.0:
         least = min(least, max(1.0 - beside[_OTHER_USED], 0.0) / own[_USED])
-    turns = in_turn(beside)
-    return turns if least * turns <= 1.0 else 1.0 / least
+    return most if least * most <= 1.0 else 1.0 / least
 
 
 @either
