@@ -78,6 +78,7 @@ _NEEDS = (
     _Need("launch__shared_mem_per_block", "what its blocks occupy, whether others fit beside them",
           ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block_dynamic")),
     _Need("sm__cycles_active.avg", "how much of the time the SMs had work"),
+    _Need("gpc__cycles_elapsed.max", "how much of the time the SMs had work", readings.ELAPSED),
     _Need("sm__cycles_active.max", "how evenly the work lies on the SMs"),
     _Need("sm__cycles_active.min", "how evenly the work lies on the SMs"),
     _Need("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum.per_cycle_elapsed", "its arithmetic intensity",
@@ -92,15 +93,16 @@ _NEEDS = (
 _EVERYWHERE = ("alu", "fma", "fp64", "lsu", "tensor")
 
 
-def missing_of(metrics: Mapping[str, float], gpu: Gpu, footprint: Footprint | None) -> tuple[Missing, ...]:
-    """Return what is not known of a kernel for want of a metric, and how to get it.
+def missing_of(metrics: Mapping[str, float], gpu: Gpu, footprint: Footprint | None, *,
+               coverage: Mapping[str, float]) -> tuple[Missing, ...]:  # fmt: skip
+    """Return what is not known of a kernel for want of a metric, and how to get it; `coverage` as Kernel has it.
 
-    >>> [lack.metric for lack in missing_of({}, Gpu(name="?"), None)][:2]
+    >>> [lack.metric for lack in missing_of({}, Gpu(name="?"), None, coverage={})][:2]
     ['gpu__time_duration.sum', 'launch__registers_per_thread']
     """
     lacks = [(need.metric, need.tells) for need in _NEEDS if not metrics.keys() & {need.metric, *need.others}]
     lacks += _unread(metrics, gpu)
-    measured = readings.pipes(metrics)
+    measured = readings.pipes(metrics, coverage)
     lacks += [(readings.pipe_metric(pipe), f"the load of the {pipe} pipeline")
               for pipe in _EVERYWHERE if pipe not in measured]  # fmt: skip
     if footprint is None:

@@ -6,11 +6,12 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from types import MappingProxyType
 
 from tachograph.interference.demand import Demand, Footprint, Gpu
 from tachograph.interference.profile import readings
-from tachograph.interference.profile.aggregate import together
+from tachograph.interference.profile.aggregate import is_measured, together
 from tachograph.interference.profile.capacities import gpu_of
 from tachograph.interference.profile.collect import Missing, missing_of
 from tachograph.interference.profile.footprints import footprint_of
@@ -21,13 +22,13 @@ _SHAPE = ("launch__registers_per_thread", "launch__shared_mem_per_block", "launc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """All launches of one kernel with one block size on one chip.
+    """All launches of one kernel with one number of threads in a block on one chip.
 
     short: the name without result type, template arguments and parameters. seconds: of all launches together, None
-    where no launch tells. variants: how many different grids, registers or shared memory were launched. metrics: as in
-    Launch: rates and percentages weighted by time, counts (`.sum`, `.avg`, `.min`, `.max`) added up, `launch__*` of the
-    longest launch. coverage: {metric that some launches lack: fraction 0..1 of the time of those that have it}.
-    missing: what no launch has. problems: lines for people about launches that could not be used.
+    where no launch tells. variants: how many different grids, shapes of blocks, registers or shared memory were
+    launched. metrics: as in Launch: rates and percentages weighted by time, counts (`.sum`, `.avg`, `.min`, `.max`)
+    added up, `launch__*` of the longest launch. coverage: {metric that some launches lack: fraction 0..1 of the time of
+    those that have it}. missing: what no launch has. problems: lines for people about launches that could not be used.
     """
 
     name: str
@@ -101,7 +102,7 @@ def demand_of(metrics: Mapping[str, float], coverage: Mapping[str, float], gpu: 
     """
     issued = readings.issue(metrics, gpu)
     cycles = {} if issued is None else {"issue": issued.value}
-    cycles |= {pipe: reading.value for pipe, reading in readings.pipes(metrics).items()}
+    cycles |= {pipe: reading.value for pipe, reading in readings.pipes(metrics, coverage).items()}
     return Demand(
         name=name,
         cycles=MappingProxyType(cycles),
@@ -133,10 +134,12 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
         demand=demand_of(whole.metrics, whole.coverage, gpu, name=short, seconds=whole.seconds, footprint=footprint),
         block=longest.block,
         grid=longest.grid,
-        variants=len({(launch.grid, *(launch.metrics.get(name) for name in _SHAPE)) for launch in launches}),
+        variants=len(
+            {(launch.grid, launch.block, *(launch.metrics.get(name) for name in _SHAPE)) for launch in launches}
+        ),
         metrics=MappingProxyType(dict(whole.metrics)),
         coverage=MappingProxyType(dict(whole.coverage)),
-        missing=missing_of(whole.metrics, gpu, footprint),
+        missing=missing_of(whole.metrics, gpu, footprint, coverage=whole.coverage),
         problems=whole.problems,
         reports=tuple(sorted({launch.report for launch in launches})),
         ranges=longest.ranges,
@@ -144,7 +147,15 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
 
 
 def _threads(launch: Launch) -> Hashable:
-    return launch.block if launch.block is not None else launch.metrics.get("launch__block_size")
+    """How many threads a block has: of a details page that is a number, of other reports a shape."""
+    if launch.block is not None:
+        return prod(launch.block)
+    told = launch.metrics.get("launch__block_size")
+    return told if told is not None and is_measured(told) else None
+
+
+def _shape(launch: Launch) -> Hashable:
+    return launch.grid, launch.block, *(launch.metrics.get(name) for name in _SHAPE)
 
 
 def _chip_key(launch: Launch) -> Hashable:

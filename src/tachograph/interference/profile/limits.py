@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tachograph.interference.demand import Calibration
+from tachograph.interference.demand import Calibration, Gpu
 from tachograph.interference.profile import readings
 from tachograph.interference.profile.kernels import Kernel
 from tachograph.interference.profile.readings import Reading
@@ -20,7 +20,7 @@ Bound = Literal["throughput", "latency"]
 class Limit:
     """A resource as a kernel uses it, alone. Fractions 0..1; head_room: what it leaves.
 
-    resource: one of demand.CYCLES, dram (of what can be achieved), l2, l1 (of the throughput of the cache).
+    resource: one of demand.CYCLES, dram (see `achievable`), l2, l1 (of the throughput of the cache).
     """
 
     resource: str
@@ -62,13 +62,14 @@ def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> Limits:
     return Limits(resources, bound, limiting, _worst_stall(kernel.metrics))
 
 
-def achievable(share: float, calibration: Calibration) -> float:
-    """Return a share of DRAM's peak as one of what can be achieved.
+def achievable(share: float, gpu: Gpu, calibration: Calibration) -> float:
+    """Return a share of DRAM's peak as one of what can be achieved; of another GPU than was measured it stays as it is.
 
-    >>> round(achievable(0.42, Calibration()), 2)
-    0.69
+    >>> from tachograph.interference.demand import H100_NVL
+    >>> round(achievable(0.42, H100_NVL, Calibration()), 2), achievable(0.42, Gpu(name="A100"), Calibration())
+    (0.69, 0.42)
     """
-    return min(1.0, share / calibration.achievable_share)
+    return min(1.0, share / calibration.achievable_share) if calibration.measured_on == gpu.name else share
 
 
 def _loads(kernel: Kernel, calibration: Calibration) -> dict[str, Reading]:
@@ -76,8 +77,8 @@ def _loads(kernel: Kernel, calibration: Calibration) -> dict[str, Reading]:
     issue, dram = readings.issue(metrics, kernel.gpu), readings.dram(metrics, kernel.gpu)
     loads: dict[str, Reading | None] = {
         "issue": issue,
-        **readings.pipes(metrics),
-        "dram": None if dram is None else Reading(achievable(dram.value, calibration), dram.metric),
+        **readings.pipes(metrics, kernel.coverage),
+        "dram": None if dram is None else Reading(achievable(dram.value, kernel.gpu, calibration), dram.metric),
         "l2": readings.share(metrics, readings.L2_BUSY),
         "l1": readings.share(metrics, readings.L1_BUSY),
     }

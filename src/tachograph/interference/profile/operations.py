@@ -10,7 +10,8 @@ from types import MappingProxyType
 from tachograph.interference.profile import readings
 from tachograph.interference.profile.kernels import Kernel
 
-# operations of one instruction of a thread. Instructions on halves always work on two at once (HADD2, HFMA2)
+# operations of one instruction of a thread. Instructions on halves always work on two at once (HADD2, HFMA2), those on
+# pairs of fp32 (FADD2, FFMA2, on Blackwell alone) too
 _OPERATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "fp64": {"dadd": 1.0, "dmul": 1.0, "dfma": 2.0},
@@ -18,6 +19,10 @@ _OPERATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "fp16": {"hadd": 2.0, "hmul": 2.0, "hfma": 4.0},
     }
 )
+_PAIRS: Mapping[str, float] = MappingProxyType({"fadd2": 2.0, "fmul2": 2.0, "ffma2": 4.0})
+# by what sections of rooflines multiply instructions. Older ones take one of halves for two operations, not for four:
+# what they tell is divided by their own factor
+_FACTORS = (4.0, 2.0)
 # kind of numbers -> pipeline that works on them
 PIPE_OF: Mapping[str, str] = MappingProxyType({"fp64": "fp64", "fp32": "fma", "fp16": "fp16", "tensor": "tensor"})
 _IDLE = 0.005  # a pipeline with less than this to do did nothing that counts
@@ -55,7 +60,7 @@ def work_of(kernel: Kernel) -> Work:
     tensor = _tensor(kernel)
     if tensor is not None:
         counted["tensor"] = tensor
-    load = readings.pipes(kernel.metrics)
+    load = readings.pipes(kernel.metrics, kernel.coverage)
     untold = [kind for kind in PIPE_OF if kind not in counted]
     return Work(
         flop_per_s=MappingProxyType(counted),
@@ -75,29 +80,37 @@ def reported_peak(kernel: Kernel, kind: str) -> float | None:
         return None if per_cycle is None else per_cycle * clock.value
     letter, times = {"fp64": ("d", 2.0), "fp32": ("f", 2.0), "fp16": ("h", 4.0)}[kind]
     stem = f"__sass_thread_inst_executed_op_{letter}fma_pred_on"
-    scales = {f"sm{stem}.sum.peak_sustained": times, f"derived__sm{stem}_x{times:.0f}": 1.0}
+    scales = {f"sm{stem}.sum.peak_sustained": times}
+    scales |= {f"derived__sm{stem}_x{factor:.0f}": times / factor for factor in _FACTORS}
     peak = readings.first(kernel.metrics, scales)
     return None if peak is None or peak.value <= 0 else peak.value * clock.value
 
 
 def _rate_of_kind(kernel: Kernel, kind: str) -> float | None:
     """FLOP/s; None unless additions, multiplications and both at once were all counted."""
-    total = 0.0
-    for operation, times in _OPERATIONS[kind].items():
-        stem = f"sass_thread_inst_executed_op_{operation}_pred_on"
-        rates = (_rate(kernel, f"{unit}__{stem}.sum") for unit in ("smsp", "sm"))
-        rate = next((rate for rate in rates if rate is not None), None)
-        if rate is None and (rate := _derived(kernel, stem, times)) is None:
-            return None
-        total += rate * times
-    return total
+    counted = {operation: _instructions(kernel, operation) for operation in _OPERATIONS[kind]}
+    if kind == "fp32":
+        pairs = {operation: _instructions(kernel, operation) for operation in _PAIRS}
+        counted |= {operation: rate for operation, rate in pairs.items() if rate is not None}
+    times = {**_OPERATIONS[kind], **_PAIRS}
+    rates = [None if rate is None else rate * times[operation] for operation, rate in counted.items()]
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if len(known) == len(rates) else None
 
 
-def _derived(kernel: Kernel, stem: str, times: float) -> float | None:
+def _instructions(kernel: Kernel, operation: str) -> float | None:
+    """Instructions of threads per second, of whichever form they were collected in."""
+    stem = f"sass_thread_inst_executed_op_{operation}_pred_on"
+    rates = (_rate(kernel, f"{unit}__{stem}.sum") for unit in ("smsp", "sm"))
+    rate = next((rate for rate in rates if rate is not None), None)
+    return _derived(kernel, stem) if rate is None else rate
+
+
+def _derived(kernel: Kernel, stem: str) -> float | None:
     """Instructions per second from operations per cycle, which is how sections of rooflines tell them."""
-    per_cycle = kernel.metrics.get(f"derived__smsp__{stem}_x{times:.0f}")
-    clock = readings.first(kernel.metrics, dict.fromkeys(_CLOCKS, 1.0))
-    return None if per_cycle is None or clock is None else per_cycle * clock.value / times
+    scales = {f"derived__smsp__{stem}_x{factor:.0f}": 1 / factor for factor in _FACTORS}
+    per_cycle, clock = (readings.first(kernel.metrics, names) for names in (scales, dict.fromkeys(_CLOCKS, 1.0)))
+    return None if per_cycle is None or clock is None else per_cycle.value * clock.value
 
 
 def _rate(kernel: Kernel, count: str) -> float | None:

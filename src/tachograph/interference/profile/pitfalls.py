@@ -63,7 +63,7 @@ def _occupancy(kernel: Kernel) -> Pitfall | None:
     fullest = max(loads, key=lambda name: loads[name])
     if loads[fullest] <= HALF:
         return None
-    what = "issue slots" if fullest == "issue" else f"{fullest} pipeline"
+    what = "issue slots" if fullest == "issue" else f"{readings.PIPE_NAMES[fullest]} pipeline"
     why = f"by occupancy two of it fit with room to spare; yet they ask for more than all of the {what}"
     numbers = {"occupancy": occupied.value, "occupancy_of_two": 2 * occupied.value,
                fullest: loads[fullest], f"{fullest}_of_two": 2 * loads[fullest]}  # fmt: skip

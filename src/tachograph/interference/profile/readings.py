@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite
+from types import MappingProxyType
 
 from tachograph.interference.demand import PIPES, Gpu
 
-_ACTIVE = "avg.pct_of_peak_sustained_active"
+_ACTIVE, _ELAPSED = "avg.pct_of_peak_sustained_active", "avg.pct_of_peak_sustained_elapsed"
 ISSUED = "sm__inst_issued.avg.per_cycle_active"
 EXECUTED = "sm__inst_executed.avg.per_cycle_active"
 OCCUPANCY = f"sm__warps_active.{_ACTIVE}"
@@ -21,9 +22,23 @@ L1_BUSY = f"l1tex__throughput.{_ACTIVE}"
 THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"
 SM_ACTIVE, SM_ACTIVE_MIN, SM_ACTIVE_MAX = (f"sm__cycles_active.{kind}" for kind in ("avg", "min", "max"))
 # the SMs' own clock first; one of these is the length of a launch in cycles
-ELAPSED = ("sm__cycles_elapsed.max", "gpc__cycles_elapsed.max", SM_ACTIVE_MAX)
+ELAPSED = ("sm__cycles_elapsed.max", "gpc__cycles_elapsed.max", "sm__cycles_elapsed.avg")
+# what people call a pipeline
+PIPE_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "alu": "ALU",
+        "fma": "FMA",
+        "fp16": "FP16",
+        "fp64": "FP64",
+        "lsu": "LSU",
+        "tensor": "tensor",
+        "tex": "TEX",
+        "uniform": "uniform",
+        "xu": "XU",
+    }
+)
 
-_TENSOR = re.compile(rf"sm__(?:inst_executed_pipe_tensor\w*|pipe_tensor\w*_cycles_active)\.{re.escape(_ACTIVE)}")
+_TENSOR = re.compile(r"sm__(?:inst_executed_pipe_tensor\w*|pipe_tensor\w*_cycles_active)\.(?P<of>.+)")
 _STALL = re.compile(
     r"smsp__average_warps_issue_stalled_(?P<ratio>\w+)_per_issue_active\.ratio"
     r"|smsp__average_warp_latency_issue_stalled_(?P<latency>\w+)\.ratio"
@@ -34,7 +49,7 @@ _READY = frozenset({"selected", "not_selected"})
 # waits that differ in length from time to time: for memory, for other warps, for instructions
 IRREGULAR_STALLS = frozenset(
     {
-        *("barrier", "branch_resolving", "drain", "imc_miss", "lg_throttle", "long_scoreboard", "membar"),
+        *("barrier", "drain", "imc_miss", "lg_throttle", "long_scoreboard", "membar"),
         *("mio_throttle", "no_instruction", "no_instructions", "short_scoreboard", "sleeping", "tex_throttle"),
     }
 )
@@ -95,13 +110,20 @@ def issue(metrics: Mapping[str, float], gpu: Gpu) -> Reading | None:
     )
 
 
-def pipes(metrics: Mapping[str, float]) -> dict[str, Reading]:
+def pipes(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> dict[str, Reading]:
     """Return {pipeline of PIPES: fraction of its peak, while a warp was on the SM} of those that were measured.
 
-    >>> pipes({pipe_metric("fma"): 60.0})["fma"].value
+    What is told of the whole time only is divided by the share of it that a warp was on the SMs, where that is told by
+    the same launches.
+
+    >>> pipes({pipe_metric("fma"): 60.0}, {})["fma"].value
+    0.6
+    >>> half = {SM_ACTIVE: 50.0, ELAPSED[0]: 100.0}
+    >>> pipes({"sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_elapsed": 30.0} | half, {})["fma"].value
     0.6
     """
-    return {pipe: reading for pipe in PIPES if (reading := _pipe(metrics, pipe)) is not None}
+    active = {pipe: _pipe(metrics, pipe) or _pipe_of_elapsed(metrics, coverage, pipe) for pipe in PIPES}
+    return {pipe: reading for pipe, reading in active.items() if reading is not None}
 
 
 def dram(metrics: Mapping[str, float], gpu: Gpu) -> Reading | None:
@@ -189,10 +211,21 @@ def sm_share(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> Rea
     return None
 
 
-def _pipe(metrics: Mapping[str, float], pipe: str) -> Reading | None:
+def _pipe(metrics: Mapping[str, float], pipe: str, of: str = _ACTIVE) -> Reading | None:
     if pipe == "tensor":
-        return _busiest(metrics, (name for name in metrics if _TENSOR.fullmatch(name)))
-    return _fraction(first(metrics, {pipe_metric(pipe): 0.01, f"sm__pipe_{pipe}_cycles_active.{_ACTIVE}": 0.01}))
+        found = (_TENSOR.fullmatch(name) for name in metrics)
+        return _busiest(metrics, (match.string for match in found if match is not None and match["of"] == of))
+    counts = (f"sm__inst_executed_pipe_{pipe}", f"sm__pipe_{pipe}_cycles_active")
+    return _fraction(first(metrics, {f"{count}.{of}": 0.01 for count in counts}))
+
+
+def _pipe_of_elapsed(metrics: Mapping[str, float], coverage: Mapping[str, float], pipe: str) -> Reading | None:
+    elapsed, busy = _pipe(metrics, pipe, _ELAPSED), sm_share(metrics, coverage)
+    if elapsed is None or busy is None or busy.value <= 0:
+        return None
+    if coverage.get(elapsed.metric, 1.0) != coverage.get(SM_ACTIVE, 1.0):
+        return None
+    return _fraction(Reading(elapsed.value / busy.value, f"{elapsed.metric} / ({busy.metric})"))
 
 
 def _busiest(metrics: Mapping[str, float], names: Iterable[str]) -> Reading | None:

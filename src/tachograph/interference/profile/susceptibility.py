@@ -16,7 +16,7 @@ from tachograph.interference.profile.limits import achievable
 from tachograph.interference.profile.utilisation import distribution, launched
 
 Level = Literal["high", "some", "low", "unknown"]
-_LIMITS = ("launch__occupancy_limit_blocks", "launch__occupancy_limit_registers")
+_LIMITS = tuple(f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +113,15 @@ def _dram(kernel: Kernel, calibration: Calibration) -> Susceptibility:
     if reading is None:
         names = (readings.DRAM,)
         return Susceptibility("dram", "unknown", None, DRAM.high, "its bandwidth is not told", names, options(*names))
-    value = achievable(reading.value, calibration)
+    value = achievable(reading.value, kernel.gpu, calibration)
     level = DRAM.level(value)
-    where = calibration.measured_on or "an H100"
+    measured = calibration.measured_on == kernel.gpu.name
     why = {
-        "high": "half of the bandwidth that can be achieved, or more: two of the kind slow each other down",
+        "high": "it takes half of the bandwidth or more: two of the kind slow each other down",
         "some": "latency of DRAM grows with what others ask of it",
     }.get(level, "it asks little of DRAM")
-    return Susceptibility(
-        "dram", level, value, DRAM.high, f"{why} (achievable as measured on {where})", (reading.metric,)
-    )
+    of = "of what can be achieved" if measured else "of the peak; what can be achieved was not measured on this GPU"
+    return Susceptibility("dram", level, value, DRAM.high, f"{why} ({of})", (reading.metric,))
 
 
 def _issue(kernel: Kernel) -> Susceptibility:
@@ -140,17 +139,17 @@ def _issue(kernel: Kernel) -> Susceptibility:
 
 def _pipes(kernel: Kernel) -> tuple[Susceptibility, ...]:
     found = []
-    for pipe, reading in readings.pipes(kernel.metrics).items():
-        level = CYCLES.level(reading.value)
+    for pipe, reading in readings.pipes(kernel.metrics, kernel.coverage).items():
+        level, name = CYCLES.level(reading.value), readings.PIPE_NAMES[pipe]
         why = {
-            "high": f"it takes half of the {pipe} pipeline or more: two of the kind do not fit",
-            "some": f"it slows down beside a kernel that takes most of the {pipe} pipeline",
-        }.get(level, f"it seldom uses the {pipe} pipeline")
+            "high": f"it takes half of the {name} pipeline or more: two of the kind do not fit",
+            "some": f"it slows down beside a kernel that takes most of the {name} pipeline",
+        }.get(level, f"it seldom uses the {name} pipeline")
         found.append(Susceptibility(pipe, level, reading.value, CYCLES.high, why, (reading.metric,)))
     if not found:
-        name = readings.pipe_metric("fma")
+        metric = readings.pipe_metric("fma")
         why = "no pipeline was measured"
-        found.append(Susceptibility("pipelines", "unknown", None, CYCLES.high, why, (name,), options(name)))
+        found.append(Susceptibility("pipelines", "unknown", None, CYCLES.high, why, (metric,), options(metric)))
     return tuple(found)
 
 

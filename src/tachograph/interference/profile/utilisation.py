@@ -91,7 +91,7 @@ class Utilisation:
 def utilisation(kernel: Kernel) -> Utilisation:
     """Return all metrics of utilization of a kernel."""
     metrics, demand = kernel.metrics, kernel.demand
-    work = work_of(kernel)
+    work, pipes = work_of(kernel), readings.pipes(metrics, kernel.coverage)
     occupied = readings.occupancy(metrics, kernel.gpu)
     threads = readings.first(metrics, {readings.THREADS: 1 / _WARP})
     return Utilisation(
@@ -105,7 +105,7 @@ def utilisation(kernel: Kernel) -> Utilisation:
         issue=demand.cycles.get("issue"),
         ipc_issued=_ipc(kernel),
         ipc_executed=metrics.get(readings.EXECUTED),
-        pipes=MappingProxyType({pipe: reading.value for pipe, reading in readings.pipes(metrics).items()}),
+        pipes=MappingProxyType({pipe: reading.value for pipe, reading in pipes.items()}),
         dram=demand.dram,
         l2_hit=demand.l2_hit,
         l1_hit=demand.l1_hit,

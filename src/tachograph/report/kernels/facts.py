@@ -8,21 +8,18 @@ from dataclasses import dataclass
 from tachograph.interference.demand import PIPES
 from tachograph.interference.profile import readings
 from tachograph.interference.profile.kernels import Kernel
-from tachograph.interference.profile.readings import Reading
+from tachograph.interference.profile.readings import PIPE_NAMES, Reading
 from tachograph.interference.profile.utilisation import Distribution, Launched, utilisation
 from tachograph.scores import nsight
 from tachograph.units import text
 
-PIPE_NAMES: Mapping[str, str] = {
-    "alu": "ALU", "fma": "FMA", "fp16": "FP16", "fp64": "FP64", "lsu": "LSU", "tensor": "tensor", "tex": "TEX",
-    "uniform": "uniform", "xu": "XU",
-}  # fmt: skip
 NAMES: Mapping[str, str] = {
     "issue": "issue", "dram": "DRAM", "l2": "L2", "l1": "L1", "blocks": "block slots", "sms": "SMs", **PIPE_NAMES,
 }  # fmt: skip
 
 
 _LIMITS = "launch__occupancy_limit_*"
+_POSSIBLE, _WAVES = "sm__maximum_warps_per_active_cycle_pct", "launch__waves_per_multiprocessor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +41,18 @@ class Fact:
 def facts_of(kernel: Kernel) -> dict[str, Fact]:
     """Return {name: number} of what a kernel uses, in the order in which they are read."""
     used, gpu = utilisation(kernel), kernel.gpu
-    measured = readings.pipes(kernel.metrics)
+    measured = readings.pipes(kernel.metrics, kernel.coverage)
     of_sms = "" if gpu.sms is None else f"of {gpu.sms}"
-    busy = f"{readings.SM_ACTIVE} / {readings.ELAPSED[0]}"
+    busy = readings.sm_share(kernel.metrics, kernel.coverage)
+    active = f"{readings.SM_ACTIVE} / {readings.ELAPSED[0]}" if busy is None else busy.metric
+    possible = _POSSIBLE if _POSSIBLE in kernel.metrics else _LIMITS
     found = [
         _share("gpu_util", "nvidia-smi", used.nvidia_smi, "", "while it runs, whatever it does"),
         *_launched(used.launched, kernel, of_sms),
-        _share("sm_share", "SMs busy", used.sm_share, busy, "mean of SMs, of the time"),
+        _share("sm_share", "SMs busy", used.sm_share, active, "mean of SMs, of the time"),
         *_distributed(used.distribution),
         _share("occupancy", "occupancy", used.occupancy, readings.OCCUPANCY),
-        _share("occupancy_possible", "occupancy possible", used.occupancy_possible, _LIMITS, "with blocks like these"),
+        _share("occupancy_possible", "occupancy possible", used.occupancy_possible, possible, "with blocks like these"),
         Fact("ipc", "IPC", used.ipc_issued, f"of {gpu.schedulers}", readings.ISSUED, used.issue),
         *(
             _share(f"pipe_{pipe}", f"pipe {PIPE_NAMES[pipe]}", used.pipes.get(pipe), _metric(measured.get(pipe), pipe))
@@ -74,7 +73,7 @@ def facts_of(kernel: Kernel) -> dict[str, Fact]:
 
 def busiest_pipe(kernel: Kernel) -> tuple[str, float] | None:
     """Return the pipeline that is used most, and how much of it; None where none was measured."""
-    pipes = readings.pipes(kernel.metrics)
+    pipes = readings.pipes(kernel.metrics, kernel.coverage)
     if not pipes:
         return None
     name = max(pipes, key=lambda pipe: pipes[pipe].value)
@@ -115,11 +114,12 @@ def _launched(launch: Launched, kernel: Kernel, of_sms: str) -> list[Fact]:
     sms, needed = kernel.gpu.sms, launch.needed
     share = needed / sms if needed is not None and sms else None
     grid = "launch__grid_size"
+    waves = _WAVES if _WAVES in kernel.metrics else f"{grid}, {_LIMITS}"
     return [
         Fact("sms_needed", "SMs needed", needed, "count", f"{grid}, {_LIMITS}", share, of_sms),
         _share("slots_taken", "block slots taken", launch.slots_taken, f"{grid}, {_LIMITS}", "for blocks like its own"),
-        Fact("waves", "waves", launch.waves, "ratio", "launch__waves_per_multiprocessor"),
-        _share("tail", "empty in the last wave", launch.tail, "launch__waves_per_multiprocessor", "of all places"),
+        Fact("waves", "waves", launch.waves, "ratio", waves),
+        _share("tail", "empty in the last wave", launch.tail, waves, "of all places"),
     ]
 
 

@@ -1,0 +1,155 @@
+"""The same quantity told in other ways: by other versions of the profiler, over other times, of other GPUs."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from published_launches import COPY, H100, busy, launch, waiting
+
+from tachograph.devices import BY_NAME
+from tachograph.interference.demand import Calibration
+from tachograph.interference.profile import limits, susceptibility
+from tachograph.interference.profile.capacities import gpu_of
+from tachograph.interference.profile.kernels import Kernel, kernels
+from tachograph.interference.profile.limits import NEAR
+from tachograph.interference.profile.operations import reported_peak, work_of
+from tachograph.nsight.launch import Chip, Launch
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "kernels.md"
+CLOCK = {"smsp__cycles_elapsed.avg.per_second": 1.5e9}
+HALF_THE_TIME = {"sm__cycles_active.avg": 500.0, "gpc__cycles_elapsed.max": 1000.0}
+ELAPSED = "avg.pct_of_peak_sustained_elapsed"
+
+
+def only(*launches: Launch) -> Kernel:
+    (kernel,) = kernels(launches)
+    return kernel
+
+
+def test_a_block_told_by_its_shape_or_by_its_threads_is_the_same() -> None:
+    shape = launch({}, block=(1024, 1, 1))
+    count = launch({"launch__block_size": 1024.0}, block=None, number=1)
+    square = launch({}, block=(32, 32, 1), number=2)
+    assert only(shape, count).launches == 2
+    assert only(shape, square).variants == 2
+    assert len(kernels([shape, launch({"launch__block_size": 512.0}, block=None)])) == 2
+    odd = [launch({"launch__block_size": float("nan")}, block=None, number=at) for at in range(3)]
+    assert only(*odd).launches == 3
+
+
+def test_waiting_for_a_branch_is_as_long_each_time() -> None:
+    told = waiting(branch_resolving=3.0, long_scoreboard=1.0)
+    assert only(launch(told)).demand.irregular == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("metric", "pipe"),
+    [
+        (f"sm__inst_executed_pipe_fma.{ELAPSED}", "fma"),
+        (f"sm__pipe_fp64_cycles_active.{ELAPSED}", "fp64"),
+        (f"sm__pipe_tensor_op_hmma_cycles_active.{ELAPSED}", "tensor"),
+    ],
+)
+def test_a_pipeline_told_of_the_whole_time_counts_while_a_warp_is_there(metric: str, pipe: str) -> None:
+    kernel = only(launch({metric: 30.0, **HALF_THE_TIME}))
+    assert dict(kernel.demand.cycles) == {pipe: pytest.approx(0.6)}
+    assert dict(only(launch({metric: 30.0})).demand.cycles) == {}
+    told = metric.replace("_elapsed", "_active")
+    assert dict(only(launch({metric: 30.0, told: 55.0, **HALF_THE_TIME})).demand.cycles) == {pipe: pytest.approx(0.55)}
+
+
+def test_a_pipeline_of_some_launches_is_not_divided_by_the_time_of_others() -> None:
+    metric = f"sm__inst_executed_pipe_fma.{ELAPSED}"
+    kernel = only(launch({metric: 30.0}), launch(HALF_THE_TIME, number=1, seconds=3e-3))
+    assert dict(kernel.demand.cycles) == {}
+
+
+def test_halves_of_older_sections_are_the_same_operations() -> None:
+    stem = "sass_thread_inst_executed_op_h{}_pred_on"
+    adds = {f"smsp__{stem.format(what)}.sum.per_cycle_elapsed": 10.0 for what in ("add", "mul")}
+    new = {f"derived__smsp__{stem.format('fma')}_x4": 400.0, f"derived__sm__{stem.format('fma')}_x4": 1000.0}
+    old = {f"derived__smsp__{stem.format('fma')}_x2": 200.0, f"derived__sm__{stem.format('fma')}_x2": 500.0}
+    derived = {f"derived__smsp__{stem.format(what)}_x2": 20.0 for what in ("add", "mul")}
+    for told in ({**adds, **new}, {**adds, **old}, {**derived, **new}):
+        kernel = only(launch({**told, **CLOCK}))
+        assert work_of(kernel).flop_per_s["fp16"] == pytest.approx((2 * 10 + 2 * 10 + 4 * 100) * 1.5e9)
+        peak = reported_peak(kernel, "fp16")
+        assert peak == pytest.approx(1000 * 1.5e9) or peak is None
+    assert reported_peak(only(launch({**old, **CLOCK})), "fp16") == pytest.approx(1000 * 1.5e9)
+
+
+def test_pairs_of_fp32_count_where_they_are_told() -> None:
+    stem = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum.per_cycle_elapsed"
+    single = {stem.format(what): 10.0 for what in ("fadd", "fmul", "ffma")}
+    pairs = {stem.format(what): 10.0 for what in ("fadd2", "fmul2", "ffma2")}
+    assert work_of(only(launch({**single, **CLOCK}))).flop_per_s["fp32"] == pytest.approx(40 * 1.5e9)
+    assert work_of(only(launch({**single, **pairs, **CLOCK}))).flop_per_s["fp32"] == pytest.approx(120 * 1.5e9)
+    assert "fp32" not in work_of(only(launch({**pairs, **CLOCK}))).flop_per_s
+
+
+# (bus in bit, clock of memory in kHz) as drivers report them
+MEMORIES = {
+    "V100 SXM2 32GB": (4096, 877_000),
+    "A100 SXM 40GB": (5120, 1_215_000),
+    "A100 SXM 80GB": (5120, 1_593_000),
+    "H100 SXM 80GB": (5120, 2_619_000),
+    "H100 NVL 94GB": (6016, 2_619_000),
+    "H200 SXM 141GB": (6144, 3_201_000),
+}
+
+
+@pytest.mark.parametrize("model", MEMORIES)
+def test_bus_and_clock_give_the_published_bandwidth(model: str) -> None:
+    bus, clock = MEMORIES[model]
+    chip = Chip("x", None, {"global_memory_bus_width": float(bus), "memory_clock_rate": float(clock)})
+    # of the H200 NVIDIA rounds 4.92 TB/s down to 4.8
+    off = 0.025 if model.startswith("H200") else 0.01
+    assert gpu_of(chip).dram_bytes_per_s == pytest.approx(BY_NAME[model].hbm_bytes_per_s, rel=off)
+
+
+def test_gddr_counts_both_edges_too() -> None:
+    chip = Chip("NVIDIA GeForce RTX 3090", "8.6", {"fb_bus_width": 384.0, "max_mem_frequency_khz": 9_751_000.0})
+    assert gpu_of(chip).dram_bytes_per_s == pytest.approx(936e9, rel=0.01)
+
+
+def test_what_can_be_achieved_is_known_of_the_gpu_that_was_measured() -> None:
+    copy = {fear.resource: fear for fear in susceptibility.susceptibilities(only(COPY))}["dram"]
+    assert copy.value == pytest.approx(0.42 / 0.607)
+    assert copy.why.endswith("(of what can be achieved)")
+    a100 = only(launch(busy(0.61, 50.0, dram=42.0), chip=replace(H100, name="NVIDIA A100-SXM4-40GB")))
+    there = {fear.resource: fear for fear in susceptibility.susceptibilities(a100)}["dram"]
+    assert there.value == pytest.approx(0.42)
+    assert there.level == "some"
+    assert "not measured on this GPU" in there.why
+    assert limits.limits(a100).bound == "latency"
+    own = Calibration(achievable_share=0.5, measured_on="NVIDIA A100-SXM4-40GB")
+    assert limits.limits(a100, calibration=own).resources[0].demand == pytest.approx(0.84)
+
+
+def test_the_page_tells_the_thresholds_that_are_used() -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    rows = {
+        cells[0]: cells[2:4]
+        for line in page.splitlines()
+        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 4
+    }
+    scales = {
+        "L2, L1": susceptibility.HITS,
+        "DRAM": susceptibility.DRAM,
+        "issue": susceptibility.CYCLES,
+        "a pipeline": susceptibility.CYCLES,
+    }
+    for name, scale in scales.items():
+        assert [int(re.findall(r"(\d+) %", cell)[0]) for cell in rows[name]] == [100 * scale.high, 100 * scale.some]
+    assert rows["block slots"] == ["its blocks take all places", "half of them"]
+    assert (susceptibility.SLOTS.high, susceptibility.SLOTS.some) == (1.0, 0.5)
+    (near,) = re.findall(r"is the fullest resource, if (\d+) % of it", page)
+    assert int(near) == 100 * NEAR
+    assert f"Hits below {100 * susceptibility.TRAFFIC:.0f} % of a cache's throughput" in page
+    assert f"{100 * susceptibility.IDLE.high:.0f} % of the time of the busiest" in " ".join(page.split())
+    assert Calibration().measured_on == "NVIDIA H100 NVL"
+    assert "0.607" in page
+    assert Calibration().achievable_share == 0.607
