@@ -1,0 +1,213 @@
+"""Every number of `kernels --json` on the sample of the documentation, computed again from the text of the file."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tachograph.cli import main
+
+SAMPLE = Path(__file__).resolve().parents[2] / "docs" / "samples" / "published-h100.csv"
+ACTIVE, PER_ISSUE = "avg.pct_of_peak_sustained_active", "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+PIPES = ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "uniform", "xu")
+# waits of no fixed length, and those that wait for memory; both as published of the profiler
+IRREGULAR = (
+    *("barrier", "drain", "imc_miss", "lg_throttle", "long_scoreboard", "membar", "mio_throttle"),
+    *("short_scoreboard", "sleeping", "tex_throttle"),
+)
+FIXED = ("math_pipe_throttle", "wait")
+MEMORY = (
+    *("drain", "imc_miss", "lg_throttle", "long_scoreboard", "membar", "mio_throttle"),
+    *("short_scoreboard", "tex_throttle"),
+)
+ACHIEVABLE = 0.607
+
+
+def rows() -> dict[str, dict[str, str]]:
+    """{kernel: {column: cell}}: a line of text, one of names, one of units, then one for each kernel."""
+    _, names, _, *lines = csv.reader(SAMPLE.read_text(encoding="utf-8").splitlines())
+    return {line[names.index("Kernel Name")]: dict(zip(names, line, strict=True)) for line in lines}
+
+
+ROWS = rows()
+
+
+class Row:
+    """Cells of a line as numbers."""
+
+    def __init__(self, kernel: str) -> None:
+        self.cells = ROWS[kernel]
+
+    def __getitem__(self, column: str) -> float:
+        return float(self.cells[column].replace(",", ""))
+
+    def per_cycle(self, operation: str) -> float:
+        """Instructions of threads."""
+        return self[f"smsp__sass_thread_inst_executed_op_{operation}_pred_on.sum.per_cycle_elapsed"]
+
+    @property
+    def waits(self) -> dict[str, float]:
+        return {reason: self[PER_ISSUE.format(reason)] for reason in (*IRREGULAR, *FIXED)}
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, dict[str, Any]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(SAMPLE.parent)
+
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            assert main(["kernels", SAMPLE.name, "--json"]) == 0
+    (gpu,) = json.loads(printed.getvalue())["gpus"]
+    return {kernel["name"]: {**kernel, "gpu": gpu["gpu"]} for kernel in gpu["kernels"]}
+
+
+def close(value: float) -> Any:
+    return pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+def test_all_kernels_are_told_and_their_shares_add_up(told: dict[str, dict[str, Any]]) -> None:
+    assert told.keys() == ROWS.keys()
+    whole = sum(Row(kernel)["gpu__time_duration.sum"] for kernel in ROWS)
+    for name, kernel in told.items():
+        assert kernel["seconds"] == close(Row(name)["gpu__time_duration.sum"] * 1e-9)
+        assert kernel["share"] == close(Row(name)["gpu__time_duration.sum"] / whole)
+    assert sum(kernel["share"] for kernel in told.values()) == close(1.0)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_it_uses(name: str, told: dict[str, dict[str, Any]]) -> None:
+    row, uses = Row(name), told[name]["uses"]
+    fit = min(row[f"launch__occupancy_limit_{what}"] for what in ("blocks", "registers", "shared_mem", "warps"))
+    blocks, sms = row["launch__grid_size"], row["device__attribute_multiprocessor_count"]
+    waves = blocks / (fit * sms)
+    assert row["launch__waves_per_multiprocessor"] == pytest.approx(waves, rel=1e-5)  # as the file rounds it
+    expected = {
+        "gpu_util": 1.0,
+        "sms_needed": min(sms, ceil(blocks / fit)),
+        "slots_taken": min(1.0, waves),
+        "waves": row["launch__waves_per_multiprocessor"],
+        "tail": 0.0,
+        "sm_share": row["sm__cycles_active.avg"] / row["sm__cycles_elapsed.max"],
+        "sm_idle": 1 - row["sm__cycles_active.avg"] / row["sm__cycles_active.max"],
+        "sm_least": row["sm__cycles_active.min"] / row["sm__cycles_active.max"],
+        "occupancy": row[f"sm__warps_active.{ACTIVE}"] / 100,
+        "occupancy_possible": fit * ceil(row["launch__block_size"] / 32) / 64,
+        "ipc": row["sm__inst_issued.avg.per_cycle_active"],
+        **{f"pipe_{pipe}": row[f"sm__inst_executed_pipe_{pipe}.{ACTIVE}"] / 100 for pipe in PIPES},
+        "pipe_tex": None,
+        "threads": row["smsp__thread_inst_executed_per_inst_executed.ratio"] / 32,
+        "dram": row["gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"] / 100,
+        "dram_bytes_per_s": row["dram__bytes.sum.per_second"],
+        "l2_hit": row["lts__t_sector_hit_rate.pct"] / 100,
+        "l1_hit": row["l1tex__t_sector_hit_rate.pct"] / 100,
+        "flop_per_byte": sum(flop_per_s(row).values()) / row["dram__bytes.sum.per_second"],
+    }
+    assert uses == {use: None if value is None else close(value) for use, value in expected.items()}
+
+
+def flop_per_s(row: Row) -> dict[str, float]:
+    clock = row["smsp__cycles_elapsed.avg.per_second"]
+    return {
+        kind: (row.per_cycle(f"{letter}add") + row.per_cycle(f"{letter}mul") + 2 * row.per_cycle(f"{letter}fma"))
+        * clock
+        for kind, letter in (("fp64", "d"), ("fp32", "f"))
+    }
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_it_asks_and_leaves(name: str, told: dict[str, dict[str, Any]]) -> None:
+    row, kernel = Row(name), told[name]
+    demand = kernel["demand"]
+    loads = {pipe: row[f"sm__inst_executed_pipe_{pipe}.{ACTIVE}"] / 100 for pipe in PIPES}
+    loads["issue"] = row["sm__inst_issued.avg.per_cycle_active"] / 4
+    assert demand["cycles"] == {load: close(value) for load, value in loads.items()}
+    dram = row["gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"] / 100
+    assert (demand["dram"], demand["dram_of"]) == (close(dram), "peak")
+    assert demand["warps"] == close(row["sm__warps_active.avg.per_cycle_active"] / 4)
+    waits = row.waits
+    assert demand["irregular"] == close(sum(waits[reason] for reason in IRREGULAR) / sum(waits.values()))
+    assert kernel["limits"]["stall"]["reason"] == max(waits, key=lambda reason: waits[reason])
+    assert kernel["limits"]["stall"]["share"] == close(max(waits.values()) / sum(waits.values()))
+    for unknown in ("l1_bytes", "l2_bytes", "hbm_bytes"):
+        assert demand[unknown] is None
+    loads["dram"] = min(1.0, dram / ACHIEVABLE)
+    left = {limit["resource"]: limit for limit in kernel["limits"]["resources"]}
+    assert {name: limit["demand"] for name, limit in left.items()} == {load: close(loads[load]) for load in loads}
+    assert {name: limit["head_room"] for name, limit in left.items()} == {load: close(1 - loads[load]) for load in left}
+    fullest = max(loads, key=lambda load: loads[load])
+    assert kernel["limited_by"] == (fullest if loads[fullest] >= 0.6 else "latency")
+    fears = {fear["resource"]: fear["value"] for fear in kernel["disturbed"]}
+    for resource, load in loads.items():
+        assert fears[resource] == close(load)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_scores(name: str, told: dict[str, dict[str, Any]]) -> None:
+    row = Row(name)
+    resident = row["sm__warps_active.avg.per_cycle_active"]
+    active = row["sm__cycles_active.avg"] / row["gpc__cycles_elapsed.max"]
+    memory = row["dram__cycles_active.avg"] / row["dram__cycles_elapsed.avg"]
+    efficiency = row["smsp__thread_inst_executed_per_inst_executed.ratio"] / 32
+    stalled = sum(row[PER_ISSUE.format(reason)] for reason in MEMORY)
+    expected = {
+        "score_gpu_practice": 100 * (1 - min(64, resident) / 64 * active),
+        "score_gpumem_practice": 100
+        * row["dram__cycles_active.avg"]
+        / (row["dram__cycles_active.avg"] + row["sm__cycles_active.avg"]),
+        "score_gpumem_normalized": 100 * memory / (memory + active),
+        "score_gpu_theory": 100 * (1 - row["sm__inst_executed.avg.per_cycle_elapsed"] * efficiency / 4),
+        "score_gpumem_theory": 100 * stalled / row["smsp__average_warp_latency_per_inst_issued.ratio"],
+    }
+    assert told[name]["scores"] == {score: close(value) for score, value in expected.items()}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_its_place_under_the_roofline(name: str, told: dict[str, dict[str, Any]]) -> None:
+    row, place = Row(name), told[name]["roofline"]
+    flop = flop_per_s(row)
+    assert place["achieved"] == {kind: close(rate) for kind, rate in flop.items()}
+    traffic = row["dram__bytes.sum.per_second"]
+    assert place["bytes_per_s"] == close(traffic)
+    assert place["intensity"] == close(sum(flop.values()) / traffic)
+    assert place["at_least"] is False
+    clock = row["sm__cycles_elapsed.avg.per_second"]
+    roofs = {
+        "dram": row["dram__bytes.sum.peak_sustained"] * row["dram__cycles_elapsed.avg.per_second"],
+        "fp64": row["derived__sm__sass_thread_inst_executed_op_dfma_pred_on_x2"] * clock,
+        "fp32": row["derived__sm__sass_thread_inst_executed_op_ffma_pred_on_x2"] * clock,
+        "fp16": 120e12,  # NVIDIA H100 NVL, as published
+        "tensor": 835.5e12,
+    }
+    assert {roof["name"]: roof["peak"] for roof in place["roofs"]} == {roof: close(roofs[roof]) for roof in roofs}
+    by = {roof["name"]: roof["told_by"] for roof in place["roofs"]}
+    assert [roof for roof, teller in by.items() if teller == "the report"] == ["dram", "fp64", "fp32"]
+    # 132 SMs with 128 and 64 units, two operations each
+    assert roofs["fp32"] == pytest.approx(132 * 128 * 2 * clock)
+    assert roofs["fp64"] == pytest.approx(132 * 64 * 2 * clock)
+    busy = {kind: rate / roofs[kind] for kind, rate in flop.items() if rate > 0}
+    kind = max(busy, key=lambda one: busy[one]) if busy else None
+    assert place["kind"] == kind
+    ridge = None if kind is None else roofs[kind] / roofs["dram"]
+    assert place["ridge"] == (None if ridge is None else close(ridge))
+    assert place["side"] == ("compute" if ridge is not None and place["intensity"] >= ridge else "memory")
+
+
+def test_pitfalls_are_those_of_the_numbers(told: dict[str, dict[str, Any]]) -> None:
+    for name, kernel in told.items():
+        row = Row(name)
+        ipc, occupancy = row["sm__inst_issued.avg.per_cycle_active"], row[f"sm__warps_active.{ACTIVE}"] / 100
+        pipes = [row[f"sm__inst_executed_pipe_{pipe}.{ACTIVE}"] / 100 for pipe in PIPES]
+        expected = {
+            "roofline_class": kernel["roofline"]["side"] == "compute" and ipc + 0.61 > 4,
+            "occupancy": 2 * occupancy < 1 and 2 * max(ipc / 4, *pipes) > 1,
+            "nvidia_smi": row["sm__cycles_active.avg"] / row["sm__cycles_elapsed.max"] < 0.5,
+        }
+        assert {pitfall["name"] for pitfall in kernel["pitfalls"]} == {one for one, is_so in expected.items() if is_so}
