@@ -1,12 +1,14 @@
 """Functions that numba compiles, when they are first called: naming them imports no compiler.
 
-What was compiled is kept for the next process, beside the source or in the user's cache.
+What was compiled is kept for the next process, beside the source or in the user's cache, until a file of the same
+folder changes: what a compiled function calls becomes part of it, so the functions it calls are to lie in its folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
+from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar, cast
 
@@ -54,9 +56,18 @@ def _jitted(function: Callable[..., object], fastmath: bool | set[str]) -> Any:
     import numba
 
     try:
-        return numba.njit(nogil=True, cache=True, fastmath=fastmath)(function)
+        made = numba.njit(nogil=True, cache=True, fastmath=fastmath)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         return numba.njit(nogil=True, fastmath=fastmath)(function)
+    file = made._cache._cache_file  # numba itself looks at the file of the function alone
+    file._source_stamp = (file._source_stamp, _stamp(Path(function.__code__.co_filename).parent))
+    return made
+
+
+def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names, times and sizes of the sources of a folder."""
+    found = sorted((path.name, path.stat()) for path in folder.glob("*.py"))
+    return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in found)
 
 
 def compiled(function: Function) -> Function:

@@ -188,7 +188,7 @@ def test_who_starves_behind_one_that_launches_again_and_again_is_told_so() -> No
 def test_what_is_not_known_is_said_and_is_never_safe() -> None:
     known = Demand(
         name="known", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.1, warps=4.0, irregular=0.5, seconds=1.0,
-        footprint=Footprint(132, 128), l2_hit=0.1, l2_bytes=1e6, l1_hit=0.1, l1_bytes=1e3,
+        footprint=Footprint(132, 128, 32, 1024.0), l2_hit=0.1, l2_bytes=1e6, l1_hit=0.1, l1_bytes=1e3,
     )  # fmt: skip
     assert estimate([known, known], gpu=H100_NVL).unknown == ()
     assert estimate([known, known], gpu=H100_NVL).safe

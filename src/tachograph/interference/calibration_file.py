@@ -183,7 +183,7 @@ def _assigned(name: str, value: float | str) -> str:
 def published_entry(name: str, why: str) -> Entry:
     """Return the published value of `name`, marked so, and why it was not measured.
 
-    >>> published_entry("l2_miss_cost", "no GPU").value
+    >>> published_entry("l1_miss_cost", "no GPU").value
     4.0
     """
     return Entry(value=getattr(Calibration(), name), provenance="published", note=why)

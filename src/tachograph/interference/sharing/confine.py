@@ -11,12 +11,15 @@ from tachograph.interference.demand import Gpu
 from tachograph.interference.sharing import placement
 from tachograph.interference.sharing.vectors import Vectors
 
+_LEAST = 1e-6  # share: no GPU has so many SMs
+
 
 def confine(vectors: Vectors, share: float, gpu: Gpu) -> tuple[Vectors, Floats]:
     """Return demands as they are on a `share`, 0..1, of the SMs, and how many times longer each takes there alone.
 
     Of those SMs more is asked, of DRAM less in the same time.
     """
+    share = max(share, _LEAST)
     if share >= 1.0:
         return vectors, np.ones(len(vectors.names))
     known = np.isfinite(vectors.cycles)

@@ -13,7 +13,7 @@ from tachograph.config import Interference
 from tachograph.errors import InputError
 from tachograph.interference.demand import CYCLES, Calibration, Demand, Gpu
 from tachograph.interference.outcome import Estimate, Outcome, Sharing
-from tachograph.interference.sharing import caches, contention, placement, together
+from tachograph.interference.sharing import caches, contention, dram, placement, together
 from tachograph.interference.sharing.confine import confine
 from tachograph.interference.sharing.together import NOTHING, RESOURCES
 from tachograph.interference.sharing.unknown import unknown
@@ -136,6 +136,13 @@ class _Group:
                 together.add(sums, self.rows[place], self.rows[other], self.told)
         return sums
 
+    def latency(self, own: Sequence[list[float]]) -> float:
+        """Latency of DRAM while these run."""
+        of_all = [0.0] * (dram.PARTS * len(own))
+        for place, row in enumerate(own):
+            together.put_dram(of_all, place, row)
+        return together.latency(of_all, len(own), self.told)
+
     @cached_property
     def everyone(self) -> _Running:
         """How fast they go on while all run."""
@@ -146,6 +153,9 @@ class _Group:
         meet, kept = self.meet(running), caches.table()
         beside = [self.beside(place, running) for place in running]
         own = [self.rows[place] for place in running]
+        latency = self.latency(own)
+        for sums in beside:
+            sums[together.LATENCY] = latency
         paces = [together.pace(a, b, self.told, kept, meet) for a, b in zip(own, beside, strict=True)]
         shut_out = [meet and together.shut_out(a, b, self.told) for a, b in zip(own, beside, strict=True)]
         turns = [together.in_turn(b, self.told, waits) for b, waits in zip(beside, shut_out, strict=True)]
@@ -174,6 +184,10 @@ class _Group:
         seconds = self.vectors.seconds.tolist()
         if not np.isfinite(self.vectors.seconds).all() or not all(self.sayable):
             return None
+        expected = self._gain(seconds, worst=False)
+        return min(expected, self._gain(seconds, worst=True)) if worst else expected
+
+    def _gain(self, seconds: list[float], *, worst: bool) -> float:
         if self.size == 2:
             first, second = self._rates(range(2), worst)
             alone = (1.0 / self.longer[0], 1.0 / self.longer[1])
@@ -227,7 +241,16 @@ class _Group:
             return False
         if any(everyone.shut_out) or any(longer > 1.0 for longer in self.longer):
             return False
+        meet = self.meet(range(self.size))
+        if self.size > 1 and (self.vectors.in_l2.decides_unknown or (meet and self._unknown_in_sms)):
+            return False
         part = settings.safe_cycles * (self.size - 1) / self.size if self.size > 1 else np.inf
         decides = np.array([name == "issue" or sums.get(name, 0.0) >= part for name in CYCLES] + [True])
-        decides[:-1] &= self.meet(range(self.size))
+        decides[:-1] &= meet
         return bool((self.vectors.known | ~decides).all())
+
+    @property
+    def _unknown_in_sms(self) -> bool:
+        """Whether what decides in SMs where they meet, but cycles, is not known: room for blocks, L1."""
+        launches = placement.told(self.vectors.launches, self.gpu)
+        return not launches.all() or self.vectors.in_l1.decides_unknown

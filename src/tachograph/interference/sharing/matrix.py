@@ -12,14 +12,13 @@ from tachograph.compiled import compiled
 from tachograph.config import Interference
 from tachograph.interference.demand import CYCLES, Calibration, Demand, Gpu
 from tachograph.interference.outcome import Matrix, Sharing
-from tachograph.interference.sharing import caches, placement, together
+from tachograph.interference.sharing import caches, dram, placement, together
 from tachograph.interference.sharing.confine import confine
 from tachograph.interference.sharing.estimate import shares_of
-from tachograph.interference.sharing.together import BESIDE, LONGER, NOTHING, RESOURCES, SECONDS
+from tachograph.interference.sharing.together import BESIDE, LATENCY, LONGER, NOTHING, RESOURCES, SECONDS
 from tachograph.interference.sharing.vectors import Vectors, vectors
 
-# pairs: so many take Python less long than loading a compiler. What was compiled is kept until this file changes: a
-# change of the functions it calls, in other files, is not seen.
+# pairs: so many take Python less long than loading a compiler
 _WORTH_COMPILING = 2000
 _OWN, _OTHER = 1, 2  # whose blocks find no room beside the other: of the row, of the column
 
@@ -54,7 +53,7 @@ def matrix(
     gain[~(both_sayable & (timed | sharing.lasting))] = np.nan
     slowdown[~sayable], binding[~sayable] = np.nan, NOTHING
     room = (shut_out == 0) & (one.rows[:, LONGER] <= 1.0)[:, None] & (two.rows[:, LONGER] <= 1.0)[None, :]
-    safe = (room & _below(one.vectors, two.vectors, meet, settings)).astype(np.uint8)
+    safe = (room & _below(one.vectors, two.vectors, meet, settings) & _told(one, two, meet, gpu)).astype(np.uint8)
     return Matrix(one.vectors.names, two.vectors.names, RESOURCES, slowdown, gain, binding, safe)
 
 
@@ -96,6 +95,7 @@ def _fill(
     """
     slowdown, gain, binding, shut_out = answers
     beside, mine = np.zeros(BESIDE), np.zeros(BESIDE)
+    both = np.zeros(2 * dram.PARTS)
     for i in range(len(rows)):
         own = rows[i]
         for j in range(i if square else 0, len(columns)):
@@ -104,6 +104,9 @@ def _fill(
             beside[:] = 0.0
             together.add(mine, own, other, told)
             together.add(beside, other, own, told)
+            together.put_dram(both, 0, own)
+            together.put_dram(both, 1, other)
+            mine[LATENCY] = beside[LATENCY] = together.latency(both, 2, told)
             cycles, memory, bound = together.pace(own, mine, told, kept, met)
             their_cycles, their_memory, their_bound = together.pace(other, beside, told, kept, met)
             waits = met and together.shut_out(own, mine, told)
@@ -139,6 +142,13 @@ def _fill(
                     gain[j, i] = total / together.until_both_ended(
                         (seconds[1], seconds[0]), turned, (alone[1], alone[0])
                     )
+
+
+def _told(one: _Side, two: _Side, meet: Flags, gpu: Gpu) -> Flags:
+    """Which pairs have all measured that decides of caches, and of room for blocks."""
+    room = placement.told(one.vectors.launches, gpu)[:, None] & placement.told(two.vectors.launches, gpu)[None, :]
+    within = room & ~one.vectors.in_l1.pairs_unknown(two.vectors.in_l1)
+    return ~one.vectors.in_l2.pairs_unknown(two.vectors.in_l2) & (within | ~meet)
 
 
 def _below(one: Vectors, two: Vectors, meet: Flags, settings: Interference) -> Flags:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tachograph.arrays import Floats
+from tachograph.arrays import Flags, Floats
 from tachograph.interference.demand import Gpu
 from tachograph.interference.sharing.vectors import Launches
 
@@ -33,6 +33,13 @@ def room(gpu: Gpu) -> Floats:
     """Return what an SM has: blocks, threads, registers, shared bytes; NaN: not told."""
     has = (gpu.blocks_per_sm, gpu.threads_per_sm, gpu.registers_per_sm, gpu.shared_bytes_per_sm)
     return np.array([np.nan if value is None else float(value) for value in has])
+
+
+def told(launches: Launches, gpu: Gpu) -> Flags:
+    """Return of which launches everything is known that decides whether their blocks find room beside others."""
+    needs = np.concatenate([occupied(launches, gpu), of_a_block(launches)], axis=-1)
+    known: Flags = np.isfinite(needs).all(axis=-1) & np.isfinite(room(gpu)).all()
+    return known
 
 
 def apart(blocks: float, shares: float, gpu: Gpu) -> bool:

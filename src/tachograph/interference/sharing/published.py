@@ -62,6 +62,22 @@ def _misfit(alone: Sequence[tuple[float, float]], curvature: float) -> float:
     return sum((load(each * blocks, curvature) / used - 1.0) ** 2 for blocks, used in alone)
 
 
+def fitted_l2_miss_cost(slower: float = 1.79, copied: float = 45e6) -> float:
+    """Return the time of a miss in L2 over that of a hit that makes two copies as much slower as was published.
+
+    Two kernels that copy arrays of 22.5 MB, each on SMs of its own, took 1.79 times as long (section 4.1.2, Figure 2:
+    the highest). It is none of the twenty. Alone all is found in L2, and all their time waits for it.
+
+    >>> round(fitted_l2_miss_cost(), 3)
+    2.079
+    """
+    from tachograph.interference.sharing.caches import stays, table
+
+    filled = copied / (H100_NVL.l2_bytes or copied)
+    alone, together = stays(filled, table()), stays(2.0 * filled, table())
+    return 1.0 + (slower - 1.0) / (alone - together - (slower - 1.0) * (1.0 - alone))
+
+
 def _copy(bandwidth: float) -> Demand:
     """The copy kernel of 4 GiB, 132 blocks on 132 SMs. `bandwidth`: share of the highest that was achieved."""
     return Demand(

@@ -30,16 +30,16 @@ _FELT = 0.995  # a rate above this is not said to be bound by anything
 # places in a row OWN: what it asks; waits elsewhere and stands in line, see contention; takes of an SM, needs a block
 _KINDS = len(CYCLES)
 _WAITS, _STANDS = _KINDS, 2 * _KINDS
-(_WARPS, _IRREGULAR, _EXPOSED, _USED, _REQUESTS, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, SECONDS, LONGER) = range(
-    3 * _KINDS, 3 * _KINDS + 11
+(_WARPS, _IRREGULAR, _EXPOSED, _USED, _DRAM_WAITS, _ALONE, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, SECONDS, LONGER) = (
+    range(3 * _KINDS, 3 * _KINDS + 12)
 )
 _ROOM = 4  # blocks, threads, registers, shared bytes
 _TAKES = LONGER + 1
 _NEEDS = _TAKES + _ROOM
 OWN = _NEEDS + _ROOM
-# places in a row BESIDE: sums over all others
+# places in a row BESIDE: sums over all others, and the latency of DRAM while all run
 _DOMINANT, _PEERS, _ALL, _STANDING = 0, _KINDS, 2 * _KINDS, 3 * _KINDS
-_OTHER_REQUESTS, _OTHER_USED, _OTHER_L2, _OTHER_L1, _TURNS, _OTHERS = range(4 * _KINDS, 4 * _KINDS + 6)
+LATENCY, _OTHER_USED, _OTHER_L2, _OTHER_L1, _TURNS, _OTHERS = range(4 * _KINDS, 4 * _KINDS + 6)
 _TAKEN = _OTHERS + 1
 BESIDE = _TAKEN + _ROOM
 # places in a row of what GPU and calibration tell
@@ -65,9 +65,11 @@ def rows(vectors: Vectors, longer: Floats, gpu: Gpu, calibration: Calibration) -
     waits = np.maximum(warps / some - 1.0 / (1.0 - some * (warps - 1.0) / warps), 0.0)
     stands = asked / (1.0 + asked / np.where(vectors.counted[:, None], warps, np.inf))
     used = np.nan_to_num(vectors.dram)
-    curvature = calibration.dram_curvature
+    busiest = asked.max(axis=1, initial=0.0)
+    waits_for_dram = np.divide(used, busiest, out=np.ones(len(used)), where=busiest > used)
     columns: list[Floats] = [
-        vectors.warps, vectors.irregular, vectors.exposed, used, used * (1.0 + curvature * used * used),
+        vectors.warps, vectors.irregular, vectors.exposed,
+        used, waits_for_dram, 1.0 + calibration.dram_curvature * used * used,
         np.nan_to_num(vectors.l2), _hits(vectors.l2, vectors.l2_hit),
         np.nan_to_num(vectors.l1), _hits(vectors.l1, vectors.l1_hit),
         np.nan_to_num(vectors.seconds), longer,
@@ -96,7 +98,6 @@ def add(beside: Row, own: Row, other: Row, told: Row) -> None:
             if mine <= dominance * asked:
                 beside[_PEERS + kind] += asked
         beside[_ALL + kind] += asked
-    beside[_OTHER_REQUESTS] += other[_REQUESTS]
     beside[_OTHER_USED] += other[_USED]
     beside[_OTHER_L2] += other[_L2_FILLS]
     beside[_OTHER_L1] += other[_L1_FILLS]
@@ -105,6 +106,20 @@ def add(beside: Row, own: Row, other: Row, told: Row) -> None:
     beside[_OTHERS] += 1.0
     for place in range(_ROOM):
         beside[_TAKEN + place] += other[_TAKES + place]
+
+
+@either
+def put_dram(of_all: Row, place: int, own: Row) -> None:
+    """Put what `dram` must know of one kernel at its place in a row of all."""
+    of_all[dram.PARTS * place] = own[_USED]
+    of_all[dram.PARTS * place + 1] = own[_DRAM_WAITS]
+    of_all[dram.PARTS * place + 2] = own[_ALONE]
+
+
+@either
+def latency(of_all: Row, count: int, told: Row) -> float:
+    """Return the latency of DRAM while so many kernels run."""
+    return dram.latency(of_all, count, told[_CURVATURE])
 
 
 @either
@@ -123,8 +138,8 @@ def pace(own: Row, beside: Row, told: Row, kept: Floats, meet: bool) -> tuple[fl
                 )  # fmt: skip
                 if rate < cycles:
                     cycles, binding = rate, kind
-    if own[_USED] > 0.0 and beside[_OTHER_REQUESTS] > 0.0:
-        memory = dram.rate(own[_USED], beside[_OTHER_REQUESTS], told[_CURVATURE])
+    if own[_USED] > 0.0 and beside[_OTHER_USED] > 0.0:
+        memory = dram.rate(own[_DRAM_WAITS], own[_ALONE], beside[LATENCY])
         binding = _DRAM if memory < cycles else binding
     if own[_L2_HIT] > 0.0 and beside[_OTHER_L2] > 0.0:
         rate = caches.rate(own[_L2_HIT], own[_L2_FILLS], beside[_OTHER_L2], told[_L2_COST], own[_EXPOSED], kept)

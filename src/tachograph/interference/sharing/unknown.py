@@ -10,14 +10,13 @@ from tachograph.interference.demand import CYCLES, Calibration, Demand, Gpu
 from tachograph.interference.sharing.vectors import Vectors
 
 _LABELS = {"issue": "issue slots", "dram": "bandwidth of DRAM"}
-_HITS = 0.5  # a kernel that finds so much in a cache is worth asking what it keeps there
 
 
 def unknown(demands: Sequence[Demand], vectors: Vectors, *, gpu: Gpu, calibration: Calibration) -> tuple[str, ...]:
     """Return a sentence for all that is missing of these demands, of the GPU, of its calibration; each once."""
     if len(demands) < 2:
         return ()
-    said = (*_of_members(demands, vectors), *_of_caches(demands), *_of_gpu(vectors, gpu, calibration))
+    said = (*_of_members(demands, vectors), *_of_caches(demands, vectors), *_of_gpu(vectors, gpu, calibration))
     return tuple(dict.fromkeys(said))
 
 
@@ -40,15 +39,11 @@ def _of_members(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
             yield f"{demand.name}: how long it takes alone is not known"
 
 
-def _of_caches(demands: Sequence[Demand]) -> Iterator[str]:
-    for label, hits, kept in (
-        ("L2", [one.l2_hit for one in demands], [one.l2_bytes for one in demands]),
-        ("L1", [one.l1_hit for one in demands], [one.l1_bytes for one in demands]),
-    ):
-        of_interest = [one.name for one, hit in zip(demands, hits, strict=True) if hit is None or hit >= _HITS]
-        each = zip(demands, hits, kept, strict=True)
-        missing = dict.fromkeys(one.name for one, hit, size in each if size is None or hit is None)
-        if of_interest and missing:
+def _of_caches(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
+    for label, cached, hits in (("L2", vectors.in_l2, vectors.l2_hit), ("L1", vectors.in_l1, vectors.l1_hit)):
+        lacks = cached.untold | (cached.uses & np.isnan(hits))
+        missing = dict.fromkeys(one.name for one, lack in zip(demands, lacks, strict=True) if lack)
+        if missing and np.count_nonzero(cached.uses) > 1 and cached.finds.any():
             yield f"{label}: what {' and '.join(missing)} find there or come back to is not known; left out"
 
 

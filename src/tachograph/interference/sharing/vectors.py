@@ -13,6 +13,10 @@ from tachograph.interference.demand import CYCLES, Calibration, Demand, Footprin
 _UNIT = 256.0  # registers are given to a warp by so many
 _WARP = 32.0
 _LEAST = 1e-9  # a share below this is none, and no divisor
+_TIMES = (1e-12, 1e12)  # seconds: shorter ones count as this, so that no quotient of two overflows
+_FILLED = 1e9  # times full, at most
+_QUIET = 0.01  # of what there is: who asks less of memory keeps nothing in a cache that others would miss
+_HITS = 0.5  # a kernel that finds so much in a cache is worth asking what it keeps there
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,33 @@ class Launches:
     registers: Floats  # of a block
     shared: Floats  # bytes of a block
     fit: Floats  # blocks that fit into an empty SM
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """What decides whether a cache matters to kernels. `uses`: more than next to nothing, or nobody knows.
+
+    `finds`: uses it and finds much there, or nobody knows. `untold`: uses it, and what it comes back to is not known.
+    """
+
+    uses: Flags
+    finds: Flags
+    untold: Flags
+
+    def only(self, part: slice | list[int]) -> Cached:
+        """Return some of them."""
+        return Cached(self.uses[part], self.finds[part], self.untold[part])
+
+    @property
+    def decides_unknown(self) -> bool:
+        """Whether, of all these together, what decides is not known."""
+        return bool(np.count_nonzero(self.uses) > 1 and self.finds.any() and self.untold.any())
+
+    def pairs_unknown(self, other: Cached) -> Flags:
+        """Return the same of each of these with each of the others."""
+        found: Flags = self.uses[:, None] & other.uses[None, :]
+        found &= self.finds[:, None] | other.finds[None, :]
+        return found & (self.untold[:, None] | other.untold[None, :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +78,8 @@ class Vectors:
     l1: Floats
     l1_hit: Floats
     seconds: Floats
+    in_l2: Cached
+    in_l1: Cached
     launches: Launches
 
     @property
@@ -58,8 +91,17 @@ class Vectors:
         """Return some of them."""
         chosen = range(len(self.names))[part] if isinstance(part, slice) else part
         launches = Launches(*(getattr(self.launches, name)[part] for name in Launches.__slots__))
-        columns = {name: getattr(self, name)[part] for name in Vectors.__slots__ if name not in ("names", "launches")}
-        return Vectors(names=tuple(self.names[place] for place in chosen), launches=launches, **columns)
+        columns = {name: getattr(self, name)[part] for name in _PLAIN}
+        return Vectors(
+            names=tuple(self.names[place] for place in chosen),
+            in_l2=self.in_l2.only(part),
+            in_l1=self.in_l1.only(part),
+            launches=launches,
+            **columns,
+        )
+
+
+_PLAIN = tuple(name for name in Vectors.__slots__ if name not in ("names", "in_l2", "in_l1", "launches"))
 
 
 def joined(parts: Sequence[Vectors]) -> Vectors:
@@ -67,12 +109,18 @@ def joined(parts: Sequence[Vectors]) -> Vectors:
     launches = Launches(
         *(np.concatenate([getattr(part.launches, name) for part in parts]) for name in Launches.__slots__)
     )
-    columns = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in Vectors.__slots__
-        if name not in ("names", "launches")
-    }
-    return Vectors(names=tuple(name for part in parts for name in part.names), launches=launches, **columns)
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _PLAIN}
+    return Vectors(
+        names=tuple(name for part in parts for name in part.names),
+        in_l2=_joined_caches([part.in_l2 for part in parts]),
+        in_l1=_joined_caches([part.in_l1 for part in parts]),
+        launches=launches,
+        **columns,
+    )
+
+
+def _joined_caches(parts: Sequence[Cached]) -> Cached:
+    return Cached(*(np.concatenate([getattr(part, name) for part in parts]) for name in Cached.__slots__))
 
 
 def vectors(demands: Sequence[Demand], gpu: Gpu, calibration: Calibration) -> Vectors:
@@ -84,21 +132,42 @@ def vectors(demands: Sequence[Demand], gpu: Gpu, calibration: Calibration) -> Ve
     warps = np.fmax(_column(demands, lambda one: one.warps), 1.0)
     irregular = np.clip(np.nan_to_num(_column(demands, lambda one: one.irregular), nan=1.0), 0.0, 1.0)
     busiest = np.max(np.nan_to_num(cycles), axis=1, initial=0.0)
+    dram = _bandwidth(demands, calibration)
+    hits = [_column(demands, lambda one: one.l2_hit), _column(demands, lambda one: one.l1_hit)]
+    sizes = [
+        _filled(_column(demands, lambda one: one.l2_bytes), gpu.l2_bytes),
+        _filled(_column(demands, lambda one: one.l1_bytes), gpu.l1_bytes),
+    ]
+    reads = cycles[:, [CYCLES.index("lsu"), CYCLES.index("tex")]]
+    quiet = (reads < _QUIET).all(axis=1)  # NaN: not known, and not quiet
+    missed = np.clip(1.0 - hits[0], 0.0, 1.0)
+    little = (dram < _QUIET * missed) | (quiet & (dram < _QUIET))  # what DRAM gives is what L2 was asked for and missed
     return Vectors(
         names=tuple(demand.name for demand in demands),
         cycles=cycles,
-        dram=_bandwidth(demands, calibration),
+        dram=dram,
         warps=warps,
         counted=np.array([demand.warps is not None for demand in demands]),
         irregular=irregular,
         exposed=irregular * (1.0 - busiest),
-        l2=_column(demands, lambda one: one.l2_bytes) / _number(gpu.l2_bytes),
-        l2_hit=_column(demands, lambda one: one.l2_hit),
-        l1=_column(demands, lambda one: one.l1_bytes) / _number(gpu.l1_bytes),
-        l1_hit=_column(demands, lambda one: one.l1_hit),
-        seconds=_column(demands, lambda one: one.seconds if one.seconds else None),
+        l2=sizes[0],
+        l2_hit=hits[0],
+        l1=sizes[1],
+        l1_hit=hits[1],
+        seconds=np.clip(_column(demands, lambda one: one.seconds if one.seconds else None), *_TIMES),
+        in_l2=_cached(~little, hits[0], sizes[0]),
+        in_l1=_cached(~quiet, hits[1], sizes[1]),
         launches=_launches(demands, gpu),
     )
+
+
+def _filled(kept: Floats, size: float | None) -> Floats:
+    """Footprints over the size of the cache."""
+    return np.minimum(kept / _number(size), _FILLED)
+
+
+def _cached(uses: Flags, hit: Floats, filled: Floats) -> Cached:
+    return Cached(uses, uses & ~(hit < _HITS), uses & np.isnan(filled))
 
 
 def _number(value: float | None) -> float:
