@@ -244,12 +244,66 @@ def test_a_name_and_a_share_of_a_minute_add_a_cause(package: Path) -> None:
     assert python(package, "-c", code, **UNCOMPILED).strip() == "0.5 0.5"
 
 
+def test_a_row_adds_a_label_of_nsight_compute(package: Path) -> None:
+    row = '        "Replayed Instructions": "smsp__inst_replayed.sum",'
+    replace(package / "nsight" / "catalogue.py", {'    "instruction": {': f'    "instruction": {{\n{row}'})
+    code = (
+        "from tachograph.nsight.catalogue import metric_of\n"
+        "print(metric_of('Instruction Statistics', 'Replayed Instructions'))"
+    )
+    assert python(package, "-c", code).strip() == "smsp__inst_replayed.sum"
+
+
+def test_a_name_adds_a_pipeline_to_the_estimator(package: Path) -> None:
+    replace(package / "interference" / "demand.py", {'"uniform", "xu")': '"uniform", "xu", "ray")'})
+    code = (
+        "from tachograph.interference.demand import H100_NVL, Demand\n"
+        "from tachograph.interference.sharing.estimate import estimate\n"
+        "from tachograph.interference.sharing.matrix import matrix\n"
+        "rays = Demand(name='rays', cycles={'issue': 0.1, 'ray': 0.75}, irregular=0.0, seconds=1.0)\n"
+        "member = estimate([rays, rays], gpu=H100_NVL).members[0]\n"
+        "print(member.binding, member.slowdown, matrix([rays], gpu=H100_NVL).slowdown)"
+    )
+    assert python(package, "-c", code, **UNCOMPILED).strip() == "ray 1.5 [[1.5]]"
+
+
+def test_a_function_and_a_row_add_a_policy(package: Path) -> None:
+    policies = package / "interference" / "day" / "policies.py"
+    replace(
+        policies,
+        {
+            "def oracle(": "def trusting(known: Known) -> Permits:\n"
+            '    """All may share."""\n'
+            "    return Permits(known.expected > 0, known.expected)\n\n\ndef oracle("
+        },
+    )
+    add_to_end_of_tuple(policies, "POLICIES", '    Policy("trusting", "whoever fits", trusting),\n')
+    replace(
+        package / "cli" / "interference_day.py",
+        {'_POLICIES = ("exclusive",': '_POLICIES = ("trusting", "exclusive",'},
+    )
+    code = (
+        "import numpy as np\n"
+        "from tachograph.config import Interference\n"
+        "from tachograph.interference.day.jobs import Seen\n"
+        "from tachograph.interference.day.policies import POLICIES, Known, permitted\n"
+        "seen = [Seen(name, (), size, 'memory', 0.9) for name, size in (('a', 40.0), ('b', 40.0), ('c', 80.0))]\n"
+        "slow = np.full((3, 3), 2.0)\n"
+        "known = Known(seen=seen, expected=slow, safe=slow < 1, true=slow, settings=Interference())\n"
+        "(policy,) = [one for one in POLICIES if one.code == 'trusting']\n"
+        "print(permitted(policy, known, hbm_bytes=100.0).may.astype(int).tolist())"
+    )
+    assert python(package, "-c", code).strip() == "[[1, 1, 0], [1, 1, 0], [0, 0, 0]]"
+    assert "trusting" in python(package, "-m", "tachograph", "interference", "day", "--help")
+
+
 @pytest.mark.parametrize(
     "title",
     [
         *("A counter", "A device", "A source", "A piece of advice", "A job class", "A rule of the catalogue"),
         *("A workload class, a limit of health", "A score", "A cause of the ledger"),
-        *("A figure", "A reporter", "A command"),
+        *("A figure", "A label of Nsight Compute", "A resource of the estimator", "A policy of the simulated day"),
+        *("A micro-benchmark", "A reporter", "A command"),
     ],
 )
 def test_a_recipe_is_short_and_its_files_exist(title: str) -> None:
