@@ -13,7 +13,7 @@ import polars as pl
 from jobframes import START, frame, summary
 from tachograph.interference.demand import Calibration, Demand, Gpu
 from tachograph.interference.outcome import Estimate, Matrix, Outcome, Sharing
-from tachograph.report.colocate.report import Estimator
+from tachograph.report.colocate.judge import Estimator
 from tachograph.summarize.schema import JOB_SUMMARIES
 
 RESOURCES = ("issue", "fma", "fp16", "fp64", "tensor", "dram")

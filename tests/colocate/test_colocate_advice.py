@@ -8,6 +8,7 @@ from fractions import Fraction
 from itertools import product
 from typing import Any
 
+import hypothesis
 import pytest
 from colocate_jobs import by_hand
 from hypothesis import given
@@ -16,9 +17,13 @@ from hypothesis import strategies as st
 from tachograph.config import Interference
 from tachograph.devices import BY_NAME
 from tachograph.interference.demand import Calibration, Demand, Footprint, Gpu
-from tachograph.interference.jobs.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, Advice, advise, limit, on_share
+from tachograph.interference.jobs.advice import advise
+from tachograph.interference.jobs.case import Advice
 from tachograph.interference.jobs.mig import PROFILES, profiles_of, smallest_together
-from tachograph.interference.jobs.mixes import gpu_of_device
+from tachograph.interference.jobs.mixes import gpu_of_device, issuing
+from tachograph.interference.jobs.narrower import on_share
+from tachograph.interference.jobs.ways import CONTEXT_BYTES
+from tachograph.interference.jobs.words import MPS_OF_ONE_USER, limit
 from tachograph.interference.outcome import Estimate, Outcome, Sharing
 from tachograph.interference.sharing.estimate import estimate
 
@@ -33,9 +38,14 @@ def kernel(name: str = "a", *, memory: float | None = 8.0, dram: float | None = 
 
 
 def advice(*demands: Demand, gpu: Gpu = A100, busy: tuple[float, ...] | None = None, **given: Any) -> Advice:
-    settings = Interference(**{name: given.pop(name) for name in tuple(given) if name.startswith(("safe", "max"))})
+    settings = Interference(
+        **{name: given.pop(name) for name in tuple(given) if name.startswith(("safe", "max", "assumed"))}
+    )
     estimate = given.pop("estimate", None) or by_hand(demands, ALL_OF_IT)
-    return advise(estimate, demands, gpu=gpu, settings=settings, calibration=ALL_OF_IT, busy=busy, **given)
+    careful = by_hand([issuing(demand, settings.assumed_issue) for demand in demands], ALL_OF_IT)
+    careful = careful if careful.sums != estimate.sums else estimate
+    options: dict[str, Any] = {"careful": careful, "calibration": ALL_OF_IT, "busy": busy} | given
+    return advise(estimate, demands, gpu=gpu, settings=settings, **options)
 
 
 def test_all_that_fits_shares_by_mps() -> None:
@@ -57,15 +67,34 @@ def test_memory_is_asked_first(memory: float, way: str) -> None:
 
 
 def test_issue_slots_are_parted_by_shares_of_the_sms() -> None:
-    one, other = kernel("a", issue=0.9, sm_share=0.2), kernel("b", issue=0.6, sm_share=0.6)
+    one, other = kernel("a", issue=0.9, sm_share=0.04), kernel("b", issue=0.6, sm_share=0.06)
     found = advice(one, other)
     assert found.way == "mps_share"
-    needs = (0.9 * 0.2, 0.6 * 0.6)
+    needs = (0.9 * 0.04, 0.6 * 0.06)
+    assert found.careful == pytest.approx((1 + 0.04, 1 + 0.06))  # half of the SMs each, were they wide at times
+    assert found.worst == found.careful
     assert found.shares == pytest.approx([need / sum(needs) for need in needs])
     assert found.slowdowns == pytest.approx((1.0, 1.0))
     assert found.binding == "issue"
     assert "issue slots 150 %, limit 90 %" in found.why[1]
     assert math.fsum(found.shares or ()) == pytest.approx(1)
+
+
+def test_kernels_that_may_be_wide_are_not_put_on_a_part_of_the_sms() -> None:
+    """0.2 and 0.6 of the SMs' time: narrow kernels lose nothing on a part of them, wide ones do."""
+    one, other = kernel("a", issue=0.9, sm_share=0.2), kernel("b", issue=0.6, sm_share=0.6)
+    found = advice(one, other)
+    assert found.way == "no"
+    shares = [0.18 / 0.54, 0.36 / 0.54]
+    wide = [1 + width * (1 / share - 1) for width, share in zip((0.2, 0.6), shares, strict=True)]
+    said = f"expected 1.00x each if their kernels leave the other SMs idle, {wide[0]:.2f}x and {wide[1]:.2f}x if they"
+    assert any(said in sentence for sentence in found.why)
+    known = [
+        replace(demand, footprint=Footprint(blocks, 128, blocks_per_sm=1))
+        for demand, blocks in ((one, 36), (other, 72))
+    ]
+    found = advice(*known)  # blocks for a third and two thirds of 108 SMs: what they are as wide as is measured
+    assert (found.way, found.careful) == ("mps_share", found.slowdowns)
 
 
 def test_what_an_estimator_tells_of_shares_counts() -> None:
@@ -83,12 +112,12 @@ def test_what_an_estimator_tells_of_shares_counts() -> None:
 
 
 def test_memory_bandwidth_is_parted_by_mig() -> None:
-    one, other = kernel("a", dram=0.45, issue=0.1, sm_share=0.4), kernel("b", dram=0.4, issue=0.1, sm_share=0.4)
+    one, other = kernel("a", dram=0.45, issue=0.1, sm_share=0.07), kernel("b", dram=0.4, issue=0.1, sm_share=0.07)
     found = advice(one, other)
     assert (found.way, found.profiles, found.binding) == ("mig", ("3g.40gb", "3g.40gb"), "dram")
     assert found.slowdowns == pytest.approx((1.0, 1.0))
     assert "too much is asked of memory bandwidth 85 %, limit 70 %" in found.why[1]
-    assert found.worst == pytest.approx([1 + 0.4 * (7 / 3 - 1)] * 2)
+    assert found.worst == found.careful == pytest.approx([1 + 0.07 * (7 / 3 - 1)] * 2)
 
 
 def test_only_some_gpus_have_mig() -> None:
@@ -101,7 +130,7 @@ def test_only_some_gpus_have_mig() -> None:
 def test_a_slice_too_narrow_is_not_advised() -> None:
     found = advice(*[kernel(dram=0.45, issue=0.1, sm_share=0.9)] * 2)
     assert found.way == "no"
-    assert any("no slices of one GPU hold them" in sentence for sentence in found.why)
+    assert any("no slices of one GPU hold both" in sentence for sentence in found.why)
 
 
 def test_jobs_that_rarely_meet_take_turns() -> None:
@@ -122,8 +151,24 @@ def test_who_is_busy_at_times_is_slowed_at_times() -> None:
 def test_issue_slots_that_nobody_measured_are_told_and_never_safe() -> None:
     found = advice(kernel(fma=0.4), kernel(fma=0.2))
     assert (found.way, found.safe, found.worst) == ("mps", False, (2.0, 2.0))
-    assert "at least 20 %, 10 %" in found.unknown[0]
-    assert "tachograph kernels" in found.unknown[0]
+    assert "at least 20 % and 10 %" in found.unknown[0]
+    assert "50 % each are counted" in found.unknown[0]
+    assert "`ncu --set full" in found.unknown[0]
+    assert "`tachograph kernels" in found.unknown[0]
+
+
+def test_unmeasured_issue_slots_are_counted_and_both_numbers_told() -> None:
+    pair = (kernel(fma=0.2), kernel(fma=0.2))  # 0.6 of the issue slots each: 1.2 while both are busy
+    found = advice(*pair, busy=(0.4, 0.3), assumed_issue=0.6)
+    assert (found.way, found.slowdowns) == ("mps", (1.0, 1.0))
+    assert found.careful == pytest.approx((1 + 0.3 * 0.2, 1 + 0.4 * 0.2))
+    assert "expected 1.00x each by what was measured, 1.06x and 1.08x if each also asks for 60 %" in found.why[-1]
+    often = advice(*pair, busy=(0.6, 0.3), assumed_issue=0.6)
+    assert (often.way, often.slowdowns, often.binding) == ("no", (1.0, 1.0), "issue")
+    assert often.careful == pytest.approx((1.06, 1.12))
+    assert "1.06x and 1.12x if each also asks for 60 % of the issue slots, slowed by issue slots" in often.why[1]
+    measured = advice(kernel(issue=0.1, fma=0.2), kernel(issue=0.1, fma=0.2), busy=(0.6, 0.3), assumed_issue=0.6)
+    assert (measured.way, measured.careful, measured.unknown) == ("mps", measured.slowdowns, ())
 
 
 def test_jobs_of_different_users_are_warned_of_mps() -> None:
@@ -219,7 +264,10 @@ def test_nothing_is_advised_that_must_not_be(
 ) -> None:
     settings = Interference()
     estimate = by_hand([one, other], ALL_OF_IT)
-    found = advise(estimate, [one, other], gpu=gpu, settings=settings, calibration=ALL_OF_IT, busy=busy)
+    careful = by_hand([issuing(demand, settings.assumed_issue) for demand in (one, other)], ALL_OF_IT)
+    found = advise(
+        estimate, [one, other], gpu=gpu, settings=settings, calibration=ALL_OF_IT, busy=busy, careful=careful
+    )
     used = [demand.hbm_bytes for demand in (one, other)]
     if None not in used and gpu.hbm_bytes is not None:
         holds = sum(amount for amount in used if amount is not None) + CONTEXT_BYTES <= 0.9 * gpu.hbm_bytes
@@ -230,7 +278,8 @@ def test_nothing_is_advised_that_must_not_be(
     assert not found.safe or all("issue" in demand.cycles and demand.dram is not None for demand in (one, other))
     assert not found.safe or None not in used
     if found.way != "no":
-        assert all(slowdown is not None and slowdown <= settings.max_slowdown + 1e-6 for slowdown in found.slowdowns)
+        told = (*found.slowdowns, *found.careful)
+        assert all(slowdown is not None and slowdown <= settings.max_slowdown + 1e-6 for slowdown in told)
     assert (found.shares is None) == (found.way != "mps_share")
     assert (found.profiles is None) == (found.way != "mig")
     assert found.profiles is None or gpu is A100
@@ -247,6 +296,7 @@ def test_who_is_always_busy_is_no_better_off(one: Demand, other: Demand, busy: t
 
 
 @given(DEMANDS.map(coarse), DEMANDS.map(coarse), BUSY)
+@hypothesis.settings(deadline=None)  # the first one waits for the compiler
 def test_the_same_with_the_estimator_of_the_project(
     one: Demand, other: Demand, busy: tuple[float, float] | None
 ) -> None:

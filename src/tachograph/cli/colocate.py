@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tachograph.config import Interference
     from tachograph.interference.demand import Calibration, Demand, Gpu
     from tachograph.interference.outcome import Estimate, Matrix, Sharing
-    from tachograph.report.colocate.report import ColocateReport, EstimatorOf
+    from tachograph.report.colocate.judge import EstimatorOf
+    from tachograph.report.colocate.report import ColocateReport
 
 _TOP = 20  # pairs of a printed table
 
@@ -99,11 +100,13 @@ def _estimator_of(settings: Interference) -> EstimatorOf:
     from tachograph.interference.outcome import Sharing
     from tachograph.interference.sharing.estimate import estimate
     from tachograph.interference.sharing.matrix import matrix
-    from tachograph.report.colocate.report import Estimator
+    from tachograph.report.colocate.judge import Estimator
+
+    lasting = Sharing("mps", lasting=True)  # jobs launch again and again
 
     def of(gpu: Gpu, calibration: Calibration) -> Estimator:
         def pairs(rows: Sequence[Demand], columns: Sequence[Demand]) -> Matrix:
-            return matrix(rows, columns, gpu=gpu, calibration=calibration, sharing=Sharing("mps"), settings=settings)
+            return matrix(rows, columns, gpu=gpu, calibration=calibration, sharing=lasting, settings=settings)
 
         def together(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
             return estimate(demands, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings)

@@ -162,10 +162,11 @@ def measured(application: Application, random: Generator) -> Seen:
     return _seen(application, tuple((share / most, demand) for share, demand in phases))
 
 
-def dcgm(application: Application, random: Generator, *, issue: float | None = None) -> Seen:
+def dcgm(application: Application, random: Generator, *, issue: float = 0.0) -> Seen:
     """Return an application of which nobody has profiles: its means of DCGM's counters, with errors.
 
-    `issue`: share of the issue slots that it is taken to ask for, which DCGM does not tell; None: what pipes need.
+    `issue`: share of the issue slots that it is taken to ask for, which DCGM does not tell; what pipes take at
+    the least, where that is more.
     """
     row: dict[str, Any] = {"name": application.name, "hbm_used_mib_max": application.hbm_bytes / MI}
     means = {"gr_engine_active_mean": application.busy, **_means(application)}

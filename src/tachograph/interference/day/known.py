@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -18,12 +17,6 @@ from tachograph.interference.outcome import Sharing
 from tachograph.interference.sharing.matrix import matrix
 
 Profiles = Literal["measured", "dcgm", "dcgm-careful"]
-CAREFUL = 0.5  # of the issue slots: two of whom nobody knows better ask for all of them
-_SEEN: Mapping[Profiles, Callable[[Application, Generator], Seen]] = {
-    "measured": measured,
-    "dcgm": dcgm,
-    "dcgm-careful": partial(dcgm, issue=CAREFUL),
-}
 
 
 def known_of(day: Day, speed: Floats, *, seed: int, profiles: Profiles, settings: Interference) -> Known:
@@ -33,7 +26,7 @@ def known_of(day: Day, speed: Floats, *, seed: int, profiles: Profiles, settings
     weighted by the shares of both, and times without a kernel disturb nobody.
     """
     random = np.random.default_rng((seed, 3))
-    seen = [_SEEN[profiles](application, random) for application in day.applications]
+    seen = [_seen(application, random, profiles, settings) for application in day.applications]
     slowdown, safe = _estimated([demand for one in seen for _, demand in one.phases], settings)
     shares = _shares(seen)
     met = (shares > 0).astype(np.float64)
@@ -48,8 +41,15 @@ def known_of(day: Day, speed: Floats, *, seed: int, profiles: Profiles, settings
     )
 
 
+def _seen(application: Application, random: Generator, profiles: Profiles, settings: Interference) -> Seen:
+    if profiles == "measured":
+        return measured(application, random)
+    return dcgm(application, random, issue=settings.assumed_issue if profiles == "dcgm-careful" else 0.0)
+
+
 def _estimated(demands: Sequence[Demand], settings: Interference) -> tuple[Floats, Flags]:
-    found = matrix(demands, gpu=H100_NVL, calibration=Calibration(), sharing=Sharing(way="mps"), settings=settings)
+    lasting = Sharing(way="mps", lasting=True)  # jobs launch again and again
+    found = matrix(demands, gpu=H100_NVL, calibration=Calibration(), sharing=lasting, settings=settings)
     return found.slowdown, found.safe > 0
 
 

@@ -210,11 +210,15 @@ def issued_at_least(demand: Demand) -> float:
     return min(1.0, math.fsum(_ISSUED_BY.get(pipe, 0.0) * share for pipe, share in demand.cycles.items()))
 
 
-def issuing(demand: Demand, share: float | None = None) -> Demand:
-    """Return `demand` with issue slots where nobody measured them: `share`, else what its pipes take at the least."""
+def issuing(demand: Demand, share: float = 0.0) -> Demand:
+    """Return `demand` with issue slots where nobody measured them: `share`, or what its pipes take, where that is more.
+
+    >>> issuing(Demand(name="a", cycles={"fma": 0.4}), 0.5).cycles["issue"]
+    0.5
+    """
     if "issue" in demand.cycles:
         return demand
-    return replace(demand, cycles={**demand.cycles, "issue": issued_at_least(demand) if share is None else share})
+    return replace(demand, cycles={**demand.cycles, "issue": max(share, issued_at_least(demand))})
 
 
 def gpu_of_device(device: Device) -> Gpu:

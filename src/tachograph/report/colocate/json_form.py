@@ -10,8 +10,9 @@ import polars as pl
 
 from tachograph.interference.demand import Demand
 from tachograph.interference.jobs.mixes import Together
+from tachograph.report.colocate.judge import Proposal
 from tachograph.report.colocate.kinds import LEFT_OUT, Kind
-from tachograph.report.colocate.report import ColocateReport, Proposal
+from tachograph.report.colocate.report import ColocateReport
 
 _COLUMNS = {
     "one": pl.String,
@@ -23,6 +24,8 @@ _COLUMNS = {
     "taken": pl.Boolean,
     "slowdown": pl.Float64,
     "other_slowdown": pl.Float64,
+    "careful": pl.Float64,
+    "other_careful": pl.Float64,
     "worst": pl.Float64,
     "other_worst": pl.Float64,
     "binding": pl.String,
@@ -56,6 +59,7 @@ def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str
             {"reason": reason, "words": LEFT_OUT[reason], "jobs": jobs, "gpu_hours": hours}
             for reason, jobs, hours in report.left_out
         ],
+        "short_of": dict(report.short),
         "missing_counters": list(report.missing),
         "not_compared": report.cut,
         "achievable_share": dict(report.achievable),
@@ -64,7 +68,9 @@ def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str
 
 
 def proposal_json(proposal: Proposal) -> dict[str, Any]:
-    """Return a pair: both kinds, the way of sharing, expected and worst slowdown of both, in their order."""
+    """Return a pair: both kinds, the way of sharing, slowdowns of both, in their order.
+
+    slowdowns: by what was measured; careful: with what nobody measured; worst: always at the same time."""
     advice = proposal.advice
     return {
         "one": kind_json(proposal.one),
@@ -79,6 +85,7 @@ def proposal_json(proposal: Proposal) -> dict[str, Any]:
         "shares": None if advice.shares is None else list(advice.shares),
         "profiles": None if advice.profiles is None else list(advice.profiles),
         "slowdowns": list(advice.slowdowns),
+        "careful": list(advice.careful),
         "worst": list(advice.worst),
         "binding": advice.binding,
         "why": list(advice.why),
@@ -117,10 +124,12 @@ def colocate_csv(report: ColocateReport, *, top: int | None = None) -> str:
 def _row(proposal: Proposal) -> tuple[Any, ...]:
     advice, one, other = proposal.advice, proposal.one, proposal.other
     slowdown, other_slowdown = _two(advice.slowdowns)
+    careful, other_careful = _two(advice.careful)
     worst, other_worst = _two(advice.worst)
     return (
         *(one.label, other.label, one.device.name, one.gpus, advice.way, advice.safe, proposal.taken),
-        *(slowdown, other_slowdown, worst, other_worst, advice.binding, proposal.overlap_h, proposal.saved_h),
+        *(slowdown, other_slowdown, careful, other_careful, worst, other_worst, advice.binding),
+        *(proposal.overlap_h, proposal.saved_h),
         *(one.runs, other.runs, proposal.same_user, " ".join(advice.why), " ".join(advice.unknown)),
     )
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tachograph.interference.jobs.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, WAYS, resource, times
+from tachograph.interference.jobs.ways import CONTEXT_BYTES
+from tachograph.interference.jobs.words import MPS_OF_ONE_USER, PROFILE_THEM, WAYS, resource, times
+from tachograph.report.colocate.judge import Proposal
 from tachograph.report.colocate.kinds import LEFT_OUT, Kind
-from tachograph.report.colocate.report import ColocateReport, Proposal
+from tachograph.report.colocate.report import ColocateReport
 from tachograph.report.columns import local_time
 from tachograph.report.lines import Line, plain, wrapped
 from tachograph.units import MI, plural, printable, text
@@ -18,16 +20,15 @@ _SAVED = (
     "same time: the most there is. No kind is in two pairs; pairs of one user come first, nobody else has to agree."
 )
 _SLOWDOWN = (
-    "slowdown: of the time in which a job uses the GPU, by the runs that ask most; both are taken to be busy at times "
-    "that have nothing to do with each other. At worst: always at the same time, and what was not measured is short."
+    "measured: slowdown by what was measured, of the time in which a job uses the GPU, by the runs that ask most; both "
+    "are taken to be busy at times that have nothing to do with each other. careful: the same were {assumed} of the "
+    "issue slots asked for by each, and kernels on a part of the SMs as wide as the GPU; only where it holds a pair is "
+    "proposed. at worst: always at the same time, and what was not measured is short."
 )
 _NOT_LOOKED_AT = (
     "Not looked at: processors and memory of the host, PCIe, NVLink, network, and whether Slurm lets jobs share."
 )
-_UNKNOWN = (
-    "None is safe before its kernels were profiled: DCGM tells neither issue slots nor caches. What would decide: a "
-    "profile of the kernels of both by Nsight Compute, and `tachograph kernels REPORT`."
-)
+_UNKNOWN = f"None is safe before its kernels were profiled: DCGM tells neither issue slots nor caches. {PROFILE_THEM}"
 
 
 def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None = None) -> list[Line]:
@@ -60,11 +61,23 @@ def headlines(report: ColocateReport) -> tuple[str, str]:
         f"{plural(report.kinds, 'kind')} of jobs that may share."
     )
     if not report.proposals:
-        rare = next((jobs for reason, jobs, _ in report.left_out if reason == "few_runs"), 0)
-        hint = f" {plural(rare, 'job')} ran too few times: `--runs 1` takes them in." if rare else ""
-        return looked, f"{_NOTHING}{hint}"
+        return looked, " ".join([_NOTHING, *_why_none(report)])
     pairs = plural(len(report.proposals), "pair")
     return looked, f"{pairs} on one GPU in place of two would save up to {text(report.saved_h, 'h')}."
+
+
+def _why_none(report: ColocateReport) -> Iterator[str]:
+    """Why there is no proposal, and what to try."""
+    if report.short:
+        short = ", ".join(f"{resource(name)} {count:,}" for name, count in report.short)
+        judged = plural(sum(count for _, count in report.short), "pair")
+        yield f"{judged} judged; what they have too little of: {short}. `--all` shows each with its numbers."
+    elif not report.kinds and report.left_out:
+        yield "None may share, for the reasons below."
+    rare = next((jobs for reason, jobs, _ in report.left_out if reason == "few_runs"), 0)
+    if rare:
+        often = f"fewer than {report.least_runs} times under its name"
+        yield f"{plural(rare, 'job')} left out, each of a kind that ran {often}: `--runs 1` takes them in."
 
 
 def _missing(report: ColocateReport) -> str:
@@ -75,7 +88,7 @@ def _missing(report: ColocateReport) -> str:
 
 
 def _table(proposals: Sequence[Proposal], width: int) -> list[Line]:
-    headings = ["", "one", "other", "GPUs", "how", "slowdown", "at worst", "memory", "short first", "saved"]
+    headings = ["", "one", "other", "GPUs", "how", "measured", "careful", "at worst", "memory", "short first", "saved"]
     rows = [
         [
             str(number),
@@ -84,6 +97,7 @@ def _table(proposals: Sequence[Proposal], width: int) -> list[Line]:
             f"{proposal.one.gpus} x {proposal.one.device.name}",
             _way(proposal),
             _both(proposal.advice.slowdowns),
+            _both(proposal.advice.careful),
             _both(proposal.advice.worst),
             text(proposal.memory, "fraction"),
             resource(proposal.advice.binding) if proposal.advice.binding else text(None),
@@ -92,10 +106,10 @@ def _table(proposals: Sequence[Proposal], width: int) -> list[Line]:
         for number, proposal in enumerate(proposals, 1)
     ]
     for kept in (
-        range(10),
-        (0, 1, 2, 3, 4, 5, 6, 7, 9),
-        (0, 1, 2, 4, 5, 6, 9),
-        (0, 1, 2, 4, 5, 9),
+        range(11),
+        (0, 1, 2, 3, 4, 5, 6, 7, 10),
+        (0, 1, 2, 4, 5, 6, 7, 10),
+        (0, 1, 2, 4, 6, 10),
     ):  # less of it where there is little room
         lines = _aligned([[cells[n] for n in kept] for cells in (headings, *rows)])
         if max(len(line[0][0]) for line in lines) <= width:
@@ -119,7 +133,7 @@ def _runs(proposal: Proposal) -> str:
 
 
 def _notes(report: ColocateReport, width: int) -> Iterator[Line]:
-    said = [_SAVED, _SLOWDOWN]
+    said = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"))]
     if any(proposal.advice.unknown for proposal in report.proposals):
         said.append(_UNKNOWN)
     said += [
@@ -165,14 +179,15 @@ def _explained(report: ColocateReport, proposal: Proposal, width: int) -> Iterat
     for sentence in advice.why:
         yield from wrapped(sentence, width, first="  ", indent="    ")
     if advice.worst:
-        said = f"At worst {_both(advice.worst)}: always busy at the same time, and what was not measured short."
+        said = f"At worst {_both(advice.worst)}: always busy at the same time, and what was not measured is short."
         yield from wrapped(said, width, first="  ", indent="    ")
     if proposal.runs is not None and proposal.runs.worst is not None:
         mean = _both((proposal.runs.slowdown, proposal.runs.other_slowdown))
-        said = f"Over all pairs of their runs, while both are busy: {mean} on average, {times(proposal.runs.worst[0])} "
-        yield from wrapped(f"{said}in the worst pair.", width, first="  ", indent="    ")
+        said = f"Over all pairs of their runs, while both are busy, read carefully: {mean} on average, "
+        said += f"{times(proposal.runs.worst[0])} in the worst pair."
+        yield from wrapped(said, width, first="  ", indent="    ")
     if proposal.saved_h:
-        saved = f"Up to {text(proposal.saved_h, 'h')} of GPU time saved, were they always there at the same time."
+        saved = f"Saved: up to {text(proposal.saved_h, 'h')} of GPU time, were they always there at the same time."
         yield from wrapped(saved, width, first="  ", indent="    ")
     told = (*advice.unknown, *advice.cautions)
     if told:

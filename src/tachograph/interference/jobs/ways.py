@@ -1,0 +1,149 @@
+"""Ways to share a GPU, each judged: what is advised, or why not this one ("" where it is out of the question)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tachograph.interference.demand import Demand
+from tachograph.interference.jobs.case import Advice, Case, Slowdowns
+from tachograph.interference.jobs.mig import Profile, profiles_of, smallest_together
+from tachograph.interference.jobs.narrower import if_wide, on_share, on_slice, shares_for
+from tachograph.interference.jobs.words import asked_together, each, limit, resource, times
+from tachograph.units import MI, text
+
+# kept free beside what both used: their own contexts are in what was used, that of the MPS server is not. Ours
+CONTEXT_BYTES = 512 * MI
+_NOT_KEPT_APART = frozenset({"dram", "l2"})  # by MPS
+
+
+def by_mps(case: Case) -> Advice | str:
+    """MPS, all SMs for all."""
+    slowdowns, careful = case.slowdowns, case.carefully
+    if None in slowdowns or None in careful:
+        return "MPS: what would happen cannot be said, see what is not known."
+    over = case.over()
+    if over:
+        return f"MPS alone: {_too_much(case, over)}; {_expected(case)}."
+    if not case.good(careful):
+        by = next(iter(case.conflicts()), None)
+        slowed = f", slowed by {resource(by)}" if by else ""
+        return f"MPS alone: {_expected(case)}{slowed}; more than {times(case.settings.max_slowdown)}."
+    why = (f"MPS: {asked_together(case.estimate.sums, case.settings)}; {_expected(case)}.",)
+    safe = case.estimate.safe and not case.missing
+    return Advice("mps", None, why, case.missing, slowdowns, careful, case.worst, case.binding, safe=safe)
+
+
+def by_shares(case: Case) -> Advice | str:
+    """MPS with a share of the SMs for each, where an SM is what they have too little of."""
+    conflicts = case.conflicts()
+    if not conflicts or None in case.slowdowns or _NOT_KEPT_APART & set(conflicts):
+        return ""
+    shares = shares_for(case.assumed)
+    lost = _on_shares(case, shares)
+    wide = tuple(if_wide(demand, share) for demand, share in zip(case.demands, shares, strict=True))
+    careful = _careful(case.demands, lost, wide)
+    apart = " and ".join(text(share, "fraction") for share in shares)
+    said = (
+        f"MPS with {apart} of the SMs, in proportion to what they need, so that no SM is shared: "
+        f"{_by_width(case.demands, lost, careful)}."
+    )
+    if not case.good(lost) or not case.good(careful):
+        return said
+    return Advice("mps_share", shares, (said,), case.missing, lost, careful, wide, conflicts[0])
+
+
+def _on_shares(case: Case, shares: tuple[float, ...]) -> Slowdowns:
+    """What each loses all the time it works, for its share is its own whether others are busy or not."""
+    own = [on_share(demand, share, gpu=case.gpu) for demand, share in zip(case.assumed, shares, strict=True)]
+    if case.shared is None:
+        return tuple(own)
+    told = [member.slowdown for member in case.shared(shares).members]
+    blind = [demand.footprint is None for demand in case.demands]  # then only `own` knows how wide it is
+    return tuple(
+        None if theirs is None or (ours is None and one_blind) else max(theirs, ours or 1.0) if one_blind else theirs
+        for theirs, ours, one_blind in zip(told, own, blind, strict=True)
+    )
+
+
+def by_slices(case: Case) -> Advice | str:
+    """MIG, where memory bandwidth or L2 are what they have too little of."""
+    short = next((name for name in case.conflicts() if name in _NOT_KEPT_APART), None)
+    if short is None:
+        return ""
+    profiles = profiles_of(case.gpu.name, case.gpu.hbm_bytes)
+    if not profiles:
+        return f"MIG would keep {resource(short)} apart, but {case.gpu.name} has no MIG."
+    chosen = smallest_together([[one for one in profiles if _fits(case, demand, one)] for demand in case.assumed])
+    if chosen is None:
+        return (
+            f"MIG would keep {resource(short)} apart, but no slices of one GPU hold both without slowing them: fewer "
+            "SMs, and half of the bandwidth at the most, whatever their kernels are."
+        )
+    pairs = list(zip(case.assumed, chosen, strict=True))
+    lost = tuple(on_slice(demand, one, gpu=case.gpu, calibration=case.calibration) for demand, one in pairs)
+    wide = tuple(_wide_on(demand, one) for demand, one in pairs)
+    careful = _careful(case.demands, lost, wide)
+    names = tuple(profile.name for profile in chosen)
+    said = (
+        f"MIG keeps {resource(short)} apart: {' and '.join(names)} are the smallest slices that hold them; "
+        f"{_by_width(case.demands, lost, careful)}."
+    )
+    return Advice("mig", None, (said,), case.missing, lost, careful, wide, short, profiles=names)
+
+
+def _fits(case: Case, demand: Demand, profile: Profile) -> bool:
+    if demand.hbm_bytes is None or case.gpu.hbm_bytes is None:
+        return False
+    if demand.hbm_bytes + CONTEXT_BYTES > case.settings.safe_hbm * float(profile.memory) * case.gpu.hbm_bytes:
+        return False
+    lost = (on_slice(demand, profile, gpu=case.gpu, calibration=case.calibration),)
+    return case.good(lost) and case.good(_careful([demand], lost, (_wide_on(demand, profile),)))
+
+
+def _wide_on(demand: Demand, profile: Profile) -> float | None:
+    return if_wide(demand, float(min(profile.sms, profile.memory)))
+
+
+def in_turn(case: Case) -> Advice | str:
+    """Time-slicing: whoever works has the whole GPU, and half of the time while another works."""
+    count = float(len(case.demands))
+    slowdowns = case.met([count] * len(case.demands))
+    meeting = " and ".join(text(share, "fraction") for share in case.others)
+    said = f"In turn: another is busy for {meeting} of their time; expected {each(slowdowns)}."
+    if not case.good(slowdowns):
+        return said
+    worst = (count,) * len(case.demands)
+    return Advice("time_slicing", None, (said,), case.missing, slowdowns, slowdowns, worst, "sms")
+
+
+def _careful(demands: Sequence[Demand], lost: Slowdowns, wide: Slowdowns) -> Slowdowns:
+    """Of a part of the SMs: without a footprint nobody knows how wide kernels are, so that they count as wide."""
+    return tuple(
+        one if demand.footprint is not None or one is None else None if most is None else max(one, most)
+        for demand, one, most in zip(demands, lost, wide, strict=True)
+    )
+
+
+def _too_much(case: Case, over: Sequence[str]) -> str:
+    sums, settings = case.estimate.sums, case.settings
+    said = [
+        f"{resource(name)} {text(sums[name], 'fraction')}, limit {text(limit(name, settings), 'fraction')}"
+        for name in over[:3]
+    ]
+    return f"too much is asked of {'; '.join(said)}"
+
+
+def _expected(case: Case) -> str:
+    """Both readings, where there are two."""
+    told = f"expected {each(case.slowdowns)}"
+    if not case.blind:
+        return told
+    assumed = text(case.settings.assumed_issue, "fraction")
+    return f"{told} by what was measured, {each(case.carefully)} if each also asks for {assumed} of the issue slots"
+
+
+def _by_width(demands: Sequence[Demand], lost: Slowdowns, careful: Slowdowns) -> str:
+    told = f"expected {each(lost)}"
+    if all(demand.footprint is not None for demand in demands):
+        return told
+    return f"{told} if their kernels leave the other SMs idle, {each(careful)} if they are as wide as the GPU"
