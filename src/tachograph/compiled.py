@@ -56,7 +56,7 @@ def _jitted(function: Callable[..., object], fastmath: bool | set[str]) -> Any:
     import numba
 
     try:
-        made = numba.njit(nogil=True, cache=True, fastmath=fastmath)(function)
+        made: Any = numba.njit(nogil=True, cache=True, fastmath=fastmath)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         return numba.njit(nogil=True, fastmath=fastmath)(function)
     file = made._cache._cache_file  # numba itself looks at the file of the function alone

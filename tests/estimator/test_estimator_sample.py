@@ -1,0 +1,60 @@
+"""The published numbers once more, of a report that tells all that profilers tell, DRAM and caches included."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tachograph.interference.demand import Demand, Gpu
+from tachograph.interference.profile.kernels import kernels
+from tachograph.interference.sharing.estimate import estimate
+from tachograph.nsight.read import read_reports
+
+SAMPLE = Path(__file__).parents[2] / "docs" / "samples" / "published-h100.csv"
+PAIRS = (
+    ("fmul<1>", "copy", 1.915), ("fmul<2>", "copy", 1.896), ("fmul<3>", "copy", 1.893), ("fmul<4>", "copy", 1.65),
+    ("fmul<4, 256>", "copy", 1.001), ("dmul<1>", "dmul<1>", 1.988), ("dmul<2>", "dmul<2>", 1.977),
+    ("dmul<3>", "dmul<3>", 1.356), ("dmul<4>", "dmul<4>", 1.018), ("fmul<4>", "fmul<4>", 2 / 1.85),
+    ("sleep_<132>", "sleep_<132>", 2.0),
+    ("sleep_<264>", "sleep_<264>", 1.0),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sample() -> tuple[dict[str, Demand], Gpu]:
+    found = kernels(launch for report in read_reports([SAMPLE]) for launch in report.launches)
+    return {one.name.removeprefix("void ").split("(")[0]: one.demand for one in found}, found[0].gpu
+
+
+@pytest.mark.parametrize(("one", "other", "measured"), PAIRS)
+def test_the_sample_tells_what_was_published(
+    sample: tuple[dict[str, Demand], Gpu], one: str, other: str, measured: float
+) -> None:
+    demands, gpu = sample
+    pair = [demands[one], demands[other]]
+    assert all(demand.dram for demand in pair)
+    told = estimate([replace(demand, seconds=1.0) for demand in pair], gpu=gpu)
+    assert told.gain == pytest.approx(measured, rel=0.10)
+
+
+def test_torch_mm_as_far_as_it_was_published(sample: tuple[dict[str, Demand], Gpu]) -> None:
+    """The sample assumes why its warps wait; that was not published."""
+    demands, gpu = sample
+    mm = replace(demands["mm_1024<128, 64>"], irregular=None)
+    assert estimate([mm, mm], gpu=gpu).members[0].slowdown == pytest.approx(1.7, rel=0.10)
+
+
+def test_arithmetic_beside_a_copy_is_not_held_up_by_dram(sample: tuple[dict[str, Demand], Gpu]) -> None:
+    demands, gpu = sample
+    for name in ("fmul<1>", "fmul<4>", "dmul<2>", "sleep_<132>"):
+        member = estimate([demands[name], demands["copy"]], gpu=gpu).members[0]
+        assert member.slowdown == pytest.approx(1.0, abs=0.02)
+        assert member.binding != "dram"
+
+
+def test_two_copies_of_the_sample_take_as_long_as_published(sample: tuple[dict[str, Demand], Gpu]) -> None:
+    demands, gpu = sample
+    member = estimate([demands["copy"], demands["copy"]], gpu=gpu).members[0]
+    assert (member.slowdown, member.binding) == (pytest.approx(1.36, rel=0.03), "dram")
