@@ -25,7 +25,7 @@ H100 = Chip(
 BIG = {"launch__registers_per_thread": 16.0, "launch__shared_mem_per_block": 1024.0}
 STALLS = (
     *("barrier", "lg_throttle", "long_scoreboard", "math_pipe_throttle", "mio_throttle", "short_scoreboard", "wait"),
-    *("selected", "not_selected", "branch_resolving"),
+    *("drain", "membar", "sleeping", "tex_throttle", "selected", "not_selected", "branch_resolving"),
 )
 
 

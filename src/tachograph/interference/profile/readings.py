@@ -53,9 +53,12 @@ IRREGULAR_STALLS = frozenset(
         *("mio_throttle", "no_instruction", "no_instructions", "short_scoreboard", "sleeping", "tex_throttle"),
     }
 )
-# without one of these, shares of the waiting would be shares of what somebody happened to collect
+# without one of these, shares of the waiting would be shares of what somebody happened to collect; every chip has them
 _CORE_STALLS = frozenset(
-    {"barrier", "lg_throttle", "long_scoreboard", "math_pipe_throttle", "mio_throttle", "short_scoreboard", "wait"}
+    {
+        *("barrier", "drain", "lg_throttle", "long_scoreboard", "math_pipe_throttle", "membar", "mio_throttle"),
+        *("short_scoreboard", "sleeping", "tex_throttle", "wait"),
+    }
 )
 
 

@@ -43,23 +43,26 @@ def facts_of(kernel: Kernel) -> dict[str, Fact]:
     used, gpu = utilisation(kernel), kernel.gpu
     measured = readings.pipes(kernel.metrics, kernel.coverage)
     of_sms = "" if gpu.sms is None else f"of {gpu.sms}"
-    busy = readings.sm_share(kernel.metrics, kernel.coverage)
-    active = f"{readings.SM_ACTIVE} / {readings.ELAPSED[0]}" if busy is None else busy.metric
+    active = _from(readings.sm_share(kernel.metrics, kernel.coverage), f"{readings.SM_ACTIVE} / {readings.ELAPSED[0]}")
+    occupied = _from(readings.occupancy(kernel.metrics, gpu), readings.OCCUPANCY)
+    issued = _from(readings.issue(kernel.metrics, gpu), readings.ISSUED)
+    dram = _from(readings.dram(kernel.metrics, gpu), readings.DRAM)
     possible = _POSSIBLE if _POSSIBLE in kernel.metrics else _LIMITS
     found = [
         _share("gpu_util", "nvidia-smi", used.nvidia_smi, "", "while it runs, whatever it does"),
         *_launched(used.launched, kernel, of_sms),
         _share("sm_share", "SMs busy", used.sm_share, active, "mean of SMs, of the time"),
         *_distributed(used.distribution),
-        _share("occupancy", "occupancy", used.occupancy, readings.OCCUPANCY),
+        _share("occupancy", "occupancy", used.occupancy, occupied),
         _share("occupancy_possible", "occupancy possible", used.occupancy_possible, possible, "with blocks like these"),
-        Fact("ipc", "IPC", used.ipc_issued, f"of {gpu.schedulers}", readings.ISSUED, used.issue),
+        Fact("ipc", "IPC", used.ipc_issued, f"of {gpu.schedulers}", issued, used.issue),
         *(
-            _share(f"pipe_{pipe}", f"pipe {PIPE_NAMES[pipe]}", used.pipes.get(pipe), _metric(measured.get(pipe), pipe))
+            _share(f"pipe_{pipe}", f"pipe {PIPE_NAMES[pipe]}", used.pipes.get(pipe),
+                   _from(measured.get(pipe), readings.pipe_metric(pipe)))
             for pipe in PIPES
         ),
         _share("threads", "threads per warp", used.thread_efficiency, readings.THREADS, "of 32"),
-        _share("dram", "DRAM", used.dram, readings.DRAM, "of the peak"),
+        _share("dram", "DRAM", used.dram, dram, "of the peak"),
         Fact("dram_bytes_per_s", "DRAM traffic", kernel.metrics.get(readings.DRAM_BYTES), "B/s", readings.DRAM_BYTES),
         _share("l2_hit", "L2 hits", used.l2_hit, readings.L2_HIT),
         _share("l1_hit", "L1 hits", used.l1_hit, readings.L1_HIT),
@@ -105,8 +108,9 @@ def _share(name: str, label: str, value: float | None, metric: str, note: str = 
     return Fact(name, label, value, "fraction", metric, value, note)
 
 
-def _metric(reading: Reading | None, pipe: str) -> str:
-    return readings.pipe_metric(pipe) if reading is None else reading.metric
+def _from(reading: Reading | None, otherwise: str) -> str:
+    """What a number was read from, or would be."""
+    return otherwise if reading is None else reading.metric
 
 
 def _launched(launch: Launched, kernel: Kernel, of_sms: str) -> list[Fact]:
