@@ -1,0 +1,45 @@
+"""What was compiled is compiled again when a function it calls has changed, in whatever file of its folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+CALLED = """
+from tachograph.compiled import either
+
+@either
+def inner(x: float) -> float:
+    return x + {number}
+"""
+MIDDLE = """
+from called import inner
+from tachograph.compiled import either
+
+@either
+def middle(x: float) -> float:
+    return inner(x)
+"""
+LOOP = """
+from middle import middle
+from tachograph.compiled import compiled
+
+@compiled
+def loop(x: float) -> float:
+    return middle(x) * 2.0
+
+print(loop(1.0))
+"""
+
+
+def test_a_change_of_what_is_called_is_noticed(tmp_path: Path) -> None:
+    for name, text in (("middle", MIDDLE), ("loop", LOOP)):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    for number, told in ((1.0, "4.0"), (22.0, "46.0")):
+        (tmp_path / "called.py").write_text(CALLED.format(number=number), encoding="utf-8")
+        run = subprocess.run(
+            [sys.executable, "-B", "loop.py"], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        assert run.stdout.strip() == told
+    assert list((tmp_path / "__pycache__").glob("*.nbi"))  # it is kept at all
