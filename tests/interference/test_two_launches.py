@@ -1,0 +1,78 @@
+"""Two very different launches of one kernel: 9 ms on all SMs, 1 ms on a tenth of them, added up by hand."""
+
+from __future__ import annotations
+
+import pytest
+from published_launches import launch
+
+from tachograph.interference.profile.kernels import Kernel, kernels
+from tachograph.interference.profile.operations import work_of
+from tachograph.interference.profile.pitfalls import pitfalls
+from tachograph.interference.profile.utilisation import utilisation
+from tachograph.nsight.launch import Launch
+
+WHILE = "avg.pct_of_peak_sustained_active"
+CLOCK = 1.7e9
+LONG, SHORT = 15.3e6, 0.17e6  # cycles in which the mean SM had a warp, of 15.3e6 and 1.7e6
+
+
+def made(
+    ms: float, rates: tuple[float, float, float, float], cycles: tuple[float, float, float], **more: float
+) -> Launch:
+    """Rates: IPC, percent of occupancy, FMA, DRAM. Cycles: active, of the mean, the least, the most busy SM."""
+    ipc, occupancy, fma, dram = rates
+    metrics = {
+        "sm__inst_issued.avg.per_cycle_active": ipc,
+        f"sm__warps_active.{WHILE}": occupancy,
+        f"sm__inst_executed_pipe_fma.{WHILE}": fma,
+        "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed": dram,
+        **dict(zip((f"sm__cycles_active.{of}" for of in ("avg", "min", "max")), cycles, strict=True)),
+        "sm__cycles_elapsed.max": ms * 1e-3 * CLOCK,
+        "smsp__cycles_elapsed.avg.per_second": CLOCK,
+        "dram__bytes.sum.per_second": more["traffic"],
+        **{
+            f"smsp__sass_thread_inst_executed_op_f{operation}_pred_on.sum.per_cycle_elapsed": more.get(operation, 0.0)
+            for operation in ("add", "mul", "fma")
+        },
+    }
+    return launch(metrics, seconds=ms * 1e-3, grid=(int(more["blocks"]), 1, 1), number=int(more["blocks"]))
+
+
+BIG = made(9.0, (3.0, 50.0, 60.0, 40.0), (LONG, 15.0e6, LONG), traffic=1.6e12, fma=9000.0, blocks=2640)
+SMALL = made(1.0, (0.4, 3.0, 2.0, 1.0), (SHORT, 0.0, 1.7e6), traffic=4e10, add=100.0, blocks=13)
+
+
+def only(*launches: Launch) -> Kernel:
+    (kernel,) = kernels(launches)
+    return kernel
+
+
+def test_both_together() -> None:
+    kernel = only(SMALL, BIG)
+    used, active = utilisation(kernel), LONG + SHORT
+    assert kernel.seconds == pytest.approx(10e-3)
+    # per cycle with a warp: weighted by those cycles
+    assert used.ipc_issued == pytest.approx((3.0 * LONG + 0.4 * SHORT) / active)
+    assert used.occupancy == pytest.approx((0.5 * LONG + 0.03 * SHORT) / active)
+    assert used.pipes["fma"] == pytest.approx((0.6 * LONG + 0.02 * SHORT) / active)
+    # per time: weighted by it
+    assert used.dram == pytest.approx(0.9 * 0.40 + 0.1 * 0.01)
+    assert used.sm_share == pytest.approx(active / 17e6)
+    assert used.distribution is not None
+    assert used.distribution.idle == pytest.approx(1 - active / (LONG + 1.7e6))
+    work = work_of(kernel)
+    flop, traffic = 2 * 9000 * LONG + 100 * 1.7e6, 1.6e12 * 9e-3 + 4e10 * 1e-3
+    assert work.flop_per_s["fp32"] == pytest.approx(flop / 10e-3)
+    assert work.bytes_per_s == pytest.approx(traffic / 10e-3)
+    assert work.intensity == pytest.approx(flop / traffic)
+    assert kernel.grid == (2640, 1, 1)
+    assert kernel.variants == 2
+
+
+def test_nvidia_smi_misleads_of_the_one_on_few_sms_alone() -> None:
+    (misled,) = pitfalls(only(SMALL))
+    assert misled.name == "nvidia_smi"
+    assert dict(misled.numbers) == {"nvidia_smi": 1.0, "sm_share": pytest.approx(0.1),
+                                    "sms_reached_share": pytest.approx(13 / 132)}  # fmt: skip
+    assert "nvidia_smi" not in {pitfall.name for pitfall in pitfalls(only(BIG))}
+    assert "nvidia_smi" not in {pitfall.name for pitfall in pitfalls(only(BIG, SMALL))}
