@@ -103,7 +103,7 @@ def test_what_an_estimator_tells_of_shares_counts() -> None:
 
     def shared(shares: tuple[float, ...]) -> Estimate:
         asked.append(shares)
-        return Estimate((Outcome("a", 1.05, 1.1, "sms"), Outcome("b", 1.5, 2.0, "sms")), {}, None, None, False, ())
+        return Estimate((Outcome("a", 1.05, 1.1, "dram"), Outcome("b", 1.5, 2.0, "dram")), {}, None, None, False, ())
 
     found = advice(one, other, shared=shared)
     assert len(asked) == 1
@@ -152,7 +152,7 @@ def test_issue_slots_that_nobody_measured_are_told_and_never_safe() -> None:
     found = advice(kernel(fma=0.4), kernel(fma=0.2))
     assert (found.way, found.safe, found.worst) == ("mps", False, (2.0, 2.0))
     assert "at least 20 % and 10 %" in found.unknown[0]
-    assert "50 % each are counted" in found.unknown[0]
+    assert "50 % are counted for each" in found.unknown[0]
     assert "`ncu --set full" in found.unknown[0]
     assert "`tachograph kernels" in found.unknown[0]
 
@@ -314,7 +314,7 @@ def test_a_resource_that_one_alone_fills_is_not_given_to_two() -> None:
     found = advice(kernel("a", fp64=0.95, sm_share=0.9), kernel("b", issue=0.1, sm_share=0.1))
     assert found.way == "no"
     assert any("too much is asked of FP64 pipe 95 %, limit 90 %" in sentence for sentence in found.why)
-    assert any("MPS with 99 % and 1.2 % of the SMs" in sentence for sentence in found.why)
+    assert any("MPS with parts of the SMs, 99 % and 1.2 %" in sentence for sentence in found.why)
 
 
 def test_three_share_as_two_do() -> None:

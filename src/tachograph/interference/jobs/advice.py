@@ -15,7 +15,7 @@ from tachograph.interference.demand import Calibration, Demand, Gpu
 from tachograph.interference.jobs.case import Advice, Case
 from tachograph.interference.jobs.mixes import issued_at_least, issuing
 from tachograph.interference.jobs.ways import CONTEXT_BYTES, by_mps, by_shares, by_slices, in_turn
-from tachograph.interference.jobs.words import MPS_OF_ONE_USER, PROFILE_THEM, times
+from tachograph.interference.jobs.words import MPS_OF_ONE_USER, PROFILE_THEM, percents, times
 from tachograph.interference.outcome import Estimate
 from tachograph.units import MI, text
 
@@ -78,10 +78,10 @@ def _unknown(demands: Sequence[Demand], gpu: Gpu, settings: Interference) -> lis
     """What decides and nobody measured, a sentence each."""
     told = []
     if any("issue" not in demand.cycles for demand in demands):
-        least = " and ".join(text(issued_at_least(demand), "fraction") for demand in demands)
+        least = percents([issued_at_least(demand) for demand in demands])
         told.append(
             f"Issue slots were not measured: their pipes take at least {least}, anything above is possible; "
-            f"{text(settings.assumed_issue, 'fraction')} each are counted. {PROFILE_THEM}"
+            f"{text(settings.assumed_issue, 'fraction')} are counted for each. {PROFILE_THEM}"
         )
     if any(demand.dram is None for demand in demands):
         told.append("Memory bandwidth was not measured.")

@@ -8,7 +8,8 @@ from tachograph.interference.demand import Demand
 from tachograph.interference.jobs.case import Advice, Case, Slowdowns
 from tachograph.interference.jobs.mig import Profile, profiles_of, smallest_together
 from tachograph.interference.jobs.narrower import if_wide, on_share, on_slice, shares_for
-from tachograph.interference.jobs.words import asked_together, each, limit, resource, times
+from tachograph.interference.jobs.words import asked_together, each, limit, percents, resource, times
+from tachograph.interference.outcome import Outcome
 from tachograph.units import MI, text
 
 # kept free beside what both used: their own contexts are in what was used, that of the MPS server is not. Ours
@@ -42,9 +43,8 @@ def by_shares(case: Case) -> Advice | str:
     lost = _on_shares(case, shares)
     wide = tuple(if_wide(demand, share) for demand, share in zip(case.demands, shares, strict=True))
     careful = _careful(case.demands, lost, wide)
-    apart = " and ".join(text(share, "fraction") for share in shares)
     said = (
-        f"MPS with {apart} of the SMs, in proportion to what they need, so that no SM is shared: "
+        f"MPS with parts of the SMs, {percents(shares)}, in proportion to what they need, so that no SM is shared: "
         f"{_by_width(case.demands, lost, careful)}."
     )
     if not case.good(lost) or not case.good(careful):
@@ -57,12 +57,15 @@ def _on_shares(case: Case, shares: tuple[float, ...]) -> Slowdowns:
     own = [on_share(demand, share, gpu=case.gpu) for demand, share in zip(case.assumed, shares, strict=True)]
     if case.shared is None:
         return tuple(own)
-    told = [member.slowdown for member in case.shared(shares).members]
-    blind = [demand.footprint is None for demand in case.demands]  # then only `own` knows how wide it is
-    return tuple(
-        None if theirs is None or (ours is None and one_blind) else max(theirs, ours or 1.0) if one_blind else theirs
-        for theirs, ours, one_blind in zip(told, own, blind, strict=True)
-    )
+    told = case.shared(shares).members
+    return tuple(map(_on_its_own, case.demands, told, own))
+
+
+def _on_its_own(demand: Demand, told: Outcome, own: float | None) -> float | None:
+    """The slowdown on a share of the SMs: without a footprint `own` knows how wide it is, `told` what memory does."""
+    if demand.footprint is not None or told.slowdown is None:
+        return told.slowdown
+    return max(told.slowdown, own) if own is not None and told.binding in _NOT_KEPT_APART else own
 
 
 def by_slices(case: Case) -> Advice | str:
@@ -108,8 +111,8 @@ def in_turn(case: Case) -> Advice | str:
     """Time-slicing: whoever works has the whole GPU, and half of the time while another works."""
     count = float(len(case.demands))
     slowdowns = case.met([count] * len(case.demands))
-    meeting = " and ".join(text(share, "fraction") for share in case.others)
-    said = f"In turn: another is busy for {meeting} of their time; expected {each(slowdowns)}."
+    meeting = percents(case.others)
+    said = f"In turn: of the time in which they work another works as well, {meeting}; expected {each(slowdowns)}."
     if not case.good(slowdowns):
         return said
     worst = (count,) * len(case.demands)

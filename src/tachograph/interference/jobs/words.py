@@ -70,7 +70,19 @@ def each(slowdowns: Sequence[float | None]) -> str:
     >>> each([1.0, 1.25]), each([1.0, 1.0])
     ('1.00x and 1.25x', '1.00x each')
     """
-    said = [times(slowdown) for slowdown in slowdowns]
+    return _joined([times(slowdown) for slowdown in slowdowns])
+
+
+def percents(shares: Sequence[float]) -> str:
+    """Return shares of all members; one number where they are alike.
+
+    >>> percents([0.4, 0.6]), percents([0.5, 0.5])
+    ('40 % and 60 %', '50 % each')
+    """
+    return _joined([text(share, "fraction") for share in shares])
+
+
+def _joined(said: Sequence[str]) -> str:
     return f"{said[0]} each" if len(set(said)) == 1 else " and ".join(said)
 
 
