@@ -61,7 +61,10 @@ def limited_words(found: Limits) -> str:
     waits = "" if stall is None else f", most of all for {stall.reason} ({text(stall.share, 'fraction')})"
     if found.limiting is not None:
         name, used = resource_name(found.limiting.resource), text(found.limiting.demand, "fraction")
-        return f"{name}: {used} of it is used, {text(found.limiting.head_room, 'fraction')} is left to others."
+        measured = {limit.resource for limit in found.resources}
+        untold = [resource_name(resource) for resource in ("issue", "dram") if resource not in measured]
+        lacks = f" Not measured, and perhaps fuller: {', '.join(untold)}." if untold else ""
+        return f"{name}: {used} of it is used, {text(found.limiting.head_room, 'fraction')} is left to others.{lacks}"
     if found.bound == "latency":
         return f"Latency: nothing is near its limit{most}; its warps wait{waits}."
     return f"Cannot be said: issue slots or DRAM were not measured{most}."
