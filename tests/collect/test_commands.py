@@ -54,7 +54,7 @@ class Site:
         self.listen = listen
         self.file = folder / "tachograph.toml"
         self.file.write_text(
-            f'lake = "{self.lake}"\n[collect]\nlisten = "{listen}"\nanalyze_s = 1\n'
+            f'lake = "{self.lake}"\n[collect]\nlisten = "{listen}"\nanalyze_s = 4\n'
             f'[[sources]]\nsource = "dcgm-exporter"\nevery_s = {every_s}\nrefresh_s = 0.1\nurls = {json.dumps(urls)}\n',
             encoding="utf-8",
         )
