@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,24 @@ def test_a_file_that_is_there_twice_is_read_once(tmp_path: Path) -> None:
         f"{first}: named twice, read once",
         f"{other}: named twice, read once",
     ]
+
+
+def test_a_folder_with_nothing_usable_names_what_is_in_it(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("1,2\n")
+    (tmp_path / "notes.txt").write_text("hello\n")
+    with pytest.raises(InputError, match=r"notes\.txt: no table.*") as told:
+        read_reports([tmp_path])
+    assert "x.csv: no table" in str(told.value)
+
+
+def test_a_pipe_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "good.csv").write_text(raw(LAUNCHES))
+    pipe, good = read_reports([tmp_path / "pipe.csv", tmp_path / "good.csv"])
+    assert "not a regular file" in pipe.problems[0]
+    assert len(good.launches) == len(LAUNCHES)
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_cells_that_a_spreadsheet_separated_are_told(tmp_path: Path, separator: str) -> None:
+    assert "separated by ; or tabs" in read(tmp_path, raw(LAUNCHES).replace('","', f'"{separator}"')).problems[0]

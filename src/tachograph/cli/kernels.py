@@ -112,9 +112,12 @@ def _write_html(report: KernelsReport, file: str) -> None:
 
 
 def _count(written: str) -> int:
-    number = int(written)
+    try:
+        number = int(written)
+    except ValueError:
+        number = 0
     if number < 1:
-        raise ArgumentTypeError(f"{written} is below 1")
+        raise ArgumentTypeError(f"{written!r} is no number of kernels, from 1 on")
     return number
 
 

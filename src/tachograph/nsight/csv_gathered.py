@@ -17,7 +17,7 @@ UNKNOWN_UNIT = "a unit that is not known, or not of this metric"
 NO_UNIT = "a value without its unit, which may be scaled"
 TOO_FEW = "a row with too few cells"
 TOO_MANY = "a row with too many cells"
-NO_ID = "a row without an ID"
+NO_ID = "a row without an ID or a name of its kernel"
 SURELY_BASE = 1000.0  # ncu scales what reaches it, so a value that did is in base units
 
 _ATTRIBUTE = "device__attribute_"

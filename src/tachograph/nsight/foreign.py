@@ -21,8 +21,17 @@ _BINARIES: tuple[tuple[bytes, Foreign], ...] = (
     (b"PK\x03\x04", Foreign("this is a ZIP archive", "unpack it and name what is in it")),
     (b"PAR1", Foreign("this is a Parquet file", _PROFILE)),
     (b"%PDF", Foreign("this is a PDF", _PROFILE)),
+    (b"\xd0\xcf\x11\xe0", Foreign("this is a workbook of a spreadsheet", _EXPORT)),
+    (
+        b"version https://git-lfs",
+        Foreign("this stands for a file that was not downloaded", "fetch it with git lfs pull"),
+    ),
 )
 _TEXTS: tuple[tuple[re.Pattern[str], Foreign], ...] = (
+    (
+        re.compile(r"^\ufeff?\"?(Process )?ID\"?[;\t].*Kernel Name", re.M),
+        Foreign("its cells are separated by ; or tabs: another program wrote it anew", _EXPORT),
+    ),
     (
         re.compile(r"^==\d+== (NVPROF|Profiling|Generated)|\"Time\(%\)\"|\"Event Name\",|^\"Device\",\"Kernel\"", re.M),
         Foreign("this is output of nvprof, which has other metrics", _PROFILE),
@@ -51,6 +60,8 @@ _TEXTS: tuple[tuple[re.Pattern[str], Foreign], ...] = (
     (re.compile(r"\A\s*<"), Foreign("this is HTML or XML", _PROFILE)),
 )
 _MOST_ZEROS = 8
+_MOST_CONTROLS = 0.05  # of the first bytes
+_CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\x1b"))  # a log in colour has escapes
 
 
 def foreign(start: bytes, head: str) -> Foreign:
@@ -61,9 +72,16 @@ def foreign(start: bytes, head: str) -> Foreign:
     for pattern, known in _TEXTS:
         if pattern.search(head):
             return known
-    if start[:512].count(0) > _MOST_ZEROS and not start.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if _is_binary(start[:512]):
         return Foreign("this is a binary file of another kind", "name files written by ncu -o, or by ncu --csv")
     return Foreign("no table of Nsight Compute is in it", "write one with ncu --csv, or ncu --import FILE --csv")
+
+
+def _is_binary(start: bytes) -> bool:
+    """Whether the bytes are no text; of UTF-16 every other byte may be zero."""
+    controls = len(start) - len(start.translate(None, _CONTROLS))
+    odd = start.count(0) > _MOST_ZEROS or controls > _MOST_CONTROLS * len(start)
+    return odd and not start.startswith((b"\xff\xfe", b"\xfe\xff"))
 
 
 _PERMISSION = (

@@ -72,7 +72,8 @@ def _read(path: Path, file: IO[bytes]) -> Report:
         problems = _run_child(named, told)
     if plan is not None and broken:
         whole = f"{plan.results} of the {plan.promised} results announced up to there are whole"
-        problems.insert(0, f"the file is cut off or damaged from byte {plan.whole_bytes} on: {whole}")
+        lost = whole if plan.promised else "no result is announced up to there"
+        problems.insert(0, f"the file is cut off or damaged from byte {plan.whole_bytes} on: {lost}")
     if not problems:
         problems += _lack(told, plan)
     return Report(str(path), tuple(told.launches), tuple(told.rejects.values()), tuple(problems))

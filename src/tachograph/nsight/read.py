@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tachograph.errors import BREAK, InputError
 from tachograph.nsight.counted import printable
+from tachograph.nsight.csv_gathered import Gathered
 from tachograph.nsight.csv_numbers import AMBIGUOUS, OTHER_LOCALE
 from tachograph.nsight.csv_report import GZIP_MAGIC, Read, read_text
 from tachograph.nsight.foreign import advice, foreign
@@ -33,6 +34,7 @@ def read_reports(paths: Sequence[Path], *, told: Callable[[str], None] | None = 
     tell = told if told is not None else _silent
     seen = _Seen()
     reports: list[Report] = []
+    left_out: list[Report] = []
     for path, found in _files(paths, tell):
         if path.is_dir():
             reports.append(Report(str(path), (), problems=("no report is in this folder; name files",)))
@@ -43,11 +45,13 @@ def read_reports(paths: Sequence[Path], *, told: Callable[[str], None] | None = 
             continue
         report = _one(path)
         if found and not report.launches and not path.name.endswith(_NAMED_AS_REPORTS):
-            tell(f"{path}: left out, {'; '.join(report.problems)}")
+            left_out.append(report)
             continue
         reports.append(report)
     if not any(report.launches for report in reports):
-        raise InputError(_nothing(reports), do=_DO)
+        raise InputError(_nothing([*reports, *left_out]), do=_DO)
+    for report in left_out:
+        tell(f"{report.file}: left out, {'; '.join(report.problems)}")
     return tuple(reports)
 
 
@@ -58,6 +62,8 @@ def read_report(path: Path) -> Report:
     it.
     """
     try:
+        if not path.is_file() and path.exists():  # a pipe is read once, and may never begin; a device may never end
+            raise InputError("not a regular file", where=str(path), do="write it into a file first, and name that")
         with path.open("rb") as file:
             start = file.read(4096)
         if start.startswith(_NCU_REP_MAGIC) or (start.startswith(_ZSTD_MAGIC) and _is_named_report(path)):
@@ -93,13 +99,13 @@ def _problems(start: bytes, read: Read) -> Iterator[str]:
     gathered, errors = read.gathered, read.messages.errors
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        yield f"the profiler failed: {printable(errors[0])}{more}; {advice(errors[0])}"
+        yield f"the profiler failed: {printable(errors[0]).rstrip('.')}{more}; {advice(errors[0])}"
     for warning in read.messages.warnings[:3]:
         yield f"the profiler warned: {printable(warning)}"
-    if not read.tables and not errors:
+    if not read.tables and not errors and not (read.cut and not read.head):
         yield _untabled(start, read)
-    elif not gathered.launches and not errors:
-        yield "its table holds no launch of a kernel; check that ncu profiled any"
+    elif read.tables and not gathered.launches and not errors:
+        yield _launchless(gathered)
     if read.cut or gathered.lost:
         lost = f", {gathered.lost} launch at its end was not read" if gathered.lost else ""
         yield f"the file is cut off{lost}; copy or export it again"
@@ -110,6 +116,15 @@ def _problems(start: bytes, read: Read) -> Iterator[str]:
         yield "it does not show whether a comma or a point is the decimal sign; export it with LC_ALL=C ncu --csv"
     if OTHER_LOCALE in reasons:
         yield "its numbers are written in two ways; put tables of different locales into different files"
+
+
+def _launchless(gathered: Gathered) -> str:
+    """Return why a table gave nothing: its rows were left out, or it has none."""
+    rows = [reject for reject in gathered.counted.rejects() if reject.column is None]
+    if not rows:
+        return "its table holds no launch of a kernel; check that ncu profiled any"
+    reasons = ", ".join(f"{reject.reason} ({reject.count:,})" for reject in rows)
+    return f"no row of its table can be used: {reasons}; export it again with ncu --import FILE --csv"
 
 
 def _untabled(start: bytes, read: Read) -> str:
@@ -127,7 +142,9 @@ def _nothing(reports: Sequence[Report]) -> str:
     """Return the message when no file gave a launch."""
     if not reports:
         return "no file was named"
-    points = [f"{report.file}: {' '.join(report.problems) or 'no launch of a kernel'}" for report in reports]
+    points = [
+        f"{report.file}: {problem}" for report in reports for problem in report.problems or ("no launch of a kernel",)
+    ]
     left = len(points) - _MOST_POINTS
     more = [f"and {left} more"] if left > 0 else []
     return "no launch of a kernel could be read" + "".join(BREAK + point for point in points[:_MOST_POINTS] + more)
@@ -164,6 +181,8 @@ class _Seen:
     def same_as(self, path: Path) -> Path | None:
         """Return the earlier file with the same content."""
         try:
+            if not path.is_file():
+                return None
             earlier = self._by_size.setdefault(path.stat().st_size, [])
             same = next((other for other in earlier if self._digest(other) == self._digest(path)), None)
         except OSError:

@@ -17,7 +17,7 @@ STYLES = {"problem": "bold red", "hint": "bold yellow", "note": "bold blue", "fa
 _WITH_UNIT = re.compile(r"(\d) (?=(?:%|s|min|h|d|J|kJ|kWh|W|MiB|GiB|B/s|°C|MHz|GB)(?:\W|$))")
 _GLUE = "\N{NO-BREAK SPACE}"  # textwrap does not break here
 _ASCII = str.maketrans(
-    {"–": "-", "×": "x", "°": " ", "·": ".", "…": "~", "─": "-", "→": "->", "▲": "!", "●": "*", "○": "o"}
+    {"–": "-", "×": "x", "°": " ", "·": ".", "…": "~", "µ": "u", "─": "-", "→": "->", "▲": "!", "●": "*", "○": "o"}
 )
 
 

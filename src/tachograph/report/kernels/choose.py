@@ -61,10 +61,12 @@ def one(views: Sequence[KernelView], asked: str) -> KernelView:
 
     Errors: NotFoundError where none is meant, UsageError where several are.
     """
-    if asked.isdecimal():
-        by_number = [view for view in views if view.number == int(asked)]
+    if asked.isdecimal():  # never a part of a name: what it means would change with the number of kernels
+        by_number = [view for view in views if str(view.number) == asked]
         if by_number:
             return by_number[0]
+        last = max((view.number for view in views), default=0)
+        raise NotFoundError(f"no kernel has number {printable(asked[:20])}", do=f"they are numbered 1 to {last}")
     for exact in (
         [view for view in views if asked == view.label],
         [view for view in views if asked in (view.kernel.short, view.kernel.name)],

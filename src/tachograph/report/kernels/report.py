@@ -296,8 +296,9 @@ def _problems(reports: Sequence[Report], found: Sequence[Kernel]) -> tuple[str, 
         said += [f"{report.file}: {problem}" for problem in report.problems]
         for reject in report.rejects:
             example = f", such as {reject.example}" if reject.example else ""
-            what = "row" if reject.column is None else f"value of {reject.column}"
-            said.append(f"{report.file}: left out {plural(reject.count, what)}: {reject.reason}{example}")
+            of = "" if reject.column is None else f" of {reject.column}"
+            what = plural(reject.count, "value" if of else "row")
+            said.append(f"{report.file}: left out {what}{of}: {reject.reason}{example}")
     said += [f"{kernel.short}: {problem}" for kernel in found for problem in kernel.problems]
     return tuple(dict.fromkeys(said))
 

@@ -183,7 +183,7 @@ def together_lines(report: KernelsReport, together: Together, width: int) -> lis
     shares = report.sharing.shares
     way = "streams of one process" if report.sharing.way == "streams" else "processes under MPS"
     if shares is not None:
-        way += f", each with {', '.join(text(share, 'fraction') for share in shares)} of the SMs"
+        way += f", with {', '.join(text(share, 'fraction') for share in shares)} of the SMs"
     lines = [plain(f"Together, as {way}", "bold")]
     rows = [
         [
