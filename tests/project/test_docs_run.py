@@ -3,8 +3,8 @@
 Under a command stands what it prints, or nothing when that does not matter. `...` stands for any text in a line,
 and alone on a line for any lines. A command goes on in lines that begin with `> `. `cd` holds for the rest of the
 page. The demo's folder, `tachograph-demo`, is there unless the page makes it, and so is `samples`, a copy of the folder
-in docs/. A ```python block in docs/ is run where it stands, with what the commands before it left. Commands that only
-look run in this process, to save a second each; all else runs in a shell.
+in docs/. A ```python block in docs/ is run where it stands, with what the commands before it left. Commands in
+`IN_PROCESS` run in this process, to save a second each; all else runs in a shell, and so does all of `IN_SHELL`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 DEMO = "tachograph-demo"
 SAMPLES = "samples"
 WIDTH = "110"  # of the terminal that the pages show
-LOOKING = frozenset({"classify", "counters", "devices", "job", "jobs", "kernels", "lake", "rules", "status", "waste"})
+IN_SHELL = frozenset({"getting-started.md"})  # the page people follow word for word
+# without those that end, watch or answer processes and terminals
+IN_PROCESS = frozenset(
+    {
+        *("accuracy", "analyze", "classify", "colocate", "compact", "counters", "devices", "export", "figures"),
+        *("ingest", "init", "interference", "job", "jobs", "kernels", "lake", "rules", "simulate", "status"),
+        *("tune", "waste"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -87,37 +95,46 @@ def copied(source: str, target: str) -> str:
     return str(shutil.copy2(source, target))
 
 
-def words_of(command: str) -> list[str] | None:
-    """What a command that only looks is made of; None where it is another, or takes a shell."""
+def words_of(command: str) -> tuple[list[str], str | None] | None:
+    """Words of a command for this process, and the file it writes; None where it is another, or takes a shell."""
     if re.search(r"[$`*?~#\n]", command):
         return None
     reader = shlex.shlex(command, posix=True, punctuation_chars=True)
     reader.whitespace_split = True
     words = list(reader)
-    if words[0] != "tachograph" or words[1] not in LOOKING or any(set(word) <= set("();<>|&") for word in words):
+    target = words.pop() if words[-2:-1] == [">"] else None
+    words = words[:-1] if target else words
+    if words[0] != "tachograph" or words[1] not in IN_PROCESS or any(set(word) <= set("();<>|&") for word in words):
         return None
-    return words[1:]
+    return words[1:], target
 
 
-def run_step(step: Step, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_step(step: Step, folder: Path, *, in_shell: bool = False) -> subprocess.CompletedProcess[str]:
     """What became of one step."""
-    words = None if step.is_python else words_of(step.command)
-    if words:
-        return run_here(words, folder, environment())
+    found = None if step.is_python or in_shell else words_of(step.command)
+    if found:
+        words, target = found
+        done = run_here(words, folder, environment())
+        if target:
+            (folder / target).write_text(done.stdout, encoding="utf-8")
+            done.stdout = ""
+        return done
     command = [sys.executable, "-W", "error", "-c"] if step.is_python else ["bash", "-c"]
     return subprocess.run(
         [*command, step.command], cwd=folder, env=environment(), capture_output=True, text=True, timeout=300
     )
 
 
-def run_all(todo: list[Step], folder: Path) -> Iterator[tuple[Step, subprocess.CompletedProcess[str]]]:
+def run_all(
+    todo: list[Step], folder: Path, *, in_shell: bool = False
+) -> Iterator[tuple[Step, subprocess.CompletedProcess[str]]]:
     """Each step with what became of it; `cd` changes the folder of those behind it."""
     for step in todo:
         if step.command.startswith("cd "):
             folder = folder / step.command.removeprefix("cd ")
             assert folder.is_dir(), step.command
         else:
-            yield step, run_step(step, folder)
+            yield step, run_step(step, folder, in_shell=in_shell)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
@@ -126,7 +143,7 @@ def test_the_commands_of_the_page_do_what_it_shows(page: Path, demo: Path, tmp_p
     if not any(step.command.startswith("tachograph demo") for step in todo):
         shutil.copytree(demo, tmp_path / DEMO, copy_function=copied)
     shutil.copytree(REPOSITORY / "docs" / SAMPLES, tmp_path / SAMPLES)
-    for step, done in run_all(todo, tmp_path):
+    for step, done in run_all(todo, tmp_path, in_shell=page.name in IN_SHELL):
         assert done.returncode == 0, f"{page.name}: {step.command}\n{done.stderr}"
         if step.printed:
             assert matches(done.stdout, step.printed), f"{page.name}: {step.command} prints\n{done.stdout}"
@@ -152,24 +169,33 @@ def test_cd_holds_for_what_follows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("tachograph jobs --where 'gpu_hours>20'", ["jobs", "--where", "gpu_hours>20"]),
-        ("tachograph jobs > jobs.txt", None),
+        ("tachograph jobs --where 'gpu_hours>20'", (["jobs", "--where", "gpu_hours>20"], None)),
+        ("tachograph jobs --csv > jobs.csv", (["jobs", "--csv"], "jobs.csv")),
+        ("tachograph jobs > jobs.txt 2>&1", None),
         ("tachograph jobs | head -1", None),
         ("tachograph jobs --columns $COLUMNS", None),
         ("TACHOGRAPH_LAKE=lake tachograph jobs", None),
-        ("tachograph analyze", None),
+        ("tachograph watch --once", None),
         ("ls jobs", None),
     ],
 )
-def test_what_takes_a_shell_has_one(command: str, words: list[str] | None) -> None:
+def test_what_takes_a_shell_has_one(command: str, words: tuple[list[str], str | None] | None) -> None:
     assert words_of(command) == words
 
 
-def test_a_command_that_looks_prints_what_it_prints_in_a_shell(demo: Path) -> None:
+def test_a_command_in_this_process_prints_what_it_prints_in_a_shell(demo: Path) -> None:
     step = Step("tachograph jobs --user user003 --limit 2", "")
-    here, shell = run_step(step, demo), run_step(Step(f"{step.command} | cat", ""), demo)
+    here, shell = run_step(step, demo), run_step(step, demo, in_shell=True)
     assert (here.returncode, here.stdout, here.stderr) == (0, shell.stdout, shell.stderr)
     assert here.stdout.count("\n") > 2
+
+
+def test_what_a_command_writes_into_a_file_is_there_as_from_a_shell(demo: Path, tmp_path: Path) -> None:
+    command = f"tachograph jobs --lake {demo}/lake --user user003 --csv >"
+    for name, in_shell in (("here.csv", False), ("shell.csv", True)):
+        done = run_step(Step(f"{command} {name}", ""), tmp_path, in_shell=in_shell)
+        assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "here.csv").read_bytes() == (tmp_path / "shell.csv").read_bytes() != b""
 
 
 def test_every_question_of_the_first_page_has_an_answer_in_the_demo(demo: Path) -> None:
