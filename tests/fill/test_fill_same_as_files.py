@@ -25,8 +25,8 @@ PLAN = Plan(
     seed=5,
     days=3,
     groups=(NodeGroup(9, 4, "A100 SXM 40GB"), NodeGroup(5, 3, "A40", lacks=PIPE_COUNTERS)),
-    interval_s=30,
-    rows_per_file=40_000,
+    interval_s=60,
+    rows_per_file=20_000,
     median_hours=1.0,
 )
 
