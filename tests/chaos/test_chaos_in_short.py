@@ -56,7 +56,7 @@ def test_readers_beside_a_writer_see_whole_chunks() -> None:
 
 @pytest.mark.slow
 def test_mutations_break_no_reader(recorded: Path) -> None:
-    found = played("fuzz/fuzz.py", "--mutations", "1500", "--minutes", "0.3", "--recorded", str(recorded))
+    found = played("fuzz/fuzz.py", "--mutations", "700", "--minutes", "0.3", "--recorded", str(recorded))
     assert found["mutations"] >= 200
     assert found["failures"] == []
     assert 0 < found["refused"] < found["mutations"]
