@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
+from inspect import unwrap
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar, cast
@@ -59,8 +60,9 @@ def _jitted(function: Callable[..., object], fastmath: bool | set[str]) -> Any:
         made: Any = numba.njit(nogil=True, cache=True, fastmath=fastmath)(function)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         return numba.njit(nogil=True, fastmath=fastmath)(function)
-    file = made._cache._cache_file  # numba itself looks at the file of the function alone
-    file._source_stamp = (file._source_stamp, _stamp(Path(function.__code__.co_filename).parent))
+    file = getattr(getattr(made, "_cache", None), "_cache_file", None)
+    if file is not None:  # numba itself looks at the file of the function alone, as it does where this is not its way
+        file._source_stamp = (file._source_stamp, _stamp(Path(function.__code__.co_filename).parent))
     return made
 
 
@@ -73,6 +75,11 @@ def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
 def compiled(function: Function) -> Function:
     """Return the function, to be compiled when it is first called."""
     return cast("Function", Compiled(function, fastmath=False))
+
+
+def plain(function: Function) -> Function:
+    """Return the function as it was before `compiled`: of few numbers it is done sooner than a compiler is loaded."""
+    return cast("Function", unwrap(function))
 
 
 def reordered(function: Function) -> Function:

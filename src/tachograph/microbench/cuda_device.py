@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, NoReturn
 
 from tachograph.errors import NotFoundError
@@ -159,10 +160,10 @@ def _libraries() -> tuple[Any, Any]:
 
 @contextmanager
 def _absent(number: int) -> Iterator[None]:
-    """Say of whatever the libraries raise while a GPU is opened that there is none: each has its own words for it."""
+    """Say of what the libraries raise while a GPU is opened that there is none."""
     try:
         yield
-    except Exception as problem:  # noqa: BLE001 boundary: no driver, no GPU, not permitted, a wrong number
+    except (*_errors(), RuntimeError, ValueError, AttributeError, OSError) as problem:  # each part has its own words
         said = next((line for line in str(problem).splitlines() if line.strip()), repr(problem))
         raise NotFoundError(
             f"no GPU {number} can be used here ({said})",
@@ -177,11 +178,17 @@ def _failing(what: str) -> Iterator[None]:
         yield
     except LaunchError:
         raise
-    except RuntimeError as problem:
-        said = str(problem)
+    except (*_errors(), RuntimeError) as problem:
+        said = " ".join(str(problem).split())
         kind = MemoryFullError if "OUT_OF_MEMORY" in said else LaunchError
-        raise kind(f"{what}: {' '.join(said.split())}") from None
-    except Exception as problem:
-        if type(problem).__module__.startswith("cuda."):
-            raise LaunchError(f"{what}: {' '.join(str(problem).split())}") from None
-        raise
+        raise kind(f"{what}: {said}") from None
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """The kind of error that CUDA for Python has of its own, where it names one."""
+    try:
+        utilities = import_module("cuda.core._utils.cuda_utils")
+    except ImportError:
+        return ()
+    kind = getattr(utilities, "CUDAError", None)
+    return (kind,) if isinstance(kind, type) and issubclass(kind, Exception) else ()

@@ -90,16 +90,18 @@ class _Process:
         self._process: subprocess.Popen[str] = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
-        try:
+        with ExitStack() as begun:
+            begun.callback(self._end)
             self._ask({"do": "load", "workload": msgspec.to_builtins(self._workload)}, _START_S)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
+            begun.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         self._process.kill()
         self._process.communicate()
 

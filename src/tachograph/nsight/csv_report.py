@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from tachograph.nsight.counted import Counted
 from tachograph.nsight.csv_details import Details
@@ -17,6 +17,9 @@ from tachograph.nsight.csv_gathered import Gathered, Table
 from tachograph.nsight.csv_lines import Messages, cells, ended, header, is_details, records
 from tachograph.nsight.csv_numbers import Numbers
 from tachograph.nsight.csv_raw import Raw
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 GZIP_MAGIC = b"\x1f\x8b"
 OPEN_QUOTE = "a row with a quote that does not close"
@@ -137,12 +140,13 @@ class _Whole(io.RawIOBase):
         """Return True."""
         return True
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: WriteableBuffer) -> int:
         """Fill the buffer and return how many bytes it took."""
         try:
-            block = self._stream.read(len(buffer))
+            view = memoryview(buffer)
+            block = self._stream.read(len(view))
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self._read.cut = True
             return 0
-        buffer[: len(block)] = block
+        view[: len(block)] = block
         return len(block)
