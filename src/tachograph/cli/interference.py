@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from tachograph.interference.sharing.accuracy import Judged
 
+_HELD_OUT = "Another GPU, of 80 SMs, held out: nothing was fitted to it (wangpeiwen/gpu-util-interference)"
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare the actions, each with its own options."""
@@ -48,7 +50,7 @@ def _accuracy(arguments: Arguments) -> int:
         output.print_json(accuracy_json(found))
         return 0
     _show(found.twenty, "without its table", arguments)
-    output.print_text("\n")
+    output.print_text(f"\n{_HELD_OUT}\n\n")
     _show(found.held_out, "", arguments)
     lines = sentences(found.twenty, whose=f"{len(found.twenty)} published numbers", left_out=True)
     lines += sentences(found.held_out, whose=f"{len(found.held_out)} of another GPU, held out", left_out=False)

@@ -16,6 +16,7 @@ from tachograph.report.kernels.facts import Fact
 from tachograph.report.kernels.judged import limited_words, roofline_words
 from tachograph.report.kernels.pairs import Pair, pairs_of
 from tachograph.report.kernels.report import GpuPart, KernelsReport, KernelView, Together
+from tachograph.units import printable
 
 
 def kernels_json(report: KernelsReport) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def _flat(part: GpuPart, view: KernelView) -> dict[str, Any]:
         "gpu": part.gpu.name,
         "number": view.number,
         "label": view.label,
-        "name": view.kernel.name,
+        "name": printable(view.kernel.name),  # a name must steer no terminal and split no row
         "launches": view.kernel.launches,
         "seconds": view.kernel.seconds,
         "share": view.share,
