@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cuda.core._utils.cuda_utils import CUDAError
 
 from tachograph.errors import NotFoundError
 from tachograph.microbench import cuda_device
@@ -28,13 +29,6 @@ class Status(IntEnum):
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_OUT_OF_MEMORY = 2
-
-
-class CudaError(Exception):
-    """As cuda.core raises it: by its module it is known."""
-
-
-CudaError.__module__ = "cuda.core._utils.cuda_utils"
 
 
 class Event:
@@ -92,7 +86,7 @@ class StandIn:
 
     def launch(self, stream: Any, config: tuple[int, int], kernel: str, *arguments: int) -> None:
         if kernel == self.refuses:
-            raise CudaError("CUDA_ERROR_INVALID_VALUE: one or more\n of the parameters")
+            raise CUDAError("CUDA_ERROR_INVALID_VALUE: one or more\n of the parameters")
         self.launched.append((kernel, *config, arguments))
         self.memory[arguments[-1]] = struct.pack("<q", -7)
 

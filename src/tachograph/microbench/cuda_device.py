@@ -163,7 +163,7 @@ def _absent(number: int) -> Iterator[None]:
     """Say of what the libraries raise while a GPU is opened that there is none."""
     try:
         yield
-    except (*_errors(), RuntimeError, ValueError, AttributeError, OSError) as problem:  # each part has its own words
+    except _errors(RuntimeError, ValueError, AttributeError, OSError) as problem:  # each part has its own
         said = next((line for line in str(problem).splitlines() if line.strip()), repr(problem))
         raise NotFoundError(
             f"no GPU {number} can be used here ({said})",
@@ -178,17 +178,17 @@ def _failing(what: str) -> Iterator[None]:
         yield
     except LaunchError:
         raise
-    except (*_errors(), RuntimeError) as problem:
+    except _errors(RuntimeError) as problem:
         said = " ".join(str(problem).split())
         kind = MemoryFullError if "OUT_OF_MEMORY" in said else LaunchError
         raise kind(f"{what}: {said}") from None
 
 
-def _errors() -> tuple[type[Exception], ...]:
-    """The kind of error that CUDA for Python has of its own, where it names one."""
+def _errors(*more: type[Exception]) -> tuple[type[Exception], ...]:
+    """The kind of error that CUDA for Python has of its own, where it names one, and `more`."""
     try:
         utilities = import_module("cuda.core._utils.cuda_utils")
     except ImportError:
-        return ()
+        return more
     kind = getattr(utilities, "CUDAError", None)
-    return (kind,) if isinstance(kind, type) and issubclass(kind, Exception) else ()
+    return (kind, *more) if isinstance(kind, type) and issubclass(kind, Exception) else more
