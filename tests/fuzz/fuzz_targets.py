@@ -17,6 +17,16 @@ from typing import Any
 import polars as pl
 from hostile_rules import hostile_rule, run_rules
 from mutators import mutate
+from nsight_targets import (
+    CALIBRATION,
+    details_pages,
+    mutate_stored,
+    raw_pages,
+    read_calibrations,
+    read_page,
+    read_stored,
+    stored_reports,
+)
 
 import tachograph.rules
 from tachograph import config
@@ -160,6 +170,10 @@ def targets(recorded: Path) -> tuple[Target, ...]:
         Target("exporter pages", ".prom", pages, read_pages),
         Target("prometheus answers", ".json", answers, read_answers),
         Target("configuration", ".toml", lambda: (CONFIGURATION,), read_configuration),
+        Target("nsight details", ".csv", details_pages, read_page),
+        Target("nsight raw", ".csv", raw_pages, read_page),
+        Target("nsight stored", ".ncu-rep", stored_reports, read_stored, share=1, make=mutate_stored),
+        Target("calibration", ".toml", lambda: (CALIBRATION,), read_calibrations, share=1),
         Target("rules", ".json", shipped_rules, read_rules, share=1, seconds=0.1, make=hostile_rule),
     )
 

@@ -18,7 +18,7 @@ class Counted:
 
     def add(self, reason: str, column: str | None, example: str) -> None:
         """Count one row (`column` None) or one value that was not used."""
-        key = (reason, column)
+        key = (reason, column if column is None else printable(column))
         self._counts[key] = self._counts.get(key, 0) + 1
         if key not in self._examples:
             self._examples[key] = printable(example.strip())[:_LONGEST_EXAMPLE]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import isclose
+from math import isclose, isfinite
 
 from tachograph.nsight.catalogue import (
     TEXT_METRICS,
@@ -34,6 +34,7 @@ from tachograph.nsight.csv_gathered import (
     dimensions,
 )
 from tachograph.nsight.csv_lines import fitted
+from tachograph.nsight.csv_numbers import NOT_A_NUMBER
 from tachograph.nsight.launch import Chip, Launch
 
 UNKNOWN_LABEL = "a label that is not known"
@@ -150,6 +151,9 @@ class Details:
         attribute = attribute_of(metric)
         target, name = (launch.metrics, metric) if attribute is None else (launch.attributes, attribute)
         value *= factor
+        if not isfinite(value):
+            self._gathered.counted.add(NOT_A_NUMBER, metric, f"{value / factor:g}")
+            return
         if not isclose(target.setdefault(name, value), value, rel_tol=_SAME):
             self._gathered.counted.add(TWICE, metric, f"{target[name]:g} and {value:g}")
 
@@ -157,7 +161,7 @@ class Details:
         """Return the metric, and why there is none; (None, None) for words."""
         key = (section, label)
         if key not in self._meant:
-            self._meant[key] = _meaning(section, label)
+            self._meant[key] = _meaning(printable(section), printable(label))
         return self._meant[key]
 
     def _same(self, cut: Sequence[str], last: _Building) -> bool:

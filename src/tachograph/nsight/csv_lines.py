@@ -7,12 +7,15 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from tachograph.nsight.counted import printable
+
 _LONGEST_RECORD = 1 << 20  # characters of a record over several lines, after which its quote counts as never closed
 _LONGEST_CELL = 1 << 26  # instances of a metric stand in one cell
 _HEADER_WITHIN = 4000  # characters in which the names of a launch's own columns stand
 _BEGINS_ROW = re.compile(r'"(?:\d+|ID|Process ID)","|==[A-Z]+==')
 _MESSAGE = re.compile(r"==(PROF|ERROR|WARNING)==\s*(.*)")
 _MOST_MESSAGES = 200
+_LONGEST_MESSAGE = 500  # characters that are kept of one
 
 
 def records(lines: Iterable[str]) -> Iterator[str]:
@@ -84,7 +87,7 @@ def header(record: str) -> list[str] | None:
     names = cells(record[start:])
     if names is None:
         return None
-    names = [name.strip().removeprefix("\ufeff") for name in names]
+    names = [printable(name.strip().removeprefix("\ufeff")) for name in names]
     return names if "Kernel Name" in names and (is_details(names) or is_raw(names)) else None
 
 
@@ -116,7 +119,7 @@ class Messages:
             return False
         self.any = True
         kept = {"ERROR": self.errors, "WARNING": self.warnings}.get(found[1])
-        text = found[2].strip()
+        text = found[2].strip()[:_LONGEST_MESSAGE]
         if kept is not None and text and text not in kept and len(kept) < _MOST_MESSAGES:
             kept.append(text)
         return True

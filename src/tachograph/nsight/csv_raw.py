@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from math import nan
+from math import isfinite, nan
 from operator import mul
 from typing import NamedTuple
 
@@ -28,7 +28,8 @@ from tachograph.nsight.csv_gathered import (
     is_range,
 )
 from tachograph.nsight.csv_lines import fitted
-from tachograph.nsight.launch import Chip, Launch
+from tachograph.nsight.csv_numbers import NOT_A_NUMBER
+from tachograph.nsight.launch import Chip, Launch, size_told
 
 UNKNOWN_COLUMN = "a column that is not known"
 # columns that say which launch it is, and those that other tools put beside them
@@ -165,8 +166,8 @@ class Raw:
             chip=self._chip(row),
             report=self._gathered.file,
             number=number,
-            grid=dimensions(cell_at(row, identity.grid)) or _three(metrics, "launch__grid_dim_"),
-            block=dimensions(cell_at(row, identity.block)) or _three(metrics, "launch__block_dim_"),
+            grid=dimensions(cell_at(row, identity.grid)) or size_told(metrics, "launch__grid_dim_"),
+            block=dimensions(cell_at(row, identity.block)) or size_told(metrics, "launch__block_dim_"),
             ranges=tuple(map(printable, identity.ranges_in(row))),
         )
 
@@ -203,13 +204,15 @@ class Raw:
     def _put(self, values: array[float], slot: int, name: str, factor: float, value: float) -> None:
         if self._unitless and 0 < abs(value) < SURELY_BASE and may_be_scaled(name):
             self._gathered.counted.add(NO_UNIT, name, str(value))
-        else:
+        elif isfinite(value * factor):
             values[slot] = value * factor
+        else:
+            self._gathered.counted.add(NOT_A_NUMBER, name, str(value))
 
     def _chip(self, row: list[str]) -> Chip:
         """Return the chip that the row describes, the same object for the same description."""
         named = cell_at(row, self._name_place)
-        device = printable(named) if named else cell_at(row, self._identity.device)
+        device = named if named else cell_at(row, self._identity.device)
         capability = cell_at(row, self._identity.capability)
         key = (device, capability, *(row[place] for place in self._attributes.values()))
         if key not in self._chips:
@@ -226,14 +229,9 @@ class Raw:
         return chip_of(device, capability, attributes)
 
 
-def _three(metrics: Measured, prefix: str) -> tuple[int, int, int] | None:
-    """Return the dimensions that metrics tell, None where not all do."""
-    x, y, z = (metrics.get(prefix + axis) for axis in "xyz")
-    return None if x is None or y is None or z is None else (int(x), int(y), int(z))
-
-
 def _into(attributes: dict[str, float], name: str, factor: float) -> Callable[[float], None]:
     def put(value: float) -> None:
-        attributes[name] = value * factor
+        if isfinite(value * factor):
+            attributes[name] = value * factor
 
     return put

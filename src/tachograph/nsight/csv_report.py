@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
 GZIP_MAGIC = b"\x1f\x8b"
 OPEN_QUOTE = "a row with a quote that does not close"
+TOO_LONG = "a line of more than 16 million characters"
 OPEN_END = "a value at the end of a line without an end, which may be cut"
 
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _UTF_8_MARK = b"\xef\xbb\xbf"
 _SNIFFED = 4096  # bytes
 _HEAD_LINES = 200
+_LONGEST_LINE = 16_000_000  # characters; the largest rows, with instances of each metric, have a few millions
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class Read:
     messages: Messages = field(default_factory=Messages)
     head: list[str] = field(default_factory=list)
     tables: int = 0
+    overlong: int = 0  # lines that were left out
     cut: bool = False  # the compressed file ended before its end
 
 
@@ -114,7 +117,20 @@ def _lines(file: IO[bytes], read: Read) -> Iterator[str]:
     plain = gzip.GzipFile(fileobj=file) if start == GZIP_MAGIC else file
     buffered = io.BufferedReader(_Whole(plain, read))
     encoding, errors = _encoding(buffered.peek(_SNIFFED)[:_SNIFFED])
-    yield from io.TextIOWrapper(buffered, encoding=encoding, errors=errors, newline="")
+    text = io.TextIOWrapper(buffered, encoding=encoding, errors=errors, newline="")
+    while line := text.readline(_LONGEST_LINE):
+        if len(line) == _LONGEST_LINE and not ended(line):
+            _skip(text, line, read)
+        else:
+            yield line
+
+
+def _skip(text: io.TextIOWrapper, line: str, read: Read) -> None:
+    """Leave out a line that is too long, whose first characters are `line`, and count it."""
+    read.gathered.counted.add(TOO_LONG, None, line[:_SNIFFED])
+    read.overlong += 1
+    while line and not ended(line):
+        line = text.readline(_LONGEST_LINE)
 
 
 def _encoding(start: bytes) -> tuple[str, str]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from tachograph.rejects import Reject
 
+_LONGEST_SIDE = 1 << 31  # of a grid; no GPU takes that many blocks
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -47,3 +49,15 @@ class Report:
     launches: tuple[Launch, ...]
     rejects: tuple[Reject, ...] = ()
     problems: tuple[str, ...] = ()
+
+
+def size_told(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int] | None:
+    """Return the size in x, y, z that metrics tell; None where not all do, or one is none that CUDA takes.
+
+    >>> size_told({"grid_x": 132.0, "grid_y": 2.0, "grid_z": 1.0}, "grid_")
+    (132, 2, 1)
+    >>> size_told({"grid_size": 264.0}, "grid_") is None
+    True
+    """
+    x, y, z = (metrics.get(prefix + axis, -1.0) for axis in "xyz")
+    return (int(x), int(y), int(z)) if all(0 <= told < _LONGEST_SIDE for told in (x, y, z)) else None

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, TypeGuard
 
 from tachograph.errors import InputError
-from tachograph.nsight.launch import Chip, Launch, Report
+from tachograph.nsight.launch import Chip, Launch, Report, size_told
 from tachograph.nsight.ncu_rep_child import LENGTH, NO_LIBRARY, Found
 from tachograph.nsight.ncu_rep_layout import FORMAT_MIN, MAGIC, ZSTD_MAGIC, Layout, layout
 from tachograph.rejects import Reject
@@ -191,8 +191,8 @@ class _Told:
             chip=self._chip(found.device, attributes),
             report=str(self.path),
             number=number,
-            grid=_three(values, "launch__grid_dim_"),
-            block=_three(values, "launch__block_dim_"),
+            grid=size_told(values, "launch__grid_dim_"),
+            block=size_told(values, "launch__block_dim_"),
             ranges=tuple(found.ranges),
         )
 
@@ -212,18 +212,6 @@ class _Told:
 def _is_number(value: float | None) -> TypeGuard[float]:
     """Whether there is a value; a ratio of nothing to nothing is stored as NaN."""
     return value is not None and math.isfinite(value)
-
-
-def _three(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int] | None:
-    """Return the three dimensions of a grid or a block; None: not all are told.
-
-    >>> _three({"launch__grid_dim_x": 132.0, "launch__grid_dim_y": 2.0, "launch__grid_dim_z": 1.0}, "launch__grid_dim_")
-    (132, 2, 1)
-    >>> _three({"launch__grid_size": 264.0}, "launch__grid_dim_") is None
-    True
-    """
-    x, y, z = (metrics.get(prefix + axis) for axis in "xyz")
-    return None if x is None or y is None or z is None else (int(x), int(y), int(z))
 
 
 def _capability(attributes: Mapping[str, float]) -> str | None:

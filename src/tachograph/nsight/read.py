@@ -11,7 +11,7 @@ from tachograph.errors import BREAK, InputError
 from tachograph.nsight.counted import printable
 from tachograph.nsight.csv_gathered import Gathered
 from tachograph.nsight.csv_numbers import AMBIGUOUS, OTHER_LOCALE
-from tachograph.nsight.csv_report import GZIP_MAGIC, Read, read_text
+from tachograph.nsight.csv_report import GZIP_MAGIC, TOO_LONG, Read, read_text
 from tachograph.nsight.foreign import advice, foreign
 from tachograph.nsight.launch import Report
 
@@ -102,7 +102,9 @@ def _problems(start: bytes, read: Read) -> Iterator[str]:
         yield f"the profiler failed: {printable(errors[0]).rstrip('.')}{more}; {advice(errors[0])}"
     for warning in read.messages.warnings[:3]:
         yield f"the profiler warned: {printable(warning)}"
-    if not read.tables and not errors and not (read.cut and not read.head):
+    if read.overlong:
+        yield f"{TOO_LONG} was left out ({read.overlong:,} times); ncu writes none so long: export it again"
+    if not (read.tables or errors or read.overlong) and not (read.cut and not read.head):
         yield _untabled(start, read)
     elif read.tables and not gathered.launches and not errors:
         yield _launchless(gathered)

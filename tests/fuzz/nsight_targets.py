@@ -1,0 +1,154 @@
+"""Reports of Nsight Compute and files of calibrations to begin from, written by our own tests, and how one is read."""
+
+from __future__ import annotations
+
+import math
+import resource
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from mutators import mutate
+
+from tachograph.errors import InputError, TachographError
+from tachograph.interference.calibration_file import read_calibration
+from tachograph.nsight.launch import Report
+from tachograph.nsight.ncu_rep_layout import MAGIC, layout
+from tachograph.nsight.read import read_report
+
+TESTS = Path(__file__).resolve().parent.parent
+LIBRARY_S = 5.0  # of processor time that the process of the library may take
+LIBRARY_MIB = 500
+CALIBRATION = b"""format = 1
+gpu = "NVIDIA H200"
+driver = "CUDA 12.9"
+date = "2026-01-02T03:04:05Z"
+[calibration.dram_curvature]
+value = 0.43
+provenance = "measured"
+experiment = "bandwidth"
+residual = 0.008
+[calibration.l1_miss_cost]
+value = 4.0
+provenance = "published"
+note = "no GPU"
+[knees]
+l2 = 2.5e7
+[[experiments]]
+name = "fp64-3"
+way = "streams"
+compared = "gain"
+predicted = 1.37
+measured = 1.36
+"""
+
+
+def _beside(*folders: str) -> None:
+    """The modules that write reports stand beside the tests of these."""
+    sys.path += [place for place in (str(TESTS / folder) for folder in folders) if place not in sys.path]
+
+
+def details_pages() -> Iterator[bytes]:
+    """Yield details pages in all dialects, one of them as PowerShell redirects it, one without the columns of ncu."""
+    _beside("nsight")
+    from ncu_csv import LAUNCHES, NOISE, Dialect, details
+
+    yield details(LAUNCHES, Dialect(nvtx=True, timed=True)).encode()
+    yield details(LAUNCHES, Dialect(locale="de", tails="empty", end="\r\n", noise=NOISE)).encode()
+    yield details(LAUNCHES, Dialect(locale="en", tails="comma", sized=False)).encode()
+    yield details(LAUNCHES, Dialect(locale="fr_narrow", order=(3, 7, 1))).encode("utf-16")
+    yield details(LAUNCHES, Dialect(locale="ch")).replace('"Metric Value"', '"Invocations","Average"').encode()
+
+
+def raw_pages() -> Iterator[bytes]:
+    """Yield raw pages in all dialects, and the sample that the documentation shows."""
+    _beside("nsight")
+    from ncu_csv import LAUNCHES, NOISE, Dialect, raw
+
+    yield raw(LAUNCHES, Dialect(nvtx=True, timed=True)).encode()
+    yield raw(LAUNCHES, Dialect(locale="de", end="\r\n", noise=NOISE)).encode()
+    yield raw(LAUNCHES, Dialect(locale="en", units_row=False, sized=False)).encode()
+    yield raw(LAUNCHES, Dialect(locale="fr_narrow")).encode("utf-16")
+    yield (TESTS.parent / "docs" / "samples" / "published-h100.csv").read_bytes()
+
+
+def stored_reports() -> Iterator[bytes]:
+    """Yield stored reports of one block, of several and of none."""
+    _beside("nsight_rep")
+    from made_report import Instanced, MadeLaunch, Single, report
+
+    one = MadeLaunch(
+        metrics={
+            "gpu__time_duration.sum": 1205.25,
+            "launch__grid_dim_x": 132,
+            "launch__grid_dim_y": 1,
+            "launch__grid_dim_z": 1,
+            "device__attribute_display_name": "NVIDIA H100 NVL",
+            "device__attribute_compute_capability_major": 9,
+            "device__attribute_compute_capability_minor": Single(0),
+            "sm__throughput": Instanced([1.0, 2.5], 3.5),
+            "dram__bytes.sum": Single(0.5),
+            "no value": None,
+        },
+        ranges=("outer", "inner"),
+        started=("step",),
+    )
+    yield report([one])
+    yield report([one, replace(one, domain="other"), replace(one, name="", function=""), one], per_block=2)
+    yield report([])
+
+
+def mutate_stored(seeds: Sequence[bytes], chance: Random) -> bytes:
+    """Return a mutation, one in four packed whole, so that it reaches the library as it is."""
+    _beside("nsight_rep")
+    from made_report import compressed
+
+    content = mutate(seeds, chance)
+    return compressed(content) if chance.random() < 0.25 and content.startswith(MAGIC) else content
+
+
+def read_page(path: Path, whole: bool) -> None:
+    """Read a file as a report: one, or an InputError. On the `whole` way every value is looked at."""
+    try:
+        report = read_report(path)
+    except InputError:
+        raise
+    except TachographError as problem:
+        raise AssertionError(f"not an InputError: {type(problem).__name__}") from problem
+    if whole:
+        look_at(report)
+
+
+def look_at(report: Report) -> None:
+    """Assert that numbers are finite and texts can be written."""
+    said = [*report.problems, *(f"{reject.reason} {reject.column} {reject.example}" for reject in report.rejects)]
+    for launch in report.launches:
+        assert all(map(math.isfinite, launch.metrics.values())), "a metric is not finite"
+        assert all(map(math.isfinite, launch.chip.attributes.values())), "an attribute is not finite"
+        said += [launch.kernel, *launch.ranges, *launch.metrics, str(launch.chip.name)]
+    for text in said:
+        text.encode()
+
+
+def read_stored(path: Path, whole: bool) -> None:
+    """Read where the parts stand; on the `whole` way also by the library, in its own process."""
+    content = path.read_bytes()
+    if content.startswith(MAGIC):
+        layout(content)
+    if not whole:
+        return
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    try:
+        read_page(path, whole)
+    finally:
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        assert took < LIBRARY_S, "the library took too long"
+        assert after.ru_maxrss < LIBRARY_MIB << 10, "the library took too much memory"
+
+
+def read_calibrations(path: Path, whole: bool) -> None:
+    """Read a file of a calibration."""
+    read_calibration(path)
