@@ -116,7 +116,9 @@ def read_calibration_file(path: Path) -> CalibrationFile:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as problem:
         raise InputError(f"cannot be read: {problem.strerror}", where=str(path)) from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+    except RecursionError:
+        raise InputError("it nests too deeply", where=str(path), do=_AGAIN) from None
+    except ValueError as problem:  # neither TOML nor text, or a number with too many digits
         raise InputError(f"is no TOML: {problem}", where=str(path), do=_AGAIN) from None
     try:
         found = msgspec.convert(raw, CalibrationFile)
