@@ -53,12 +53,12 @@ def estimator_of(gpu: Gpu, calibration: Calibration) -> Estimator:
 
     def pairs(rows: Sequence[Demand], columns: Sequence[Demand]) -> Matrix:
         shape = (len(rows), len(columns))
-        slowdown = np.array(
-            [[by_hand([row, column], calibration).members[0].slowdown for column in columns] for row in rows], float
-        ).reshape(shape)
-        empty = np.zeros(shape, np.uint8)
+        first = [[by_hand([row, column], calibration).members[0] for column in columns] for row in rows]
+        slowdown = np.array([[one.slowdown for one in line] for line in first], float).reshape(shape)
+        places = [[255 if one.binding is None else RESOURCES.index(one.binding) for one in line] for line in first]
+        binding = np.array(places, np.uint8).reshape(shape)
         names = tuple(row.name for row in rows), tuple(column.name for column in columns)
-        return Matrix(*names, RESOURCES, slowdown, np.full(shape, np.nan), empty, empty)
+        return Matrix(*names, RESOURCES, slowdown, np.full(shape, np.nan), binding, np.zeros(shape, np.uint8))
 
     def estimate(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
         found = by_hand(demands, calibration)

@@ -259,6 +259,7 @@ BUSY = st.none() | st.tuples(SHARE, SHARE)
 
 
 @given(DEMANDS, DEMANDS, BUSY, st.sampled_from([A100, A40]))
+@hypothesis.settings(deadline=None)
 def test_nothing_is_advised_that_must_not_be(
     one: Demand, other: Demand, busy: tuple[float, float] | None, gpu: Gpu
 ) -> None:
@@ -288,6 +289,7 @@ def test_nothing_is_advised_that_must_not_be(
 
 
 @given(DEMANDS, DEMANDS, st.tuples(SHARE, SHARE))
+@hypothesis.settings(deadline=None)
 def test_who_is_always_busy_is_no_better_off(one: Demand, other: Demand, busy: tuple[float, float]) -> None:
     rarely = advice(one, other, busy=busy)
     always = advice(one, other)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from colocate_jobs import job, lake_of
 
-from tachograph.cli.colocate import _estimator_of
+from tachograph.cli.colocate import estimators
 from tachograph.config import Interference, Thresholds
 from tachograph.interference.demand import Calibration
 from tachograph.interference.jobs.words import WAYS
@@ -62,7 +62,7 @@ def report(way: str, **given: Any) -> ColocateReport:
         settings=settings,
         thresholds=Thresholds(),
         calibration=Calibration(achievable_share=0.8),
-        estimator_of=_estimator_of(settings),
+        estimator_of=estimators(settings),
         **given,
     )
 
@@ -109,7 +109,7 @@ def test_memory_that_does_not_hold_both_is_all_that_is_said() -> None:
         settings=Interference(),
         thresholds=Thresholds(),
         calibration=Calibration(),
-        estimator_of=_estimator_of(Interference()),
+        estimator_of=estimators(Interference()),
     )
     assert found.short == (("hbm", 1),)
     assert "1 pair judged; what they have too little of: memory 1." in printed(found)

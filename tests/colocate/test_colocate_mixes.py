@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from colocate_jobs import job
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph.devices import BY_NAME
@@ -68,6 +68,7 @@ def test_weights_that_are_no_shares(count: int, weights: list[float] | None) -> 
 
 
 @given(st.lists(st.tuples(FRACTION, FRACTION, st.floats(0.01, 100)), min_size=1, max_size=6))
+@settings(deadline=None)
 def test_a_mean_is_never_above_the_highest(members: list[tuple[float, float, float]]) -> None:
     found = mix([demand(fma=fma, dram=dram, seconds=seconds) for fma, dram, seconds in members])
     assert math.fsum(share for share, _ in found.members) == pytest.approx(1)

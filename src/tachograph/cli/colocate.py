@@ -88,15 +88,17 @@ def _report(arguments: Arguments) -> ColocateReport:
         settings=settings,
         thresholds=opened.configuration.thresholds,
         calibration=calibration_of(opened.configuration),
-        estimator_of=_estimator_of(settings),
+        estimator_of=estimators(settings),
         least_runs=arguments.runs,
         every=arguments.all,
+        top=arguments.top if arguments.json or arguments.csv else arguments.top or _TOP,
         pair=tuple(arguments.pair) if arguments.pair else None,
         zone_name=opened.configuration.site.time_zone,
     )
 
 
-def _estimator_of(settings: Interference) -> EstimatorOf:
+def estimators(settings: Interference) -> EstimatorOf:
+    """Return the estimator of the project, of jobs that last."""
     from tachograph.interference.outcome import Sharing
     from tachograph.interference.sharing.estimate import estimate
     from tachograph.interference.sharing.matrix import matrix

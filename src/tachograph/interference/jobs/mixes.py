@@ -75,7 +75,8 @@ def _shares(demands: Sequence[Demand], weights: Sequence[float] | None) -> tuple
 
 def _folded(demands: Sequence[Demand], name: str, fold: Callable[[Sequence[float | None]], float | None]) -> Demand:
     """Every number of `demands` folded into one; seconds are a sum, memory the most at any time."""
-    cycles = {at: fold([demand.cycles.get(at) for demand in demands]) for at in CYCLES}
+    told = {at for demand in demands for at in demand.cycles}
+    cycles = {at: fold([demand.cycles.get(at) for demand in demands]) for at in CYCLES if at in told}
     numbers: dict[str, Any] = {field: fold([getattr(demand, field) for demand in demands]) for field in _NUMBERS}
     seconds = [demand.seconds for demand in demands]
     if len({demand.dram_of for demand in demands}) > 1:

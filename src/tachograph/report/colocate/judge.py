@@ -6,12 +6,16 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from tachograph.arrays import Flags, Floats
 from tachograph.config import Interference
 from tachograph.interference.demand import Calibration, Demand, Gpu
 from tachograph.interference.jobs.advice import advise
 from tachograph.interference.jobs.case import Advice
 from tachograph.interference.jobs.mixes import Pairs, Together, issuing, together
 from tachograph.interference.jobs.ways import CONTEXT_BYTES
+from tachograph.interference.jobs.ruled_out import ruled_out
 from tachograph.interference.outcome import Estimate, Matrix, Sharing
 from tachograph.report.colocate.kinds import Kind
 from tachograph.units import MI
@@ -29,6 +33,7 @@ class Estimator:
 
 # the estimator of one GPU, calibrated
 EstimatorOf = Callable[[Gpu, Calibration], Estimator]
+_UNBOUND = 255  # in Matrix.binding
 _BESIDE = Sharing("mps", lasting=True)  # jobs launch again and again
 _UNASKED = Estimate((), {}, None, None, safe=False, unknown=())  # of a pair that memory does not hold
 
@@ -63,6 +68,26 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
+class Outlook:
+    """All pairs of kinds, before any is judged.
+
+    slowdown: of each kind (row) beside each (column), all its time, NaN not known. gone: certainly not to be proposed.
+    """
+
+    slowdown: Floats
+    gone: Flags
+    matrix: Matrix
+
+    def short_of(self, i: int, j: int) -> str | None:
+        """What a pair that is gone has too little of, as its advice would say; None where it has to be judged."""
+        if not self.gone[i, j]:
+            return None
+        slowdown, binding = self.matrix.slowdown, self.matrix.binding
+        ends = [(slowdown[at], int(binding[at])) for at in ((i, j), (j, i)) if binding[at] != _UNBOUND]
+        return self.matrix.resources[max(ends, key=lambda end: end[0])[1]] if ends else None
+
+
+@dataclass(frozen=True, slots=True)
 class Judge:
     """Judges kinds on as many GPUs of one model, with the estimator of that GPU."""
 
@@ -71,13 +96,14 @@ class Judge:
     settings: Interference
     estimator: Estimator
 
-    def slowdowns(self, kinds: Sequence[Kind]) -> list[list[float]]:
-        """Of each kind (row) beside each (column), of the runs that ask most, read carefully; NaN not known."""
-        asked = [self._carefully(kind.mix.highest) for kind in kinds]
-        return [
-            [1 + other.busy * (slowdown - 1) for slowdown, other in zip(row, kinds, strict=True)]
-            for row in self.estimator.pairs(asked, asked).slowdown.tolist()
-        ]
+    def outlook(self, kinds: Sequence[Kind]) -> Outlook:
+        """What all pairs of kinds come to, of the runs that ask most, read carefully."""
+        highest = [kind.mix.highest for kind in kinds]
+        asked = [self._carefully(demand) for demand in highest]
+        found, busy = self.estimator.pairs(asked, asked), [kind.busy for kind in kinds]
+        gone = ruled_out(found.slowdown, highest, busy=busy, gpu=self.gpu, settings=self.settings)
+        slowdown = 1 + np.array(busy)[None, :] * (found.slowdown - 1)
+        return Outlook(slowdown, gone, found)
 
     def full(self, one: Kind, other: Kind) -> bool:
         """Whether memory is known not to hold both."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from tachograph.arrays import Floats
 from tachograph.errors import NotFoundError, UsageError
 from tachograph.report.colocate.judge import Judge, Proposal, overlap_h
 from tachograph.report.colocate.kinds import LEFT_OUT, Candidates, Kind
@@ -16,55 +18,93 @@ from tachograph.report.columns import must_exist
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """Two kinds that are not proposed; taken: one of them is in a pair that saves more."""
+
+    one: Kind
+    other: Kind
+    taken: bool
+    judge: Judge
+
+    def judged(self) -> Proposal:
+        """The same with all that is to be said of it."""
+        return replace(self.judge.proposal(self.one, self.other), taken=self.taken)
+
+
+@dataclass(frozen=True, slots=True)
 class Matched:
     """Pairs in which no kind is twice; all others, where asked for; {what they are short of: pairs not proposed}."""
 
     found: list[Proposal]
-    others: list[Proposal]
+    others: list[Pair]
     short: Counter[str]
 
 
 def matched(kinds: Sequence[Kind], judge: Judge, *, every: bool) -> Matched:
     """Return the pairs to propose, and with `every` all others.
 
-    Greedy: pairs of one user first, in order of what they would save by the matrix of all pairs.
+    Greedy: pairs of one user first, in order of what they would save by the matrix of all pairs. Only pairs that it
+    does not rule out are judged one by one.
     """
-    table = judge.slowdowns(kinds)
-    order = sorted(
-        (
-            (_rank(kinds, table, i, j), i, j)
-            for i, one in enumerate(kinds)
-            for j in range(i, len(kinds))
-            if i != j or one.runs > 1
-        ),
-        key=lambda item: item[0],
-    )
+    outlook = judge.outlook(kinds)
     free, done = set(range(len(kinds))), Matched([], [], Counter())
-    for _, i, j in order:
+    for i, j in _in_order(kinds, outlook.slowdown):
+        one, other = kinds[i], kinds[j]
         taken = not (i in free and j in free)
-        if not every and taken:
-            continue
-        if not every and judge.full(kinds[i], kinds[j]):
-            done.short["hbm"] += 1
-            continue
-        proposal = replace(judge.proposal(kinds[i], kinds[j]), taken=taken)
-        if proposal.saved_h > 0 and not taken:
-            done.found.append(judge.packed(proposal))
-            free -= {i, j}
-            continue
         if not taken:
-            done.short[proposal.advice.binding or "issue"] += 1
+            short = "hbm" if judge.full(one, other) else outlook.short_of(i, j)
+            if short is None:
+                proposal = judge.proposal(one, other)
+                if proposal.saved_h > 0:
+                    done.found.append(judge.packed(proposal))
+                    free -= {i, j}
+                    continue
+                short = proposal.advice.binding or "issue"
+            done.short[short] += 1
         if every:
-            done.others.append(proposal)
+            done.others.append(Pair(one, other, taken, judge))
     return done
 
 
-def _rank(kinds: Sequence[Kind], table: Sequence[Sequence[float]], i: int, j: int) -> tuple[bool, float, str, str]:
-    one, other = kinds[i], kinds[j]
-    slowest = max(table[i][j], table[j][i])
-    saved = 0.0 if math.isnan(slowest) else overlap_h(one, other) * (2 - min(2.0, slowest))
-    own = one.user is not None and one.user == other.user
-    return not own, -saved, one.label, other.label
+def _in_order(kinds: Sequence[Kind], slowdown: Floats) -> Iterator[tuple[int, int]]:
+    """Places of all pairs: those of one user first, then what saves most, then by name."""
+    ones, others = np.triu_indices(len(kinds))
+    again = np.array([kind.runs > 1 for kind in kinds], dtype=bool)
+    there = (ones != others) | again[ones]
+    ones, others = ones[there], others[there]
+    hours = np.array([kind.gpu_hours for kind in kinds])
+    overlap = np.where(ones == others, hours[ones] / 2, np.minimum(hours[ones], hours[others]))
+    slowest = np.maximum(slowdown[ones, others], slowdown[others, ones])
+    saved = np.where(np.isnan(slowest), 0.0, overlap * (2 - np.minimum(slowest, 2.0)))
+    user, label = _ranks([kind.user or "" for kind in kinds]), _ranks([kind.label for kind in kinds])
+    own = (user[ones] == user[others]) & np.array([kind.user is not None for kind in kinds], dtype=bool)[ones]
+    order = np.lexsort((label[others], label[ones], -saved, ~own))
+    yield from zip(ones[order].tolist(), others[order].tolist(), strict=True)
+
+
+def _ranks(names: Sequence[str]) -> npt.NDArray[np.int64]:
+    places = {name: place for place, name in enumerate(sorted(set(names)))}
+    return np.array([places[name] for name in names], dtype=np.int64)
+
+
+def first_judged(pairs: Sequence[Pair], top: int | None) -> list[Proposal]:
+    """Return the pairs judged, in the order of `order`; `top`: only the first so many.
+
+    Those that are not taken save nothing and come first: where they suffice, no other is judged.
+    """
+    untaken = sorted((pair for pair in pairs if not pair.taken), key=_overlap_first)
+    if top is not None and top <= len(untaken):
+        return [pair.judged() for pair in untaken[:top]]
+    return sorted((pair.judged() for pair in pairs), key=order)[:top]
+
+
+def order(proposal: Proposal) -> tuple[bool, float, float, str, str]:
+    """Key to sort by: those that are free first, then what saves most."""
+    return (proposal.taken, -proposal.saved_h, -proposal.overlap_h, proposal.one.label, proposal.other.label)
+
+
+def _overlap_first(pair: Pair) -> tuple[float, str, str]:
+    return (-overlap_h(pair.one, pair.other), pair.one.label, pair.other.label)
 
 
 def explained(found: Candidates, pair: tuple[str, str], judge_of: Callable[[Kind], Judge]) -> Iterator[Proposal]:

@@ -18,7 +18,7 @@ from tachograph.interference.demand import Calibration
 from tachograph.interference.jobs.mixes import gpu_of_device
 from tachograph.report.colocate.judge import EstimatorOf, Judge, Proposal
 from tachograph.report.colocate.kinds import LEAST_RUNS, Kind, candidates, missing_counters
-from tachograph.report.colocate.pairs import explained, matched
+from tachograph.report.colocate.pairs import Pair, explained, first_judged, matched, order
 
 MOST_KINDS = 150  # of one model and number of GPUs, those of most GPU-hours: all their pairs are judged
 
@@ -27,7 +27,8 @@ MOST_KINDS = 150  # of one model and number of GPUs, those of most GPU-hours: al
 class ColocateReport:
     """What could share, of `jobs` that were looked at.
 
-    proposals: most saved first, no kind in two of them. refused: other pairs, where they were asked for. chosen: the
+    proposals: most saved first, no kind in two of them. refused: other pairs, where they were asked for, the first of
+    `not_proposed`. chosen: the
     pair that was asked for, explained. left_out: (reason, jobs, GPU-hours). missing: counters that no job has.
     achievable: {model: share of the peak bandwidth of memory that can be achieved, as far as is known}. short:
     (resource, pairs that were judged and not proposed for it, most first). cut: kinds that were not compared, for there
@@ -50,6 +51,7 @@ class ColocateReport:
     short: tuple[tuple[str, int], ...] = ()
     least_runs: int = LEAST_RUNS
     cut: int = 0
+    not_proposed: int = 0
     zone_name: str = "UTC"
 
     @property
@@ -68,13 +70,14 @@ def build_colocate_report(
     estimator_of: EstimatorOf,
     least_runs: int = LEAST_RUNS,
     every: bool = False,
+    top: int | None = None,
     pair: tuple[str, str] | None = None,
     zone_name: str = "UTC",
 ) -> ColocateReport:
     """Return the report on (already filtered) rows of job_summaries.
 
     `verdicts`: rows of findings with job_key, code, verdict, those of the class `stable` among them. `every`: pairs
-    that are not proposed, too. `pair`: two kinds (user/name) or jobs (ids) that shall be explained.
+    that are not proposed, too, at most `top` of them. `pair`: two kinds (user/name) or jobs (ids) that shall be explained.
     Errors: NotFoundError for a kind of the pair that there is not; UsageError for one that cannot be compared.
     """
     if least_runs < 1:
@@ -96,7 +99,7 @@ def build_colocate_report(
         return Judge(gpu, here, settings, estimator_of(gpu, here))
 
     proposals: list[Proposal] = []
-    refused: list[Proposal] = []
+    refused: list[Pair] = []
     short: Counter[str] = Counter()
     cut = 0
     for kinds in () if pair else _comparable(found.kinds):
@@ -111,8 +114,9 @@ def build_colocate_report(
         first=summaries.select(pl.col("start").min()).item() if summaries.height else None,
         last=summaries.select(pl.col("as_of").max()).item() if summaries.height else None,
         kinds=len(found.kinds),
-        proposals=tuple(sorted(proposals, key=_order)),
-        refused=tuple(sorted(refused, key=_order)),
+        proposals=tuple(sorted(proposals, key=order)),
+        refused=tuple(first_judged(refused, top)),
+        not_proposed=len(refused),
         chosen=tuple(explained(found, pair, judge_of)) if pair else (),
         left_out=tuple(found.reasons()),
         missing=tuple(missing_counters(summaries)) if summaries.height else (),
@@ -124,10 +128,6 @@ def build_colocate_report(
         cut=cut,
         zone_name=zone_name,
     )
-
-
-def _order(proposal: Proposal) -> tuple[bool, float, float, str, str]:
-    return (proposal.taken, -proposal.saved_h, -proposal.overlap_h, proposal.one.label, proposal.other.label)
 
 
 def _achievable(summaries: pl.DataFrame, calibration: Calibration) -> dict[str, float]:

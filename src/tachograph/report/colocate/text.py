@@ -46,8 +46,8 @@ def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None 
         lines += [plain(""), plain("Read it so", "bold"), *_notes(report, width)]
     if report.refused:
         lines += [plain(""), plain("Not proposed", "bold"), *_refused(report.refused[:top], width)]
-        if top is not None and len(report.refused) > top:
-            lines += [plain(f"{top:,} of {plural(len(report.refused), 'pair')}", "dim")]
+        if top is not None and report.not_proposed > top:
+            lines += [plain(f"{top:,} of {plural(report.not_proposed, 'pair')}", "dim")]
     return [*lines, *_left_out(report, width)]
 
 

@@ -1,0 +1,99 @@
+"""Ruling pairs out at once says what judging each of them says."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from colocate_jobs import estimator_of, job, lake_of
+
+from tachograph.arrays import Flags
+from tachograph.cli.colocate import estimators
+from tachograph.cli.output import json_bytes
+from tachograph.config import Interference, Thresholds
+from tachograph.interference.demand import Calibration, Demand, Footprint, Gpu
+from tachograph.interference.jobs.ruled_out import ruled_out
+from tachograph.report.colocate import judge as judging
+from tachograph.report.colocate.json_form import colocate_json
+from tachograph.report.colocate.judge import EstimatorOf
+from tachograph.report.colocate.report import ColocateReport, build_colocate_report
+
+SETTINGS = Interference()
+
+
+def some_jobs(seed: int, count: int) -> Iterator[dict[str, Any]]:
+    """Runs of kinds of which some hardly work, some nearly all the time, on GPUs with MIG and without."""
+    chance = random.Random(seed)
+    for kind in range(count):
+        busy = chance.choice([0.06, 0.09, 0.12, 0.4, 1.0])
+        active = busy * chance.choice([0.02, 0.08, 0.3, 0.9])
+        asked = {
+            "gr_engine_active_mean": busy,
+            "sm_active_mean": active,
+            "dram_active_mean": busy * chance.choice([0.0, 0.1, 0.3, 0.45]),
+            "fp32_active_mean": active * chance.choice([0.0, 0.2, 0.6]),
+            "tensor_active_mean": active * chance.choice([0.0, 0.1, 0.5]),
+            "hbm_used_mib_max": chance.choice([4e3, 1.5e4, 3e4, 4.2e4]),
+        }
+        model, memory = chance.choice([("A100 SXM 80GB", 81920.0), ("A40", 49152.0)])
+        where = {"user": chance.choice(["ann", "bob"]), "name": f"k{kind}", "gpu_model": model, "hbm_mib": memory}
+        for run in range(chance.choice([1, 2])):
+            yield job(10 * kind + run, elapsed_s=chance.choice([3600.0, 7200.0, 1e4]), **where, **asked)
+
+
+def report(rows: Sequence[dict[str, Any]], estimator: EstimatorOf, **given: Any) -> ColocateReport:
+    summaries, verdicts = lake_of(*rows)
+    return build_colocate_report(
+        summaries,
+        verdicts,
+        settings=SETTINGS,
+        thresholds=Thresholds(),
+        calibration=Calibration(achievable_share=0.8),
+        estimator_of=estimator,
+        least_runs=1,
+        **given,
+    )
+
+
+def nothing_ruled_out(slowdown: Any, *_: Any, **__: Any) -> Flags:
+    return np.zeros(slowdown.shape, dtype=bool)
+
+
+@pytest.mark.parametrize("estimator", [estimator_of, estimators(SETTINGS)])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_same_as_judging_every_pair(seed: int, estimator: EstimatorOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = list(some_jobs(seed, 28))
+    quick, quick_all = report(rows, estimator), report(rows, estimator, every=True)
+    monkeypatch.setattr(judging, "ruled_out", nothing_ruled_out)
+    slow = report(rows, estimator)
+    assert colocate_json(quick) == colocate_json(slow)
+    assert quick_all.proposals == slow.proposals
+    assert quick_all.short == slow.short
+    assert slow.proposals
+    assert sum(count for _, count in slow.short) > 20
+
+
+def test_only_what_is_shown_is_judged_and_it_is_the_first_of_all() -> None:
+    rows = list(some_jobs(3, 12))
+    every = report(rows, estimator_of, every=True)
+    assert every.not_proposed == len(every.refused) > 5
+    for top in (1, 4, len(every.refused) - 1, 1000):
+        few = report(rows, estimator_of, every=True, top=top)
+        assert few.refused == every.refused[:top]
+        assert few.not_proposed == every.not_proposed
+    assert (
+        json.loads(json_bytes(colocate_json(every, top=2)))["refused"]
+        == json.loads(json_bytes(colocate_json(report(rows, estimator_of, every=True, top=2))))["refused"]
+    )
+
+
+def test_what_is_not_known_or_told_by_footprints_is_never_ruled_out() -> None:
+    wide = Demand(name="a", cycles={"fma": 1.0}, sm_share=1.0)
+    told = Demand(name="b", cycles={"fma": 1.0}, sm_share=1.0, footprint=Footprint(132, 128, 32, 0.0))
+    slowed = np.array([[2.0, np.nan, 2.0], [np.nan, 2.0, 2.0], [2.0, 2.0, 2.0]])
+    found = ruled_out(slowed, [wide, wide, told], busy=[1.0] * 3, gpu=Gpu(name="A40"), settings=SETTINGS)
+    assert found.tolist() == [[True, False, False], [False, True, False], [False, False, False]]
