@@ -19,7 +19,7 @@ from tachograph.interference.demand import H100_NVL
 from tachograph.microbench.conditions import Conditions, conditions
 from tachograph.microbench.cuda_device import CudaDevice
 from tachograph.microbench.experiments import experiments, half_of_an_sm
-from tachograph.microbench.known_gpus import gpu_called
+from tachograph.microbench.known_gpus import every_experiment, gpu_called
 
 
 def parsed(*words: str) -> Arguments:
@@ -97,8 +97,33 @@ def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyP
     for name in ("cuda", "cuda.core", "cuda.bindings"):
         monkeypatch.setitem(sys.modules, name, None)
     for wanted in (lambda: CudaDevice(0), lambda: interference_bench.run(parsed("--compile"))):
-        with pytest.raises(NotFoundError, match=r"pip install 'tachograph\[cuda\]'"):
+        with pytest.raises(UsageError, match=r"pip install 'tachograph\[cuda\]'"):
             wanted()
+
+
+@pytest.mark.parametrize("mode", [[], ["--compile"], ["--list"]])
+def test_names_are_checked_before_a_gpu_is_looked_for(monkeypatch: pytest.MonkeyPatch, mode: list[str]) -> None:
+    for name in ("cuda", "cuda.core", "cuda.bindings"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError, match="no experiment 'nonsense'"):
+        interference_bench.run(parsed(*mode, "--only", "fp64", "--only", "nonsense"))
+    with pytest.raises(NotFoundError, match="'nonsense'"):
+        interference_bench.run(parsed(*mode, "--as", "nonsense"))
+
+
+def test_a_name_that_only_some_gpus_have_is_known() -> None:
+    """The H100 has no l1-42; the A100, which may be the GPU at hand, has."""
+    names = {one.name for one in every_experiment()}
+    assert {"l1-42", "l1-128", "fp64-1"} <= names
+    assert "l1-42" not in {one.name for one in experiments(H100_NVL)}
+
+
+def test_the_list_explains_what_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    interference_bench.run(parsed("--list"))
+    below = capsys.readouterr().out.partition("\ncompared:\n")[2].splitlines()
+    assert [line.split(":")[0].strip() for line in below] == ["gain", "first", "second", "both", "–"]
+    interference_bench.run(parsed("--list", "--only", "blocks"))
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == ["compared", "  gain"]
 
 
 @pytest.mark.parametrize("words", [["--runs", "0"], ["--runs", "x"], ["--duration", "nan"], ["--duration", "0"]])

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from tachograph.microbench.run import Processes
 
 _MEASURED_AS = "H100 NVL"  # of which numbers are published
+_COMPARED = {
+    "gain": "time one after the other over time of both at once: 2 is perfect overlap, 1 none",
+    "first": "time of the first beside the second over its time alone",
+    "second": "time of the second beside the first over its time alone",
+    "both": "mean of the two slowdowns, each time beside the other over time alone",
+    None: "runs alone only",
+}
 _MODES = 5  # launches of a run: each alone, one after the other, together
 
 
@@ -68,6 +75,7 @@ def _duration(written: str) -> float:
 
 def run(arguments: Arguments) -> int:
     """Do what the options ask for; return the exit code."""
+    _check_names(arguments)
     if arguments.compile:
         return _compile(arguments)
     if arguments.list or arguments.dry_run:
@@ -172,6 +180,9 @@ def _list(wanted: Sequence[Experiment], arguments: Arguments) -> None:
         [one.name, one.question, None if one.second is None else one.compared, _number(one.published)] for one in wanted
     ]
     output.print_table(headings, rows, no_color=arguments.no_color)
+    found = {row[2] for row in rows}
+    output.print_text("\ncompared:\n")
+    output.print_text("".join(f"  {name or '–'}: {words}\n" for name, words in _COMPARED.items() if name in found))
 
 
 def _published(one: Experiment) -> str | None:
@@ -229,6 +240,19 @@ def _row(one: Result) -> list[str | None]:
 
 def _number(value: float | None) -> str | None:
     return None if value is None else f"{value:.3f}"
+
+
+def _check_names(arguments: Arguments) -> None:
+    """Before a GPU is looked for; whether it has the experiment is seen when it is there.
+
+    Errors: NotFoundError, UsageError for a GPU or an experiment that nobody knows.
+    """
+    from tachograph.microbench.experiments import chosen
+    from tachograph.microbench.known_gpus import every_experiment, gpu_called
+
+    gpu_called(arguments.model)
+    if arguments.only:
+        chosen(every_experiment(), arguments.only)
 
 
 def _check_target(file: str | None) -> None:

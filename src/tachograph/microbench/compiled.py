@@ -9,7 +9,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Literal
 
-from tachograph.errors import NotFoundError, TachographError, UsageError
+from tachograph.errors import TachographError, UsageError
 from tachograph.microbench.cubin import Code, codes
 
 INSTALL = "pip install 'tachograph[cuda]'"
@@ -36,7 +36,7 @@ def compile_kernels(arch: str) -> Program:
     """Return the kernels as machine code of `sm_NN`, or as PTX of `compute_NN`.
 
     A chip newer than the compiler gets PTX of the newest architecture that the compiler knows: its driver goes on.
-    Errors: NotFoundError where NVRTC is not installed, UsageError for what is no architecture.
+    Errors: UsageError where NVRTC is not installed, and for what is no architecture.
     """
     nvrtc = _nvrtc()
     if not re.fullmatch(r"(sm|compute)_\d{2,3}[af]?", arch):
@@ -79,8 +79,8 @@ def _nvrtc() -> Any:
         nvrtc.nvrtcVersion()
     except (ImportError, OSError, RuntimeError) as problem:
         said = str(problem).strip().splitlines()
-        raise NotFoundError(f"NVRTC, the CUDA compiler, is not installed ({said[0] if said else problem!r})",
-                            do=INSTALL) from None  # fmt: skip
+        what = f"NVRTC, the CUDA compiler, is not installed ({said[0] if said else problem!r})"
+        raise UsageError(what, do=INSTALL) from None
     return nvrtc
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
 
-from tachograph.errors import NotFoundError
+from tachograph.errors import NotFoundError, UsageError
 from tachograph.interference.demand import Gpu
 from tachograph.interference.profile.capacities import gpu_of
 from tachograph.microbench.compiled import INSTALL, Program, compile_kernels
@@ -154,7 +154,7 @@ def _libraries() -> tuple[Any, Any]:
         import cuda.core as core
         from cuda.bindings import driver
     except ImportError as problem:
-        raise NotFoundError(f"CUDA for Python is not installed ({problem})", do=INSTALL) from None
+        raise UsageError(f"CUDA for Python is not installed ({problem})", do=INSTALL) from None
     return core, driver
 
 

@@ -8,6 +8,7 @@ from tachograph import devices
 from tachograph.errors import NotFoundError
 from tachograph.interference.demand import H100_NVL, Gpu
 from tachograph.interference.profile.capacities import gpu_of
+from tachograph.microbench.experiments import Experiment, experiments
 from tachograph.nsight.launch import Chip
 
 _CAPABILITIES = {"Volta": "7.0", "Turing": "7.5", "Ada": "8.9", "Hopper": "9.0", "Blackwell": "10.0"}
@@ -37,3 +38,9 @@ def gpu_called(name: str) -> Gpu:
     return replace(gpu_of(Chip(f"NVIDIA {device.name}", _CAPABILITIES.get(device.architecture, ampere))),
                    name=f"NVIDIA {device.name}", sms=device.sms, l2_bytes=device.l2_bytes,
                    dram_bytes_per_s=device.hbm_bytes_per_s, hbm_bytes=device.hbm_mib * (1 << 20))  # fmt: skip
+
+
+def every_experiment() -> tuple[Experiment, ...]:
+    """Return the experiments of all GPUs of the catalogue: how arrays of L1 are called depends on its size."""
+    names = [device.name for device in devices.DEVICES if device.vendor == "NVIDIA"]
+    return tuple(one for name in names for one in experiments(gpu_called(name)))
