@@ -69,6 +69,9 @@ def test_the_configuration_names_it(tmp_path: Path) -> None:
     gone = config.Configuration(interference=config.Interference(calibration=str(tmp_path / "gone.toml")))
     with pytest.raises(ConfigError, match=r"interference\.calibration.*no file"):
         calibration_of(gone)
+    folder = config.Configuration(interference=config.Interference(calibration=str(tmp_path)))
+    with pytest.raises(ConfigError, match="is a folder"):
+        calibration_of(folder)
 
 
 GOOD = (
@@ -81,10 +84,15 @@ GOOD = (
     [
         ("", "gpu"),
         ("gpu = ", "is no TOML"),
-        (GOOD.replace("= 3.0", '= "3"'), r"calibration.*value|value.*calibration|Expected `?'?float"),
+        (GOOD.replace("= 3.0", '= "3"'), r"Expected 'float', got 'str' - at 'calibration\.l2_miss_cost\.value'"),
+        (GOOD.replace("= 3.0", "= -3.0"), r"calibration\.l2_miss_cost\.value is -3: it lies between 1 and 1000"),
         (GOOD.replace("= 3.0", "= nan"), r"calibration\.l2_miss_cost\.value"),
         (GOOD.replace("= 3.0", "= 0.5"), "between 1 and 1000"),
-        (GOOD.replace("measured", "guessed"), "guessed"),
+        (GOOD.replace("measured", "guessed"), r"'guessed' - at 'calibration\.l2_miss_cost\.provenance'"),
+        (GOOD + "[calibration]\nx = 1\n", r"Expected 'object', got 'int' - at 'calibration\.x'"),
+        ("calibration = 3\n" + GOOD.partition("[")[0], "calibration"),
+        (f"gpu = {'9' * 5000}", "is no TOML"),
+        ("gpu = " + "[" * 30_000, "nests too deeply"),
         (GOOD.replace("l2_miss_cost", "l3_miss_cost"), r"calibration\.l3_miss_cost"),
         (GOOD.replace("format = 1", "format = 9"), "format 9"),
         (GOOD + "surplus = 1\n", "surplus"),

@@ -92,7 +92,7 @@ def calibration_of(configuration: Configuration) -> Calibration:
         return Calibration()
     if not Path(file).is_file():
         raise ConfigError(
-            f"there is no file {file}",
+            f"{file} is a folder" if Path(file).is_dir() else f"there is no file {file}",
             where="interference.calibration",
             do="write it with `tachograph interference bench -o FILE`, or leave the key empty",
         )
@@ -123,13 +123,25 @@ def read_calibration_file(path: Path) -> CalibrationFile:
     try:
         found = msgspec.convert(raw, CalibrationFile)
     except msgspec.ValidationError as problem:
-        raise InputError(str(problem).replace("`", "'"), where=str(path), do=_AGAIN) from None
+        raise InputError(_with_key(str(problem), raw), where=str(path), do=_AGAIN) from None
     for words in _mistakes(found):
         raise InputError(words, where=str(path), do=_AGAIN)
     return found
 
 
 _AGAIN = "mend it, or write it again with `tachograph interference bench -o FILE`"
+
+
+def _with_key(said: str, raw: Mapping[str, object]) -> str:
+    """Return what is wrong, with the name of the value that it is wrong of; msgspec tells no names in a dictionary."""
+    entries = raw.get("calibration")
+    for name, entry in entries.items() if isinstance(entries, dict) else ():
+        try:
+            msgspec.convert(entry, Entry)
+        except msgspec.ValidationError:
+            said = said.replace("$.calibration[...]", f"calibration.{name}")
+            break
+    return said.replace("`", "'").replace("$.", "")
 
 
 def _mistakes(found: CalibrationFile) -> Iterator[str]:
