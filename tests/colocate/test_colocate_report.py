@@ -246,3 +246,24 @@ def test_order_of_rows_changes_nothing() -> None:
     assert colocate_json(one) == colocate_json(other)
     assert isinstance(one.proposals[0].one.mix.members, tuple)
     assert pl.DataFrame(lake_of(*rows)[1]).height == 8
+
+
+def test_a_line_of_a_hundred_characters_tells_on_how_many_gpus() -> None:
+    rows = [job(n, user=user, name="x" * 30, gpus=4) for n, user in enumerate(["ann", "ann", "bob", "bob"])]
+    lines = printed(report(*rows), 100).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "GPUs" in next(line for line in lines if line.split()[:1] == ["one"])
+    assert any("4 x A100 SXM 80GB" in line for line in lines)
+
+
+def test_one_run_is_not_away_from_a_mean_of_its_own() -> None:
+    rows = [job(1, name="a"), job(2, name="b"), job(3, name="b")]
+    text = " ".join(printed(report(*rows, pair=("ann/a", "ann/b"))).split())
+    assert text.count("away from their mean") == 1
+    assert "ann/a: 1 run, 1.0 h; at the most" in text
+
+
+def test_each_reason_to_be_left_out_has_a_line() -> None:
+    lines = printed(report(job(1), job(2, end=None), job(3, samples=0))).splitlines()
+    at = lines.index("Left out")
+    assert [line.split(": ")[1] for line in lines[at + 1 : at + 3]] == ["still running", "no samples"]

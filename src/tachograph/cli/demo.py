@@ -162,6 +162,7 @@ Try next
   {program} jobs --finding job_hang
   {program} classify {worst}     did it hang, start cold, stall, leave nodes or GPUs idle
   {program} waste                where GPU time went that did no work, whose, how much is recoverable
+  {program} colocate --runs 1    which jobs could share a GPU, how, how much slower each gets, what it saves
   {program} jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10
   {program} lake
   {program} ingest --help        feed your own recordings and accounting

@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profiles",
         choices=("measured", "dcgm", "dcgm-careful"),
         default="measured",
-        help="what advice sees: kernels as a profiler measures them (default), means per job, or means and the "
-        "assumption that half of the issue slots are asked for",
+        help="what advice sees. measured: kernels as a profiler measures them (default); dcgm: means of DCGM's "
+        "counters per job; dcgm-careful: these, and half of the issue slots counted as asked for",
     )
     parser.add_argument("--figure", metavar="FILE", help="draw the days into FILE: .svg, .png or .pdf")
 
@@ -68,7 +68,7 @@ def run(arguments: Arguments) -> int:
         return 0
 
     def show(title: str, columns: Sequence[Column]) -> None:
-        titles, rows = table(report, columns)
+        titles, rows = table(report, columns, width=output.width())
         headings = [output.Heading(name, right=place > 0) for place, name in enumerate(titles)]
         output.print_text(f"\n{title}\n")
         output.print_table(headings, rows, no_color=arguments.no_color)

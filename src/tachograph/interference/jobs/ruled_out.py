@@ -1,4 +1,4 @@
-"""Pairs that no way of sharing is left for, found for all pairs at once, so that only the others are judged one by one."""
+"""Pairs for which no way of sharing is left, found all at once, so that only the others are judged one by one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def ruled_out(
     found &= meeting[:, None] | meeting[None, :]  # in turn
     found &= ~(_on_shares(demands, wide, settings) <= most)
     found &= ~(sliced[:, None] & sliced[None, :])
-    return found & ~(unbound[:, None] | unbound[None, :])
+    found &= ~(unbound[:, None] | unbound[None, :])
+    return found
 
 
 def _on_shares(demands: Sequence[Demand], wide: Floats, settings: Interference) -> Floats:

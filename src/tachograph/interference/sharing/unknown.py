@@ -44,7 +44,8 @@ def _of_caches(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
         lacks = cached.untold | (cached.uses & np.isnan(hits))
         missing = dict.fromkeys(one.name for one, lack in zip(demands, lacks, strict=True) if lack)
         if missing and np.count_nonzero(cached.uses) > 1 and cached.finds.any():
-            yield f"{label}: what {' and '.join(missing)} find there or come back to is not known; left out"
+            verbs = "finds there or comes back to" if len(missing) == 1 else "find there or come back to"
+            yield f"{label}: what {' and '.join(missing)} {verbs} is not known; left out"
 
 
 def _of_gpu(vectors: Vectors, gpu: Gpu, calibration: Calibration) -> Iterator[str]:

@@ -77,7 +77,8 @@ def build_colocate_report(
     """Return the report on (already filtered) rows of job_summaries.
 
     `verdicts`: rows of findings with job_key, code, verdict, those of the class `stable` among them. `every`: pairs
-    that are not proposed, too, at most `top` of them. `pair`: two kinds (user/name) or jobs (ids) that shall be explained.
+    that are not proposed, too, at most `top` of them. `pair`: two kinds (user/name) or jobs (ids) that shall be
+    explained.
     Errors: NotFoundError for a kind of the pair that there is not; UsageError for one that cannot be compared.
     """
     if least_runs < 1:

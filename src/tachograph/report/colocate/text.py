@@ -108,8 +108,9 @@ def _table(proposals: Sequence[Proposal], width: int) -> list[Line]:
     for kept in (
         range(11),
         (0, 1, 2, 3, 4, 5, 6, 7, 10),
-        (0, 1, 2, 4, 5, 6, 7, 10),
-        (0, 1, 2, 4, 6, 10),
+        (0, 1, 2, 3, 4, 5, 6, 10),
+        (0, 1, 2, 3, 4, 6, 10),
+        (0, 1, 2, 3, 6, 10),
     ):  # less of it where there is little room
         lines = _aligned([[cells[n] for n in kept] for cells in (headings, *rows)])
         if max(len(line[0][0]) for line in lines) <= width:
@@ -210,8 +211,8 @@ def _asks(kind: Kind) -> str:
     ]
     return (
         f"{printable(kind.label)}: {plural(kind.runs, 'run')}, {text(kind.gpu_hours, 'h')}; "
-        f"at the most {' '.join(parts)}. "
-        f"A run is at most {text(kind.spread, 'fraction')} away from their mean."
+        f"at the most {' '.join(parts)}."
+        + (f" A run is at most {text(kind.spread, 'fraction')} away from their mean." if kind.runs > 1 else "")
     )
 
 
@@ -235,10 +236,10 @@ def _both(numbers: Sequence[float | None]) -> str:
 
 
 def _left_out(report: ColocateReport, width: int) -> list[Line]:
-    told = [
-        f"{plural(jobs, 'job')} ({text(hours, 'h')}): {LEFT_OUT[reason]}" for reason, jobs, hours in report.left_out
-    ]
-    lines = wrapped(f"Left out: {'; '.join(told)}.", width, style="dim") if told else []
+    lines = [plain("Left out", "dim")] if report.left_out else []
+    for reason, jobs, hours in report.left_out:
+        said = f"{plural(jobs, 'job')} ({text(hours, 'h')}): {LEFT_OUT[reason]}"
+        lines += wrapped(said, width, style="dim", first="  ", indent="    ")
     if report.cut:
         lines += wrapped(
             f"Not compared: {plural(report.cut, 'kind')} of few GPU-hours, for there are too many.", width, style="dim"

@@ -15,6 +15,9 @@ _SEES = {
     "dcgm": "means of DCGM's counters per application, each with an error of 3 %",
     "dcgm-careful": "means of DCGM's counters per application, half of the issue slots taken for asked",
 }
+_GAP = 3  # between columns
+# what is left out first where there is little room; `--json` has all
+_LEAST_WANTED = ("makespan_ratio", "turnaround_h", "slowdown_median", "slower_50", "saved_gpu_hours", "slowdown_mean")
 
 
 def _times(value: float) -> str:
@@ -38,7 +41,7 @@ WORK: tuple[Column, ...] = (
     ("shared", "jobs that shared", _percent),
     ("per_gpu_hour", "work per GPU-hour", _times),
     ("saved_gpu_hours", "GPU-hours saved", _whole),
-    ("makespan_ratio", "makespan, exclusive over", _times),
+    ("makespan_ratio", "makespan ratio", _times),
     ("wait_h_mean", "mean wait", _hours),
     ("turnaround_h", "arrival to end", _hours),
 )
@@ -60,21 +63,30 @@ def heading(report: DayReport) -> str:
         f"{report.seeds[-1]}; jobs ask for {report.load:g} times what the GPUs have.\n"
         f"At most two jobs share a GPU. Advice sees {_SEES[report.profiles]}, and allows "
         f"{report.max_slowdown:.2f}x.\n"
-        "What happens is decided by simulated warps, not by the estimator. Median of the days (least to most).\n"
+        "What happens is decided by simulated warps, not by the estimator. Median of the days (least-most).\n"
+        "`--json` has every number, also those for which a line has no room.\n"
     )
 
 
-def table(report: DayReport, columns: Sequence[Column]) -> tuple[Row, list[Row]]:
-    """Return headings and rows of text, a row per policy."""
-    rows = [
-        (result.policy, *(_cell(result.spread[name], form) for name, _, form in columns)) for result in report.results
-    ]
-    return ("policy", *(title for _, title, _ in columns)), rows
+def table(report: DayReport, columns: Sequence[Column], *, width: int | None = None) -> tuple[Row, list[Row]]:
+    """Return headings and rows of text, a row per policy; `width`: of columns as many as fit into a line."""
+    kept = list(columns)
+    while True:
+        rows = [
+            (result.policy, *(_cell(result.spread[name], form) for name, _, form in kept)) for result in report.results
+        ]
+        titles = ("policy", *(title for _, title, _ in kept))
+        wide = sum(max(map(len, cells)) + _GAP for cells in zip(titles, *rows, strict=True))
+        spare = [column for column in kept if column[0] in _LEAST_WANTED]
+        if width is None or wide <= width or not spare:
+            return titles, rows
+        kept.remove(min(spare, key=lambda column: _LEAST_WANTED.index(column[0])))
 
 
 def _cell(spread: Spread, form: Callable[[float], str]) -> str:
     median, least, most = form(spread.median), form(spread.least), form(spread.most)
-    return median if least == most else f"{median} ({_bare(least)} to {_bare(most)})"
+    between = " to " if spread.least < 0 else "-"
+    return median if least == most else f"{median} ({_bare(least)}{between}{_bare(most)})"
 
 
 def _bare(number: str) -> str:
