@@ -14,8 +14,9 @@ import pytest
 
 from tachograph.config import Configuration
 from tachograph.nsight.read import read_reports
+from tachograph.report.kernels.build import build_kernels_report
 from tachograph.report.kernels.json_form import kernels_json
-from tachograph.report.kernels.report import Asked, build_kernels_report
+from tachograph.report.kernels.report import Asked
 
 SAMPLE = Path(__file__).resolve().parents[2] / "docs" / "samples" / "published-h100.csv"
 _, NAMES, UNITS, *LINES = csv.reader(SAMPLE.read_text(encoding="utf-8").splitlines())
@@ -39,7 +40,7 @@ ELSEWHERE = {
     "derived__sm__sass": (ROOFS, "the catalogue"),
     "dram__bytes.sum.peak_sustained": (ROOFS, "bus and clock"),
     "dram__cycles_elapsed.avg.per_second": (ROOFS, "bus and clock"),
-    "dram__bytes.sum.per_second": ({*WORK, "roofline.bytes_per_s"}, "bytes and duration"),
+    "dram__bytes.sum.per_second": ({*WORK, "roofline.bytes_per_s", "uses.dram_bytes_per_s"}, "bytes and duration"),
     "gpu__dram_throughput": (DRAM, "bytes per second, and the peak"),
     "launch__block_size": ({"demand.footprint.threads"}, "the column Block Size"),
     "launch__grid_size": ({*BLOCKS, "demand.footprint.blocks"}, "the column Grid Size"),

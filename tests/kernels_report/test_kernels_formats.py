@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import re
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +15,19 @@ from syrupy.assertion import SnapshotAssertion
 from nsight_reports import PUBLISHED, Made, raw_csv
 from tachograph.config import Configuration
 from tachograph.figures import kernel_page
+from tachograph.interference.demand import Calibration
+from tachograph.interference.profile.kernels import Kernel
+from tachograph.interference.sharing.matrix import matrix
 from tachograph.nsight.read import read_reports
+from tachograph.report.kernels import build
+from tachograph.report.kernels.build import build_kernels_report
 from tachograph.report.kernels.choose import labels, matcher
 from tachograph.report.kernels.facts import said
 from tachograph.report.kernels.html import kernels_html, plots
 from tachograph.report.kernels.json_form import kernels_json
-from tachograph.report.kernels.judged import limited_words, roofline_words
+from tachograph.report.kernels.judged import Judged, judge, limited_words, roofline_words
 from tachograph.report.kernels.pairs import factor
-from tachograph.report.kernels.report import Asked, KernelsReport, build_kernels_report
+from tachograph.report.kernels.report import Asked, KernelsReport
 from tachograph.report.kernels.text import disturbed_by, kernels_lines, limited_by
 from tachograph.report.lines import to_text
 
@@ -134,6 +141,81 @@ def test_kernels_are_told_apart(tmp_path: Path) -> None:
     kernels = tuple(Made(name, 132, threads, 1.0) for name, threads in named)
     (part,) = report(tmp_path, kernels).parts
     assert sorted(labels([view.kernel for view in part.kernels])) == ["a<1>", "a<2>", "b x128", "b x256", "c"]
+
+
+def test_names_that_differ_in_a_control_character_are_told_apart(tmp_path: Path) -> None:
+    names = ("void a<1>(int)", "void a<1>(int )", "b\x01c", "b\\x01c")
+    (part,) = report(tmp_path, tuple(Made(name, 132, 128, 1.0) for name in names)).parts
+    found = {view.label for view in part.kernels}
+    assert len(found) == 4
+    assert all(label.isprintable() for label in found)
+
+
+def test_only_what_is_shown_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+
+    def counted(kernel: Kernel, *, calibration: Calibration) -> Judged:
+        judged.append(kernel.name)
+        return judge(kernel, calibration=calibration)
+
+    monkeypatch.setattr(build, "judge", counted)
+    report(tmp_path, asked=Asked(top=3))
+    assert len(judged) == 3
+    judged.clear()
+    report(tmp_path, asked=Asked(top=3, explain="mm_1024", matrix=True))
+    assert len(judged) == len(set(judged)) == 4
+
+
+def test_long_names_of_thousands_of_kernels_are_told_apart_soon(tmp_path: Path) -> None:
+    (part,) = report(tmp_path, PUBLISHED[10:11]).parts
+    kernel = part.kernels[0].kernel
+    many = [replace(kernel, name=LONG.format(place), short="cutlass::device_kernel") for place in range(20_000)]
+    begin = time.process_time()
+    assert len(set(labels(many))) == len(many)
+    assert time.process_time() - begin < 5  # 0.4 s on a machine at rest; a minute where each is compared with all
+
+
+def test_the_kernels_that_disturb_most_are_named(tmp_path: Path) -> None:
+    found = report(tmp_path, PUBLISHED[:11], Asked())
+    (part,) = found.parts
+    demands = [view.demand for view in part.kernels]
+    slowdown = matrix(demands, gpu=part.gpu).slowdown
+    np.fill_diagonal(slowdown, 0.0)
+    assert part.disturbers is not None
+    for one in part.disturbers:
+        column = slowdown[:, one.number - 1]
+        assert one.slowdown == pytest.approx(column.max())
+        assert one.slowdown == pytest.approx(column[one.victim - 1])
+    assert len(part.disturbers) == sum(slowdown.max(axis=0) >= 1.1)
+    first = part.disturbers[0]
+    assert f"disturbs most: {first.number} {first.label} ({first.victim} takes up to" in lines(found)
+    assert kernels_json(found)["gpus"][0]["disturbs_most"][0]["number"] == first.number
+    assert f"{first.number} {html.escape(first.label)} ({first.victim} takes up to" in kernels_html(found)
+
+
+def test_little_is_said_where_no_level_is_some(tmp_path: Path) -> None:
+    (part,) = report(tmp_path).parts
+    for view in part.kernels:
+        levels = {fear.level for fear in view.judged.fears if fear.resource != "sms"}
+        assert ("some:" in disturbed_by(view)) == ("some" in levels and "high" not in levels)
+        assert (disturbed_by(view) == "little") == (levels == {"low"})
+
+
+def test_a_score_says_what_was_assumed(tmp_path: Path) -> None:
+    found = report(tmp_path, PUBLISHED[:1], attributes={}, gpu="NVIDIA Q1 Experimental", capability="99.9")
+    (told,) = kernels_json(found)["gpus"][0]["kernels"]
+    assert "64 warps" in told["score_notes"]["score_gpu_practice"]
+    (told,) = kernels_json(report(tmp_path))["gpus"][0]["kernels"][:1]
+    assert "score_gpu_practice" not in told["score_notes"]
+
+
+def test_bytes_and_duration_tell_the_load_of_dram(tmp_path: Path) -> None:
+    without = ("gpu__dram", "dram__bytes.sum.per_second", "dram__throughput")
+    (part,) = report(tmp_path, PUBLISHED[:1], without=without).parts
+    (view,) = part.kernels
+    assert view.facts["dram"].value == pytest.approx(0.42, rel=1e-3)
+    assert view.facts["dram_bytes_per_s"].value == pytest.approx(0.42 * 1504 * 2.619e9, rel=1e-3)
+    assert view.facts["dram"].metric == "dram__bytes.sum / gpu__time_duration.sum"
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Print or write what the reports tell."""
     from tachograph import config
-    from tachograph.report.kernels.report import Asked, build_kernels_report
+    from tachograph.report.kernels.build import build_kernels_report
+    from tachograph.report.kernels.report import Asked
 
     settings = config.load(arguments.config)
     exported = arguments.json or arguments.csv or arguments.html
@@ -67,8 +68,9 @@ def run(arguments: Arguments) -> int:
         shares=arguments.mps_share,
     )
     reports = _read(arguments.reports, arguments)
-    beside = _read([arguments.beside], arguments) if arguments.beside else ()
-    report = build_kernels_report(reports, asked, configuration=settings, beside=beside)
+    beside = _read([arguments.beside], arguments) if arguments.beside is not None else ()
+    with Narrator.of(arguments).steps() as tell:
+        report = build_kernels_report(reports, asked, configuration=settings, beside=beside, tell=tell)
     for problem in report.problems:
         remark(problem)
     _show(report, arguments)
@@ -100,7 +102,10 @@ def _read(names: Sequence[str], arguments: Arguments) -> tuple[Report, ...]:
     """The reports of files and folders; one that cannot be read is told and left out, as long as another can."""
     from tachograph.nsight.read import read_reports
 
-    return read_reports([Path(name) for name in names], told=None if arguments.quiet else remark)
+    if not all(names):  # Path("") is the folder one stands in
+        raise UsageError("the name of a report is empty", do="name a file or a folder; the current one is .")
+    with Narrator.of(arguments).progress("read reports"):
+        return read_reports([Path(name) for name in names], told=None if arguments.quiet else remark)
 
 
 def _write_html(report: KernelsReport, file: str) -> None:

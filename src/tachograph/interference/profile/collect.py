@@ -101,7 +101,7 @@ def missing_of(metrics: Mapping[str, float], gpu: Gpu, footprint: Footprint | No
     ['gpu__time_duration.sum', 'launch__registers_per_thread']
     """
     lacks = [(need.metric, need.tells) for need in _NEEDS if not metrics.keys() & {need.metric, *need.others}]
-    lacks += _unread(metrics, gpu)
+    lacks += _unread(metrics, gpu, coverage)
     measured = readings.pipes(metrics, coverage)
     lacks += [(readings.pipe_metric(pipe), f"the load of the {pipe} pipeline")
               for pipe in _EVERYWHERE if pipe not in measured]  # fmt: skip
@@ -114,11 +114,11 @@ def missing_of(metrics: Mapping[str, float], gpu: Gpu, footprint: Footprint | No
     return tuple(Missing(metric, tells, options(metric)) for metric, tells in lacks)
 
 
-def _unread(metrics: Mapping[str, float], gpu: Gpu) -> list[tuple[str, str]]:
+def _unread(metrics: Mapping[str, float], gpu: Gpu, coverage: Mapping[str, float]) -> list[tuple[str, str]]:
     """Quantities that none of several metrics tells."""
     asked = (
         (readings.issue(metrics, gpu), readings.ISSUED, "the load of the schedulers, on which most interference rests"),
-        (readings.dram(metrics, gpu), readings.DRAM, "the load of DRAM"),
+        (readings.dram(metrics, gpu, coverage), readings.DRAM, "the load of DRAM"),
         (readings.share(metrics, readings.L2_HIT), readings.L2_HIT, "whether others in L2 slow it down"),
         (readings.share(metrics, readings.L1_HIT), readings.L1_HIT, "whether others in L1 slow it down"),
         (readings.occupancy(metrics, gpu), readings.OCCUPANCY, "how many warps are resident"),

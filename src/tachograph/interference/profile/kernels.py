@@ -106,12 +106,12 @@ def demand_of(metrics: Mapping[str, float], coverage: Mapping[str, float], gpu: 
     return Demand(
         name=name,
         cycles=MappingProxyType(cycles),
-        dram=_value(readings.dram(metrics, gpu)),
+        dram=_value(readings.dram(metrics, gpu, coverage)),
         dram_of="peak",
         l2_hit=_value(readings.share(metrics, readings.L2_HIT)),
         l1_hit=_value(readings.share(metrics, readings.L1_HIT)),
         warps=_value(readings.warps(metrics, gpu)),
-        irregular=readings.irregular(metrics, gpu),
+        irregular=readings.irregular(metrics, gpu, coverage),
         sm_share=_value(readings.sm_share(metrics, coverage)),
         seconds=seconds,
         footprint=footprint,
@@ -134,9 +134,7 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
         demand=demand_of(whole.metrics, whole.coverage, gpu, name=short, seconds=whole.seconds, footprint=footprint),
         block=longest.block,
         grid=longest.grid,
-        variants=len(
-            {(launch.grid, launch.block, *(launch.metrics.get(name) for name in _SHAPE)) for launch in launches}
-        ),
+        variants=len({_shape(launch) for launch in launches}),
         metrics=MappingProxyType(dict(whole.metrics)),
         coverage=MappingProxyType(dict(whole.coverage)),
         missing=missing_of(whole.metrics, gpu, footprint, coverage=whole.coverage),

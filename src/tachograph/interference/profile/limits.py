@@ -20,13 +20,15 @@ Bound = Literal["throughput", "latency"]
 class Limit:
     """A resource as a kernel uses it, alone. Fractions 0..1; head_room: what it leaves.
 
-    resource: one of demand.CYCLES, dram (see `achievable`), l2, l1 (of the throughput of the cache).
+    resource: one of demand.CYCLES, dram (see `achievable`), l2, l1 (of the throughput of the cache). measured_on: for
+    DRAM the GPU on which was measured what can be achieved, of which `demand` is a share; None: of the peak.
     """
 
     resource: str
     demand: float
     head_room: float
     measured_by: str
+    measured_on: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,13 @@ class Limits:
 
 def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> Limits:
     """Return what a kernel uses of each resource, and what limits it. Ties: in the order of resources."""
-    told = _loads(kernel, calibration or Calibration())
-    found = [Limit(name, load.value, 1 - load.value, load.metric) for name, load in told.items()]
+    calibration = calibration or Calibration()
+    told = _loads(kernel, calibration)
+    same = kernel.gpu.name if calibration.measured_on == kernel.gpu.name else None
+    found = [
+        Limit(name, load.value, 1 - load.value, load.metric, same if name == "dram" else None)
+        for name, load in told.items()
+    ]
     resources = tuple(sorted(found, key=lambda limit: -limit.demand))
     limiting = resources[0] if resources and resources[0].demand >= NEAR else None
     bound: Bound | None = "throughput" if limiting else "latency" if {"issue", "dram"} <= told.keys() else None
@@ -74,7 +81,7 @@ def achievable(share: float, gpu: Gpu, calibration: Calibration) -> float:
 
 def _loads(kernel: Kernel, calibration: Calibration) -> dict[str, Reading]:
     metrics = kernel.metrics
-    issue, dram = readings.issue(metrics, kernel.gpu), readings.dram(metrics, kernel.gpu)
+    issue, dram = readings.issue(metrics, kernel.gpu), readings.dram(metrics, kernel.gpu, kernel.coverage)
     loads: dict[str, Reading | None] = {
         "issue": issue,
         **readings.pipes(metrics, kernel.coverage),

@@ -143,7 +143,7 @@ def _tensor_peak(kernel: Kernel) -> float | None:
 
 def _tensor_parts(kernel: Kernel) -> set[tuple[str, ...]]:
     """What the counts of tensor operations in a report tell apart: source, then destination, then sparsity."""
-    found = (_TENSOR.match(name) for name in kernel.metrics)
+    found = (_TENSOR.match(name) for name in kernel.metrics if name.startswith("sm__ops_path_tensor"))
     return {tuple(part for part in match.groups() if part) for match in found if match}
 
 
@@ -156,4 +156,7 @@ def _traffic(kernel: Kernel) -> float | None:
     if whole is not None:
         return whole
     read, written = (_rate(kernel, f"dram__bytes_{way}.sum") for way in ("read", "write"))
-    return None if read is None or written is None else read + written
+    if read is not None and written is not None:
+        return read + written
+    told = readings.traffic(kernel.metrics, kernel.coverage)
+    return None if told is None else told.value

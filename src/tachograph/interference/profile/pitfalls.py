@@ -12,7 +12,7 @@ from typing import Literal
 
 from tachograph.interference.profile import readings
 from tachograph.interference.profile.kernels import Kernel
-from tachograph.interference.profile.roofline import placement
+from tachograph.interference.profile.roofline import Placement, placement
 from tachograph.interference.profile.utilisation import launched
 
 # IPC of the published copy kernel, alone on an H100: the memory-bound partner that such schedulers would choose
@@ -34,15 +34,18 @@ class Pitfall:
     numbers: Mapping[str, float]
 
 
-def pitfalls(kernel: Kernel) -> tuple[Pitfall, ...]:
-    """Return the pitfalls that a kernel is an example of; those whose numbers were not collected are not in it."""
-    found = (_roofline_class(kernel), _occupancy(kernel), _nvidia_smi(kernel))
+def pitfalls(kernel: Kernel, *, placed: Placement | None = None) -> tuple[Pitfall, ...]:
+    """Return the pitfalls that a kernel is an example of; those whose numbers were not collected are not in it.
+
+    `placed`: its place under the roofline where that was computed before.
+    """
+    found = (_roofline_class(kernel, placed), _occupancy(kernel), _nvidia_smi(kernel))
     return tuple(pitfall for pitfall in found if pitfall is not None)
 
 
-def _roofline_class(kernel: Kernel) -> Pitfall | None:
+def _roofline_class(kernel: Kernel, placed: Placement | None) -> Pitfall | None:
     issue = kernel.demand.cycles.get("issue")
-    if issue is None or placement(kernel).side != "compute":
+    if issue is None or (placed or placement(kernel)).side != "compute":
         return None
     ipc, most = issue * kernel.gpu.schedulers, float(kernel.gpu.schedulers)
     if most - ipc >= COPY_IPC:

@@ -16,6 +16,8 @@ EXECUTED = "sm__inst_executed.avg.per_cycle_active"
 OCCUPANCY = f"sm__warps_active.{_ACTIVE}"
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
 DRAM_BYTES = "dram__bytes.sum.per_second"
+DURATION = "gpu__time_duration.sum"  # ns
+_NS = 1e-9
 L2_HIT, L1_HIT = "lts__t_sector_hit_rate.pct", "l1tex__t_sector_hit_rate.pct"
 L2_BUSY = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
 L1_BUSY = f"l1tex__throughput.{_ACTIVE}"
@@ -129,16 +131,32 @@ def pipes(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> dict[s
     return {pipe: reading for pipe, reading in active.items() if reading is not None}
 
 
-def dram(metrics: Mapping[str, float], gpu: Gpu) -> Reading | None:
-    """Return the fraction of the DRAM's peak bandwidth; bytes per second count where the GPU's peak is known.
+def dram(metrics: Mapping[str, float], gpu: Gpu, coverage: Mapping[str, float]) -> Reading | None:
+    """Return the fraction of the DRAM's peak bandwidth; traffic counts where the GPU's peak is known.
 
-    >>> dram({DRAM: 42.0}, Gpu(name="H100")).value
+    >>> dram({DRAM: 42.0}, Gpu(name="H100"), {}).value
     0.42
     """
-    scales = {DRAM: 0.01, "dram__throughput.avg.pct_of_peak_sustained_elapsed": 0.01}
-    if gpu.dram_bytes_per_s:
-        scales[DRAM_BYTES] = 1 / gpu.dram_bytes_per_s
-    return _fraction(first(metrics, scales))
+    told = first(metrics, {DRAM: 0.01, "dram__throughput.avg.pct_of_peak_sustained_elapsed": 0.01})
+    moved = traffic(metrics, coverage) if told is None and gpu.dram_bytes_per_s else None
+    if moved is not None and gpu.dram_bytes_per_s:
+        told = Reading(moved.value / gpu.dram_bytes_per_s, moved.metric)
+    return _fraction(told)
+
+
+def traffic(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> Reading | None:
+    """Return byte/s with DRAM, as told or by bytes and time; None also where launches told only one of these two.
+
+    >>> traffic({"dram__bytes.sum": 3000.0, DURATION: 1000.0}, {})
+    Reading(value=3000000000.0, metric='dram__bytes.sum / gpu__time_duration.sum')
+    """
+    told = first(metrics, {DRAM_BYTES: 1.0})
+    whole, took = "dram__bytes.sum", metrics.get(DURATION)
+    if told is not None or whole not in metrics or not took or not isfinite(took):
+        return told
+    if coverage.get(whole, 1.0) != coverage.get(DURATION, 1.0):
+        return None
+    return Reading(metrics[whole] / (took * _NS), f"{whole} / {DURATION}")
 
 
 def share(metrics: Mapping[str, float], metric: str) -> Reading | None:
@@ -187,7 +205,7 @@ def stalls(metrics: Mapping[str, float]) -> dict[str, float] | None:
     return None
 
 
-def irregular(metrics: Mapping[str, float], gpu: Gpu) -> float | None:
+def irregular(metrics: Mapping[str, float], gpu: Gpu, coverage: Mapping[str, float]) -> float | None:
     """Return the fraction of the waiting that differs in length; None: the reasons to wait were not collected.
 
     A kernel that was measured to touch no memory (under 1 % of DRAM and of the load/store pipeline) has none: 0.
@@ -195,7 +213,7 @@ def irregular(metrics: Mapping[str, float], gpu: Gpu) -> float | None:
     shares = stalls(metrics)
     if shares is not None:
         return min(1.0, sum(share for reason, share in shares.items() if reason in IRREGULAR_STALLS))
-    memory = (dram(metrics, gpu), _pipe(metrics, "lsu"))
+    memory = (dram(metrics, gpu, coverage), _pipe(metrics, "lsu"))
     untouched = all(reading is not None and reading.value < _NO_MEMORY for reading in memory)
     return 0.0 if untouched else None
 
@@ -216,7 +234,7 @@ def sm_share(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> Rea
 
 def _pipe(metrics: Mapping[str, float], pipe: str, of: str = _ACTIVE) -> Reading | None:
     if pipe == "tensor":
-        found = (_TENSOR.fullmatch(name) for name in metrics)
+        found = (_TENSOR.fullmatch(name) for name in metrics if "pipe_tensor" in name)
         return _busiest(metrics, (match.string for match in found if match is not None and match["of"] == of))
     counts = (f"sm__inst_executed_pipe_{pipe}", f"sm__pipe_{pipe}_cycles_active")
     return _fraction(first(metrics, {f"{count}.{of}": 0.01 for count in counts}))
@@ -241,7 +259,7 @@ def _told_stalls(metrics: Mapping[str, float], kind: str) -> dict[str, float]:
     """{reason: as told}; without those of cycles in which the scheduler issued nothing, a part of the same."""
     told = {}
     for metric, value in metrics.items():
-        found = _STALL.fullmatch(metric)
+        found = _STALL.fullmatch(metric) if "issue_stalled" in metric else None
         reason = found[kind] if found else None
         if reason and reason not in _READY and not reason.endswith("not_issued") and isfinite(value):
             told[reason] = max(0.0, value)

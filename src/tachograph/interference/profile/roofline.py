@@ -10,7 +10,7 @@ from typing import Literal
 from tachograph.interference.demand import Calibration
 from tachograph.interference.profile.capacities import REPORT, device_of
 from tachograph.interference.profile.kernels import Kernel
-from tachograph.interference.profile.limits import limits
+from tachograph.interference.profile.limits import Limits, limits
 from tachograph.interference.profile.operations import PIPE_OF, Work, reported_peak, work_of
 
 Side = Literal["compute", "memory"]
@@ -54,9 +54,14 @@ class Placement:
         return next((roof for roof in self.roofs if roof.name == name), None)
 
 
-def placement(kernel: Kernel, *, calibration: Calibration | None = None) -> Placement:
-    """Return where a kernel stands. Peaks are the report's own, else those of the catalogue; each says which."""
-    work = work_of(kernel)
+def placement(
+    kernel: Kernel, *, calibration: Calibration | None = None, work: Work | None = None, found: Limits | None = None
+) -> Placement:
+    """Return where a kernel stands. Peaks are the report's own, else those of the catalogue; each says which.
+
+    `work`, `found`: its work and its limits where these were computed before.
+    """
+    work = work or work_of(kernel)
     roofs = _roofs(kernel)
     peaks = {roof.name: roof.peak for roof in roofs}
     kind = _kind(work.flop_per_s, peaks)
@@ -65,7 +70,7 @@ def placement(kernel: Kernel, *, calibration: Calibration | None = None) -> Plac
     by: Literal["intensity", "load"] | None = "intensity" if side else None
     if side is None and (side := _side_by_load(kernel)) is not None:
         by = "load"
-    waits = limits(kernel, calibration=calibration).bound == "latency"
+    waits = (found or limits(kernel, calibration=calibration)).bound == "latency"
     return Placement(
         intensity=work.intensity,
         at_least=work.intensity is not None and bool(work.unsure),

@@ -109,7 +109,7 @@ def _cache(kernel: Kernel, resource: str, hit: str, busy: str) -> Susceptibility
 
 
 def _dram(kernel: Kernel, calibration: Calibration) -> Susceptibility:
-    reading = readings.dram(kernel.metrics, kernel.gpu)
+    reading = readings.dram(kernel.metrics, kernel.gpu, kernel.coverage)
     if reading is None:
         names = (readings.DRAM,)
         return Susceptibility("dram", "unknown", None, DRAM.high, "its bandwidth is not told", names, options(*names))

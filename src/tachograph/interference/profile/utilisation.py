@@ -11,7 +11,7 @@ from tachograph.interference.demand import Footprint, Gpu
 from tachograph.interference.profile import readings
 from tachograph.interference.profile.footprints import resident_per_sm
 from tachograph.interference.profile.kernels import Kernel
-from tachograph.interference.profile.operations import work_of
+from tachograph.interference.profile.operations import Work, work_of
 
 _WARP = 32.0
 _WAVES = "launch__waves_per_multiprocessor"
@@ -88,10 +88,10 @@ class Utilisation:
     distribution: Distribution | None
 
 
-def utilisation(kernel: Kernel) -> Utilisation:
-    """Return all metrics of utilization of a kernel."""
+def utilisation(kernel: Kernel, *, work: Work | None = None) -> Utilisation:
+    """Return all metrics of utilization of a kernel; `work`: what it computes, where that was found before."""
     metrics, demand = kernel.metrics, kernel.demand
-    work, pipes = work_of(kernel), readings.pipes(metrics, kernel.coverage)
+    work, pipes = work or work_of(kernel), readings.pipes(metrics, kernel.coverage)
     occupied = readings.occupancy(metrics, kernel.gpu)
     threads = readings.first(metrics, {readings.THREADS: 1 / _WARP})
     return Utilisation(

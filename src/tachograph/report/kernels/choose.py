@@ -14,7 +14,7 @@ from tachograph.interference.profile.kernels import Kernel
 from tachograph.units import printable
 
 if TYPE_CHECKING:
-    from tachograph.report.kernels.report import KernelView
+    from tachograph.report.kernels.report import Numbered
 
 _WILD = re.compile(r"[*?]")
 _LONG = 36  # characters of a name that is not shortened
@@ -56,7 +56,7 @@ def chosen(kernels: Sequence[Kernel], patterns: Sequence[str], device: str | Non
     return found
 
 
-def one(views: Sequence[KernelView], asked: str) -> KernelView:
+def one(views: Sequence[Numbered], asked: str) -> Numbered:
     """Return the kernel that a number, a name, or a pattern means.
 
     Errors: NotFoundError where none is meant, UsageError where several are.
@@ -87,27 +87,36 @@ def labels(kernels: Sequence[Kernel]) -> list[str]:
     arguments: dict[str, set[str]] = {}
     for kernel, name in zip(kernels, names, strict=True):
         arguments.setdefault(name, set()).add(printable(_with_arguments(kernel)))
+    ends = {name: shared_ends(group) for name, group in arguments.items()}
     longer = [
-        differing(printable(_with_arguments(kernel)), arguments[name])
-        for kernel, name in zip(kernels, names, strict=True)
+        differing(printable(_with_arguments(kernel)), ends[name]) for kernel, name in zip(kernels, names, strict=True)
     ]
     names = _told_apart(names, longer)
     blocks = [f"{name} x{_threads(kernel)}" for name, kernel in zip(names, kernels, strict=True)]
-    return _told_apart(names, blocks)
+    return _counted(_told_apart(names, blocks), kernels)
 
 
-def differing(name: str, group: Collection[str]) -> str:
-    """Return a long name with what it has in common with the others of its group left out.
+def shared_ends(group: Collection[str]) -> tuple[int, int] | None:
+    """Return how many characters all names of a group begin with, and end with; None for a group of one.
 
-    >>> differing("device_kernel<Gemm<Tile<128, 64>, Cluster<2>>>", ["device_kernel<Gemm<Tile<128, 64>, Cluster<2>>>",
-    ...           "device_kernel<Gemm<Tile<128, 128>, Cluster<2>>>"])
-    'device_kernel<…64…>'
+    >>> shared_ends(["gemm<64, 2>", "gemm<128, 2>"])
+    (5, 4)
+    """
+    return None if len(group) < 2 else (_same(group), _same([name[::-1] for name in group]))
+
+
+def differing(name: str, ends: tuple[int, int] | None) -> str:
+    """Return a long name with what it has in common with the others of its group (see `shared_ends`) left out.
+
+    >>> names = [f"device_kernel<Gemm<Tile<128, {n}>, Cluster<2>>>" for n in (64, 128)]
+    >>> [differing(name, shared_ends(names)) for name in names]
+    ['device_kernel<…64…>', 'device_kernel<…128…>']
     """
     begin, bracket = name[: name.find("<") + 1], name.find("<") + 1
-    if len(name) <= _LONG or len(group) < 2 or not bracket:
+    if len(name) <= _LONG or ends is None or not bracket:
         return name
-    start = max(bracket, _same(list(group)))
-    end = len(name) - _same([other[::-1] for other in group])
+    start = max(bracket, ends[0])
+    end = len(name) - ends[1]
     while start > bracket and name[start - 1].isalnum():  # whole words
         start -= 1
     end = max(start, end)
@@ -116,7 +125,7 @@ def differing(name: str, group: Collection[str]) -> str:
     return f"{begin}…{name[start:end]}…>"
 
 
-def _same(names: Sequence[str]) -> int:
+def _same(names: Collection[str]) -> int:
     """How many characters all begin with."""
     least, most = min(names), max(names)
     return next((place for place, letter in enumerate(least) if most[place] != letter), len(least))
@@ -125,6 +134,16 @@ def _same(names: Sequence[str]) -> int:
 def _told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
     counts = Counter(names)
     return [other if counts[name] > 1 else name for name, other in zip(names, longer, strict=True)]
+
+
+def _counted(names: Sequence[str], kernels: Sequence[Kernel]) -> list[str]:
+    """Kernels of different names that would still be called alike, by a count: names may differ in a space only."""
+    of: dict[str, dict[str, int]] = {}
+    places = []
+    for name, kernel in zip(names, kernels, strict=True):
+        seen = of.setdefault(name, {})
+        places.append(seen.setdefault(kernel.name, len(seen) + 1))
+    return [f"{name} ({place})" if place > 1 else name for name, place in zip(names, places, strict=True)]
 
 
 def _with_arguments(kernel: Kernel) -> str:

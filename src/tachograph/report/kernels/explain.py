@@ -84,7 +84,8 @@ def _limits(view: KernelView, width: int, ascii_only: bool) -> Iterator[Line]:
     names = max((len(resource_name(limit.resource)) for limit in used), default=0)
     for limit in used:
         drawn = bar(limit.demand, _BAR, ascii_only=ascii_only)
-        room = f"{text(limit.head_room, 'fraction')} left"
+        of = " of what can be achieved" if limit.measured_on else ""
+        room = f"{text(limit.head_room, 'fraction')} left{of}"
         yield plain(f"  {resource_name(limit.resource):<{names}}  {drawn}  {text(limit.demand, 'fraction'):>6}  {room}")
     unused = [resource_name(limit.resource) for limit in found.resources if limit.demand < _UNUSED]
     if unused:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tachograph.interference.demand import PIPES
 from tachograph.interference.profile import readings
 from tachograph.interference.profile.kernels import Kernel
+from tachograph.interference.profile.operations import Work
 from tachograph.interference.profile.readings import PIPE_NAMES, Reading
 from tachograph.interference.profile.utilisation import Distribution, Launched, utilisation
 from tachograph.scores import nsight
@@ -18,6 +19,7 @@ NAMES: Mapping[str, str] = {
 }  # fmt: skip
 
 
+_WARPS = 64  # of an SM where nobody tells: most chips have so many, some 48 or 32
 _LIMITS = "launch__occupancy_limit_*"
 _POSSIBLE, _WAVES = "sm__maximum_warps_per_active_cycle_pct", "launch__waves_per_multiprocessor"
 
@@ -38,15 +40,16 @@ class Fact:
     note: str = ""
 
 
-def facts_of(kernel: Kernel) -> dict[str, Fact]:
-    """Return {name: number} of what a kernel uses, in the order in which they are read."""
-    used, gpu = utilisation(kernel), kernel.gpu
+def facts_of(kernel: Kernel, work: Work) -> dict[str, Fact]:
+    """Return {name: number} of what a kernel uses, in the order in which they are read; `work`: what it computes."""
+    used, gpu = utilisation(kernel, work=work), kernel.gpu
     measured = readings.pipes(kernel.metrics, kernel.coverage)
     of_sms = "" if gpu.sms is None else f"of {gpu.sms}"
     active = _from(readings.sm_share(kernel.metrics, kernel.coverage), f"{readings.SM_ACTIVE} / {readings.ELAPSED[0]}")
     occupied = _from(readings.occupancy(kernel.metrics, gpu), readings.OCCUPANCY)
     issued = _from(readings.issue(kernel.metrics, gpu), readings.ISSUED)
-    dram = _from(readings.dram(kernel.metrics, gpu), readings.DRAM)
+    dram = _from(readings.dram(kernel.metrics, gpu, kernel.coverage), readings.DRAM)
+    traffic = _from(readings.traffic(kernel.metrics, kernel.coverage), readings.DRAM_BYTES)
     possible = _POSSIBLE if _POSSIBLE in kernel.metrics else _LIMITS
     found = [
         _share("gpu_util", "nvidia-smi", used.nvidia_smi, "", "while it runs, whatever it does"),
@@ -63,7 +66,7 @@ def facts_of(kernel: Kernel) -> dict[str, Fact]:
         ),
         _share("threads", "threads per warp", used.thread_efficiency, readings.THREADS, "of 32"),
         _share("dram", "DRAM", used.dram, dram, "of the peak"),
-        Fact("dram_bytes_per_s", "DRAM traffic", kernel.metrics.get(readings.DRAM_BYTES), "B/s", readings.DRAM_BYTES),
+        Fact("dram_bytes_per_s", "DRAM traffic", work.bytes_per_s, "B/s", traffic),
         _share("l2_hit", "L2 hits", used.l2_hit, readings.L2_HIT),
         _share("l1_hit", "L1 hits", used.l1_hit, readings.L1_HIT),
         Fact(
@@ -85,23 +88,26 @@ def busiest_pipe(kernel: Kernel) -> tuple[str, float] | None:
 
 def scores_of(kernel: Kernel) -> dict[str, Fact]:
     """Return {name: score 0..100, 0 best} of a kernel; value None: the note tells what it needs."""
-    warps = kernel.gpu.threads_per_sm // 32 if kernel.gpu.threads_per_sm else 64
-    metrics = kernel.metrics
+    threads, metrics = kernel.gpu.threads_per_sm, kernel.metrics
+    warps = threads // 32 if threads else _WARPS
+    assumed = "" if threads else f"taken as of {_WARPS} warps in an SM, which nobody tells"
     return {
-        name: _score(name, label, score)
-        for name, label, score in (
-            ("score_gpu_practice", "GPU, practice", nsight.practice_gpu(metrics, max_warps=warps)),
-            ("score_gpumem_practice", "GPU memory, practice", nsight.practice_gpumem(metrics)),
-            ("score_gpumem_normalized", "GPU memory, shares", nsight.practice_gpumem_normalized(metrics)),
-            ("score_gpu_theory", "GPU, theory", nsight.theory_gpu(metrics)),
-            ("score_gpumem_theory", "GPU memory, theory", nsight.theory_gpumem(metrics)),
+        name: _score(name, label, score, note)
+        for name, label, score, note in (
+            ("score_gpu_practice", "GPU, practice", nsight.practice_gpu(metrics, max_warps=warps), assumed),
+            ("score_gpumem_practice", "GPU memory, practice", nsight.practice_gpumem(metrics), ""),
+            ("score_gpumem_normalized", "GPU memory, shares", nsight.practice_gpumem_normalized(metrics), ""),
+            ("score_gpu_theory", "GPU, theory", nsight.theory_gpu(metrics), ""),
+            ("score_gpumem_theory", "GPU memory, theory", nsight.theory_gpumem(metrics), ""),
         )
     }
 
 
-def _score(name: str, label: str, score: nsight.Score) -> Fact:
-    share = None if score.value is None else score.value / 100
-    return Fact(name, label, score.value, "score", "", share, f"needs {', '.join(score.needs)}" if score.needs else "")
+def _score(name: str, label: str, score: nsight.Score, note: str) -> Fact:
+    """A score; `note`: what to know of it where it has a value."""
+    if score.value is None:
+        note = f"needs {', '.join(score.needs)}" if score.needs else ""
+    return Fact(name, label, score.value, "score", "", None if score.value is None else score.value / 100, note)
 
 
 def _share(name: str, label: str, value: float | None, metric: str, note: str = "") -> Fact:
@@ -123,7 +129,7 @@ def _launched(launch: Launched, kernel: Kernel, of_sms: str) -> list[Fact]:
         Fact("sms_needed", "SMs needed", needed, "count", f"{grid}, {_LIMITS}", share, of_sms),
         _share("slots_taken", "block slots taken", launch.slots_taken, f"{grid}, {_LIMITS}", "for blocks like its own"),
         Fact("waves", "waves", launch.waves, "ratio", waves),
-        _share("tail", "empty in the last wave", launch.tail, waves, "of all places"),
+        _share("tail", "places left empty", launch.tail, waves, "over all waves, the last being short"),
     ]
 
 

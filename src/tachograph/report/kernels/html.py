@@ -21,10 +21,11 @@ from tachograph.report.kernels.judged import (
     resource_name,
     roofline_words,
 )
-from tachograph.report.kernels.pairs import calibrated_words, factor, mixed_words, pairs_of
+from tachograph.report.kernels.pairs import calibrated_words, factor, mixed_words, pairs_of, part_of_time
 from tachograph.report.kernels.report import GpuPart, KernelsReport, KernelView
 from tachograph.report.kernels.text import (
     disturbed_by,
+    disturbers_words,
     gain_words,
     headline,
     limited_by,
@@ -110,12 +111,21 @@ def _peaks(views: Sequence[KernelView]) -> dict[str, float]:
 @cache
 def _environment() -> Environment:
     made = environment()
-    made.filters.update(quantity=text, said=said, times=times, factor=factor, resource=resource_name, shown=printable)
+    made.filters.update(
+        quantity=text,
+        said=said,
+        times=times,
+        factor=factor,
+        part_of_time=part_of_time,
+        resource=resource_name,
+        shown=printable,
+    )
     made.filters["short"] = partial(kernel_page.shortened, width=_NAME)
     made.globals.update(
         headline=headline,
         limited_by=limited_by,
         disturbed_by=disturbed_by,
+        disturbers_words=disturbers_words,
         busiest=pipe_text,
         where_it_ran=where_it_ran,
         levels=LEVELS,

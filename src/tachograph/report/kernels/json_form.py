@@ -46,6 +46,7 @@ def _part(part: GpuPart) -> dict[str, Any]:
         "calibration": asdict(part.calibration),
         "left_out": part.left_out,
         "kernels": [_kernel(view) for view in part.kernels],
+        "disturbs_most": None if part.disturbers is None else [asdict(one) for one in part.disturbers],
         "columns": [{"number": view.number, "label": view.label, "name": view.kernel.name} for view in part.columns],
         "pairs": None if part.pairs is None else [_pair(part, pair) for pair in pairs_of(part)],
         "mixed": None if part.mixed is None else asdict(part.mixed),
@@ -76,6 +77,7 @@ def _kernel(view: KernelView) -> dict[str, Any]:
         "uses": _values(view.facts),
         "read_from": {fact.name: fact.metric for fact in view.facts.values() if fact.value is not None},
         "scores": _values(view.scores),
+        "score_notes": {fact.name: fact.note for fact in view.scores.values() if fact.note},
         "limited_by": judged.limited_by,
         "limits": _limits(judged.limits),
         "disturbed": [asdict(fear) for fear in judged.fears],
@@ -162,6 +164,7 @@ def _flat(part: GpuPart, view: KernelView) -> dict[str, Any]:
         **_values(view.scores),
         "limited_by": view.judged.limited_by,
         "disturbed_by": " ".join(fear.resource for fear in view.judged.fears if fear.level == "high"),
+        "disturbed_some": " ".join(fear.resource for fear in view.judged.fears if fear.level == "some"),
         "disturbed_unknown": " ".join(fear.resource for fear in view.judged.fears if fear.level == "unknown"),
     }
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from tachograph.interference.demand import Calibration
 from tachograph.interference.profile.kernels import Kernel
-from tachograph.interference.profile.limits import Limits, limits
+from tachograph.interference.profile.limits import Limit, Limits, limits
+from tachograph.interference.profile.operations import Work, work_of
 from tachograph.interference.profile.pitfalls import Pitfall, pitfalls
 from tachograph.interference.profile.roofline import Placement, placement
 from tachograph.interference.profile.susceptibility import Susceptibility, susceptibilities
@@ -20,8 +21,9 @@ _SIDES = {"compute": "on the side of compute", "memory": "on the side of memory"
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Limits, what it has to fear, what misleads, and its place under the roofline."""
+    """Its work, its limits, what it has to fear, what misleads, and its place under the roofline."""
 
+    work: Work
     limits: Limits
     fears: tuple[Susceptibility, ...]
     pitfalls: tuple[Pitfall, ...]
@@ -36,12 +38,10 @@ class Judged:
 
 def judge(kernel: Kernel, *, calibration: Calibration) -> Judged:
     """Return what is concluded of a kernel."""
-    return Judged(
-        limits(kernel, calibration=calibration),
-        susceptibilities(kernel, calibration=calibration),
-        pitfalls(kernel),
-        placement(kernel, calibration=calibration),
-    )
+    work, found = work_of(kernel), limits(kernel, calibration=calibration)
+    placed = placement(kernel, work=work, found=found)
+    fears = susceptibilities(kernel, calibration=calibration)
+    return Judged(work, found, fears, pitfalls(kernel, placed=placed), placed)
 
 
 def resource_name(resource: str) -> str:
@@ -64,10 +64,22 @@ def limited_words(found: Limits) -> str:
         measured = {limit.resource for limit in found.resources}
         untold = [resource_name(resource) for resource in ("issue", "dram") if resource not in measured]
         lacks = f" Not measured, and perhaps fuller: {', '.join(untold)}." if untold else ""
-        return f"{name}: {used} of it is used, {text(found.limiting.head_room, 'fraction')} is left to others.{lacks}"
+        left = text(found.limiting.head_room, "fraction")
+        return f"{name}: {used} of {all_words(found.limiting)} is used, {left} is left to others.{lacks}"
     if found.bound == "latency":
         return f"Latency: nothing is near its limit{most}; its warps wait{waits}."
     return f"Cannot be said: issue slots or DRAM were not measured{most}."
+
+
+def all_words(limit: Limit) -> str:
+    """Return what a load is a share of.
+
+    >>> all_words(Limit("dram", 0.69, 0.31, "", "NVIDIA H100 NVL")), all_words(Limit("issue", 0.5, 0.5, ""))
+    ('what can be achieved (as measured on NVIDIA H100 NVL)', 'it')
+    """
+    if limit.measured_on is not None:
+        return f"what can be achieved (as measured on {limit.measured_on})"
+    return "its peak" if limit.resource == "dram" else "it"
 
 
 def roofline_words(place: Placement) -> str:

@@ -9,7 +9,7 @@ from tachograph.figures.kernel_page import shortened
 from tachograph.interference.jobs.mixes import Together
 from tachograph.interference.outcome import Matrix
 from tachograph.report.kernels.judged import resource_name
-from tachograph.report.kernels.report import GpuPart, KernelsReport, KernelView
+from tachograph.report.kernels.report import GpuPart, KernelsReport, KernelView, Numbered
 from tachograph.report.lines import Line, plain, wrapped
 from tachograph.units import plural
 
@@ -23,7 +23,7 @@ class Pair:
     """A kernel beside another. slowdown, gain None: not known. binding: the resource, None nothing."""
 
     row: KernelView
-    column: KernelView
+    column: Numbered
     slowdown: float | None
     gain: float | None
     binding: str | None
@@ -129,10 +129,21 @@ def _best(part: GpuPart, width: int) -> Iterator[Line]:
         yield plain("No pair is safe: in each a resource nears its limit, or was not measured.")
         return
     best = sorted(safe.values(), key=lambda pair: (-(pair.gain or 0.0), pair.row.number, pair.column.number))[:_LISTED]
-    named = ", ".join(f"{pair.row.number}+{pair.column.number} ({factor(pair.gain)}x)" for pair in best)
+    named = ", ".join(f"{pair.row.number}+{pair.column.number} ({part_of_time(pair.gain)})" for pair in best)
     yield from wrapped(
-        f"{plural(len(safe), 'pair')} safe (no resource near its limit); running together gains most in {named}.", width
+        f"{plural(len(safe), 'pair')} safe (no resource near its limit); together takes least, of the time one after "
+        f"the other, in {named}.",
+        width,
     )
+
+
+def part_of_time(gain: float | None) -> str:
+    """Return the time together as a share of the time one after the other, `?` where it is not known.
+
+    >>> part_of_time(2.0), part_of_time(0.88), part_of_time(None)
+    ('50 %', '114 %', '?')
+    """
+    return "?" if gain is None or not gain > 0 else f"{100 / gain:.0f} %"
 
 
 def factor(value: float | None) -> str:

@@ -8,12 +8,13 @@ from tachograph.figures.kernel_page import shortened
 from tachograph.report.kernels.explain import explain_lines
 from tachograph.report.kernels.facts import busiest_pipe, launches_words, said, took
 from tachograph.report.kernels.judged import pitfall_numbers, resource_name
-from tachograph.report.kernels.pairs import pair_lines
-from tachograph.report.kernels.report import GpuPart, KernelsReport, KernelView, Lacking, Together, total_s
+from tachograph.report.kernels.pairs import pair_lines, part_of_time
+from tachograph.report.kernels.report import Disturber, GpuPart, KernelsReport, KernelView, Lacking, Together, total_s
 from tachograph.report.lines import Line, plain, wrapped
 from tachograph.units import plural, text
 
 Cell = Callable[[KernelView], str]
+_DISTURBERS = 3  # named in a line
 _NUMBERS = 8  # kernels named by number in a line, of more only how many there are
 
 
@@ -24,10 +25,13 @@ def limited_by(view: KernelView) -> str:
 
 
 def disturbed_by(view: KernelView) -> str:
-    """Return the resources by which others disturb a kernel most; `?` behind what nobody measured."""
+    """Return the resources by which others disturb a kernel much, else somewhat; `?` behind what nobody measured."""
     fears = [fear for fear in view.judged.fears if fear.resource != "sms"]  # tells how to read the others
     named = [resource_name(fear.resource) for fear in fears if fear.level == "high"]
     unknown = [f"{resource_name(fear.resource)}?" for fear in fears if fear.level == "unknown"]
+    some = [resource_name(fear.resource) for fear in fears if fear.level == "some"]
+    if some and not named:
+        named = [f"some: {', '.join(some)}"]
     return ", ".join(named + unknown) or "little"
 
 
@@ -110,12 +114,27 @@ def _part(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
     yield from wrapped(headline(part), width, style="bold")
     yield plain("")
     yield from _table(part.kernels, width)
+    if part.disturbers is not None:
+        yield from wrapped(disturbers_words(part.disturbers), width)
     yield plain("")
     if part.pairs is not None:
         yield from pair_lines(report, part, width)
         yield plain("")
     yield from _pitfalls(part, width)
     yield from lacking_lines(part.lacking, part.command, len(part.kernels), width)
+
+
+def disturbers_words(found: Sequence[Disturber]) -> str:
+    """Return which kernels of a table disturb others most, in a line.
+
+    >>> disturbers_words([Disturber(4, "fmul<4, 256>", 2.0, 3)]), disturbers_words([])
+    ('disturbs most: 4 fmul<4, 256> (3 takes up to 2.00x)', 'disturbs most: none disturbs another')
+    """
+    named = [
+        f"{one.number} {shortened(one.label, 24)} ({one.victim} takes up to {times(one.slowdown)})"
+        for one in found[:_DISTURBERS]
+    ]
+    return f"disturbs most: {', '.join(named) or 'none disturbs another'}"
 
 
 def _table(views: Sequence[KernelView], width: int) -> list[Line]:
@@ -207,15 +226,15 @@ def together_lines(report: KernelsReport, together: Together, width: int) -> lis
 
 
 def gain_words(gain: float | None, worst: float | None) -> str:
-    """Return what running together gains, in a sentence.
+    """Return how long all take together, in a sentence.
 
     >>> gain_words(1.8, 1.0)
-    'One after the other takes 1.80x as long as together, at the worst 1.00x.'
+    'Together they take 56 % of the time that they take one after the other, at the worst 100 %.'
     """
     if gain is None:
-        return "What it gains cannot be said."
-    at_worst = "" if worst is None else f", at the worst {times(worst)}"
-    return f"One after the other takes {times(gain)} as long as together{at_worst}."
+        return "How long they take together cannot be said."
+    at_worst = "" if worst is None else f", at the worst {part_of_time(worst)}"
+    return f"Together they take {part_of_time(gain)} of the time that they take one after the other{at_worst}."
 
 
 def safe_words(safe: bool) -> str:

@@ -1,0 +1,277 @@
+"""The structured report of kernels, built of what was read: numbered, judged where shown, put together.
+
+Kernels of different GPUs are never compared: each GPU has its own part, and no pair spans two. Only kernels that are
+shown are judged; of the others no more is known than what they ask.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from tachograph.config import Configuration
+from tachograph.errors import InputError, UsageError
+from tachograph.interference.calibration_file import calibration_of
+from tachograph.interference.demand import Calibration
+from tachograph.interference.jobs import mixes
+from tachograph.interference.outcome import Matrix, Sharing
+from tachograph.interference.profile.collect import options_for
+from tachograph.interference.profile.kernels import Kernel, kernels
+from tachograph.interference.sharing.estimate import estimate
+from tachograph.interference.sharing.matrix import matrix
+from tachograph.nsight.launch import Report
+from tachograph.report.kernels.choose import chosen, labels, one
+from tachograph.report.kernels.facts import facts_of, scores_of
+from tachograph.report.kernels.judged import judge
+from tachograph.report.kernels.report import (
+    Asked,
+    Disturber,
+    FileRead,
+    GpuPart,
+    KernelsReport,
+    KernelView,
+    Lacking,
+    Numbered,
+    Together,
+)
+from tachograph.units import plural
+
+MOST_DISTURBERS = 40  # kernels of a table up to which all pairs are looked at for those that disturb most
+_DISTURBED = 1.1  # a slowdown below it is none to speak of
+Tell = Callable[[str, int, int], None]
+
+
+def build_kernels_report(
+    reports: Sequence[Report],
+    asked: Asked,
+    *,
+    configuration: Configuration,
+    beside: Sequence[Report] = (),
+    tell: Tell | None = None,
+) -> KernelsReport:
+    """Return what is told of the kernels of `reports`, those that took most time first on each GPU.
+
+    `beside`: other reports, whose kernels run beside each of these. `tell`: takes what is being done, the steps of it
+    that are done, and all of them.
+    Errors: InputError where the reports hold no kernel, NotFoundError, UsageError for kernels that are not there.
+    """
+    found, others = _kernels(reports), _kernels(beside) if beside else ()
+    views = _numbered(found, others)
+    judging = _Judging(calibration_of(configuration), tell)
+    kept = {id(kernel) for kernel in chosen(found, asked.kernels, asked.device)}
+    mine = [view for view in views[: len(found)] if id(view.kernel) in kept]
+    theirs = views[len(found) :]
+    sharing = Sharing() if asked.shares is None else Sharing("mps", asked.shares)
+    parts = _parts(mine, theirs, asked, sharing, configuration, judging)
+    if beside and not any(part.columns for part in parts):
+        names = [", ".join(sorted({view.kernel.gpu.name for view in side})) for side in (mine, theirs)]
+        raise UsageError(f"these ran on {names[0]}, the others on {names[1]}", do="compare kernels of one GPU")
+    return KernelsReport(
+        files=tuple(_file(report) for report in (*reports, *beside)),
+        parts=parts,
+        sharing=sharing,
+        together=_together(views, asked, sharing, configuration) if asked.together else None,
+        explained=judging.view(one(views, asked.explain)) if asked.explain is not None else None,
+        beside=tuple(report.file for report in beside),
+        problems=_problems([*reports, *beside], [view.kernel for view in mine]),
+    )
+
+
+def _kernels(reports: Sequence[Report]) -> tuple[Kernel, ...]:
+    launches = [launch for report in reports for launch in report.launches]
+    if not launches:
+        said = next((problem for report in reports for problem in report.problems), "no kernel was profiled")
+        files = ", ".join(Path(report.file).name for report in reports[:3])
+        raise InputError(said, where=files, do="profile with `ncu -o FILE PROGRAM`")
+    return kernels(launches)
+
+
+@dataclass(slots=True)
+class _Judging:
+    """Judges each kernel that is shown, once. size: how many will be, as far as is known."""
+
+    calibration: Calibration
+    tell: Tell | None
+    size: int = 0
+    done: dict[int, KernelView] = field(default_factory=dict)
+
+    def view(self, of: Numbered) -> KernelView:
+        """Return a kernel with all that is told of it."""
+        if of.number not in self.done:
+            kernel = of.kernel
+            judged = judge(kernel, calibration=self.calibration)
+            facts = facts_of(kernel, judged.work)
+            self.done[of.number] = KernelView(of.number, of.label, kernel, of.share, facts, scores_of(kernel), judged)
+            if self.tell is not None:
+                self.tell("judge kernels", len(self.done), max(self.size, len(self.done)))
+        return self.done[of.number]
+
+
+def _numbered(found: Sequence[Kernel], others: Sequence[Kernel]) -> list[Numbered]:
+    """All kernels, numbered in the order in which they come; shares are of the time of their own reports."""
+    named = labels([*found, *others])
+    return [
+        Numbered(number, label, kernel, share)
+        for number, (kernel, label, share) in enumerate(
+            zip([*found, *others], named, [*_shares(found), *_shares(others)], strict=True), 1
+        )
+    ]
+
+
+def _shares(found: Sequence[Kernel]) -> list[float | None]:
+    """Of the time of all kernels on the same GPU."""
+    seconds: dict[tuple[object, ...], float] = {}
+    for kernel in found:
+        seconds[gpu_key(kernel)] = seconds.get(gpu_key(kernel), 0.0) + (kernel.seconds or 0.0)
+    return [kernel.seconds / seconds[gpu_key(kernel)] if kernel.seconds else None for kernel in found]
+
+
+def gpu_key(kernel: Kernel) -> tuple[object, ...]:
+    """Return what kernels of one GPU share; a slice of a GPU bears its name, and has fewer SMs."""
+    gpu = kernel.gpu
+    named = kernel.chip.name is not None
+    return gpu.name, gpu.sms, kernel.chip.compute_capability, () if named else kernel.reports
+
+
+def _parts(
+    mine: Sequence[Numbered],
+    theirs: Sequence[Numbered],
+    asked: Asked,
+    sharing: Sharing,
+    configuration: Configuration,
+    judging: _Judging,
+) -> tuple[GpuPart, ...]:
+    sides = _by_gpu(mine), _by_gpu(theirs)
+    shown = {key: views[: asked.top] for key, views in sides[0].items()}
+    judging.size = sum(map(len, shown.values()))
+    return tuple(
+        _part(views, sides[1].get(key, []), [judging.view(view) for view in shown[key]], asked, sharing, configuration)
+        for key, views in sides[0].items()
+    )
+
+
+def _by_gpu(views: Sequence[Numbered]) -> dict[tuple[object, ...], list[Numbered]]:
+    found: dict[tuple[object, ...], list[Numbered]] = {}
+    for view in views:
+        found.setdefault(gpu_key(view.kernel), []).append(view)
+    return found
+
+
+def _part(
+    mine: Sequence[Numbered],
+    theirs: Sequence[Numbered],
+    shown: Sequence[KernelView],
+    asked: Asked,
+    sharing: Sharing,
+    configuration: Configuration,
+) -> GpuPart:
+    columns = tuple(theirs) or (tuple(shown) if asked.matrix else ())
+    gpu, calibration = mine[0].kernel.gpu, calibration_of(configuration)
+    pairs = None
+    if columns:
+        if sharing.shares is not None and len(sharing.shares) != 2 and not asked.together:
+            raise UsageError("pairs have two shares", where="--mps-share", do="write 50,50")
+        pairs = matrix(
+            [view.demand for view in shown],
+            [view.demand for view in columns],
+            gpu=gpu,
+            calibration=calibration,
+            sharing=sharing if sharing.shares is None or len(sharing.shares) == 2 else Sharing("mps"),
+            settings=configuration.interference,
+        )
+    beside_each_other = partial(matrix, gpu=gpu, calibration=calibration, settings=configuration.interference)
+    mixed = _mixed(mine, theirs, beside_each_other) if theirs and sharing == Sharing() else None
+    lacking = _lacking(shown)
+    return GpuPart(
+        gpu,
+        calibration,
+        tuple(shown),
+        len(mine) - len(shown),
+        columns,
+        pairs,
+        lacking,
+        _command(lacking) if lacking else None,
+        _disturbers(shown, beside_each_other),
+        mixed,
+    )
+
+
+def _mixed(mine: Sequence[Numbered], theirs: Sequence[Numbered], pairs: partial[Matrix]) -> mixes.Together:
+    """All beside all, each kernel meeting those of the other side as often as these run: again and again."""
+    here, there = (mixes.mix([view.demand for view in side]) for side in (mine, theirs))
+    return mixes.together(here, there, pairs=partial(pairs, sharing=Sharing(lasting=True)))
+
+
+def _disturbers(shown: Sequence[KernelView], pairs: partial[Matrix]) -> tuple[Disturber, ...] | None:
+    """The kernels beside which another of the same table takes longest, as streams of one process."""
+    if not 1 < len(shown) <= MOST_DISTURBERS:
+        return None
+    slowdown = pairs([view.demand for view in shown]).slowdown
+    found = []
+    for place, view in enumerate(shown):
+        others = [
+            (float(slowdown[row, place]), -other.number)
+            for row, other in enumerate(shown)
+            if row != place and slowdown[row, place] >= _DISTURBED
+        ]
+        if others:
+            most, victim = max(others)
+            found.append(Disturber(view.number, view.label, most, -victim))
+    return tuple(sorted(found, key=lambda one: (-one.slowdown, one.number)))
+
+
+def _together(views: Sequence[Numbered], asked: Asked, sharing: Sharing, configuration: Configuration) -> Together:
+    members = tuple(one(views, name) for name in asked.together)
+    if len(members) < 2:
+        raise UsageError("one kernel is alone", where="--together", do="name two or more, or one twice")
+    if sharing.shares is not None and len(sharing.shares) != len(members):
+        said = f"{plural(len(sharing.shares), 'share')} for {plural(len(members), 'kernel')}"
+        raise UsageError(said, where="--mps-share", do="give one percentage for each")
+    if len({gpu_key(view.kernel) for view in members}) > 1:
+        ran = "; ".join(f"{view.label} on {view.kernel.gpu.name}" for view in members)
+        raise UsageError(f"kernels of different GPUs cannot be put together: {ran}", do="profile both on one GPU")
+    found = estimate(
+        [view.demand for view in members],
+        gpu=members[0].kernel.gpu,
+        calibration=calibration_of(configuration),
+        sharing=sharing,
+        settings=configuration.interference,
+    )
+    return Together(members, found)
+
+
+def _lacking(views: Sequence[KernelView]) -> tuple[Lacking, ...]:
+    """What kernels lack, in the order in which it is missed, each metric once."""
+    of: dict[tuple[str, str], list[int]] = {}
+    for view in views:
+        for missing in view.kernel.missing:
+            of.setdefault((missing.metric, missing.tells), []).append(view.number)
+    return tuple(Lacking(metric, tells, tuple(numbers)) for (metric, tells), numbers in of.items())
+
+
+def _command(lacking: Sequence[Lacking]) -> str:
+    return f"ncu {options_for([lack.metric for lack in lacking])} -o REPORT PROGRAM"
+
+
+def _file(report: Report) -> FileRead:
+    rejected = Counter[str]()
+    for reject in report.rejects:
+        rejected[reject.reason] += reject.count
+    return FileRead(report.file, len(report.launches), dict(rejected), report.problems)
+
+
+def _problems(reports: Sequence[Report], found: Sequence[Kernel]) -> tuple[str, ...]:
+    """What people must know: of each file what could not be used, of each kernel what is odd."""
+    said = []
+    for report in reports:
+        said += [f"{report.file}: {problem}" for problem in report.problems]
+        for reject in report.rejects:
+            example = f", such as {reject.example}" if reject.example else ""
+            of = "" if reject.column is None else f" of {reject.column}"
+            what = plural(reject.count, "value" if of else "row")
+            said.append(f"{report.file}: left out {what}{of}: {reject.reason}{example}")
+    said += [f"{kernel.short}: {problem}" for kernel in found for problem in kernel.problems]
+    return tuple(dict.fromkeys(said))
