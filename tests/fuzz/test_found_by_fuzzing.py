@@ -15,6 +15,14 @@ DIGITS = b"9" * 5000
 DEEP = b"[" * 30_000
 ROW = b'{"timestamp": 1776204532000, "hostname": "n1", "gpu_id": 0, "fb_used": %s}'
 ANSWER = b'{"status":"success","data":{"resultType":"vector","result":[{"metric":%s,"value":[7,"0"]}]}}'
+NVTX = (
+    b'"ID","Kernel Name","thread Domain:Push/Pop_Range:PL_Type","Section Name","Metric Name","Metric Unit",'
+    b'"Metric Value"\n"0","k","%s","GPU Speed Of Light Throughput","Duration","second","1"\n'
+)
+GRID = (
+    b'"ID","Kernel Name","launch__grid_dim_x","launch__grid_dim_y","launch__grid_dim_z"\n"","","Gblock","",""\n'
+    b'"0","k","1e308","1","1"\n'
+)
 FOUND = {
     "bytes that are no text": ("ldms json", b'{"":"","":"","":[""],"":"","\x97"'),
     "the same, in a proposal": ("table suggest", b'{"":"","":"","":"\xff"'),
@@ -47,6 +55,22 @@ FOUND = {
     "an expression repeated too often": ("mapping", MAPPING.replace(b"(nid", b"a{99999999999}(nid")),
     "a map whose header breaks off": ("allocation-map", b"job_id,node,gpu\x0c;;;;;\n1;;;;;\n"),
     "a header of many names": ("table csv", b"n1," * 9_900 + b"\n"),
+    "a summary whose rows end before their number": (
+        "nsight details",
+        b'"Kernel Name",e,"Metric Name",M,"Metric Value","",,"Invocations",""\n"0""",,d,,',
+    ),
+    "ranges of many quotes": ("nsight details", NVTX % (b'""' * 40_000)),
+    "ranges of many colons": ("nsight details", NVTX % (b'""' + b":" * 60_000)),
+    "instances far behind a number": ("nsight details", NVTX.replace(b'"1"', b'"1' + b" " * 60_000 + b'x (1)"') % b""),
+    "a metric that overflows with its unit": ("nsight details", NVTX.replace(b'"1"', b'"1e308"') % b""),
+    "a metric whose name is no text": ("nsight raw", b'"ID","Kernel Name","sm__a\xdb"\n"","","%"\n"0","k","x"\n'),
+    "a device whose name is no text": ("nsight raw", b'"ID","Kernel Name","Device","sm__a"\n"","","",""\n0,k,\xdb,1\n'),
+    "a grid that is no number of blocks": (
+        "nsight raw",
+        GRID,
+    ),
+    "digits in a calibration": ("calibration", b"gpu = " + DIGITS),
+    "brackets in a calibration": ("calibration", b"gpu = " + DEEP),
     "a name of many brackets": ("table suggest", b'[{"timestamp": 1, "nid": "n1", "byt' + b"[" * 60_000 + b'": 1}]'),
 }
 

@@ -71,7 +71,8 @@ class Details:
         self._unit = names.index("Metric Unit") if "Metric Unit" in names else None
         self._section = names.index("Section Name") if "Section Name" in names else None
         self._invocations = names.index("Invocations") if "Invocations" in names else None
-        self.needed = 1 + max(self._metric, self._value, self._unit or 0, *self._identity.all)
+        places = (self._metric, self._value, self._unit or 0, self._section or 0, self._invocations or 0)
+        self.needed = 1 + max(*places, *self._identity.all)
         self._building: dict[object, _Building] = {}
         self._last: _Building | None = None
         self._meant: dict[tuple[str, str], tuple[str | None, str | None]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Protocol
@@ -25,7 +25,7 @@ _CLOCK = re.compile("clock|frequency")
 _ID = re.compile(r"(\d{1,18})(?:\.0)?")
 _WHOLE = re.compile(r"\d{1,18}")
 _RANGES = (":Push/Pop_Range:", ":Start/Stop_Range:")
-_RANGE = re.compile(r'"(.*?)((?::[^:"]*){6})"')
+_RANGE_FIELDS = 6  # behind the name of a range, each after a colon
 _DEFAULT_DOMAIN = "<default domain>"
 
 
@@ -108,8 +108,21 @@ def nvtx_ranges(cell: str) -> tuple[str, ...]:
     >>> nvtx_ranges('13416  "<default domain>:forward:none:none:none:none:none:none"')
     ('forward',)
     """
-    found = (match[1].partition(":") for match in _RANGE.finditer(cell))
+    found = (text.rsplit(":", _RANGE_FIELDS)[0].partition(":") for text in _quoted(cell))
     return tuple(name if domain == _DEFAULT_DOMAIN else f"{domain}@{name}" for domain, _, name in found)
+
+
+def _quoted(cell: str) -> Iterator[str]:
+    """Yield what stands in quotes and ends in the fields of a range: names of ranges have quotes and colons, too.
+
+    By hand, as an expression would take the square of the length for a cell of many quotes or colons.
+    """
+    parts = cell.split('"')
+    start = 1
+    for end, part in enumerate(parts[:-1]):
+        if end >= start and part.count(":") >= _RANGE_FIELDS:
+            yield '"'.join(parts[start : end + 1])
+            start = end + 2
 
 
 def dimensions(cell: str | None) -> tuple[int, int, int] | None:

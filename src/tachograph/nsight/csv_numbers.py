@@ -30,7 +30,6 @@ _PLAIN: dict[str | None, re.Pattern[str]] = {
     None: re.compile(r"-?[0-9]{1,18}+"),
 }
 _PLAIN_ROW = {sign: re.compile(rf"(?:{plain.pattern};)*+{plain.pattern}") for sign, plain in _PLAIN.items()}
-_INSTANCES = re.compile(r"([^()]*?)\s*\([^()]*\)", re.DOTALL)
 
 NO_VALUE = "no value"
 NOT_A_NUMBER = "not a number"
@@ -147,8 +146,8 @@ class Numbers:
 def _bare(cell: str) -> str:
     """Return the cell without white space around it, marks of warning, instances and percent sign."""
     text = cell.strip().removeprefix("(!)").strip()
-    if text.endswith(")") and (found := _INSTANCES.fullmatch(text)):
-        text = found[1]
+    if text.endswith(")") and text.count("(") == text.count(")") == 1:
+        text = text.partition("(")[0].rstrip()
     return text.removesuffix("%").strip()
 
 
