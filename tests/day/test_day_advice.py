@@ -130,6 +130,18 @@ def test_a_report_is_what_its_days_came_to() -> None:
     assert found.results[0].spread["makespan_ratio"].most != 1
 
 
+@pytest.mark.parametrize("width", [80, 100, 300])
+def test_a_table_has_as_many_columns_as_fit(width: int) -> None:
+    found = report(policies=("advice", "roofline"))
+    for columns in (WORK, SLOWDOWNS):
+        titles, rows = table(found, columns, width=width)
+        assert sum(max(map(len, cells)) + 3 for cells in zip(titles, *rows, strict=True)) <= width
+        assert {len(row) for row in rows} == {len(titles)}
+        whole, _ = table(found, columns)
+        assert (titles == whole) == (width == 300)
+        assert titles == tuple(title for title in whole if title in titles)
+
+
 def test_exclusive_use_is_the_measure() -> None:
     (alone,) = report(policies=("exclusive",)).results
     _, (row,) = table(report(policies=("exclusive",)), WORK)

@@ -33,6 +33,7 @@ class Estimator:
 
 # the estimator of one GPU, calibrated
 EstimatorOf = Callable[[Gpu, Calibration], Estimator]
+_SLACK = 1e-6  # sums of floats differ in their last digits
 _UNBOUND = 255  # in Matrix.binding
 _BESIDE = Sharing("mps", lasting=True)  # jobs launch again and again
 _UNASKED = Estimate((), {}, None, None, safe=False, unknown=())  # of a pair that memory does not hold
@@ -143,10 +144,19 @@ class Judge:
             return proposal
         while count < min(MOST_PACKED, kind.runs):
             more = count + 1
+            if self._too_slow(kind, more):  # by one estimate, before three and their sentences
+                break
             if self._advice([kind.mix.highest] * more, [kind.busy] * more, same_user=True).way != "mps":
                 break
             count = more
         return replace(proposal, packed=count)
+
+    def _too_slow(self, kind: Kind, count: int) -> bool:
+        """Whether so many runs of a kind are certainly too slow under MPS."""
+        one = self._carefully(kind.mix.highest)
+        slowdown = self.estimator.estimate([one] * count, _BESIDE).members[0].slowdown
+        beside = min(1.0, kind.busy * (count - 1))
+        return slowdown is not None and 1 + beside * (slowdown - 1) > self.settings.max_slowdown + _SLACK
 
     def over_runs(self, proposal: Proposal) -> Proposal:
         """The same with what is expected over all pairs of runs."""
