@@ -87,7 +87,7 @@ def test_the_page_stands_alone(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("count", [1, 3, 13, 40])
+@pytest.mark.parametrize("count", [1, 13])
 def test_plots_of_few_and_many_kernels(count: int, tmp_path: Path) -> None:
     kernels = tuple(
         Made(LONG.format(n), 132, 128, 1.0 + n / 20, 20.0, {"fma": 20.0 + n}, {"ffma": 0.5}) for n in range(count)
@@ -176,7 +176,7 @@ def test_long_names_of_thousands_of_kernels_are_told_apart_soon(tmp_path: Path) 
 
 
 def test_the_kernels_that_disturb_most_are_named(tmp_path: Path) -> None:
-    found = report(tmp_path, PUBLISHED[:11], Asked())
+    found = report(tmp_path, PUBLISHED[:6], Asked())
     (part,) = found.parts
     demands = [view.demand for view in part.kernels]
     slowdown = matrix(demands, gpu=part.gpu).slowdown

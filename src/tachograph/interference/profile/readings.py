@@ -17,7 +17,7 @@ OCCUPANCY = f"sm__warps_active.{_ACTIVE}"
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
 DRAM_BYTES = "dram__bytes.sum.per_second"
 DURATION = "gpu__time_duration.sum"  # ns
-_NS = 1e-9
+_NS_IN_S = 1e9
 L2_HIT, L1_HIT = "lts__t_sector_hit_rate.pct", "l1tex__t_sector_hit_rate.pct"
 L2_BUSY = "lts__throughput.avg.pct_of_peak_sustained_elapsed"
 L1_BUSY = f"l1tex__throughput.{_ACTIVE}"
@@ -156,7 +156,7 @@ def traffic(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> Read
         return told
     if coverage.get(whole, 1.0) != coverage.get(DURATION, 1.0):
         return None
-    return Reading(metrics[whole] / (took * _NS), f"{whole} / {DURATION}")
+    return Reading(metrics[whole] / took * _NS_IN_S, f"{whole} / {DURATION}")
 
 
 def share(metrics: Mapping[str, float], metric: str) -> Reading | None:
