@@ -39,7 +39,8 @@ def votes(told: int, *, gpus: int = 8) -> list[int]:
     names = ("sm_active", "dram_active")
     windows = spreads(gpu_series(jobs, timeline), names, width=20)
     return [
-        int(hang_votes(windows, name, where=MIDDLE, theta=0.02, level=0.05, hang_minutes=60.0).vote[0]) for name in names
+        int(hang_votes(windows, name, where=MIDDLE, theta=0.02, level=0.05, hang_minutes=60.0).vote[0])
+        for name in names
     ]
 
 
