@@ -57,14 +57,14 @@ def run(arguments: Arguments) -> int:
     from tachograph.report.kernels.report import Asked
 
     settings = config.load(arguments.config)
-    exported = arguments.json or arguments.csv or arguments.html
+    exported = arguments.json or arguments.csv or arguments.html is not None
     asked = Asked(
         kernels=tuple(arguments.kernel),
         device=arguments.device,
         top=arguments.top if arguments.top is not None or exported else _TOP,
         explain=arguments.explain,
         together=tuple(arguments.together or ()),
-        matrix=arguments.matrix or bool(arguments.html),
+        matrix=arguments.matrix or arguments.html is not None,
         shares=arguments.mps_share,
     )
     reports = _read(arguments.reports, arguments)
@@ -82,7 +82,7 @@ def _show(report: KernelsReport, arguments: Arguments) -> None:
     from tachograph.report.kernels.text import kernels_lines
     from tachograph.report.lines import to_rich, to_text
 
-    if arguments.html:
+    if arguments.html is not None:
         _write_html(report, arguments.html)
         Narrator.of(arguments).say(f"written to {arguments.html}")
     elif arguments.json:

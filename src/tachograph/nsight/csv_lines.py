@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tachograph.nsight.counted import printable
 
 _LONGEST_RECORD = 1 << 20  # characters of a record over several lines, after which its quote counts as never closed
-_LONGEST_CELL = 1 << 26  # instances of a metric stand in one cell
 _HEADER_WITHIN = 4000  # characters in which the names of a launch's own columns stand
 _BEGINS_ROW = re.compile(r'"(?:\d+|ID|Process ID)","|==[A-Z]+==')
 _MESSAGE = re.compile(r"==(PROF|ERROR|WARNING)==\s*(.*)")
@@ -50,11 +50,27 @@ def cells(record: str) -> list[str] | None:
     >>> cells('"0","void f<int, 2>(""x"")"\n'), cells('"0","void')
     (['0', 'void f<int, 2>("x")'], None)
     """
-    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
+    if len(record) <= csv.field_size_limit():
+        return _strict(record)
+    with _room_for(record):
+        return _strict(record)
+
+
+def _strict(record: str) -> list[str] | None:
     try:
         return next(csv.reader([record], strict=True), [])
     except csv.Error:
         return _loose(record)
+
+
+@contextmanager
+def _room_for(record: str) -> Iterator[None]:
+    """Let a cell be as long as the record. The limit is one for the whole process, whose other readers keep theirs."""
+    limit = csv.field_size_limit(len(record))
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _loose(record: str) -> list[str] | None:

@@ -90,12 +90,13 @@ def calibrated_words(part: GpuPart) -> str:
     calibration = part.calibration
     if calibration.measured_on is None:
         return "Estimated with what was published of the H100 NVL: nothing was measured on this GPU."
-    if calibration.source == "published":
-        same = part.gpu.name == calibration.measured_on
-        return f"Estimated with what was published of the {calibration.measured_on.removeprefix('NVIDIA ')}" + (
-            "." if same else ", which is another GPU: measure this one with `tachograph interference bench`."
-        )
-    return f"Estimated with what was measured on {calibration.measured_on} ({calibration.source})."
+    measured_on, published = calibration.measured_on, calibration.source == "published"
+    if published:
+        words = f"Estimated with what was published of the {measured_on.removeprefix('NVIDIA ')}"
+    else:
+        words = f"Estimated with what was measured on {measured_on} ({calibration.source})"
+    same = part.gpu.name == measured_on
+    return words + ("." if same else ", which is another GPU: measure this one with `tachograph interference bench`.")
 
 
 def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
