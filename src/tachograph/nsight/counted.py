@@ -18,10 +18,10 @@ class Counted:
 
     def add(self, reason: str, column: str | None, example: str) -> None:
         """Count one row (`column` None) or one value that was not used."""
-        key = (reason, column if column is None else printable(column))
+        key = (reason, column if column is None else encodable(column))
         self._counts[key] = self._counts.get(key, 0) + 1
         if key not in self._examples:
-            self._examples[key] = printable(example.strip())[:_LONGEST_EXAMPLE]
+            self._examples[key] = encodable(example.strip())[:_LONGEST_EXAMPLE]
 
     def rejects(self) -> tuple[Reject, ...]:
         """Return what was counted, in the order in which it was met."""
@@ -31,10 +31,10 @@ class Counted:
         )
 
 
-def printable(text: str) -> str:
+def encodable(text: str) -> str:
     r"""Return `text` with bytes that are no text replaced by `?`, so that it can be written anywhere.
 
-    >>> printable("kernel\udca0")
+    >>> encodable("kernel\udca0")
     'kernel?'
     """
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -17,7 +17,7 @@ from tachograph.nsight.catalogue import (
     unit_factor,
     varies,
 )
-from tachograph.nsight.counted import printable
+from tachograph.nsight.counted import encodable
 from tachograph.nsight.csv_gathered import (
     NO_ID,
     NO_UNIT,
@@ -132,7 +132,7 @@ class Details:
         unit = row[self._unit] if self._unit is not None else ""
         attribute = attribute_of(metric)
         if attribute == "display_name":
-            launch.device_name = printable(cell)
+            launch.device_name = encodable(cell)
             return
         factor = attribute_factor(attribute, unit) if attribute else unit_factor(unit)
         if factor is None or not fits(metric, unit):
@@ -162,7 +162,7 @@ class Details:
         """Return the metric, and why there is none; (None, None) for words."""
         key = (section, label)
         if key not in self._meant:
-            self._meant[key] = _meaning(printable(section), printable(label))
+            self._meant[key] = _meaning(encodable(section), encodable(label))
         return self._meant[key]
 
     def _same(self, cut: Sequence[str], last: _Building) -> bool:
@@ -181,14 +181,14 @@ class Details:
         if key not in chips:
             chips[key] = chip_of(device, capability, building.attributes)
         return Launch(
-            kernel=printable(row[identity.kernel].strip()),
+            kernel=encodable(row[identity.kernel].strip()),
             metrics=building.metrics,
             chip=chips[key],
             report=self._gathered.file,
             number=building.number,
             grid=dimensions(cell_at(row, identity.grid)),
             block=dimensions(cell_at(row, identity.block)),
-            ranges=tuple(map(printable, identity.ranges_in(row))),
+            ranges=tuple(map(encodable, identity.ranges_in(row))),
         )
 
 

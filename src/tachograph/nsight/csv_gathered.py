@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Protocol
 
 from tachograph.nsight.catalogue import unit_factor
-from tachograph.nsight.counted import Counted, printable
+from tachograph.nsight.counted import Counted, encodable
 from tachograph.nsight.csv_numbers import Numbers
 from tachograph.nsight.launch import Chip, Launch
 
@@ -137,7 +137,7 @@ def dimensions(cell: str | None) -> tuple[int, int, int] | None:
 
 def cell_at(row: Sequence[str], place: int | None) -> str | None:
     """Return the cell without white space around it; None where there is no such column, or nothing in it."""
-    return (printable(row[place].strip()) or None) if place is not None else None
+    return (encodable(row[place].strip()) or None) if place is not None else None
 
 
 def attribute_of(metric: str) -> str | None:

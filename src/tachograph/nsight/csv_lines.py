@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tachograph.nsight.counted import printable
+from tachograph.nsight.counted import encodable
 
 _LONGEST_RECORD = 1 << 20  # characters of a record over several lines, after which its quote counts as never closed
 _HEADER_WITHIN = 4000  # characters in which the names of a launch's own columns stand
@@ -103,7 +103,7 @@ def header(record: str) -> list[str] | None:
     names = cells(record[start:])
     if names is None:
         return None
-    names = [printable(name.strip().removeprefix("\ufeff")) for name in names]
+    names = [encodable(name.strip().removeprefix("\ufeff")) for name in names]
     return names if "Kernel Name" in names and (is_details(names) or is_raw(names)) else None
 
 

@@ -10,7 +10,7 @@ from operator import mul
 from typing import NamedTuple
 
 from tachograph.nsight.catalogue import TEXT_METRICS, fits, is_whole, may_be_scaled, unit_factor
-from tachograph.nsight.counted import printable
+from tachograph.nsight.counted import encodable
 from tachograph.nsight.csv_gathered import (
     NO_ID,
     NO_UNIT,
@@ -161,14 +161,14 @@ class Raw:
         identity = self._identity
         metrics = self._measured(row)
         return Launch(
-            kernel=printable(kernel),
+            kernel=encodable(kernel),
             metrics=metrics,
             chip=self._chip(row),
             report=self._gathered.file,
             number=number,
             grid=dimensions(cell_at(row, identity.grid)) or size_told(metrics, "launch__grid_dim_"),
             block=dimensions(cell_at(row, identity.block)) or size_told(metrics, "launch__block_dim_"),
-            ranges=tuple(map(printable, identity.ranges_in(row))),
+            ranges=tuple(map(encodable, identity.ranges_in(row))),
         )
 
     def _measured(self, row: list[str]) -> Measured:

@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol, cast
 
 import msgspec
 
-from tachograph.nsight.counted import printable
+from tachograph.nsight.counted import encodable
 
 LENGTH = struct.Struct("<I")  # stands before every message
 NO_LIBRARY = 66  # exit code
@@ -110,14 +110,14 @@ def _number(metric: Metric | None, numbers: frozenset[int]) -> float | None:
 def _name(action: Action) -> str:
     for base in (action.NameBase_DEMANGLED, action.NameBase_FUNCTION, action.NameBase_MANGLED):
         if name := action.name(base):
-            return printable(name)
+            return encodable(name)
     return ""
 
 
 def _device(action: Action) -> str | None:
     metric = action.metric_by_name(DISPLAY_NAME)
     name = metric.as_string() if metric is not None else None
-    return printable(name) if name else None
+    return encodable(name) if name else None
 
 
 def _ranges(state: NvtxState | None) -> list[str]:
@@ -129,14 +129,14 @@ def _ranges(state: NvtxState | None) -> list[str]:
         domain = state.domain_by_id(number)
         if domain is None:
             continue
-        prefix = "" if domain.name() in ("", _DEFAULT_DOMAIN) else f"{printable(domain.name())}@"
-        out += [prefix + printable(name) for name in (*domain.push_pop_ranges(), *domain.start_end_ranges())]
+        prefix = "" if domain.name() in ("", _DEFAULT_DOMAIN) else f"{encodable(domain.name())}@"
+        out += [prefix + encodable(name) for name in (*domain.push_pop_ranges(), *domain.start_end_ranges())]
     return out
 
 
 def _is_text(name: str) -> bool:
     """Whether the library takes the name back: it hands out bytes that are no UTF-8 as lone surrogates."""
-    return printable(name) == name
+    return encodable(name) == name
 
 
 def _limit_memory(report_bytes: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tachograph.errors import BREAK, InputError
-from tachograph.nsight.counted import printable
+from tachograph.nsight.counted import encodable
 from tachograph.nsight.csv_gathered import Gathered
 from tachograph.nsight.csv_numbers import AMBIGUOUS, OTHER_LOCALE
 from tachograph.nsight.csv_report import GZIP_MAGIC, TOO_LONG, Read, read_text
@@ -99,9 +99,9 @@ def _problems(start: bytes, read: Read) -> Iterator[str]:
     gathered, errors = read.gathered, read.messages.errors
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        yield f"the profiler failed: {printable(errors[0]).rstrip('.')}{more}; {advice(errors[0])}"
+        yield f"the profiler failed: {encodable(errors[0]).rstrip('.')}{more}; {advice(errors[0])}"
     for warning in read.messages.warnings[:3]:
-        yield f"the profiler warned: {printable(warning)}"
+        yield f"the profiler warned: {encodable(warning)}"
     if read.overlong:
         yield f"{TOO_LONG} was left out ({read.overlong:,} times); ncu writes none so long: export it again"
     if not (read.tables or errors or read.overlong) and not (read.cut and not read.head):
