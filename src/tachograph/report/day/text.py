@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tachograph.interference.jobs.words import times
 from tachograph.report.day.report import DayReport, Spread
 from tachograph.units import plural
 
@@ -18,10 +19,6 @@ _SEES = {
 _GAP = 3  # between columns
 # what is left out first where there is little room; `--json` has all
 _LEAST_WANTED = ("makespan_ratio", "turnaround_h", "slowdown_median", "slower_50", "saved_gpu_hours", "slowdown_mean")
-
-
-def _times(value: float) -> str:
-    return f"{value:.2f}x"
 
 
 def _hours(value: float) -> str:
@@ -39,17 +36,17 @@ def _whole(value: float) -> str:
 Column = tuple[str, str, Callable[[float], str]]
 WORK: tuple[Column, ...] = (
     ("shared", "jobs that shared", _percent),
-    ("per_gpu_hour", "work per GPU-hour", _times),
+    ("per_gpu_hour", "work per GPU-hour", times),
     ("saved_gpu_hours", "GPU-hours saved", _whole),
-    ("makespan_ratio", "makespan ratio", _times),
+    ("makespan_ratio", "makespan ratio", times),
     ("wait_h_mean", "mean wait", _hours),
     ("turnaround_h", "arrival to end", _hours),
 )
 SLOWDOWNS: tuple[Column, ...] = (
-    ("slowdown_mean", "mean", _times),
-    ("slowdown_median", "median", _times),
-    ("slowdown_p99", "p99", _times),
-    ("slowdown_max", "worst", _times),
+    ("slowdown_mean", "mean", times),
+    ("slowdown_median", "median", times),
+    ("slowdown_p99", "p99", times),
+    ("slowdown_max", "worst", times),
     ("slower_10", "slower by > 10 %", _percent),
     ("slower_50", "by > 50 %", _percent),
 )
@@ -62,7 +59,7 @@ def heading(report: DayReport) -> str:
         f"{days} of {plural(report.jobs, 'job')} on {plural(report.gpus, 'GPU')}, seeds {report.seeds[0]} to "
         f"{report.seeds[-1]}; jobs ask for {report.load:g} times what the GPUs have.\n"
         f"At most two jobs share a GPU. Advice sees {_SEES[report.profiles]}, and allows "
-        f"{report.max_slowdown:.2f}x.\n"
+        f"{times(report.max_slowdown)}.\n"
         "What happens is decided by simulated warps, not by the estimator. Median of the days (least-most).\n"
         "`--json` has every number, also those for which a line has no room.\n"
     )

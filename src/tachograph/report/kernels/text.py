@@ -8,7 +8,7 @@ from tachograph.figures.kernel_page import shortened
 from tachograph.report.kernels.explain import explain_lines
 from tachograph.report.kernels.facts import busiest_pipe, launches_words, said, took
 from tachograph.report.kernels.judged import pitfall_numbers, resource_name
-from tachograph.report.kernels.pairs import pair_lines, part_of_time
+from tachograph.report.kernels.pairs import factor, pair_lines, part_of_time
 from tachograph.report.kernels.report import Disturber, GpuPart, KernelsReport, KernelView, Lacking, Together, total_s
 from tachograph.report.lines import Line, plain, wrapped
 from tachograph.units import plural, text
@@ -242,12 +242,10 @@ def safe_words(safe: bool) -> str:
     return "Safe: no resource nears its limit." if safe else "Not safe: a resource nears its limit, or is not known."
 
 
-def times(factor: float | None) -> str:
+def times(slowdown: float | None) -> str:
     """Return a factor as it is shown.
 
     >>> times(1.97), times(15.8), times(None)
     ('1.97x', '15.8x', '–')
     """
-    if factor is None or factor != factor:
-        return text(None)
-    return f"{factor:.1f}x" if factor >= 10 else f"{factor:.2f}x"
+    return text(None) if slowdown is None or slowdown != slowdown else f"{factor(slowdown)}x"
