@@ -61,8 +61,8 @@ from tachograph.report.study.text import study_lines
 from tachograph.report.waste import WasteReport, build_waste_report
 from tachograph.report.waste_html import waste_html
 from tachograph.report.waste_text import waste_json, waste_lines
-from tachograph.schema import GPU_SAMPLES
-from tachograph.summarize.schema import JOB_GPUS, JOB_MINUTES
+from tachograph.schema import GPU_SAMPLES, Table
+from tachograph.summarize.schema import JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES
 from tachograph.summarize.windows_of_minutes import spatial_imbalance, with_gpus_held
 from tachograph.units import plural
 
@@ -183,10 +183,19 @@ class OpenLake:
 
     def minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
         """Return rows of job_minutes, one per GPU and minute: of a job (its id), or of rows of `jobs()`."""
+        return self._by_minute(JOB_MINUTES, job)
 
+    def node_minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
+        """Return rows of job_node_minutes, one per node and minute: of a job (its id), or of rows of `jobs()`.
+
+        None where hosts tell nothing, or the node was shared in that minute.
+        """
+        return self._by_minute(JOB_NODE_MINUTES, job)
+
+    def _by_minute(self, table: Table, job: str | pl.DataFrame) -> pl.DataFrame:
         def read() -> pl.DataFrame:
-            with lake_errors(self.lake.uri(JOB_MINUTES)):
-                return self._minutes(self._rows(job)).collect().sort(*JOB_MINUTES.sort)
+            with lake_errors(self.lake.uri(table)):
+                return results.scan_minutes(self.lake, table, self._rows(job)).collect().sort(*table.sort)
 
         return self._of_one_moment(read)
 
@@ -345,7 +354,7 @@ class OpenLake:
         with lake_errors(self.lake.location):
             held = self._held(jobs).select("job_key", "seq").collect()
             return spatial_imbalance(
-                self._minutes(jobs),
+                results.scan_minutes(self.lake, JOB_MINUTES, jobs),
                 with_gpus_held(jobs, held),
                 window_s=window_s,
                 count_zero_windows=analysis.count_zero_windows,
@@ -373,14 +382,6 @@ class OpenLake:
         if job is None:
             return summaries
         return summaries.filter(pl.col("job_key") == choose_job(summaries, str(job)).row["job_key"])
-
-    def _minutes(self, jobs: pl.DataFrame) -> pl.LazyFrame:
-        """The rows of job_minutes of some jobs, not read yet."""
-        if jobs.is_empty():
-            return JOB_MINUTES.empty().lazy()
-        first, last = jobs.select(first=pl.col("start").dt.date().min(), last=pl.col("as_of").dt.date().max()).row(0)
-        days = [day for day in self.lake.days(JOB_MINUTES) if first <= day <= last]
-        return self.lake.scan(JOB_MINUTES, days).join(_keys(jobs), on=["job_key", "seq"], how="semi")
 
     def _recorded(self) -> Recorded:
         """What the log says of the samples."""

@@ -9,20 +9,22 @@ import subprocess
 import sys
 from argparse import Namespace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
 import pytest
 from exported_lake import END, START, UGLY, busy, content_of, export, exported_lake, in_lake, one_line, run
 
-from madelake import fill, held, summarized
+import tachograph
+from madelake import fill, held, job, make_lake, summarized
 from tachograph.errors import ExportError
 from tachograph.export import jsonl, parquet
 from tachograph.export.registry import TARGETS
 from tachograph.export.tables import export_tables, outside
 from tachograph.lake import Lake
 from tachograph.report.filters import JobFilter
-from tachograph.summarize.schema import COMPUTED, JOB_MINUTES, JOB_SUMMARIES
+from tachograph.summarize.schema import COMPUTED, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,34 @@ def test_minutes_are_written_where_they_are_asked_for(lake: Lake, tmp_path: Path
     assert counted == [("1", 60), ("2", 30), ("3", 30)]  # 30 minutes of two GPUs, of one, of a slice
 
 
+def test_minutes_of_nodes_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    """A node of one job receives 1000 bytes a second, 5000 in the last minute between two samples."""
+    end, bytes_ = START + timedelta(minutes=5), (0, 60_000, 120_000, 180_000, 480_000)
+    made = {
+        "gpu_samples": busy("n1", 0, 0.5, end=end),
+        "node_samples": [
+            {"t": START + timedelta(minutes=minute), "node": "n1", "network_rx_bytes": value}
+            for minute, value in enumerate(bytes_)
+        ],
+        "jobs": [job("1", START, end, cluster="c", gpus=1)],
+        "allocations": held("1", "n1", (0,), START, end, cluster="c"),
+    }
+    lake = make_lake(tmp_path / "lake", **made)
+    summarized(lake)
+    [one] = export(lake, "parquet", "--to", tmp_path / "n.parquet", "--table", JOB_NODE_MINUTES.name)
+    rows = pl.read_parquet(tmp_path / "n.parquet")
+    assert rows.columns == [name for name in JOB_NODE_MINUTES.schema if name != "seq"]
+    told = rows.select("job_id", "node", "minute", "t", "network_rx_bytes_per_s", "cpu_user").rows()
+    assert told == [
+        ("1", "n1", minute, START + timedelta(minutes=minute), (later - sooner) / 60, None)
+        for minute, (sooner, later) in enumerate(pairwise(bytes_))
+    ]
+    assert one["written"] == 4
+    opened = tachograph.open(lake.location)
+    assert opened.node_minutes("1").drop("seq").equals(rows)
+    assert opened.node_minutes(opened.jobs(user="nobody")).schema == JOB_NODE_MINUTES.schema
+
+
 def test_filters_choose_jobs_and_what_belongs_to_them(lake: Lake, tmp_path: Path) -> None:
     export(lake, "parquet", "--to", tmp_path, "--user", "ada", "--where", "gpus>1")
     for name in ("job_summaries", "job_gpus", "findings"):
@@ -106,6 +136,7 @@ def test_filters_choose_jobs_and_what_belongs_to_them(lake: Lake, tmp_path: Path
 def test_of_no_jobs_there_are_no_minutes(lake: Lake) -> None:
     nobody = content_of(lake, JobFilter(users=("nobody",)))
     assert outside(nobody.minutes(), JOB_MINUTES).height == 0
+    assert outside(nobody.node_minutes(), JOB_NODE_MINUTES).height == 0
 
 
 def test_people_are_told_what_was_written(lake: Lake, tmp_path: Path) -> None:

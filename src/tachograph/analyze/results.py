@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
 import polars as pl
@@ -66,20 +66,32 @@ def read_gpus(lake: Lake, summaries: pl.DataFrame) -> pl.DataFrame:
 
 def read_minutes(lake: Lake, summary: Mapping[str, Any]) -> pl.DataFrame:
     """Return the rows of job_minutes of one job, in order of GPU and minute."""
-    return _by_minute(lake, JOB_MINUTES, summary)
+    return _of_one_job(lake, JOB_MINUTES, summary)
 
 
 def read_node_minutes(lake: Lake, summary: Mapping[str, Any]) -> pl.DataFrame:
     """Return the rows of job_node_minutes of one job, in order of node and minute; none where hosts tell nothing."""
-    return _by_minute(lake, JOB_NODE_MINUTES, summary)
+    return _of_one_job(lake, JOB_NODE_MINUTES, summary)
 
 
-def _by_minute(lake: Lake, table: Table, summary: Mapping[str, Any]) -> pl.DataFrame:
-    first, last = summary["start"].date(), summary["as_of"].date()
-    days = [day for day in lake.days(table) if first <= day <= last]
+def _of_one_job(lake: Lake, table: Table, summary: Mapping[str, Any]) -> pl.DataFrame:
     with lake_errors(lake.uri(table)):
         mine = (pl.col("job_key") == summary["job_key"]) & (pl.col("seq") == summary["seq"])
+        days = _days(lake, table, summary["start"].date(), summary["as_of"].date())
         return lake.scan(table, days).filter(mine).collect().sort(*table.sort)
+
+
+def scan_minutes(lake: Lake, table: Table, summaries: pl.DataFrame) -> pl.LazyFrame:
+    """Return the rows of these jobs in job_minutes or job_node_minutes, not read yet; of other days nothing is read."""
+    if summaries.is_empty():
+        return table.empty().lazy()
+    first, last = summaries.select(pl.col("start").dt.date().min(), pl.col("as_of").dt.date().max()).row(0)
+    counting = summaries.lazy().select("job_key", "seq")
+    return lake.scan(table, _days(lake, table, first, last)).join(counting, on=["job_key", "seq"], how="semi")
+
+
+def _days(lake: Lake, table: Table, first: date, last: date) -> list[date]:
+    return [day for day in lake.days(table) if first <= day <= last]
 
 
 def counting(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import date
-
 import polars as pl
 
-from tachograph.analyze.results import read_gpus
+from tachograph.analyze.results import read_gpus, scan_minutes
 from tachograph.lake import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.reduce.timelines import timelines_of
-from tachograph.schema import Table
 from tachograph.summarize.schema import HOST_CHARACTERISTICS, JOB_MINUTES, JOB_NODE_MINUTES
 
 BATCH = 1000  # jobs whose minutes are in memory at a time
@@ -29,20 +26,11 @@ def read_stored(lake: Lake, jobs: pl.DataFrame, *, idle_util: float) -> tuple[pl
 
 def read_nodes(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
     """Return the minutes of the nodes of `jobs`, one row per (job_key, node, minute); none where hosts tell nothing."""
-    return _minutes(lake, JOB_NODE_MINUTES, jobs).select(*_KEY, *HOST_CHARACTERISTICS).sort(*_KEY)
+    with lake_errors(lake.uri(JOB_NODE_MINUTES)):
+        rows = scan_minutes(lake, JOB_NODE_MINUTES, jobs).select(*_KEY, *HOST_CHARACTERISTICS).collect()
+    return rows.sort(*_KEY)
 
 
 def _timelines(lake: Lake, jobs: pl.DataFrame, idle_util: float) -> pl.DataFrame:
-    return timelines_of(_minutes(lake, JOB_MINUTES, jobs), idle_util=idle_util)
-
-
-def _minutes(lake: Lake, table: Table, jobs: pl.DataFrame) -> pl.DataFrame:
-    first, last = jobs.select(pl.col("start").min(), pl.col("as_of").max()).row(0)
-    days = [day for day in lake.days(table) if first is not None and _within(day, first.date(), last.date())]
-    with lake_errors(lake.uri(table)):
-        rows = lake.scan(table, days).join(jobs.lazy().select("job_key", "seq"), on=["job_key", "seq"], how="semi")
-        return rows.collect()
-
-
-def _within(day: date, first: date, last: date) -> bool:
-    return first <= day <= last
+    with lake_errors(lake.uri(JOB_MINUTES)):
+        return timelines_of(scan_minutes(lake, JOB_MINUTES, jobs).collect(), idle_util=idle_util)

@@ -8,12 +8,12 @@ from datetime import datetime
 import polars as pl
 
 from tachograph.analyze.answers import as_judged, read_answers
-from tachograph.analyze.results import of_one_moment, read_gpus, read_summaries, read_verdicts
+from tachograph.analyze.results import of_one_moment, read_gpus, read_summaries, read_verdicts, scan_minutes
 from tachograph.lake import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.report.filters import JobFilter, filter_jobs
-from tachograph.schema import DEVICES
-from tachograph.summarize.schema import JOB_MINUTES, JOB_SUMMARIES
+from tachograph.schema import DEVICES, Table
+from tachograph.summarize.schema import JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class Content:
 
     def minutes(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
         """Rows of job_minutes of the chosen jobs, or of some of them."""
-        jobs = self.summaries if summaries is None else summaries
-        if jobs.is_empty():
-            return JOB_MINUTES.empty()
-        first, last = jobs.select(first=pl.col("start").dt.date().min(), last=pl.col("as_of").dt.date().max()).row(0)
-        days = [day for day in self.lake.days(JOB_MINUTES) if first <= day <= last]
-        current = jobs.lazy().select("job_key", "seq")
-        with lake_errors(self.lake.uri(JOB_MINUTES)):
-            rows = self.lake.scan(JOB_MINUTES, days).join(current, on=["job_key", "seq"], how="semi").collect()
-        return rows.sort(*JOB_MINUTES.sort)
+        return self._by_minute(JOB_MINUTES, self.summaries if summaries is None else summaries)
+
+    def node_minutes(self) -> pl.DataFrame:
+        """Rows of job_node_minutes of the chosen jobs; none where hosts tell nothing."""
+        return self._by_minute(JOB_NODE_MINUTES, self.summaries)
+
+    def _by_minute(self, table: Table, jobs: pl.DataFrame) -> pl.DataFrame:
+        with lake_errors(self.lake.uri(table)):
+            return scan_minutes(self.lake, table, jobs).collect().sort(*table.sort)
 
     def devices(self) -> pl.DataFrame:
         """What GPUs there are."""

@@ -13,7 +13,7 @@ from tachograph.errors import UsageError
 from tachograph.export.content import Content
 from tachograph.export.written import Written, whole_file
 from tachograph.schema import Table
-from tachograph.summarize.schema import COMPUTED, FINDINGS, JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES
+from tachograph.summarize.schema import COMPUTED, FINDINGS, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
 
 INTERNAL = "seq"  # bookkeeping of the lake, of no meaning outside
 _ROWS: Mapping[str, Callable[[Content], pl.DataFrame]] = MappingProxyType(
@@ -22,6 +22,7 @@ _ROWS: Mapping[str, Callable[[Content], pl.DataFrame]] = MappingProxyType(
         JOB_GPUS.name: Content.gpus,
         FINDINGS.name: Content.findings,
         JOB_MINUTES.name: Content.minutes,
+        JOB_NODE_MINUTES.name: Content.node_minutes,
     }
 )
 DEFAULT = (JOB_SUMMARIES.name, JOB_GPUS.name, FINDINGS.name)  # minutes are many: only where they are asked for
