@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ending import ending_all
 from test_recorder_processes import environment, spool_of
 
 from tachograph.lake import Lake
@@ -16,6 +18,12 @@ from tachograph.record.slurm import job_is_over
 from tachograph.schema import GPU_SAMPLES, JOBS
 
 RECORD = [sys.executable, "-m", "tachograph", "record", "--simulate", "2", "--interval", "0.1", "--quiet", "-o", "run"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_survives() -> Iterator[None]:
+    with ending_all():
+        yield
 
 
 def fake_squeue(folder: Path, says: str) -> list[str]:
@@ -63,7 +71,7 @@ def test_a_duration(tmp_path: Path) -> None:
 
 def test_sigterm_ends_it_and_the_recording_is_whole(tmp_path: Path) -> None:
     slurm = environment() | {"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "fit", "SLURM_JOB_NUM_NODES": "1"}
-    process = subprocess.Popen([*RECORD, "--until-job-ends"], cwd=tmp_path, env=slurm)
+    process = subprocess.Popen([*RECORD, "--until-job-ends", "--duration", "120"], cwd=tmp_path, env=slurm)
     spool_of(tmp_path)
     time.sleep(0.2)
     process.send_signal(signal.SIGTERM)

@@ -11,10 +11,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from ending import ending_all
 
 import tachograph
 from tachograph.errors import InputError
@@ -22,7 +24,8 @@ from tachograph.lake import Lake
 from tachograph.schema import GPU_SAMPLES, JOBS
 from tachograph.spool import Rows, read_spool
 
-UNTIL_GO = "while [ ! -e go ]; do sleep 0.05; done"  # the command ends when the test has seen what it wants
+# the command ends when the test has seen what it wants, and some minutes after a test that was killed
+UNTIL_GO = "n=0; while [ ! -e go ] && [ $((n += 1)) -lt 3000 ]; do sleep 0.05; done"
 RECORD = [sys.executable, "-m", "tachograph", "record", "--simulate", "4", "--interval", "0.1", "--quiet"]
 COUNT_SIGNALS = """
 import os, signal, sys, time
@@ -36,6 +39,12 @@ while time.monotonic() < end and "SIGUSR2" not in seen:
 time.sleep(0.5)
 print(*seen, flush=True)
 """
+
+
+@pytest.fixture(autouse=True)
+def nothing_survives() -> Iterator[None]:
+    with ending_all():
+        yield
 
 
 def environment() -> dict[str, str]:
