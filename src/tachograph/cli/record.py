@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.errors import NotFoundError, TachographError, UsageError
+from tachograph.errors import LakeError, NotFoundError, TachographError, UsageError
 from tachograph.units import plural, text
 
 if TYPE_CHECKING:
@@ -171,6 +171,8 @@ def _of_job(configuration: Configuration, arguments: Arguments) -> int:
     job = arguments.job or os.environ.get("SLURM_JOB_ID", "")
     over = job_is_over(job) if arguments.until_job_ends else lambda: False
     kept = record_until(lambda: source, plan, over=over, duration_s=arguments.duration)
+    if kept.spool is None and kept.problem:
+        raise LakeError(f"nothing was recorded: {kept.problem}")
     if not kept.rows:
         raise NotFoundError(f"nothing was recorded: {kept.problem or 'no GPU told anything'}", where=str(plan.folder))
     _finish(kept, None, plan, configuration, arguments)

@@ -5,15 +5,17 @@ Arrays are imported when there is something to record: nothing of it delays the 
 
 from __future__ import annotations
 
+import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tachograph import __version__
-from tachograph.errors import TachographError
+from tachograph.errors import LakeError, TachographError
 from tachograph.record.foreground import Ended
 from tachograph.record.identity import Identity, host
 
@@ -22,6 +24,20 @@ if TYPE_CHECKING:
 
 SPOOLS = "recordings"  # the folder of spools in that of a recording
 FOREVER = float("inf")
+_A_FILE = "a file is here, not a folder"
+_NOT_PERMITTED = "not permitted to write here"
+_FULL = "the disk, or a quota of it, is full"
+_REFUSED = {
+    errno.ENOTDIR: _A_FILE,
+    errno.EEXIST: _A_FILE,
+    errno.ELOOP: "symbolic links lead in a circle",
+    errno.EACCES: _NOT_PERMITTED,
+    errno.EPERM: _NOT_PERMITTED,
+    errno.EROFS: "what is mounted here is only to be read",
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: _FULL,
+}
 Connect = Callable[[], "LiveSource"]
 Wait = Callable[[float], bool]
 
@@ -81,8 +97,9 @@ def _keep(plan: Plan, source: LiveSource, wait: Wait, ended: Callable[[], Ended 
     from tachograph.record.sampler import Sampler, sample
     from tachograph.spool import SpoolWriter
 
-    plan.spool.parent.mkdir(parents=True, exist_ok=True)
-    spool = SpoolWriter(plan.spool, _head(plan))
+    with folder_errors(plan.spool.parent):
+        plan.spool.parent.mkdir(parents=True, exist_ok=True)
+        spool = SpoolWriter(plan.spool, _head(plan))
     sampler = Sampler(source, spool, anonymous=plan.anonymous)
     problem = ""
     try:
@@ -117,6 +134,27 @@ def _head(plan: Plan) -> dict[str, Any]:
         "singles": SINGLES,
         "doubles": DOUBLES,
     }
+
+
+@contextmanager
+def folder_errors(folder: Path) -> Iterator[None]:
+    """Turn what the system says of `folder` inside the block into LakeError: what, where, what to do.
+
+    >>> try:
+    ...     with folder_errors(Path("run")):
+    ...         raise PermissionError(errno.EACCES, "Permission denied", "run")
+    ... except LakeError as problem:
+    ...     print(problem)
+    run: not permitted to write here; name another folder with -o
+    """
+    try:
+        yield
+    except OSError as problem:
+        what = _REFUSED.get(problem.errno or 0) or (problem.strerror or str(problem)).lower()
+        in_the_way = (one for one in (folder, *folder.parents) if one.exists() and not one.is_dir())
+        where = next(in_the_way, folder) if what == _A_FILE else folder
+        do = "make space, or name another folder with -o" if what == _FULL else "name another folder with -o"
+        raise LakeError(what, where=str(where), do=do) from None
 
 
 def _said(problem: Exception) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tachograph.record.beside import Beside
 from tachograph.record.foreground import Ended, NotStartedError, run_in_foreground, signals_held
 from tachograph.record.identity import identify
-from tachograph.record.keeping import Connect, Kept, Plan, keep, sleeping
+from tachograph.record.keeping import FOREVER, Connect, Kept, Plan, keep, sleeping
 
 if TYPE_CHECKING:
     from tachograph.live.source import LiveSource
@@ -114,7 +114,8 @@ class _Result:
 def record_until(connect: Connect, plan: Plan, *, over: Callable[[], bool], duration_s: float | None = None) -> Kept:
     """Sample in this process until `over` says so, the duration has passed, or SIGTERM, SIGINT or SIGHUP comes.
 
-    A second signal ends the process at once; what was recorded stays.
+    Where nothing can be written, it ends at once: no command wants to go on. A second signal ends the process at once;
+    what was recorded stays.
     """
     until = None if duration_s is None else time.monotonic() + duration_s
     asked = threading.Event()
@@ -128,9 +129,13 @@ def record_until(connect: Connect, plan: Plan, *, over: Callable[[], bool], dura
     def finished() -> bool:
         return asked.is_set() or (until is not None and time.monotonic() >= until) or over()
 
+    def wait(seconds: float) -> bool:
+        return sleep(seconds) if seconds != FOREVER or plan.spool.exists() else True
+
+    sleep = sleeping(finished)
     before = [signal.signal(number, stop) for number in numbers]
     try:
-        return keep(plan, connect, wait=sleeping(finished), ended=lambda: Ended(None, None, time.time()))
+        return keep(plan, connect, wait=wait, ended=lambda: Ended(None, None, time.time()))
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)

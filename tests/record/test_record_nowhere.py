@@ -1,0 +1,93 @@
+"""Where no recording can be written, the command runs; what, where and what to do is told behind it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_recorder_processes import RECORD, environment, record
+
+from in_process import run_here
+from tachograph.errors import LakeError
+from tachograph.record.keeping import folder_errors
+
+
+def a_file(run: Path) -> Path:
+    run.write_text("mine\n")
+    return run
+
+
+def a_circle(run: Path) -> Path:
+    run.symlink_to(run)
+    return run / "recordings"
+
+
+def a_file_of_spools(run: Path) -> Path:
+    run.mkdir()
+    (run / "recordings").write_text("mine\n")
+    return run / "recordings"
+
+
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (a_file, "a file is here, not a folder"),
+        (a_circle, "symbolic links lead in a circle"),
+        (a_file_of_spools, "a file is here, not a folder"),
+    ],
+)
+def test_what_is_in_the_way_is_told_behind_the_command(tmp_path: Path, make: Callable[[Path], Path], what: str) -> None:
+    where = make(tmp_path / "run")
+    code, out, err = record(tmp_path, "sh", "-c", "sleep 1.5; echo done; exit 3")
+    assert (code, out) == (3, "done\n")
+    assert err == f"tachograph: nothing was recorded: {where}: {what}; name another folder with -o\n"
+
+
+def test_without_a_command_it_is_told_at_once(tmp_path: Path) -> None:
+    a_file(tmp_path / "run")
+    began = time.monotonic()
+    words = ["record", "--simulate", "2", "--duration", "600", "-o", "run/deep"]
+    done = run_here(words, tmp_path, environment())
+    assert time.monotonic() - began < 60
+    assert (done.returncode, done.stdout) == (5, "")
+    said = f"nothing was recorded: {tmp_path / 'run'}: a file is here, not a folder; name another folder with -o"
+    assert done.stderr == f"tachograph: {said}\n"
+    assert (tmp_path / "run").read_text() == "mine\n"
+
+
+def test_a_file_system_that_is_full_from_the_start(tmp_path: Path) -> None:
+    line = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *RECORD, "-o", "run", "--", "sh", "-c", "sleep 1.5; exit 6"]
+    done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 6
+    assert done.stderr.startswith("tachograph: nothing was recorded: ")
+    assert done.stderr.endswith("the disk, or a quota of it, is full; make space, or name another folder with -o\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "what"),
+    [
+        (errno.EACCES, "not permitted to write here"),
+        (errno.EROFS, "what is mounted here is only to be read"),
+        (errno.EDQUOT, "the disk, or a quota of it, is full"),
+        (errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG).lower()),
+    ],
+)
+def test_what_the_system_refuses_is_told_in_words(tmp_path: Path, number: int, what: str) -> None:
+    with pytest.raises(LakeError) as told, folder_errors(tmp_path):
+        raise OSError(number, os.strerror(number))
+    assert (told.value.what, told.value.where) == (what, str(tmp_path))
+    assert "name another folder with -o" in told.value.do
+
+
+def test_a_folder_with_other_files_keeps_them(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes").write_text("mine\n")
+    code, _, err = record(tmp_path, "sh", "-c", "sleep 2")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "run" / "notes").read_text() == "mine\n"
+    assert (tmp_path / "run" / "gpu_samples").is_dir()
