@@ -20,8 +20,8 @@ from tachograph.interference.jobs.mixes import (
     issuing,
     mix,
     of_means,
-    together,
 )
+from tachograph.interference.jobs.together import together
 from tachograph.interference.outcome import Matrix
 
 FRACTION = st.floats(0, 1)

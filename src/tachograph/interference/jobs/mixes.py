@@ -10,7 +10,6 @@ from typing import Any
 
 from tachograph.devices import Device
 from tachograph.interference.demand import CYCLES, Demand, Gpu
-from tachograph.interference.outcome import Matrix
 from tachograph.units import MI
 
 # counters of DCGM and the pipe each is of; FP32 is the FMA pipe, which does integer multiplication, too
@@ -23,7 +22,7 @@ _ISSUED_BY: Mapping[str, float] = MappingProxyType({"fp16": 0.5, "fma": 0.5, "fp
 LEAST_ACTIVE = 0.01  # below it a pipe's activity over that of the SMs is a ratio of two roundings
 _NUMBERS = ("dram", "l2_hit", "l2_bytes", "l1_hit", "l1_bytes", "warps", "irregular", "sm_share")
 
-Pairs = Callable[[Sequence[Demand], Sequence[Demand]], Matrix]
+Members = tuple[tuple[float, Demand], ...]  # (share of the time, demand), shares add up to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +30,11 @@ class Mix:
     """Several kernels, or runs of a job, as one.
 
     mean: weighted by time; understates phases. highest: of each resource what the member that asks most of it asks.
-    members: (share of the time, demand), shares add up to 1.
     """
 
     mean: Demand
     highest: Demand
-    members: tuple[tuple[float, Demand], ...]
+    members: Members
 
 
 def mix(demands: Sequence[Demand], weights: Sequence[float] | None = None, *, name: str | None = None) -> Mix:
@@ -62,6 +60,11 @@ def mix(demands: Sequence[Demand], weights: Sequence[float] | None = None, *, na
         _folded(demands, called, _most),
         tuple(zip(shares, demands, strict=True)),
     )
+
+
+def mix_of_one(demand: Demand) -> Mix:
+    """Return the mix of one member, which is all of it."""
+    return Mix(demand, demand, ((1.0, demand),))
 
 
 def _shares(demands: Sequence[Demand], weights: Sequence[float] | None) -> tuple[float, ...]:
@@ -104,52 +107,6 @@ def _most(numbers: Sequence[float | None]) -> float | None:
 
 def _all_known_most(numbers: Sequence[float | None]) -> float | None:
     return None if None in numbers else _most(numbers)
-
-
-@dataclass(frozen=True, slots=True)
-class Together:
-    """Two mixes side by side: slowdown of each, None where that of a pair is not known, and the pair worst off.
-
-    worst: (slowdown, the one slowed down, the one beside it) over all pairs of members that are known.
-    """
-
-    slowdown: float | None
-    other_slowdown: float | None
-    worst: tuple[float, str, str] | None
-
-
-def together(one: Mix, other: Mix, *, pairs: Pairs) -> Together:
-    """Return what is expected of two mixes that run side by side and know nothing of each other.
-
-    Then a member of one meets a member of the other for the product of their shares: slowdowns are weighted by it.
-    `pairs`: the matrix of rows beside columns, such as `interference.matrix` with its settings.
-    """
-    mine, others = [demand for _, demand in one.members], [demand for _, demand in other.members]
-    here, there = pairs(mine, others), pairs(others, mine)
-    worst = [found for found in (_worst(here), _worst(there)) if found]
-    return Together(
-        _weighted(here, [share for share, _ in one.members], [share for share, _ in other.members]),
-        _weighted(there, [share for share, _ in other.members], [share for share, _ in one.members]),
-        max(worst, default=None),
-    )
-
-
-def _weighted(found: Matrix, rows: Sequence[float], columns: Sequence[float]) -> float | None:
-    table = found.slowdown.tolist()
-    mean = math.fsum(
-        row * column * table[i][j] for i, row in enumerate(rows) for j, column in enumerate(columns) if row * column
-    )
-    return None if math.isnan(mean) else mean
-
-
-def _worst(found: Matrix) -> tuple[float, str, str] | None:
-    cells = (
-        (value, found.rows[i], found.columns[j])
-        for i, row in enumerate(found.slowdown.tolist())
-        for j, value in enumerate(row)
-        if not math.isnan(value)
-    )
-    return max(cells, default=None)
 
 
 def busy_of(row: Mapping[str, Any]) -> float | None:
@@ -220,6 +177,14 @@ def issuing(demand: Demand, share: float = 0.0) -> Demand:
     if "issue" in demand.cycles:
         return demand
     return replace(demand, cycles={**demand.cycles, "issue": max(share, issued_at_least(demand))})
+
+
+def mix_issuing(asked: Mix, share: float = 0.0) -> Mix:
+    """Return the mix of the same members, each with issue slots; see `issuing`."""
+    demands = [issuing(demand, share) for _, demand in asked.members]
+    if len(demands) == 1:
+        return mix_of_one(demands[0])
+    return mix(demands, [part for part, _ in asked.members], name=asked.mean.name)
 
 
 def gpu_of_device(device: Device) -> Gpu:

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from tachograph.interference.demand import Demand
-from tachograph.interference.jobs.mixes import Together
+from tachograph.interference.jobs.together import Together
 from tachograph.report.colocate.judge import Proposal
 from tachograph.report.colocate.kinds import LEFT_OUT, Kind
 from tachograph.report.colocate.report import ColocateReport

@@ -13,8 +13,9 @@ from tachograph.config import Interference
 from tachograph.interference.demand import Calibration, Demand, Gpu
 from tachograph.interference.jobs.advice import advise
 from tachograph.interference.jobs.case import Advice
-from tachograph.interference.jobs.mixes import Pairs, Together, issuing, together
+from tachograph.interference.jobs.mixes import issuing
 from tachograph.interference.jobs.ruled_out import ruled_out
+from tachograph.interference.jobs.together import Pairs, Together, together
 from tachograph.interference.jobs.ways import CONTEXT_BYTES
 from tachograph.interference.outcome import Estimate, Matrix, Sharing
 from tachograph.report.colocate.kinds import Kind

@@ -16,7 +16,7 @@ from tachograph.config import Configuration
 from tachograph.errors import InputError, UsageError
 from tachograph.interference.calibration_file import calibration_of
 from tachograph.interference.demand import Calibration
-from tachograph.interference.jobs import mixes
+from tachograph.interference.jobs import mixes, together
 from tachograph.interference.outcome import Matrix, Sharing
 from tachograph.interference.profile.collect import options_for
 from tachograph.interference.profile.kernels import Kernel, kernels
@@ -199,10 +199,10 @@ def _part(
     )
 
 
-def _mixed(mine: Sequence[Numbered], theirs: Sequence[Numbered], pairs: partial[Matrix]) -> mixes.Together:
+def _mixed(mine: Sequence[Numbered], theirs: Sequence[Numbered], pairs: partial[Matrix]) -> together.Together:
     """All beside all, each kernel meeting those of the other side as often as these run: again and again."""
     here, there = (mixes.mix([view.demand for view in side]) for side in (mine, theirs))
-    return mixes.together(here, there, pairs=partial(pairs, sharing=Sharing(lasting=True)))
+    return together.together(here, there, pairs=partial(pairs, sharing=Sharing(lasting=True)))
 
 
 def _disturbers(shown: Sequence[KernelView], pairs: partial[Matrix]) -> tuple[Disturber, ...] | None:

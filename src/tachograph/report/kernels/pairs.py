@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tachograph.figures.kernel_page import shortened
-from tachograph.interference.jobs.mixes import Together
+from tachograph.interference.jobs.together import Together
 from tachograph.interference.outcome import Matrix
 from tachograph.report.kernels.judged import resource_name
 from tachograph.report.kernels.report import GpuPart, KernelsReport, KernelView, Numbered

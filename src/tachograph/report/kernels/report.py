@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import fsum
 
 from tachograph.interference.demand import Calibration, Demand, Gpu
-from tachograph.interference.jobs import mixes
+from tachograph.interference.jobs import together
 from tachograph.interference.outcome import Estimate, Matrix, Sharing
 from tachograph.interference.profile.kernels import Kernel
 from tachograph.report.kernels.facts import Fact
@@ -95,7 +95,7 @@ class GpuPart:
     lacking: tuple[Lacking, ...]
     command: str | None  # that collects what lacks
     disturbers: tuple[Disturber, ...] | None = None
-    mixed: mixes.Together | None = None
+    mixed: together.Together | None = None
 
 
 @dataclass(frozen=True, slots=True)
