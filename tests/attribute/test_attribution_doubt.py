@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from in_memory import Unit, owners
 from madelake import held, job, utc
+from own_time import own_seconds
 from tachograph.attribute.intervals import INTERVALS_SCHEMA, separate
 
 T = utc(23, 12)
@@ -141,8 +141,8 @@ def test_many_claims_on_one_gpu_take_their_time_in_proportion() -> None:
         | {"start": starts, "end": ends, "rank": [2] * count},
         schema=INTERVALS_SCHEMA | {"rank": pl.Int8()},
     )
-    began = time.process_time()
-    intervals, contested = separate(claims)
-    assert time.process_time() - began < 2
+    found: list[tuple[pl.DataFrame, pl.DataFrame]] = []
+    assert own_seconds(lambda: found.append(separate(claims)), enough=2) < 2
+    intervals, contested = found[0]
     assert (intervals.height, contested.height) == (count, 0)
     assert intervals.row(7, named=True)["end"] == starts[8]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -14,23 +13,27 @@ import pytest
 from fuzz_targets import shipped_rules
 from hostile_rules import cyclic, deep, dense, growing, hostile_rule, huge, odd, run_rules, watched
 
-from tachograph.rules.language import load_patterns
+from own_time import own_seconds
+from tachograph.rules.language import Loaded, Outcome, load_patterns
 
 SEEDS = tuple(shipped_rules())
 
 
+def run_soon(content: bytes) -> tuple[Loaded, list[Outcome]]:
+    """What comes of rules, which are quick: 0.04 s at most where this was written."""
+    found: list[tuple[Loaded, list[Outcome]]] = []
+    assert own_seconds(lambda: found.append(run_rules(content)), enough=1) < 1
+    return found[0]
+
+
 def test_hostile_rules_do_no_harm() -> None:
     verdicts: Counter[str] = Counter()
-    slowest = 0.0
     run_rules(SEEDS[0])  # the parser is made once
     for number in range(250):
         content = hostile_rule(SEEDS, Random(f"test/{number}"))
-        begun = time.process_time()
-        loaded, outcomes = run_rules(content)
-        slowest = max(slowest, time.process_time() - begun)
+        loaded, outcomes = run_soon(content)
         verdicts["refused"] += not loaded.rules
         verdicts.update(outcome.verdict for outcome in outcomes)
-    assert slowest < 0.5  # 0.1 s where nothing else runs beside: `make fuzz`
     assert all(verdicts[name] > 10 for name in ("refused", "yes", "no", "insufficient")), verdicts
 
 
