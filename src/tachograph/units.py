@@ -157,10 +157,13 @@ _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def text(value: float | None, unit: str = "") -> str:
     """Return a quantity as people read it; an absent one is a dash.
 
-    Units: fraction (as percent), s, J, W, MiB, B, B/s, C, MHz, count, ratio, h; others are written behind the number.
+    Units: fraction (as percent), s, J, W, MiB, B, B/s, C, MHz, count, ratio, times, h; others are written behind the
+    number.
 
     >>> text(0.423, "fraction"), text(5400, "s"), text(7.2e6, "J"), text(None, "W"), text(3.2e9, "B/s")
     ('42 %', '1 h 30 min', '2.00 kWh', '–', '3.20 GB/s')
+    >>> text(1.1, "times"), text(15.84, "times"), text(223.2, "times")
+    ('1.10x', '15.8x', '223x')
     """
     if value is None or value != value:
         return "–"
@@ -193,6 +196,8 @@ def text(value: float | None, unit: str = "") -> str:
             return f"{value:,.0f}"
         case "ratio":
             return f"{value:.2f}"
+        case "times":  # three digits: 9.996 is 10.0x, not 10.00x
+            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}x"
         case "W" | "MHz":
             return f"{value:,.0f} {unit}"
         case "h":

@@ -242,7 +242,7 @@ def _tell_cells(axes: Axes, slowdown: Floats, scale: Normalize) -> None:
         else:
             # on the light and the dark end of the scale alike, in either scheme of the page
             ink = "#ffffff" if scale(value) > 0.45 else "#111111"
-            written = f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+            written = text(value, "times").removesuffix("x")
             axes.text(column, row, written, ha="center", va="center", fontsize=8, color=ink)
 
 

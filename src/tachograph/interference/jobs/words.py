@@ -61,7 +61,7 @@ def times(slowdown: float | None) -> str:
     >>> times(1.1), times(None)
     ('1.10x', '–')
     """
-    return text(None) if slowdown is None else f"{slowdown:.2f}x"
+    return text(slowdown, "times")
 
 
 def each(slowdowns: Sequence[float | None]) -> str:

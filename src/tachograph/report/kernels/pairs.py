@@ -11,7 +11,7 @@ from tachograph.interference.outcome import Matrix
 from tachograph.report.kernels.judged import resource_name
 from tachograph.report.kernels.report import GpuPart, KernelsReport, KernelView, Numbered
 from tachograph.report.lines import Line, plain, wrapped
-from tachograph.units import plural
+from tachograph.units import plural, text
 
 MOST_COLUMNS = 16  # of a matrix that is printed
 _LISTED = 5  # pairs of a list
@@ -153,9 +153,7 @@ def factor(value: float | None) -> str:
     >>> factor(1.0), factor(15.84), factor(None)
     ('1.00', '15.8', '?')
     """
-    if value is None:
-        return "?"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return "?" if value is None else text(value, "times").removesuffix("x")
 
 
 def worst_of(part: GpuPart) -> Pair | None:

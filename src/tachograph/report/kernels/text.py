@@ -8,7 +8,7 @@ from tachograph.figures.kernel_page import shortened
 from tachograph.report.kernels.explain import explain_lines
 from tachograph.report.kernels.facts import busiest_pipe, launches_words, said, took
 from tachograph.report.kernels.judged import pitfall_numbers, resource_name
-from tachograph.report.kernels.pairs import factor, pair_lines, part_of_time
+from tachograph.report.kernels.pairs import pair_lines, part_of_time
 from tachograph.report.kernels.report import Disturber, GpuPart, KernelsReport, KernelView, Lacking, Together, total_s
 from tachograph.report.lines import Line, plain, wrapped
 from tachograph.units import plural, text
@@ -248,4 +248,4 @@ def times(slowdown: float | None) -> str:
     >>> times(1.97), times(15.8), times(None)
     ('1.97x', '15.8x', '–')
     """
-    return text(None) if slowdown is None or slowdown != slowdown else f"{factor(slowdown)}x"
+    return text(slowdown, "times")
