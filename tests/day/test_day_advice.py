@@ -31,7 +31,7 @@ BY_CODE = {policy.code: policy for policy in POLICIES}
 
 def day(*applications: Application) -> Day:
     jobs = len(applications)
-    return Day(applications, np.arange(jobs), np.zeros(jobs), np.full(jobs, 3600.0))
+    return Day(applications, np.arange(jobs), np.zeros(jobs), np.full(jobs, 3600.0), np.ones(jobs, np.int64))
 
 
 def one(kernel: str, *, idle: float = 0.0, gb: float = 5.0) -> Application:

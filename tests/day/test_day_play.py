@@ -12,7 +12,8 @@ from tachograph.arrays import Floats
 from tachograph.config import Interference
 from tachograph.interference.day.jobs import DAY_S, Application, Day, day_of, dcgm, measured
 from tachograph.interference.day.policies import POLICIES, Known, Permits, permitted
-from tachograph.interference.day.simulation import MOST, Played, play, tally, true_speeds
+from tachograph.interference.day.simulation import PAIR, Played, play, true_speeds
+from tachograph.interference.day.tally import tally
 from tachograph.interference.day.world import alone
 from tachograph.interference.demand import H100_NVL
 
@@ -47,13 +48,13 @@ def test_work_and_room_are_conserved(code: str, seed: int) -> None:
     per_gpu: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for stay in found.stays:
         kinds = [int(day.application[job]) for job in stay.jobs]
-        assert 1 <= len(stay.jobs) <= MOST
+        assert 1 <= len(stay.jobs) <= PAIR
         assert sum(day.applications[kind].hbm_bytes for kind in kinds) <= 0.9 * HBM or len(kinds) == 1
         for place, job in enumerate(stay.jobs):
             rate = speed[kinds[place], kinds[1 - place]] if len(kinds) == 2 else 1.0
             work[job] += rate * (stay.end_s - stay.begin_s)
-            assert found.gpu[job] == stay.gpu
-        per_gpu[stay.gpu].append((stay.begin_s, stay.end_s))
+            assert found.gpus[job] == stay.gpus
+        per_gpu[stay.gpus[0]].append((stay.begin_s, stay.end_s))
     assert [work[job] for job in range(day.alone_s.size)] == pytest.approx(day.alone_s.tolist(), rel=1e-6)
     for times in per_gpu.values():
         assert all(end <= begin for (_, end), (begin, _) in zip(sorted(times), sorted(times)[1:], strict=False))
@@ -115,7 +116,7 @@ def test_a_day_asks_for_what_it_was_told_to_and_has_a_shape() -> None:
 def two(first: str, second: str) -> Day:
     """Two jobs of an hour each that come at once."""
     applications = tuple(Application(name, ((1.0, name),), 5e9) for name in (first, second))
-    return Day(applications, np.array([0, 1]), np.zeros(2), np.full(2, 3600.0))
+    return Day(applications, np.array([0, 1]), np.zeros(2), np.full(2, 3600.0), np.ones(2, np.int64))
 
 
 def test_complementary_classes_double_the_time_of_a_copy() -> None:
@@ -143,10 +144,11 @@ def test_a_place_beside_another_goes_to_who_costs_least() -> None:
         np.array([0, 1, 2]),
         np.array([0.0, 1.0, 2.0]),
         np.full(3, 3600.0),
+        np.ones(3, np.int64),
     )
     speed = true_speeds(day, 1)
     all_may = Permits(speed > 0, 1 / speed + 1 / speed.T)
-    assert play(day, all_may, speed, gpus=2).gpu.tolist() == [0, 1, 1]
+    assert play(day, all_may, speed, gpus=2).gpus == ((0,), (1,), (1,))
 
 
 def test_means_of_dcgm_are_of_all_time() -> None:

@@ -12,7 +12,8 @@ import pytest
 from tachograph.interference.day import kernels as day_kernels
 from tachograph.interference.day import world as day_world
 from tachograph.interference.day.kernels import KERNELS, most_blocks, room_left
-from tachograph.interference.day.world import NAMES, PIPES, Phases, alone, company, rates, speeds, world
+from tachograph.interference.day.phases import Phases, speeds
+from tachograph.interference.day.world import NAMES, PIPES, alone, company, rates, world
 
 COPY = "copy-132x1024"
 Shares = Sequence[tuple[float, str | None]]
@@ -89,8 +90,8 @@ def test_blocks_fit_by_what_runs_out_first() -> None:
     attention, sleep = KERNELS["attention"], KERNELS["sleep-264"]
     assert attention.fitting == int(228 * 1024 / 80e3)  # shared memory; registers would let two fit, threads 16
     assert sleep.fitting == 2
-    assert most_blocks(KERNELS["fmul-ilp1-128"], *room_left(sleep)) == 0
-    assert most_blocks(sleep, *room_left(KERNELS["sleep-132"])) == 1
+    assert most_blocks(KERNELS["fmul-ilp1-128"], *room_left([sleep], [sleep.resident])) == 0
+    assert most_blocks(sleep, *room_left([KERNELS["sleep-132"]], [1])) == 1
 
 
 def test_the_world_knows_no_estimator() -> None:

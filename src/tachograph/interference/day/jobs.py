@@ -87,12 +87,13 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """Jobs, in order of arrival, each on one GPU: its application, when it comes, how long it takes alone."""
+    """Jobs, in order of arrival: the application of each, when it comes, how long it takes alone, on how many GPUs."""
 
     applications: tuple[Application, ...]
     application: Longs
     arrives_s: Floats
     alone_s: Floats
+    gpus: Longs
 
 
 def day_of(seed: int, *, jobs: int, gpus: int, load: float, applications: int = 40) -> Day:
@@ -106,7 +107,7 @@ def day_of(seed: int, *, jobs: int, gpus: int, load: float, applications: int = 
     which = random.choice(applications, size=jobs, p=runs / runs.sum())
     alone_s = median_s[which] * np.exp(random.normal(0, 0.8, jobs))
     alone_s *= load * gpus * DAY_S / alone_s.sum()
-    return Day(known, which.astype(np.int64), _arrivals(jobs, random), alone_s)
+    return Day(known, which.astype(np.int64), _arrivals(jobs, random), alone_s, np.ones(jobs, np.int64))
 
 
 def _arrivals(jobs: int, random: Generator) -> Floats:

@@ -1,6 +1,6 @@
 """The kernels of a simulated day, as the hardware meets them: how warps issue, wait, and what their blocks occupy.
 
-No field here is a metric: what a profiler would measure comes out of `day_world`, as would a measurement.
+No field here is a metric: what a profiler would measure comes out of `day.world`, as would a measurement.
 The shapes follow published kernels: copies of 33 to 264 blocks, `__fmul_rn` and `__dmul_rn` with 1 to 4 independent
 operations, a GEMM with IPC 3 and 60 % of the FMA pipe, sleeping kernels of 132 and 264 blocks. Source of these:
 Elvinger et al. (2025), tables 2 to 4. Tensor GEMMs, attention, normalisation, small inference are made up after them.
@@ -8,7 +8,7 @@ Elvinger et al. (2025), tables 2 to 4. Tensor GEMMs, attention, normalisation, s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -88,16 +88,20 @@ def most_blocks(kernel: MicroKernel, threads: float, slots: float, registers: fl
     )
 
 
-def room_left(kernel: MicroKernel) -> tuple[float, float, float, float]:
-    """Return shares of an SM's threads, block slots, registers and shared memory that its blocks leave."""
-    chip, blocks = H100_NVL, kernel.resident
-    threads = blocks * kernel.threads
-    return (
-        1 - threads / (chip.threads_per_sm or 1),
-        1 - blocks / (chip.blocks_per_sm or 1),
-        1 - threads * kernel.registers / (chip.registers_per_sm or 1),
-        1 - blocks * kernel.shared_bytes / (chip.shared_bytes_per_sm or 1),
-    )
+def room_left(kernels: Sequence[MicroKernel], blocks: Sequence[int]) -> tuple[float, float, float, float]:
+    """Return shares of an SM's threads, block slots, registers and shared memory that so many blocks of each leave.
+
+    >>> room_left([MicroKernel(name="sleep", blocks=132, threads=1024)], [1])[:2]
+    (0.5, 0.96875)
+    """
+    chip = H100_NVL
+    threads, slots, registers, shared = 1.0, 1.0, 1.0, 1.0
+    for kernel, number in zip(kernels, blocks, strict=True):
+        threads -= number * kernel.threads / (chip.threads_per_sm or 1)
+        slots -= number / (chip.blocks_per_sm or 1)
+        registers -= number * kernel.threads * kernel.registers / (chip.registers_per_sm or 1)
+        shared -= number * kernel.shared_bytes / (chip.shared_bytes_per_sm or 1)
+    return threads, slots, registers, shared
 
 
 def _fmul(independent: int, threads: int) -> MicroKernel:

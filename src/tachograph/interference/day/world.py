@@ -2,8 +2,8 @@
 
 It is no estimator, and no estimator is made of it: slowdowns are counted, not computed from demands. One scheduler of
 an SM stands for all, with its slice of the bandwidth. Warps issue in bursts and wait; a scheduler prefers the warp that
-issued last, and now and then the one that waited longest; requests queue for memory; hits in L2 become misses when two
-footprints do not fit; blocks that find no room come in a later wave. Each pair also loses a little at random.
+issued last, and now and then the one that waited longest; requests queue for memory; hits in L2 become misses when
+footprints do not fit; blocks that find no room come in a later wave. Company costs each a little at random.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import permutations
 
 import numpy as np
 
@@ -74,10 +75,10 @@ def _cycle_by_cycle(
             owner[place], left[place] = kernel, int(shape[kernel, 0])
             ready[place], due[place] = np.random.random() * shape[kernel, 1], np.random.random()
             place += 1
-    free = np.zeros((2, pipes))
+    domains = domain.max() + 1
+    free = np.zeros((domains, pipes))
     memory = 0.0
     counts = np.zeros((kernels, 5 + pipes))
-    domains = domain.max() + 1
     t = 0
     while t < cycles:
         idle = True
@@ -186,51 +187,67 @@ def alone(name: str) -> Counted:
 
 
 @cache
-def rates(first: str, second: str) -> tuple[float, float]:
-    """Return at what share of their speed alone two kernels run together, before the cost of company."""
-    if first > second:
-        swapped = rates(second, first)
-        return swapped[1], swapped[0]
-    a, b = KERNELS[first], KERNELS[second]
-    if a.sm_share + b.sm_share <= 1:
-        return _together(a, b, a.resident, b.resident, same_sm=False)
-    room_a, room_b = most_blocks(a, *room_left(b)), most_blocks(b, *room_left(a))
-    if room_a >= a.resident and room_b >= b.resident:
-        return _together(a, b, a.resident, b.resident, same_sm=True)
-    # launches take turns in being first, as long as each takes; who comes second has the room that is left
-    ahead = a.launch_s / (a.launch_s + b.launch_s)
-    a_first = _together(a, b, a.resident, min(b.resident, room_b), same_sm=True)
-    b_first = _together(a, b, min(a.resident, room_a), b.resident, same_sm=True)
-    return (
-        ahead * a_first[0] + (1 - ahead) * b_first[0],
-        ahead * a_first[1] + (1 - ahead) * b_first[1],
-    )
+def rates(*names: str) -> tuple[float, ...]:
+    """Return at what share of their speed alone kernels run together, two or more, before the cost of company."""
+    order = sorted(range(len(names)), key=lambda place: names[place])
+    if order != list(range(len(names))):
+        found = dict(zip(order, rates(*(names[place] for place in order)), strict=True))
+        return tuple(found[place] for place in range(len(names)))
+    kernels = [KERNELS[name] for name in names]
+    if sum(kernel.sm_share for kernel in kernels) <= 1:
+        return _together(kernels, [kernel.resident for kernel in kernels], same_sm=False)
+    kept = [0.0] * len(names)
+    for blocks, chance in _placed(kernels).items():
+        for place, rate in enumerate(_together(kernels, blocks, same_sm=True)):
+            kept[place] += chance * rate
+    return tuple(kept)
 
 
-def _together(a: MicroKernel, b: MicroKernel, blocks_a: int, blocks_b: int, *, same_sm: bool) -> tuple[float, float]:
-    if not blocks_a or not blocks_b:
-        return float(blocks_a > 0), float(blocks_b > 0)
-    hits = _hits_together(a, b)
-    counted = count([a, b], [blocks_a, blocks_b], same_sm=same_sm, l2_hits=hits)
-    return (
-        min(1.0, counted[0].issued / alone(a.name).issued),
-        min(1.0, counted[1].issued / alone(b.name).issued),
-    )
+def _placed(kernels: Sequence[MicroKernel]) -> dict[tuple[int, ...], float]:
+    """{blocks of each on an SM: share of the time}: they take turns in being first, as long as a launch of each takes.
+
+    Who comes later has the room that is left.
+    """
+    placed: dict[tuple[int, ...], float] = {}
+    for order in permutations(range(len(kernels))):
+        blocks, chance = [0] * len(kernels), 1.0
+        waiting = sum(kernel.launch_s for kernel in kernels)
+        for place in order:
+            kernel = kernels[place]
+            chance *= kernel.launch_s / waiting
+            waiting -= kernel.launch_s
+            blocks[place] = min(kernel.resident, most_blocks(kernel, *room_left(kernels, blocks)))
+        placed[tuple(blocks)] = placed.get(tuple(blocks), 0.0) + chance
+    return placed
 
 
-def _hits_together(a: MicroKernel, b: MicroKernel) -> tuple[float, float]:
-    """Hits that stay when both come back to their data in L2: as much as fits, of either alike."""
-    asked = a.l2_bytes + b.l2_bytes
+def _together(kernels: Sequence[MicroKernel], blocks: Sequence[int], *, same_sm: bool) -> tuple[float, ...]:
+    here = [place for place, number in enumerate(blocks) if number]
+    kept = [0.0] * len(kernels)
+    if len(here) == 1:
+        kept[here[0]] = 1.0
+        return tuple(kept)
+    there = [kernels[place] for place in here]
+    counted = count(there, [blocks[place] for place in here], same_sm=same_sm, l2_hits=_hits_together(there))
+    for place, one in zip(here, counted, strict=True):
+        kept[place] = min(1.0, one.issued / alone(kernels[place].name).issued)
+    return tuple(kept)
+
+
+def _hits_together(kernels: Sequence[MicroKernel]) -> list[float]:
+    """Hits that stay when all come back to their data in L2: as much as fits, of each alike."""
+    asked = sum(kernel.l2_bytes for kernel in kernels)
     # a stream passes through the cache as well, and takes its part
-    asked += sum(0.3 * (H100_NVL.l2_bytes or 0.0) * k.request_bytes / 256 for k in (a, b) if k.request > 0.05)
+    asked += sum(0.3 * (H100_NVL.l2_bytes or 0.0) * k.request_bytes / 256 for k in kernels if k.request > 0.05)
     kept = min(1.0, (H100_NVL.l2_bytes or 0.0) / asked) if asked else 1.0
-    return a.l2_hit * kept, b.l2_hit * kept
+    return [kernel.l2_hit * kept for kernel in kernels]
 
 
 NAMES = tuple(KERNELS)
 NOTHING = len(NAMES)  # place of a phase without a kernel
 
 
+@cache
 def company(seed: int) -> Floats:
     """Return the share of its speed that a kernel (row) keeps beside another where nothing is contended."""
     random = np.random.default_rng((seed, 2))
@@ -250,54 +267,3 @@ def world(seed: int) -> Floats:
             table[i, j], table[j, i] = rates(a, b)
     table[:NOTHING, :NOTHING] = np.maximum(table[:NOTHING, :NOTHING] * company(seed), 1e-3)
     return table
-
-
-@dataclass(frozen=True, slots=True)
-class Phases:
-    """Phases of an application that follow each other in turn. kernels: places in NAMES, or NOTHING.
-
-    seconds: how long each lasts alone, mean.
-    """
-
-    kernels: Longs
-    seconds: Floats
-
-    @classmethod
-    def of(cls, shares: Sequence[tuple[float, str | None]], *, cycle_s: float) -> Phases:
-        """Phases of these shares of a cycle; None: no kernel."""
-        kernels = [NOTHING if name is None else NAMES.index(name) for _, name in shares]
-        return cls(np.array(kernels, np.int64), np.array([share * cycle_s for share, _ in shares]))
-
-
-def speeds(first: Phases, second: Phases, table: Floats) -> tuple[float, float]:
-    """Return at what share of their speed alone two applications run side by side for long; `table`: see `world`.
-
-    Phases last at random about their mean, and longer where the other slows them: the times in which both are in a
-    certain phase are those of the Markov chain of both.
-
-    >>> waits = Phases.of([(1.0, None)], cycle_s=1.0)
-    >>> speeds(waits, waits, np.ones((NOTHING + 1, NOTHING + 1)))
-    (1.0, 1.0)
-    """
-    own = table[first.kernels[:, None], second.kernels]
-    others = table[second.kernels[:, None], first.kernels].T
-    shape = own.shape
-    leaves = (own / first.seconds[:, None]).ravel() if shape[0] > 1 else np.zeros(own.size)
-    left = (others / second.seconds).ravel() if shape[1] > 1 else np.zeros(own.size)
-    states, after, beside = _states(*shape)
-    flow = np.zeros((own.size, own.size))
-    flow[after, states] = leaves
-    flow[beside, states] += left
-    flow[states, states] -= leaves + left
-    flow[0] = 1.0
-    begin = np.zeros(own.size)
-    begin[0] = 1.0
-    times = np.linalg.solve(flow, begin)
-    return float(times @ own.ravel()), float(times @ others.ravel())
-
-
-@cache
-def _states(rows: int, columns: int) -> tuple[Longs, Longs, Longs]:
-    """States of both, and those after the first, or the second, went on to its next phase."""
-    states = np.arange(rows * columns).reshape(rows, columns)
-    return states.ravel(), np.roll(states, -1, axis=0).ravel(), np.roll(states, -1, axis=1).ravel()

@@ -11,7 +11,8 @@ from tachograph.config import Interference
 from tachograph.interference.day.jobs import day_of
 from tachograph.interference.day.known import Profiles, known_of
 from tachograph.interference.day.policies import POLICIES, permitted
-from tachograph.interference.day.simulation import Tally, play, tally, true_speeds
+from tachograph.interference.day.simulation import play, true_speeds
+from tachograph.interference.day.tally import Tally, tally
 from tachograph.interference.demand import H100_NVL
 
 
