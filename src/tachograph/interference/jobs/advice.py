@@ -13,7 +13,7 @@ from dataclasses import replace
 from tachograph.config import Interference
 from tachograph.interference.demand import Calibration, Demand, Gpu
 from tachograph.interference.jobs.case import Advice, Case
-from tachograph.interference.jobs.mixes import issued_at_least, issuing
+from tachograph.interference.jobs.mixes import Members, issued_at_least, issuing
 from tachograph.interference.jobs.ways import CONTEXT_BYTES, by_mps, by_shares, by_slices, in_turn
 from tachograph.interference.jobs.words import MPS_OF_ONE_USER, PROFILE_THEM, percents, times
 from tachograph.interference.outcome import Estimate
@@ -28,6 +28,7 @@ def advise(
     settings: Interference,
     careful: Estimate | None = None,
     calibration: Calibration | None = None,
+    members: Sequence[Members] | None = None,
     busy: Sequence[float] | None = None,
     same_user: bool = True,
     shared: Callable[[tuple[float, ...]], Estimate] | None = None,
@@ -35,7 +36,8 @@ def advise(
     """Return how `demands` should share `gpu`, of which `estimate` tells what happens without anything kept apart.
 
     `careful`: the same were issue slots that nobody measured asked for, as much as `settings.assumed_issue`; a way is
-    advised only where that holds, too. Left out, nothing is assumed. `busy`: share 0..1 of its time in which each does
+    advised only where that holds, too. Left out, nothing is assumed. `members`: of each its kernels, with the share of
+    its time, read carefully; left out, each is one. `busy`: share 0..1 of its time in which each does
     anything at all (1: always); they are taken to be independent, so that a member is slowed for the share of its time
     in which another is busy. `shared`: what happens under MPS with these shares of the SMs; without it every kernel is
     taken to spread evenly over fewer SMs.
@@ -47,11 +49,13 @@ def advise(
     'mps'
     """
     shares = tuple(busy) if busy is not None else (1.0,) * len(demands)
+    assumed = tuple(issuing(demand, settings.assumed_issue) for demand in demands)
     case = Case(
         estimate=estimate,
         careful=careful or estimate,
         demands=tuple(demands),
-        assumed=tuple(issuing(demand, settings.assumed_issue) for demand in demands),
+        assumed=assumed,
+        members=tuple(members) if members is not None else tuple(((1.0, demand),) for demand in assumed),
         gpu=gpu,
         settings=settings,
         calibration=calibration or Calibration(),
@@ -77,11 +81,14 @@ def advise(
 def _unknown(demands: Sequence[Demand], gpu: Gpu, settings: Interference) -> list[str]:
     """What decides and nobody measured, a sentence each."""
     told = []
-    if any("issue" not in demand.cycles for demand in demands):
-        least = percents([issued_at_least(demand) for demand in demands])
+    blind = [demand for demand in demands if "issue" not in demand.cycles]
+    if blind:
+        whose = "" if len(blind) == len(demands) else f" of {' and '.join(demand.name for demand in blind)}"
+        least = percents([issued_at_least(demand) for demand in blind])
         told.append(
-            f"Issue slots were not measured: their pipes take at least {least}, anything above is possible; "
-            f"{text(settings.assumed_issue, 'fraction')} are counted for each. {PROFILE_THEM}"
+            f"Issue slots{whose} were not measured: pipes take at least {least}, anything above is possible; "
+            f"{text(settings.assumed_issue, 'fraction')} are counted for {'each' if len(blind) > 1 else 'it'}. "
+            f"{PROFILE_THEM}"
         )
     if any(demand.dram is None for demand in demands):
         told.append("Memory bandwidth was not measured.")

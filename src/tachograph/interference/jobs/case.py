@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tachograph.config import Interference
 from tachograph.interference.demand import Calibration, Demand, Gpu
+from tachograph.interference.jobs.mixes import Members
 from tachograph.interference.jobs.words import AdvisedWay, limit
 from tachograph.interference.outcome import Estimate
 
@@ -43,7 +44,8 @@ class Case:
     """What is judged.
 
     estimate: by what was measured. careful: by `assumed`, the demands with issue slots where nobody measured them; the
-    same where all were. others: for each member the share of time in which another is busy. shared: what happens under
+    same where all were. members: of each its kernels, with the share of its time, where they are known; else `assumed`
+    is its one member. others: for each member the share of time in which another is busy. shared: what happens under
     MPS with these shares of the SMs, None not told. missing: what nobody measured, sentences.
     """
 
@@ -51,6 +53,7 @@ class Case:
     careful: Estimate
     demands: tuple[Demand, ...]
     assumed: tuple[Demand, ...]
+    members: tuple[Members, ...]
     gpu: Gpu
     settings: Interference
     calibration: Calibration
@@ -59,9 +62,9 @@ class Case:
     missing: tuple[str, ...] = ()
 
     @property
-    def blind(self) -> bool:
-        """Whether the issue slots of any were not measured."""
-        return any("issue" not in demand.cycles for demand in self.demands)
+    def blind(self) -> list[str]:
+        """Names of those whose issue slots were not measured."""
+        return [demand.name for demand in self.demands if "issue" not in demand.cycles]
 
     @property
     def slowdowns(self) -> Slowdowns:

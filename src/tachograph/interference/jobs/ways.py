@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from tachograph.interference.demand import Demand
 from tachograph.interference.jobs.case import Advice, Case, Slowdowns
 from tachograph.interference.jobs.mig import Profile, profiles_of, smallest_together
+from tachograph.interference.jobs.mixes import Members
 from tachograph.interference.jobs.narrower import if_wide, on_share, on_slice, shares_for
 from tachograph.interference.jobs.words import asked_together, each, limit, percents, resource, times
 from tachograph.interference.outcome import Outcome
@@ -42,10 +45,10 @@ def by_shares(case: Case) -> Advice | str:
     shares = shares_for(case.assumed)
     lost = _on_shares(case, shares)
     wide = tuple(if_wide(demand, share) for demand, share in zip(case.demands, shares, strict=True))
-    careful = _careful(case.demands, lost, wide)
+    careful = _careful(case.members, lost, wide)
     said = (
         f"MPS with parts of the SMs, {percents(shares)}, in proportion to what they need, so that no SM is shared: "
-        f"{_by_width(case.demands, lost, careful)}."
+        f"{_by_width(case, lost, careful)}."
     )
     if not case.good(lost) or not case.good(careful):
         return said
@@ -54,16 +57,30 @@ def by_shares(case: Case) -> Advice | str:
 
 def _on_shares(case: Case, shares: tuple[float, ...]) -> Slowdowns:
     """What each loses all the time it works, for its share is its own whether others are busy or not."""
-    own = [on_share(demand, share, gpu=case.gpu) for demand, share in zip(case.assumed, shares, strict=True)]
+    own = [
+        _of_members(members, partial(on_share, share=share, gpu=case.gpu))
+        for members, share in zip(case.members, shares, strict=True)
+    ]
     if case.shared is None:
         return tuple(own)
     told = case.shared(shares).members
-    return tuple(map(_on_its_own, case.demands, told, own))
+    return tuple(map(_on_its_own, case.members, told, own))
 
 
-def _on_its_own(demand: Demand, told: Outcome, own: float | None) -> float | None:
+def _of_members(members: Members, lost: Callable[[Demand], float | None]) -> float | None:
+    """A slowdown over all kernels of one, each for its share of the time; None where that of one is not known."""
+    found = [(share, slowdown) for share, demand in members if (slowdown := lost(demand)) is not None]
+    return math.fsum(share * slowdown for share, slowdown in found) if len(found) == len(members) else None
+
+
+def _laid_out(members: Members) -> bool:
+    """Whether it is known how many blocks its kernels launch, and with it how wide they are."""
+    return all(demand.footprint is not None for _, demand in members)
+
+
+def _on_its_own(members: Members, told: Outcome, own: float | None) -> float | None:
     """The slowdown on a share of the SMs: without a footprint `own` knows how wide it is, `told` what memory does."""
-    if demand.footprint is not None or told.slowdown is None:
+    if _laid_out(members) or told.slowdown is None:
         return told.slowdown
     return max(told.slowdown, own) if own is not None and told.binding in _NOT_KEPT_APART else own
 
@@ -76,31 +93,39 @@ def by_slices(case: Case) -> Advice | str:
     profiles = profiles_of(case.gpu.name, case.gpu.hbm_bytes)
     if not profiles:
         return f"MIG would keep {resource(short)} apart, but {case.gpu.name} has no MIG."
-    chosen = smallest_together([[one for one in profiles if _fits(case, demand, one)] for demand in case.assumed])
+    chosen = smallest_together(
+        [
+            [one for one in profiles if _fits(case, demand, members, one)]
+            for demand, members in zip(case.assumed, case.members, strict=True)
+        ]
+    )
     if chosen is None:
         return (
             f"MIG would keep {resource(short)} apart, but no slices of one GPU hold both without slowing them: fewer "
             "SMs, and half of the bandwidth at the most, whatever their kernels are."
         )
-    pairs = list(zip(case.assumed, chosen, strict=True))
-    lost = tuple(on_slice(demand, one, gpu=case.gpu, calibration=case.calibration) for demand, one in pairs)
-    wide = tuple(_wide_on(demand, one) for demand, one in pairs)
-    careful = _careful(case.demands, lost, wide)
+    lost = tuple(_on_slice(case, members, one) for members, one in zip(case.members, chosen, strict=True))
+    wide = tuple(_wide_on(demand, one) for demand, one in zip(case.assumed, chosen, strict=True))
+    careful = _careful(case.members, lost, wide)
     names = tuple(profile.name for profile in chosen)
     said = (
         f"MIG keeps {resource(short)} apart: {' and '.join(names)} are the smallest slices that hold them; "
-        f"{_by_width(case.demands, lost, careful)}."
+        f"{_by_width(case, lost, careful)}."
     )
     return Advice("mig", None, (said,), case.missing, lost, careful, wide, short, profiles=names)
 
 
-def _fits(case: Case, demand: Demand, profile: Profile) -> bool:
+def _fits(case: Case, demand: Demand, members: Members, profile: Profile) -> bool:
     if demand.hbm_bytes is None or case.gpu.hbm_bytes is None:
         return False
     if demand.hbm_bytes + CONTEXT_BYTES > case.settings.safe_hbm * float(profile.memory) * case.gpu.hbm_bytes:
         return False
-    lost = (on_slice(demand, profile, gpu=case.gpu, calibration=case.calibration),)
-    return case.good(lost) and case.good(_careful([demand], lost, (_wide_on(demand, profile),)))
+    lost = (_on_slice(case, members, profile),)
+    return case.good(lost) and case.good(_careful([members], lost, (_wide_on(demand, profile),)))
+
+
+def _on_slice(case: Case, members: Members, profile: Profile) -> float | None:
+    return _of_members(members, partial(on_slice, profile=profile, gpu=case.gpu, calibration=case.calibration))
 
 
 def _wide_on(demand: Demand, profile: Profile) -> float | None:
@@ -119,11 +144,11 @@ def in_turn(case: Case) -> Advice | str:
     return Advice("time_slicing", None, (said,), case.missing, slowdowns, slowdowns, worst, "sms")
 
 
-def _careful(demands: Sequence[Demand], lost: Slowdowns, wide: Slowdowns) -> Slowdowns:
+def _careful(members: Sequence[Members], lost: Slowdowns, wide: Slowdowns) -> Slowdowns:
     """Of a part of the SMs: without a footprint nobody knows how wide kernels are, so that they count as wide."""
     return tuple(
-        one if demand.footprint is not None or one is None else None if most is None else max(one, most)
-        for demand, one, most in zip(demands, lost, wide, strict=True)
+        one if _laid_out(own) or one is None else None if most is None else max(one, most)
+        for own, one, most in zip(members, lost, wide, strict=True)
     )
 
 
@@ -142,11 +167,12 @@ def _expected(case: Case) -> str:
     if not case.blind:
         return told
     assumed = text(case.settings.assumed_issue, "fraction")
-    return f"{told} by what was measured, {each(case.carefully)} if each also asks for {assumed} of the issue slots"
+    who = "each" if len(case.blind) == len(case.demands) else " and ".join(case.blind)
+    return f"{told} by what was measured, {each(case.carefully)} if {who} also asks for {assumed} of the issue slots"
 
 
-def _by_width(demands: Sequence[Demand], lost: Slowdowns, careful: Slowdowns) -> str:
+def _by_width(case: Case, lost: Slowdowns, careful: Slowdowns) -> str:
     told = f"expected {each(lost)}"
-    if all(demand.footprint is not None for demand in demands):
+    if all(map(_laid_out, case.members)):
         return told
     return f"{told} if their kernels leave the other SMs idle, {each(careful)} if they are as wide as the GPU"
