@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import isclose, isfinite
+from math import isclose, isfinite, nan
+from operator import itemgetter
 
 from tachograph.nsight.catalogue import (
     TEXT_METRICS,
@@ -36,10 +38,12 @@ from tachograph.nsight.csv_gathered import (
 from tachograph.nsight.csv_lines import fitted
 from tachograph.nsight.csv_numbers import NOT_A_NUMBER
 from tachograph.nsight.launch import Chip, Launch
+from tachograph.nsight.measured import Measured
 
 UNKNOWN_LABEL = "a label that is not known"
 VARYING_LABEL = "a label that stands for another metric from version to version of ncu"
 TWICE = "a metric told twice with different values"
+_DISPLAY_NAME = "display_name"
 _SAME = 0.02  # of the value: one is scaled and rounded, the other not
 
 
@@ -47,12 +51,28 @@ _SAME = 0.02  # of the value: one is scaled and rounded, the other not
 class _Building:
     """A launch of which rows are still to come. `copies`: launches that the row is the mean of."""
 
-    row: list[str]
     number: int
+    told_number: str | None
     copies: int
-    metrics: dict[str, float] = field(default_factory=dict)
+    kernel: str
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    ranges: tuple[str, ...]
+    device: str | None
+    capability: str | None
+    numbers: array[float] = field(default_factory=lambda: array("d"))  # as the table places metrics; NaN: not told
     attributes: dict[str, float] = field(default_factory=dict)
-    device_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What rows with one section, label and unit tell. `factor` None: not in this unit."""
+
+    metric: str
+    factor: float | None
+    attribute: str | None
+    place: int  # among the metrics of a launch
+    whole: bool
 
 
 class Details:
@@ -66,6 +86,7 @@ class Details:
         self._names = names
         self._gathered = gathered
         self._identity = Identity.of(names)
+        self._key = itemgetter(*self._identity.all)
         self._metric = names.index("Metric Name")
         self._value = names.index("Metric Value" if "Metric Value" in names else "Average")
         self._unit = names.index("Metric Unit") if "Metric Unit" in names else None
@@ -74,8 +95,9 @@ class Details:
         places = (self._metric, self._value, self._unit or 0, self._section or 0, self._invocations or 0)
         self.needed = 1 + max(*places, *self._identity.all)
         self._building: dict[object, _Building] = {}
-        self._last: _Building | None = None
-        self._meant: dict[tuple[str, str], tuple[str | None, str | None]] = {}
+        self._last: tuple[object, _Building] | None = None
+        self._meant: dict[tuple[str, str, str], _Meaning | str | None] = {}
+        self._places: dict[str, int] = {}
 
     def take(self, row: list[str]) -> None:
         """Read a row."""
@@ -86,113 +108,141 @@ class Details:
         if launch is None:
             self._gathered.counted.add(NO_ID, None, ",".join(row))
             return
-        self._last = launch
         label = row[self._metric].strip()
         if label:
             self._read(launch, label, row)
 
     def finish(self, cut: Sequence[str] | None) -> None:
         """Hand over the launches, without the one that was cut."""
-        if cut is not None and self._last is not None and self._same(cut, self._last):
-            self._building = {key: launch for key, launch in self._building.items() if launch is not self._last}
         if cut is not None:
             self._gathered.lost += 1
+        lost = self._last[1] if cut is not None and self._last is not None and self._same(cut, self._last[1]) else None
         chips: dict[object, Chip] = {}
         for building in self._building.values():
-            launch = self._built(building, chips)
-            self._gathered.launches.extend([launch] * building.copies)
+            if building is not lost:
+                self._gathered.launches.extend([self._built(building, chips)] * building.copies)
         self._building = {}
 
     def _launch(self, row: list[str]) -> _Building | None:
         """Return the launch of the row, a new one with its first row."""
-        key = self._identity.key(row)
+        key = self._key(row)
+        if self._last is not None and self._last[0] == key:  # rows of one launch stand together
+            return self._last[1]
         found = self._building.get(key)
-        if found is not None:
-            return found
-        number = self._identity.number_in(row) if self._identity.number is not None else len(self._building)
-        if number is None or not row[self._identity.kernel].strip():
+        if found is None:
+            found = self._begun(row)
+            if found is None:
+                return None
+            # of a launch the key is kept: all cells but its ID are the same objects in others
+            key = tuple(map(self._gathered.same, key)) if isinstance(key, tuple) else key
+            self._building[key] = found
+        self._last = key, found
+        return found
+
+    def _begun(self, row: list[str]) -> _Building | None:
+        """Return a launch that begins with this row; None where it has no ID or no name."""
+        identity = self._identity
+        number = identity.number_in(row) if identity.number is not None else len(self._building)
+        kernel = row[identity.kernel].strip()
+        if number is None or not kernel:
             return None
         copies = 1
         if self._invocations is not None:
             told = row[self._invocations].strip()
             copies = int(told) if told.isdecimal() and len(told) < 7 else 1
             self._gathered.summarised += 1
-        self._building[key] = _Building(row, number, max(copies, 1))
-        return self._building[key]
+        return _Building(
+            number=number,
+            told_number=row[identity.number] if identity.number is not None else None,
+            copies=max(copies, 1),
+            kernel=self._gathered.same(encodable(kernel)),
+            grid=dimensions(cell_at(row, identity.grid)),
+            block=dimensions(cell_at(row, identity.block)),
+            ranges=tuple(self._gathered.same(encodable(name)) for name in identity.ranges_in(row)),
+            device=cell_at(row, identity.device),
+            capability=cell_at(row, identity.capability),
+        )
 
     def _read(self, launch: _Building, label: str, row: list[str]) -> None:
         """Take the metric of a row."""
         section = row[self._section].strip() if self._section is not None else ""
-        metric, reason = self._meaning(section, label)
-        cell = row[self._value].strip()
-        if metric is None:
-            if reason is not None:
-                self._gathered.counted.add(reason, f"{section}: {label}", cell)
-            return
         unit = row[self._unit] if self._unit is not None else ""
-        attribute = attribute_of(metric)
-        if attribute == "display_name":
-            launch.device_name = encodable(cell)
-            return
-        factor = attribute_factor(attribute, unit) if attribute else unit_factor(unit)
-        if factor is None or not fits(metric, unit):
-            self._gathered.counted.add(UNKNOWN_UNIT, metric, f"{cell} {unit}")
-            return
-        value = self._gathered.numbers.quick(cell)
-        if value is None:
-            put = partial(self._put, launch, metric, factor)
-            self._gathered.numbers.read(cell, metric, put, whole=is_whole(metric, unit))
-        else:
-            self._put(launch, metric, factor, value)
-
-    def _put(self, launch: _Building, metric: str, factor: float, value: float) -> None:
-        if self._unit is None and 0 < abs(value) < SURELY_BASE and may_be_scaled(metric):
-            self._gathered.counted.add(NO_UNIT, metric, str(value))
-            return
-        attribute = attribute_of(metric)
-        target, name = (launch.metrics, metric) if attribute is None else (launch.attributes, attribute)
-        value *= factor
-        if not isfinite(value):
-            self._gathered.counted.add(NOT_A_NUMBER, metric, f"{value / factor:g}")
-            return
-        if not isclose(target.setdefault(name, value), value, rel_tol=_SAME):
-            self._gathered.counted.add(TWICE, metric, f"{target[name]:g} and {value:g}")
-
-    def _meaning(self, section: str, label: str) -> tuple[str | None, str | None]:
-        """Return the metric, and why there is none; (None, None) for words."""
-        key = (section, label)
+        key = (section, label, unit)
         if key not in self._meant:
-            self._meant[key] = _meaning(encodable(section), encodable(label))
-        return self._meant[key]
+            self._meant[key] = self._meaning(*key)
+        meaning, cell = self._meant[key], row[self._value].strip()
+        if not isinstance(meaning, _Meaning):
+            if meaning is not None:
+                self._gathered.counted.add(meaning, f"{section}: {label}", cell)
+        elif meaning.attribute == _DISPLAY_NAME:
+            launch.device = encodable(cell)
+        elif meaning.factor is None:
+            self._gathered.counted.add(UNKNOWN_UNIT, meaning.metric, f"{cell} {unit}")
+        elif (value := self._gathered.numbers.quick(cell)) is not None:
+            self._put(launch, meaning, meaning.factor, value)
+        else:
+            put = partial(self._put, launch, meaning, meaning.factor)
+            self._gathered.numbers.read(cell, meaning.metric, put, whole=meaning.whole)
+
+    def _put(self, launch: _Building, meaning: _Meaning, factor: float, value: float) -> None:
+        if self._unit is None and 0 < abs(value) < SURELY_BASE and may_be_scaled(meaning.metric):
+            self._gathered.counted.add(NO_UNIT, meaning.metric, str(value))
+            return
+        scaled = value * factor
+        if not isfinite(scaled):
+            self._gathered.counted.add(NOT_A_NUMBER, meaning.metric, f"{value:g}")
+            return
+        before = _kept(launch, meaning, scaled)
+        if not isclose(before, scaled, rel_tol=_SAME):
+            self._gathered.counted.add(TWICE, meaning.metric, f"{before:g} and {scaled:g}")
+
+    def _meaning(self, section: str, label: str, unit: str) -> _Meaning | str | None:
+        """Return what such rows tell, or why they tell nothing; None for words in place of numbers."""
+        metric, reason = _metric_or_reason(encodable(section), encodable(label))
+        if metric is None:
+            return reason
+        attribute = attribute_of(metric)
+        factor = attribute_factor(attribute, unit) if attribute else unit_factor(unit)
+        place = -1 if attribute else self._places.setdefault(metric, len(self._places))
+        return _Meaning(metric, factor if fits(metric, unit) else None, attribute, place, is_whole(metric, unit))
 
     def _same(self, cut: Sequence[str], last: _Building) -> bool:
         """Whether what is left of a row may be of the launch `last`."""
-        place = self._identity.number
-        if place is None or place >= len(cut):
+        place, told = self._identity.number, last.told_number
+        if place is None or told is None or place >= len(cut):
             return True
-        told = last.row[place]
         return cut[place] == told if place < len(cut) - 1 else told.startswith(cut[place])
 
     def _built(self, building: _Building, chips: dict[object, Chip]) -> Launch:
-        row, identity = building.row, self._identity
-        device = building.device_name or cell_at(row, identity.device)
-        capability = cell_at(row, identity.capability)
-        key = (device, capability, id(building) if building.attributes else None)
+        key = (building.device, building.capability, id(building) if building.attributes else None)
         if key not in chips:
-            chips[key] = chip_of(device, capability, building.attributes)
+            chips[key] = chip_of(building.device, building.capability, building.attributes)
         return Launch(
-            kernel=encodable(row[identity.kernel].strip()),
-            metrics=building.metrics,
+            kernel=building.kernel,
+            metrics=Measured(self._places, building.numbers),
             chip=chips[key],
             report=self._gathered.file,
             number=building.number,
-            grid=dimensions(cell_at(row, identity.grid)),
-            block=dimensions(cell_at(row, identity.block)),
-            ranges=tuple(map(encodable, identity.ranges_in(row))),
+            grid=building.grid,
+            block=building.block,
+            ranges=building.ranges,
         )
 
 
-def _meaning(section: str, label: str) -> tuple[str | None, str | None]:
+def _kept(launch: _Building, meaning: _Meaning, value: float) -> float:
+    """Return the value that a launch has from now on: the one that was told first."""
+    if meaning.attribute is not None:
+        return launch.attributes.setdefault(meaning.attribute, value)
+    numbers, place = launch.numbers, meaning.place
+    if place < len(numbers) and numbers[place] == numbers[place]:  # not NaN
+        return numbers[place]
+    if place >= len(numbers):
+        numbers.extend([nan] * (place + 1 - len(numbers)))
+    numbers[place] = value
+    return value
+
+
+def _metric_or_reason(section: str, label: str) -> tuple[str | None, str | None]:
     """Return the metric behind a label, and why there is none; (None, None) for words in place of numbers."""
     metric = metric_of(section, label)
     if label in TEXTS or metric in TEXT_METRICS:

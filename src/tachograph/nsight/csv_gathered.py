@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
+from functools import lru_cache
 from typing import Protocol
 
 from tachograph.nsight.catalogue import unit_factor
@@ -51,6 +51,11 @@ class Gathered:
     launches: list[Launch] = field(default_factory=list)
     lost: int = 0
     summarised: int = 0  # rows of kernels of which only means over their launches were told
+    _texts: dict[str, str] = field(default_factory=dict)
+
+    def same(self, text: str) -> str:
+        """Return the same object for the same text: names come again with each launch, and are kept."""
+        return self._texts.setdefault(text, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +87,6 @@ class Identity:
             ranges=ranges,
             all=tuple(sorted({places[name] for name in known if name in places} | set(ranges))),
         )
-
-    def key(self, row: Sequence[str]) -> object:
-        """Return what differs from launch to launch."""
-        return itemgetter(*self.all)(row)
 
     def number_in(self, row: Sequence[str]) -> int | None:
         """Return the ID of the launch, None where the cell holds none."""
@@ -125,6 +126,7 @@ def _quoted(cell: str) -> Iterator[str]:
             start = end + 2
 
 
+@lru_cache(maxsize=4096)
 def dimensions(cell: str | None) -> tuple[int, int, int] | None:
     """Return the size in x, y, z; None where the cell does not tell it.
 

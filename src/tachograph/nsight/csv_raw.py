@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import isfinite, nan
 from operator import mul
@@ -30,6 +30,7 @@ from tachograph.nsight.csv_gathered import (
 from tachograph.nsight.csv_lines import fitted
 from tachograph.nsight.csv_numbers import NOT_A_NUMBER
 from tachograph.nsight.launch import Chip, Launch, size_told
+from tachograph.nsight.measured import Measured
 
 UNKNOWN_COLUMN = "a column that is not known"
 # columns that say which launch it is, and those that other tools put beside them
@@ -38,31 +39,6 @@ _OF_LAUNCH = frozenset(
     | {"Grid Size", "Device", "CC", "Invocations", "API Call ID", "API Name", "", "Unnamed: 0"}
 )
 _NAMED = ("display_name",)
-
-
-class Measured(Mapping[str, float]):
-    """The metrics of one launch: a number per column of its table, the names kept once per table."""
-
-    __slots__ = ("_places", "_values")
-
-    def __init__(self, places: Mapping[str, int], values: array[float]) -> None:
-        self._places = places
-        self._values = values  # NaN: not measured
-
-    def __getitem__(self, metric: str) -> float:
-        value = self._values[self._places[metric]]
-        if value != value:  # NaN
-            raise KeyError(metric)
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return (metric for metric, place in self._places.items() if self._values[place] == self._values[place])
-
-    def __len__(self) -> int:
-        return sum(1 for value in self._values if value == value)
-
-    def __repr__(self) -> str:
-        return f"Measured({dict(self)!r})"
 
 
 class _Column(NamedTuple):
@@ -161,14 +137,14 @@ class Raw:
         identity = self._identity
         metrics = self._measured(row)
         return Launch(
-            kernel=encodable(kernel),
+            kernel=self._gathered.same(encodable(kernel)),
             metrics=metrics,
             chip=self._chip(row),
             report=self._gathered.file,
             number=number,
             grid=dimensions(cell_at(row, identity.grid)) or size_told(metrics, "launch__grid_dim_"),
             block=dimensions(cell_at(row, identity.block)) or size_told(metrics, "launch__block_dim_"),
-            ranges=tuple(map(encodable, identity.ranges_in(row))),
+            ranges=tuple(self._gathered.same(encodable(name)) for name in identity.ranges_in(row)),
         )
 
     def _measured(self, row: list[str]) -> Measured:

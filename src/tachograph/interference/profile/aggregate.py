@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import fsum, isfinite
 from operator import mul
 
 from tachograph.nsight.launch import Launch
+from tachograph.nsight.measured import Columns
 
 _NS = 1e-9
 _NAN = float("nan")
@@ -56,22 +57,18 @@ def together(launches: Sequence[Launch]) -> Together:
         raise ValueError("no launches: there is no kernel")
     durations = [duration_s(launch) for launch in launches]
     timed = [(launch, seconds) for launch, seconds in zip(launches, durations, strict=True) if seconds]
-    weights = timed or [(launch, 1.0) for launch in launches]
-    longest = min(weights, key=lambda pair: (-pair[1], pair[0].report, pair[0].number))[0]
-    whole = fsum(weight for _, weight in weights)
+    weighted = timed or [(launch, 1.0) for launch in launches]
+    longest = min(weighted, key=lambda pair: (-pair[1], pair[0].report, pair[0].number))[0]
+    means = _Means(Columns([launch.metrics for launch, _ in weighted]), [weight for _, weight in weighted])
     metrics, coverage = {}, {}
-    shares: dict[str, list[float] | None] = {}  # of metrics that every launch has, by what they are a share of
-    for metric in sorted({name for launch, _ in weights for name in launch.metrics}):
+    for metric in sorted(means.columns.names()):
         if metric.startswith(_OF_THE_LONGEST):
-            if metric in longest.metrics and is_measured(longest.metrics[metric]):
-                metrics[metric] = longest.metrics[metric]
-            continue
-        holders = [(launch, weight) for launch, weight in weights if is_measured(launch.metrics.get(metric, _NAN))]
-        if not holders:
-            continue
-        metrics[metric] = _combined(metric, holders, shares if len(holders) == len(weights) else {})
-        if len(holders) < len(weights):
-            coverage[metric] = fsum(weight for _, weight in holders) / whole
+            if is_measured(value := longest.metrics.get(metric, _NAN)):
+                metrics[metric] = value
+        elif (found := means.of(metric)) is not None:
+            metrics[metric], covered = found
+            if covered is not None:
+                coverage[metric] = covered
     seconds = fsum(seconds for _, seconds in timed) if timed else None
     return Together(metrics, coverage, seconds, longest, _problems(durations, coverage))
 
@@ -100,19 +97,60 @@ def duration_s(launch: Launch) -> float | None:
     return None
 
 
-def _combined(metric: str, holders: Sequence[tuple[Launch, float]], shares: dict[str, list[float] | None]) -> float:
-    """A metric of the launches that have it; `shares` remembers the weights of those that were asked for before."""
-    values = [launch.metrics[metric] for launch, _ in holders]
-    if len(values) == 1:
-        return values[0]
-    if metric.endswith(_COUNTS):
-        return fsum(values)
-    whole = _whole(metric)
-    if whole not in shares:
-        shares[whole] = _shares(whole, holders)
-    weights = shares[whole] or [weight for _, weight in holders]
-    mean = fsum(map(mul, values, weights)) / fsum(weights)
-    return min(max(values), max(min(values), mean))  # rounding leads out of where the values are
+@dataclass(slots=True)
+class _Means:
+    """Metrics of launches, one by one; what others are shares of is looked up once."""
+
+    columns: Columns
+    weights: list[float]
+    _shares: dict[str, list[float]] = field(default_factory=dict)
+
+    def of(self, metric: str) -> tuple[float, float | None] | None:
+        """Return the metric of all launches that have it, and the fraction of the weight of these, None: all have it.
+
+        None: no launch has it.
+        """
+        values = self.columns[metric]
+        if _all_measured(values):
+            return self._combined(metric, values, None), None
+        holders = [place for place, value in enumerate(values) if is_measured(value)]
+        if not holders:
+            return None
+        covered = fsum(_at(self.weights, holders)) / fsum(self.weights)
+        return self._combined(metric, _at(values, holders), holders), covered
+
+    def _combined(self, metric: str, values: Sequence[float], holders: Sequence[int] | None) -> float:
+        """The values of one metric as one; `holders`: the places of the launches that have it, None: all have it."""
+        if len(values) == 1:
+            return values[0]
+        if metric.endswith(_COUNTS):
+            return fsum(values)
+        weights = self._weights(_whole(metric), holders)
+        mean = fsum(map(mul, values, weights)) / fsum(weights)
+        return min(max(values), max(min(values), mean))  # rounding leads out of where the values are
+
+    def _weights(self, whole: str, holders: Sequence[int] | None) -> Sequence[float]:
+        """How much of `whole` each holder has; its weight where one of them does not tell, or there is nothing."""
+        if whole:
+            if whole not in self._shares:
+                self._shares[whole] = self.columns[whole]
+            shares = _at(self._shares[whole], holders)
+            if _all_measured(shares) and fsum(shares) > 0:
+                return shares
+        return _at(self.weights, holders)
+
+
+def _at(values: Sequence[float], places: Sequence[int] | None) -> Sequence[float]:
+    return values if places is None else [values[place] for place in places]
+
+
+def _all_measured(values: Sequence[float]) -> bool:
+    """Whether there are values, and each is one that a profiler measures: a look at all in a moment.
+
+    >>> _all_measured([0.0, 1.0]), _all_measured([1.0, float("nan")]), _all_measured([])
+    (True, False, False)
+    """
+    return bool(values) and isfinite(sum(values)) and min(values) >= 0 and max(values) < _BEYOND
 
 
 @lru_cache(maxsize=4096)
@@ -121,13 +159,6 @@ def _whole(metric: str) -> str:
     if metric in _WHOLES:
         return _WHOLES[metric]
     return next((name for suffix, name in _WHOLES_BY_SUFFIX.items() if metric.endswith(suffix)), "")
-
-
-def _shares(whole: str, holders: Sequence[tuple[Launch, float]]) -> list[float] | None:
-    """How much of `whole` each launch has; None where one does not tell, or there is nothing."""
-    weights = [launch.metrics.get(whole, _NAN) for launch, _ in holders]
-    usable = all(map(is_measured, weights)) and fsum(weights) > 0
-    return weights if usable else None
 
 
 def _problems(durations: Sequence[float | None], coverage: Mapping[str, float]) -> tuple[str, ...]:
