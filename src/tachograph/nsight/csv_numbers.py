@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from functools import cache
+from math import isfinite, nan
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
@@ -22,14 +23,9 @@ Decimal = Literal[".", ","]
 _GAPS = " \u00a0\u202f\u2009\udca0'\u2019"
 _LONGEST = 40  # characters of a number, above which it is none
 _ENOUGH = 50  # numbers that tell the decimal sign before the others are read at once
+_KNOWN_MAX = 1 << 14  # cells of which the number is kept: percentages and sizes come again and again
 _MANY = 20  # times more often than the other sign, so that the other is taken for damage
 _NO_VALUE = frozenset({"", "n/a", "na", "nan", "-nan", "inf", "-inf", "+inf", "no data", "none", "null", "-", "<n/a>"})
-_PLAIN: dict[str | None, re.Pattern[str]] = {
-    ".": re.compile(r"-?[0-9]{1,18}+(?:\.[0-9]{1,18}+)?+"),
-    ",": re.compile(r"-?[0-9]{1,18}+(?:,[0-9]{1,18}+)?+"),
-    None: re.compile(r"-?[0-9]{1,18}+"),
-}
-_PLAIN_ROW = {sign: re.compile(rf"(?:{plain.pattern};)*+{plain.pattern}") for sign, plain in _PLAIN.items()}
 
 NO_VALUE = "no value"
 NOT_A_NUMBER = "not a number"
@@ -56,27 +52,61 @@ class _Waiting(NamedTuple):
     put: Callable[[float], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Plain:
+    """How most numbers of a file look. `decimal` None: not told yet, so whole ones alone; `gap`: between thousands."""
+
+    decimal: Decimal | None
+    gap: str
+    number: re.Pattern[str]
+    row: re.Pattern[str]  # of numbers, each behind a semicolon but the first; one may be missing
+
+    @classmethod
+    @cache
+    def of(cls, decimal: Decimal | None, gap: str) -> _Plain:
+        """Return how numbers look. What matches is read as `_ways` reads it, once the decimal sign is known."""
+        fraction = rf"(?:{re.escape(decimal)}[0-9]{{1,18}}+)?+" if decimal else ""
+        grouped = rf"[1-9][0-9]{{0,2}}+(?:{re.escape(gap)}[0-9]{{3}}){{1,4}}+(?![0-9])|" if gap else ""
+        number = rf"-?(?:{grouped}[0-9]{{1,18}}+){fraction}"
+        return cls(decimal, gap, re.compile(number), re.compile(rf"(?:{number})?+(?:;(?:{number})?+)*+"))
+
+    def bare(self, text: str) -> str:
+        """Return numbers that match as Python writes them."""
+        text = text.replace(self.gap, "") if self.gap else text
+        return text.replace(",", ".") if self.decimal == "," else text
+
+
 @dataclass(slots=True)
 class Numbers:
     """Reads the cells of one file; a cell that can be read in two ways waits until the file has told which it is."""
 
     counted: Counted
-    decimal: Decimal | None = None  # as the file writes it; None: not told yet
+    _plain: _Plain = field(default_factory=lambda: _Plain.of(None, ""))
+    _known: dict[str, float] = field(default_factory=dict)
     _votes: dict[Decimal, int] = field(default_factory=lambda: {".": 0, ",": 0})
     _waiting: list[_Waiting] = field(default_factory=list)
 
+    @property
+    def decimal(self) -> Decimal | None:
+        """The decimal sign of the file; None: not told yet."""
+        return self._plain.decimal
+
     def quick(self, text: str) -> float | None:
         """Return the number in a cell that is plain digits as this file writes them, else None: ask `read`."""
-        if _PLAIN[self.decimal].fullmatch(text) is None:
-            return None
-        return float(text.replace(",", ".") if self.decimal == "," else text)
+        value = self._known.get(text)
+        if value is None and self._plain.number.fullmatch(text) is not None:
+            value = self._keep(text, float(self._plain.bare(text)))
+        return value
 
     def row(self, cells: Sequence[str]) -> list[float] | None:
-        """Return the numbers in cells all of which are plain digits; None where one is not: ask for each."""
+        """Return the numbers in cells that are plain digits, NaN for an empty cell; None where one is neither."""
         text = ";".join(cells)
-        if _PLAIN_ROW[self.decimal].fullmatch(text) is None:
+        if self._plain.row.fullmatch(text) is None:
             return None
-        return list(map(float, text.replace(",", ".").split(";") if self.decimal == "," else cells))
+        bare = self._plain.bare(text).split(";")
+        if len(bare) != len(cells):  # a semicolon is in a cell
+            return None
+        return [float(cell) if cell else nan for cell in bare] if "" in bare else list(map(float, bare))
 
     def read(self, cell: str, column: str, put: Callable[[float], None], *, whole: bool = False) -> None:
         """Hand the number in `cell` to `put`, now or in `finish`; count what is none under `column`.
@@ -102,7 +132,7 @@ class Numbers:
         """Read what waits, now that the whole file was seen."""
         if self.decimal is None:
             told: list[Decimal] = [sign for sign, votes in self._votes.items() if votes]
-            self.decimal = told[0] if len(told) == 1 else None
+            self._plain = _Plain.of(told[0] if len(told) == 1 else None, "")
         self._settle()
 
     def _evident(self, cell: str, column: str, ways: dict[Decimal, float], put: Callable[[float], None]) -> None:
@@ -117,7 +147,7 @@ class Numbers:
                 self.counted.add(OTHER_LOCALE, column, cell)
                 return
             self._vote(sign)
-        put(value)
+        put(self._learn(cell, value))
 
     def _vote(self, sign: Decimal) -> None:
         if self.decimal is not None:
@@ -125,14 +155,29 @@ class Numbers:
         self._votes[sign] += 1
         other = self._votes["," if sign == "." else "."]
         if self._votes[sign] >= max(_ENOUGH, other * _MANY):
-            self.decimal = sign
+            self._plain = _Plain.of(sign, "")
             self._settle()
+
+    def _learn(self, cell: str, value: float) -> float:
+        """Return the number that a cell was found to hold, from now on without a closer look at cells that look so."""
+        if self.decimal is None:
+            return value
+        found = _PATTERNS[self.decimal].fullmatch(_bare(cell))
+        if found is not None and found["gap"]:
+            self._plain = _Plain.of(self.decimal, found["gap"])
+        return self._keep(cell, value)
+
+    def _keep(self, cell: str, value: float) -> float:
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[cell] = value
+        return value
 
     def _ambiguous(self, waiting: _Waiting, ways: dict[Decimal, float]) -> None:
         if self.decimal is None:
             self._waiting.append(waiting)
         else:
-            waiting.put(ways[self.decimal])
+            waiting.put(self._learn(waiting.text, ways[self.decimal]))
 
     def _settle(self) -> None:
         for text, column, put in self._waiting:
