@@ -144,6 +144,7 @@ class Interference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     safe_dram: float = 0.7  # of the bandwidth that can be achieved
     safe_hbm: float = 0.9  # of the memory, all together
     max_slowdown: float = 1.1  # of any of them, where sharing is still proposed
+    margin: float = 1.14  # times what is expected of kernels: so slow they may be, as far as published numbers tell
     assumed_issue: float = 0.5  # issue slots that a job counts as asking for, where nobody measured them
 
 

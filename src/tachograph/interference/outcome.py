@@ -29,12 +29,15 @@ class Outcome:
 
     binding: one of demand.CYCLES, dram, l2, l1, blocks, sms; None: nothing. slowdown None: cannot be said, see
     Estimate.unknown. worst: were every contended resource given to the others first, or the launches run in turn.
+    upper: what the slowdown may be, as wrong as the estimator was at most about published numbers; it can be above
+    `worst`, for what is not modelled is in no bound, and it is no promise of what nobody measured.
     """
 
     name: str
     slowdown: float | None
     worst: float | None
     binding: str | None
+    upper: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Matrix:
     """All pairs, as arrays of shape (rows, columns).
 
     slowdown[i, j]: of row i while column j runs beside it, NaN unknown. gain[i, j]: as in Estimate. binding[i, j]:
-    place in `resources` of what binds row i, 255 nothing. safe[i, j]: 1 safe, 0 not.
+    place in `resources` of what binds row i, 255 nothing. safe[i, j]: 1 safe, 0 not. margin: upper over slowdown.
     """
 
     rows: tuple[str, ...]
@@ -70,3 +73,9 @@ class Matrix:
     gain: Floats
     binding: Bytes
     safe: Bytes
+    margin: float = 1.0
+
+    @property
+    def upper(self) -> Floats:
+        """What slowdowns may be, see Outcome; NaN unknown."""
+        return self.slowdown * self.margin

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.random import Generator
 
 from tachograph.arrays import Flags, Floats
@@ -37,7 +38,8 @@ def known_of(day: Day, speed: Floats, *, seed: int, profiles: Profiles, settings
         expected=np.where(unknown, np.nan, expected),
         safe=met @ ~safe @ met.T == 0,
         true=1 / speed,
-        settings=settings,
+        # what is assumed of issue slots is margin enough: `colocate` knows no other
+        settings=replace(settings, margin=1.0) if profiles == "dcgm-careful" else settings,
     )
 
 

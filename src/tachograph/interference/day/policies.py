@@ -30,6 +30,16 @@ class Known:
     true: Floats
     settings: Interference
 
+    @property
+    def upper(self) -> Floats:
+        """What the slowdown may be, were every pair of kernels slower than expected by the estimator's margin.
+
+        The margin counts for the time in which both have a kernel on the GPU.
+        """
+        busy = np.array([sum(share for share, _ in one.phases) for one in self.seen])
+        margin = self.settings.margin
+        return np.asarray(1 + margin * (self.expected - 1) + (margin - 1) * np.outer(busy, busy), np.float64)
+
 
 @dataclass(frozen=True, slots=True)
 class Permits:
@@ -68,13 +78,17 @@ def occupancy(known: Known) -> Permits:
 
 
 def advice(known: Known) -> Permits:
-    """Those may share of whom neither is expected to be slower than the configuration allows."""
-    return _at_most(known.expected, known.settings.max_slowdown)
+    """Those may share who are safe, or of whom neither may be slower than allowed, the estimator's margin included."""
+    upper = _at_most(known.upper, known.settings.max_slowdown)
+    return Permits(upper.may | safe(known).may, upper.cost)
 
 
 def safe(known: Known) -> Permits:
-    """Those may share of whom advice allows it and no pair of kernels reaches a limit, or has unknown needs."""
-    expected = advice(known)
+    """Those may share of whom neither is expected to be slower than allowed and all pairs of kernels are safe.
+
+    Of such a pair nothing comes near a limit, and all that decides was measured: it needs no margin.
+    """
+    expected = _at_most(known.expected, known.settings.max_slowdown)
     return Permits(expected.may & known.safe & known.safe.T, expected.cost)
 
 
@@ -92,8 +106,8 @@ POLICIES: tuple[Policy, ...] = (
     Policy("exclusive", "one job per GPU", exclusive),
     Policy("roofline", "a compute-bound job beside a memory-bound one", roofline),
     Policy("occupancy", "achieved occupancies sum to less than 100 %", occupancy),
-    Policy("advice", "the estimator expects no more than the allowed slowdown", advice),
-    Policy("safe", "as advice, and no pair of kernels comes near a limit", safe),
+    Policy("advice", "safe, or no slower than allowed, as wrong as the estimator may be", advice),
+    Policy("safe", "no slower than allowed, and no pair of kernels comes near a limit", safe),
     Policy("oracle", "the true slowdown is no more than the allowed one", oracle),
 )
 

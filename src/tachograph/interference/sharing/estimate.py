@@ -45,19 +45,13 @@ def estimate(
     told = together.machine(gpu, calibration, dominance=dominance, lasting=sharing.lasting).tolist()
     shares = shares_of(sharing, len(demands))
     group = _Group.of(demands, shares, told, lasting=sharing.lasting, gpu=gpu, calibration=calibration)
-    everyone = group.everyone
     sums = group.sums()
     return Estimate(
-        members=tuple(
-            Outcome(demand.name, slow if said else None, worst if said else None, binding if said else None)
-            for demand, slow, worst, binding, said in zip(
-                demands, everyone.slowdowns, everyone.worst, everyone.bindings, group.sayable, strict=True
-            )
-        ),
+        members=group.members(demands, margin=settings.margin if len(demands) > 1 else 1.0),
         sums=sums,
         gain=group.gain(worst=False),
         worst_gain=group.gain(worst=True),
-        safe=group.safe(sums, everyone, settings),
+        safe=group.safe(sums, settings),
         unknown=unknown(demands, group.vectors, gpu=gpu, calibration=calibration),
     )
 
@@ -176,6 +170,15 @@ class _Group:
             done.bindings.append(None if bound == NOTHING else RESOURCES[bound])
         return done
 
+    def members(self, demands: Sequence[Demand], *, margin: float) -> tuple[Outcome, ...]:
+        """What happens to each while all run."""
+        found = self.everyone
+        each = zip(demands, found.slowdowns, found.worst, found.bindings, self.sayable, strict=True)
+        return tuple(
+            Outcome(one.name, slow, worst, binding, slow * margin) if said else Outcome(one.name, None, None, None)
+            for one, slow, worst, binding, said in each
+        )
+
     def gain(self, *, worst: bool) -> float | None:
         """Time one after the other, on all SMs, over time together; None where durations are not known."""
         if self.lasting:
@@ -234,12 +237,12 @@ class _Group:
                 sums[name] = float(total(known))
         return sums
 
-    def safe(self, sums: dict[str, float], everyone: _Running, settings: Interference) -> bool:
+    def safe(self, sums: dict[str, float], settings: Interference) -> bool:
         """Whether no resource reaches its limit, all find room, and what decides was measured."""
         limits = dict.fromkeys(CYCLES, settings.safe_cycles) | {"dram": settings.safe_dram, "l2": 1.0, "l1": 1.0}
         if any(total >= limits[name] for name, total in sums.items()):
             return False
-        if any(everyone.shut_out) or any(longer > 1.0 for longer in self.longer):
+        if any(self.everyone.shut_out) or any(longer > 1.0 for longer in self.longer):
             return False
         meet = self.meet(range(self.size))
         if self.size > 1 and (self.vectors.in_l2.decides_unknown or (meet and self._unknown_in_sms)):

@@ -54,7 +54,7 @@ def matrix(
     slowdown[~sayable], binding[~sayable] = np.nan, NOTHING
     room = (shut_out == 0) & (one.rows[:, LONGER] <= 1.0)[:, None] & (two.rows[:, LONGER] <= 1.0)[None, :]
     safe = (room & _below(one.vectors, two.vectors, meet, settings) & _told(one, two, meet, gpu)).astype(np.uint8)
-    return Matrix(one.vectors.names, two.vectors.names, RESOURCES, slowdown, gain, binding, safe)
+    return Matrix(one.vectors.names, two.vectors.names, RESOURCES, slowdown, gain, binding, safe, settings.margin)
 
 
 @dataclass(frozen=True, slots=True)
