@@ -8,11 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from own_time import starting_seconds
 from tachograph import __version__
 from tachograph.cli.registry import COMMANDS, GROUPS, Command, find, load
 from tachograph.errors import UsageError
@@ -95,12 +95,11 @@ def test_one_form_may_be_asked_for(command: str, second: str) -> None:
 
 
 def test_help_is_there_at_once() -> None:
-    times: list[float] = []  # the best of several, and no more of them than it takes: other programs may use the cores
-    while len(times) < 20 and min(times, default=1.0) >= 0.3:
-        begin = time.perf_counter()
-        tachograph("--help")
-        times.append(time.perf_counter() - begin)
-    assert min(times) < 0.3
+    least = starting_seconds(
+        [sys.executable, "-c", "pass"]
+    )  # 0.02 s where this was written; help 0.06, Polars alone 0.3
+    limit = max(0.2, 10 * least)
+    assert starting_seconds([sys.executable, "-m", "tachograph", "--help"], enough=limit) < limit
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("counters", "--version")])
@@ -237,7 +236,7 @@ def test_an_interrupt_from_the_keyboard_ends_it_with_one_line() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=60)
     assert (process.returncode, said.strip()) == (130, b"tachograph: interrupted; nothing is left half done")
 
 

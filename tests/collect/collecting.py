@@ -44,10 +44,11 @@ def collecting(plan: Plan) -> Iterator[list[str]]:
         yield told
     finally:
         stopping.set()
-        thread.join(30)
+        thread.join(60)
+        assert not thread.is_alive(), "it does not stop"
 
 
-def until(true: Callable[[], object], *, within_s: float = 60.0) -> None:
+def until(true: Callable[[], object], *, within_s: float = 120.0) -> None:
     """Wait until something is true."""
     end = time.monotonic() + within_s
     while not true():

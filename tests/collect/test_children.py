@@ -109,12 +109,13 @@ def test_one_that_hangs_is_killed_with_its_own_children() -> None:
 
 
 def test_a_stop_ends_what_runs_and_is_no_failure() -> None:
-    rig = Rig("import time; time.sleep(60)")
+    rig = Rig("import time; time.sleep(300)")
     rig.at(10.0, ends=False)
     assert rig.children.is_busy
+    rig.children.grace_s = 60
     began = time.monotonic()
     rig.children.stop()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 40
     assert (rig.children.is_busy, rig.status().running, rig.status().failures, rig.told) == (False, False, 0, [])
     rig.children.stop()
 

@@ -119,7 +119,7 @@ def test_a_source_that_hangs_keeps_no_other_from_landing_and_the_process_from_st
     released = threading.Event()
 
     def hangs(known: Watermark) -> Iterator[Chunk]:
-        released.wait(30)
+        released.wait(300)
         yield from ()
 
     slow = Source("fake:slow", 0.05, Scripted([hangs]))
@@ -127,7 +127,7 @@ def test_a_source_that_hangs_keeps_no_other_from_landing_and_the_process_from_st
     began = time.monotonic()
     with collecting(plan):
         until(lambda: len(lying(plan.lake)) == 60)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 100
     released.set()
 
 
@@ -202,9 +202,9 @@ def test_stopping_with_a_full_disk_ends_soon_and_the_next_process_reads_it_again
     lake = Full(str(tmp_path / "lake"))
     made = plan_of(lake.location, [Source(NAME, 0.02, Tape(NAME, 30, 0.0))])
     began = time.monotonic()
-    with collecting(Plan(lake, made.sources, QUIET, retry_s=(30.0, 60.0))):
+    with collecting(Plan(lake, made.sources, QUIET, retry_s=(300.0, 300.0))):
         until(lambda: lake.refused)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 100
     with collecting(made):
         until(lambda: len(lying(made.lake)) == 30)
     assert lying(made.lake) == all_of(NAME, 30)
@@ -325,7 +325,7 @@ def test_what_was_known_outlives_the_process(tmp_path: Path) -> None:
     with collecting(first):
         until(lambda: read_status(first.folder) is not None)
         until(lambda: len(lying(first.lake)) == 5)
-        time.sleep(0.2)
+        until(lambda: status_of(first).last_success is not None and status_of(first).watermarks)
     before = status_of(first)
     again = Scripted([fails("again")])
     second = plan_of(tmp_path / "lake", [Source(NAME, 3600, again)])
@@ -342,6 +342,6 @@ def test_two_collections_of_one_lake_land_each_row_once(tmp_path: Path) -> None:
     """The lock keeps them apart on one host; without it the marks and the lake's transactions do."""
     plans = [plan_of(tmp_path / "lake", [Source(NAME, 0.03, Tape(NAME, 200, 0.004, size=size))]) for size in (7, 30)]
     with collecting(plans[0]), collecting(plans[1]):
-        until(lambda: len(lying(plans[0].lake)) >= 200, within_s=30)
+        until(lambda: len(lying(plans[0].lake)) >= 200)
         time.sleep(0.3)
     assert lying(plans[0].lake) == all_of(NAME, 200)

@@ -114,7 +114,7 @@ def test_a_signal_stops_it_after_what_waits_has_landed_and_ends_its_child(tmp_pa
     lake = tmp_path / "lake"
     config = {"listen": "", "analyze_s": 0.3, "compact_s": 0.3}
     with running(lake, sample_s=0.001, collect=config) as process:
-        until(lambda: children_of(process.pid), within_s=20)
+        until(lambda: children_of(process.pid))
         kids = children_of(process.pid)
         process.terminate()
         assert process.wait(20) == 0
@@ -131,7 +131,7 @@ def test_a_signal_stops_it_after_what_waits_has_landed_and_ends_its_child(tmp_pa
 def test_killed_its_child_goes_with_it(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     with running(lake, collect={"listen": "", "analyze_s": 0.3, "compact_s": 0.3}) as process:
-        until(lambda: children_of(process.pid), within_s=20)
+        until(lambda: children_of(process.pid))
         kids = children_of(process.pid)
         process.kill()
         process.wait()

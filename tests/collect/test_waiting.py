@@ -45,7 +45,8 @@ def put_later(waiting: Waiting, one: Handed) -> tuple[threading.Thread, list[boo
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(waiting.put(one)))
     thread.start()
-    time.sleep(0.05)
+    while thread.is_alive() and not waiting._changed._waiters:  # type: ignore[attr-defined]
+        time.sleep(0.01)
     return thread, results
 
 
@@ -59,7 +60,7 @@ def test_a_source_waits_while_too_much_waits_and_every_source_may_have_one() -> 
     taken(waiting)
     assert results == []  # still two
     taken(waiting)
-    thread.join(5)
+    thread.join(60)
     assert results == [True]
 
 
@@ -69,7 +70,7 @@ def test_who_waits_for_room_is_told_that_there_will_be_none(how: str) -> None:
     waiting.put(handed("a", 0))
     thread, results = put_later(waiting, handed("a", 1))
     waiting.close() if how == "close" else waiting.forget("a")
-    thread.join(5)
+    thread.join(60)
     assert results == [False]
     assert waiting.is_empty is (how == "forget")
 
@@ -90,9 +91,9 @@ def test_a_source_that_cannot_land_lets_others() -> None:
     assert taken(waiting).source == "b"
     assert waiting.take(within_s=0) is None
     began = time.monotonic()
-    found = waiting.take(within_s=5)
+    found = waiting.take(within_s=60)
     assert found is not None
-    assert 0.1 < time.monotonic() - began < 2
+    assert 0.1 < time.monotonic() - began < 30
 
 
 def test_a_reading_that_was_given_up_hands_over_no_more() -> None:

@@ -98,11 +98,11 @@ def test_a_round_is_one_chunk_of_its_stream_and_lands_once(tmp_path: Path) -> No
     ],
 )
 def test_one_exporter_that_fails_is_named_and_the_others_land(fault: Fault, said: str) -> None:
-    with exporter(TWO_NODES, slow_s=3) as server, feeding(server, refresh_s=0) as feed:
+    with exporter(TWO_NODES, slow_s=6) as server, feeding(server, refresh_s=0) as feed:
         server.fail("n2", fault)
         began = time.monotonic()
         chunk = poll(feed)
-        assert time.monotonic() - began < 2.5
+        assert time.monotonic() - began < 5
         assert nodes(chunk) == ["n1"]
         (label,) = feed.asked.unreachable
         assert label in server.url("n2")

@@ -212,7 +212,7 @@ def test_a_store_that_is_down_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     begin = time.monotonic()
     one_line(command("lake", "--lake", "s3://telemetry/lake"), "the object store does not answer", "AWS_ENDPOINT_URL")
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 60
 
 
 def test_http_must_be_allowed(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,7 @@ def test_a_gap_of_the_exporter_and_a_restart_of_the_server_stay_gaps(tmp_path: P
 
 def scraped(pages: Exporter, more: int) -> None:
     """Wait for some scrapes."""
-    goal, until = len(pages.served) + more, time.monotonic() + 30
+    goal, until = len(pages.served) + more, time.monotonic() + 120
     while len(pages.served) < goal:
         assert time.monotonic() < until, "nobody scrapes"
         time.sleep(0.02)

@@ -132,13 +132,13 @@ class Exporter:
     def start(self) -> None:
         """Listen."""
         self._thread.start()
-        if not self._ready.wait(10):
+        if not self._ready.wait(60):
             raise RuntimeError("the exporter did not start")
 
     def stop(self) -> None:
         """Listen no longer."""
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     async def _serve(self) -> None:

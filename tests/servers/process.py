@@ -49,7 +49,7 @@ def running(
     ready: Callable[[], bool],
     log: Path,
     environment: Mapping[str, str] | None = None,
-    within_s: float = 30.0,
+    within_s: float = 120.0,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a program for the time of the block; it begins once `ready` says so. What it prints goes to `log`.
 

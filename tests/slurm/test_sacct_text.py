@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slurm_reading import ReadText, Write
 
+from own_time import own_seconds
 from tachograph.config import Configuration, Site, Slurm
 from tachograph.errors import InputError
 from tachograph.schema import ALLOCATIONS, JOBS, Reject, conform
@@ -407,9 +407,12 @@ def test_whatever_people_write_every_record_is_accounted_for(name: str, line: st
 @pytest.mark.slow
 def test_a_hundred_thousand_rows_are_read_in_time(write: Write) -> None:
     path = write(text(*(row(jobid=str(n), jobidraw=str(n)) for n in range(1, 100_001))))
-    begun = time.process_time()
-    (reading,) = sacct.read_file(path, cluster=Cluster())
-    frame = frame_of(reading.jobs, JOBS)
-    assert time.process_time() - begun < 15  # 3 s where it was written
-    assert frame["gpus"].sum() == 400_000
+    frames: list[pl.DataFrame] = []
+
+    def read() -> None:
+        (reading,) = sacct.read_file(path, cluster=Cluster())
+        frames.append(frame_of(reading.jobs, JOBS))
+
+    assert own_seconds(read, enough=30) < 30  # 3 s where this was written
+    assert frames[0]["gpus"].sum() == 400_000
     assert frame.filter(pl.col("start").is_null()).height == 0

@@ -73,15 +73,15 @@ def runs(process: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("body", ["sleep 60 &", "exec >&-; sleep 60 &", "while :; do echo x; sleep 0.02; done &"])
+@pytest.mark.parametrize("body", ["sleep 300 &", "exec >&-; sleep 300 &", "while :; do echo x; sleep 0.02; done &"])
 def test_a_slow_program_is_ended_with_all_it_started(script: Path, body: str, tmp_path: Path) -> None:
-    program = made(script, f"{body}\necho $! > {tmp_path}/child\nwait", timeout_s=0.5)
+    program = made(script, f"{body}\necho $! > {tmp_path}/child\nwait", timeout_s=1.5)
     began = time.monotonic()
-    with pytest.raises(InputError, match=r"has not ended within 0\.5 s"):
+    with pytest.raises(InputError, match=r"has not ended within 1\.5 s"):
         program.output()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     child = int((tmp_path / "child").read_text(encoding="utf-8"))
-    while runs(child) and time.monotonic() - began < 10:  # killed, it may not have gone yet
+    while runs(child) and time.monotonic() - began < 120:  # killed, it may not have gone yet
         time.sleep(0.02)
     assert not runs(child)
 
@@ -93,5 +93,5 @@ def test_an_endless_answer_is_cut_off(script: Path) -> None:
 
 def test_what_ssh_leaves_running_in_the_background_is_not_waited_for(script: Path) -> None:
     began = time.monotonic()
-    assert made(script, "sleep 20 >/dev/null & echo done").output() == b"done\n"
-    assert time.monotonic() - began < 10
+    assert made(script, "sleep 100 >/dev/null & echo done").output() == b"done\n"
+    assert time.monotonic() - began < 60
