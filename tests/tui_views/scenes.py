@@ -10,8 +10,9 @@ import numpy as np
 from textual.pilot import Pilot
 
 from tachograph.arrays import Floats
+from tachograph.counters import NAMES
 from tachograph.live.history import History
-from tachograph.live.missing import how
+from tachograph.live.missing import blind
 from tachograph.live.monitor import Monitor
 from tachograph.live.snapshot import Gpu, Holder, Process, Snapshot
 from tachograph.live.source import About
@@ -51,8 +52,9 @@ class Scene:
 
     @property
     def about(self) -> About:
-        blind = {name: how(name, "dcgm-exporter") for name in self._without}
-        return About("dcgm-exporter" if self._without else "simulated", "a scene", blind=blind)
+        if not self._without:
+            return About("simulated", "a scene")
+        return About("dcgm-exporter", "a scene", blind=blind(set(NAMES) - set(self._without), "dcgm-exporter"))
 
     def read(self) -> Snapshot:
         snapshot = self._source.read()

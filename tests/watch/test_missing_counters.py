@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tachograph.counters import BY_NAME, NAMES
-from tachograph.live.missing import Remedy, blind, brief, csv_lines, how, lines, remedy
+from tachograph.live.missing import Remedy, blind, brief, csv_lines, how, lines, profiles, remedy
 from tachograph.live.source import About
 
+PROFILED = {name for name, row in BY_NAME.items() if (row.dcgm_name or "").startswith("PROF_")}
 SOURCES = ("nvml", "dcgm-exporter", "prometheus", "dmon", "recording", "simulated")
 
 
@@ -63,15 +64,29 @@ def test_a_source_is_blind_to_what_it_does_not_tell() -> None:
 
 
 def test_counters_with_the_same_remedy_share_a_line() -> None:
-    about = About(
-        "dcgm-exporter", "", blind=blind(set(NAMES) - {"sm_active", "fp16_active", "dram_active"}, "dcgm-exporter")
-    )
+    about = About("dcgm-exporter", "", blind=blind(set(NAMES) - PROFILED, "dcgm-exporter"))
     told = lines(about)
     assert len(told) == 2
-    assert told[0].startswith(
-        "does not tell sm_active, fp16_active: add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_PIPE_FP16"
-    )
-    assert told[1].startswith("does not tell dram_active: DCGM's profiling")
+    assert told[0].startswith("does not tell sm_active, sm_occupancy, fp16_active, ")
+    assert ": add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_SM_OCCUPANCY, DCGM_FI_PROF_PIPE_FP16" in told[0]
+    assert told[1].startswith("does not tell gr_engine_active, tensor_active, dram_active, ")
+    assert ": DCGM's profiling gives nothing" in told[1]
+
+
+@pytest.mark.parametrize("source", ["dcgm-exporter", "prometheus", "dmon"])
+def test_profiling_that_tells_one_counter_is_not_said_to_give_nothing(source: str) -> None:
+    about = About(source, "", blind=blind(set(NAMES) - PROFILED | {"dram_active"}, source))
+    assert profiles(about)
+    assert not any("gives nothing" in line for line in lines(about))
+    (line,) = lines(about)
+    assert "tensor_active" in line
+    assert "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE" in line
+    assert ("does not count" in line) == (source == "dmon")
+    assert brief("tensor_active", source, profiles=True) == ("not counted" if source == "dmon" else "exporter CSV")
+
+
+def test_what_is_not_known_yet_says_nothing_of_profiling() -> None:
+    assert not profiles(About("dmon", ""))
 
 
 def test_what_a_source_says_itself_is_told_as_it_says_it() -> None:

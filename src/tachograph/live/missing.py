@@ -45,6 +45,7 @@ class Remedy(StrEnum):
 
     CSV = "csv"  # a line for the exporter
     PROFILING = "profiling"  # DCGM is asked for it, and its profiling module gives nothing
+    UNCOUNTED = "uncounted"  # DCGM is asked for it, and its profiling module gives others
     HOPPER = "hopper"  # GPM of newer GPUs, else DCGM
     NONE = "none"  # nothing
 
@@ -64,33 +65,51 @@ _WORDS: Mapping[Remedy, _Words] = {
         "(a container: capability SYS_ADMIN), and no other profiler at work (ncu, nsys, `dcgmi profile --pause`)",
         "no profiling",
     ),
+    Remedy.UNCOUNTED: _Words(
+        "DCGM's profiling works, as it tells others: this GPU, or this DCGM, does not count {lines}", "not counted"
+    ),
     Remedy.HOPPER: _Words("NVML tells it of Hopper and newer GPUs only; elsewhere run dcgm-exporter", "needs Hopper"),
     Remedy.NONE: _Words("", "not told"),
 }
 
 
-def remedy(counter: str, source: str, *, mig: bool = False) -> Remedy:
-    """Return what can be done about a counter that a source does not tell. mig: of a slice of a GPU.
+def remedy(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> Remedy:
+    """Return what can be done about a counter that a source does not tell.
+
+    mig: of a slice of a GPU. profiles: the source tells others that DCGM's profiling module counts.
 
     >>> remedy("sm_active", "dcgm-exporter").name, remedy("sm_active", "nvml").name, remedy("gpu_util", "dmon").name
     ('CSV', 'HOPPER', 'NONE')
+    >>> remedy("tensor_active", "dmon").name, remedy("tensor_active", "dmon", profiles=True).name
+    ('PROFILING', 'UNCOUNTED')
     """
     if mig and counter in _WHOLE_GPU:
         return Remedy.NONE
     row = BY_NAME.get(counter)
     if row is None or row.dcgm_name is None:
         return Remedy.NONE
-    profiled = row.dcgm_name.startswith(_PROFILED)
-    if source in _EXPORTERS:
-        return Remedy.PROFILING if profiled and counter not in (_COMMENTED | _ABSENT) else Remedy.CSV
+    profiled = _profiled(counter)
+    if source in _EXPORTERS:  # where others are told, the file of the site lacks this line
+        asked = profiled and not profiles and counter not in (_COMMENTED | _ABSENT)
+        return Remedy.PROFILING if asked else Remedy.CSV
     if source == _DMON:
-        return Remedy.PROFILING if profiled else Remedy.NONE
+        working = Remedy.UNCOUNTED if profiles else Remedy.PROFILING
+        return working if profiled else Remedy.NONE
     if source == _NVML:
         return Remedy.HOPPER if profiled else Remedy.NONE
     return Remedy.NONE
 
 
-def how(counter: str, source: str, *, mig: bool = False) -> str:
+def profiles(about: About) -> bool:
+    """Return whether a source tells a counter of DCGM's profiling module; False while it is not known what it tells."""
+    return bool(about.blind) and any(_profiled(name) for name in NAMES if name not in about.blind)
+
+
+def _profiled(counter: str) -> bool:
+    return (BY_NAME[counter].dcgm_name or "").startswith(_PROFILED)
+
+
+def how(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> str:
     """Return how a counter is made to be told, as the end of a sentence; "" where that cannot be done.
 
     >>> how("sm_active", "dcgm-exporter")
@@ -98,10 +117,10 @@ def how(counter: str, source: str, *, mig: bool = False) -> str:
     >>> how("pcie_rx_bytes_per_s", "dcgm-exporter", mig=True), how("sm_active", "recording")
     ('', '')
     """
-    return _said(remedy(counter, source, mig=mig), [counter], source)
+    return _said(remedy(counter, source, mig=mig, profiles=profiles), [counter], source)
 
 
-def brief(counter: str, source: str, *, mig: bool = False) -> str:
+def brief(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> str:
     """Return the same in a few words, for a place on a screen where a value would stand.
 
     >>> brief("sm_active", "dcgm-exporter"), brief("gpu_util", "nvml", mig=True), brief("sm_active", "recording")
@@ -111,7 +130,7 @@ def brief(counter: str, source: str, *, mig: bool = False) -> str:
         return "not of MIG"
     if source == "recording":
         return "not recorded"
-    return _WORDS[remedy(counter, source, mig=mig)].brief
+    return _WORDS[remedy(counter, source, mig=mig, profiles=profiles)].brief
 
 
 def csv_lines(counters: Iterable[str]) -> tuple[str, ...]:
@@ -137,7 +156,8 @@ def blind(told: Iterable[str], source: str, *, mig: bool = False) -> dict[str, s
     {'sm_active': 'NVML tells it of Hopper and newer GPUs only; elsewhere run dcgm-exporter'}
     """
     known = frozenset(told)
-    return {name: how(name, source, mig=mig) for name in NAMES if name not in known}
+    working = any(map(_profiled, known & frozenset(NAMES)))
+    return {name: how(name, source, mig=mig, profiles=working) for name in NAMES if name not in known}
 
 
 def lines(about: About) -> list[str]:
@@ -148,9 +168,10 @@ def lines(about: About) -> list[str]:
     ['does not tell fp64_active: NVML tells it of Hopper and newer GPUs only; elsewhere run dcgm-exporter']
     """
     groups: dict[tuple[Remedy | None, str], list[str]] = {}
+    working = profiles(about)
     for counter, told in about.blind.items():
-        usual = remedy(counter, about.name)
-        own = told != how(counter, about.name)
+        usual = remedy(counter, about.name, profiles=working)
+        own = told != how(counter, about.name, profiles=working)
         groups.setdefault((None, told) if own else (usual, ""), []).append(counter)
     return [
         f"does not tell {', '.join(counters)}" + (f": {said}" if said else "")

@@ -138,7 +138,11 @@ def _row(view: View, row: int, counter: str, times: Floats, *, width: int, each:
     if value is None:
         gpu = snapshot.gpus[row]
         now = counter in snapshot.values
-        why = "not told now" if now else missing.brief(counter, view.about.name, mig=gpu.mig is not None)
+        why = (
+            "not told now"
+            if now
+            else missing.brief(counter, view.about.name, mig=gpu.mig is not None, profiles=missing.profiles(view.about))
+        )
         return [
             cell(counter, _NAME, colours.DIM),
             cell(MISSING, _VALUE + 1, colours.DIM, right=True),

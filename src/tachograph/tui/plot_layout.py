@@ -125,7 +125,9 @@ def _untold(view: View, counter: str, choice: Choice, places: Sequence[int], *, 
         words = "told nothing in this window"
     else:
         mig = any(view.snapshot.gpus[choice.gpus[place]].mig is not None for place in places)
-        why = view.about.blind.get(counter) or missing.brief(counter, view.about.name, mig=mig)
+        why = view.about.blind.get(counter) or missing.brief(
+            counter, view.about.name, mig=mig, profiles=missing.profiles(view.about)
+        )
         words = f"not told by {view.about.name}{'' if why == _NO_WAY else f': {why}'}"
     return [*paragraph(f"{MISSING} {words}", width, colours.DIM, indent=2), []]
 
