@@ -34,6 +34,7 @@ OF_POLARS = "dirty_decay_ms:500,muzzy_decay_ms:1000"
         ({}, KEPT),
         ({"_RJEM_MALLOC_CONF": "thp:always"}, f"{KEPT},thp:always"),
         ({"_RJEM_MALLOC_CONF": OF_POLARS}, KEPT),  # of a parent process
+        ({"_RJEM_MALLOC_CONF": f"{KEPT},{OF_POLARS},{KEPT}"}, KEPT),  # of one that was told, too
     ],
 )
 def test_allocator_is_told_before_polars_is_loaded(given: dict[str, str], told: str) -> None:

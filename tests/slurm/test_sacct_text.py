@@ -414,5 +414,6 @@ def test_a_hundred_thousand_rows_are_read_in_time(write: Write) -> None:
         frames.append(frame_of(reading.jobs, JOBS))
 
     assert own_seconds(read, enough=30) < 30  # 3 s where this was written
-    assert frames[0]["gpus"].sum() == 400_000
+    frame = frames[0]
+    assert frame["gpus"].sum() == 400_000
     assert frame.filter(pl.col("start").is_null()).height == 0

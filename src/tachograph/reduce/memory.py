@@ -16,5 +16,6 @@ def keep_freed_memory() -> None:
 
     What the environment says itself comes last and so counts.
     """
-    said = os.environ.get(NAME, "").split(",")
-    os.environ[NAME] = ",".join([KEEP, *(part for part in said if part and part not in OF_POLARS)])
+    known = {"", *OF_POLARS, *KEEP.split(",")}
+    said = [part for part in os.environ.get(NAME, "").split(",") if part not in known]
+    os.environ[NAME] = ",".join([KEEP, *said])
