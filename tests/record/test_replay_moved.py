@@ -9,6 +9,7 @@ import pytest
 from recorded_fleet import BEGIN, Clock, recorded
 
 from tachograph.cli import main
+from tachograph.cli.watch import _instant
 from tachograph.config import Configuration
 from tachograph.errors import NotFoundError
 from tachograph.live.choose import Wanted, choose
@@ -19,9 +20,49 @@ from tachograph.live.sources.recording import RecordingSource
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.visible import Picked, Replayed, Restricted
 from tachograph.spool import Rows
+from tachograph.units import text
 
 ONE, TWO = Gpu("n1", 0), Gpu("n1", 1)
 POWER = SINGLES.index("power_w")
+
+
+class Ends:
+    """Samples of some GPUs each second, from 0 up to a second of its own."""
+
+    def __init__(self, *ends: int) -> None:
+        self._ends = ends
+        gpus = tuple(Gpu("n1", number) for number in range(len(ends)))
+        self.told = Told(gpus, {}, (), int(BEGIN * 1e6), int((BEGIN + max(ends)) * 1e6), sum(ends), 1.0)
+
+    def rows(self, first: int, end: int) -> Rows:
+        seconds = range(-(-first // 1_000_000), -(-min(end, self.told.last + 1) // 1_000_000))
+        pairs = [(t, gpu) for t in seconds for gpu, last in enumerate(self._ends) if t - BEGIN <= last]
+        t, gpu = np.array(pairs, np.int64).reshape(-1, 2).T
+        singles = np.full((len(SINGLES), len(t)), np.nan, np.float32)
+        singles[POWER] = t - BEGIN
+        return Rows(t * 1_000_000, gpu.astype(np.int32), singles, np.full((len(DOUBLES), len(t)), np.nan))
+
+
+@pytest.mark.parametrize(
+    ("ends", "earliest", "latest", "telling"),
+    [
+        ((2000, 2000, 2000, 2000), 1999, 2000, 4),
+        ((2000, 2000, 1900, 1800), 1999, 2000, 2),  # half of them: what is lost is news
+        ((2000, 1400, 1400, 1390), 1100, 1404, 4),  # most ended ten minutes before
+        ((2000, 1000, 1000, 1000), 1999, 2000, 1),  # too long ago
+        ((2000, 1900, 900, 800, 700), 1100, 1904, 2),  # never half of them: as many as there are
+    ],
+)
+def test_where_few_tell_something_at_the_end_the_last_is_shown_at_which_most_did(
+    ends: tuple[int, ...], earliest: int, latest: int, telling: int
+) -> None:
+    source = RecordingSource(Ends(*ends), clock=Clock(0.0))
+    source.to_last()
+    now = source.read()
+    assert earliest <= now.t - BEGIN <= latest
+    watts = now.column("power_w")
+    assert np.isfinite(watts).sum() == telling
+    assert np.nanmax(np.abs(watts - (now.t - BEGIN))) <= 4  # none of them is older than that
 
 
 class Told100:
@@ -117,5 +158,18 @@ def test_once_shows_the_last_that_was_recorded(tmp_path: Path, capsys: pytest.Ca
     shown = live[-2]
     watts = [float(line.split(",")[-1]) for line in out.splitlines()[1:]]
     assert watts == pytest.approx(shown.column("power_w").tolist(), abs=0.5)
-    assert "as it was at 2025-03-04 09:20:48 UTC" in err
+    assert "as it was at 2025-03-04 09:20:48 UTC\n" in err
     assert "ended" not in err
+
+
+def test_once_says_how_long_before_the_end_it_was_and_how_many_told_something() -> None:
+    def pick(snapshot: object, about: object) -> Picked:
+        return Picked((0, 1, 4), "three")
+
+    shown = Replayed(RecordingSource(Ends(2000, 1900, 900, 800, 700), clock=Clock(0.0)), pick)
+    shown.to_last()
+    early_s = shown.end - shown.read().t
+    assert 96 <= early_s <= 900
+    said = _instant(shown, of_job=False)
+    assert said.endswith(f" UTC, {text(early_s, 's')} before its end; 2 of 3 GPUs told something")
+    assert "before its end" not in _instant(shown, of_job=True)

@@ -11,6 +11,7 @@ from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser
 from tachograph.errors import UsageError
+from tachograph.units import plural, text
 
 if TYPE_CHECKING:
     from tachograph.arrays import Floats
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
     from tachograph.live.monitor import Monitor
     from tachograph.live.source import LiveSource
     from tachograph.live.view import View
+    from tachograph.live.visible import Replayed
     from tachograph.workload.settings import Settings
 
 LEAST_S = 0.1  # counters of DCGM and GPM are not new more often
 MOST_S = 3600.0
 AGAIN_S = 0.3  # between the two looks of --once
 FIRST_S = 3.5  # so long --once waits for values that a source does not tell at once: dmon does at its second tick
+_EARLY_S = 60.0  # before the end of a recording: then it is told
 _SOURCES = ("nvml", "dcgm-exporter", "dmon", "prometheus")
 _PRESETS = ("ai", "hpc", "mem")
 _CLASSIFIERS = ("default", "reference")
@@ -85,7 +88,7 @@ def run(arguments: Arguments) -> int:
         _tell(source, Narrator.of(arguments))
         if arguments.once and isinstance(source, Replayed):
             source.to_last(arguments.job)
-            Narrator.of(arguments).say(f"as it was at {_instant(source)} UTC")
+            Narrator.of(arguments).say(_instant(source, of_job=arguments.job is not None))
         if not printed:
             return _on_screen(source, arguments, configuration, settings)
         return _print(source, arguments, configuration, settings, columns)
@@ -170,9 +173,14 @@ def _tell(source: LiveSource, narrator: Narrator) -> None:
         narrator.say(f"  {line}")
 
 
-def _instant(source: LiveSource) -> str:
-    """When it is on a recording that stands still."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(source.read().t))
+def _instant(source: Replayed, *, of_job: bool) -> str:
+    """When it is on a recording that stands still, how long before its end, and how many GPUs told something then."""
+    now = source.read()
+    telling, count = sum(t == t for t in now.measured.tolist()), len(now.gpus)
+    early_s = source.end - now.t
+    before = f", {text(early_s, 's')} before its end" if early_s > _EARLY_S and not of_job else ""
+    some = "" if telling == count else f"; {telling:,} of {plural(count, 'GPU')} told something"
+    return f"as it was at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(now.t))} UTC{before}{some}"
 
 
 def _on_screen(source: LiveSource, arguments: Arguments, configuration: Configuration, settings: Settings) -> int:

@@ -78,7 +78,7 @@ class Replay(LiveSource, Plays, Protocol):
         ...
 
     def to_last(self, job: str | None = None) -> None:
-        """Stand still at the last instant at which a GPU, of a job where one is named, told something."""
+        """Stand still at the last instant at which GPUs, of a job where one is named, told something."""
         ...
 
 

@@ -347,6 +347,6 @@ class Replayed(Restricted):
         self._replay.to_first(job)
 
     def to_last(self, job: str | None = None) -> None:
-        """Stand still at the last instant at which a GPU told something."""
+        """Stand still at the last instant at which GPUs told something."""
         self._first = None
         self._replay.to_last(job)

@@ -32,6 +32,7 @@ WINDOW_ROWS: Final = 100_000  # read at a time, about 15 MB
 _SHORTEST_S = 10.0  # of a window
 _SILENT_INTERVALS = 3.0  # so long values are shown that nobody confirms
 _MARGIN_S = 0.5
+LAST_S: Final = 900.0  # before the last values, within which an instant is looked for at which more GPUs tell
 _JUST_BEFORE_S = 0.001  # the end, where a job holds its GPUs still
 
 
@@ -135,20 +136,32 @@ class RecordingSource:
             self.seek(span[0])
 
     def to_last(self, job: str | None = None) -> None:
-        """Stand still at the last instant at which a GPU, of a job where one is named, told something.
+        """Stand still at the last instant at which half of the GPUs, or of those of a job, told something.
 
-        Where GPUs tell nothing for long, at one that lies before it, at most as long again.
+        Where so many never did in the last quarter of an hour that has values: at that of it at which most did. It is
+        looked for in growing steps, so instants between them may be passed over.
         """
         first, last = (job and self._span(job)) or (self.start, self.end - _JUST_BEFORE_S)
         self.paused, back = True, 0.0
+        place, most, reach = first, 0, first
         while True:
-            self.seek(max(first, last - back))
-            now = self.read()
-            holders = [now.holders.get(gpu) for gpu in now.gpus]
-            told = [row for row, one in enumerate(holders) if job is None or (one is not None and is_of(one, (job,)))]
-            if self._at <= first or not np.isnan(now.measured[told]).all():
-                return
+            self.seek(max(reach, last - back))
+            telling, all_of_them = self._telling(job)
+            if telling and not most:
+                reach = max(first, self._at - LAST_S)
+            if telling > most:
+                place, most = self._at, telling
+            if self._at <= reach or (telling and 2 * telling >= all_of_them):
+                break
             back = 2 * back or self._hold_s
+        self.seek(place)
+
+    def _telling(self, job: str | None) -> tuple[int, int]:
+        """How many GPUs, of a job where one is named, tell something now; of how many."""
+        now = self.read()
+        holders = [now.holders.get(gpu) for gpu in now.gpus]
+        rows = [row for row, one in enumerate(holders) if job is None or (one is not None and is_of(one, (job,)))]
+        return int(np.isfinite(now.measured[rows]).sum()), len(rows)
 
     def _span(self, job: str) -> tuple[float, float] | None:
         """When a job held GPUs, as far as that lies in the recording."""
