@@ -77,7 +77,7 @@ def watching(fake: Fake, interval_s: float = 0.1) -> Iterator[DmonSource]:
             assert not Path(f"/proc/{pid}").exists(), "it still runs, or is a zombie"
 
 
-def read_until(source: DmonSource, true: Callable[[Snapshot], bool], within_s: float = 12.0) -> Snapshot:
+def read_until(source: DmonSource, true: Callable[[Snapshot], bool], within_s: float = 60.0) -> Snapshot:
     until = time.monotonic() + within_s
     while not true(snapshot := source.read()):
         assert time.monotonic() < until, (snapshot, source.about)

@@ -48,7 +48,7 @@ def raises(error: Exception) -> Callable[[Snapshot], Snapshot]:
 
 def waits(event: threading.Event) -> Callable[[Snapshot], Snapshot]:
     def act(told: Snapshot) -> Snapshot:
-        event.wait(10)
+        event.wait(120)
         return told
 
     return act
@@ -66,7 +66,7 @@ def came_of(source: Scripted, looks: int, *, interval_s: float = 0.001) -> list[
 
     feed = Feed(source, lambda: StandIn(source.about), interval_s=interval_s, deliver=deliver)
     feed.start()
-    done.wait(5)
+    done.wait(60)
     feed.stop()
     return came[:looks]
 
@@ -142,9 +142,9 @@ def test_a_recording_that_ended_goes_on_from_another_time() -> None:
 
     feed = Feed(source, judge, interval_s=60.0, deliver=deliver)
     feed.start()
-    assert looked.acquire(timeout=5)
+    assert looked.acquire(timeout=60)
     assert feed.seek(source.start + 60)
-    assert looked.acquire(timeout=5)
+    assert looked.acquire(timeout=60)
     feed.stop()
     assert [one.snapshot.t for one in came if isinstance(one, View)] == [source.end, source.start + 60]
     assert len(judges) == 2  # what was remembered is of another time
@@ -185,7 +185,7 @@ def test_keys_work_while_the_source_hangs() -> None:
             before = time.monotonic()
             await pilot.press("down", "down", "h")
             assert "sim001 " in "\n".join(lines_of(app))
-            assert time.monotonic() - before < 5
+            assert time.monotonic() - before < 60
             assert source.looks == 2
             hangs.set()
 

@@ -27,10 +27,10 @@ def tmux(tmp_path: Path) -> Iterator[Path]:
 
 def call(socket: Path, *words: str) -> str:
     command = ["tmux", "-S", str(socket), "-f", os.devnull, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
 
 
-def until(socket: Path, wanted: str, *, timeout_s: float = 30.0) -> str:
+def until(socket: Path, wanted: str, *, timeout_s: float = 120.0) -> str:
     """The screen once it shows something."""
     end = time.monotonic() + timeout_s
     seen = ""
@@ -44,7 +44,7 @@ def until(socket: Path, wanted: str, *, timeout_s: float = 30.0) -> str:
 
 @pytest.mark.parametrize("colours", ["", "NO_COLOR=1 ", "TERM=screen "])
 def test_watch_runs_in_a_real_terminal(tmux: Path, tmp_path: Path, colours: str) -> None:
-    program = f"cd {tmp_path}; {colours}{sys.executable} -m tachograph watch --simulate 8; echo ended $?; sleep 60"
+    program = f"cd {tmp_path}; {colours}{sys.executable} -m tachograph watch --simulate 8; echo ended $?; sleep 600"
     call(tmux, "new-session", "-d", "-s", "w", "-x", "80", "-y", "24", "sh", "-c", program)
     until(tmux, "8 GPUs  ")
     seen = until(tmux, "sim001:7")

@@ -149,11 +149,11 @@ def test_rounds_go_on_until_they_are_interrupted(served: Exporter, tmp_path: Pat
         lines = [process.stdout.readline() for _ in range(13)]
         process.send_signal(signal.SIGINT)
         rest, said = process.stdout.read(), process.stderr.read()
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
     read = list(csv.DictReader(io.StringIO("".join(lines))))
     assert [one["gpu_id"] for one in read] == ["0", "1", "2", "3"] * 3
     times = [float(one["timestamp"]) for one in read[::4]]
-    assert all(0.1 < later - before < 2 for before, later in pairwise(times))
+    assert all(0.1 < later - before < 20 for before, later in pairwise(times))
     assert "Traceback" not in said
     assert rest == "" or rest.endswith("\n")
 
@@ -180,7 +180,7 @@ def test_a_reader_that_goes_ends_it_quietly(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith("timestamp,gpu_id")
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait(10) == 141
+        assert process.wait(60) == 141
 
 
 def test_an_exporter_that_falls_silent_is_told_once(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_an_exporter_that_falls_silent_is_told_once(tmp_path: Path) -> None:
             time.sleep(1.5)
             process.send_signal(signal.SIGINT)
             said = process.stderr.read()
-            assert process.wait(10) == 130
+            assert process.wait(60) == 130
     assert "500" not in said
     assert "Traceback" not in said
 
@@ -215,13 +215,13 @@ def test_on_a_terminal_a_screen_opens_and_q_ends_it(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environment(tmp_path, TERM="xterm"), stdin=terminal, stdout=terminal, stderr=terminal
     ) as process:
         os.close(terminal)
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while b"sim001:3" not in shown and time.monotonic() < until:
             shown += _more(main_end)
         os.write(main_end, b"q")
         while _more(main_end):
             pass
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     os.close(main_end)
     assert b"Traceback" not in shown
 
