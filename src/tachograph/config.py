@@ -146,6 +146,7 @@ class Interference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_slowdown: float = 1.1  # of any of them, where sharing is still proposed
     margin: float = 1.14  # times what is expected of kernels: so slow they may be, as far as published numbers tell
     assumed_issue: float = 0.5  # issue slots that a job counts as asking for, where nobody measured them
+    profiles: dict[str, str] = {}  # {kind of jobs: report of Nsight Compute}; relative to the configuration's file
 
 
 class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -229,7 +230,7 @@ def load(path: str | None, environment: Mapping[str, str] | None = None) -> Conf
         said = str(problem).replace("`", "'")
         raise ConfigError(said, where=where, do=meant(said, Configuration) or "see `tachograph init`") from None
     _check(configuration, where)
-    return configuration
+    return _placed(configuration, file.parent)
 
 
 def lake_location(
@@ -290,11 +291,22 @@ def meant(said: str, struct: type[msgspec.Struct]) -> str:
     return f"did you mean {close[0]}?" if close else f"it may be: {', '.join(known)}"
 
 
+def _placed(configuration: Configuration, folder: Path) -> Configuration:
+    """The same with reports named from where one stands, not from the configuration's folder."""
+    interference = configuration.interference
+    if not interference.profiles:
+        return configuration
+    profiles = {kind: str(folder / report) for kind, report in interference.profiles.items()}
+    return msgspec.structs.replace(configuration, interference=msgspec.structs.replace(interference, profiles=profiles))
+
+
 def _check(configuration: Configuration, where: str) -> None:
     try:
         zone(configuration.site.time_zone)
     except ConfigError as problem:
         raise ConfigError(f"site.time_zone: {problem.what}", where=where, do=problem.do) from None
+    if not all(configuration.interference.profiles.values()):
+        raise ConfigError("interference.profiles: a report has no name", where=where, do="name a file or a folder")
     waste = configuration.waste
     if any(not 0 <= share <= 1 for share in (waste.never_used_share, waste.imbalance_share)):
         raise ConfigError("waste: a share is not between 0 and 1", where=where, do="write 0.5 for 50 %")
