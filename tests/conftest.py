@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from servers.slurm import SlurmCluster, slurm_cluster, together
 from tachograph.sources.sacct import read_file
@@ -21,6 +22,11 @@ from tachograph.sources.slurm.records import Cluster
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECORDED = Path(os.environ.get("TACHOGRAPH_RECORDED", REPOSITORY.parent / "shared" / "data"))
+
+
+# How long an example takes says more of the machine, and of what else runs on it, than of what is tested.
+settings.register_profile("loaded", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("loaded")
 
 
 @pytest.fixture(scope="session")

@@ -174,7 +174,7 @@ def test_no_thread_is_left_behind() -> None:
         asked(url)
     for thread in threading.enumerate():
         if thread.name == "metrics":
-            thread.join(5)
+            thread.join(60)
     assert threading.active_count() <= before + 1
 
 

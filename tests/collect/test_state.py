@@ -162,7 +162,7 @@ with stopping_on_signals(stopping, kill=lambda: os.write(1, b"killed")):
     stopping.wait(10)
     os.write(1, b"stopping ")
     os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(10)
+    time.sleep(60)
 """
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -146,14 +147,16 @@ def test_rounds_go_on_until_they_are_interrupted(served: Exporter, tmp_path: Pat
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        lines = [process.stdout.readline() for _ in range(13)]
+        lines = [process.stdout.readline() for _ in range(21)]
         process.send_signal(signal.SIGINT)
         rest, said = process.stdout.read(), process.stderr.read()
         assert process.wait(60) == 130
     read = list(csv.DictReader(io.StringIO("".join(lines))))
-    assert [one["gpu_id"] for one in read] == ["0", "1", "2", "3"] * 3
+    assert [one["gpu_id"] for one in read] == ["0", "1", "2", "3"] * 5
     times = [float(one["timestamp"]) for one in read[::4]]
-    assert all(0.1 < later - before < 20 for before, later in pairwise(times))
+    gaps = [later - before for before, later in pairwise(times)]
+    assert min(gaps) > 0
+    assert 0.1 < median(gaps) < 20  # one that comes late comes nearer to the next
     assert "Traceback" not in said
     assert rest == "" or rest.endswith("\n")
 
