@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tachograph.cli import narrate, output
+from tachograph.cli.live_options import wanted_of
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
 from tachograph.errors import LakeError, NotFoundError, TachographError, UsageError
@@ -109,17 +110,10 @@ def _check(arguments: Arguments, command: list[str]) -> None:
 
 def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[], LiveSource]:
     def connect() -> LiveSource:
-        from tachograph.live.choose import Wanted, choose
+        from tachograph.live.choose import choose
         from tachograph.live.holders import Held
 
-        wanted = Wanted(
-            source=arguments.source,
-            urls=tuple(arguments.url),
-            gpus=arguments.gpus,
-            job=arguments.job,
-            simulate=arguments.simulate,
-            interval_s=arguments.interval,
-        )
+        wanted = wanted_of(arguments, interval_s=arguments.interval)
         # whose the GPUs are is settled: Slurm is asked only where another job's are looked for
         return choose(configuration, wanted, ask=None if arguments.job else Held)
 

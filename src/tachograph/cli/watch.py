@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tachograph.cli import narrate, output
+from tachograph.cli.live_options import wanted_of
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser
 from tachograph.errors import UsageError
@@ -115,19 +117,8 @@ def _check_terminal() -> None:
 
 
 def _wanted(arguments: Arguments, configuration: Configuration) -> Wanted:
-    from tachograph.live.choose import Wanted
-
-    return Wanted(
-        source=arguments.source,
-        urls=tuple(arguments.url),
-        gpus=arguments.gpus,
-        job=arguments.job,
-        everything=arguments.all,
-        recording=arguments.recording,
-        speed=arguments.speed,
-        simulate=arguments.simulate,
-        interval_s=_interval_s(arguments, configuration),
-    )
+    usual = wanted_of(arguments, interval_s=_interval_s(arguments, configuration))
+    return replace(usual, everything=arguments.all, recording=arguments.recording, speed=arguments.speed)
 
 
 def _interval_s(arguments: Arguments, configuration: Configuration) -> float:
