@@ -173,11 +173,11 @@ def test_a_file_that_is_there_twice_is_read_once(tmp_path: Path) -> None:
     reports = read_reports([first, copy, first, tmp_path, other], told=told.append)
     assert [Path(report.file).name for report in reports] == ["first.csv", "other.csv"]
     assert told == [
-        f"{copy}: the same as {first}, read once",
         f"{first}: named twice, read once",
         f"{copy}: named twice, read once",
         f"{first}: named twice, read once",
         f"{other}: named twice, read once",
+        f"{copy}: the same as {first}, read once",
     ]
 
 

@@ -6,9 +6,9 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tachograph.cli import output
+from tachograph.cli.forms import Forms, add_forms, exported, write_form
 from tachograph.cli.narrate import Narrator, remark
-from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.options import Arguments, Parser
 from tachograph.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,12 +42,10 @@ def add_arguments(parser: Parser) -> None:
     asked.add_argument("--matrix", action="store_true", help="each kernel beside each other and beside itself")
     asked.add_argument(
         "--mps-share", type=_shares, metavar="P,P",
-        help="they are processes under MPS with these percentages of the SMs, not streams of one process",
+        help="they are processes under MPS (NVIDIA's service to share a GPU) with these percentages of the SMs, as "
+        "50,50; else streams of one process",
     )  # fmt: skip
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE, and print where it is")
-    form.add_argument("--csv", action="store_true", help="print CSV: the kernels, or what was asked of them together")
-    add_json(form)
+    add_forms(parser, csv="the kernels, or what was asked of them together")
 
 
 def run(arguments: Arguments) -> int:
@@ -57,11 +55,10 @@ def run(arguments: Arguments) -> int:
     from tachograph.report.kernels.report import Asked
 
     settings = config.load(arguments.config)
-    exported = arguments.json or arguments.csv or arguments.html is not None
     asked = Asked(
         kernels=tuple(arguments.kernel),
         device=arguments.device,
-        top=arguments.top if arguments.top is not None or exported else _TOP,
+        top=arguments.top if arguments.top is not None or exported(arguments) else _TOP,
         explain=arguments.explain,
         together=tuple(arguments.together or ()),
         matrix=arguments.matrix or arguments.html is not None,
@@ -80,22 +77,15 @@ def run(arguments: Arguments) -> int:
 def _show(report: KernelsReport, arguments: Arguments) -> None:
     from tachograph.report.kernels.json_form import kernels_csv, kernels_json
     from tachograph.report.kernels.text import kernels_lines
-    from tachograph.report.lines import to_rich, to_text
 
-    if arguments.html is not None:
-        _write_html(report, arguments.html)
-        Narrator.of(arguments).say(f"written to {arguments.html}")
-    elif arguments.json:
-        output.print_json(kernels_json(report))
-    elif arguments.csv:
-        output.print_text(kernels_csv(report))
-    else:
-        ascii_only = output.ascii_only()
-        lines = kernels_lines(report, width=min(output.width(), _WIDEST), ascii_only=ascii_only)
-        if ascii_only:
-            output.print_text(to_text(lines, ascii_only=True))
-        else:
-            output.print_styled(to_rich(lines), no_color=arguments.no_color)
+    forms = Forms(
+        html=lambda: _html(report),
+        json=lambda: kernels_json(report),
+        csv=lambda: kernels_csv(report),
+        lines=lambda width, ascii_only: kernels_lines(report, width=width, ascii_only=ascii_only),
+        widest=_WIDEST,
+    )
+    write_form(forms, arguments)
 
 
 def _read(names: Sequence[str], arguments: Arguments) -> tuple[Report, ...]:
@@ -104,16 +94,14 @@ def _read(names: Sequence[str], arguments: Arguments) -> tuple[Report, ...]:
 
     if not all(names):  # Path("") is the folder one stands in
         raise UsageError("the name of a report is empty", do="name a file or a folder; the current one is .")
-    with Narrator.of(arguments).progress("read reports"):
-        return read_reports([Path(name) for name in names], told=None if arguments.quiet else remark)
+    with Narrator.of(arguments).steps() as tell:
+        return read_reports([Path(name) for name in names], told=None if arguments.quiet else remark, progress=tell)
 
 
-def _write_html(report: KernelsReport, file: str) -> None:
-    from tachograph.report.kernels.html import kernels_html
+def _html(report: KernelsReport) -> str:
+    from tachograph.report.kernels.html import kernels_html  # draws: only where it is asked for
 
-    page = kernels_html(report)
-    with output.writing(file):
-        Path(file).write_text(page, encoding="utf-8")
+    return kernels_html(report)
 
 
 def _count(written: str) -> int:

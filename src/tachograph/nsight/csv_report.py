@@ -6,8 +6,9 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -29,6 +30,7 @@ OPEN_END = "a value at the end of a line without an end, which may be cut"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _UTF_8_MARK = b"\xef\xbb\xbf"
 _SNIFFED = 4096  # bytes
+_BLOCK = 1 << 18  # bytes that are read at once; after each, a step is told
 _HEAD_LINES = 200
 _LONGEST_LINE = 16_000_000  # characters; the largest rows, with instances of each metric, have a few millions
 
@@ -45,10 +47,11 @@ class Read:
     cut: bool = False  # the compressed file ended before its end
 
 
-def read_text(path: Path) -> Read:
+def read_text(path: Path, *, step: Callable[[int], None] | None = None) -> Read:
     """Return what the tables of a text give, however much else stands between them.
 
-    The whole file is never in memory. Errors: OSError when it cannot be opened or read.
+    The whole file is never in memory. `step`: takes the bytes read so far, block by block.
+    Errors: OSError when it cannot be opened or read.
     """
     counted = Counted()
     read = Read(Gathered(str(path), counted, Numbers(counted)))
@@ -56,7 +59,7 @@ def read_text(path: Path) -> Read:
     quoted = False
     tail: list[str] | None = None  # the cells that are left of a row that the end of the file cut
     with path.open("rb") as file:
-        for record in records(_lines(file, read)):
+        for record in records(_lines(file, read, step)):
             names = header(record)
             if names is not None:
                 _finish(table, tail)
@@ -110,12 +113,13 @@ def _loosely(record: str) -> list[str]:
         return record.split(",")
 
 
-def _lines(file: IO[bytes], read: Read) -> Iterator[str]:
+def _lines(file: IO[bytes], read: Read, step: Callable[[int], None] | None) -> Iterator[str]:
     """Yield lines with their ends, of a file that may be compressed, in the encoding that its first bytes tell."""
     start = file.read(2)
     file.seek(0)
     plain = gzip.GzipFile(fileobj=file) if start == GZIP_MAGIC else file
-    buffered = io.BufferedReader(_Whole(plain, read))
+    told = partial(_tell, file, step) if step is not None else None
+    buffered = io.BufferedReader(_Whole(plain, read, told), _BLOCK)
     encoding, errors = _encoding(buffered.peek(_SNIFFED)[:_SNIFFED])
     text = io.TextIOWrapper(buffered, encoding=encoding, errors=errors, newline="")
     while line := text.readline(_LONGEST_LINE):
@@ -123,6 +127,10 @@ def _lines(file: IO[bytes], read: Read) -> Iterator[str]:
             _skip(text, line, read)
         else:
             yield line
+
+
+def _tell(file: IO[bytes], step: Callable[[int], None]) -> None:
+    step(file.tell())
 
 
 def _skip(text: io.TextIOWrapper, line: str, read: Read) -> None:
@@ -147,8 +155,9 @@ def _encoding(start: bytes) -> tuple[str, str]:
 class _Whole(io.RawIOBase):
     """A stream that ends where compressed bytes are cut or damaged, and says so."""
 
-    def __init__(self, stream: IO[bytes] | gzip.GzipFile, read: Read) -> None:
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile, read: Read, told: Callable[[], None] | None) -> None:
         super().__init__()
+        self._told = told
         self._stream = stream
         self._read = read
 
@@ -165,4 +174,6 @@ class _Whole(io.RawIOBase):
             self._read.cut = True
             return 0
         view[: len(block)] = block
+        if self._told is not None:
+            self._told()
         return len(block)

@@ -23,11 +23,17 @@ _MOST_POINTS = 20
 _DO = "name reports written by ncu -o, or tables written by ncu --csv"
 
 
-def read_reports(paths: Sequence[Path], *, told: Callable[[str], None] | None = None) -> tuple[Report, ...]:
+def read_reports(
+    paths: Sequence[Path],
+    *,
+    told: Callable[[str], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> tuple[Report, ...]:
     """Return a report per file, in the order named, also of files of which nothing could be read: they have problems.
 
     A folder stands for the reports under it. A file that is there twice, under whatever name, is read once, so that its
-    launches do not count twice. `told`: takes lines about what was left out.
+    launches do not count twice. `told`: takes lines about what was left out. `progress`: takes what is being done, the
+    bytes read so far, and all bytes.
 
     Errors: InputError when no launch could be read from any of them; it names each file.
     """
@@ -35,7 +41,10 @@ def read_reports(paths: Sequence[Path], *, told: Callable[[str], None] | None = 
     seen = _Seen()
     reports: list[Report] = []
     left_out: list[Report] = []
-    for path, found in _files(paths, tell):
+    files = list(_files(paths, tell))
+    steps = _Steps(sum(_bytes(path) for path, _ in files), progress)
+    for path, found in files:
+        steps.begin(_bytes(path))
         if path.is_dir():
             reports.append(Report(str(path), (), problems=("no report is in this folder; name files",)))
             continue
@@ -43,11 +52,12 @@ def read_reports(paths: Sequence[Path], *, told: Callable[[str], None] | None = 
         if first is not None:
             tell(f"{path}: the same as {first}, read once")
             continue
-        report = _one(path)
+        report = _one(path, steps.tell)
         if found and not report.launches and not path.name.endswith(_NAMED_AS_REPORTS):
             left_out.append(report)
             continue
         reports.append(report)
+    steps.begin(0)
     if not any(report.launches for report in reports):
         raise InputError(_nothing([*reports, *left_out]), do=_DO)
     for report in left_out:
@@ -55,8 +65,10 @@ def read_reports(paths: Sequence[Path], *, told: Callable[[str], None] | None = 
     return tuple(reports)
 
 
-def read_report(path: Path) -> Report:
+def read_report(path: Path, *, step: Callable[[int], None] | None = None) -> Report:
     """Return what a file holds, known by its content. What could not be used of it stands in rejects and problems.
+
+    `step`: takes the bytes of a text that were read so far, again and again.
 
     Errors: InputError when the file cannot be opened, or is a .ncu-rep and its library is not installed or cannot read
     it.
@@ -72,14 +84,14 @@ def read_report(path: Path) -> Report:
             return read_ncu_rep(path)
         if not start:
             return Report(str(path), (), problems=(f"the file is empty; {_again(path)}",))
-        return _of_text(path, start, read_text(path))
+        return _of_text(path, start, read_text(path, step=step))
     except OSError as problem:
         raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
 
 
-def _one(path: Path) -> Report:
+def _one(path: Path, step: Callable[[int], None]) -> Report:
     try:
-        return read_report(path)
+        return read_report(path, step=step)
     except InputError as problem:
         return Report(str(path), (), problems=(_without_place(str(problem), path),))
 
@@ -171,6 +183,34 @@ def _reports_under(folder: Path) -> list[Path]:
         return sorted(file for file in folder.rglob("*") if file.name.lower().endswith(_SUFFIXES) and file.is_file())
     except OSError:
         return []
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Bytes that were read, file by file; nobody may want to know."""
+
+    total: int
+    progress: Callable[[str, int, int], None] | None
+    _before: int = 0  # bytes of files that are done with
+    _size: int = 0
+
+    def begin(self, size: int) -> None:
+        """Begin the next file, of that many bytes; the one before it counts as read, however much of it was."""
+        self._before, self._size = self._before + self._size, size
+        self.tell(0)
+
+    def tell(self, read: int) -> None:
+        """Tell how many bytes of the file were read."""
+        if self.progress is not None:
+            self.progress("read reports", self._before + min(read, self._size), self.total)
+
+
+def _bytes(path: Path) -> int:
+    """Return the size of a file; 0 where there is none: whoever reads it says so."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
 
 
 @dataclass(slots=True)

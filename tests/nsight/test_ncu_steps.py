@@ -1,0 +1,44 @@
+"""While reports are read, the bytes that were read are told, up to all of them."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ncu_csv import LAUNCHES, MULTIPLY, raw
+
+from tachograph.nsight import csv_report
+from tachograph.nsight.read import read_reports
+
+
+def steps_of(paths: list[Path]) -> list[tuple[str, int, int]]:
+    told: list[tuple[str, int, int]] = []
+    read_reports(paths, progress=lambda *step: told.append(step))
+    return told
+
+
+def test_bytes_of_all_files_rise_to_their_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_report, "_BLOCK", 500)
+    many = [replace(MULTIPLY, number=number) for number in range(300)]
+    (tmp_path / "a.csv").write_text(raw(many))
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(raw([MULTIPLY]).encode()))
+    (tmp_path / "c.csv").write_text(raw(many))  # the same as the first: not read, and done with
+    (tmp_path / "d.txt").write_text("nothing")
+    paths = sorted(tmp_path.iterdir())
+    told = steps_of(paths)
+    total = sum(path.stat().st_size for path in paths)
+    done = [step[1] for step in told]
+    assert {(doing, of) for doing, _, of in told} == {("read reports", total)}
+    assert done == sorted(done)
+    assert (done[0], done[-1]) == (0, total)
+    within = [count for count in done if 0 < count < paths[0].stat().st_size]
+    assert len(set(within)) >= 2
+
+
+def test_a_file_that_is_not_there_has_no_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(raw(LAUNCHES))
+    told = steps_of([tmp_path / "missing.csv", path])
+    assert told[-1] == ("read reports", path.stat().st_size, path.stat().st_size)
