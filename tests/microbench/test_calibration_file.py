@@ -56,7 +56,8 @@ def test_the_estimator_gets_what_was_measured_and_else_what_is_published(tmp_pat
     found = read_calibration(tmp_path / "c.toml")
     assert (found.dram_curvature, found.issue_capacity) == (0.43, 1.0)
     assert (found.measured_on, found.source) == (SOME.gpu, "measured: dram_curvature")
-    bare = CalibrationFile(gpu="x", driver="", date="", calibration={"l1_miss_cost": Entry(4.0, "published")}).values
+    cost = Entry(Calibration().l1_miss_cost, "published")
+    bare = CalibrationFile(gpu="x", driver="", date="", calibration={"l1_miss_cost": cost}).values
     assert bare == Calibration()
 
 

@@ -90,8 +90,8 @@ class Calibration:
     dram_curvature: float = 0.571
     achievable_share: float = 0.607  # 42 % of peak where 69.18 % of what is achievable was measured
     issue_capacity: float = 1.0
-    l2_miss_cost: float = 2.079  # 1.79 times as long where two copies of 22.5 MB arrays just no longer fit L2
-    l1_miss_cost: float = 4.0
+    l2_miss_cost: float = 1.991  # 1.79 times as long where two copies of 22.5 MB arrays just no longer fit L2
+    l1_miss_cost: float = 4.386  # as long as in turn where two blocks copy arrays of 64 KB each on an SM
     measured_on: str | None = "NVIDIA H100 NVL"
     source: str = "published"
 

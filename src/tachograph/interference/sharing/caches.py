@@ -1,7 +1,8 @@
 """Rates of kernels that share a cache: how much of what a kernel comes back to is still there.
 
-A cache of size C that replaces at random holds, of F bytes swept again and again, the share h = exp(-(1 - h) F / C).
-Written for the share of misses, m = 1 - h: F / C = -ln(1 - m) / m, so that a table of m tells h without solving.
+A cache that has room for C bytes, and replaces at random, holds of F bytes that are swept again and again the share
+h = exp(-(1 - h) F / C). Written for the share of misses, m = 1 - h: F / C = -ln(1 - m) / m, so that a table of m tells
+h without solving.
 Together all footprints count, alone only one's own; the hit rate that was measured alone falls in that proportion.
 """
 
@@ -14,6 +15,10 @@ import numpy as np
 from tachograph.arrays import Floats
 from tachograph.compiled import either
 
+# share of its bytes that a cache gives to data; published of copies alone: their two arrays stay up to 22.5 MB each of
+# the H100's 50 MB of L2 (section 4.1.2), up to 108 KB each of 256 KB of L1 (section 4.2.1)
+L2_HOLDS = 2 * 22.5 / 50
+L1_HOLDS = 2 * 108 / 256
 _MOST = 16.0  # times full: all but nothing stays
 _PER_TIME = 256  # places of the table, evenly spaced
 
@@ -48,7 +53,8 @@ def stays(filled: float, kept: Floats) -> float:
 def rate(hit: float, filled: float, others: float, cost: float, exposed: float, kept: Floats) -> float:
     """Return the rate of a kernel, 0..1 of that alone.
 
-    `hit`: of sectors, alone, 0..1. `filled`, `others`: footprints, its own and all others', over the size of the cache.
+    `hit`: of sectors, alone, 0..1. `filled`, `others`: footprints, its own and all others', over what the cache has
+    room for.
     `cost`: time of a miss over that of a hit. `exposed`: share of its time that waits for memory at most, 0..1.
     `kept`: the table.
     """

@@ -69,11 +69,31 @@ def fitted_l2_miss_cost(slower: float = 1.79, copied: float = 45e6) -> float:
     the highest). It is none of the twenty. Alone all is found in L2, and all their time waits for it.
 
     >>> round(fitted_l2_miss_cost(), 3)
-    2.079
+    1.991
     """
+    from tachograph.interference.sharing.caches import L2_HOLDS
+
+    return _miss_cost(slower, copied / ((H100_NVL.l2_bytes or copied) * L2_HOLDS))
+
+
+def fitted_l1_miss_cost(slower: float = 2.0, copied: float = 2 * 64 * 1024.0) -> float:
+    """Return the time of a miss in L1 over that of a hit that makes two copies as slow together as in turn at 64 KB.
+
+    Below arrays of 64 KB, blocks that copy side by side on an SM gained, above it not (section 4.2.1, Figure 3). It is
+    none of the twenty.
+
+    >>> round(fitted_l1_miss_cost(), 2)
+    4.39
+    """
+    from tachograph.interference.sharing.caches import L1_HOLDS
+
+    return _miss_cost(slower, copied / ((H100_NVL.l1_bytes or copied) * L1_HOLDS))
+
+
+def _miss_cost(slower: float, filled: float) -> float:
+    """Time of a miss over that of a hit where two alike, each of which fills so much of a cache, are so much slower."""
     from tachograph.interference.sharing.caches import stays, table
 
-    filled = copied / (H100_NVL.l2_bytes or copied)
     alone, together = stays(filled, table()), stays(2.0 * filled, table())
     return 1.0 + (slower - 1.0) / (alone - together - (slower - 1.0) * (1.0 - alone))
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from tachograph.arrays import Flags, Floats
 from tachograph.interference.demand import CYCLES, Calibration, Demand, Footprint, Gpu
+from tachograph.interference.sharing import caches
 
 _UNIT = 256.0  # registers are given to a warp by so many
 _WARP = 32.0
@@ -62,7 +63,7 @@ class Vectors:
     """Demands, a row each; NaN: not measured.
 
     cycles: (rows, CYCLES). dram: share of what can be achieved. warps: at least 1, which is also what is taken where
-    nobody `counted`. irregular: 1 where nobody knows. l2, l1: footprint over size of the cache.
+    nobody `counted`. irregular: 1 where nobody knows. l2, l1: footprint over what the cache has room for.
     exposed: share of the time, at most, in which it waits for memory.
     """
 
@@ -135,8 +136,8 @@ def vectors(demands: Sequence[Demand], gpu: Gpu, calibration: Calibration) -> Ve
     dram = _bandwidth(demands, calibration)
     hits = [_column(demands, lambda one: one.l2_hit), _column(demands, lambda one: one.l1_hit)]
     sizes = [
-        _filled(_column(demands, lambda one: one.l2_bytes), gpu.l2_bytes),
-        _filled(_column(demands, lambda one: one.l1_bytes), gpu.l1_bytes),
+        _filled(_column(demands, lambda one: one.l2_bytes), gpu.l2_bytes, caches.L2_HOLDS),
+        _filled(_column(demands, lambda one: one.l1_bytes), gpu.l1_bytes, caches.L1_HOLDS),
     ]
     reads = cycles[:, [CYCLES.index("lsu"), CYCLES.index("tex")]]
     quiet = (reads < _QUIET).all(axis=1)  # NaN: not known, and not quiet
@@ -161,9 +162,9 @@ def vectors(demands: Sequence[Demand], gpu: Gpu, calibration: Calibration) -> Ve
     )
 
 
-def _filled(kept: Floats, size: float | None) -> Floats:
-    """Footprints over the size of the cache."""
-    return np.minimum(kept / _number(size), _FILLED)
+def _filled(kept: Floats, size: float | None, holds: float) -> Floats:
+    """Footprints over what the cache has room for."""
+    return np.minimum(kept / (_number(size) * holds), _FILLED)
 
 
 def _cached(uses: Flags, hit: Floats, filled: Floats) -> Cached:
