@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from ncu_csv import SIGNS, Locale, written
 
 from tachograph.nsight.counted import Counted
-from tachograph.nsight.csv_numbers import AMBIGUOUS, NOT_A_NUMBER, OTHER_LOCALE, Numbers
+from tachograph.nsight.csv_numbers import AMBIGUOUS, NOT_A_NUMBER, OTHER_LOCALE, Numbers, _ways
+from tachograph.nsight.csv_numbers import Decimal as Sign
 
 
 def read_all(cells: Sequence[str]) -> tuple[dict[int, float], dict[str, int]]:
@@ -76,3 +77,38 @@ def test_not_a_number(cell: str) -> None:
 )
 def test_other_writings(cell: str, value: float) -> None:
     assert read_all([cell]) == ({0: value}, {})
+
+
+@given(
+    shows=st.sampled_from(["0.5", "0,5"]),
+    taught=st.lists(
+        st.sampled_from(["1,205.5", "1.205,5", "1 205", "1\u202f205", "1'205", "7", "-2", "3e5"]), max_size=4
+    ),
+    cells=st.lists(st.text("0123456789,.'; \u202f-e", max_size=14), min_size=1, max_size=5),
+)
+def test_the_fast_way_reads_as_the_careful_way_or_not_at_all(shows: str, taught: list[str], cells: list[str]) -> None:
+    numbers = Numbers(Counted())
+    for cell in [shows] * 50 + taught:
+        if numbers.quick(cell) is None:
+            numbers.read(cell, "c", lambda value: None)
+    sign: Sign = "." if shows == "0.5" else ","
+    careful = [_ways(cell).get(sign) for cell in cells]
+    row = numbers.row(cells)
+    assert numbers.decimal == sign
+    for place, cell in enumerate(cells):
+        assert numbers.quick(cell) in (None, careful[place])
+        if row is not None:
+            assert repr(row[place]) == (repr(careful[place]) if cell else "nan")
+    if row is not None:
+        assert len(row) == len(cells)
+
+
+def test_a_row_of_thousands_is_read_at_once_when_one_was_seen() -> None:
+    numbers = Numbers(Counted())
+    row = ["1,205.5", "", "12", "3,000,000"]
+    assert numbers.row(row) is None
+    for cell in ["0.5"] * 50 + ["1,205.5"]:
+        numbers.read(cell, "c", lambda value: None)
+    values = numbers.row(row)
+    assert values is not None
+    assert repr(values) == "[1205.5, nan, 12.0, 3000000.0]"
