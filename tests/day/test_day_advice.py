@@ -22,7 +22,7 @@ from tachograph.interference.demand import H100_NVL
 from tachograph.interference.outcome import Sharing
 from tachograph.interference.sharing.estimate import estimate
 from tachograph.report.day.figure import write_figure
-from tachograph.report.day.report import DayReport, build_day_report
+from tachograph.report.day.report import DayReport, How, build_day_report
 from tachograph.report.day.text import SLOWDOWNS, WORK, table
 
 HBM = H100_NVL.hbm_bytes or 0.0
@@ -95,16 +95,10 @@ def test_phases_meet_by_chance() -> None:
 
 
 def report(**changed: object) -> DayReport:
-    chosen = {
-        "gpus": 8,
-        "jobs": 100,
-        "load": 1.4,
-        "seeds": range(1, 4),
-        "policies": tuple(BY_CODE),
-        "profiles": "measured",
-        "settings": Interference(),
-    }
-    return build_day_report(**(chosen | changed))  # type: ignore[arg-type]
+    chosen = {"seeds": range(1, 4), "policies": tuple(BY_CODE), "profiles": "measured", "settings": Interference()}
+    numbers = {"gpus": 8, "jobs": 100, "load": 1.4}
+    how = How(**(chosen | {name: one for name, one in changed.items() if name not in numbers}))  # type: ignore[arg-type]
+    return build_day_report(how, **(numbers | {name: changed[name] for name in numbers if name in changed}))  # type: ignore[arg-type]
 
 
 def test_advice_shares_with_less_harm_than_naive_policies() -> None:

@@ -58,12 +58,17 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """What really runs. phases: (share of its time alone, kernel, None while the GPU waits for the host)."""
+    """What really runs. phases: (share of its time alone, kernel, None while the GPU waits for the host).
+
+    cycle_s: after which its phases come again. means: of DCGM's counters, by columns of job_summaries, where they were
+    recorded; None: those of its kernels.
+    """
 
     name: str
     phases: tuple[tuple[float, str | None], ...]
     hbm_bytes: float
-    cycle_s: float = 10.0  # after which its phases come again
+    cycle_s: float = 10.0
+    means: Mapping[str, float] | None = None
 
     @property
     def busy(self) -> float:
@@ -127,8 +132,13 @@ def _application(name: str, kind: Kind, random: Generator) -> Application:
         name,
         (*phases, *([(idle, None)] if idle else [])),
         float(random.uniform(*kind.gb)) * _GB,
-        float(np.exp(random.uniform(np.log(0.5), np.log(60)))),
+        cycle_of(random),
     )
+
+
+def cycle_of(random: Generator) -> float:
+    """Return after how many seconds the phases of an application come again: between half a second and a minute."""
+    return float(np.exp(random.uniform(np.log(0.5), np.log(60))))
 
 
 def profile(name: str) -> Demand:
@@ -164,19 +174,21 @@ def measured(application: Application, random: Generator) -> Seen:
 
 
 def dcgm(application: Application, random: Generator, *, issue: float = 0.0) -> Seen:
-    """Return an application of which nobody has profiles: its means of DCGM's counters, with errors.
+    """Return an application of which nobody has profiles: its means of DCGM's counters, as recorded, else with errors.
 
     `issue`: share of the issue slots that it is taken to ask for, which DCGM does not tell; what pipes take at
     the least, where that is more.
     """
     row: dict[str, Any] = {"name": application.name, "hbm_used_mib_max": application.hbm_bytes / MI}
-    means = {"gr_engine_active_mean": application.busy, **_means(application)}
-    row |= {name: min(1.0, mean * float(np.exp(random.normal(0, NOISE)))) for name, mean in means.items()}
+    row |= application.means or {
+        name: min(1.0, mean * float(np.exp(random.normal(0, NOISE)))) for name, mean in _means(application).items()
+    }
     return _seen(application, ((row["gr_engine_active_mean"], issuing(of_means(row), issue)),))
 
 
 def _means(application: Application) -> Mapping[str, float]:
     sums = dict.fromkeys(("sm_active", "fp32_active", "fp64_active", "tensor_active", "dram_active"), 0.0)
+    sums = {"gr_engine_active": application.busy, **sums}
     for share, name in application.phases:
         if name:
             counted, on = alone(name), share * KERNELS[name].sm_share

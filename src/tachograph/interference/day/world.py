@@ -20,6 +20,7 @@ from tachograph.compiled import compiled
 from tachograph.interference.day.kernels import (
     INTERVALS,
     KERNELS,
+    MADE_UP,
     SCHEDULERS,
     SMS,
     MicroKernel,
@@ -250,8 +251,11 @@ NOTHING = len(NAMES)  # place of a phase without a kernel
 @cache
 def company(seed: int) -> Floats:
     """Return the share of its speed that a kernel (row) keeps beside another where nothing is contended."""
-    random = np.random.default_rng((seed, 2))
-    lost = np.abs(random.normal(0, COMPANY_SD, (len(NAMES), len(NAMES))))
+    size = len(NAMES)
+    lost = np.abs(np.random.default_rng((seed, 6)).normal(0, COMPANY_SD, (size, size)))
+    # drawn apart, so that made-up days stay as they are whatever kernels are added for recorded jobs
+    among_made_up = np.random.default_rng((seed, 2)).normal(0, COMPANY_SD, (MADE_UP, MADE_UP))
+    lost[:MADE_UP, :MADE_UP] = np.abs(among_made_up)
     return np.asarray(np.exp(-lost), np.float64)
 
 

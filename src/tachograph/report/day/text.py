@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from tachograph.interference.day.simulation import PAIR
 from tachograph.interference.jobs.words import times
-from tachograph.report.day.report import DayReport, Spread
+from tachograph.report.day.report import DayReport, Played, Spread
 from tachograph.units import plural
 
 Row = tuple[str, ...]
 _SEES = {
     "measured": "profiles of kernels, each number with an error of 3 %",
-    "dcgm": "means of DCGM's counters per application, each with an error of 3 %",
-    "dcgm-careful": "means of DCGM's counters per application, half of the issue slots taken for asked",
+    "dcgm": "means of DCGM's counters",
+    "dcgm-careful": "means of DCGM's counters, half of the issue slots taken for asked",
 }
 _GAP = 3  # between columns
 # what is left out first where there is little room; `--json` has all
@@ -53,16 +54,48 @@ SLOWDOWNS: tuple[Column, ...] = (
 
 
 def heading(report: DayReport) -> str:
-    """Return what was simulated, in sentences."""
-    days = plural(len(report.seeds), "simulated day")
+    """Return what was played, in sentences."""
+    what = _recorded(report, report.played) if report.played else _made_up(report)
+    most = {2: "two", 3: "three", 4: "four"}[report.per_gpu]
+    pairs = "" if report.per_gpu == PAIR else ", if each pair of them may"
     return (
-        f"{days} of {plural(report.jobs, 'job')} on {plural(report.gpus, 'GPU')}, seeds {report.seeds[0]} to "
-        f"{report.seeds[-1]}; jobs ask for {report.load:g} times what the GPUs have.\n"
-        f"At most two jobs share a GPU. Advice sees {_SEES[report.profiles]}, and allows "
+        f"{what}At most {most} jobs share a GPU{pairs}. Advice sees {_SEES[report.profiles]}, and allows "
         f"{times(report.max_slowdown)}.\n"
-        "What happens is decided by simulated warps, not by the estimator. Median of the days (least-most).\n"
+        "What happens is decided by simulated warps, not by the estimator. Median of the "
+        f"{'draws' if report.played else 'days'} (least-most).\n"
         "`--json` has every number, also those for which a line has no room.\n"
     )
+
+
+def _made_up(report: DayReport) -> str:
+    return (
+        f"{plural(len(report.seeds), 'simulated day')} of {plural(report.jobs, 'job')} on "
+        f"{plural(report.gpus, 'GPU')}, {_seeds(report)}; jobs ask for {report.load:g} times what the GPUs have.\n"
+    )
+
+
+def _recorded(report: DayReport, played: Played) -> str:
+    left_out = "".join(
+        f"  {plural(jobs, 'job')}, {hours:,.0f} GPU-hours: {why}\n" for why, (jobs, hours) in played.left_out.items()
+    )
+    return (
+        f"{plural(report.jobs, 'job')} of {plural(played.kinds, 'kind')} that ran on {played.model}, "
+        f"{played.first:%Y-%m-%d} to {played.last:%Y-%m-%d}, played again on {plural(report.gpus, 'GPU')}; they ask "
+        f"for {report.load:.2g} times what the GPUs have.\n"
+        "Arrivals, lengths alone, GPUs of a job, memory and means of DCGM are the lake's. Which kernels run is drawn, "
+        f"{plural(len(report.seeds), 'time')}, {_seeds(report)}:\n"
+        f"means of the drawn are {_points(played.distance_median)} off (median of the jobs; worst "
+        f"{_points(played.distance_most)}).\n"
+        f"{f'Not played:{chr(10)}{left_out}' if left_out else ''}"
+    )
+
+
+def _seeds(report: DayReport) -> str:
+    return f"seeds {report.seeds[0]} to {report.seeds[-1]}"
+
+
+def _points(distance: float) -> str:
+    return f"{100 * distance:.1f} points"
 
 
 def table(report: DayReport, columns: Sequence[Column], *, width: int | None = None) -> tuple[Row, list[Row]]:
