@@ -64,3 +64,29 @@ def test_watch_runs_in_a_real_terminal(tmux: Path, tmp_path: Path, colours: str)
     until(tmux, "What limits a GPU")
     call(tmux, "send-keys", "-t", "w", ":quit", "Enter")
     until(tmux, "ended 0")
+
+
+def test_ctrl_z_leads_to_the_shell_and_fg_back(tmux: Path, tmp_path: Path) -> None:
+    """All of the command line stops, the shell around the program, too: or nobody would see that it did."""
+    call(tmux, "new-session", "-d", "-s", "w", "-x", "80", "-y", "24", "bash --norc --noprofile -i")
+    (tmp_path / "run").write_text(f"{sys.executable} -m tachograph watch --simulate 8; echo ended $?\n")
+    call(tmux, "send-keys", "-t", "w", f"PS1='prompt> '; cd {tmp_path}; clear; sh run", "Enter")
+    until(tmux, "sim001:7")
+    call(tmux, "send-keys", "-t", "w", "C-z")
+    assert "sim001:7" not in until(tmux, "Stopped")
+    call(tmux, "send-keys", "-t", "w", "echo he''re", "Enter")
+    until(tmux, "here")
+    call(tmux, "send-keys", "-t", "w", "fg", "Enter")
+    until(tmux, "sim001:7")
+    call(tmux, "send-keys", "-t", "w", "q")
+    until(tmux, "ended 0")
+
+
+def test_ctrl_z_stops_nothing_where_no_shell_would_go_on(tmux: Path) -> None:
+    program = f"{sys.executable} -m tachograph watch --simulate 8; echo ended $?; sleep 600"
+    call(tmux, "new-session", "-d", "-s", "w", "-x", "80", "-y", "24", "sh", "-c", program)
+    until(tmux, "sim001:7")
+    call(tmux, "send-keys", "-t", "w", "C-z")
+    until(tmux, "no shell is here that would go on with it: not stopped")
+    call(tmux, "send-keys", "-t", "w", "q")
+    until(tmux, "ended 0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from typing import ClassVar
@@ -285,6 +286,14 @@ class WatchApp(App[int]):
             self.action_pause()
         self.say(f"goes on from {time.strftime('%H:%M:%S', time.localtime(t))}")
 
+    def action_suspend(self) -> None:
+        """Stop as other programs do, with all of the command line it belongs to; `fg` of the shell goes on."""
+        if self._driver is None or not self._driver.can_suspend or not _has_shell():
+            self.say("no shell is here that would go on with it: not stopped")
+            return
+        with self.suspend():  # the terminal is given back before others of the group stop and the shell takes it
+            os.killpg(os.getpgrp(), signal.SIGTSTP)
+
     async def action_quit(self) -> None:
         """End."""
         self.exit(0)
@@ -401,6 +410,15 @@ class WatchApp(App[int]):
 
     def _problems(self) -> tuple[Problem, ...]:
         return self.view.snapshot.problems if self.view is not None else ()
+
+
+def _has_shell() -> bool:
+    """Whether a shell with job control waits: it puts commands into groups of their own.
+
+    Without one (the first program of a container, `srun --pty`, a terminal's only command) nobody could go on with
+    what was stopped.
+    """
+    return os.getpgrp() != os.getsid(0)
 
 
 def _monitor(source: LiveSource, settings: Settings, *, interval_s: float, history_s: float) -> Judge:

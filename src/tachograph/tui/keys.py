@@ -31,6 +31,7 @@ KEYS: tuple[Key, ...] = (
     Key("", "question_mark,f1", "? F1", "help", "show or hide this help", "help"),
     Key("", "colon", ":", "ask('command')", "write a command; Tab completes names", "command"),
     Key("", "q,f10,ctrl+c", "q F10", "quit", "quit", "quit"),
+    Key("", "ctrl+z", "Ctrl-Z", "suspend", "stop, back to the shell; fg goes on"),
     Key("", "escape,backspace", "Esc", "back", "go back; drop a filter; give up what is being written", "back"),
     Key("", "f", "f", "open('fleet')", "fleet: all GPUs"),
     Key("", "p", "p", "open('plot')", "plot: lines over time", "plot"),
