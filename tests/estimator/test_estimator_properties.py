@@ -34,6 +34,7 @@ DEMANDS = st.builds(
     dram_of=st.sampled_from(["peak", "achievable"]),
     l2_hit=SHARE,
     l2_bytes=st.one_of(st.none(), st.floats(0, 2e8)),
+    l2_most=st.one_of(st.none(), st.floats(0, 6e7)),
     l1_hit=SHARE,
     l1_bytes=st.one_of(st.none(), st.floats(0, 1e6)),
     warps=st.one_of(st.none(), st.floats(0.1, 16)),
@@ -246,6 +247,10 @@ NO_MEMORY = {**SAFE.cycles, "lsu": 0.0, "tex": 0.005}
         (replace(SAFE, footprint=Footprint(132, 128, 32)), False),  # shared memory decides, too
         (replace(SAFE, l2_bytes=None), False),
         (replace(SAFE, l2_bytes=None, l2_hit=None), False),
+        (replace(SAFE, l2_bytes=None, l2_most=42.9e6), True),  # beside one or two of 1 MB, room is for 45
+        (replace(SAFE, l2_bytes=None, l2_hit=None, l2_most=42.9e6), True),
+        (replace(SAFE, l2_bytes=None, l2_most=44.1e6), False),
+        (replace(SAFE, l2_bytes=2e6, l2_most=44.1e6), True),  # what it comes back to is told
         (replace(SAFE, l2_bytes=None, l2_hit=0.1), False),  # the other finds much, and how much this one brings is open
         (replace(SAFE, l2_bytes=None, l2_hit=0.6, dram=0.002), True),  # 0.8 % of the bandwidth went through L2
         (replace(SAFE, l2_bytes=None, l2_hit=0.6, dram=0.0025), False),

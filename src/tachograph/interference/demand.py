@@ -34,7 +34,8 @@ class Demand:
 
     cycles: {one of CYCLES: fraction 0..1 of what an SM gives while a warp is on it}.
     dram: fraction 0..1 of the bandwidth that `dram_of` names. l2_bytes, l1_bytes: what it comes back to, on the GPU and
-    on an SM. l2_hit, l1_hit: fraction of sectors found there. warps: resident on one scheduler, mean.
+    on an SM. l2_most: bytes of L2 that it touches at all, at the most, where what it comes back to is not known.
+    l2_hit, l1_hit: fraction of sectors found there. warps: resident on one scheduler, mean.
     irregular: fraction 0..1 of its waiting that differs in length from time to time: for memory, barriers; 0 where it
     only waits for arithmetic. sm_share: fraction 0..1 of the SMs' time that a warp is on them.
     seconds: how long it takes alone.
@@ -46,6 +47,7 @@ class Demand:
     dram_of: Bound = "peak"
     l2_hit: float | None = None
     l2_bytes: float | None = None
+    l2_most: float | None = None
     l1_hit: float | None = None
     l1_bytes: float | None = None
     warps: float | None = None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil, inf, nan, prod
 
 from tachograph.interference.demand import Footprint, Gpu
 from tachograph.nsight.launch import Launch
 
 _WARP = 32
+_SECTOR = 32.0  # bytes
 _REGISTER_UNIT = 256  # registers are handed to a warp in these units, on all chips since Volta
 _LIMITS = tuple(f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps"))
 _SHARED_PARTS = tuple(f"launch__shared_mem_per_block_{part}" for part in ("static", "dynamic", "driver"))
@@ -36,6 +37,28 @@ def footprint_of(launch: Launch, gpu: Gpu) -> Footprint | None:
     footprint = Footprint(blocks, threads, registers, shared)
     fit = _told_fit(metrics) or computed_fit(footprint, gpu)
     return Footprint(blocks, threads, registers, shared, fit)
+
+
+def l2_most(launches: Sequence[Launch]) -> float | None:
+    """Return the bytes of L2 that a launch touches at the most, of the launch that may touch most.
+
+    None: of one of them it is not told. What a launch comes back to went through L2 at least once: it is no more than
+    all that went through. The traffic with DRAM is less, but bounds it only where the profiler emptied the caches
+    before, which no report says.
+
+    >>> from tachograph.nsight.launch import Chip
+    >>> told = {"lts__t_sectors.sum": 250_000.0}
+    >>> l2_most([Launch("add", told, Chip(), "a.csv", 0, (132, 1, 1), (1024, 1, 1))])
+    8000000.0
+    """
+    most = max((_through_l2(launch.metrics) for launch in launches), default=inf)
+    return most if most < inf else None
+
+
+def _through_l2(metrics: Mapping[str, float]) -> float:
+    """Bytes; infinite where not told, or nothing at all went through, which no launch does."""
+    told = (metrics.get("lts__t_bytes.sum", nan), metrics.get("lts__t_sectors.sum", nan) * _SECTOR)
+    return min((moved for moved in told if 0 < moved < inf), default=inf)
 
 
 def computed_fit(footprint: Footprint, gpu: Gpu) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 
@@ -14,7 +14,7 @@ from tachograph.interference.profile import readings
 from tachograph.interference.profile.aggregate import is_measured, together
 from tachograph.interference.profile.capacities import gpu_of
 from tachograph.interference.profile.collect import Missing, missing_of
-from tachograph.interference.profile.footprints import footprint_of
+from tachograph.interference.profile.footprints import footprint_of, l2_most
 from tachograph.nsight.launch import Chip, Launch
 
 _SHAPE = ("launch__registers_per_thread", "launch__shared_mem_per_block", "launch__grid_size")
@@ -124,6 +124,7 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
     gpu = gpu_of(longest.chip, whole.metrics)
     short = short_name(longest.kernel)
     footprint = footprint_of(longest, gpu)
+    demand = demand_of(whole.metrics, whole.coverage, gpu, name=short, seconds=whole.seconds, footprint=footprint)
     return Kernel(
         name=longest.kernel,
         short=short,
@@ -131,12 +132,12 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
         seconds=whole.seconds,
         chip=longest.chip,
         gpu=gpu,
-        demand=demand_of(whole.metrics, whole.coverage, gpu, name=short, seconds=whole.seconds, footprint=footprint),
+        demand=replace(demand, l2_most=l2_most(launches)),
         block=longest.block,
         grid=longest.grid,
         variants=len({_shape(launch) for launch in launches}),
-        metrics=MappingProxyType(dict(whole.metrics)),
-        coverage=MappingProxyType(dict(whole.coverage)),
+        metrics=MappingProxyType(whole.metrics),
+        coverage=MappingProxyType(whole.coverage),
         missing=missing_of(whole.metrics, gpu, footprint, coverage=whole.coverage),
         problems=whole.problems,
         reports=tuple(sorted({launch.report for launch in launches})),

@@ -43,7 +43,7 @@ def _of_caches(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
     for label, cached, hits in (("L2", vectors.in_l2, vectors.l2_hit), ("L1", vectors.in_l1, vectors.l1_hit)):
         lacks = cached.untold | (cached.uses & np.isnan(hits))
         missing = dict.fromkeys(one.name for one, lack in zip(demands, lacks, strict=True) if lack)
-        if missing and np.count_nonzero(cached.uses) > 1 and cached.finds.any():
+        if missing and cached.contended:
             verbs = "finds there or comes back to" if len(missing) == 1 else "find there or come back to"
             yield f"{label}: what {' and '.join(missing)} {verbs} is not known; left out"
 

@@ -36,25 +36,34 @@ class Cached:
     """What decides whether a cache matters to kernels. `uses`: more than next to nothing, or nobody knows.
 
     `finds`: uses it and finds much there, or nobody knows. `untold`: uses it, and what it comes back to is not known.
+    `most`: what it touches at the most, over what the cache has room for; NaN: not known.
     """
 
     uses: Flags
     finds: Flags
     untold: Flags
+    most: Floats
 
     def only(self, part: slice | list[int]) -> Cached:
         """Return some of them."""
-        return Cached(self.uses[part], self.finds[part], self.untold[part])
+        return Cached(*(getattr(self, name)[part] for name in Cached.__slots__))
+
+    @property
+    def contended(self) -> bool:
+        """Whether two of these or more use it, one finds much there, and it is not known to hold all they touch."""
+        held = float(self.most[self.uses].sum()) < 1.0
+        return bool(np.count_nonzero(self.uses) > 1 and self.finds.any() and not held)
 
     @property
     def decides_unknown(self) -> bool:
         """Whether, of all these together, what decides is not known."""
-        return bool(np.count_nonzero(self.uses) > 1 and self.finds.any() and self.untold.any())
+        return self.contended and bool(self.untold.any())
 
     def pairs_unknown(self, other: Cached) -> Flags:
         """Return the same of each of these with each of the others."""
         found: Flags = self.uses[:, None] & other.uses[None, :]
         found &= self.finds[:, None] | other.finds[None, :]
+        found &= ~(self.most[:, None] + other.most[None, :] < 1.0)  # NaN: not known to be held
         return found & (self.untold[:, None] | other.untold[None, :])
 
 
@@ -143,6 +152,7 @@ def vectors(demands: Sequence[Demand], gpu: Gpu, calibration: Calibration) -> Ve
     quiet = (reads < _QUIET).all(axis=1)  # NaN: not known, and not quiet
     missed = np.clip(1.0 - hits[0], 0.0, 1.0)
     little = (dram < _QUIET * missed) | (quiet & (dram < _QUIET))  # what DRAM gives is what L2 was asked for and missed
+    touched = _filled(_column(demands, lambda one: one.l2_most), gpu.l2_bytes, caches.L2_HOLDS)
     return Vectors(
         names=tuple(demand.name for demand in demands),
         cycles=cycles,
@@ -156,8 +166,8 @@ def vectors(demands: Sequence[Demand], gpu: Gpu, calibration: Calibration) -> Ve
         l1=sizes[1],
         l1_hit=hits[1],
         seconds=np.clip(_column(demands, lambda one: one.seconds if one.seconds else None), *_TIMES),
-        in_l2=_cached(~little, hits[0], sizes[0]),
-        in_l1=_cached(~quiet, hits[1], sizes[1]),
+        in_l2=_cached(~little, hits[0], sizes[0], touched),
+        in_l1=_cached(~quiet, hits[1], sizes[1], sizes[1]),
         launches=_launches(demands, gpu),
     )
 
@@ -167,8 +177,8 @@ def _filled(kept: Floats, size: float | None, holds: float) -> Floats:
     return np.minimum(kept / (_number(size) * holds), _FILLED)
 
 
-def _cached(uses: Flags, hit: Floats, filled: Floats) -> Cached:
-    return Cached(uses, uses & ~(hit < _HITS), uses & np.isnan(filled))
+def _cached(uses: Flags, hit: Floats, filled: Floats, touched: Floats) -> Cached:
+    return Cached(uses, uses & ~(hit < _HITS), uses & np.isnan(filled), np.where(np.isnan(filled), touched, filled))
 
 
 def _number(value: float | None) -> float:

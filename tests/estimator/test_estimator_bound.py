@@ -1,0 +1,62 @@
+"""What a profile bounds of L2: a launch comes back to no more than all that it moved through it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tachograph.interference.demand import CYCLES, H100_NVL, Demand, Footprint
+from tachograph.interference.profile.footprints import l2_most
+from tachograph.interference.profile.kernels import kernels
+from tachograph.interference.sharing.estimate import estimate
+from tachograph.nsight.launch import Chip, Launch
+
+SECTORS, BYTES = "lts__t_sectors.sum", "lts__t_bytes.sum"
+
+
+@pytest.mark.parametrize(
+    ("launches", "most"),
+    [
+        ([{SECTORS: 1000.0}], 32_000.0),
+        ([{BYTES: 32_000.0}], 32_000.0),
+        ([{SECTORS: 1000.0, BYTES: 31_000.0}], 31_000.0),  # of two bounds the lower one
+        ([{SECTORS: 1000.0}, {SECTORS: 3000.0}], 96_000.0),  # not added up: the launch that may touch most
+        ([{SECTORS: 1000.0}, {}], None),  # any of them may touch more
+        ([{SECTORS: float("nan")}], None),
+        ([{SECTORS: 0.0}], None),
+        ([], None),
+    ],
+)
+def test_a_launch_touches_at_most_what_it_moved(launches: list[dict[str, float]], most: float | None) -> None:
+    each = [Launch("add", metrics, Chip(), "a.csv", n, None, None) for n, metrics in enumerate(launches)]
+    assert l2_most(each) == most
+
+
+def test_a_kernel_is_asked_for_the_most_of_its_launches() -> None:
+    each = [
+        Launch(
+            "add", {SECTORS: sectors, "gpu__time_duration.sum": 1000.0}, Chip(), "a.csv", n, (132, 1, 1), (256, 1, 1)
+        )
+        for n, sectors in enumerate((5e5, 2e5, 3e5))
+    ]
+    (kernel,) = kernels(each)
+    assert kernel.demand.l2_most == 5e5 * 32
+    assert kernel.demand.l2_bytes is None
+
+
+def test_a_bound_makes_nothing_slower_and_tells_what_was_open() -> None:
+    """Only certainty comes of it: 45 of the 50 MB have room for 20 + 24.9 MB, not for 20 + 25.1."""
+    one = Demand(
+        name="one", cycles=dict.fromkeys(CYCLES, 0.1), dram=0.1, l2_hit=0.8, l1_hit=0.1, warps=4.0, irregular=0.5,
+        seconds=1.0, footprint=Footprint(132, 128, 32, 1024.0), l2_most=20e6,
+    )  # fmt: skip
+    for most, held in ((24.9e6, True), (25.1e6, False), (None, False)):
+        pair = [one, replace(one, name="other", l2_most=most)]
+        told, blind = (
+            estimate(asked, gpu=H100_NVL) for asked in (pair, [replace(each, l2_most=None) for each in pair])
+        )
+        assert told.safe is held
+        assert [member.slowdown for member in told.members] == [member.slowdown for member in blind.members]
+        assert any("L2" in sentence for sentence in told.unknown) is not held
+        assert any("L2" in sentence for sentence in blind.unknown)
