@@ -163,7 +163,7 @@ def test_another_report_gives_the_columns(folder: Path, capsys: pytest.CaptureFi
     theirs = {kernel.kernel.split("(")[0].split()[-1]: kernel.ms for kernel in (made("copy"), made("dmul<3>"))}
     weighted = sum(theirs[pair["column_name"]] * pair["slowdown"] for pair in pairs) / sum(theirs.values())
     assert told["gpus"][0]["mixed"]["slowdown"] == pytest.approx(weighted)
-    assert f"{weighted:.2f}x here" in run(capsys, "mine.csv", "--with", "theirs.csv")[1]
+    assert f"weighted by time: {weighted:.2f}x, the other " in run(capsys, "mine.csv", "--with", "theirs.csv")[1]
     assert "columns: 2 copy, 3 dmul<3>" in run(capsys, "mine.csv", "--with", "theirs.csv")[1]
     Path("other.csv").write_text(raw_csv([made("copy")], gpu="NVIDIA A100-SXM4-80GB", capability="8.0"))
     code, _, err = run(capsys, "mine.csv", "--with", "other.csv")

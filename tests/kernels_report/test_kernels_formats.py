@@ -28,7 +28,7 @@ from tachograph.report.kernels.json_form import kernels_json
 from tachograph.report.kernels.judged import Judged, judge, limited_words, roofline_words
 from tachograph.report.kernels.pairs import factor
 from tachograph.report.kernels.report import Asked, KernelsReport
-from tachograph.report.kernels.text import disturbed_by, kernels_lines, limited_by
+from tachograph.report.kernels.text import disturbed_by, kernels_lines, limited_by, times
 from tachograph.report.lines import to_text
 
 LONG = "void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cute::tuple<int, int>, Collective<{}>>>(Params)"
@@ -116,9 +116,13 @@ def test_what_is_missing_is_no_zero(tmp_path: Path) -> None:
 
 def test_nothing_is_wider_than_it_may_be(tmp_path: Path) -> None:
     found = report(tmp_path)
-    for width in (70, 80, 100, 140):
+    for width in (52, 60, 70, 80, 100, 140):
         for line in lines(found, width).splitlines():
             assert len(line) <= width or "collect it with" in line, line
+    (part,) = found.parts
+    narrow = " ".join(lines(found, 52).split())
+    for view in part.kernels:  # goes on below itself, and is not cut
+        assert all(word in narrow for word in disturbed_by(view).split()), view.label
     explained = report(tmp_path, asked=Asked(explain="copy"))
     for line in lines(explained, 80).splitlines():
         assert len(line) <= 80, line
@@ -188,9 +192,10 @@ def test_the_kernels_that_disturb_most_are_named(tmp_path: Path) -> None:
         assert one.slowdown == pytest.approx(column[one.victim - 1])
     assert len(part.disturbers) == sum(slowdown.max(axis=0) >= 1.1)
     first = part.disturbers[0]
-    assert f"disturbs most: {first.number} {first.label} ({first.victim} takes up to" in lines(found)
+    most = f"({first.victim} takes {times(first.slowdown)} as long)"
+    assert f"Disturbs most: {first.number} {first.label} {most}" in lines(found)
     assert kernels_json(found)["gpus"][0]["disturbs_most"][0]["number"] == first.number
-    assert f"{first.number} {html.escape(first.label)} ({first.victim} takes up to" in kernels_html(found)
+    assert f"{first.number} {html.escape(first.label)} {most}" in kernels_html(found)
 
 
 def test_little_is_said_where_no_level_is_some(tmp_path: Path) -> None:
@@ -239,3 +244,15 @@ def test_shares_are_of_the_time_on_one_gpu(tmp_path: Path) -> None:
     assert (len(part.kernels), part.left_out) == (3, 10)
     total = sum(made.ms for made in PUBLISHED)
     assert [view.share for view in part.kernels] == pytest.approx([20 / total, 20 / total, 12 / total])
+
+
+def test_long_names_are_told_apart_in_the_table(tmp_path: Path) -> None:
+    tiles = ("64x64", "64x128", "128x256")
+    made = tuple(
+        replace(PUBLISHED[0], kernel=f"sm90_xmma_gemm_bf16bf16_bf16f32_tn_n_tilesize{tile}x64_warpgroup1x1_cublas")
+        for tile in tiles
+    )
+    found = report(tmp_path, made)
+    for width in (80, 130):
+        told = lines(found, width)
+        assert all(f"{tile}…" in told for tile in tiles), width

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import log10, pi
 from typing import cast
@@ -60,10 +60,11 @@ def radars(
     shown = kernels[:MAX_DIALS]
     columns = min(_COLUMNS, max(2, len(shown)))
     figure, dials = new_dials(len(shown), columns, 1.95 if columns == _COLUMNS else 2.7)
-    for place, (dial, (number, label)) in enumerate(zip(dials, shown, strict=True)):
+    short = shortened_apart([label for _, label in shown])
+    for place, (dial, (number, _)) in enumerate(zip(dials, shown, strict=True)):
         _radar(dial, {axis: values[place] for axis, values in axes.items()}, labels=6.2 if columns == _COLUMNS else 8.0)
         title = dial.set_title(
-            f"{number}  {shortened(label)}", fontsize=7.5 if columns == _COLUMNS else 9.0, color=INK, pad=9
+            f"{number}  {short[place]}", fontsize=7.5 if columns == _COLUMNS else 9.0, color=INK, pad=9
         )
         title.set_parse_math(False)
     return to_svg(figure, name=name, label="What each kernel asks of each resource, in percent of what there is")
@@ -133,7 +134,8 @@ def roofline(
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_minor_formatter(NullFormatter())
         axis.set_major_locator(LogLocator(numticks=9))
-    axes.set_xlabel("FLOP per byte of DRAM")
+    axes.set_xlabel("FLOP (floating-point operations) per byte of DRAM")
+    axes.set_ylabel("FLOP/s")
     return to_svg(figure, name=name, label="Kernels under the roofs of the GPU: FLOP/s by FLOP per byte of DRAM")
 
 
@@ -217,6 +219,9 @@ def pairs(
     bar.set_ticks([1.0, 1.25, 1.5, 1.75, 2.0], labels=["1", "1.25", "1.5", "1.75", "2 and more"])
     bar.ax.tick_params(labelsize=8, length=2)
     bar.outline.set_visible(False)
+    bar.set_label("slowdown, times")
+    axes.xaxis.set_label_position("top")
+    axes.set_xlabel("number of the kernel that runs beside it", fontsize=8)
     return to_svg(figure, name=name, label="Slowdown of the kernel of a row while that of a column runs beside it")
 
 
@@ -224,7 +229,8 @@ def _name_cells(axes: Axes, rows: Sequence[tuple[int, str]], columns: Sequence[t
     """Numbers above, names and numbers at the side, lines of the page's colour between the cells."""
     numbers = [str(number) for number, _ in columns]
     axes.set_xticks(range(len(columns)), numbers, fontsize=8 if len(columns) <= 30 else 5)
-    names = [f"{shortened(label)}  {number}" for number, label in rows]
+    short = shortened_apart([label for _, label in rows])
+    names = [f"{label}  {number}" for label, (number, _) in zip(short, rows, strict=True)]
     for tick in axes.set_yticks(range(len(rows)), names, fontsize=8 if len(rows) <= 30 else 6):
         tick.label1.set_parse_math(False)
     axes.set_xticks(np.arange(1, len(columns)) - 0.5, minor=True)
@@ -256,3 +262,39 @@ def shortened(name: str, width: int = _NAME) -> str:
         return name
     kept = (width - 1) // 2
     return f"{name[:kept]}…{name[-(width - 1 - kept) :]}"
+
+
+def shortened_apart(names: Sequence[str], width: int = _NAME) -> list[str]:
+    """Return names of at most `width` characters; of those whose ends are alike, what tells them apart is kept.
+
+    >>> shortened_apart(["gemm_bf16_tile128x64_execute", "gemm_bf16_tile128x256_execute", "copy"], 16)
+    ['gemm…tile128x64…', 'gemm…ile128x256…', 'copy']
+    """
+    short = [shortened(name, width) for name in names]
+    alike: dict[str, set[str]] = {}
+    for name, form in zip(names, short, strict=True):
+        alike.setdefault(form, set()).add(name)
+    return [
+        form if len(alike[form]) == 1 else _middle(name, alike[form], width)
+        for name, form in zip(names, short, strict=True)
+    ]
+
+
+def _middle(name: str, group: Collection[str], width: int) -> str:
+    """The beginning of a name, and what is behind what all of its group begin with, before what all end with."""
+    begin = shared_start(group)
+    stop = len(name) - shared_start([one[::-1] for one in group])
+    kept = (width - 2) // 3
+    room = width - 2 - kept
+    begin = begin if stop - begin > room else max(kept, stop - room)
+    return f"{name[:kept]}…{name[begin : begin + room]}…"
+
+
+def shared_start(names: Collection[str]) -> int:
+    """Return how many characters all names begin with.
+
+    >>> shared_start(["fmul<4>", "fmul<3>"])
+    5
+    """
+    least, most = min(names), max(names)
+    return next((place for place, letter in enumerate(least) if most[place] != letter), len(least))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from tachograph.errors import NotFoundError, UsageError
+from tachograph.figures.kernel_page import shared_start
 from tachograph.interference.profile.kernels import Kernel
 from tachograph.units import printable
 
@@ -102,7 +103,7 @@ def shared_ends(group: Collection[str]) -> tuple[int, int] | None:
     >>> shared_ends(["gemm<64, 2>", "gemm<128, 2>"])
     (5, 4)
     """
-    return None if len(group) < 2 else (_same(group), _same([name[::-1] for name in group]))
+    return None if len(group) < 2 else (shared_start(group), shared_start([name[::-1] for name in group]))
 
 
 def differing(name: str, ends: tuple[int, int] | None) -> str:
@@ -123,12 +124,6 @@ def differing(name: str, ends: tuple[int, int] | None) -> str:
     while end < len(name) and name[end].isalnum():
         end += 1
     return f"{begin}…{name[start:end]}…>"
-
-
-def _same(names: Collection[str]) -> int:
-    """How many characters all begin with."""
-    least, most = min(names), max(names)
-    return next((place for place, letter in enumerate(least) if most[place] != letter), len(least))
 
 
 def _told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:

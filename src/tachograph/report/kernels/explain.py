@@ -63,8 +63,9 @@ def _facts(facts: Iterable[Fact], width: int, ascii_only: bool) -> Iterator[Line
     labels, values = max(len(fact.label) for fact in told), max(len(said(fact)) for fact in told)
     for fact in told:
         drawn = bar(fact.share, _BAR, ascii_only=ascii_only)
-        line = f"  {fact.label:<{labels}}  {drawn}  {said(fact):>{values}}  "
-        yield (line, ""), (_note(fact, width - len(line)), "dim")
+        line = f"  {fact.label:<{labels}}  {drawn}  {said(fact):>{values}}"
+        note = _note(fact, width - len(line) - 2)
+        yield (line, ""), (f"  {note}" if note else "", "dim")
 
 
 def _note(fact: Fact, room: int) -> str:

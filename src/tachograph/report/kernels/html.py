@@ -24,22 +24,27 @@ from tachograph.report.kernels.judged import (
 from tachograph.report.kernels.pairs import calibrated_words, factor, mixed_words, pairs_of, part_of_time
 from tachograph.report.kernels.report import GpuPart, KernelsReport, KernelView
 from tachograph.report.kernels.text import (
+    SLOWDOWN_SAYS,
     disturbed_by,
     disturbers_words,
     gain_words,
     headline,
+    legend,
     limited_by,
     numbers_text,
     pipe_text,
     safe_words,
+    sums_words,
     times,
+    together_heading,
 )
 from tachograph.report.pages import environment
 from tachograph.units import printable, text
 
 TOLD_IN_FULL = 40  # kernels that have a paragraph of their own
 LISTED_PAIRS = 50  # of a table; all are in JSON and CSV
-_NAME = 44  # characters of a name in tables; all of it stands with the kernel
+_NAME = 44  # characters of a name; all of it stands with the kernel
+_NAME_IN_TABLE = 32
 _DRAWN = 0.05  # a pipe that no kernel uses more than this has no axis
 
 
@@ -108,6 +113,12 @@ def _peaks(views: Sequence[KernelView]) -> dict[str, float]:
     return peaks
 
 
+def _named(views: Sequence[KernelView]) -> list[tuple[KernelView, str]]:
+    """Kernels with what they are called in the table."""
+    names = kernel_page.shortened_apart([view.label for view in views], _NAME_IN_TABLE)
+    return list(zip(views, names, strict=True))
+
+
 @cache
 def _environment() -> Environment:
     made = environment()
@@ -135,6 +146,11 @@ def _environment() -> Environment:
         roofline_words=roofline_words,
         numbers_text=numbers_text,
         gain_words=gain_words,
+        together_heading=together_heading,
+        sums_words=sums_words,
+        slowdown_says=SLOWDOWN_SAYS,
+        names=_named,
+        legend=legend(short=False),
         safe_words=safe_words,
         calibrated_words=calibrated_words,
         mixed_words=mixed_words,

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tachograph.interference.demand import Demand, Gpu
+from tachograph.interference.jobs.together import Together as Mixed
 from tachograph.interference.profile.limits import Limits
 from tachograph.interference.profile.pitfalls import Pitfall
 from tachograph.interference.profile.roofline import Placement
@@ -49,9 +50,21 @@ def _part(part: GpuPart) -> dict[str, Any]:
         "disturbs_most": None if part.disturbers is None else [asdict(one) for one in part.disturbers],
         "columns": [{"number": view.number, "label": view.label, "name": view.kernel.name} for view in part.columns],
         "pairs": None if part.pairs is None else [_pair(part, pair) for pair in pairs_of(part)],
-        "mixed": None if part.mixed is None else asdict(part.mixed),
+        "mixed": None if part.mixed is None else _mixed(part.mixed),
         "not_collected": [asdict(lack) for lack in part.lacking],
         "collect_with": part.command,
+    }
+
+
+def _mixed(mixed: Mixed) -> dict[str, Any]:
+    """All kernels beside all of the other report: this side, then the other."""
+    return {
+        "slowdown": mixed.slowdown,
+        "other_slowdown": mixed.other_slowdown,
+        "binding": mixed.bindings[0],
+        "other_binding": mixed.bindings[1],
+        "worst": mixed.worst,
+        "safe": mixed.safe,
     }
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tachograph.figures.kernel_page import shortened
+from tachograph.figures.kernel_page import shortened, shortened_apart
 from tachograph.interference.jobs.together import Together
 from tachograph.interference.outcome import Matrix
 from tachograph.report.kernels.judged import resource_name
 from tachograph.report.kernels.report import GpuPart, KernelsReport, KernelView, Numbered
 from tachograph.report.lines import Line, plain, wrapped
-from tachograph.units import plural, text
+from tachograph.units import text
 
 MOST_COLUMNS = 16  # of a matrix that is printed
 _LISTED = 5  # pairs of a list
@@ -58,13 +58,14 @@ def binding_of(found: Matrix, row: int, column: int) -> str | None:
 def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
     """Yield the slowdown of each kernel while another runs beside it."""
     shares = "" if report.sharing.shares is None else ", MPS with shares of the SMs"
-    yield plain(f"Slowdown of a row while a column runs beside it{shares}", "bold")
+    yield from wrapped(f"Slowdown of a row while a column runs beside it{shares}", width, style="bold")
     table = list(_matrix(part, width)) if len(part.columns) <= MOST_COLUMNS else []
     if table and max(len(words) for ((words, _),) in table) <= width:
         yield from table
         yield from _named_columns(part, width)
     else:
-        yield plain(f"{len(part.kernels)} x {len(part.columns)} pairs: all of them with --json, --csv or --html", "dim")
+        told = f"{len(part.kernels)} x {len(part.columns)} pairs: all of them with --json, --csv or --html"
+        yield from wrapped(told, width, style="dim")
     yield from _best(part, width)
     if part.mixed is not None:
         yield from wrapped(mixed_words(part.mixed), width)
@@ -74,15 +75,15 @@ def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Lin
 def mixed_words(mixed: Together) -> str:
     """Return what happens to all kernels of a report beside all of another, in a sentence.
 
-    >>> mixed_words(Together(1.2, None, (2.0, "copy", "mm")))
-    'All together, weighted by time: 1.20x here, ?x there; worst copy beside mm, 2.00x.'
+    >>> mixed_words(Together((1.2, None), (None, None), ((2.0, "copy", "mm"), None), safe=False))
+    'All beside all of the other report, weighted by time: 1.20x, the other –; worst is copy beside mm, 2.00x.'
     """
-    here, there = factor(mixed.slowdown), factor(mixed.other_slowdown)
+    here, there = text(mixed.slowdown, "times"), text(mixed.other_slowdown, "times")
     worst = ""
     if mixed.worst is not None:
         slowdown, one, other = mixed.worst
-        worst = f"; worst {one} beside {other}, {factor(slowdown)}x"
-    return f"All together, weighted by time: {here}x here, {there}x there{worst}."
+        worst = f"; worst is {one} beside {other}, {text(slowdown, 'times')}"
+    return f"All beside all of the other report, weighted by time: {here}, the other {there}{worst}."
 
 
 def calibrated_words(part: GpuPart) -> str:
@@ -104,7 +105,7 @@ def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
     heads = [str(view.number) for view in part.columns]
     wide = max(len(cell) for row in [heads, *cells] for cell in row)
     room = max(8, width - (wide + 2) * len(heads) - 4)
-    names = [shortened(view.label, min(36, room)) for view in part.kernels]
+    names = shortened_apart([view.label for view in part.kernels], min(36, room))
     longest = max(map(len, names))
     yield plain(" " * (longest + 4) + "".join(f"  {head:>{wide}}" for head in heads), "bold")
     for view, name, row in zip(part.kernels, names, cells, strict=True):
@@ -125,15 +126,19 @@ def _rows(part: GpuPart) -> Iterator[list[Pair]]:
 
 
 def _best(part: GpuPart, width: int) -> Iterator[Line]:
-    safe = {frozenset((pair.row.number, pair.column.number)): pair for pair in pairs_of(part) if pair.safe}
+    safe: dict[frozenset[int], Pair] = {}
+    for pair in pairs_of(part):
+        if pair.safe:  # either way round it is one pair
+            safe.setdefault(frozenset((pair.row.number, pair.column.number)), pair)
     if not safe:
-        yield plain("No pair is safe: in each a resource nears its limit, or was not measured.")
+        yield from wrapped("No pair is safe: in each a resource nears its limit, or was not measured.", width)
         return
     best = sorted(safe.values(), key=lambda pair: (-(pair.gain or 0.0), pair.row.number, pair.column.number))[:_LISTED]
     named = ", ".join(f"{pair.row.number}+{pair.column.number} ({part_of_time(pair.gain)})" for pair in best)
+    are = "pair is" if len(safe) == 1 else "pairs are"
     yield from wrapped(
-        f"{plural(len(safe), 'pair')} safe (no resource near its limit); together takes least, of the time one after "
-        f"the other, in {named}.",
+        f"{len(safe):,} {are} safe: no resource nears its limit. Best, with the time together as a share of the time "
+        f"one after the other: {named}.",
         width,
     )
 

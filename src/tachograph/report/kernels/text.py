@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from tachograph.figures.kernel_page import shortened
+from tachograph.figures.kernel_page import shortened, shortened_apart
+from tachograph.interference.outcome import Sharing
 from tachograph.report.kernels.explain import explain_lines
 from tachograph.report.kernels.facts import busiest_pipe, launches_words, said, took
 from tachograph.report.kernels.judged import pitfall_numbers, resource_name
@@ -13,8 +15,13 @@ from tachograph.report.kernels.report import Disturber, GpuPart, KernelsReport, 
 from tachograph.report.lines import Line, plain, wrapped
 from tachograph.units import plural, text
 
+SLOWDOWN_SAYS = (
+    "slowdown: time beside the others over time alone; worst: where the others are served first; held up by: what "
+    "there is too little of."
+)
 Cell = Callable[[KernelView], str]
 _DISTURBERS = 3  # named in a line
+_SUMS = 6  # resources named
 _NUMBERS = 8  # kernels named by number in a line, of more only how many there are
 
 
@@ -63,14 +70,29 @@ _COLUMNS: dict[str, tuple[str, Cell]] = {
 }
 _SHORT = {"launches": "n", "smi": "smi", "pipe": "pipe", "occupancy": "occ.", "score": "score", "score_mem": "mem."}
 _LEFT = frozenset({"limited", "disturbed"})
-_FORMS: tuple[tuple[int, bool, tuple[str, ...]], ...] = (  # characters of a name, short headings, columns left out
+_FORMS: tuple[tuple[int, bool, tuple[str, ...]], ...] = (  # least room of a name, short headings, columns left out
     (36, False, ()),
     (26, True, ()),
     (24, True, ("score_mem", "launches")),
     (24, True, ("score_mem", "score", "launches")),
     (20, True, ("score_mem", "score", "launches", "smi")),
     (16, True, ("score_mem", "score", "launches", "smi", "sms", "time")),
+    (12, True, ("score_mem", "score", "launches", "smi", "sms", "time", "occupancy", "pipe", "ipc")),
 )
+_NAME = 36  # most characters of a name
+_COLUMNS_SAY = {
+    "time": "share of the time of all",
+    "launches": "how often it ran",
+    "smi": "what nvidia-smi shows as utilisation",
+    "ipc": "instructions per cycle and SM, at most 4",
+    "pipe": "the busiest pipeline, each for a kind of instructions (ALU, FMA, FP64, LSU, ...)",
+    "dram": "share of the peak bandwidth",
+    "occupancy": "warps there, of all that fit",
+    "sms": "share of the time in which they had work",
+    "limited": "the fullest resource (issue: the slots for instructions), or latency: it waits",
+    "score": "0 best, 100 worst",
+    "score_mem": "the same of memory",
+}
 
 
 def kernels_lines(report: KernelsReport, *, width: int = 100, ascii_only: bool = False) -> list[Line]:
@@ -92,7 +114,8 @@ def headline(part: GpuPart) -> str:
     """Return what was read of a GPU, in a sentence."""
     launches = sum(view.kernel.launches for view in part.kernels)
     sms = f", {part.gpu.sms} SMs" if part.gpu.sms else ""
-    more = f"; {plural(part.left_out, 'more kernel')} took less time" if part.left_out else ""
+    less = "took less time" if total_s(part) is not None else "not shown"
+    more = f"; {plural(part.left_out, 'more kernel')} {less}" if part.left_out else ""
     counts = f"{plural(len(part.kernels), 'kernel')}, {launches_words(launches)}, {took(total_s(part))}"
     return f"{part.gpu.name}{sms}: {counts}{more}"
 
@@ -128,29 +151,71 @@ def disturbers_words(found: Sequence[Disturber]) -> str:
     """Return which kernels of a table disturb others most, in a line.
 
     >>> disturbers_words([Disturber(4, "fmul<4, 256>", 2.0, 3)]), disturbers_words([])
-    ('disturbs most: 4 fmul<4, 256> (3 takes up to 2.00x)', 'disturbs most: none disturbs another')
+    ('Disturbs most: 4 fmul<4, 256> (3 takes 2.00x as long)', 'Disturbs most: none disturbs another.')
     """
     named = [
-        f"{one.number} {shortened(one.label, 24)} ({one.victim} takes up to {times(one.slowdown)})"
+        f"{one.number} {shortened(one.label, 24)} ({one.victim} takes {times(one.slowdown)} as long)"
         for one in found[:_DISTURBERS]
     ]
-    return f"disturbs most: {', '.join(named) or 'none disturbs another'}"
+    return f"Disturbs most: {', '.join(named) or 'none disturbs another.'}"
+
+
+def legend(columns: Iterable[str] = tuple(_COLUMNS), *, short: bool = True) -> str:
+    """Return what the columns of the table are, in a sentence.
+
+    >>> legend(["time", "occupancy"]), legend(["occupancy"], short=False)
+    ('time: share of the time of all; occ.: warps there, of all that fit.', 'occupancy: warps there, of all that fit.')
+    """
+    said = (
+        f"{_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0]}: {_COLUMNS_SAY[name]}"
+        for name in columns
+        if name in _COLUMNS_SAY
+    )
+    return f"{'; '.join(said)}."
 
 
 def _table(views: Sequence[KernelView], width: int) -> list[Line]:
-    table: list[Line] = []
-    for name_width, short, left_out in _FORMS:
-        names = [name for name in _COLUMNS if name not in left_out]
-        headings = [_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0] for name in names]
-        rows = [
-            [str(view.number), shortened(view.label, name_width), *(_COLUMNS[name][1](view) for name in names)]
-            for view in views
-        ]
-        left = {1, *(place + 2 for place, name in enumerate(names) if name in _LEFT)}
-        table = aligned(["#", "kernel", *headings], rows, left=left)
-        if max(len(words) for ((words, _),) in table) <= width:
-            return table
-    return [((words[:width], style),) for ((words, style),) in table]
+    """The widest form that fits, and what its columns are."""
+    for least, short, left_out in _FORMS:
+        columns = [name for name in _COLUMNS if name not in left_out]
+        table = _form(views, columns, least, short=short)
+        spare = width - _wide(table)
+        if spare >= 0:
+            named = max(len(name) for name in shortened_apart([view.label for view in views], least))
+            table = _form(views, columns, max(least, min(_NAME, named + spare)), short=short)
+            break
+    else:
+        table = _form(views, columns, least, short=short, width=width)
+    return [*table, *wrapped(legend(columns, short=short), width, style="dim")]
+
+
+def _form(
+    views: Sequence[KernelView], columns: Sequence[str], name_width: int, *, short: bool, width: int | None = None
+) -> list[Line]:
+    """Such columns as lines; the last goes on below itself where `width` is given, and too little for it."""
+    headings = [_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0] for name in columns]
+    names = shortened_apart([view.label for view in views], name_width)
+    rows = [
+        [str(view.number), name, *(_COLUMNS[column][1](view) for column in columns)]
+        for view, name in zip(views, names, strict=True)
+    ]
+    left = {1, *(place + 2 for place, name in enumerate(columns) if name in _LEFT)}
+    table = aligned(["#", "kernel", *headings], rows, left=left)
+    if width is None or _wide(table) <= width:
+        return table
+    last = max(len(cells[-1]) for cells in [headings, *rows])
+    room = max(len(headings[-1]), width - (_wide(table) - last))
+    folded = [
+        cells
+        for row in rows
+        for place, part in enumerate(textwrap.wrap(row[-1], room))
+        for cells in ([*(row[:-1] if place == 0 else [""] * (len(row) - 1)), part],)
+    ]
+    return [((words[:width], style),) for ((words, style),) in aligned(["#", "kernel", *headings], folded, left=left)]
+
+
+def _wide(table: Sequence[Line]) -> int:
+    return max(len(words) for ((words, _),) in table)
 
 
 def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: set[int]) -> list[Line]:
@@ -199,11 +264,7 @@ def lacking_lines(lacking: Sequence[Lacking], command: str | None, of: int, widt
 def together_lines(report: KernelsReport, together: Together, width: int) -> list[Line]:
     """Return what is expected of a set of kernels."""
     found = together.estimate
-    shares = report.sharing.shares
-    way = "streams of one process" if report.sharing.way == "streams" else "processes under MPS"
-    if shares is not None:
-        way += f", with {', '.join(text(share, 'fraction') for share in shares)} of the SMs"
-    lines = [plain(f"Together, as {way}", "bold")]
+    lines = wrapped(together_heading(report.sharing), width, style="bold")
     rows = [
         [
             str(view.number),
@@ -216,13 +277,33 @@ def together_lines(report: KernelsReport, together: Together, width: int) -> lis
     ]
     lines += aligned(["#", "kernel", "slowdown", "worst", "held up by"], rows, left={1, 4})
     if found.sums:
-        asked = sorted(found.sums.items(), key=lambda item: -item[1])[:6]
-        sums = ", ".join(f"{resource_name(name)} {text(share, 'fraction')}" for name, share in asked if share > 0)
-        lines += wrapped(f"All together ask for: {sums}.", width)
+        lines += wrapped(sums_words(found.sums), width)
     lines += wrapped(f"{gain_words(found.gain, found.worst_gain)} {safe_words(found.safe)}", width)
     for unknown in found.unknown:
         lines += wrapped(unknown, width, first="  not known: ", indent="    ", style="dim")
-    return lines
+    return lines + wrapped(SLOWDOWN_SAYS, width, style="dim")
+
+
+def together_heading(sharing: Sharing) -> str:
+    """Return how kernels run together.
+
+    >>> together_heading(Sharing()), together_heading(Sharing("mps", (0.5, 0.25)))
+    ('Together, as streams of one process', 'Together, as processes under MPS, with 50 % + 25 % of the SMs')
+    """
+    way = "streams of one process" if sharing.way == "streams" else "processes under MPS"
+    shares = "" if sharing.shares is None else " + ".join(text(share, "fraction") for share in sharing.shares)
+    return f"Together, as {way}" + (f", with {shares} of the SMs" if shares else "")
+
+
+def sums_words(sums: Mapping[str, float]) -> str:
+    """Return what all ask for together, the most first.
+
+    >>> sums_words({"dram": 0.84, "issue": 1.9, "fp64": 0.0})
+    'All together ask for: issue 190 %, DRAM 84 %.'
+    """
+    asked = sorted(sums.items(), key=lambda item: -item[1])[:_SUMS]
+    named = ", ".join(f"{resource_name(name)} {text(share, 'fraction')}" for name, share in asked if share > 0)
+    return f"All together ask for: {named}."
 
 
 def gain_words(gain: float | None, worst: float | None) -> str:
