@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tachograph.cli.forms import Forms, add_forms, exported, write_form
+from tachograph.cli.forms import Forms, add_forms, write_form
 from tachograph.cli.narrate import Narrator, remark
 from tachograph.cli.options import Arguments, Parser
 from tachograph.errors import UsageError
@@ -55,10 +55,11 @@ def run(arguments: Arguments) -> int:
     from tachograph.report.kernels.report import Asked
 
     settings = config.load(arguments.config)
+    exported = arguments.json or arguments.csv or arguments.html is not None
     asked = Asked(
         kernels=tuple(arguments.kernel),
         device=arguments.device,
-        top=arguments.top if arguments.top is not None or exported(arguments) else _TOP,
+        top=arguments.top if arguments.top is not None or exported else _TOP,
         explain=arguments.explain,
         together=tuple(arguments.together or ()),
         matrix=arguments.matrix or arguments.html is not None,

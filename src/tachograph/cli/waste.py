@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tachograph.cli import output
 from tachograph.cli.filters import add_filters, wanted
-from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.forms import Forms, add_forms, write_form
+from tachograph.cli.options import Arguments, Parser
 
 if TYPE_CHECKING:
     import polars as pl
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from tachograph.report.waste import WasteReport
 
 _TOP = 20  # groups and jobs of a printed table
+_WIDEST = 100  # characters of a line
 
 
 def add_arguments(parser: Parser) -> None:
@@ -29,28 +29,22 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--top", type=int, metavar="N", help="at most N groups and jobs (default: 20 where printed, all in exports)"
     )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE, and print where it is")
-    form.add_argument("--csv", action="store_true", help="print CSV: the jobs, else the groups, else the causes")
-    add_json(form)
+    add_forms(parser, csv="the jobs, else the groups, else the causes")
 
 
 def run(arguments: Arguments) -> int:
     """Print or write the ledger."""
-    from tachograph.report.lines import to_rich
     from tachograph.report.waste_text import waste_csv, waste_json, waste_lines
 
     report = _report(arguments)
-    if arguments.html:
-        _write_html(report, arguments.html)
-        Narrator.of(arguments).say(f"written to {arguments.html}")
-    elif arguments.json:
-        output.print_json(waste_json(report))
-    elif arguments.csv:
-        output.print_text(waste_csv(report))
-    else:
-        lines = waste_lines(report, width=min(output.width(), 100), ascii_only=output.ascii_only())
-        output.print_styled(to_rich(lines), no_color=arguments.no_color)
+    forms = Forms(
+        html=lambda: _html(report),
+        json=lambda: waste_json(report),
+        csv=lambda: waste_csv(report),
+        lines=lambda width, ascii_only: waste_lines(report, width=width, ascii_only=ascii_only),
+        widest=_WIDEST,
+    )
+    write_form(forms, arguments)
     return 0
 
 
@@ -81,11 +75,7 @@ def _report(arguments: Arguments) -> WasteReport:
     )
 
 
-def _write_html(report: WasteReport, file: str) -> None:
-    from pathlib import Path
+def _html(report: WasteReport) -> str:
+    from tachograph.report.waste_html import waste_html  # draws: only where it is asked for
 
-    from tachograph.report.waste_html import waste_html
-
-    page = waste_html(report)
-    with output.writing(file):
-        Path(file).write_text(page, encoding="utf-8")
+    return waste_html(report)
