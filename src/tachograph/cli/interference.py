@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 _HELD_OUT = "Another GPU, of 80 SMs, held out: nothing was fitted to it (wangpeiwen/gpu-util-interference)"
 
 
+_READ_AS = (
+    "A number is a slowdown, the time beside the other over the time alone (table 2, pitfalls, section 4.3, bandwidth) "
+    "or a gain, the time one after the other over the time together (all others; `read` of --json tells which). One "
+    "constant is fitted: how much the latency of DRAM grows with its load, from kernels of table 2 that ran alone. "
+    "'without its table': the error where nothing from that table is used. Nothing is fitted to the other GPU."
+)
+
+
 def add_arguments(parser: Parser) -> None:
     """Declare the actions, each with its own options."""
     action = actions_of(parser)
@@ -28,7 +36,8 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _of_accuracy(parser: argparse.ArgumentParser) -> None:
-    """It has no options of its own."""
+    """It has no options of its own; its help tells what the numbers are."""
+    parser.epilog = _READ_AS
 
 
 def run(arguments: Arguments) -> int:
