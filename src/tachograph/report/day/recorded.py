@@ -25,6 +25,7 @@ FARTHEST = 0.10  # from its job that a drawn mix may be
 # why a job is not played, in the order in which it is asked
 NOT_PLAYED: Mapping[str, str] = MappingProxyType(
     {
+        "other_model": "ran on another model",
         "running": "still running",
         "times": "not known when they came, or how long they ran",
         "ambiguous": "not known which GPUs were their own",
@@ -32,7 +33,6 @@ NOT_PLAYED: Mapping[str, str] = MappingProxyType(
         "coverage": "too few of the expected samples",
         "no_counters": "counters that tell what they did were not measured",
         "model": "GPUs of several models, or of one that is not in the catalogue",
-        "other_model": "ran on another model",
         "too_wide": "want more GPUs than there are",
         "far": f"no drawn mix comes within {100 * FARTHEST:g} points of their means",
     }
@@ -108,13 +108,9 @@ def recorded(
     told = told.with_columns(reason=_reason(thresholds))
     device = _device(told, model)
     cluster = _gpus_of(devices, device) if gpus is None else gpus
-    later = {
-        "other_model": pl.col("device") != device.name,
-        "too_wide": pl.col("gpus") > cluster,
-    }
-    told = told.with_columns(
-        reason=pl.coalesce("reason", *(pl.when(holds).then(pl.lit(name)) for name, holds in later.items()))
-    )
+    wide = pl.when(pl.col("gpus") > cluster).then(pl.lit("too_wide"))
+    elsewhere = pl.when(pl.col("device") != device.name).then(pl.lit("other_model"))
+    told = told.with_columns(reason=pl.coalesce(elsewhere, "reason", wide))  # what others lack is of no interest
     played = told.filter(pl.col("reason").is_null()).sort("submit", "start", "job_key")
     left_out = {
         reason: (jobs, hours or 0.0)
