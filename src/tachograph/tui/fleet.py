@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import ClassVar
 
-from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import BindingType
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
 from tachograph.arrays import Flags
 from tachograph.live.snapshot import Gpu
@@ -22,15 +17,14 @@ from tachograph.tui.fleet_columns import COLUMNS, Place, fit, pieces, spoken
 from tachograph.tui.fleet_filter import Term, matching, parse
 from tachograph.tui.fleet_order import Group, Line, direction, group_name, lines, sort_name
 from tachograph.tui.fleet_rows import GROUPS, FleetRows
+from tachograph.tui.fleet_titles import MORE, titles
 from tachograph.tui.heat import BY_CLASS, HeatMap, next_by, shown_by
+from tachograph.tui.kept_lines import KeptLines, Pieces
 from tachograph.tui.screens import Ask, Open, Say
 from tachograph.units import printable
 
-Pieces = list[tuple[str, Style]]
-_MORE = "›"  # columns did not fit
 
-
-class FleetScreen(ScrollView, can_focus=True):
+class FleetScreen(KeptLines, can_focus=True):
     """All GPUs. The first lines are titles and stay; below them scroll GPUs and headings of groups, or the heat map."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("fleet")]
@@ -53,7 +47,6 @@ class FleetScreen(ScrollView, can_focus=True):
         self._cursor = 0  # line of the table, or row on the map
         self._held: Gpu | str | None = None  # what the cursor stays at: a GPU, a group; None: the first line
         self._sought = ""
-        self.lines: list[Strip] = []  # what is seen
         self.filtered = 0
 
     # --- what is shown
@@ -65,7 +58,7 @@ class FleetScreen(ScrollView, can_focus=True):
             return None
         if self._map is not None:
             return self._rows.gpus[self._cursor] if self._map.spot(self._cursor) else None
-        line = self._line()
+        line = self._line_here()
         if isinstance(line, Group):
             line = int(line.rows[0])
         return None if line is None else self._rows.gpus[line]
@@ -168,7 +161,7 @@ class FleetScreen(ScrollView, can_focus=True):
             group="" if self.heat else self.group,
             folded=self._folded,
         )
-        width = self.scrollable_content_region.width or self.size.width
+        width = self.line_width
         if self.heat:
             listed = [line for line in self._lines if not isinstance(line, Group)]
             self._map = HeatMap(self._rows, listed, by=self.heat, width=width)
@@ -178,14 +171,14 @@ class FleetScreen(ScrollView, can_focus=True):
             named = max((len(line.name) for line in self._lines if isinstance(line, Group)), default=0)
             first = min(24, max(8, named + 8 if named else 0))
             self._places = fit(
-                self._rows, width - len(_MORE), skip=self._skip, first=first, group=self.group, sort=self.sort
+                self._rows, width - len(MORE), skip=self._skip, first=first, group=self.group, sort=self.sort
             )
             height = len(self._lines)
         self._find_cursor()
         size = Size(width, height + self._titles)
         if size != self.virtual_size:
             self.virtual_size = size
-        self._draw()
+        self.draw()
 
     @property
     def _titles(self) -> int:
@@ -223,13 +216,13 @@ class FleetScreen(ScrollView, can_focus=True):
         row = self._row_of(held)
         return next((at for at, line in enumerate(self._lines) if not isinstance(line, Group) and line == row), None)
 
-    def _line(self) -> Line | None:
+    def _line_here(self) -> Line | None:
         return self._lines[self._cursor] if self._cursor < len(self._lines) else None
 
     def _hold(self, place: int) -> None:
         """Put the cursor on a line of the table."""
         self._cursor = min(max(place, 0), max(0, len(self._lines) - 1))
-        line = self._line()
+        line = self._line_here()
         if line is None or self._rows is None or self._cursor == 0:
             self._held = None
         else:
@@ -260,49 +253,33 @@ class FleetScreen(ScrollView, can_focus=True):
             self.scroll_to(y=y, animate=False)
         elif y >= top + room:
             self.scroll_to(y=y - room + 1, animate=False)
-        self._draw()
+        self.draw()
 
     # --- drawing
 
-    def _draw(self) -> None:
-        """Make the lines that are seen; let the terminal have those that are not what they were."""
-        width = self.scrollable_content_region.width or self.size.width
-        made = [self._strip(y).adjust_cell_length(width) for y in range(self.size.height)]
-        before = self.lines
-        if len(before) != len(made) or not before or before[0].cell_length != width:
-            self.lines = made
-            self.refresh()
-            return
-        changed = [y for y, strip in enumerate(made) if strip != before[y]]
-        for y in changed:
-            before[y] = made[y]
-        if changed:
-            self.refresh(*_regions(changed, width))
-
-    def _strip(self, y: int) -> Strip:
+    def line(self, y: int) -> Pieces:
+        """Return a line of titles, of the table, of the map."""
         if self._rows is None:
-            return _strip([("waiting for the first readings", colours.DIM)] if y == 0 else [])
+            return [("waiting for the first readings", colours.DIM)] if y == 0 else []
         if y < self._titles:
-            return _strip(self._title(y))
+            return self._title(y)
         place = y - self._titles + int(self.scroll_offset.y)
         if self._map is not None:
-            return _strip(self._map.pieces(place, self._cursor) if place < self._map.height else [])
+            return self._map.pieces(place, self._cursor) if place < self._map.height else []
         if place >= len(self._lines):
             nothing = place == 0 and not self._lines
-            return _strip([(self._nothing(), colours.NOTICE)] if nothing else [])
+            return [(self._nothing(), colours.NOTICE)] if nothing else []
         made = pieces(self._rows, self._lines[place], self._places)
         if place == self._cursor and self.has_focus:
-            width = self.scrollable_content_region.width or self.size.width
-            return _strip([("".join(text for text, _ in made).ljust(width), colours.CURSOR)])
-        return _strip(made)
+            return [("".join(text for text, _ in made).ljust(self.line_width), colours.CURSOR)]
+        return made
 
     def _nothing(self) -> str:
         return f"no GPU is {printable(self.filter)}; Esc shows all" if self.filter else "the source tells of no GPU"
 
     def _title(self, y: int) -> Pieces:
         if self._map is None:
-            made = [(self._heading(place), self._heading_style(place)) for place in self._places]
-            return [*made, *self._more()]
+            return titles(self._places, sort=self.sort, reverse=self.reverse, group=self.group, width=self.line_width)
         if y == 0:
             return self._map.legend()
         row = self._cursor
@@ -311,53 +288,11 @@ class FleetScreen(ScrollView, can_focus=True):
         width = self.scrollable_content_region.width
         return [(spoken(self._rows, row, width=width).ljust(width), colours.CURSOR)]
 
-    def _more(self) -> Pieces:
-        """A sign at the right edge where there are columns that are not seen."""
-        grouped = self.group not in ("", "class")  # that column is the heading of groups
-        if not self._places or len(self._places) + grouped >= len(COLUMNS):
-            return []
-        width = self.scrollable_content_region.width or self.size.width
-        used = self._places[-1].at + self._places[-1].width
-        return [(_MORE.rjust(width - used), colours.BOLD)] if used < width else []
-
-    def _heading(self, place: Place) -> str:
-        column = place.column
-        title = column.title if len(column.title) <= place.width else column.title.split()[0]
-        arrow = ("▲" if self._upwards else "▼") if column.name == self.sort else ""
-        title = f"{title[: place.width - len(arrow)]}{arrow}"
-        written = title.ljust(place.width) if column.left else title.rjust(place.width)
-        return written if place is self._places[0] else f" {written}"
-
-    @property
-    def _upwards(self) -> bool:
-        return (self.sort in ("gpu", "node", "job", "user", "class", "model")) != self.reverse
-
-    def _heading_style(self, place: Place) -> Style:
-        return colours.SORTED if place.column.name == self.sort else colours.TITLE
-
-    def render_line(self, y: int) -> Strip:
-        """Hand out a line that was made."""
-        return self.lines[y] if y < len(self.lines) else Strip.blank(self.size.width)
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Draw what came into sight."""
-        super().watch_scroll_y(old_value, new_value)
-        if round(old_value) != round(new_value):
-            self._draw()
-
     def on_resize(self) -> None:
         """Fit columns to the new size."""
         self.lines = []
         self._arrange()
         self._follow()
-
-    def on_focus(self) -> None:
-        """Show the cursor."""
-        self._draw()
-
-    def on_blur(self) -> None:
-        """Hide the cursor."""
-        self._draw()
 
     # --- keys and mouse
 
@@ -381,7 +316,7 @@ class FleetScreen(ScrollView, can_focus=True):
 
     def action_choose(self) -> None:
         """Focus on the GPU, fold or unfold the group."""
-        line = None if self._map is not None else self._line()
+        line = None if self._map is not None else self._line_here()
         if isinstance(line, Group):
             self._folded ^= {line.name}
             self._change()
@@ -464,14 +399,3 @@ class FleetScreen(ScrollView, can_focus=True):
         for place in self._places:
             if place.at <= x <= place.at + place.width:
                 self.action_sort(place.column.name)
-
-
-def _strip(made: Pieces) -> Strip:
-    return Strip([Segment(text, style) for text, style in made])
-
-
-def _regions(changed: list[int], width: int) -> list[Region]:
-    """Neighbouring lines as one region."""
-    starts = [changed[0], *(later for earlier, later in pairwise(changed) if later != earlier + 1)]
-    ends = [*(earlier for earlier, later in pairwise(changed) if later != earlier + 1), changed[-1]]
-    return [Region(0, start, width, end - start + 1) for start, end in zip(starts, ends, strict=True)]
