@@ -51,7 +51,7 @@ def by_hand(demands: Sequence[Demand], calibration: Calibration) -> Estimate:
 def estimator_of(gpu: Gpu, calibration: Calibration) -> Estimator:
     """The estimator `by_hand`; under shares nothing is slowed by others."""
 
-    def pairs(rows: Sequence[Demand], columns: Sequence[Demand]) -> Matrix:
+    def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
         shape = (len(rows), len(columns))
         first = [[by_hand([row, column], calibration).members[0] for column in columns] for row in rows]
         slowdown = np.array([[one.slowdown for one in line] for line in first], float).reshape(shape)

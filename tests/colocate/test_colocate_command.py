@@ -128,3 +128,38 @@ def test_filters_and_errors(demo: Path, tmp_path: Path) -> None:
     assert run(demo, "--top", "0").returncode == 2
     assert run(demo, "--runs", "0").returncode == 2
     assert run(tmp_path).returncode == 5
+
+
+def test_profiles_at_the_command_and_in_the_configuration(demo: Path, tmp_path: Path) -> None:
+    sample = Path(__file__).resolve().parents[2] / "docs/samples/qmc-a100.csv"
+    pair = ("--pair", "user001/qmc", "user009/qmc", "--json")
+    named = [word for user in ("user001", "user009") for word in ("--profile", f"{user}/qmc={sample}")]
+    (at_command,) = json.loads(run(demo, *named, *pair).stdout)["chosen"]
+    assert at_command["slowdowns"] == at_command["careful"]
+    assert {at_command[side]["issue"] for side in ("one", "other")} == {"profile"}
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports/qmc.csv").write_bytes(sample.read_bytes())
+    kept = f'lake = "{demo / "lake"}"\n[interference.profiles]\n"user00?/qmc" = "reports"\n'
+    (tmp_path / "site.toml").write_text(kept, encoding="utf-8")
+    done = run(demo, *pair, "--config", str(tmp_path / "site.toml"))
+    (configured,) = json.loads(done.stdout)["chosen"]
+    assert configured["slowdowns"] == at_command["slowdowns"]
+    assert "not on H100 SXM 80GB, 132 SMs" in done.stderr  # the third that the pattern fits
+
+
+def test_what_is_no_profile_ends_the_command(demo: Path) -> None:
+    assert run(demo, "--profile", "user001/qmc").returncode == 2
+    assert run(demo, "--profile", "=x.csv").returncode == 2
+    missing = run(demo, "--runs", "1", "--profile", "user001/qmc=missing.csv")
+    assert (missing.returncode, "missing.csv" in missing.stderr) == (4, True)
+    typo = run(demo, "--runs", "1", "--profile", "user001/qmx=tachograph.toml")
+    assert (typo.returncode, "did you mean" in typo.stderr) == (6, True)
+
+
+def test_the_matrix_of_the_demo(demo: Path) -> None:
+    data = json.loads(run(demo, "--runs", "1", "--matrix", "--json").stdout)["matrices"]
+    cells = list(csv.DictReader(io.StringIO(run(demo, "--runs", "1", "--matrix", "--csv").stdout)))
+    assert len(cells) == sum(len(one["kinds"]) ** 2 for one in data)
+    careful = [value for one in data for row in one["careful"] for value in row]
+    assert [float(cell["careful"]) for cell in cells] == pytest.approx(careful)
+    assert min(careful) >= 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tachograph.cli import output
+from tachograph.cli import narrate, output
 from tachograph.cli.filters import add_filters, wanted
 from tachograph.cli.options import Arguments, Parser, add_json
 
@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from tachograph.config import Interference
+    from tachograph.config import Configuration, Interference
     from tachograph.interference.demand import Calibration, Demand, Gpu
     from tachograph.interference.outcome import Estimate, Matrix, Sharing
+    from tachograph.nsight.launch import Launch
     from tachograph.report.colocate.judge import EstimatorOf
+    from tachograph.report.colocate.profiles import Given
     from tachograph.report.colocate.report import ColocateReport
 
 _TOP = 20  # pairs of a printed table
@@ -26,11 +28,17 @@ def add_arguments(parser: Parser) -> None:
     """Declare which jobs, which pairs, and the formats."""
     add_filters(parser)
     parser.add_argument("--runs", type=int, default=2, metavar="N", help="kinds of jobs that ran N times (default: 2)")
+    parser.add_argument(
+        "--profile", action="append", default=[], metavar="KIND=REPORT",
+        help="judge jobs of this kind (user/name, a job's id, or 'user/*') by their kernels, of a file or folder that "
+        "`tachograph kernels` reads; repeatable",
+    )  # fmt: skip
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--pair", nargs=2, metavar=("A", "B"), help="explain one pair: user/name or job ids; also one not to be made"
     )
     which.add_argument("--all", action="store_true", help="also the pairs that are not proposed, with the reasons")
+    which.add_argument("--matrix", action="store_true", help="each kind of jobs beside each: how much slower it gets")
     parser.add_argument(
         "--top", type=int, metavar="N", help="at most N pairs (default: 20 where printed, all in exports)"
     )
@@ -46,6 +54,8 @@ def run(arguments: Arguments) -> int:
     if arguments.top is not None and arguments.top < 1:
         raise UsageError(f"--top {arguments.top} shows nothing", do="give 1 or more")
     report = _report(arguments)
+    for problem in report.refused_profiles:
+        narrate.remark(problem)
     if arguments.json:
         from tachograph.report.colocate.json_form import colocate_json
 
@@ -93,22 +103,57 @@ def _report(arguments: Arguments) -> ColocateReport:
         every=arguments.all,
         top=arguments.top if arguments.json or arguments.csv else arguments.top or _TOP,
         pair=tuple(arguments.pair) if arguments.pair else None,
+        matrix=arguments.matrix,
+        profiles=_profiles(arguments.profile, opened.configuration),
+        read=_launches,
         zone_name=opened.configuration.site.time_zone,
     )
 
 
+def _profiles(written: Sequence[str], configuration: Configuration) -> list[Given]:
+    """The profiles that the command and the configuration name.
+
+    Errors: UsageError for what is no KIND=REPORT.
+    """
+    from tachograph.errors import UsageError
+    from tachograph.report.colocate.profiles import Given
+
+    given = []
+    for one in written:
+        kind, _, report = one.partition("=")
+        if not kind or not report:
+            raise UsageError(f"--profile {one!r} is no KIND=REPORT", do="write --profile user/name=report.ncu-rep")
+        given.append(Given(kind, report))
+    kept = configuration.interference.profiles.items()
+    return [*given, *(Given(kind, report, configured=True) for kind, report in kept)]
+
+
+def _launches(report: str) -> list[Launch]:
+    """The launches of a file, or of all reports in a folder; what could not be read of them is told.
+
+    Errors: InputError where nothing could be read.
+    """
+    from pathlib import Path
+
+    from tachograph.nsight.read import read_reports
+
+    found = read_reports([Path(report)], told=narrate.remark)
+    for one in found:
+        for problem in one.problems:
+            narrate.remark(f"{one.file}: {problem}")
+    return [launch for one in found for launch in one.launches]
+
+
 def estimators(settings: Interference) -> EstimatorOf:
-    """Return the estimator of the project, of jobs that last."""
-    from tachograph.interference.outcome import Sharing
+    """Return the estimator of the project."""
     from tachograph.interference.sharing.estimate import estimate
     from tachograph.interference.sharing.matrix import matrix
     from tachograph.report.colocate.judge import Estimator
 
-    lasting = Sharing("mps", lasting=True)  # jobs launch again and again
-
     def of(gpu: Gpu, calibration: Calibration) -> Estimator:
-        def pairs(rows: Sequence[Demand], columns: Sequence[Demand]) -> Matrix:
-            return matrix(rows, columns, gpu=gpu, calibration=calibration, sharing=lasting, settings=settings)
+        def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
+            others = None if columns is rows else columns
+            return matrix(rows, others, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings)
 
         def together(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
             return estimate(demands, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings)

@@ -43,7 +43,8 @@ def by_shares(case: Case) -> Advice | str:
     if not conflicts or None in case.slowdowns or _NOT_KEPT_APART & set(conflicts):
         return ""
     shares = shares_for(case.assumed)
-    lost = _on_shares(case, shares)
+    told = None if case.shared is None else case.shared(shares).members
+    lost = _on_shares(case, shares, told)
     wide = tuple(if_wide(demand, share) for demand, share in zip(case.demands, shares, strict=True))
     careful = _careful(case.members, lost, wide)
     said = (
@@ -52,19 +53,20 @@ def by_shares(case: Case) -> Advice | str:
     )
     if not case.good(lost) or not case.good(careful):
         return said
-    return Advice("mps_share", shares, (said,), case.missing, lost, careful, wide, conflicts[0])
+    worst = [one.worst for one in told] if told else careful
+    most = tuple(
+        worst if _laid_out(members) else wide for members, worst, wide in zip(case.members, worst, wide, strict=True)
+    )
+    return Advice("mps_share", shares, (said,), case.missing, lost, careful, most, conflicts[0])
 
 
-def _on_shares(case: Case, shares: tuple[float, ...]) -> Slowdowns:
+def _on_shares(case: Case, shares: tuple[float, ...], told: Sequence[Outcome] | None) -> Slowdowns:
     """What each loses all the time it works, for its share is its own whether others are busy or not."""
     own = [
         _of_members(members, partial(on_share, share=share, gpu=case.gpu))
         for members, share in zip(case.members, shares, strict=True)
     ]
-    if case.shared is None:
-        return tuple(own)
-    told = case.shared(shares).members
-    return tuple(map(_on_its_own, case.members, told, own))
+    return tuple(own) if told is None else tuple(map(_on_its_own, case.members, told, own))
 
 
 def _of_members(members: Members, lost: Callable[[Demand], float | None]) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import polars as pl
@@ -11,7 +11,8 @@ import polars as pl
 from tachograph.interference.demand import Demand
 from tachograph.interference.jobs.together import Together
 from tachograph.report.colocate.judge import Proposal
-from tachograph.report.colocate.kinds import LEFT_OUT, Kind
+from tachograph.report.colocate.kinds import LEFT_OUT, Kind, Profile
+from tachograph.report.colocate.of_all import KindMatrix
 from tachograph.report.colocate.report import ColocateReport
 
 _COLUMNS = {
@@ -36,6 +37,23 @@ _COLUMNS = {
     "same_user": pl.Boolean,
     "why": pl.String,
     "unknown": pl.String,
+    "issue": pl.String,
+    "other_issue": pl.String,
+    "worst_kernels": pl.String,
+    "profile": pl.String,
+    "other_profile": pl.String,
+}
+_OF_MATRIX = {
+    "one": pl.String,
+    "other": pl.String,
+    "gpu_model": pl.String,
+    "gpus": pl.Int64,
+    "slowdown": pl.Float64,
+    "careful": pl.Float64,
+    "binding": pl.String,
+    "memory_holds": pl.Boolean,
+    "issue": pl.String,
+    "other_issue": pl.String,
 }
 
 
@@ -63,6 +81,9 @@ def colocate_json(report: ColocateReport, *, top: int | None = None) -> dict[str
         "missing_counters": list(report.missing),
         "not_compared": report.cut,
         "achievable_share": dict(report.achievable),
+        "profiled": [kind_json(kind) for kind in report.profiled],
+        "profiles_refused": list(report.refused_profiles),
+        "matrices": None if report.matrices is None else [_matrix(one) for one in report.matrices],
         "calibration": {"measured_on": calibration.measured_on, "source": calibration.source},
     }
 
@@ -92,6 +113,7 @@ def proposal_json(proposal: Proposal) -> dict[str, Any]:
         "unknown": list(advice.unknown),
         "cautions": list(advice.cautions),
         "over_runs": None if proposal.runs is None else _runs(proposal.runs),
+        "over_kernels": None if proposal.kernels is None else _kernels(proposal.kernels),
     }
 
 
@@ -112,11 +134,28 @@ def kind_json(kind: Kind) -> dict[str, Any]:
         "spread_of": kind.spread_of,
         "mean": _demand(kind.mix.mean),
         "highest": _demand(kind.mix.highest),
+        "issue": kind.issue,
+        "profile": None if kind.profile is None else _profile(kind.profile),
+    }
+
+
+def _profile(profile: Profile) -> dict[str, Any]:
+    return {
+        "reports": list(profile.reports),
+        "kernels": profile.kernels,
+        "launches": profile.launches,
+        "seconds": profile.seconds,
+        "apart": list(profile.apart),
+        "mean": _demand(profile.mix.mean),
+        "members": [{"share": share, "kernel": one.name, **_demand(one)} for share, one in profile.mix.members],
     }
 
 
 def colocate_csv(report: ColocateReport, *, top: int | None = None) -> str:
-    """Return the pairs as CSV, one line each: proposed, explained, and, where asked for, refused ones."""
+    """Return the pairs as CSV, one line each: proposed, explained, where asked for refused ones; or the matrix."""
+    if report.matrices is not None:
+        cells = [row for one in report.matrices for row in _cells(one)]
+        return pl.DataFrame(cells, schema=_OF_MATRIX, orient="row").write_csv()
     rows = [_row(proposal) for proposal in (*report.proposals[:top], *report.chosen, *report.refused[:top])]
     return pl.DataFrame(rows, schema=_COLUMNS, orient="row").write_csv()
 
@@ -131,7 +170,50 @@ def _row(proposal: Proposal) -> tuple[Any, ...]:
         *(slowdown, other_slowdown, careful, other_careful, worst, other_worst, advice.binding),
         *(proposal.overlap_h, proposal.saved_h),
         *(one.runs, other.runs, proposal.same_user, " ".join(advice.why), " ".join(advice.unknown)),
+        *(one.issue, other.issue, _worst_kernels(proposal.kernels), _reports(one), _reports(other)),
     )
+
+
+def _worst_kernels(found: Together | None) -> str | None:
+    return None if found is None or found.worst is None else f"{found.worst[1]} beside {found.worst[2]}"
+
+
+def _reports(kind: Kind) -> str | None:
+    return None if kind.profile is None else " ".join(kind.profile.reports)
+
+
+def _cells(of_all: KindMatrix) -> Iterator[tuple[Any, ...]]:
+    """A row for each cell of a matrix."""
+    for i, one in enumerate(of_all.kinds):
+        for j, other in enumerate(of_all.kinds):
+            yield (
+                *(one.label, other.label, one.device.name, one.gpus),
+                *(_known(of_all.slowdown[i, j]), _known(of_all.careful[i, j]), _binding(of_all, i, j)),
+                *(not of_all.full[i, j], one.issue, other.issue),
+            )
+
+
+def _matrix(of_all: KindMatrix) -> dict[str, Any]:
+    places = range(len(of_all.kinds))
+    return {
+        "gpu_model": of_all.kinds[0].device.name,
+        "gpus": of_all.kinds[0].gpus,
+        "kinds": [kind.label for kind in of_all.kinds],
+        "issue": [kind.issue for kind in of_all.kinds],
+        "slowdown": [[_known(value) for value in row] for row in of_all.slowdown.tolist()],
+        "careful": [[_known(value) for value in row] for row in of_all.careful.tolist()],
+        "binding": [[_binding(of_all, i, j) for j in places] for i in places],
+        "memory_holds": (~of_all.full).tolist(),
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _binding(of_all: KindMatrix, i: int, j: int) -> str | None:
+    place = int(of_all.binding[i, j])
+    return of_all.resources[place] if place < len(of_all.resources) else None
 
 
 def _two(numbers: Sequence[float | None]) -> tuple[float | None, float | None]:
@@ -145,6 +227,19 @@ def _demand(demand: Demand) -> dict[str, Any]:
         "sm_share": demand.sm_share,
         "warps": demand.warps,
         "hbm_bytes": demand.hbm_bytes,
+    }
+
+
+def _kernels(found: Together) -> dict[str, Any]:
+    """Slowdowns while both are busy, and of each side its kernel that is worst off, beside which one."""
+    worst = [
+        None if one is None else dict(zip(("slowdown", "kernel", "beside"), one, strict=True)) for one in found.worst_of
+    ]
+    return {
+        "slowdown": found.slowdown,
+        "other_slowdown": found.other_slowdown,
+        "worst": worst[0],
+        "other_worst": worst[1],
     }
 
 

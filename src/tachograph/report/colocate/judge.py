@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import chain
 
 import numpy as np
 
@@ -13,11 +14,11 @@ from tachograph.config import Interference
 from tachograph.interference.demand import Calibration, Demand, Gpu
 from tachograph.interference.jobs.advice import advise
 from tachograph.interference.jobs.case import Advice
-from tachograph.interference.jobs.mixes import issuing
+from tachograph.interference.jobs.mixes import Mix, mix_issuing
 from tachograph.interference.jobs.ruled_out import ruled_out
-from tachograph.interference.jobs.together import Pairs, Together, together
+from tachograph.interference.jobs.together import Pairs, Together, folded, shares_of, together
 from tachograph.interference.jobs.ways import CONTEXT_BYTES
-from tachograph.interference.outcome import Estimate, Matrix, Sharing
+from tachograph.interference.outcome import Estimate, Matrix, Outcome, Sharing
 from tachograph.report.colocate.kinds import Kind
 from tachograph.units import MI
 
@@ -26,9 +27,9 @@ MOST_PACKED = 8  # runs of one kind on a GPU that are tried
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """What tells of demands on one GPU: all pairs, and a set that shares in some way."""
+    """What tells of demands on one GPU: rows beside columns, and a set, that share in some way."""
 
-    pairs: Pairs
+    pairs: Callable[[Sequence[Demand], Sequence[Demand], Sharing], Matrix]
     estimate: Callable[[Sequence[Demand], Sharing], Estimate]
 
 
@@ -47,6 +48,8 @@ class Proposal:
     overlap_h: GPU-hours of one of them that the other can run beside, at the most. saved_h: GPU-hours fewer then; 0
     where it is not proposed. taken: one of them is in a pair that saves more. packed: so many runs of a kind beside
     itself may share under MPS. runs: what is expected over all pairs of their runs; None where not asked for.
+    kernels: the same over all pairs of their kernels, while both are busy, read carefully, where one was profiled; a
+    kind that was not is one kernel.
     """
 
     one: Kind
@@ -57,6 +60,7 @@ class Proposal:
     taken: bool = False
     packed: int = 2
     runs: Together | None = None
+    kernels: Together | None = None
 
     @property
     def memory(self) -> float | None:
@@ -73,7 +77,8 @@ class Proposal:
 class Outlook:
     """All pairs of kinds, before any is judged.
 
-    slowdown: of each kind (row) beside each (column), all its time, NaN not known. gone: certainly not to be proposed.
+    slowdown: of each kind (row) beside each (column) by MPS, all its time, NaN not known. gone: certainly not to be
+    proposed. matrix: the same while both are busy.
     """
 
     slowdown: Floats
@@ -100,12 +105,22 @@ class Judge:
 
     def outlook(self, kinds: Sequence[Kind]) -> Outlook:
         """What all pairs of kinds come to, of the runs that ask most, read carefully."""
-        highest = [kind.mix.highest for kind in kinds]
-        asked = [self._carefully(demand) for demand in highest]
-        found, busy = self.estimator.pairs(asked, asked), [kind.busy for kind in kinds]
-        gone = ruled_out(found.slowdown, highest, busy=busy, gpu=self.gpu, settings=self.settings)
-        slowdown = 1 + np.array(busy)[None, :] * (found.slowdown - 1)
-        return Outlook(slowdown, gone, found)
+        found = self.matrix(kinds, self.settings.assumed_issue)
+        most, busy = [kind.asks.mean for kind in kinds], [kind.busy for kind in kinds]
+        gone = ruled_out(found.slowdown, most, busy=busy, gpu=self.gpu, settings=self.settings)
+        by_kernels = np.array([kind.profile is not None for kind in kinds], dtype=bool)
+        gone &= ~(by_kernels[:, None] | by_kernels[None, :])  # kernels may fit on parts of the SMs where means do not
+        return Outlook(met(found, kinds), gone, found)
+
+    def matrix(self, kinds: Sequence[Kind], assumed: float = 0.0) -> Matrix:
+        """Each kind beside each while both are busy, under MPS; where issue slots were not measured: `assumed`."""
+        mixes = [mix_issuing(kind.asks, assumed) for kind in kinds]
+        members = [demand for _, demand in chain.from_iterable(one.members for one in mixes)]
+        found = self.estimator.pairs(members, members, _BESIDE)
+        if len(members) == len(kinds):
+            return found
+        shares = shares_of(mixes)
+        return folded(found, shares, shares)
 
     def full(self, one: Kind, other: Kind) -> bool:
         """Whether memory is known not to hold both."""
@@ -113,67 +128,109 @@ class Judge:
 
     def proposal(self, one: Kind, other: Kind) -> Proposal:
         """What is to be said of a pair: limits and slowdowns are those of the runs that ask most."""
-        demands = [one.mix.highest, other.mix.highest]
         full = self.full(one, other)  # then nothing else is looked at
+        asked, profiled = (one.asks, other.asks), bool(one.profile or other.profile)
         same_user = one.user is not None and one.user == other.user
-        advice = self._advice(demands, (one.busy, other.busy), same_user=same_user, full=full)
+        advice = self._advice(asked, (one.busy, other.busy), same_user=same_user, by_kernels=profiled, full=full)
+        kernels = self._member_by_member(self._carefully(asked), _BESIDE) if profiled else None
         overlap = overlap_h(one, other)
-        return Proposal(one, other, advice, overlap, _saved_h(advice, overlap))
+        return Proposal(one, other, advice, overlap, _saved_h(advice, overlap), kernels=kernels)
 
     def _advice(
-        self, demands: Sequence[Demand], busy: Sequence[float], *, same_user: bool, full: bool = False
+        self,
+        asked: Sequence[Mix],
+        busy: Sequence[float],
+        *,
+        same_user: bool,
+        by_kernels: bool = False,
+        full: bool = False,
     ) -> Advice:
-        asked = [_alike(demand) for demand in demands]
-        blind = any("issue" not in demand.cycles for demand in demands)
-        most = [self._carefully(demand) for demand in demands]
+        least, most = [mix_issuing(one) for one in asked], self._carefully(asked)
+        blind = any("issue" not in demand.cycles for one in asked for _, demand in one.members)
+
+        def told(mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
+            if by_kernels:
+                return self._of_kernels(mixes, sharing)
+            return self.estimator.estimate([one.mean for one in mixes], sharing)
+
         return advise(
-            _UNASKED if full else self.estimator.estimate(asked, _BESIDE),
-            demands,
-            careful=self.estimator.estimate(most, _BESIDE) if blind and not full else None,
+            _UNASKED if full else told(least, _BESIDE),
+            [one.mean for one in asked],
+            careful=told(most, _BESIDE) if blind and not full else None,
+            members=[one.members for one in most],
             gpu=self.gpu,
             settings=self.settings,
             calibration=self.calibration,
             busy=busy,
             same_user=same_user,
-            shared=lambda shares: self.estimator.estimate(most, replace(_BESIDE, shares=shares)),
+            shared=lambda shares: told(most, replace(_BESIDE, shares=shares)),
         )
 
+    def _of_kernels(self, mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
+        """What happens to two of which one was profiled: kernel by kernel, at worst as beside the worst one.
+
+        Sums are those of the means: what phases do is in the slowdowns.
+        """
+        found = self._member_by_member(mixes, sharing)
+        sums = self.estimator.estimate([one.mean for one in mixes], _BESIDE).sums
+        unknown = self.estimator.estimate([demand for one in mixes for demand in _unlike(one)], _BESIDE).unknown
+        ends = zip(mixes, found.slowdowns, found.worst_of, found.bindings, strict=True)
+        outcomes = [Outcome(one.mean.name, slow, worst[0] if worst else None, by) for one, slow, worst, by in ends]
+        return Estimate(tuple(outcomes), sums, None, None, safe=found.safe, unknown=unknown)
+
+    def _member_by_member(self, mixes: Sequence[Mix], sharing: Sharing) -> Together:
+        one, other = mixes
+        turned = sharing if sharing.shares is None else replace(sharing, shares=sharing.shares[::-1])
+        return together(one, other, pairs=self._beside(sharing), turned=self._beside(turned))
+
+    def _beside(self, sharing: Sharing) -> Pairs:
+        return lambda rows, columns: self.estimator.pairs(rows, columns, sharing)
+
     def packed(self, proposal: Proposal) -> Proposal:
-        """The same with how many runs of a kind may share at once, of those that there are."""
+        """The same with how many runs of a kind may share at once, of those that there are; by kernels only two."""
         kind, count = proposal.one, 2
-        if kind is not proposal.other or proposal.advice.way != "mps":
+        if kind is not proposal.other or kind.profile or proposal.advice.way != "mps":
             return proposal
         while count < min(MOST_PACKED, kind.runs):
             more = count + 1
             if self._too_slow(kind, more):  # by one estimate, before three and their sentences
                 break
-            if self._advice([kind.mix.highest] * more, [kind.busy] * more, same_user=True).way != "mps":
+            if self._advice([kind.asks] * more, [kind.busy] * more, same_user=True).way != "mps":
                 break
             count = more
         return replace(proposal, packed=count)
 
     def _too_slow(self, kind: Kind, count: int) -> bool:
         """Whether so many runs of a kind are certainly too slow under MPS."""
-        one = self._carefully(kind.mix.highest)
+        one = self._carefully([kind.asks])[0].mean
         slowdown = self.estimator.estimate([one] * count, _BESIDE).members[0].slowdown
         beside = min(1.0, kind.busy * (count - 1))
         return slowdown is not None and 1 + beside * (slowdown - 1) > self.settings.max_slowdown + _SLACK
 
     def over_runs(self, proposal: Proposal) -> Proposal:
-        """The same with what is expected over all pairs of runs."""
+        """The same with what is expected over all pairs of runs, where nothing is known of kernels."""
+        one, other = proposal.one, proposal.other
+        if one.profile or other.profile:
+            return proposal
+        return replace(proposal, runs=self._member_by_member(self._carefully((one.mix, other.mix)), _BESIDE))
 
-        def pairs(rows: Sequence[Demand], columns: Sequence[Demand]) -> Matrix:
-            return self.estimator.pairs([*map(self._carefully, rows)], [*map(self._carefully, columns)])
-
-        return replace(proposal, runs=together(proposal.one.mix, proposal.other.mix, pairs=pairs))
-
-    def _carefully(self, demand: Demand) -> Demand:
-        return _alike(demand, self.settings.assumed_issue)
+    def _carefully(self, asked: Sequence[Mix]) -> list[Mix]:
+        return [mix_issuing(one, self.settings.assumed_issue) for one in asked]
 
 
-def _alike(demand: Demand, assumed: float = 0.0) -> Demand:
-    """A demand as the estimator takes it: with issue slots, and as long as any other, for launches are not known."""
-    return replace(issuing(demand, assumed), seconds=1.0)
+def met(found: Matrix, kinds: Sequence[Kind]) -> Floats:
+    """Return the slowdown of each kind beside each over all its time, of that while both are busy."""
+    slowdown: Floats = 1 + np.array([kind.busy for kind in kinds])[None, :] * (found.slowdown - 1)
+    return slowdown
+
+
+def _unlike(asked: Mix) -> list[Demand]:
+    """One member for each set of what was measured, under the name of all: to tell what was not."""
+    found: dict[object, Demand] = {}
+    for _, demand in asked.members:
+        lacks = [field.name for field in fields(demand) if getattr(demand, field.name) is None]
+        found.setdefault((frozenset(demand.cycles), *lacks), demand.named(asked.mean.name))
+    return list(found.values())
 
 
 def memory_share(one: Kind, other: Kind) -> float | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 
@@ -14,9 +14,10 @@ from tachograph.config import Interference, Thresholds
 from tachograph.counters import BY_NAME as COUNTERS
 from tachograph.devices import Device, match
 from tachograph.interference.demand import Demand
-from tachograph.interference.jobs.mixes import COUNTER_OF_PIPE, Mix, busy_of, mix, of_means
-from tachograph.units import MI
+from tachograph.interference.jobs.mixes import COUNTER_OF_PIPE, Mix, busy_of, mix, mix_of_one, of_means
+from tachograph.units import MI, printable
 
+_WIDEST = 24  # characters of the name of a kind in a table
 _Row = Mapping[str, Any]
 LEAST_RUNS = 2  # of a kind: what ran once may never come again
 MOST_SPREAD = 0.25  # how far a run may be from the mean of its kind, of all there is of a resource. Ours
@@ -47,12 +48,28 @@ _READ = (*_WHO, "gpu_model", "gpus", "gpu_hours", "elapsed_s", *_ACTIVITY, *_NEE
 
 
 @dataclass(frozen=True, slots=True)
+class Profile:
+    """What reports of Nsight Compute tell of a kind of jobs.
+
+    mix: its kernels, weighted by their time. kernels, launches, seconds: of all. apart: sentences on what is far from
+    the means of the lake.
+    """
+
+    reports: tuple[str, ...]
+    mix: Mix
+    kernels: int
+    launches: int
+    seconds: float
+    apart: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """Jobs of one user and name, on as many GPUs of one model: what comes again.
 
     Without a name a job is a kind of its own. array: where runs of one name differ too much, tasks of one array are a
-    kind of their own. busy: share of the time of the busiest run in which its GPUs did
-    anything. spread: farthest that a run is from the mean of all, and of which resource. jobs: ids, newest last.
+    kind of their own. busy: share of the time of the busiest run in which its GPUs did anything. mix: its runs, as the
+    lake tells. spread: farthest that a run is from the mean of all, and of which resource. jobs: ids, newest last.
     """
 
     user: str | None
@@ -67,11 +84,30 @@ class Kind:
     spread_of: str
     jobs: tuple[str, ...]
     array: str | None = None
+    profile: Profile | None = None
+
+    @property
+    def asks(self) -> Mix:
+        """What it is judged by while busy: its kernels where they were profiled, else the run that asks most.
+
+        A run counts as long as any other, for launches are not known.
+        """
+        return self.profile.mix if self.profile else mix_of_one(replace(self.mix.highest, seconds=1.0))
+
+    @property
+    def issue(self) -> Literal["profile", "assumed"]:
+        """Where its issue slots are known from, or that they are not."""
+        return "profile" if "issue" in self.asks.mean.cycles else "assumed"
 
     @property
     def label(self) -> str:
         """What it is called: user/name, with the array where it is one, of a job without a name its id."""
         return _label(self.user, self.name, self.array) or self.jobs[-1]
+
+    @property
+    def name_of_all(self) -> str | None:
+        """The same without the array; None for a job without a name."""
+        return _label(self.user, self.name, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +156,12 @@ def candidates(
     told = told.with_columns(reason=pl.coalesce("reason", of_kind)).filter(pl.col("reason").is_not_null())
     kinds.sort(key=lambda kind: (-kind.gpu_hours, kind.label, kind.device.name, kind.gpus))
     return Candidates(tuple(kinds), told.select(_LEFT_OUT))
+
+
+def short_label(kind: Kind) -> str:
+    """Return what a kind is called in a table: cut where it is long; a star where it was profiled."""
+    name = printable(kind.label)
+    return (name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…") + ("*" if kind.profile else "")
 
 
 def missing_counters(summaries: pl.DataFrame) -> list[str]:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 
 from tachograph.arrays import Floats
-from tachograph.errors import NotFoundError, UsageError
+from tachograph.errors import UsageError
 from tachograph.report.colocate.judge import Judge, Proposal, overlap_h
-from tachograph.report.colocate.kinds import LEFT_OUT, Candidates, Kind
-from tachograph.report.columns import must_exist
+from tachograph.report.colocate.kinds import Candidates, Kind
+from tachograph.report.colocate.named import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def _overlap_first(pair: Pair) -> tuple[float, str, str]:
 
 def explained(found: Candidates, pair: tuple[str, str], judge_of: Callable[[Kind], Judge]) -> Iterator[Proposal]:
     """The pair on each model and number of GPUs where there are both."""
-    ones, others = (_named(found, name) for name in pair)
+    ones, others = (named(found, name) for name in pair)
     any_yet = False
     for one in ones:
         for other in others:
@@ -129,23 +128,3 @@ def explained(found: Candidates, pair: tuple[str, str], judge_of: Callable[[Kind
             f"{pair[0]} and {pair[1]} cannot share: they ran on {where}",
             do="only jobs on as many GPUs of one model are compared, and a kind with itself only if it ran twice",
         )
-
-
-def _named(found: Candidates, name: str) -> list[Kind]:
-    """The kinds that a person means: user/name, or the id of a job.
-
-    Errors: UsageError where it is left out, with the reason; NotFoundError where it is not known.
-    """
-    kinds = [
-        kind for kind in found.kinds if name in (kind.label, f"{kind.user or '?'}/{kind.name}") or (name in kind.jobs)
-    ]
-    if kinds:
-        return kinds
-    called = pl.concat_str(pl.col("user").fill_null("?"), pl.lit("/"), pl.col("name").fill_null(""))
-    mine = found.left_out.filter((called == name) | (pl.col("display_id") == name) | (pl.col("job_id") == name))
-    if mine.is_empty():
-        known = [kind.label for kind in found.kinds]
-        must_exist([name], known, what="kind of job")
-        raise NotFoundError(f"no kind of job {name!r}", do="write user/name, or the id of a job")
-    reasons = dict.fromkeys(LEFT_OUT[reason] for reason in mine.get_column("reason"))
-    raise UsageError(f"{name} cannot be judged: {'; '.join(reasons)}", do="name another, or see --help")

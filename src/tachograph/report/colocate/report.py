@@ -18,7 +18,9 @@ from tachograph.interference.demand import Calibration
 from tachograph.interference.jobs.mixes import gpu_of_device
 from tachograph.report.colocate.judge import EstimatorOf, Judge, Proposal
 from tachograph.report.colocate.kinds import LEAST_RUNS, Kind, candidates, missing_counters
+from tachograph.report.colocate.of_all import KindMatrix, matrix_of
 from tachograph.report.colocate.pairs import Pair, explained, first_judged, matched, order
+from tachograph.report.colocate.profiles import Given, Read, nothing_read, profiled
 
 MOST_KINDS = 150  # of one model and number of GPUs, those of most GPU-hours: all their pairs are judged
 
@@ -32,7 +34,8 @@ class ColocateReport:
     pair that was asked for, explained. left_out: (reason, jobs, GPU-hours). missing: counters that no job has.
     achievable: {model: share of the peak bandwidth of memory that can be achieved, as far as is known}. short:
     (resource, pairs that were judged and not proposed for it, most first). cut: kinds that were not compared, for there
-    are too many.
+    are too many. profiled: kinds that are judged by their kernels. refused_profiles: a line for each that is not used.
+    matrices: all kinds beside all, where asked for, one of each model and number of GPUs.
     """
 
     jobs: int
@@ -53,6 +56,9 @@ class ColocateReport:
     cut: int = 0
     not_proposed: int = 0
     zone_name: str = "UTC"
+    profiled: tuple[Kind, ...] = ()
+    refused_profiles: tuple[str, ...] = ()
+    matrices: tuple[KindMatrix, ...] | None = None
 
     @property
     def saved_h(self) -> float:
@@ -72,14 +78,19 @@ def build_colocate_report(
     every: bool = False,
     top: int | None = None,
     pair: tuple[str, str] | None = None,
+    matrix: bool = False,
+    profiles: Sequence[Given] = (),
+    read: Read = nothing_read,
     zone_name: str = "UTC",
 ) -> ColocateReport:
     """Return the report on (already filtered) rows of job_summaries.
 
     `verdicts`: rows of findings with job_key, code, verdict, those of the class `stable` among them. `every`: pairs
     that are not proposed, too, at most `top` of them. `pair`: two kinds (user/name) or jobs (ids) that shall be
-    explained.
-    Errors: NotFoundError for a kind of the pair that there is not; UsageError for one that cannot be compared.
+    explained. `matrix`: all kinds beside all in place of proposals. `profiles`: reports of Nsight Compute of kinds,
+    which `read` reads.
+    Errors: NotFoundError for a kind of the pair that there is not; UsageError for one that cannot be compared; that of
+    the first profile where none named at the command can be used.
     """
     if least_runs < 1:
         raise UsageError(f"--runs {least_runs} makes no sense", do="give 1 or more")
@@ -92,6 +103,8 @@ def build_colocate_report(
         achievable=achievable,
         least_runs=1 if pair else least_runs,
     )
+    by_profile = profiled(found, profiles, read)
+    found = replace(found, kinds=by_profile.kinds)
 
     def judge_of(kind: Kind) -> Judge:
         model = kind.device.name
@@ -102,13 +115,17 @@ def build_colocate_report(
     proposals: list[Proposal] = []
     refused: list[Pair] = []
     short: Counter[str] = Counter()
+    matrices: list[KindMatrix] = []
     cut = 0
     for kinds in () if pair else _comparable(found.kinds):
+        cut += max(0, len(kinds) - MOST_KINDS)
+        if matrix:
+            matrices.append(matrix_of(kinds[:MOST_KINDS], judge_of(kinds[0])))
+            continue
         judged = matched(kinds[:MOST_KINDS], judge_of(kinds[0]), every=every)
         proposals += judged.found
         refused += judged.others
         short += judged.short
-        cut += max(0, len(kinds) - MOST_KINDS)
     return ColocateReport(
         jobs=summaries.height,
         gpu_hours=float(summaries.get_column("gpu_hours").sum()),
@@ -128,6 +145,9 @@ def build_colocate_report(
         least_runs=least_runs,
         cut=cut,
         zone_name=zone_name,
+        profiled=tuple(kind for kind in found.kinds if kind.profile),
+        refused_profiles=by_profile.refused,
+        matrices=tuple(matrices) if matrix else None,
     )
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tachograph.interference.jobs.together import Together
 from tachograph.interference.jobs.ways import CONTEXT_BYTES
 from tachograph.interference.jobs.words import MPS_OF_ONE_USER, PROFILE_THEM, WAYS, resource, times
 from tachograph.report.colocate.judge import Proposal
-from tachograph.report.colocate.kinds import LEFT_OUT, Kind
+from tachograph.report.colocate.kinds import LEFT_OUT, Kind, short_label
 from tachograph.report.colocate.report import ColocateReport
+from tachograph.report.colocate.text_matrix import matrices_lines
 from tachograph.report.columns import local_time
 from tachograph.report.lines import Line, plain, wrapped
 from tachograph.units import MI, plural, printable, text
 
-_WIDEST = 24  # characters of the name of a kind
+_ISSUE = 7  # column of a table: where issue slots are known from, of use where any kind was profiled
 _NOTHING = "No two kinds of jobs are proposed to share a GPU."
 _SAVED = (
     "saved: GPU-hours of both less those of one GPU until the slower one is through, if both are always there at the "
@@ -30,11 +32,19 @@ _NOT_LOOKED_AT = (
 )
 _UNKNOWN = f"None is safe before its kernels were profiled: DCGM tells neither issue slots nor caches. {PROFILE_THEM}"
 
+_BY_PROFILE = (
+    "*: by profile, kernel by kernel, each meeting those of the other for the share of their times. Nsight Compute "
+    "runs one kernel at a time, at locked clocks, with caches emptied before: what kernels of one job take from each "
+    "other is not in it, and all shares are of that clock."
+)
+
 
 def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None = None) -> list[Line]:
     """Return the report as styled lines (see lines.to_rich); `top`: at most so many pairs of each table."""
     if report.chosen:
         return [line for proposal in report.chosen for line in _explained(report, proposal, width)]
+    if report.matrices:
+        return list(matrices_lines(report.matrices, width))
     lines = [line for said in headlines(report) for line in wrapped(said, width, style="bold")]
     if report.missing:
         lines += wrapped(_missing(report), width)
@@ -44,6 +54,9 @@ def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None 
         if top is not None and len(report.proposals) > top:
             lines += [plain(f"{top:,} of {plural(len(report.proposals), 'pair')}", "dim")]
         lines += [plain(""), plain("Read it so", "bold"), *_notes(report, width)]
+    if report.profiled:
+        lines += [plain(""), plain("Profiled", "bold")]
+        lines += [line for kind in report.profiled for line in _profile(kind, width)]
     if report.refused:
         lines += [plain(""), plain("Not proposed", "bold"), *_refused(report.refused[:top], width)]
         if top is not None and report.not_proposed > top:
@@ -88,16 +101,18 @@ def _missing(report: ColocateReport) -> str:
 
 
 def _table(proposals: Sequence[Proposal], width: int) -> list[Line]:
-    headings = ["", "one", "other", "GPUs", "how", "measured", "careful", "at worst", "memory", "short first", "saved"]
+    headings = ["", "one", "other", "GPUs", "how", "measured", "careful"]
+    headings += ["issue slots", "at worst", "memory", "short first", "saved"]
     rows = [
         [
             str(number),
-            _cut(proposal.one),
-            "itself" if proposal.one is proposal.other else _cut(proposal.other),
+            short_label(proposal.one),
+            "itself" if proposal.one is proposal.other else short_label(proposal.other),
             f"{proposal.one.gpus} x {proposal.one.device.name}",
             _way(proposal),
             _both(proposal.advice.slowdowns),
             _both(proposal.advice.careful),
+            " / ".join(dict.fromkeys((proposal.one.issue, proposal.other.issue))),
             _both(proposal.advice.worst),
             text(proposal.memory, "fraction"),
             resource(proposal.advice.binding) if proposal.advice.binding else text(None),
@@ -106,13 +121,15 @@ def _table(proposals: Sequence[Proposal], width: int) -> list[Line]:
         for number, proposal in enumerate(proposals, 1)
     ]
     for kept in (
-        range(11),
-        (0, 1, 2, 3, 4, 5, 6, 7, 10),
-        (0, 1, 2, 3, 4, 5, 6, 10),
-        (0, 1, 2, 3, 4, 6, 10),
-        (0, 1, 2, 3, 6, 10),
+        range(12),
+        (0, 1, 2, 3, 4, 5, 6, 7, 8, 11),
+        (0, 1, 2, 3, 4, 5, 6, 7, 11),
+        (0, 1, 2, 3, 4, 6, 7, 11),
+        (0, 1, 2, 3, 4, 6, 11),
+        (0, 1, 2, 3, 6, 11),
     ):  # less of it where there is little room
-        lines = _aligned([[cells[n] for n in kept] for cells in (headings, *rows)])
+        places = [n for n in kept if n != _ISSUE or any(proposal.kernels for proposal in proposals)]
+        lines = _aligned([[cells[n] for n in places] for cells in (headings, *rows)])
         if max(len(line[0][0]) for line in lines) <= width:
             break
     return lines
@@ -135,8 +152,10 @@ def _runs(proposal: Proposal) -> str:
 
 def _notes(report: ColocateReport, width: int) -> Iterator[Line]:
     said = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"))]
-    if any(proposal.advice.unknown for proposal in report.proposals):
+    if any("assumed" in (proposal.one.issue, proposal.other.issue) for proposal in report.proposals):
         said.append(_UNKNOWN)
+    if any(proposal.kernels for proposal in report.proposals):
+        said.append(_BY_PROFILE)
     said += [
         f"Memory: the highest use of any run, and {text(CONTEXT_BYTES / MI, 'MiB')} for a further context.",
         _bandwidth(report),
@@ -176,12 +195,16 @@ def _explained(report: ColocateReport, proposal: Proposal, width: int) -> Iterat
     yield plain(f"{_pair(proposal)}, {one.gpus} x {one.device.name}: {_way(proposal)}", "bold")
     for kind in (one,) if one is other else (one, other):
         yield from wrapped(_asks(kind), width, first="  ", indent="    ")
+        yield from _profile(kind, width) if kind.profile else ()
     yield plain("Why", "bold")
     for sentence in advice.why:
         yield from wrapped(sentence, width, first="  ", indent="    ")
     if advice.worst:
-        said = f"At worst {_both(advice.worst)}: always busy at the same time, and what was not measured is short."
+        more = "" if one.issue == other.issue == "profile" else ", and what was not measured is short"
+        said = f"At worst {_both(advice.worst)}: always busy at the same time{more}."
         yield from wrapped(said, width, first="  ", indent="    ")
+    if proposal.kernels is not None:
+        yield from wrapped(_by_kernels(proposal.kernels), width, first="  ", indent="    ")
     if proposal.runs is not None and proposal.runs.worst is not None:
         mean = _both((proposal.runs.slowdown, proposal.runs.other_slowdown))
         said = f"Over all pairs of their runs, while both are busy, read carefully: {mean} on average, "
@@ -190,7 +213,7 @@ def _explained(report: ColocateReport, proposal: Proposal, width: int) -> Iterat
     if proposal.saved_h:
         saved = f"Saved: up to {text(proposal.saved_h, 'h')} of GPU time, were they always there at the same time."
         yield from wrapped(saved, width, first="  ", indent="    ")
-    told = (*advice.unknown, *advice.cautions)
+    told = (*advice.unknown, *advice.cautions, *((_BY_PROFILE,) if proposal.kernels else ()))
     if told:
         yield plain("Not known, and to be minded", "bold")
         for sentence in told:
@@ -213,6 +236,37 @@ def _asks(kind: Kind) -> str:
         f"{printable(kind.label)}: {plural(kind.runs, 'run')}, {text(kind.gpu_hours, 'h')}; "
         f"at the most {' '.join(parts)}."
         + (f" A run is at most {text(kind.spread, 'fraction')} away from their mean." if kind.runs > 1 else "")
+    )
+
+
+def _profile(kind: Kind, width: int) -> Iterator[Line]:
+    """Of which reports a kind is known, its kernels of most time, and what does not fit the lake."""
+    profile = kind.profile
+    if profile is None:
+        return
+    mean, pipes = profile.mix.mean, [f"{resource(name)} {text(share, 'fraction')}"
+                                     for name, share in profile.mix.mean.cycles.items() if share >= 0.01]  # fmt: skip
+    first = sorted(profile.mix.members, key=lambda member: -member[0])[:3]
+    kernels = ", ".join(f"{text(share, 'fraction')} {printable(one.name)}" for share, one in first)
+    said = (
+        f"{printable(kind.label)}: by {printable(', '.join(profile.reports))}: {plural(profile.kernels, 'kernel')}, "
+        f"launched {plural(profile.launches, 'time')}; of their time {kernels}; on average "
+        f"{', '.join(pipes)}{', ' if pipes else ''}memory bandwidth {text(mean.dram, 'fraction')} of the peak."
+    )
+    yield from wrapped(said, width, first="  ", indent="    ")
+    for apart in profile.apart:
+        yield from wrapped(f"{printable(apart)}.", width, first="  ! ", indent="    ")
+
+
+def _by_kernels(found: Together) -> str:
+    """What is expected kernel by kernel, and of each side the kernel that is worst off."""
+    worst = [
+        f"{printable(name)} {times(slowdown)} beside {printable(beside)}"
+        for slowdown, name, beside in dict.fromkeys(one for one in found.worst_of if one)
+    ]
+    return (
+        "Kernel by kernel under MPS, all SMs for both, while both are busy, read carefully: "
+        f"{_both(found.slowdowns)} on average; at worst {'; '.join(worst)}."
     )
 
 
@@ -258,8 +312,3 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[Line]:
 
     heading, *body = map(line, rows)
     return [plain(heading, "bold"), *map(plain, body)]
-
-
-def _cut(kind: Kind) -> str:
-    name = printable(kind.label)
-    return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…"

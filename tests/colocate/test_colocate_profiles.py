@@ -1,0 +1,287 @@
+"""Kinds of jobs with a profile of their kernels: made-up jobs and reports, recomputed by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from colocate_jobs import estimator_of, job, lake_of
+from profile_csv import QMC, Ran, raw
+
+from tachograph.cli.colocate import estimators
+from tachograph.cli.output import json_bytes
+from tachograph.config import Interference, Thresholds
+from tachograph.errors import InputError, NotFoundError, UsageError
+from tachograph.interference.demand import Calibration
+from tachograph.nsight.launch import Launch
+from tachograph.nsight.read import read_reports
+from tachograph.report.colocate.json_form import colocate_csv, colocate_json
+from tachograph.report.colocate.profiles import MOST_KERNELS, Given
+from tachograph.report.colocate.report import ColocateReport, build_colocate_report
+from tachograph.report.colocate.text import colocate_lines
+from tachograph.report.lines import to_text
+
+OF_THE_LAKE = {"gpu_model": "A100 SXM 40GB", "hbm_mib": 40960.0, "dram_active_max": 0.8}
+# while busy: SMs half of the time, little of all else
+LIKE = {"gr_engine_active_mean": 0.8, "sm_active_mean": 0.4, "dram_active_mean": 0.1, "fp64_active_mean": 0.1}
+LIKE |= {"fp32_active_mean": 0.06, "tensor_active_mean": 0.0}
+ONE = (Ran("void a(int)", 30.0, 0.7, pipes={"fp64": 0.3}), Ran("void b(int)", 10.0, 0.2, 0.3, pipes={"fma": 0.2}))
+OTHER = (Ran("void c(int)", 5.0, 0.6, pipes={"fp64": 0.2}), Ran("void d(int)", 15.0, 0.1, 0.4, pipes={"fp64": 0.1}))
+SETTINGS = Interference(safe_cycles=2.0, safe_dram=2.0, max_slowdown=3.0)
+
+
+def read(report: str) -> Sequence[Launch]:
+    """What a report on the disk holds."""
+    return [launch for one in read_reports([Path(report)]) for launch in one.launches]
+
+
+def rows(*names: str, **given: Any) -> list[dict[str, Any]]:
+    """A job of ann for each name, an hour longer than the one before."""
+    return [
+        job(n, **(OF_THE_LAKE | LIKE | {"name": name, "elapsed_s": 3600.0 * n} | given))
+        for n, name in enumerate(names, 1)
+    ]
+
+
+def report(jobs: Sequence[dict[str, Any]], *given: Given, **options: Any) -> ColocateReport:
+    summaries, verdicts = lake_of(*jobs)
+    settings = options.pop("settings", SETTINGS)
+    chosen: dict[str, Any] = {"estimator_of": estimator_of, "least_runs": 1} | options
+    return build_colocate_report(
+        summaries,
+        verdicts,
+        settings=settings,
+        thresholds=Thresholds(),
+        calibration=Calibration(achievable_share=0.8),
+        profiles=given,
+        read=read,
+        **chosen,
+    )
+
+
+def printed(found: ColocateReport, width: int = 160) -> str:
+    return " ".join(to_text(colocate_lines(found, width=width)).split())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """Reports: of one and of other, one of another GPU, without durations, without issue slots, and none at all."""
+    texts = {
+        "one": raw(ONE),
+        "other": raw(OTHER),
+        "h100": raw(ONE, gpu="NVIDIA H100 PCIe", sms=114),
+        "slice": raw(ONE, sms=42),
+        "nameless": raw(ONE, gpu="", sms=108),
+        "timeless": raw(ONE, without=("gpu__time_duration.sum",)),
+        "unissued": raw(ONE, without=("sm__inst_issued.avg.per_cycle_active",)),
+        "broken": "nothing of a profiler\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.csv").write_text(text, encoding="utf-8")
+    return {name: str(tmp_path / f"{name}.csv") for name in texts}
+
+
+def cell(one: Ran, other: Ran) -> float:
+    """By hand: the highest sum of what both ask, of a resource; the estimator of these tests slows both alike."""
+    names = {"issue", "dram", *one.pipes, *other.pipes}
+    asked = [{"issue": ran.issue, "dram": ran.dram / 0.8, **ran.pipes} for ran in (one, other)]
+    return max(1.0, *(asked[0].get(name, 0.0) + asked[1].get(name, 0.0) for name in names))
+
+
+def test_two_profiled_kinds_meet_kernel_by_kernel(files: dict[str, str]) -> None:
+    jobs = rows("x", "y")
+    jobs[1]["gr_engine_active_mean"] = 0.6
+    found = report(jobs, Given("ann/x", files["one"]), Given("ann/y", files["other"]), pair=("ann/x", "ann/y"))
+    (pair,) = found.chosen
+    table = {(one.kernel, other.kernel): cell(one, other) for one in ONE for other in OTHER}
+    shares = {one.kernel: one.ms / 40 for one in ONE} | {other.kernel: other.ms / 20 for other in OTHER}
+    both_busy = sum(shares[one] * shares[other] * slow for (one, other), slow in table.items())
+    assert max(table.values()) == pytest.approx(1.3)
+    assert both_busy == pytest.approx(1 + 0.75 * 0.25 * 0.3)  # only a beside c asks for too much: 1.3 issue slots
+    assert pair.advice.slowdowns == pytest.approx((1 + 0.6 * (both_busy - 1), 1 + 0.8 * (both_busy - 1)))
+    assert pair.advice.careful == pair.advice.slowdowns
+    assert pair.advice.worst == pytest.approx((1.3, 1.3))
+    assert pair.kernels is not None
+    assert [worst and worst[1:] for worst in pair.kernels.worst_of] == [("a", "c"), ("c", "a")]
+    assert pair.advice.binding == "issue"
+    assert not any("issue slots" in sentence.lower() for sentence in pair.advice.unknown)
+    text = printed(found)
+    assert "at worst a 1.30x beside c; c 1.30x beside a" in text
+    assert "by what was measured" not in text
+    assert f"ann/x: by {files['one']}: 2 kernels, launched 4 times; of their time 75 % a, 25 % b" in text
+    assert "runs one kernel at a time, at locked clocks" in text
+
+
+def test_of_one_profiled_only_the_other_is_assumed(files: dict[str, str]) -> None:
+    settings = Interference(safe_cycles=2.0, safe_dram=2.0, max_slowdown=3.0, assumed_issue=0.6)
+    found = report(rows("x", "y"), Given("ann/x", files["one"]), pair=("ann/x", "ann/y"), settings=settings)
+    (pair,) = found.chosen
+    assert pair.advice.slowdowns == pytest.approx((1.0, 1.0))
+    both_busy = 1 + 0.75 * (0.7 + 0.6 - 1)  # kernel a, 75 % of the time, beside what is assumed of y
+    assert pair.advice.careful == pytest.approx((1 + 0.8 * (both_busy - 1),) * 2)
+    assert (pair.one.issue, pair.other.issue) == ("profile", "assumed")
+    text = printed(found)
+    assert "if ann/y also asks for 60 % of the issue slots" in text
+    assert "Issue slots of ann/y were not measured" in text
+
+
+def test_what_is_known_of_launches_is_used(files: dict[str, str]) -> None:
+    """With the estimator of the project: 64 and 108 blocks on 108 SMs; on a share of them in more waves."""
+    given = (Given("ann/x", files["one"]), Given("ann/y", files["other"]))
+    found = report(
+        rows("x", "y"), *given, pair=("ann/x", "ann/y"), estimator_of=estimators(SETTINGS), settings=Interference()
+    )
+    (pair,) = found.chosen
+    assert pair.advice.careful == pair.advice.slowdowns
+    assert not any("launch is not known" in sentence for sentence in pair.advice.unknown)
+    assert not any("as wide as the GPU" in sentence for sentence in pair.advice.why)
+
+
+def test_the_profile_is_held_against_the_lake(files: dict[str, str]) -> None:
+    jobs = rows("x", "y", dram_active_mean=0.32)
+    found = report(jobs, Given("ann/x", files["one"]))
+    (kind,) = found.profiled
+    assert kind.profile is not None
+    dram = 0.75 * 0.05 + 0.25 * 0.3
+    assert 0.32 / 0.8 - dram > 0.15
+    (apart,) = kind.profile.apart
+    assert apart.startswith(
+        f"ann/x: its kernels take {100 * dram:.0f} % of the peak memory bandwidth, its jobs 40 %: the"
+    )
+    assert "the profile may not be of this job" in printed(found)
+    (fitting,) = report(rows("x", "y"), Given("ann/x", files["one"])).profiled
+    assert fitting.profile is not None
+    assert fitting.profile.apart == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "error", "said"),
+    [
+        ("ann/x", "h100", UsageError, "ran on NVIDIA H100 PCIe, 114 SMs, not on A100 SXM 40GB, 108 SMs"),
+        ("ann/x", "slice", UsageError, "ran on NVIDIA A100-SXM4-40GB, 42 SMs, not on A100 SXM 40GB"),
+        ("ann/x", "timeless", InputError, "no kernel tells how long it takes"),
+        ("ann/x", "unissued", InputError, "no kernel tells how many issue slots it takes"),
+        ("ann/x", "broken", InputError, "broken.csv"),
+        ("ann/nope", "one", NotFoundError, "--profile ann/nope: no kind of job 'ann/nope'"),
+        ("ann/z", "one", UsageError, "--profile ann/z: ann/z cannot be judged: still running"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    files: dict[str, str], kind: str, name: str, error: type[Exception], said: str
+) -> None:
+    jobs = [*rows("x", "y"), job(3, **OF_THE_LAKE, name="z", end=None)]
+    bad = Given(kind, files[name])
+    with pytest.raises(error, match=r".") as caught:
+        report(jobs, bad)
+    assert said in str(caught.value)
+    found = report(jobs, bad, Given("ann/y", files["other"]))
+    assert [one.label for one in found.profiled] == ["ann/y"]
+    assert len(found.refused_profiles) == 1
+    assert said in found.refused_profiles[0]
+    kept = report(jobs, Given(kind, files[name], configured=True))
+    assert (kept.profiled, len(kept.refused_profiles)) == ((), 0 if error is NotFoundError or kind == "ann/z" else 1)
+
+
+def test_a_gpu_without_a_name_is_known_by_its_sms(files: dict[str, str]) -> None:
+    (kind,) = report(rows("x"), Given("ann/x", files["nameless"])).profiled
+    assert kind.issue == "profile"
+
+
+@pytest.mark.parametrize("written", ["ann/x", "1", "ann/*", "*x"])
+def test_a_kind_is_written_as_the_table_writes_it(files: dict[str, str], written: str) -> None:
+    found = report(rows("x", "y"), Given(written, files["one"]))
+    assert {kind.label for kind in found.profiled} == ({"ann/x", "ann/y"} if written == "ann/*" else {"ann/x"})
+
+
+def test_an_array_is_written_with_its_brackets(files: dict[str, str]) -> None:
+    apart = [job(n, **(OF_THE_LAKE | LIKE), array_job_id="7") for n in (1, 2)]
+    apart += [job(n, **(OF_THE_LAKE | LIKE | {"fp64_active_mean": 0.36}), array_job_id="8") for n in (3, 4)]
+    (kind,) = report(apart, Given("ann/train[7]", files["one"])).profiled
+    assert kind.label == "ann/train[7]"
+    assert len(report(apart, Given("ann/tr*", files["one"])).profiled) == 2
+
+
+def test_reports_of_one_kind_add_up_and_the_command_comes_first(files: dict[str, str]) -> None:
+    kept = Given("ann/x", files["other"], configured=True)
+    (kind,) = report(rows("x"), Given("ann/x", files["one"]), Given("1", files["other"])).profiled
+    assert kind.profile is not None
+    assert (kind.profile.kernels, kind.profile.launches) == (4, 8)
+    assert kind.profile.seconds == pytest.approx(0.06)
+    shares = {demand.name: share for share, demand in kind.profile.mix.members}
+    assert shares == pytest.approx({"a": 30 / 60, "b": 10 / 60, "c": 5 / 60, "d": 15 / 60})
+    (kind,) = report(rows("x"), Given("ann/x", files["one"]), kept).profiled
+    assert kind.profile is not None
+    assert kind.profile.reports == (files["one"],)
+    (kind,) = report(rows("x"), kept).profiled
+    assert kind.profile is not None
+    assert kind.profile.kernels == 2
+
+
+def test_of_many_kernels_the_short_ones_count_as_one(tmp_path: Path) -> None:
+    many = [Ran(f"void k{n}(int)", 100.0 - n, 0.01 * n) for n in range(MOST_KERNELS + 5)]
+    (tmp_path / "many.csv").write_text(raw(many), encoding="utf-8")
+    (kind,) = report(rows("x"), Given("ann/x", str(tmp_path / "many.csv"))).profiled
+    assert kind.profile is not None
+    assert (len(kind.profile.mix.members), kind.profile.kernels) == (MOST_KERNELS + 1, MOST_KERNELS + 5)
+    assert kind.profile.mix.members[-1][1].name == "5 other kernels"
+    issue = sum(ran.ms * ran.issue for ran in many) / sum(ran.ms for ran in many)
+    assert kind.profile.mix.mean.cycles["issue"] == pytest.approx(issue)
+
+
+def test_the_matrix_and_the_pairs_tell_the_same(files: dict[str, str]) -> None:
+    given = (Given("ann/x", files["one"]), Given("ann/y", files["other"]))
+    jobs = [*rows("x", "y", "z"), *rows("w", gpus=4)]
+    found = report(jobs, *given, matrix=True)
+    assert found.matrices is not None
+    assert [len(of_all.kinds) for of_all in found.matrices] == [3, 1]
+    data = json.loads(json_bytes(colocate_json(found)))["matrices"][0]
+    cells = list(csv.DictReader(io.StringIO(colocate_csv(found))))
+    assert len(cells) == 9 + 1
+    for one in "xyz":
+        for other in "xyz":
+            if one == other:
+                continue  # a kind that ran once
+            (pair,) = report(jobs, *given, pair=(f"ann/{one}", f"ann/{other}")).chosen
+            i, j = (data["kinds"].index(f"ann/{name}") for name in (one, other))
+            assert data["slowdown"][i][j] == pytest.approx(pair.advice.slowdowns[0])
+            assert data["careful"][i][j] == pytest.approx(pair.advice.careful[0])
+            (row,) = [row for row in cells if (row["one"], row["other"]) == (f"ann/{one}", f"ann/{other}")]
+            assert float(row["careful"]) == pytest.approx(data["careful"][i][j])
+    text = to_text(colocate_lines(found, width=100))
+    assert "1 x A100 SXM 40GB: 3 kinds of jobs" in text
+    assert "ann/x*" in text
+    full = report(rows("x", "y", hbm_used_mib_max=30000.0), matrix=True)
+    assert "mem" in to_text(colocate_lines(full, width=100)).splitlines()[2].split()
+    assert report([], matrix=True).matrices == ()
+    assert "No job to look at" in printed(report([], matrix=True))
+
+
+def test_all_forms_name_the_profile(files: dict[str, str]) -> None:
+    given = (Given("ann/x", files["one"]), Given("ann/y", files["other"]))
+    found = report(rows("x", "y", "z"), *given, every=True)
+    data = json.loads(json_bytes(colocate_json(found)))
+    assert [kind["profile"]["reports"] for kind in data["profiled"]] == [[files["other"]], [files["one"]]]
+    pairs = {(pair["one"]["label"], pair["other"]["label"]): pair for pair in data["proposals"] + data["refused"]}
+    both = next(pair for names, pair in pairs.items() if set(names) == {"ann/x", "ann/y"})
+    assert both["over_kernels"]["slowdown"] == pytest.approx(1 + 0.75 * 0.25 * 0.3)
+    assert {both["over_kernels"][side]["kernel"] for side in ("worst", "other_worst")} == {"a", "c"}
+    lines = list(csv.DictReader(io.StringIO(colocate_csv(found))))
+    (row,) = [row for row in lines if {row["one"], row["other"]} == {"ann/x", "ann/y"}]
+    assert (row["issue"], row["other_issue"]) == ("profile", "profile")
+    assert {row["profile"], row["other_profile"]} == {files["one"], files["other"]}
+    assert row["worst_kernels"] in ("a beside c", "c beside a")
+    text = to_text(colocate_lines(found, width=160))
+    assert "ann/y*" in text
+    assert "profile / assumed" in text or "assumed / profile" in text
+    assert "Profiled" in text
+
+
+def test_the_sample_of_the_documentation_is_this_one() -> None:
+    sample = Path(__file__).resolve().parents[2] / "docs/samples/qmc-a100.csv"
+    assert sample.read_text(encoding="utf-8").split("\n", 1)[1] == raw(QMC)
+    assert "made up" in sample.read_text(encoding="utf-8").split("\n", 1)[0]
