@@ -180,6 +180,16 @@ def test_imbalanced_gpus() -> None:
     assert "is 0.50 (0: all alike); means run from 20 % (GPU 3) to 90 % (GPU 0)" in result["imbalanced_gpus"].sentence
 
 
+def test_low_use_that_comes_of_imbalance_is_told_once() -> None:
+    uneven = summary(gpu_util_mean=0.25, spatial_imbalance=0.6)
+    result = found(uneven, used(0.62, 0.1, 0.2, 0.08))
+    assert list(result) == ["imbalanced_gpus"]
+    assert "profiler" not in (result["imbalanced_gpus"].advice or "")
+    result = found(uneven | {"gpu_util_mean": 0.1}, used(0.25, 0.05, 0.05, 0.05))
+    assert list(result) == ["imbalanced_gpus"]
+    assert "Even the busiest did little" in (result["imbalanced_gpus"].advice or "")
+
+
 def test_memory_bound_goes_by_the_most_used_pipe() -> None:
     row = summary(
         gpu_util_mean=0.9, fp64_active_mean=0.0, tensor_active_mean=0.1, dram_active_mean=0.5, bound="memory",

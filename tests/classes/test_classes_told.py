@@ -72,6 +72,14 @@ def test_idle_gpus_are_a_fact_where_advice_says_which() -> None:
     assert holds["idle_gpus"] == "hint"
 
 
+@pytest.mark.parametrize(("code", "advised"), [(f"{code}_host", advised) for code, advised in ADVICE_OF.items()])
+def test_a_class_told_from_hosts_is_a_fact_beside_advice_that_says_it(code: str, advised: str) -> None:
+    """Of GPUs the time may be too short for the class, of hosts just long enough."""
+    said = {"job_key": ["a", "b"], "code": [code] * 2, "verdict": ["yes"] * 2, "severity": ["hint"] * 2}
+    given = pl.DataFrame({"job_key": ["a"], "code": [advised], "verdict": ["yes"]})
+    assert advice.settled(pl.DataFrame(said), given)["severity"].to_list() == ["fact", "hint"]
+
+
 def test_the_same_from_stored_minutes_as_while_analysing(tmp_path: Path) -> None:
     """The lake's own way: samples every 30 s over a midnight, of a job that hangs and one that works."""
     begin = START.replace(hour=22)

@@ -71,7 +71,7 @@ RULES: tuple[Rule, ...] = (
     Rule("stalled", stalled, supersedes=("bursty",)),
     Rule("bursty", bursty, supersedes=("low_utilisation", "memory_bound")),
     Rule("low_utilisation", low_utilisation, supersedes=("memory_bound", "no_tensor_use")),
-    Rule("imbalanced_gpus", imbalanced_gpus),
+    Rule("imbalanced_gpus", imbalanced_gpus, supersedes=("low_utilisation",)),
     Rule("memory_bound", memory_bound, supersedes=("no_tensor_use",)),
     Rule("no_tensor_use", no_tensor_use),
     Rule("low_memory", low_memory),

@@ -25,6 +25,7 @@ def imbalanced_gpus(
         return None
     top, bottom = measured.head(1), measured.tail(1)
     high, low = float(top["activity_mean"][0]), float(bottom["activity_mean"][0])
+    waits = " Even the busiest did little: find out what it waits for, with a profiler on a short run."
     return Finding(
         "imbalanced_gpus",
         "hint",
@@ -32,6 +33,6 @@ def imbalanced_gpus(
         f"Imbalance across GPUs is {text(imbalance, 'ratio')} (0: all alike); means run from {text(low, 'fraction')} "
         f"({gpu_labels(bottom, of=measured)}) to {text(high, 'fraction')} ({gpu_labels(top, of=measured)}).",
         "Check how work is divided: equal shares per process, one process per GPU, no serial part on one of them. "
-        "If GPUs take turns, fewer of them do the same work.",
+        f"If GPUs take turns, fewer of them do the same work.{waits if high < thresholds.low_util else ''}",
         evidence_of(summary, "spatial_imbalance", "gpus", busiest_gpu_mean=high, idlest_gpu_mean=low),
     )

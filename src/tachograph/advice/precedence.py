@@ -20,10 +20,10 @@ TOLD_BETTER: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "idle_gpus": ("one_gpu_of_many", "gpus_never_used", "imbalanced_gpus", "idle_nodes"),
         "idle_nodes": ("one_gpu_of_many", "gpus_never_used"),
-        "idle_nodes_host": ("one_gpu_of_many", "gpus_never_used", "idle_nodes"),
-        "job_hang_host": ("job_hang",),
-        "cold_start_host": ("cold_start",),
-        "stall_host": ("stall",),
+        "idle_nodes_host": ("one_gpu_of_many", "gpus_never_used", "imbalanced_gpus", "idle_nodes"),
+        "job_hang_host": ("job_hang", "hung"),
+        "cold_start_host": ("cold_start", "late_start"),
+        "stall_host": ("stall", "stalled"),
     }
 )
 

@@ -19,7 +19,7 @@ from tachograph.rules.sources import digest
 from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, TIME, Column, Table
 
 _SEEN = (GPU_SAMPLES, JOBS, ALLOCATIONS, DEVICES, NODE_SAMPLES)
-METHOD = "5"  # raised when the same input gives other numbers than before
+METHOD = "6"  # raised when the same input gives other numbers than before
 EVER = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))  # of nodes with other devices than before
 
 
