@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from ruled_jobs import SHIPPED, Job
 from ruled_lake import ACTIVITY, ruled_lake
 
 from madelake import NOW
@@ -18,6 +19,7 @@ from tachograph.analyze.rules import RESERVED, said
 from tachograph.config import Configuration, Rules
 from tachograph.errors import ConfigError
 from tachograph.lake import Lake
+from tachograph.rules.judge import judge
 
 OWN: dict[str, Any] = {
     "name": "Works a little", "tag": "works_a_little", "parameter": ["least"], "severity": "note",
@@ -67,6 +69,32 @@ def test_what_advice_says_is_not_told_twice(tmp_path: Path) -> None:
 def test_what_advice_leaves_out_is_not_told_by_a_rule(advised: advice.Rule) -> None:
     holds = pl.DataFrame({"job_key": ["a", "b"], "code": [advised.code] * 2, "verdict": ["yes", "no"]})
     assert set(said(holds).rows()) == {("a", code) for code in (advised.code, *advised.supersedes)}
+
+
+@pytest.mark.parametrize(
+    ("code", "has", "twin"),
+    [
+        ("stalled_input", {"gpu_util_mean": 0.5, "gpu_util_max": 0.95, "pcie_rx_bytes_per_s_mean": 5e7}, "cold_start"),
+        ("stalled_input", {"gpu_util_mean": 0.5, "gpu_util_max": 0.95, "pcie_rx_bytes_per_s_mean": 5e7}, "late_start"),
+        ("small_kernels", {"gpu_util_mean": 0.9, "gpu_util_max": 1.0, "sm_active_mean": 0.1}, "job_hang"),
+    ],
+)
+def test_a_low_mean_that_a_rest_explains_is_a_fact(code: str, has: dict[str, float], twin: str) -> None:
+    made = Job(gpus=[has, has])
+    for told, severity in ((), "hint"), ((twin,), "fact"):
+        beside = pl.DataFrame({"job_key": [made.key] * len(told), "code": told}, schema={"job_key": str, "code": str})
+        rows = judge(made.summary, made.devices, made.nodes, SHIPPED, told=beside).filter(pl.col("code") == code)
+        assert rows.select("verdict", "severity").row(0) == ("yes", severity)
+
+
+def test_what_was_hardly_measured_is_not_multiplied_by_the_run_time() -> None:
+    """A job of 600 days of which minutes were recorded: 0.2 % of imbalance would be 60 hours of GPU time."""
+    gpus = [{"gpu_util_mean": mean, "gpu_util_max": 1.0} for mean in (0.902, 0.898)]
+    for coverage, verdict in (0.5, "yes"), (0.4, "insufficient"), (None, "yes"):
+        made = Job({"elapsed_s": 600 * 86400.0, "coverage": coverage}, gpus)
+        rows = judge(made.summary, made.devices, made.nodes, SHIPPED)
+        [row] = rows.filter(pl.col("code") == "load_imbalance_waste").rows(named=True)
+        assert row["verdict"] == verdict
 
 
 def test_a_changed_value_judges_all_jobs_again(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tachograph.summarize.schema import HOST_CHARACTERISTICS
 
 Scalar = float | str | None
 _LABEL = "_label"
+ENOUGH = 0.5  # of a job's samples: with fewer a mean times the run time is made up rather than measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,14 @@ def _activity(statistic: str, of: str = "") -> pl.Expr:
 
 
 def _devices(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
-    """Rows of job_gpus with activity, run time, and their names for people: with the node where there are several."""
+    """Rows of job_gpus with activity, run time, and their names for people: with the node where there are several.
+
+    The run time is null where not ENOUGH was measured.
+    """
     told = [pl.col(f"{counter}_mean").alias(f"{counter}_mean_of_job") for counter in ACTIVITY]
-    of_job = jobs.select("job_key", pl.col("elapsed_s").alias(ELAPSED), *told)
+    hardly = (pl.col("coverage") < ENOUGH).fill_null(value=False)
+    run_time = pl.when(~hardly).then("elapsed_s").alias(ELAPSED)
+    of_job = jobs.select("job_key", run_time, *told)
     rows = gpus.join(of_job, on="job_key", how="inner").sort("job_key", "node", "gpu", "mig")
     one_node = (pl.col("node").first() == pl.col("node").last()).over("job_key")
     piece = pl.concat_str(pl.lit("/"), pl.col("mig")).fill_null("")

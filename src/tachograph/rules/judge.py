@@ -78,7 +78,7 @@ def _of_rule(
         columns["verdict"].append("insufficient" if blind else outcome.verdict)
         columns["severity"].append("fact" if quiet else entry.severity)
         columns["sentence"].append(_NO_SAMPLE if blind else sentence(entry, outcome, checks))
-        columns["advice"].append(advice if holds else None)
+        columns["advice"].append(advice if holds and entry.severity != "fact" else None)
         columns["evidence"].append(_evidence(outcome, hours[place], of_gpus=of_gpus) if holds else "{}")
         columns["checks"].append(_encoder.encode(checks).decode())
         columns["needs"].append(",".join(counters_of(outcome.unknown)) if outcome.unknown else None)
