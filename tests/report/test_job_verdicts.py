@@ -71,6 +71,24 @@ def test_a_job_without_verdicts_has_no_table() -> None:
     assert "looked for" not in job_html(report)
 
 
+def test_what_is_told_above_in_other_words_says_so() -> None:
+    fact = Finding("steady", "fact", "t", "It was steady.", kind="class")
+    again = Finding("low_gpu_use", "fact", "t", "It was low.", "Use fewer GPUs.", kind="rule")
+    report = made_up_report(verdicts=(fact, again))
+    for told in (job_text(report), job_text(report, every_verdict=True)):
+        assert "steady: It was steady." in told
+        assert "low_gpu_use: (as above, in other words) It was low." in told
+    assert "(as above, in other words) It was low." in job_html(report)
+
+
+def test_health_that_is_not_known_names_its_counters() -> None:
+    unknown = Finding(
+        "health", "fact", "t", "s.", kind="health", verdict="insufficient", needs=("pcie_replays", "gpu_temp_c")
+    )
+    report = made_up_report(verdicts=(unknown,))
+    assert "health: pcie_replays, gpu_temp_c not measured" in job_text(report)
+
+
 def test_missing_counters_are_told_once_and_only_where_they_would_decide() -> None:
     asked = Finding("a", "hint", "t", "s.", verdict="insufficient", needs=("sm_occupancy", "max_warps"))
     held = Finding("b", "hint", "t", "s.", needs=("fp64_active",))

@@ -18,7 +18,7 @@ from tachograph.report.job import GpuUse, JobReport
 from tachograph.report.job_text import what_ran_where
 from tachograph.report.pages import environment
 from tachograph.report.timeline import Series
-from tachograph.report.verdicts import ANSWER_NAMES, check_text, checks_text, evidence_texts
+from tachograph.report.verdicts import ANSWER_NAMES, check_text, checks_text, evidence_texts, what_is_so
 from tachograph.units import text
 
 MANY_GPUS = 16  # up to here the page has a row for each GPU
@@ -103,6 +103,7 @@ def _environment() -> Environment:
     made.filters["capitalize_first"] = lambda said: f"{said[:1].upper()}{said[1:]}"
     made.globals.update(
         answer_names=ANSWER_NAMES, check_text=check_text, checks_text=checks_text, evidence_texts=evidence_texts,
+        what_is_so=what_is_so,
         spark_points=spark_points, number=number,
     )  # fmt: skip
     return made

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tachograph.finding import Finding
 from tachograph.report.job import JobReport
 from tachograph.report.lines import STYLES, Line, plain, wrapped
-from tachograph.report.verdicts import ANSWER_NAMES, Group, check_text, checks_text, evidence_texts
+from tachograph.report.verdicts import ANSWER_NAMES, Group, check_text, checks_text, evidence_texts, what_is_so
 
 _INDENT = " " * (4 + max(map(len, ANSWER_NAMES.values())) + 2)
 _NEEDS, _NOTHING = "counters are missing", "no sample is known to be of this job"
@@ -51,12 +51,14 @@ def _short(group: Group, width: int, *, needs: str) -> Iterator[Line]:
         yield from _row("yes", f"{_codes(above)} (see above)", width)
     for finding in group.of("yes"):
         if finding.severity == "fact":
-            yield from _row("yes", f"{finding.code}: {finding.sentence}", width)
+            yield from _row("yes", f"{finding.code}: {what_is_so(finding)}", width)
     unsaid = group.of("insufficient")
     without = [finding for finding in unsaid if finding.needs]
     whys = dict.fromkeys(finding.sentence for finding in unsaid if not finding.needs)
     if without:
-        yield from _row(ANSWER_NAMES["insufficient"], f"{_codes(without)}: {needs}", width)
+        named = group.kind == "health" and needs == _NEEDS
+        why = f"{', '.join(without[0].needs)} not measured" if named else needs
+        yield from _row(ANSWER_NAMES["insufficient"], f"{_codes(without)}: {why}", width)
     for why in whys:
         same = [finding for finding in unsaid if not finding.needs and finding.sentence == why]
         yield from _row(ANSWER_NAMES["insufficient"], f"{_codes(same)}: {why}", width)
@@ -66,7 +68,7 @@ def _short(group: Group, width: int, *, needs: str) -> Iterator[Line]:
 
 def _each(report: JobReport, group: Group, width: int) -> Iterator[Line]:
     for finding in group.findings:
-        yield from _row(ANSWER_NAMES[finding.verdict], f"{finding.code}: {finding.sentence}", width)
+        yield from _row(ANSWER_NAMES[finding.verdict], f"{finding.code}: {what_is_so(finding)}", width)
         when = report.interval(finding)
         checks = [check_text(check, zone_name=report.zone_name) for check in finding.checks]
         needs = [f"needs {', '.join(finding.needs)}"] if finding.needs else []

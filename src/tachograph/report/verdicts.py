@@ -68,6 +68,18 @@ def worth_knowing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(held, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
+def what_is_so(finding: Finding) -> str:
+    """Return the sentence of a fact; one with advice was something to mend, and something above says the same.
+
+    >>> what_is_so(Finding("stable", "fact", "", "It did the same all the time."))
+    'It did the same all the time.'
+    >>> what_is_so(Finding("low_gpu_use", "fact", "", "The GPUs were active 12% of the time.", "Use fewer."))
+    '(as above, in other words) The GPUs were active 12% of the time.'
+    """
+    again = finding.verdict == "yes" and finding.severity == "fact" and finding.advice
+    return f"(as above, in other words) {finding.sentence}" if again else finding.sentence
+
+
 def looked_for(verdicts: Sequence[Finding]) -> tuple[Group, ...]:
     """Return the verdicts by kind, advice last and without the advice that is given: it is told by itself."""
     groups = []

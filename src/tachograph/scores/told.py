@@ -36,7 +36,7 @@ def _of_gpu(row: Mapping[str, Any], high: float) -> Finding:
         rated = "for hardly anything ran"
     limit = " (of the configured most warps)" if row["limited"] else ""
     held = f"the SMs held {text(occupancy, 'fraction')} of the warps that fit"
-    sentence = f"GPU score {score:.0f} of 100 (0 is best){limit}: on average {held}, {rated}."
+    sentence = f"GPU score {score:.0f} of 100 (0 best, 100 worst){limit}: on average {held}, {rated}."
     evidence = {"score_gpu": score, "sm_occupancy_mean": occupancy, "sm_active_mean": row["sm_active_mean"]}
     return _finding("score_gpu", score, high, sentence, evidence)
 
@@ -51,8 +51,8 @@ def _of_memory(row: Mapping[str, Any], high: float) -> Finding:
     used = f"what ran used {rated}" if max(dram, sm) >= AT_REST else "hardly anything ran, so it says little"
     clocks = "" if row["clocks"] else " The clocks were not measured and are taken as equal."
     sentence = (
-        f"GPU memory score {score:.0f} of 100 (0 is best): memory was active {text(dram, 'fraction')} of the time, "
-        f"the SMs {text(sm, 'fraction')}; {used}.{clocks}"
+        f"GPU memory score {score:.0f} of 100 (0 best, 100 worst): memory was active {text(dram, 'fraction')} of the "
+        f"time, the SMs {text(sm, 'fraction')}; {used}.{clocks}"
     )
     evidence = {"score_gpumem": score, "dram_active_mean": dram, "sm_active_mean": sm}
     if row["clocks"]:
