@@ -16,6 +16,8 @@ UNITS: Mapping[str, str] = MappingProxyType(
     {column.name: column.unit for column in JOB_SUMMARIES.columns}
     # 0..1 as in the literature, not percent
     | {"spatial_imbalance": "ratio", "temporal_imbalance": "ratio"}
+    # 0..100 by definition, not shares
+    | {"score_gpu": "", "score_gpumem": "", "score_gpumem_normalized": ""}
 )
 HEADINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -31,6 +33,9 @@ HEADINGS: Mapping[str, str] = MappingProxyType(
         "energy_j": "energy",
         "power_w_mean": "power",
         "coverage": "coverage",
+        "score_gpu": "GPU score (0 best)",
+        "score_gpumem": "memory score (0 best)",
+        "score_gpumem_normalized": "normalized (0 best)",
     }
 )
 FINDINGS_COLUMN = "findings"  # codes of the findings of a job, joined; not stored in summaries

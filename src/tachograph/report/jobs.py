@@ -17,10 +17,11 @@ from tachograph.report.columns import FINDINGS_COLUMN, heading, must_exist, show
 from tachograph.report.job_json import INTERNAL, row_json
 from tachograph.report.lines import Line, plain, to_text
 from tachograph.summarize.schema import JOB_SUMMARIES
+from tachograph.units import zone
 
 DEFAULT_COLUMNS = (
-    *("display_id", "user", "partition", "state", "gpus", "elapsed_s", "gpu_util_mean", "spatial_imbalance"),
-    *("temporal_imbalance", "hbm_peak_fraction", "bound", "energy_j", FINDINGS_COLUMN),
+    *("display_id", "user", "partition", "state", "start", "gpus", "elapsed_s", "gpu_util_mean"),
+    *("spatial_imbalance", "temporal_imbalance", "hbm_peak_fraction", "bound", "energy_j", FINDINGS_COLUMN),
 )
 DEFAULT_SORT = "-start"
 KNOWN = (*(name for name in JOB_SUMMARIES.schema if name not in INTERNAL), FINDINGS_COLUMN)
@@ -33,6 +34,7 @@ _EXPENDABLE = (
     "spatial_imbalance",
     "hbm_peak_fraction",
     "state",
+    "start",
     "user",
 )
 _BAR_COLUMN, _BAR = "gpu_util_mean", 6
@@ -156,6 +158,9 @@ def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> list[str]:
     ]
     if name == FINDINGS_COLUMN:
         return [" ".join(codes) for codes in table.frame[name]]
+    if name == "start" and not table.chosen:
+        local = zone(table.zone_name)
+        return [f"{moment.astimezone(local):%Y-%m-%d %H:%M}" for moment in table.frame[name]]
     if name == _BAR_COLUMN:
         bars = [bar(value, _BAR, ascii_only=ascii_only) for value in table.frame[name]]
         return [f"{drawn} {value:>5}" for drawn, value in zip(bars, values, strict=True)]
