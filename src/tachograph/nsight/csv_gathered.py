@@ -11,7 +11,7 @@ from typing import Protocol
 from tachograph.nsight.catalogue import unit_factor
 from tachograph.nsight.counted import Counted, encodable
 from tachograph.nsight.csv_numbers import Numbers
-from tachograph.nsight.launch import Chip, Launch
+from tachograph.nsight.launch import Chip, Launch, capability_of
 
 UNKNOWN_UNIT = "a unit that is not known, or not of this metric"
 NO_UNIT = "a value without its unit, which may be scaled"
@@ -159,8 +159,5 @@ def attribute_factor(attribute: str, unit: str) -> float | None:
 
 def chip_of(device: str | None, capability: str | None, attributes: Mapping[str, float]) -> Chip:
     """Return the chip. `device`: its name, or its ordinal, which says nothing of it."""
-    if capability is None and {"compute_capability_major", "compute_capability_minor"} <= attributes.keys():
-        major, minor = (int(attributes[f"compute_capability_{part}"]) for part in ("major", "minor"))
-        capability = f"{major}.{minor}"
     named = device is not None and not _WHOLE.fullmatch(device)
-    return Chip(device if named else None, capability, attributes)
+    return Chip(device if named else None, capability or capability_of(attributes), attributes)

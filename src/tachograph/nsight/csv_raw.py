@@ -38,7 +38,7 @@ _OF_LAUNCH = frozenset(
     {"ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream", "Block Size"}
     | {"Grid Size", "Device", "CC", "Invocations", "API Call ID", "API Name", "", "Unnamed: 0"}
 )
-_NAMED = ("display_name",)
+_DISPLAY_NAME = "display_name"
 
 
 class _Column(NamedTuple):
@@ -104,8 +104,8 @@ class Raw:
                 self._gathered.counted.add(UNKNOWN_COLUMN, name, "")
             else:
                 metrics.setdefault(name, place)
-        named = [attributes.pop(name) for name in _NAMED if name in attributes]
-        return metrics, attributes, named[0] if named else None
+        named = attributes.pop(_DISPLAY_NAME, None)
+        return metrics, attributes, named
 
     def _begin(self, units: list[str] | None) -> None:
         """Prepare the columns. `units` None: the table has no row of units, and what may be scaled is not believed."""
@@ -187,8 +187,7 @@ class Raw:
 
     def _chip(self, row: list[str]) -> Chip:
         """Return the chip that the row describes, the same object for the same description."""
-        named = cell_at(row, self._name_place)
-        device = named if named else cell_at(row, self._identity.device)
+        device = cell_at(row, self._name_place) or cell_at(row, self._identity.device)
         capability = cell_at(row, self._identity.capability)
         key = (device, capability, *(row[place] for place in self._attributes.values()))
         if key not in self._chips:

@@ -51,6 +51,16 @@ class Report:
     problems: tuple[str, ...] = ()
 
 
+def capability_of(attributes: Mapping[str, float]) -> str | None:
+    """Return the compute capability that attributes of a device tell.
+
+    >>> capability_of({"compute_capability_major": 9.0, "compute_capability_minor": 0.0})
+    '9.0'
+    """
+    major, minor = (attributes.get(f"compute_capability_{part}") for part in ("major", "minor"))
+    return None if major is None or minor is None else f"{major:.0f}.{minor:.0f}"
+
+
 def size_told(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int] | None:
     """Return the size in x, y, z that metrics tell; None where not all do, or one is none that CUDA takes.
 

@@ -15,14 +15,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TypeGuard
 
 from tachograph.errors import InputError
-from tachograph.nsight.launch import Chip, Launch, Report, size_told
+from tachograph.nsight.launch import Chip, Launch, Report, capability_of, size_told
+from tachograph.nsight.measured import Measured
 from tachograph.nsight.ncu_rep_child import LENGTH, NO_LIBRARY, Found
 from tachograph.nsight.ncu_rep_layout import FORMAT_MIN, MAGIC, ZSTD_MAGIC, Layout, layout
 from tachograph.rejects import Reject
@@ -168,6 +170,7 @@ class _Told:
     launches: list[Launch] = field(default_factory=list)
     rejects: dict[str, Reject] = field(default_factory=dict)
     _names: list[str] = field(default_factory=list)
+    _places: dict[str, int] = field(default_factory=dict)  # of metrics among the values of a launch
     _chips: dict[tuple[object, ...], Chip] = field(default_factory=dict)
 
     def take(self, found: Found) -> None:
@@ -175,6 +178,8 @@ class _Told:
         number, self.results = self.results, self.results + 1
         if found.names is not None:
             self._names = [sys.intern(name) for name in found.names]
+            metrics = [name for name in self._names if not name.startswith(_DEVICE)]
+            self._places = {name: place for place, name in enumerate(metrics)}
         values = {name: value for name, value in zip(self._names, found.values, strict=True) if _is_number(value)}
         if found.workload is not None:
             self._reject(NOT_A_KERNEL, f"{found.kernel}: {_WORKLOADS.get(found.workload, 'another workload')}")
@@ -184,10 +189,10 @@ class _Told:
             self.launches.append(self._launch(found, number, values))
 
     def _launch(self, found: Found, number: int, values: dict[str, float]) -> Launch:
-        attributes = {name: values.pop(name) for name in self._names if name.startswith(_DEVICE) and name in values}
+        attributes = {name: value for name, value in values.items() if name.startswith(_DEVICE)}
         return Launch(
             kernel=sys.intern(found.kernel),
-            metrics=values,
+            metrics=Measured(self._places, array("d", [values.get(name, math.nan) for name in self._places])),
             chip=self._chip(found.device, attributes),
             report=str(self.path),
             number=number,
@@ -201,7 +206,7 @@ class _Told:
         key = (name, *attributes.items())
         if key not in self._chips:
             known = {attribute.removeprefix(_DEVICE): value for attribute, value in attributes.items()}
-            self._chips[key] = Chip(name, _capability(known), known)
+            self._chips[key] = Chip(name, capability_of(known), known)
         return self._chips[key]
 
     def _reject(self, reason: str, example: str) -> None:
@@ -212,16 +217,6 @@ class _Told:
 def _is_number(value: float | None) -> TypeGuard[float]:
     """Whether there is a value; a ratio of nothing to nothing is stored as NaN."""
     return value is not None and math.isfinite(value)
-
-
-def _capability(attributes: Mapping[str, float]) -> str | None:
-    """Return the compute capability.
-
-    >>> _capability({"compute_capability_major": 9.0, "compute_capability_minor": 0.0})
-    '9.0'
-    """
-    major, minor = (attributes.get(f"compute_capability_{part}") for part in ("major", "minor"))
-    return None if major is None or minor is None else f"{major:.0f}.{minor:.0f}"
 
 
 def _signal(number: int) -> str:

@@ -14,9 +14,8 @@ from tachograph.nsight.csv_numbers import AMBIGUOUS, OTHER_LOCALE
 from tachograph.nsight.csv_report import GZIP_MAGIC, TOO_LONG, Read, read_text
 from tachograph.nsight.foreign import advice, foreign
 from tachograph.nsight.launch import Report
+from tachograph.nsight.ncu_rep_layout import MAGIC, ZSTD_MAGIC
 
-_NCU_REP_MAGIC = b"NVR\0"
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _SUFFIXES = (".ncu-rep", ".ncu-repz", ".csv", ".csv.gz", ".log", ".log.gz", ".txt", ".txt.gz")
 _NAMED_AS_REPORTS = (".ncu-rep", ".ncu-repz")
 _MOST_POINTS = 20
@@ -78,7 +77,7 @@ def read_report(path: Path, *, step: Callable[[int], None] | None = None) -> Rep
             raise InputError("not a regular file", where=str(path), do="write it into a file first, and name that")
         with path.open("rb") as file:
             start = file.read(4096)
-        if start.startswith(_NCU_REP_MAGIC) or (start.startswith(_ZSTD_MAGIC) and _is_named_report(path)):
+        if start.startswith(MAGIC) or (start.startswith(ZSTD_MAGIC) and _is_named_report(path)):
             from tachograph.nsight.ncu_rep import read_ncu_rep
 
             return read_ncu_rep(path)

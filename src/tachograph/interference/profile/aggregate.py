@@ -15,7 +15,7 @@ _NS = 1e-9
 _NAN = float("nan")
 _BEYOND = 1e30  # counters have 64 bits
 _DURATIONS = tuple(f"gpu__time_duration.{kind}" for kind in ("sum", "avg", "max"))
-_CYCLES = (("gpc__cycles_elapsed.max", "gpc__cycles_elapsed.avg.per_second"),)
+_CYCLES, _CLOCK = "gpc__cycles_elapsed.max", "gpc__cycles_elapsed.avg.per_second"
 _COUNTS = (".sum", ".avg", ".min", ".max")
 _OF_THE_LONGEST = ("launch__", "device__")
 _WHILE_ACTIVE = ("_sustained_active", ".per_cycle_active")
@@ -36,8 +36,8 @@ _WHOLES_BY_SUFFIX = {
 class Together:
     """What launches were measured to do, taken together; see Kernel for the fields."""
 
-    metrics: Mapping[str, float]
-    coverage: Mapping[str, float]
+    metrics: dict[str, float]
+    coverage: dict[str, float]
     seconds: float | None
     longest: Launch
     problems: tuple[str, ...]
@@ -59,6 +59,10 @@ def together(launches: Sequence[Launch]) -> Together:
     timed = [(launch, seconds) for launch, seconds in zip(launches, durations, strict=True) if seconds]
     weighted = timed or [(launch, 1.0) for launch in launches]
     longest = min(weighted, key=lambda pair: (-pair[1], pair[0].report, pair[0].number))[0]
+    seconds = fsum(seconds for _, seconds in timed) if timed else None
+    if len(weighted) == 1:
+        told = {name: value for name, value in sorted(longest.metrics.items()) if is_measured(value)}
+        return Together(told, {}, seconds, longest, _problems(durations, {}))
     means = _Means(Columns([launch.metrics for launch, _ in weighted]), [weight for _, weight in weighted])
     metrics, coverage = {}, {}
     for metric in sorted(means.columns.names()):
@@ -69,7 +73,6 @@ def together(launches: Sequence[Launch]) -> Together:
             metrics[metric], covered = found
             if covered is not None:
                 coverage[metric] = covered
-    seconds = fsum(seconds for _, seconds in timed) if timed else None
     return Together(metrics, coverage, seconds, longest, _problems(durations, coverage))
 
 
@@ -90,11 +93,10 @@ def duration_s(launch: Launch) -> float | None:
     for metric in _DURATIONS:
         if isfinite(value := launch.metrics.get(metric, _NAN)):
             return max(0.0, value * _NS)
-    for cycles, clock in _CYCLES:
-        elapsed, per_second = launch.metrics.get(cycles), launch.metrics.get(clock)
-        if elapsed is not None and per_second is not None and per_second > 0 and isfinite(elapsed / per_second):
-            return max(0.0, elapsed / per_second)
-    return None
+    elapsed, per_second = launch.metrics.get(_CYCLES), launch.metrics.get(_CLOCK)
+    if elapsed is None or per_second is None or per_second <= 0 or not isfinite(elapsed / per_second):
+        return None
+    return max(0.0, elapsed / per_second)
 
 
 @dataclass(slots=True)

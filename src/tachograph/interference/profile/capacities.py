@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from tachograph import devices
 from tachograph.interference.demand import Gpu
-from tachograph.nsight.launch import Chip
+from tachograph.nsight.launch import Chip, capability_of
 
 REPORT = "the report"
 _KIB, _MIB = 1024.0, float(1 << 20)
@@ -80,9 +80,10 @@ def gpu_of(chip: Chip, metrics: Mapping[str, float] | None = None) -> Gpu:
     """
     told: dict[str, float] = {}
     told_by: dict[str, str] = {}
+    capability = chip.compute_capability or capability_of(chip.attributes)
     for values, teller in (
         (_reported(chip.attributes, metrics or {}), REPORT),
-        (_of_capability(_capability(chip)), f"compute capability {_capability(chip)} as published"),
+        (_of_capability(capability), f"compute capability {capability} as published"),
         (_catalogued(chip), "the catalogue of devices"),
     ):
         for name, value in values.items():
@@ -142,13 +143,6 @@ def _measured_peak(metrics: Mapping[str, float]) -> float | None:
 def _peak_by_clock(attributes: Mapping[str, float]) -> float | None:
     width, clock_khz = _positive(attributes, _WIDTHS), _positive(attributes, _CLOCKS)
     return None if width is None or clock_khz is None else _EDGES * clock_khz * 1e3 * width / _BITS
-
-
-def _capability(chip: Chip) -> str | None:
-    if chip.compute_capability is not None:
-        return chip.compute_capability
-    major, minor = (chip.attributes.get(f"compute_capability_{part}") for part in ("major", "minor"))
-    return None if major is None or minor is None else f"{major:.0f}.{minor:.0f}"
 
 
 def _of_capability(capability: str | None) -> dict[str, float]:

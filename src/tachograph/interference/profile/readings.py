@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
 from types import MappingProxyType
 
@@ -234,14 +235,14 @@ def sm_share(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> Rea
 
 def _pipe(metrics: Mapping[str, float], pipe: str, of: str = _ACTIVE) -> Reading | None:
     if pipe == "tensor":
-        found = (_TENSOR.fullmatch(name) for name in metrics if "pipe_tensor" in name)
-        return _busiest(metrics, (match.string for match in found if match is not None and match["of"] == of))
+        return _busiest(metrics, (name for name in metrics if _tensor_of(name) == of))
     counts = (f"sm__inst_executed_pipe_{pipe}", f"sm__pipe_{pipe}_cycles_active")
     return _fraction(first(metrics, {f"{count}.{of}": 0.01 for count in counts}))
 
 
 def _pipe_of_elapsed(metrics: Mapping[str, float], coverage: Mapping[str, float], pipe: str) -> Reading | None:
-    elapsed, busy = _pipe(metrics, pipe, _ELAPSED), sm_share(metrics, coverage)
+    elapsed = _pipe(metrics, pipe, _ELAPSED)
+    busy = sm_share(metrics, coverage) if elapsed is not None else None
     if elapsed is None or busy is None or busy.value <= 0:
         return None
     if coverage.get(elapsed.metric, 1.0) != coverage.get(SM_ACTIVE, 1.0):
@@ -257,13 +258,30 @@ def _busiest(metrics: Mapping[str, float], names: Iterable[str]) -> Reading | No
 
 def _told_stalls(metrics: Mapping[str, float], kind: str) -> dict[str, float]:
     """{reason: as told}; without those of cycles in which the scheduler issued nothing, a part of the same."""
-    told = {}
-    for metric, value in metrics.items():
-        found = _STALL.fullmatch(metric) if "issue_stalled" in metric else None
-        reason = found[kind] if found else None
-        if reason and reason not in _READY and not reason.endswith("not_issued") and isfinite(value):
-            told[reason] = max(0.0, value)
-    return told
+    named = ((metric, _stall_of(metric)) for metric in metrics)
+    told = {stall[1]: metrics[metric] for metric, stall in named if stall is not None and stall[0] == kind}
+    return {reason: max(0.0, value) for reason, value in told.items() if isfinite(value)}
+
+
+@lru_cache(maxsize=4096)
+def _stall_of(metric: str) -> tuple[str, str] | None:
+    """The kind of metric and the reason to wait that it tells of; None: it tells of none.
+
+    >>> _stall_of("smsp__average_warps_issue_stalled_wait_per_issue_active.ratio")
+    ('ratio', 'wait')
+    """
+    found = _STALL.fullmatch(metric)
+    if found is None or found.lastgroup is None:
+        return None
+    reason = found[found.lastgroup]
+    return None if reason in _READY or reason.endswith("not_issued") else (found.lastgroup, reason)
+
+
+@lru_cache(maxsize=4096)
+def _tensor_of(metric: str) -> str | None:
+    """What a metric of a tensor pipeline is told of, active or elapsed cycles; None: it is another metric."""
+    found = _TENSOR.fullmatch(metric)
+    return None if found is None else found["of"]
 
 
 def _fraction(reading: Reading | None) -> Reading | None:
