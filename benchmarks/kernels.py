@@ -138,7 +138,7 @@ def measure(options: argparse.Namespace, page: str, locale: str) -> dict[str, fl
 def main() -> int:
     """Print the numbers; 1 when thousands take longer than they may."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--launches", type=int, default=2000, help="in each file")
+    parser.add_argument("--launches", type=int, default=1000, help="in each file")
     parser.add_argument("--kernels", type=int, default=100)
     parser.add_argument("--files", type=int, default=1)
     parser.add_argument("--columns", type=int, default=0, help="metrics beside those that the details page knows")
