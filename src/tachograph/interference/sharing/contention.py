@@ -15,6 +15,9 @@ from __future__ import annotations
 
 from math import sqrt
 
+import numpy as np
+
+from tachograph.arrays import Floats
 from tachograph.compiled import either
 
 # a demand so many times another's is served first; any value of 1.3 to 5.6 keeps the errors of published numbers low
@@ -36,17 +39,16 @@ def granted(own: float, dominant: float, peers: float) -> float:
     return max(left, 0.0) / (own + peers)
 
 
-@either
-def elsewhere(own: float, warps: float) -> float:
+def elsewhere(own: Floats, warps: Floats) -> Floats:
     """Return how long a warp waits elsewhere between two visits of the server, in times of a visit, `own` above 0.
 
     All N warps together make `own` visits in the time of one: N / own is the time from visit to visit. What the visit
     itself takes, standing in line included, is 1 / (1 - own (N - 1) / N).
 
-    >>> round(elsewhere(0.75, 1.0), 3), elsewhere(1.0, 8.0)
-    (0.333, 0.0)
+    >>> elsewhere(np.array([0.75, 1.0]), np.array([1.0, 8.0])).round(3).tolist()
+    [0.333, 0.0]
     """
-    return max(warps / own - 1.0 / (1.0 - own * (warps - 1.0) / warps), 0.0)
+    return np.maximum(warps / own - 1.0 / (1.0 - own * (warps - 1.0) / warps), 0.0)
 
 
 @either
@@ -55,7 +57,7 @@ def through(own: float, waits: float, warps: float, left: float) -> float:
 
     `waits`: see `elsewhere`. Exact for one warp, and for many where the server is full.
 
-    >>> round(through(0.75, elsewhere(0.75, 1.0), 1.0, 0.5), 3)
+    >>> round(through(0.75, 1 / 3, 1.0, 0.5), 3)
     0.571
     """
     away = left * waits
@@ -68,7 +70,8 @@ def rate(
 ) -> float:
     """Return the rate of a kernel, 0..1 of that alone. `others`: what all others take from it, `irregular`: 0..1.
 
-    >>> [round(rate(0.1525, 0.8625, 0.0, 0.8625, elsewhere(0.1525, 8.0), 8.0, i), 3) for i in (0.0, 1.0)]
+    >>> waits = float(elsewhere(np.array(0.1525), np.array(8.0)))
+    >>> [round(rate(0.1525, 0.8625, 0.0, 0.8625, waits, 8.0, irregular), 3) for irregular in (0.0, 1.0)]
     [0.902, 0.705]
     """
     regular = granted(own, dominant, peers)

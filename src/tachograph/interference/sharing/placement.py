@@ -11,22 +11,18 @@ from tachograph.arrays import Flags, Floats
 from tachograph.interference.demand import Gpu
 from tachograph.interference.sharing.vectors import Launches
 
-_WARP = 32.0
-
 
 def occupied(launches: Launches, gpu: Gpu) -> Floats:
     """Return what launches occupy of the SM that they load least: (rows; blocks, threads, registers, shared bytes)."""
     sms = np.nan if gpu.sms is None else float(gpu.sms)
     count = np.fmin(np.floor(launches.blocks / sms), launches.fit)
-    threads = np.ceil(launches.threads / _WARP) * _WARP
-    return np.stack([count, count * threads, count * launches.registers, count * launches.shared], axis=-1)
+    return np.stack([count, count * launches.threads, count * launches.registers, count * launches.shared], axis=-1)
 
 
 def of_a_block(launches: Launches) -> Floats:
     """Return what one block occupies: (rows; blocks, threads, registers, shared bytes)."""
-    threads = np.ceil(launches.threads / _WARP) * _WARP
-    ones = np.where(np.isnan(threads), np.nan, 1.0)
-    return np.stack([ones, threads, launches.registers, launches.shared], axis=-1)
+    ones = np.where(np.isnan(launches.threads), np.nan, 1.0)
+    return np.stack([ones, launches.threads, launches.registers, launches.shared], axis=-1)
 
 
 def room(gpu: Gpu) -> Floats:

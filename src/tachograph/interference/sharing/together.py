@@ -62,7 +62,7 @@ def rows(vectors: Vectors, longer: Floats, gpu: Gpu, calibration: Calibration) -
     asked = np.nan_to_num(vectors.cycles)
     warps = vectors.warps[:, None]
     some = np.where(asked > 0, asked, 1.0)
-    waits = np.maximum(warps / some - 1.0 / (1.0 - some * (warps - 1.0) / warps), 0.0)
+    waits = contention.elsewhere(some, warps)
     stands = asked / (1.0 + asked / np.where(vectors.counted[:, None], warps, np.inf))
     used = np.nan_to_num(vectors.dram)
     busiest = asked.max(axis=1, initial=0.0)

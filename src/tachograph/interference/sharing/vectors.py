@@ -25,7 +25,7 @@ class Launches:
     """What a block of each launch occupies, and how many there are; NaN: not told."""
 
     blocks: Floats
-    threads: Floats
+    threads: Floats  # of a block, in whole warps
     registers: Floats  # of a block
     shared: Floats  # bytes of a block
     fit: Floats  # blocks that fit into an empty SM
@@ -202,10 +202,11 @@ def _launches(demands: Sequence[Demand], gpu: Gpu) -> Launches:
 
     threads, registers = of(lambda one: one.threads), of(lambda one: one.registers)
     shared, told = of(lambda one: one.shared_bytes), of(lambda one: one.blocks_per_sm)
-    registers = np.ceil(registers * _WARP / _UNIT) * _UNIT * np.ceil(threads / _WARP)
+    warps = np.ceil(threads / _WARP)
+    threads, registers = warps * _WARP, np.ceil(registers * _WARP / _UNIT) * _UNIT * warps
     room = (
         (gpu.blocks_per_sm, np.ones(len(threads))),
-        (gpu.threads_per_sm, np.ceil(threads / _WARP) * _WARP),
+        (gpu.threads_per_sm, threads),
         (gpu.registers_per_sm, registers),
         (gpu.shared_bytes_per_sm, shared),
     )
