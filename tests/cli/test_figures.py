@@ -41,7 +41,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-m", "tachograph", "figures", *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
     return subprocess.run(
-        command, cwd=folder, env={**environment, "COLUMNS": "100"}, capture_output=True, text=True, timeout=120
+        command, cwd=folder, env={**environment, "COLUMNS": "100"}, capture_output=True, text=True, timeout=300
     )
 
 

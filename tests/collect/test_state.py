@@ -167,5 +167,5 @@ with stopping_on_signals(stopping, kill=lambda: os.write(1, b"killed")):
 
 
 def test_the_second_signal_ends_at_once() -> None:
-    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (130, "stopping killed", "")

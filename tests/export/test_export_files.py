@@ -142,7 +142,7 @@ def test_of_no_jobs_there_are_no_minutes(lake: Lake) -> None:
 def test_people_are_told_what_was_written(lake: Lake, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tachograph", "export", "csv", "--to", str(tmp_path / "x.csv")]
     chosen = ["--table", "job_summaries", "--lake", lake.location]
-    done = subprocess.run([*command, *chosen], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([*command, *chosen], capture_output=True, text=True, timeout=300, check=True)
     assert (done.stdout, done.stderr) == (f"{tmp_path}/x.csv: 4 job_summaries written\n", "")
 
 

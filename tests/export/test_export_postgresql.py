@@ -234,7 +234,7 @@ def _wait_for_writer(database: str) -> None:
 def test_two_exports_at_once_are_as_one(database: str, lake: Lake) -> None:
     command = [sys.executable, "-m", "tachograph", "export", "postgresql", "--to", database, "--lake", lake.location]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=120) for process in processes]
+    said = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     assert_same(database, lake)
 
@@ -254,7 +254,7 @@ def test_what_goes_wrong_is_a_line(database: str, lake: Lake) -> None:
 def test_without_psycopg_a_line_says_what_to_install(lake: Lake) -> None:
     program = "import sys; sys.modules['psycopg'] = None; from tachograph.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "export", "postgresql", "--lake", lake.location]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     one_line(done, 2, "PostgreSQL needs psycopg", "tachograph[postgresql]")
 
 

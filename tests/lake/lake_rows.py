@@ -101,7 +101,7 @@ def at_once(processes: Sequence[subprocess.Popen[str]]) -> list[str]:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    results = [process.communicate(timeout=120) for process in processes]
+    results = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(processes), results
     return [out for out, _ in results]
 

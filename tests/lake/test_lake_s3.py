@@ -126,7 +126,7 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "tachograph", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env=os.environ.copy(),
     )
 

@@ -58,7 +58,7 @@ def command_line(url: str, folder: Path, *more: str) -> subprocess.CompletedProc
     )
     command = [sys.executable, "-m", "tachograph", "ingest", "prometheus", "--from", START, "--to", END]
     return subprocess.run(
-        [*command, "--lake", str(folder / "lake"), *more], cwd=folder, capture_output=True, text=True, timeout=60
+        [*command, "--lake", str(folder / "lake"), *more], cwd=folder, capture_output=True, text=True, timeout=300
     )
 
 

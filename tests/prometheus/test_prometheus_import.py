@@ -177,7 +177,7 @@ def test_a_killed_import_takes_up_where_it_was(servers: Servers, tmp_path: Path)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         between.go_on()
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     lake = Lake.open(str(tmp_path / "lake"))
     assert "3 of 4 chunks were there already" in done.stdout
     assert_rows(lake, servers.made)

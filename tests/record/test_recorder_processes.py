@@ -30,8 +30,12 @@ RECORD = [sys.executable, "-m", "tachograph", "record", "--simulate", "4", "--in
 COUNT_SIGNALS = """
 import os, signal, sys, time
 seen = []
+def note(number, frame):
+    seen.append(signal.Signals(number).name)
+    with open("seen", "a") as file:
+        print(seen[-1], file=file)
 for name in ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT"):
-    signal.signal(getattr(signal, name), lambda number, frame: seen.append(signal.Signals(number).name))
+    signal.signal(getattr(signal, name), note)
 print("ready", os.getpid(), flush=True)
 end = time.monotonic() + float(sys.argv[1])
 while time.monotonic() < end and "SIGUSR2" not in seen:
@@ -60,7 +64,7 @@ def start(folder: Path, *command: str, options: tuple[str, ...] = (), **how: obj
 
 def record(folder: Path, *command: str, options: tuple[str, ...] = (), given: str = "") -> tuple[int, str, str]:
     process = start(folder, *command, options=options, stdin=subprocess.PIPE)
-    out, err = process.communicate(given, timeout=60)
+    out, err = process.communicate(given, timeout=300)
     return process.returncode, out, err
 
 
@@ -77,7 +81,7 @@ def recorder_of(process: subprocess.Popen[str]) -> int:
 
 def spool_of(folder: Path) -> Path:
     """The spool, once samples are in it."""
-    until = time.monotonic() + 40
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         for spool in (folder / "run" / "recordings").glob("*.spool"):
             with suppress(InputError):  # it has no head yet
@@ -85,6 +89,14 @@ def spool_of(folder: Path) -> Path:
                     return spool
         time.sleep(0.05)
     raise AssertionError("no spool grows")
+
+
+def wait_until_seen(folder: Path, signal_name: str) -> None:
+    """Of signals that wait together, the one of the lowest number comes first: the next is sent when this one came."""
+    until = time.monotonic() + 60
+    while not (folder / "seen").exists() or signal_name not in (folder / "seen").read_text().split():
+        assert time.monotonic() < until, f"no {signal_name} came"
+        time.sleep(0.02)
 
 
 def wait_for_line(process: subprocess.Popen[str]) -> str:
@@ -100,7 +112,7 @@ def test_streams_and_exit_code_are_those_of_the_command(tmp_path: Path) -> None:
     process.stdin.flush()
     spool_of(tmp_path)
     (tmp_path / "go").touch()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out, err) == (7, "out hello\n", "err\n")
     job = Lake.open(str(tmp_path / "run")).latest(JOBS).row(0, named=True)
     assert (job["exit_code"], job["state"], job["gpus"], job["nodes"]) == (7, "FAILED", 4, 1)
@@ -169,26 +181,26 @@ def test_a_script_without_interpreter_is_run_by_the_shell(tmp_path: Path) -> Non
 
 
 def test_a_signal_sent_to_us_alone_reaches_the_command_once(tmp_path: Path) -> None:
-    process = start(tmp_path, sys.executable, "-c", COUNT_SIGNALS, "20", start_new_session=True)
+    process = start(tmp_path, sys.executable, "-c", COUNT_SIGNALS, "240", start_new_session=True)
     wait_for_line(process)
     spool_of(tmp_path)
     for name in ("SIGUSR1", "SIGHUP", "SIGTERM", "SIGINT", "SIGWINCH", "SIGCONT", "SIGUSR2"):
         process.send_signal(getattr(signal, name))
-        time.sleep(0.3)
-    out, _ = process.communicate(timeout=30)
+        wait_until_seen(tmp_path, name)
+    out, _ = process.communicate(timeout=300)
     assert out.split() == ["SIGUSR1", "SIGHUP", "SIGTERM", "SIGINT", "SIGWINCH", "SIGCONT", "SIGUSR2"]
     assert process.returncode == 0
 
 
 def test_a_signal_sent_to_the_group_reaches_the_command_once(tmp_path: Path) -> None:
     """As `kill %1`, `scancel` and the end of a time limit do."""
-    process = start(tmp_path, sys.executable, "-c", COUNT_SIGNALS, "20", start_new_session=True)
+    process = start(tmp_path, sys.executable, "-c", COUNT_SIGNALS, "240", start_new_session=True)
     wait_for_line(process)
     spool_of(tmp_path)
     for name in ("SIGUSR1", "SIGTERM", "SIGHUP", "SIGUSR2"):
         os.killpg(process.pid, getattr(signal, name))
-        time.sleep(0.3)
-    out, _ = process.communicate(timeout=30)
+        wait_until_seen(tmp_path, name)
+    out, _ = process.communicate(timeout=300)
     assert out.split() == ["SIGUSR1", "SIGTERM", "SIGHUP", "SIGUSR2"]
     assert Lake.open(str(tmp_path / "run")).latest(JOBS)["exit_code"].to_list() == [0]
 
@@ -207,7 +219,7 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self.master, keys.encode())
 
-    def wait(self, pattern: str, seconds: float = 20) -> str:
+    def wait(self, pattern: str, seconds: float = 60) -> str:
         """What was shown up to the pattern, which is then forgotten."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
@@ -232,7 +244,7 @@ def test_keys_of_a_terminal_work_as_without_us(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     try:
         terminal.wait("prompt> ")
-        terminal.type(f"{' '.join(RECORD)} -o run -- {sys.executable} count.py 60\r")
+        terminal.type(f"{' '.join(RECORD)} -o run -- {sys.executable} count.py 240\r")
         terminal.wait(r"ready \d+")
         spool_of(tmp_path)
         terminal.type("\x1a")
@@ -270,7 +282,7 @@ def test_a_recorder_that_is_killed_takes_nobody_with_it(tmp_path: Path) -> None:
     os.kill(recorder_of(process), signal.SIGKILL)
     time.sleep(0.2)
     (tmp_path / "go").touch()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (4, "done\n")
     assert "the recording is not whole: the recording process died (signal 9)" in err
     assert not spool.exists()
@@ -290,7 +302,7 @@ def test_where_the_parent_is_killed_command_and_recording_go_on(tmp_path: Path) 
     assert spool.stat().st_size > samples
     (tmp_path / "go").touch()
     process.communicate()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while Path(f"/proc/{recorder}/stat").exists() and " Z " not in Path(f"/proc/{recorder}/stat").read_text():
         assert time.monotonic() < until
         time.sleep(0.1)

@@ -39,6 +39,6 @@ OF_POLARS = "dirty_decay_ms:500,muzzy_decay_ms:1000"
 )
 def test_allocator_is_told_before_polars_is_loaded(given: dict[str, str], told: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=given, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", SCRIPT], env=given, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.stdout == f"[False] {OF_POLARS},{told}\n", done.stderr

@@ -58,7 +58,7 @@ def tachograph(
             preexec_fn=before,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
     assert "Traceback" not in done.stderr, done.stderr
     return Done(done.returncode, done.stdout, done.stderr)

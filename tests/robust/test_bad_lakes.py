@@ -228,7 +228,7 @@ def test_two_analyses_at_once_leave_what_one_leaves(lake: Path) -> None:
     before = results(lake)
     command = [sys.executable, "-m", "tachograph", "analyze", "--full", "--lake", str(lake)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    ended = [process.communicate(timeout=120) for process in running]
+    ended = [process.communicate(timeout=300) for process in running]
     assert [process.returncode for process in running] == [0, 0], ended
     assert ended[0] == ended[1]
     assert results(lake) == before

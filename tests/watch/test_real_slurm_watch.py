@@ -70,7 +70,7 @@ def running(slurm: SlurmCluster) -> Iterator[Running]:
             yield Running(slurm, served, *jobs)
         finally:
             slurm.command("scancel", *map(str, jobs))
-            slurm.wait(*jobs, within_s=60)
+            slurm.wait(*jobs, within_s=240)
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_jobs_come_to_the_numbers_of_threads(
         ],
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=300,
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr

@@ -133,7 +133,7 @@ def command(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str
         [sys.executable, "-m", "tachograph", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         cwd=folder,
     )
 
@@ -172,7 +172,7 @@ def worker(address: str, folder: Path, *, python_path: Path | None = None) -> It
         ready=lambda: "Registered to" in log.read_text(),
         log=log,
         environment={"PYTHONPATH": os.pathsep.join(more), "POLARS_MAX_THREADS": "1"},
-        within_s=90,
+        within_s=240,
     ):
         yield
 
@@ -295,7 +295,7 @@ def test_without_dask_it_is_said_what_to_install(raw: Lake, missing: str) -> Non
         [sys.executable, "-c", script, "analyze", "--lake", raw.location, "--workers", "2"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "tachograph: --workers needs Dask; pip install 'tachograph[dask]'\n"
@@ -307,7 +307,7 @@ def test_without_dask_a_mistake_is_told_all_the_same(raw: Lake) -> None:
         [sys.executable, "-c", script, "analyze", "--lake", raw.location, "--workers", "two"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("tachograph: --workers two: neither a number of processes, ")

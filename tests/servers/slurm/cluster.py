@@ -46,7 +46,7 @@ class SlurmCluster:
             extra_groups=None if user is None else [],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         if done.returncode:
             raise RuntimeError(f"{words} ended with {done.returncode}:\n{done.stdout}{done.stderr}")

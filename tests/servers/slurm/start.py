@@ -28,7 +28,7 @@ _PACKAGES = {
     "slurmd": "slurmd",
     "sbatch": "slurm-client",
 }
-_STARTING_S = 90.0  # a loaded machine takes many times what an idle one does
+_STARTING_S = 240.0  # a loaded machine takes many times what an idle one does
 
 
 @contextmanager

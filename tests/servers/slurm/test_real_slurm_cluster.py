@@ -28,7 +28,7 @@ def test_jobs_of_two_users_share_a_node_on_different_gpus(slurm: SlurmCluster) -
     detail = slurm.command("scontrol", "show", "job", "-d", str(ids[0]))
     for job in ids:
         (slurm.jobs / f"go.{job}").touch()
-    slurm.wait(*ids, within_s=60)
+    slurm.wait(*ids, within_s=240)
     told = [(slurm.jobs / f"slurm-{job}.out").read_text().split()[0] for job in ids]
     assert told == ["0,1", "2"]
     assert "GRES=gpu:2(IDX:0-1)" in detail
@@ -40,7 +40,7 @@ def test_jobs_of_two_users_share_a_node_on_different_gpus(slurm: SlurmCluster) -
 
 def test_the_rest_api_answers_to_a_token(slurm: SlurmCluster) -> None:
     headers = {"X-SLURM-USER-NAME": "root", "X-SLURM-USER-TOKEN": slurm.token()}
-    answer = httpx2.get(f"{slurm.rest_url}/slurm/v0.0.38/nodes", headers=headers, timeout=30)
+    answer = httpx2.get(f"{slurm.rest_url}/slurm/v0.0.38/nodes", headers=headers, timeout=300)
     assert sorted(node["name"] for node in answer.json()["nodes"]) == sorted(slurm.plan.nodes)
 
 
