@@ -185,14 +185,19 @@ class _Cluster:
         gang.jobs.remove(ended)
         self.left[ended], self.ran[ended], self.ends[ended] = 0.0, ran, now
         self._foresee(gang, now)
-        changed = [gang]
         if not gang.jobs:
             del self.gangs[gang.gpus[0]]
             for gpu in gang.gpus:
                 heapq.heappush(self.empty, gpu)
+        self._give_places([gang] if gang.jobs else [], now)
+
+    def _give_places(self, changed: list[_Gang], now: float) -> None:
+        """Empty GPUs to who came first, then places beside others; where that took the first, empty ones again."""
+        changed = changed + self._fill_empty(now)
+        while changed:
+            for gang in changed:
+                self._fill(gang, now)
             changed = self._fill_empty(now)
-        for one in changed:
-            self._fill(one, now)
 
     def _fill_empty(self, now: float) -> list[_Gang]:
         """Start who waits for empty GPUs, in the order of their coming, until there are too few for the next."""

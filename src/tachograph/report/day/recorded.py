@@ -17,7 +17,7 @@ from tachograph.devices import Device, match
 from tachograph.errors import NotFoundError, UsageError
 from tachograph.interference.day.drawn import COUNTERS, distances
 from tachograph.interference.day.world import ACHIEVABLE
-from tachograph.units import MI
+from tachograph.units import MI, plural
 
 MOST_KINDS = 1000  # every pair of kinds is looked at, in each draw
 ALIKE = 0.05  # runs of one user and name are of one kind if no counter is farther from their mean
@@ -74,9 +74,7 @@ class Recorded:
         if not far.any():
             return self
         if far.all():
-            raise UsageError(
-                f"{far.size:,} jobs cannot be played: {NOT_PLAYED['far']}", do="see docs/interference-day.md"
-            )
+            raise UsageError(f"{plural(far.size, 'job')} cannot be played: {NOT_PLAYED['far']}", do="play others")
         jobs = {name: getattr(self, name)[~far] for name in ("arrives_s", "alone_s", "wants", "means", "kind")}
         hours = float(self.alone_s[far] @ self.wants[far]) / 3600
         return replace(self, **jobs, left_out={**self.left_out, "far": (int(far.sum()), hours)})
