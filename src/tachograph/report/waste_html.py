@@ -14,7 +14,7 @@ from tachograph.report.pages import environment
 from tachograph.report.waste import LEFT_OUT, WasteReport
 from tachograph.report.waste_text import group_name, headline, label, money
 from tachograph.summarize.schema import WASTE
-from tachograph.units import text
+from tachograph.units import plural, text
 
 
 def waste_html(report: WasteReport) -> str:
@@ -46,5 +46,5 @@ def plots(report: WasteReport) -> dict[str, Markup | None]:
 def _environment() -> Environment:
     made = environment()
     made.filters["quantity"] = text
-    made.globals.update(label=label, money=money, group_name=group_name)
+    made.globals.update(label=label, money=money, group_name=group_name, plural=plural)
     return made
