@@ -60,3 +60,11 @@ def test_a_bound_makes_nothing_slower_and_tells_what_was_open() -> None:
         assert [member.slowdown for member in told.members] == [member.slowdown for member in blind.members]
         assert any("L2" in sentence for sentence in told.unknown) is not held
         assert any("L2" in sentence for sentence in blind.unknown)
+
+
+def test_less_than_one_sm_is_none() -> None:
+    metrics = {"launch__sm_count": 1e-300, "launch__registers_per_thread": 32.0, "launch__shared_mem_per_block": 0.0}
+    (kernel,) = kernels(
+        [Launch("add", metrics, Chip("NVIDIA A100-SXM4-40GB", "8.0"), "a.csv", 0, (1, 1, 1), (32, 1, 1))]
+    )
+    assert kernel.gpu.sms == 108

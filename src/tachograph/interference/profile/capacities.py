@@ -113,12 +113,14 @@ def _gpu(name: str, told: Mapping[str, float], told_by: Mapping[str, str]) -> Gp
 
 
 def _reported(attributes: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
-    """What the report tells of the device: a value of 0 is none."""
+    """What the report tells of the device: a value of 0 is none, nor is a count below 1."""
     values = {field: _positive(attributes, (name,)) for field, name in _ATTRIBUTES.items()}
     values["sms"] = values["sms"] or _sms_of_launch(metrics)
     values["threads_per_sm"] = values["threads_per_sm"] or _threads_by_warps(metrics, values["schedulers"])
     values["dram_bytes_per_s"] = _measured_peak(metrics) or _peak_by_clock(attributes)
-    return {field: value for field, value in values.items() if value is not None}
+    return {
+        field: value for field, value in values.items() if value is not None and (value >= 1 or field not in _COUNTS)
+    }
 
 
 def _sms_of_launch(metrics: Mapping[str, float]) -> float | None:
