@@ -140,12 +140,10 @@ def _head(plan: Plan) -> dict[str, Any]:
 def folder_errors(folder: Path) -> Iterator[None]:
     """Turn what the system says of `folder` inside the block into LakeError: what, where, what to do.
 
-    >>> try:
-    ...     with folder_errors(Path("run")):
-    ...         raise PermissionError(errno.EACCES, "Permission denied", "run")
-    ... except LakeError as problem:
-    ...     print(problem)
-    run: not permitted to write here; name another folder with -o
+    >>> with folder_errors(Path("run")):
+    ...     raise PermissionError(errno.EACCES, "Permission denied", "run")
+    Traceback (most recent call last):
+    tachograph.errors.LakeError: run: not permitted to write here; name another folder with -o
     """
     try:
         yield

@@ -76,7 +76,7 @@ def evenness(view: View, job: JobFacts, *, width: int) -> list[Row]:
         counted = f"over {plural(of.windows - of.zero_windows, 'window')} of {WINDOW_S:.0f} s"
         if of.growing_s is not None:
             counted = f"of the first window, {of.growing_s:.0f} of {WINDOW_S:.0f} s"
-        written = quantity(of.imbalance, "fraction")
+        written = quantity(of.imbalance, "ratio")
         rest = "" if of.imbalance is not None else ": nothing was active" if of.windows else ": no window is over yet"
         rows += paragraph(f"spatial imbalance {written} {counted} ({job.counter}){rest}", width)
     told = view.told[list(job.rows)]
