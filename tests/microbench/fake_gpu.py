@@ -35,8 +35,8 @@ class FakeLaunch:
     blocks: int
     threads: int
     arguments: tuple[int, ...]
-    left: float  # seconds alone that are left
-    cycles: int
+    seconds: float  # alone
+    left: float  # of these
 
 
 def utilisation(blocks: float, curvature: float = CURVATURE, slope: float = SLOPE) -> float:
@@ -58,7 +58,7 @@ def stays(filled: float) -> float:
 @dataclass(eq=False)
 class FakeGpu:
     """`fails`: kernels that cannot be launched; `endless`: those that do not end; `beside`: rates of pairs of kernels
-    other than by the laws."""
+    other than by the laws; `favoured`: share of a launch's time after which its first warp has ended."""
 
     gpu: Gpu = H100_NVL
     memory: int = 90_000_000_000
@@ -66,6 +66,7 @@ class FakeGpu:
     fails: frozenset[str] = frozenset()
     endless: frozenset[str] = frozenset()
     beside: dict[tuple[str, str], float] = field(default_factory=dict)
+    favoured: float = 1.0
     lanes: Lanes = _LANES
     driver: str = "a simulation"
     arch: str = "sm_90"
@@ -75,7 +76,7 @@ class FakeGpu:
         self.now = 0.0
         self.streams: list[list[FakeLaunch | FakeMark | tuple[FakeMark]]] = [[], []]
         self.sizes: dict[int, int] = {}
-        self.values: dict[int, int] = {}
+        self.values: dict[int, tuple[int, int]] = {}
         self.told: list[str] = []  # every launch, as it is put into a stream
         self.random = random.Random(7)
 
@@ -88,7 +89,7 @@ class FakeGpu:
     def allocate(self, size: int, *, ones: str = "") -> int:
         if size > self.free_bytes():
             raise MemoryFullError(f"no room for {size}")
-        address = max(self.sizes, default=4096) + 1
+        address = max((at + taken for at, taken in self.sizes.items()), default=4096)
         self.sizes[address] = size
         return address
 
@@ -99,12 +100,11 @@ class FakeGpu:
     def launch(self, kernel: str, *, blocks: int, threads: int, arguments: Sequence[int], stream: int) -> None:
         if kernel in self.fails:
             raise LaunchError(f"{kernel}: CUDA_ERROR_INVALID_VALUE")
-        self.told.append(f"{kernel} {stream}")
+        if (kernel, blocks) != ("sleep", 1):  # which only holds back what comes behind it
+            self.told.append(f"{kernel} {stream}")
         seconds = self.alone(kernel, blocks, threads, tuple(arguments))
         seconds *= 1 + self.noise * self.random.uniform(-1, 1)
-        self.streams[stream].append(
-            FakeLaunch(kernel, blocks, threads, tuple(arguments), seconds, round(seconds * CLOCK_HZ))
-        )
+        self.streams[stream].append(FakeLaunch(kernel, blocks, threads, tuple(arguments), seconds, seconds))
 
     def mark(self, stream: int) -> FakeMark:
         found = FakeMark()
@@ -130,8 +130,8 @@ class FakeGpu:
         assert end.time is not None
         return end.time - begin.time
 
-    def number(self, address: int) -> int:
-        return self.values[address]
+    def numbers(self, address: int, count: int) -> tuple[int, ...]:
+        return self.values[address][:count]
 
     def _reach_marks(self) -> None:
         moved = True
@@ -153,7 +153,8 @@ class FakeGpu:
         for one, rate in zip(running, rates, strict=True):
             one.left -= step * rate
             if one.left <= 1e-15:
-                self.values[one.arguments[-1]] = one.cycles
+                cycles = round(one.seconds * self.favoured * CLOCK_HZ)
+                self.values[one.arguments[-1]] = cycles, round(cycles / CLOCK_HZ * 1e9)
                 self.streams = [stream[1:] if stream and stream[0] is one else stream for stream in self.streams]
 
     def alone(self, kernel: str, blocks: int, threads: int, arguments: tuple[int, ...]) -> float:

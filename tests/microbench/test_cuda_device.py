@@ -88,7 +88,7 @@ class StandIn:
         if kernel == self.refuses:
             raise CUDAError("CUDA_ERROR_INVALID_VALUE: one or more\n of the parameters")
         self.launched.append((kernel, *config, arguments))
-        self.memory[arguments[-1]] = struct.pack("<q", -7)
+        self.memory[arguments[-1]] = struct.pack("<qq", -7, 5)
 
     def allocate(self, size: int) -> tuple[Any, ...]:
         if size > 80 << 30:
@@ -177,14 +177,36 @@ def test_what_the_gpu_has_is_read_from_the_driver(stand_in: StandIn) -> None:
     assert code.registers is not None
 
 
+def test_no_setting_of_a_job_has_streams_wait_for_each_other(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS")
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    seen: list[str] = []
+    opened = stand_in.core.Device
+
+    def watched(number: int) -> Any:
+        seen.extend(name for name in names if name in os.environ)
+        return opened(number)
+
+    stand_in.core.Device = watched
+    CudaDevice(0)
+    assert seen == []
+
+
+def test_streams_do_not_wait_for_the_default_one() -> None:
+    assert needed("cuda.core").StreamOptions().nonblocking
+
+
 def test_arrays_hold_ones(stand_in: StandIn) -> None:
     device = CudaDevice(0)
     assert struct.unpack("<4d", stand_in.memory[device.allocate(32, ones="double")]) == (1.0,) * 4
     assert struct.unpack("<4f", stand_in.memory[device.allocate(16, ones="float")]) == (1.0,) * 4
-    clock = device.allocate(8)
-    assert device.number(clock) == 0
-    device.launch("sleep", blocks=1, threads=32, arguments=(1, clock), stream=1)
-    assert device.number(clock) == -7
+    pace = device.allocate(16)
+    assert device.numbers(pace, 2) == (0, 0)
+    device.launch("sleep", blocks=1, threads=32, arguments=(1, pace), stream=1)
+    assert device.numbers(pace, 2) == (-7, 5)
 
 
 def test_failures_are_named(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:

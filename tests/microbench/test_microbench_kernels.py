@@ -80,6 +80,16 @@ def test_chains_are_independent_of_each_other(chains: int) -> None:
         assert lengths == dict.fromkeys(range(chains), 64)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_both_clocks_are_read_before_and_after(kernel: str) -> None:
+    """Of the SM, which counts cycles, and of the GPU, which counts ns: together they tell how fast the SM was."""
+    text = compiled("compute_90").image.decode()
+    body = text[text.index(f".entry {kernel}(") :]
+    body = body[: body.index("\n}")]
+    assert body.count("%clock64") == 2
+    assert body.count("%globaltimer") == 2
+
+
 def test_clocks_are_read_around_the_work() -> None:
     for kernel in ("fmul_4", "dmul_4"):
         codes = operations("sm_90", kernel)

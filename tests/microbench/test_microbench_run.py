@@ -6,9 +6,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
+from typing import Any
 
 import pytest
-from fake_gpu import BANDWIDTH, CURVATURE, L1_COST, L2_COST, FakeGpu, utilisation
+from fake_gpu import BANDWIDTH, CLOCK_HZ, CURVATURE, L1_COST, L2_COST, FakeGpu, utilisation
 
 from tachograph.interference.demand import H100_NVL, Calibration, Demand, Gpu
 from tachograph.interference.outcome import Estimate, Sharing
@@ -204,6 +205,47 @@ def test_demands_come_from_the_clock_of_the_sm() -> None:
     assert copying.dram == pytest.approx(utilisation(132) / utilisation(264), rel=0.01)
     assert copying.l2_hit == 0.0
     assert copying.warps == 8.0
+
+
+def test_demands_do_not_depend_on_which_warp_an_sm_favours() -> None:
+    """The first warp may end long before its launch: it tells how fast the clock was, and the launch how long."""
+    cycles = [
+        one.alone[0].cycles
+        for favoured in (1.0, 0.06)
+        for one in run(FakeGpu(noise=0.0, favoured=favoured), "issue-all").results
+    ]
+    assert cycles[0] == pytest.approx(0.02 * CLOCK_HZ, rel=0.05)
+    assert cycles[1] == pytest.approx(cycles[0], rel=1e-4)
+
+
+def test_a_launch_alone_counts_as_the_median_of_many() -> None:
+    device = FakeGpu(noise=0.05)
+    wanted = chosen(experiments(device.gpu), ["issue-all"])
+    seen: list[float] = []
+    plain = device.seconds
+    device.seconds = lambda begin, end: seen.append(plain(begin, end)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
+    found = bench(device, wanted, plan=Plan(runs=9, target_s=0.02), predictor=predict).results[0]
+    assert found.alone[0].seconds == median(seen[-9:])
+
+
+def test_both_launches_are_waiting_before_the_first_begins() -> None:
+    """Else the second comes as late as the host is slow; and an end that is waited for may stand before it."""
+    device, put = FakeGpu(noise=0.0), []
+    for name in ("launch", "mark", "follow"):
+        plain = getattr(device, name)
+
+        def watched(*words: Any, _name: str = name, _plain: Any = plain, **more: Any) -> Any:
+            put.append((_name, words[0] if _name == "launch" else ""))
+            return _plain(*words, **more)
+
+        setattr(device, name, watched)
+    workloads = [Workload(kernel=name, blocks=132, threads=128) for name in ("dmul_1", "fmul_1")]
+    with loaded(device, workloads) as (first, second):
+        together(device, (first, 10), (second, 10), limit_s=9)
+    assert put == [
+        ("launch", "sleep"), ("mark", ""), ("follow", ""), ("launch", "dmul_1"), ("launch", "fmul_1"),
+        ("mark", ""), ("mark", ""),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("curvature", [0.0, 0.1, 0.571, 2.5])

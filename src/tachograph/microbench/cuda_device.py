@@ -20,6 +20,8 @@ from tachograph.nsight.launch import Chip
 
 _PATTERNS = {"float": struct.pack("<f", 1.0), "double": struct.pack("<d", 1.0)}
 _LOOK_S = 0.0005  # between two looks whether a mark was reached; times are taken by the GPU
+# of training jobs, often: either would have two streams wait for each other. CUDA reads them when it starts
+_SERIAL = ("CUDA_LAUNCH_BLOCKING", "CUDA_DEVICE_MAX_CONNECTIONS")
 # what Nsight Compute calls an attribute is what CUDA calls it
 _ATTRIBUTES = (
     "multiprocessor_count", "max_threads_per_multiprocessor", "max_blocks_per_multiprocessor",
@@ -32,6 +34,8 @@ class CudaDevice:
     """A GPU of this machine. Opened once; a process has one."""
 
     def __init__(self, number: int) -> None:
+        for name in _SERIAL:
+            os.environ.pop(name, None)
         self._core, self._driver = _libraries()
         with _absent(number):
             self._device: Any = self._core.Device(number)
@@ -120,11 +124,11 @@ class CudaDevice:
         with _failing("an event"):
             return float(end - begin) / 1e3
 
-    def number(self, address: int) -> int:
-        """The 64-bit integer that lies there."""
-        content = bytearray(8)
+    def numbers(self, address: int, count: int) -> tuple[int, ...]:
+        """The 64-bit integers that lie there."""
+        content = bytearray(8 * count)
         self._told(self._driver.cuMemcpyDtoH(content, address, len(content)))
-        return int.from_bytes(content, "little", signed=True)
+        return struct.unpack(f"<{count}q", content)
 
     def _chip(self, capability: str) -> Chip:
         properties = self._device.properties

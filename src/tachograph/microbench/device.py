@@ -74,6 +74,6 @@ class Device(Protocol):
         """Time between two marks that were reached."""
         ...
 
-    def number(self, address: int) -> int:
-        """The 64-bit integer that lies there."""
+    def numbers(self, address: int, count: int) -> tuple[int, ...]:
+        """The 64-bit integers that lie there."""
         ...

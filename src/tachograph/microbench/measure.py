@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from tachograph.microbench.device import Device, HangingError, LaunchError, MemoryFullError
-from tachograph.microbench.workloads import Workload
+from tachograph.microbench.device import Device, HangingError, LaunchError, Mark, MemoryFullError
+from tachograph.microbench.workloads import WARP, Workload
 
-_CYCLES = 8  # bytes of the clock that a kernel writes
+_PACE = 16  # bytes of what a kernel writes: cycles of an SM, and the ns in which they passed
+_CURTAIN = 500  # us, rounds of `sleep`
 _PATIENCE = 50.0  # so many times what is expected, and then some
 _GRACE_S = 10.0
 _FIRST_S = 60.0  # nothing is expected yet
@@ -26,12 +27,12 @@ class Loaded:
 
     workload: Workload
     arrays: tuple[int, ...]
-    clock: int
+    pace: int
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """One launch without another: time of the launch, and what its first block took by the clock of its SM."""
+    """One launch without another: its time, and the cycles of an SM in that time; 0 where nobody tells."""
 
     rounds: int
     seconds: float
@@ -71,7 +72,7 @@ def loaded(device: Device, workloads: Sequence[Workload]) -> Iterator[tuple[Load
             Loaded(
                 workload,
                 tuple(take(size, "double" if doubles else "float") for size, doubles in workload.array_bytes),
-                take(_CYCLES),
+                take(_PACE),
             )
             for workload in workloads
         )
@@ -109,16 +110,28 @@ def time_limit(expected_s: float) -> float:
 
 def alone(device: Device, one: Loaded, rounds: int, *, limit_s: float) -> Alone:
     """Return how long one launch takes by itself."""
-    begin = device.mark(0)
+    begin = _begin(device, one)
     _launch(device, one, rounds, 0)
     end = device.mark(0)
     device.wait([begin, end], limit_s)
-    return Alone(rounds, device.seconds(begin, end), device.number(one.clock))
+    seconds = device.seconds(begin, end)
+    cycles, ns = device.numbers(one.pace, 2)
+    return Alone(rounds, seconds, round(seconds * 1e9 * cycles / ns) if ns > 0 else 0)
+
+
+def middle(device: Device, one: Loaded, rounds: int, *, runs: int) -> Alone:
+    """Return the launch of the median time, of so many that ran alone."""
+    limit_s = _FIRST_S
+    found = []
+    for _ in range(runs):
+        found.append(alone(device, one, rounds, limit_s=limit_s))
+        limit_s = time_limit(found[0].seconds)
+    return sorted(found, key=lambda each: each.seconds)[(runs - 1) // 2]
 
 
 def in_turn(device: Device, launches: Sequence[tuple[Loaded, int]], *, limit_s: float) -> float:
     """Return how long launches take one after the other: (workload, rounds) of each."""
-    begin = device.mark(0)
+    begin = _begin(device, launches[0][0])
     for one, rounds in launches:
         _launch(device, one, rounds, 0)
     end = device.mark(0)
@@ -128,14 +141,22 @@ def in_turn(device: Device, launches: Sequence[tuple[Loaded, int]], *, limit_s: 
 
 def together(device: Device, first: tuple[Loaded, int], second: tuple[Loaded, int], *, limit_s: float) -> Together:
     """Return how long two launches take that begin at once, in two streams."""
-    begin = device.mark(0)
+    begin = _begin(device, first[0])
     device.follow(1, begin)
-    ends = []
     for stream, (one, rounds) in enumerate((first, second)):
         _launch(device, one, rounds, stream)
-        ends.append(device.mark(stream))
+    ends = [device.mark(0), device.mark(1)]
     device.wait([begin, *ends], limit_s)
     return Together(device.seconds(begin, ends[0]), device.seconds(begin, ends[1]))
+
+
+def _begin(device: Device, one: Loaded) -> Mark:
+    """A mark that is reached when all that is timed is in its stream, as long as the host is not slower than that.
+
+    Else the time of the first launch begins before it is there, and a second one comes late by what the host needs.
+    """
+    device.launch("sleep", blocks=1, threads=WARP, arguments=(_CURTAIN, one.pace), stream=0)
+    return device.mark(0)
 
 
 def _launch(device: Device, one: Loaded, rounds: int, stream: int) -> None:
@@ -144,6 +165,6 @@ def _launch(device: Device, one: Loaded, rounds: int, stream: int) -> None:
         workload.kernel,
         blocks=workload.blocks,
         threads=workload.threads,
-        arguments=(*one.arrays, *workload.numbers(rounds), one.clock),
+        arguments=(*one.arrays, *workload.numbers(rounds), one.pace),
         stream=stream,
     )

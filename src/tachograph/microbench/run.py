@@ -13,7 +13,7 @@ from tachograph.microbench.calibrate import calibrate
 from tachograph.microbench.demands import References, demand_of, references
 from tachograph.microbench.device import Device, HangingError, LaunchError, MemoryFullError
 from tachograph.microbench.experiments import Experiment, smaller
-from tachograph.microbench.measure import Alone, Loaded, alone, in_turn, loaded, time_limit, together, tune
+from tachograph.microbench.measure import Alone, Loaded, alone, in_turn, loaded, middle, time_limit, together, tune
 from tachograph.microbench.results import Bench, Expected, Result, Run, expected
 
 _STUCK = "not run: a kernel before it did not end"
@@ -118,7 +118,7 @@ def _alone(device: Device, result: Result, plan: Plan) -> Result:
     while True:
         try:
             with loaded(device, experiment.workloads) as ready:
-                return replace(result, experiment=experiment, alone=_tuned(device, ready, plan.target_s))
+                return replace(result, experiment=experiment, alone=_tuned(device, ready, plan))
         except MemoryFullError:
             less = smaller(experiment)
             if less is None:
@@ -126,13 +126,13 @@ def _alone(device: Device, result: Result, plan: Plan) -> Result:
             experiment = less
 
 
-def _tuned(device: Device, ready: tuple[Loaded, ...], target_s: float) -> tuple[Alone, ...]:
+def _tuned(device: Device, ready: tuple[Loaded, ...], plan: Plan) -> tuple[Alone, ...]:
     """All of about the same time: the one of more rounds follows the other, whose rounds are coarser."""
-    found = [tune(device, one, target_s) for one in ready]
+    found = [tune(device, one, plan.target_s) for one in ready]
     if len(found) == 2 and abs(found[0].seconds / found[1].seconds - 1.0) > _EQUAL:
         finer = 0 if found[0].rounds > found[1].rounds else 1
         found[finer] = tune(device, ready[finer], found[1 - finer].seconds)
-    return tuple(found)
+    return tuple(middle(device, one, had.rounds, runs=plan.runs) for one, had in zip(ready, found, strict=True))
 
 
 def _paired(device: Device, result: Result, plan: Plan) -> Result:
