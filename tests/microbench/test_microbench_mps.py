@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,19 @@ def test_two_processes_are_measured_with_their_shares() -> None:
         assert one.in_turn is None
         assert one.alone == pytest.approx((16 * alone, 16 * alone))
         assert one.together.first_s == pytest.approx(16 * alone)
+
+
+def test_a_process_that_is_done_leaves_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To kill a client of MPS may take the server with it."""
+    ended, kill = [], subprocess.Popen.kill
+
+    def watched(process: subprocess.Popen[str]) -> None:
+        ended.append(process.poll())
+        kill(process)
+
+    monkeypatch.setattr(subprocess.Popen, "kill", watched)
+    pairs("works").measure(experiment(), Plan(runs=1, target_s=0.02))
+    assert ended == [0, 0]
 
 
 @pytest.mark.usefixtures("none_left")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ _COMPARED = {
     "both": "mean of the two slowdowns, each time beside the other over time alone",
     None: "runs alone only",
 }
-_MODES = 5  # launches of a run: each alone, one after the other, together
+_MODES = 5  # times of a launch in a run of a pair: each alone, two one after the other, one together
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,9 +83,10 @@ def run(arguments: Arguments) -> int:
         return _plan(arguments)
     from tachograph.microbench.conditions import conditions
     from tachograph.microbench.cuda_device import CudaDevice
-    from tachograph.microbench.mps import MpsPairs, demand_daemon
+    from tachograph.microbench.mps import SHARE, MpsPairs, demand_daemon
 
     _check_target(arguments.output)
+    os.environ.pop(SHARE, None)  # this process needs all SMs, also beside a daemon of MPS
     if arguments.mps:
         demand_daemon()
     device = CudaDevice(arguments.device)
@@ -201,7 +203,8 @@ def _launches(wanted: Sequence[Experiment], arguments: Arguments) -> None:
     ]  # fmt: skip
     output.print_table([*headings, Heading("GB", right=True)], rows, no_color=arguments.no_color)
     pairs = sum(one.second is not None for one in wanted)
-    seconds = pairs * arguments.runs * _MODES * arguments.duration / 1e3
+    launches = pairs * _MODES + sum(len(one.workloads) for one in wanted)
+    seconds = launches * arguments.runs * arguments.duration / 1e3
     output.print_text(f"\n{len(wanted)} experiments, {arguments.runs} runs: about {seconds:.0f} s of launches.\n")
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,7 @@ _PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 _DEFAULT = "/tmp/nvidia-mps"  # where the daemon listens unless it is told otherwise
 _START_S = 120.0  # a process starts CUDA and compiles
 _LEAD_S = 0.05  # from the order to the common start
+_LEAVING_S = 30.0  # to free memory and leave the daemon
 _TUNING = 40.0  # launches that tuning takes at most
 
 
@@ -99,11 +100,22 @@ class _Process:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if problem is None:
+            self._dismiss()
         self._end()
+
+    def _dismiss(self) -> None:
+        """Let the process leave by itself: one that is killed may leave the server of MPS unusable for the next."""
+        _pipe(self._process.stdin).close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LEAVING_S)
 
     def _end(self) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(BrokenPipeError):  # what was not written yet has no reader any more
+                _pipe(pipe).close()
 
     def tune(self, target_s: float) -> Alone:
         """A launch that takes about so long on this share of the GPU."""
