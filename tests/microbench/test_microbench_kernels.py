@@ -147,6 +147,8 @@ def test_other_chips() -> None:
     newer = compiled("sm_999")
     assert newer.kind == "ptx"
     assert newer.arch.startswith("compute_")
+    between = compiled("sm_88")
+    assert (between.kind, between.arch) == ("ptx", "compute_87")
     for wrong in ("sm_60", "hopper", "sm_"):
         with pytest.raises(UsageError, match=r"architecture|as old as"):
             compile_kernels(wrong)

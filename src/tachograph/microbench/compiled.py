@@ -35,7 +35,7 @@ def source() -> str:
 def compile_kernels(arch: str) -> Program:
     """Return the kernels as machine code of `sm_NN`, or as PTX of `compute_NN`.
 
-    A chip newer than the compiler gets PTX of the newest architecture that the compiler knows: its driver goes on.
+    A chip that the compiler does not know gets PTX of the newest architecture before it: its driver goes on.
     Errors: UsageError where NVRTC is not installed, and for what is no architecture.
     """
     nvrtc = _nvrtc()
@@ -46,8 +46,8 @@ def compile_kernels(arch: str) -> Program:
     oldest = max(_OLDEST, min(known))
     if number < oldest:
         raise UsageError(f"no chip as old as {arch} runs these kernels", do=f"the oldest is sm_{oldest}")
-    if number > max(known):
-        arch = f"compute_{max(known)}"
+    if number not in known:
+        arch = f"compute_{max(one for one in known if one <= number)}"
     image = _compiled(nvrtc, arch)
     if arch.startswith("compute"):
         return Program(arch, "ptx", image, MappingProxyType({}))
