@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -155,28 +157,57 @@ class _Nvml:
     class NVMLError(Exception):
         pass
 
-    def __init__(self, *, fails: str = "") -> None:
-        self.fails = fails
+    def __init__(self, *, fails: str = "", processes: tuple[int, ...] = (1, 99), **answers: object) -> None:
+        self.fails, self.processes, self.answers = fails, processes, answers
 
     def __getattr__(self, name: str) -> object:
         if name == self.fails:
             raise self.NVMLError(name)
         answers = {
-            "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=99)],
+            "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=number) for number in self.processes],
             "nvmlDeviceGetCurrentClocksThrottleReasons": 0x4 | 0x1,
             "nvmlDeviceGetClockInfo": 1700,
             "nvmlDeviceGetMaxClockInfo": 1980,
             "nvmlSystemGetDriverVersion": "570.1",
+            "nvmlSystemGetProcessName": "python",
+            "nvmlDeviceGetMigMode": [0, 0],
+            **self.answers,
         }
         return lambda *words: answers.get(name)
 
 
 def test_clocks_and_other_processes_come_from_nvml() -> None:
     found = conditions("0000:01:00.0", _Nvml())
-    assert found == Conditions(1700, 1980, (99,), ("power cap",), "570.1")
+    assert found == Conditions(1700, 1980, (1, 99), ("power cap",), "570.1")
     assert len(found.warnings()) == 2
-    for fails in ("nvmlInit", "nvmlDeviceGetClockInfo"):
+    for fails in ("nvmlInit", "nvmlDeviceGetHandleByPciBusId"):
         assert conditions("0000:01:00.0", _Nvml(fails=fails)) == Conditions()
+
+
+def test_what_nvml_does_not_tell_keeps_nothing_else_back() -> None:
+    for fails, gone in (
+        ("nvmlDeviceGetClockInfo", "sm_clock_mhz"),
+        ("nvmlDeviceGetComputeRunningProcesses", "others"),
+        ("nvmlDeviceGetCurrentClocksThrottleReasons", "held_back"),
+        ("nvmlDeviceGetMigMode", "mig"),
+    ):
+        found, all_of_it = conditions("x", _Nvml(fails=fails)), conditions("x", _Nvml())
+        assert replace(all_of_it, **{gone: getattr(Conditions(), gone)}) == found
+
+
+def test_neither_this_process_nor_the_server_of_mps_disturbs() -> None:
+    assert conditions("x", _Nvml(processes=(os.getpid(), 1))).others == (1,)
+    assert conditions("x", _Nvml(nvmlSystemGetProcessName="/usr/bin/nvidia-cuda-mps-server")).others == ()
+    # a number of the host, seen within a container
+    assert conditions("x", _Nvml(processes=(1 << 30,))).others == ()
+    assert conditions("x", _Nvml(processes=(1 << 30, 2 << 30))).others == (1 << 30, 2 << 30)
+
+
+def test_an_instance_of_mig_is_told() -> None:
+    (said,) = conditions(
+        "x", _Nvml(nvmlDeviceGetMigMode=[1, 1], processes=(), nvmlDeviceGetCurrentClocksThrottleReasons=0)
+    ).warnings()
+    assert said.startswith("MIG divides this GPU")
 
 
 def test_a_kernel_that_does_not_end_ends_the_program_after_all_was_written(
