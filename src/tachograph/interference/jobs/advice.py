@@ -31,6 +31,7 @@ def advise(
     members: Sequence[Members] | None = None,
     busy: Sequence[float] | None = None,
     same_user: bool = True,
+    by_margin: bool = False,
     shared: Callable[[tuple[float, ...]], Estimate] | None = None,
 ) -> Advice:
     """Return how `demands` should share `gpu`, of which `estimate` tells what happens without anything kept apart.
@@ -39,8 +40,9 @@ def advise(
     advised only where that holds, too. Left out, nothing is assumed. `members`: of each its kernels, with the share of
     its time, read carefully; left out, each is one. `busy`: share 0..1 of its time in which each does
     anything at all (1: always); they are taken to be independent, so that a member is slowed for the share of its time
-    in which another is busy. `shared`: what happens under MPS with these shares of the SMs; without it every kernel is
-    taken to spread evenly over fewer SMs.
+    in which another is busy. `by_margin`: what is expected comes from profiled kernels of all, so that where
+    `estimate` is not safe the upper value of each decides. `shared`: what happens under MPS with these shares of the
+    SMs; without it every kernel is taken to spread evenly over fewer SMs.
 
     >>> from tachograph.interference.outcome import Outcome
     >>> asked = [Demand(name=name, cycles={"issue": 0.2}, dram=0.1, hbm_bytes=4e9) for name in "ab"]
@@ -62,6 +64,7 @@ def advise(
         others=tuple(min(1.0, math.fsum(shares) - share) for share in shares),
         shared=shared,
         missing=tuple(dict.fromkeys((*estimate.unknown, *_unknown(demands, gpu, settings)))),
+        by_margin=by_margin,
     )
     room, held = _memory(case)
     if not held:

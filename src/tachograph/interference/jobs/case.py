@@ -20,8 +20,8 @@ class Advice:
     """How to share, and why.
 
     shares: of the SMs, one for each member (`mps_share`). profiles: MIG, one for each. slowdowns: what is expected of
-    each in that way by what was measured; careful: were what nobody measured asked for as well, see `advise`; worst:
-    were they always busy together and what nobody measured short. binding: the resource that slows them most. why:
+    each in that way by what was measured; careful: what decides, see `Case`; worst: were they always busy together and
+    what nobody measured short. binding: the resource that slows them most. why:
     sentences with the numbers, those of ways that were passed over among them.
     safe: all sums are below their limits, and nothing that decides is unknown.
     """
@@ -46,7 +46,8 @@ class Case:
     estimate: by what was measured. careful: by `assumed`, the demands with issue slots where nobody measured them; the
     same where all were. members: of each its kernels, with the share of its time, where they are known; else `assumed`
     is its one member. others: for each member the share of time in which another is busy. shared: what happens under
-    MPS with these shares of the SMs, None not told. missing: what nobody measured, sentences.
+    MPS with these shares of the SMs, None not told. missing: what nobody measured, sentences. by_margin: the kernels of
+    all were profiled, so that where not all pairs of them are safe their upper values decide.
     """
 
     estimate: Estimate
@@ -60,6 +61,7 @@ class Case:
     others: tuple[float, ...]
     shared: Callable[[tuple[float, ...]], Estimate] | None = None
     missing: tuple[str, ...] = ()
+    by_margin: bool = False
 
     @property
     def blind(self) -> list[str]:
@@ -73,15 +75,21 @@ class Case:
 
     @property
     def carefully(self) -> Slowdowns:
-        """What is expected of each were unmeasured issue slots asked for."""
-        return self.met([member.slowdown for member in self.careful.members])
+        """What decides: the same were unmeasured issue slots asked for, or the estimator as wrong as it may be."""
+        known = [member.upper if self.unsure(self.careful) else member.slowdown for member in self.careful.members]
+        return self.met(known)
 
     @property
     def worst(self) -> Slowdowns:
         """Always together; where issue slots were not measured they may be what is short, then each has its part."""
         count = float(len(self.demands))
         known = [member.worst for member in self.estimate.members]
-        return tuple(max(worst or 1.0, count) for worst in known) if self.blind else tuple(known)
+        if self.blind:
+            return tuple(max(worst or 1.0, count) for worst in known)
+        if not self.unsure(self.estimate):
+            return tuple(known)
+        uppers = [member.upper for member in self.estimate.members]
+        return tuple(max(worst or 1.0, upper or 1.0) for worst, upper in zip(known, uppers, strict=True))
 
     @property
     def binding(self) -> str | None:
@@ -90,6 +98,10 @@ class Case:
         if slowed:
             return max(slowed, key=lambda member: member.slowdown or math.inf).binding
         return max(self.estimate.sums, key=lambda name: self.estimate.sums[name], default=None)
+
+    def unsure(self, estimate: Estimate) -> bool:
+        """Whether the upper values of `estimate` decide, in place of what is expected."""
+        return self.by_margin and bool(self.blind or not estimate.safe)
 
     def good(self, slowdowns: Sequence[float | None]) -> bool:
         """Whether all are known and none is above the limit."""

@@ -23,12 +23,20 @@ class Together:
     """Two mixes side by side, of each: its slowdown, what binds it, its member that is worst off.
 
     None: not known of a pair of their members; of `bindings`: nothing binds it. safe: all pairs of members are.
+    margin: upper values over slowdowns.
     """
 
     slowdowns: tuple[float | None, float | None]
     bindings: tuple[str | None, str | None]
     worst_of: tuple[Worst | None, Worst | None]
     safe: bool
+    margin: float = 1.0
+
+    @property
+    def uppers(self) -> tuple[float | None, float | None]:
+        """What the slowdowns may be, see Outcome."""
+        one, other = (None if slowdown is None else slowdown * self.margin for slowdown in self.slowdowns)
+        return one, other
 
     @property
     def slowdown(self) -> float | None:
@@ -62,6 +70,7 @@ def together(one: Mix, other: Mix, *, pairs: Pairs, turned: Pairs | None = None)
         bindings=(_binding(slowdowns[0]), _binding(slowdowns[1])),
         worst_of=(_worst(here), _worst(there)),
         safe=all(bool(found.safe.all()) for found in (here, there)),
+        margin=here.margin,
     )
 
 
@@ -89,7 +98,8 @@ def folded(found: Matrix, rows: Floats, columns: Floats) -> Matrix:
         most = np.maximum(most, lost)
     slowdown[unknown], binding[unknown] = np.nan, _NOTHING
     safe: Bytes = (rows @ (found.safe == 0) @ columns.T == 0).astype(np.uint8)
-    return Matrix((), (), found.resources, slowdown, np.full(slowdown.shape, np.nan), binding, safe)
+    gain = np.full(slowdown.shape, np.nan)
+    return Matrix((), (), found.resources, slowdown, gain, binding, safe, found.margin)
 
 
 def _known(found: Matrix) -> float | None:

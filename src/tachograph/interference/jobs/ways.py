@@ -43,13 +43,15 @@ def by_shares(case: Case) -> Advice | str:
     if not conflicts or None in case.slowdowns or _NOT_KEPT_APART & set(conflicts):
         return ""
     shares = shares_for(case.assumed)
-    told = None if case.shared is None else case.shared(shares).members
+    found = None if case.shared is None else case.shared(shares)
+    told = None if found is None else found.members
     lost = _on_shares(case, shares, told)
     wide = tuple(if_wide(demand, share) for demand, share in zip(case.demands, shares, strict=True))
-    careful = _careful(case.members, lost, wide)
+    unsure = found is not None and case.unsure(found)
+    careful = _careful(case.members, _unsure(case, lost, told) if unsure and told else lost, wide)
     said = (
         f"MPS with parts of the SMs, {percents(shares)}, in proportion to what they need, so that no SM is shared: "
-        f"{_by_width(case, lost, careful)}."
+        f"{_by_width(case, lost, careful)}{_with_margin(case) if unsure else ''}."
     )
     if not case.good(lost) or not case.good(careful):
         return said
@@ -67,6 +69,14 @@ def _on_shares(case: Case, shares: tuple[float, ...], told: Sequence[Outcome] | 
         for members, share in zip(case.members, shares, strict=True)
     ]
     return tuple(own) if told is None else tuple(map(_on_its_own, case.members, told, own))
+
+
+def _unsure(case: Case, lost: Slowdowns, told: Sequence[Outcome]) -> Slowdowns:
+    """The same were the estimator as wrong as it may be, for the time in which another is busy as well."""
+    return tuple(
+        None if slowdown is None else slowdown + share * ((one.upper or 1.0) - (one.slowdown or 1.0))
+        for slowdown, share, one in zip(lost, case.others, told, strict=True)
+    )
 
 
 def _of_members(members: Members, lost: Callable[[Demand], float | None]) -> float | None:
@@ -166,15 +176,25 @@ def _too_much(case: Case, over: Sequence[str]) -> str:
 def _expected(case: Case) -> str:
     """Both readings, where there are two."""
     told = f"expected {each(case.slowdowns)}"
+    unsure = case.unsure(case.careful)
     if not case.blind:
-        return told
+        if unsure:
+            return f"{told}, {each(case.carefully)}{_with_margin(case)}"
+        return f"{told}, which decides, for all pairs of their kernels are safe" if case.by_margin else told
     assumed = text(case.settings.assumed_issue, "fraction")
     who = "each" if len(case.blind) == len(case.demands) else " and ".join(case.blind)
-    return f"{told} by what was measured, {each(case.carefully)} if {who} also asks for {assumed} of the issue slots"
+    return (
+        f"{told} by what was measured, {each(case.carefully)} if {who} also asks for {assumed} of the issue slots"
+        f"{_with_margin(case) if unsure else ''}"
+    )
+
+
+def _with_margin(case: Case) -> str:
+    return f" with the estimator's margin of {case.settings.margin:g}, which decides"
 
 
 def _by_width(case: Case, lost: Slowdowns, careful: Slowdowns) -> str:
     told = f"expected {each(lost)}"
     if all(map(_laid_out, case.members)):
-        return told
+        return told if careful == lost else f"{told}, {each(careful)}"
     return f"{told} if their kernels leave the other SMs idle, {each(careful)} if they are as wide as the GPU"

@@ -77,8 +77,8 @@ class Proposal:
 class Outlook:
     """All pairs of kinds, before any is judged.
 
-    slowdown: of each kind (row) beside each (column) by MPS, all its time, NaN not known. gone: certainly not to be
-    proposed. matrix: the same while both are busy.
+    slowdown: of each kind (row) beside each (column) by MPS, all its time, as it decides, NaN not known. gone:
+    certainly not to be proposed. matrix: while both are busy, as expected.
     """
 
     slowdown: Floats
@@ -110,7 +110,7 @@ class Judge:
         gone = ruled_out(found.slowdown, most, busy=busy, gpu=self.gpu, settings=self.settings)
         by_kernels = np.array([kind.profile is not None for kind in kinds], dtype=bool)
         gone &= ~(by_kernels[:, None] | by_kernels[None, :])  # kernels may fit on parts of the SMs where means do not
-        return Outlook(met(found, kinds), gone, found)
+        return Outlook(met(decisive(found, kinds), kinds), gone, found)
 
     def matrix(self, kinds: Sequence[Kind], assumed: float = 0.0) -> Matrix:
         """Each kind beside each while both are busy, under MPS; where issue slots were not measured: `assumed`."""
@@ -130,8 +130,14 @@ class Judge:
         """What is to be said of a pair: limits and slowdowns are those of the runs that ask most."""
         full = self.full(one, other)  # then nothing else is looked at
         asked, profiled = (one.asks, other.asks), bool(one.profile or other.profile)
-        same_user = one.user is not None and one.user == other.user
-        advice = self._advice(asked, (one.busy, other.busy), same_user=same_user, by_kernels=profiled, full=full)
+        advice = self._advice(
+            asked,
+            (one.busy, other.busy),
+            same_user=one.user is not None and one.user == other.user,
+            by_kernels=profiled,
+            by_margin=bool(one.profile and other.profile),
+            full=full,
+        )
         kernels = self._member_by_member(self._carefully(asked), _BESIDE) if profiled else None
         overlap = overlap_h(one, other)
         return Proposal(one, other, advice, overlap, _saved_h(advice, overlap), kernels=kernels)
@@ -143,6 +149,7 @@ class Judge:
         *,
         same_user: bool,
         by_kernels: bool = False,
+        by_margin: bool = False,
         full: bool = False,
     ) -> Advice:
         least, most = [mix_issuing(one) for one in asked], self._carefully(asked)
@@ -163,6 +170,7 @@ class Judge:
             calibration=self.calibration,
             busy=busy,
             same_user=same_user,
+            by_margin=by_margin,
             shared=lambda shares: told(most, replace(_BESIDE, shares=shares)),
         )
 
@@ -174,8 +182,11 @@ class Judge:
         found = self._member_by_member(mixes, sharing)
         sums = self.estimator.estimate([one.mean for one in mixes], _BESIDE).sums
         unknown = self.estimator.estimate([demand for one in mixes for demand in _unlike(one)], _BESIDE).unknown
-        ends = zip(mixes, found.slowdowns, found.worst_of, found.bindings, strict=True)
-        outcomes = [Outcome(one.mean.name, slow, worst[0] if worst else None, by) for one, slow, worst, by in ends]
+        ends = zip(mixes, found.slowdowns, found.worst_of, found.bindings, found.uppers, strict=True)
+        outcomes = [
+            Outcome(one.mean.name, slowdown, worst[0] if worst else None, binding, upper)
+            for one, slowdown, worst, binding, upper in ends
+        ]
         return Estimate(tuple(outcomes), sums, None, None, safe=found.safe, unknown=unknown)
 
     def _member_by_member(self, mixes: Sequence[Mix], sharing: Sharing) -> Together:
@@ -218,10 +229,21 @@ class Judge:
         return [mix_issuing(one, self.settings.assumed_issue) for one in asked]
 
 
-def met(found: Matrix, kinds: Sequence[Kind]) -> Floats:
+def met(slowdown: Floats, kinds: Sequence[Kind]) -> Floats:
     """Return the slowdown of each kind beside each over all its time, of that while both are busy."""
-    slowdown: Floats = 1 + np.array([kind.busy for kind in kinds])[None, :] * (found.slowdown - 1)
-    return slowdown
+    over_all: Floats = 1 + np.array([kind.busy for kind in kinds])[None, :] * (slowdown - 1)
+    return over_all
+
+
+def decisive(found: Matrix, kinds: Sequence[Kind]) -> Floats:
+    """Return what decides of each kind beside each, while both are busy.
+
+    Where both were profiled their upper values, unless all pairs of their kernels are safe; else what is expected.
+    """
+    profiled = np.array([kind.profile is not None for kind in kinds], dtype=bool)
+    measured = np.array([kind.issue == "profile" for kind in kinds], dtype=bool)
+    safe = (found.safe & found.safe.T > 0) & measured[:, None] & measured[None, :]
+    return np.where(profiled[:, None] & profiled[None, :] & ~safe, found.upper, found.slowdown)
 
 
 def _unlike(asked: Mix) -> list[Demand]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tachograph.arrays import Bytes, Flags, Floats
-from tachograph.report.colocate.judge import Judge, met
+from tachograph.report.colocate.judge import Judge, decisive, met
 from tachograph.report.colocate.kinds import Kind
 
 
@@ -16,9 +16,9 @@ from tachograph.report.colocate.kinds import Kind
 class KindMatrix:
     """Kinds on as many GPUs of one model, each (row) beside each (column) under MPS, itself among them.
 
-    slowdown: of the row over all its time, as expected by what was measured; careful: with issue slots that nobody
-    measured; NaN not known. binding: place in `resources` of what slows the row, read carefully, 255 nothing. full:
-    whether memory is known not to hold both.
+    slowdown: of the row over all its time, as expected by what was measured; careful: what decides, with issue slots
+    that nobody measured, or the margin of the estimator where both were profiled; NaN not known. binding: place in
+    `resources` of what slows the row, read carefully, 255 nothing. full: whether memory is known not to hold both.
     """
 
     kinds: tuple[Kind, ...]
@@ -34,8 +34,8 @@ def matrix_of(kinds: Sequence[Kind], judge: Judge) -> KindMatrix:
     least, most = judge.matrix(kinds), judge.matrix(kinds, judge.settings.assumed_issue)
     return KindMatrix(
         kinds=tuple(kinds),
-        slowdown=met(least, kinds),
-        careful=met(most, kinds),
+        slowdown=met(least.slowdown, kinds),
+        careful=met(decisive(most, kinds), kinds),
         binding=most.binding,
         resources=most.resources,
         full=np.array([[judge.full(one, other) for other in kinds] for one in kinds], dtype=bool),

@@ -1,0 +1,147 @@
+"""What decides where both kinds were profiled: the estimator as wrong as it may be, unless all kernels are safe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from colocate_jobs import estimator_of as by_sums
+from colocate_jobs import job, lake_of
+from profile_csv import Ran, raw
+
+from tachograph.config import Interference, Thresholds
+from tachograph.interference.demand import Calibration, Demand, Gpu
+from tachograph.interference.outcome import Matrix, Sharing
+from tachograph.nsight.read import read_reports
+from tachograph.report.colocate.judge import Estimator
+from tachograph.report.colocate.profiles import Given
+from tachograph.report.colocate.report import ColocateReport, build_colocate_report
+from tachograph.report.colocate.text import colocate_lines
+from tachograph.report.lines import to_text
+
+BUSY = {"x": 0.8, "y": 0.6}
+CROWDED = {"x": Ran("void a(int)", 30.0, 0.7), "y": Ran("void b(int)", 20.0, 0.35)}  # 1.05 of the issue slots
+LIGHT = {"x": Ran("void a(int)", 30.0, 0.3), "y": Ran("void b(int)", 20.0, 0.2)}
+MARGIN = 1.14
+
+
+def estimator_of(margin: float) -> Any:
+    """Slowed by the highest sum above 1, as in other tests; safe below a sum of 0.9."""
+
+    def of(gpu: Gpu, calibration: Calibration) -> Estimator:
+        known = by_sums(gpu, calibration)
+
+        def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
+            issue = [[row.cycles["issue"] + column.cycles["issue"] for column in columns] for row in rows]
+            safe = (np.array(issue) < 0.9).astype(np.uint8)
+            return replace(known.pairs(rows, columns, sharing), safe=safe, margin=margin)
+
+        return Estimator(pairs, known.estimate)
+
+    return of
+
+
+def report(
+    folder: Path, ran: dict[str, Ran], *, max_slowdown: float = 2.0, without: Sequence[str] = (), **options: Any
+) -> ColocateReport:
+    """Kinds x and y, those in `ran` profiled; `without`: metrics that nobody collected of the second kernel of x."""
+    jobs = [
+        job(n, name=name, gpu_model="A100 SXM 40GB", gr_engine_active_mean=busy, fp32_active_mean=0.0)
+        for n, (name, busy) in enumerate(BUSY.items(), 1)
+    ]
+    given = []
+    for name, one in ran.items():
+        (folder / f"{name}.csv").write_text(raw([one]), encoding="utf-8")
+        given.append(Given(f"ann/{name}", str(folder / f"{name}.csv")))
+    if without:
+        (folder / "blind.csv").write_text(raw([replace(ran["x"], kernel="void z(int)")], without=without))
+        given.append(Given("ann/x", str(folder / "blind.csv")))
+    summaries, verdicts = lake_of(*jobs)
+    return build_colocate_report(
+        summaries,
+        verdicts,
+        settings=Interference(max_slowdown=max_slowdown, safe_cycles=2.0, safe_dram=2.0, margin=MARGIN),
+        thresholds=Thresholds(),
+        calibration=Calibration(achievable_share=0.8),
+        estimator_of=estimator_of(MARGIN),
+        least_runs=1,
+        profiles=given,
+        read=lambda name: [launch for one in read_reports([Path(name)]) for launch in one.launches],
+        **options,
+    )
+
+
+def both(folder: Path, ran: dict[str, Ran], **options: Any) -> tuple[Any, str]:
+    found = report(folder, ran, pair=("ann/x", "ann/y"), **options)
+    (pair,) = found.chosen
+    return pair.advice, " ".join(to_text(colocate_lines(found, width=110)).split())
+
+
+def over_all(slowdown: float) -> tuple[float, float]:
+    """By hand: of x for the time y is busy, of y for that of x."""
+    return 1 + BUSY["y"] * (slowdown - 1), 1 + BUSY["x"] * (slowdown - 1)
+
+
+def test_of_two_profiled_the_margin_decides(tmp_path: Path) -> None:
+    advice, text = both(tmp_path, CROWDED)
+    assert advice.slowdowns == pytest.approx(over_all(1.05))
+    assert advice.careful == pytest.approx(over_all(1.05 * 1.14))
+    assert advice.way == "mps"
+    assert all(worst >= careful for worst, careful in zip(advice.worst, advice.careful, strict=True))
+    assert "expected 1.03x and 1.04x, 1.12x and 1.16x with the estimator's margin of 1.14, which decides" in text
+    (passed, *_), between = over_all(1.05), 1.10  # more than expected, less than it may be
+    assert passed < between < over_all(1.05 * 1.14)[0]
+    refused, text = both(tmp_path, CROWDED, max_slowdown=between)
+    assert refused.way != "mps"
+    assert "1.12x and 1.16x with the estimator's margin of 1.14, which decides, slowed by issue slots" in text
+    assert report(tmp_path, CROWDED, max_slowdown=between).proposals == ()
+    (proposed,) = report(tmp_path, CROWDED, max_slowdown=1.17).proposals
+    assert proposed.saved_h == pytest.approx(2 - over_all(1.05 * 1.14)[1])
+
+
+def test_safe_pairs_need_no_margin(tmp_path: Path) -> None:
+    advice, text = both(tmp_path, LIGHT, max_slowdown=1.01)
+    assert (advice.way, advice.careful) == ("mps", (1.0, 1.0))
+    assert "expected 1.00x each, which decides, for all pairs of their kernels are safe" in text
+
+
+@pytest.mark.parametrize("profiled", ["x", "y", ""])
+def test_what_is_assumed_of_one_needs_none(tmp_path: Path, profiled: str) -> None:
+    ran = {name: CROWDED[name] for name in profiled}
+    advice, text = both(tmp_path, ran)
+    asked = sum(CROWDED[name].issue if name in ran else 0.5 for name in BUSY)
+    assert advice.careful == pytest.approx(over_all(max(1.0, asked)))
+    assert "margin" not in text
+
+
+def test_a_kernel_without_issue_slots_makes_no_pair_safe(tmp_path: Path) -> None:
+    """It counts as asking for half, and the margin is not waived for that."""
+    advice, text = both(tmp_path, LIGHT, without=("sm__inst_issued.avg.per_cycle_active",))
+    assert advice.careful == pytest.approx(over_all(1.14))
+    assert "if ann/x also asks for 50 % of the issue slots with the estimator's margin of 1.14" in text
+
+
+@pytest.mark.parametrize("ran", [CROWDED, LIGHT])
+def test_the_matrix_tells_what_decides(tmp_path: Path, ran: dict[str, Ran]) -> None:
+    (of_all,) = report(tmp_path, ran, matrix=True).matrices or ()
+    advice, _ = both(tmp_path, ran)
+    at = {kind.name: place for place, kind in enumerate(of_all.kinds)}
+    assert of_all.careful[at["x"], at["y"]] == pytest.approx(advice.careful[0])
+    assert of_all.careful[at["y"], at["x"]] == pytest.approx(advice.careful[1])
+    assert of_all.slowdown[at["x"], at["y"]] == pytest.approx(advice.slowdowns[0])
+
+
+def test_on_parts_of_the_sms_the_margin_counts_while_both_are_busy(tmp_path: Path) -> None:
+    """Its part is its own all the time; how wrong the estimator is shows while the other works."""
+    wide = {name: replace(ran, issue=2 * ran.issue if name == "y" else ran.issue) for name, ran in CROWDED.items()}
+    advice, _ = both(tmp_path, wide, max_slowdown=1.9)  # 1.4 of the issue slots: MPS 1.6x and 1.5x
+    assert advice.way == "mps"
+    told, _ = both(tmp_path, wide, max_slowdown=1.3)
+    shares = next(sentence for sentence in told.why if sentence.startswith("MPS with parts"))
+    assert "with the estimator's margin of 1.14, which decides" in shares
+    expected = 1.4 + BUSY["y"] * 1.4 * 0.14, 1.4 + BUSY["x"] * 1.4 * 0.14
+    assert f"expected 1.40x each, {expected[0]:.2f}x and {expected[1]:.2f}x with" in shares
