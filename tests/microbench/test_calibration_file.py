@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tachograph import config
@@ -40,6 +40,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 @given(st.text(), st.floats(1.0, 1000.0), st.floats(0.0, 100.0))
+@settings(deadline=None)  # writes a file each time
 def test_any_text_and_number_survives(
     tmp_path_factory: pytest.TempPathFactory, words: str, cost: float, c: float
 ) -> None:
