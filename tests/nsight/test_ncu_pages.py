@@ -333,6 +333,13 @@ def test_attributes_on_a_details_page(tmp_path: Path) -> None:
     assert dict(launch.metrics) == {DURATION: 1250.0}
 
 
+def test_the_name_of_a_chip_stays_where_an_empty_cell_follows(tmp_path: Path) -> None:
+    names = ("ID", "Kernel Name", "Device", "Metric Name", "Metric Unit", "Metric Value")
+    told = ("0", "k", "NVIDIA L4", "device__attribute_display_name", "", "")
+    page = lines_of(names, told, ("1", "k", "0", *told[3:-1], "NVIDIA H100"), ("1", "k", "0", *told[3:]))
+    assert [launch.chip.name for launch in read(tmp_path, page).launches] == ["NVIDIA L4", "NVIDIA H100"]
+
+
 def test_dimensions_from_metrics(tmp_path: Path) -> None:
     columns = {f"launch__grid_dim_{axis}": ("", size) for axis, size in zip("xyz", ("512", "2", "1"), strict=True)}
     (launch,) = read(tmp_path, raw_page(columns)).launches

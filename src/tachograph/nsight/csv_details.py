@@ -175,7 +175,7 @@ class Details:
             if meaning is not None:
                 self._gathered.counted.add(meaning, f"{section}: {label}", cell)
         elif meaning.attribute == _DISPLAY_NAME:
-            launch.device = encodable(cell)
+            launch.device = encodable(cell) or launch.device
         elif meaning.factor is None:
             self._gathered.counted.add(UNKNOWN_UNIT, meaning.metric, f"{cell} {unit}")
         elif (value := self._gathered.numbers.quick(cell)) is not None:
