@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -112,3 +113,17 @@ def test_a_row_of_thousands_is_read_at_once_when_one_was_seen() -> None:
     values = numbers.row(row)
     assert values is not None
     assert repr(values) == "[1205.5, nan, 12.0, 3000000.0]"
+
+
+def test_cells_of_instances_are_not_kept() -> None:
+    numbers, found = Numbers(Counted()), list[float]()
+    for cell in ["0.5"] * 50:
+        numbers.read(cell, "c", lambda value: None)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for place in range(50):
+        numbers.read(f"{place}.5 ({'1; ' * 10_000}2)", "c", found.append)
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert found == [place + 0.5 for place in range(50)]
+    assert kept < 50_000

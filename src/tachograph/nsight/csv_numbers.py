@@ -168,6 +168,8 @@ class Numbers:
         return self._keep(cell, value)
 
     def _keep(self, cell: str, value: float) -> float:
+        if len(cell) > _LONGEST:  # with instances, up to millions of characters, and none like another
+            return value
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
         self._known[cell] = value
