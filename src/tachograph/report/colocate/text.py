@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tachograph.interference.jobs.together import Together
 from tachograph.interference.jobs.ways import CONTEXT_BYTES
-from tachograph.interference.jobs.words import MPS_OF_ONE_USER, PROFILE_THEM, WAYS, resource, times
+from tachograph.interference.jobs.words import MPS_OF_ONE_USER, PROFILE_THEM, WAYS, resource
 from tachograph.report.colocate.judge import Proposal
-from tachograph.report.colocate.kinds import LEFT_OUT, Kind, short_label
+from tachograph.report.colocate.kinds import LEFT_OUT, short_label
 from tachograph.report.colocate.report import ColocateReport
+from tachograph.report.colocate.said import BY_PROFILE, bandwidth, both_of, pair_called, profile_lines, way_called
 from tachograph.report.colocate.text_matrix import matrices_lines
+from tachograph.report.colocate.text_pair import explained_lines
 from tachograph.report.columns import local_time
 from tachograph.report.lines import Line, plain, wrapped
-from tachograph.units import MI, plural, printable, text
+from tachograph.units import MI, plural, text
 
 _ISSUE = 7  # column of a table: where issue slots are known from, of use where any kind was profiled
 _NOTHING = "No two kinds of jobs are proposed to share a GPU."
@@ -23,26 +24,21 @@ _SAVED = (
 )
 _SLOWDOWN = (
     "measured: slowdown by what was measured, of the time in which a job uses the GPU, by the runs that ask most; both "
-    "are taken to be busy at times that have nothing to do with each other. careful: the same were {assumed} of the "
-    "issue slots asked for by each, and kernels on a part of the SMs as wide as the GPU; only where it holds a pair is "
-    "proposed. at worst: always at the same time, and what was not measured is short."
+    "are taken to be busy at times that have nothing to do with each other. careful: what decides; the same were "
+    "{assumed} of the issue slots asked for by each, and kernels on a part of the SMs as wide as the GPU{margin}; only "
+    "where it holds a pair is proposed. at worst: always at the same time, and what was not measured is short."
 )
+_MARGIN = ", of two that were profiled with the estimator's margin of {:g} unless all pairs of their kernels are safe"
 _NOT_LOOKED_AT = (
     "Not looked at: processors and memory of the host, PCIe, NVLink, network, and whether Slurm lets jobs share."
 )
 _UNKNOWN = f"None is safe before its kernels were profiled: DCGM tells neither issue slots nor caches. {PROFILE_THEM}"
 
-_BY_PROFILE = (
-    "*: by profile, kernel by kernel, each meeting those of the other for the share of their times. Nsight Compute "
-    "runs one kernel at a time, at locked clocks, with caches emptied before: what kernels of one job take from each "
-    "other is not in it, and all shares are of that clock."
-)
-
 
 def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None = None) -> list[Line]:
     """Return the report as styled lines (see lines.to_rich); `top`: at most so many pairs of each table."""
     if report.chosen:
-        return [line for proposal in report.chosen for line in _explained(report, proposal, width)]
+        return [line for proposal in report.chosen for line in explained_lines(report, proposal, width)]
     if report.matrices:
         return list(matrices_lines(report.matrices, width))
     lines = [line for said in headlines(report) for line in wrapped(said, width, style="bold")]
@@ -56,7 +52,7 @@ def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None 
         lines += [plain(""), plain("Read it so", "bold"), *_notes(report, width)]
     if report.profiled:
         lines += [plain(""), plain("Profiled", "bold")]
-        lines += [line for kind in report.profiled for line in _profile(kind, width)]
+        lines += [line for kind in report.profiled for line in profile_lines(kind, width)]
     if report.refused:
         lines += [plain(""), plain("Not proposed", "bold"), *_refused(report.refused[:top], width)]
         if top is not None and report.not_proposed > top:
@@ -109,11 +105,11 @@ def _table(proposals: Sequence[Proposal], width: int) -> list[Line]:
             short_label(proposal.one),
             "itself" if proposal.one is proposal.other else short_label(proposal.other),
             f"{proposal.one.gpus} x {proposal.one.device.name}",
-            _way(proposal),
-            _both(proposal.advice.slowdowns),
-            _both(proposal.advice.careful),
+            way_called(proposal),
+            both_of(proposal.advice.slowdowns),
+            both_of(proposal.advice.careful),
             " / ".join(dict.fromkeys((proposal.one.issue, proposal.other.issue))),
-            _both(proposal.advice.worst),
+            both_of(proposal.advice.worst),
             text(proposal.memory, "fraction"),
             resource(proposal.advice.binding) if proposal.advice.binding else text(None),
             text(proposal.saved_h, "h"),
@@ -151,14 +147,15 @@ def _runs(proposal: Proposal) -> str:
 
 
 def _notes(report: ColocateReport, width: int) -> Iterator[Line]:
-    said = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"))]
+    margin = _MARGIN.format(report.settings.margin) if report.profiled else ""
+    said = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"), margin=margin)]
     if any("assumed" in (proposal.one.issue, proposal.other.issue) for proposal in report.proposals):
         said.append(_UNKNOWN)
     if any(proposal.kernels for proposal in report.proposals):
-        said.append(_BY_PROFILE)
+        said.append(BY_PROFILE)
     said += [
         f"Memory: the highest use of any run, and {text(CONTEXT_BYTES / MI, 'MiB')} for a further context.",
-        _bandwidth(report),
+        bandwidth(report),
         _NOT_LOOKED_AT,
     ]
     if any(proposal.advice.cautions for proposal in report.proposals):
@@ -167,126 +164,14 @@ def _notes(report: ColocateReport, width: int) -> Iterator[Line]:
         yield from wrapped(sentence, width, first="  ", indent="    ")
 
 
-def _bandwidth(report: ColocateReport, only: str | None = None) -> str:
-    models = ", ".join(
-        f"{text(share, 'fraction')} of the peak on {model}"
-        for model, share in report.achievable
-        if only in (None, model)
-    )
-    origin = report.calibration.measured_on or "another model"
-    return (
-        f"Bandwidth that can be achieved: {models}; as calibrated ({report.calibration.source}, {origin}), or the "
-        "highest sample of these jobs where that is more."
-    )
-
-
 def _refused(proposals: Sequence[Proposal], width: int) -> Iterator[Line]:
     for proposal in proposals:
-        head = f"  {_pair(proposal)}: "
+        head = f"  {pair_called(proposal)}: "
         if proposal.taken:
             reason = f"{WAYS[proposal.advice.way]}, but one of them is in a pair above."
         else:
             reason = " ".join(proposal.advice.why)
         yield from wrapped(reason, width, first=head, indent="    ")
-
-
-def _explained(report: ColocateReport, proposal: Proposal, width: int) -> Iterator[Line]:
-    one, other, advice = proposal.one, proposal.other, proposal.advice
-    yield plain(f"{_pair(proposal)}, {one.gpus} x {one.device.name}: {_way(proposal)}", "bold")
-    for kind in (one,) if one is other else (one, other):
-        yield from wrapped(_asks(kind), width, first="  ", indent="    ")
-        yield from _profile(kind, width) if kind.profile else ()
-    yield plain("Why", "bold")
-    for sentence in advice.why:
-        yield from wrapped(sentence, width, first="  ", indent="    ")
-    if advice.worst:
-        more = "" if one.issue == other.issue == "profile" else ", and what was not measured is short"
-        said = f"At worst {_both(advice.worst)}: always busy at the same time{more}."
-        yield from wrapped(said, width, first="  ", indent="    ")
-    if proposal.kernels is not None:
-        yield from wrapped(_by_kernels(proposal.kernels), width, first="  ", indent="    ")
-    if proposal.runs is not None and proposal.runs.worst is not None:
-        mean = _both((proposal.runs.slowdown, proposal.runs.other_slowdown))
-        said = f"Over all pairs of their runs, while both are busy, read carefully: {mean} on average, "
-        said += f"{times(proposal.runs.worst[0])} in the worst pair."
-        yield from wrapped(said, width, first="  ", indent="    ")
-    if proposal.saved_h:
-        saved = f"Saved: up to {text(proposal.saved_h, 'h')} of GPU time, were they always there at the same time."
-        yield from wrapped(saved, width, first="  ", indent="    ")
-    told = (*advice.unknown, *advice.cautions, *((_BY_PROFILE,) if proposal.kernels else ()))
-    if told:
-        yield plain("Not known, and to be minded", "bold")
-        for sentence in told:
-            yield from wrapped(f"{sentence.removesuffix('.')}.", width, first="  ", indent="    ")
-    yield from wrapped(_bandwidth(report, one.device.name), width, style="dim")
-
-
-def _asks(kind: Kind) -> str:
-    """What a kind asks: the run that asks most."""
-    most = kind.mix.highest
-    pipes = [f"{resource(pipe)} {text(share, 'fraction')}" for pipe, share in most.cycles.items() if share >= 0.01]
-    memory = None if most.hbm_bytes is None else most.hbm_bytes / MI
-    parts = [
-        f"busy {text(kind.busy, 'fraction')} of the time; while busy",
-        f"SMs {text(most.sm_share, 'fraction')},",
-        f"{', '.join(pipes)}{', ' if pipes else ''}memory bandwidth {text(most.dram, 'fraction')} of the peak;",
-        f"memory {text(memory, 'MiB')}",
-    ]
-    return (
-        f"{printable(kind.label)}: {plural(kind.runs, 'run')}, {text(kind.gpu_hours, 'h')}; "
-        f"at the most {' '.join(parts)}."
-        + (f" A run is at most {text(kind.spread, 'fraction')} away from their mean." if kind.runs > 1 else "")
-    )
-
-
-def _profile(kind: Kind, width: int) -> Iterator[Line]:
-    """Of which reports a kind is known, its kernels of most time, and what does not fit the lake."""
-    profile = kind.profile
-    if profile is None:
-        return
-    mean, pipes = profile.mix.mean, [f"{resource(name)} {text(share, 'fraction')}"
-                                     for name, share in profile.mix.mean.cycles.items() if share >= 0.01]  # fmt: skip
-    first = sorted(profile.mix.members, key=lambda member: -member[0])[:3]
-    kernels = ", ".join(f"{text(share, 'fraction')} {printable(one.name)}" for share, one in first)
-    said = (
-        f"{printable(kind.label)}: by {printable(', '.join(profile.reports))}: {plural(profile.kernels, 'kernel')}, "
-        f"launched {plural(profile.launches, 'time')}; of their time {kernels}; on average "
-        f"{', '.join(pipes)}{', ' if pipes else ''}memory bandwidth {text(mean.dram, 'fraction')} of the peak."
-    )
-    yield from wrapped(said, width, first="  ", indent="    ")
-    for apart in profile.apart:
-        yield from wrapped(f"{printable(apart)}.", width, first="  ! ", indent="    ")
-
-
-def _by_kernels(found: Together) -> str:
-    """What is expected kernel by kernel, and of each side the kernel that is worst off."""
-    worst = [
-        f"{printable(name)} {times(slowdown)} beside {printable(beside)}"
-        for slowdown, name, beside in dict.fromkeys(one for one in found.worst_of if one)
-    ]
-    return (
-        "Kernel by kernel under MPS, all SMs for both, while both are busy, read carefully: "
-        f"{_both(found.slowdowns)} on average; at worst {'; '.join(worst)}."
-    )
-
-
-def _pair(proposal: Proposal) -> str:
-    other = "itself" if proposal.one is proposal.other else printable(proposal.other.label)
-    return f"{printable(proposal.one.label)} with {other}"
-
-
-def _way(proposal: Proposal) -> str:
-    advice = proposal.advice
-    if advice.shares is not None:
-        return f"MPS {' / '.join(text(share, 'fraction') for share in advice.shares)}"
-    if advice.profiles is not None:
-        return f"MIG {' / '.join(advice.profiles)}"
-    return WAYS[advice.way]
-
-
-def _both(numbers: Sequence[float | None]) -> str:
-    """Slowdowns of both; one number where they are the same."""
-    return " / ".join(dict.fromkeys(map(times, numbers))) if numbers else text(None)
 
 
 def _left_out(report: ColocateReport, width: int) -> list[Line]:
