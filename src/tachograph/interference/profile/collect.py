@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
-from tachograph.interference.demand import Footprint, Gpu
+from tachograph.interference.demand import Demand, Gpu
 from tachograph.interference.profile import readings
 
 _ATTRIBUTE = "device__attribute_"
@@ -93,34 +93,32 @@ _NEEDS = (
 _EVERYWHERE = ("alu", "fma", "fp64", "lsu", "tensor")
 
 
-def missing_of(metrics: Mapping[str, float], gpu: Gpu, footprint: Footprint | None, *,
-               coverage: Mapping[str, float]) -> tuple[Missing, ...]:  # fmt: skip
-    """Return what is not known of a kernel for want of a metric, and how to get it; `coverage` as Kernel has it.
+def missing_of(metrics: Mapping[str, float], gpu: Gpu, demand: Demand) -> tuple[Missing, ...]:
+    """Return what is not known of a kernel for want of a metric, and how to get it; `demand`: what was read of them.
 
-    >>> [lack.metric for lack in missing_of({}, Gpu(name="?"), None, coverage={})][:2]
+    >>> [lack.metric for lack in missing_of({}, Gpu(name="?"), Demand(name="?"))][:2]
     ['gpu__time_duration.sum', 'launch__registers_per_thread']
     """
     lacks = [(need.metric, need.tells) for need in _NEEDS if not metrics.keys() & {need.metric, *need.others}]
-    lacks += _unread(metrics, gpu, coverage)
-    measured = readings.pipes(metrics, coverage)
+    lacks += _unread(metrics, gpu, demand)
     lacks += [(readings.pipe_metric(pipe), f"the load of the {pipe} pipeline")
-              for pipe in _EVERYWHERE if pipe not in measured]  # fmt: skip
-    if footprint is None:
+              for pipe in _EVERYWHERE if pipe not in demand.cycles]  # fmt: skip
+    if demand.footprint is None:
         lacks.append(("launch__grid_size", "how many blocks it has, how many SMs it needs"))
-    elif footprint.blocks_per_sm is None:
+    elif demand.footprint.blocks_per_sm is None:
         lacks.append(("launch__occupancy_limit_registers", "how many of its blocks fit into an SM"))
     if gpu.sms is None:
         lacks.append((f"{_ATTRIBUTE}multiprocessor_count", "what the GPU has"))
     return tuple(Missing(metric, tells, options(metric)) for metric, tells in lacks)
 
 
-def _unread(metrics: Mapping[str, float], gpu: Gpu, coverage: Mapping[str, float]) -> list[tuple[str, str]]:
+def _unread(metrics: Mapping[str, float], gpu: Gpu, demand: Demand) -> list[tuple[str, str]]:
     """Quantities that none of several metrics tells."""
     asked = (
-        (readings.issue(metrics, gpu), readings.ISSUED, "the load of the schedulers, on which most interference rests"),
-        (readings.dram(metrics, gpu, coverage), readings.DRAM, "the load of DRAM"),
-        (readings.share(metrics, readings.L2_HIT), readings.L2_HIT, "whether others in L2 slow it down"),
-        (readings.share(metrics, readings.L1_HIT), readings.L1_HIT, "whether others in L1 slow it down"),
+        (demand.cycles.get("issue"), readings.ISSUED, "the load of the schedulers, on which most interference rests"),
+        (demand.dram, readings.DRAM, "the load of DRAM"),
+        (demand.l2_hit, readings.L2_HIT, "whether others in L2 slow it down"),
+        (demand.l1_hit, readings.L1_HIT, "whether others in L1 slow it down"),
         (readings.occupancy(metrics, gpu), readings.OCCUPANCY, "how many warps are resident"),
         (readings.stalls(metrics), _STALLS[0], "what its warps wait for"),
     )

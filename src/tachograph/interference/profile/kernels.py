@@ -138,7 +138,7 @@ def _kernel(launches: Sequence[Launch]) -> Kernel:
         variants=len({_shape(launch) for launch in launches}),
         metrics=MappingProxyType(whole.metrics),
         coverage=MappingProxyType(whole.coverage),
-        missing=missing_of(whole.metrics, gpu, footprint, coverage=whole.coverage),
+        missing=missing_of(whole.metrics, gpu, demand),
         problems=whole.problems,
         reports=tuple(sorted({launch.report for launch in launches})),
         ranges=longest.ranges,
