@@ -317,6 +317,14 @@ def test_the_chip_of_a_raw_page(tmp_path: Path) -> None:
     assert dict(launch.metrics) == {DURATION: 12250.0}
 
 
+@pytest.mark.parametrize("part", ["9.5", "-9", ""])
+def test_a_compute_capability_that_is_none(tmp_path: Path, part: str) -> None:
+    columns = {f"device__attribute_compute_capability_{name}": ("", part) for name in ("major", "minor")}
+    columns["device__attribute_compute_capability_minor"] = ("", "0")
+    (launch,) = read(tmp_path, raw_page(columns | {"gpu__time_duration.sum": ("us", "12.25")})).launches
+    assert launch.chip.compute_capability is None
+
+
 def test_launches_on_one_chip_share_it(tmp_path: Path) -> None:
     names = ("ID", "Kernel Name", "Device", "CC", "device__attribute_multiprocessor_count", "a__b.sum")
     rows = [(str(place), "k", "NVIDIA L4", "8.9", "58" if place < 3 else "60", "1") for place in range(4)]

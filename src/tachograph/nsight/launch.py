@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import nan
 
 from tachograph.rejects import Reject
 
@@ -52,13 +53,17 @@ class Report:
 
 
 def capability_of(attributes: Mapping[str, float]) -> str | None:
-    """Return the compute capability that attributes of a device tell.
+    """Return the compute capability that attributes of a device tell; None where one part is no whole number.
 
     >>> capability_of({"compute_capability_major": 9.0, "compute_capability_minor": 0.0})
     '9.0'
     """
-    major, minor = (attributes.get(f"compute_capability_{part}") for part in ("major", "minor"))
-    return None if major is None or minor is None else f"{major:.0f}.{minor:.0f}"
+    parts = [attributes.get(f"compute_capability_{part}", nan) for part in ("major", "minor")]
+    return ".".join(str(int(part)) for part in parts) if all(map(_counts, parts)) else None
+
+
+def _counts(value: float) -> bool:
+    return value >= 0 and value.is_integer()
 
 
 def size_told(metrics: Mapping[str, float], prefix: str) -> tuple[int, int, int] | None:
