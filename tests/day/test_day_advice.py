@@ -178,6 +178,9 @@ def test_a_figure_has_a_mark_for_each_policy_and_day(tmp_path: Path) -> None:
     text = drawn[0].read_text(encoding="utf-8")
     assert text == drawn[1].read_text(encoding="utf-8")
     assert text.count("<use ") >= 2 * len(POLICIES)
+    assert text.count("allowed") == 1
+    with pytest.raises(UsageError, match="its folder does not exist"):
+        interference_day.run(parsed("--figure", str(tmp_path / "absent" / "day.svg"), "--jobs", "100000"))
     with pytest.raises(UsageError, match="no format of figures"):
         interference_day.run(parsed("--figure", "day.txt"))
 

@@ -218,6 +218,32 @@ def test_what_cannot_be_played_is_counted_by_reason() -> None:
     assert jobs.alone_s.size == 1
 
 
+@pytest.mark.parametrize(
+    ("counter", "told"),
+    [
+        ("sm_occupancy", "sm_occupancy (DCGM_FI_PROF_SM_OCCUPANCY, 1003)"),
+        ("fp64_active", "fp64_active (DCGM_FI_PROF_PIPE_FP64_ACTIVE, 1006)"),
+    ],
+)
+def test_a_counter_that_no_job_has_is_not_compared(counter: str, told: str) -> None:
+    blank: dict[str, Any] = {f"{counter}_mean": None}
+    elsewhere = job(8, gpu_model="A40")  # where it is measured does not matter
+    jobs = found(*(job(number, at_h=number, **blank) for number in range(3)), elsewhere)
+    assert jobs.counters == tuple(name for name in COUNTERS if name != counter)
+    assert jobs.means.tolist() == [[BUSY.get(name, 0.0) for name in jobs.counters]] * 3
+    assert f"{counter}_mean" not in jobs.means_of_kind(0)
+    report = build_recorded_report(how(), jobs)
+    assert report.jobs == 3
+    assert f"Not compared, as no job has them: {told}.\n" in heading(report)
+    assert "Not compared" not in heading(build_recorded_report(how(), found(job(1))))
+
+
+def test_a_job_that_lacks_what_others_have_is_not_played() -> None:
+    jobs = found(job(1), job(2, fp64_active_mean=None), job(3, sm_occupancy_mean=float("nan")))
+    assert jobs.counters == COUNTERS
+    assert jobs.left_out == {"no_counters": (2, 2.0)}
+
+
 def how(*seeds: int) -> How:
     policies = ("exclusive", "advice")
     return How(seeds=seeds or (1, 2), policies=policies, profiles="dcgm-careful", settings=Interference())
@@ -245,6 +271,9 @@ def test_bad_input_is_refused_with_what_to_do() -> None:
         found()
     with pytest.raises(UsageError, match=r"no samples of sm_active \(DCGM_FI_PROF_SM_ACTIVE, 1002\); record"):
         found(job(1, sm_active_mean=None))
+    pipes: dict[str, Any] = dict.fromkeys(("fp32_active_mean", "fp64_active_mean", "tensor_active_mean"))
+    with pytest.raises(UsageError, match=r"fp32_active .*1007\), fp64_active .*, tensor_active .*; record these"):
+        found(job(1, **pipes))
     with pytest.raises(UsageError, match="none of 1 jobs can be played: 1 still running"):
         found(job(1, state="RUNNING"))
     with pytest.raises(NotFoundError, match=f"no job ran on V100; name one of {H100}"):

@@ -147,6 +147,9 @@ def _check(arguments: Arguments) -> None:
         raise UsageError(f"--load {arguments.load:g} is not between 0.01 and 100")
     if arguments.figure and Path(arguments.figure).suffix not in _DRAWN:
         raise UsageError("is no format of figures", where=arguments.figure, do=f"name one of {', '.join(_DRAWN)}")
+    if arguments.figure:
+        with output.writing(arguments.figure):  # before minutes of playing
+            next(Path(arguments.figure).parent.iterdir(), None)
     if arguments.lake is None:
         chosen = [option for option in _OF_LAKE if getattr(arguments, option)]
         if chosen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -32,7 +33,7 @@ _LEAST_SHARE = 1e-3  # of the time: a phase that is shorter is none
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Mixes, a row each. shares: (mix, kernel of NAMES), of the time. means: (mix, counter of COUNTERS)."""
+    """Mixes, a row each. shares: (mix, kernel of NAMES), of the time. means: (mix, counter that was compared)."""
 
     shares: Floats
     means: Floats
@@ -58,19 +59,21 @@ def counted_means() -> Floats:
     return np.array(rows)
 
 
-def draw(means: Floats, random: Generator) -> Drawn:
-    """Return a mix of up to three kernels and idle time for each row of `means` (job, counter of COUNTERS).
+def draw(means: Floats, random: Generator, *, counters: Sequence[str] = COUNTERS) -> Drawn:
+    """Return a mix of up to three kernels and idle time for each row of `means` (job, counter of `counters`).
 
-    Of DRAWS sets of kernels each gets the shares whose means are nearest by least squares; of the mixes that are
-    nearest to a job, one is drawn. How far it is from the job: `distances`.
+    Only these counters are compared: what the others would be nobody knows. Of DRAWS sets of kernels each gets the
+    shares whose means are nearest by least squares; of the mixes that are nearest to a job, one is drawn. How far it is
+    from the job: `distances`.
     """
+    told = counted_means()[:, [COUNTERS.index(counter) for counter in counters]]
     kernels = np.stack([random.choice(len(NAMES), KERNELS_OF_MIX, replace=False) for _ in range(DRAWS)])
-    weights, off = _nearest(counted_means()[kernels], means)
+    weights, off = _nearest(told[kernels], means)
     near = off <= off.min(axis=0) + NEAR
     chosen = np.where(near, random.random(off.shape), -1.0).argmax(axis=0)
     jobs = np.arange(len(means))
     shares = _spread(kernels[chosen], weights[chosen, jobs])
-    return Drawn(shares, shares @ counted_means())
+    return Drawn(shares, shares @ told)
 
 
 def distances(means: Floats, others: Floats) -> Floats:

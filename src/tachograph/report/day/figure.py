@@ -30,7 +30,7 @@ def write_figure(report: DayReport, file: Path) -> None:
             work = np.array([day.per_gpu_hour for day in result.days])
             worst = np.array([day.slowdown_max for day in result.days])
             axes.plot(work, worst, shape, color=colour, markersize=4.5, label=result.policy, alpha=0.85)
-        axes.axhline(report.max_slowdown, color=FAINT, linewidth=0.8, linestyle=":")
+        axes.axhline(report.max_slowdown, color=FAINT, linewidth=0.8, linestyle=":", label="allowed")
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
         axes.yaxis.set_minor_formatter(NullFormatter())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -37,17 +37,19 @@ NOT_PLAYED: Mapping[str, str] = MappingProxyType(
         "far": f"no drawn mix comes within {100 * FARTHEST:g} points of their means",
     }
 )
-_MEANS = tuple(f"{name}_mean" for name in COUNTERS)
-_NEEDED = (*_MEANS, "hbm_used_mib_max")
+_NEEDED = ("gr_engine_active_mean", "sm_active_mean", "dram_active_mean", "hbm_used_mib_max")
+_PIPES = ("fp32_active_mean", "fp64_active_mean", "tensor_active_mean")  # of which one is needed
+_OF_USE = ("sm_occupancy_mean", *_PIPES)  # not compared where no job of the model has them
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """Jobs as they were recorded, in order of arrival; arrays have a row per job but those of kinds.
 
-    Runs of one user and name that hardly differ are of one kind. gpus: of the cluster. means: (job, counter of
-    COUNTERS), of dram_active as a share of what can be achieved. kind_means: the same per kind. kind: the place of a
-    job's kind. hbm_bytes: of a kind, the most of any run. left_out: {reason of NOT_PLAYED: (jobs, GPU-hours)}.
+    Runs of one user and name that hardly differ are of one kind. gpus: of the cluster. counters: those of COUNTERS that
+    were measured. means: (job, counter), of dram_active as a share of what can be achieved. kind_means: the same per
+    kind. kind: the place of a job's kind. hbm_bytes: of a kind, the most of any run. left_out: {reason of NOT_PLAYED:
+    (jobs, GPU-hours)}.
     """
 
     device: Device
@@ -57,6 +59,7 @@ class Recorded:
     arrives_s: Floats
     alone_s: Floats
     wants: Longs
+    counters: tuple[str, ...]
     means: Floats
     kind: Longs
     kind_means: Floats
@@ -68,6 +71,11 @@ class Recorded:
     def load(self) -> float:
         """GPU-hours of the jobs over those that the GPUs have from the first arrival to the last recorded end."""
         return float(self.alone_s @ self.wants) / (self.gpus * max((self.last - self.first).total_seconds(), 1.0))
+
+    @property
+    def not_measured(self) -> tuple[str, ...]:
+        """Counters that no job has, and that no mix is therefore compared by."""
+        return tuple(name for name in COUNTERS if name not in self.counters)
 
     def without(self, far: Flags) -> Recorded:
         """Return the same without the jobs that no mix comes near. Errors: UsageError where none is left."""
@@ -81,7 +89,8 @@ class Recorded:
 
     def means_of_kind(self, kind: int) -> dict[str, float]:
         """Return its means as columns of job_summaries, in the world of the day: its GPU reaches ACHIEVABLE."""
-        means = dict(zip(_MEANS, self.kind_means[kind].tolist(), strict=True))
+        names = (f"{name}_mean" for name in self.counters)
+        means = dict(zip(names, self.kind_means[kind].tolist(), strict=True))
         return means | {"dram_active_mean": means["dram_active_mean"] * ACHIEVABLE}
 
 
@@ -134,10 +143,18 @@ def _reason(thresholds: Thresholds) -> pl.Expr:
         "ambiguous": pl.col("attribution") == "ambiguous",
         "no_samples": pl.col("samples").fill_null(0) == 0,
         "coverage": pl.col("coverage") < thresholds.low_coverage,
-        "no_counters": pl.any_horizontal(pl.col(name).fill_nan(None).is_null() for name in _NEEDED),
+        "no_counters": pl.any_horizontal(
+            *(_absent(name) for name in _NEEDED),
+            *(_absent(name) & ~_absent(name).all().over("device") for name in _OF_USE),
+            pl.all_horizontal(_absent(name) for name in _PIPES),
+        ),
         "model": pl.col("device").is_null() | pl.col("gpus").is_null(),
     }
     return pl.coalesce(pl.when(holds).then(pl.lit(reason)) for reason, holds in reasons.items())
+
+
+def _absent(name: str) -> pl.Expr:
+    return pl.col(name).fill_nan(None).is_null()
 
 
 def _device(told: pl.DataFrame, model: str | None) -> Device:
@@ -175,16 +192,27 @@ def _gpus_of(devices: pl.DataFrame, device: Device) -> int:
 
 def _nothing(told: pl.DataFrame, left_out: Mapping[str, tuple[int, float]]) -> UsageError:
     """The error that says why no job can be played: what nobody measured, or what each lacks."""
-    missing = [name for name in _NEEDED if told.get_column(name).is_null().all()]
+    absent = told.select(_absent(name).all() for name in (*_NEEDED, *_PIPES)).row(0, named=True)
+    missing = [name for name in _NEEDED if absent[name]]
+    if all(absent[name] for name in _PIPES):
+        missing += _PIPES
     if missing:
-        names = (name.removesuffix("_mean").removesuffix("_max") for name in missing)
-        listed = ", ".join(f"{name} (DCGM_FI_{BY_NAME[name].dcgm_name}, {BY_NAME[name].dcgm_id})" for name in names)
+        listed = counters_told(name.removesuffix("_mean").removesuffix("_max") for name in missing)
         return UsageError(
             f"none of {told.height:,} jobs can be played: no samples of {listed}", do="record these counters"
         )
     why = [f"{left_out[reason][0]:,} {words}" for reason, words in NOT_PLAYED.items() if reason in left_out]
     words = "; ".join(why or [NOT_PLAYED["model"]])
     return UsageError(f"none of {told.height:,} jobs can be played: {words}")
+
+
+def counters_told(names: Iterable[str]) -> str:
+    """Return counters as those know them who record them.
+
+    >>> counters_told(["sm_active"])
+    'sm_active (DCGM_FI_PROF_SM_ACTIVE, 1002)'
+    """
+    return ", ".join(f"{name} (DCGM_FI_{BY_NAME[name].dcgm_name}, {BY_NAME[name].dcgm_id})" for name in names)
 
 
 def _recorded(
@@ -195,7 +223,9 @@ def _recorded(
     assert isinstance(last, datetime)
     most = played.get_column("dram_active_max").max()
     reached = max(achievable, min(1.0, most if isinstance(most, float) else 0.0))
-    means = np.minimum(played.select(_MEANS).to_numpy() / np.array([*[1.0] * (len(_MEANS) - 1), reached]), 1.0)
+    counters = tuple(name for name in COUNTERS if not played.select(_absent(f"{name}_mean").all()).item())
+    of_peak = [reached if name == "dram_active" else 1.0 for name in counters]
+    means = np.minimum(played.select(f"{name}_mean" for name in counters).to_numpy() / of_peak, 1.0)
     kind = _kinds(played, means)
     kinds = int(kind.max()) + 1
     if kinds > MOST_KINDS:
@@ -214,6 +244,7 @@ def _recorded(
         arrives_s=(played.get_column("submit") - first).dt.total_microseconds().to_numpy() / 1e6,
         alone_s=played.get_column("elapsed_s").to_numpy().astype(np.float64),
         wants=played.get_column("gpus").to_numpy().astype(np.int64),
+        counters=counters,
         means=means,
         kind=kind,
         kind_means=np.stack([means[kind == one].mean(axis=0) for one in range(kinds)]),

@@ -47,7 +47,8 @@ class Played:
     """Whose jobs were played again, and how far the drawn mixes are from them.
 
     distance_median, distance_most: largest difference of any mean of DCGM's counters from that of the mix, over jobs
-    and draws; 0.01 is a point. left_out: {why jobs were not played: (jobs, GPU-hours)}.
+    and draws; 0.01 is a point. not_compared: counters that no job has. left_out: {why jobs were not played: (jobs,
+    GPU-hours)}.
     """
 
     model: str
@@ -57,6 +58,7 @@ class Played:
     gpu_hours: float
     distance_median: float
     distance_most: float
+    not_compared: tuple[str, ...]
     left_out: dict[str, tuple[int, float]]
 
 
@@ -101,7 +103,7 @@ def build_recorded_report(how: How, jobs: Recorded) -> DayReport:
     drawn: list[Drawn] = []
     for seed in how.seeds:
         how.tell("draw what the jobs run", len(drawn), len(how.seeds))
-        drawn.append(draw(jobs.kind_means, np.random.default_rng((seed, 4))))
+        drawn.append(draw(jobs.kind_means, np.random.default_rng((seed, 4)), counters=jobs.counters))
     off = np.stack([distances(jobs.means, one.means[jobs.kind]) for one in drawn])
     far = off.max(axis=0) > FARTHEST
     jobs = jobs.without(far)
@@ -114,6 +116,7 @@ def build_recorded_report(how: How, jobs: Recorded) -> DayReport:
         gpu_hours=float(jobs.alone_s @ jobs.wants) / 3600,
         distance_median=float(np.median(off[:, ~far])),
         distance_most=float(off[:, ~far].max()),
+        not_compared=jobs.not_measured,
         left_out={words: jobs.left_out[reason] for reason, words in NOT_PLAYED.items() if reason in jobs.left_out},
     )
     found = _report(how, days, gpus=jobs.gpus, hbm_bytes=jobs.device.hbm_mib * MI, load=jobs.load)

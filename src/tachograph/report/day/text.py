@@ -8,6 +8,7 @@ from typing import Any
 
 from tachograph.interference.day.simulation import PAIR
 from tachograph.interference.jobs.words import times
+from tachograph.report.day.recorded import counters_told
 from tachograph.report.day.report import DayReport, Played, Spread
 from tachograph.units import plural
 
@@ -15,8 +16,12 @@ Row = tuple[str, ...]
 _SEES = {
     "measured": "profiles of kernels, each number with an error of 3 %",
     "dcgm": "means of DCGM's counters",
-    "dcgm-careful": "means of DCGM's counters, half of the issue slots taken for asked",
+    "dcgm-careful": "means of DCGM's counters, half of the issue slots counted as asked for",
 }
+_COUNTED = (
+    "\nWork per GPU-hour: GPU-hours that the jobs take alone over those they held; saved is the difference.\n"
+    "Makespan ratio: time to the last end, of exclusive use over that of the policy.\n"
+)
 _GAP = 3  # between columns
 # what is left out first where there is little room; `--json` has all
 _LEAST_WANTED = ("makespan_ratio", "turnaround_h", "slowdown_median", "slower_50", "saved_gpu_hours", "slowdown_mean")
@@ -59,8 +64,8 @@ def heading(report: DayReport) -> str:
     most = {2: "two", 3: "three", 4: "four"}[report.per_gpu]
     pairs = "" if report.per_gpu == PAIR else ", if each pair of them may"
     return (
-        f"{what}At most {most} jobs share a GPU{pairs}. Advice sees {_SEES[report.profiles]}, and allows "
-        f"{times(report.max_slowdown)}.\n"
+        f"{what}At most {most} jobs share a GPU{pairs}. Advice sees {_SEES[report.profiles]}. Allowed is a "
+        f"slowdown of {times(report.max_slowdown)}.\n"
         "What happens is decided by simulated warps, not by the estimator. Median of the "
         f"{'draws' if report.played else 'days'} (least-most).\n"
         "`--json` has every number, also those for which a line has no room.\n"
@@ -86,11 +91,20 @@ def _recorded(report: DayReport, played: Played) -> str:
         f"{plural(len(report.seeds), 'time')}, {_seeds(report)}:\n"
         f"means of the drawn are {_points(played.distance_median)} off (median of the jobs; worst "
         f"{_points(played.distance_most)}).\n"
+        f"{_not_compared(played)}"
         f"{f'Not played:{chr(10)}{left_out}' if left_out else ''}"
     )
 
 
+def _not_compared(played: Played) -> str:
+    if not played.not_compared:
+        return ""
+    return f"Not compared, as no job has them: {counters_told(played.not_compared)}.\n"
+
+
 def _seeds(report: DayReport) -> str:
+    if len(report.seeds) == 1:
+        return f"seed {report.seeds[0]}"
     return f"seeds {report.seeds[0]} to {report.seeds[-1]}"
 
 
@@ -124,8 +138,8 @@ def _bare(number: str) -> str:
 
 
 def legend(report: DayReport) -> str:
-    """Return what the policies are, a line each."""
-    return "".join(f"{result.policy}: {result.sentence}\n" for result in report.results)
+    """Return what the policies are, a line each, and what is counted."""
+    return "".join(f"{result.policy}: {result.sentence}\n" for result in report.results) + _COUNTED
 
 
 def day_json(report: DayReport) -> dict[str, Any]:
