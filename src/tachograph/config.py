@@ -7,6 +7,7 @@ An override is `TACHOGRAPH_<SECTION>_<KEY>`, for example `TACHOGRAPH_SITE_TIME_Z
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
 import tomllib
@@ -307,6 +308,9 @@ def _check(configuration: Configuration, where: str) -> None:
         raise ConfigError(f"site.time_zone: {problem.what}", where=where, do=problem.do) from None
     if not all(configuration.interference.profiles.values()):
         raise ConfigError("interference.profiles: a report has no name", where=where, do="name a file or a folder")
+    for key in ("margin", "max_slowdown"):
+        if not 1 <= (times := getattr(configuration.interference, key)) < math.inf:
+            raise ConfigError(f"interference.{key}: {times:g} is no slowdown", where=where, do="write 1 or more")
     waste = configuration.waste
     if any(not 0 <= share <= 1 for share in (waste.never_used_share, waste.imbalance_share)):
         raise ConfigError("waste: a share is not between 0 and 1", where=where, do="write 0.5 for 50 %")
