@@ -13,7 +13,8 @@ from colocate_jobs import estimator_of as by_sums
 from colocate_jobs import job, lake_of
 from profile_csv import Ran, raw
 
-from tachograph.config import Interference, Thresholds
+from tachograph.config import Interference, Thresholds, load
+from tachograph.errors import ConfigError
 from tachograph.interference.demand import Calibration, Demand, Gpu
 from tachograph.interference.outcome import Matrix, Sharing
 from tachograph.nsight.read import read_reports
@@ -145,3 +146,11 @@ def test_on_parts_of_the_sms_the_margin_counts_while_both_are_busy(tmp_path: Pat
     assert "with the estimator's margin of 1.14, which decides" in shares
     expected = 1.4 + BUSY["y"] * 1.4 * 0.14, 1.4 + BUSY["x"] * 1.4 * 0.14
     assert f"expected 1.40x each, {expected[0]:.2f}x and {expected[1]:.2f}x with" in shares
+
+
+@pytest.mark.parametrize("key", ["margin", "max_slowdown"])
+@pytest.mark.parametrize("written", ["0.5", "nan", "inf", "-1", "'x'"])
+def test_a_margin_that_is_none_is_refused(tmp_path: Path, key: str, written: str) -> None:
+    (tmp_path / "site.toml").write_text(f"[interference]\n{key} = {written}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"interference\.{key}"):
+        load(tmp_path / "site.toml")

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +288,16 @@ def test_the_sample_of_the_documentation_is_this_one() -> None:
     sample = Path(__file__).resolve().parents[2] / "docs/samples/qmc-a100.csv"
     assert sample.read_text(encoding="utf-8").split("\n", 1)[1] == raw(QMC)
     assert "made up" in sample.read_text(encoding="utf-8").split("\n", 1)[0]
+
+
+def test_kernels_that_are_not_counted_are_told(tmp_path: Path) -> None:
+    timeless = raw([replace(ONE[0], ms=-1.0), ONE[1]])
+    (tmp_path / "timeless.csv").write_text(timeless, encoding="utf-8")
+    (tmp_path / "h100.csv").write_text(raw([OTHER[0]], gpu="NVIDIA H100 PCIe", sms=114), encoding="utf-8")
+    (kind,) = report(
+        rows("x"), *(Given("ann/x", str(tmp_path / name)) for name in ("timeless.csv", "h100.csv"))
+    ).profiled
+    assert kind.profile is not None
+    assert kind.profile.kernels == 1
+    assert kind.profile.apart[0] == "ann/x: 1 kernel of another GPU left out"
+    assert kind.profile.apart[1] == "ann/x: 1 kernel left out of which the reports do not tell how long"

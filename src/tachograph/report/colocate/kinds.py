@@ -51,8 +51,8 @@ _READ = (*_WHO, "gpu_model", "gpus", "gpu_hours", "elapsed_s", *_ACTIVITY, *_NEE
 class Profile:
     """What reports of Nsight Compute tell of a kind of jobs.
 
-    mix: its kernels, weighted by their time. kernels, launches, seconds: of all. apart: sentences on what is far from
-    the means of the lake.
+    mix: its kernels, weighted by their time. kernels, launches, seconds: of all. apart: sentences on what was left
+    out, and what is far from the means of the lake.
     """
 
     reports: tuple[str, ...]

@@ -147,7 +147,7 @@ def profile_of(kind: Kind, reports: Sequence[str], launches_of: Read) -> Profile
         kernels=len(timed),
         launches=sum(kernel.launches for kernel in timed),
         seconds=math.fsum(kernel.seconds or 0.0 for kernel in timed),
-        apart=tuple(_apart(kind, timed)),
+        apart=(*_left_out(kind, len(found) - len(here), len(here) - len(timed)), *_apart(kind, timed)),
     )
 
 
@@ -177,6 +177,14 @@ def _mixed(kind: Kind, timed: Sequence[Kernel]) -> Mix:
 
 def _of_one_launch(kernel: Kernel) -> Demand:
     return replace(kernel.demand, seconds=(kernel.seconds or 0.0) / kernel.launches)
+
+
+def _left_out(kind: Kind, elsewhere: int, timeless: int) -> Iterator[str]:
+    """A sentence for each reason for which kernels of the reports are not counted."""
+    if elsewhere:
+        yield f"{kind.label}: {plural(elsewhere, 'kernel')} of another GPU left out"
+    if timeless:
+        yield f"{kind.label}: {plural(timeless, 'kernel')} left out of which the reports do not tell how long"
 
 
 def _apart(kind: Kind, timed: Sequence[Kernel]) -> Iterator[str]:
