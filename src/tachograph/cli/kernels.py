@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 _TOP = 20  # kernels of a printed table
 _WIDEST = 140  # characters of a line
+_STDIN = "-"  # as a report
+_MOST_LINES = 20  # of what was left out, on stderr
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the reports, which kernels of them, what to ask of them, and the formats."""
-    parser.add_argument("reports", nargs="+", metavar="REPORT", help="a .ncu-rep, CSV of `ncu --csv`, or a folder")
+    parser.add_argument(
+        "reports", nargs="+", metavar="REPORT", help="a .ncu-rep, CSV of `ncu --csv`, a folder, or - for stdin"
+    )
     chosen = parser.add_argument_group("which kernels")
     chosen.add_argument(
         "--kernel", action="append", default=[], metavar="PATTERN",
@@ -54,6 +58,7 @@ def run(arguments: Arguments) -> int:
     from tachograph.report.kernels.build import build_kernels_report
     from tachograph.report.kernels.report import Asked
 
+    _check_names([*arguments.reports, *([] if arguments.beside is None else [arguments.beside])])
     settings = config.load(arguments.config)
     exported = arguments.json or arguments.csv or arguments.html is not None
     asked = Asked(
@@ -69,8 +74,7 @@ def run(arguments: Arguments) -> int:
     beside = _read([arguments.beside], arguments) if arguments.beside is not None else ()
     with Narrator.of(arguments).steps() as tell:
         report = build_kernels_report(reports, asked, configuration=settings, beside=beside, tell=tell)
-    for problem in report.problems:
-        remark(problem)
+    _remark_some(report.problems, more="--json has them all")
     _show(report, arguments)
     return 0
 
@@ -91,12 +95,33 @@ def _show(report: KernelsReport, arguments: Arguments) -> None:
 
 def _read(names: Sequence[str], arguments: Arguments) -> tuple[Report, ...]:
     """The reports of files and folders; one that cannot be read is told and left out, as long as another can."""
+    from tachograph.cli.from_stdin import stdin_as_file
     from tachograph.nsight.read import read_reports
 
+    with stdin_as_file(wanted=_STDIN in names) as kept, Narrator.of(arguments).steps() as tell:
+        paths = [kept.path if name == _STDIN else Path(name) for name in names]
+        said: list[str] = []
+        with kept.failing():
+            reports = read_reports(paths, told=kept.telling(said.append), progress=tell)
+    if not arguments.quiet:
+        _remark_some(said, more="these files were left out, or read once")
+    return tuple(kept.named(report) for report in reports)
+
+
+def _remark_some(lines: Sequence[str], *, more: str) -> None:
+    """Thousands of files may have the same to say."""
+    for line in lines[:_MOST_LINES]:
+        remark(line)
+    if len(lines) > _MOST_LINES:
+        remark(f"and {len(lines) - _MOST_LINES:,} more lines like these: {more}")
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Errors: UsageError for a name that stands for nothing, or for stdin twice."""
     if not all(names):  # Path("") is the folder one stands in
         raise UsageError("the name of a report is empty", do="name a file or a folder; the current one is .")
-    with Narrator.of(arguments).steps() as tell:
-        return read_reports([Path(name) for name in names], told=None if arguments.quiet else remark, progress=tell)
+    if names.count(_STDIN) > 1:
+        raise UsageError("stdin can be read once only", where=_STDIN, do="write one of the reports into a file")
 
 
 def _html(report: KernelsReport) -> str:

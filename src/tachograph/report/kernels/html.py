@@ -42,7 +42,7 @@ from tachograph.report.pages import environment
 from tachograph.units import printable, text
 
 TOLD_IN_FULL = 40  # kernels that have a paragraph of their own
-LISTED_PAIRS = 50  # of a table; all are in JSON and CSV
+LISTED = 50  # pairs of a table, files, problems; all are in JSON
 _NAME = 44  # characters of a name; all of it stands with the kernel
 _NAME_IN_TABLE = 32
 _DRAWN = 0.05  # a pipe that no kernel uses more than this has no axis
@@ -55,7 +55,7 @@ def kernels_html(report: KernelsReport) -> str:
         report=report,
         parts=[(part, plots(part, place)) for place, part in enumerate(report.parts)],
         full=TOLD_IN_FULL,
-        listed=LISTED_PAIRS,
+        listed=LISTED,
         version=__version__,
     )
 
