@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from tachograph.figures.style import COLUMN_IN, DPI, FAINT, INK, new_figure, style
 from tachograph.report.day.report import DayReport
@@ -33,9 +33,9 @@ def write_figure(report: DayReport, file: Path) -> None:
         axes.axhline(report.max_slowdown, color=FAINT, linewidth=0.8, linestyle=":", label="allowed")
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_minor_locator(NullLocator())
         top = max([2.0, *(day.slowdown_max for result in report.results for day in result.days)])
-        axes.set_yticks([tick for tick in (1, 1.1, 1.5, 2, 3, 5, 10, 20, 50, 100) if tick <= top])
+        axes.set_yticks([tick for tick in (1, 1.1, 1.5, 2, 3, 4, 5, 10, 20, 50, 100) if tick <= top])
         axes.set_ylim(0.97, 1.1 * top)
         axes.set_xlabel("work done per GPU-hour held, exclusive use is 1")
         axes.set_ylabel("worst slowdown of a job")
