@@ -32,6 +32,11 @@ class Compiled:
         return (self._made or self.dispatcher)(*arguments)
 
     @property
+    def made(self) -> bool:
+        """Whether it has been called."""
+        return self._made is not None
+
+    @property
     def dispatcher(self) -> Any:
         """What numba made of it: a `Dispatcher`, which compiles for the types it is called with."""
         with _making:
@@ -80,6 +85,11 @@ def compiled(function: Function) -> Function:
 def plain(function: Function) -> Function:
     """Return the function as it was before `compiled`: of few numbers it is done sooner than a compiler is loaded."""
     return cast("Function", unwrap(function))
+
+
+def is_made(function: Callable[..., object]) -> bool:
+    """Return whether a function of `compiled` has been compiled, so that calling it waits for nothing."""
+    return isinstance(function, Compiled) and function.made
 
 
 def reordered(function: Function) -> Function:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tachograph.arrays import Bytes, Flags, Floats
-from tachograph.compiled import compiled, plain
+from tachograph.compiled import compiled, is_made, plain
 from tachograph.config import Interference
 from tachograph.interference.demand import CYCLES, Calibration, Demand, Gpu
 from tachograph.interference.outcome import Matrix, Sharing
@@ -44,7 +44,7 @@ def matrix(
     meet = _meet(one.vectors, two.vectors, sum(shares), gpu)
     answers = (np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.uint8), np.empty(shape, dtype=np.uint8))
     told = together.machine(gpu, calibration, lasting=sharing.lasting)
-    fill = _fill if shape[0] * shape[1] > _WORTH_COMPILING else plain(_fill)
+    fill = _fill if is_made(_fill) or shape[0] * shape[1] > _WORTH_COMPILING else plain(_fill)
     fill(one.rows, two.rows, told, caches.table(), meet, one is two, sharing.lasting, answers)
     slowdown, gain, binding, shut_out = answers
     common = one.measured @ two.measured.T > 0
