@@ -88,13 +88,14 @@ def is_measured(value: float) -> bool:
 def duration_s(launch: Launch) -> float | None:
     """Return how long a launch took, in seconds; None: not told. By its cycles and their clock where no time is told.
 
-    A duration of zero or less is 0: such a launch took part in nothing that could be measured.
+    A duration of zero or less is 0: such a launch took part in nothing that could be measured. One beyond all counting
+    is not told.
     """
     for metric in _DURATIONS:
-        if isfinite(value := launch.metrics.get(metric, _NAN)):
+        if -_BEYOND < (value := launch.metrics.get(metric, _NAN)) < _BEYOND:
             return max(0.0, value * _NS)
-    elapsed, per_second = launch.metrics.get(_CYCLES), launch.metrics.get(_CLOCK)
-    if elapsed is None or per_second is None or per_second <= 0 or not isfinite(elapsed / per_second):
+    elapsed, per_second = launch.metrics.get(_CYCLES, _NAN), launch.metrics.get(_CLOCK, _NAN)
+    if not (elapsed < _BEYOND and 0 < per_second < _BEYOND and elapsed / per_second < _BEYOND):
         return None
     return max(0.0, elapsed / per_second)
 
