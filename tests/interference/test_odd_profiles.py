@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import isfinite
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from published_launches import H100, busy, launch, waiting
 
@@ -18,7 +19,8 @@ from tachograph.interference.profile.susceptibility import susceptibilities
 from tachograph.interference.profile.utilisation import utilisation
 from tachograph.nsight.launch import Chip
 
-ODD = st.sampled_from([0.0, -1.0, 1e-300, 0.5, 42.0, 100.0, 100.4, 1e9, 1e300, float("nan"), float("inf")])
+ODD = st.sampled_from([0.0, -1.0, 1e-300, 0.5, 42.0, 100.0, 100.4, 1e9, 1e300, 1.7e308, float("nan"), float("inf")])
+CLOCK = "smsp__cycles_elapsed.avg.per_second"
 NAMES = sorted(
     {
         *busy(1.0, 1.0, fma=1.0, fp64=1.0, tensor=1.0, lsu=1.0),
@@ -28,9 +30,10 @@ NAMES = sorted(
         *("launch__grid_size", "launch__block_size", "launch__sm_count", "launch__waves_per_multiprocessor"),
         *(f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps")),
         *(f"smsp__sass_thread_inst_executed_op_f{op}_pred_on.sum.per_cycle_elapsed" for op in ("add", "mul", "fma")),
-        *("smsp__cycles_elapsed.avg.per_second", "sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained"),
+        *(CLOCK, "sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained"),
         *("sm__ops_path_tensor_src_bf16_dst_fp32.sum", "sm__ops_path_tensor_src_bf16_dst_fp32.sum.peak_sustained"),
         *("dram__bytes.sum.peak_sustained", "dram__cycles_elapsed.avg.per_second", "gpu__time_duration.sum"),
+        "gpc__cycles_elapsed.avg.per_second",
     }
 )
 CHIPS = st.sampled_from([H100, Chip(), Chip("NVIDIA A100-SXM4-40GB", "8.0"), Chip("x", "9.0", {"total_memory": -1.0})])
@@ -48,6 +51,7 @@ def is_fraction(value: float | None) -> bool:
 
 @settings(deadline=None)
 @given(PROFILES)
+@example(({"sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained": 42.0, CLOCK: 0.0}, H100))
 def test_no_profile_breaks_anything(profile: tuple[dict[str, float], Chip]) -> None:
     kernel = of(*profile)
     demand = kernel.demand
@@ -65,6 +69,20 @@ def test_no_profile_breaks_anything(profile: tuple[dict[str, float], Chip]) -> N
     assert all(isfinite(value) for pitfall in pitfalls(kernel) for value in pitfall.numbers.values())
     assert all(roof.peak > 0 for roof in placement(kernel).roofs)
     assert options_for(kernel.missing)
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        {"gpu__time_duration.sum": 1.7e308},
+        {"gpc__cycles_elapsed.max": 1.7e308, "gpc__cycles_elapsed.avg.per_second": 1.0},
+        {"gpc__cycles_elapsed.max": 1e9, "gpc__cycles_elapsed.avg.per_second": 1e-299},
+    ],
+)
+def test_a_time_beyond_all_counting_is_not_told(beyond: dict[str, float]) -> None:
+    kernel = of({**beyond, readings.L2_HIT: 42.0}, H100)
+    assert kernel.seconds is None
+    assert kernel.metrics[readings.L2_HIT] == 42.0
 
 
 @settings(deadline=None)

@@ -72,18 +72,25 @@ def work_of(kernel: Kernel) -> Work:
 
 def reported_peak(kernel: Kernel, kind: str) -> float | None:
     """Return the peak of fp64, fp32, fp16 or tensor in FLOP/s as the report tells it: per cycle, times the clock."""
-    clock = readings.first(kernel.metrics, dict.fromkeys(_CLOCKS, 1.0))
-    if clock is None:
-        return None
-    if kind == "tensor":
-        per_cycle = _tensor_peak(kernel)
-        return None if per_cycle is None else per_cycle * clock.value
+    per_cycle = _tensor_peak(kernel) if kind == "tensor" else _vector_peak(kernel, kind)
+    peak = (per_cycle or 0.0) * (_clock(kernel) or 0.0)
+    return peak if peak > 0 else None
+
+
+def _vector_peak(kernel: Kernel, kind: str) -> float | None:
+    """Operations per cycle on fp64, fp32 or fp16."""
     letter, times = {"fp64": ("d", 2.0), "fp32": ("f", 2.0), "fp16": ("h", 4.0)}[kind]
     stem = f"__sass_thread_inst_executed_op_{letter}fma_pred_on"
     scales = {f"sm{stem}.sum.peak_sustained": times}
     scales |= {f"derived__sm{stem}_x{factor:.0f}": times / factor for factor in _FACTORS}
     peak = readings.first(kernel.metrics, scales)
-    return None if peak is None or peak.value <= 0 else peak.value * clock.value
+    return None if peak is None else peak.value
+
+
+def _clock(kernel: Kernel) -> float | None:
+    """Cycles per second; None: not told, as where it is 0, at which nothing runs."""
+    told = (kernel.metrics.get(name, 0.0) for name in _CLOCKS)
+    return next((clock for clock in told if clock > 0), None)
 
 
 def _rate_of_kind(kernel: Kernel, kind: str) -> float | None:
@@ -109,8 +116,8 @@ def _instructions(kernel: Kernel, operation: str) -> float | None:
 def _derived(kernel: Kernel, stem: str) -> float | None:
     """Instructions per second from operations per cycle, which is how sections of rooflines tell them."""
     scales = {f"derived__smsp__{stem}_x{factor:.0f}": 1 / factor for factor in _FACTORS}
-    per_cycle, clock = (readings.first(kernel.metrics, names) for names in (scales, dict.fromkeys(_CLOCKS, 1.0)))
-    return None if per_cycle is None or clock is None else per_cycle.value * clock.value
+    per_cycle, clock = readings.first(kernel.metrics, scales), _clock(kernel)
+    return None if per_cycle is None or clock is None else per_cycle.value * clock
 
 
 def _rate(kernel: Kernel, count: str) -> float | None:
@@ -118,9 +125,9 @@ def _rate(kernel: Kernel, count: str) -> float | None:
     if (told := kernel.metrics.get(f"{count}.per_second")) is not None:
         return told
     per_cycle = kernel.metrics.get(f"{count}.per_cycle_elapsed")
-    clock = readings.first(kernel.metrics, dict.fromkeys(_CLOCKS, 1.0))
+    clock = _clock(kernel)
     if per_cycle is not None and clock is not None:
-        return per_cycle * clock.value
+        return per_cycle * clock
     return kernel.per_second(count)
 
 
