@@ -23,6 +23,7 @@ from tachograph import config
 from tachograph.analyze import results
 from tachograph.analyze.answers import as_judged, read_answers
 from tachograph.analyze.intervals import read_intervals
+from tachograph.analyze.job_report import read_job
 from tachograph.analyze.state import method_digest, seen_last
 from tachograph.config import Configuration
 from tachograph.errors import NotFoundError
@@ -36,7 +37,7 @@ from tachograph.lake.problems import lake_errors
 from tachograph.report.choose import choose_job
 from tachograph.report.columns import must_exist
 from tachograph.report.filters import JobFilter, filter_jobs
-from tachograph.report.job import JobReport, build_job_report
+from tachograph.report.job import JobReport
 from tachograph.report.job_html import job_html
 from tachograph.report.job_json import job_json
 from tachograph.report.job_text import job_lines
@@ -221,23 +222,8 @@ class OpenLake:
 
         Errors: NotFoundError for an unknown id, UsageError for one that several clusters have.
         """
-
-        def read() -> JobPage:
-            summaries = results.read_summaries(self.lake)
-            chosen = choose_job(summaries, str(job), cluster=cluster, run=run)
-            mine = summaries.filter(pl.col("job_key") == chosen.row["job_key"])
-            report = build_job_report(
-                chosen.row,
-                results.read_gpus(self.lake, mine),
-                results.read_minutes(self.lake, chosen.row),
-                results.read_verdicts(self.lake, mine),
-                self.now,
-                zone_name=self.configuration.site.time_zone,
-                other_runs=chosen.other_runs,
-            )
-            return JobPage(report)
-
-        return self._of_one_moment(read)
+        zone_name = self.configuration.site.time_zone
+        return JobPage(read_job(self.lake, str(job), now=self.now, zone_name=zone_name, cluster=cluster, run=run))
 
     def waste(
         self, by: str = "cause", *, jobs_of: str | None = None, top: int | None = None, **which: Unpack[Choice]

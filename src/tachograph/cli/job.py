@@ -9,7 +9,6 @@ from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
 
 if TYPE_CHECKING:
-    from tachograph.cli.open import Opened
     from tachograph.report.job import JobReport
 
 
@@ -28,13 +27,21 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print or write the page."""
+    from tachograph.analyze.job_report import read_job
     from tachograph.cli.open import open_lake
     from tachograph.report.job_json import job_json
     from tachograph.report.job_text import job_lines
     from tachograph.report.lines import to_rich
 
     opened = open_lake(arguments)
-    report = report_of(opened, arguments.job, cluster=arguments.cluster, nth=arguments.nth)
+    report = read_job(
+        opened.lake,
+        arguments.job,
+        now=opened.now,
+        zone_name=opened.configuration.site.time_zone,
+        cluster=arguments.cluster,
+        run=arguments.nth,
+    )
     if arguments.html:
         write_html(report, arguments.html)
         Narrator.of(arguments).say(f"written to {arguments.html}")
@@ -49,37 +56,6 @@ def run(arguments: Arguments) -> int:
         )
         output.print_styled(to_rich(lines), no_color=arguments.no_color)
     return 0
-
-
-def report_of(opened: Opened, job: str, *, cluster: str | None = None, nth: int | None = None) -> JobReport:
-    """Return the report of one job of the lake.
-
-    Errors: NotFoundError, UsageError, LakeError.
-    """
-    from tachograph.analyze.results import of_one_moment
-
-    return of_one_moment(opened.lake, lambda: _read(opened, job, cluster, nth))
-
-
-def _read(opened: Opened, job: str, cluster: str | None, nth: int | None) -> JobReport:
-    import polars as pl
-
-    from tachograph.analyze.results import read_gpus, read_minutes, read_summaries, read_verdicts
-    from tachograph.report.choose import choose_job
-    from tachograph.report.job import build_job_report
-
-    summaries = read_summaries(opened.lake)
-    chosen = choose_job(summaries, job, cluster=cluster, run=nth)
-    mine = summaries.filter(pl.col("job_key") == chosen.row["job_key"])
-    return build_job_report(
-        chosen.row,
-        read_gpus(opened.lake, mine),
-        read_minutes(opened.lake, chosen.row),
-        read_verdicts(opened.lake, mine),
-        opened.now,
-        zone_name=opened.configuration.site.time_zone,
-        other_runs=chosen.other_runs,
-    )
 
 
 def write_html(report: JobReport, file: str) -> None:

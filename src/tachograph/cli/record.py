@@ -272,10 +272,9 @@ def _analyzed(plan: Plan, configuration: Configuration) -> JobReport:
     from datetime import UTC, datetime
 
     from tachograph.analyze import analyze
-    from tachograph.cli.job import report_of
-    from tachograph.cli.open import Opened
+    from tachograph.analyze.job_report import read_job
     from tachograph.lake import Lake
 
     lake = Lake.open(str(plan.folder))
     analyze(lake, configuration, now=datetime.now(UTC), threads=1)
-    return report_of(Opened(configuration, lake, datetime.now(UTC)), plan.identity.job_id)
+    return read_job(lake, plan.identity.job_id, now=datetime.now(UTC), zone_name=configuration.site.time_zone)
