@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +21,7 @@ from tachograph.errors import NotFoundError, UsageError
 from tachograph.report.lines import to_text
 from tachograph.report.waste import BUCKETS, BY, WasteReport, build_waste_report
 from tachograph.report.waste_html import waste_html
-from tachograph.report.waste_text import waste_csv, waste_json, waste_lines
+from tachograph.report.waste_text import money, waste_csv, waste_json, waste_lines
 from tachograph.summarize.schema import WASTE
 
 HOURS = st.floats(0, 4)
@@ -203,6 +204,30 @@ def test_all_formats_show_the_same() -> None:
     assert [row["cause"] for row in data["causes"]] == list(BUCKETS)
     of_csv = list(csv.DictReader(io.StringIO(waste_csv(found))))
     assert [float(row["gpu_hours_never_used"]) for row in of_csv] == [2.0, 2.0, 2.0]
+
+
+def test_the_page_has_the_last_row_of_the_text() -> None:
+    jobs = [spent(1), spent(2), spent(3, gpu_model="A40")]
+    prices = Waste(prices={"L40S": 1.5}, price_per_kwh=0.25)
+    found = report(*jobs, jobs_of="idle", top=1, settings=prices)
+    text, page = to_text(waste_lines(found, width=200)), waste_html(found).replace("\xa0", " ")
+    row = re.search(r'<tr class="total">(.*?)</tr>', page, re.DOTALL)
+    assert row
+    cells = re.findall("<td>(.*?)</td>", row[1])
+    last = next(line for line in text.splitlines() if line.startswith("total"))
+    assert [cell for cell in cells if cell] == re.split(r"  +", last)
+    assert cells[:4] == ["total", "48.0 h", "100 %", "3"]
+    assert cells[6] == money(2 * 1.5 * sum(of(report(jobs[0]), "gpu_hours").values()), "EUR")
+    assert cells[8] == money(3 * 0.25 * sum(SPENT[cause] / 10 for cause in WASTE[:-1]), "EUR")
+    for told in ("No price is known for 1 job: they cost", "1 of 3 jobs"):
+        assert told in text, told
+        assert told in page, told
+
+
+def test_amounts_that_nobody_knows_have_no_total() -> None:
+    found = report(spent())
+    assert (found.total("money"), found.total("gpu_hours")) == (None, 16.0)
+    assert "of energy" not in waste_html(found)
 
 
 @pytest.mark.parametrize("price", [0.0, 2.5])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from jinja2 import Environment, PackageLoader, StrictUndefined
+
+_PERCENT = re.compile(r"(?<=\d) (?=%)")
 
 
 def environment() -> Environment:
@@ -13,4 +17,14 @@ def environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=unbroken,
     )
+
+
+def unbroken(value: object) -> object:
+    r"""Return what a page prints, text with a percent sign that no line parts from its number.
+
+    >>> unbroken("56 % of 3 GPUs"), unbroken(0.56)
+    ('56\xa0% of 3 GPUs', 0.56)
+    """
+    return _PERCENT.sub("\N{NO-BREAK SPACE}", value) if type(value) is str else value  # not Markup: drawings

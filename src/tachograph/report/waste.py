@@ -90,6 +90,16 @@ class WasteReport:
         return bool(self.causes.get_column("money").is_not_null().any())
 
     @property
+    def energy_priced(self) -> bool:
+        """Whether energy of any job has a price."""
+        return bool(self.causes.get_column("energy_money").is_not_null().any())
+
+    def total(self, amount: str) -> float | None:
+        """Return the sum of an amount over all causes; None where it is known of none."""
+        known = self.causes.get_column(amount).drop_nulls()
+        return None if known.is_empty() else float(known.sum())
+
+    @property
     def lost(self) -> float:
         """GPU-hours of all causes."""
         return float(self.causes.filter(pl.col("cause").is_in(WASTE)).get_column("gpu_hours").sum())

@@ -12,7 +12,7 @@ from tachograph import __version__
 from tachograph.figures import waste_page
 from tachograph.report.pages import environment
 from tachograph.report.waste import LEFT_OUT, WasteReport
-from tachograph.report.waste_text import group_name, headline, label, money
+from tachograph.report.waste_text import group_name, headline, label, money, unpriced
 from tachograph.summarize.schema import WASTE
 from tachograph.units import plural, text
 
@@ -46,5 +46,5 @@ def plots(report: WasteReport) -> dict[str, Markup | None]:
 def _environment() -> Environment:
     made = environment()
     made.filters["quantity"] = text
-    made.globals.update(label=label, money=money, group_name=group_name, plural=plural)
+    made.globals.update(label=label, money=money, group_name=group_name, plural=plural, unpriced=unpriced)
     return made

@@ -37,9 +37,7 @@ def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = Fal
         cause = f"  {LABELS[said.cause]}: "
         lines += wrapped(f"{said.words} ({said.key}, {said.source})", width, first=cause, indent="    ")
     if report.unpriced_jobs and report.priced:
-        lines += wrapped(
-            f"No price is known for {plural(report.unpriced_jobs, 'job')}: they cost nothing above.", width
-        )
+        lines += wrapped(unpriced(report), width)
     lines += _left_out(report, width)
     if report.groups is not None:
         tables = (_aligned(*_groups(report, report.groups, form=form)) for form in _FORMS)
@@ -81,6 +79,11 @@ def money(value: float | None, currency: str) -> str:
     return f"{value:,.0f} {currency}" if value >= 100 else f"{value:,.2f} {currency}"
 
 
+def unpriced(report: WasteReport) -> str:
+    """Return the sentence that tells whose hours have no price."""
+    return f"No price is known for {plural(report.unpriced_jobs, 'job')}: they cost nothing above."
+
+
 def label(bucket: str) -> str:
     """Return what a cause is called."""
     return LABELS[bucket]
@@ -98,8 +101,7 @@ def _causes(report: WasteReport, *, ascii_only: bool, form: Form) -> tuple[list[
     headings = ["", "GPU-hours", *([" " * _BAR] if bars else []), "share", "jobs", "energy", "recoverable"]
     if report.priced:
         headings += ["cost", "recoverable"]
-    energy_priced = report.causes.get_column("energy_money").is_not_null().any()
-    headings += ["of energy"] if energy_priced else []
+    headings += ["of energy"] if report.energy_priced else []
     rows = []
     for row in report.causes.iter_rows(named=True):
         lost = row["cause"] in WASTE
@@ -110,15 +112,14 @@ def _causes(report: WasteReport, *, ascii_only: bool, form: Form) -> tuple[list[
         if report.priced:
             cells += [money(row["money"], report.currency)]
             cells += [money(row["recoverable_money"], report.currency) if lost else ""]
-        cells += [money(row["energy_money"], report.currency)] if energy_priced else []
+        cells += [money(row["energy_money"], report.currency)] if report.energy_priced else []
         rows.append(cells)
     total = ["total", text(report.gpu_hours, "h"), *([""] if bars else []), "100 %", text(report.jobs, "count"), ""]
     total.append(text(report.recoverable, "h"))
     if report.priced:
-        sums = report.causes.select(pl.col("money", "recoverable_money").sum()).row(0)
-        total += [money(amount, report.currency) for amount in sums]
-    if energy_priced:
-        total.append(money(float(report.causes.get_column("energy_money").sum()), report.currency))
+        total += [money(report.total(amount), report.currency) for amount in ("money", "recoverable_money")]
+    if report.energy_priced:
+        total.append(money(report.total("energy_money"), report.currency))
     return headings, [*rows, total]
 
 
@@ -225,4 +226,4 @@ def _objects(frame: pl.DataFrame) -> list[dict[str, Any]]:
     return [row_json(row) for row in frame.iter_rows(named=True)]
 
 
-__all__ = ["BUCKETS", "group_name", "headline", "label", "money", "waste_csv", "waste_json", "waste_lines"]
+__all__ = ["BUCKETS", "group_name", "headline", "label", "money", "unpriced", "waste_csv", "waste_json", "waste_lines"]
