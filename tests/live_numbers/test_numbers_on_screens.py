@@ -276,9 +276,9 @@ def test_spatial_imbalance_and_stragglers_of_a_job() -> None:
     assert job.spread.imbalance == pytest.approx(imbalance, abs=1e-6)
     drawn = job_lines(view, job, "in place", 0, width=120)
     text = "\n".join(written(drawn[place]) for place in range(len(drawn)))
-    said = re.search(r"spatial imbalance (\d+) % over (\d+) windows of 60 s \(gpu_util\)", text)
+    said = re.search(r"spatial imbalance (\d\.\d\d) over (\d+) windows of 60 s \(gpu_util\)", text)
     assert said is not None
-    assert (int(said[1]), int(said[2])) == (round(100 * imbalance), 5)
+    assert (said[1], int(said[2])) == (f"{imbalance:.2f}", 5)
     marked = {line[2:6].strip(): line[0] for line in text.splitlines() if re.match(r"[<>0! ] n1:\d", line)}
     assert marked == {"n1:0": " ", "n1:1": " ", "n1:2": "<", "n1:3": " ", "n1:4": " ", "n1:5": "0"}
     assert "< far behind the others: n1:2" in text
