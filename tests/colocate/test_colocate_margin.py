@@ -153,4 +153,4 @@ def test_on_parts_of_the_sms_the_margin_counts_while_both_are_busy(tmp_path: Pat
 def test_a_margin_that_is_none_is_refused(tmp_path: Path, key: str, written: str) -> None:
     (tmp_path / "site.toml").write_text(f"[interference]\n{key} = {written}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=rf"interference\.{key}"):
-        load(tmp_path / "site.toml")
+        load(str(tmp_path / "site.toml"))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from tachograph.arrays import Floats
     from tachograph.config import Configuration, Interference
     from tachograph.interference.demand import Calibration, Demand, Gpu
     from tachograph.interference.outcome import Estimate, Matrix, Sharing
@@ -146,6 +147,7 @@ def _launches(report: str) -> list[Launch]:
 
 def estimators(settings: Interference) -> EstimatorOf:
     """Return the estimator of the project."""
+    from tachograph.interference.sharing.confine import least_on_sms
     from tachograph.interference.sharing.estimate import estimate
     from tachograph.interference.sharing.matrix import matrix
     from tachograph.report.colocate.judge import Estimator
@@ -158,6 +160,9 @@ def estimators(settings: Interference) -> EstimatorOf:
         def together(demands: Sequence[Demand], sharing: Sharing) -> Estimate:
             return estimate(demands, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings)
 
-        return Estimator(pairs, together)
+        def alone(demands: Sequence[Demand]) -> Floats:
+            return least_on_sms(demands, gpu, calibration)
+
+        return Estimator(pairs, together, alone)
 
     return of

@@ -12,7 +12,7 @@ from tachograph.interference.demand import Demand, Gpu
 from tachograph.interference.jobs.mig import profiles_of
 from tachograph.interference.jobs.mixes import issuing
 
-_SLACK = 1e-6  # what is so near the limit is judged itself: sums of floats differ in their last digits
+SLACK = 1e-6  # what is so near the limit is judged itself: sums of floats differ in their last digits
 
 
 def ruled_out(
@@ -27,7 +27,7 @@ def ruled_out(
     >>> ruled_out(np.full((2, 2), 2.0), busy, busy=[1.0, 0.05], gpu=Gpu(name="A40"), settings=Interference()).tolist()
     [[True, True], [True, False]]
     """
-    most = settings.max_slowdown - 1 + _SLACK
+    most = settings.max_slowdown - 1 + SLACK
     share = np.array(busy)
     slowed = share[None, :] * (slowdown - 1) > most
     meeting = share > most

@@ -17,7 +17,7 @@ from tachograph.units import MI, text
 
 # kept free beside what both used: their own contexts are in what was used, that of the MPS server is not. Ours
 CONTEXT_BYTES = 512 * MI
-_NOT_KEPT_APART = frozenset({"dram", "l2"})  # by MPS
+NOT_KEPT_APART = frozenset({"dram", "l2"})  # by MPS
 
 
 def by_mps(case: Case) -> Advice | str:
@@ -40,7 +40,7 @@ def by_mps(case: Case) -> Advice | str:
 def by_shares(case: Case) -> Advice | str:
     """MPS with a share of the SMs for each, where an SM is what they have too little of."""
     conflicts = case.conflicts()
-    if not conflicts or None in case.slowdowns or _NOT_KEPT_APART & set(conflicts):
+    if not conflicts or None in case.slowdowns or NOT_KEPT_APART & set(conflicts):
         return ""
     shares = shares_for(case.assumed)
     found = None if case.shared is None else case.shared(shares)
@@ -94,12 +94,12 @@ def _on_its_own(members: Members, told: Outcome, own: float | None) -> float | N
     """The slowdown on a share of the SMs: without a footprint `own` knows how wide it is, `told` what memory does."""
     if _laid_out(members) or told.slowdown is None:
         return told.slowdown
-    return max(told.slowdown, own) if own is not None and told.binding in _NOT_KEPT_APART else own
+    return max(told.slowdown, own) if own is not None and told.binding in NOT_KEPT_APART else own
 
 
 def by_slices(case: Case) -> Advice | str:
     """MIG, where memory bandwidth or L2 are what they have too little of."""
-    short = next((name for name in case.conflicts() if name in _NOT_KEPT_APART), None)
+    short = next((name for name in case.conflicts() if name in NOT_KEPT_APART), None)
     if short is None:
         return ""
     profiles = profiles_of(case.gpu.name, case.gpu.hbm_bytes)

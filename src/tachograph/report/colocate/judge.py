@@ -14,10 +14,11 @@ from tachograph.config import Interference
 from tachograph.interference.demand import Calibration, Demand, Gpu
 from tachograph.interference.jobs.advice import advise
 from tachograph.interference.jobs.case import Advice
+from tachograph.interference.jobs.kernels_ruled_out import by_kernels_ruled_out
 from tachograph.interference.jobs.mixes import Mix, mix_issuing
 from tachograph.interference.jobs.ruled_out import ruled_out
 from tachograph.interference.jobs.together import Pairs, Together, folded, shares_of, together
-from tachograph.interference.jobs.ways import CONTEXT_BYTES
+from tachograph.interference.jobs.ways import CONTEXT_BYTES, NOT_KEPT_APART
 from tachograph.interference.outcome import Estimate, Matrix, Outcome, Sharing
 from tachograph.report.colocate.kinds import Kind
 from tachograph.units import MI
@@ -27,10 +28,14 @@ MOST_PACKED = 8  # runs of one kind on a GPU that are tried
 
 @dataclass(frozen=True, slots=True)
 class Estimator:
-    """What tells of demands on one GPU: rows beside columns, and a set, that share in some way."""
+    """What tells of demands on one GPU: rows beside columns, and a set, that share in some way.
+
+    alone: the least that each is slowed alone on 0, 1, 2 .. SMs, (demands, SMs); None: it does not tell.
+    """
 
     pairs: Callable[[Sequence[Demand], Sequence[Demand], Sharing], Matrix]
     estimate: Callable[[Sequence[Demand], Sharing], Estimate]
+    alone: Callable[[Sequence[Demand]], Floats] | None = None
 
 
 # the estimator of one GPU, calibrated
@@ -110,7 +115,27 @@ class Judge:
         gone = ruled_out(found.slowdown, most, busy=busy, gpu=self.gpu, settings=self.settings)
         by_kernels = np.array([kind.profile is not None for kind in kinds], dtype=bool)
         gone &= ~(by_kernels[:, None] | by_kernels[None, :])  # kernels may fit on parts of the SMs where means do not
-        return Outlook(met(decisive(found, kinds), kinds), gone, found)
+        slowdown = met(decisive(found, kinds), kinds)
+        if any(by_kernels) and self.estimator.alone is not None:
+            asks = [kind.asks for kind in kinds]
+            gone |= by_kernels_ruled_out(
+                slowdown,
+                asks,
+                by_memory=np.isin(found.binding, [found.resources.index(name) for name in NOT_KEPT_APART]),
+                narrow=self._narrow(asks, self.estimator.alone),
+                profiled=by_kernels.tolist(),
+                busy=busy,
+                gpu=self.gpu,
+                calibration=self.calibration,
+                settings=self.settings,
+            )
+        return Outlook(slowdown, gone, found)
+
+    def _narrow(self, asked: Sequence[Mix], alone: Callable[[Sequence[Demand]], Floats]) -> Floats:
+        """What each loses at the least alone on 0, 1, 2 .. SMs: (mixes, SMs)."""
+        mixes = self._carefully(asked)
+        lost: Floats = shares_of(mixes) @ alone([demand for one in mixes for _, demand in one.members])
+        return lost
 
     def matrix(self, kinds: Sequence[Kind], assumed: float = 0.0) -> Matrix:
         """Each kind beside each while both are busy, under MPS; where issue slots were not measured: `assumed`."""

@@ -1,0 +1,132 @@
+"""Many profiled kinds: ruling pairs out at once says what judging each says, and so do the numbers of all at once."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from colocate_jobs import job
+from profile_csv import Ran, raw
+from test_colocate_profiles import LIKE, OF_THE_LAKE, report
+
+from tachograph.arrays import Flags
+from tachograph.cli.colocate import estimators
+from tachograph.config import Interference
+from tachograph.interference.demand import H100_NVL, Calibration, Demand, Footprint
+from tachograph.interference.outcome import Sharing
+from tachograph.interference.sharing.confine import least_on_sms
+from tachograph.interference.sharing.matrix import matrix
+from tachograph.report.colocate import judge as judging
+from tachograph.report.colocate.json_form import colocate_json
+from tachograph.report.colocate.judge import Judge, Outlook, Proposal
+from tachograph.report.colocate.kinds import Kind
+from tachograph.report.colocate.profiles import Given
+from tachograph.report.colocate.report import ColocateReport
+
+SETTINGS = Interference()
+
+
+def some(folder: Path, seed: int, heavy: float, count: int = 12) -> tuple[list[dict[str, Any]], list[Given]]:
+    """Kinds of which most were profiled, one of them also by a report that does not tell issue slots."""
+    chance = random.Random(seed)
+    jobs, given = [], []
+    for kind in range(count):
+        ran = [
+            Ran(
+                f"void k{kind}_{n}(int)",
+                chance.uniform(1, 30),
+                chance.uniform(0.02, heavy),
+                chance.uniform(0, heavy / 2),
+                pipes={"fp64": chance.uniform(0, heavy * 0.6)},
+                blocks=chance.randint(20, 400),
+            )
+            for n in range(5)
+        ]
+        busy = chance.choice([0.08, 0.4, 0.7, 1.0])
+        asked = {"name": f"x{kind}", "elapsed_s": 3600.0 + kind, "gr_engine_active_mean": busy}
+        asked |= {"sm_active_mean": busy * chance.choice([0.08, 0.5]), "fp64_active_mean": 0.1 * busy}
+        jobs.append(job(kind, **(OF_THE_LAKE | LIKE | asked)))
+        for part, kernels, without in (("a", ran[:4], ()), ("b", ran[4:], ("sm__inst_issued.avg.per_cycle_active",))):
+            if kind % 4 != 3 and (part == "a" or kind == 0):
+                file = folder / f"{kind}{part}.csv"
+                file.write_text(raw(kernels, without=without), encoding="utf-8")
+                given.append(Given(f"ann/x{kind}", str(file)))
+    return jobs, given
+
+
+def judged(jobs: list[dict[str, Any]], given: list[Given], **options: Any) -> ColocateReport:
+    return report(jobs, *given, estimator_of=estimators(SETTINGS), settings=SETTINGS, **options)
+
+
+def nothing_ruled_out(slowdown: Any, *_: Any, **__: Any) -> Flags:
+    return np.zeros(slowdown.shape, dtype=bool)
+
+
+@pytest.mark.parametrize(("seed", "heavy"), [(1, 0.8), (2, 0.5), (3, 0.25)])
+def test_the_same_as_judging_every_pair(
+    seed: int, heavy: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, given = some(tmp_path, seed, heavy)
+    asked = 0
+    proposal = Judge.proposal
+
+    def counted(judge: Judge, one: Kind, other: Kind) -> Proposal:
+        nonlocal asked
+        asked += 1
+        return proposal(judge, one, other)
+
+    monkeypatch.setattr(Judge, "proposal", counted)
+    quick, few = judged(jobs, given), asked
+    monkeypatch.setattr(judging, "by_kernels_ruled_out", nothing_ruled_out)
+    slow = judged(jobs, given)
+    assert colocate_json(quick) == colocate_json(slow)
+    assert slow.proposals
+    assert 0 < few < asked - few or heavy < 0.8
+
+
+def test_numbers_of_all_at_once_are_those_of_each_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Judge, list[Kind], Outlook]] = []
+    outlook = Judge.outlook
+
+    def kept(judge: Judge, kinds: list[Kind]) -> Outlook:
+        seen.append((judge, kinds, outlook(judge, kinds)))
+        return seen[-1][2]
+
+    monkeypatch.setattr(Judge, "outlook", kept)
+    judged(*some(tmp_path, 4, 0.8))
+    ((judge, kinds, found),) = seen
+    compared = 0
+    for i, one in enumerate(kinds):
+        for j, other in enumerate(kinds[i:], i):
+            proposal = judge.proposal(one, other)
+            if proposal.kernels is not None:
+                while_busy = (found.matrix.slowdown[i, j], found.matrix.slowdown[j, i])
+                assert proposal.kernels.slowdowns == pytest.approx(while_busy, rel=1e-12)
+            if proposal.advice.way in ("mps", "no"):
+                both = (found.slowdown[i, j], found.slowdown[j, i])
+                assert proposal.advice.careful == pytest.approx(both, rel=1e-12)
+                compared += 1
+            if found.gone[i, j]:
+                assert proposal.advice.way == "no"
+                assert proposal.advice.binding == found.short_of(i, j)
+    assert compared > 10
+
+
+def test_fewer_sms_cost_at_least_what_is_told_of_so_many() -> None:
+    chance = random.Random(5)
+    nothing = Demand(name="nothing", cycles={"issue": 0.0}, dram=0.0)
+    feet = [None, *(Footprint(chance.randint(1, 900), 256, 32, 0.0) for _ in range(8))]
+    asked = [Demand(name="a", cycles={"issue": chance.random()}, dram=0.1, footprint=foot) for foot in feet]
+    least = least_on_sms(asked, H100_NVL, Calibration())
+    assert H100_NVL.sms is not None
+    assert least.shape == (len(asked), H100_NVL.sms + 1)
+    for share in [chance.uniform(0.02, 0.98) for _ in range(20)]:
+        sharing = Sharing("mps", shares=(share, 1 - share), lasting=True)
+        alone = matrix(asked, [nothing], gpu=H100_NVL, sharing=sharing).slowdown[:, 0]
+        told = least[:, max(1, math.floor(share * H100_NVL.sms))]
+        assert (told <= alone + 1e-12).all()
+        assert told[1:] == pytest.approx(alone[1:], rel=1e-9)
