@@ -150,6 +150,7 @@ def main() -> int:
     parser.add_argument("--profiled", type=int, default=PROFILED)
     chosen = parser.parse_args()
     rows = jobs(random.Random(1), chosen.jobs, chosen.kinds)
+    runs: list[tuple[str, float | None, ColocateReport, float, float]]
     runs = [("by means", None, *reported(rows, every=chosen.all))]
     runs += [("by kernels", heavy, *by_kernels(chosen.profiled, heavy)) for heavy in HEAVY]
     for what, heavy, report, wall, used in runs:

@@ -179,7 +179,7 @@ def _expected(case: Case) -> str:
     unsure = case.unsure(case.careful)
     if not case.blind:
         if unsure:
-            return f"{told}, {each(case.carefully)}{_with_margin(case)}"
+            return f"{told}, up to {each(case.carefully)}{_with_margin(case)}"
         return f"{told}, which decides, for all pairs of their kernels are safe" if case.by_margin else told
     assumed = text(case.settings.assumed_issue, "fraction")
     who = "each" if len(case.blind) == len(case.demands) else " and ".join(case.blind)
