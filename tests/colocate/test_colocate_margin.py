@@ -1,4 +1,4 @@
-"""What decides where both kinds were profiled: the estimator as wrong as it may be, unless all kernels are safe."""
+"""What decides where a kind was profiled: the estimator as wrong as it may be, unless all kernels of both are safe."""
 
 from __future__ import annotations
 
@@ -110,12 +110,26 @@ def test_safe_pairs_need_no_margin(tmp_path: Path) -> None:
     assert "expected 1.00x each, which decides, for all pairs of their kernels are safe" in text
 
 
-@pytest.mark.parametrize("profiled", ["x", "y", ""])
-def test_what_is_assumed_of_one_needs_none(tmp_path: Path, profiled: str) -> None:
-    ran = {name: CROWDED[name] for name in profiled}
-    advice, text = both(tmp_path, ran)
-    asked = sum(CROWDED[name].issue if name in ran else 0.5 for name in BUSY)
-    assert advice.careful == pytest.approx(over_all(max(1.0, asked)))
+@pytest.mark.parametrize(("profiled", "other"), [("x", "y"), ("y", "x")])
+@pytest.mark.parametrize("ran", [CROWDED, LIGHT])  # safe or not: of the other kernels nobody knows
+def test_of_one_profiled_the_margin_decides_as_well(
+    tmp_path: Path, ran: dict[str, Ran], profiled: str, other: str
+) -> None:
+    advice, text = both(tmp_path, {profiled: ran[profiled]})
+    expected = max(1.0, ran[profiled].issue + 0.5)
+    assert advice.careful == pytest.approx(over_all(expected * MARGIN))
+    assert f"if ann/{other} also asks for 50 % of the issue slots with the estimator's margin of 1.14" in text
+    between = (max(over_all(expected)) + max(over_all(expected * MARGIN))) / 2  # enough for the assumption alone
+    refused, _ = both(tmp_path, {profiled: ran[profiled]}, max_slowdown=between)
+    assert refused.way != "mps"
+    (of_all,) = report(tmp_path, {profiled: ran[profiled]}, matrix=True).matrices or ()
+    at = {kind.name: place for place, kind in enumerate(of_all.kinds)}
+    assert (of_all.careful[at["x"], at["y"]], of_all.careful[at["y"], at["x"]]) == pytest.approx(advice.careful)
+
+
+def test_what_is_assumed_of_both_needs_none(tmp_path: Path) -> None:
+    advice, text = both(tmp_path, {})
+    assert advice.careful == (1.0, 1.0)
     assert "margin" not in text
 
 

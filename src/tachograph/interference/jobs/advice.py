@@ -38,11 +38,11 @@ def advise(
 
     `careful`: the same were issue slots that nobody measured asked for, as much as `settings.assumed_issue`; a way is
     advised only where that holds, too. Left out, nothing is assumed. `members`: of each its kernels, with the share of
-    its time, read carefully; left out, each is one. `busy`: share 0..1 of its time in which each does
-    anything at all (1: always); they are taken to be independent, so that a member is slowed for the share of its time
-    in which another is busy. `by_margin`: what is expected comes from profiled kernels of all, so that where
-    `estimate` is not safe the upper value of each decides. `shared`: what happens under MPS with these shares of the
-    SMs; without it every kernel is taken to spread evenly over fewer SMs.
+    its time, read carefully; left out, each is one. `busy`: share 0..1 of its time in which each does anything at all
+    (1: always); they are taken to be independent, so that a member is slowed for the share of its time in which another
+    is busy. `by_margin`: what is expected comes from profiled kernels of one at the least, so that where `estimate` is
+    not safe, or issue slots are assumed, the upper value of each decides. `shared`: what happens under MPS with these
+    shares of the SMs; without it every kernel is taken to spread evenly over fewer SMs.
 
     >>> from tachograph.interference.outcome import Outcome
     >>> asked = [Demand(name=name, cycles={"issue": 0.2}, dram=0.1, hbm_bytes=4e9) for name in "ab"]

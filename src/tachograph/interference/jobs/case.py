@@ -47,7 +47,7 @@ class Case:
     same where all were. members: of each its kernels, with the share of its time, where they are known; else `assumed`
     is its one member. others: for each member the share of time in which another is busy. shared: what happens under
     MPS with these shares of the SMs, None not told. missing: what nobody measured, sentences. by_margin: the kernels of
-    all were profiled, so that where not all pairs of them are safe their upper values decide.
+    one were profiled, so that upper values decide, unless those of all were and all pairs of them are safe.
     """
 
     estimate: Estimate

@@ -160,7 +160,7 @@ class Judge:
             (one.busy, other.busy),
             same_user=one.user is not None and one.user == other.user,
             by_kernels=profiled,
-            by_margin=bool(one.profile and other.profile),
+            by_margin=profiled,
             full=full,
         )
         kernels = self._member_by_member(self._carefully(asked), _BESIDE) if profiled else None
@@ -263,12 +263,13 @@ def met(slowdown: Floats, kinds: Sequence[Kind]) -> Floats:
 def decisive(found: Matrix, kinds: Sequence[Kind]) -> Floats:
     """Return what decides of each kind beside each, while both are busy.
 
-    Where both were profiled their upper values, unless all pairs of their kernels are safe; else what is expected.
+    Where one was profiled their upper values, unless both were and all pairs of their kernels are safe; else what is
+    expected.
     """
     profiled = np.array([kind.profile is not None for kind in kinds], dtype=bool)
     measured = np.array([kind.issue == "profile" for kind in kinds], dtype=bool)
     safe = (found.safe & found.safe.T > 0) & measured[:, None] & measured[None, :]
-    return np.where(profiled[:, None] & profiled[None, :] & ~safe, found.upper, found.slowdown)
+    return np.where((profiled[:, None] | profiled[None, :]) & ~safe, found.upper, found.slowdown)
 
 
 def _unlike(asked: Mix) -> list[Demand]:

@@ -17,7 +17,7 @@ class KindMatrix:
     """Kinds on as many GPUs of one model, each (row) beside each (column) under MPS, itself among them.
 
     slowdown: of the row over all its time, as expected by what was measured; careful: what decides, with issue slots
-    that nobody measured, or the margin of the estimator where both were profiled; NaN not known. binding: place in
+    that nobody measured, and the margin of the estimator where one was profiled; NaN not known. binding: place in
     `resources` of what slows the row, read carefully, 255 nothing. full: whether memory is known not to hold both.
     """
 

@@ -28,7 +28,7 @@ _SLOWDOWN = (
     "{assumed} of the issue slots asked for by each, and kernels on a part of the SMs as wide as the GPU{margin}; only "
     "where it holds a pair is proposed. at worst: always at the same time, and what was not measured is short."
 )
-_MARGIN = ", of two that were profiled with the estimator's margin of {:g} unless all pairs of their kernels are safe"
+_MARGIN = ", where a kind was profiled with the estimator's margin of {:g} unless all pairs of kernels are safe"
 _NOT_LOOKED_AT = (
     "Not looked at: processors and memory of the host, PCIe, NVLink, network, and whether Slurm lets jobs share."
 )
