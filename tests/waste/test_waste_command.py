@@ -104,6 +104,19 @@ def test_as_in_a_shell(
     assert page.read_text(encoding="utf-8").count("<svg") == 2
     code, _, err = run(demo, capsys, monkeypatch, "--by", "usr")
     assert (code, "did you mean user" in err) == (6, True)
+    code, _, err = run(demo, capsys, monkeypatch, "--jobs", "wasted")
+    assert (code, "one of all, never_used, hung" in err) == (2, True)
+
+
+def test_jobs_that_wasted_most_of_the_demo(
+    demo: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = json.loads(run(demo, capsys, monkeypatch, "--jobs", "all", "--json")[1])
+    back = [row["recoverable"] for row in data["concerned"]]
+    assert back == sorted(back, reverse=True)
+    assert sum(back) == pytest.approx(data["recoverable"], rel=1e-9)
+    assert sum(row["gpu_hours_lost"] for row in data["concerned"]) == pytest.approx(data["lost"], rel=1e-9)
+    assert all(row["gpu_hours_lost"] <= row["gpu_hours"] * (1 + 1e-9) for row in data["concerned"])
 
 
 def test_a_filter_leaves_what_it_says(demo: Path) -> None:

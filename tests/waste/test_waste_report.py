@@ -160,6 +160,43 @@ def test_the_jobs_behind_a_figure() -> None:
     assert everything.concerned["gpu_hours_idle"].sum() == of(found, "gpu_hours")["idle"]
 
 
+def test_jobs_by_what_is_recoverable_of_all_causes() -> None:
+    none = {f"gpu_hours_{cause}": 0.0 for cause in WASTE}
+    most_idle = none | {"gpu_hours_idle": 9.0, "gpu_hours_idle_long": 1.0}
+    jobs = [
+        spent(1),  # 2 never used, 2.5 of 4 idle, 0.25 of the imbalance; how long it hung is not told
+        spent(2, **most_idle),
+        spent(3, **none, gpu_hours_idle_long=0.0),
+        spent(4, **none | {"gpu_hours_imbalance": 6.0}, gpu_hours_idle_long=0.0),
+        spent(5, **none | {"gpu_hours_hung": 2.0}, gpu_hours_idle_long=0.0),
+    ]
+    found = report(*jobs, jobs_of="all", settings=Waste(price_per_gpu_hour=2.0))
+    assert found.concerned is not None
+    shown = found.concerned.select("job_id", "recoverable", "gpu_hours_lost", "money", "cause").rows()
+    assert shown == [
+        ("1", 4.75, 10.5, 21.0, "idle"),
+        ("4", 3.0, 6.0, 12.0, "imbalance"),
+        ("2", 1.0, 9.0, 18.0, "idle"),
+        ("5", 0.0, 2.0, 4.0, "hung"),
+    ]
+    assert found.concerned["recoverable"].sum() == pytest.approx(found.recoverable)
+    assert found.concerned["gpu_hours_lost"].sum() == pytest.approx(found.lost)
+    top = report(*jobs, jobs_of="all", top=2)
+    text, page = to_text(waste_lines(top)), waste_html(top)
+    assert re.search(
+        r"GPU-h +lost +recoverable +mostly\n1 .*10.5 h +4.8 h +idle while held\n4 .*imbalance\n2 of 4", text
+    )
+    assert page.count("<th>mostly</th>") == 1
+    assert page.split("<th>mostly</th>")[1].count("<td>idle while held</td>") == 1
+    assert "<th>mostly</th>" not in waste_html(report(*jobs, jobs_of="idle"))
+    assert [row["cause"] for row in waste_json(top)["concerned"]] == ["idle", "imbalance"]
+    assert [row["cause"] for row in csv.DictReader(io.StringIO(waste_csv(top)))] == ["idle", "imbalance"]
+    large = [spent(1234567 + n, user=f"user{n:03}", account="proj000", gpu_hours=2345.6) for n in range(30)]
+    narrow = to_text(waste_lines(report(*large, jobs_of="all"), width=80)).splitlines()
+    assert max(map(len, narrow)) <= 80
+    assert "elapsed" not in "".join(narrow)
+
+
 def test_what_is_left_out_is_counted() -> None:
     nothing = {f"gpu_hours_{cause}": None for cause in WASTE}
     jobs = [
@@ -247,7 +284,9 @@ def test_tables_fit_a_terminal_of_80_columns(price: float) -> None:
 def test_names_that_do_not_exist() -> None:
     with pytest.raises(NotFoundError, match="no grouping 'users'"):
         report(spent(), by="users")
-    with pytest.raises(NotFoundError, match="no cause 'idel'"):
-        report(spent(), jobs_of="idel")
+    with pytest.raises(UsageError, match=r"no cause 'wasted'; one of all, never_used, .*, unmeasured"):
+        report(spent(), jobs_of="wasted")
+    for words, cause in (("not measured", "unmeasured"), ("idle while held", "idle"), ("all causes", "all")):
+        assert report(spent(), jobs_of=words).chosen == cause
     with pytest.raises(UsageError, match="--top 0"):
         report(spent(), by="user", top=0)

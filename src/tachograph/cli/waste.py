@@ -24,7 +24,10 @@ def add_arguments(parser: Parser) -> None:
         "--by", default="cause", metavar="WHAT", help="cause (default), user, account, partition or gpu_model"
     )
     parser.add_argument(
-        "--jobs", metavar="CAUSE", help="also list the jobs: never_used, hung, cold_start, idle, imbalance, unmeasured"
+        "--jobs",
+        metavar="CAUSE",
+        help="also list the jobs behind never_used, hung, cold_start, idle, imbalance, unmeasured, or all: by any "
+        "cause, most recoverable first",
     )
     parser.add_argument(
         "--top", type=int, metavar="N", help="at most N groups and jobs (default: 20 where printed, all in exports)"

@@ -18,6 +18,7 @@ from tachograph.waste import ASSUMPTIONS, productive, recoverable, with_money
 from tachograph.waste.prices import JOULES_PER_KWH
 
 BY = ("cause", "user", "account", "partition", "gpu_model")
+ALL = "all"  # of jobs: those that lost hours to any cause
 # where an hour went: to a cause, to work, or nobody knows
 BUCKETS = (*WASTE, "productive", "unmeasured")
 LABELS: Mapping[str, str] = MappingProxyType(
@@ -29,6 +30,7 @@ LABELS: Mapping[str, str] = MappingProxyType(
         "imbalance": "imbalance",
         "productive": "productive",
         "unmeasured": "not measured",
+        ALL: "all causes",
     }
 )
 # why a job is not in the ledger, in the order in which it is asked
@@ -41,6 +43,7 @@ LEFT_OUT: Mapping[str, str] = MappingProxyType(
         "no_activity": "no activity counter was measured",
     }
 )
+_WHO = ("job_key", "job_id", "display_id", "user", "account", "partition", "gpu_model", "gpus", "elapsed_s")
 _AMOUNTS = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "recoverable_money")
 
 
@@ -64,7 +67,8 @@ class WasteReport:
     GPU-hours, `energy_money`, `recoverable` GPU-hours, `recoverable_money`. `groups`: one row per value of `by`, most
     lost first: `jobs`, `gpu_hours`, a column per BUCKETS in GPU-hours, `lost` (their causes' sum), `lost_share`,
     `lost_energy_j`, `lost_money`, `recoverable`; None where `by` is cause. `concerned`: the jobs behind the cause
-    `chosen`, most first. Money is null where no price is configured.
+    `chosen`, most first; of ALL most recoverable first, `gpu_hours_lost` to all causes together and `cause`: that of
+    most recoverable hours. Money is null where no price is configured.
     """
 
     jobs: int
@@ -93,6 +97,11 @@ class WasteReport:
     def energy_priced(self) -> bool:
         """Whether energy of any job has a price."""
         return bool(self.causes.get_column("energy_money").is_not_null().any())
+
+    @property
+    def concerned_hours(self) -> str:
+        """The column of `concerned` that has the GPU-hours of the chosen cause, of ALL those lost to any."""
+        return "gpu_hours_lost" if self.chosen == ALL else f"gpu_hours_{self.chosen}"
 
     def total(self, amount: str) -> float | None:
         """Return the sum of an amount over all causes; None where it is known of none."""
@@ -123,11 +132,12 @@ def build_waste_report(
     """Return the ledger of (already filtered) rows of job_summaries.
 
     `intervals`: rows of findings in which a job hung or had not begun. `top`: at most so many groups, the others in one
-    row that has no name, and at most so many jobs. `jobs_of`: the cause whose jobs are wanted.
-    Errors: NotFoundError for an unknown cause or grouping; UsageError for a top below 1.
+    row that has no name, and at most so many jobs. `jobs_of`: the cause whose jobs are wanted, as in
+    BUCKETS or as in LABELS, or ALL.
+    Errors: NotFoundError for an unknown grouping; UsageError for an unknown cause or a top below 1.
     """
     must_exist([by], BY, what="grouping")
-    must_exist([jobs_of] if jobs_of else [], BUCKETS, what="cause")
+    jobs_of = _cause(jobs_of)
     if top is not None and top < 1:
         raise UsageError(f"--top {top} shows nothing", do="give 1 or more")
     told = summaries.with_columns(left_out=_reason())
@@ -153,6 +163,15 @@ def build_waste_report(
         unpriced_jobs=ledger.get_column("price").null_count(),
         zone_name=zone_name,
     )
+
+
+def _cause(written: str | None) -> str | None:
+    """ALL or one of BUCKETS; people may write what tables call it."""
+    names = {words: cause for cause, words in LABELS.items()}
+    cause = names.get(written, written) if written else None
+    if cause is not None and cause not in LABELS:
+        raise UsageError(f"no cause {cause!r}", do=f"one of {', '.join((ALL, *BUCKETS))}")
+    return cause
 
 
 def said_of(settings: Waste) -> list[Said]:
@@ -265,11 +284,22 @@ def _cut(groups: pl.DataFrame, top: int | None) -> pl.DataFrame:
 
 def _concerned(ledger: pl.DataFrame, entries: pl.DataFrame, cause: str) -> pl.DataFrame:
     """The jobs of which a cause took anything, most first."""
+    if cause == ALL:
+        return _wasteful(ledger, entries)
     mine = entries.filter(pl.col("cause") == cause, pl.col("gpu_hours") > 0).drop("cause")
     mine = mine.rename({"gpu_hours": f"gpu_hours_{cause}"})
-    who = ("job_key", "job_id", "display_id", "user", "account", "partition", "gpu_model", "gpus", "elapsed_s")
-    jobs = ledger.select(*who, "gpu_hours").join(mine, on="job_key", maintain_order="left")
+    jobs = ledger.select(*_WHO, "gpu_hours").join(mine, on="job_key", maintain_order="left")
     return jobs.sort(f"gpu_hours_{cause}", "job_key", descending=[True, False])
+
+
+def _wasteful(ledger: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
+    """The jobs that lost hours to any cause, most recoverable first; an hour has one cause, so they add up."""
+    lost = entries.filter(pl.col("cause").is_in(WASTE), pl.col("gpu_hours") > 0)
+    lost = lost.sort("recoverable", "gpu_hours", descending=True, nulls_last=True, maintain_order=True)
+    mine = lost.group_by("job_key", maintain_order=True).agg(*map(_known_sum, _AMOUNTS), pl.col("cause").first())
+    mine = mine.rename({"gpu_hours": "gpu_hours_lost"})
+    jobs = ledger.select(*_WHO, "gpu_hours").join(mine, on="job_key", maintain_order="left")
+    return jobs.sort("recoverable", "gpu_hours_lost", "job_key", descending=[True, True, False], nulls_last=True)
 
 
 def _left_out(told: pl.DataFrame) -> pl.DataFrame:

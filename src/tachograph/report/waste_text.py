@@ -13,12 +13,12 @@ from tachograph.figures.bars import bar
 from tachograph.report.columns import HEADINGS, local_time
 from tachograph.report.job_json import row_json
 from tachograph.report.lines import Line, plain, wrapped
-from tachograph.report.waste import BUCKETS, LABELS, LEFT_OUT, WasteReport
+from tachograph.report.waste import ALL, BUCKETS, LABELS, LEFT_OUT, WasteReport
 from tachograph.summarize.schema import WASTE
 from tachograph.units import plural, text
 
 SHORT = {"never_used": "unused", "idle": "idle"}  # in tables with many columns
-_SHORTEST = {**SHORT, "cold_start": "cold", "imbalance": "uneven"}  # in narrow ones
+_SHORTEST = {**SHORT, "cold_start": "cold", "imbalance": "uneven", ALL: "lost"}  # in narrow ones
 _BAR = 8
 Form = Literal["full", "bare", "short"]  # of a table: with units, without, with short headings and fewer columns
 _FORMS: tuple[Form, ...] = ("full", "bare", "short")
@@ -153,16 +153,23 @@ def _concerned(report: WasteReport, jobs: pl.DataFrame, width: int) -> Iterator[
 
 
 def _jobs(report: WasteReport, jobs: pl.DataFrame, cause: str, *, form: Form) -> tuple[list[str], list[list[str]]]:
-    headings = ["job", "user", "account", "partition", "GPUs", "elapsed", "GPU-h", _SHORTEST.get(cause, label(cause))]
-    headings += ["recov." if form == "short" else "recoverable", *(["cost"] if report.priced else [])]
+    short = form == "short"
+    timed = not (short and cause == ALL)  # no room for it beside the cause
+    headings = ["job", "user", "account", "partition", "GPUs", *(["elapsed"] if timed else []), "GPU-h"]
+    headings += [_SHORTEST.get(cause, label(cause))]
+    headings += ["recov." if short else "recoverable", *(["cost"] if report.priced else [])]
+    headings += ["mostly"] if cause == ALL else []
     hours = partial(_hours, form=form)
     rows = []
     for row in jobs.iter_rows(named=True):
         names = [row["display_id"] or row["job_id"], row["user"], row["account"], row["partition"]]
         cells = [_cut(str(name)) if name is not None else text(None) for name in names]
-        cells += [text(row["gpus"], "count"), text(row["elapsed_s"], "s"), hours(row["gpu_hours"])]
-        cells += [hours(row[f"gpu_hours_{cause}"]), hours(row["recoverable"])]
+        cells += [text(row["gpus"], "count"), *([text(row["elapsed_s"], "s")] if timed else [])]
+        cells += [hours(row["gpu_hours"])]
+        cells += [hours(row[report.concerned_hours]), hours(row["recoverable"])]
         cells += [money(row["money"], report.currency)] if report.priced else []
+        if cause == ALL:
+            cells.append(_SHORTEST.get(row["cause"], row["cause"]) if short else label(row["cause"]))
         rows.append(cells)
     return headings, rows
 
