@@ -130,6 +130,16 @@ def test_unknown_names_suggest_close_ones() -> None:
         build_jobs_table(JOBS, FOUND, sort="-usr")
 
 
+def test_a_list_that_is_cut_says_so_and_where_all_are() -> None:
+    with pytest.raises(NotFoundError) as said:
+        build_jobs_table(JOBS, FOUND, columns=["help"])
+    columns = {*JOB_SUMMARIES.schema, "findings"} - {"seq"}
+    assert "for example: display_id, user, " in str(said.value)
+    assert f", and {len(columns) - 8} more: docs/tables.md" in str(said.value)
+    with pytest.raises(NotFoundError, match=r"for example: \w+, .*, and \d+ more: docs/job-report.md$"):
+        filter_jobs(JOBS, FOUND, JobFilter(findings=("nosuch",)))
+
+
 def test_findings_of_the_program_and_of_the_lake_are_known() -> None:
     for name, close in (("hungg", "hung"), ("site_rul", "site_rule"), ("low_utilization", "low_utilisation")):
         with pytest.raises(NotFoundError, match=f"no finding '{name}'; did you mean .*{close}"):

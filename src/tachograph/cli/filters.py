@@ -23,9 +23,15 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
     group.add_argument("--since", metavar="TIME", help="that ran after it: 2026-04-23, 2026-04-23T10:30, or 12h ago")
     group.add_argument("--until", metavar="TIME", help="that ran before it")
     group.add_argument(
-        "--where", action="append", default=[], metavar="CONDITION", help="such as 'gpu_util_mean<0.1'; repeatable"
+        "--where",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="such as 'gpu_util_mean<0.1'; repeatable: all of them",
     )
-    group.add_argument("--finding", action="append", default=[], metavar="CODE", help="with this finding; repeatable")
+    group.add_argument(
+        "--finding", action="append", default=[], metavar="CODE", help="with this finding; repeatable: any of them"
+    )
     group.add_argument(
         "--verdict", default="yes", metavar="ANSWER", help="on --finding: yes (default), no, insufficient (data)"
     )

@@ -22,8 +22,17 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     """Declare filters, columns, order and formats."""
     add_filters(parser)
-    parser.add_argument("--sort", default="-start", metavar="COLUMN", help="order; - before it for descending")
-    parser.add_argument("--columns", metavar="LIST", help="columns to show, separated by commas")
+    parser.add_argument(
+        "--sort",
+        default="-start",
+        metavar="COLUMN",
+        help="order: a column of job_summaries (docs/tables.md), with - before it descending (default: -start)",
+    )
+    parser.add_argument(
+        "--columns",
+        metavar="LIST",
+        help="columns to show, separated by commas: of job_summaries (docs/tables.md), findings",
+    )
     parser.add_argument(
         "--limit", type=int, metavar="N", help="at most N jobs (default: 40 in a printed table, all in exports)"
     )

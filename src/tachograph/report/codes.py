@@ -34,4 +34,4 @@ def check_codes(codes: Iterable[str], stored: Iterable[str]) -> None:
     """
     wanted, known = tuple(codes), {*known_codes(), *stored}
     if not known.issuperset(wanted):
-        must_exist(wanted, [*known_codes(), *rule_codes(), *sorted(known)], what="finding")
+        must_exist(wanted, [*known_codes(), *rule_codes(), *sorted(known)], what="finding", page="docs/job-report.md")

@@ -38,6 +38,7 @@ HEADINGS: Mapping[str, str] = MappingProxyType(
         "score_gpumem_normalized": "normalized (0 best)",
     }
 )
+_SHOWN = 8  # names that an error lists
 FINDINGS_COLUMN = "findings"  # codes of the findings of a job, joined; not stored in summaries
 
 
@@ -75,8 +76,8 @@ def local_time(moment: datetime, zone_name: str) -> str:
     return moment.astimezone(zone(zone_name)).strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def must_exist(names: Sequence[str], known: Sequence[str], *, what: str = "column") -> None:
-    """Check that all `names` are known.
+def must_exist(names: Sequence[str], known: Sequence[str], *, what: str = "column", page: str = "") -> None:
+    """Check that all `names` are known; `page`: of the documentation, has them all.
 
     Errors: NotFoundError naming the unknown one and those close to it.
     """
@@ -84,7 +85,17 @@ def must_exist(names: Sequence[str], known: Sequence[str], *, what: str = "colum
         if name not in known:
             known = tuple(dict.fromkeys(known))
             close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            raise NotFoundError(
-                f"no {what} {name!r}",
-                do=f"did you mean {' or '.join(close)}?" if close else f"for example: {', '.join(known[:8])}",
-            )
+            meant = f"did you mean {' or '.join(close)}?" if close else ""
+            some = _some(known, page) if page or not close else ""
+            raise NotFoundError(f"no {what} {name!r}", do=" ".join(filter(None, (meant, some))))
+
+
+def _some(known: Sequence[str], page: str) -> str:
+    """The first of many names, and how many more there are, where.
+
+    >>> _some(["user", "gpus"], "docs/tables.md"), _some([f"c{n}" for n in range(10)], "docs/tables.md")[-26:]
+    ('for example: user, gpus', 'and 2 more: docs/tables.md')
+    """
+    more = len(known) - _SHOWN
+    rest = "" if more <= 0 else f", and {more} more" + (f": {page}" if page else "")
+    return f"for example: {', '.join(known[:_SHOWN])}{rest}"

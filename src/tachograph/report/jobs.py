@@ -75,7 +75,7 @@ def build_jobs_table(
     Errors: NotFoundError for an unknown column, naming those close to it.
     """
     by = sort.removeprefix("-")
-    must_exist([*columns, by], KNOWN)
+    must_exist([*columns, by], tuple(dict.fromkeys((*DEFAULT_COLUMNS, *KNOWN))), page="docs/tables.md")
     frame = _with_findings(summaries, findings)
     key: pl.Expr = pl.col(by)
     if by in ("pipes", "intensity_histogram", FINDINGS_COLUMN):
