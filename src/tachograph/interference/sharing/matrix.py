@@ -156,8 +156,9 @@ def _below(one: Vectors, two: Vectors, meet: Flags, settings: Interference) -> F
     known = (one.known, two.known)
     below = known[0][:, None, -1] & known[1][None, :, -1]
     below &= _sum(one.dram, two.dram) < settings.safe_dram
+    mine, theirs = np.nan_to_num(one.cycles), np.nan_to_num(two.cycles)
     for place, name in enumerate(CYCLES):
-        total = _sum(one.cycles[:, place], two.cycles[:, place], meet)
+        total = _both(mine[:, place], theirs[:, place], meet)
         measured = known[0][:, None, place] & known[1][None, :, place]
         decides = meet & (total >= settings.safe_cycles / 2) if name != "issue" else meet
         below &= (total < settings.safe_cycles) & (measured | ~decides)
@@ -167,5 +168,10 @@ def _below(one: Vectors, two: Vectors, meet: Flags, settings: Interference) -> F
 
 def _sum(one: Floats, two: Floats, meet: Flags | None = None) -> Floats:
     """Sum of both, unknown as nothing; the higher of them where they do not meet."""
-    mine, theirs = np.nan_to_num(one)[:, None], np.nan_to_num(two)[None, :]
+    return _both(np.nan_to_num(one), np.nan_to_num(two), meet)
+
+
+def _both(one: Floats, two: Floats, meet: Flags | None) -> Floats:
+    """The same of numbers that are known."""
+    mine, theirs = one[:, None], two[None, :]
     return mine + theirs if meet is None or meet.all() else np.where(meet, mine + theirs, np.maximum(mine, theirs))

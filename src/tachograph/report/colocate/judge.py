@@ -152,7 +152,7 @@ class Judge:
         return (memory_share(one, other) or 0.0) > self.settings.safe_hbm
 
     def proposal(self, one: Kind, other: Kind) -> Proposal:
-        """What is to be said of a pair: limits and slowdowns are those of the runs that ask most."""
+        """What decides of a pair: limits and slowdowns are those of the runs that ask most."""
         full = self.full(one, other)  # then nothing else is looked at
         asked, profiled = (one.asks, other.asks), bool(one.profile or other.profile)
         advice = self._advice(
@@ -163,9 +163,8 @@ class Judge:
             by_margin=profiled,
             full=full,
         )
-        kernels = self._member_by_member(self._carefully(asked), _BESIDE) if profiled else None
         overlap = overlap_h(one, other)
-        return Proposal(one, other, advice, overlap, _saved_h(advice, overlap), kernels=kernels)
+        return Proposal(one, other, advice, overlap, _saved_h(advice, overlap))
 
     def _advice(
         self,
@@ -242,6 +241,13 @@ class Judge:
         slowdown = self.estimator.estimate([one] * count, _BESIDE).members[0].slowdown
         beside = min(1.0, kind.busy * (count - 1))
         return slowdown is not None and 1 + beside * (slowdown - 1) > self.settings.max_slowdown + _SLACK
+
+    def over_kernels(self, proposal: Proposal) -> Proposal:
+        """The same with what is expected over all pairs of kernels, where one was profiled: shown, not decisive."""
+        one, other = proposal.one, proposal.other
+        if not (one.profile or other.profile):
+            return proposal
+        return replace(proposal, kernels=self._member_by_member(self._carefully((one.asks, other.asks)), _BESIDE))
 
     def over_runs(self, proposal: Proposal) -> Proposal:
         """The same with what is expected over all pairs of runs, where nothing is known of kernels."""

@@ -27,7 +27,7 @@ class Pair:
 
     def judged(self) -> Proposal:
         """The same with all that is to be said of it."""
-        return replace(self.judge.proposal(self.one, self.other), taken=self.taken)
+        return replace(self.judge.over_kernels(self.judge.proposal(self.one, self.other)), taken=self.taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def matched(kinds: Sequence[Kind], judge: Judge, *, every: bool) -> Matched:
             if short is None:
                 proposal = judge.proposal(one, other)
                 if proposal.saved_h > 0:
-                    done.found.append(judge.packed(proposal))
+                    done.found.append(judge.packed(judge.over_kernels(proposal)))
                     free -= {i, j}
                     continue
                 short = proposal.advice.binding or "issue"
@@ -118,7 +118,7 @@ def explained(found: Candidates, pair: tuple[str, str], judge_of: Callable[[Kind
                 continue
             any_yet = True
             judge = judge_of(one)
-            yield judge.over_runs(judge.proposal(one, other))
+            yield judge.over_runs(judge.over_kernels(judge.proposal(one, other)))
     if not any_yet:
         where = " and ".join(
             " or ".join(dict.fromkeys(f"{kind.gpus} x {kind.device.name}" for kind in kinds))
