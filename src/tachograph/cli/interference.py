@@ -19,7 +19,7 @@ _HELD_OUT = "Another GPU, of 80 SMs, held out: nothing was fitted to it (wangpei
 
 _READ_AS = (
     "A number is a slowdown, the time beside the other over the time alone (table 2, pitfalls, section 4.3, bandwidth) "
-    "or a gain, the time one after the other over the time together (all others; `read` of --json tells which). One "
+    "or a gain, the time one after the other over the time together (all others): the third column tells which. One "
     "constant is fitted: how much the latency of DRAM grows with its load, from kernels of table 2 that ran alone. "
     "'without its table': the error where nothing from that table is used. Nothing is fitted to the other GPU."
 )
@@ -70,7 +70,7 @@ def _accuracy(arguments: Arguments) -> int:
 def _show(judged: Sequence[Judged], left_out: str, arguments: Arguments) -> None:
     from tachograph.report.interference_accuracy import table_rows
 
-    titles = ["table", "case", "measured", "predicted", "error", *([left_out] if left_out else [])]
-    headings = [output.Heading(title, right=place > 1) for place, title in enumerate(titles)]
+    titles = ["table", "case", "number", "measured", "predicted", "error", *([left_out] if left_out else [])]
+    headings = [output.Heading(title, right=place > 2) for place, title in enumerate(titles)]
     rows = [row[: len(titles)] for row in table_rows(judged)]
     output.print_table(headings, rows, no_color=arguments.no_color)

@@ -8,11 +8,12 @@ from tachograph.interference.sharing.accuracy import Accuracy, Errors, Judged, e
 
 
 def table_rows(judged: Sequence[Judged]) -> list[list[str]]:
-    """Return a row of cells each: table, case, measured, predicted, error, error with its table left out."""
+    """Return a row of cells each: table, case, kind, measured, predicted, error, error with its table left out."""
     return [
         [
             one.published.table,
             one.published.name,
+            one.published.read,
             f"{one.published.measured:.3f}",
             f"{one.predicted:.3f}",
             _percent(one.error),
