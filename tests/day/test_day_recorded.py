@@ -312,7 +312,15 @@ def test_the_command_plays_the_lake_of_the_demo(demo: Path, capsys: pytest.Captu
     text = capsys.readouterr().out
     assert interference_day.run(parsed(*few, "--per-gpu", "3", "--config", "", "--json")) == 0
     told = json.loads(capsys.readouterr().out)
-    assert f"{told['jobs']} jobs of {told['played']['kinds']} kinds that ran on {told['played']['model']}" in text
+    played = told["played"]
+    hours = f"{played['gpu_hours']:,.0f} GPU-hours in all"
+    assert f"{told['jobs']} jobs of {played['kinds']} kinds, {hours}, that ran on {played['model']}" in text
+    for begin, title in (
+        ("Work per GPU-hour:", "work per GPU-hour"),
+        ("GPU-hours saved:", "GPU-hours saved"),
+        ("Makespan ratio:", "makespan ratio"),
+    ):
+        assert (begin in text) == (title in text)
     assert "At most three jobs share a GPU, if each pair of them may." in text
     assert told["profiles"] == "dcgm-careful"
     assert [result["policy"] for result in told["results"]] == ["exclusive", "advice"]

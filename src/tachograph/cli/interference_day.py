@@ -73,16 +73,17 @@ def run(arguments: Arguments) -> int:
         output.print_json(day_json(report))
         return 0
 
-    def show(title: str, columns: Sequence[Column]) -> None:
+    def show(title: str, columns: Sequence[Column]) -> tuple[str, ...]:
         titles, rows = table(report, columns, width=output.width())
         headings = [output.Heading(name, right=place > 0) for place, name in enumerate(titles)]
         output.print_text(f"\n{title}\n")
         output.print_table(headings, rows, no_color=arguments.no_color)
+        return titles
 
     output.print_text(heading(report))
-    show("Work", WORK)
-    show("Slowdown of a job against running alone", SLOWDOWNS)
-    output.print_text(f"\n{legend(report)}")
+    shown = show("Work", WORK)
+    shown += show("Slowdown of a job against running alone", SLOWDOWNS)
+    output.print_text(f"\n{legend(report, shown)}")
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from statistics import median
 from typing import Any
 
 from tachograph.interference.day.simulation import PAIR
@@ -18,10 +19,11 @@ _SEES = {
     "dcgm": "means of DCGM's counters",
     "dcgm-careful": "means of DCGM's counters, half of the issue slots counted as asked for",
 }
-_COUNTED = (
-    "\nWork per GPU-hour: GPU-hours that the jobs take alone over those they held; saved is the difference.\n"
-    "Makespan ratio: time to the last end, of exclusive use over that of the policy.\n"
-)
+_COUNTED = {  # what columns count, by the field
+    "per_gpu_hour": "Work per GPU-hour: GPU-hours that the jobs take alone over those they held.",
+    "saved_gpu_hours": "GPU-hours saved: those that the jobs take alone, less those they held.",
+    "makespan_ratio": "Makespan ratio: time to the last end, of exclusive use over that of the policy.",
+}
 _GAP = 3  # between columns
 # what is left out first where there is little room; `--json` has all
 _LEAST_WANTED = ("makespan_ratio", "turnaround_h", "slowdown_median", "slower_50", "saved_gpu_hours", "slowdown_mean")
@@ -75,8 +77,15 @@ def heading(report: DayReport) -> str:
 def _made_up(report: DayReport) -> str:
     return (
         f"{plural(len(report.seeds), 'simulated day')} of {plural(report.jobs, 'job')} on "
-        f"{plural(report.gpus, 'GPU')}, {_seeds(report)}; jobs ask for {report.load:g} times what the GPUs have.\n"
+        f"{plural(report.gpus, 'GPU')}, {_seeds(report)}; jobs ask for {_work(report)} GPU-hours a day, "
+        f"{report.load:g} times what the GPUs have.\n"
     )
+
+
+def _work(report: DayReport) -> str:
+    """GPU-hours that the jobs take alone: with whom the GPUs were shared does not change it."""
+    works = [day.held_gpu_hours + day.saved_gpu_hours for day in report.results[0].days]
+    return _cell(Spread(median(works), min(works), max(works)), _whole)
 
 
 def _recorded(report: DayReport, played: Played) -> str:
@@ -84,7 +93,8 @@ def _recorded(report: DayReport, played: Played) -> str:
         f"  {plural(jobs, 'job')}, {hours:,.0f} GPU-hours: {why}\n" for why, (jobs, hours) in played.left_out.items()
     )
     return (
-        f"{plural(report.jobs, 'job')} of {plural(played.kinds, 'kind')} that ran on {played.model}, "
+        f"{plural(report.jobs, 'job')} of {plural(played.kinds, 'kind')}, {_whole(played.gpu_hours)} GPU-hours in all, "
+        f"that ran on {played.model}, "
         f"{played.first:%Y-%m-%d} to {played.last:%Y-%m-%d}, played again on {plural(report.gpus, 'GPU')}; they ask "
         f"for {report.load:.2g} times what the GPUs have.\n"
         "Arrivals, lengths alone, GPUs of a job, memory and means of DCGM are the lake's. Which kernels run is drawn, "
@@ -137,9 +147,11 @@ def _bare(number: str) -> str:
     return number.rstrip("x").removesuffix(" h").removesuffix(" %")
 
 
-def legend(report: DayReport) -> str:
-    """Return what the policies are, a line each, and what is counted."""
-    return "".join(f"{result.policy}: {result.sentence}\n" for result in report.results) + _COUNTED
+def legend(report: DayReport, titles: Sequence[str]) -> str:
+    """Return what the policies are, a line each, and what is counted in the columns of such titles."""
+    shown = {name for name, title, _ in (*WORK, *SLOWDOWNS) if title in titles}
+    policies = "".join(f"{result.policy}: {result.sentence}\n" for result in report.results)
+    return f"{policies}\n" + "".join(f"{said}\n" for name, said in _COUNTED.items() if name in shown)
 
 
 def day_json(report: DayReport) -> dict[str, Any]:
