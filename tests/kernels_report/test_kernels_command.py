@@ -97,6 +97,8 @@ def test_kernels_are_chosen_by_name_number_and_time(folder: Path, capsys: pytest
     code, _, err = run(capsys, "good.csv", "--kernel", "fmull")
     assert code == 6
     assert "no kernel 'fmull'; did you mean 'fmul'?" in err
+    code, _, err = run(capsys, "good.csv", "--explain", "nosuch")
+    assert (code, "the reports know: " in err, " and 9 more" in err) == (6, True, True)
     code, _, err = run(capsys, "good.csv", "--device", "A100")
     assert (code, "NVIDIA H100 NVL" in err) == (6, True)
     assert run(capsys, "good.csv", "--top", "0")[0] == 2

@@ -28,7 +28,7 @@ from tachograph.report.kernels.json_form import kernels_json
 from tachograph.report.kernels.judged import Judged, judge, limited_words, roofline_words
 from tachograph.report.kernels.pairs import factor
 from tachograph.report.kernels.report import Asked, KernelsReport
-from tachograph.report.kernels.text import disturbed_by, kernels_lines, limited_by, times
+from tachograph.report.kernels.text import disturbed_by, disturbers_words, kernels_lines, limited_by, times
 from tachograph.report.lines import to_text
 
 LONG = "void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cute::tuple<int, int>, Collective<{}>>>(Params)"
@@ -128,6 +128,20 @@ def test_nothing_is_wider_than_it_may_be(tmp_path: Path) -> None:
         assert len(line) <= 80, line
 
 
+def test_columns_without_room_are_named(tmp_path: Path) -> None:
+    found = report(tmp_path)
+    for width in (52, 80, 100, 130, 160):
+        (heading,) = [line for line in lines(found, width).splitlines() if line.startswith(" #  kernel ")][:1]
+        said = re.search(r"no room for: (.+?)(?= \w+: |$)", " ".join(lines(found, width).split()))
+        named = [] if said is None else said[1].split(", ")
+        assert ("launches" in named) == (" n  " not in heading and "launches" not in heading), width
+        assert ("nvidia-smi" in named) == ("smi" not in heading), width
+        assert ("occupancy" in named) == ("occ" not in heading), width
+        assert ("score of memory" in named) == ("mem" not in heading), width
+        assert not {"DRAM", "limited by", "disturbed by"} & set(named)
+    assert "no room for" not in lines(found, 160)
+
+
 def test_ascii_is_ascii(tmp_path: Path) -> None:
     assert lines(report(tmp_path), ascii_only=True).isascii()
     assert lines(report(tmp_path, asked=Asked(explain="mm")), ascii_only=True).isascii()
@@ -192,9 +206,12 @@ def test_the_kernels_that_disturb_most_are_named(tmp_path: Path) -> None:
         assert one.slowdown == pytest.approx(column[one.victim - 1])
     assert len(part.disturbers) == sum(slowdown.max(axis=0) >= 1.1)
     first = part.disturbers[0]
-    most = f"({first.victim} takes {times(first.slowdown)} as long)"
+    most = f"({first.victim} takes {times(first.slowdown)} as long: held up by issue)"
     assert f"Disturbs most: {first.number} {first.label} {most}" in lines(found)
-    assert kernels_json(found)["gpus"][0]["disturbs_most"][0]["number"] == first.number
+    told = kernels_json(found)["gpus"][0]["disturbs_most"][0]
+    assert (told["number"], told["binding"]) == (first.number, "issue")
+    (whole,) = report(tmp_path, asked=Asked()).parts
+    assert "as long: waits for block slots)" in disturbers_words(whole.disturbers or ())
     assert f"{first.number} {html.escape(first.label)} {most}" in kernels_html(found)
 
 

@@ -26,6 +26,7 @@ from tachograph.nsight.launch import Report
 from tachograph.report.kernels.choose import chosen, labels, one
 from tachograph.report.kernels.facts import facts_of, scores_of
 from tachograph.report.kernels.judged import judge
+from tachograph.report.kernels.pairs import binding_of
 from tachograph.report.kernels.report import (
     Asked,
     Disturber,
@@ -209,17 +210,19 @@ def _disturbers(shown: Sequence[KernelView], pairs: partial[Matrix]) -> tuple[Di
     """The kernels beside which another of the same table takes longest, as streams of one process."""
     if not 1 < len(shown) <= MOST_DISTURBERS:
         return None
-    slowdown = pairs([view.demand for view in shown]).slowdown
+    beside = pairs([view.demand for view in shown])
+    slowdown = beside.slowdown
     found = []
     for place, view in enumerate(shown):
         others = [
-            (float(slowdown[row, place]), -other.number)
-            for row, other in enumerate(shown)
+            (float(slowdown[row, place]), -row)
+            for row in range(len(shown))
             if row != place and slowdown[row, place] >= _DISTURBED
         ]
         if others:
-            most, victim = max(others)
-            found.append(Disturber(view.number, view.label, most, -victim))
+            most, first = max(others)
+            binding = binding_of(beside, -first, place)
+            found.append(Disturber(view.number, view.label, most, shown[-first].number, binding))
     return tuple(sorted(found, key=lambda one: (-one.slowdown, one.number)))
 
 

@@ -165,7 +165,9 @@ def _fits(test: Callable[[str], bool], kernel: Kernel) -> bool:
 
 def _no_kernel(asked: str, names: Sequence[str]) -> NotFoundError:
     close = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
-    known = ", ".join(list(dict.fromkeys(names))[:_NAMED])
+    distinct = list(dict.fromkeys(names))
+    more = f" and {len(distinct) - _NAMED} more" if len(distinct) > _NAMED else ""
+    known = f"{', '.join(distinct[:_NAMED])}{more}"
     return NotFoundError(
         f"no kernel {asked!r}", do=f"did you mean {close[0]!r}?" if close else f"the reports know: {known}"
     )

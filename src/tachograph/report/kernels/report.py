@@ -70,12 +70,16 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Disturber:
-    """A kernel beside which others of the table take longer: the one that does most, so many times as long."""
+    """A kernel beside which others of the table take longer.
+
+    slowdown: of `victim` (a number), the one that it hits most. binding: what holds that up, as in Outcome.
+    """
 
     number: int
     label: str
     slowdown: float
     victim: int
+    binding: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

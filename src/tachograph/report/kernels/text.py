@@ -69,6 +69,7 @@ _COLUMNS: dict[str, tuple[str, Cell]] = {
     "score_mem": ("of memory", lambda view: score_text(view, "score_gpumem_practice")),
 }
 _SHORT = {"launches": "n", "smi": "smi", "pipe": "pipe", "occupancy": "occ.", "score": "score", "score_mem": "mem."}
+_IN_FULL = {"score_mem": "score of memory"}  # where it stands alone
 _LEFT = frozenset({"limited", "disturbed"})
 _FORMS: tuple[tuple[int, bool, tuple[str, ...]], ...] = (  # least room of a name, short headings, columns left out
     (36, False, ()),
@@ -150,14 +151,20 @@ def _part(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
 def disturbers_words(found: Sequence[Disturber]) -> str:
     """Return which kernels of a table disturb others most, in a line.
 
-    >>> disturbers_words([Disturber(4, "fmul<4, 256>", 2.0, 3)]), disturbers_words([])
-    ('Disturbs most: 4 fmul<4, 256> (3 takes 2.00x as long)', 'Disturbs most: none disturbs another.')
+    >>> disturbers_words([Disturber(4, "fmul<4, 256>", 2.0, 3, "issue")]), disturbers_words([])
+    ('Disturbs most: 4 fmul<4, 256> (3 takes 2.00x as long: held up by issue)', 'Disturbs most: none disturbs another.')
     """
     named = [
-        f"{one.number} {shortened(one.label, 24)} ({one.victim} takes {times(one.slowdown)} as long)"
+        f"{one.number} {shortened(one.label, 24)} ({one.victim} takes {times(one.slowdown)} as long{_why(one.binding)})"
         for one in found[:_DISTURBERS]
     ]
     return f"Disturbs most: {', '.join(named) or 'none disturbs another.'}"
+
+
+def _why(binding: str | None) -> str:
+    if binding is None:
+        return ""
+    return f": {'waits for' if binding == 'blocks' else 'held up by'} {resource_name(binding)}"
 
 
 def legend(columns: Iterable[str] = tuple(_COLUMNS), *, short: bool = True) -> str:
@@ -175,7 +182,7 @@ def legend(columns: Iterable[str] = tuple(_COLUMNS), *, short: bool = True) -> s
 
 
 def _table(views: Sequence[KernelView], width: int) -> list[Line]:
-    """The widest form that fits, and what its columns are."""
+    """The widest form that fits, what it has no room for, and what its columns are."""
     for least, short, left_out in _FORMS:
         columns = [name for name in _COLUMNS if name not in left_out]
         table = _form(views, columns, least, short=short)
@@ -186,7 +193,9 @@ def _table(views: Sequence[KernelView], width: int) -> list[Line]:
             break
     else:
         table = _form(views, columns, least, short=short, width=width)
-    return [*table, *wrapped(legend(columns, short=short), width, style="dim")]
+    lacks = [_IN_FULL.get(name, _COLUMNS[name][0]) for name in _COLUMNS if name not in columns]
+    no_room = wrapped(f"no room for: {', '.join(lacks)}", width, style="dim") if lacks else []
+    return [*table, *no_room, *wrapped(legend(columns, short=short), width, style="dim")]
 
 
 def _form(
