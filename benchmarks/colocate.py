@@ -30,7 +30,7 @@ from tachograph.summarize.schema import JOB_SUMMARIES
 
 GOAL_S = 10.0
 JOBS, KINDS = 75_272, 5_537
-PROFILED, HEAVY = 100, (0.25, 0.5, 0.8)
+PROFILED, HEAVY = 50, (0.25, 0.5, 0.8)
 _MODELS = ("A100 SXM 40GB", "A100 SXM 80GB", "H100 SXM 80GB", "A40")
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 # of the time in which the engine is active: at most; pipes of the SMs that are active
