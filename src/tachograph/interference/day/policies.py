@@ -107,7 +107,9 @@ POLICIES: tuple[Policy, ...] = (
     Policy("roofline", "a compute-bound job beside a memory-bound one", roofline),
     Policy("occupancy", "achieved occupancies sum to less than 100 %", occupancy),
     Policy(
-        "advice", "those of safe, and those whose expected slowdown times the estimator's margin stays within what is allowed", advice
+        "advice",
+        "those of safe, and those whose expected slowdown times the estimator's margin stays within what is allowed",
+        advice,
     ),
     Policy("safe", "no slower than allowed, and no pair of kernels comes near a limit", safe),
     Policy("oracle", "the true slowdown is no more than the allowed one", oracle),
