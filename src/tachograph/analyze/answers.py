@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from tachograph.analyze.results import of_one_moment, read_summaries
 from tachograph.lake import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.report.codes import check_codes, known_codes
@@ -38,6 +39,16 @@ def read_answers(
         counting = summaries.lazy().select("job_key", "seq")
         found = rows.join(counting, on=["job_key", "seq"], how="semi").select(ANSWER).collect()
     return found.sort("job_key", "code")
+
+
+def summaries_and_answers(lake: Lake, codes: Sequence[str] = ()) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the summaries of all jobs, and what `read_answers` tells of them, both of one moment of the lake."""
+
+    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
+        summaries = read_summaries(lake)
+        return summaries, read_answers(lake, summaries, codes)
+
+    return of_one_moment(lake, read)
 
 
 def _check(lake: Lake, codes: Sequence[str]) -> None:

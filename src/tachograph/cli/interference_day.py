@@ -14,8 +14,6 @@ from tachograph.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import polars as pl
-
     from tachograph.report.day.recorded import Recorded
     from tachograph.report.day.report import DayReport
     from tachograph.report.day.text import Column
@@ -112,8 +110,7 @@ def _report(arguments: Arguments) -> DayReport:
 
 
 def _jobs_of_lake(arguments: Arguments) -> Recorded:
-    from tachograph.analyze.answers import read_answers
-    from tachograph.analyze.results import of_one_moment, read_summaries
+    from tachograph.analyze.answers import summaries_and_answers
     from tachograph.cli.open import open_lake
     from tachograph.interference.calibration_file import calibration_of
     from tachograph.report.day.recorded import recorded
@@ -122,12 +119,7 @@ def _jobs_of_lake(arguments: Arguments) -> Recorded:
 
     opened = open_lake(arguments)
     which = wanted(arguments, opened)
-
-    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = read_summaries(opened.lake)
-        return summaries, read_answers(opened.lake, summaries, which.findings)
-
-    summaries, findings = of_one_moment(opened.lake, read)
+    summaries, findings = summaries_and_answers(opened.lake, which.findings)
     return recorded(
         filter_jobs(summaries, findings, which),
         opened.lake.latest(DEVICES),

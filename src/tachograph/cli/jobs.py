@@ -13,8 +13,6 @@ from tachograph.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import polars as pl
-
     from tachograph.cli.open import Opened
     from tachograph.report.jobs import JobsTable
 
@@ -44,20 +42,14 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print or write the jobs."""
-    from tachograph.analyze.answers import read_answers
-    from tachograph.analyze.results import of_one_moment, read_summaries
+    from tachograph.analyze.answers import summaries_and_answers
     from tachograph.cli.open import open_lake
     from tachograph.report.filters import filter_jobs
     from tachograph.report.jobs import build_jobs_table
 
     opened = open_lake(arguments)
     which = wanted(arguments, opened)
-
-    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = read_summaries(opened.lake)
-        return summaries, read_answers(opened.lake, summaries, which.findings)
-
-    summaries, findings = of_one_moment(opened.lake, read)
+    summaries, findings = summaries_and_answers(opened.lake, which.findings)
     chosen = filter_jobs(summaries, findings, which)
     if which.findings and chosen.is_empty():
         _tell_if_stale(arguments, opened)

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import polars as pl
 
-from tachograph.analyze.answers import as_judged, read_answers
-from tachograph.analyze.results import of_one_moment, read_gpus, read_summaries, read_verdicts, scan_minutes
+from tachograph.analyze.answers import as_judged, read_answers, summaries_and_answers
+from tachograph.analyze.results import read_gpus, read_verdicts, scan_minutes
 from tachograph.lake import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.report.filters import JobFilter, filter_jobs
@@ -68,10 +68,5 @@ def read_content(lake: Lake, wanted: JobFilter, *, now: datetime) -> Content:
 
     Errors: LakeError where nothing was analyzed yet; NotFoundError for a filter that names what does not exist.
     """
-
-    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = read_summaries(lake)
-        return summaries, read_answers(lake, summaries, wanted.findings)
-
-    summaries, answers = of_one_moment(lake, read)
+    summaries, answers = summaries_and_answers(lake, wanted.findings)
     return Content(lake, now, filter_jobs(summaries, answers, wanted).sort("start", "job_key"))

@@ -34,7 +34,7 @@ class FleetScreen(KeptLines, can_focus=True):
         """What is shown changed: filter, sort, group."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(self.line)
         self.sort, self.reverse, self.group, self.filter = "gpu", False, "", ""
         self.heat = ""  # by what; empty: the table
         self._terms: tuple[Term, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 from rich.segment import Segment
@@ -14,10 +15,11 @@ Pieces = list[tuple[str, Style]]
 
 
 class KeptLines(ScrollView):
-    """Lines made by `line`, which a subclass tells; `draw` makes those that are seen."""
+    """Lines made by `line`, of the place in what is seen, titles among them; `draw` makes those that are seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: Callable[[int], Pieces]) -> None:
         super().__init__()
+        self._line = line
         self.lines: list[Strip] = []  # what is seen
 
     @property
@@ -25,14 +27,10 @@ class KeptLines(ScrollView):
         """Characters of a line, beside the scroll bar."""
         return self.scrollable_content_region.width or self.size.width
 
-    def line(self, y: int) -> Pieces:
-        """Return the line at `y` of what is seen, titles among them."""
-        raise NotImplementedError
-
     def draw(self) -> None:
         """Make the lines that are seen; let the terminal have those that are not what they were."""
         width = self.line_width
-        made = [strip_of(self.line(y)).adjust_cell_length(width) for y in range(self.size.height)]
+        made = [strip_of(self._line(y)).adjust_cell_length(width) for y in range(self.size.height)]
         before = self.lines
         if len(before) != len(made) or not before or before[0].cell_length != width:
             self.lines = made
