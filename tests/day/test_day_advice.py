@@ -9,9 +9,9 @@ from statistics import median
 
 import numpy as np
 import pytest
+from day_options import parsed
 
 from tachograph.cli import interference_day
-from tachograph.cli.options import Arguments, Parser, add_common, add_json
 from tachograph.config import Interference
 from tachograph.errors import UsageError
 from tachograph.interference.day.jobs import Application, Day
@@ -147,15 +147,6 @@ def test_exclusive_use_is_the_measure() -> None:
 def test_days_are_the_same_for_the_same_seed_and_profiles(profiles: str) -> None:
     few = {"jobs": 40, "gpus": 4, "seeds": (7,), "profiles": profiles}
     assert report(**few) == report(**few)
-
-
-def parsed(*words: str) -> Arguments:
-    parser = Parser("tachograph interference day", "")
-    interference_day.add_arguments(parser)
-    add_json(parser)
-    add_common(parser)
-    found: Arguments = parser.parse_args(words, Arguments())
-    return found
 
 
 def test_the_command_prints_one_result_in_two_forms(capsys: pytest.CaptureFixture[str]) -> None:

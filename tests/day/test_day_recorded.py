@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from day_options import parsed
 
 from tachograph.cli import interference_day
-from tachograph.cli.options import Arguments, Parser, add_common, add_json
 from tachograph.config import Interference, Thresholds
 from tachograph.errors import NotFoundError, UsageError
 from tachograph.interference.day.drawn import COUNTERS, counted_means, distances, draw
@@ -280,15 +280,6 @@ def test_bad_input_is_refused_with_what_to_do() -> None:
         found(job(1), model="V100")
     with pytest.raises(UsageError, match=r"how many GPUs .* give --gpus"):
         recorded(frame(job(1)), DEVICES.clear(), thresholds=Thresholds(), achievable=0.607)
-
-
-def parsed(*words: str) -> Arguments:
-    parser = Parser("tachograph interference day", "")
-    interference_day.add_arguments(parser)
-    add_json(parser)
-    add_common(parser)
-    arguments: Arguments = parser.parse_args(words, Arguments())
-    return arguments
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from nsight_reports import PUBLISHED, Made, raw_csv
 from tachograph.config import Configuration
 from tachograph.figures import kernel_page
 from tachograph.interference.demand import Calibration
+from tachograph.interference.jobs.words import times
 from tachograph.interference.profile.kernels import Kernel
 from tachograph.interference.sharing.matrix import matrix
 from tachograph.nsight.read import read_reports
@@ -28,7 +29,7 @@ from tachograph.report.kernels.json_form import kernels_json
 from tachograph.report.kernels.judged import Judged, judge, limited_words, roofline_words
 from tachograph.report.kernels.pairs import factor
 from tachograph.report.kernels.report import Asked, KernelsReport
-from tachograph.report.kernels.text import disturbed_by, disturbers_words, kernels_lines, limited_by, times
+from tachograph.report.kernels.text import disturbed_by, disturbers_words, kernels_lines, limited_by
 from tachograph.report.lines import to_text
 
 LONG = "void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cute::tuple<int, int>, Collective<{}>>>(Params)"

@@ -58,8 +58,8 @@ def resource(name: str) -> str:
 def times(slowdown: float | None) -> str:
     """Return a slowdown as people read it.
 
-    >>> times(1.1), times(None)
-    ('1.10x', '–')
+    >>> times(1.1), times(15.8), times(None)
+    ('1.10x', '15.8x', '–')
     """
     return text(slowdown, "times")
 

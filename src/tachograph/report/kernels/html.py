@@ -11,6 +11,7 @@ from markupsafe import Markup
 from tachograph import __version__
 from tachograph.figures import kernel_page
 from tachograph.interference.demand import PIPES
+from tachograph.interference.jobs.words import times
 from tachograph.report.kernels.explain import LEVELS, where_it_ran
 from tachograph.report.kernels.facts import NAMES, said
 from tachograph.report.kernels.judged import (
@@ -35,7 +36,6 @@ from tachograph.report.kernels.text import (
     pipe_text,
     safe_words,
     sums_words,
-    times,
     together_heading,
 )
 from tachograph.report.pages import environment

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tachograph.figures.kernel_page import shortened, shortened_apart
+from tachograph.interference.jobs.words import times
 from tachograph.interference.outcome import Sharing
 from tachograph.report.kernels.explain import explain_lines
 from tachograph.report.kernels.facts import busiest_pipe, launches_words, said, took
@@ -330,12 +331,3 @@ def gain_words(gain: float | None, worst: float | None) -> str:
 def safe_words(safe: bool) -> str:
     """Return whether the set is safe, in a sentence."""
     return "Safe: no resource nears its limit." if safe else "Not safe: a resource nears its limit, or is not known."
-
-
-def times(slowdown: float | None) -> str:
-    """Return a factor as it is shown.
-
-    >>> times(1.97), times(15.8), times(None)
-    ('1.97x', '15.8x', '–')
-    """
-    return text(slowdown, "times")
