@@ -24,19 +24,20 @@ from pathlib import Path
 from typing import Any
 
 from reduce_speed import COLUMNS, ingest_all
-from tachograph import advice, analyze, config
-from tachograph.analyze import run as analysis
-from tachograph.analyze.accumulate import Accumulated
-from tachograph.analyze.minutes import MinuteWriter
-from tachograph.analyze.state import ANALYSES
-from tachograph.lake import Lake
+from tachograph.catalog import config
+from tachograph.catalog.tables import ANALYSES, COMPUTED, GPU_SAMPLES
+from tachograph.judge.checks import summaries
 from tachograph.lake.compact import compact
+from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import partitions, read_partition
-from tachograph.reduce import run as runner
-from tachograph.reduce.memory import keep_freed_memory
-from tachograph.schema import GPU_SAMPLES
-from tachograph.simulate import Plan, simulate
-from tachograph.summarize.schema import COMPUTED
+from tachograph.pipeline import reduction as runner
+from tachograph.pipeline import run
+from tachograph.pipeline import run as analysis
+from tachograph.pipeline.accumulators import Accumulated
+from tachograph.pipeline.memory import keep_freed_memory
+from tachograph.pipeline.minutes import MinuteWriter
+from tachograph.simulate.cluster import simulate
+from tachograph.simulate.plan import SimulationPlan
 
 SIZES = (10_000_000, 30_000_000)
 GOAL_US = 0.25  # of processor time, a sample
@@ -49,7 +50,7 @@ PHASES: tuple[tuple[str, Any, str], ...] = (
     ("merge", Accumulated, "take"),
     ("summarize", analysis, "summarize_gpus"),
     ("summarize", analysis, "summarize_jobs"),
-    ("findings", advice, "find_all"),
+    ("findings", summaries, "find_all"),
     ("write", MinuteWriter, "end_day"),
     ("write", MinuteWriter, "close"),
     ("write", Lake, "append"),
@@ -103,7 +104,7 @@ class Meter:
 
 def fill(samples: int, folder: Path) -> None:
     """Make a lake of simulated samples in `folder`."""
-    plan = replace(Plan.benchmark(samples), median_hours=MEDIAN_HOURS)
+    plan = replace(SimulationPlan.benchmark(samples), median_hours=MEDIAN_HOURS)
     cluster = simulate(plan, folder / "cluster")
     shutil.copy(cluster.configuration, folder / "tachograph.toml")
     (folder / "end").write_text(cluster.plan.end.isoformat())
@@ -119,11 +120,11 @@ def measure(folder: Path, threads: int) -> dict[str, Any]:
     configuration = config.load(str(folder / "tachograph.toml"), {})
     now = datetime.fromisoformat((folder / "end").read_text())
 
-    def all_of_it(**how: Any) -> tuple[float, float, analyze.AnalysisReport]:
+    def all_of_it(**how: Any) -> tuple[float, float, run.AnalysisReport]:
         for name in (*COMPUTED, ANALYSES.name):
             shutil.rmtree(folder / "lake" / name, ignore_errors=True)
         cpu, wall = time.process_time(), time.perf_counter()
-        report = analyze.analyze(lake, configuration, now=now, full=True, **how)
+        report = run.analyze(lake, configuration, now=now, full=True, **how)
         return time.process_time() - cpu, time.perf_counter() - wall, report
 
     cpu, wall, report = all_of_it(threads=threads)
@@ -168,11 +169,11 @@ def _one_more_day(folder: Path, lake: Lake, configuration: config.Configuration,
     shutil.copytree(folder / "lake", folder / "grown", copy_function=os.link)
     grown = Lake.open(str(folder / "grown"))
     grown.replace(GPU_SAMPLES, grown.files(GPU_SAMPLES, [last]), [])
-    analyze.analyze(grown, configuration, now=now, full=True, pool=InTurn())
+    run.analyze(grown, configuration, now=now, full=True, pool=InTurn())
     grown.append(GPU_SAMPLES, rows, app_id="one more day")
     del rows
     cpu = time.process_time()
-    analyze.analyze(grown, configuration, now=now, pool=InTurn())
+    run.analyze(grown, configuration, now=now, pool=InTurn())
     spent = time.process_time() - cpu
     shutil.rmtree(folder / "grown")
     return spent

@@ -21,16 +21,10 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import polars as pl
 
-from tachograph import classes
-from tachograph.config import Classes
-from tachograph.reduce.timelines import timelines_of
-from tachograph.summarize.schema import (
-    HOST_CHARACTERISTICS,
-    JOB_GPUS,
-    JOB_MINUTES,
-    JOB_NODE_MINUTES,
-    JOB_SUMMARIES,
-)
+from tachograph.catalog.config import ClassOptions
+from tachograph.catalog.tables import HOST_CHARACTERISTICS, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.judge.classes import verdicts
+from tachograph.pipeline.timelines import timelines_of
 
 GOAL_JOBS_PER_S = 1000.0
 GPUS, MINUTES, WITH_HOSTS = 4, 200, 10
@@ -96,18 +90,18 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--repeat", type=int, default=3)
     arguments = parser.parse_args()
-    settings = Classes()
+    settings = ClassOptions()
     few = made(20, 1)
-    classes.judge(few[0], few[1], timelines_of(few[2], idle_util=0.01), few[3], settings)  # compiles
+    verdicts.judge_classes(few[0], few[1], timelines_of(few[2], idle_util=0.01), few[3], settings)  # compiles
     jobs, gpus, minutes, hosts = made(arguments.jobs, 2)
     grouping, forming, whole, found = [], [], [], pl.DataFrame()
     for _ in range(arguments.repeat):
         begin = time.process_time()
         timelines = timelines_of(minutes, idle_util=0.01)
         grouped = time.process_time()
-        classes.forms(jobs, gpus, timelines, hosts, settings)
+        verdicts.class_inputs(jobs, gpus, timelines, hosts, settings)
         formed = time.process_time()
-        found = classes.judge(jobs, gpus, timelines, hosts, settings)
+        found = verdicts.judge_classes(jobs, gpus, timelines, hosts, settings)
         judged = time.process_time()
         grouping.append(grouped - begin)
         forming.append(formed - grouped)

@@ -25,13 +25,13 @@ from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tachograph.config import Configuration
-from tachograph.counters import COUNTERS, DCGM_PREFIX
-from tachograph.ingest import ingest, watermark
-from tachograph.lake import Lake
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX
+from tachograph.catalog.tables import DEVICES, GPU_SAMPLES
 from tachograph.lake.compact import compact
-from tachograph.schema import DEVICES, GPU_SAMPLES
-from tachograph.sources.feeds import Feed, load_feed, settings_of
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest, watermark
+from tachograph.sources.registry import SourceFeed, load_feed, settings_of
 
 EVERY_S = 30
 GPUS = 4
@@ -99,7 +99,7 @@ class Round:
     rows: int
 
 
-def one_round(feed: Feed, lake: Lake, now: datetime) -> Round:
+def one_round(feed: SourceFeed, lake: Lake, now: datetime) -> Round:
     """Ask all exporters once and land what they tell."""
     process, thread = time.process_time(), time.thread_time()
     chunks = list(feed.poll(lambda stream: watermark(lake, stream), now=now))

@@ -19,14 +19,14 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.catalog.config import InterferenceOptions, Thresholds
+from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.cli.colocate import estimators
-from tachograph.config import Interference, Thresholds
-from tachograph.interference.demand import Calibration
-from tachograph.nsight.launch import Chip, Launch
-from tachograph.report.colocate.profiles import MOST_KERNELS, Given
-from tachograph.report.colocate.report import ColocateReport, build_colocate_report
-from tachograph.report.colocate.text import colocate_lines
-from tachograph.summarize.schema import JOB_SUMMARIES
+from tachograph.nsight.launches import Chip, Launch
+from tachograph.report.sharing_text import colocate_lines
+from tachograph.sharing.colocation import ColocateReport, build_colocate_report
+from tachograph.sharing.demand import Calibration
+from tachograph.sharing.job_groups import MOST_KERNELS, GivenProfile
 
 GOAL_S = 10.0
 JOBS, KINDS = 75_272, 5_537
@@ -116,7 +116,7 @@ def reported(summaries: Iterator[dict[str, Any]], **options: Any) -> tuple[Coloc
     rows = [{**dict.fromkeys(JOB_SUMMARIES.schema), **row} for row in summaries]
     frame = pl.DataFrame(rows, JOB_SUMMARIES.schema)
     verdicts = frame.select("job_key", code=pl.lit("stable"), verdict=pl.lit("yes"))
-    settings = Interference()
+    settings = InterferenceOptions()
     begin, began = time.perf_counter(), time.process_time()
     report = build_colocate_report(
         frame,
@@ -137,7 +137,7 @@ def by_kernels(count: int, heavy: float) -> tuple[ColocateReport, float, float]:
     chance = random.Random(2)
     reports = {f"{kind}.ncu-rep": launches(chance, heavy) for kind in range(count)}
     rows = ({**row, "gpu_model": "A100 SXM 40GB", "gpus": 1} | _MODEST for row in jobs(chance, count, count))
-    given = [Given(f"user{kind % 700:03}/kind{kind}", f"{kind}.ncu-rep") for kind in range(count)]
+    given = [GivenProfile(f"user{kind % 700:03}/kind{kind}", f"{kind}.ncu-rep") for kind in range(count)]
     return reported(rows, profiles=given, read=reports.__getitem__, least_runs=1)
 
 

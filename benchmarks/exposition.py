@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tachograph.sources.metrics import exposition
-from tachograph.sources.metrics.pages import Gathering, Vocabulary
+from tachograph.sources import exposition
+from tachograph.sources.exporter_pages import ExporterRows, PageVocabulary
 
 GOAL_S_PER_GPU = 0.15e-3
 RUNS = 5
@@ -55,9 +55,9 @@ def best_s(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def into_rows(text: bytes, vocabulary: Vocabulary) -> int:
+def into_rows(text: bytes, vocabulary: PageVocabulary) -> int:
     """Return the rows of a page."""
-    gathering = Gathering(vocabulary)
+    gathering = ExporterRows(vocabulary)
     gathering.add(text, t=datetime(2026, 1, 1, tzinfo=UTC), node=None)
     return sum(part.frame.height for part in gathering.parts() if part.table == "gpu_samples")
 
@@ -66,13 +66,13 @@ def main(arguments: list[str]) -> int:
     """Print the numbers; 1 when the goal is missed."""
     gpus = int(arguments[0]) if arguments else 1000
     text = page(gpus)
-    vocabulary = Vocabulary()
+    vocabulary = PageVocabulary()
     if into_rows(text, vocabulary) != gpus:
         raise SystemExit("not every GPU became a row")
     strange = iter([page(gpus, driver=f"580.{run}") for run in range(RUNS)])
-    first_s = best_s(lambda: into_rows(next(strange), Vocabulary()))
+    first_s = best_s(lambda: into_rows(next(strange), PageVocabulary()))
     ours_s = best_s(lambda: into_rows(text, vocabulary))
-    parse_s = best_s(lambda: exposition.parse(text))
+    parse_s = best_s(lambda: exposition.parse_page(text))
     reference_s = best_s(lambda: list(text_string_to_metric_families(text.decode())))
     reached = ours_s <= GOAL_S_PER_GPU * gpus
     measured = {

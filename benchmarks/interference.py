@@ -14,9 +14,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from tachograph.interference.demand import CYCLES, H100_NVL, Demand, Footprint
-from tachograph.interference.sharing.estimate import estimate
-from tachograph.interference.sharing.matrix import matrix
+from tachograph.sharing.demand import CYCLES, H100_NVL, Demand, Footprint
+from tachograph.sharing.estimate import estimate, matrix
 
 GOAL_S = 1.0
 KERNELS = 1000

@@ -19,9 +19,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tachograph.interference.profile.kernels import kernels
-from tachograph.nsight.catalogue import is_whole, labels
-from tachograph.nsight.read import read_reports
+from tachograph.nsight.metrics import is_whole, labels
+from tachograph.nsight.reports import read_reports
+from tachograph.sharing.kernels import kernels_of
 
 GOAL_RATIO = 1.3  # of the time per byte, numbers with thousands to plain ones
 PAGES = ("raw", "details")
@@ -103,7 +103,7 @@ def read_here(paths: Sequence[Path]) -> dict[str, float]:
     begin = time.process_time()
     reports = read_reports(paths)
     read = time.process_time()
-    found = kernels(launch for report in reports for launch in report.launches)
+    found = kernels_of(launch for report in reports for launch in report.launches)
     done = time.process_time()
     peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())  # ru_maxrss has the parent's in it
     return {

@@ -27,14 +27,15 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from tachograph.counters import COUNTERS, DCGM_PREFIX
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
+from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX
+from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.lake.compact import compact
-from tachograph.schema import GPU_SAMPLES
-from tachograph.simulate import Plan, simulate
-from tachograph.simulate.plan import NodeGroup
-from tachograph.sources import Chunk, Part, ldms
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.simulate.cluster import simulate
+from tachograph.simulate.plan import NodeGroup, SimulationPlan
+from tachograph.sources import ldms
 
 GOAL_RATIO = 1.0
 KEYS = ("node", "gpu")
@@ -46,7 +47,7 @@ ALWAYS_ZERO = ("xid", "pcie_replays", "remapped_rows_uncorrectable", "remapped_r
 def printed(nodes: int, interval_s: int, *, steady: bool, folder: Path) -> pl.DataFrame:
     """Return a day of samples in the exporter's units and digits, sorted by node, GPU and time (milliseconds)."""
     groups = (NodeGroup(nodes - nodes // 3, 4, "A100 SXM 80GB"), NodeGroup(max(1, nodes // 3), 4, "H100 SXM 80GB"))
-    plan = Plan(seed=3, days=1, groups=groups, interval_s=interval_s, median_hours=2.0, defects=False)
+    plan = SimulationPlan(seed=3, days=1, groups=groups, interval_s=interval_s, median_hours=2.0, defects=False)
     cluster = simulate(plan, folder / "cluster")
     pieces = [
         part.frame
@@ -91,7 +92,7 @@ def in_the_lake(rows: pl.DataFrame, folder: Path) -> dict[str, float]:
     timed = rows.with_columns(pl.col("t").dt.cast_time_unit("us"), pl.col("t").dt.hour().alias("hour"))
     hours = timed.partition_by("hour", include_key=False)
     chunks = (
-        Chunk(f"hour {number}", "benchmark", "", (Part(GPU_SAMPLES.name, piece, units),), piece.height)
+        Chunk(f"hour {number}", "benchmark", "", (ChunkPart(GPU_SAMPLES.name, piece, units),), piece.height)
         for number, piece in enumerate(hours)
     )
     report = ingest(lake, chunks, now=datetime.now(UTC))

@@ -29,15 +29,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from servers.prometheus import Series, backfill, prometheus
 from servers.victoria import put, victoria
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
-from tachograph.sources.http import Answer, Query, Server
-from tachograph.sources.prometheus.decode import Runs, own_words
-from tachograph.sources.prometheus.importing import pending
-from tachograph.sources.prometheus.legend import Legend
-from tachograph.sources.prometheus.query import Querying
-from tachograph.sources.prometheus.rows import Memory, parts
-from tachograph.sources.prometheus.settings import How, Settings
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.sources.http import HttpAnswer, HttpServer, UrlQuery
+from tachograph.sources.prometheus import pending
+from tachograph.sources.prometheus_query import (
+    PrometheusQueries,
+    PrometheusSettings,
+    QueryMethod,
+    SeriesAnswer,
+    server_message,
+)
+from tachograph.sources.series import SeriesLegend, SeriesMemory, series_parts
 
 METRICS = (
     "DCGM_FI_DEV_GPU_UTIL",
@@ -54,7 +57,7 @@ METRICS = (
     "DCGM_FI_PROF_DRAM_ACTIVE",
 )
 STEP_S, T0, WINDOW_S, SEED, RUNS = 15, 1_789_999_200, 7200, 20261121, 3
-WAYS: tuple[tuple[str, How], ...] = (
+WAYS: tuple[tuple[str, QueryMethod], ...] = (
     ("victoria", "export"),
     ("victoria", "range"),
     ("prometheus", "raw"),
@@ -64,19 +67,19 @@ GOAL_ROWS_OVER_FETCH = 5.0  # of each way
 T = TypeVar("T")
 
 
-class Bare(Server):
+class Bare(HttpServer):
     """Asks the same, and throws samples away."""
 
     fetched = 0
 
-    def post_read(self, path: str, form: Query, read: Callable[[Answer], T]) -> T:
+    def post_read(self, path: str, form: UrlQuery, read: Callable[[HttpAnswer], T]) -> T:
         answer = self.post(path, form)
         if "count by" in form.get("query", ""):
             return read(answer)
         self.fetched += len(answer.content)
-        return read(Answer(b'{"status":"success","data":{"resultType":"matrix","result":[]}}', answer.where))
+        return read(HttpAnswer(b'{"status":"success","data":{"resultType":"matrix","result":[]}}', answer.where))
 
-    def post_lines(self, path: str, form: Query, read: Callable[[Iterator[bytes]], T]) -> T:
+    def post_lines(self, path: str, form: UrlQuery, read: Callable[[Iterator[bytes]], T]) -> T:
         self.fetched += len(self.post(path, form).content)
         return read(iter(()))
 
@@ -98,25 +101,29 @@ def series(gpus: int, hours: int) -> Iterator[Series]:
             yield Series({"__name__": metric, **labels}, points)
 
 
-def measure(url: str, how: How, end: int, folder: Path) -> dict[str, float]:
+def measure(url: str, how: QueryMethod, end: int, folder: Path) -> dict[str, float]:
     """Return medians of one way, seconds and counts."""
-    settings = Settings(source="prometheus", url=url, how=how, step_s=STEP_S, window_s=WINDOW_S)
-    metrics = Legend().metrics
+    settings = PrometheusSettings(source="prometheus", url=url, how=how, step_s=STEP_S, window_s=WINDOW_S)
+    metrics = SeriesLegend().metrics
     times: dict[str, list[float]] = {"fetch": [], "rows": [], "rows_cpu": [], "ingest": []}
     values = fetched = 0
     for run in range(RUNS + 1):  # the first one warms up, and is not counted
-        bare, server = Bare(settings), Server(settings, own_words=own_words)
+        bare, server = Bare(settings), HttpServer(settings, own_words=server_message)
         began = time.perf_counter()
-        windows(Querying(settings, bare, metrics), end)
+        windows(PrometheusQueries(settings, bare, metrics), end)
         times["fetch"].append(time.perf_counter() - began)
         began, used = time.perf_counter(), time.process_time()
-        found = windows(Querying(settings, server, metrics), end, Memory())
+        found = windows(PrometheusQueries(settings, server, metrics), end, SeriesMemory())
         times["rows"].append(time.perf_counter() - began)
         times["rows_cpu"].append(time.process_time() - used)
         lake = Lake.create(str(folder / f"{how}-{run}"))
         began = time.perf_counter()
         now = datetime.fromtimestamp(end / 1000, UTC)
-        ingest(lake, pending(Querying(settings, server, metrics), Memory(), T0 * 1000, end, settled=end), now=now)
+        ingest(
+            lake,
+            pending(PrometheusQueries(settings, server, metrics), SeriesMemory(), T0 * 1000, end, settled=end),
+            now=now,
+        )
         times["ingest"].append(time.perf_counter() - began)
         values, fetched = found, bare.fetched
         bare.close()
@@ -124,14 +131,14 @@ def measure(url: str, how: How, end: int, folder: Path) -> dict[str, float]:
     return {**{name: statistics.median(taken[1:]) for name, taken in times.items()}, "values": values, "bytes": fetched}
 
 
-def windows(querying: Querying, end: int, memory: Memory | None = None) -> int:
+def windows(querying: PrometheusQueries, end: int, memory: SeriesMemory | None = None) -> int:
     """Ask window by window, return how many values came; with a memory they become rows."""
     count = 0
     for start in range(T0 * 1000, end, WINDOW_S * 1000):
-        found: Runs = querying.samples(start, min(end, start + WINDOW_S * 1000))
+        found: SeriesAnswer = querying.samples(start, min(end, start + WINDOW_S * 1000))
         count += found.points
         if memory is not None:
-            parts(found, memory, overlaps=False)
+            series_parts(found, memory, overlaps=False)
     return count
 
 

@@ -25,7 +25,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tachograph.simulate import NodeGroup, Plan
+from tachograph.simulate.plan import NodeGroup, SimulationPlan
 
 PER_NODE_DAY = 4 * 8640
 BYTES_A_SAMPLE = 26  # 20 of samples, 3 of minutes, and some to spare
@@ -51,9 +51,9 @@ class Cost:
     printed: Any
 
 
-def plan_of(samples: int) -> Plan:
+def plan_of(samples: int) -> SimulationPlan:
     """Return the month's plan at the size of `samples`, and one day more."""
-    month = Plan.month()
+    month = SimulationPlan.month()
     per_day = month.gpus * month.samples_per_day
     days = min(month.days, -(-samples // per_day))
     if samples >= per_day:
@@ -157,9 +157,9 @@ def cost_of(command: list[str]) -> Cost:
 
 def fill_now(run: Run, days: int) -> dict[str, Any]:
     """Fill the lake, telling how it goes; return what landed."""
-    from tachograph.fill import fill
-    from tachograph.lake import Lake
-    from tachograph.schema import GPU_SAMPLES
+    from tachograph.catalog.tables import GPU_SAMPLES
+    from tachograph.lake.delta import Lake
+    from tachograph.service.fill import fill
 
     began = time.perf_counter()
     first: list[float] = []

@@ -33,8 +33,8 @@ from zoneinfo import ZoneInfo
 import duckdb
 import polars as pl
 
-from tachograph.simulate import NodeGroup, Plan, SimulatedCluster, simulate
-from tachograph.simulate.plan import RECORDED_COUNTERS
+from tachograph.simulate.cluster import SimulatedCluster, simulate
+from tachograph.simulate.plan import RECORDED_COUNTERS, NodeGroup, SimulationPlan
 from tachograph.simulate.telemetry import column_name
 
 ZONE = "America/Los_Angeles"  # the notebooks take the times of slurm.csv for Pacific ones
@@ -66,12 +66,12 @@ class Layout:
         return self.cluster.folder
 
 
-def plan_of(samples: int, *, seed: int, median_hours: float) -> Plan:
+def plan_of(samples: int, *, seed: int, median_hours: float) -> SimulationPlan:
     """Return a cluster without defects in which every job's GPUs are known: both sides see the same samples.
 
     One node of seven, and at least one, has the large memory.
     """
-    plan = Plan.benchmark(samples, seed=seed)
+    plan = SimulationPlan.benchmark(samples, seed=seed)
     nodes = max(2, plan.gpus // 4)
     large = max(1, nodes // 7)
     return dataclasses.replace(
@@ -118,7 +118,7 @@ def accounting(cluster: SimulatedCluster) -> Iterator[dict[str, str]]:
             yield dict(zip(names, line.rstrip("\n").split("|", len(names) - 1), strict=True))
 
 
-def _capacity(plan: Plan, group: int) -> int:
+def _capacity(plan: SimulationPlan, group: int) -> int:
     return plan.groups[group].driver.total_mib
 
 

@@ -24,20 +24,20 @@ from pathlib import Path
 
 import polars as pl
 
-from tachograph import config
-from tachograph.analyze.inventory import facts, inventory
-from tachograph.attribute import attribute, build_runs
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
+from tachograph.catalog import config
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
+from tachograph.judge.workload.kernel import MinuteLabeller
+from tachograph.judge.workload.settings import settings_of
 from tachograph.lake.compact import compact
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
 from tachograph.lake.partitions import Partition, partitions, read_partition
-from tachograph.reduce.partition import reduce_partition
-from tachograph.reduce.run import Work, overlapping_day, part_nodes
-from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
-from tachograph.simulate import Plan, SimulatedCluster, simulate
-from tachograph.simulate.plan import LEAN_COUNTERS
+from tachograph.pipeline.attribution import attribute, build_runs, gpu_facts, inventory
+from tachograph.pipeline.partition import reduce_partition
+from tachograph.pipeline.reduction import ReductionWork, overlapping_day, part_nodes
+from tachograph.simulate.cluster import SimulatedCluster, simulate
+from tachograph.simulate.plan import LEAN_COUNTERS, SimulationPlan
 from tachograph.sources import ldms, sacct
-from tachograph.workload import MinuteLabeller, settings_of
 
 GOAL_RATIO = 2.5
 GOAL_SAMPLES_PER_S = 4e6
@@ -50,7 +50,7 @@ class Prepared:
     """A lake ready to be reduced, and what filling it took."""
 
     lake: Lake
-    work: Work
+    work: ReductionWork
     samples: int
     bytes_per_row: float
     simulate_s: float
@@ -61,7 +61,7 @@ class Prepared:
 def prepare(samples: int, folder: Path) -> Prepared:
     """Return a lake of simulated samples with the intervals of its jobs."""
     begin = time.perf_counter()
-    cluster = simulate(Plan.benchmark(samples), folder / "cluster")
+    cluster = simulate(SimulationPlan.benchmark(samples), folder / "cluster")
     simulated = time.perf_counter()
     configuration = config.load(str(cluster.configuration), {})
     lake = Lake.create(str(folder / "lake"))
@@ -75,7 +75,7 @@ def prepare(samples: int, folder: Path) -> Prepared:
     owned = attribute(runs, allocations, units.select("node", "gpu", "mig"))
     keys = runs.select("run", "job_key", "job_id", "start", gpus=pl.lit(None, dtype=pl.Int64))
     idle_util, labeller = configuration.thresholds.idle_util, MinuteLabeller(settings_of(configuration.workload))
-    work = Work(owned.intervals, keys, facts(units)[1], configuration.analysis, 0, idle_util, labeller)
+    work = ReductionWork(owned.intervals, keys, gpu_facts(units)[1], configuration.analysis, 0, idle_util, labeller)
     files = lake.files(GPU_SAMPLES)
     rows = sum(file.rows for file in files)
     return Prepared(

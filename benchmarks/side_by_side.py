@@ -30,11 +30,11 @@ import polars as pl
 
 import notebook_layout
 from notebook_layout import Layout
-from tachograph.analyze.results import read_summaries
-from tachograph.config import Analysis
-from tachograph.counters import COUNTERS
-from tachograph.lake import Lake
-from tachograph.summarize.variants import as_in_notebooks
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.catalog.counters import COUNTERS
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries
+from tachograph.pipeline.summaries import as_in_notebooks
 
 Times = dict[str, float]
 P = "nersc_ldms_dcgm_"
@@ -290,7 +290,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
     if options.notebooks is None:
         return report
-    jobs = as_in_notebooks(read_summaries(Lake.open(str(folder / "lake"))), Analysis())
+    jobs = as_in_notebooks(read_summaries(Lake.open(str(folder / "lake"))), AnalysisOptions())
     theirs: dict[str, Times | str] = {}
     numbers = {}
     for notebook in sorted(options.notebooks.resolve().glob(NOTEBOOKS), key=lambda file: int(file.stem.split("_")[0])):

@@ -21,12 +21,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from reduce_speed import prepare
-from tachograph import config
-from tachograph.analyze import analyze
-from tachograph.config import Configuration, Workers
-from tachograph.lake import Lake
-from tachograph.reduce.dask_pool import DaskPool
-from tachograph.reduce.dask_workers import workers
+from tachograph.catalog import config
+from tachograph.catalog.config import Configuration, WorkerOptions
+from tachograph.lake.delta import Lake
+from tachograph.pipeline.dask_workers import DaskPool, workers
+from tachograph.pipeline.run import analyze
 
 GOAL_RATIO = 1.8
 PAIRS = 3
@@ -79,7 +78,7 @@ def main() -> int:
         prepared = prepare(options.samples, Path(folder))
         configuration = config.load(str(Path(folder) / "cluster" / "tachograph.toml"), {})
         for count in found:
-            with workers(str(count), Workers(), prepared.lake, say=print) as pool:
+            with workers(str(count), WorkerOptions(), prepared.lake, say=print) as pool:
                 measure(prepared.lake, configuration, pool)  # compiles or loads the kernel
                 found[count] = [measure(prepared.lake, configuration, pool) for _ in range(options.pairs)]
                 peaks[count] = peak_mib(pool)

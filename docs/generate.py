@@ -6,11 +6,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tachograph.counters import COUNTERS, DCGM_PREFIX, LDMS_PREFIX, Counter
-from tachograph.devices import DEVICES, PIPES, Device, ridge, value_fields
-from tachograph.host_counters import HOST_COUNTERS, HostCounter
-from tachograph.schema import TABLES, TIME, Column, Table
-from tachograph.summarize.schema import COMPUTED
+from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX, Counter, HostCounter
+from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge, value_fields
+from tachograph.catalog.tables import COMPUTED, TABLES, TIME, LakeTable, TableColumn
 
 FOLDER = Path(__file__).resolve().parent
 _NOTE = "<!-- Made by `make docs`; a change here is overwritten. -->"
@@ -88,13 +86,23 @@ def _producer(name: str | None, unit: str | None, inside: str) -> str:
 def devices_page() -> str:
     """Return docs/devices.md: one row per GPU model, and where each value comes from."""
     peaks = markdown_table(
-        ("device", "memory GiB", "bandwidth GB/s", *(f"{_pipe(p)} TFLOP/s" for p in PIPES), "FP64 ridge", "FP32 ridge"),
-        map(_peaks, DEVICES),
+        (
+            "device",
+            "memory GiB",
+            "bandwidth GB/s",
+            *(f"{_pipe(p)} TFLOP/s" for p in DEVICE_PIPES),
+            "FP64 ridge",
+            "FP32 ridge",
+        ),
+        map(_peaks, DEVICE_CATALOGUE),
     )
     chips = markdown_table(
-        ("device", "vendor", "architecture", "form", "SMs", "warps per SM", "L2 MiB", "board W"), map(_chip, DEVICES)
+        ("device", "vendor", "architecture", "form", "SMs", "warps per SM", "L2 MiB", "board W"),
+        map(_chip, DEVICE_CATALOGUE),
     )
-    sources = markdown_table(("device", "value", "source"), (row for device in DEVICES for row in _sources(device)))
+    sources = markdown_table(
+        ("device", "value", "source"), (row for device in DEVICE_CATALOGUE for row in _sources(device))
+    )
     return page(
         "Devices",
         "The GPU models whose peaks are known. Tensor peaks are dense FP16/BF16. A ridge point is the arithmetic "
@@ -121,7 +129,7 @@ def _peaks(device: Device) -> tuple[str, ...]:
         device.name,
         _number(device.hbm_mib, 1024),
         _number(device.hbm_bytes_per_s, 1e9),
-        *(_number(device.peak_flop_per_s(pipe), 1e12) for pipe in PIPES),
+        *(_number(device.peak_flop_per_s(pipe), 1e12) for pipe in DEVICE_PIPES),
         _number(ridge(device, "fp64")),
         _number(ridge(device, "fp32")),
     )
@@ -163,7 +171,7 @@ def tables_page() -> str:
     )
 
 
-def _tables(tables: Mapping[str, Table]) -> Iterable[str]:
+def _tables(tables: Mapping[str, LakeTable]) -> Iterable[str]:
     for table in tables.values():
         key = ", ".join(f"`{name}`" for name in table.key)
         days = " Partitioned by day." if table.by_day else ""
@@ -172,7 +180,7 @@ def _tables(tables: Mapping[str, Table]) -> Iterable[str]:
         yield markdown_table(("column", "type", "unit", "meaning", "null means"), map(_column, table.columns))
 
 
-def _column(column: Column) -> tuple[str, ...]:
+def _column(column: TableColumn) -> tuple[str, ...]:
     dtype = "Datetime(us, UTC)" if column.dtype == TIME else str(column.dtype)
     return (f"`{column.name}`", dtype, column.unit, column.sentence, column.null or "")
 

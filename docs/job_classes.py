@@ -16,14 +16,14 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tachograph.analyze.results import read_minutes, read_summaries
-from tachograph.analyze.stored import read_stored
-from tachograph.classes import judge
-from tachograph.classes.series import board_power_w
-from tachograph.config import Classes
+from tachograph.catalog.config import ClassOptions
 from tachograph.figures.style import FAINT, INK, new_figure, style
-from tachograph.lake import Lake
-from tachograph.reduce.timelines import timelines_of
+from tachograph.judge.classes.series import board_power_w
+from tachograph.judge.classes.verdicts import judge_classes
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_minutes, read_summaries
+from tachograph.pipeline.minutes import read_stored
+from tachograph.pipeline.timelines import timelines_of
 
 IMAGES = Path(__file__).resolve().parent / "images"
 LINES = (("power", "#d55e00"), ("utilisation", "#0072b2"), ("SM activity", "#009e73"), ("memory traffic", "#cc79a7"))
@@ -36,7 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     """Draw every picture; return 0."""
     lake = Lake.open(arguments[0])
     jobs = read_summaries(lake).filter(pl.col("attribution") != "ambiguous", pl.col("elapsed_s") < 8 * 3600.0)
-    found = judge(jobs, *read_stored(lake, jobs, idle_util=0.01), Classes()).filter(pl.col("verdict") == "yes")
+    found = judge_classes(jobs, *read_stored(lake, jobs, idle_util=0.01), ClassOptions()).filter(
+        pl.col("verdict") == "yes"
+    )
     for name, code, words in (
         ("job_hang", "job_hang", "stood still"),
         ("job_hang_waiting", "job_hang", "waited busily"),

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, settings
 
 from servers.slurm import SlurmCluster, slurm_cluster, together
 from tachograph.sources.sacct import read_file
-from tachograph.sources.slurm.reading import Reading
-from tachograph.sources.slurm.records import Cluster
+from tachograph.sources.slurm.exports import AccountingReading
+from tachograph.sources.slurm.records import SlurmCluster as ClusterRecord
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RECORDED = Path(os.environ.get("TACHOGRAPH_RECORDED", REPOSITORY.parent / "shared" / "data"))
@@ -78,13 +78,19 @@ def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
 
 
 @pytest.fixture
-def read_text(write: Callable[[str | bytes], Path]) -> Callable[..., Reading]:
+def read_text(write: Callable[[str | bytes], Path]) -> Callable[..., AccountingReading]:
     """Reads accounting given as text or bytes, in one reading."""
 
     def reader(
-        content: str | bytes, *, cluster: Cluster | None = None, fields: str | None = None, delimiter: str | None = None
-    ) -> Reading:
-        readings = list(read_file(write(content), cluster=cluster or Cluster(), fields=fields, delimiter=delimiter))
+        content: str | bytes,
+        *,
+        cluster: ClusterRecord | None = None,
+        fields: str | None = None,
+        delimiter: str | None = None,
+    ) -> AccountingReading:
+        readings = list(
+            read_file(write(content), cluster=cluster or ClusterRecord(), fields=fields, delimiter=delimiter)
+        )
         assert len(readings) == 1
         return readings[0]
 

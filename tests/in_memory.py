@@ -10,16 +10,14 @@ from typing import Any
 import polars as pl
 
 from madelake import NOW, Rows, table_frame
-from tachograph.analyze.inventory import facts, inventory
-from tachograph.attribute import Attribution, attribute, build_runs
-from tachograph.config import Analysis, Configuration
-from tachograph.reduce.merge import merge_segments
-from tachograph.reduce.partition import Reduced, reduce_partition
-from tachograph.reduce.run import overlapping_day
-from tachograph.reduce.windows import BORDER, IMBALANCE, fold
-from tachograph.schema import GPU_SAMPLES
-from tachograph.summarize.gpus import summarize_gpus
-from tachograph.summarize.jobs import summarize_jobs
+from tachograph.catalog.config import AnalysisOptions, Configuration
+from tachograph.catalog.tables import GPU_SAMPLES
+from tachograph.pipeline.accumulators import merge_segments
+from tachograph.pipeline.attribution import Attribution, attribute, build_runs, gpu_facts, inventory
+from tachograph.pipeline.partition import Reduced, reduce_partition
+from tachograph.pipeline.reduction import overlapping_day
+from tachograph.pipeline.summaries import summarize_gpus, summarize_jobs
+from tachograph.pipeline.windows import BORDER_WINDOWS, IMBALANCE, fold_windows
 
 UNIT = ("node", "gpu", "mig")
 Unit = tuple[str, int, int | None]
@@ -77,7 +75,7 @@ def outcome(
     told = pl.concat([table_frame("devices", devices), seen], how="diagonal").unique(subset=UNIT, keep="first")
     known = inventory(told.with_columns(seq=pl.lit(1, dtype=pl.Int64)), configuration.nodes)
     owned = owners(jobs, allocations, list(known.select(*UNIT).iter_rows()), configuration, now=now)
-    details, ridges = facts(known)
+    details, ridges = gpu_facts(known)
     starts: dict[int, datetime] = dict(owned.runs.select("run", "start").iter_rows())
     intervals = owned.intervals.sort(*UNIT, "start")
     held_s = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
@@ -112,10 +110,12 @@ def _imbalance(
     days: Sequence[date],
     starts: dict[int, datetime],
     gpus: pl.DataFrame,
-    analysis: Analysis,
+    analysis: AnalysisOptions,
 ) -> pl.DataFrame:
-    border, found = pl.DataFrame(schema=BORDER), [pl.DataFrame(schema=IMBALANCE)]
+    border, found = pl.DataFrame(schema=BORDER_WINDOWS), [pl.DataFrame(schema=IMBALANCE)]
     for part, day in zip(reduced, days, strict=True):
-        folded, border = fold([part.windows], border, starts, gpus, analysis=analysis, day=day, last=day == days[-1])
+        folded, border = fold_windows(
+            [part.windows], border, starts, gpus, analysis=analysis, day=day, last=day == days[-1]
+        )
         found.append(folded)
     return pl.concat(found)

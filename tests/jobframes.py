@@ -8,14 +8,13 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.schema import Table
-from tachograph.summarize.schema import JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES
+from tachograph.catalog.tables import JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES, LakeTable
 
 START = datetime(2026, 4, 23, 17, 0, tzinfo=UTC)
 _KEY = {"job_key": "c:100:1", "job_id": "100", "seq": 1}
 
 
-def frame(table: Table, rows: Iterable[dict[str, Any]]) -> pl.DataFrame:
+def frame(table: LakeTable, rows: Iterable[dict[str, Any]]) -> pl.DataFrame:
     """Return rows in the schema of `table`: what is not given is null."""
     filled = []
     for row in rows:

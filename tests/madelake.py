@@ -9,13 +9,13 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.analyze import AnalysisReport, analyze
-from tachograph.analyze.results import read_summaries
-from tachograph.config import Analysis, Configuration, Filters, Nodes, Slurm
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
-from tachograph.schema import TABLES
-from tachograph.sources import Chunk, Part
+from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.config import AnalysisOptions, Configuration, NodeOptions, SlurmOptions, StudyFilters
+from tachograph.catalog.tables import TABLES
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.lake.query import read_summaries
+from tachograph.pipeline.run import AnalysisReport, analyze
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 Rows = Sequence[Mapping[str, Any]]
@@ -37,7 +37,7 @@ def table_frame(table: str, rows: Rows) -> pl.DataFrame:
 
 def fill(lake: Lake, tables: Mapping[str, Rows], *, chunk: str = "first", now: datetime = NOW) -> None:
     """Ingest rows, table by table, as one chunk."""
-    parts = tuple(Part(name, table_frame(name, rows)) for name, rows in tables.items())
+    parts = tuple(ChunkPart(name, table_frame(name, rows)) for name, rows in tables.items())
     ingest(lake, [Chunk(chunk, "made", chunk, parts, sum(len(rows) for rows in tables.values()))], now=now)
 
 
@@ -50,14 +50,17 @@ def make_lake(folder: Path, **tables: Rows) -> Lake:
 
 def configured(
     *,
-    slurm: Slurm | None = None,
-    nodes: Nodes | None = None,
-    filters: Filters | None = None,
-    analysis: Analysis | None = None,
+    slurm: SlurmOptions | None = None,
+    nodes: NodeOptions | None = None,
+    filters: StudyFilters | None = None,
+    analysis: AnalysisOptions | None = None,
 ) -> Configuration:
     """Return the defaults with some sections replaced."""
     return Configuration(
-        slurm=slurm or Slurm(), nodes=nodes or Nodes(), filters=filters or Filters(), analysis=analysis or Analysis()
+        slurm=slurm or SlurmOptions(),
+        nodes=nodes or NodeOptions(),
+        filters=filters or StudyFilters(),
+        analysis=analysis or AnalysisOptions(),
     )
 
 

@@ -17,16 +17,14 @@ import numpy as np
 from textual.app import App
 from textual.pilot import Pilot
 
-from tachograph.arrays import Bytes
-from tachograph.live.history import History
-from tachograph.live.snapshot import Snapshot
-from tachograph.live.source import About, LiveSource
+from tachograph.catalog.arrays import Bytes
+from tachograph.judge.health import CRIT, HOT, OK, STATES
+from tachograph.judge.workload.classes import RULED
+from tachograph.live.snapshot import LiveSource, Snapshot, SourceInfo
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import Event, EventKind, View
+from tachograph.live.view import EventKind, History, LiveEvent, View
 from tachograph.tui.app import WatchApp
-from tachograph.tui.feed import Judge
-from tachograph.workload.classes import RULED
-from tachograph.workload.health import CRIT, HOT, OK, STATES
+from tachograph.tui.feed import SnapshotJudge
 
 BEGIN = 1_795_255_200.0  # 2026-11-21 10:00:00 UTC
 
@@ -45,12 +43,12 @@ class Clock:
 class StandIn:
     """Judges by the nearest profile, without smoothing: what screens need of a monitor, and no more."""
 
-    def __init__(self, about: About) -> None:
+    def __init__(self, about: SourceInfo) -> None:
         self.about = about
         self.history = History(600)
-        self.events: tuple[Event, ...] = ()
+        self.events: tuple[LiveEvent, ...] = ()
 
-    def step(self, snapshot: Snapshot, about: About | None = None) -> View:
+    def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> View:
         """Return a view; GPU 5 is hot, GPU 7 has lost rows, and every step tells an event."""
         self.about = about or self.about
         self.history.add(snapshot)
@@ -62,7 +60,7 @@ class StandIn:
         health: Bytes = np.full(len(snapshot.gpus), STATES.index(OK), np.uint8)
         health[5:6], health[7:8] = STATES.index(HOT), STATES.index(CRIT)
         gpu = snapshot.gpus[0] if snapshot.gpus else None
-        self.events = (*self.events, Event(snapshot.t, EventKind.CLASS, gpu, "now tensor compute"))
+        self.events = (*self.events, LiveEvent(snapshot.t, EventKind.CLASS, gpu, "now tensor compute"))
         told = ~np.isnan(snapshot.measured)
         return View(
             self.about,
@@ -97,7 +95,7 @@ def app_of(
     *,
     clock: Clock | None = None,
     source: LiveSource | None = None,
-    judge: Judge | None = None,
+    judge: SnapshotJudge | None = None,
     job: str | None = None,
     interval_s: float = 1.0,
 ) -> ByHand:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from proof_labels import BY_NAME
 
-from tachograph.live.sources.gpm import METRICS
+from tachograph.live.sources.nvml_calls import GPM_METRICS
 
 TESTS = Path(__file__).resolve().parents[2] / "tests" / "nvml"
 _MIB = 1024 * 1024
@@ -50,7 +50,7 @@ def state_of(reading: Mapping[str, float], *, used_mib: float = 0) -> dict[str, 
     state |= {"0.used": str(int(used_mib * _MIB)), "0.free": str(int((81559 - used_mib) * _MIB)), "0.power": "300000"}
     busy = reading.get("gr_engine_active", 0.0)
     state |= {"0.util": str(round(busy * 100)), "0.memutil": str(round(reading.get("dram_active", 0.0) * 90))}
-    return state | {f"0.gpm.{one.id}": str(reading.get(one.counter, 0.0) / one.factor) for one in METRICS}
+    return state | {f"0.gpm.{one.id}": str(reading.get(one.counter, 0.0) / one.factor) for one in GPM_METRICS}
 
 
 def write(state: Mapping[str, str], file: Path) -> None:

@@ -152,14 +152,14 @@ def samples(recording: Path, label: Label, proof: Proof) -> tuple[dict[str, Any]
     """Keep the samples of a recording as sample data; return its counters and times (seconds since 1970)."""
     import polars as pl
 
-    from tachograph.counters import NAMES
-    from tachograph.lake import Lake
-    from tachograph.schema import GPU_SAMPLES
+    from tachograph.catalog.counters import COUNTER_NAMES
+    from tachograph.catalog.tables import GPU_SAMPLES
+    from tachograph.lake.delta import Lake
 
     frame = Lake.open(str(recording)).scan(GPU_SAMPLES).sort("t").collect()
     if frame.is_empty():
         raise ProofError("nothing was recorded")
-    told = [name for name in NAMES if name in frame.columns and frame[name].null_count() < frame.height]
+    told = [name for name in COUNTER_NAMES if name in frame.columns and frame[name].null_count() < frame.height]
     kept = frame.select(pl.lit(label.name).alias("label"), "t", "node", "gpu", *told)
     target = proof.out / "samples"
     target.mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tachograph.api import OpenLake
+from tachograph.catalog.version import __version__ as __version__
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from tachograph.api.open_lake import OpenLake
 
 
 def open(lake: str | None = None, config: str | None = None) -> OpenLake:  # noqa: A001 as in gzip.open
@@ -16,6 +16,6 @@ def open(lake: str | None = None, config: str | None = None) -> OpenLake:  # noq
     `config` is the configuration's file, else `$TACHOGRAPH_CONFIG`, else `./tachograph.toml`.
     Errors: ConfigError, LakeError where there is no lake.
     """
-    from tachograph.api import open_lake  # only now: it brings what a command's help does not need
+    from tachograph.api.open_lake import open_lake  # only now: it brings what a command's help does not need
 
     return open_lake(lake, config)

@@ -10,21 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobframes import frame, gpus, minutes, summary
-from tachograph.advice import (
-    CODES,
-    EVIDENCE,
-    RULES,
-    SEVERITIES,
-    Finding,
-    find,
-    find_all,
-    findings_frame,
+from tachograph.catalog.config import Thresholds
+from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
+from tachograph.judge.checks.evidence import runs
+from tachograph.judge.checks.summaries import (
+    SUMMARY_CHECKS,
+    SUMMARY_CODES,
+    find_in_summary,
+    judge_summaries,
     read_findings,
-    timelines_of,
 )
-from tachograph.advice.reading import runs
-from tachograph.config import Thresholds
-from tachograph.summarize.schema import FINDINGS, JOB_SUMMARIES
+from tachograph.judge.finding import EVIDENCE, SEVERITIES, Finding, findings_frame
+from tachograph.pipeline.timelines import timelines_of
 
 LIMITS = Thresholds()
 NO_MINUTES = minutes()
@@ -34,7 +31,7 @@ NO_GPUS = gpus()
 def found(
     row: dict[str, Any], gpu_rows: pl.DataFrame = NO_GPUS, minute_rows: pl.DataFrame = NO_MINUTES
 ) -> dict[str, Finding]:
-    return {finding.code: finding for finding in find(row, gpu_rows, minute_rows, LIMITS)}
+    return {finding.code: finding for finding in find_in_summary(row, gpu_rows, minute_rows, LIMITS)}
 
 
 def used(*means: float) -> pl.DataFrame:
@@ -323,22 +320,22 @@ def test_short_and_coarse_jobs_are_noted() -> None:
 
 
 def test_registry_is_sound() -> None:
-    assert len(set(CODES)) == len(CODES)
-    for rule in RULES:
-        assert set(rule.supersedes) <= set(CODES), rule.code
+    assert len(set(SUMMARY_CODES)) == len(SUMMARY_CODES)
+    for rule in SUMMARY_CHECKS:
+        assert set(rule.supersedes) <= set(SUMMARY_CODES), rule.code
         assert rule.code not in rule.supersedes
 
 
 def test_findings_are_ordered_by_severity() -> None:
     row = summary(gpu_util_mean=0.2, xid_events=1, coverage=0.5, samples=10)
-    places = [SEVERITIES.index(finding.severity) for finding in find(row, NO_GPUS, NO_MINUTES, LIMITS)]
+    places = [SEVERITIES.index(finding.severity) for finding in find_in_summary(row, NO_GPUS, NO_MINUTES, LIMITS)]
     assert places == sorted(places)
     assert len(places) == 3
 
 
 def test_frame_of_findings_keeps_everything() -> None:
     row = summary(gpu_util_mean=0.2, xid_events=1, xid_event_max=79.0)
-    findings = find(row, NO_GPUS, NO_MINUTES, LIMITS)
+    findings = find_in_summary(row, NO_GPUS, NO_MINUTES, LIMITS)
     table = findings_frame([(row, findings)])
     assert dict(table.schema) == {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
     assert read_findings(table.reverse()) == findings
@@ -349,9 +346,9 @@ def test_find_all_gives_each_job_its_own_rows() -> None:
     one = summary(job_key="a", job_id="1", gpu_util_mean=0.2)
     two = summary(job_key="b", job_id="2", gpu_util_mean=0.9)
     hang = minutes([0.9] * 30 + [0.0] * 60).with_columns(job_key=pl.lit("b"), job_id=pl.lit("2"))
-    table = find_all(frame(JOB_SUMMARIES, [one, two]), NO_GPUS, timelines_of(hang, idle_util=0.01), LIMITS)
+    table = judge_summaries(frame(JOB_SUMMARIES, [one, two]), NO_GPUS, timelines_of(hang, idle_util=0.01), LIMITS)
     assert table.select("job_key", "code").rows() == [("a", "low_utilisation"), ("b", "hung")]
-    assert find_all(JOB_SUMMARIES.empty(), NO_GPUS, timelines_of(NO_MINUTES, idle_util=0.01), LIMITS).height == 0
+    assert judge_summaries(JOB_SUMMARIES.empty(), NO_GPUS, timelines_of(NO_MINUTES, idle_util=0.01), LIMITS).height == 0
 
 
 _LEVEL = st.none() | st.floats(0, 1)
@@ -369,7 +366,7 @@ def test_any_job_is_judged_with_known_evidence(
     levels: list[float | None], means: list[float], numbers: dict[str, Any], bound: str | None
 ) -> None:
     row = summary(elapsed_s=5400.0) | numbers | {"bound": bound, "gpus": len(means)}
-    findings = find(row, used(*means), minutes(levels), LIMITS)
+    findings = find_in_summary(row, used(*means), minutes(levels), LIMITS)
     codes = {finding.code for finding in findings}
     for finding in findings:
         assert set(finding.evidence) <= set(EVIDENCE), finding
@@ -377,7 +374,7 @@ def test_any_job_is_judged_with_known_evidence(
         assert "nan" not in finding.sentence
         assert finding.title[-1] != "."
         assert finding.sentence[-1] == "."
-        rule = next(rule for rule in RULES if rule.code == finding.code)
+        rule = next(rule for rule in SUMMARY_CHECKS if rule.code == finding.code)
         assert not codes & set(rule.supersedes)
 
 

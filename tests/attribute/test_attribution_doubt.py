@@ -11,7 +11,7 @@ import pytest
 from in_memory import Unit, owners
 from madelake import held, job, utc
 from own_time import own_seconds
-from tachograph.attribute.intervals import INTERVALS_SCHEMA, separate
+from tachograph.pipeline.attribution import INTERVALS_SCHEMA, separate
 
 T = utc(23, 12)
 TWO: list[Unit] = [("n1", 0, None), ("n1", 1, None)]

@@ -12,10 +12,10 @@ import polars as pl
 import pytest
 
 from madelake import NOW, configured, fill, held, summarized
-from tachograph.analyze.results import read_gpus, read_summaries
-from tachograph.config import Configuration, Site, Slurm
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
+from tachograph.catalog.config import Configuration, SiteOptions, SlurmOptions
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.lake.query import read_gpus, read_summaries
 from tachograph.sources import allocation_map, ldms, sacct
 
 SHARED = "51906088"
@@ -24,7 +24,7 @@ IDLE = "51911473"
 
 def ingested(lake: Lake, source: Any, *files: Path, time_zone: str = "UTC") -> None:
     options = argparse.Namespace(files=list(map(str, files)), time_zone="UTC", job_start=[])
-    configuration = Configuration(site=Site(time_zone=time_zone))
+    configuration = Configuration(site=SiteOptions(time_zone=time_zone))
     ingest(lake, source.read(options, configuration=configuration, now=NOW), now=NOW)
 
 
@@ -92,9 +92,9 @@ def test_with_a_map_it_has_its_gpu(perlmutter: Lake, recorded: Path, gpu: int) -
 
 @pytest.mark.recorded
 @pytest.mark.parametrize(
-    ("slurm", "expected"), [(Slurm(), "ambiguous"), (Slurm(exclusive=("gpu_regular",)), "whole_node")]
+    ("slurm", "expected"), [(SlurmOptions(), "ambiguous"), (SlurmOptions(exclusive=("gpu_regular",)), "whole_node")]
 )
-def test_two_idle_nodes(perlmutter: Lake, recorded: Path, slurm: Slurm, expected: str) -> None:
+def test_two_idle_nodes(perlmutter: Lake, recorded: Path, slurm: SlurmOptions, expected: str) -> None:
     """The export names no GPUs: what the site says of its QOS makes the nodes the job's own."""
     accounted(perlmutter, recorded, TO_THE_MINUTE)
     _, jobs = summarized(perlmutter, configured(slurm=slurm))

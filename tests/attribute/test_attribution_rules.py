@@ -10,8 +10,8 @@ import pytest
 
 from in_memory import Unit, owners
 from madelake import configured, held, job, utc
-from tachograph.attribute import Attribution
-from tachograph.config import Slurm
+from tachograph.catalog.config import SlurmOptions
+from tachograph.pipeline.attribution import Attribution
 
 T = utc(23, 12)
 FOUR: list[Unit] = [("n1", gpu, None) for gpu in range(4)]
@@ -81,13 +81,13 @@ def test_exclusive_job_with_fewer_gpus_has_the_node() -> None:
 @pytest.mark.parametrize(
     ("slurm", "expected"),
     [
-        (Slurm(), "ambiguous"),
-        (Slurm(exclusive=("gpu_*",)), "whole_node"),
-        (Slurm(exclusive=("regular",)), "whole_node"),
-        (Slurm(exclusive=("gpu_*",), shared=("reg*",)), "ambiguous"),  # the careful answer
+        (SlurmOptions(), "ambiguous"),
+        (SlurmOptions(exclusive=("gpu_*",)), "whole_node"),
+        (SlurmOptions(exclusive=("regular",)), "whole_node"),
+        (SlurmOptions(exclusive=("gpu_*",), shared=("reg*",)), "ambiguous"),  # the careful answer
     ],
 )
-def test_configured_names_of_partition_and_qos(slurm: Slurm, expected: str) -> None:
+def test_configured_names_of_partition_and_qos(slurm: SlurmOptions, expected: str) -> None:
     jobs = [ran("1", 0, 100, gpus=1, partition="gpu_a", qos="regular")]
     found = owners(jobs, on_nodes(jobs, "n1"), FOUR, configured(slurm=slurm))
     assert told(found) == {"1": [expected]}

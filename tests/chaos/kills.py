@@ -33,8 +33,8 @@ os.environ["POLARS_MAX_THREADS"] = "1"  # before polars is imported: lakes are s
 import story
 from child import KILLED, Calls, Child, Kill
 
-from tachograph.compiled import Compiled
-from tachograph.reduce import kernel
+from tachograph.catalog.compiled import Compiled
+from tachograph.pipeline import kernel
 
 SEED = 20260301
 DEEPEST = 4  # kills of one step before it may finish

@@ -34,18 +34,17 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from story import NOW, START, job_rows
 
-from tachograph.analyze import analyze
-from tachograph.analyze.results import counting, of_one_moment, read_findings, read_gpus, read_summaries
-from tachograph.analyze.tables import ALL_TABLES
+from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import TachographError
+from tachograph.catalog.tables import ALL_TABLES, GPU_SAMPLES, LakeTable
 from tachograph.cli import main as tachograph
-from tachograph.config import Configuration
-from tachograph.errors import TachographError
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
 from tachograph.lake.compact import compact
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
 from tachograph.lake.partitions import partitions, read_partition
-from tachograph.schema import GPU_SAMPLES, Table
-from tachograph.sources import Chunk, Part
+from tachograph.lake.query import read_consistently, read_findings, read_gpus, read_summaries, rows_that_count
+from tachograph.pipeline.run import analyze
 
 READERS = 10
 GPUS = 2
@@ -61,7 +60,7 @@ class AgeingLake(Lake):
     """A lake whose replaced files look an hour less a minute older than they are."""
 
     def _commit(
-        self, delta: DeltaTable, table: Table, actions: Sequence[AddAction | RemoveAction], once: Transaction | None
+        self, delta: DeltaTable, table: LakeTable, actions: Sequence[AddAction | RemoveAction], once: Transaction | None
     ) -> bool:
         back = int((VACUUM_HOURS * 3600 - GRACE_S) * 1000)
         return super()._commit(delta, table, [_older(action, back) for action in actions], once)
@@ -88,7 +87,7 @@ def chunk(number: int) -> Chunk:
         pl.DataFrame({"t": times, "node": node, "gpu": gpu, "gpu_util": 0.5, "power_w": 200.0}) for gpu in range(GPUS)
     ]
     jobs, held = job_rows(number, node, begin, begin + timedelta(hours=1), gpus=GPUS)
-    parts = (Part("gpu_samples", pl.concat(frames)), Part("jobs", jobs), Part("allocations", held))
+    parts = (ChunkPart("gpu_samples", pl.concat(frames)), ChunkPart("jobs", jobs), ChunkPart("allocations", held))
     return Chunk(f"chunk-{number}", "readers", node, parts, ROWS * GPUS)
 
 
@@ -104,7 +103,7 @@ def write(location: str, until: float) -> dict[str, Any]:
             done["analyses"] += 1
             if done["analyses"] % 2 == 0:
                 replaced = compact(
-                    lake, ALL_TABLES, counting=counting(lake, datetime.now(UTC)), vacuum_hours=VACUUM_HOURS
+                    lake, ALL_TABLES, counting=rows_that_count(lake, datetime.now(UTC)), vacuum_hours=VACUUM_HOURS
                 )
                 done["compactions"] += 1
                 done["files replaced"] += sum(max(0, one.files_before - one.files_after) for one in replaced)
@@ -132,7 +131,7 @@ def read_results(lake: Lake, known: dict[str, Any]) -> None:
         read_findings(lake, summaries)
         return summaries, read_gpus(lake, summaries)
 
-    summaries, gpus = of_one_moment(lake, read_all)
+    summaries, gpus = read_consistently(lake, read_all)
     short = summaries.join(gpus.group_by("job_key").len(), on="job_key", how="left").filter(pl.col("len") != GPUS)
     missing = summaries.join(gpus, on="job_key", how="anti")
     _must(not short.height and not missing.height, f"{short.height + missing.height} summaries without their GPUs")

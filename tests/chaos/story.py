@@ -13,21 +13,18 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.analyze.results import counting, read_findings, read_gpus, read_minutes, read_summaries
-from tachograph.analyze.state import ANALYSES
-from tachograph.analyze.tables import ALL_TABLES
+from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.config import CollectOptions
+from tachograph.catalog.tables import ALL_TABLES, ANALYSES, GPU_SAMPLES, REJECTS, TABLES, LakeTable
 from tachograph.cli import main
-from tachograph.collect.notify import NOBODY
-from tachograph.collect.reader import Source
-from tachograph.collect.run import Collection, Plan
-from tachograph.config import Collect
-from tachograph.ingest import ingest, watermark
-from tachograph.lake import Lake
 from tachograph.lake.compact import compact
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest, watermark
 from tachograph.lake.partitions import partitions, read_partition
-from tachograph.schema import GPU_SAMPLES, REJECTS, TABLES, Table
-from tachograph.sources import Chunk, Part
-from tachograph.sources.feeds import Asked, Watermark
+from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries, rows_that_count
+from tachograph.service.collect.collector import NO_NOTIFIER, Collection, CollectPlan
+from tachograph.service.collect.readers import PolledSource
+from tachograph.sources.registry import PollOutcome, Watermark
 
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)  # ten minutes before midnight: two days
 LENGTH_S = 1200
@@ -79,7 +76,7 @@ def settle(lake: Path) -> int:
     """Bring a lake to the state in which every history of the same inputs ends: all jobs done anew, days compacted."""
     code = analyze(lake, "--full")
     opened = Lake.open(str(lake))
-    compact(opened, ALL_TABLES, counting=counting(opened, datetime.now(UTC) + LATER), vacuum_hours=0)
+    compact(opened, ALL_TABLES, counting=rows_that_count(opened, datetime.now(UTC) + LATER), vacuum_hours=0)
     return code
 
 
@@ -91,7 +88,7 @@ class Tape:
     """A source that has ten minutes of a node to tell; says `done` once the lake has them."""
 
     def __init__(self, node: str, done: Callable[[], None]) -> None:
-        self.node, self.done, self.asked = node, done, Asked()
+        self.node, self.done, self.asked = node, done, PollOutcome()
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield what the lake does not have."""
@@ -113,11 +110,11 @@ def collect(lake: Path) -> int:
         if not left:
             stopping.set()
 
-    sources = [Source(f"tape:{node}", 0.05, Tape(node, partial(done, node))) for node in sorted(left)]
-    quiet = Collect(listen="", analyze_s=3600, compact_s=3600)
-    plan = Plan(Lake.create(str(lake)), sources, quiet, ["--lake", str(lake), "--quiet"], retry_s=(0.05, 0.2))
+    sources = [PolledSource(f"tape:{node}", 0.05, Tape(node, partial(done, node))) for node in sorted(left)]
+    quiet = CollectOptions(listen="", analyze_s=3600, compact_s=3600)
+    plan = CollectPlan(Lake.create(str(lake)), sources, quiet, ["--lake", str(lake), "--quiet"], retry_s=(0.05, 0.2))
     plan.folder.mkdir(parents=True, exist_ok=True)
-    Collection(plan, tell=lambda _: None, stopping=stopping, notifier=NOBODY).run()
+    Collection(plan, tell=lambda _: None, stopping=stopping, notifier=NO_NOTIFIER).run()
     return 0
 
 
@@ -137,7 +134,9 @@ def _stream_chunks(stream: str, node: str, begun: datetime) -> Iterator[Chunk]:
         times = [begun + timedelta(seconds=10 * place) for place in range((end - begun) // timedelta(seconds=10))]
         power = [-1.0 if time.second == 30 else 100.0 + time.minute for time in times]
         frame = pl.DataFrame({"t": times, "node": node, "gpu": 0, "power_w": power, "gpu_util": 0.5})
-        yield Chunk(stream, "story", "stream", (Part("gpu_samples", frame),), len(times), watermark=end, since=begun)
+        yield Chunk(
+            stream, "story", "stream", (ChunkPart("gpu_samples", frame),), len(times), watermark=end, since=begun
+        )
         begun = end
 
 
@@ -218,7 +217,7 @@ def _digest(rows: object) -> str:
     return text if len(text) < 40 else f"{hashlib.sha256(text.encode()).hexdigest()[:16]} of {len(text)}"
 
 
-def _rows(lake: Lake, table: Table) -> list[tuple[Any, ...]]:
+def _rows(lake: Lake, table: LakeTable) -> list[tuple[Any, ...]]:
     """What a reader sees of a table, in its order, without `seq`."""
     if not table.by_day:
         return lake.latest(table).drop("seq").rows()

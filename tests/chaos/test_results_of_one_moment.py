@@ -11,20 +11,18 @@ import polars as pl
 from readers import GPUS, chunk
 from story import NOW
 
-from tachograph.analyze import analyze
-from tachograph.analyze.results import counting, of_one_moment, read_gpus, read_summaries
-from tachograph.analyze.tables import ALL_TABLES
-from tachograph.config import Configuration
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import ALL_TABLES, JOB_GPUS, LakeTable
 from tachograph.lake.compact import compact
-from tachograph.schema import Table
-from tachograph.summarize.schema import JOB_GPUS
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.lake.query import read_consistently, read_gpus, read_summaries, rows_that_count
+from tachograph.pipeline.run import analyze
 
 
 def redo(lake: Lake) -> None:
     analyze(lake, Configuration(), now=NOW, threads=1, full=True)
-    compact(lake, ALL_TABLES, counting=counting(lake, datetime.now(UTC)))
+    compact(lake, ALL_TABLES, counting=rows_that_count(lake, datetime.now(UTC)))
 
 
 class BusyLake(Lake):
@@ -32,7 +30,7 @@ class BusyLake(Lake):
 
     times = 1
 
-    def scan(self, table: Table, days: Iterable[date] | None = None) -> pl.LazyFrame:
+    def scan(self, table: LakeTable, days: Iterable[date] | None = None) -> pl.LazyFrame:
         if table is JOB_GPUS and self.times:
             self.times -= 1
             redo(Lake(self.location))
@@ -47,7 +45,7 @@ def test_summaries_and_what_belongs_to_them_are_of_one_moment(tmp_path: Path) ->
     for times in (1, 2, 3):
         busy = BusyLake(lake.location)
         busy.times = times
-        assert of_one_moment(busy, partial(apart, busy)) == (1, GPUS)
+        assert read_consistently(busy, partial(apart, busy)) == (1, GPUS)
 
 
 def apart(lake: Lake) -> tuple[int, int]:

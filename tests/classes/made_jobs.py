@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 
 from jobframes import START, frame, gpus, minutes, summary
-from tachograph import classes
-from tachograph.config import Classes
-from tachograph.finding import Finding, read_findings
-from tachograph.reduce.timelines import timelines_of
-from tachograph.summarize.schema import HOST_CHARACTERISTICS, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.catalog.config import ClassOptions
+from tachograph.catalog.tables import HOST_CHARACTERISTICS, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.judge.classes import verdicts as class_verdicts
+from tachograph.judge.finding import Finding, read_findings
+from tachograph.pipeline.timelines import timelines_of
 
 Levels = dict[str, float]
 WORKING: Levels = {
@@ -67,7 +67,7 @@ def verdicts(
     *,
     of_gpus: pl.DataFrame | None = None,
     nodes: pl.DataFrame | None = None,
-    settings: Classes | None = None,
+    settings: ClassOptions | None = None,
     **given: Any,
 ) -> dict[str, Finding]:
     """Return {code: finding} of one job on A100; how long it ran follows from its minutes unless it is given."""
@@ -75,11 +75,11 @@ def verdicts(
     both = [frame["minute"].max() for frame in (rows, nodes) if frame is not None and frame.height]
     given.setdefault("elapsed_s", 60.0 * (max(int(str(last)) for last in both) + 1) if both else 7200.0)
     job = pl.DataFrame([summary(**({"gpu_model": "A100 SXM 40GB"} | given))], schema=JOB_SUMMARIES.schema)
-    found = classes.judge(
+    found = class_verdicts.judge_classes(
         job,
         gpus() if of_gpus is None else of_gpus,
         timelines_of(rows, idle_util=0.01),
         JOB_NODE_MINUTES.empty() if nodes is None else nodes,
-        settings or Classes(),
+        settings or ClassOptions(),
     )
     return {finding.code: finding for finding in read_findings(found)}

@@ -10,10 +10,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.classes import kernel
-from tachograph.classes.series import Series
-from tachograph.classes.spreads import hang_votes, majority, spreads
-from tachograph.classes.stable import stable_votes, steadiness
+from tachograph.judge.checks.stable import stable_votes, steadiness
+from tachograph.judge.classes import kernel
+from tachograph.judge.classes.series import Series
+from tachograph.judge.classes.windows import hang_votes, majority, spreads
 
 WIDTH, HANG, LEVEL, THETA, SLACK = 4, 9, 0.5, 0.2, 2
 Job = list[tuple[float | None, int]]  # value of each minute, and its mark: 0, a light load, work

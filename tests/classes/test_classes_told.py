@@ -15,15 +15,15 @@ from made_jobs import RESTING, WORKING, gpu_minutes, node_minutes, phases, verdi
 
 from jobframes import START, frame, gpus, summary
 from madelake import held, job, make_lake, summarized
-from tachograph import advice, classes
-from tachograph.analyze.results import read_summaries, read_verdicts
-from tachograph.analyze.stored import read_stored
-from tachograph.classes import CLASSES, CODES
-from tachograph.classes.characteristics import GPU, HOST
-from tachograph.config import Classes, Thresholds
-from tachograph.finding import EVIDENCE
-from tachograph.reduce.timelines import timelines_of
-from tachograph.summarize.schema import JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.catalog.config import ClassOptions, Thresholds
+from tachograph.catalog.tables import JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.judge.checks import precedence, summaries
+from tachograph.judge.classes.characteristics import GPU, HOST
+from tachograph.judge.classes.verdicts import CLASS_CODES, JOB_CLASSES, judge_classes
+from tachograph.judge.finding import EVIDENCE
+from tachograph.lake.query import read_summaries, read_verdicts
+from tachograph.pipeline.minutes import read_stored
+from tachograph.pipeline.timelines import timelines_of
 
 ADVICE_OF = {"job_hang": "hung", "cold_start": "late_start", "stall": "stalled"}
 EXAMPLES = {
@@ -37,9 +37,9 @@ def both(minutes: pl.DataFrame, of_gpus: pl.DataFrame, **given: Any) -> tuple[se
     """Codes of advice given beside the classes, and {class that holds: its severity}."""
     jobs = pl.DataFrame([summary(gpu_model="A100 SXM 40GB", **given)], schema=JOB_SUMMARIES.schema)
     timelines = timelines_of(minutes, idle_util=0.01)
-    found = classes.judge(jobs, of_gpus, timelines, JOB_NODE_MINUTES.empty(), Classes())
-    given_advice = advice.find_all(jobs, of_gpus, timelines, Thresholds(), found)
-    holds = advice.settled(found, given_advice).filter(pl.col("verdict") == "yes")
+    found = judge_classes(jobs, of_gpus, timelines, JOB_NODE_MINUTES.empty(), ClassOptions())
+    given_advice = summaries.judge_summaries(jobs, of_gpus, timelines, Thresholds(), found)
+    holds = precedence.settled(found, given_advice).filter(pl.col("verdict") == "yes")
     return set(given_advice["code"]), dict(holds.select("code", "severity").iter_rows())
 
 
@@ -47,7 +47,9 @@ def both(minutes: pl.DataFrame, of_gpus: pl.DataFrame, **given: Any) -> tuple[se
 def test_a_class_is_not_told_again_as_advice(code: str) -> None:
     rows = gpu_minutes(phases(*EXAMPLES[code]))
     elapsed = 60.0 * rows.height
-    alone = {finding.code for finding in advice.find(summary(elapsed_s=elapsed), gpus(), rows, Thresholds())}
+    alone = {
+        finding.code for finding in summaries.find_in_summary(summary(elapsed_s=elapsed), gpus(), rows, Thresholds())
+    }
     assert ADVICE_OF[code] in alone
     told, holds = both(rows, gpus(), elapsed_s=elapsed)
     assert ADVICE_OF[code] not in told
@@ -77,7 +79,7 @@ def test_a_class_told_from_hosts_is_a_fact_beside_advice_that_says_it(code: str,
     """Of GPUs the time may be too short for the class, of hosts just long enough."""
     said = {"job_key": ["a", "b"], "code": [code] * 2, "verdict": ["yes"] * 2, "severity": ["hint"] * 2}
     given = pl.DataFrame({"job_key": ["a"], "code": [advised], "verdict": ["yes"]})
-    assert advice.settled(pl.DataFrame(said), given)["severity"].to_list() == ["fact", "hint"]
+    assert precedence.settled(pl.DataFrame(said), given)["severity"].to_list() == ["fact", "hint"]
 
 
 def test_the_same_from_stored_minutes_as_while_analysing(tmp_path: Path) -> None:
@@ -100,7 +102,7 @@ def test_the_same_from_stored_minutes_as_while_analysing(tmp_path: Path) -> None
     summarized(lake)
     jobs = read_summaries(lake)
     stored = read_verdicts(lake, jobs).filter(pl.col("kind") == "class").drop("seq").sort("job_id", "code")
-    again = classes.judge(jobs, *read_stored(lake, jobs, idle_util=0.01), Classes()).sort("job_id", "code")
+    again = judge_classes(jobs, *read_stored(lake, jobs, idle_util=0.01), ClassOptions()).sort("job_id", "code")
     assert stored.equals(again)
     holds = again.filter(pl.col("verdict") == "yes").select("job_id", "code").rows()
     assert holds == [("1", "job_hang")]
@@ -111,16 +113,16 @@ def test_every_class_has_its_row_and_its_evidence_a_name() -> None:
     rows = node_minutes(phases((90, WORKING | dict.fromkeys(JOB_NODE_MINUTES.schema, 1.0))))
     of_gpus = gpus({"node": "n1"}, {"node": "n2"})
     found = verdicts(gpu_minutes(phases(*EXAMPLES["job_hang"])), nodes=rows, of_gpus=of_gpus)
-    assert set(found) | {"idle_nodes_host"} == set(CODES)  # hosts of one node were measured
+    assert set(found) | {"idle_nodes_host"} == set(CLASS_CODES)  # hosts of one node were measured
     assert all(finding.kind == "class" and finding.sentence.endswith(".") for finding in found.values())
     assert {name for finding in found.values() for name in finding.evidence} <= set(EVIDENCE)
 
 
 def test_the_registry_names_characteristics_that_exist() -> None:
-    for each in CLASSES:
+    for each in JOB_CLASSES:
         assert set(each.gpu) | set(each.more_gpu) <= set(GPU), each.code
         assert set(each.host) | set(each.more_host) <= set(HOST), each.code
-    assert len(set(CODES)) == len(CODES) == 11
+    assert len(set(CLASS_CODES)) == len(CLASS_CODES) == 11
 
 
 @pytest.mark.recorded

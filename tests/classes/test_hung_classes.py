@@ -20,11 +20,11 @@ from made_jobs import (
 )
 
 from jobframes import START
-from tachograph.classes import CLASSES
-from tachograph.config import Classes
-from tachograph.errors import ConfigError
-from tachograph.report.verdicts import interval_text
-from tachograph.units import text
+from tachograph.catalog.config import ClassOptions
+from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.units import text
+from tachograph.judge.classes.verdicts import JOB_CLASSES
+from tachograph.report.findings import interval_text
 
 HUNG = ("job_hang", "cold_start", "stall")
 HANGING = ((70, WORKING), (80, RESTING))
@@ -228,15 +228,15 @@ def test_of_ambiguous_jobs_nothing_can_be_told() -> None:
     told = verdicts(gpu_minutes(phases(*HANGING)), attribution="ambiguous")
     assert {code: finding.verdict for code, finding in told.items()} == {
         each.code: "insufficient"
-        for each in CLASSES
+        for each in JOB_CLASSES
         if each.code != "idle_nodes"  # of one node it is not asked
     }
 
 
 def test_thresholds_are_the_sites() -> None:
     rows = gpu_minutes(phases(*HANGING))
-    assert verdicts(rows, settings=Classes(hang_minutes=90.0))["job_hang"].verdict == "no"
-    only = Classes(characteristics={"job_hang": ("power",)}, level={"power": 0.1})
+    assert verdicts(rows, settings=ClassOptions(hang_minutes=90.0))["job_hang"].verdict == "no"
+    only = ClassOptions(characteristics={"job_hang": ("power",)}, level={"power": 0.1})
     found = verdicts(rows, settings=only)
     assert found["job_hang"].verdict == "no"
     assert [check.name for check in found["job_hang"].checks] == ["power"]
@@ -245,14 +245,14 @@ def test_thresholds_are_the_sites() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        Classes(theta={"powr": 1.0}),
-        Classes(characteristics={"job_hang": ("cpu_user",)}),
-        Classes(characteristics={"hang": ("power",)}),
-        Classes(characteristics={"job_hang": ()}),
-        Classes(window_minutes=90),
+        ClassOptions(theta={"powr": 1.0}),
+        ClassOptions(characteristics={"job_hang": ("cpu_user",)}),
+        ClassOptions(characteristics={"hang": ("power",)}),
+        ClassOptions(characteristics={"job_hang": ()}),
+        ClassOptions(window_minutes=90),
     ],
 )
-def test_thresholds_that_cannot_be_are_refused(settings: Classes) -> None:
+def test_thresholds_that_cannot_be_are_refused(settings: ClassOptions) -> None:
     with pytest.raises(ConfigError, match="classes"):
         verdicts(gpu_minutes(phases(*HANGING)), settings=settings)
 

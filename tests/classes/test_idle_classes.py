@@ -9,7 +9,7 @@ import pytest
 from made_jobs import BUSY_HOST, QUIET_HOST, node_minutes, phases, verdicts
 
 from jobframes import gpus
-from tachograph.finding import Finding
+from tachograph.judge.finding import Finding
 
 
 def means(util: float, share: float = 1.0, **given: Any) -> dict[str, Any]:

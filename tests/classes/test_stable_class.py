@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from made_jobs import BUSY_HOST, RESTING, WORKING, Levels, gpu_minutes, node_minutes, phases, verdicts
 
-from tachograph.finding import Finding
+from tachograph.judge.finding import Finding
 
 
 def stable(*parts: tuple[int, Levels | None], wobble: float = 0.0, **given: object) -> Finding:

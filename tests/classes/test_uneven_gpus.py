@@ -7,7 +7,7 @@ import pytest
 from made_jobs import RESTING, WORKING, Levels, gpu_minutes, phases, verdicts
 
 from jobframes import gpus
-from tachograph.finding import Finding
+from tachograph.judge.finding import Finding
 
 PROFILING = ("sm_active", "tensor_active", "dram_active", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s",
              "nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "fp32_active")  # fmt: skip

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.devices import DEVICE_CATALOGUE
 from tachograph.cli import main
-from tachograph.counters import COUNTERS
-from tachograph.devices import DEVICES
 
 
 def test_every_counter_is_listed_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,7 +31,7 @@ def test_counters_as_json_tell_names_and_units_of_the_producers(capsys: pytest.C
 def test_devices_are_listed_with_units(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + len(DEVICES)
+    assert len(lines) == 2 + len(DEVICE_CATALOGUE)
     (row,) = [line for line in lines if line.startswith("A100 SXM 80GB")]
     # 80 GiB, 2.039 TB/s; 9.7, 19.5, 78, 312, 19.5 TFLOP/s; 9.7 / 2.039 = 4.757 FLOP/B
     assert row.split()[5:] == ["80.0", "GiB", "2.04", "TB/s", "9.7", "19.5", "78", "312", "19.5", "4.76", "400", "W"]
@@ -40,7 +40,7 @@ def test_devices_are_listed_with_units(capsys: pytest.CaptureFixture[str]) -> No
 def test_devices_as_json_tell_ridge_points_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["devices", "--json"]) == 0
     listed = {device["name"]: device for device in json.loads(capsys.readouterr().out)}
-    assert list(listed) == [device.name for device in DEVICES]
+    assert list(listed) == [device.name for device in DEVICE_CATALOGUE]
     a100 = listed["A100 SXM 40GB"]
     assert a100["ridges_flop_per_byte"]["fp64"] == pytest.approx(9.7e12 / 1.555e12)
     assert a100["sources"]["hbm_bytes_per_s"] == "NVIDIA A100 datasheet"

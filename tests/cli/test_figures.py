@@ -14,7 +14,7 @@ import pytest
 from madelake import held, job, make_lake, summarized, utc
 from tachograph.cli import main
 from tachograph.figures.registry import FIGURES, QUESTIONS
-from tachograph.lake import Lake
+from tachograph.lake.delta import Lake
 
 
 @pytest.fixture(scope="module")

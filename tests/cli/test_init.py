@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tachograph import config
+from tachograph.catalog import config
+from tachograph.catalog.config import AnalysisOptions, Configuration, NodeOptions, SiteOptions, SlurmOptions, load
 from tachograph.cli import main
 from tachograph.cli.init import text
-from tachograph.config import Analysis, Configuration, Nodes, Site, Slurm, load
-from tachograph.sources.feeds import configured, load_feed
+from tachograph.sources.registry import configured_feeds, load_feed
 
 
 def test_the_file_reads_back_as_the_defaults(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,10 +51,10 @@ def test_every_remark_of_the_structs_is_in_the_file() -> None:
 def test_other_values_read_back_too() -> None:
     configuration = Configuration(
         lake="s3://bucket/größe",
-        site=Site(name='the "big" one\\', time_zone="Europe/Berlin"),
-        slurm=Slurm(shared=("debug", "int*")),
-        nodes=Nodes(models={"nid[001-004]": "A100 SXM 40GB", "b.c": "L4"}, gpus={"nid[001-004]": 4}),
-        analysis=Analysis(pipe_threshold=1e-05, count_zero_windows=True),
+        site=SiteOptions(name='the "big" one\\', time_zone="Europe/Berlin"),
+        slurm=SlurmOptions(shared=("debug", "int*")),
+        nodes=NodeOptions(models={"nid[001-004]": "A100 SXM 40GB", "b.c": "L4"}, gpus={"nid[001-004]": 4}),
+        analysis=AnalysisOptions(pipe_threshold=1e-05, count_zero_windows=True),
     )
     assert msgspec.convert(tomllib.loads(text(configuration)), Configuration) == configuration
 
@@ -62,7 +62,7 @@ def test_other_values_read_back_too() -> None:
 def test_the_sources_that_are_shown_can_be_collected_when_their_comments_are_taken_away() -> None:
     _, _, shown = text(Configuration()).partition("#\n# [[sources]]")
     found = tomllib.loads("[[sources]]" + re.sub(r"^# ?", "", shown, flags=re.MULTILINE))["sources"]
-    settings = configured(Configuration(sources=tuple(found)), where="tachograph.toml")
+    settings = configured_feeds(Configuration(sources=tuple(found)), where="tachograph.toml")
     assert [one.source for one in settings] == ["prometheus", "dcgm-exporter", "sacct", "slurm-live"]
     for one in settings:
         load_feed(one.source).connect(one, configuration=Configuration()).close()

@@ -14,8 +14,8 @@ import pytest
 
 from own_time import starting_seconds
 from tachograph import __version__
-from tachograph.cli.registry import COMMANDS, GROUPS, Command, find, load
-from tachograph.errors import UsageError
+from tachograph.catalog.errors import UsageError
+from tachograph.cli.registry import COMMANDS, GROUPS, CommandEntry, find, load
 
 HEAVY = {"polars", "numpy", "numba", "deltalake", "pyarrow", "matplotlib", "rich", "jinja2", "msgspec", "ClusterShell"}
 
@@ -60,7 +60,7 @@ def test_help_imports_neither_commands_nor_anything_heavy() -> None:
     assert imported & HEAVY == set()
     assert {name for name in imported if name.startswith("tachograph.")} == {
         *("tachograph.cli", "tachograph.cli.narrate", "tachograph.cli.options", "tachograph.cli.output"),
-        *("tachograph.cli.registry", "tachograph.errors"),
+        *("tachograph.cli.registry", "tachograph.catalog.errors"),
     }
 
 
@@ -107,7 +107,7 @@ def test_version(arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_every_command_has_help_and_the_common_options(command: Command) -> None:
+def test_every_command_has_help_and_the_common_options(command: CommandEntry) -> None:
     done = tachograph(command.name, "--help")
     assert done.returncode == 0
     assert done.stderr == ""
@@ -143,7 +143,7 @@ def test_no_command_is_found_under_a_part_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_every_registered_command_is_there(command: Command) -> None:
+def test_every_registered_command_is_there(command: CommandEntry) -> None:
     module = load(command)
     assert callable(module.add_arguments)
     assert callable(module.run)

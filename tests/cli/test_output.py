@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 import pytest
 from rich.text import Text
 
+from tachograph.catalog.errors import InputError
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.output import Heading
-from tachograph.errors import InputError
+from tachograph.cli.output import TableHeading
 
-HEADINGS = (Heading("job"), Heading("GPUs", right=True))
+HEADINGS = (TableHeading("job"), TableHeading("GPUs", right=True))
 
 
 def test_a_table_off_a_terminal_is_never_cropped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,29 +15,28 @@ from pathlib import Path
 import msgspec
 from fake_feeds import Tape
 
-from tachograph.collect.notify import NOBODY
-from tachograph.collect.reader import Source
-from tachograph.collect.run import Collection, Plan, collect
-from tachograph.config import Collect
-from tachograph.lake import Lake
+from tachograph.catalog.config import CollectOptions
+from tachograph.lake.delta import Lake
+from tachograph.service.collect.collector import NO_NOTIFIER, Collection, CollectPlan, collect
+from tachograph.service.collect.readers import PolledSource
 
-QUIET = Collect(listen="", analyze_s=3600, compact_s=3600)
+QUIET = CollectOptions(listen="", analyze_s=3600, compact_s=3600)
 
 
-def plan_of(lake: Path | str, sources: Sequence[Source], config: Collect = QUIET) -> Plan:
+def plan_of(lake: Path | str, sources: Sequence[PolledSource], config: CollectOptions = QUIET) -> CollectPlan:
     """A plan whose children know the lake."""
     made = Lake.create(str(lake))
-    made_plan = Plan(made, sources, config, ["--lake", str(lake), "--quiet"], retry_s=(0.05, 0.2))
+    made_plan = CollectPlan(made, sources, config, ["--lake", str(lake), "--quiet"], retry_s=(0.05, 0.2))
     made_plan.folder.mkdir(parents=True, exist_ok=True)
     return made_plan
 
 
 @contextmanager
-def collecting(plan: Plan) -> Iterator[list[str]]:
+def collecting(plan: CollectPlan) -> Iterator[list[str]]:
     """Collect for the time of the block, without a lock; yields what is told."""
     told: list[str] = []
     stopping = threading.Event()
-    collection = Collection(plan, tell=told.append, stopping=stopping, notifier=NOBODY)
+    collection = Collection(plan, tell=told.append, stopping=stopping, notifier=NO_NOTIFIER)
     thread = threading.Thread(target=collection.run)
     thread.start()
     try:
@@ -65,12 +64,13 @@ class Settings(msgspec.Struct):
     streams: tuple[str, ...] = ("tape:a", "tape:b")
     once: bool = False
     wait: bool = False
-    collect: Collect = QUIET
+    collect: CollectOptions = QUIET
 
 
 def main(lake: str, settings: Settings) -> None:
     sources = [
-        Source(stream, settings.every_s, Tape(stream, settings.count, settings.sample_s)) for stream in settings.streams
+        PolledSource(stream, settings.every_s, Tape(stream, settings.count, settings.sample_s))
+        for stream in settings.streams
     ]
 
     def say(words: str) -> None:

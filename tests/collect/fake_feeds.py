@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
-from tachograph.sources import Chunk, Part
-from tachograph.sources.feeds import Asked, Watermark
+from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.sources.registry import PollOutcome, Watermark
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 STEP = timedelta(seconds=10)
@@ -38,7 +38,7 @@ def number_of(moment: datetime | None) -> int:
 def chunk_of(stream: str, begin: int, end: int, *, frame: pl.DataFrame | None = None) -> Chunk:
     """What a stream says about samples `begin` to `end`."""
     rows = samples(stream, begin, end) if frame is None else frame
-    return Chunk(stream, "fake", "tape", (Part("gpu_samples", rows),), end - begin, watermark=START + end * STEP)
+    return Chunk(stream, "fake", "tape", (ChunkPart("gpu_samples", rows),), end - begin, watermark=START + end * STEP)
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Tape:
     sample_s: float = 0.001
     size: int = 20
     began: float = field(default_factory=time.monotonic)
-    asked: Asked = field(default_factory=Asked)
+    asked: PollOutcome = field(default_factory=PollOutcome)
     closed: bool = False
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
@@ -72,7 +72,7 @@ class Scripted:
 
     answers: Sequence[Answer]
     polls: list[datetime] = field(default_factory=list)
-    asked: Asked = field(default_factory=Asked)
+    asked: PollOutcome = field(default_factory=PollOutcome)
     closed: bool = False
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:

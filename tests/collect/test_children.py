@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 
 from collecting import until
 
-from tachograph.collect.children import Children, Step, command
-from tachograph.collect.journal import Journal
-from tachograph.collect.state import StepStatus
+from tachograph.service.collect.children import Children, ChildStep, command
+from tachograph.service.collect.journal import CollectJournal
+from tachograph.service.collect.status import StepStatus
 
 
 @dataclass
@@ -30,10 +30,10 @@ class Rig:
         self.told: list[str] = []
         self.clock = Clock()
         self.changes = 0
-        self.journal = Journal(lake="lake", sources={}, now=datetime.now(UTC), tell=self.told.append)
+        self.journal = CollectJournal(lake="lake", sources={}, now=datetime.now(UTC), tell=self.told.append)
         steps = [
-            Step("analyze", [sys.executable, "-c", analyze], 100.0, 10.0, lambda: self.changes),
-            Step("compact", [sys.executable, "-c", compact], 1000.0, 10.0),
+            ChildStep("analyze", [sys.executable, "-c", analyze], 100.0, 10.0, lambda: self.changes),
+            ChildStep("compact", [sys.executable, "-c", compact], 1000.0, 10.0),
         ]
         self.children = Children(steps, self.journal, self.clock)
         self.children.look()
@@ -139,7 +139,7 @@ def test_much_output_is_no_reason_to_wait_and_its_last_line_is_what_counts() -> 
 
 def test_one_that_cannot_be_started_is_a_failure_like_others() -> None:
     rig = Rig("pass")
-    rig.children.steps = [Step("analyze", ["/nowhere/python"], 100.0, 10.0)]
+    rig.children.steps = [ChildStep("analyze", ["/nowhere/python"], 100.0, 10.0)]
     rig.at(10.0)
     assert rig.told == ["analyze: cannot be started: No such file or directory"]
     assert (rig.status().failures, rig.status().running) == (1, False)
@@ -156,7 +156,7 @@ def test_nothing_is_done_before_there_is_a_lake() -> None:
 def test_a_child_is_a_command_of_its_own() -> None:
     assert command("analyze", "--quiet")[1:] == [
         "-m",
-        "tachograph.collect.child",
+        "tachograph.service.collect.child",
         str(os.getpid()),
         "analyze",
         "--quiet",

@@ -16,19 +16,17 @@ import pytest
 from collecting import QUIET, collecting, plan_of, until
 from fake_feeds import Answer, Scripted, Tape, chunk_of, nothing, number_of
 
-from tachograph.collect.notify import NOBODY
-from tachograph.collect.reader import Source
-from tachograph.collect.run import Collection, Plan
-from tachograph.collect.state import SourceStatus, read_status
-from tachograph.collect.writer import NOT_UNDERSTOOD
-from tachograph.config import Collect
-from tachograph.errors import ConfigError, InputError, LakeError
-from tachograph.ingest import watermark
-from tachograph.lake import Lake
-from tachograph.lake.tables import Landed
-from tachograph.schema import GPU_SAMPLES, REJECTS, Table
-from tachograph.sources import Chunk
-from tachograph.sources.feeds import Feed, Watermark
+from tachograph.catalog.chunks import Chunk
+from tachograph.catalog.config import CollectOptions
+from tachograph.catalog.errors import ConfigError, InputError, LakeError
+from tachograph.catalog.tables import GPU_SAMPLES, REJECTS, LakeTable
+from tachograph.lake.delta import Lake, Landed
+from tachograph.lake.ingest import watermark
+from tachograph.service.collect.collector import NO_NOTIFIER, Collection, CollectPlan
+from tachograph.service.collect.readers import PolledSource
+from tachograph.service.collect.status import SourceStatus, read_status
+from tachograph.service.collect.writer import UNREADABLE_CHUNK
+from tachograph.sources.registry import SourceFeed, Watermark
 
 NAME = "fake:one"
 
@@ -45,7 +43,7 @@ def all_of(node: str, count: int) -> list[tuple[str, int]]:
     return [(node, number) for number in range(count)]
 
 
-def status_of(plan: Plan, name: str = NAME) -> SourceStatus:
+def status_of(plan: CollectPlan, name: str = NAME) -> SourceStatus:
     status = read_status(plan.folder)
     assert status is not None
     return status.sources[name]
@@ -68,7 +66,7 @@ def fails(message: str) -> Answer:
 
 def test_several_sources_land_and_their_feeds_are_closed(tmp_path: Path) -> None:
     tapes = [Tape("fake:one", 90, 0.001), Tape("fake:two", 50, 0.002), Tape("fake:three", 7, 0)]
-    plan = plan_of(tmp_path / "lake", [Source(tape.stream, 0.05, tape) for tape in tapes])
+    plan = plan_of(tmp_path / "lake", [PolledSource(tape.stream, 0.05, tape) for tape in tapes])
     with collecting(plan) as told:
         until(lambda: len(lying(plan.lake)) == 147)
     assert lying(plan.lake) == sorted(all_of("fake:one", 90) + all_of("fake:two", 50) + all_of("fake:three", 7))
@@ -81,7 +79,7 @@ def test_several_sources_land_and_their_feeds_are_closed(tmp_path: Path) -> None
 
 def test_a_failing_source_is_told_once_tried_again_and_told_when_it_works(tmp_path: Path) -> None:
     feed = Scripted([fails("refused"), fails("refused"), fails("silent"), gives(0, 5), nothing])
-    plan = plan_of(tmp_path / "lake", [Source(NAME, 0.02, feed)])
+    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.02, feed)])
     with collecting(plan) as told:
         until(lambda: len(feed.polls) > 6)
     assert told == [
@@ -109,7 +107,7 @@ def test_what_was_read_before_a_failure_lands_and_the_next_poll_goes_on_there(tm
         if begin < 9:
             yield chunk_of(NAME, begin, 9)
 
-    plan = plan_of(tmp_path / "lake", [Source(NAME, 0.05, Scripted([breaks, goes_on]))])
+    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, Scripted([breaks, goes_on]))])
     with collecting(plan):
         until(lambda: len(lying(plan.lake)) == 9)
     assert lying(plan.lake) == all_of(NAME, 9)
@@ -122,8 +120,8 @@ def test_a_source_that_hangs_keeps_no_other_from_landing_and_the_process_from_st
         released.wait(300)
         yield from ()
 
-    slow = Source("fake:slow", 0.05, Scripted([hangs]))
-    plan = plan_of(tmp_path / "lake", [slow, Source(NAME, 0.05, Tape(NAME, 60, 0.001))])
+    slow = PolledSource("fake:slow", 0.05, Scripted([hangs]))
+    plan = plan_of(tmp_path / "lake", [slow, PolledSource(NAME, 0.05, Tape(NAME, 60, 0.001))])
     began = time.monotonic()
     with collecting(plan):
         until(lambda: len(lying(plan.lake)) == 60)
@@ -142,7 +140,7 @@ def test_never_are_two_polls_of_a_source_under_way_and_missed_ones_are_skipped(t
         yield from ()
 
     feed = Scripted([slow])
-    with collecting(plan_of(tmp_path / "lake", [Source(NAME, 0.04, feed)])):
+    with collecting(plan_of(tmp_path / "lake", [PolledSource(NAME, 0.04, feed)])):
         until(lambda: len(feed.polls) >= 6)
     assert set(most) == {1}
     offsets = [(poll - feed.polls[0]).total_seconds() / 0.04 for poll in feed.polls]
@@ -157,7 +155,7 @@ class Full(Lake):
         self.is_full = True
         self.refused = 0
 
-    def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
+    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
         if self.is_full and table is GPU_SAMPLES:
             self.refused += 1
             raise LakeError("the disk is full", where=self.uri(table))
@@ -167,8 +165,8 @@ class Full(Lake):
 def test_a_full_disk_loses_nothing_bounds_what_waits_and_is_told_once(tmp_path: Path) -> None:
     lake = Full(str(tmp_path / "lake"))
     tape = Tape(NAME, 300, 0.0, size=10)
-    made = plan_of(lake.location, [Source(NAME, 0.02, tape)], Collect(listen="", waiting_chunks=3))
-    plan = Plan(lake, made.sources, made.collect, retry_s=(0.02, 0.1))
+    made = plan_of(lake.location, [PolledSource(NAME, 0.02, tape)], CollectOptions(listen="", waiting_chunks=3))
+    plan = CollectPlan(lake, made.sources, made.collect, retry_s=(0.02, 0.1))
     with collecting(plan) as told:
         until(lambda: lake.refused >= 4)
         assert lying(lake) == []
@@ -189,8 +187,10 @@ def test_only_so_many_chunks_wait(tmp_path: Path) -> None:
             handed.append(number)
             yield chunk_of(NAME, number, number + 1)
 
-    made = plan_of(lake.location, [Source(NAME, 0.02, Scripted([endless]))], Collect(listen="", waiting_chunks=3))
-    plan = Plan(lake, made.sources, made.collect, retry_s=(0.02, 0.02))
+    made = plan_of(
+        lake.location, [PolledSource(NAME, 0.02, Scripted([endless]))], CollectOptions(listen="", waiting_chunks=3)
+    )
+    plan = CollectPlan(lake, made.sources, made.collect, retry_s=(0.02, 0.02))
     with collecting(plan):
         until(lambda: lake.refused >= 10)
         status = len(handed)
@@ -200,9 +200,9 @@ def test_only_so_many_chunks_wait(tmp_path: Path) -> None:
 
 def test_stopping_with_a_full_disk_ends_soon_and_the_next_process_reads_it_again(tmp_path: Path) -> None:
     lake = Full(str(tmp_path / "lake"))
-    made = plan_of(lake.location, [Source(NAME, 0.02, Tape(NAME, 30, 0.0))])
+    made = plan_of(lake.location, [PolledSource(NAME, 0.02, Tape(NAME, 30, 0.0))])
     began = time.monotonic()
-    with collecting(Plan(lake, made.sources, QUIET, retry_s=(300.0, 300.0))):
+    with collecting(CollectPlan(lake, made.sources, QUIET, retry_s=(300.0, 300.0))):
         until(lambda: lake.refused)
     assert time.monotonic() - began < 100
     with collecting(made):
@@ -213,7 +213,7 @@ def test_stopping_with_a_full_disk_ends_soon_and_the_next_process_reads_it_again
 def test_a_chunk_that_is_not_understood_is_stepped_over_counted_and_seen(tmp_path: Path) -> None:
     strange = pl.DataFrame({"t": [datetime(2026, 3, 1, tzinfo=UTC)] * 5, "node": ["n"] * 5, "colour": ["red"] * 5})
     feed = Scripted([gives(0, 5), gives(5, 10, frame=strange), gives(10, 15), nothing])
-    plan = plan_of(tmp_path / "lake", [Source(NAME, 0.1, feed)])
+    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.1, feed)])
     states = []
     with collecting(plan) as told:
         until(lambda: watermark(plan.lake, NAME) is not None and number_of(watermark(plan.lake, NAME)) == 15)
@@ -221,12 +221,12 @@ def test_a_chunk_that_is_not_understood_is_stepped_over_counted_and_seen(tmp_pat
         states.append(number_of(watermark(plan.lake, NAME)))
     assert [number for _, number in lying(plan.lake)] == [0, 1, 2, 3, 4, 10, 11, 12, 13, 14]
     (row,) = plan.lake.latest(REJECTS).rows(named=True)
-    assert (row["reason"], row["removed"], row["target"]) == (NOT_UNDERSTOOD, 5, "gpu_samples")
+    assert (row["reason"], row["removed"], row["target"]) == (UNREADABLE_CHUNK, 5, "gpu_samples")
     assert "colour" in row["example"]
     assert "colour" in told[0]
     assert told[1] == f"{NAME}: works again"
     status = status_of(plan)
-    assert (status.errors, status.rejects) == ({"schema": 1}, {"gpu_samples": {NOT_UNDERSTOOD: 5}})
+    assert (status.errors, status.rejects) == ({"schema": 1}, {"gpu_samples": {UNREADABLE_CHUNK: 5}})
 
 
 def test_a_source_whose_chunks_are_never_understood_fails(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_a_source_whose_chunks_are_never_understood_fails(tmp_path: Path) -> Non
         yield chunk_of(NAME, number, number + 1, frame=pl.DataFrame({"colour": ["red"]}))
 
     feed = Scripted([strange])
-    plan = plan_of(tmp_path / "lake", [Source(NAME, 0.05, feed)])
+    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, feed)])
     with collecting(plan):
         until(lambda: len(feed.polls) > 5)
     status = status_of(plan)
@@ -245,7 +245,7 @@ def test_a_source_whose_chunks_are_never_understood_fails(tmp_path: Path) -> Non
 
 def test_a_lake_that_is_deleted_meanwhile_is_filled_again(tmp_path: Path) -> None:
     tape = Tape(NAME, 60, 0.0)
-    plan = plan_of(tmp_path / "lake", [Source(NAME, 0.05, tape)])
+    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.05, tape)])
     with collecting(plan):
         until(lambda: len(lying(plan.lake)) == 60)
         time.sleep(0.2)
@@ -264,14 +264,14 @@ def test_after_a_lake_went_back_another_feed_reads_as_one_remembers_what_it_gave
         if gone.is_set():
             yield chunk_of(NAME, 5, 10)
 
-    def connect() -> Feed:
+    def connect() -> SourceFeed:
         if len(made) == 1:
             made.append(Scripted([nothing]))
             raise ConfigError("a file with a secret is gone")
         made.append(Scripted([gives(0, 5), more]))  # what was given once is not given again
         return made[-1]
 
-    plan = plan_of(tmp_path / "lake", [Source(NAME, 0.1, connect(), connect)])
+    plan = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.1, connect(), connect)])
     with collecting(plan) as told:
         until(lambda: number_of(watermark(plan.lake, NAME)) == 5)
         for table in (GPU_SAMPLES, REJECTS):
@@ -289,8 +289,8 @@ def test_a_defect_ends_the_process_with_its_traceback_after_a_clean_stop(tmp_pat
         raise ZeroDivisionError("a defect")
 
     feeds = [Scripted([wrong]), Scripted([nothing])]
-    plan = plan_of(tmp_path / "lake", [Source(f"fake:{number}", 0.05, feed) for number, feed in enumerate(feeds)])
-    collection = Collection(plan, tell=lambda words: None, stopping=threading.Event(), notifier=NOBODY)
+    plan = plan_of(tmp_path / "lake", [PolledSource(f"fake:{number}", 0.05, feed) for number, feed in enumerate(feeds)])
+    collection = Collection(plan, tell=lambda words: None, stopping=threading.Event(), notifier=NO_NOTIFIER)
     with pytest.raises(ZeroDivisionError, match="a defect"):
         collection.run()
     assert all(feed.closed for feed in feeds)
@@ -302,8 +302,8 @@ def test_a_defect_ends_the_process_with_its_traceback_after_a_clean_stop(tmp_pat
 
 def test_once_polls_each_source_once_and_analyzes(tmp_path: Path) -> None:
     tape, broken = Tape("fake:one", 40, 0.0), Scripted([fails("refused")])
-    plan = plan_of(tmp_path / "lake", [Source("fake:one", 60, tape), Source("fake:two", 60, broken)])
-    status = Collection(plan, tell=lambda words: None, stopping=threading.Event(), notifier=NOBODY).once()
+    plan = plan_of(tmp_path / "lake", [PolledSource("fake:one", 60, tape), PolledSource("fake:two", 60, broken)])
+    status = Collection(plan, tell=lambda words: None, stopping=threading.Event(), notifier=NO_NOTIFIER).once()
     assert lying(plan.lake) == all_of("fake:one", 40)
     assert (status.sources["fake:one"].failures, status.sources["fake:two"].failures) == (0, 1)
     analysis = status.steps["analyze"]
@@ -314,21 +314,21 @@ def test_once_polls_each_source_once_and_analyzes(tmp_path: Path) -> None:
 
 def test_once_does_not_wait_for_a_lake_that_takes_nothing(tmp_path: Path) -> None:
     lake = Full(str(tmp_path / "lake"))
-    made = plan_of(lake.location, [Source(NAME, 60, Tape(NAME, 40, 0.0))])
-    plan = Plan(lake, made.sources, QUIET, retry_s=(30.0, 30.0))
-    status = Collection(plan, tell=lambda words: None, stopping=threading.Event(), notifier=NOBODY).once()
+    made = plan_of(lake.location, [PolledSource(NAME, 60, Tape(NAME, 40, 0.0))])
+    plan = CollectPlan(lake, made.sources, QUIET, retry_s=(30.0, 30.0))
+    status = Collection(plan, tell=lambda words: None, stopping=threading.Event(), notifier=NO_NOTIFIER).once()
     assert status.sources[NAME].errors == {"lake": 1}
 
 
 def test_what_was_known_outlives_the_process(tmp_path: Path) -> None:
-    first = plan_of(tmp_path / "lake", [Source(NAME, 0.02, Scripted([gives(0, 5), fails("refused")]))])
+    first = plan_of(tmp_path / "lake", [PolledSource(NAME, 0.02, Scripted([gives(0, 5), fails("refused")]))])
     with collecting(first):
         until(lambda: read_status(first.folder) is not None)
         until(lambda: len(lying(first.lake)) == 5)
         until(lambda: status_of(first).last_success is not None and status_of(first).watermarks)
     before = status_of(first)
     again = Scripted([fails("again")])
-    second = plan_of(tmp_path / "lake", [Source(NAME, 3600, again)])
+    second = plan_of(tmp_path / "lake", [PolledSource(NAME, 3600, again)])
     with collecting(second) as told:
         until(lambda: told)
     after = status_of(second)
@@ -340,7 +340,9 @@ def test_what_was_known_outlives_the_process(tmp_path: Path) -> None:
 
 def test_two_collections_of_one_lake_land_each_row_once(tmp_path: Path) -> None:
     """The lock keeps them apart on one host; without it the marks and the lake's transactions do."""
-    plans = [plan_of(tmp_path / "lake", [Source(NAME, 0.03, Tape(NAME, 200, 0.004, size=size))]) for size in (7, 30)]
+    plans = [
+        plan_of(tmp_path / "lake", [PolledSource(NAME, 0.03, Tape(NAME, 200, 0.004, size=size))]) for size in (7, 30)
+    ]
     with collecting(plans[0]), collecting(plans[1]):
         until(lambda: len(lying(plans[0].lake)) >= 200)
         time.sleep(0.3)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.config import Configuration, load
-from tachograph.errors import ConfigError, InputError
-from tachograph.sources.feeds import beginning, configured, load_feed, settings_of
-from tachograph.sources.prometheus import Settings as PrometheusSettings
-from tachograph.sources.slurm_accounting import Settings as AccountingSettings
-from tachograph.units import parse_time
+from tachograph.catalog.config import Configuration, load
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.units import parse_time
+from tachograph.sources.prometheus_query import PrometheusSettings
+from tachograph.sources.registry import configured_feeds, load_feed, settings_of, start_time
+from tachograph.sources.sacct import SacctSettings as AccountingSettings
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -32,7 +32,7 @@ BEGINS = {
 def test_from_is_written_alike_in_every_source(source: str, written: str, begin: datetime) -> None:
     settings = settings_of({"source": source, **tomllib.loads(written)}, where="test")
     assert isinstance(settings, PrometheusSettings | AccountingSettings)
-    assert beginning(settings.from_, now=NOW, zone_name="Europe/Berlin") == begin
+    assert start_time(settings.from_, now=NOW, zone_name="Europe/Berlin") == begin
 
 
 @pytest.mark.parametrize("raw", [{"source": "prometheus", "url": "http://p:9090"}, {"source": "sacct"}])
@@ -64,7 +64,7 @@ def test_the_configuration_of_the_first_page_can_be_collected_from(tmp_path: Pat
     file = tmp_path / "tachograph.toml"
     file.write_text(written, encoding="utf-8")
     configuration = load(str(file), {})
-    sources = configured(configuration, where=str(file))
+    sources = configured_feeds(configuration, where=str(file))
     assert [settings.title for settings in sources] == ["prometheus", "sacct", "slurm-live"]
     for settings in sources:
         load_feed(settings.source).connect(settings, configuration=configuration).close()

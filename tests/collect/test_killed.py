@@ -17,12 +17,11 @@ from typing import Any
 from collecting import collecting, plan_of, until
 from fake_feeds import START, STEP, Tape, number_of
 
-from tachograph.collect.lock import Lock
-from tachograph.collect.reader import Source
-from tachograph.collect.state import read_status, state_folder
-from tachograph.ingest import watermark
-from tachograph.lake import Lake
-from tachograph.schema import DEVICES, GPU_SAMPLES, REJECTS
+from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, REJECTS
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import watermark
+from tachograph.service.collect.readers import PolledSource
+from tachograph.service.collect.status import CollectLock, read_status, state_folder
 
 HERE = Path(__file__).parent
 STREAMS = ("tape:a", "tape:b")
@@ -44,7 +43,7 @@ def running(lake: Path, **settings: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 def is_held(lake: Path) -> bool:
-    return Lock(state_folder(str(lake))).holder() is not None
+    return CollectLock(state_folder(str(lake))).holder() is not None
 
 
 def rows(lake: Path) -> list[tuple[str, int]]:
@@ -70,7 +69,7 @@ def test_killed_at_any_moment_the_lake_is_that_of_a_process_never_killed(tmp_pat
             process.send_signal(signal.SIGKILL)
             assert process.wait() == -signal.SIGKILL
     for lake in (killed, never):
-        tapes = [Source(stream, 0.05, Tape(stream, COUNT, 0.0)) for stream in STREAMS]
+        tapes = [PolledSource(stream, 0.05, Tape(stream, COUNT, 0.0)) for stream in STREAMS]
         with collecting(plan_of(lake, tapes)):
             until(partial(has_all, lake))
     assert rows(killed) == rows(never) == sorted((stream, number) for stream in STREAMS for number in range(COUNT))
@@ -94,7 +93,11 @@ def test_a_second_process_names_the_first_or_takes_over(tmp_path: Path) -> None:
             assert said.startswith(f"waiting for process {first.pid} on ")
             first.kill()
             first.wait()
-            until(lambda: (holder := Lock(state_folder(str(lake))).holder()) is not None and holder.pid == second.pid)
+            until(
+                lambda: (
+                    (holder := CollectLock(state_folder(str(lake))).holder()) is not None and holder.pid == second.pid
+                )
+            )
             second.terminate()
             assert second.wait(15) == 0
 
@@ -141,7 +144,9 @@ def test_killed_its_child_goes_with_it(tmp_path: Path) -> None:
 def children_of(pid: int) -> list[int]:
     """Children that have begun what they are for."""
     kids = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    return [int(kid) for kid in kids if b"tachograph.collect.child" in Path(f"/proc/{kid}/cmdline").read_bytes()]
+    return [
+        int(kid) for kid in kids if b"tachograph.service.collect.child" in Path(f"/proc/{kid}/cmdline").read_bytes()
+    ]
 
 
 def is_alive(pid: int) -> bool:

@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.collect.lock import Lock
-from tachograph.collect.notify import NOBODY, Notifier
-from tachograph.collect.state import state_folder
-from tachograph.errors import LakeError
+from tachograph.catalog.errors import LakeError
+from tachograph.service.collect.collector import NO_NOTIFIER, SystemdNotifier
+from tachograph.service.collect.status import CollectLock, state_folder
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 def test_one_holds_it_and_it_is_told_who(tmp_path: Path) -> None:
-    lock = Lock(tmp_path / "state")
+    lock = CollectLock(tmp_path / "state")
     assert lock.holder() is None
     with lock.held(now=NOW, pause=time.sleep) as held:
         assert held
@@ -29,7 +28,7 @@ def test_one_holds_it_and_it_is_told_who(tmp_path: Path) -> None:
         assert (holder.pid, holder.host, holder.since) == (os.getpid(), socket.gethostname(), NOW)
         with (
             pytest.raises(LakeError, match=rf"process {os.getpid()} on .* collects into this lake already"),
-            Lock(tmp_path / "state").held(now=NOW, pause=lambda seconds: None),
+            CollectLock(tmp_path / "state").held(now=NOW, pause=lambda seconds: None),
         ):
             pass
     assert lock.holder() is None
@@ -44,14 +43,14 @@ def test_who_waits_is_asked_again_and_again(tmp_path: Path) -> None:
         asked.append(holder)
         return len(asked) < 3
 
-    lock = Lock(tmp_path)
+    lock = CollectLock(tmp_path)
     with lock.held(now=NOW, pause=time.sleep), lock.held(now=NOW, pause=lambda seconds: None, wait=wait) as held:
         assert not held
     assert asked == [f"process {os.getpid()} on {socket.gethostname()}"] * 3
 
 
 def test_looking_at_it_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
-    lock = Lock(tmp_path)
+    lock = CollectLock(tmp_path)
     with lock.held(now=NOW, pause=time.sleep):
         pass
     descriptor = os.open(lock.path, os.O_RDONLY)
@@ -67,7 +66,7 @@ def test_looking_at_it_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(LakeError, match="file"), Lock(tmp_path / "file").held(now=NOW, pause=time.sleep):
+    with pytest.raises(LakeError, match="file"), CollectLock(tmp_path / "file").held(now=NOW, pause=time.sleep):
         pass
 
 
@@ -86,7 +85,7 @@ def test_the_service_manager_hears_what_is_told(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(address)
         manager.settimeout(5)
-        notifier = Notifier.of({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "120000000"})
+        notifier = SystemdNotifier.of({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "120000000"})
         assert notifier.watchdog_s == 60.0
         notifier.tell("READY=1", "STATUS=2 sources")
         assert manager.recv(100) == b"READY=1\nSTATUS=2 sources"
@@ -97,13 +96,13 @@ def test_an_abstract_address_is_meant_by_an_at_sign() -> None:
         name = f"tachograph-test-{os.getpid()}"
         manager.bind(f"\0{name}")
         manager.settimeout(5)
-        Notifier(f"@{name}").tell("STOPPING=1")
+        SystemdNotifier(f"@{name}").tell("STOPPING=1")
         assert manager.recv(100) == b"STOPPING=1"
 
 
 def test_nobody_is_told_where_nobody_listens(tmp_path: Path) -> None:
-    NOBODY.tell("READY=1")
-    Notifier(str(tmp_path / "absent")).tell("READY=1")
-    assert Notifier.of({}) == NOBODY
-    assert Notifier.of({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}).watchdog_s is None
-    assert Notifier.of({"WATCHDOG_USEC": "soon"}).watchdog_s is None
+    NO_NOTIFIER.tell("READY=1")
+    SystemdNotifier(str(tmp_path / "absent")).tell("READY=1")
+    assert SystemdNotifier.of({}) == NO_NOTIFIER
+    assert SystemdNotifier.of({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}).watchdog_s is None
+    assert SystemdNotifier.of({"WATCHDOG_USEC": "soon"}).watchdog_s is None

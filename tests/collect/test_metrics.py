@@ -16,16 +16,16 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
 from servers.process import free_port, program
-from tachograph.collect.health import MOST_HOSTS, metric_names, serve
-from tachograph.collect.state import SourceStatus, Status, StepStatus
-from tachograph.errors import ConfigError
+from tachograph.catalog.errors import ConfigError
+from tachograph.service.collect.metrics import MOST_HOSTS, metric_names, serve_metrics
+from tachograph.service.collect.status import CollectStatus, SourceStatus, StepStatus
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 DEPLOY = REPOSITORY / "deploy"
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def status() -> Status:
+def status() -> CollectStatus:
     """One source with everything, one that was never asked."""
     full = SourceStatus(
         "prometheus:main",
@@ -50,14 +50,16 @@ def status() -> Status:
     )
     steps = {"analyze": StepStatus(3, 1, last_success=NOW, last_duration_s=4.5), "compact": StepStatus()}
     fresh = SourceStatus('odd "name"\\', 5.0)
-    return Status("1.2.3", "lake", "host", 1, NOW, NOW, sources={full.name: full, fresh.name: fresh}, steps=steps)
+    return CollectStatus(
+        "1.2.3", "lake", "host", 1, NOW, NOW, sources={full.name: full, fresh.name: fresh}, steps=steps
+    )
 
 
 @contextmanager
 def exposed() -> Iterator[str]:
     """Address of a server that exposes the status."""
     address = f"127.0.0.1:{free_port()}"
-    server = serve(address, status)
+    server = serve_metrics(address, status)
     try:
         yield f"http://{address}/metrics"
     finally:
@@ -158,14 +160,14 @@ def test_names_are_those_exposed_and_all_are_on_the_page_and_no_others() -> None
 @pytest.mark.parametrize("listen", ["9798", "here:there", ":9798", "127.0.0.1:999999"])
 def test_an_address_that_is_none_is_named_with_its_key(listen: str) -> None:
     with pytest.raises(ConfigError, match=r"collect\.listen: .*; use host:port"):
-        serve(listen, status)
+        serve_metrics(listen, status)
 
 
 def test_an_address_that_is_taken_is_named() -> None:
     with exposed() as url:
         address = url.removeprefix("http://").removesuffix("/metrics")
         with pytest.raises(ConfigError, match=rf"cannot listen on {address}"):
-            serve(address, status)
+            serve_metrics(address, status)
 
 
 def test_no_thread_is_left_behind() -> None:

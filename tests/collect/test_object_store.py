@@ -10,13 +10,13 @@ from collecting import collecting, until
 from fake_feeds import START, STEP, Tape
 
 from servers.s3 import S3, s3_server
+from tachograph.catalog.config import CollectOptions
+from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.cli import main
-from tachograph.collect.reader import Source
-from tachograph.collect.run import Plan
-from tachograph.config import Collect
-from tachograph.ingest import watermark
-from tachograph.lake import Lake
-from tachograph.schema import GPU_SAMPLES
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import watermark
+from tachograph.service.collect.collector import CollectPlan
+from tachograph.service.collect.readers import PolledSource
 
 NAME = "fake:one"
 
@@ -29,10 +29,10 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
         yield running
 
 
-def plan_of(lake: str, state: Path, size: int) -> Plan:
+def plan_of(lake: str, state: Path, size: int) -> CollectPlan:
     state.mkdir()
-    source = Source(NAME, 0.1, Tape(NAME, 40, 0.01, size=size))
-    return Plan(Lake.create(lake), [source], Collect(listen="", state=str(state)))
+    source = PolledSource(NAME, 0.1, Tape(NAME, 40, 0.01, size=size))
+    return CollectPlan(Lake.create(lake), [source], CollectOptions(listen="", state=str(state)))
 
 
 def test_each_row_lands_once_in_a_bucket_and_the_state_is_on_the_host(

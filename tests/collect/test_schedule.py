@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.collect.schedule import Grid, retry_s
+from tachograph.service.collect.readers import PollGrid, retry_s
 
 seconds = st.floats(0.01, 1e5)
 
@@ -15,14 +15,14 @@ seconds = st.floats(0.01, 1e5)
 @given(start=st.floats(0, 1e6), every_s=seconds, late=st.floats(0, 1e7))
 def test_the_next_instant_is_the_first_of_the_grid_to_come(start: float, every_s: float, late: float) -> None:
     now = start + late
-    instant = Grid(start, every_s).after(now)
+    instant = PollGrid(start, every_s).after(now)
     assert now < instant <= now + every_s * (1 + 1e-6) + 1e-6
     steps = (instant - start) / every_s
     assert abs(steps - round(steps)) < 1e-3
 
 
 def test_a_slow_poll_skips_what_it_missed_and_the_grid_stays() -> None:
-    grid, now, instants = Grid(0.0, 10.0), 0.0, []
+    grid, now, instants = PollGrid(0.0, 10.0), 0.0, []
     for took in (1.0, 25.0, 9.99, 0.0, 10.0):
         now = grid.after(now + took)
         instants.append(now)

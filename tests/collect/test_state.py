@@ -11,12 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from tachograph.catalog.errors import LakeError
 from tachograph.cli import main
-from tachograph.collect.lock import Lock
-from tachograph.collect.overview import overview
-from tachograph.collect.state import SourceStatus, Status, StepStatus, read_status, state_folder, write_status
-from tachograph.errors import LakeError
-from tachograph.sources.feeds import FeedSettings
+from tachograph.service.collect.status import (
+    CollectLock,
+    CollectStatus,
+    SourceStatus,
+    StepStatus,
+    overview,
+    read_status,
+    state_folder,
+    write_status,
+)
+from tachograph.sources.registry import FeedSettings
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -67,12 +74,12 @@ def test_a_step_fails_until_it_works() -> None:
     assert not StepStatus(last_error_at=ago(1), last_success=NOW).is_failing
 
 
-def status(lake: Path, *, updated: datetime, stopped: datetime | None = None) -> Status:
+def status(lake: Path, *, updated: datetime, stopped: datetime | None = None) -> CollectStatus:
     """What a process wrote that collected one source which is well at NOW."""
     one = source(last_error="http://n1: refused", last_error_at=ago(900), skew_s={"n1": 3.25, "n2": -2.0})
     one.unreachable = {f"n{number}": "refused" for number in range(7)}
     steps = {"analyze": StepStatus(last_success=ago(90), last_duration_s=4.0, said="3 jobs summarized")}
-    return Status("1", str(lake), "head1", 7, ago(9000), updated, stopped, {one.name: one}, steps)
+    return CollectStatus("1", str(lake), "head1", 7, ago(9000), updated, stopped, {one.name: one}, steps)
 
 
 def written(folder: Path, *, updated: datetime, stopped: datetime | None = None) -> Path:
@@ -103,7 +110,7 @@ def test_a_process_that_says_nothing_for_a_minute_hangs(tmp_path: Path) -> None:
     lake = written(tmp_path, updated=ago(61))
     folder = state_folder(str(lake))
     assert overview(str(lake), folder, [], now=NOW).is_healthy  # nobody holds the lock: it ended
-    with Lock(folder).held(now=ago(9000), pause=time.sleep):
+    with CollectLock(folder).held(now=ago(9000), pause=time.sleep):
         found = overview(str(lake), folder, [], now=NOW)
         assert (found.hangs, found.is_healthy) == (True, False)
         write_status(folder, status(lake, updated=ago(59)))
@@ -155,7 +162,7 @@ def test_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 SIGNALLED = """
 import os, signal, sys, threading, time
-from tachograph.collect.signals import stopping_on_signals
+from tachograph.service.collect.collector import stopping_on_signals
 stopping = threading.Event()
 with stopping_on_signals(stopping, kill=lambda: os.write(1, b"killed")):
     os.kill(os.getpid(), signal.SIGTERM)

@@ -9,15 +9,15 @@ from datetime import timedelta
 import pytest
 from fake_feeds import START, chunk_of
 
-from tachograph.collect.waiting import Handed, Waiting
+from tachograph.service.collect.readers import ChunkQueue, QueuedChunk
 
 
-def handed(source: str, number: int = 0, *, reading: int = 0, end: bool = False) -> Handed:
+def handed(source: str, number: int = 0, *, reading: int = 0, end: bool = False) -> QueuedChunk:
     chunk = None if end else chunk_of(source, number, number + 1)
-    return Handed(source, START + timedelta(seconds=number), chunk, reading)
+    return QueuedChunk(source, START + timedelta(seconds=number), chunk, reading)
 
 
-def taken(waiting: Waiting) -> Handed:
+def taken(waiting: ChunkQueue) -> QueuedChunk:
     found = waiting.take(within_s=0)
     assert found is not None
     waiting.done(found)
@@ -25,7 +25,7 @@ def taken(waiting: Waiting) -> Handed:
 
 
 def test_first_in_first_out_and_the_older_poll_first() -> None:
-    waiting = Waiting(["a", "b"], limit=9)
+    waiting = ChunkQueue(["a", "b"], limit=9)
     given = [handed("a", 1), handed("b", 0), handed("a", 2), handed("b", 3), handed("b", 3, end=True)]
     assert all(waiting.put(one) for one in given)
     assert [taken(waiting) for _ in given] == [given[1], given[0], given[2], given[3], given[4]]
@@ -34,14 +34,14 @@ def test_first_in_first_out_and_the_older_poll_first() -> None:
 
 
 def test_what_is_taken_stays_until_it_is_done() -> None:
-    waiting = Waiting(["a"], limit=9)
+    waiting = ChunkQueue(["a"], limit=9)
     waiting.put(handed("a"))
     assert waiting.take(within_s=0) is waiting.take(within_s=0)
     assert not waiting.is_empty
     assert waiting.chunks("a") == 1
 
 
-def put_later(waiting: Waiting, one: Handed) -> tuple[threading.Thread, list[bool]]:
+def put_later(waiting: ChunkQueue, one: QueuedChunk) -> tuple[threading.Thread, list[bool]]:
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(waiting.put(one)))
     thread.start()
@@ -51,7 +51,7 @@ def put_later(waiting: Waiting, one: Handed) -> tuple[threading.Thread, list[boo
 
 
 def test_a_source_waits_while_too_much_waits_and_every_source_may_have_one() -> None:
-    waiting = Waiting(["a", "b"], limit=2)
+    waiting = ChunkQueue(["a", "b"], limit=2)
     assert waiting.put(handed("a", 0))
     assert waiting.put(handed("a", 1))
     assert waiting.put(handed("b", 2))  # has none yet
@@ -66,7 +66,7 @@ def test_a_source_waits_while_too_much_waits_and_every_source_may_have_one() -> 
 
 @pytest.mark.parametrize("how", ["close", "forget"])
 def test_who_waits_for_room_is_told_that_there_will_be_none(how: str) -> None:
-    waiting = Waiting(["a"], limit=1)
+    waiting = ChunkQueue(["a"], limit=1)
     waiting.put(handed("a", 0))
     thread, results = put_later(waiting, handed("a", 1))
     waiting.close() if how == "close" else waiting.forget("a")
@@ -76,7 +76,7 @@ def test_who_waits_for_room_is_told_that_there_will_be_none(how: str) -> None:
 
 
 def test_after_a_closing_what_waits_still_lands_and_nothing_comes() -> None:
-    waiting = Waiting(["a"], limit=9)
+    waiting = ChunkQueue(["a"], limit=9)
     waiting.put(handed("a", 0))
     waiting.close()
     assert not waiting.put(handed("a", 1))
@@ -84,7 +84,7 @@ def test_after_a_closing_what_waits_still_lands_and_nothing_comes() -> None:
 
 
 def test_a_source_that_cannot_land_lets_others() -> None:
-    waiting = Waiting(["a", "b"], limit=9)
+    waiting = ChunkQueue(["a", "b"], limit=9)
     waiting.put(handed("a", 0))
     waiting.put(handed("b", 1))
     waiting.postpone("a", seconds=0.2)
@@ -97,7 +97,7 @@ def test_a_source_that_cannot_land_lets_others() -> None:
 
 
 def test_a_reading_that_was_given_up_hands_over_no_more() -> None:
-    waiting = Waiting(["a"], limit=9)
+    waiting = ChunkQueue(["a"], limit=9)
     waiting.put(handed("a", 0))
     waiting.forget("a")
     assert waiting.is_empty

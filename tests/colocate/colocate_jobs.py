@@ -11,10 +11,9 @@ import numpy as np
 import polars as pl
 
 from jobframes import START, frame, summary
-from tachograph.interference.demand import Calibration, Demand, Gpu
-from tachograph.interference.outcome import Estimate, Matrix, Outcome, Sharing
-from tachograph.report.colocate.judge import Estimator
-from tachograph.summarize.schema import JOB_SUMMARIES
+from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.sharing.demand import Calibration, CorunOutcome, Demand, Estimate, GpuCapacity, Matrix, Sharing
+from tachograph.sharing.proposals import Estimator
 
 RESOURCES = ("issue", "fma", "fp16", "fp64", "tensor", "dram")
 
@@ -43,12 +42,12 @@ def by_hand(demands: Sequence[Demand], calibration: Calibration) -> Estimate:
     slowdown = max(1.0, found[short]) if short else 1.0
     blind = any("issue" not in demand.cycles for demand in demands)
     outcome = [
-        Outcome(demand.name, slowdown, float(len(demands)), short if slowdown > 1 else None) for demand in demands
+        CorunOutcome(demand.name, slowdown, float(len(demands)), short if slowdown > 1 else None) for demand in demands
     ]
     return Estimate(tuple(outcome), found, None, None, slowdown == 1 and not blind, ())
 
 
-def estimator_of(gpu: Gpu, calibration: Calibration) -> Estimator:
+def estimator_of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:
     """The estimator `by_hand`; under shares nothing is slowed by others."""
 
     def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
@@ -64,7 +63,7 @@ def estimator_of(gpu: Gpu, calibration: Calibration) -> Estimator:
         found = by_hand(demands, calibration)
         if sharing.shares is None:
             return found
-        alone = tuple(Outcome(demand.name, 1.0, 2.0, None) for demand in demands)
+        alone = tuple(CorunOutcome(demand.name, 1.0, 2.0, None) for demand in demands)
         return Estimate(alone, found.sums, None, None, found.safe, ())
 
     return Estimator(pairs, estimate)

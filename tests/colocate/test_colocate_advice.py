@@ -14,20 +14,15 @@ from colocate_jobs import by_hand
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.config import Interference
-from tachograph.devices import BY_NAME
-from tachograph.interference.demand import Calibration, Demand, Footprint, Gpu
-from tachograph.interference.jobs.advice import advise
-from tachograph.interference.jobs.case import Advice
-from tachograph.interference.jobs.mig import PROFILES, profiles_of, smallest_together
-from tachograph.interference.jobs.mixes import gpu_of_device, issuing
-from tachograph.interference.jobs.narrower import on_share
-from tachograph.interference.jobs.ways import CONTEXT_BYTES
-from tachograph.interference.jobs.words import MPS_OF_ONE_USER, limit
-from tachograph.interference.outcome import Estimate, Outcome, Sharing
-from tachograph.interference.sharing.estimate import estimate
+from tachograph.catalog.config import InterferenceOptions
+from tachograph.catalog.devices import DEVICES_BY_NAME
+from tachograph.sharing.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, SharingAdvice, advise, limit
+from tachograph.sharing.demand import Calibration, CorunOutcome, Demand, Estimate, Footprint, GpuCapacity, Sharing
+from tachograph.sharing.estimate import estimate
+from tachograph.sharing.mixes import gpu_of_device, issuing
+from tachograph.sharing.partitions import MIG_PROFILES, on_share, profiles_of, smallest_together
 
-A100, A40 = (gpu_of_device(BY_NAME[name]) for name in ("A100 SXM 80GB", "A40"))
+A100, A40 = (gpu_of_device(DEVICES_BY_NAME[name]) for name in ("A100 SXM 80GB", "A40"))
 ALL_OF_IT = Calibration(achievable_share=1.0)
 GIB = 2.0**30
 
@@ -37,8 +32,10 @@ def kernel(name: str = "a", *, memory: float | None = 8.0, dram: float | None = 
     return Demand(name=name, cycles=cycles, dram=dram, hbm_bytes=None if memory is None else memory * GIB, **given)
 
 
-def advice(*demands: Demand, gpu: Gpu = A100, busy: tuple[float, ...] | None = None, **given: Any) -> Advice:
-    settings = Interference(
+def advice(
+    *demands: Demand, gpu: GpuCapacity = A100, busy: tuple[float, ...] | None = None, **given: Any
+) -> SharingAdvice:
+    settings = InterferenceOptions(
         **{name: given.pop(name) for name in tuple(given) if name.startswith(("safe", "max", "assumed"))}
     )
     estimate = given.pop("estimate", None) or by_hand(demands, ALL_OF_IT)
@@ -103,7 +100,9 @@ def test_what_an_estimator_tells_of_shares_counts() -> None:
 
     def shared(shares: tuple[float, ...]) -> Estimate:
         asked.append(shares)
-        return Estimate((Outcome("a", 1.05, 1.1, "dram"), Outcome("b", 1.5, 2.0, "dram")), {}, None, None, False, ())
+        return Estimate(
+            (CorunOutcome("a", 1.05, 1.1, "dram"), CorunOutcome("b", 1.5, 2.0, "dram")), {}, None, None, False, ()
+        )
 
     found = advice(one, other, shared=shared)
     assert len(asked) == 1
@@ -178,7 +177,7 @@ def test_jobs_of_different_users_are_warned_of_mps() -> None:
 
 
 def test_what_cannot_be_said_is_not_advised() -> None:
-    blind = Estimate((Outcome("a", None, None, None),) * 2, {}, None, None, False, ("nothing in common",))
+    blind = Estimate((CorunOutcome("a", None, None, None),) * 2, {}, None, None, False, ("nothing in common",))
     found = advice(kernel(), kernel(), estimate=blind)
     assert (found.way, found.safe) == ("no", False)
     assert "nothing in common" in found.unknown
@@ -198,19 +197,19 @@ def test_what_cannot_be_said_is_not_advised() -> None:
     ],
 )
 def test_fewer_sms_by_the_wave(demand: Demand, share: float, expected: float | None) -> None:
-    found = on_share(demand, share, gpu=Gpu(name="H100", sms=132))
+    found = on_share(demand, share, gpu=GpuCapacity(name="H100", sms=132))
     assert found == (None if expected is None else pytest.approx(expected))
 
 
 def test_the_published_slowdown_on_a_sixteenth_of_the_sms() -> None:
     """15.8 was measured for 132 blocks of 128 threads at 3.45 of 4 instructions per cycle under 6.25 % of the SMs."""
     kernel_of_paper = kernel(issue=3.45 / 4, footprint=Footprint(132, 128, blocks_per_sm=16))
-    found = on_share(kernel_of_paper, 8 / 132, gpu=Gpu(name="H100", sms=132))
+    found = on_share(kernel_of_paper, 8 / 132, gpu=GpuCapacity(name="H100", sms=132))
     assert found == pytest.approx(15.8, rel=0.11)
 
 
 def test_slices_are_the_smallest_that_fit_together() -> None:
-    for choices in product([PROFILES["A100 SXM 80GB"][n:] for n in range(5)], repeat=2):
+    for choices in product([MIG_PROFILES["A100 SXM 80GB"][n:] for n in range(5)], repeat=2):
         found = smallest_together(choices)
         fitting = [
             pair
@@ -225,11 +224,11 @@ def test_slices_are_the_smallest_that_fit_together() -> None:
 
 
 def test_slices_of_models() -> None:
-    assert set(PROFILES) <= set(BY_NAME)
+    assert set(MIG_PROFILES) <= set(DEVICES_BY_NAME)
     assert [one.name for one in profiles_of("NVIDIA H200")][-1] == "4g.71gb"
     assert profiles_of("A100", 40 * GIB)[0].name == "1g.5gb"
     assert profiles_of("no such GPU") == profiles_of("L40S") == ()
-    assert all(one.sms <= Fraction(4, 7) and one.memory <= Fraction(1, 2) for one in PROFILES["B200"])
+    assert all(one.sms <= Fraction(4, 7) and one.memory <= Fraction(1, 2) for one in MIG_PROFILES["B200"])
 
 
 SHARE = st.floats(0, 1)
@@ -261,9 +260,9 @@ BUSY = st.none() | st.tuples(SHARE, SHARE)
 @given(DEMANDS, DEMANDS, BUSY, st.sampled_from([A100, A40]))
 @hypothesis.settings(deadline=None)
 def test_nothing_is_advised_that_must_not_be(
-    one: Demand, other: Demand, busy: tuple[float, float] | None, gpu: Gpu
+    one: Demand, other: Demand, busy: tuple[float, float] | None, gpu: GpuCapacity
 ) -> None:
-    settings = Interference()
+    settings = InterferenceOptions()
     estimate = by_hand([one, other], ALL_OF_IT)
     careful = by_hand([issuing(demand, settings.assumed_issue) for demand in (one, other)], ALL_OF_IT)
     found = advise(
@@ -307,7 +306,7 @@ def test_the_same_with_the_estimator_of_the_project(
     def told(shares: tuple[float, ...] | None = None) -> Estimate:
         return estimate(demands, gpu=A100, calibration=ALL_OF_IT, sharing=Sharing("mps", shares))
 
-    found = advise(told(), demands, gpu=A100, settings=Interference(), busy=busy, shared=told)
+    found = advise(told(), demands, gpu=A100, settings=InterferenceOptions(), busy=busy, shared=told)
     assert not (found.safe and found.unknown)
     assert found.way == "no" or max(slowdown or math.inf for slowdown in found.slowdowns) <= 1.1 + 1e-6
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from colocate_jobs import job, lake_of
 
+from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.cli.colocate import estimators
-from tachograph.config import Interference, Thresholds
-from tachograph.interference.demand import Calibration
-from tachograph.interference.jobs.words import WAYS
-from tachograph.report.colocate.report import ColocateReport, build_colocate_report
-from tachograph.report.colocate.text import colocate_lines
 from tachograph.report.lines import to_text
+from tachograph.report.sharing_text import colocate_lines
+from tachograph.sharing.advice import SHARING_MODES
+from tachograph.sharing.colocation import ColocateReport, build_colocate_report
+from tachograph.sharing.demand import Calibration
 
 # busy while an SM works, all the time, on few SMs: so narrow that a part of the GPU costs little even if they are wide
 NARROW = {"gr_engine_active_mean": 0.95, "sm_active_mean": 0.06, "sm_occupancy_mean": 0.01, "tensor_active_mean": 0.0}
@@ -55,7 +55,7 @@ PASSED = {
 
 def report(way: str, **given: Any) -> ColocateReport:
     summaries, verdicts = lake_of(*(job(n, **PAIRS[way]) for n in (1, 2)))
-    settings = Interference()
+    settings = InterferenceOptions()
     return build_colocate_report(
         summaries,
         verdicts,
@@ -73,7 +73,7 @@ def printed(found: ColocateReport) -> str:
 
 @pytest.mark.parametrize("way", PAIRS)
 def test_every_answer_comes_out_and_says_why(way: str) -> None:
-    assert set(PAIRS) == set(SAID) == set(PASSED) == set(WAYS)
+    assert set(PAIRS) == set(SAID) == set(PASSED) == set(SHARING_MODES)
     found = report(way, pair=("ann/train", "ann/train"))
     (pair,) = found.chosen
     text = printed(found)
@@ -106,10 +106,10 @@ def test_memory_that_does_not_hold_both_is_all_that_is_said() -> None:
     found = build_colocate_report(
         summaries,
         verdicts,
-        settings=Interference(),
+        settings=InterferenceOptions(),
         thresholds=Thresholds(),
         calibration=Calibration(),
-        estimator_of=estimators(Interference()),
+        estimator_of=estimators(InterferenceOptions()),
     )
     assert found.short == (("hbm", 1),)
     assert "1 pair judged; what they have too little of: memory 1." in printed(found)

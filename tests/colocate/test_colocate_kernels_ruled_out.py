@@ -13,24 +13,22 @@ from colocate_jobs import job
 from profile_csv import Ran, raw
 from test_colocate_profiles import LIKE, OF_THE_LAKE, report
 
-from tachograph.arrays import Flags
+from tachograph.catalog.arrays import Flags
+from tachograph.catalog.config import InterferenceOptions
 from tachograph.cli.colocate import estimators
-from tachograph.config import Interference
-from tachograph.interference.demand import H100_NVL, Calibration, Demand, Footprint
-from tachograph.interference.outcome import Sharing
-from tachograph.interference.sharing.confine import least_on_sms
-from tachograph.interference.sharing.matrix import matrix
-from tachograph.report.colocate import judge as judging
-from tachograph.report.colocate.json_form import colocate_json
-from tachograph.report.colocate.judge import Judge, Outlook, Proposal
-from tachograph.report.colocate.kinds import Kind
-from tachograph.report.colocate.profiles import Given
-from tachograph.report.colocate.report import ColocateReport
+from tachograph.report.sharing_json import colocate_json
+from tachograph.sharing import proposals as judging
+from tachograph.sharing.colocation import ColocateReport
+from tachograph.sharing.corun import least_on_sms
+from tachograph.sharing.demand import H100_NVL, Calibration, Demand, Footprint, Sharing
+from tachograph.sharing.estimate import matrix
+from tachograph.sharing.job_groups import GivenProfile, JobGroup
+from tachograph.sharing.proposals import Outlook, PairJudge, SharingProposal
 
-SETTINGS = Interference()
+SETTINGS = InterferenceOptions()
 
 
-def some(folder: Path, seed: int, heavy: float, count: int = 12) -> tuple[list[dict[str, Any]], list[Given]]:
+def some(folder: Path, seed: int, heavy: float, count: int = 12) -> tuple[list[dict[str, Any]], list[GivenProfile]]:
     """Kinds of which most were profiled, one of them also by a report that does not tell issue slots."""
     chance = random.Random(seed)
     jobs, given = [], []
@@ -54,11 +52,11 @@ def some(folder: Path, seed: int, heavy: float, count: int = 12) -> tuple[list[d
             if kind % 4 != 3 and (part == "a" or kind == 0):
                 file = folder / f"{kind}{part}.csv"
                 file.write_text(raw(kernels, without=without), encoding="utf-8")
-                given.append(Given(f"ann/x{kind}", str(file)))
+                given.append(GivenProfile(f"ann/x{kind}", str(file)))
     return jobs, given
 
 
-def judged(jobs: list[dict[str, Any]], given: list[Given], **options: Any) -> ColocateReport:
+def judged(jobs: list[dict[str, Any]], given: list[GivenProfile], **options: Any) -> ColocateReport:
     return report(jobs, *given, estimator_of=estimators(SETTINGS), settings=SETTINGS, **options)
 
 
@@ -72,14 +70,14 @@ def test_the_same_as_judging_every_pair(
 ) -> None:
     jobs, given = some(tmp_path, seed, heavy)
     asked = 0
-    proposal = Judge.proposal
+    proposal = PairJudge.proposal
 
-    def counted(judge: Judge, one: Kind, other: Kind) -> Proposal:
+    def counted(judge: PairJudge, one: JobGroup, other: JobGroup) -> SharingProposal:
         nonlocal asked
         asked += 1
         return proposal(judge, one, other)
 
-    monkeypatch.setattr(Judge, "proposal", counted)
+    monkeypatch.setattr(PairJudge, "proposal", counted)
     quick, few = judged(jobs, given), asked
     monkeypatch.setattr(judging, "by_kernels_ruled_out", nothing_ruled_out)
     slow = judged(jobs, given)
@@ -89,14 +87,14 @@ def test_the_same_as_judging_every_pair(
 
 
 def test_numbers_of_all_at_once_are_those_of_each_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[Judge, list[Kind], Outlook]] = []
-    outlook = Judge.outlook
+    seen: list[tuple[PairJudge, list[JobGroup], Outlook]] = []
+    outlook = PairJudge.outlook
 
-    def kept(judge: Judge, kinds: list[Kind]) -> Outlook:
+    def kept(judge: PairJudge, kinds: list[JobGroup]) -> Outlook:
         seen.append((judge, kinds, outlook(judge, kinds)))
         return seen[-1][2]
 
-    monkeypatch.setattr(Judge, "outlook", kept)
+    monkeypatch.setattr(PairJudge, "outlook", kept)
     judged(*some(tmp_path, 4, 0.8))
     ((judge, kinds, found),) = seen
     compared = 0

@@ -13,16 +13,15 @@ from colocate_jobs import estimator_of as by_sums
 from colocate_jobs import job, lake_of
 from profile_csv import Ran, raw
 
-from tachograph.config import Interference, Thresholds, load
-from tachograph.errors import ConfigError
-from tachograph.interference.demand import Calibration, Demand, Gpu
-from tachograph.interference.outcome import Matrix, Sharing
-from tachograph.nsight.read import read_reports
-from tachograph.report.colocate.judge import Estimator
-from tachograph.report.colocate.profiles import Given
-from tachograph.report.colocate.report import ColocateReport, build_colocate_report
-from tachograph.report.colocate.text import colocate_lines
+from tachograph.catalog.config import InterferenceOptions, Thresholds, load
+from tachograph.catalog.errors import ConfigError
+from tachograph.nsight.reports import read_reports
 from tachograph.report.lines import to_text
+from tachograph.report.sharing_text import colocate_lines
+from tachograph.sharing.colocation import ColocateReport, build_colocate_report
+from tachograph.sharing.demand import Calibration, Demand, GpuCapacity, Matrix, Sharing
+from tachograph.sharing.job_groups import GivenProfile
+from tachograph.sharing.proposals import Estimator
 
 BUSY = {"x": 0.8, "y": 0.6}
 CROWDED = {"x": Ran("void a(int)", 30.0, 0.7), "y": Ran("void b(int)", 20.0, 0.35)}  # 1.05 of the issue slots
@@ -33,7 +32,7 @@ MARGIN = 1.14
 def estimator_of(margin: float) -> Any:
     """Slowed by the highest sum above 1, as in other tests; safe below a sum of 0.9."""
 
-    def of(gpu: Gpu, calibration: Calibration) -> Estimator:
+    def of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:
         known = by_sums(gpu, calibration)
 
         def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
@@ -57,15 +56,15 @@ def report(
     given = []
     for name, one in ran.items():
         (folder / f"{name}.csv").write_text(raw([one]), encoding="utf-8")
-        given.append(Given(f"ann/{name}", str(folder / f"{name}.csv")))
+        given.append(GivenProfile(f"ann/{name}", str(folder / f"{name}.csv")))
     if without:
         (folder / "blind.csv").write_text(raw([replace(ran["x"], kernel="void z(int)")], without=without))
-        given.append(Given("ann/x", str(folder / "blind.csv")))
+        given.append(GivenProfile("ann/x", str(folder / "blind.csv")))
     summaries, verdicts = lake_of(*jobs)
     return build_colocate_report(
         summaries,
         verdicts,
-        settings=Interference(max_slowdown=max_slowdown, safe_cycles=2.0, safe_dram=2.0, margin=MARGIN),
+        settings=InterferenceOptions(max_slowdown=max_slowdown, safe_cycles=2.0, safe_dram=2.0, margin=MARGIN),
         thresholds=Thresholds(),
         calibration=Calibration(achievable_share=0.8),
         estimator_of=estimator_of(MARGIN),

@@ -10,19 +10,18 @@ from colocate_jobs import job
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.devices import BY_NAME
-from tachograph.interference.demand import Demand, Footprint
-from tachograph.interference.jobs.mixes import (
+from tachograph.catalog.devices import DEVICES_BY_NAME
+from tachograph.sharing.demand import Demand, Footprint, Matrix
+from tachograph.sharing.mixes import (
     Mix,
     busy_of,
+    corun_of_mixes,
     gpu_of_device,
     issued_at_least,
     issuing,
     mix,
     of_means,
 )
-from tachograph.interference.jobs.together import together
-from tachograph.interference.outcome import Matrix
 
 FRACTION = st.floats(0, 1)
 
@@ -93,18 +92,18 @@ def test_two_mixes_are_expected_to_meet_by_their_shares() -> None:
     table |= {("c", "a"): 1.1, ("d", "a"): 1.2, ("c", "b"): 1.3, ("d", "b"): 1.4}
     one: Mix = mix([demand("a", seconds=1.0), demand("b", seconds=3.0)])
     other: Mix = mix([demand("c", seconds=1.0), demand("d", seconds=1.0)])
-    found = together(one, other, pairs=_pairs(table))  # type: ignore[arg-type]
+    found = corun_of_mixes(one, other, pairs=_pairs(table))  # type: ignore[arg-type]
     assert found.slowdown == pytest.approx(0.25 * 0.5 * (1.0 + 2.0) + 0.75 * 0.5 * (1.5 + 3.0))
     assert found.other_slowdown == pytest.approx(0.5 * (0.25 * (1.1 + 1.2) + 0.75 * (1.3 + 1.4)))
     assert found.worst == (3.0, "b", "d")
     table["a", "c"] = math.nan
-    blind = together(one, other, pairs=_pairs(table))  # type: ignore[arg-type]
+    blind = corun_of_mixes(one, other, pairs=_pairs(table))  # type: ignore[arg-type]
     assert (blind.slowdown, blind.worst) == (None, (3.0, "b", "d"))
 
 
 def test_means_become_what_is_asked_while_busy() -> None:
     row = job(1, gr_engine_active_mean=0.5, sm_active_mean=0.25, dram_active_mean=0.1, fp64_active_mean=0.05)
-    found = of_means(row, device=BY_NAME["A100 SXM 80GB"])
+    found = of_means(row, device=DEVICES_BY_NAME["A100 SXM 80GB"])
     assert found.dram == pytest.approx(0.1 / 0.5)
     assert found.sm_share == pytest.approx(0.25 / 0.5)
     assert found.cycles["fp64"] == pytest.approx(0.05 / 0.25)
@@ -153,5 +152,5 @@ def test_issue_slots_have_a_lower_bound() -> None:
 
 
 def test_a_gpu_of_the_catalogue() -> None:
-    gpu = gpu_of_device(BY_NAME["A100 SXM 40GB"])
+    gpu = gpu_of_device(DEVICES_BY_NAME["A100 SXM 40GB"])
     assert (gpu.sms, gpu.threads_per_sm, gpu.hbm_bytes, gpu.dram_bytes_per_s) == (108, 2048, 40 * 2**30, 1.555e12)

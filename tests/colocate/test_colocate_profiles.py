@@ -14,18 +14,18 @@ import pytest
 from colocate_jobs import estimator_of, job, lake_of
 from profile_csv import QMC, Ran, raw
 
+from tachograph.catalog.config import InterferenceOptions, Thresholds
+from tachograph.catalog.errors import InputError, NotFoundError, UsageError
 from tachograph.cli.colocate import estimators
 from tachograph.cli.output import json_bytes
-from tachograph.config import Interference, Thresholds
-from tachograph.errors import InputError, NotFoundError, UsageError
-from tachograph.interference.demand import Calibration
-from tachograph.nsight.launch import Launch
-from tachograph.nsight.read import read_reports
-from tachograph.report.colocate.json_form import colocate_csv, colocate_json
-from tachograph.report.colocate.profiles import MOST_KERNELS, Given
-from tachograph.report.colocate.report import ColocateReport, build_colocate_report
-from tachograph.report.colocate.text import colocate_lines
+from tachograph.nsight.launches import Launch
+from tachograph.nsight.reports import read_reports
 from tachograph.report.lines import to_text
+from tachograph.report.sharing_json import colocate_csv, colocate_json
+from tachograph.report.sharing_text import colocate_lines
+from tachograph.sharing.colocation import ColocateReport, build_colocate_report
+from tachograph.sharing.demand import Calibration
+from tachograph.sharing.job_groups import MOST_KERNELS, GivenProfile
 
 OF_THE_LAKE = {"gpu_model": "A100 SXM 40GB", "hbm_mib": 40960.0, "dram_active_max": 0.8}
 # while busy: SMs half of the time, little of all else
@@ -33,7 +33,7 @@ LIKE = {"gr_engine_active_mean": 0.8, "sm_active_mean": 0.4, "dram_active_mean":
 LIKE |= {"fp32_active_mean": 0.06, "tensor_active_mean": 0.0}
 ONE = (Ran("void a(int)", 30.0, 0.7, pipes={"fp64": 0.3}), Ran("void b(int)", 10.0, 0.2, 0.3, pipes={"fma": 0.2}))
 OTHER = (Ran("void c(int)", 5.0, 0.6, pipes={"fp64": 0.2}), Ran("void d(int)", 15.0, 0.1, 0.4, pipes={"fp64": 0.1}))
-SETTINGS = Interference(safe_cycles=2.0, safe_dram=2.0, max_slowdown=3.0)
+SETTINGS = InterferenceOptions(safe_cycles=2.0, safe_dram=2.0, max_slowdown=3.0)
 
 
 def read(report: str) -> Sequence[Launch]:
@@ -49,7 +49,7 @@ def rows(*names: str, **given: Any) -> list[dict[str, Any]]:
     ]
 
 
-def report(jobs: Sequence[dict[str, Any]], *given: Given, **options: Any) -> ColocateReport:
+def report(jobs: Sequence[dict[str, Any]], *given: GivenProfile, **options: Any) -> ColocateReport:
     summaries, verdicts = lake_of(*jobs)
     settings = options.pop("settings", SETTINGS)
     chosen: dict[str, Any] = {"estimator_of": estimator_of, "least_runs": 1} | options
@@ -97,7 +97,9 @@ def cell(one: Ran, other: Ran) -> float:
 def test_two_profiled_kinds_meet_kernel_by_kernel(files: dict[str, str]) -> None:
     jobs = rows("x", "y")
     jobs[1]["gr_engine_active_mean"] = 0.6
-    found = report(jobs, Given("ann/x", files["one"]), Given("ann/y", files["other"]), pair=("ann/x", "ann/y"))
+    found = report(
+        jobs, GivenProfile("ann/x", files["one"]), GivenProfile("ann/y", files["other"]), pair=("ann/x", "ann/y")
+    )
     (pair,) = found.chosen
     table = {(one.kernel, other.kernel): cell(one, other) for one in ONE for other in OTHER}
     shares = {one.kernel: one.ms / 40 for one in ONE} | {other.kernel: other.ms / 20 for other in OTHER}
@@ -119,8 +121,8 @@ def test_two_profiled_kinds_meet_kernel_by_kernel(files: dict[str, str]) -> None
 
 
 def test_of_one_profiled_only_the_other_is_assumed(files: dict[str, str]) -> None:
-    settings = Interference(safe_cycles=2.0, safe_dram=2.0, max_slowdown=3.0, assumed_issue=0.6)
-    found = report(rows("x", "y"), Given("ann/x", files["one"]), pair=("ann/x", "ann/y"), settings=settings)
+    settings = InterferenceOptions(safe_cycles=2.0, safe_dram=2.0, max_slowdown=3.0, assumed_issue=0.6)
+    found = report(rows("x", "y"), GivenProfile("ann/x", files["one"]), pair=("ann/x", "ann/y"), settings=settings)
     (pair,) = found.chosen
     assert pair.advice.slowdowns == pytest.approx((1.0, 1.0))
     both_busy = 1 + 0.75 * (0.7 + 0.6 - 1)  # kernel a, 75 % of the time, beside what is assumed of y
@@ -133,9 +135,13 @@ def test_of_one_profiled_only_the_other_is_assumed(files: dict[str, str]) -> Non
 
 def test_what_is_known_of_launches_is_used(files: dict[str, str]) -> None:
     """With the estimator of the project: 64 and 108 blocks on 108 SMs; on a share of them in more waves."""
-    given = (Given("ann/x", files["one"]), Given("ann/y", files["other"]))
+    given = (GivenProfile("ann/x", files["one"]), GivenProfile("ann/y", files["other"]))
     found = report(
-        rows("x", "y"), *given, pair=("ann/x", "ann/y"), estimator_of=estimators(SETTINGS), settings=Interference()
+        rows("x", "y"),
+        *given,
+        pair=("ann/x", "ann/y"),
+        estimator_of=estimators(SETTINGS),
+        settings=InterferenceOptions(),
     )
     (pair,) = found.chosen
     assert pair.kernels is not None
@@ -147,7 +153,7 @@ def test_what_is_known_of_launches_is_used(files: dict[str, str]) -> None:
 
 def test_the_profile_is_held_against_the_lake(files: dict[str, str]) -> None:
     jobs = rows("x", "y", dram_active_mean=0.32)
-    found = report(jobs, Given("ann/x", files["one"]))
+    found = report(jobs, GivenProfile("ann/x", files["one"]))
     (kind,) = found.profiled
     assert kind.profile is not None
     dram = 0.75 * 0.05 + 0.25 * 0.3
@@ -157,7 +163,7 @@ def test_the_profile_is_held_against_the_lake(files: dict[str, str]) -> None:
         f"ann/x: its kernels take {100 * dram:.0f} % of the peak memory bandwidth, its jobs 40 %: the"
     )
     assert "the profile may not be of this job" in printed(found)
-    (fitting,) = report(rows("x", "y"), Given("ann/x", files["one"])).profiled
+    (fitting,) = report(rows("x", "y"), GivenProfile("ann/x", files["one"])).profiled
     assert fitting.profile is not None
     assert fitting.profile.apart == ()
 
@@ -178,46 +184,46 @@ def test_what_cannot_be_used_is_refused(
     files: dict[str, str], kind: str, name: str, error: type[Exception], said: str
 ) -> None:
     jobs = [*rows("x", "y"), job(3, **OF_THE_LAKE, name="z", end=None)]
-    bad = Given(kind, files[name])
+    bad = GivenProfile(kind, files[name])
     with pytest.raises(error, match=r".") as caught:
         report(jobs, bad)
     assert said in str(caught.value)
-    found = report(jobs, bad, Given("ann/y", files["other"]))
+    found = report(jobs, bad, GivenProfile("ann/y", files["other"]))
     assert [one.label for one in found.profiled] == ["ann/y"]
     assert len(found.refused_profiles) == 1
     assert said in found.refused_profiles[0]
-    kept = report(jobs, Given(kind, files[name], configured=True))
+    kept = report(jobs, GivenProfile(kind, files[name], configured=True))
     assert (kept.profiled, len(kept.refused_profiles)) == ((), 0 if error is NotFoundError or kind == "ann/z" else 1)
 
 
 def test_a_gpu_without_a_name_is_known_by_its_sms(files: dict[str, str]) -> None:
-    (kind,) = report(rows("x"), Given("ann/x", files["nameless"])).profiled
+    (kind,) = report(rows("x"), GivenProfile("ann/x", files["nameless"])).profiled
     assert kind.issue == "profile"
 
 
 @pytest.mark.parametrize("written", ["ann/x", "1", "ann/*", "*x"])
 def test_a_kind_is_written_as_the_table_writes_it(files: dict[str, str], written: str) -> None:
-    found = report(rows("x", "y"), Given(written, files["one"]))
+    found = report(rows("x", "y"), GivenProfile(written, files["one"]))
     assert {kind.label for kind in found.profiled} == ({"ann/x", "ann/y"} if written == "ann/*" else {"ann/x"})
 
 
 def test_an_array_is_written_with_its_brackets(files: dict[str, str]) -> None:
     apart = [job(n, **(OF_THE_LAKE | LIKE), array_job_id="7") for n in (1, 2)]
     apart += [job(n, **(OF_THE_LAKE | LIKE | {"fp64_active_mean": 0.36}), array_job_id="8") for n in (3, 4)]
-    (kind,) = report(apart, Given("ann/train[7]", files["one"])).profiled
+    (kind,) = report(apart, GivenProfile("ann/train[7]", files["one"])).profiled
     assert kind.label == "ann/train[7]"
-    assert len(report(apart, Given("ann/tr*", files["one"])).profiled) == 2
+    assert len(report(apart, GivenProfile("ann/tr*", files["one"])).profiled) == 2
 
 
 def test_reports_of_one_kind_add_up_and_the_command_comes_first(files: dict[str, str]) -> None:
-    kept = Given("ann/x", files["other"], configured=True)
-    (kind,) = report(rows("x"), Given("ann/x", files["one"]), Given("1", files["other"])).profiled
+    kept = GivenProfile("ann/x", files["other"], configured=True)
+    (kind,) = report(rows("x"), GivenProfile("ann/x", files["one"]), GivenProfile("1", files["other"])).profiled
     assert kind.profile is not None
     assert (kind.profile.kernels, kind.profile.launches) == (4, 8)
     assert kind.profile.seconds == pytest.approx(0.06)
     shares = {demand.name: share for share, demand in kind.profile.mix.members}
     assert shares == pytest.approx({"a": 30 / 60, "b": 10 / 60, "c": 5 / 60, "d": 15 / 60})
-    (kind,) = report(rows("x"), Given("ann/x", files["one"]), kept).profiled
+    (kind,) = report(rows("x"), GivenProfile("ann/x", files["one"]), kept).profiled
     assert kind.profile is not None
     assert kind.profile.reports == (files["one"],)
     (kind,) = report(rows("x"), kept).profiled
@@ -228,7 +234,7 @@ def test_reports_of_one_kind_add_up_and_the_command_comes_first(files: dict[str,
 def test_of_many_kernels_the_short_ones_count_as_one(tmp_path: Path) -> None:
     many = [Ran(f"void k{n}(int)", 100.0 - n, 0.01 * n) for n in range(MOST_KERNELS + 5)]
     (tmp_path / "many.csv").write_text(raw(many), encoding="utf-8")
-    (kind,) = report(rows("x"), Given("ann/x", str(tmp_path / "many.csv"))).profiled
+    (kind,) = report(rows("x"), GivenProfile("ann/x", str(tmp_path / "many.csv"))).profiled
     assert kind.profile is not None
     assert (len(kind.profile.mix.members), kind.profile.kernels) == (MOST_KERNELS + 1, MOST_KERNELS + 5)
     assert kind.profile.mix.members[-1][1].name == "5 other kernels"
@@ -237,7 +243,7 @@ def test_of_many_kernels_the_short_ones_count_as_one(tmp_path: Path) -> None:
 
 
 def test_the_matrix_and_the_pairs_tell_the_same(files: dict[str, str]) -> None:
-    given = (Given("ann/x", files["one"]), Given("ann/y", files["other"]))
+    given = (GivenProfile("ann/x", files["one"]), GivenProfile("ann/y", files["other"]))
     jobs = [*rows("x", "y", "z"), *rows("w", gpus=4)]
     found = report(jobs, *given, matrix=True)
     assert found.matrices is not None
@@ -265,7 +271,7 @@ def test_the_matrix_and_the_pairs_tell_the_same(files: dict[str, str]) -> None:
 
 
 def test_all_forms_name_the_profile(files: dict[str, str]) -> None:
-    given = (Given("ann/x", files["one"]), Given("ann/y", files["other"]))
+    given = (GivenProfile("ann/x", files["one"]), GivenProfile("ann/y", files["other"]))
     found = report(rows("x", "y", "z"), *given, every=True)
     data = json.loads(json_bytes(colocate_json(found)))
     assert [kind["profile"]["reports"] for kind in data["profiled"]] == [[files["other"]], [files["one"]]]
@@ -295,7 +301,7 @@ def test_kernels_that_are_not_counted_are_told(tmp_path: Path) -> None:
     (tmp_path / "timeless.csv").write_text(timeless, encoding="utf-8")
     (tmp_path / "h100.csv").write_text(raw([OTHER[0]], gpu="NVIDIA H100 PCIe", sms=114), encoding="utf-8")
     (kind,) = report(
-        rows("x"), *(Given("ann/x", str(tmp_path / name)) for name in ("timeless.csv", "h100.csv"))
+        rows("x"), *(GivenProfile("ann/x", str(tmp_path / name)) for name in ("timeless.csv", "h100.csv"))
     ).profiled
     assert kind.profile is not None
     assert kind.profile.kernels == 1

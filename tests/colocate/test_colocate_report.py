@@ -11,17 +11,17 @@ import polars as pl
 import pytest
 from colocate_jobs import estimator_of, job, lake_of
 
+from tachograph.catalog.config import InterferenceOptions, Thresholds
+from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.cli.output import json_bytes
-from tachograph.config import Interference, Thresholds
-from tachograph.errors import NotFoundError, UsageError
-from tachograph.interference.demand import Calibration
-from tachograph.report.colocate.json_form import colocate_csv, colocate_json
-from tachograph.report.colocate.kinds import LEFT_OUT
-from tachograph.report.colocate.report import ColocateReport, build_colocate_report
-from tachograph.report.colocate.text import colocate_lines
 from tachograph.report.lines import to_text
+from tachograph.report.sharing_json import colocate_csv, colocate_json
+from tachograph.report.sharing_text import colocate_lines
+from tachograph.sharing.colocation import ColocateReport, build_colocate_report
+from tachograph.sharing.demand import Calibration
+from tachograph.sharing.job_groups import LEFT_OUT
 
-SETTINGS = Interference()
+SETTINGS = InterferenceOptions()
 
 
 def report(*rows: dict[str, Any], stable: str = "yes", **given: Any) -> ColocateReport:
@@ -55,14 +55,14 @@ def test_runs_of_one_kind_are_packed_two_by_two() -> None:
     text = " ".join(printed(found).split())
     assert "1 pair on one GPU in place of two would save up to 2.0 h" in text
     assert "one user's own; 3 runs." in text  # a third would ask for half of the issue slots, too: 1.5 of all
-    (proposal,) = report(job(1), job(2), job(3), settings=Interference(assumed_issue=0.3)).proposals
+    (proposal,) = report(job(1), job(2), job(3), settings=InterferenceOptions(assumed_issue=0.3)).proposals
     assert proposal.packed == 3
     assert "None is safe before its kernels were profiled" in text
 
 
 def test_how_many_runs_of_a_kind_share() -> None:
     # 4 x 16 GiB and 0.5 GiB are within 72 GiB of memory, 5 are not
-    little = Interference(assumed_issue=0.1)
+    little = InterferenceOptions(assumed_issue=0.1)
     (proposal,) = report(*(job(n, hbm_used_mib_max=16384.0) for n in range(1, 9)), settings=little).proposals
     assert (proposal.packed, proposal.saved_h) == (4, 4.0)
     # 0.23 of the tensor cores each: three are below 0.9, four are not
@@ -74,7 +74,7 @@ def test_slowdown_and_hours_by_hand() -> None:
     """Tensor cores: 0.24 / 0.4 while an SM is active, and 0.2 / 0.4: together 1.1; limits off."""
     rows = [job(1, name="a", tensor_active_mean=0.24, elapsed_s=10800.0)]
     rows += [job(2, name="b", user="bob", tensor_active_mean=0.2, gr_engine_active_mean=0.5, elapsed_s=7200.0)]
-    (proposal,) = report(*rows, settings=Interference(safe_cycles=2.0), least_runs=1).proposals
+    (proposal,) = report(*rows, settings=InterferenceOptions(safe_cycles=2.0), least_runs=1).proposals
     assert (proposal.one.label, proposal.other.label) == ("ann/a", "bob/b")
     slowed = 0.24 / 0.4 + 0.2 / 0.4
     assert proposal.advice.slowdowns == pytest.approx((1 + 0.5 * (slowed - 1), 1 + 0.8 * (slowed - 1)))

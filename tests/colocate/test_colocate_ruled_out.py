@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from colocate_jobs import estimator_of, job, lake_of
 
-from tachograph.arrays import Flags
+from tachograph.catalog.arrays import Flags
+from tachograph.catalog.config import InterferenceOptions, Thresholds
 from tachograph.cli.colocate import estimators
 from tachograph.cli.output import json_bytes
-from tachograph.config import Interference, Thresholds
-from tachograph.interference.demand import Calibration, Demand, Footprint, Gpu
-from tachograph.interference.jobs.ruled_out import ruled_out
-from tachograph.report.colocate import judge as judging
-from tachograph.report.colocate.json_form import colocate_json
-from tachograph.report.colocate.judge import EstimatorOf
-from tachograph.report.colocate.report import ColocateReport, build_colocate_report
+from tachograph.report.sharing_json import colocate_json
+from tachograph.sharing import proposals as judging
+from tachograph.sharing.colocation import ColocateReport, build_colocate_report
+from tachograph.sharing.demand import Calibration, Demand, Footprint, GpuCapacity
+from tachograph.sharing.partitions import ruled_out
+from tachograph.sharing.proposals import EstimatorOf
 
-SETTINGS = Interference()
+SETTINGS = InterferenceOptions()
 
 
 def some_jobs(seed: int, count: int) -> Iterator[dict[str, Any]]:
@@ -95,5 +95,5 @@ def test_what_is_not_known_or_told_by_footprints_is_never_ruled_out() -> None:
     wide = Demand(name="a", cycles={"fma": 1.0}, sm_share=1.0)
     told = Demand(name="b", cycles={"fma": 1.0}, sm_share=1.0, footprint=Footprint(132, 128, 32, 0.0))
     slowed = np.array([[2.0, np.nan, 2.0], [np.nan, 2.0, 2.0], [2.0, 2.0, 2.0]])
-    found = ruled_out(slowed, [wide, wide, told], busy=[1.0] * 3, gpu=Gpu(name="A40"), settings=SETTINGS)
+    found = ruled_out(slowed, [wide, wide, told], busy=[1.0] * 3, gpu=GpuCapacity(name="A40"), settings=SETTINGS)
     assert found.tolist() == [[True, False, False], [False, True, False], [False, False, False]]

@@ -11,27 +11,23 @@ import numpy as np
 import pytest
 from day_options import parsed
 
-from tachograph.cli import interference_day
-from tachograph.config import Interference
-from tachograph.errors import UsageError
-from tachograph.interference.day.jobs import Application, Day
-from tachograph.interference.day.known import known_of
-from tachograph.interference.day.policies import POLICIES, Known, permitted
-from tachograph.interference.day.simulation import true_speeds
-from tachograph.interference.demand import H100_NVL
-from tachograph.interference.outcome import Sharing
-from tachograph.interference.sharing.estimate import estimate
-from tachograph.report.day.figure import write_figure
-from tachograph.report.day.report import DayReport, How, build_day_report
-from tachograph.report.day.text import SLOWDOWNS, WORK, table
+from day import command
+from day.jobs import Application, SharedDay
+from day.report import DayReport, How, build_day_report
+from day.schedule import POLICIES, PolicyKnowledge, known_of, permitted, true_speeds
+from day.text import SLOWDOWNS, WORK, table, write_figure
+from tachograph.catalog.config import InterferenceOptions
+from tachograph.catalog.errors import UsageError
+from tachograph.sharing.demand import H100_NVL, Sharing
+from tachograph.sharing.estimate import estimate
 
 HBM = H100_NVL.hbm_bytes or 0.0
 BY_CODE = {policy.code: policy for policy in POLICIES}
 
 
-def day(*applications: Application) -> Day:
+def day(*applications: Application) -> SharedDay:
     jobs = len(applications)
-    return Day(applications, np.arange(jobs), np.zeros(jobs), np.full(jobs, 3600.0), np.ones(jobs, np.int64))
+    return SharedDay(applications, np.arange(jobs), np.zeros(jobs), np.full(jobs, 3600.0), np.ones(jobs, np.int64))
 
 
 def one(kernel: str, *, idle: float = 0.0, gb: float = 5.0) -> Application:
@@ -39,11 +35,11 @@ def one(kernel: str, *, idle: float = 0.0, gb: float = 5.0) -> Application:
     return Application(kernel, phases, gb * 1e9)
 
 
-def known(chosen: Day, seed: int = 1) -> Known:
-    return known_of(chosen, true_speeds(chosen, seed), seed=seed, profiles="measured", settings=Interference())
+def known(chosen: SharedDay, seed: int = 1) -> PolicyKnowledge:
+    return known_of(chosen, true_speeds(chosen, seed), seed=seed, profiles="measured", settings=InterferenceOptions())
 
 
-def may(code: str, everything: Known) -> bool:
+def may(code: str, everything: PolicyKnowledge) -> bool:
     return bool(permitted(BY_CODE[code], everything, hbm_bytes=HBM).may[0, 1])
 
 
@@ -80,14 +76,16 @@ def test_no_policy_permits_more_memory_than_there_is(code: str) -> None:
 
 def test_what_is_not_known_is_refused() -> None:
     everything = known(day(one("sleep-132"), one("dmul-ilp1")))
-    blank = Known(everything.seen, np.full((2, 2), np.nan), everything.safe, everything.true, everything.settings)
+    blank = PolicyKnowledge(
+        everything.seen, np.full((2, 2), np.nan), everything.safe, everything.true, everything.settings
+    )
     assert not may("advice", blank)
 
 
 def test_phases_meet_by_chance() -> None:
     everything = known(day(one("dmul-ilp4", idle=0.5), one("dmul-ilp3", idle=0.25)))
     ((share, first),), ((other_share, second),) = (seen.phases for seen in everything.seen)
-    together = estimate([first, second], gpu=H100_NVL, sharing=Sharing(way="mps"), settings=Interference())
+    together = estimate([first, second], gpu=H100_NVL, sharing=Sharing(way="mps"), settings=InterferenceOptions())
     slowed = [member.slowdown or 0.0 for member in together.members]
     assert slowed[0] > 1.2
     assert everything.expected[0, 1] == pytest.approx(1 + share * other_share * (slowed[0] - 1))
@@ -95,7 +93,12 @@ def test_phases_meet_by_chance() -> None:
 
 
 def report(**changed: object) -> DayReport:
-    chosen = {"seeds": range(1, 4), "policies": tuple(BY_CODE), "profiles": "measured", "settings": Interference()}
+    chosen = {
+        "seeds": range(1, 4),
+        "policies": tuple(BY_CODE),
+        "profiles": "measured",
+        "settings": InterferenceOptions(),
+    }
     numbers = {"gpus": 8, "jobs": 100, "load": 1.4}
     how = How(**(chosen | {name: one for name, one in changed.items() if name not in numbers}))  # type: ignore[arg-type]
     return build_day_report(how, **(numbers | {name: changed[name] for name in numbers if name in changed}))  # type: ignore[arg-type]
@@ -151,9 +154,9 @@ def test_days_are_the_same_for_the_same_seed_and_profiles(profiles: str) -> None
 
 def test_the_command_prints_one_result_in_two_forms(capsys: pytest.CaptureFixture[str]) -> None:
     few = ("--gpus", "4", "--jobs", "40", "--seeds", "2", "--policies", "exclusive", "advice")
-    assert interference_day.run(parsed(*few)) == 0
+    assert command.run(parsed(*few)) == 0
     text = capsys.readouterr().out
-    assert interference_day.run(parsed(*few, "--json")) == 0
+    assert command.run(parsed(*few, "--json")) == 0
     found = json.loads(capsys.readouterr().out)
     assert [result["policy"] for result in found["results"]] == ["exclusive", "advice"]
     assert f"{found['results'][1]['spread']['per_gpu_hour']['median']:.2f}x" in text
@@ -171,19 +174,19 @@ def test_a_figure_has_a_mark_for_each_policy_and_day(tmp_path: Path) -> None:
     assert text.count("<use ") >= 2 * len(POLICIES)
     assert text.count("allowed") == 1
     with pytest.raises(UsageError, match="its folder does not exist"):
-        interference_day.run(parsed("--figure", str(tmp_path / "absent" / "day.svg"), "--jobs", "100000"))
+        command.run(parsed("--figure", str(tmp_path / "absent" / "day.svg"), "--jobs", "100000"))
     with pytest.raises(UsageError, match="no format of figures"):
-        interference_day.run(parsed("--figure", "day.txt"))
+        command.run(parsed("--figure", "day.txt"))
 
 
 @pytest.mark.parametrize("words", [("--gpus", "0"), ("--jobs", "0"), ("--seeds", "0"), ("--load", "nan")])
 def test_days_that_cannot_be_are_refused(words: tuple[str, str]) -> None:
     with pytest.raises(UsageError, match=f"{words[0]} .* is not between"):
-        interference_day.run(parsed(*words))
+        command.run(parsed(*words))
 
 
 def test_the_command_knows_all_policies() -> None:
     parser = argparse.ArgumentParser()
-    interference_day.add_arguments(parser)
+    command.add_arguments(parser)
     (offered,) = (action.choices for action in parser._actions if action.dest == "policies")
     assert tuple(offered or ()) == tuple(BY_CODE)

@@ -8,14 +8,13 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from tachograph.arrays import Floats
-from tachograph.config import Interference
-from tachograph.interference.day.jobs import DAY_S, Application, Day, day_of, dcgm, measured
-from tachograph.interference.day.policies import POLICIES, Known, Permits, permitted
-from tachograph.interference.day.simulation import PAIR, Played, play, true_speeds
-from tachograph.interference.day.tally import tally
-from tachograph.interference.day.world import alone
-from tachograph.interference.demand import H100_NVL
+from day.gpu import alone
+from day.jobs import DAY_S, Application, SharedDay, day_of, dcgm, measured
+from day.report import tally
+from day.schedule import PAIR, POLICIES, Permits, PlayedDay, PolicyKnowledge, permitted, play, true_speeds
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.config import InterferenceOptions
+from tachograph.sharing.demand import H100_NVL
 
 GPUS = 8
 HBM = H100_NVL.hbm_bytes or 0.0
@@ -23,19 +22,21 @@ BY_CODE = {policy.code: policy for policy in POLICIES}
 BLIND = ("exclusive", "roofline", "occupancy", "oracle")  # policies that ask no estimator
 
 
-def world(seed: int, jobs: int = 150) -> tuple[Day, Floats, Known]:
+def world(seed: int, jobs: int = 150) -> tuple[SharedDay, Floats, PolicyKnowledge]:
     day = day_of(seed, jobs=jobs, gpus=GPUS, load=1.4)
     return day, *known(day, seed)
 
 
-def known(day: Day, seed: int) -> tuple[Floats, Known]:
+def known(day: SharedDay, seed: int) -> tuple[Floats, PolicyKnowledge]:
     speed = true_speeds(day, seed)
     chance = np.random.default_rng(seed)
     seen = [measured(application, chance) for application in day.applications]
-    return speed, Known(seen, np.full(speed.shape, np.nan), np.zeros(speed.shape, bool), 1 / speed, Interference())
+    return speed, PolicyKnowledge(
+        seen, np.full(speed.shape, np.nan), np.zeros(speed.shape, bool), 1 / speed, InterferenceOptions()
+    )
 
 
-def played(code: str, day: Day, speed: Floats, everything: Known, gpus: int = GPUS) -> Played:
+def played(code: str, day: SharedDay, speed: Floats, everything: PolicyKnowledge, gpus: int = GPUS) -> PlayedDay:
     return play(day, permitted(BY_CODE[code], everything, hbm_bytes=HBM), speed, gpus=gpus)
 
 
@@ -99,7 +100,7 @@ def test_a_day_is_the_same_for_the_same_seed() -> None:
 def test_the_oracle_keeps_what_it_promises(seed: int) -> None:
     day, speed, everything = world(seed)
     came = tally(day, played("oracle", day, speed, everything))
-    assert came.slowdown_max <= Interference().max_slowdown + 1e-9
+    assert came.slowdown_max <= InterferenceOptions().max_slowdown + 1e-9
     assert came.slower_10 == 0
     assert came.shared > 0.1
 
@@ -113,10 +114,10 @@ def test_a_day_asks_for_what_it_was_told_to_and_has_a_shape() -> None:
     assert all(sum(share for share, _ in one.phases) == pytest.approx(1) for one in day.applications)
 
 
-def two(first: str, second: str) -> Day:
+def two(first: str, second: str) -> SharedDay:
     """Two jobs of an hour each that come at once."""
     applications = tuple(Application(name, ((1.0, name),), 5e9) for name in (first, second))
-    return Day(applications, np.array([0, 1]), np.zeros(2), np.full(2, 3600.0), np.ones(2, np.int64))
+    return SharedDay(applications, np.array([0, 1]), np.zeros(2), np.full(2, 3600.0), np.ones(2, np.int64))
 
 
 def test_complementary_classes_double_the_time_of_a_copy() -> None:
@@ -139,7 +140,7 @@ def test_low_occupancies_slow_each_other() -> None:
 
 
 def test_a_place_beside_another_goes_to_who_costs_least() -> None:
-    day = Day(
+    day = SharedDay(
         tuple(Application(name, ((1.0, name),), 5e9) for name in ("dmul-ilp4", "sleep-132", "dmul-ilp1")),
         np.array([0, 1, 2]),
         np.array([0.0, 1.0, 2.0]),

@@ -13,20 +13,15 @@ import polars as pl
 import pytest
 from day_options import parsed
 
-from tachograph.cli import interference_day
-from tachograph.config import Interference, Thresholds
-from tachograph.errors import NotFoundError, UsageError
-from tachograph.interference.day.drawn import COUNTERS, counted_means, distances, draw
-from tachograph.interference.day.jobs import Application, Day
-from tachograph.interference.day.phases import Phases, speeds_of_set
-from tachograph.interference.day.policies import Permits
-from tachograph.interference.day.simulation import Crowd, Played, crowd_of, play, true_speeds
-from tachograph.interference.day.tally import tally
-from tachograph.interference.day.world import NAMES, alone, company, rates
-from tachograph.report.day.recorded import Recorded, recorded
-from tachograph.report.day.report import How, build_recorded_report
-from tachograph.report.day.text import heading
-from tachograph.summarize.schema import JOB_SUMMARIES
+from day import command
+from day.gpu import NAMES, alone, corunners, rates
+from day.jobs import COUNTERS, Application, SharedDay, counted_means, distances, sample_mixes
+from day.report import How, RecordedJobs, build_recorded_report, recorded, tally
+from day.schedule import Crowd, Permits, Phases, PlayedDay, crowd_of, play, speeds_of_set, true_speeds
+from day.text import heading
+from tachograph.catalog.config import InterferenceOptions, Thresholds
+from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.catalog.tables import JOB_SUMMARIES
 
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
 H100 = "H100 SXM 80GB"
@@ -52,18 +47,18 @@ def frame(*rows: dict[str, Any]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=JOB_SUMMARIES.schema)
 
 
-def found(*rows: dict[str, Any], **how: Any) -> Recorded:
+def found(*rows: dict[str, Any], **how: Any) -> RecordedJobs:
     return recorded(frame(*rows), DEVICES, thresholds=Thresholds(), achievable=0.607, **how)
 
 
-def day(kinds: list[int], arrives: list[float], alone_s: list[float], gpus: list[int]) -> Day:
+def day(kinds: list[int], arrives: list[float], alone_s: list[float], gpus: list[int]) -> SharedDay:
     applications = tuple(
         Application(name, ((1.0, name),), 5e9) for name in ("dmul-ilp4", "sleep-132", "copy-33x1024", "inference-24")
     )
-    return Day(applications, np.array(kinds), np.array(arrives), np.array(alone_s), np.array(gpus))
+    return SharedDay(applications, np.array(kinds), np.array(arrives), np.array(alone_s), np.array(gpus))
 
 
-def replayed(one: Day, speed: list[list[float]], may: list[list[bool]], gpus: int, most: int = 2) -> list[float]:
+def replayed(one: SharedDay, speed: list[list[float]], may: list[list[bool]], gpus: int, most: int = 2) -> list[float]:
     """Ends of the jobs, replayed in small steps of whole seconds by the plainest rules."""
     left, ends = one.alone_s.tolist(), [0.0] * one.alone_s.size
     gangs: list[tuple[int, list[int]]] = []  # GPUs, jobs
@@ -95,7 +90,9 @@ def replayed(one: Day, speed: list[list[float]], may: list[list[bool]], gpus: in
     return ends
 
 
-def work_and_room(one: Day, speed: np.ndarray[Any, Any], came: Played, gpus: int, crowd: Crowd | None = None) -> None:
+def work_and_room(
+    one: SharedDay, speed: np.ndarray[Any, Any], came: PlayedDay, gpus: int, crowd: Crowd | None = None
+) -> None:
     """Work is conserved, nobody is on a GPU that is full, and a job holds as many GPUs as it wants."""
     work = np.zeros(one.alone_s.size)
     for stay in came.stays:
@@ -162,7 +159,7 @@ def test_a_set_of_two_is_a_pair_and_nobody_gains_by_a_third() -> None:
     three = rates("dmul-ilp4", "copy-33x1024", "dmul-ilp3")
     assert three[0] <= rates("dmul-ilp4", "dmul-ilp3")[0] + 0.01
     assert rates("dmul-ilp3", "dmul-ilp4", "copy-33x1024") == (three[2], three[0], three[1])
-    loses = [company(1)[NAMES.index("dmul-ilp4"), NAMES.index(name)] for name in ("copy-33x1024", "dmul-ilp3")]
+    loses = [corunners(1)[NAMES.index("dmul-ilp4"), NAMES.index(name)] for name in ("copy-33x1024", "dmul-ilp3")]
     steady = [Phases.of([(1.0, name)], cycle_s=1.0) for name in ("dmul-ilp4", "copy-33x1024", "dmul-ilp3")]
     assert speeds_of_set(steady, 1)[0] == pytest.approx(three[0] * loses[0] * loses[1])
 
@@ -173,7 +170,7 @@ def test_a_mix_has_the_means_of_the_job() -> None:
     for row in range(5):
         shares[row, chance.choice(len(NAMES), 2, replace=False)] = (0.3, 0.4)
     means = np.concatenate([shares @ counted_means(), np.zeros((1, len(COUNTERS)))])
-    drawn = draw(means, np.random.default_rng(2))
+    drawn = sample_mixes(means, np.random.default_rng(2))
     assert distances(means, drawn.means).max() < 0.06
     assert drawn.phases(5) == ((1.0, None),)  # a job that did nothing
     for row in range(5):
@@ -246,7 +243,7 @@ def test_a_job_that_lacks_what_others_have_is_not_played() -> None:
 
 def how(*seeds: int) -> How:
     policies = ("exclusive", "advice")
-    return How(seeds=seeds or (1, 2), policies=policies, profiles="dcgm-careful", settings=Interference())
+    return How(seeds=seeds or (1, 2), policies=policies, profiles="dcgm-careful", settings=InterferenceOptions())
 
 
 def test_a_report_is_the_same_for_the_same_seeds_and_tells_what_it_is() -> None:
@@ -294,14 +291,14 @@ def test_bad_input_is_refused_with_what_to_do() -> None:
 )
 def test_options_that_do_not_fit_are_refused(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        interference_day.run(parsed(*words))
+        command.run(parsed(*words))
 
 
 def test_the_command_plays_the_lake_of_the_demo(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = ("--lake", str(demo / "lake"), "--gpus", "8", "--seeds", "1", "--policies", "exclusive", "advice")
-    assert interference_day.run(parsed(*few, "--per-gpu", "3", "--config", "")) == 0
+    assert command.run(parsed(*few, "--per-gpu", "3", "--config", "")) == 0
     text = capsys.readouterr().out
-    assert interference_day.run(parsed(*few, "--per-gpu", "3", "--config", "", "--json")) == 0
+    assert command.run(parsed(*few, "--per-gpu", "3", "--config", "", "--json")) == 0
     told = json.loads(capsys.readouterr().out)
     played = told["played"]
     hours = f"{played['gpu_hours']:,.0f} GPU-hours in all"

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.interference.day import kernels as day_kernels
-from tachograph.interference.day import world as day_world
-from tachograph.interference.day.kernels import KERNELS, most_blocks, room_left
-from tachograph.interference.day.phases import Phases, speeds
-from tachograph.interference.day.world import NAMES, PIPES, alone, company, rates, world
+from day import gpu as day_kernels
+from day import gpu as day_world
+from day.gpu import KERNELS, NAMES, PIPES, alone, corunners, most_blocks, rates, room_left, world
+from day.schedule import Phases, speeds
 
 COPY = "copy-132x1024"
 Shares = Sequence[tuple[float, str | None]]
@@ -107,7 +106,7 @@ def test_the_world_knows_no_estimator() -> None:
 
 def walked(first: Shares, second: Shares, cycles: tuple[float, float], seed: int) -> list[float]:
     """Speeds of two applications, counted on a long random walk through their phases."""
-    chance, kept = random.Random(1), company(seed)
+    chance, kept = random.Random(1), corunners(seed)
     phases, at = (first, second), [0, 0]
     done, time = [0.0, 0.0], 0.0
     for _ in range(60_000):
@@ -141,7 +140,7 @@ def test_speeds_of_applications_are_those_of_a_random_walk(first: Shares, second
 
 
 def test_company_costs_what_was_published_for_pairs_that_contend_for_nothing() -> None:
-    lost = 1 - company(1)
+    lost = 1 - corunners(1)
     published = [1 - gain / 2 for gain in (1.988, 1.977, 1.915, 1.896, 1.893)]
     assert lost.mean() == pytest.approx(sum(published) / len(published), abs=0.005)
-    assert company(1).tolist() == company(1).tolist() != company(2).tolist()
+    assert corunners(1).tolist() == corunners(1).tolist() != corunners(2).tolist()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph import devices
-from tachograph.devices import BY_NAME, DEVICES, match, ridge
+from tachograph.catalog import devices
+from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICES_BY_NAME, match_device, ridge
 
 
 def test_doctests() -> None:
@@ -19,12 +19,12 @@ def test_doctests() -> None:
 
 
 def test_names_are_unique_and_every_name_list_points_into_the_catalogue() -> None:
-    assert len(BY_NAME) == len(DEVICES)
+    assert len(DEVICES_BY_NAME) == len(DEVICE_CATALOGUE)
     pointed = {name for names in devices._NAMES.values() for name in names}
-    assert pointed == set(BY_NAME)
+    assert pointed == set(DEVICES_BY_NAME)
 
 
-@pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
+@pytest.mark.parametrize("device", DEVICE_CATALOGUE, ids=lambda device: device.name)
 def test_every_value_has_a_source_and_a_credible_size(device: devices.Device) -> None:
     for name in devices.value_fields():
         value = getattr(device, name)
@@ -39,8 +39,8 @@ def test_every_value_has_a_source_and_a_credible_size(device: devices.Device) ->
 
 
 def test_a100_peaks_and_ridges_are_those_of_the_paper() -> None:
-    forty, eighty = BY_NAME["A100 SXM 40GB"], BY_NAME["A100 SXM 80GB"]
-    assert [forty.peak_flop_per_s(pipe) for pipe in devices.PIPES] == [9.7e12, 19.5e12, 78e12, 312e12, 19.5e12]
+    forty, eighty = DEVICES_BY_NAME["A100 SXM 40GB"], DEVICES_BY_NAME["A100 SXM 80GB"]
+    assert [forty.peak_flop_per_s(pipe) for pipe in devices.DEVICE_PIPES] == [9.7e12, 19.5e12, 78e12, 312e12, 19.5e12]
     assert (forty.hbm_bytes_per_s, eighty.hbm_bytes_per_s) == (1.555e12, 2.039e12)
     assert ridge(forty, "fp64") == pytest.approx(6.238, abs=5e-4)
     assert ridge(forty, "fp32") == pytest.approx(12.54, abs=5e-3)
@@ -49,13 +49,13 @@ def test_a100_peaks_and_ridges_are_those_of_the_paper() -> None:
 
 
 def test_ridge_of_an_unpublished_peak_is_unknown_and_an_unknown_pipe_an_error() -> None:
-    assert ridge(BY_NAME["MI300X"], "fp16") is None
+    assert ridge(DEVICES_BY_NAME["MI300X"], "fp16") is None
     with pytest.raises(ValueError, match="no pipe 'int8'"):
-        ridge(BY_NAME["L4"], "int8")
+        ridge(DEVICES_BY_NAME["L4"], "int8")
 
 
 def test_a_die_is_half_of_its_module() -> None:
-    whole, die = BY_NAME["MI250X"], BY_NAME["MI250X GCD"]
+    whole, die = DEVICES_BY_NAME["MI250X"], DEVICES_BY_NAME["MI250X GCD"]
     for pipe in ("fp64", "fp32", "tensor", "fp64_tensor"):
         assert die.peak_flop_per_s(pipe) == pytest.approx((whole.peak_flop_per_s(pipe) or 0) / 2)
     assert die.hbm_mib * 2 == whole.hbm_mib
@@ -97,7 +97,7 @@ def test_a_die_is_half_of_its_module() -> None:
     ],
 )
 def test_names_that_say_enough(written: str, name: str) -> None:
-    found = match(written)
+    found = match_device(written)
     assert found is not None
     assert found.name == name
 
@@ -124,7 +124,7 @@ def test_names_that_say_enough(written: str, name: str) -> None:
     ],
 )
 def test_names_that_do_not_say_enough(written: str | None) -> None:
-    assert match(written) is None
+    assert match_device(written) is None
 
 
 # capacities as drivers report them (total, or used + free)
@@ -157,25 +157,25 @@ def test_names_that_do_not_say_enough(written: str | None) -> None:
 def test_measured_capacity_decides_or_contradicts_but_never_names(
     written: str | None, hbm_mib: float, name: str | None
 ) -> None:
-    found = match(written, hbm_mib)
+    found = match_device(written, hbm_mib)
     assert (found.name if found else None) == name
 
 
 def test_h100_of_a_recording_is_found(recorded: Path) -> None:
     answer = json.loads((recorded / "prometheus_h100" / "query_DCGM_FI_DEV_FB_USED.json").read_text())
     names = {series["metric"]["modelName"] for series in answer["data"]["result"]}
-    found = {match(name) for name in names}
-    assert found == {BY_NAME["H100 SXM 80GB"]}
+    found = {match_device(name) for name in names}
+    assert found == {DEVICES_BY_NAME["H100 SXM 80GB"]}
 
 
 @given(st.text(max_size=40), st.none() | st.floats(allow_nan=True))
 def test_any_text_is_answered(written: str, hbm_mib: float | None) -> None:
-    found = match(written, hbm_mib)
-    assert found is None or found in DEVICES
+    found = match_device(written, hbm_mib)
+    assert found is None or found in DEVICE_CATALOGUE
 
 
-@given(st.sampled_from(DEVICES), st.floats(0.965, 1.0))
+@given(st.sampled_from(DEVICE_CATALOGUE), st.floats(0.965, 1.0))
 def test_full_driver_name_and_a_reported_capacity_agree(device: devices.Device, share: float) -> None:
     form = {"sxm": "SXM", "pcie": "PCIe", "nvl": "NVL"}.get(device.form, "")
     chip = next(chip for chip, names in devices._NAMES.items() if device.name in names)
-    assert match(f"{chip} {form}", device.hbm_mib * share) == device
+    assert match_device(f"{chip} {form}", device.hbm_mib * share) == device

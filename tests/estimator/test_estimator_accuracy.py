@@ -8,9 +8,9 @@ import math
 import pytest
 
 from in_process import run_here
-from tachograph.interference.demand import Calibration
-from tachograph.interference.sharing import published
-from tachograph.interference.sharing.accuracy import accuracy, errors
+from tachograph.sharing import accuracy
+from tachograph.sharing.accuracy import errors, estimator_accuracy
+from tachograph.sharing.demand import Calibration
 
 MEASURED = {
     "Table 2": (1.06, 1.14, 1.23, 1.36, 1.9),
@@ -24,14 +24,14 @@ MEASURED = {
 
 
 def test_the_twenty_numbers_are_those_that_were_published() -> None:
-    rows = published.twenty()
+    rows = accuracy.twenty()
     found = {table: tuple(row.measured for row in rows if row.table == table) for table in MEASURED}
     assert found == MEASURED
     assert len(rows) == 20
 
 
 def test_errors_stay_within_what_is_asked() -> None:
-    found = accuracy()
+    found = estimator_accuracy()
     assert errors(found.twenty).mean <= 0.03
     assert errors(found.twenty).worst <= 0.10
     assert errors(found.twenty, left_out=True).mean <= 0.04
@@ -67,7 +67,7 @@ def prototype() -> list[float]:
 
 
 def test_it_is_closer_than_the_rule_of_capacity_alone() -> None:
-    found = accuracy().twenty
+    found = estimator_accuracy().twenty
     rule = [told / one.published.measured - 1 for told, one in zip(prototype(), found, strict=True)]
     mean, worst = sum(map(abs, rule)) / 20, max(map(abs, rule))
     assert (round(mean, 3), round(worst, 3)) == (0.033, 0.118)
@@ -77,33 +77,33 @@ def test_it_is_closer_than_the_rule_of_capacity_alone() -> None:
 
 def test_where_no_warps_wait_irregularly_it_tells_what_the_rule_tells() -> None:
     same = {"Table 2", "Table 4", "Pitfall 1", "Pitfall 2", "Section 4.1"}
-    for told, one in zip(prototype(), accuracy().twenty, strict=True):
+    for told, one in zip(prototype(), estimator_accuracy().twenty, strict=True):
         if one.published.table in same:
             assert one.predicted == pytest.approx(told, rel=1e-6), one.published.name
 
 
 @pytest.mark.parametrize("dominance", [1.3, 3.0, 5.6])
 def test_the_factor_of_dominance_matters_little(dominance: float) -> None:
-    found = accuracy(dominance=dominance).twenty
+    found = estimator_accuracy(dominance=dominance).twenty
     assert errors(found).mean <= 0.03
     assert errors(found).worst <= 0.10
 
 
 def test_without_dominance_it_is_wrong() -> None:
-    assert errors(accuracy(dominance=math.inf).twenty).worst > 0.10
+    assert errors(estimator_accuracy(dominance=math.inf).twenty).worst > 0.10
 
 
 def test_the_latency_of_dram_is_fitted_from_kernels_alone() -> None:
     best = min(
-        (sum((_used(k * b, c) / u - 1) ** 2 for b, u in published.SOLO_BANDWIDTH), c)
+        (sum((_used(k * b, c) / u - 1) ** 2 for b, u in accuracy.SOLO_BANDWIDTH), c)
         for c in (step / 100 for step in range(45, 70))
         for k in [
-            sum(u * (1 + c * u * u) * b for b, u in published.SOLO_BANDWIDTH)
-            / sum(b * b for b, _ in published.SOLO_BANDWIDTH)
+            sum(u * (1 + c * u * u) * b for b, u in accuracy.SOLO_BANDWIDTH)
+            / sum(b * b for b, _ in accuracy.SOLO_BANDWIDTH)
         ]
     )
-    assert published.fitted_curvature() == pytest.approx(best[1], abs=0.006)
-    assert Calibration().dram_curvature == pytest.approx(published.fitted_curvature(), abs=1e-9)
+    assert accuracy.fitted_curvature() == pytest.approx(best[1], abs=0.006)
+    assert Calibration().dram_curvature == pytest.approx(accuracy.fitted_curvature(), abs=1e-9)
 
 
 def _used(requests: float, curvature: float) -> float:
@@ -115,13 +115,13 @@ def _used(requests: float, curvature: float) -> float:
 
 
 def test_the_fit_does_not_hang_on_one_point() -> None:
-    points = published.SOLO_BANDWIDTH
+    points = accuracy.SOLO_BANDWIDTH
     for place in range(len(points)):
-        assert published.fitted_curvature(points[:place] + points[place + 1 :]) == pytest.approx(0.571, abs=0.09)
+        assert accuracy.fitted_curvature(points[:place] + points[place + 1 :]) == pytest.approx(0.571, abs=0.09)
 
 
 def test_only_table_2_gave_a_number() -> None:
-    for one in accuracy().twenty:
+    for one in estimator_accuracy().twenty:
         assert (one.left_out == one.predicted) or one.published.table == "Table 2", one.published.name
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tachograph.interference.demand import CYCLES, H100_NVL, Demand, Footprint
-from tachograph.interference.profile.footprints import l2_most
-from tachograph.interference.profile.kernels import kernels
-from tachograph.interference.sharing.estimate import estimate
-from tachograph.nsight.launch import Chip, Launch
+from tachograph.nsight.launches import Chip, Launch
+from tachograph.sharing.capacity import l2_most
+from tachograph.sharing.demand import CYCLES, H100_NVL, Demand, Footprint
+from tachograph.sharing.estimate import estimate
+from tachograph.sharing.kernels import kernels_of
 
 SECTORS, BYTES = "lts__t_sectors.sum", "lts__t_bytes.sum"
 
@@ -40,7 +40,7 @@ def test_a_kernel_is_asked_for_the_most_of_its_launches() -> None:
         )
         for n, sectors in enumerate((5e5, 2e5, 3e5))
     ]
-    (kernel,) = kernels(each)
+    (kernel,) = kernels_of(each)
     assert kernel.demand.l2_most == 5e5 * 32
     assert kernel.demand.l2_bytes is None
 
@@ -64,7 +64,7 @@ def test_a_bound_makes_nothing_slower_and_tells_what_was_open() -> None:
 
 def test_less_than_one_sm_is_none() -> None:
     metrics = {"launch__sm_count": 1e-300, "launch__registers_per_thread": 32.0, "launch__shared_mem_per_block": 0.0}
-    (kernel,) = kernels(
+    (kernel,) = kernels_of(
         [Launch("add", metrics, Chip("NVIDIA A100-SXM4-40GB", "8.0"), "a.csv", 0, (1, 1, 1), (32, 1, 1))]
     )
     assert kernel.gpu.sms == 108

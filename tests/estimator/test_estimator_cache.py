@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 CALLED = """
-from tachograph.compiled import either
+from tachograph.catalog.compiled import either
 
 @either
 def inner(x: float) -> float:
@@ -15,7 +15,7 @@ def inner(x: float) -> float:
 """
 MIDDLE = """
 from called import inner
-from tachograph.compiled import either
+from tachograph.catalog.compiled import either
 
 @either
 def middle(x: float) -> float:
@@ -23,7 +23,7 @@ def middle(x: float) -> float:
 """
 LOOP = """
 from middle import middle
-from tachograph.compiled import compiled
+from tachograph.catalog.compiled import compiled
 
 @compiled
 def loop(x: float) -> float:

@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from tachograph.config import Interference
-from tachograph.interference.day.jobs import Seen
-from tachograph.interference.day.policies import POLICIES, Known
-from tachograph.interference.demand import H100_NVL, Demand
-from tachograph.interference.outcome import Sharing
-from tachograph.interference.sharing.accuracy import accuracy, margin
-from tachograph.interference.sharing.estimate import estimate
-from tachograph.interference.sharing.matrix import matrix
+from day.jobs import SeenJob
+from day.schedule import POLICIES, PolicyKnowledge
+from tachograph.catalog.config import InterferenceOptions
+from tachograph.sharing.accuracy import estimator_accuracy, margin
+from tachograph.sharing.demand import H100_NVL, Demand, Sharing
+from tachograph.sharing.estimate import estimate, matrix
 
 # (measured, told without its table, whether both are a gain), of all that a table of the paper could have taught
 LEFT_OUT = (
@@ -36,16 +34,16 @@ KERNELS = st.builds(
 def test_the_margin_is_the_worst_of_what_was_told_too_fast_without_its_table() -> None:
     longer = [told / measured if gain else measured / told for measured, told, gain in LEFT_OUT]
     assert max(longer) == pytest.approx(1.14)
-    found = accuracy()
+    found = estimator_accuracy()
     assert margin(found.twenty) == pytest.approx(max(longer), abs=1e-9)
-    assert Interference().margin == pytest.approx(margin(found.twenty), abs=0.005)
-    assert max(one.longer_left_out for one in found.held_out) < Interference().margin
+    assert InterferenceOptions().margin == pytest.approx(margin(found.twenty), abs=0.005)
+    assert max(one.longer_left_out for one in found.held_out) < InterferenceOptions().margin
 
 
 @given(KERNELS, KERNELS, st.floats(1, 2), st.booleans())
 @examples(max_examples=25, deadline=None)
 def test_upper_is_the_slowdown_and_the_margin(one: Demand, other: Demand, factor: float, lasting: bool) -> None:
-    chosen, sharing = Interference(margin=factor), Sharing(lasting=lasting)
+    chosen, sharing = InterferenceOptions(margin=factor), Sharing(lasting=lasting)
     told = estimate([one, other], gpu=H100_NVL, settings=chosen, sharing=sharing).members[0]
     whole = matrix([one], [other], gpu=H100_NVL, settings=chosen, sharing=sharing)
     assert told.upper == (told.slowdown or math.nan) * factor == whole.upper[0, 0]
@@ -62,16 +60,16 @@ def test_advice_decides_by_what_phases_may_come_to_with_the_margin() -> None:
     """Recomputed phase by phase: both are slowed while both have a kernel on the GPU, each pair with the margin."""
     shares, slow = ((0.5, 0.2), (0.4,)), (((1.0, 1.3),), ((1.1, 1.0),))
     demand = Demand(name="any")
-    seen = [Seen("any", tuple((share, demand) for share in one), 1e9, "compute", 0.1) for one in shares]
+    seen = [SeenJob("any", tuple((share, demand) for share in one), 1e9, "compute", 0.1) for one in shares]
     met = [(a, b, slow[0][0][i], slow[1][0][i]) for i, a in enumerate(shares[0]) for b in shares[1]]
     expected = [1 + sum(a * b * (pair[of] - 1) for a, b, *pair in met) for of in (0, 1)]
     upper = [1 + sum(a * b * (1.2 * pair[of] - 1) for a, b, *pair in met) for of in (0, 1)]
     table = np.array([[1.0, expected[0]], [expected[1], 1.0]])
     (advice,) = (policy for policy in POLICIES if policy.code == "advice")
     for allowed, may in ((max(upper) + 1e-9, True), (max(upper) - 1e-9, False), (max(expected) + 1e-9, False)):
-        chosen = Interference(max_slowdown=allowed, margin=1.2)
-        known = Known(seen, table, table < 0, table, chosen)
+        chosen = InterferenceOptions(max_slowdown=allowed, margin=1.2)
+        known = PolicyKnowledge(seen, table, table < 0, table, chosen)
         assert known.upper[[0, 1], [1, 0]].tolist() == pytest.approx(upper)
         assert bool(advice.permits(known).may[0, 1]) is may
-        safe = Known(seen, table, table > 0, table, chosen)
+        safe = PolicyKnowledge(seen, table, table > 0, table, chosen)
         assert bool(advice.permits(safe).may[0, 1])

@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.errors import InputError
-from tachograph.interference.demand import CYCLES, H100_NVL, Calibration, Demand, Footprint, Gpu
-from tachograph.interference.outcome import Sharing
-from tachograph.interference.sharing.caches import stays, table
-from tachograph.interference.sharing.estimate import estimate
-from tachograph.interference.sharing.matrix import matrix
-from tachograph.interference.sharing.published import fitted_l1_miss_cost, fitted_l2_miss_cost
+from tachograph.catalog.errors import InputError
+from tachograph.sharing.accuracy import fitted_l1_miss_cost, fitted_l2_miss_cost
+from tachograph.sharing.contention import cache_stays, cache_table
+from tachograph.sharing.demand import CYCLES, H100_NVL, Calibration, Demand, Footprint, GpuCapacity, Sharing
+from tachograph.sharing.estimate import estimate, matrix
 
 SHARE = st.one_of(st.none(), st.floats(0, 1), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
 ANY = st.floats(0, 1)
@@ -228,7 +226,7 @@ def test_what_is_not_known_is_said_and_is_never_safe() -> None:
     assert told.gain is None
     nothing = estimate([known, Demand(name="nothing")], gpu=H100_NVL)
     assert [member.slowdown for member in nothing.members] == [None, None]
-    other = estimate([known, known], gpu=Gpu(name="NVIDIA H200"), calibration=Calibration())
+    other = estimate([known, known], gpu=GpuCapacity(name="NVIDIA H200"), calibration=Calibration())
     assert any("NVIDIA H200" in sentence for sentence in other.unknown)
 
 
@@ -293,7 +291,7 @@ def test_dram_slows_what_waits_for_it() -> None:
 
 def _swept(size: float) -> Demand:
     """Copies an array of so many bytes to another again and again, on half of the SMs."""
-    hit = float(stays(2 * size / 45e6, table()))
+    hit = float(cache_stays(2 * size / 45e6, cache_table()))
     return Demand(name="copy", cycles={"issue": 0.0}, irregular=1.0, l2_hit=hit, l2_bytes=2 * size)
 
 
@@ -318,7 +316,7 @@ def test_l1_is_lost_at_half_the_array_together() -> None:
     """
 
     def copy(size: float) -> Demand:
-        alone = float(stays(2 * size / 216, table()))
+        alone = float(cache_stays(2 * size / 216, cache_table()))
         return Demand(name="copy", cycles={"issue": 0.0}, irregular=1.0, l1_hit=alone, l1_bytes=2 * size * 1024)
 
     slow = {size: slowdowns([copy(size), copy(size)])[0] for size in (30, 50, 54, 56, 64, 80, 108, 400)}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scheduler import Warps, irregular, regular, served
 
-from tachograph.interference.sharing.contention import DOMINANCE, elsewhere, granted, rate, through
+from tachograph.sharing.contention import DOMINANCE, cycles_rate, elsewhere, granted, through
 
 FEW, MANY = -0.09, 0.05  # told against simulated: at most so much too slow, too fast
 
@@ -22,7 +22,7 @@ def told(own: float, other: float, warps: int, how: float, others_warps: int) ->
     first, last = other > DOMINANCE * own, own > DOMINANCE * other
     stands = other if first else other / (1 + other / others_warps)
     peers = 0.0 if first or last else other
-    return rate(own, other if first else 0.0, peers, stands, waits(own, warps), warps, how)
+    return cycles_rate(own, other if first else 0.0, peers, stands, waits(own, warps), warps, how)
 
 
 @pytest.mark.parametrize(("warps", "wait", "gap"), list(itertools.product((1, 4, 8), (6, 20, 60), (0.05, 0.16, 0.5))))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.interference.demand import Demand, Gpu
-from tachograph.interference.profile.kernels import kernels
-from tachograph.interference.sharing.estimate import estimate
-from tachograph.nsight.read import read_reports
+from tachograph.nsight.reports import read_reports
+from tachograph.sharing.demand import Demand, GpuCapacity
+from tachograph.sharing.estimate import estimate
+from tachograph.sharing.kernels import kernels_of
 
 SAMPLE = Path(__file__).parents[2] / "docs" / "samples" / "published-h100.csv"
 PAIRS = (
@@ -23,14 +23,14 @@ PAIRS = (
 
 
 @pytest.fixture(scope="module")
-def sample() -> tuple[dict[str, Demand], Gpu]:
-    found = kernels(launch for report in read_reports([SAMPLE]) for launch in report.launches)
+def sample() -> tuple[dict[str, Demand], GpuCapacity]:
+    found = kernels_of(launch for report in read_reports([SAMPLE]) for launch in report.launches)
     return {one.name.removeprefix("void ").split("(")[0]: one.demand for one in found}, found[0].gpu
 
 
 @pytest.mark.parametrize(("one", "other", "measured"), PAIRS)
 def test_the_sample_tells_what_was_published(
-    sample: tuple[dict[str, Demand], Gpu], one: str, other: str, measured: float
+    sample: tuple[dict[str, Demand], GpuCapacity], one: str, other: str, measured: float
 ) -> None:
     demands, gpu = sample
     pair = [demands[one], demands[other]]
@@ -39,14 +39,14 @@ def test_the_sample_tells_what_was_published(
     assert told.gain == pytest.approx(measured, rel=0.10)
 
 
-def test_torch_mm_as_far_as_it_was_published(sample: tuple[dict[str, Demand], Gpu]) -> None:
+def test_torch_mm_as_far_as_it_was_published(sample: tuple[dict[str, Demand], GpuCapacity]) -> None:
     """The sample assumes why its warps wait; that was not published."""
     demands, gpu = sample
     mm = replace(demands["mm_1024<128, 64>"], irregular=None)
     assert estimate([mm, mm], gpu=gpu).members[0].slowdown == pytest.approx(1.7, rel=0.10)
 
 
-def test_arithmetic_beside_a_copy_is_not_held_up_by_dram(sample: tuple[dict[str, Demand], Gpu]) -> None:
+def test_arithmetic_beside_a_copy_is_not_held_up_by_dram(sample: tuple[dict[str, Demand], GpuCapacity]) -> None:
     demands, gpu = sample
     for name in ("fmul<1>", "fmul<4>", "dmul<2>", "sleep_<132>"):
         member = estimate([demands[name], demands["copy"]], gpu=gpu).members[0]
@@ -54,7 +54,7 @@ def test_arithmetic_beside_a_copy_is_not_held_up_by_dram(sample: tuple[dict[str,
         assert member.binding != "dram"
 
 
-def test_two_copies_of_the_sample_take_as_long_as_published(sample: tuple[dict[str, Demand], Gpu]) -> None:
+def test_two_copies_of_the_sample_take_as_long_as_published(sample: tuple[dict[str, Demand], GpuCapacity]) -> None:
     demands, gpu = sample
     member = estimate([demands["copy"], demands["copy"]], gpu=gpu).members[0]
     assert member.slowdown == pytest.approx(1.36, rel=0.03)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from madelake import NOW, Rows, fill, held, job, make_lake, summarized, utc
-from tachograph.analyze.results import read_gpus, read_summaries, read_verdicts
 from tachograph.cli import main
-from tachograph.export.content import Content, read_content
-from tachograph.lake import Lake
-from tachograph.report.filters import JobFilter
+from tachograph.export.content import ExportContent, read_content
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter
+from tachograph.lake.query import read_gpus, read_summaries, read_verdicts
 
 UGLY = 'bo"b\\,\x00\n{x}'  # a user's name as nobody should have one
 START, END = utc(1, 12), utc(1, 12, 30)
@@ -69,7 +69,7 @@ def add_job(lake: Lake, job_id: str, *, level: float = 0.5) -> None:
     summarized(lake)
 
 
-def content_of(lake: Lake, wanted: JobFilter | None = None) -> Content:
+def content_of(lake: Lake, wanted: JobFilter | None = None) -> ExportContent:
     """What is exported of a lake."""
     return read_content(lake, wanted or JobFilter(), now=NOW)
 

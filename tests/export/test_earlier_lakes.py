@@ -16,12 +16,9 @@ from exported_lake import END, START, busy, exported_lake, in_lake
 
 import tachograph
 from madelake import NOW, fill, held, job, summarized
-from tachograph.analyze.state import ANALYSES
-from tachograph.cli import main
-from tachograph.errors import TachographError
-from tachograph.lake import Lake
-from tachograph.schema import Table
-from tachograph.summarize.schema import (
+from tachograph.catalog.errors import TachographError
+from tachograph.catalog.tables import (
+    ANALYSES,
     COMPUTED,
     FINDINGS,
     JOB_GPUS,
@@ -29,13 +26,16 @@ from tachograph.summarize.schema import (
     JOB_NODE_MINUTES,
     JOB_SUMMARIES,
     JUDGED,
+    LakeTable,
 )
+from tachograph.cli import main
+from tachograph.lake.delta import Lake
 
 LATER_FINDINGS = ("kind", "verdict", "begin", "end", "checks", "needs")
 LATER_MINUTES = ("mem_copy_util", *(f"{link}_{way}_bytes_per_s" for link in ("pcie", "nvlink") for way in ("tx", "rx")))
 
 
-def without(table: Table, later: Collection[str]) -> Table:
+def without(table: LakeTable, later: Collection[str]) -> LakeTable:
     """A table as it was before it had these columns."""
     return replace(table, columns=tuple(column for column in table.columns if column.name not in later))
 

@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 from exported_lake import END, START, UGLY, content_of, export, exported_lake
 
+from tachograph.catalog.tables import JOB_MINUTES
 from tachograph.export import clustercockpit
 from tachograph.export.clustercockpit import METRICS, is_archivable, job_data, job_folder
-from tachograph.lake import Lake
-from tachograph.summarize.schema import JOB_MINUTES
+from tachograph.lake.delta import Lake
 
 REQUIRED = {
     *("jobId", "user", "project", "cluster", "subCluster", "numNodes", "exclusive", "startTime", "jobState"),

@@ -18,13 +18,13 @@ from exported_lake import END, START, UGLY, busy, content_of, export, exported_l
 
 import tachograph
 from madelake import fill, held, job, make_lake, summarized
-from tachograph.errors import ExportError
+from tachograph.catalog.errors import ExportError
+from tachograph.catalog.tables import COMPUTED, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
 from tachograph.export import jsonl, parquet
 from tachograph.export.registry import TARGETS
 from tachograph.export.tables import export_tables, outside
-from tachograph.lake import Lake
-from tachograph.report.filters import JobFilter
-from tachograph.summarize.schema import COMPUTED, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter
 
 
 @pytest.fixture(scope="module")

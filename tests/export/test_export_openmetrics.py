@@ -18,10 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 from madelake import NOW
 from servers.process import free_port, program
 from servers.pushgateway import pushgateway
-from tachograph.export.content import Content
+from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.export.content import ExportContent
 from tachograph.export.openmetrics import OF_JOBS, all_metrics, exposition
-from tachograph.lake import Lake
-from tachograph.summarize.schema import JOB_SUMMARIES
+from tachograph.lake.delta import Lake
 
 BY = ("user", "account", "partition")
 
@@ -49,7 +49,7 @@ def values(page: str, parser: Any = openmetrics) -> Values:
     return found
 
 
-def page_of(content: Content, *, by: tuple[str, ...] = BY, jobs: int = 0) -> str:
+def page_of(content: ExportContent, *, by: tuple[str, ...] = BY, jobs: int = 0) -> str:
     return exposition(all_metrics(content, by=by, jobs=jobs)).decode()
 
 
@@ -108,10 +108,10 @@ def test_single_jobs_are_running_ones_first_and_never_more_than_asked(lake: Lake
     assert len(every["tachograph_job_gpu_utilization_ratio"]) == 3
 
 
-def made_up(rows: list[dict[str, Any]]) -> Content:
+def made_up(rows: list[dict[str, Any]]) -> ExportContent:
     """Content of rows that say little."""
     given = [{name: row.get(name) for name in JOB_SUMMARIES.schema} for row in rows]
-    return Content(Lake("nowhere"), NOW, pl.DataFrame(given, schema=JOB_SUMMARIES.schema))
+    return ExportContent(Lake("nowhere"), NOW, pl.DataFrame(given, schema=JOB_SUMMARIES.schema))
 
 
 def test_of_a_requeued_job_the_last_run_is_told() -> None:

@@ -21,10 +21,10 @@ from psycopg.sql import SQL, Identifier
 
 from servers.postgresql import postgresql_server
 from servers.process import free_port
-from tachograph.analyze.superseded import drop_summaries
+from tachograph.catalog.tables import COMPUTED, JOB_SUMMARIES
 from tachograph.export.postgresql_tables import TABLES, as_csv
-from tachograph.lake import Lake
-from tachograph.summarize.schema import COMPUTED, JOB_SUMMARIES
+from tachograph.lake.delta import Lake
+from tachograph.pipeline.run import drop_summaries
 
 ALL = ("job_summaries", "job_gpus", "findings")
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from own_time import own_seconds
-from tachograph.sources.metrics.exposition import Samples, labels_of, parse
+from tachograph.sources.exposition import PageSamples, labels_of, parse_page
 
 Read = tuple[str, dict[str, str], float, float | None]
 
 
 def ours(page: str) -> list[Read]:
-    return [(name, dict(labels_of(block)), value, stamp) for name, block, value, stamp in parse(page.encode())]
+    return [(name, dict(labels_of(block)), value, stamp) for name, block, value, stamp in parse_page(page.encode())]
 
 
 def reference(page: str) -> list[Read]:
@@ -86,7 +86,7 @@ pages = st.lists(st.one_of(good_lines(), comments), max_size=10).map(lambda line
 @given(pages)
 def test_a_page_is_read_as_the_reference_reads_it(page: str) -> None:
     assert same(ours(page), reference(page))
-    assert parse(page.encode()).rejects == ()
+    assert parse_page(page.encode()).rejects == ()
 
 
 fragments = st.sampled_from(
@@ -120,7 +120,7 @@ broken_lines = st.lists(fragments, max_size=12).map("".join)
 @given(st.lists(st.one_of(good_lines(), broken_lines), max_size=8))
 def test_broken_lines_cost_themselves_only(lines: list[str]) -> None:
     page = "".join(f"{line}\n" for line in lines)
-    found = parse(page.encode())
+    found = parse_page(page.encode())
     assert same(ours(page), reference(page))
     meant = sum(1 for line in page.split("\n") if line.strip() and not line.strip().startswith("#"))
     assert len(found.names) + sum(reject.count for reject in found.rejects) == meant
@@ -129,33 +129,33 @@ def test_broken_lines_cost_themselves_only(lines: list[str]) -> None:
 @calm(100)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_survived(page: bytes) -> None:
-    found = parse(page)
+    found = parse_page(page)
     assert len(found.names) == len(found.labels) == len(found.values) == len(found.stamps)
 
 
 @calm(40)
 @given(pages, st.sets(names, max_size=3), st.integers(0, 10**6))
 def test_only_the_metrics_wanted_are_read(page: str, wanted: set[str], pick: int) -> None:
-    everything = list(parse(page.encode()))
+    everything = list(parse_page(page.encode()))
     wanted |= {everything[pick % len(everything)][0]} if everything else set()
     kept = [repr(sample) for sample in everything if sample[0] in wanted]
-    assert [repr(sample) for sample in parse(page.encode(), wanted=wanted)] == kept
+    assert [repr(sample) for sample in parse_page(page.encode(), wanted=wanted)] == kept
 
 
 @calm(40)
 @given(good_lines(), good_lines())
 def test_a_page_that_was_cut_off_loses_its_last_line(first: str, second: str) -> None:
-    found = parse(f"{first}\n{second}".encode())
-    assert repr(list(found)) == repr(list(parse(f"{first}\n".encode())))
+    found = parse_page(f"{first}\n{second}".encode())
+    assert repr(list(found)) == repr(list(parse_page(f"{first}\n".encode())))
     assert [(reject.reason, reject.count) for reject in found.rejects] == [("cut_off_line", 1)]
 
 
-def reasons(found: Samples) -> dict[str, int]:
+def reasons(found: PageSamples) -> dict[str, int]:
     return {reject.reason: reject.count for reject in found.rejects}
 
 
 def test_bytes_that_are_no_text_cost_their_line() -> None:
-    found = parse(b'a{x="\xff"} 1\nb 2\n\xfe')
+    found = parse_page(b'a{x="\xff"} 1\nb 2\n\xfe')
     assert (found.names, reasons(found)) == (["b"], {"not_text": 2})
 
 
@@ -163,7 +163,7 @@ def test_bytes_that_are_no_text_cost_their_line() -> None:
     "line", ['a{x="1} 5', 'a{x="1"}', "a", 'a{x="1",x="2"} 5', "a 1_000", "a{x=1} 5", "a five", "a{} 5 soon"]
 )
 def test_lines_that_are_no_samples_are_counted(line: str) -> None:
-    found = parse(f"{line}\nb 2\n".encode())
+    found = parse_page(f"{line}\nb 2\n".encode())
     assert (found.names, reasons(found)) == (["b"], {"unreadable_line": 1})
     assert found.rejects[0].example == line
 
@@ -180,19 +180,19 @@ def test_names_in_quotes_are_read() -> None:
 def test_what_is_no_page_is_given_up_soon() -> None:
     lines = ['{="' * 30] * 200_000 + ['{"\\' * 10_000_000]
     page = "".join(f"{line}\n" for line in lines).encode()
-    assert own_seconds(lambda: parse(page), enough=5) < 5
-    found = parse(page)
+    assert own_seconds(lambda: parse_page(page), enough=5) < 5
+    found = parse_page(page)
     assert (found.names, reasons(found)) == ([], {"unreadable_line": 200_001})
 
 
 def test_times_of_a_page_are_milliseconds_and_of_openmetrics_seconds() -> None:
-    assert parse(b"a 1 1700000000500\n").stamps == [1700000000.5]
-    assert parse(b"a 1 1700000000.5\nb 1 1700000001\n# EOF\n").stamps == [1700000000.5, 1700000001.0]
-    assert parse(b"a 1 1700000000\n# EOF").rejects == ()
+    assert parse_page(b"a 1 1700000000500\n").stamps == [1700000000.5]
+    assert parse_page(b"a 1 1700000000.5\nb 1 1700000001\n# EOF\n").stamps == [1700000000.5, 1700000001.0]
+    assert parse_page(b"a 1 1700000000\n# EOF").rejects == ()
 
 
 def test_the_recorded_page_is_read_as_the_reference_reads_it(recorded: Path) -> None:
     page = (recorded / "prometheus_h100" / "dcgm_exporter_metrics_excerpt.prom").read_text()
     assert same(ours(page), reference(page))
     assert len(ours(page)) == 30
-    assert parse(page.encode()).rejects == ()
+    assert parse_page(page.encode()).rejects == ()

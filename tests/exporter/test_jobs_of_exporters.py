@@ -12,15 +12,15 @@ import pytest
 
 from madelake import fill, held, job, summarized, utc
 from servers.exporter import Gpu, Node, exporter, page
-from tachograph.attribute import attribute, build_runs
-from tachograph.config import Slurm
-from tachograph.ingest import ingest, watermark
-from tachograph.lake import Lake
-from tachograph.schema import ALLOCATIONS, DEVICES, JOBS
-from tachograph.sources import Chunk
-from tachograph.sources.metrics.endpoints import NAME, Settings
-from tachograph.sources.metrics.pages import Gathering, Vocabulary
-from tachograph.sources.metrics.scrape import connect_exporters
+from tachograph.catalog.chunks import Chunk
+from tachograph.catalog.config import SlurmOptions
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, JOBS
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest, watermark
+from tachograph.pipeline.attribution import attribute, build_runs
+from tachograph.sources.dcgm_exporter import connect_exporters
+from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterSettings
+from tachograph.sources.exporter_pages import ExporterRows, PageVocabulary
 
 UTIL, XID, POWER = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_POWER_USAGE"
 START, END = utc(1, 10), utc(1, 11)
@@ -47,7 +47,7 @@ def node_at(t: datetime) -> Node:
 @pytest.fixture(scope="module")
 def summaries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     lake = Lake.create(str(tmp_path_factory.mktemp("exporter") / "lake"))
-    gathering = Gathering(Vocabulary())
+    gathering = ExporterRows(PageVocabulary())
     t = START - timedelta(minutes=5)
     while t < END + timedelta(minutes=5):
         gathering.add(page("n1", node_at(t), t.timestamp()).encode(), t=t, node=None)
@@ -74,7 +74,7 @@ def test_a_requeued_job_holds_in_each_run_what_it_held_then(tmp_path: Path) -> N
     """Job 7 has GPU 0, then, requeued, GPU 1, which was job 8's: neither takes from the other."""
     lake, looked = Lake.create(str(tmp_path / "lake")), {5: "78", 25: "78", 45: "00", 65: "07", 85: "07", 95: "00"}
     with exporter({"n1": {gpu: {UTIL: 50} for gpu in range(2)}}) as server:
-        feed = connect_exporters(Settings(source=NAME, urls=tuple(server.urls)), cluster=None)
+        feed = connect_exporters(ExporterSettings(source=DCGM_EXPORTER, urls=tuple(server.urls)), cluster=None)
         for minute, holders in looked.items():
             for gpu, holder in enumerate(holders):
                 server.hold("n1", gpu, holder)
@@ -86,7 +86,7 @@ def test_a_requeued_job_holds_in_each_run_what_it_held_then(tmp_path: Path) -> N
     jobs = [job(name, start, start + half, gpus=1, submit=start) for name, start in runs]
     fill(lake, {"jobs": jobs}, chunk="accounting")
     allocations, devices = lake.latest(ALLOCATIONS), lake.latest(DEVICES)
-    runs_of = build_runs(lake.latest(JOBS), allocations, slurm=Slurm(), now=END + half)
+    runs_of = build_runs(lake.latest(JOBS), allocations, slurm=SlurmOptions(), now=END + half)
     found = attribute(runs_of, allocations, devices.select("node", "gpu", "mig"))
     owned = found.intervals.join(runs_of.select("run", "job_id"), on="run").sort("start", "gpu")
     spans = owned.select("job_id", "gpu", pl.col("start", "end").dt.strftime("%H:%M"))

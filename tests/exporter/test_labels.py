@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph.sources.metrics.labels import LabelNames, Misplaced, Place, place
+from tachograph.sources.metrics import LabelNames, SeriesLocation, UnusableLabels, locate
 
 
-def placed(labels: dict[str, str], names: LabelNames | None = None) -> Place:
-    found = place(labels, names=names or LabelNames())
-    assert isinstance(found, Place)
+def placed(labels: dict[str, str], names: LabelNames | None = None) -> SeriesLocation:
+    found = locate(labels, names=names or LabelNames())
+    assert isinstance(found, SeriesLocation)
     return found
 
 
@@ -66,7 +66,7 @@ def test_the_device(model: str, uuid: str) -> None:
 
 
 def test_a_name_that_belongs_to_no_gpu_is_no_model() -> None:
-    assert placed({"node": "n1", "name": "systemd", "uuid": ""}) == Place("n1")
+    assert placed({"node": "n1", "name": "systemd", "uuid": ""}) == SeriesLocation("n1")
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_the_job(labels: dict[str, str], job: str | None) -> None:
     ],
 )
 def test_labels_that_name_no_place_say_why(labels: dict[str, str], reason: str) -> None:
-    found = place(labels)
-    assert isinstance(found, Misplaced)
+    found = locate(labels)
+    assert isinstance(found, UnusableLabels)
     assert found.reason == reason
 
 
@@ -108,5 +108,5 @@ def test_labels_of_a_site_come_first() -> None:
     )
     labels = {"xname": "x1000c0s0", "card": "2", "slice": "4", "id": "GPU-b", "slurm_job": "8", "type": "A100"}
     shadowed = {"Hostname": "n1", "gpu": "0", "UUID": "GPU-a", "hpc_job": "1"}
-    assert placed({**shadowed, **labels}, names) == Place("x1000c0s0", 2, 4, "GPU-b", None, "A100", "8")
-    assert placed(shadowed, names) == Place("n1", 0, None, "GPU-a", None, None, "1")
+    assert placed({**shadowed, **labels}, names) == SeriesLocation("x1000c0s0", 2, 4, "GPU-b", None, "A100", "8")
+    assert placed(shadowed, names) == SeriesLocation("n1", 0, None, "GPU-a", None, None, "1")

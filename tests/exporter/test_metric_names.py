@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph.counters import COUNTERS, DCGM_PREFIX
-from tachograph.errors import ConfigError
-from tachograph.host_counters import HOST_COUNTERS
-from tachograph.sources.metrics.names import Target, metric_names, refuse_unknown, target
+from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS
+from tachograph.catalog.errors import ConfigError
+from tachograph.sources.metrics import MetricTarget, metric_names, metric_target, refuse_unknown_metrics
 
 
 @pytest.mark.parametrize(
@@ -27,14 +26,14 @@ from tachograph.sources.metrics.names import Target, metric_names, refuse_unknow
     ],
 )
 def test_a_gpu_metric_is_known(metric: str, labels: dict[str, str], column: str, unit: str) -> None:
-    assert target(metric, labels) == Target("gpu_samples", column, unit)
+    assert metric_target(metric, labels) == MetricTarget("gpu_samples", column, unit)
 
 
 def test_every_dcgm_name_of_the_catalogue_is_known() -> None:
     known = set(metric_names())
     for counter in COUNTERS:
         for name in filter(None, (counter.dcgm_name, counter.dcgm_name_46)):
-            found = target(DCGM_PREFIX + name, {})
+            found = metric_target(DCGM_PREFIX + name, {})
             assert found is not None
             assert (found.column, found.unit) == (counter.name, counter.dcgm_unit)
             assert DCGM_PREFIX + name in known
@@ -43,22 +42,22 @@ def test_every_dcgm_name_of_the_catalogue_is_known() -> None:
 def test_every_node_exporter_series_of_the_catalogue_is_known() -> None:
     for counter in HOST_COUNTERS:
         for metric, labels in counter.node_exporter:
-            found = target(metric, {**labels, "cpu": "7", "device": "eth0"})
+            found = metric_target(metric, {**labels, "cpu": "7", "device": "eth0"})
             assert found is not None
             assert (found.table, found.column, found.unit) == ("node_samples", counter.name, counter.node_exporter_unit)
 
 
 def test_series_of_cpus_and_interfaces_add_up_and_levels_do_not() -> None:
-    busy = target("node_cpu_seconds_total", {"mode": "user", "cpu": "0"})
-    memory = target("node_memory_MemTotal_bytes", {})
+    busy = metric_target("node_cpu_seconds_total", {"mode": "user", "cpu": "0"})
+    memory = metric_target("node_memory_MemTotal_bytes", {})
     assert busy is not None
     assert memory is not None
     assert (busy.adds_up, memory.adds_up) == (True, False)
 
 
 def test_the_loopback_interface_is_left_out() -> None:
-    assert target("node_network_receive_bytes_total", {"device": "lo"}) is None
-    assert target("node_network_receive_bytes_total", {"device": "hsn0"}) is not None
+    assert metric_target("node_network_receive_bytes_total", {"device": "lo"}) is None
+    assert metric_target("node_network_receive_bytes_total", {"device": "hsn0"}) is not None
 
 
 @pytest.mark.parametrize(
@@ -71,18 +70,18 @@ def test_the_loopback_interface_is_left_out() -> None:
     ],
 )
 def test_what_is_no_counter_has_no_target(metric: str, labels: dict[str, str]) -> None:
-    assert target(metric, labels) is None
+    assert metric_target(metric, labels) is None
 
 
 def test_facts_and_jobs_go_to_their_tables() -> None:
-    assert target("nvidia_gpu_memory_total_bytes", {}) == Target("devices", "hbm_mib", "B")
-    assert target("nvidia_gpu_jobId", {}) == Target("allocations", "job_id", "")
+    assert metric_target("nvidia_gpu_memory_total_bytes", {}) == MetricTarget("devices", "hbm_mib", "B")
+    assert metric_target("nvidia_gpu_jobId", {}) == MetricTarget("allocations", "job_id", "")
 
 
 def test_names_of_a_site_come_first() -> None:
     own = {"DCGM_FI_DEV_GPU_UTIL": ("gpu_util", "fraction"), "rack_power": ("node_power_w", "kW")}
-    assert target("DCGM_FI_DEV_GPU_UTIL", {}, own=own) == Target("gpu_samples", "gpu_util", "fraction")
-    assert target("rack_power", {}, own=own) == Target("node_samples", "node_power_w", "kW")
+    assert metric_target("DCGM_FI_DEV_GPU_UTIL", {}, own=own) == MetricTarget("gpu_samples", "gpu_util", "fraction")
+    assert metric_target("rack_power", {}, own=own) == MetricTarget("node_samples", "node_power_w", "kW")
     assert "rack_power" in metric_names(own=own)
     assert "rack_power" not in metric_names()
 
@@ -96,6 +95,6 @@ def test_names_of_a_site_come_first() -> None:
 )
 def test_names_of_a_site_are_checked(own: dict[str, tuple[str, str]], said: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        refuse_unknown(own, where="tachograph.toml")
+        refuse_unknown_metrics(own, where="tachograph.toml")
     assert said in str(raised.value)
-    refuse_unknown({"m": ("power_w", "kW")}, where="tachograph.toml")
+    refuse_unknown_metrics({"m": ("power_w", "kW")}, where="tachograph.toml")

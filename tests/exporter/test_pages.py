@@ -13,32 +13,32 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from tachograph.schema import TABLES, conform
-from tachograph.sources import Part
-from tachograph.sources.metrics.labels import LabelNames
-from tachograph.sources.metrics.pages import Gathering, Vocabulary
+from tachograph.catalog.chunks import ChunkPart
+from tachograph.catalog.tables import TABLES, conform
+from tachograph.sources.exporter_pages import ExporterRows, PageVocabulary
+from tachograph.sources.metrics import LabelNames
 
 T = datetime(2026, 3, 1, 12, tzinfo=UTC)
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 POWER = "DCGM_FI_DEV_POWER_USAGE"
 
 
-def gather(page: str, *, node: str | None = "n1", vocabulary: Vocabulary | None = None) -> dict[str, Part]:
+def gather(page: str, *, node: str | None = "n1", vocabulary: PageVocabulary | None = None) -> dict[str, ChunkPart]:
     """{table: its only part}"""
-    gathering = Gathering(vocabulary or Vocabulary())
+    gathering = ExporterRows(vocabulary or PageVocabulary())
     gathering.add(page.encode(), t=T, node=node)
     parts = gathering.parts()
     assert len({part.table for part in parts}) == len(parts)
     return {part.table: part for part in parts}
 
 
-def rows(part: Part) -> list[dict[str, Any]]:
+def rows(part: ChunkPart) -> list[dict[str, Any]]:
     """Rows as they land, without what is null."""
     conformed = conform(part.frame, TABLES[part.table], now=T, units=part.units).frame
     return [{name: value for name, value in row.items() if value is not None} for row in conformed.to_dicts()]
 
 
-def reasons(parts: dict[str, Part]) -> dict[tuple[str, str], int]:
+def reasons(parts: dict[str, ChunkPart]) -> dict[tuple[str, str], int]:
     return {(part.table, reject.reason): reject.count for part in parts.values() for reject in part.rejects}
 
 
@@ -142,7 +142,7 @@ def test_times_behind_values_come_before_the_time_of_the_scrape() -> None:
 
 def test_a_counter_in_two_units_keeps_both() -> None:
     page = 'DCGM_FI_DEV_FB_USED{gpu="0"} 10\nnvidia_gpu_memory_used_bytes{minor_number="1"} 1048576\n'
-    gathering = Gathering(Vocabulary())
+    gathering = ExporterRows(PageVocabulary())
     gathering.add(page.encode(), t=T, node="n1")
     landed = [row for part in gathering.parts() if part.table == "gpu_samples" for row in rows(part)]
     assert {row["gpu"]: row["hbm_used_mib"] for row in landed} == {0: 10.0, 1: 1.0}
@@ -166,14 +166,14 @@ def test_a_job_that_is_none_is_counted() -> None:
 
 
 def test_names_of_a_site_are_used() -> None:
-    vocabulary = Vocabulary(metrics={"card_busy": ("gpu_util", "fraction")}, labels=LabelNames(gpu=("card",)))
+    vocabulary = PageVocabulary(metrics={"card_busy": ("gpu_util", "fraction")}, labels=LabelNames(gpu=("card",)))
     assert rows(gather('card_busy{card="3"} 0.25\n', vocabulary=vocabulary)["gpu_samples"]) == [
         {"t": T, "node": "n1", "gpu": 3, "gpu_util": 0.25}
     ]
 
 
 def test_pages_of_many_nodes_are_put_together() -> None:
-    gathering = Gathering(Vocabulary())
+    gathering = ExporterRows(PageVocabulary())
     for node in ("n1", "n2"):
         gathering.add(f'{UTIL}{{gpu="0"}} 5\n'.encode(), t=T, node=node)
     (part,) = gathering.parts()
@@ -220,7 +220,7 @@ def test_rows_are_what_a_plain_reading_finds(lines: list[tuple[str, str, str, st
                 jobs.add((labels["hpc_job"], *unit))
             if sample.name in columns:
                 expected[unit].setdefault(columns[sample.name], sample.value)
-    gathering = Gathering(Vocabulary())
+    gathering = ExporterRows(PageVocabulary())
     gathering.add(page.encode(), t=T, node="here")
     parts = {part.table: part.frame for part in gathering.parts()}
     found = {

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from servers.exporter import exporter
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES
 from tachograph.cli import main
-from tachograph.config import Configuration
-from tachograph.ingest import ingest as run_ingest
-from tachograph.lake import Lake
-from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest as run_ingest
 from tachograph.sources.dcgm_exporter import read
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"

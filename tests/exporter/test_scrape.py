@@ -16,16 +16,16 @@ import pytest
 
 from own_time import own_seconds
 from servers.exporter import Exporter, Fault, Gpu, exporter
-from tachograph.config import Configuration
-from tachograph.errors import ConfigError, InputError
-from tachograph.ingest import ingest, watermark
-from tachograph.lake import Lake
-from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS
-from tachograph.sources import Chunk
-from tachograph.sources.feeds import load_feed, settings_of
-from tachograph.sources.metrics.endpoints import MAX_ENDPOINTS, NAME, Settings, expand_url
-from tachograph.sources.metrics.labels import LabelNames
-from tachograph.sources.metrics.scrape import ScrapeFeed, connect_exporters
+from tachograph.catalog.chunks import Chunk
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest, watermark
+from tachograph.sources.dcgm_exporter import ScrapeFeed, connect_exporters
+from tachograph.sources.endpoints import DCGM_EXPORTER, MAX_ENDPOINTS, ExporterSettings, expand_url
+from tachograph.sources.metrics import LabelNames
+from tachograph.sources.registry import load_feed, settings_of
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 ENERGY = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
@@ -35,7 +35,7 @@ TWO_NODES = {name: {gpu: {UTIL: 10 * gpu + 5, ENERGY: 1e6} for gpu in range(2)} 
 @contextmanager
 def feeding(server: Exporter, **settings: Any) -> Iterator[ScrapeFeed]:
     given = {"urls": tuple(server.urls), "timeout_s": 0.5, "every_s": 0.5, **settings}
-    feed = connect_exporters(Settings(source=NAME, **given), cluster="c1")
+    feed = connect_exporters(ExporterSettings(source=DCGM_EXPORTER, **given), cluster="c1")
     try:
         yield feed
     finally:
@@ -125,7 +125,7 @@ def test_an_exporter_that_is_still_answering_is_not_asked_again() -> None:
 
 
 def test_nobody_answering_is_an_error_that_says_where_and_why() -> None:
-    settings = Settings(source=NAME, urls=("http://127.0.0.1:1", "http://127.0.0.1:2"))
+    settings = ExporterSettings(source=DCGM_EXPORTER, urls=("http://127.0.0.1:1", "http://127.0.0.1:2"))
     feed = connect_exporters(settings, cluster=None)
     with pytest.raises(InputError, match=r"127\.0\.0\.1:\d: cannot connect: connection refused \(and 1 other\)"):
         poll(feed)
@@ -206,7 +206,7 @@ def test_secrets_reach_every_exporter(tmp_path: Path) -> None:
 
 
 def test_many_exporters_behind_tls_share_what_is_costly() -> None:
-    settings = Settings(source=NAME, urls=("https://n[001-500]:9400",))
+    settings = ExporterSettings(source=DCGM_EXPORTER, urls=("https://n[001-500]:9400",))
     assert (
         own_seconds(lambda: connect_exporters(settings, cluster=None).close(), enough=5) < 5
     )  # 25 s where each reads them
@@ -265,15 +265,15 @@ def test_a_hostlist_stands_for_many(url: str, expanded: list[str]) -> None:
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        load_feed(NAME).connect(
-            settings_of({"source": NAME, **settings}, where="t.toml"), configuration=Configuration()
+        load_feed(DCGM_EXPORTER).connect(
+            settings_of({"source": DCGM_EXPORTER, **settings}, where="t.toml"), configuration=Configuration()
         )
     assert said in str(raised.value)
 
 
 def test_every_setting_is_told_with_its_default() -> None:
     told = (Path(__file__).parents[2] / "docs" / "ingest-exporter.md").read_text()
-    fields = {field.name: field.default for field in msgspec.structs.fields(Settings)}
+    fields = {field.name: field.default for field in msgspec.structs.fields(ExporterSettings)}
     assert [name for name in fields if name not in ("source", "name") and f"`{name}`" not in told] == []
     for name in ("every_s", "refresh_s", "timeout_s", "parallel", "attempts"):
         assert f"| `{name}` | `{float(fields[name]):g}` |" in told

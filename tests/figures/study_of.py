@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from jobframes import frame, summary
-from tachograph.figures.study import Options, Study
-from tachograph.summarize.schema import JOB_SUMMARIES
+from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.figures.numbers import Study, StudyOptions
 
 
-def study_of(*jobs: dict[str, Any], options: Options | None = None) -> Study:
+def study_of(*jobs: dict[str, Any], options: StudyOptions | None = None) -> Study:
     """Return a study of jobs, each given by the columns of job_summaries that matter."""
     rows = [summary(job_key=f"c:{place}:1", job_id=str(place), **job) for place, job in enumerate(jobs)]
-    return Study(frame(JOB_SUMMARIES, rows), options or Options())
+    return Study(frame(JOB_SUMMARIES, rows), options or StudyOptions())

@@ -4,7 +4,7 @@ import pytest
 from study_of import study_of
 
 from tachograph.figures import arithmetic_intensity as figure
-from tachograph.figures.study import Options
+from tachograph.figures.numbers import StudyOptions
 
 A100 = "A100 SXM 80GB"
 RIDGE = 9.7e12 / 2.039e12  # FP64
@@ -91,7 +91,7 @@ def test_what_is_said() -> None:
             "1.58 FLOP/B."
         ),
     )
-    numbers = figure.compute(study_of(*JOBS, options=Options(pipe="fp32")))
+    numbers = figure.compute(study_of(*JOBS, options=StudyOptions(pipe="fp32")))
     assert figure.sentences(numbers) == (
         "By the majority of their samples, 100 % of 1 job are memory-bound and 0 % compute-bound.",
         "On A100 SXM 80GB, whose ridge point is at 9.56 FLOP/B, the median FP32 intensity lies over 1000 FLOP/B.",

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 from study_of import study_of
 
-from tachograph.counters import NAMES
+from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.figures import correlation as figure
-from tachograph.figures.study import Numbers, Study
+from tachograph.figures.numbers import FigureNumbers, Study
 
 UTIL = (0.1, 0.2, 0.2, 0.9, 0.5, None)
 POWER = (100.0, 150.0, 200.0, 400.0, 120.0, 300.0)
@@ -20,7 +20,7 @@ def study(**columns: Sequence[float | None]) -> Study:
     return study_of(*({f"{name}_mean": value for name, value in zip(columns, row, strict=True)} for row in rows))
 
 
-def made() -> Numbers:
+def made() -> FigureNumbers:
     return figure.compute(
         study(
             gpu_util=UTIL,
@@ -117,7 +117,7 @@ def test_nothing_to_draw() -> None:
 
 def test_every_compared_counter_has_a_label() -> None:
     assert set(figure.COMPARED) == set(figure.LABELS)
-    assert set(NAMES) - set(figure.COMPARED) == {
+    assert set(COUNTER_NAMES) - set(figure.COMPARED) == {
         "hbm_free_mib",
         "energy_j",
         "xid",

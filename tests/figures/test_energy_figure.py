@@ -6,7 +6,7 @@ import pytest
 from study_of import study_of
 
 from tachograph.figures import energy as figure
-from tachograph.figures.study import Options
+from tachograph.figures.numbers import StudyOptions
 
 KWH = 3.6e6
 
@@ -75,7 +75,7 @@ def test_what_is_said() -> None:
 
 def test_the_pipe_of_the_study_gives_the_type() -> None:
     jobs = (job(1.0, 1.0, "memory", bound_fp32="compute"), job(1.0, 1.0, "memory"))
-    facts = figure.compute(study_of(*jobs, options=Options(pipe="fp32"))).facts
+    facts = figure.compute(study_of(*jobs, options=StudyOptions(pipe="fp32"))).facts
     assert (facts["compute_jobs"], facts["memory_jobs"], facts["unknown_jobs"]) == (1, 0, 1)
 
 

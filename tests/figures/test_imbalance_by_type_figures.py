@@ -10,7 +10,7 @@ import pytest
 from study_of import study_of
 
 from tachograph.figures import spatial_imbalance_by_type, temporal_imbalance_by_type
-from tachograph.figures.study import Options
+from tachograph.figures.numbers import StudyOptions
 
 
 def job(imbalance: float | None, pipes: list[str] | None = None, bound: str | None = None, **given: Any) -> Any:
@@ -125,7 +125,7 @@ def test_equal_medians_and_too_few() -> None:
 
 def test_type_by_the_pipe_that_was_asked_for() -> None:
     jobs = [job(0.1, bound="compute", bound_tensor="memory"), job(0.5, bound="compute")]
-    numbers = spatial_imbalance_by_type.compute(study_of(*jobs, options=Options(pipe="tensor")))
+    numbers = spatial_imbalance_by_type.compute(study_of(*jobs, options=StudyOptions(pipe="tensor")))
     assert spatial_imbalance_by_type.sentences(numbers) == (
         "The median spatial imbalance is 0.10 for 1 memory-bound job (tensor roofline).",
     )

@@ -7,7 +7,7 @@ import pytest
 from study_of import study_of
 
 from tachograph.figures import job_overview as figure
-from tachograph.figures.study import Study
+from tachograph.figures.numbers import Study
 
 # GPUs, seconds, mean utilisation
 JOBS = [

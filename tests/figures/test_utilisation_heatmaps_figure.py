@@ -7,7 +7,7 @@ from matplotlib.collections import QuadMesh
 from study_of import study_of
 
 from tachograph.figures import utilisation_heatmaps as figure
-from tachograph.figures.study import Options
+from tachograph.figures.numbers import StudyOptions
 
 # utilisation, FP64 activity, DRAM activity, type
 JOBS = [
@@ -83,7 +83,7 @@ def test_the_pipe_of_the_options_decides() -> None:
         "bound": "memory",
         "bound_tensor": "compute",
     }
-    numbers = figure.compute(study_of(job, options=Options(pipe="tensor")))
+    numbers = figure.compute(study_of(job, options=StudyOptions(pipe="tensor")))
     assert (numbers.facts["compute_jobs"], numbers.facts["memory_jobs"]) == (1, 0)
     assert numbers.tables["cells"].filter(pl.col("jobs") > 0).select("pipe_low", "dram_low").rows() == [(0.27, 0.18)]
     assert figure.sentences(numbers) == ("The median utilisation is 50 % in 1 compute-bound job.",)

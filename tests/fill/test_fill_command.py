@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from tachograph.lake import Lake
-from tachograph.schema import GPU_SAMPLES
+from tachograph.catalog.tables import GPU_SAMPLES
+from tachograph.lake.delta import Lake
 
 FILL = """
 import sys

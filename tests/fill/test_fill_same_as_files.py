@@ -10,18 +10,18 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tachograph.errors import LakeError, UsageError
-from tachograph.fill import fill
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
+from tachograph.catalog.errors import LakeError, UsageError
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, REJECTS
 from tachograph.lake.compact import compact
-from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, REJECTS
-from tachograph.simulate import NodeGroup, Plan, SimulatedCluster, simulate
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.service.fill import fill
+from tachograph.simulate.cluster import SimulatedCluster, simulate
 from tachograph.simulate.defects import DefectKind
-from tachograph.simulate.plan import PIPE_COUNTERS
+from tachograph.simulate.plan import PIPE_COUNTERS, NodeGroup, SimulationPlan
 from tachograph.sources import ldms
 
-PLAN = Plan(
+PLAN = SimulationPlan(
     seed=5,
     days=3,
     groups=(NodeGroup(9, 4, "A100 SXM 40GB"), NodeGroup(5, 3, "A40", lacks=PIPE_COUNTERS)),
@@ -31,7 +31,7 @@ PLAN = Plan(
 )
 
 
-def by_files(plan: Plan, folder: Path) -> tuple[SimulatedCluster, Lake]:
+def by_files(plan: SimulationPlan, folder: Path) -> tuple[SimulatedCluster, Lake]:
     """Simulated, ingested, compacted."""
     cluster = simulate(plan, folder / "cluster")
     lake = Lake.create(str(folder / "lake"))
@@ -80,7 +80,7 @@ def test_samples_are_the_same_bit_by_bit(written: tuple[SimulatedCluster, Lake],
 
 def test_samples_of_the_month_are_the_same_bit_by_bit(tmp_path: Path) -> None:
     groups = (NodeGroup(5, 4, "A100 SXM 40GB"), NodeGroup(2, 4, "A100 SXM 80GB"))
-    plan = replace(Plan.month(), days=2, groups=groups, interval_s=60, rows_per_file=20_000)
+    plan = replace(SimulationPlan.month(), days=2, groups=groups, interval_s=60, rows_per_file=20_000)
     _, lake = by_files(plan, tmp_path / "written")
     fill(plan, str(tmp_path / "lake"), tmp_path / "cluster", processes=1)
     assert_same_bits(samples(Lake.open(str(tmp_path / "lake"))), samples(lake))

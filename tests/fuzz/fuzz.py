@@ -33,7 +33,7 @@ os.environ["POLARS_MAX_THREADS"] = "1"  # before polars is imported: mutations a
 
 from fuzz_targets import Target, by_name
 
-from tachograph.errors import TachographError
+from tachograph.catalog.errors import TachographError
 
 SEED = 20260301
 HANGS_S = 30.0  # on the wall: a process that is still at it is killed

@@ -28,16 +28,18 @@ from nsight_targets import (
     stored_reports,
 )
 
-import tachograph.rules
-from tachograph import config
-from tachograph.config import Configuration, Site
-from tachograph.schema import TABLES, conform
-from tachograph.sources import Chunk, allocation_map, dcgm_exporter, ldms, prometheus, sacct, table
-from tachograph.sources.feeds import settings_of
+import tachograph.judge.rules
+from tachograph.catalog import config
+from tachograph.catalog.chunks import Chunk
+from tachograph.catalog.config import Configuration, SiteOptions
+from tachograph.catalog.tables import TABLES, conform
+from tachograph.sources import allocation_map, dcgm_exporter, ldms, prometheus, sacct, table
+from tachograph.sources.registry import settings_of
+from tachograph.sources.table import suggest
 from tachograph.sources.table.mapping import load
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
-SITE = Configuration(site=Site(name="s", time_zone="Europe/Berlin", cluster="c"))
+SITE = Configuration(site=SiteOptions(name="s", time_zone="Europe/Berlin", cluster="c"))
 MAPPING = b"""table = "gpu_samples"
 [time]
 column = "timestamp"
@@ -245,7 +247,7 @@ def _mapping(path: Path) -> Path:
 
 
 def read_suggest(path: Path, whole: bool) -> None:
-    table.suggest(path)
+    suggest.suggest(path)
 
 
 def read_mapping(path: Path, whole: bool) -> None:
@@ -296,7 +298,7 @@ def read_configuration(path: Path, whole: bool) -> None:
 
 def shipped_rules() -> Iterator[bytes]:
     """Yield the files of the catalogue."""
-    folder = Path(tachograph.rules.__file__).parent / "catalogue"
+    folder = Path(tachograph.judge.rules.__file__).parent / "catalogue"
     return (path.read_bytes() for path in sorted(folder.glob("*.json")))
 
 

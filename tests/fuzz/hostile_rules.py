@@ -19,30 +19,21 @@ from typing import Any
 
 from mutators import LARGEST, mutate
 
-from tachograph.rules.language import (
-    Kind,
-    Loaded,
-    Metric,
-    Outcome,
-    Pair,
-    Value,
-    check,
-    evaluate,
-    load_patterns,
-    prepare,
-)
-from tachograph.rules.vocabulary import FUNCTIONS
+from tachograph.judge.rules.functions import FUNCTIONS
+from tachograph.judge.rules.model import LoadedPatterns, RankKind, RuleMetric, RuleOutcome, RulePair, Value
+from tachograph.judge.rules.patterns import load_patterns
+from tachograph.judge.rules.program import check, evaluate, prepare
 
 METRICS = {
     metric.name: metric
     for metric in (
-        Metric("work", "gpu", "s"),
-        Metric("use", "gpu"),
-        Metric("model", "gpu", text=True),
-        Metric("load", "node"),
-        Metric("walltime", "job", "s", positive=True),
-        Metric("idle", "job"),
-        Metric("state", "job", text=True),
+        RuleMetric("work", "gpu", "s"),
+        RuleMetric("use", "gpu"),
+        RuleMetric("model", "gpu", text=True),
+        RuleMetric("load", "node"),
+        RuleMetric("walltime", "job", "s", positive=True),
+        RuleMetric("idle", "job"),
+        RuleMetric("state", "job", text=True),
     )
 }
 PARAMETERS = {"threshold": 0.5, "load_imbalance_ratio_threshold": 0.2, "load_imbalance_waste_threshold": 1e9}
@@ -238,7 +229,7 @@ class HostileJob:
     gpus: int
     nodes: int
 
-    def labels(self, kind: Kind) -> Sequence[str]:
+    def labels(self, kind: RankKind) -> Sequence[str]:
         """GPUs have names of all sorts."""
         return [f"{kind}\u202e\n{place}" for place in range(self.nodes if kind == "node" else self.gpus)]
 
@@ -299,7 +290,7 @@ def watched() -> Iterator[None]:
         raise AssertionError(f"a rule asked for {_WATCHING[:3]}")
 
 
-def run_rules(content: bytes) -> tuple[Loaded, list[Outcome]]:
+def run_rules(content: bytes) -> tuple[LoadedPatterns, list[RuleOutcome]]:
     """Return what is loaded of a file and what comes of its rules over a job by chance; nothing else is touched.
 
     Errors: AssertionError where a rule asked for more than it may, or an outcome is not what it should be.
@@ -322,7 +313,7 @@ def run_rules(content: bytes) -> tuple[Loaded, list[Outcome]]:
     return loaded, outcomes
 
 
-def _check_outcome(outcome: Outcome) -> None:
+def _check_outcome(outcome: RuleOutcome) -> None:
     assert outcome.alert in (True, False, None)
     assert outcome.alert is not None or outcome.unknown or outcome.reasons, "it does not say why it cannot be said"
     assert len(outcome.text) <= 4000
@@ -336,7 +327,7 @@ def _check_value(value: Value) -> None:
         assert len(value) <= 256
         for one in value:
             _check_value(one)
-    elif isinstance(value, Pair):
+    elif isinstance(value, RulePair):
         _check_value(value.first)
         _check_value(value.second)
     else:

@@ -12,11 +12,11 @@ from random import Random
 
 from mutators import mutate
 
-from tachograph.errors import InputError, TachographError
-from tachograph.interference.calibration_file import read_calibration
-from tachograph.nsight.launch import Report
+from tachograph.catalog.errors import InputError, TachographError
+from tachograph.nsight.launches import NcuReport
 from tachograph.nsight.ncu_rep_layout import MAGIC, layout
-from tachograph.nsight.read import read_report
+from tachograph.nsight.reports import read_report
+from tachograph.sharing.calibration import read_calibration
 
 TESTS = Path(__file__).resolve().parent.parent
 LIBRARY_S = 5.0  # of processor time that the process of the library may take
@@ -121,7 +121,7 @@ def read_page(path: Path, whole: bool) -> None:
         look_at(report)
 
 
-def look_at(report: Report) -> None:
+def look_at(report: NcuReport) -> None:
     """Assert that numbers are finite and texts can be written."""
     said = [*report.problems, *(f"{reject.reason} {reject.column} {reject.example}" for reject in report.rejects)]
     for launch in report.launches:

@@ -9,7 +9,7 @@ import pytest
 from fuzz_targets import MAPPING, Target, targets
 
 from own_time import own_seconds
-from tachograph.errors import TachographError
+from tachograph.catalog.errors import TachographError
 
 DIGITS = b"9" * 5000
 DEEP = b"[" * 30_000

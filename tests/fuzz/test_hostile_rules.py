@@ -14,14 +14,15 @@ from fuzz_targets import shipped_rules
 from hostile_rules import cyclic, deep, dense, growing, hostile_rule, huge, odd, run_rules, watched
 
 from own_time import own_seconds
-from tachograph.rules.language import Loaded, Outcome, load_patterns
+from tachograph.judge.rules.model import LoadedPatterns, RuleOutcome
+from tachograph.judge.rules.patterns import load_patterns
 
 SEEDS = tuple(shipped_rules())
 
 
-def run_soon(content: bytes) -> tuple[Loaded, list[Outcome]]:
+def run_soon(content: bytes) -> tuple[LoadedPatterns, list[RuleOutcome]]:
     """What comes of rules, which are quick: 0.04 s at most where this was written."""
-    found: list[tuple[Loaded, list[Outcome]]] = []
+    found: list[tuple[LoadedPatterns, list[RuleOutcome]]] = []
     assert own_seconds(lambda: found.append(run_rules(content)), enough=1) < 1
     return found[0]
 

@@ -11,14 +11,14 @@ import polars as pl
 import pytest
 
 from madelake import NOW, configured, fill, held, job, make_lake, utc
-from tachograph.analyze import analyze
-from tachograph.analyze.results import read_gpus, read_summaries
-from tachograph.config import Analysis
-from tachograph.lake import Lake
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_gpus, read_summaries
+from tachograph.pipeline.run import analyze
 
 T = utc(23, 20)
 NODES = ("n1", "n2")
-QUICK = configured(analysis=Analysis(pipe_percentile=False))
+QUICK = configured(analysis=AnalysisOptions(pipe_percentile=False))
 
 
 def after(minutes: float) -> datetime:

@@ -13,11 +13,11 @@ import pytest
 from twelve_jobs import write_all
 
 from in_process import run_here
-from tachograph.analyze.results import read_summaries
+from tachograph.catalog.counters import COUNTER_NAMES
+from tachograph.catalog.tables import JOB_SUMMARIES, PIPES, RATE_VOLUMES
 from tachograph.cli import main
-from tachograph.counters import NAMES
-from tachograph.lake import Lake
-from tachograph.summarize.schema import JOB_SUMMARIES, PIPES, RATE_VOLUMES
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries
 
 AS_OF = "2025-04-23T11:08"  # job 113 began at 11:00
 CONTRACT = {
@@ -25,7 +25,7 @@ CONTRACT = {
     *("attribution", "coverage", "spatial_imbalance", "temporal_imbalance", "bound", "compute_fraction"),
     *("memory_fraction", "idle_fraction", "pipes", "hbm_peak_fraction", "energy_j", "power_w_mean"),
     *("gpus_never_used", "zero_util_fraction"),
-    *(f"{name}_{statistic}" for name in NAMES for statistic in ("mean", "max")),
+    *(f"{name}_{statistic}" for name in COUNTER_NAMES for statistic in ("mean", "max")),
 }
 
 Run = Callable[..., str]
@@ -139,7 +139,7 @@ def test_balanced_every_counter(jobs: dict[str, dict[str, Any]]) -> None:
     expected |= {"throttle_reasons_mean": 15 / 60 / 4, "throttle_reasons_max": 4.0}
     # GPU 1 met XID 79 after half its time
     expected |= {"xid_mean": None, "xid_max": 79.0}
-    assert set(expected) == {f"{name}_{statistic}" for name in NAMES for statistic in ("mean", "max")}
+    assert set(expected) == {f"{name}_{statistic}" for name in COUNTER_NAMES for statistic in ("mean", "max")}
     check(row, **expected, power_w_sampled_mean=mean(BALANCED["power_w"]), xid_events=1)
 
 

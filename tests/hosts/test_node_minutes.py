@@ -13,20 +13,25 @@ from host_reference import node_minutes
 from random_hosts import BEGIN, random_hosts
 
 from madelake import configured, fill, held, job, make_lake, summarized, utc
-from tachograph.analyze import analyze
-from tachograph.analyze.results import counting, read_node_minutes, read_summaries
-from tachograph.analyze.state import ANALYSES, seen_last
-from tachograph.analyze.tables import ALL_TABLES
-from tachograph.config import Analysis, Configuration
-from tachograph.lake import Lake
+from tachograph.catalog.config import AnalysisOptions, Configuration
+from tachograph.catalog.tables import (
+    ALL_TABLES,
+    ANALYSES,
+    HOST_CHARACTERISTICS,
+    JOB_NODE_MINUTES,
+    JOB_SUMMARIES,
+    NODE_SAMPLES,
+    LakeTable,
+)
 from tachograph.lake.compact import compact
-from tachograph.lake.tables import Landed
-from tachograph.schema import NODE_SAMPLES, Table
-from tachograph.summarize.schema import HOST_CHARACTERISTICS, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.lake.delta import Lake, Landed
+from tachograph.lake.query import read_node_minutes, read_summaries, rows_that_count
+from tachograph.pipeline.run import analyze
+from tachograph.pipeline.state import seen_last
 
 Key = tuple[str, str, int]
 GAP = 3.5  # intervals; samples are a whole number of them apart, or far from this
-WIDE = configured(analysis=Analysis(max_gap_intervals=GAP))
+WIDE = configured(analysis=AnalysisOptions(max_gap_intervals=GAP))
 
 
 def read(lake: Lake) -> dict[Key, dict[str, Any]]:
@@ -147,7 +152,7 @@ def test_a_job_without_gpus_does_no_harm(tmp_path: Path) -> None:
 class Dying(Lake):
     """A lake whose analysis dies before it writes its summaries."""
 
-    def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
+    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
         if table is JOB_SUMMARIES:
             raise KeyboardInterrupt
         return super().append(table, frame, **how)
@@ -165,7 +170,7 @@ def test_an_analysis_that_died_hides_nothing_and_is_dropped(tmp_path: Path) -> N
         analyze(Dying(lake.location), Configuration(), now=utc(30), full=True)
     assert (read(lake), lying(lake)) == (seen, 20)
     later = datetime.now(UTC) + timedelta(days=2)
-    compact(lake, ALL_TABLES, counting=counting(lake, later))
+    compact(lake, ALL_TABLES, counting=rows_that_count(lake, later))
     assert (read(lake), lying(lake)) == (seen, 10)
 
 
@@ -177,13 +182,13 @@ def test_what_a_later_analysis_superseded_is_dropped(tmp_path: Path) -> None:
     summarized(lake)
     assert received(lake) == dict.fromkeys(range(10), 1000.0)
     assert lying(lake) == 15
-    compact(lake, ALL_TABLES, counting=counting(lake, utc(30)))
+    compact(lake, ALL_TABLES, counting=rows_that_count(lake, utc(30)))
     assert lying(lake) == 10
 
 
 def test_a_lake_of_an_earlier_version_takes_its_node_samples_as_new(tmp_path: Path) -> None:
     class Earlier(Lake):
-        def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
+        def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
             if table is ANALYSES:
                 frame = frame.with_columns(node_samples_version=pl.lit(None, pl.Int64))
             return super().append(table, frame, **how)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tachograph.config import Configuration
-from tachograph.nsight.read import read_reports
-from tachograph.report.kernels.build import build_kernels_report
-from tachograph.report.kernels.json_form import kernels_json
-from tachograph.report.kernels.report import Asked
+from tachograph.catalog.config import Configuration
+from tachograph.nsight.reports import read_reports
+from tachograph.report.kernels_json import kernels_json
+from tachograph.sharing.kernel_facts import KernelsRequest
+from tachograph.sharing.kernel_report import build_kernels_report
 
 SAMPLE = Path(__file__).resolve().parents[2] / "docs" / "samples" / "published-h100.csv"
 _, NAMES, UNITS, *LINES = csv.reader(SAMPLE.read_text(encoding="utf-8").splitlines())
@@ -74,7 +74,7 @@ def numbers(folder: Path, names: list[str], smaller: str | None = None) -> dict[
         writer.writerow([cells[place] for place in places])
     file = folder / "report.csv"
     file.write_text(text.getvalue(), encoding="utf-8")
-    report = build_kernels_report(read_reports([file]), Asked(), configuration=Configuration())
+    report = build_kernels_report(read_reports([file]), KernelsRequest(), configuration=Configuration())
     return {kernel["name"]: kernel for gpu in kernels_json(report)["gpus"] for kernel in gpu["kernels"]}
 
 

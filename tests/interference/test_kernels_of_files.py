@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.interference.profile.collect import options_for
-from tachograph.interference.profile.kernels import Kernel, kernels
-from tachograph.nsight.read import read_report
+from tachograph.nsight.reports import read_report
+from tachograph.sharing.kernels import Kernel, kernels_of, options_for
 
 # name, unit, value as the raw page writes it
 RAW = (
@@ -43,7 +42,7 @@ def line(cells: list[str]) -> str:
 def only(folder: Path, text: str) -> Kernel:
     path = folder / "report.csv"
     path.write_text("==PROF== Connected to process 17\n" + text)
-    (kernel,) = kernels(read_report(path).launches)
+    (kernel,) = kernels_of(read_report(path).launches)
     return kernel
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, STALLS, busy, launch, sleep, waiting
 
-from tachograph.interference.profile.kernels import Kernel, kernels, short_name
-from tachograph.nsight.launch import Chip, Launch
+from tachograph.nsight.launches import Chip, Launch
+from tachograph.sharing.kernels import Kernel, kernels_of, short_name
 
 L2_HIT = "lts__t_sector_hit_rate.pct"
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
@@ -20,7 +20,7 @@ ACTIVE = "sm__cycles_active.avg"
 
 
 def only(*launches: Launch) -> Kernel:
-    (kernel,) = kernels(launches)
+    (kernel,) = kernels_of(launches)
     return kernel
 
 
@@ -116,14 +116,14 @@ def test_other_gpus_blocks_and_slices_are_other_kernels() -> None:
     a100 = Chip("NVIDIA A100-SXM4-80GB", "8.0")
     mig = replace(H100, attributes={**H100.attributes, "multiprocessor_count": 16.0})
     one = launch({})
-    assert len(kernels([one, launch({}, chip=a100), launch({}, chip=mig), launch({}, block=(256, 1, 1))])) == 4
-    assert len(kernels([one, launch({}, report="b.ncu-rep")])) == 1
+    assert len(kernels_of([one, launch({}, chip=a100), launch({}, chip=mig), launch({}, block=(256, 1, 1))])) == 4
+    assert len(kernels_of([one, launch({}, report="b.ncu-rep")])) == 1
 
 
 def test_chips_that_are_not_named_are_kept_apart_by_report() -> None:
     nameless = Chip(None, "9.0")
-    assert len(kernels([launch({}, chip=nameless), launch({}, chip=nameless, number=1)])) == 1
-    assert len(kernels([launch({}, chip=nameless), launch({}, chip=nameless, report="b.csv")])) == 2
+    assert len(kernels_of([launch({}, chip=nameless), launch({}, chip=nameless, number=1)])) == 1
+    assert len(kernels_of([launch({}, chip=nameless), launch({}, chip=nameless, report="b.csv")])) == 2
 
 
 def test_an_empty_launch_has_no_number_at_all() -> None:
@@ -224,7 +224,7 @@ def test_the_order_of_launches_does_not_matter(
     launches = [launch(metrics, seconds=seconds, number=number) for number, (metrics, seconds) in enumerate(told)]
     mixed = list(launches)
     chance.shuffle(mixed)
-    assert kernels(launches) == kernels(mixed)
+    assert kernels_of(launches) == kernels_of(mixed)
 
 
 @settings(deadline=None)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from published_launches import MM, launch
 
-from tachograph.interference.profile.kernels import kernels
-from tachograph.interference.profile.limits import limits
-from tachograph.report.kernels.judged import limited_words
+from tachograph.sharing.kernel_facts import limited_words
+from tachograph.sharing.kernels import kernels_of
+from tachograph.sharing.roofline import limits
 
 ISSUED = "sm__inst_issued.avg.per_cycle_active"
 
 
 def test_a_limit_beside_what_was_not_measured_says_so() -> None:
-    (whole,) = kernels([MM])
+    (whole,) = kernels_of([MM])
     assert limited_words(limits(whole)) == "issue: 75 % of it is used, 25 % is left to others."
-    (less,) = kernels([launch({name: value for name, value in MM.metrics.items() if name != ISSUED})])
+    (less,) = kernels_of([launch({name: value for name, value in MM.metrics.items() if name != ISSUED})])
     said = limited_words(limits(less))
     assert said.startswith("FMA: 60 %")
     assert said.endswith("Not measured, and perhaps fuller: issue.")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from published_launches import H100
 
-from tachograph.interference.profile.kernels import kernels
-from tachograph.nsight.launch import Launch
+from tachograph.nsight.launches import Launch
+from tachograph.sharing.kernels import kernels_of
 
 NAMES = ("gpu__time_duration.sum", "lts__t_sector_hit_rate.pct", "lts__t_sectors.sum", "dram__bytes.sum",
          "sm__inst_issued.avg.per_cycle_active", "sm__cycles_active.avg", "launch__grid_size")  # fmt: skip
@@ -41,7 +41,7 @@ def asked_by(count: int, distinct: int) -> int:
         for number in range(count)
     ]
     Asked.times = 0
-    found = kernels(launches)
+    found = kernels_of(launches)
     assert len(found) == distinct
     assert sum(kernel.launches for kernel in found) == count
     return Asked.times

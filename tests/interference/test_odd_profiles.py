@@ -9,15 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from published_launches import H100, busy, launch, waiting
 
-from tachograph.interference.profile import readings
-from tachograph.interference.profile.collect import options_for
-from tachograph.interference.profile.kernels import Kernel, kernels
-from tachograph.interference.profile.limits import limits
-from tachograph.interference.profile.pitfalls import pitfalls
-from tachograph.interference.profile.roofline import placement
-from tachograph.interference.profile.susceptibility import susceptibilities
-from tachograph.interference.profile.utilisation import utilisation
-from tachograph.nsight.launch import Chip
+from tachograph.nsight.launches import Chip
+from tachograph.sharing import kernel_metrics
+from tachograph.sharing.kernels import Kernel, kernels_of, options_for
+from tachograph.sharing.roofline import limits, placement
+from tachograph.sharing.utilization import pitfalls, sensitivities, utilisation
 
 ODD = st.sampled_from([0.0, -1.0, 1e-300, 0.5, 42.0, 100.0, 100.4, 1e9, 1e300, 1.7e308, float("nan"), float("inf")])
 CLOCK = "smsp__cycles_elapsed.avg.per_second"
@@ -25,8 +21,20 @@ NAMES = sorted(
     {
         *busy(1.0, 1.0, fma=1.0, fp64=1.0, tensor=1.0, lsu=1.0),
         *waiting(),
-        *(readings.SM_ACTIVE, readings.SM_ACTIVE_MIN, readings.SM_ACTIVE_MAX, *readings.ELAPSED, readings.THREADS),
-        *(readings.L1_HIT, readings.L2_HIT, readings.L1_BUSY, readings.L2_BUSY, readings.DRAM_BYTES),
+        *(
+            kernel_metrics.SM_ACTIVE,
+            kernel_metrics.SM_ACTIVE_MIN,
+            kernel_metrics.SM_ACTIVE_MAX,
+            *kernel_metrics.ELAPSED,
+            kernel_metrics.THREADS,
+        ),
+        *(
+            kernel_metrics.L1_HIT,
+            kernel_metrics.L2_HIT,
+            kernel_metrics.L1_BUSY,
+            kernel_metrics.L2_BUSY,
+            kernel_metrics.DRAM_BYTES,
+        ),
         *("launch__grid_size", "launch__block_size", "launch__sm_count", "launch__waves_per_multiprocessor"),
         *(f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps")),
         *(f"smsp__sass_thread_inst_executed_op_f{op}_pred_on.sum.per_cycle_elapsed" for op in ("add", "mul", "fma")),
@@ -41,7 +49,7 @@ PROFILES = st.tuples(st.dictionaries(st.sampled_from(NAMES), ODD), CHIPS)
 
 
 def of(metrics: dict[str, float], chip: Chip) -> Kernel:
-    (kernel,) = kernels([launch(metrics, chip=chip, seconds=None, number=at) for at in range(2)])
+    (kernel,) = kernels_of([launch(metrics, chip=chip, seconds=None, number=at) for at in range(2)])
     return kernel
 
 
@@ -63,7 +71,7 @@ def test_no_profile_breaks_anything(profile: tuple[dict[str, float], Chip]) -> N
         assert is_fraction(value)
     assert used.distribution is None or is_fraction(used.distribution.idle)
     assert all(is_fraction(limit.demand) and is_fraction(limit.head_room) for limit in limits(kernel).resources)
-    for item in susceptibilities(kernel):
+    for item in sensitivities(kernel):
         assert is_fraction(item.value)
         assert (item.level == "unknown") == (item.value is None)
     assert all(isfinite(value) for pitfall in pitfalls(kernel) for value in pitfall.numbers.values())
@@ -80,9 +88,9 @@ def test_no_profile_breaks_anything(profile: tuple[dict[str, float], Chip]) -> N
     ],
 )
 def test_a_time_beyond_all_counting_is_not_told(beyond: dict[str, float]) -> None:
-    kernel = of({**beyond, readings.L2_HIT: 42.0}, H100)
+    kernel = of({**beyond, kernel_metrics.L2_HIT: 42.0}, H100)
     assert kernel.seconds is None
-    assert kernel.metrics[readings.L2_HIT] == 42.0
+    assert kernel.metrics[kernel_metrics.L2_HIT] == 42.0
 
 
 @settings(deadline=None)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from published_launches import launch
 
-from tachograph.interference.profile.kernels import Kernel, kernels
-from tachograph.interference.profile.operations import work_of
-from tachograph.interference.profile.pitfalls import pitfalls
-from tachograph.interference.profile.utilisation import utilisation
-from tachograph.nsight.launch import Launch
+from tachograph.nsight.launches import Launch
+from tachograph.sharing.kernels import Kernel, kernels_of
+from tachograph.sharing.roofline import work_of
+from tachograph.sharing.utilization import pitfalls, utilisation
 
 WHILE = "avg.pct_of_peak_sustained_active"
 CLOCK = 1.7e9
@@ -43,7 +42,7 @@ SMALL = made(1.0, (0.4, 3.0, 2.0, 1.0), (SHORT, 0.0, 1.7e6), traffic=4e10, add=1
 
 
 def only(*launches: Launch) -> Kernel:
-    (kernel,) = kernels(launches)
+    (kernel,) = kernels_of(launches)
     return kernel
 
 

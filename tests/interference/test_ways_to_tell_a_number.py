@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from published_launches import COPY, H100, busy, launch, waiting
 
-from tachograph.devices import BY_NAME
-from tachograph.interference.demand import Calibration
-from tachograph.interference.profile import limits, susceptibility
-from tachograph.interference.profile.capacities import gpu_of
-from tachograph.interference.profile.kernels import Kernel, kernels
-from tachograph.interference.profile.limits import NEAR
-from tachograph.interference.profile.operations import reported_peak, work_of
-from tachograph.nsight.launch import Chip, Launch
+from tachograph.catalog.devices import DEVICES_BY_NAME
+from tachograph.nsight.launches import Chip, Launch
+from tachograph.sharing import roofline, utilization
+from tachograph.sharing.capacity import gpu_of
+from tachograph.sharing.demand import Calibration
+from tachograph.sharing.kernels import Kernel, kernels_of
+from tachograph.sharing.roofline import NEAR, reported_peak, work_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "kernels.md"
 CLOCK = {"smsp__cycles_elapsed.avg.per_second": 1.5e9}
@@ -25,7 +24,7 @@ ELAPSED = "avg.pct_of_peak_sustained_elapsed"
 
 
 def only(*launches: Launch) -> Kernel:
-    (kernel,) = kernels(launches)
+    (kernel,) = kernels_of(launches)
     return kernel
 
 
@@ -35,7 +34,7 @@ def test_a_block_told_by_its_shape_or_by_its_threads_is_the_same() -> None:
     square = launch({}, block=(32, 32, 1), number=2)
     assert only(shape, count).launches == 2
     assert only(shape, square).variants == 2
-    assert len(kernels([shape, launch({"launch__block_size": 512.0}, block=None)])) == 2
+    assert len(kernels_of([shape, launch({"launch__block_size": 512.0}, block=None)])) == 2
     odd = [launch({"launch__block_size": float("nan")}, block=None, number=at) for at in range(3)]
     assert only(*odd).launches == 3
 
@@ -107,7 +106,7 @@ def test_bus_and_clock_give_the_published_bandwidth(model: str) -> None:
     chip = Chip("x", None, {"global_memory_bus_width": float(bus), "memory_clock_rate": float(clock)})
     # of the H200 NVIDIA rounds 4.92 TB/s down to 4.8
     off = 0.025 if model.startswith("H200") else 0.01
-    assert gpu_of(chip).dram_bytes_per_s == pytest.approx(BY_NAME[model].hbm_bytes_per_s, rel=off)
+    assert gpu_of(chip).dram_bytes_per_s == pytest.approx(DEVICES_BY_NAME[model].hbm_bytes_per_s, rel=off)
 
 
 def test_gddr_counts_both_edges_too() -> None:
@@ -116,17 +115,17 @@ def test_gddr_counts_both_edges_too() -> None:
 
 
 def test_what_can_be_achieved_is_known_of_the_gpu_that_was_measured() -> None:
-    copy = {fear.resource: fear for fear in susceptibility.susceptibilities(only(COPY))}["dram"]
+    copy = {fear.resource: fear for fear in utilization.sensitivities(only(COPY))}["dram"]
     assert copy.value == pytest.approx(0.42 / 0.607)
     assert copy.why.endswith("(of what can be achieved)")
     a100 = only(launch(busy(0.61, 50.0, dram=42.0), chip=replace(H100, name="NVIDIA A100-SXM4-40GB")))
-    there = {fear.resource: fear for fear in susceptibility.susceptibilities(a100)}["dram"]
+    there = {fear.resource: fear for fear in utilization.sensitivities(a100)}["dram"]
     assert there.value == pytest.approx(0.42)
     assert there.level == "some"
     assert "not measured on this GPU" in there.why
-    assert limits.limits(a100).bound == "latency"
+    assert roofline.limits(a100).bound == "latency"
     own = Calibration(achievable_share=0.5, measured_on="NVIDIA A100-SXM4-40GB")
-    assert limits.limits(a100, calibration=own).resources[0].demand == pytest.approx(0.84)
+    assert roofline.limits(a100, calibration=own).resources[0].demand == pytest.approx(0.84)
 
 
 def test_the_page_tells_the_thresholds_that_are_used() -> None:
@@ -137,19 +136,19 @@ def test_the_page_tells_the_thresholds_that_are_used() -> None:
         if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 4
     }
     scales = {
-        "L2, L1": susceptibility.HITS,
-        "DRAM": susceptibility.DRAM,
-        "issue": susceptibility.CYCLES,
-        "a pipeline": susceptibility.CYCLES,
+        "L2, L1": utilization.HITS,
+        "DRAM": utilization.DRAM,
+        "issue": utilization.CYCLES,
+        "a pipeline": utilization.CYCLES,
     }
     for name, scale in scales.items():
         assert [int(re.findall(r"(\d+) %", cell)[0]) for cell in rows[name]] == [100 * scale.high, 100 * scale.some]
     assert rows["block slots"] == ["its blocks take all places", "half of them"]
-    assert (susceptibility.SLOTS.high, susceptibility.SLOTS.some) == (1.0, 0.5)
+    assert (utilization.SLOTS.high, utilization.SLOTS.some) == (1.0, 0.5)
     (near,) = re.findall(r"is the fullest resource, if (\d+) % of it", page)
     assert int(near) == 100 * NEAR
-    assert f"Hits below {100 * susceptibility.TRAFFIC:.0f} % of a cache's throughput" in page
-    assert f"{100 * susceptibility.IDLE.high:.0f} % of the time of the busiest" in " ".join(page.split())
+    assert f"Hits below {100 * utilization.TRAFFIC:.0f} % of a cache's throughput" in page
+    assert f"{100 * utilization.IDLE.high:.0f} % of the time of the busiest" in " ".join(page.split())
     assert Calibration().measured_on == "NVIDIA H100 NVL"
     assert "0.607" in page
     assert Calibration().achievable_share == 0.607

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_launches import H100, MM, launch
 
-from tachograph.devices import BY_NAME
-from tachograph.interference.profile.capacities import device_of, gpu_of
-from tachograph.interference.profile.collect import SECTIONS, SETS, options, options_for
-from tachograph.interference.profile.kernels import kernels
-from tachograph.nsight.launch import Chip
+from tachograph.catalog.devices import DEVICES_BY_NAME
+from tachograph.nsight.launches import Chip
+from tachograph.sharing.capacity import device_of, gpu_of
+from tachograph.sharing.kernels import SECTIONS, SETS, kernels_of, options, options_for
 
 DURATION, HIT = "gpu__time_duration.sum", "lts__t_sector_hit_rate.pct"
 STALL = "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio"
@@ -29,7 +28,7 @@ def test_the_report_counts_before_what_is_published() -> None:
 
 def test_the_catalogue_fills_what_the_report_does_not_tell() -> None:
     gpu = gpu_of(Chip("NVIDIA A100-SXM4-40GB", "8.0"))
-    row = BY_NAME["A100 SXM 40GB"]
+    row = DEVICES_BY_NAME["A100 SXM 40GB"]
     assert (gpu.sms, gpu.dram_bytes_per_s, gpu.l2_bytes) == (row.sms, row.hbm_bytes_per_s, row.l2_bytes)
     assert gpu.told_by["sms"] == "the catalogue of devices"
     assert (gpu.threads_per_sm, gpu.l1_bytes) == (2048, 192 * 1024.0)
@@ -64,7 +63,7 @@ def test_bandwidth_is_that_of_the_metrics_then_of_clock_and_bus() -> None:
     assert gpu_of(H100, peak).dram_bytes_per_s == 1280.0 * 2.6e9
     by_clock = gpu_of(H100).dram_bytes_per_s
     assert by_clock == pytest.approx(2 * 2619e6 * 6016 / 8)
-    assert by_clock == pytest.approx(BY_NAME["H100 NVL 94GB"].hbm_bytes_per_s, rel=0.02)
+    assert by_clock == pytest.approx(DEVICES_BY_NAME["H100 NVL 94GB"].hbm_bytes_per_s, rel=0.02)
     bare = replace(H100, attributes={"multiprocessor_count": 132.0})
     assert gpu_of(bare).told_by["dram_bytes_per_s"] == "the catalogue of devices"
 
@@ -78,7 +77,7 @@ def test_the_details_page_tells_sms_and_warps_without_attributes() -> None:
 
 
 def test_every_metric_asked_for_names_its_section() -> None:
-    (kernel,) = kernels([launch({}, chip=Chip(), seconds=None, grid=None, block=None)])
+    (kernel,) = kernels_of([launch({}, chip=Chip(), seconds=None, grid=None, block=None)])
     assert len(kernel.missing) > 15
     for lack in kernel.missing:
         assert lack.tells
@@ -88,7 +87,7 @@ def test_every_metric_asked_for_names_its_section() -> None:
 
 
 def test_what_was_collected_is_not_missing() -> None:
-    (kernel,) = kernels([MM])
+    (kernel,) = kernels_of([MM])
     lacks = {lack.metric for lack in kernel.missing}
     assert not lacks & set(kernel.metrics)
     assert HIT in lacks

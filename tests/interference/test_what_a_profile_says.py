@@ -9,24 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from published_launches import COPY, DMUL, FMUL, FMUL_FULL, H100, MM, busy, launch, sleep, waiting
 
-from tachograph.interference.demand import Footprint, Gpu
-from tachograph.interference.profile import readings
-from tachograph.interference.profile.footprints import computed_fit
-from tachograph.interference.profile.kernels import Kernel, kernels
-from tachograph.interference.profile.limits import limits
-from tachograph.interference.profile.operations import work_of
-from tachograph.interference.profile.pitfalls import pitfalls
-from tachograph.interference.profile.roofline import placement
-from tachograph.interference.profile.susceptibility import Susceptibility, susceptibilities
-from tachograph.interference.profile.utilisation import launched, utilisation
-from tachograph.nsight.launch import Chip, Launch
+from tachograph.nsight.launches import Chip, Launch
+from tachograph.sharing import kernel_metrics
+from tachograph.sharing.capacity import computed_fit
+from tachograph.sharing.demand import Footprint, GpuCapacity
+from tachograph.sharing.kernels import Kernel, kernels_of
+from tachograph.sharing.roofline import limits, placement, work_of
+from tachograph.sharing.utilization import Sensitivity, launched, pitfalls, sensitivities, utilisation
 
 SASS = "smsp__sass_thread_inst_executed_op"
 CLOCK = 1.5e9
 
 
 def only(told: Launch) -> Kernel:
-    (kernel,) = kernels([told])
+    (kernel,) = kernels_of([told])
     return kernel
 
 
@@ -34,8 +30,8 @@ def level(kernel: Kernel, resource: str) -> str:
     return of(kernel, resource).level
 
 
-def of(kernel: Kernel, resource: str) -> Susceptibility:
-    return next(item for item in susceptibilities(kernel) if item.resource == resource)
+def of(kernel: Kernel, resource: str) -> Sensitivity:
+    return next(item for item in sensitivities(kernel) if item.resource == resource)
 
 
 def flops(letter: str, add: float, mul: float, fma: float) -> dict[str, float]:
@@ -112,7 +108,7 @@ def test_blocks_that_fit_need_all_that_they_are_made_of() -> None:
     gpu = only(COPY).gpu
     assert computed_fit(Footprint(1, 128, None, 0.0), gpu) is None
     assert computed_fit(Footprint(1, 128, 32, None), gpu) is None
-    assert computed_fit(Footprint(1, 128, 32, 0.0), Gpu(name="?")) is None
+    assert computed_fit(Footprint(1, 128, 32, 0.0), GpuCapacity(name="?")) is None
     assert computed_fit(Footprint(1, 128, 32, 0.0), gpu) == 16
     assert computed_fit(Footprint(1, 128, 128, 0.0), gpu) == 4
     assert computed_fit(Footprint(1, 128, 32, 100_000.0), gpu) == 2
@@ -132,17 +128,17 @@ def test_the_profiler_says_how_many_blocks_fit_when_it_names_all_limits() -> Non
 
 def test_nothing_is_said_of_a_launch_without_blocks_or_gpu() -> None:
     assert launched(None, only(COPY).gpu).needed is None
-    assert launched(Footprint(10, 128, blocks_per_sm=4), Gpu(name="?")).reached is None
+    assert launched(Footprint(10, 128, blocks_per_sm=4), GpuCapacity(name="?")).reached is None
 
 
 def test_distribution_over_sms() -> None:
-    told = {readings.SM_ACTIVE: 50.0, readings.SM_ACTIVE_MIN: 0.0, readings.SM_ACTIVE_MAX: 100.0}
+    told = {kernel_metrics.SM_ACTIVE: 50.0, kernel_metrics.SM_ACTIVE_MIN: 0.0, kernel_metrics.SM_ACTIVE_MAX: 100.0}
     lies = utilisation(only(launch(told))).distribution
     assert lies is not None
     assert (lies.idle, lies.spread) == (0.5, 2.0)
-    (partly,) = kernels([launch(told), launch({readings.SM_ACTIVE: 50.0}, number=1)])
+    (partly,) = kernels_of([launch(told), launch({kernel_metrics.SM_ACTIVE: 50.0}, number=1)])
     assert utilisation(partly).distribution is None
-    del told[readings.SM_ACTIVE_MAX]
+    del told[kernel_metrics.SM_ACTIVE_MAX]
     assert utilisation(only(launch(told))).distribution is None
 
 
@@ -242,7 +238,7 @@ def test_the_fullest_resource_limits_and_head_room_is_the_rest() -> None:
     assert found.limiting is not None
     assert found.limiting.resource == "fp64"
     assert found.limiting.demand == pytest.approx(0.9659)
-    assert found.limiting.measured_by == readings.pipe_metric("fp64")
+    assert found.limiting.measured_by == kernel_metrics.pipe_metric("fp64")
     assert [limit.head_room for limit in found.resources] == [
         pytest.approx(1 - limit.demand) for limit in found.resources
     ]
@@ -269,7 +265,7 @@ def test_where_nothing_is_near_its_limit_the_warps_wait() -> None:
 
 def test_without_schedulers_or_dram_nothing_is_called_latency() -> None:
     told = busy(0.4, 20.0, dram=5.0)
-    del told[readings.DRAM]
+    del told[kernel_metrics.DRAM]
     assert limits(only(launch(told))).bound is None
     assert limits(only(launch({}))).resources == ()
 
@@ -288,29 +284,34 @@ def test_susceptibility_of_published_kernels() -> None:
 
 @pytest.mark.parametrize(("hit", "expected"), [(90.0, "high"), (50.0, "some"), (5.0, "low")])
 def test_hit_rates(hit: float, expected: str) -> None:
-    told = {readings.L2_HIT: hit, readings.L2_BUSY: 40.0, readings.L1_HIT: hit, readings.L1_BUSY: 40.0}
+    told = {
+        kernel_metrics.L2_HIT: hit,
+        kernel_metrics.L2_BUSY: 40.0,
+        kernel_metrics.L1_HIT: hit,
+        kernel_metrics.L1_BUSY: 40.0,
+    }
     kernel = only(launch(told))
     assert (level(kernel, "l2"), level(kernel, "l1")) == (expected, expected)
     assert of(kernel, "l2").value == pytest.approx(hit / 100)
 
 
 def test_hits_of_a_cache_with_nothing_to_do_do_not_count() -> None:
-    assert level(only(launch({readings.L2_HIT: 99.0, readings.L2_BUSY: 0.5})), "l2") == "low"
-    untold = of(only(launch({readings.L2_HIT: 99.0})), "l2")
+    assert level(only(launch({kernel_metrics.L2_HIT: 99.0, kernel_metrics.L2_BUSY: 0.5})), "l2") == "low"
+    untold = of(only(launch({kernel_metrics.L2_HIT: 99.0})), "l2")
     assert (untold.level, untold.missing) == ("high", "--section SpeedOfLight")
 
 
 def test_what_was_not_collected_is_unknown_and_names_its_options() -> None:
-    for item in susceptibilities(only(launch({}, chip=Chip()))):
+    for item in sensitivities(only(launch({}, chip=Chip()))):
         assert (item.level, item.value) == ("unknown", None)
         assert item.missing.startswith(("--section ", "--page raw"))
         assert item.metrics
 
 
 def test_uneven_work_is_told() -> None:
-    told = {readings.SM_ACTIVE: 50.0, readings.SM_ACTIVE_MIN: 0.0, readings.SM_ACTIVE_MAX: 100.0}
+    told = {kernel_metrics.SM_ACTIVE: 50.0, kernel_metrics.SM_ACTIVE_MIN: 0.0, kernel_metrics.SM_ACTIVE_MAX: 100.0}
     assert level(only(launch(told)), "sms") == "high"
-    assert level(only(launch({**told, readings.SM_ACTIVE: 99.0})), "sms") == "low"
+    assert level(only(launch({**told, kernel_metrics.SM_ACTIVE: 99.0})), "sms") == "low"
 
 
 # pitfalls

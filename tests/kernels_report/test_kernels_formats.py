@@ -13,34 +13,40 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from nsight_reports import PUBLISHED, Made, raw_csv
-from tachograph.config import Configuration
+from tachograph.catalog.config import Configuration
 from tachograph.figures import kernel_page
-from tachograph.interference.demand import Calibration
-from tachograph.interference.jobs.words import times
-from tachograph.interference.profile.kernels import Kernel
-from tachograph.interference.sharing.matrix import matrix
-from tachograph.nsight.read import read_reports
-from tachograph.report.kernels import build
-from tachograph.report.kernels.build import build_kernels_report
-from tachograph.report.kernels.choose import labels, matcher
-from tachograph.report.kernels.facts import said
-from tachograph.report.kernels.html import kernels_html, plots
-from tachograph.report.kernels.json_form import kernels_json
-from tachograph.report.kernels.judged import Judged, judge, limited_words, roofline_words
-from tachograph.report.kernels.pairs import factor
-from tachograph.report.kernels.report import Asked, KernelsReport
-from tachograph.report.kernels.text import disturbed_by, disturbers_words, kernels_lines, limited_by
+from tachograph.nsight.reports import read_reports
+from tachograph.report.kernels_html import kernels_html, plots
+from tachograph.report.kernels_json import kernels_json
+from tachograph.report.kernels_text import disturbed_by, disturbers_words, factor, kernels_lines, limited_by
 from tachograph.report.lines import to_text
+from tachograph.sharing import kernel_report
+from tachograph.sharing.advice import times
+from tachograph.sharing.demand import Calibration
+from tachograph.sharing.estimate import matrix
+from tachograph.sharing.kernel_facts import (
+    JudgedKernel,
+    KernelsReport,
+    KernelsRequest,
+    judge_kernel,
+    limited_words,
+    roofline_words,
+    said,
+)
+from tachograph.sharing.kernel_report import build_kernels_report, labels, matcher
+from tachograph.sharing.kernels import Kernel
 
 LONG = "void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cute::tuple<int, int>, Collective<{}>>>(Params)"
 
 
 def report(
-    folder: Path, kernels: tuple[Made, ...] = PUBLISHED, asked: Asked | None = None, **how: object
+    folder: Path, kernels: tuple[Made, ...] = PUBLISHED, asked: KernelsRequest | None = None, **how: object
 ) -> KernelsReport:
     file = folder / "made.csv"
     file.write_text(raw_csv(kernels, **how), encoding="utf-8")  # type: ignore[arg-type]
-    return build_kernels_report(read_reports([file]), asked or Asked(matrix=True), configuration=Configuration())
+    return build_kernels_report(
+        read_reports([file]), asked or KernelsRequest(matrix=True), configuration=Configuration()
+    )
 
 
 def lines(found: KernelsReport, width: int = 130, *, ascii_only: bool = False) -> str:
@@ -124,7 +130,7 @@ def test_nothing_is_wider_than_it_may_be(tmp_path: Path) -> None:
     narrow = " ".join(lines(found, 52).split())
     for view in part.kernels:  # goes on below itself, and is not cut
         assert all(word in narrow for word in disturbed_by(view).split()), view.label
-    explained = report(tmp_path, asked=Asked(explain="copy"))
+    explained = report(tmp_path, asked=KernelsRequest(explain="copy"))
     for line in lines(explained, 80).splitlines():
         assert len(line) <= 80, line
 
@@ -145,12 +151,12 @@ def test_columns_without_room_are_named(tmp_path: Path) -> None:
 
 def test_ascii_is_ascii(tmp_path: Path) -> None:
     assert lines(report(tmp_path), ascii_only=True).isascii()
-    assert lines(report(tmp_path, asked=Asked(explain="mm")), ascii_only=True).isascii()
+    assert lines(report(tmp_path, asked=KernelsRequest(explain="mm")), ascii_only=True).isascii()
 
 
 def test_one_kernel_in_full(tmp_path: Path, snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = Asked(explain="mm_1024")
+    asked = KernelsRequest(explain="mm_1024")
     explained = report(Path(), PUBLISHED[10:11], asked, launches=3, without=("lts__t_sector",))
     assert lines(explained, 110) == snapshot
 
@@ -173,15 +179,15 @@ def test_names_that_differ_in_a_control_character_are_told_apart(tmp_path: Path)
 def test_only_what_is_shown_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[str] = []
 
-    def counted(kernel: Kernel, *, calibration: Calibration) -> Judged:
+    def counted(kernel: Kernel, *, calibration: Calibration) -> JudgedKernel:
         judged.append(kernel.name)
-        return judge(kernel, calibration=calibration)
+        return judge_kernel(kernel, calibration=calibration)
 
-    monkeypatch.setattr(build, "judge", counted)
-    report(tmp_path, asked=Asked(top=3))
+    monkeypatch.setattr(kernel_report, "judge", counted)
+    report(tmp_path, asked=KernelsRequest(top=3))
     assert len(judged) == 3
     judged.clear()
-    report(tmp_path, asked=Asked(top=3, explain="mm_1024", matrix=True))
+    report(tmp_path, asked=KernelsRequest(top=3, explain="mm_1024", matrix=True))
     assert len(judged) == len(set(judged)) == 4
 
 
@@ -195,7 +201,7 @@ def test_long_names_of_thousands_of_kernels_are_told_apart_soon(tmp_path: Path) 
 
 
 def test_the_kernels_that_disturb_most_are_named(tmp_path: Path) -> None:
-    found = report(tmp_path, PUBLISHED[:6], Asked())
+    found = report(tmp_path, PUBLISHED[:6], KernelsRequest())
     (part,) = found.parts
     demands = [view.demand for view in part.kernels]
     slowdown = matrix(demands, gpu=part.gpu).slowdown
@@ -211,7 +217,7 @@ def test_the_kernels_that_disturb_most_are_named(tmp_path: Path) -> None:
     assert f"Disturbs most: {first.number} {first.label} {most}" in lines(found)
     told = kernels_json(found)["gpus"][0]["disturbs_most"][0]
     assert (told["number"], told["binding"]) == (first.number, "issue")
-    (whole,) = report(tmp_path, asked=Asked()).parts
+    (whole,) = report(tmp_path, asked=KernelsRequest()).parts
     assert "as long: waits for block slots)" in disturbers_words(whole.disturbers or ())
     assert f"{first.number} {html.escape(first.label)} {most}" in kernels_html(found)
 
@@ -257,7 +263,7 @@ def test_patterns(pattern: str, name: str, fits: bool) -> None:
 
 
 def test_shares_are_of_the_time_on_one_gpu(tmp_path: Path) -> None:
-    found = report(tmp_path, asked=Asked(top=3))
+    found = report(tmp_path, asked=KernelsRequest(top=3))
     (part,) = found.parts
     assert (len(part.kernels), part.left_out) == (3, 10)
     total = sum(made.ms for made in PUBLISHED)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from nsight_reports import PUBLISHED, raw_csv, sample
+from tachograph.catalog.errors import UsageError
 from tachograph.cli import main
-from tachograph.cli.from_stdin import stdin_as_file
-from tachograph.errors import UsageError
+from tachograph.cli.kernels import stdin_as_file
 
 COUNT = 70
 

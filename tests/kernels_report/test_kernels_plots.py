@@ -14,14 +14,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from nsight_reports import PUBLISHED, raw_csv
-from tachograph.config import Configuration
+from tachograph.catalog.config import Configuration
 from tachograph.figures import kernel_page
-from tachograph.nsight.read import read_reports
-from tachograph.report.kernels.build import build_kernels_report
-from tachograph.report.kernels.facts import NAMES
-from tachograph.report.kernels.html import plots
-from tachograph.report.kernels.json_form import kernels_json
-from tachograph.report.kernels.report import Asked
+from tachograph.nsight.reports import read_reports
+from tachograph.report.kernels_html import plots
+from tachograph.report.kernels_json import kernels_json
+from tachograph.sharing.kernel_facts import NAMES, KernelsRequest
+from tachograph.sharing.kernel_report import build_kernels_report
 
 Told = dict[str, Any]
 
@@ -39,7 +38,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Told, Mappin
     kernels = tuple(replace(made, ms=made.ms * (1 + place / 7)) for place, made in enumerate(PUBLISHED[1:]))
     file = tmp_path / "made.csv"
     file.write_text(raw_csv(kernels), encoding="utf-8")
-    report = build_kernels_report(read_reports([file]), Asked(matrix=True), configuration=Configuration())
+    report = build_kernels_report(read_reports([file]), KernelsRequest(matrix=True), configuration=Configuration())
     (part,) = report.parts
     plots(part)
     gpu: Told = kernels_json(report)["gpus"][0]

@@ -8,15 +8,14 @@ from datetime import datetime, timedelta
 import polars as pl
 from lake_rows import NOW, START, chunk, samples
 
-from tachograph.analyze import analyze
-from tachograph.analyze.results import counting, read_findings, read_gpus, read_minutes, read_summaries
-from tachograph.analyze.tables import ALL_TABLES
-from tachograph.config import Configuration
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
+from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import ALL_TABLES, ALLOCATIONS, JOBS, LakeTable
 from tachograph.lake.compact import Compaction, compact
-from tachograph.schema import ALLOCATIONS, JOBS, Table
-from tachograph.sources import Chunk, Part
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries, rows_that_count
+from tachograph.pipeline.run import analyze
 
 LENGTH_S = 1200
 
@@ -45,11 +44,11 @@ def accounting(*job_ids: int, state: str = "COMPLETED") -> Chunk:
         for number in job_ids
         for gpu in (0, 1)
     ]
-    parts = (Part("jobs", frame(JOBS, jobs)), Part("allocations", frame(ALLOCATIONS, held)))
+    parts = (ChunkPart("jobs", frame(JOBS, jobs)), ChunkPart("allocations", frame(ALLOCATIONS, held)))
     return Chunk(f"jobs-{job_ids}-{state}", "test", "jobs.txt", parts, len(jobs))
 
 
-def frame(table: Table, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
+def frame(table: LakeTable, rows: Sequence[Mapping[str, object]]) -> pl.DataFrame:
     """Return rows in the schema of a table without `seq`; what is not given is null."""
     schema = {name: dtype for name, dtype in table.schema.items() if name != "seq"}
     return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=schema)
@@ -72,7 +71,7 @@ def analyzed(lake: Lake, *, full: bool = False) -> int:
 
 def compacted(lake: Lake, now: datetime = NOW) -> list[Compaction]:
     """Compact all tables as the command does."""
-    return compact(lake, ALL_TABLES, counting=counting(lake, now))
+    return compact(lake, ALL_TABLES, counting=rows_that_count(lake, now))
 
 
 def whole_way() -> list[Callable[[Lake], object]]:

@@ -11,11 +11,11 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.lake import Lake
+from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.tables import GPU_SAMPLES, REJECTS, LakeTable
+from tachograph.lake.conform import resolve
+from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import partitions, read_partition
-from tachograph.lake.resolve import resolve
-from tachograph.schema import GPU_SAMPLES, REJECTS, Table
-from tachograph.sources import Chunk, Part
 
 START = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)  # ten minutes before midnight: two days
 NOW = datetime(2026, 3, 5, tzinfo=UTC)
@@ -50,11 +50,11 @@ def _spread(value: Any, length: int) -> Sequence[Any]:
 
 def chunk(name: str, *frames: pl.DataFrame) -> Chunk:
     """Return a chunk of one part of samples per frame."""
-    parts = tuple(Part("gpu_samples", frame) for frame in frames)
+    parts = tuple(ChunkPart("gpu_samples", frame) for frame in frames)
     return Chunk(name, "test", f"{name}.csv", parts, sum(frame.height for frame in frames))
 
 
-def rows(lake: Lake, table: Table = GPU_SAMPLES) -> list[tuple[Any, ...]]:
+def rows(lake: Lake, table: LakeTable = GPU_SAMPLES) -> list[tuple[Any, ...]]:
     """Return what a reader of the table sees, in the order of the table over all days, without `seq`."""
     if not table.by_day:
         return lake.latest(table).drop("seq").rows()
@@ -62,12 +62,12 @@ def rows(lake: Lake, table: Table = GPU_SAMPLES) -> list[tuple[Any, ...]]:
     return pl.concat([table.empty(), *read]).drop("seq").sort(*table.sort, nulls_last=False).rows()
 
 
-def lying(lake: Lake, table: Table = GPU_SAMPLES) -> int:
+def lying(lake: Lake, table: LakeTable = GPU_SAMPLES) -> int:
     """Return how many rows the files of a table hold."""
     return int(lake.scan(table).select(pl.len()).collect().item())
 
 
-def merged_rows(lake: Lake, table: Table = GPU_SAMPLES) -> int:
+def merged_rows(lake: Lake, table: LakeTable = GPU_SAMPLES) -> int:
     """Return how many duplicates are counted in the rejects."""
     rejects = lake.latest(REJECTS).filter((pl.col("reason") == "duplicate") & (pl.col("target") == table.name))
     return int(rejects.get_column("removed").sum())

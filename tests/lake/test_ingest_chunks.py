@@ -11,14 +11,13 @@ import polars as pl
 import pytest
 from lake_rows import NOW, START, chunk, lying, merged_rows, rows, samples
 
-from tachograph.config import Configuration
-from tachograph.errors import SchemaError
-from tachograph.ingest import IngestReport, ingest
-from tachograph.lake import Lake
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import SchemaError
+from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, LakeTable
 from tachograph.lake.compact import compact
-from tachograph.lake.tables import Landed
-from tachograph.schema import DEVICES, GPU_SAMPLES, NODE_SAMPLES, REJECTS, Reject, Table
-from tachograph.sources import Chunk, Part
+from tachograph.lake.delta import Lake, Landed
+from tachograph.lake.ingest import IngestReport, ingest
 from tachograph.sources import ldms as source
 
 
@@ -34,7 +33,7 @@ class Dying(Lake):
         super().__init__(location)
         self.appends = appends
 
-    def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
+    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
         if not self.appends:
             raise KeyboardInterrupt
         self.appends -= 1
@@ -48,7 +47,7 @@ def ugly() -> Chunk:
     )
     of_node = pl.DataFrame({"t": [START] * 3, "node": ["n1", "n1", "n2"], "node_power_w": [1.0, 2.0, 3.0]})
     of_node = of_node.with_columns(pl.col("t").cast(NODE_SAMPLES.schema["t"]))
-    return Chunk("ugly", "test", "ugly.csv", (Part("gpu_samples", frame), Part("node_samples", of_node)), 13)
+    return Chunk("ugly", "test", "ugly.csv", (ChunkPart("gpu_samples", frame), ChunkPart("node_samples", of_node)), 13)
 
 
 def bad() -> list[pl.DataFrame]:
@@ -111,7 +110,7 @@ def test_removals_are_kept_with_one_example(lake: Lake) -> None:
 
 
 def test_what_the_reader_gave_up_is_counted_too(lake: Lake) -> None:
-    part = Part("gpu_samples", samples(), rejects=(Reject("ragged_row", None, 7, "a,b"),))
+    part = ChunkPart("gpu_samples", samples(), rejects=(Reject("ragged_row", None, 7, "a,b"),))
     report = ingest(lake, [Chunk("a", "test", "a.csv", (part,), 67)], now=NOW)
     assert report.rejects == {("gpu_samples", "ragged_row", None): 7}
     assert report.examples == {("gpu_samples", "ragged_row", None): "a,b"}
@@ -128,7 +127,7 @@ def test_an_unknown_column_stops_the_chunk_and_not_those_before(lake: Lake) -> N
 
 def test_a_chunk_of_which_a_part_is_wrong_lands_not_at_all(lake: Lake) -> None:
     wrong = pl.DataFrame({"node": ["n1"], "node_power_w": [1.0], "fan": [1.0]})
-    parts = (Part("gpu_samples", samples()), Part("node_samples", wrong))
+    parts = (ChunkPart("gpu_samples", samples()), ChunkPart("node_samples", wrong))
     with pytest.raises(SchemaError, match="has no column fan"):
         ingest(lake, [Chunk("a", "test", "a.csv", parts, 61)], now=NOW)
     assert [lake.version(table) for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, REJECTS)] == [-1] * 4

@@ -12,12 +12,10 @@ import polars as pl
 import pytest
 from lake_rows import NOW, START, lying, merged_rows, samples
 
-from tachograph.ingest import ingest, watermark
-from tachograph.lake import Lake
-from tachograph.lake.news import news
-from tachograph.lake.tables import Landed
-from tachograph.schema import ALLOCATIONS, GPU_SAMPLES, REJECTS, Table
-from tachograph.sources import Chunk, Part, Pending
+from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk
+from tachograph.catalog.tables import ALLOCATIONS, GPU_SAMPLES, REJECTS, LakeTable
+from tachograph.lake.delta import Lake, Landed
+from tachograph.lake.ingest import ingest, new_rows, watermark
 
 STREAM = "prometheus:main"
 
@@ -28,7 +26,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def part_of_stream(seconds: Sequence[float], *, until: float, overlaps: bool = False, power_w: float = 1.0) -> Chunk:
-    part = Part("gpu_samples", samples(seconds=seconds, power_w=power_w), overlaps=overlaps)
+    part = ChunkPart("gpu_samples", samples(seconds=seconds, power_w=power_w), overlaps=overlaps)
     return Chunk(STREAM, "test", "here", (part,), len(seconds), watermark=START + timedelta(seconds=until))
 
 
@@ -61,22 +59,22 @@ def test_a_value_that_was_missing_or_is_another_is_news(lake: Lake) -> None:
         pl.Series("power_w", [None, 1.0, 2.0, 1.0], pl.Float32),
         gpu_util=pl.Series([None, 0.5, None, None], dtype=pl.Float32),
     )
-    assert news(lake, GPU_SAMPLES, frame)["t"].to_list() == frame["t"].gather([1, 2, 3]).to_list()
+    assert new_rows(lake, GPU_SAMPLES, frame)["t"].to_list() == frame["t"].gather([1, 2, 3]).to_list()
 
 
 def test_a_key_with_null_is_found_again(lake: Lake) -> None:
     row = {"job_id": "1", "node": "n1", "gpu": 0, "provenance": "explicit"}
     frame = ALLOCATIONS.empty().drop("seq")
     frame = pl.concat([frame, pl.DataFrame([row])], how="diagonal_relaxed").cast(frame.schema)
-    assert news(lake, ALLOCATIONS, frame).height == 1
+    assert new_rows(lake, ALLOCATIONS, frame).height == 1
     lake.append(ALLOCATIONS, frame, app_id="a")
-    assert news(lake, ALLOCATIONS, frame).height == 0
+    assert new_rows(lake, ALLOCATIONS, frame).height == 0
 
 
 class DyingBeforeRejects(Lake):
     """A lake whose process dies when the rows of a chunk have landed and its watermark has not."""
 
-    def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
+    def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
         if table is REJECTS:
             raise KeyboardInterrupt
         return super().append(table, frame, **how)
@@ -95,7 +93,7 @@ def test_a_part_is_known_again_whatever_other_tables_the_chunk_fills(lake: Lake)
     with pytest.raises(KeyboardInterrupt):
         ingest(DyingBeforeRejects(lake.location), [part_of_stream([0, 10], until=20)], now=NOW)
     longer = part_of_stream([0, 10, 20], until=30)
-    devices = Part("devices", pl.DataFrame({"node": ["n1"], "gpu": [0], "model": ["L4"]}))
+    devices = ChunkPart("devices", pl.DataFrame({"node": ["n1"], "gpu": [0], "model": ["L4"]}))
     ingest(lake, [replace(longer, parts=(devices, *longer.parts))], now=NOW)
     assert lying(lake) == 3
 
@@ -114,7 +112,7 @@ def test_a_row_that_another_process_lands_at_the_last_moment_lands_once(lake: La
 
         others: ClassVar[list[Chunk]] = [part_of_stream([0, 10], until=20)]
 
-        def append(self, table: Table, frame: pl.DataFrame, **how: Any) -> Landed:
+        def append(self, table: LakeTable, frame: pl.DataFrame, **how: Any) -> Landed:
             if self.others:
                 ingest(lake, [self.others.pop()], now=NOW)
             return super().append(table, frame, **how)
@@ -128,8 +126,8 @@ def test_what_is_there_is_not_asked_for_again(lake: Lake) -> None:
 
     def fetch() -> Chunk:
         asked.append(1)
-        return Chunk("window", "test", "here", (Part("gpu_samples", samples(seconds=[0])),), 1)
+        return Chunk("window", "test", "here", (ChunkPart("gpu_samples", samples(seconds=[0])),), 1)
 
     for _ in range(2):
-        report = ingest(lake, [Pending("window", "test", "here", fetch)], now=NOW)
+        report = ingest(lake, [PendingChunk("window", "test", "here", fetch)], now=NOW)
     assert (len(asked), report.chunks_known, lying(lake)) == (1, 1, 1)

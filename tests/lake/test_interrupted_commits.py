@@ -12,20 +12,19 @@ import pytest
 from deltalake import DeltaTable, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
+from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, REJECTS, LakeTable
 from tachograph.lake.compact import compact
-from tachograph.lake.resolve import resolve
-from tachograph.lake.tables import DataFile, Landed
-from tachograph.schema import DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, REJECTS, Table
-from tachograph.sources import Chunk, Part
+from tachograph.lake.conform import resolve
+from tachograph.lake.delta import DataFile, Lake, Landed
+from tachograph.lake.ingest import ingest
 
 
 class InterruptedLake(Lake):
     """Ctrl-C arrives just after a commit has succeeded."""
 
     def _commit(
-        self, delta: DeltaTable, table: Table, actions: Sequence[AddAction | RemoveAction], once: Transaction | None
+        self, delta: DeltaTable, table: LakeTable, actions: Sequence[AddAction | RemoveAction], once: Transaction | None
     ) -> bool:
         super()._commit(delta, table, actions, once)
         raise KeyboardInterrupt
@@ -81,7 +80,7 @@ class KilledLake(Lake):
         super().__init__(location)
         self.after = after
 
-    def replace(self, table: Table, files: Sequence[DataFile], rows: Any, **given: Any) -> bool:
+    def replace(self, table: LakeTable, files: Sequence[DataFile], rows: Any, **given: Any) -> bool:
         if self.after:
             super().replace(table, files, rows, **given)
         else:
@@ -106,7 +105,7 @@ def test_rows_merged_by_a_compaction_that_was_killed_are_counted_once(tmp_path: 
 class NoDevicesLake(Lake):
     """A process is killed once samples have landed, and before the GPUs they show have."""
 
-    def append(self, table: Table, frame: pl.DataFrame, **given: Any) -> Landed:
+    def append(self, table: LakeTable, frame: pl.DataFrame, **given: Any) -> Landed:
         if table is DEVICES:
             raise KeyboardInterrupt
         return super().append(table, frame, **given)
@@ -116,7 +115,7 @@ def test_a_gpu_whose_samples_landed_alone_is_noted_when_the_stream_is_read_again
     lake = Lake.create(str(tmp_path))
     begin = datetime(2026, 1, 1, tzinfo=UTC)
     frame = pl.DataFrame({"t": [begin], "node": "n1", "gpu": 0, "power_w": 1.0})
-    part = Part("gpu_samples", frame)
+    part = ChunkPart("gpu_samples", frame)
     chunks = [
         Chunk("stream", "test", "here", (part,), 1, watermark=begin + timedelta(minutes=minutes), since=begin)
         for minutes in (1, 2)

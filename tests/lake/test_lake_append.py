@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 from lake_rows import WAIT, at_once, lying, plain, rows, samples, started
 
-from tachograph.errors import LakeError
-from tachograph.lake import Lake
-from tachograph.schema import GPU_SAMPLES, JOBS
+from tachograph.catalog.errors import LakeError
+from tachograph.catalog.tables import GPU_SAMPLES, JOBS
+from tachograph.lake.delta import Lake
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ APPEND = f"""
 import sys
 from lake_rows import samples
 from tachograph.lake import Lake
-from tachograph.schema import GPU_SAMPLES
+from tachograph.catalog.tables import GPU_SAMPLES
 lake = Lake.create(sys.argv[1])
 {WAIT}
 known = 0
@@ -97,7 +97,7 @@ CREATE = f"""
 import sys
 from lake_rows import samples
 from tachograph.lake import Lake
-from tachograph.schema import GPU_SAMPLES
+from tachograph.catalog.tables import GPU_SAMPLES
 {WAIT}
 for place in range(20):
     lake = Lake.create(sys.argv[1] + "/" + str(place))

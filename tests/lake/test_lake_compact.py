@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lake_rows import WAIT, at_once, lying, merged_rows, plain, rows, samples, started
 
-from tachograph.lake import Lake
+from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, REJECTS
 from tachograph.lake.compact import FEW_FILES, compact
-from tachograph.lake.resolve import is_resolved
-from tachograph.schema import DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, REJECTS
+from tachograph.lake.conform import is_resolved
+from tachograph.lake.delta import Lake
 
 TABLES = (GPU_SAMPLES, NODE_SAMPLES, DEVICES, JOBS, REJECTS)
 
@@ -161,7 +161,7 @@ COMPACT = f"""
 import sys
 from tachograph.lake import Lake
 from tachograph.lake.compact import compact
-from tachograph.schema import GPU_SAMPLES
+from tachograph.catalog.tables import GPU_SAMPLES
 {WAIT}
 for _ in range(3):
     compact(Lake(sys.argv[1]), [GPU_SAMPLES])
@@ -170,7 +170,7 @@ INGEST = f"""
 import sys
 from lake_rows import samples
 from tachograph.lake import Lake
-from tachograph.schema import GPU_SAMPLES
+from tachograph.catalog.tables import GPU_SAMPLES
 {WAIT}
 for place in range(10):
     frame = samples("n1", seconds=range(place * 50, place * 50 + 100, 10), power_w=float(place))

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from lake_rows import NOW, START, chunk, samples
 
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
+from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, JOBS
 from tachograph.lake.compact import compact
+from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_nodes, describe_rejects, describe_tables
-from tachograph.schema import DEVICES, GPU_SAMPLES, JOBS
+from tachograph.lake.ingest import ingest
 
 NODE = ("node", "gpus", "samples", "interval_s", "gaps", "longest_gap_s", "silence_s")
 

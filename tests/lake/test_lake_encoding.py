@@ -15,11 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lake_rows import START
 
-from tachograph.lake import Lake
+from tachograph.catalog.tables import GPU_SAMPLES, JOB_MINUTES, NODE_SAMPLES, LakeTable
 from tachograph.lake.compact import compact
-from tachograph.lake.encoding import write_compact
-from tachograph.schema import GPU_SAMPLES, NODE_SAMPLES, Table
-from tachograph.summarize.schema import JOB_MINUTES
+from tachograph.lake.delta import Lake
+from tachograph.lake.store import write_compact
 
 ODD = (0.0, -0.0, 1e-45, -1e-38, 3.4028235e38, 0.1, 1 / 3, 16777217.0)
 
@@ -66,7 +65,7 @@ def _exporter_rows(hours: float, *, gpus: int = 2) -> pl.DataFrame:
     return _in_schema(pl.concat(pieces), GPU_SAMPLES)
 
 
-def _in_schema(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+def _in_schema(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
     missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in table.schema.items() if name not in frame]
     return frame.with_columns(missing).select(pl.col(name).cast(dtype) for name, dtype in table.schema.items())
 
@@ -77,7 +76,7 @@ def _encodings(file: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("table", [GPU_SAMPLES, NODE_SAMPLES, JOB_MINUTES], ids=lambda table: table.name)
-def test_every_bit_is_read_back(table: Table, tmp_path: Path) -> None:
+def test_every_bit_is_read_back(table: LakeTable, tmp_path: Path) -> None:
     """Odd numbers, nulls between them, columns of nulls alone; every type that a table of days has."""
     values: dict[str, list[Any]] = {}
     for place, (name, dtype) in enumerate(table.schema.items()):

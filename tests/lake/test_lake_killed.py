@@ -13,10 +13,8 @@ import polars as pl
 from lake_jobs import compacted, computed
 from lake_rows import lying, rows
 
-from tachograph.analyze.state import ANALYSES
-from tachograph.analyze.tables import ALL_TABLES
-from tachograph.lake import Lake
-from tachograph.schema import REJECTS, TABLES
+from tachograph.catalog.tables import ALL_TABLES, ANALYSES, REJECTS, TABLES
+from tachograph.lake.delta import Lake
 
 KILLS_PER_STEP = 3
 SPANS_S = (0.3, 1.5, 0.4)  # how long ingest, analyze and compact take, about: kills fall within
@@ -25,7 +23,7 @@ SPANS_S = (0.3, 1.5, 0.4)  # how long ingest, analyze and compact take, about: k
 NURSERY = """
 import json, os, signal, sys, time
 from lake_jobs import whole_way
-from tachograph.analyze import analyze
+from tachograph.pipeline import analyze
 from tachograph.lake import Lake
 for line in sys.stdin:
     location, step, seconds = json.loads(line)

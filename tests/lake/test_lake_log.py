@@ -9,9 +9,9 @@ from pathlib import Path
 
 from lake_rows import START, lying, samples
 
-from tachograph.lake import Lake
+from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.lake.compact import compact
-from tachograph.schema import GPU_SAMPLES
+from tachograph.lake.delta import Lake
 
 DAYS_AGO_S = 3 * 86400
 ROUNDS, APPENDS = 3, 55

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lake_rows import plain, samples
 
-from tachograph.errors import LakeError
-from tachograph.lake import DataFile, Lake
+from tachograph.catalog.errors import LakeError
+from tachograph.catalog.tables import GPU_SAMPLES
+from tachograph.lake.delta import DataFile, Lake
 from tachograph.lake.partitions import overlapping, partitions, read_partition
-from tachograph.schema import GPU_SAMPLES
 
 FIRST, SECOND = date(2026, 3, 1), date(2026, 3, 2)
 

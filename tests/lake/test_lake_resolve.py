@@ -11,15 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.lake.resolve import is_resolved, resolve
-from tachograph.schema import DEVICES, GPU_SAMPLES, JOBS, Table
-from tachograph.summarize.schema import JOB_SUMMARIES
+from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, JOB_SUMMARIES, JOBS, LakeTable
+from tachograph.lake.conform import is_resolved, resolve
 
 Row = dict[str, Any]
 T0 = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def resolved_by_hand(rows: Iterable[Row], table: Table) -> list[Row]:
+def resolved_by_hand(rows: Iterable[Row], table: LakeTable) -> list[Row]:
     """Group by key, order by age, take the last value of each column: what `resolve` should come to."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:

@@ -18,12 +18,12 @@ from lake_rows import NOW, WAIT, at_once, lying, rows, samples, started
 
 from servers.process import free_port
 from servers.s3 import S3, refusing_server, s3_server
-from tachograph.errors import LakeError
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
+from tachograph.catalog.errors import LakeError
+from tachograph.catalog.tables import GPU_SAMPLES, JOBS, REJECTS, TABLES
+from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_nodes, describe_tables
+from tachograph.lake.ingest import ingest
 from tachograph.lake.store import ObjectStore
-from tachograph.schema import GPU_SAMPLES, JOBS, REJECTS, TABLES
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ WRITE = f"""
 import sys
 import lake_rows
 from tachograph.lake import Lake
-from tachograph.schema import GPU_SAMPLES
+from tachograph.catalog.tables import GPU_SAMPLES
 lake = Lake.create(sys.argv[1])
 own = sys.argv[2]
 {WAIT}

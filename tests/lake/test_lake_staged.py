@@ -8,9 +8,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tachograph.errors import LakeError
-from tachograph.lake import Lake
-from tachograph.summarize.schema import JOB_MINUTES
+from tachograph.catalog.errors import LakeError
+from tachograph.catalog.tables import JOB_MINUTES
+from tachograph.lake.delta import Lake
 
 DAY = date(2026, 4, 1)
 

@@ -14,12 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from servers.exporter import Gpu, Node, page
-from tachograph.live.snapshot import Snapshot
-from tachograph.live.source import About
+from tachograph.live.snapshot import Snapshot, SourceInfo
 from tachograph.live.sources.exporter import ExporterSource
-from tachograph.sources.http import Answer
-from tachograph.sources.http_problems import AskError
-from tachograph.sources.metrics.endpoints import Endpoint, Settings
+from tachograph.sources.endpoints import ExporterEndpoint, ExporterSettings
+from tachograph.sources.http import HttpAnswer, RequestError
 
 BEGIN = 1_795_255_200.0  # 2026-11-21 10:00:00 UTC
 NODES = 4
@@ -80,16 +78,16 @@ class FaultyServer:
 
     def __init__(self, number: int) -> None:
         self.where, self.skew_s = f"http://n{number}:9400/metrics", None
-        self.next: bytes | AskError = b""
+        self.next: bytes | RequestError = b""
         self.answers = threading.Event()
         self.answers.set()
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> HttpAnswer:
         """Answer, when it is allowed to."""
         self.answers.wait()
-        if isinstance(self.next, AskError):
+        if isinstance(self.next, RequestError):
             raise self.next
-        return Answer(self.next, self.where)
+        return HttpAnswer(self.next, self.where)
 
     def close(self) -> None:
         """Let nobody wait."""
@@ -103,7 +101,7 @@ class Patient:
         self._source, self._servers = source, servers
 
     @property
-    def about(self) -> About:
+    def about(self) -> SourceInfo:
         """What the source is."""
         return self._source.about
 
@@ -141,7 +139,7 @@ class FaultyFleet:
         self._hosts = [self._host(number) for number in range(NODES)]
         self._servers = [FaultyServer(number) for number in range(NODES + bool(recorded))]
         exporters = [
-            (Endpoint(f"n{number}:9400", f"n{number}", server), Settings(source="dcgm-exporter"))  # type: ignore[arg-type]
+            (ExporterEndpoint(f"n{number}:9400", f"n{number}", server), ExporterSettings(source="dcgm-exporter"))  # type: ignore[arg-type]
             for number, server in enumerate(self._servers)
         ]
         source = ExporterSource(exporters, clock=lambda: self.now, steady=lambda: self.steady, wait_s=0.02)
@@ -297,7 +295,7 @@ class FaultyFleet:
             text = self._recorded if number == NODES else self._page(self._hosts[number])
             if self.random.random() < 0.02:
                 self.faults["exporter down"] += 1
-                server.next = AskError("answered 500", where=server.where, do="look at its log")
+                server.next = RequestError("answered 500", where=server.where, do="look at its log")
                 continue
             server.next = self._damaged(text)
             if server.next is text:

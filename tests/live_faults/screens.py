@@ -41,18 +41,18 @@ from textual import events
 from textual.app import ScreenStackError
 from textual.pilot import Pilot
 
-from tachograph.counters import BY_NAME, NAMES
+from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME
+from tachograph.live.selection import GpuSelection, SelectedSource
 from tachograph.live.snapshot import Snapshot
-from tachograph.live.visible import Picked, Restricted
 from tachograph.tui import keys
 from tachograph.tui.app import WatchApp
 from tachograph.tui.commands import COMMANDS
 from tachograph.tui.fleet import FleetScreen
-from tachograph.tui.fleet_columns import SORTED_BY
+from tachograph.tui.fleet_table import SORTED_BY
 from tui_screens import lines_of
 
 if TYPE_CHECKING:
-    from tachograph.live.source import About, LiveSource
+    from tachograph.live.snapshot import LiveSource, SourceInfo
 
 SEED = 20261121
 LIFE = 1000  # screens of one app; the fleet goes on from one to the next
@@ -70,7 +70,21 @@ SIZES = (
 OTHER_KEYS = ("tab", "shift+tab", "x", "ö", "f5", "delete", "ctrl+l", "ctrl+u", "ctrl+w", "end", "home", "界", "ctrl+a")
 QUITS = {"q", "f10", "ctrl+c", "ctrl+q"}
 WORDS = (
-    *(*SORTED_BY, *NAMES[:12], *HOSTS, *JOBS, "n1:0", "n0", ":3", "n2:1.3", "node", "job", "user", "class", "health"),
+    *(
+        *SORTED_BY,
+        *COUNTER_NAMES[:12],
+        *HOSTS,
+        *JOBS,
+        "n1:0",
+        "n0",
+        ":3",
+        "n2:1.3",
+        "node",
+        "job",
+        "user",
+        "class",
+        "health",
+    ),
     *("sm<20", "sm>", "user=", "job!=4711", "gpu=n*", "(", ")", "'", '"', "\\", "[", "]", "*", "=", "and", "or"),
     *("0", "-1", "1e309", "nan", "inf", "5", "0.1", "1e-9", "-power"),
 )
@@ -163,10 +177,10 @@ def _live_again_and_again(
 def _restricted(fleet: FaultyFleet) -> LiveSource:
     """The source as `choose` hands it on: all GPUs, or those that somebody picked."""
 
-    def pick(snapshot: Snapshot, about: About) -> Picked:
-        return Picked(tuple(range(0, len(snapshot.gpus), 2)), "every other one")
+    def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
+        return GpuSelection(tuple(range(0, len(snapshot.gpus), 2)), "every other one")
 
-    sources: list[LiveSource] = [fleet.source, Restricted(fleet.source, pick)]
+    sources: list[LiveSource] = [fleet.source, SelectedSource(fleet.source, pick)]
     return fleet.random.choice(sources)
 
 
@@ -311,7 +325,7 @@ def _check(app: Driven, outcome: Outcome) -> None:
 
 def _check_ranges(snapshot: Snapshot, outcome: Outcome) -> None:
     for name, column in snapshot.values.items():
-        counter = BY_NAME[name]
+        counter = COUNTERS_BY_NAME[name]
         wrong = [
             value for value in column.tolist() if not math.isnan(value) and not counter.low <= value <= counter.high
         ]

@@ -9,17 +9,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tachograph.counters import NAMES
-from tachograph.live.history import History
+from tachograph.catalog.counters import COUNTER_NAMES
+from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
-from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
-from tachograph.live.sources.gathered import KEPT_S, Gathered
-from tachograph.live.sources.series import Layout
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
+from tachograph.live.sources.series import KEPT_S, FleetTable, SeriesLayout
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.tui import job_facts
-from tachograph.tui.fleet_filter import matching, parse
-from tachograph.tui.fleet_rows import FleetRows, natural
-from tachograph.workload.settings import Settings
+from tachograph.live.view import History
+from tachograph.tui import job_table
+from tachograph.tui.fleet_rows import FleetRows, matching, natural, parse_filter
 from tui_screens import ByHand, Clock, app_of, lines_of, settled, watching
 
 
@@ -53,7 +51,7 @@ def test_a_screen_that_stands_still_shows_its_own_gpus_when_others_have_come(key
         clock = Clock()
         source = Changed(8, clock)
         app = app_of(source=source, clock=clock)
-        app.feed._make_judge = lambda: Monitor(source.about, settings=Settings(), history=History(60))
+        app.feed._make_judge = lambda: Monitor(source.about, settings=WorkloadSettings(), history=History(60))
         async with watching(app=app, size=(120, 60)) as pilot:
             await pilot.press("end", key, "space")
             await settled(pilot)
@@ -75,7 +73,7 @@ def test_a_screen_that_stands_still_shows_its_own_gpus_when_others_have_come(key
 
 
 def test_a_history_of_other_gpus_leaves_the_one_before_as_it_is() -> None:
-    one, two = Gpu("n1", 0), Gpu("n1", 1)
+    one, two = GpuId("n1", 0), GpuId("n1", 1)
     first = History(4)
     first.add(Snapshot(1.0, (one, two), np.ones(2), {"power_w": np.array([10.0, 20.0])}))
     then = first.of((two,))
@@ -87,17 +85,17 @@ def test_a_history_of_other_gpus_leaves_the_one_before_as_it_is() -> None:
 
 def test_what_single_precision_does_not_hold_is_missing_in_the_history() -> None:
     kept = History(2)
-    kept.add(Snapshot(1.0, (Gpu("n1", 0),), np.ones(1), {"energy_j": np.array([1e300])}))
+    kept.add(Snapshot(1.0, (GpuId("n1", 0),), np.ones(1), {"energy_j": np.array([1e300])}))
     assert np.isnan(kept.series("energy_j", 0)).all()
 
 
 def test_gpus_that_nobody_tells_of_lose_their_rows() -> None:
-    gathered = Gathered()
+    gathered = FleetTable()
     for place in range(50):
-        gpus = (Gpu(f"broken-{place}", 0),)
-        layout = Layout(gpus, counters=np.arange(len(NAMES)), devices={gpus[0]: Device("m")})
+        gpus = (GpuId(f"broken-{place}", 0),)
+        layout = SeriesLayout(gpus, counters=np.arange(len(COUNTER_NAMES)), devices={gpus[0]: GpuDevice("m")})
         table = layout.table(np.empty(0))
-        table[: len(NAMES)] = 1.0
+        table[: len(COUNTER_NAMES)] = 1.0
         gathered.put(0, layout, table, 1.0)
         told = gathered.snapshot(place * 600.0, ())
         assert told.gpus[-1].node == max(gpu.node for gpu in told.gpus)
@@ -106,7 +104,7 @@ def test_gpus_that_nobody_tells_of_lose_their_rows() -> None:
         assert {
             gpu.node: value == value for gpu, value in zip(told.gpus, told.column("power_w").tolist(), strict=True)
         } == {gpu.node: gpu == gpus[0] for gpu in told.gpus}
-    assert Gpu("broken-0", 0) not in told.gpus
+    assert GpuId("broken-0", 0) not in told.gpus
 
 
 @pytest.mark.parametrize("key", ["f", "p", "enter", "e"])
@@ -115,7 +113,9 @@ def test_names_of_hosts_and_jobs_steer_no_terminal(key: str) -> None:
 
     def renamed(told: Snapshot) -> Snapshot:
         gpus = tuple(replace(gpu, node=evil) for gpu in told.gpus)
-        return replace(told, gpus=gpus, holders=dict.fromkeys(gpus, Holder(evil, evil)), devices={}, processes={})
+        return replace(
+            told, gpus=gpus, holders=dict.fromkeys(gpus, GpuAllocation(evil, evil)), devices={}, processes={}
+        )
 
     async def used() -> list[str]:
         clock = Clock()
@@ -141,15 +141,19 @@ def test_a_job_that_shares_a_gpu_is_found() -> None:
     source = SimulatedSource(4, clock=Clock())
     told = source.read()
     holders = dict(
-        zip(told.gpus, (Holder("8,9", "ana,bo"), Holder("9", "bo"), Holder("89"), Holder("8", "ana")), strict=True)
+        zip(
+            told.gpus,
+            (GpuAllocation("8,9", "ana,bo"), GpuAllocation("9", "bo"), GpuAllocation("89"), GpuAllocation("8", "ana")),
+            strict=True,
+        )
     )
-    view = Monitor(source.about, settings=Settings(), history=History(4)).step(replace(told, holders=holders))
-    found = {job: facts.rows for job in ("8", "9", "89", "8,9") if (facts := job_facts.facts(view, job))}
+    view = Monitor(source.about, settings=WorkloadSettings(), history=History(4)).step(replace(told, holders=holders))
+    found = {job: facts.rows for job in ("8", "9", "89", "8,9") if (facts := job_table.job_facts(view, job))}
     assert found == {"8": (0, 3), "9": (0, 1), "89": (2,), "8,9": (0,)}
     rows = FleetRows(view)
-    assert matching(rows, parse("job=8")).tolist() == [True, False, False, True]
-    assert matching(rows, parse("job=8,9")).tolist() == [True, False, False, False]
-    assert matching(rows, parse("user=bo")).tolist() == [True, True, False, False]
+    assert matching(rows, parse_filter("job=8")).tolist() == [True, False, False, True]
+    assert matching(rows, parse_filter("job=8,9")).tolist() == [True, False, False, False]
+    assert matching(rows, parse_filter("user=bo")).tolist() == [True, True, False, False]
 
 
 def test_one_simulated_gpu_is_no_gpus() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import screens
 from faulty_fleet import METRICS, FaultyFleet
 
-from tachograph.live.snapshot import Gpu, Snapshot
+from tachograph.live.snapshot import GpuId, Snapshot
 
 SCREENS = 120
 
@@ -43,7 +43,7 @@ def test_a_fleet_is_the_same_again_and_has_what_its_pages_tell() -> None:
 def test_what_is_wrong_on_a_screen_is_found() -> None:
     """The checks can fail: values out of range, and memory that grows."""
     outcome = screens.Outcome(1, screens=1000)
-    gpu = (Gpu("n1", 0),)
+    gpu = (GpuId("n1", 0),)
     column = np.array([7.0])
     screens._check_ranges(Snapshot(0.0, gpu, column, {"sm_active": column, "power_w": column}), outcome)
     assert list(outcome.failures) == ["sm_active out of its range"]

@@ -13,16 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.arrays import Floats
-from tachograph.workload.classes import CLASSES, RULED, UNKNOWN
-from tachograph.workload.driver_codes import CLOCKS_LOWERED, XID_CRITICAL, XID_MEANINGS, XID_OFTEN_THE_PROGRAM
-from tachograph.workload.explained import explained
-from tachograph.workload.reading import Reading, classify
-from tachograph.workload.rows import COUNTERS, classify_rows, needs_rows
-from tachograph.workload.rules import DECIDING
-from tachograph.workload.settings import PRESETS, Settings, Weights
+from tachograph.catalog.arrays import Floats
+from tachograph.judge.health import CLOCKS_LOWERED, XID_CRITICAL, XID_MEANINGS, XID_OFTEN_THE_PROGRAM
+from tachograph.judge.workload.arrays import COUNTERS, classify_rows, needs_rows
+from tachograph.judge.workload.classes import RULED, UNKNOWN, WORKLOAD_CLASSES
+from tachograph.judge.workload.explained import explained
+from tachograph.judge.workload.rules import DECIDING, GpuReading, classify
+from tachograph.judge.workload.settings import PRESETS, Weights, WorkloadSettings
 
-NAMES = tuple(field.name for field in fields(Reading))
+NAMES = tuple(field.name for field in fields(GpuReading))
 EDGES = [0.0, 0.01, 0.05, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0]
 
 
@@ -38,7 +37,7 @@ FRACTIONS = st.one_of(
     st.floats(0, 1, width=32),
 )
 BYTES = st.one_of(st.none(), st.sampled_from([0.0, 9.9e8, 1e9, 3e10]).map(single), st.floats(0, 4e9, width=32))
-READINGS = st.builds(Reading, **{name: BYTES if "bytes" in name else FRACTIONS for name in NAMES})
+READINGS = st.builds(GpuReading, **{name: BYTES if "bytes" in name else FRACTIONS for name in NAMES})
 WEIGHTS = st.one_of(
     st.sampled_from([*PRESETS.values(), (1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 0.0, 1.0)]),
     st.tuples(*[st.integers(0, 9)] * 4)
@@ -47,7 +46,7 @@ WEIGHTS = st.one_of(
 )
 
 
-def columns(readings: list[Reading]) -> dict[str, Floats]:
+def columns(readings: list[GpuReading]) -> dict[str, Floats]:
     return {
         name: np.array([math.nan if (v := getattr(r, name)) is None else v for r in readings], np.float64)
         for name in NAMES
@@ -58,7 +57,7 @@ def holds(parts: list[bool | None]) -> bool | None:
     return False if False in parts else None if None in parts else True
 
 
-def plain(r: Reading, weights: Weights) -> tuple[str, float | None]:
+def plain(r: GpuReading, weights: Weights) -> tuple[str, float | None]:
     """Class and real utilisation by the table, each part true, false or None; a range stands in for the latter."""
 
     def least(value: float | None, edge: float) -> bool | None:
@@ -96,19 +95,19 @@ def plain(r: Reading, weights: Weights) -> tuple[str, float | None]:
     real = None if lacking else min(max(low, 0.0), 1.0)
     for place, verdict in enumerate(map(holds, parts)):
         if verdict is not False:
-            return (UNKNOWN if verdict is None else CLASSES[place]), real
-    return CLASSES[11], real
+            return (UNKNOWN if verdict is None else WORKLOAD_CLASSES[place]), real
+    return WORKLOAD_CLASSES[11], real
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(READINGS, min_size=1, max_size=40), WEIGHTS)
-def test_rows_are_what_plain_python_and_single_readings_say(readings: list[Reading], weights: Weights) -> None:
-    how, values = Settings(weights), columns(readings)
+def test_rows_are_what_plain_python_and_single_readings_say(readings: list[GpuReading], weights: Weights) -> None:
+    how, values = WorkloadSettings(weights), columns(readings)
     rows = classify_rows(values, len(readings), how)
     needs = needs_rows(values, len(readings), how, rows=rows)
     for place, reading in enumerate(readings):
         one, (name, real) = classify(reading, how), plain(reading, weights)
-        assert CLASSES[rows.labels[place]] == one.name == name
+        assert WORKLOAD_CLASSES[rows.labels[place]] == one.name == name
         assert tuple(counter for counter in DECIDING if needs[counter][place]) == one.needs
         for value in (float(rows.real[place]), math.nan if one.real_utilisation is None else one.real_utilisation):
             assert value == pytest.approx(math.nan if real is None else real, abs=1e-12, nan_ok=True)
@@ -116,16 +115,16 @@ def test_rows_are_what_plain_python_and_single_readings_say(readings: list[Readi
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(READINGS, min_size=1, max_size=40), WEIGHTS, st.booleans())
-def test_rows_are_what_the_compiled_loop_says(readings: list[Reading], weights: Weights, published: bool) -> None:
-    from tachograph.workload.labels import classify_arrays
+def test_rows_are_what_the_compiled_loop_says(readings: list[GpuReading], weights: Weights, published: bool) -> None:
+    from tachograph.judge.workload.kernel import classify_arrays
 
-    how, values = Settings(weights, published=published), columns(readings)
+    how, values = WorkloadSettings(weights, published=published), columns(readings)
     compiled = classify_arrays({name: each.astype(np.float32) for name, each in values.items()}, len(readings), how)
     rows = classify_rows(values, len(readings), how)
     assert rows.labels.tolist() == compiled.tolist()
-    assert [classify(reading, how).name for reading in readings] == [CLASSES[place] for place in compiled]
+    assert [classify(reading, how).name for reading in readings] == [WORKLOAD_CLASSES[place] for place in compiled]
     if published:
-        assert UNKNOWN not in {CLASSES[place] for place in rows.labels}
+        assert UNKNOWN not in {WORKLOAD_CLASSES[place] for place in rows.labels}
         assert not np.isnan(rows.real).any()
 
 
@@ -139,7 +138,7 @@ def test_every_class_comes_of_its_profile() -> None:
 
 def test_counters_that_nobody_tells_may_be_left_out() -> None:
     found = classify_rows({}, 3)
-    assert [CLASSES[place] for place in found.labels] == [UNKNOWN] * 3
+    assert [WORKLOAD_CLASSES[place] for place in found.labels] == [UNKNOWN] * 3
     assert np.isnan(found.real).all()
     assert all(flags.all() for flags in needs_rows({}, 3).values())
     assert classify_rows({}, 0).labels.shape == (0,)
@@ -150,15 +149,15 @@ COMPARED = re.compile(r"^[\w /]+? ([\d.<]+)( %| [kMGTP]?B/s) (>=|<) ([\d.]+)( %|
 
 @settings(max_examples=100, deadline=None)
 @given(READINGS, st.booleans())
-def test_the_explanation_of_a_class_is_true(reading: Reading, published: bool) -> None:
+def test_the_explanation_of_a_class_is_true(reading: GpuReading, published: bool) -> None:
     """Every comparison in the text holds as printed; an unknown class names all it needs."""
-    how = Settings(published=published)
+    how = WorkloadSettings(published=published)
     found, told = classify(reading, how), explained(reading, how)
     if found.name == UNKNOWN:
         named = found.label.removeprefix("unknown (needs ").removesuffix(")")
         assert f"cannot be told: {named} " in told
         return
-    if found.name == CLASSES[11]:
+    if found.name == WORKLOAD_CLASSES[11]:
         assert told == "no other rule holds"
         return
     for part in told.split(", "):
@@ -174,21 +173,21 @@ def _number(digits: str, unit: str) -> float:
 
 
 def test_an_explanation_says_what_is_seen() -> None:
-    solver = Reading(0.9, 0.6, 0.2, 0.9, None, 0.0, 0.55, 0.0, 0.0)
+    solver = GpuReading(0.9, 0.6, 0.2, 0.9, None, 0.0, 0.55, 0.0, 0.0)
     assert explained(solver) == "FP64 TENSOR 55 % >= 20 %, SM 90 % >= 50 %"
-    loading = Reading(0.1, 0.0, 0.2, 0.5, None, 0.0, None, 1e6, 2.5e9)
+    loading = GpuReading(0.1, 0.0, 0.2, 0.5, None, 0.0, None, 1e6, 2.5e9)
     assert explained(loading) == "PCIe RX 2.50 GB/s >= 1.00 GB/s, SM 10 % < 30 %"
-    near = Reading(0.5999, 0.55, 0.2, 0.9, None, 0.0, None, 0.0, 0.0)
+    near = GpuReading(0.5999, 0.55, 0.2, 0.9, None, 0.0, None, 0.0, 0.0)
     assert explained(near) == "TENSOR 55 % >= 15 %, SM 60 % >= 40 %"
-    just = Reading(0.2999, 0.0, 0.2, 0.9, None, 0.0, None, 2e9, 0.0)
+    just = GpuReading(0.2999, 0.0, 0.2, 0.9, None, 0.0, None, 2e9, 0.0)
     assert explained(just) == "PCIe TX 2.00 GB/s >= 1.00 GB/s, SM 29.99 % < 30 %"
-    assert explained(Reading(0.01, 0, 0, 0.01, None, 0, None, 0, 0)).startswith("real 0.45 % < 5 %, GR 1 % < 5 %")
-    copying = Reading(0.1, 0, 0.2, 0.5, None, 0, None, 0, 0, 0.7)
-    assert explained(copying, Settings(published=True)) == "MEMCPY 70 % >= 40 %, SM 10 % < 30 %"
+    assert explained(GpuReading(0.01, 0, 0, 0.01, None, 0, None, 0, 0)).startswith("real 0.45 % < 5 %, GR 1 % < 5 %")
+    copying = GpuReading(0.1, 0, 0.2, 0.5, None, 0, None, 0, 0, 0.7)
+    assert explained(copying, WorkloadSettings(published=True)) == "MEMCPY 70 % >= 40 %, SM 10 % < 30 %"
 
 
 def test_codes_of_the_driver() -> None:
-    from tachograph.reduce.partition import LOWERING_BITS
+    from tachograph.pipeline.partition import LOWERING_BITS
 
     assert sum(CLOCKS_LOWERED) == LOWERING_BITS
     assert set(XID_MEANINGS) == XID_CRITICAL | XID_OFTEN_THE_PROGRAM
@@ -198,8 +197,8 @@ def test_codes_of_the_driver() -> None:
 def test_live_judging_is_imported_without_tables_and_compiler() -> None:
     code = (
         "import sys\n"
-        "import tachograph.live.view, tachograph.workload.smoothing, tachograph.workload.rows\n"
-        "import tachograph.workload.explained, tachograph.live.sources.simulated\n"
+        "import tachograph.live.view, tachograph.judge.workload.smoothing, tachograph.judge.workload.arrays\n"
+        "import tachograph.judge.workload.explained, tachograph.live.sources.simulated\n"
         "sys.exit(str([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in sys.modules] or ''))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

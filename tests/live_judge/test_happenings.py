@@ -8,46 +8,44 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from tachograph.live.history import History
+from tachograph.judge.health import XID_CRITICAL, XID_MEANINGS
+from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
-from tachograph.live.snapshot import Device, Gpu, Holder, Problem, Snapshot
-from tachograph.live.source import About
-from tachograph.live.view import Event, EventKind
-from tachograph.workload.driver_codes import XID_CRITICAL, XID_MEANINGS
-from tachograph.workload.settings import Settings
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
+from tachograph.live.view import EventKind, History, LiveEvent
 
 FINE = {"sm_active": 0.9, "tensor_active": 0.0, "dram_active": 0.3, "gr_engine_active": 0.9, "fp64_active": 0.0,
         "pcie_tx_bytes_per_s": 0.0, "pcie_rx_bytes_per_s": 0.0, "gpu_temp_c": 60.0, "mem_temp_c": 60.0,
         "pcie_replays": 5.0, "row_remap_failure": 0.0, "remapped_rows_uncorrectable": 0.0, "xid": 0.0,
         "throttle_reasons": 0.0}  # fmt: skip
-A, B = Gpu("n1", 0), Gpu("n1", 1)
+A, B = GpuId("n1", 0), GpuId("n1", 1)
 Told = Mapping[str, float]
 
 
 class Story:
     """Looks at GPUs, one a second unless `at` says when; gives the events that each look adds."""
 
-    def __init__(self, gpus: Sequence[Gpu] = (A,), *, hold_s: float = 10, memory_s: float = 60) -> None:
+    def __init__(self, gpus: Sequence[GpuId] = (A,), *, hold_s: float = 10, memory_s: float = 60) -> None:
         self.gpus = list(gpus)
-        how = Settings(smoothing_s=hold_s, event_memory_s=memory_s)
-        self.monitor = Monitor(About("made", ""), settings=how, history=History(3))
+        how = WorkloadSettings(smoothing_s=hold_s, event_memory_s=memory_s)
+        self.monitor = Monitor(SourceInfo("made", ""), settings=how, history=History(3))
         self.t = 0.0
-        self.before: tuple[Event, ...] = ()
+        self.before: tuple[LiveEvent, ...] = ()
 
     def look(
         self,
         *told: Told | None,
         at: float | None = None,
-        holders: Mapping[Gpu, Holder] | None = None,
-        problems: Sequence[Problem] = (),
+        holders: Mapping[GpuId, GpuAllocation] | None = None,
+        problems: Sequence[SourceProblem] = (),
         **changed: float,
-    ) -> list[Event]:
+    ) -> list[LiveEvent]:
         """`told` of each GPU, None: it is silent; by default all are FINE but for `changed`."""
         self.t = self.t + 1 if at is None else at
         values: Sequence[Told | None] = told or [FINE | changed] * len(self.gpus)
         measured = np.array([self.t if one else math.nan for one in values])
         columns = {name: np.array([(one or {}).get(name, math.nan) for one in values]) for name in FINE}
-        devices = {gpu: Device("NVIDIA H100 80GB HBM3") for gpu in self.gpus}
+        devices = {gpu: GpuDevice("NVIDIA H100 80GB HBM3") for gpu in self.gpus}
         view = self.monitor.step(
             Snapshot(self.t, tuple(self.gpus), measured, columns, devices, holders or {}, problems=tuple(problems))
         )
@@ -60,7 +58,7 @@ class Story:
         return [event.text for event in self.look(*told, **how)]  # type: ignore[arg-type]
 
 
-def only(events: list[Event], kind: EventKind) -> tuple[str, bool, Gpu | None]:
+def only(events: list[LiveEvent], kind: EventKind) -> tuple[str, bool, GpuId | None]:
     (event,) = events
     assert event.kind == kind
     return event.text, event.alarm, event.gpu
@@ -69,14 +67,14 @@ def only(events: list[Event], kind: EventKind) -> tuple[str, bool, Gpu | None]:
 def test_nothing_happens_where_nothing_changes() -> None:
     story = Story([A, B])
     for _ in range(30):
-        assert story.look(holders={A: Holder("7", "ana")}) == []
+        assert story.look(holders={A: GpuAllocation("7", "ana")}) == []
 
 
 def test_what_was_there_at_the_first_look_is_no_event() -> None:
     story = Story()
-    first = story.look(xid=31, throttle_reasons=4, gpu_temp_c=99, holders={A: Holder("7")})
+    first = story.look(xid=31, throttle_reasons=4, gpu_temp_c=99, holders={A: GpuAllocation("7")})
     assert first == []
-    assert story.look(xid=31, throttle_reasons=4, gpu_temp_c=99, holders={A: Holder("7")}) == []
+    assert story.look(xid=31, throttle_reasons=4, gpu_temp_c=99, holders={A: GpuAllocation("7")}) == []
 
 
 def test_faulty_memory_and_forced_slowdowns_are_told_at_the_first_look() -> None:
@@ -189,11 +187,11 @@ def test_a_gpu_that_is_named_no_more_is_lost() -> None:
 
 
 def test_of_very_many_gpus_the_same_is_told_once() -> None:
-    story = Story([Gpu(f"n{place:03d}", 0) for place in range(500)])
+    story = Story([GpuId(f"n{place:03d}", 0) for place in range(500)])
     story.look()
     events = [event for _ in range(9) for event in story.look(*[None] * 500)]
     assert [(event.kind, event.gpu, event.text) for event in events] == [
-        (EventKind.LOST, Gpu("n000", 0), "It tells nothing any more. So it is of 499 more GPUs, the last n499:0.")
+        (EventKind.LOST, GpuId("n000", 0), "It tells nothing any more. So it is of 499 more GPUs, the last n499:0.")
     ]
     assert len(story.look()) == 17
 
@@ -201,14 +199,14 @@ def test_of_very_many_gpus_the_same_is_told_once() -> None:
 def test_another_job() -> None:
     story = Story([A, B])
     assert story.look(holders={}) == []
-    assert story.look(holders={A: Holder("7", "ana")}) == []  # who holds them is known from now on
-    told = story.look(holders={A: Holder("7", "ana"), B: Holder("8", "bo")})
+    assert story.look(holders={A: GpuAllocation("7", "ana")}) == []  # who holds them is known from now on
+    told = story.look(holders={A: GpuAllocation("7", "ana"), B: GpuAllocation("8", "bo")})
     assert only(told, EventKind.JOB) == ("Job 8 of bo holds it.", False, B)
-    assert story.look(holders={A: Holder("7", "ana", 5.0), B: Holder("8", "bo")}) == []
-    told = story.look(holders={A: Holder("9", None), B: Holder("8", "bo")})
+    assert story.look(holders={A: GpuAllocation("7", "ana", 5.0), B: GpuAllocation("8", "bo")}) == []
+    told = story.look(holders={A: GpuAllocation("9", None), B: GpuAllocation("8", "bo")})
     assert only(told, EventKind.JOB) == ("Job 9 holds it, it was job 7.", False, A)
-    assert story.look(holders={}, problems=[Problem("squeue does not answer")])[0].kind == EventKind.SOURCE
-    told = story.look(holders={A: Holder("9")}, problems=[Problem("squeue does not answer")])
+    assert story.look(holders={}, problems=[SourceProblem("squeue does not answer")])[0].kind == EventKind.SOURCE
+    told = story.look(holders={A: GpuAllocation("9")}, problems=[SourceProblem("squeue does not answer")])
     assert only(told, EventKind.JOB) == ("Job 8 left it.", False, B)
     assert only(story.look(holders={}, problems=[]), EventKind.JOB)[0] == "Job 9 left it."
 
@@ -216,22 +214,22 @@ def test_another_job() -> None:
 def test_problems_of_the_source_begin_and_end() -> None:
     story = Story()
     story.look()
-    down = [Problem(f"no answer within {after} s", "http://n1:9400", "is it running?") for after in (1, 2, 3)]
+    down = [SourceProblem(f"no answer within {after} s", "http://n1:9400", "is it running?") for after in (1, 2, 3)]
     begun = [event for each in down for event in story.look(problems=[each])]
     assert only(begun, EventKind.SOURCE) == ("http://n1:9400: no answer within 1 s; is it running?", False, None)
     assert [story.look(), story.look()] == [[], []]
     assert story.look(problems=down[:1]) == []  # it was not over
     ended = [event for _ in range(8) for event in story.look()]
     assert only(ended, EventKind.SOURCE)[0] == "Over: http://n1:9400: no answer within 1 s."
-    fatal = story.look(problems=[Problem("the recording ends", fatal=True)])
+    fatal = story.look(problems=[SourceProblem("the recording ends", fatal=True)])
     assert only(fatal, EventKind.SOURCE) == ("the recording ends.", True, None)
-    many = story.look(problems=[Problem("refused", f"host{'x' * place}") for place in range(100)])
+    many = story.look(problems=[SourceProblem("refused", f"host{'x' * place}") for place in range(100)])
     assert len(many) == 17
     assert many[-1].text == "84 more problems like these."
 
 
 def test_memory_is_bounded() -> None:
-    story = Monitor(About("made", ""), settings=Settings(), history=History(2), keep_events=25)
+    story = Monitor(SourceInfo("made", ""), settings=WorkloadSettings(), history=History(2), keep_events=25)
     for t in range(300):
         values = {"xid": np.array([float(t + 1)])}
         events = story.step(Snapshot(t, (A,), np.array([float(t)]), values)).events

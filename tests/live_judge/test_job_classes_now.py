@@ -13,24 +13,21 @@ import numpy as np
 import pytest
 
 from madelake import held, job, make_lake
-from tachograph.analyze import analyze
-from tachograph.analyze.results import read_summaries, read_verdicts
-from tachograph.classes import CODES
-from tachograph.config import Configuration
-from tachograph.finding import Finding, read_findings
-from tachograph.live.history import History
-from tachograph.live.job_classes import EVERY_S, MOST_MINUTES, JudgedJobs
-from tachograph.live.judged_minutes import COUNTERS, FORGET_S, JobMinutes
+from tachograph.catalog.config import Configuration
+from tachograph.judge.classes.verdicts import CLASS_CODES
+from tachograph.judge.finding import Finding, read_findings
+from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.lake.query import read_summaries, read_verdicts
+from tachograph.live.job_classes import EVERY_S, FORGET_S, JOB_CLASS_COUNTERS, MOST_MINUTES, JobMinutes, LiveJobClasses
 from tachograph.live.monitor import Monitor
-from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
-from tachograph.live.source import About
-from tachograph.live.view import View
-from tachograph.workload.settings import Settings
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo
+from tachograph.live.view import History, View
+from tachograph.pipeline.run import analyze
 
 START = datetime(2026, 4, 7, 9, 0, 20, tzinfo=UTC)
-ABOUT = About("made", "made for tests")
+ABOUT = SourceInfo("made", "made for tests")
 MODEL = "NVIDIA A100-SXM4-40GB"
-GPUS = tuple(Gpu(node, gpu) for node in ("n1", "n2") for gpu in range(4))
+GPUS = tuple(GpuId(node, gpu) for node in ("n1", "n2") for gpu in range(4))
 # job -> its GPUs, and how many minutes after START it began
 JOBS = {"hung": (GPUS[:2], 0), "lopsided": (GPUS[2:4], 3), "slow": (GPUS[4:6], 1), "short": (GPUS[6:8], 80)}
 EVERY = 30.0  # seconds between samples
@@ -52,12 +49,12 @@ def values(name: str, place: int, minute: float, rng: np.random.Generator) -> Ma
     }
 
 
-def looks() -> Iterator[tuple[datetime, dict[Gpu, Mapping[str, float]]]]:
+def looks() -> Iterator[tuple[datetime, dict[GpuId, Mapping[str, float]]]]:
     """Samples of all GPUs, some missing; one GPU tells nothing for a while."""
     rng = np.random.default_rng(4)
     for look in range(int(MINUTES * 60 / EVERY)):
         t = START + timedelta(seconds=EVERY * look, microseconds=int(rng.integers(0, 900_000)))
-        told: dict[Gpu, Mapping[str, float]] = {}
+        told: dict[GpuId, Mapping[str, float]] = {}
         for name, (gpus, after) in JOBS.items():
             for place, gpu in enumerate(gpus):
                 drawn = values(name, place, EVERY * look / 60 - after, rng)
@@ -78,26 +75,26 @@ def shown(findings: tuple[Finding, ...]) -> dict[str, Any]:
     }
 
 
-def snapshot(t: datetime, told: Mapping[Gpu, Mapping[str, float]]) -> Snapshot:
+def snapshot(t: datetime, told: Mapping[GpuId, Mapping[str, float]]) -> Snapshot:
     at = t.timestamp()
     holders = {
-        gpu: Holder(name, "ana", (START + timedelta(minutes=after)).timestamp())
+        gpu: GpuAllocation(name, "ana", (START + timedelta(minutes=after)).timestamp())
         for name, (gpus, after) in JOBS.items()
         if t >= START + timedelta(minutes=after)
         for gpu in gpus
     }
-    columns = {name: np.array([told.get(gpu, {}).get(name, math.nan) for gpu in GPUS]) for name in COUNTERS}
+    columns = {name: np.array([told.get(gpu, {}).get(name, math.nan) for gpu in GPUS]) for name in JOB_CLASS_COUNTERS}
     measured = np.array([at if gpu in told else math.nan for gpu in GPUS])
-    return Snapshot(at, GPUS, measured, columns, {gpu: Device(MODEL) for gpu in GPUS}, holders)
+    return Snapshot(at, GPUS, measured, columns, {gpu: GpuDevice(MODEL) for gpu in GPUS}, holders)
 
 
 def monitor() -> Monitor:
-    return Monitor(ABOUT, settings=Settings(), history=History(2))
+    return Monitor(ABOUT, settings=WorkloadSettings(), history=History(2))
 
 
 @pytest.fixture(scope="module")
 def judged() -> tuple[datetime, Mapping[str, tuple[Finding, ...]]]:
-    made, live = monitor(), JudgedJobs(Configuration())
+    made, live = monitor(), LiveJobClasses(Configuration())
     last = START
     for t, told in looks():
         live.step(made.step(snapshot(t, told)), wanted=[])
@@ -126,7 +123,7 @@ def test_live_verdicts_are_those_of_the_analysis(
     assert set(live) == set(JOBS)
     for row in summaries.iter_rows(named=True):
         mine = verdicts.filter((verdicts["job_key"] == row["job_key"]) & (verdicts["kind"] == "class"))
-        stored = read_findings(mine, CODES)
+        stored = read_findings(mine, CLASS_CODES)
         expected = shown(stored)
         assert {one.code for one in live[row["job_id"]]} == set(expected)
         for one in live[row["job_id"]]:
@@ -145,7 +142,7 @@ def test_live_verdicts_are_those_of_the_analysis(
 
 def of(t: float, told: Mapping[str, float], since: float | None, job_id: str | None = "7") -> View:
     values = {name: np.array([value]) for name, value in told.items()}
-    holders = {GPUS[0]: Holder(job_id, None, since)} if job_id else {}
+    holders = {GPUS[0]: GpuAllocation(job_id, None, since)} if job_id else {}
     shot = Snapshot(t, GPUS[:1], np.array([t]), values, {}, holders)
     none, nothing = np.zeros(1, np.uint8), np.zeros(1)
     return View(ABOUT, shot, none, none, nothing, none, np.ones(1, np.bool_), nothing, History(1), ())
@@ -159,12 +156,12 @@ def test_minutes_are_counted_from_the_start_of_the_job() -> None:
         gathered.add(of(t - 5, {"power_w": 1e6}, since=970.0))  # older
     seen = gathered.jobs["7"]
     assert [one.minute for one in seen.minutes] == [0, 1, 2]
-    assert [float(one.means[COUNTERS.index("power_w")]) for one in seen.minutes] == [1010.0, 1055.0, 1115.0]
+    assert [float(one.means[JOB_CLASS_COUNTERS.index("power_w")]) for one in seen.minutes] == [1010.0, 1055.0, 1115.0]
     ((now, total),) = gathered.under_way("7")
-    assert (now.minute, float(now.means[COUNTERS.index("power_w")])) == (3, 1170.0)
-    assert np.isnan(now.means[COUNTERS.index("gpu_util")])
+    assert (now.minute, float(now.means[JOB_CLASS_COUNTERS.index("power_w")])) == (3, 1170.0)
+    assert np.isnan(now.means[JOB_CLASS_COUNTERS.index("gpu_util")])
     assert total.samples == 20
-    assert total.sums[COUNTERS.index("power_w")] == sum(range(1000, 1200, 10))
+    assert total.sums[JOB_CLASS_COUNTERS.index("power_w")] == sum(range(1000, 1200, 10))
 
 
 def test_another_job_and_another_start_begin_anew() -> None:
@@ -183,7 +180,7 @@ def test_another_job_and_another_start_begin_anew() -> None:
 
 
 def test_jobs_are_judged_once_a_minute_and_only_those_wanted() -> None:
-    made, live, times = monitor(), JudgedJobs(Configuration()), []
+    made, live, times = monitor(), LiveJobClasses(Configuration()), []
     judge = live._judge
     live._judge = lambda view, jobs: (times.append(view.snapshot.t), judge(view, jobs))[1]  # type: ignore[method-assign,func-returns-value]
     for second in range(0, 200, 20):
@@ -193,14 +190,14 @@ def test_jobs_are_judged_once_a_minute_and_only_those_wanted() -> None:
     assert np.diff(times).tolist() == [EVERY_S] * 3
     assert set(live.step(made.step(snapshot(t, {})), wanted=["slow", "not there"])) == {"slow"}
     assert live.step(made.step(snapshot(t, {})), wanted=[])["slow"]
-    elsewhere = replace(snapshot(t, {}), holders={Gpu("n9", 0): Holder("elsewhere")})
+    elsewhere = replace(snapshot(t, {}), holders={GpuId("n9", 0): GpuAllocation("elsewhere")})
     times.clear()
     assert "elsewhere" not in live.step(made.step(elsewhere), wanted=["elsewhere"])
     assert times == []  # not judged at every look for want of it
 
 
 def test_memory_is_a_day_of_minutes() -> None:
-    live = JudgedJobs(Configuration())
+    live = LiveJobClasses(Configuration())
     for minute in range(MOST_MINUTES + 200):
         live._gathered.add(of(60.0 * minute + 1, {"gpu_util": 0.5}, since=0.0))
     live.step(of(60.0 * (MOST_MINUTES + 200), {"gpu_util": 0.5}, since=0.0))

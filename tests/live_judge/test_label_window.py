@@ -8,18 +8,18 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.live.judged_window import Window
-from tachograph.workload.classes import CLASSES
-from tachograph.workload.reading import Reading
-from tachograph.workload.rows import COUNTERS
-from tachograph.workload.settings import PRESETS, Settings
-from tachograph.workload.smoothing import Smoothed, smooth
+from tachograph.judge.workload.arrays import COUNTERS
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.judge.workload.rules import GpuReading
+from tachograph.judge.workload.settings import PRESETS, WorkloadSettings
+from tachograph.judge.workload.smoothing import Smoothed, smooth
+from tachograph.live.monitor import SmoothingWindow
 
 LEVELS = [0.0, 0.04, 0.1, 0.15, 0.2, 0.3, 0.45, 0.55, 0.7, 0.9]
 # what a GPU does next: how much its clock moves (0: the value is read again), and its reading; None: it tells nothing
 VALUE = st.one_of(st.sampled_from(LEVELS), st.floats(0, 1), st.none())
 MADE = st.builds(
-    Reading,
+    GpuReading,
     sm_active=VALUE,
     tensor_active=VALUE,
     dram_active=VALUE,
@@ -28,7 +28,7 @@ MADE = st.builds(
     pcie_tx_bytes_per_s=st.sampled_from([0.0, 2e9, None]),
     pcie_rx_bytes_per_s=st.just(0.0),
 )
-STEADY = st.sampled_from(LEVELS).map(lambda level: Reading(level, level / 2, 0.2, level, None, 0.0, None, 0.0, 0.0))
+STEADY = st.sampled_from(LEVELS).map(lambda level: GpuReading(level, level / 2, 0.2, level, None, 0.0, None, 0.0, 0.0))
 READING = st.one_of(STEADY, STEADY, MADE, st.none())
 MOVE = st.sampled_from([0.0, 1.0, 1.0, 1.0, 2.0, 2.5, 4.0, 9.9, 10.0, 11.0, 0.1, -3.0])
 SERIES = st.lists(st.tuples(MOVE, READING), min_size=1, max_size=40)
@@ -42,17 +42,17 @@ SERIES = st.lists(st.tuples(MOVE, READING), min_size=1, max_size=40)
     st.booleans(),
 )
 def test_all_at_once_are_as_one_by_one(
-    gpus: list[list[tuple[float, Reading | None]]],
+    gpus: list[list[tuple[float, GpuReading | None]]],
     window_s: float,
     weights: tuple[float, float, float, float],
     published: bool,
 ) -> None:
-    how = Settings(weights, published=published, smoothing_s=window_s)
-    window, clocks = Window(how), [100.0] * len(gpus)
+    how = WorkloadSettings(weights, published=published, smoothing_s=window_s)
+    window, clocks = SmoothingWindow(how), [100.0] * len(gpus)
     window.rearrange(np.full(len(gpus), -1))
     alone: list[Smoothed | None] = [None] * len(gpus)
     for look in range(max(map(len, gpus))):
-        measured, readings = [math.nan] * len(gpus), [Reading()] * len(gpus)
+        measured, readings = [math.nan] * len(gpus), [GpuReading()] * len(gpus)
         for place, series in enumerate(gpus):
             if look >= len(series) or (reading := series[look][1]) is None:
                 continue
@@ -68,7 +68,10 @@ def test_all_at_once_are_as_one_by_one(
         labels = window.step(200.0, np.array(measured), values)  # looks come fast: nothing is given up for its age
         for place, one in enumerate(alone):
             if one is not None:
-                assert (CLASSES[labels.shown[place]], CLASSES[labels.raw[place]]) == (one.shown.name, one.raw.name)
+                assert (WORKLOAD_CLASSES[labels.shown[place]], WORKLOAD_CLASSES[labels.raw[place]]) == (
+                    one.shown.name,
+                    one.raw.name,
+                )
 
 
 BUSY = {"sm_active": 0.9, "tensor_active": 0.0, "dram_active": 0.3, "gr_engine_active": 0.9, "fp64_active": 0.0,
@@ -80,29 +83,29 @@ def columns(size: int, **changed: float) -> dict[str, np.ndarray[tuple[int], np.
 
 
 def test_other_gpus_keep_what_is_theirs() -> None:
-    window = Window(Settings(smoothing_s=10))
+    window = SmoothingWindow(WorkloadSettings(smoothing_s=10))
     window.rearrange(np.array([-1, -1]))
     for t in range(8):
         window.step(t, np.array([t, t], float), columns(2))
     window.rearrange(np.array([-1, 1]))  # the first goes, another one comes in its place
     labels = window.step(8, np.array([8.0, 8.0]), columns(2, sm_active=0.0, gr_engine_active=0.0, dram_active=0.0))
-    assert [CLASSES[place] for place in labels.shown] == ["idle", "compute-heavy"]
-    assert [CLASSES[place] for place in labels.raw] == ["idle", "idle"]
+    assert [WORKLOAD_CLASSES[place] for place in labels.shown] == ["idle", "compute-heavy"]
+    assert [WORKLOAD_CLASSES[place] for place in labels.raw] == ["idle", "idle"]
     assert labels.means["sm_active"].tolist() == [0.0, sum([0.9] * 8) / 9]
 
 
 def test_memory_is_that_of_the_window() -> None:
     """Also when looks are many, and where a GPU is lost that never left its window."""
-    window = Window(Settings(smoothing_s=3))
+    window = SmoothingWindow(WorkloadSettings(smoothing_s=3))
     window.rearrange(np.array([-1, -1]))
     for t in np.arange(0.0, 30.0, 0.1):
         measured = np.array([t, t if t < 1 else np.nan])
         window.step(float(t), measured, columns(2))
     assert len(window._looks.times) <= 128
     assert window._end - window._begin <= 31
-    crowded = Window(Settings(smoothing_s=1e6), most_slots=80)
+    crowded = SmoothingWindow(WorkloadSettings(smoothing_s=1e6), most_slots=80)
     crowded.rearrange(np.array([-1]))
     for look in range(200):
         labels = crowded.step(look, np.array([float(look)]), columns(1))
     assert crowded._end - crowded._begin <= 80
-    assert CLASSES[labels.shown[0]] == "compute-heavy"
+    assert WORKLOAD_CLASSES[labels.shown[0]] == "compute-heavy"

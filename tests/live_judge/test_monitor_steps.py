@@ -10,34 +10,32 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from tachograph.live.history import History
-from tachograph.live.monitor import GONE_S, Monitor, reasons
-from tachograph.live.snapshot import Device, Gpu, Problem, Snapshot
-from tachograph.live.source import About
+from tachograph.judge.health import EventMemory, HealthReading, health_of, limits_of, remember
+from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES
+from tachograph.judge.workload.rules import classify, reading_of
+from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.judge.workload.smoothing import Smoothed, smooth
+from tachograph.live.monitor import GONE_S, Monitor
+from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import EventKind, View
-from tachograph.workload.classes import CLASSES, UNKNOWN
-from tachograph.workload.health import EventMemory, HealthReading, health_of, limits_of, remember
-from tachograph.workload.reading import classify, reading_of
-from tachograph.workload.settings import Settings
-from tachograph.workload.smoothing import Smoothed, smooth
+from tachograph.live.view import EventKind, History, View, gpu_reasons
 
-ABOUT = About("made", "made for tests")
+ABOUT = SourceInfo("made", "made for tests")
 BUSY = {"sm_active": 0.9, "tensor_active": 0.0, "dram_active": 0.3, "gr_engine_active": 0.9, "fp64_active": 0.0,
         "pcie_tx_bytes_per_s": 0.0, "pcie_rx_bytes_per_s": 0.0, "gpu_temp_c": 60.0, "mem_temp_c": 60.0,
         "pcie_replays": 5.0, "row_remap_failure": 0.0, "remapped_rows_uncorrectable": 0.0, "xid": 0.0,
         "throttle_reasons": 0.0}  # fmt: skip
 IDLE = BUSY | {"sm_active": 0.0, "dram_active": 0.0, "gr_engine_active": 0.0}
-A, B, C = Gpu("n1", 0), Gpu("n1", 1), Gpu("n2", 0)
+A, B, C = GpuId("n1", 0), GpuId("n1", 1), GpuId("n2", 0)
 
 
 def snapshot(
     t: float,
-    told: Mapping[Gpu, Mapping[str, float]],
+    told: Mapping[GpuId, Mapping[str, float]],
     *,
-    measured: Mapping[Gpu, float] | None = None,
-    devices: Mapping[Gpu, Device] | None = None,
-    problems: Sequence[Problem] = (),
+    measured: Mapping[GpuId, float] | None = None,
+    devices: Mapping[GpuId, GpuDevice] | None = None,
+    problems: Sequence[SourceProblem] = (),
 ) -> Snapshot:
     """GPUs with their values; one that tells none is silent."""
     gpus, names = tuple(told), sorted({name for values in told.values() for name in values})
@@ -46,15 +44,18 @@ def snapshot(
     return Snapshot(t, gpus, np.array(when), values, devices or {}, problems=tuple(problems))
 
 
-def monitor(settings: Settings | None = None, *, keep_events: int = 1000) -> Monitor:
-    return Monitor(ABOUT, settings=settings or Settings(), history=History(50), keep_events=keep_events)
+def monitor(settings: WorkloadSettings | None = None, *, keep_events: int = 1000) -> Monitor:
+    return Monitor(ABOUT, settings=settings or WorkloadSettings(), history=History(50), keep_events=keep_events)
 
 
 def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
     """Five simulated minutes: classes, real utilisation and health against the functions for one GPU."""
     t = [1e6]
     source = SimulatedSource(6, seed=3, clock=lambda: t[0])
-    how, made = Settings(smoothing_s=10, event_memory_s=60), monitor(Settings(smoothing_s=10, event_memory_s=60))
+    how, made = (
+        WorkloadSettings(smoothing_s=10, event_memory_s=60),
+        monitor(WorkloadSettings(smoothing_s=10, event_memory_s=60)),
+    )
     labels: list[Smoothed | None] = [None] * 6
     memories = [EventMemory()] * 6
     for _ in range(150):
@@ -69,7 +70,7 @@ def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
                 values["row_remap_failure"], values["remapped_rows_uncorrectable"], memories[row].replays,
                 values["gpu_temp_c"], values["mem_temp_c"],
             )  # fmt: skip
-            assert (view.label(row), CLASSES[view.raw[row]]) == (one.shown.name, one.raw.name)
+            assert (view.label(row), WORKLOAD_CLASSES[view.raw[row]]) == (one.shown.name, one.raw.name)
             assert view.real[row] == pytest.approx(one.raw.real_utilisation, abs=1e-12)
             assert view.state(row) == health_of(reading, limits_of(shot.devices[shot.gpus[row]].model)).state
     assert view.told.all()
@@ -78,7 +79,7 @@ def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
 
 def test_what_is_read_again_is_no_new_reading() -> None:
     """An exporter that measures every 10 s is asked every second: the window holds what it measured, no more."""
-    made = monitor(Settings(smoothing_s=60))
+    made = monitor(WorkloadSettings(smoothing_s=60))
     for t in range(41):
         view = made.step(snapshot(t, {A: IDLE if t < 10 else BUSY}, measured={A: t // 10 * 10}))
         assert view.stale_s.tolist() == [t % 10]
@@ -93,9 +94,9 @@ def test_a_silent_gpu_is_unknown_and_its_label_comes_back() -> None:
     assert view.told.tolist() == [True, False]
     assert [view.label(row) for row in (0, 1)] == ["compute-heavy", UNKNOWN]
     assert (view.state(1), math.isnan(view.real[1]), view.stale_s.tolist()) == ("unknown", True, [0.0, 3.0])
-    assert reasons(view, 1).why == "it tells nothing now"
+    assert gpu_reasons(view, 1).why == "it tells nothing now"
     view = made.step(snapshot(8, {A: BUSY, B: IDLE}))
-    assert (view.label(1), CLASSES[view.raw[1]]) == ("compute-heavy", "idle")  # smoothed on, the raw label new
+    assert (view.label(1), WORKLOAD_CLASSES[view.raw[1]]) == ("compute-heavy", "idle")  # smoothed on, the raw label new
 
 
 def test_a_gpu_that_never_told_anything_has_no_age() -> None:
@@ -104,7 +105,7 @@ def test_a_gpu_that_never_told_anything_has_no_age() -> None:
 
 
 def test_a_gpu_that_is_named_no_more_stays_for_a_while() -> None:
-    made, device = monitor(), {A: Device("NVIDIA H200"), B: Device("NVIDIA H200"), C: Device("A100")}
+    made, device = monitor(), {A: GpuDevice("NVIDIA H200"), B: GpuDevice("NVIDIA H200"), C: GpuDevice("A100")}
     for t in range(3):
         made.step(snapshot(t, {A: BUSY, B: BUSY, C: BUSY}, devices=device))
     view = made.step(snapshot(3, {A: BUSY, C: BUSY}, devices={A: device[A], C: device[C]}))
@@ -127,8 +128,8 @@ def test_a_fleet_that_is_gone_and_another_one() -> None:
     made.step(snapshot(0, {A: BUSY}))
     view = made.step(snapshot(1, {}))
     assert (view.snapshot.gpus, view.told.tolist()) == ((A,), [False])
-    view = made.step(snapshot(2, {B: IDLE, Gpu("n1", 0, 3): IDLE}))
-    assert view.snapshot.gpus == (B, Gpu("n1", 0, 3), A)
+    view = made.step(snapshot(2, {B: IDLE, GpuId("n1", 0, 3): IDLE}))
+    assert view.snapshot.gpus == (B, GpuId("n1", 0, 3), A)
     empty = monitor().step(snapshot(0, {}))
     assert (empty.snapshot.gpus, empty.events) == ((), ())
 
@@ -136,22 +137,22 @@ def test_a_fleet_that_is_gone_and_another_one() -> None:
 def test_the_slowdown_temperature_of_the_device_counts() -> None:
     made, hot = monitor(), {A: BUSY | {"gpu_temp_c": 88.0}}
     for t in range(2):
-        view = made.step(snapshot(t, hot, devices={A: Device("NVIDIA A100-SXM4-40GB")}))
+        view = made.step(snapshot(t, hot, devices={A: GpuDevice("NVIDIA A100-SXM4-40GB")}))
     assert view.state(0) == "OK"
-    view = made.step(snapshot(2, hot, devices={A: Device("NVIDIA A100-SXM4-40GB", slowdown_c=87.0)}))
+    view = made.step(snapshot(2, hot, devices={A: GpuDevice("NVIDIA A100-SXM4-40GB", slowdown_c=87.0)}))
     assert view.state(0) == "HOT"
-    told = reasons(view, 0)
+    told = gpu_reasons(view, 0)
     assert (told.limits.warning_c, told.health_why) == (87.0, "GPU at 88 °C, limit 87 °C")
 
 
 def test_reasons_name_rule_values_and_what_is_missing() -> None:
-    about = About("made", "", blind={"sm_active": "run nv-hostengine"})
-    made = Monitor(about, settings=Settings(), history=History(5))
+    about = SourceInfo("made", "", blind={"sm_active": "run nv-hostengine"})
+    made = Monitor(about, settings=WorkloadSettings(), history=History(5))
     known = {**BUSY, "sm_active": 0.72, "tensor_active": 0.61}
     lacking = {name: value for name, value in BUSY.items() if name not in ("sm_active", "mem_temp_c")}
     for t in range(2):
         view = made.step(snapshot(t, {A: known, B: lacking | {"tensor_active": 0.6}}))
-    first, second = reasons(view, 0), reasons(view, 1)
+    first, second = gpu_reasons(view, 0), gpu_reasons(view, 1)
     assert first.why == "TENSOR 61 % >= 50 %, SM 72 % >= 60 %"
     assert (first.classified.name, first.health.state, first.enable) == ("tensor-heavy compute", "OK", {})
     assert second.classified.needs == ("sm_active",)
@@ -164,19 +165,19 @@ def test_reasons_name_rule_values_and_what_is_missing() -> None:
 
 
 def test_reasons_say_why_a_class_stays() -> None:
-    made = monitor(Settings(smoothing_s=20))
+    made = monitor(WorkloadSettings(smoothing_s=20))
     for t in range(10):
         made.step(snapshot(t, {A: BUSY}))
     for t in range(10, 14):
         view = made.step(snapshot(t, {A: IDLE}))
     assert view.label(0) == "compute-heavy"
-    assert reasons(view, 0).why == "now compute-active (SM 64 % >= 50 %); compute-heavy stays until that has lasted"
-    assert reasons(view, 0).raw == classify(reading_of(IDLE))
+    assert gpu_reasons(view, 0).why == "now compute-active (SM 64 % >= 50 %); compute-heavy stays until that has lasted"
+    assert gpu_reasons(view, 0).raw == classify(reading_of(IDLE))
 
 
 def test_views_stay_as_they_were() -> None:
     """What a step gave is not changed by later ones."""
-    made = monitor(Settings(smoothing_s=2))
+    made = monitor(WorkloadSettings(smoothing_s=2))
     views: list[View] = []
     kept: list[list[list[float]]] = []
     for t in range(12):
@@ -191,7 +192,7 @@ def test_views_stay_as_they_were() -> None:
 def test_faults_at_random() -> None:
     """GPUs, counters, clocks and values come and go as they please: every view is whole, and nothing is invented."""
     rng = np.random.default_rng(11)
-    made, gpus, t = monitor(keep_events=40), [Gpu(f"n{place // 4}", place % 4) for place in range(10)], 1000.0
+    made, gpus, t = monitor(keep_events=40), [GpuId(f"n{place // 4}", place % 4) for place in range(10)], 1000.0
     for _ in range(200):
         t += float(rng.choice([0.0, 1.0, 1.0, 5.0, 400.0, -50.0], p=[0.05, 0.4, 0.4, 0.1, 0.02, 0.03]))
         here = [gpu for gpu in gpus if rng.random() < 0.9]
@@ -202,7 +203,7 @@ def test_faults_at_random() -> None:
             if rng.random() < 0.8 else {}
             for gpu in here
         }  # fmt: skip
-        view = made.step(snapshot(t, told, problems=[Problem("x", "y")] if rng.random() < 0.3 else []))
+        view = made.step(snapshot(t, told, problems=[SourceProblem("x", "y")] if rng.random() < 0.3 else []))
         size = len(view.snapshot.gpus)
         assert set(here) <= set(view.snapshot.gpus)
         assert {len(array) for array in (view.labels, view.raw, view.real, view.health, view.told)} == {size}
@@ -213,7 +214,7 @@ def test_faults_at_random() -> None:
             assert view.told[row] == tells
             if not tells:
                 assert (view.label(row), view.state(row), math.isnan(view.real[row])) == (UNKNOWN, "unknown", True)
-            reasons(view, row)
+            gpu_reasons(view, row)
     assert {event.kind for event in view.events} >= {EventKind.CLASS}
 
 
@@ -236,7 +237,7 @@ def test_the_way_to_the_first_view_has_no_tables_and_no_compiler() -> None:
     code = (
         "import sys\nfrom tachograph.live.monitor import Monitor\n"
         "from tachograph.live.sources.simulated import SimulatedSource\n"
-        "from tachograph.live.history import History\nfrom tachograph.workload.settings import Settings\n"
+        "from tachograph.live.view import History\nfrom tachograph.judge.workload.settings import Settings\n"
         "source = SimulatedSource(4)\n"
         "Monitor(source.about, settings=Settings(), history=History(9)).step(source.read())\n"
         "print([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in sys.modules])"

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.live.judged_replays import Replays
-from tachograph.workload.health import EventMemory, remember
+from tachograph.judge.health import EventMemory, remember
+from tachograph.live.monitor import RecentReplays
 
 COUNT = st.one_of(st.none(), st.integers(0, 4))
 LOOK = st.tuples(st.sampled_from([0.0, 1.0, 1.0, 3.0, 5.0, 6.0, -2.0]), st.lists(COUNT, min_size=3, max_size=3))
@@ -18,7 +18,7 @@ LOOK = st.tuples(st.sampled_from([0.0, 1.0, 1.0, 3.0, 5.0, 6.0, -2.0]), st.lists
 @settings(max_examples=60, deadline=None)
 @given(st.lists(LOOK, min_size=1, max_size=30))
 def test_all_at_once_are_as_one_by_one(looks: list[tuple[float, list[int | None]]]) -> None:
-    replays, memories, t = Replays(5.0), [EventMemory()] * 3, 50.0
+    replays, memories, t = RecentReplays(5.0), [EventMemory()] * 3, 50.0
     replays.rearrange(np.full(3, -1))
     for passed, counts in looks:
         t += passed
@@ -28,7 +28,7 @@ def test_all_at_once_are_as_one_by_one(looks: list[tuple[float, list[int | None]
 
 
 def test_other_gpus_keep_what_is_theirs() -> None:
-    replays = Replays(100.0)
+    replays = RecentReplays(100.0)
     replays.rearrange(np.array([-1, -1]))
     replays.step(0, np.array([1.0, 5.0]))
     assert replays.step(1, np.array([1.0, 8.0])).tolist() == [0.0, 3.0]

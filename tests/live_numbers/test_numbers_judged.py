@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 from plain_numbers import BOTTLENECKS, MODELS, PRESETS, Values, health, kind, real
 
-from tachograph.config import Workload
-from tachograph.live.history import History
-from tachograph.live.judged_reasons import reasons
+from tachograph.catalog.config import WorkloadOptions
+from tachograph.judge.workload.settings import settings_of
 from tachograph.live.monitor import Monitor
-from tachograph.live.rows import rows
-from tachograph.live.snapshot import Device, Gpu, Snapshot
-from tachograph.live.source import About
-from tachograph.live.view import View
-from tachograph.workload.settings import settings_of
+from tachograph.live.render import json_rows
+from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo
+from tachograph.live.view import History, View, gpu_reasons
 
-ABOUT = About("made", "made for tests")
+ABOUT = SourceInfo("made", "made for tests")
 # thresholds of the table and their neighbours
 FRACTIONS = (None, 0.0, 0.02, 0.049999, 0.05, 0.149999, 0.15, 0.2, 0.249, 0.25, 0.299, 0.3, 0.39, 0.4, 0.499, 0.5, 0.59,
              0.6, 0.79, 0.8, 1.0)  # fmt: skip
@@ -55,14 +52,14 @@ def drawn(count: int, missing: float) -> list[Values]:
     return found
 
 
-def snapshot_of(readings: Sequence[Values], devices: Sequence[Device] = (), t: float = 1e9) -> Snapshot:
-    gpus = tuple(Gpu("n1", place) for place in range(len(readings)))
+def snapshot_of(readings: Sequence[Values], devices: Sequence[GpuDevice] = (), t: float = 1e9) -> Snapshot:
+    gpus = tuple(GpuId("n1", place) for place in range(len(readings)))
     names = dict.fromkeys(name for one in readings for name in one)
     columns = {name: np.array([math.nan if (v := one.get(name)) is None else v for one in readings]) for name in names}
     return Snapshot(t, gpus, np.full(len(gpus), t), columns, dict(zip(gpus, devices, strict=False)))
 
 
-def judged(readings: Sequence[Values], workload: Workload) -> View:
+def judged(readings: Sequence[Values], workload: WorkloadOptions) -> View:
     return Monitor(ABOUT, settings=settings_of(workload), history=History(2)).step(snapshot_of(readings))
 
 
@@ -72,12 +69,12 @@ def test_classes_are_those_of_the_table(how: str, missing: float) -> None:
     readings = drawn(1500, missing)
     published = how == "published"
     workload = {
-        "own": Workload(weights=WEIGHTS),
-        "published": Workload(classifier="reference"),
-    }.get(how, Workload(preset=how))
+        "own": WorkloadOptions(weights=WEIGHTS),
+        "published": WorkloadOptions(classifier="reference"),
+    }.get(how, WorkloadOptions(preset=how))
     weights = {"own": (0.5, 0.0, 2 / 6, 1 / 6), "published": PRESETS["ai"]}.get(how) or PRESETS[how]
     view = judged(readings, workload)
-    told = rows(view)
+    told = json_rows(view)
     seen = Counter[str]()
     for row, values in enumerate(readings):
         wanted = kind(values, weights, published=published)
@@ -102,13 +99,13 @@ def test_what_a_class_needs_is_asked_of_the_window_it_is_made_of() -> None:
     """The last reading alone could be classed: SM 30 % rules tensor work out; the means of the window cannot."""
     base: Values = {"dram_active": 0.2, "gr_engine_active": 0.9, "fp64_active": 0.0, "pcie_tx_bytes_per_s": 0.0,
                     "pcie_rx_bytes_per_s": 0.0, "tensor_active": None}  # fmt: skip
-    monitor = Monitor(ABOUT, settings=settings_of(Workload()), history=History(20))
+    monitor = Monitor(ABOUT, settings=settings_of(WorkloadOptions()), history=History(20))
     for second, sm in enumerate([0.9] * 9 + [0.3]):
         view = monitor.step(snapshot_of([{**base, "sm_active": sm}], t=1e9 + second))
     assert kind({**base, "sm_active": 0.3}, PRESETS["ai"]) != "unknown"
-    (one,) = rows(view)
+    (one,) = json_rows(view)
     assert (one["class"], one["needs"]) == ("unknown", ["tensor_active"])
-    assert reasons(view, 0).classified.needs == ("tensor_active",)
+    assert gpu_reasons(view, 0).classified.needs == ("tensor_active",)
 
 
 FAULTS: tuple[Values, ...] = (
@@ -136,8 +133,8 @@ def test_health_is_that_of_the_table_for_every_model() -> None:
         {**one, "pcie_replays": None if one["pcie_replays"] is None else one["pcie_replays"] + case[-1]}
         for one, case in zip(first, cases, strict=True)
     ]
-    devices = [Device(model, slowdown_c=slowdown) for model, slowdown, *_ in cases]
-    monitor = Monitor(ABOUT, settings=settings_of(Workload()), history=History(2))
+    devices = [GpuDevice(model, slowdown_c=slowdown) for model, slowdown, *_ in cases]
+    monitor = Monitor(ABOUT, settings=settings_of(WorkloadOptions()), history=History(2))
     before = monitor.step(snapshot_of(first, devices))
     view = monitor.step(snapshot_of(later, devices, t=1e9 + 1))
     seen = Counter[str]()
@@ -148,7 +145,7 @@ def test_health_is_that_of_the_table_for_every_model() -> None:
         assert rows_health(view, row) == wanted, (cases[row], later[row])
         assert rows_health(before, row) == health(first[row], model, slowdown, None)
         if row % 11 == 0:
-            assert reasons(view, row).health.state == wanted
+            assert gpu_reasons(view, row).health.state == wanted
     assert all(seen[state] > 50 for state in ("CRIT", "WARN", "HOT", "OK", "unknown")), seen
 
 
@@ -157,7 +154,7 @@ def rows_health(view: View, row: int) -> str:
 
 
 def test_replays_are_seen_as_long_as_they_are_remembered() -> None:
-    monitor = Monitor(ABOUT, settings=settings_of(Workload(event_memory_s=60)), history=History(2))
+    monitor = Monitor(ABOUT, settings=settings_of(WorkloadOptions(event_memory_s=60)), history=History(2))
     cool: Values = {
         "row_remap_failure": 0.0,
         "remapped_rows_uncorrectable": 0.0,
@@ -168,6 +165,6 @@ def test_replays_are_seen_as_long_as_they_are_remembered() -> None:
     states = []
     for second, count in counts.items():
         reading: Values = {**cool, "pcie_replays": count}
-        view = monitor.step(snapshot_of([reading], [Device("NVIDIA H200")], t=1e9 + second))
+        view = monitor.step(snapshot_of([reading], [GpuDevice("NVIDIA H200")], t=1e9 + second))
         states.append(view.state(0))
     assert states == ["unknown", "OK", "WARN", "WARN", "WARN", "OK", "WARN", "OK"]

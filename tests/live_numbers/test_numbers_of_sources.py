@@ -37,11 +37,11 @@ from servers.exporter import Gpu as Unit
 from servers.exporter import Node, exporter, page
 from servers.faulty import Asking, Reply, faulty
 from tachograph.cli import main
-from tachograph.live.history import History
+from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
-from tachograph.live.rows import ALL_COLUMNS, csv_header, csv_row, rows
+from tachograph.live.render import ALL_COLUMNS, csv_header, csv_row, json_rows
 from tachograph.live.sources.nvml import NvmlSource
-from tachograph.workload.settings import Settings
+from tachograph.live.view import History
 
 FAKE = Path(__file__).parents[1] / "live_sources" / "fake_dcgmi.py"
 Key = tuple[int, int | None]
@@ -314,9 +314,9 @@ def test_nvmls_units_become_ours() -> None:
         sleep=lambda _: None,
     )
     source.start()
-    monitor = Monitor(source.about, settings=Settings(), history=History(4))
+    monitor = Monitor(source.about, settings=WorkloadSettings(), history=History(4))
     view = monitor.step(source.read(), source.about)
-    (one,) = rows(view)
+    (one,) = json_rows(view)
     expected: Values = {name: _GPM[number] * factor for name, (number, factor) in _OF_GPM.items()}
     expected |= {"gpu_util": 0.97, "mem_copy_util": 0.41, "hbm_used_mib": 60928, "hbm_free_mib": 20480,
                  "power_w": 512.25, "energy_j": 987654.321, "gpu_temp_c": 63, "mem_temp_c": 71, "sm_clock_mhz": 1755,

@@ -16,24 +16,21 @@ import numpy as np
 import pytest
 from plain_numbers import BOTTLENECKS, Values, percent
 
-from tachograph.live.history import History
+from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
-from tachograph.live.rows import ALL_COLUMNS, csv_header, csv_row, rows, table
-from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
-from tachograph.live.source import About
+from tachograph.live.render import ALL_COLUMNS, csv_header, csv_row, json_rows, text_table
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import View
-from tachograph.tui.fleet_columns import fit, pieces
-from tachograph.tui.fleet_order import Group, grouped, order
-from tachograph.tui.fleet_rows import FleetRows
+from tachograph.live.view import History, View
+from tachograph.tui.fleet_rows import FleetGroup, FleetRows, grouped, sorted_rows
+from tachograph.tui.fleet_table import fit, pieces
 from tachograph.tui.focus import focus
-from tachograph.tui.header import Told, header
+from tachograph.tui.header import HeaderState, header
 from tachograph.tui.heat import HeatMap
-from tachograph.tui.job import lines as job_lines
-from tachograph.tui.job_facts import facts
+from tachograph.tui.job import job_lines
+from tachograph.tui.job_table import job_facts
 from tachograph.tui.page import Row
-from tachograph.tui.plot_layout import Choice, plots
-from tachograph.workload.settings import Settings
+from tachograph.tui.plot import PlotChoice, plots
 
 BEGIN = 1_800_000_000.0
 LOOKS = 200
@@ -54,7 +51,7 @@ def seen() -> tuple[View, list[Snapshot]]:
     """24 GPUs of 3 nodes after some minutes; one is lost, one lacks counters, one has faulty memory, one replays."""
     clock = Clock()
     source = SimulatedSource(24, seed=5, clock=clock)
-    monitor = Monitor(source.about, settings=Settings(), history=History(600))
+    monitor = Monitor(source.about, settings=WorkloadSettings(), history=History(600))
     snapshots = []
     for look in range(LOOKS):
         clock.t = BEGIN + look
@@ -84,14 +81,14 @@ PLAIN: list[Values] = [
     {name: None if column[row] != column[row] else float(column[row]) for name, column in LAST.values.items()}
     for row in range(24)
 ]
-TOLD = rows(VIEW)
+TOLD = json_rows(VIEW)
 
 
 def written(row: Row) -> str:
     return "".join(part.text for part in row)
 
 
-def cells_of(fleet: FleetRows, line: int | Group, width: int = 240, skip: int = 0) -> dict[str, str]:
+def cells_of(fleet: FleetRows, line: int | FleetGroup, width: int = 240, skip: int = 0) -> dict[str, str]:
     """What stands in each column of a line of the fleet, cut out of the drawn line."""
     places = fit(fleet, width, skip=skip, first=14)
     drawn = "".join(text for text, _ in pieces(fleet, line, places))
@@ -110,7 +107,7 @@ def test_every_form_shows_the_same_numbers() -> None:
     printed = json.loads(msgspec.json.encode(TOLD))
     text = csv_header(ALL_COLUMNS) + "".join(csv_row(VIEW, row, ALL_COLUMNS) for row in range(24))
     sheet = list(csv.DictReader(io.StringIO(text)))
-    head, *lines = table(VIEW, width=300).splitlines()
+    head, *lines = text_table(VIEW, width=300).splitlines()
     for row, gpu in enumerate(VIEW.snapshot.gpus):
         plain, cells, on_screen = PLAIN[row], sheet[row], cells_of(fleet, row)
         alone = "\n".join(written(one) for one in focus(VIEW, gpu, width=100))
@@ -149,7 +146,7 @@ def test_subtotals_leave_out_what_is_missing_and_sums_say_that_they_are() -> Non
     fleet = FleetRows(VIEW)
     nodes, classes = [gpu.node for gpu in LAST.gpus], [one["class"] for one in TOLD]
     for by, whose in (("node", nodes), ("class", classes)):
-        groups = grouped(fleet, order(fleet, "gpu"), by)
+        groups = grouped(fleet, sorted_rows(fleet, "gpu"), by)
         assert sum(len(group.rows) for group in groups) == 24
         for group in groups:
             members = [row for row in range(24) if whose[row] == group.name]
@@ -183,7 +180,7 @@ def test_subtotals_leave_out_what_is_missing_and_sums_say_that_they_are() -> Non
 
 @pytest.mark.parametrize("width", [250, 60])
 def test_the_header_counts_limits_and_health(width: int) -> None:
-    line = "".join(text for text, _ in header(VIEW, Told("every 1 s"), width=width)[1])
+    line = "".join(text for text, _ in header(VIEW, HeaderState("every 1 s"), width=width)[1])
     limits, _, health = line.partition("│")
     assert re.match(r"24 GPUs ", line)
     counts = {mark: int(count) for mark, count in re.findall(r"([.CIMX?]) (\d+)", limits)}
@@ -212,7 +209,7 @@ def test_levels_of_the_heat_map(by: str, name: str) -> None:
 
 def test_a_plot_tells_the_newest_values_and_its_scale() -> None:
     gpus = (0, 9, 5)
-    choice = Choice(("sm_active", "power_w"), gpus, 300.0)
+    choice = PlotChoice(("sm_active", "power_w"), gpus, 300.0)
     drawn = [written(row) for row in plots(VIEW, choice, width=120, height=40)]
     for name, unit, factor in (("sm_active", "%", 100), ("power_w", "W", 1)):
         title = next(line for line in drawn if line.startswith(name))
@@ -230,10 +227,10 @@ def test_a_plot_tells_the_newest_values_and_its_scale() -> None:
 
 
 def job_view(activity: Mapping[int, Sequence[float]], *, since: float, looks: int) -> View:
-    gpus = tuple(Gpu("n1", place) for place in activity)
-    monitor = Monitor(About("made", "made for tests"), settings=Settings(), history=History(600))
-    held = {gpu: Holder("4711", "ana", since) for gpu in gpus}
-    devices = dict.fromkeys(gpus, Device("NVIDIA H200"))
+    gpus = tuple(GpuId("n1", place) for place in activity)
+    monitor = Monitor(SourceInfo("made", "made for tests"), settings=WorkloadSettings(), history=History(600))
+    held = {gpu: GpuAllocation("4711", "ana", since) for gpu in gpus}
+    devices = dict.fromkeys(gpus, GpuDevice("NVIDIA H200"))
     view = None
     for look in range(looks):
         t = BEGIN + look
@@ -271,7 +268,7 @@ def test_spatial_imbalance_and_stragglers_of_a_job() -> None:
     behind = [g for g, lag in lags.items() if lag - statistics.median(lags.values()) >= 0.25]
     assert behind == [2, 5]
 
-    job = facts(view, "4711")
+    job = job_facts(view, "4711")
     assert job is not None
     assert job.spread.imbalance == pytest.approx(imbalance, abs=1e-6)
     drawn = job_lines(view, job, "in place", 0, width=120)
@@ -289,7 +286,7 @@ def test_spatial_imbalance_and_stragglers_of_a_job() -> None:
 
 
 def test_means_of_a_job_leave_out_what_is_missing() -> None:
-    job = facts(VIEW, str(TOLD[8]["job_id"]))
+    job = job_facts(VIEW, str(TOLD[8]["job_id"]))
     assert job is not None
     assert LACKING in job.rows
     drawn = job_lines(VIEW, job, "in place", 0, width=120)

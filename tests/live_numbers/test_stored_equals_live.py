@@ -14,18 +14,17 @@ import pytest
 from plain_numbers import PRESETS, Values, kind
 
 from madelake import held, job, make_lake
-from tachograph.analyze import analyze
-from tachograph.analyze.results import read_gpus, read_summaries, read_verdicts
-from tachograph.config import Configuration
-from tachograph.live.history import History
-from tachograph.live.job_classes import JudgedJobs
+from tachograph.catalog.config import Configuration
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.lake.query import read_gpus, read_summaries, read_verdicts
+from tachograph.live.job_classes import LiveJobClasses
 from tachograph.live.monitor import Monitor
-from tachograph.live.snapshot import Gpu, Holder, Snapshot
+from tachograph.live.snapshot import GpuAllocation, GpuId, Snapshot
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import View
-from tachograph.tui.job_facts import facts
-from tachograph.workload.classes import CLASSES
-from tachograph.workload.settings import Settings
+from tachograph.live.view import History, View
+from tachograph.pipeline.run import analyze
+from tachograph.tui.job_table import job_facts
 
 START = datetime(2026, 4, 7, 9, 0, tzinfo=UTC)
 BEGIN = START.timestamp()
@@ -65,7 +64,7 @@ def live() -> list[Snapshot]:
             values["fp64_active"][:4] = 0.0
         if second >= 480:  # two GPUs of a job do less
             values["gpu_util"][4:6] *= 0.25
-        holders = {gpu: Holder("a" if row < 4 else "b", "ana", BEGIN) for row, gpu in enumerate(one.gpus)}
+        holders = {gpu: GpuAllocation("a" if row < 4 else "b", "ana", BEGIN) for row, gpu in enumerate(one.gpus)}
         stored = {name: column.astype(np.float32).astype(np.float64) for name, column in values.items()}
         stored["energy_j"] = values["energy_j"]
         found.append(replace(one, values=stored, holders=holders))
@@ -76,7 +75,7 @@ SNAPSHOTS = live()
 GPUS = SNAPSHOTS[0].gpus
 
 
-def viewed(settings: Settings) -> list[View]:
+def viewed(settings: WorkloadSettings) -> list[View]:
     source = SimulatedSource(8)
     monitor = Monitor(source.about, settings=settings, history=History(LOOKS + 1))
     return [monitor.step(one) for one in SNAPSHOTS]
@@ -117,13 +116,15 @@ def lake_of(folder: Path, *, start: int = 0, looks: int = LOOKS) -> Any:
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Mapping[str, Any], Mapping[Gpu, Any], Mapping[str, Any]]:
+def stored(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Mapping[str, Any], Mapping[GpuId, Any], Mapping[str, Any]]:
     """Summaries by job, rows by GPU, verdicts of classes by job."""
     lake = lake_of(tmp_path_factory.mktemp("stored") / "lake")
     analyze(lake, Configuration(), now=START + timedelta(days=1))
     summaries = read_summaries(lake)
     jobs = {row["job_id"]: row for row in summaries.iter_rows(named=True)}
-    gpus = {Gpu(row["node"], row["gpu"]): row for row in read_gpus(lake, summaries).iter_rows(named=True)}
+    gpus = {GpuId(row["node"], row["gpu"]): row for row in read_gpus(lake, summaries).iter_rows(named=True)}
     verdicts: dict[str, dict[str, Any]] = defaultdict(dict)
     for row in read_verdicts(lake, summaries).iter_rows(named=True):
         if row["kind"] == "class":
@@ -147,15 +148,15 @@ def minute_classes() -> dict[tuple[int, int], str]:
 
 
 def test_stored_shares_are_those_of_the_minutes_and_live_ones_but_for_smoothing(
-    stored: tuple[Mapping[str, Any], Mapping[Gpu, Any], Mapping[str, Any]],
+    stored: tuple[Mapping[str, Any], Mapping[GpuId, Any], Mapping[str, Any]],
 ) -> None:
     jobs, _, _ = stored
     minutes = minute_classes()
-    raw, smoothed = viewed(Settings(smoothing_s=0)), viewed(Settings())
+    raw, smoothed = viewed(WorkloadSettings(smoothing_s=0)), viewed(WorkloadSettings())
     for name, rows in JOBS.items():
-        shares = dict(zip(CLASSES, jobs[name]["workload_fractions"], strict=True))
+        shares = dict(zip(WORKLOAD_CLASSES, jobs[name]["workload_fractions"], strict=True))
         plain = Counter(minutes[row, minute] for row in rows for minute in range(MINUTES))
-        assert shares == pytest.approx({one: plain[one] / (4 * MINUTES) for one in CLASSES}, abs=1e-6)
+        assert shares == pytest.approx({one: plain[one] / (4 * MINUTES) for one in WORKLOAD_CLASSES}, abs=1e-6)
         for views in (raw, smoothed):
             told = Counter(view.label(row) for view in views[:LOOKS] for row in rows)
             # a minute whose looks are all of one class is of that class when stored; in the others they may differ
@@ -174,17 +175,17 @@ def test_stored_shares_are_those_of_the_minutes_and_live_ones_but_for_smoothing(
                             for view in raw[max(0, PER_MINUTE * minute - 30 // EVERY) : PER_MINUTE * (minute + 1)]
                         }
                         assert len(before) > 1, (row, minute, seen, minutes[row, minute])
-            for one in CLASSES:
+            for one in WORKLOAD_CLASSES:
                 assert abs(told[one] / (4 * LOOKS) - shares[one]) <= unsettled / (4 * MINUTES) + 1e-9
             assert unsettled <= 4 * MINUTES / 2
     assert len(set(minutes.values())) >= 4
 
 
 def test_stored_health_is_the_worst_that_was_live(
-    stored: tuple[Mapping[str, Any], Mapping[Gpu, Any], Mapping[str, Any]],
+    stored: tuple[Mapping[str, Any], Mapping[GpuId, Any], Mapping[str, Any]],
 ) -> None:
     jobs, gpus, _ = stored
-    views = viewed(Settings(event_memory_s=86_400))[1:LOOKS]  # at the first look nobody knows of replays
+    views = viewed(WorkloadSettings(event_memory_s=86_400))[1:LOOKS]  # at the first look nobody knows of replays
     order = ("CRIT", "WARN", "HOT", "unknown", "OK")
     worst = {gpu: min({view.state(row) for view in views}, key=order.index) for row, gpu in enumerate(GPUS)}
     assert {gpu: row["health"] for gpu, row in gpus.items()} == worst
@@ -198,10 +199,10 @@ def test_stored_health_is_the_worst_that_was_live(
 
 
 def test_stored_job_classes_are_those_told_live(
-    stored: tuple[Mapping[str, Any], Mapping[Gpu, Any], Mapping[str, Any]],
+    stored: tuple[Mapping[str, Any], Mapping[GpuId, Any], Mapping[str, Any]],
 ) -> None:
-    judged = JudgedJobs(Configuration())
-    views = viewed(Settings())
+    judged = LiveJobClasses(Configuration())
+    views = viewed(WorkloadSettings())
     for view in views[:LOOKS]:
         judged.step(view, ())
     _, _, verdicts = stored
@@ -217,12 +218,12 @@ def test_spatial_imbalance_on_the_screen_is_the_stored_one(tmp_path: Path) -> No
     lake = lake_of(tmp_path / "lake", start=end - 5 * PER_MINUTE, looks=end)
     analyze(lake, Configuration(), now=START + timedelta(days=1))
     view = None
-    monitor = Monitor(SimulatedSource(8).about, settings=Settings(), history=History(600))
+    monitor = Monitor(SimulatedSource(8).about, settings=WorkloadSettings(), history=History(600))
     for one in SNAPSHOTS[: end + 1]:
         view = monitor.step(one)
     assert view is not None
     for row in read_summaries(lake).iter_rows(named=True):
-        of_job = facts(view, row["job_id"])
+        of_job = job_facts(view, row["job_id"])
         assert of_job is not None
         assert of_job.spread.windows == 5
         assert of_job.spread.imbalance == pytest.approx(row["spatial_imbalance"], abs=1e-6)

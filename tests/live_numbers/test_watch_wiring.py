@@ -10,15 +10,14 @@ import pytest
 
 from servers.exporter import exporter
 from servers.process import free_port
+from tachograph.catalog.config import Configuration
 from tachograph.cli import main
-from tachograph.config import Configuration
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import EventKind
 from tachograph.tui.app import WatchApp
-from tachograph.tui.commands import completions
+from tachograph.tui.commands import completion_names, completions
 from tachograph.tui.events import EventsScreen
 from tachograph.tui.job import JobScreen
-from tachograph.tui.perform import names_of
 from tui_screens import Clock, app_of, lines_of, settled, watching
 
 TOLD = {"DCGM_FI_DEV_GPU_UTIL": 50.0, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 3.0}
@@ -79,6 +78,6 @@ def test_events_of_one_kind_are_asked_for_by_command() -> None:
             app.command("events nothing")
             await settled(pilot)
             assert "no kind of event 'nothing'" in "\n".join(lines_of(app))
-            assert completions("events th", names_of(app)) == ["events throttle"]
+            assert completions("events th", completion_names(app)) == ["events throttle"]
 
     asyncio.run(test())

@@ -16,12 +16,19 @@ from typing import Any
 
 import pytest
 
-from tachograph.config import Configuration
-from tachograph.counters import COUNTERS
-from tachograph.errors import InputError
-from tachograph.live.snapshot import Gpu, Snapshot
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.errors import InputError
+from tachograph.live.snapshot import GpuId, Snapshot
 from tachograph.live.sources.dmon import DmonSource, connect
-from tachograph.live.sources.dmon_text import Entity, Row, Stream, devices, field_names, instances
+from tachograph.sources.dcgmi import (
+    DcgmEntity,
+    DmonRow,
+    DmonStream,
+    discovered_devices,
+    discovered_instances,
+    dmon_field_names,
+)
 
 FAKE = Path(__file__).with_name("fake_dcgmi.py")
 VALUES = {"203": "85", "155": "350.500", "156": "123456789", "1002": "0.910", "140": "0", "230": "0", "395": "1"}
@@ -102,7 +109,7 @@ def test_the_stream_is_read(fake: Fake) -> None:
         assert values_of(snapshot, 0) == pytest.approx(TOLD)
         assert values_of(snapshot, 1) == pytest.approx({**TOLD, "gpu_util": 0.05})
         assert began - 1 < snapshot.measured[0] <= time.time()
-        device = snapshot.devices[Gpu("n1", 1)]
+        device = snapshot.devices[GpuId("n1", 1)]
         assert (device.model, device.uuid, device.pci) == ("NVIDIA A100-SXM4-40GB", "GPU-1-uuid", "00000000:01:00.0")
         assert (device.hbm_mib, device.slowdown_c) == (81559, 89)
         fake.set(values={"GPU 0": {**VALUES, "203": "42"}, "GPU 1": VALUES})
@@ -278,8 +285,8 @@ def test_closing_twice_ends_it(fake: Fake) -> None:
         os.kill(pid, 0)
 
 
-def rows(*lines: str) -> list[Row]:
-    stream = Stream()
+def rows(*lines: str) -> list[DmonRow]:
+    stream = DmonStream()
     return [row for line in lines if (row := stream.line(line)) is not None]
 
 
@@ -287,10 +294,10 @@ def test_columns_go_by_name_and_place() -> None:
     header = "#Entity   GPUTL        SMACT        TOTEC"
     assert rows(header, "ID                              mJ") == []
     (row,) = rows(header, "GPU 3     85           0.910        123")
-    assert row == Row(Entity("GPU", 3), {"GPUTL": 85, "SMACT": 0.91, "TOTEC": 123})
+    assert row == DmonRow(DcgmEntity("GPU", 3), {"GPUTL": 85, "SMACT": 0.91, "TOTEC": 123})
     assert rows("GPU 3     85           0.910        123") == [], "what the columns are is not known yet"
     (row,) = rows(header, "GPU-I 21               0.910")
-    assert row == Row(Entity("GPU-I", 21), {"SMACT": 0.91})
+    assert row == DmonRow(DcgmEntity("GPU-I", 21), {"SMACT": 0.91})
     (row,) = rows(header, "GPU 0     N/A                       123")
     assert row.values == {"TOTEC": 123}
     (row,) = rows(header, "GPU 0     1234567890...   0.5       7")
@@ -311,6 +318,6 @@ def test_old_versions_write_columns_flush_right() -> None:
 
 
 def test_lists_of_fields_and_devices() -> None:
-    assert field_names("sm_clock   SMCLK   100\nother SMCLK 7\nx\ngpu_temp  TMPTR  150\n") == {"TMPTR": 150}
-    assert devices("8 GPUs found.\n| GPU ID | Device Information |\n") == {}
-    assert instances("|    -> CI 0/1/0    | Compute Instance (EntityID: 0) |") == {}
+    assert dmon_field_names("sm_clock   SMCLK   100\nother SMCLK 7\nx\ngpu_temp  TMPTR  150\n") == {"TMPTR": 150}
+    assert discovered_devices("8 GPUs found.\n| GPU ID | Device Information |\n") == {}
+    assert discovered_instances("|    -> CI 0/1/0    | Compute Instance (EntityID: 0) |") == {}

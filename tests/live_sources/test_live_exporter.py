@@ -18,15 +18,13 @@ from own_time import own_seconds
 from servers.exporter import Exporter, Gpu, Node, exporter, page
 from servers.faulty import CutOff, Garbage, HangUp, Reply, Silence, Status, faulty
 from servers.process import free_port
-from tachograph.config import Configuration
-from tachograph.counters import COUNTERS, NAMES
-from tachograph.errors import ConfigError, InputError
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS
+from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.live import snapshot as live
 from tachograph.live.snapshot import Snapshot
-from tachograph.live.sources.exporter import ExporterSource, Rhythm, connect
-from tachograph.live.sources.exporter_page import PageReader, wanted_metrics
-from tachograph.live.sources.gathered import Gathered
-from tachograph.live.sources.series import Meaning
+from tachograph.live.sources.exporter import ExporterRhythm, ExporterSource, connect
+from tachograph.live.sources.series import FleetTable, LivePageReader, SeriesMeaning, wanted_metrics
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 POWER = "DCGM_FI_DEV_POWER_USAGE"
@@ -78,10 +76,10 @@ def test_values_are_those_of_the_pages_of_all_nodes() -> None:
         assert_as_expected(snapshot, texts["n1"] + texts["n2"])
         assert [gpu.name for gpu in snapshot.gpus] == ["n1:0", "n1:1", "n2:0", "n2:1"]
         assert snapshot.problems == ()
-        told = snapshot.devices[live.Gpu("n1", 1)]
+        told = snapshot.devices[live.GpuId("n1", 1)]
         assert (told.model, told.uuid, told.pci) == ("NVIDIA H100 80GB HBM3", "GPU-n1-1", "00000000:08:00.0")
         assert source.about.sentence == "2 exporters, 4 GPUs of 2 nodes"
-        assert set(source.about.blind) == set(NAMES) - {"gpu_util", "power_w"}
+        assert set(source.about.blind) == set(COUNTER_NAMES) - {"gpu_util", "power_w"}
         assert "DCGM_FI_PROF_SM_ACTIVE" in source.about.blind["sm_active"]
 
 
@@ -305,7 +303,7 @@ def test_closing_waits_for_nobody_and_may_happen_twice() -> None:
 
 
 def test_an_exporter_is_asked_when_it_may_have_news() -> None:
-    rhythm = Rhythm(least_s=0.9)
+    rhythm = ExporterRhythm(least_s=0.9)
     asked, changes, now = 0, 0, 0.0
     shown: int | None = None
     delays = []
@@ -332,8 +330,8 @@ def test_new_pages_of_a_thousand_gpus_cost_little() -> None:
     for turn in range(3):
         units = [Gpu(gpu, dict.fromkeys(names, (gpu + turn) / 100)) for gpu in range(8)]
         rounds.append([page(f"n{node:03d}", Node(units), 0.0).encode() for node in range(125)])
-    readers = [PageReader(Meaning(), wanted_metrics({})) for _ in range(125)]
-    gathered, took = Gathered(), []
+    readers = [LivePageReader(SeriesMeaning(), wanted_metrics({})) for _ in range(125)]
+    gathered, took = FleetTable(), []
     for pages in rounds:
         began = time.thread_time()
         readings = [reader.read(one) for reader, one in zip(readers, pages, strict=True)]

@@ -13,19 +13,16 @@ import pytest
 from live_expected import METRICS, expected
 
 from servers.exporter import Gpu, Node, page
-from tachograph.counters import BY_NAME, NAMES
-from tachograph.errors import InputError
+from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME
+from tachograph.catalog.errors import InputError
 from tachograph.live.snapshot import Snapshot
-from tachograph.live.sources.asking import Asked
-from tachograph.live.sources.dmon_text import Stream
-from tachograph.live.sources.exporter import ExporterSource
-from tachograph.live.sources.exporter_page import PageReader, wanted_metrics
-from tachograph.live.sources.prometheus_answer import Reader, read_vector
-from tachograph.live.sources.series import Meaning
-from tachograph.sources.http import Answer
-from tachograph.sources.http_problems import AskError
-from tachograph.sources.metrics.endpoints import Endpoint, Settings
-from tachograph.sources.metrics.names import NO_OWN
+from tachograph.live.sources.exporter import ExporterSource, Pollable
+from tachograph.live.sources.prometheus import VectorReader, read_vector
+from tachograph.live.sources.series import LivePageReader, SeriesMeaning, wanted_metrics
+from tachograph.sources.dcgmi import DmonStream
+from tachograph.sources.endpoints import ExporterEndpoint, ExporterSettings
+from tachograph.sources.http import HttpAnswer, RequestError
+from tachograph.sources.metrics import NO_SITE_METRICS
 
 READS = 2000
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -98,21 +95,21 @@ def written(text: bytes) -> set[float]:
 
 def assert_written(values: Iterator[tuple[str, float]], numbers: set[float], factors: dict[str, set[float]]) -> None:
     for name, value in values:
-        counter = BY_NAME[name]
+        counter = COUNTERS_BY_NAME[name]
         assert counter.low <= value <= counter.high
         from_any = {round(number * factor, 9) for number in numbers for factor in factors[name]}
         whole = {float(round(one)) for one in from_any if abs(one) < 1e15} if counter.storage == "i64" else set()
         assert round(value, 9) in from_any | whole, (name, value)
 
 
-FACTORS: dict[str, set[float]] = {name: {1.0} for name in NAMES}
+FACTORS: dict[str, set[float]] = {name: {1.0} for name in COUNTER_NAMES}
 for _counter, _factor, _, _ in METRICS.values():
     FACTORS[_counter].add(float(_factor))
 
 
 def test_two_thousand_pages_tell_only_what_is_written_on_them() -> None:
     random_ = random.Random(20261121)
-    reader = PageReader(Meaning(), wanted_metrics(NO_OWN), "n9")
+    reader = LivePageReader(SeriesMeaning(), wanted_metrics(NO_SITE_METRICS), "n9")
     again = 0
     text = made_page(random_)
     for turn in range(READS):
@@ -129,13 +126,18 @@ def test_two_thousand_pages_tell_only_what_is_written_on_them() -> None:
             assert rows.keys() == wanted.keys()
             for unit, values in wanted.items():
                 told = {
-                    name: value for k, name in enumerate(NAMES) if not math.isnan(value := found.table[k, rows[unit]])
+                    name: value
+                    for k, name in enumerate(COUNTER_NAMES)
+                    if not math.isnan(value := found.table[k, rows[unit]])
                 }
                 assert told == pytest.approx(values)
         elif turn % 10 == 0:
-            table = found.table[: len(NAMES)]
+            table = found.table[: len(COUNTER_NAMES)]
             told_all = (
-                (NAMES[k], float(value)) for k, line in enumerate(table) for value in line if not math.isnan(value)
+                (COUNTER_NAMES[k], float(value))
+                for k, line in enumerate(table)
+                for value in line
+                if not math.isnan(value)
             )
             assert_written(told_all, written(given), FACTORS)
     assert again > READS / 5
@@ -148,10 +150,10 @@ class Server:
         self.where, self.next = "http://n1:9400/metrics", b""
         self.skew_s = None
 
-    def get(self, path: str) -> Answer:
+    def get(self, path: str) -> HttpAnswer:
         if self.next == b"fail":
-            raise AskError("answered 500", where=self.where, do="look")
-        return Answer(self.next, self.where)
+            raise RequestError("answered 500", where=self.where, do="look")
+        return HttpAnswer(self.next, self.where)
 
     def close(self) -> None:
         pass
@@ -159,10 +161,13 @@ class Server:
 
 def test_a_source_survives_whatever_its_exporter_answers() -> None:
     random_, server, now = random.Random(7), Server(), [0.0]
-    asked: Asked = server
-    endpoint = Endpoint("n1:9400", "n1", asked)  # type: ignore[arg-type]
+    asked: Pollable = server
+    endpoint = ExporterEndpoint("n1:9400", "n1", asked)  # type: ignore[arg-type]
     source = ExporterSource(
-        [(endpoint, Settings(source="dcgm-exporter"))], clock=lambda: 1.79e9 + now[0], steady=lambda: now[0], wait_s=0.0
+        [(endpoint, ExporterSettings(source="dcgm-exporter"))],
+        clock=lambda: 1.79e9 + now[0],
+        steady=lambda: now[0],
+        wait_s=0.0,
     )
     good, told = 0, 0
     for _ in range(READS // 8):
@@ -193,19 +198,24 @@ def settled(source: ExporterSource) -> Snapshot:
 def test_answers_of_prometheus_tell_only_what_is_written_in_them(recorded: Path) -> None:
     random_ = random.Random(3)
     texts = [file.read_bytes() for file in sorted((recorded / "prometheus_h100").glob("query_*.json"))]
-    reader = Reader(Meaning())
+    reader = VectorReader(SeriesMeaning())
     read = 0
     for _ in range(READS // 4):
         given = damaged(random_, random_.choice(texts))
         try:
-            vector = read_vector(Answer(given, "http://p"))
+            vector = read_vector(HttpAnswer(given, "http://p"))
         except InputError:
             continue
         read += 1
         layout = reader.layout(vector.labels)
-        table = layout.table(vector.values[layout.kept])[: len(NAMES)]
+        table = layout.table(vector.values[layout.kept])[: len(COUNTER_NAMES)]
         if read % 40 == 0:
-            told = ((NAMES[k], float(value)) for k, line in enumerate(table) for value in line if not math.isnan(value))
+            told = (
+                (COUNTER_NAMES[k], float(value))
+                for k, line in enumerate(table)
+                for value in line
+                if not math.isnan(value)
+            )
             assert_written(told, written(given), FACTORS)
     assert read > READS / 20
 
@@ -213,15 +223,15 @@ def test_answers_of_prometheus_tell_only_what_is_written_in_them(recorded: Path)
 def test_recorded_answers_are_read_as_they_are(recorded: Path) -> None:
     for file in sorted((recorded / "prometheus_h100").glob("query_*.json")):
         said = json.loads(file.read_text())["data"]["result"]
-        vector = read_vector(Answer(file.read_bytes(), str(file)))
-        layout = Reader(Meaning()).layout(vector.labels)
+        vector = read_vector(HttpAnswer(file.read_bytes(), str(file)))
+        layout = VectorReader(SeriesMeaning()).layout(vector.labels)
         table = layout.table(vector.values[layout.kept])
         metric = said[0]["metric"]["__name__"]
         counter, factor, _, _ = METRICS[metric]
         wanted = {
             (one["metric"]["Hostname"], int(one["metric"]["gpu"])): float(one["value"][1]) * factor for one in said
         }
-        line = table[NAMES.index(counter)]
+        line = table[COUNTER_NAMES.index(counter)]
         assert {(gpu.node, gpu.gpu): line[row] for row, gpu in enumerate(layout.gpus)} == pytest.approx(wanted)
 
 
@@ -235,7 +245,7 @@ def test_streams_tell_only_what_is_written_in_them() -> None:
             cells = [random_.choice([cell, cell, "N/A", ""]) for cell in cells]
             lines.append(f"GPU {gpu:<6}" + "".join(f"{cell:<13}" for cell in cells))
     for _ in range(READS // 10):
-        stream = Stream()
+        stream = DmonStream()
         for line in damaged(random_, "\n".join(lines).encode()).decode("latin-1").split("\n"):
             row = stream.line(line)
             if row is not None:

@@ -20,11 +20,11 @@ from servers.faulty import Asking, Garbage, Reply, Status, faulty
 from servers.process import free_port
 from servers.prometheus import Series, prometheus
 from servers.victoria import put, victoria
-from tachograph.config import Configuration
-from tachograph.errors import ConfigError, InputError
-from tachograph.live.snapshot import Gpu, Snapshot
-from tachograph.live.sources.prometheus import PrometheusSource, Scrapes, connect
-from tachograph.live.sources.series import Layout
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.live.snapshot import GpuId, Snapshot
+from tachograph.live.sources.prometheus import PrometheusSource, ScrapeTimes, connect
+from tachograph.live.sources.series import SeriesLayout
 
 UTIL, POWER, SM = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_SM_ACTIVE"
 NODES = {name: {gpu: {UTIL: 10 * gpu + 5, POWER: 100.25, SM: 0.5} for gpu in range(2)} for name in ("n1", "n2")}
@@ -74,7 +74,7 @@ def test_a_real_prometheus_that_scrapes_exporters(tmp_path: Path) -> None:
             for unit, values in wanted.items():
                 assert found[unit] == pytest.approx(values)
             assert {gpu.name: one.job_id for gpu, one in snapshot.holders.items()} == {"n1:0": "7", "n2:1": "8,9"}
-            assert snapshot.devices[Gpu("n1", 0)].uuid == "GPU-n1-0"
+            assert snapshot.devices[GpuId("n1", 0)].uuid == "GPU-n1-0"
             served = [one.t for one in server.served if one.node == "n1"]
             assert min(abs(t - snapshot.measured[0]) for t in served) < 0.5, "when it was scraped"
             before = snapshot.measured.copy()
@@ -211,13 +211,13 @@ def test_why_a_server_cannot_be_used_is_told() -> None:
 
 
 def test_how_often_targets_are_scraped_is_learned() -> None:
-    scrapes, layout = Scrapes(), Layout(gpus=(Gpu("n1", 0), Gpu("n1", 1)))
+    scrapes, layout = ScrapeTimes(), SeriesLayout(gpus=(GpuId("n1", 0), GpuId("n1", 1)))
     assert scrapes.every_s == 2.0
     for k in range(40):  # asked each two seconds, scraped each fifteen
         now = 2.0 * k
         scrapes.note(layout, np.array([now // 15 * 15, (now + 7) // 15 * 15]))
     assert (scrapes.step_s, scrapes.every_s) == (15.0, 5.0)
-    assert Scrapes(60.0, learns=False).every_s == 10.0
+    assert ScrapeTimes(60.0, learns=False).every_s == 10.0
 
 
 def test_a_thousand_gpus_cost_the_reader_little() -> None:

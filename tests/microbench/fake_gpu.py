@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from math import exp
 from types import MappingProxyType
 
-from tachograph.interference.demand import H100_NVL, Gpu
-from tachograph.microbench.cubin import Code
-from tachograph.microbench.device import HangingError, Lanes, LaunchError, MemoryFullError
+from tachograph.sharing.demand import H100_NVL, GpuCapacity
+from tachograph.sharing.microbench.device import Code, HangingError, Lanes, LaunchError, MemoryFullError
 
 CLOCK_HZ = 1.7e9
 CURVATURE, SLOPE = 0.571, 0.2133 * (1 + 0.571 * 0.2133**2) / 33  # of u (1 + c u^2) = k b
@@ -60,7 +59,7 @@ class FakeGpu:
     """`fails`: kernels that cannot be launched; `endless`: those that do not end; `beside`: rates of pairs of kernels
     other than by the laws; `favoured`: share of a launch's time after which its first warp has ended."""
 
-    gpu: Gpu = H100_NVL
+    gpu: GpuCapacity = H100_NVL
     memory: int = 90_000_000_000
     noise: float = 0.002
     fails: frozenset[str] = frozenset()

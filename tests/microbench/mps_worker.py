@@ -8,7 +8,7 @@ import time
 
 from fake_gpu import FakeGpu
 
-from tachograph.microbench.worker import serve
+from tachograph.sharing.microbench.worker import serve
 
 
 def main(behaviour: str) -> None:

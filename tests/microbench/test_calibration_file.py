@@ -10,27 +10,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph import config
-from tachograph.errors import ConfigError, InputError
-from tachograph.interference.calibration_file import (
-    LIMITS,
+from tachograph.catalog import config
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.sharing.calibration import (
+    CALIBRATION_LIMITS,
+    BenchRow,
     CalibrationFile,
-    Entry,
-    Row,
+    CalibrationValue,
     calibration_of,
     read_calibration,
     read_calibration_file,
     write_calibration,
 )
-from tachograph.interference.demand import Calibration
+from tachograph.sharing.demand import Calibration
 
 SOME = CalibrationFile(
-    gpu='NVIDIA "H200"\n', driver="CUDA 12.9", date="2026-01-02T03:04:05Z",
-    calibration={"dram_curvature": Entry(0.43, "measured", "bandwidth", 0.01), "l1_miss_cost": Entry(4.0, "published")},
+    gpu='NVIDIA "H200"\n',
+    driver="CUDA 12.9",
+    date="2026-01-02T03:04:05Z",
+    calibration={
+        "dram_curvature": CalibrationValue(0.43, "measured", "bandwidth", 0.01),
+        "l1_miss_cost": CalibrationValue(4.0, "published"),
+    },
     knees={"l2_array_bytes_alone": 24e6},
-    experiments=[Row("fp64-3", "streams", "gain", 1.37, None, 1.356, 1.3, 1.4, 1.356),
-                 Row("l2-16", "mps", "both", problem="no room")],
-)  # fmt: skip
+    experiments=[
+        BenchRow("fp64-3", "streams", "gain", 1.37, None, 1.356, 1.3, 1.4, 1.356),
+        BenchRow("l2-16", "mps", "both", problem="no room"),
+    ],
+)
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -46,7 +53,10 @@ def test_any_text_and_number_survives(
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "c.toml"
     words = words.encode("utf-8", "ignore").decode()
-    entries = {"l2_miss_cost": Entry(cost, "measured", note=words), "dram_curvature": Entry(c, "measured")}
+    entries = {
+        "l2_miss_cost": CalibrationValue(cost, "measured", note=words),
+        "dram_curvature": CalibrationValue(c, "measured"),
+    }
     write_calibration(path, CalibrationFile(gpu=words, driver="", date="", calibration=entries))
     found = read_calibration_file(path)
     assert (found.gpu, found.calibration) == (words, entries)
@@ -57,7 +67,7 @@ def test_the_estimator_gets_what_was_measured_and_else_what_is_published(tmp_pat
     found = read_calibration(tmp_path / "c.toml")
     assert (found.dram_curvature, found.issue_capacity) == (0.43, 1.0)
     assert (found.measured_on, found.source) == (SOME.gpu, "measured: dram_curvature")
-    cost = Entry(Calibration().l1_miss_cost, "published")
+    cost = CalibrationValue(Calibration().l1_miss_cost, "published")
     bare = CalibrationFile(gpu="x", driver="", date="", calibration={"l1_miss_cost": cost}).values
     assert bare == Calibration()
 
@@ -66,12 +76,12 @@ def test_the_configuration_names_it(tmp_path: Path) -> None:
     write_calibration(tmp_path / "c.toml", SOME)
     plain = config.Configuration()
     assert calibration_of(plain) == Calibration()
-    named = config.Configuration(interference=config.Interference(calibration=str(tmp_path / "c.toml")))
+    named = config.Configuration(interference=config.InterferenceOptions(calibration=str(tmp_path / "c.toml")))
     assert calibration_of(named).dram_curvature == 0.43
-    gone = config.Configuration(interference=config.Interference(calibration=str(tmp_path / "gone.toml")))
+    gone = config.Configuration(interference=config.InterferenceOptions(calibration=str(tmp_path / "gone.toml")))
     with pytest.raises(ConfigError, match=r"interference\.calibration.*no file"):
         calibration_of(gone)
-    folder = config.Configuration(interference=config.Interference(calibration=str(tmp_path)))
+    folder = config.Configuration(interference=config.InterferenceOptions(calibration=str(tmp_path)))
     with pytest.raises(ConfigError, match="is a folder"):
         calibration_of(folder)
 
@@ -117,8 +127,8 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 def test_every_value_of_a_calibration_has_limits_that_the_published_ones_keep() -> None:
     values = {one.name for one in fields(Calibration)} - {"measured_on", "source"}
-    assert set(LIMITS) == values
-    for name, (least, most) in LIMITS.items():
+    assert set(CALIBRATION_LIMITS) == values
+    for name, (least, most) in CALIBRATION_LIMITS.items():
         assert least <= getattr(Calibration(), name) <= most
 
 

@@ -12,21 +12,20 @@ from types import SimpleNamespace
 import pytest
 from fake_gpu import FakeGpu
 
-from tachograph.cli import interference_bench
+from tachograph.catalog.devices import DEVICE_CATALOGUE
+from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.cli import interference
 from tachograph.cli.options import Arguments, Parser, add_common, add_json
-from tachograph.devices import DEVICES
-from tachograph.errors import NotFoundError, UsageError
-from tachograph.interference.calibration_file import read_calibration_file
-from tachograph.interference.demand import H100_NVL
-from tachograph.microbench.conditions import Conditions, conditions
-from tachograph.microbench.cuda_device import CudaDevice
-from tachograph.microbench.experiments import experiments, half_of_an_sm
-from tachograph.microbench.known_gpus import every_experiment, gpu_called
+from tachograph.sharing.calibration import read_calibration_file
+from tachograph.sharing.demand import H100_NVL
+from tachograph.sharing.microbench.cuda_device import CudaDevice
+from tachograph.sharing.microbench.experiments import every_experiment, experiments, gpu_called, half_of_an_sm
+from tachograph.sharing.microbench.run import Conditions, conditions
 
 
 def parsed(*words: str) -> Arguments:
     parser = Parser("tachograph interference bench", "x")
-    interference_bench.add_arguments(parser)
+    interference.add_bench_arguments(parser)
     add_json(parser)
     add_common(parser)
     found: Arguments = parser.parse_args([*words], Arguments())
@@ -34,7 +33,7 @@ def parsed(*words: str) -> Arguments:
 
 
 def measure(device: FakeGpu, *words: str) -> int:
-    return interference_bench.measure(parsed("--runs", "2", *words), device, None, Conditions)
+    return interference.measure_bench(parsed("--runs", "2", *words), device, None, Conditions)
 
 
 def test_the_table_says_what_the_json_and_the_file_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +65,7 @@ def test_failures_are_told_and_the_rest_is_written(tmp_path: Path, capsys: pytes
 
 def test_what_disturbs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     disturbed = Conditions(others=(99,), held_back=("power cap",))
-    interference_bench.measure(parsed("--runs", "1", "--only", "fp64-1"), FakeGpu(), None, lambda: disturbed)
+    interference.measure_bench(parsed("--runs", "1", "--only", "fp64-1"), FakeGpu(), None, lambda: disturbed)
     said = capsys.readouterr().err
     assert said.count("beware: other processes are on this GPU (99)") == 1
     assert "held back: power cap" in said
@@ -74,15 +73,15 @@ def test_what_disturbs_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_plans_need_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("--list", "--dry-run"):
-        assert interference_bench.run(parsed(option)) == 0
+        assert interference.run_bench(parsed(option)) == 0
         said = capsys.readouterr().out
         assert all(one.name in said for one in experiments(H100_NVL))
-        assert interference_bench.run(parsed(option, "--json", "--as", "A40")) == 0
+        assert interference.run_bench(parsed(option, "--json", "--as", "A40")) == 0
         assert json.loads(capsys.readouterr().out)["gpu"]["sms"] == 84
     with pytest.raises(UsageError, match="groups are"):
-        interference_bench.run(parsed("--list", "--only", "l3"))
+        interference.run_bench(parsed("--list", "--only", "l3"))
     with pytest.raises(NotFoundError, match="MI300X"):
-        interference_bench.run(parsed("--list", "--as", "MI300X"))
+        interference.run_bench(parsed("--list", "--as", "MI300X"))
 
 
 def test_without_a_driver_it_says_so(tmp_path: Path) -> None:
@@ -90,15 +89,15 @@ def test_without_a_driver_it_says_so(tmp_path: Path) -> None:
         pytest.skip("there is a GPU")
     pytest.importorskip("cuda.core")
     with pytest.raises(NotFoundError, match="no GPU 0 can be used here"):
-        interference_bench.run(parsed())
+        interference.run_bench(parsed())
     with pytest.raises(UsageError, match="folder does not exist"):
-        interference_bench.run(parsed("-o", str(tmp_path / "gone" / "c.toml")))
+        interference.run_bench(parsed("-o", str(tmp_path / "gone" / "c.toml")))
 
 
 def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("cuda", "cuda.core", "cuda.bindings"):
         monkeypatch.setitem(sys.modules, name, None)
-    for wanted in (lambda: CudaDevice(0), lambda: interference_bench.run(parsed("--compile"))):
+    for wanted in (lambda: CudaDevice(0), lambda: interference.run_bench(parsed("--compile"))):
         with pytest.raises(UsageError, match=r"pip install 'tachograph\[cuda\]'"):
             wanted()
 
@@ -108,9 +107,9 @@ def test_names_are_checked_before_a_gpu_is_looked_for(monkeypatch: pytest.Monkey
     for name in ("cuda", "cuda.core", "cuda.bindings"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match="no experiment 'nonsense'"):
-        interference_bench.run(parsed(*mode, "--only", "fp64", "--only", "nonsense"))
+        interference.run_bench(parsed(*mode, "--only", "fp64", "--only", "nonsense"))
     with pytest.raises(NotFoundError, match="'nonsense'"):
-        interference_bench.run(parsed(*mode, "--as", "nonsense"))
+        interference.run_bench(parsed(*mode, "--as", "nonsense"))
 
 
 def test_a_name_that_only_some_gpus_have_is_known() -> None:
@@ -121,10 +120,10 @@ def test_a_name_that_only_some_gpus_have_is_known() -> None:
 
 
 def test_the_list_explains_what_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    interference_bench.run(parsed("--list"))
+    interference.run_bench(parsed("--list"))
     below = capsys.readouterr().out.partition("\ncompared:\n")[2].splitlines()
     assert [line.split(":")[0].strip() for line in below] == ["gain", "first", "second", "both", "–"]
-    interference_bench.run(parsed("--list", "--only", "blocks"))
+    interference.run_bench(parsed("--list", "--only", "blocks"))
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == ["compared", "  gain"]
 
 
@@ -134,7 +133,7 @@ def test_senseless_options_are_refused(words: list[str]) -> None:
         parsed(*words)
 
 
-@pytest.mark.parametrize("name", [device.name for device in DEVICES if device.vendor == "NVIDIA"])
+@pytest.mark.parametrize("name", [device.name for device in DEVICE_CATALOGUE if device.vendor == "NVIDIA"])
 def test_every_gpu_of_the_catalogue_has_a_plan(name: str) -> None:
     gpu = gpu_called(name)
     every = experiments(gpu)
@@ -222,12 +221,12 @@ def test_a_kernel_that_does_not_end_ends_the_program_after_all_was_written(
             left.append((code, len(capsys.readouterr().out)))
 
     device = Device(endless=frozenset({"dmul_4"}))
-    monkeypatch.setattr("tachograph.microbench.cuda_device.CudaDevice", lambda number: device)
+    monkeypatch.setattr("tachograph.sharing.microbench.cuda_device.CudaDevice", lambda number: device)
     target = tmp_path / "c.toml"
-    interference_bench.run(parsed("--only", "fp64", "--runs", "1", "-o", str(target)))
+    interference.run_bench(parsed("--only", "fp64", "--runs", "1", "-o", str(target)))
     assert [code for code, _ in left] == [1]
     assert left[0][1] > 0
     assert all(row.problem is not None for row in read_calibration_file(target).experiments)
     device = Device()
-    assert interference_bench.run(parsed("--only", "fp64", "--runs", "1", "--quiet")) == 0
+    assert interference.run_bench(parsed("--only", "fp64", "--runs", "1", "--quiet")) == 0
     assert len(left) == 1

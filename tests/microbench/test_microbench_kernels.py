@@ -10,10 +10,10 @@ from functools import cache
 
 import pytest
 
-from tachograph.errors import NotFoundError, UsageError
-from tachograph.microbench.compiled import Program, compile_kernels
-from tachograph.microbench.cubin import sections
-from tachograph.microbench.workloads import KERNELS
+from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.sharing.microbench.cuda_device import CompiledProgram, compile_kernels
+from tachograph.sharing.microbench.device import sections
+from tachograph.sharing.microbench.experiments import KERNELS
 
 FMUL, FFMA, DMUL, LOAD, STORE, BRANCH, SLEEP = 0x220, 0x223, 0x228, (0x381, 0x981), (0x386, 0x986), 0x947, 0x95D
 CLOCK = 0x805  # CS2R, which reads the clock
@@ -21,7 +21,7 @@ ARCHES = ("sm_75", "sm_80", "sm_90")
 
 
 @cache
-def compiled(arch: str) -> Program:
+def compiled(arch: str) -> CompiledProgram:
     try:
         return compile_kernels(arch)
     except NotFoundError as problem:

@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 from fake_gpu import FakeGpu
 
-from tachograph.errors import UsageError
-from tachograph.interference.demand import H100_NVL
-from tachograph.microbench import mps
-from tachograph.microbench.device import LaunchError
-from tachograph.microbench.experiments import Experiment, chosen, experiments
-from tachograph.microbench.mps import MpsPairs, demand_daemon
-from tachograph.microbench.run import Plan
-from tachograph.microbench.worker import serve
-from tachograph.microbench.workloads import Workload
+from tachograph.catalog.errors import UsageError
+from tachograph.sharing.demand import H100_NVL
+from tachograph.sharing.microbench import mps
+from tachograph.sharing.microbench.device import LaunchError
+from tachograph.sharing.microbench.experiments import BenchWorkload, Experiment, chosen, experiments
+from tachograph.sharing.microbench.mps import MpsPairs, demand_daemon
+from tachograph.sharing.microbench.run import BenchPlan
+from tachograph.sharing.microbench.worker import serve
 
 WORKER = Path(__file__).with_name("mps_worker.py")
 
@@ -31,7 +30,7 @@ def pairs(behaviour: str) -> MpsPairs:
 
 
 def experiment(kernel: str = "fmul_4", share: float = 0.0625) -> Experiment:
-    one = Workload(kernel=kernel, blocks=132, threads=128)
+    one = BenchWorkload(kernel=kernel, blocks=132, threads=128)
     return Experiment(name="x", group="x", question="x", first=one, second=one, shares=(share, share))
 
 
@@ -50,7 +49,7 @@ def none_left() -> Iterator[None]:
 
 @pytest.mark.usefixtures("none_left")
 def test_two_processes_are_measured_with_their_shares() -> None:
-    tuned, runs = pairs("works").measure(experiment(), Plan(runs=2, target_s=0.02))
+    tuned, runs = pairs("works").measure(experiment(), BenchPlan(runs=2, target_s=0.02))
     alone = FakeGpu().alone("fmul_4", 132, 128, (0, 0, tuned[0].rounds, 0))
     assert len(runs) == 2
     for one in runs:
@@ -68,7 +67,7 @@ def test_a_process_that_is_done_leaves_by_itself(monkeypatch: pytest.MonkeyPatch
         kill(process)
 
     monkeypatch.setattr(subprocess.Popen, "kill", watched)
-    pairs("works").measure(experiment(), Plan(runs=1, target_s=0.02))
+    pairs("works").measure(experiment(), BenchPlan(runs=1, target_s=0.02))
     assert ended == [0, 0]
 
 
@@ -83,14 +82,14 @@ def test_a_process_that_is_done_leaves_by_itself(monkeypatch: pytest.MonkeyPatch
 )
 def test_a_process_that_fails_is_told_and_gone(behaviour: str, kernel: str, said: str) -> None:
     with pytest.raises(LaunchError, match=said):
-        pairs(behaviour).measure(experiment(kernel), Plan(runs=1, target_s=0.02))
+        pairs(behaviour).measure(experiment(kernel), BenchPlan(runs=1, target_s=0.02))
 
 
 @pytest.mark.usefixtures("none_left")
 def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mps, "_START_S", 0.5)
     with pytest.raises(LaunchError, match="did not answer"):
-        pairs("hangs").measure(experiment(), Plan(runs=1, target_s=0.02))
+        pairs("hangs").measure(experiment(), BenchPlan(runs=1, target_s=0.02))
 
 
 def test_orders_are_lines_of_json() -> None:

@@ -11,25 +11,30 @@ from typing import Any
 import pytest
 from fake_gpu import BANDWIDTH, CLOCK_HZ, CURVATURE, L1_COST, L2_COST, FakeGpu, utilisation
 
-from tachograph.interference.demand import H100_NVL, Calibration, Demand, Gpu
-from tachograph.interference.outcome import Estimate, Sharing
-from tachograph.interference.sharing.estimate import estimate
-from tachograph.microbench.calibrate import calibrate, fit_curve
-from tachograph.microbench.device import LaunchError
-from tachograph.microbench.experiments import Experiment, chosen, experiments
-from tachograph.microbench.measure import Alone, Together, loaded, time_limit, together, tune
-from tachograph.microbench.results import Bench, Result, Run, ended, value_of
-from tachograph.microbench.run import Plan, bench
-from tachograph.microbench.workloads import Workload, copy_of
+from tachograph.sharing.demand import H100_NVL, Calibration, Demand, Estimate, GpuCapacity, Sharing
+from tachograph.sharing.estimate import estimate
+from tachograph.sharing.microbench.calibrate import (
+    Bench,
+    ExperimentResult,
+    ExperimentRun,
+    calibrate,
+    ended,
+    fit_curve,
+    value_of,
+)
+from tachograph.sharing.microbench.device import LaunchError
+from tachograph.sharing.microbench.experiments import BenchWorkload, Experiment, chosen, copy_of, experiments
+from tachograph.sharing.microbench.measure import AloneRun, PairedRun, loaded, time_limit, together, tune
+from tachograph.sharing.microbench.run import BenchPlan, bench
 
-QUICK = Plan(runs=3, target_s=0.02)
+QUICK = BenchPlan(runs=3, target_s=0.02)
 
 
-def predict(demands: tuple[Demand, Demand], gpu: Gpu, sharing: Sharing, calibration: Calibration) -> Estimate:
+def predict(demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration) -> Estimate:
     return estimate(demands, gpu=gpu, sharing=sharing, calibration=calibration)
 
 
-def run(device: FakeGpu, *names: str, plan: Plan = QUICK) -> Bench:
+def run(device: FakeGpu, *names: str, plan: BenchPlan = QUICK) -> Bench:
     return bench(device, chosen(experiments(device.gpu), names), plan=plan, predictor=predict)
 
 
@@ -40,8 +45,8 @@ def measured(found: Bench) -> dict[str, float]:
 def test_every_launch_takes_the_time_that_was_asked_for() -> None:
     device = FakeGpu()
     for workload in (
-        Workload(kernel="fmul_4", blocks=132, threads=128),
-        Workload(kernel="sleep", blocks=1, threads=32),
+        BenchWorkload(kernel="fmul_4", blocks=132, threads=128),
+        BenchWorkload(kernel="sleep", blocks=1, threads=32),
     ):
         with loaded(device, [workload]) as (one,):
             assert tune(device, one, 0.05).seconds == pytest.approx(0.05, rel=0.05)
@@ -65,7 +70,7 @@ def test_pairs_are_of_equal_length_though_rounds_of_a_copy_are_coarse() -> None:
 def test_nothing_runs_together_before_all_was_foretold() -> None:
     device, asked = FakeGpu(), []
 
-    def watch(demands: tuple[Demand, Demand], gpu: Gpu, sharing: Sharing, calibration: Calibration) -> Estimate:
+    def watch(demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration) -> Estimate:
         asked.append(len(device.told))
         assert not any(launch.endswith("1") for launch in device.told), "a launch of the second stream came before"
         return predict(demands, gpu, sharing, calibration)
@@ -79,9 +84,9 @@ def test_nothing_runs_together_before_all_was_foretold() -> None:
 
 def test_the_order_of_modes_turns_from_run_to_run() -> None:
     device = FakeGpu()
-    wanted = [replace(one, second=Workload(kernel="dmul_1", blocks=132, threads=128))
+    wanted = [replace(one, second=BenchWorkload(kernel="dmul_1", blocks=132, threads=128))
               for one in chosen(experiments(device.gpu), ["issue-1"])]  # fmt: skip
-    bench(device, wanted, plan=Plan(runs=4, target_s=0.02), predictor=predict)
+    bench(device, wanted, plan=BenchPlan(runs=4, target_s=0.02), predictor=predict)
     tail = device.told[-4 * 6 :]
     alone_first, alone_second, turn, both = (
         ["fmul_1 0"],
@@ -95,7 +100,7 @@ def test_the_order_of_modes_turns_from_run_to_run() -> None:
 
 
 def test_ten_runs_give_medians_and_the_spread_of_single_runs() -> None:
-    found = run(FakeGpu(noise=0.02), "fp64-1", plan=Plan(runs=10, target_s=0.02)).results[0]
+    found = run(FakeGpu(noise=0.02), "fp64-1", plan=BenchPlan(runs=10, target_s=0.02)).results[0]
     assert len(found.runs) == 10
     value = found.measured
     assert value is not None
@@ -120,7 +125,7 @@ def test_slowdowns_are_those_of_the_simulated_gpu() -> None:
 
 def test_launches_of_unequal_length_are_measured_from_begin_to_end() -> None:
     device = FakeGpu(noise=0.0, beside={("dmul_1", "fmul_1"): 0.5, ("fmul_1", "dmul_1"): 0.5})
-    workloads = [Workload(kernel=name, blocks=132, threads=128) for name in ("dmul_1", "fmul_1")]
+    workloads = [BenchWorkload(kernel=name, blocks=132, threads=128) for name in ("dmul_1", "fmul_1")]
     with loaded(device, workloads) as (first, second):
         short, long = tune(device, first, 0.01), tune(device, second, 0.03)
         found = together(device, (first, short.rounds), (second, long.rounds), limit_s=9)
@@ -131,14 +136,14 @@ def test_launches_of_unequal_length_are_measured_from_begin_to_end() -> None:
 
 def test_values_do_not_depend_on_the_order_of_runs() -> None:
     dice = random.Random(3)
-    runs = [Run((dice.random() + 1, dice.random() + 1), dice.random() + 2, Together(dice.random() + 1, 2.0))
+    runs = [ExperimentRun((dice.random() + 1, dice.random() + 1), dice.random() + 2, PairedRun(dice.random() + 1, 2.0))
             for _ in range(9)]  # fmt: skip
     for compared in ("gain", "first", "second", "both"):
         assert value_of(runs, compared) == value_of(runs[::-1], compared)
     slow = value_of(runs, "first")
     assert slow is not None
     assert slow.median == median(one.together.first_s for one in runs) / median(one.alone[0] for one in runs)
-    assert value_of([Run((1.0, 1.0), None, Together(1.0, 1.0))], "gain") is None
+    assert value_of([ExperimentRun((1.0, 1.0), None, PairedRun(1.0, 1.0))], "gain") is None
 
 
 def test_a_failing_launch_stops_its_experiment_only() -> None:
@@ -185,7 +190,7 @@ def test_demands_come_from_the_clock_of_the_sm() -> None:
     """Instructions of the compiled code over the cycles of the simulated GPU, reckoned here by hand."""
     seen: dict[str, Demand] = {}
 
-    def keep(demands: tuple[Demand, Demand], gpu: Gpu, sharing: Sharing, calibration: Calibration) -> Estimate:
+    def keep(demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration) -> Estimate:
         seen.update({demand.name: demand for demand in demands})
         return predict(demands, gpu, sharing, calibration)
 
@@ -224,7 +229,7 @@ def test_a_launch_alone_counts_as_the_median_of_many() -> None:
     seen: list[float] = []
     plain = device.seconds
     device.seconds = lambda begin, end: seen.append(plain(begin, end)) or seen[-1]  # type: ignore[method-assign, func-returns-value]
-    found = bench(device, wanted, plan=Plan(runs=9, target_s=0.02), predictor=predict).results[0]
+    found = bench(device, wanted, plan=BenchPlan(runs=9, target_s=0.02), predictor=predict).results[0]
     assert found.alone[0].seconds == median(seen[-9:])
 
 
@@ -239,7 +244,7 @@ def test_both_launches_are_waiting_before_the_first_begins() -> None:
             return _plain(*words, **more)
 
         setattr(device, name, watched)
-    workloads = [Workload(kernel=name, blocks=132, threads=128) for name in ("dmul_1", "fmul_1")]
+    workloads = [BenchWorkload(kernel=name, blocks=132, threads=128) for name in ("dmul_1", "fmul_1")]
     with loaded(device, workloads) as (first, second):
         together(device, (first, 10), (second, 10), limit_s=9)
     assert put == [
@@ -326,13 +331,15 @@ class _Pairs:
         self.slower = slower
         self.asked: list[str] = []
 
-    def measure(self, experiment: Experiment, plan: Plan) -> tuple[tuple[Alone, Alone], tuple[Run, ...]]:
+    def measure(
+        self, experiment: Experiment, plan: BenchPlan
+    ) -> tuple[tuple[AloneRun, AloneRun], tuple[ExperimentRun, ...]]:
         self.asked.append(experiment.name)
         if experiment.name == "l2-16":
             raise LaunchError("a process under MPS ended")
-        alone = Alone(1000, self.slower * plan.target_s, 1)
+        alone = AloneRun(1000, self.slower * plan.target_s, 1)
         times = (alone.seconds, alone.seconds)
-        return (alone, alone), tuple(Run(times, None, Together(*times)) for _ in range(plan.runs))
+        return (alone, alone), tuple(ExperimentRun(times, None, PairedRun(*times)) for _ in range(plan.runs))
 
 
 def test_under_mps_all_with_shares_run_once_more() -> None:
@@ -356,7 +363,7 @@ def test_under_mps_all_with_shares_run_once_more() -> None:
 
 
 def test_problems_of_one_way_do_not_touch_the_other() -> None:
-    results: Sequence[Result] = bench(
+    results: Sequence[ExperimentResult] = bench(
         FakeGpu(), chosen(experiments(H100_NVL), ["l2-16"]), plan=QUICK, predictor=predict, processes=_Pairs(1.0)
     ).results
     assert [(one.way, one.problem is None) for one in results] == [("streams", True), ("mps", False)]

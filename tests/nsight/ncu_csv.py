@@ -8,8 +8,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
-from tachograph.nsight.launch import Report
-from tachograph.nsight.read import read_report
+from tachograph.nsight.launches import NcuReport
+from tachograph.nsight.reports import read_report
 
 Locale = Literal["C", "en", "de", "fr", "fr_narrow", "ch", "de_plain"]
 # decimal sign, sign between groups
@@ -166,7 +166,7 @@ def _noisy(lines: list[str], dialect: Dialect) -> str:
     return dialect.end.join([*out, *dialect.noise, ""])
 
 
-def read(folder: Path, text: str | bytes, name: str = "report.csv") -> Report:
+def read(folder: Path, text: str | bytes, name: str = "report.csv") -> NcuReport:
     """What is read of a file with this content."""
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -233,7 +233,7 @@ MULTIPLY = Made(
 LAUNCHES = (COPY, MULTIPLY)
 
 
-def assert_same(report: Report, launches: Sequence[Made], dialect: Dialect = Dialect()) -> None:
+def assert_same(report: NcuReport, launches: Sequence[Made], dialect: Dialect = Dialect()) -> None:
     """Assert that these very launches were read, with these very metrics."""
     found = {launch.number: launch for launch in report.launches}
     assert sorted(launch.number for launch in report.launches) == sorted(made.number for made in launches)

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from ncu_csv import COPY, LAUNCHES, MULTIPLY, Dialect, Made, assert_same, details, quoted, raw, read
 
-from tachograph.errors import InputError
-from tachograph.nsight.launch import Report
+from tachograph.catalog.errors import InputError
+from tachograph.nsight.launches import NcuReport
 
 Page = Callable[[Sequence[Made], Dialect], str]
 DIALECTS = (Dialect(nvtx=True), Dialect(locale="de", tails="empty", end="\r\n"), Dialect(sized=False, tails="comma"))
 TWO = (replace(COPY, values=COPY.values[:3]), replace(MULTIPLY, values=MULTIPLY.values[:2]))
 
 
-def assert_true(report: Report, launches: Sequence[Made]) -> None:
+def assert_true(report: NcuReport, launches: Sequence[Made]) -> None:
     """Assert that everything read was written."""
     truth = {made.number: made for made in launches}
     for launch in report.launches:
@@ -123,7 +123,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
         cells = [f"{number}.123456" for number in range(500)]
         for number in range(launches):
             file.write(quoted([str(number), "kernel", *cells]) + "\n")
-    from tachograph.nsight.read import read_report
+    from tachograph.nsight.reports import read_report
 
     tracemalloc.start()
     try:

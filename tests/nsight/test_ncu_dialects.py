@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ncu_csv import COPY, LAUNCHES, NOISE, Dialect, Locale, Made, Value, assert_same, details, raw, read
 
-from tachograph.nsight.catalogue import is_whole, labels
+from tachograph.nsight.metrics import is_whole, labels
 
 TIMES = {
     "%": Decimal(1),

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from ncu_csv import COPY, LAUNCHES, assert_same, details, raw, read
 
-from tachograph.errors import InputError
-from tachograph.nsight.read import read_reports
+from tachograph.catalog.errors import InputError
+from tachograph.nsight.reports import read_reports
 
 DENIED = (
     "==PROF== Connected to process 4711 (/usr/bin/python3)\n"

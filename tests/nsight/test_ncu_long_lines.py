@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from ncu_csv import LAUNCHES, assert_same, raw
 
-from tachograph.nsight import csv_report
-from tachograph.nsight.csv_lines import cells
-from tachograph.nsight.read import read_report
+from tachograph.nsight import reports
+from tachograph.nsight.csv_cells import cells
+from tachograph.nsight.reports import read_report
 
 PEAK = """
 import re, sys
 from pathlib import Path
-from tachograph.nsight.read import read_report
+from tachograph.nsight.reports import read_report
 report = read_report(Path(sys.argv[1]))
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]  # ru_maxrss has the parent's in it
 print(len(report.launches), int(peak) // 1024, report.problems[0])
@@ -30,17 +30,17 @@ SAID = "a line of more than 16 million characters was left out (1 times); ncu wr
 def test_a_long_line_between_launches_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes, end: bytes
 ) -> None:
-    monkeypatch.setattr(csv_report, "_LONGEST_LINE", 5000)
+    monkeypatch.setattr(reports, "_LONGEST_LINE", 5000)
     path = tmp_path / "a.csv"
     path.write_bytes(raw(LAUNCHES).encode() + piece * 20_000 + end)
     report = read_report(path)
     assert_same(report, LAUNCHES)
     assert SAID in report.problems
-    assert [(reject.reason, reject.count) for reject in report.rejects] == [(csv_report.TOO_LONG, 1)]
+    assert [(reject.reason, reject.count) for reject in report.rejects] == [(reports.TOO_LONG, 1)]
 
 
 def test_a_file_of_one_long_line_has_one_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_report, "_LONGEST_LINE", 5000)
+    monkeypatch.setattr(reports, "_LONGEST_LINE", 5000)
     (tmp_path / "a.csv").write_bytes(b"x" * 9000)
     assert read_report(tmp_path / "a.csv").problems == (SAID,)
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ncu_csv import SPEED, Dialect, Locale, Made, Value, assert_same, details, quoted, raw, read
 
-from tachograph.nsight import csv_numbers
-from tachograph.nsight.catalogue import fits, labels
-from tachograph.nsight.csv_lines import cells
-from tachograph.nsight.measured import Columns, Measured
+from tachograph.nsight import csv_cells
+from tachograph.nsight.csv_cells import cells
+from tachograph.nsight.launches import LaunchMetrics, MetricColumns
+from tachograph.nsight.metrics import fits, labels
 
 LABELS = {metric: (section, label) for (section, label), metric in labels().items() if fits(metric, "inst")}
 KEPT_BYTES = 30  # of a number of a launch, its share of all else included; in a dict of its own it takes 70 and more
@@ -39,14 +39,14 @@ def launches(count: int) -> list[Made]:
 def test_numbers_are_looked_at_closely_until_their_writing_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locale: Locale, page: type
 ) -> None:
-    ways = csv_numbers._ways
+    ways = csv_cells._ways
     asked: list[str] = []
 
-    def counted(text: str) -> dict[csv_numbers.Decimal, float]:
+    def counted(text: str) -> dict[csv_cells.Decimal, float]:
         asked.append(text)
         return ways(text)
 
-    monkeypatch.setattr(csv_numbers, "_ways", counted)
+    monkeypatch.setattr(csv_cells, "_ways", counted)
     closely = []
     for count in (4, 40):
         asked.clear()
@@ -76,8 +76,8 @@ def test_metrics_told_late_are_not_measured_before(tmp_path: Path) -> None:
     assert dict(one.metrics) == {"gpu__time_duration.sum": 7.5}
     assert (len(one.metrics), one.metrics.get(other.metric), other.metric in one.metrics) == (1, None, False)
     assert dict(two.metrics) == {"gpu__time_duration.sum": 7.5, other.metric: 32.0}
-    columns = Columns([one.metrics, {other.metric: 3.0}, two.metrics])
-    assert isinstance(one.metrics, Measured)
+    columns = MetricColumns([one.metrics, {other.metric: 3.0}, two.metrics])
+    assert isinstance(one.metrics, LaunchMetrics)
     assert columns.names() == set(two.metrics)
     assert repr(columns[other.metric]) == "[nan, 3.0, 32.0]"
 

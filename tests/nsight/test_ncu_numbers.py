@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ncu_csv import SIGNS, Locale, written
 
-from tachograph.nsight.counted import Counted
-from tachograph.nsight.csv_numbers import AMBIGUOUS, NOT_A_NUMBER, OTHER_LOCALE, Numbers, _ways
-from tachograph.nsight.csv_numbers import Decimal as Sign
+from tachograph.nsight.csv_cells import AMBIGUOUS, NOT_A_NUMBER, OTHER_LOCALE, CellNumbers, _ways
+from tachograph.nsight.csv_cells import Decimal as Sign
+from tachograph.nsight.launches import RejectCounter
 
 
 def read_all(cells: Sequence[str]) -> tuple[dict[int, float], dict[str, int]]:
     """{place of the cell: its number}, {reason: cells rejected}."""
-    counted = Counted()
-    numbers = Numbers(counted)
+    counted = RejectCounter()
+    numbers = CellNumbers(counted)
     values: dict[int, float] = {}
     for place, cell in enumerate(cells):
         quick = numbers.quick(cell)
@@ -88,7 +88,7 @@ def test_other_writings(cell: str, value: float) -> None:
     cells=st.lists(st.text("0123456789,.'; \u202f-e", max_size=14), min_size=1, max_size=5),
 )
 def test_the_fast_way_reads_as_the_careful_way_or_not_at_all(shows: str, taught: list[str], cells: list[str]) -> None:
-    numbers = Numbers(Counted())
+    numbers = CellNumbers(RejectCounter())
     for cell in [shows] * 50 + taught:
         if numbers.quick(cell) is None:
             numbers.read(cell, "c", lambda value: None)
@@ -105,7 +105,7 @@ def test_the_fast_way_reads_as_the_careful_way_or_not_at_all(shows: str, taught:
 
 
 def test_a_row_of_thousands_is_read_at_once_when_one_was_seen() -> None:
-    numbers = Numbers(Counted())
+    numbers = CellNumbers(RejectCounter())
     row = ["1,205.5", "", "12", "3,000,000"]
     assert numbers.row(row) is None
     for cell in ["0.5"] * 50 + ["1,205.5"]:
@@ -116,7 +116,7 @@ def test_a_row_of_thousands_is_read_at_once_when_one_was_seen() -> None:
 
 
 def test_cells_of_instances_are_not_kept() -> None:
-    numbers, found = Numbers(Counted()), list[float]()
+    numbers, found = CellNumbers(RejectCounter()), list[float]()
     for cell in ["0.5"] * 50:
         numbers.read(cell, "c", lambda value: None)
     tracemalloc.start()

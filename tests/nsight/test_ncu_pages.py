@@ -24,8 +24,8 @@ from ncu_csv import (
     read,
 )
 
-from tachograph.nsight.catalogue import VARIES, fits, is_whole, labels, metric_of, unit_factor
-from tachograph.nsight.launch import Report
+from tachograph.nsight.launches import NcuReport
+from tachograph.nsight.metrics import VARIES, fits, is_whole, labels, metric_of, unit_factor
 
 OWN = "Command line profiler metrics"
 
@@ -46,7 +46,7 @@ def details_page(*values: tuple[str, str, str, str]) -> str:
     return lines_of(names, *(("0", "1", "k", *value) for value in values))
 
 
-def reasons(report: Report) -> dict[tuple[str, str | None], int]:
+def reasons(report: NcuReport) -> dict[tuple[str, str | None], int]:
     return {(reject.reason, reject.column): reject.count for reject in report.rejects}
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from ncu_csv import LAUNCHES, MULTIPLY, raw
 
-from tachograph.nsight import csv_report
-from tachograph.nsight.read import read_reports
+from tachograph.nsight import reports
+from tachograph.nsight.reports import read_reports
 
 
 def steps_of(paths: list[Path]) -> list[tuple[str, int, int]]:
@@ -20,7 +20,7 @@ def steps_of(paths: list[Path]) -> list[tuple[str, int, int]]:
 
 
 def test_bytes_of_all_files_rise_to_their_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_report, "_BLOCK", 500)
+    monkeypatch.setattr(reports, "_BLOCK", 500)
     many = [replace(MULTIPLY, number=number) for number in range(300)]
     (tmp_path / "a.csv").write_text(raw(many))
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(raw([MULTIPLY]).encode()))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from made_report import Instanced, MadeLaunch, Single, Value, compressed, report, write
 
-from tachograph.errors import InputError
-from tachograph.nsight.launch import Chip, Launch, Report
+from tachograph.catalog.errors import InputError
+from tachograph.nsight.launches import Chip, Launch, NcuReport
 from tachograph.nsight.ncu_rep import read_ncu_rep
 
 H200: dict[str, Value] = {
@@ -36,7 +36,7 @@ CHIP = Chip(
 )
 
 
-def read(folder: Path, *launches: MadeLaunch) -> Report:
+def read(folder: Path, *launches: MadeLaunch) -> NcuReport:
     return read_ncu_rep(write(folder / "made.ncu-rep", launches))
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from made_report import FORMAT, MAGIC, Instanced, MadeLaunch, compressed, report, write
 
-from tachograph.errors import InputError
+from tachograph.catalog.chunks import Reject
+from tachograph.catalog.errors import InputError
 from tachograph.nsight.ncu_rep import read_ncu_rep
 from tachograph.nsight.ncu_rep_layout import layout
-from tachograph.rejects import Reject
 
 MADE = [
     MadeLaunch(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pynvml
 
-from tachograph.config import Configuration
-from tachograph.errors import TachographError
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import TachographError
 from tachograph.live.snapshot import Snapshot
 from tachograph.live.sources import nvml
 

@@ -10,8 +10,8 @@ import pynvml
 import pytest
 from in_process_nvml import Clock, Code, InProcessNvml, handle
 
-from tachograph.live.sources.gpm import METRICS, MIN_GAP_S, Gauge, Metrics
 from tachograph.live.sources.nvml import NvmlSource
+from tachograph.live.sources.nvml_calls import GPM_METRICS, MIN_GAP_S, GpmGauge, GpmMetrics
 
 
 def answers(told: dict[int, float], codes: dict[int, int] | None = None) -> Any:
@@ -42,7 +42,7 @@ class Pairs:
 
     def between(self, older: Any, newer: Any) -> tuple[Any, list[int]]:
         self.seen.append((older, newer))
-        return np.zeros(len(METRICS)), [0] * len(METRICS)
+        return np.zeros(len(GPM_METRICS)), [0] * len(GPM_METRICS)
 
 
 def test_each_sample_is_compared_with_the_one_before() -> None:
@@ -51,7 +51,7 @@ def test_each_sample_is_compared_with_the_one_before() -> None:
     nvml = InProcessNvml(1, with_gpm({}))
     nvml.answers["nvmlGpmSampleAlloc"] = lambda *_: next(numbers)
     nvml.answers["nvmlGpmSampleGet"] = lambda _, __, sample: taken.append(sample)
-    gauge, pairs = Gauge(nvml, handle(0)), Pairs()
+    gauge, pairs = GpmGauge(nvml, handle(0)), Pairs()
     for now in (0.0, 1.0, 2.0, 3.0):
         gauge.read(pairs, now)  # type: ignore[arg-type]
     assert pairs.seen == list(pairwise(taken))
@@ -62,7 +62,7 @@ def test_each_sample_is_compared_with_the_one_before() -> None:
 
 def test_samples_are_not_taken_too_close() -> None:
     nvml = InProcessNvml(1, with_gpm({}))
-    gauge, metrics = Gauge(nvml, handle(0)), Metrics(nvml)
+    gauge, metrics = GpmGauge(nvml, handle(0)), GpmMetrics(nvml)
     gauge.read(metrics, 10.0)
     assert gauge.values is None
     gauge.read(metrics, 10.0 + MIN_GAP_S / 2)
@@ -75,17 +75,17 @@ def test_samples_are_not_taken_too_close() -> None:
 def test_units_codes_and_what_was_not_filled_in() -> None:
     told = {2: 50.0, 3: float("nan"), 5: 80.0, 20: 3.0}
     nvml = InProcessNvml(1, with_gpm(told, {5: pynvml.NVML_ERROR_UNKNOWN}))
-    values, codes = Metrics(nvml).between(empty_sample(), empty_sample())
-    found = dict(zip((metric.counter for metric in METRICS), values.tolist(), strict=True))
+    values, codes = GpmMetrics(nvml).between(empty_sample(), empty_sample())
+    found = dict(zip((metric.counter for metric in GPM_METRICS), values.tolist(), strict=True))
     assert found["sm_active"] == 0.5
     assert found["pcie_tx_bytes_per_s"] == 3 * 1024 * 1024
     assert np.isnan([found["sm_occupancy"], found["tensor_active"], found["dram_active"]]).all()
-    assert codes[[metric.id for metric in METRICS].index(5)] == pynvml.NVML_ERROR_UNKNOWN
+    assert codes[[metric.id for metric in GPM_METRICS].index(5)] == pynvml.NVML_ERROR_UNKNOWN
 
 
 def test_the_last_answer_is_not_told_twice() -> None:
     nvml = InProcessNvml(1, with_gpm({2: 50.0}))
-    metrics = Metrics(nvml)
+    metrics = GpmMetrics(nvml)
     metrics.between(empty_sample(), empty_sample())
     nvml.answers["nvmlGpmMetricsGet"] = None  # succeeds, and fills in nothing
     values, _ = metrics.between(empty_sample(), empty_sample())
@@ -93,7 +93,7 @@ def test_the_last_answer_is_not_told_twice() -> None:
 
 
 def test_the_ids_are_those_of_nvml() -> None:
-    ids = {metric.counter: metric.id for metric in METRICS}
+    ids = {metric.counter: metric.id for metric in GPM_METRICS}
     assert ids["sm_active"] == pynvml.NVML_GPM_METRIC_SM_UTIL
     assert ids["tensor_hmma_active"] == pynvml.NVML_GPM_METRIC_HMMA_TENSOR_UTIL
     assert ids["tensor_dfma_active"] == pynvml.NVML_GPM_METRIC_DFMA_TENSOR_UTIL

@@ -12,9 +12,9 @@ import pynvml
 import pytest
 from in_process_nvml import Clock, Code, InProcessNvml, handle
 
-from tachograph.live.snapshot import Gpu, Process
+from tachograph.live.snapshot import GpuId, GpuProcess
 from tachograph.live.sources.nvml import NvmlSource
-from tachograph.live.sources.processes import Processes
+from tachograph.live.sources.nvml_devices import GpuProcesses
 
 MIB = 1024 * 1024
 HOST = "pid:[4026531836]"
@@ -45,17 +45,17 @@ def test_user_command_and_memory(proc: Path) -> None:
     make(proc, 71, line=b"python\0train.py\0--lr\x1b[2J\0", uid=os.getuid())
     make(proc, 72, line=b"", name="odd) (name", uid=123_456)
     nvml = InProcessNvml(1, {CALL: running((72, None), (71, 3 * MIB), (73, MIB), (0, MIB))})
-    assert Processes(nvml, proc=proc).of([handle(0)]) == (
-        Process(71, pwd.getpwuid(os.getuid()).pw_name, "python train.py --lr?[2J", 3.0),
-        Process(72, "123456", "odd) (name", None),
-        Process(73, None, None, 1.0),
+    assert GpuProcesses(nvml, proc=proc).of([handle(0)]) == (
+        GpuProcess(71, pwd.getpwuid(os.getuid()).pw_name, "python train.py --lr?[2J", 3.0),
+        GpuProcess(72, "123456", "odd) (name", None),
+        GpuProcess(73, None, None, 1.0),
     )
 
 
 def test_a_process_is_looked_up_once_and_a_new_one_of_its_number_again(proc: Path) -> None:
     make(proc, 71, line=b"first")
     nvml = InProcessNvml(1, {CALL: running((71, MIB))})
-    processes = Processes(nvml, proc=proc)
+    processes = GpuProcesses(nvml, proc=proc)
     (first,) = processes.of([handle(0)])
     (proc / "71/cmdline").write_bytes(b"changed")  # a process may write over it, or exec
     (same,) = processes.of([handle(0)])
@@ -77,19 +77,19 @@ def test_in_a_container_only_who_holds_the_gpu_has_a_name(proc: Path) -> None:
     (proc / "71/fd/4").symlink_to("/dev/nvidia0")
     (proc / "72/fd/4").symlink_to("/dev/null")
     nvml = InProcessNvml(1, {CALL: running((71, MIB), (72, MIB))})
-    held, other = Processes(nvml, proc=proc).of([handle(0)])
+    held, other = GpuProcesses(nvml, proc=proc).of([handle(0)])
     assert (held.command, other.command, other.user) == ("holds", None, None)
 
 
 def test_an_older_driver_is_asked_in_the_old_way(proc: Path) -> None:
     old = {CALL: Code(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND), CALL.replace("_v3", "_v2"): running((9, MIB))}
-    assert [one.pid for one in Processes(InProcessNvml(1, old), proc=proc).of([handle(0)])] == [9]
+    assert [one.pid for one in GpuProcesses(InProcessNvml(1, old), proc=proc).of([handle(0)])] == [9]
 
 
 def test_clients_of_a_shared_context_are_told_once(proc: Path) -> None:
     of_mps = "nvmlDeviceGetMPSComputeRunningProcesses_v3"
     nvml = InProcessNvml(1, {CALL: running((9, None), (8, MIB)), of_mps: running((9, 2 * MIB))})
-    found = Processes(nvml, proc=proc).of([handle(0)])
+    found = GpuProcesses(nvml, proc=proc).of([handle(0)])
     assert [(one.pid, one.hbm_used_mib) for one in found] == [(8, 1.0), (9, 2.0)]
 
 
@@ -97,7 +97,7 @@ def test_processes_are_asked_once_a_second_and_a_refusal_is_nobody(proc: Path) -
     clock = Clock()
     nvml = InProcessNvml(2, {CALL: {0: running((9, MIB)), 1: Code(pynvml.NVML_ERROR_UNKNOWN)}})
     gpus = NvmlSource(
-        nvml, node="n", clock=clock, monotonic=clock, sleep=clock.sleep, processes=Processes(nvml, proc=proc)
+        nvml, node="n", clock=clock, monotonic=clock, sleep=clock.sleep, processes=GpuProcesses(nvml, proc=proc)
     )
     gpus.start()
     nvml.calls.clear()
@@ -105,4 +105,4 @@ def test_processes_are_asked_once_a_second_and_a_refusal_is_nobody(proc: Path) -
         clock.now += 0.1
         snapshot = gpus.read()
     assert nvml.calls.count(CALL) == 2 * 2
-    assert list(snapshot.processes) == [Gpu("n", 0)]
+    assert list(snapshot.processes) == [GpuId("n", 0)]

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from servers.process import program
-from tachograph.counters import BY_NAME as COUNTERS
-from tachograph.workload import CLASSES, classify
-from tachograph.workload.reading import reading_of
+from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.judge.workload.rules import classify, reading_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROOF = REPOSITORY / "contrib" / "gpu-proof"
@@ -44,7 +44,7 @@ class Counting(run_proof.Proof):
 
 @pytest.mark.parametrize("label", LABELS, ids=lambda label: str(label.name))
 def test_labels_are_of_classes_and_counters_that_exist(label: Label) -> None:
-    assert set(label.classes) <= set(CLASSES)
+    assert set(label.classes) <= set(WORKLOAD_CLASSES)
     for check in label.checks:
         assert check.counter in COUNTERS
         assert check.low < check.high

@@ -7,16 +7,14 @@ from types import SimpleNamespace
 import pynvml
 from in_process_nvml import Code, InProcessNvml, handle
 
-from tachograph.counters import COUNTERS, NAMES
+from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS
 from tachograph.live.sources import nvml_calls
-from tachograph.live.sources.gpm import METRICS
-from tachograph.live.sources.nvml_calls import CALLS, cure
-from tachograph.live.sources.nvml_xid import Xid, XidEvents
+from tachograph.live.sources.nvml_calls import CALLS, GPM_METRICS, XidEvent, XidEvents, cure
 
 
 def test_every_counter_of_the_catalogue_is_asked_for_once() -> None:
-    asked = [counter for call in CALLS for counter in call.counters] + [metric.counter for metric in METRICS]
-    assert sorted([*asked, "xid"]) == sorted(NAMES)
+    asked = [counter for call in CALLS for counter in call.counters] + [metric.counter for metric in GPM_METRICS]
+    assert sorted([*asked, "xid"]) == sorted(COUNTER_NAMES)
     assert len(asked) == len(set(asked))
 
 
@@ -65,7 +63,7 @@ def test_events_are_taken_in_order_and_others_left() -> None:
     for index in range(3):
         events.register(index, handle(index))
     nvml.events += [event(0, 13), event(1, 31, instance=7), event(1, 1, kind=1), event(2, 48), event(0, 79)]
-    assert events.take() == [Xid(0, None, 13), Xid(1, 7, 31), Xid(0, None, 79)]
+    assert events.take() == [XidEvent(0, None, 13), XidEvent(1, 7, 31), XidEvent(0, None, 79)]
     assert events.take() == []
     assert not events.registered(2)
     assert "not permitted" in events.refused[2]

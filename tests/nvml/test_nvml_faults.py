@@ -11,7 +11,7 @@ import pynvml
 import pytest
 from in_process_nvml import Clock, Code, InProcessNvml, index_of
 
-from tachograph.counters import BY_NAME
+from tachograph.catalog.counters import COUNTERS_BY_NAME
 from tachograph.live.sources.nvml import NvmlSource
 
 CODES = (1, 2, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 17, 18, 19, 20, 26, 27, 28, 999, 12345)
@@ -71,7 +71,7 @@ def test_no_answer_of_nvml_breaks_a_read(seed: int) -> None:
     source = NvmlSource(nvml, node="n", clock=clock, monotonic=clock, sleep=clock.sleep)
     source.start()
     everything = set(source.read().values)
-    assert everything == set(BY_NAME)
+    assert everything == set(COUNTERS_BY_NAME)
     for _ in range(READS):
         if chance.random() < 0.3:
             nvml.answers = HEALTHY | broken(chance)
@@ -83,7 +83,7 @@ def test_no_answer_of_nvml_breaks_a_read(seed: int) -> None:
         for name, column in snapshot.values.items():
             assert column.shape == (len(snapshot.gpus),)
             known = column[np.isfinite(column)]
-            assert ((known >= BY_NAME[name].low) & (known <= BY_NAME[name].high)).all()
+            assert ((known >= COUNTERS_BY_NAME[name].low) & (known <= COUNTERS_BY_NAME[name].high)).all()
             assert np.isnan(column[np.isnan(snapshot.measured)]).all()  # what told nothing tells nothing
         if np.isnan(snapshot.measured).any():
             assert snapshot.problems

@@ -9,19 +9,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tachograph import advice
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.tables import COMPUTED, JOB_SUMMARIES, JOBS, MINUTE_MEANS, PIPES, TABLES
 from tachograph.cli.options import Parser
-from tachograph.cli.registry import COMMANDS, Command
+from tachograph.cli.registry import COMMANDS, CommandEntry
 from tachograph.cli.registry import load as load_command
-from tachograph.config import Configuration
-from tachograph.counters import COUNTERS
-from tachograph.schema import JOBS, TABLES
+from tachograph.judge import finding
+from tachograph.judge.checks import summaries
+from tachograph.simulate.behaviours import JOB_KINDS
 from tachograph.simulate.defects import DefectKind
-from tachograph.simulate.kinds import FACTS
-from tachograph.sources.registry import SOURCES, Source
-from tachograph.sources.registry import load as load_source
-from tachograph.sources.table.mapping import Key, Mapping, Metric, Target, Time
-from tachograph.summarize.schema import COMPUTED, JOB_SUMMARIES, MINUTE_MEANS, PIPES
+from tachograph.sources.registry import SOURCES, SourceEntry, load_source
+from tachograph.sources.table.mapping import MappingKey, MappingMetric, MappingTarget, MappingTime, TableMapping
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 DOCS = REPOSITORY / "docs"
@@ -60,7 +59,7 @@ def in_backticks(name: str, text: str) -> bool:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_a_command_and_its_options_are_told(command: Command) -> None:
+def test_a_command_and_its_options_are_told(command: CommandEntry) -> None:
     name, module = command.name, load_command(command)
     text = everything()
     assert re.search(rf"tachograph {name}\b", text) or f"`{name}`" in text
@@ -70,7 +69,7 @@ def test_a_command_and_its_options_are_told(command: Command) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-def test_a_source_and_its_options_are_told_on_its_page(source: Source) -> None:
+def test_a_source_and_its_options_are_told_on_its_page(source: SourceEntry) -> None:
     name, module = source.name, load_source(source)
     text = page(PAGE_OF_SOURCE[name])
     assert f"tachograph ingest {name}" in text
@@ -101,11 +100,11 @@ def _toml(value: object) -> str:
 
 def test_every_key_of_a_mapping_is_told() -> None:
     text = page("ingest-table")
-    names = [field.name for field in msgspec.structs.fields(Mapping)]
-    names += [f"time.{field.name}" for field in msgspec.structs.fields(Time)]
-    names += [f"{key}.{field.name}" for key in ("node", "gpu", "mig") for field in msgspec.structs.fields(Key)]
-    names += [f"metric.{field.name}" for field in msgspec.structs.fields(Metric)]
-    names += [f"columns.X.{field.name}" for field in msgspec.structs.fields(Target)]
+    names = [field.name for field in msgspec.structs.fields(TableMapping)]
+    names += [f"time.{field.name}" for field in msgspec.structs.fields(MappingTime)]
+    names += [f"{key}.{field.name}" for key in ("node", "gpu", "mig") for field in msgspec.structs.fields(MappingKey)]
+    names += [f"metric.{field.name}" for field in msgspec.structs.fields(MappingMetric)]
+    names += [f"columns.X.{field.name}" for field in msgspec.structs.fields(MappingTarget)]
     sections = {"time", "node", "gpu", "mig", "metric"}
     assert [name for name in names if name not in sections and f"`{name}`" not in text] == []
 
@@ -127,12 +126,12 @@ def test_every_table_is_told() -> None:
     assert [name for name in (*TABLES, *COMPUTED) if f"`{name}`" not in page("lake")] == []
 
 
-@pytest.mark.parametrize("code", advice.CODES)
+@pytest.mark.parametrize("code", summaries.SUMMARY_CODES)
 def test_a_finding_has_a_row_with_its_severity(code: str) -> None:
     (row,) = re.findall(rf"^\| `{code}` \| (.+?) \| .+ \| .+ \|$", page("job-report"), re.MULTILINE)
     source = (SOURCE / "advice" / f"{code}.py").read_text(encoding="utf-8")
-    severities = {severity for severity in advice.SEVERITIES if f'"{severity}"' in source}
-    assert severities == {severity for severity in advice.SEVERITIES if severity in row}
+    severities = {severity for severity in finding.SEVERITIES if f'"{severity}"' in source}
+    assert severities == {severity for severity in finding.SEVERITIES if severity in row}
 
 
 def test_every_reason_for_a_removal_is_told() -> None:
@@ -145,7 +144,7 @@ def test_every_reason_for_a_removal_is_told() -> None:
 
 def test_every_kind_and_defect_of_the_simulation_is_told() -> None:
     text = page("simulate")
-    for kind, facts in FACTS.items():
+    for kind, facts in JOB_KINDS.items():
         planted = f"`{facts.problem}`" if facts.problem else "–"
         assert f"| `{kind.value}` | {planted} |" in text
     assert [defect.value for defect in DefectKind if f"`{defect.value}`" not in text] == []

@@ -25,8 +25,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from tachograph.classes.form import Form, JobClass, needs_of
-from tachograph.finding import Answer, Finding
+from tachograph.judge.classes.inputs import Form, JobClass, needs_of
+from tachograph.judge.finding import Answer, Finding
 
 
 def _judge(job_class: JobClass, form: Form) -> Iterator[tuple[int, Finding]]:
@@ -105,14 +105,14 @@ def test_one_row_adds_a_counter(package: Path) -> None:
     columns = python(
         package,
         "-c",
-        "from tachograph.schema import GPU_SAMPLES; from tachograph.summarize.schema import JOB_SUMMARIES\n"
+        "from tachograph.catalog.tables import GPU_SAMPLES; from tachograph.catalog.tables import JOB_SUMMARIES\n"
         "print(*GPU_SAMPLES.schema, *JOB_SUMMARIES.schema)",
     ).split()
     assert {"hbm_reserved_mib", "hbm_reserved_mib_mean", "hbm_reserved_mib_max"} <= set(columns)
     known = python(
         package,
         "-c",
-        "from tachograph.counters import outside_names; print(outside_names()['DCGM_FI_DEV_FB_RESERVED'])",
+        "from tachograph.catalog.counters import outside_names; print(outside_names()['DCGM_FI_DEV_FB_RESERVED'])",
     )
     assert known.strip() == "('hbm_reserved_mib', 'MiB')"
 
@@ -131,14 +131,14 @@ def test_one_file_and_one_line_add_a_class(package: Path) -> None:
     replace(
         package / "classes" / "__init__.py",
         {
-            "from tachograph.classes.form import Form": "from tachograph.classes.full_power import FULL_POWER\n"
-            "from tachograph.classes.form import Form",
+            "from tachograph.judge.classes.inputs import Form": "from tachograph.judge.classes.verdicts.full_power import FULL_POWER\n"  # noqa: E501
+            "from tachograph.judge.classes.inputs import Form",
             "IDLE_GPUS, STABLE)": "IDLE_GPUS, STABLE, FULL_POWER)",
         },
     )
     code = (
         "from made_jobs import WORKING, gpu_minutes, phases, verdicts\n"
-        "from tachograph.report.codes import known_codes\n"
+        "from tachograph.catalog.codes import known_codes\n"
         "assert 'full_power' in known_codes()\n"
         "found = [verdicts(gpu_minutes(phases((30, WORKING | {'power_w': watts})))) for watts in (399.0, 200.0)]\n"
         "print(*(told['full_power'].verdict for told in found), verdicts()['full_power'].needs)"
@@ -161,9 +161,11 @@ def test_a_row_and_its_condition_add_a_workload_class(package: Path) -> None:
     workload = package / "workload"
     replace(
         workload / "classes.py",
-        {'    WorkloadClass("memory-active"': '    WorkloadClass("half-active", "half_active", "mixed", "SM >= 40",\n'
-         '                  {"sm": (0.4, 1)}, (0.45, 0, 0.2, 0.8, 0, 0)),\n    WorkloadClass("memory-active"'},
-    )  # fmt: skip
+        {
+            '    WorkloadClass("memory-active"': '    WorkloadClass("half-active", "half_active", "mixed", "SM >= 40",\n'  # noqa: E501
+            '                  {"sm": (0.4, 1)}, (0.45, 0, 0.2, 0.8, 0, 0)),\n    WorkloadClass("memory-active"'
+        },
+    )
     replace(
         workload / "kernel.py",
         {
@@ -180,7 +182,7 @@ def test_a_row_and_its_condition_add_a_workload_class(package: Path) -> None:
     code = (
         "import numpy as np\n"
         "from tachograph.workload import CLASSES, Reading, Settings, classify\n"
-        "from tachograph.workload.labels import classify_arrays\n"
+        "from tachograph.judge.workload.kernel import classify_arrays\n"
         "known = dict(tensor_active=0, dram_active=0.1, gr_engine_active=0.5, fp64_active=0, tensor_dfma_active=0,\n"
         "             pcie_tx_bytes_per_s=0, pcie_rx_bytes_per_s=0)\n"
         "for sm in (0.45, 0.35):\n"
@@ -210,8 +212,8 @@ def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
         "import polars as pl\n"
         "from jobframes import frame, gpus, summary\n"
         "from tachograph import scores\n"
-        "from tachograph.config import Scores\n"
-        "from tachograph.summarize.schema import JOB_SUMMARIES\n"
+        "from tachograph.catalog.config import Scores\n"
+        "from tachograph.catalog.tables import JOB_SUMMARIES\n"
         "of = gpus({'sm_active_mean': 0.2}, {'sm_active_mean': 0.4, 'dram_active_mean': 0.1}, {})\n"
         "scored = scores.judge(frame(JOB_SUMMARIES, [summary()]), of, Scores())\n"
         "print(scored.gpus['score_sm'].round(3).to_list(), scored.jobs['score_sm'].round(3).to_list())"
@@ -234,8 +236,8 @@ def test_a_name_and_a_share_of_a_minute_add_a_cause(package: Path) -> None:
     code = (
         "from jobframes import frame, gpus, minutes, summary\n"
         "from tachograph import waste\n"
-        "from tachograph.reduce.timelines import timelines_of\n"
-        "from tachograph.summarize.schema import FINDINGS, JOB_SUMMARIES\n"
+        "from tachograph.pipeline.timelines import timelines_of\n"
+        "from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES\n"
         "job = frame(JOB_SUMMARIES, [summary(gpus=1, elapsed_s=3600.0)])\n"
         "of, never = timelines_of(minutes([1.0] * 60), idle_util=0.1), gpus({'gpu_util_max': 1.0})\n"
         "found = waste.judge(job, never, of, frame(FINDINGS, []), idle_util=0.1, idle_minutes=9)\n"
@@ -248,7 +250,7 @@ def test_a_row_adds_a_label_of_nsight_compute(package: Path) -> None:
     row = '        "Replayed Instructions": "smsp__inst_replayed.sum",'
     replace(package / "nsight" / "catalogue.py", {'    "instruction": {': f'    "instruction": {{\n{row}'})
     code = (
-        "from tachograph.nsight.catalogue import metric_of\n"
+        "from tachograph.nsight.metrics import metric_of\n"
         "print(metric_of('Instruction Statistics', 'Replayed Instructions'))"
     )
     assert python(package, "-c", code).strip() == "smsp__inst_replayed.sum"
@@ -257,9 +259,9 @@ def test_a_row_adds_a_label_of_nsight_compute(package: Path) -> None:
 def test_a_name_adds_a_pipeline_to_the_estimator(package: Path) -> None:
     replace(package / "interference" / "demand.py", {'"uniform", "xu")': '"uniform", "xu", "ray")'})
     code = (
-        "from tachograph.interference.demand import H100_NVL, Demand\n"
-        "from tachograph.interference.sharing.estimate import estimate\n"
-        "from tachograph.interference.sharing.matrix import matrix\n"
+        "from tachograph.sharing.demand import H100_NVL, Demand\n"
+        "from tachograph.sharing.estimate import estimate\n"
+        "from tachograph.sharing.estimate import matrix\n"
         "rays = Demand(name='rays', cycles={'issue': 0.1, 'ray': 0.75}, irregular=0.0, seconds=1.0)\n"
         "member = estimate([rays, rays], gpu=H100_NVL).members[0]\n"
         "print(member.binding, member.slowdown, matrix([rays], gpu=H100_NVL).slowdown)"
@@ -284,9 +286,9 @@ def test_a_function_and_a_row_add_a_policy(package: Path) -> None:
     )
     code = (
         "import numpy as np\n"
-        "from tachograph.config import Interference\n"
-        "from tachograph.interference.day.jobs import Seen\n"
-        "from tachograph.interference.day.policies import POLICIES, Known, permitted\n"
+        "from tachograph.catalog.config import Interference\n"
+        "from day.jobs import Seen\n"
+        "from day.schedule import POLICIES, Known, permitted\n"
         "seen = [Seen(name, (), size, 'memory', 0.9) for name, size in (('a', 40.0), ('b', 40.0), ('c', 80.0))]\n"
         "slow = np.full((3, 3), 2.0)\n"
         "known = Known(seen=seen, expected=slow, safe=slow < 1, true=slow, settings=Interference())\n"

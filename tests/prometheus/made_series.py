@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 
 from servers.prometheus import Series
-from tachograph.lake import Lake
-from tachograph.schema import GPU_SAMPLES, NODE_SAMPLES, Table
+from tachograph.catalog.tables import GPU_SAMPLES, NODE_SAMPLES, LakeTable
+from tachograph.lake.delta import Lake
 
 T0 = 1_790_000_000 - 1_790_000_000 % 3600 + 1800  # half past: windows of an hour cut the data
 STEP = 15
@@ -101,7 +101,7 @@ def cluster() -> Made:
     return made
 
 
-def rows_of(lake: Lake, table: Table) -> Expected:
+def rows_of(lake: Lake, table: LakeTable) -> Expected:
     """What the lake has, in the same shape; a null is not there."""
     found: Expected = {}
     keys = {"t", "node", "gpu", "mig", "seq"}
@@ -129,6 +129,6 @@ def assert_same(found: Expected, wanted: Mapping[Key, Mapping[str, float]]) -> N
 
 def held(lake: Lake) -> set[tuple[Any, ...]]:
     """(job, node, gpu, mig, start, end) of every allocation."""
-    from tachograph.schema import ALLOCATIONS
+    from tachograph.catalog.tables import ALLOCATIONS
 
     return set(lake.latest(ALLOCATIONS).select("job_id", "node", "gpu", "mig", "start", "end").iter_rows())

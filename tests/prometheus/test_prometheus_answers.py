@@ -13,18 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.errors import InputError
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
-from tachograph.schema import DEVICES, GPU_SAMPLES
-from tachograph.sources.http import Answer
-from tachograph.sources.http_problems import AskError
-from tachograph.sources.prometheus.decode import read_export, read_result
-from tachograph.sources.prometheus.legend import Legend
-from tachograph.sources.prometheus.numbers import numbers
-from tachograph.sources.prometheus.rows import Memory, parts
-from tachograph.sources.prometheus.saved import read_saved
-from tachograph.sources.prometheus.settings import matchers
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import DEVICES, GPU_SAMPLES
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.sources.http import HttpAnswer, RequestError
+from tachograph.sources.prometheus import read_saved
+from tachograph.sources.prometheus_query import matchers, numbers, read_export, read_result
+from tachograph.sources.series import SeriesLegend, SeriesMemory, series_parts
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 numbers(b"[1]")  # compiled now: hypothesis has no patience
@@ -66,11 +62,11 @@ def test_no_bytes_make_it_stumble(text: bytes) -> None:
         numbers(text)
 
 
-def answer(document: object) -> Answer:
-    return Answer(document if isinstance(document, bytes) else json.dumps(document).encode(), "http://x/api")
+def answer(document: object) -> HttpAnswer:
+    return HttpAnswer(document if isinstance(document, bytes) else json.dumps(document).encode(), "http://x/api")
 
 
-def matrix(*series: object, **more: object) -> Answer:
+def matrix(*series: object, **more: object) -> HttpAnswer:
     return answer({"status": "success", "data": {"resultType": "matrix", "result": list(series)}, **more})
 
 
@@ -90,7 +86,7 @@ def test_histograms_and_empty_series_are_passed_over() -> None:
 def test_warnings_are_told_and_remove_nothing() -> None:
     series = {"metric": {"__name__": "DCGM_FI_DEV_GPU_UTIL", "Hostname": "n", "gpu": "0"}, "values": [[1.5, "2"]]}
     found = read_result(matrix(series, warnings=["store-3 did not answer"]))
-    made = parts(found, Memory(), overlaps=False)
+    made = series_parts(found, SeriesMemory(), overlaps=False)
     rejects = [reject for part in made for reject in part.rejects]
     assert [(reject.reason, reject.count, reject.example) for reject in rejects] == [
         ("server_warning", 0, "store-3 did not answer")
@@ -112,14 +108,14 @@ def test_warnings_are_told_and_remove_nothing() -> None:
     ],
 )
 def test_what_is_no_result(given: object, told: str) -> None:
-    with pytest.raises(AskError) as caught:
+    with pytest.raises(RequestError) as caught:
         read_result(answer(given))
     assert told in str(caught.value)
 
 
 @pytest.mark.parametrize("values", [[[1]], [[1, "x"]], ["1", "2", "3"], {"a": 1}])
 def test_points_that_are_none(values: object) -> None:
-    with pytest.raises(AskError, match="a point is no number"):
+    with pytest.raises(RequestError, match="a point is no number"):
         read_result(matrix({"metric": {}, "values": values}))
 
 
@@ -136,7 +132,7 @@ def test_an_export_with_stale_marks_and_broken_lines() -> None:
         (b"half", "line 2 is none of an export"),
         (b'{"metric":{},"values":[1],"timestamps":[1,2]}', "line 2 has 2 times and 1 values"),
     ):
-        with pytest.raises(AskError) as caught:
+        with pytest.raises(RequestError) as caught:
             read_export([good, line], "x")
         assert told in str(caught.value)
 
@@ -159,7 +155,7 @@ def test_what_series_lack_is_counted_by_points() -> None:
             {"metric": {"__name__": util, "Hostname": "n", "gpu": "1"}, "values": [[1, "NaN"], [2, "50"]]},
         )
     )
-    made = parts(found, Memory(), overlaps=False)
+    made = series_parts(found, SeriesMemory(), overlaps=False)
     counted = {(reject.reason, reject.column): reject.count for part in made for reject in part.rejects}
     assert counted == {
         ("unknown_metric", None): 1 + 2,
@@ -179,7 +175,7 @@ def test_one_counter_in_two_units_stays_two_columns_until_units_are_converted(tm
         matrix(series("DCGM_FI_DEV_POWER_USAGE", "0", "250"), series("nvidia_gpu_power_usage_milliwatts", "1", "90000"))
     )
     powers = {}
-    for part in parts(found, Memory(), overlaps=False):
+    for part in series_parts(found, SeriesMemory(), overlaps=False):
         if part.table == "gpu_samples":
             for gpu, power in part.frame.select("gpu", "power_w").rows():
                 powers[gpu] = (power, part.units["power_w"])
@@ -196,7 +192,7 @@ def test_a_gpu_known_by_its_uuid_alone_is_that_of_another_series() -> None:
             series("DCGM_FI_DEV_GPU_UTIL", "50", UUID="GPU-a", gpu="3"),
         )
     )
-    (samples, *_) = parts(found, Memory(), overlaps=False)
+    (samples, *_) = series_parts(found, SeriesMemory(), overlaps=False)
     assert samples.frame.select("gpu", "gpu_util", "sm_active").rows() == [(3, 50.0, 0.5)]
 
 
@@ -205,7 +201,9 @@ def test_job_numbers_as_values_become_allocations() -> None:
         "metric": {"__name__": "nvidia_gpu_jobId", "instance": "n:9445", "minor_number": "2", "uuid": "GPU-a"},
         "values": [[10, "0"], [20, "45916256"], [30, "45916256"], [40, "0"], [50, "45916257"]],
     }
-    made = {part.table: part.frame for part in parts(read_result(matrix(series)), Memory(), overlaps=False)}
+    made = {
+        part.table: part.frame for part in series_parts(read_result(matrix(series)), SeriesMemory(), overlaps=False)
+    }
     rows = made["allocations"].select("job_id", "node", "gpu", "start", "end").rows()
     assert [(*row[:3], *(t and t.timestamp() for t in row[3:])) for row in rows] == [
         ("45916256", "n", 2, 20.0, 40.0),
@@ -218,7 +216,7 @@ def test_recorded_answers_of_one_instant_stand_in_one_row(recorded: Path, tmp_pa
     """Independent of the reader: every value of the four files, by host and GPU, read with the standard library."""
     columns = {"FB_USED": "hbm_used_mib", "GPU_TEMP": "gpu_temp_c", "GPU_UTIL": "gpu_util", "POWER_USAGE": "power_w"}
     wanted: dict[tuple[str, int], dict[str, float]] = {}
-    lake, memory = Lake.create(str(tmp_path)), Memory(Legend())
+    lake, memory = Lake.create(str(tmp_path)), SeriesMemory(SeriesLegend())
     for metric, column in columns.items():
         file = recorded / "prometheus_h100" / f"query_DCGM_FI_DEV_{metric}.json"
         for one in json.loads(file.read_text())["data"]["result"]:
@@ -239,13 +237,13 @@ def test_recorded_answers_of_one_instant_stand_in_one_row(recorded: Path, tmp_pa
 @pytest.mark.recorded
 def test_recorded_answers_of_a_scheduler_exporter(recorded: Path) -> None:
     folder = recorded / "slurmrestd" / "prometheus"
-    chunk = read_saved(folder / "gpus-hour.json", Memory())
+    chunk = read_saved(folder / "gpus-hour.json", SeriesMemory())
     points = sum(len(one["values"]) for one in json.loads((folder / "gpus-hour.json").read_text())["data"]["result"])
     (part,) = chunk.parts
     assert [(reject.reason, reject.count) for reject in part.rejects] == [("unknown_metric", points)]
-    assert read_saved(folder / "unknown-metric.json", Memory()).parts == ()
+    assert read_saved(folder / "unknown-metric.json", SeriesMemory()).parts == ()
     with pytest.raises(InputError, match=r"unknown-path.json: bad_data: invalid parameter \"query\": 1:1: parse error"):
-        read_saved(folder / "unknown-path.json", Memory())
+        read_saved(folder / "unknown-path.json", SeriesMemory())
 
 
 def test_labels_stay_text_until_somebody_asks() -> None:

@@ -16,15 +16,13 @@ from made_series import T0, Made, assert_rows, moment
 from servers.faulty import Asking, CutOff, Fault, Faulty, Garbage, HangUp, Reply, Silence, Status, faulty, forward
 from servers.process import free_port
 from servers.victoria import put, victoria
-from tachograph.config import Configuration
-from tachograph.ingest import ingest, watermark
-from tachograph.lake import Lake
-from tachograph.sources.feeds import settings_of
-from tachograph.sources.http import Pace, Server
-from tachograph.sources.http_problems import AskError
-from tachograph.sources.prometheus import Settings, connect
-from tachograph.sources.prometheus.decode import own_words
-from tachograph.sources.prometheus.query import Querying
+from tachograph.catalog.config import Configuration
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest, watermark
+from tachograph.sources.http import HttpServer, RequestError, RequestPace
+from tachograph.sources.prometheus import connect
+from tachograph.sources.prometheus_query import PrometheusQueries, PrometheusSettings, server_message
+from tachograph.sources.registry import settings_of
 
 PARTIAL = b'{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":[]}}'
 START, END = moment(T0).isoformat(), moment(T0 + 1500).isoformat()
@@ -106,17 +104,19 @@ def test_the_feed_tells_what_was_wrong_and_loses_nothing(
     lake = Lake.create(str(tmp_path))
     raw = {"source": "prometheus", "url": between.url, "from": START, "attempts": 2, "timeout_s": 1, "how": "raw"}
     settings = settings_of({**raw, "settle_s": 0}, where="test")
-    assert isinstance(settings, Settings)
+    assert isinstance(settings, PrometheusSettings)
     feed = connect(settings, configuration=Configuration())
     feed.querying.server.close()
-    feed.querying = Querying(
-        settings, Server(settings, pace=Pace(sleep=lambda s: None), own_words=own_words), feed.memory.legend.metrics
+    feed.querying = PrometheusQueries(
+        settings,
+        HttpServer(settings, pace=RequestPace(sleep=lambda s: None), own_words=server_message),
+        feed.memory.legend.metrics,
     )
     now = datetime.fromtimestamp(T0 + 1500, UTC)
     middle = datetime.fromtimestamp(T0 + 900, UTC)
     ingest(lake, feed.poll(lambda stream: watermark(lake, stream), now=middle), now=middle)
     between.faults += [fault, fault]
-    with pytest.raises(AskError) as caught:
+    with pytest.raises(RequestError) as caught:
         ingest(lake, feed.poll(lambda stream: watermark(lake, stream), now=now), now=now)
     assert f"{between.url}/api/v1/query: {told}" in str(caught.value)
     assert watermark(lake, settings.stream) == middle

@@ -19,14 +19,14 @@ from servers.exporter import Exporter, exporter
 from servers.faulty import Asking, Reply, faulty, forward
 from servers.prometheus import Series, backfill, prometheus
 from servers.victoria import put, victoria
-from tachograph.config import Configuration
-from tachograph.ingest import IngestReport, ingest, watermark
-from tachograph.lake import Lake
-from tachograph.schema import GPU_SAMPLES, REJECTS
-from tachograph.sources.feeds import settings_of
-from tachograph.sources.http_problems import AskError
-from tachograph.sources.prometheus import Settings, connect
-from tachograph.sources.prometheus.feed import PrometheusFeed
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import GPU_SAMPLES, REJECTS
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import IngestReport, ingest, watermark
+from tachograph.sources.http import RequestError
+from tachograph.sources.prometheus import PrometheusFeed, connect
+from tachograph.sources.prometheus_query import PrometheusSettings
+from tachograph.sources.registry import settings_of
 
 END = T0 + STEP * 400
 
@@ -35,7 +35,7 @@ END = T0 + STEP * 400
 def feed_of(url: str, **more: object) -> Iterator[PrometheusFeed]:
     raw = {"source": "prometheus", "url": url, "from": moment(T0).isoformat(), "settle_s": 0, **more}
     settings = settings_of(raw, where="test")
-    assert isinstance(settings, Settings)
+    assert isinstance(settings, PrometheusSettings)
     feed = connect(settings, configuration=Configuration())
     try:
         yield feed
@@ -86,7 +86,7 @@ def test_after_downtime_each_window_lands_on_its_own(tmp_path: Path) -> None:
         faulty(_refuse_after(6, forward(url))) as between,
         feed_of(between.url, window_s=1200, attempts=1, how="raw") as feed,
     ):
-        with pytest.raises(AskError, match="answered 403"):
+        with pytest.raises(RequestError, match="answered 403"):
             poll(feed, lake, END)
         reached = watermark(lake, "prometheus:prometheus")
         assert reached is not None

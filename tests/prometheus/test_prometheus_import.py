@@ -20,14 +20,14 @@ from servers.faulty import faulty, forward
 from servers.prometheus import Series, backfill, prometheus
 from servers.remote_write import write
 from servers.victoria import put, victoria
-from tachograph.config import Configuration
-from tachograph.errors import ConfigError, UsageError
-from tachograph.ingest import IngestReport, ingest
-from tachograph.lake import Lake
-from tachograph.schema import DEVICES, GPU_SAMPLES
-from tachograph.sources import Chunk, Pending
+from tachograph.catalog.chunks import Chunk, PendingChunk
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import ConfigError, UsageError
+from tachograph.catalog.tables import DEVICES, GPU_SAMPLES
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import IngestReport, ingest
 from tachograph.sources import prometheus as source
-from tachograph.sources.http_problems import AskError
+from tachograph.sources.http import RequestError
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 START = datetime.fromtimestamp(T0, UTC).isoformat()
@@ -69,8 +69,8 @@ def options(*given: str) -> argparse.Namespace:
     return parser.parse_args(list(given))
 
 
-def fetched(chunk: Chunk | Pending) -> Chunk:
-    return chunk.fetch() if isinstance(chunk, Pending) else chunk
+def fetched(chunk: Chunk | PendingChunk) -> Chunk:
+    return chunk.fetch() if isinstance(chunk, PendingChunk) else chunk
 
 
 def imported(lake: Lake, url: str, *more: str) -> IngestReport:
@@ -247,7 +247,7 @@ def test_options_that_do_not_fit(given: list[str], error: type[Exception], told:
 def test_a_wrong_selector_is_told_in_the_words_of_the_server(servers: Servers) -> None:
     asked = options("--url", servers.prometheus, "--from", START, "--to", END, "--selector", 'job=~"["', "--how", "raw")
     chunks = source.read(asked, configuration=Configuration(), now=NOW)
-    with pytest.raises(AskError, match=r"answered 400 Bad Request: bad_data: .*missing closing"):
+    with pytest.raises(RequestError, match=r"answered 400 Bad Request: bad_data: .*missing closing"):
         fetched(next(chunks))
 
 

@@ -12,29 +12,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_series import T0, cluster
 
-from tachograph.sources.metrics.reread import Reread
-from tachograph.sources.prometheus.decode import Run, Runs
-from tachograph.sources.prometheus.holders import Holders
-from tachograph.sources.prometheus.rereads import Rereads
-from tachograph.sources.prometheus.rows import Memory, parts
+from tachograph.sources.exporter_pages import PageRereads
+from tachograph.sources.prometheus_query import SeriesAnswer, SeriesRun
+from tachograph.sources.series import AllocationTracker, SeriesMemory, SeriesRereads, series_parts
 
 MADE = cluster()
 UNIT = ("n", 0, None)
 
 
-def runs(start: float = T0, end: float = T0 + 6000) -> list[Run]:
+def runs(start: float = T0, end: float = T0 + 6000) -> list[SeriesRun]:
     """The made-up series as a server would give them for [start, end)."""
     found = []
     for series in MADE.series:
         points = [(t, value) for t, value in series.points if start <= t < end]
         labels = ("{" + ",".join(f'"{name}":"{text}"' for name, text in series.labels.items()) + "}").encode()
         t = np.array([round(t * 1000) for t, _ in points], dtype=np.int64)
-        found.append(Run(labels, t, np.array([value for _, value in points], dtype=np.float64)))
+        found.append(SeriesRun(labels, t, np.array([value for _, value in points], dtype=np.float64)))
     return [run for run in found if run.t.size]
 
 
-def frames(given: Runs, memory: Memory) -> dict[str, pl.DataFrame]:
-    return {part.table: part.frame for part in parts(given, memory, overlaps=False)}
+def frames(given: SeriesAnswer, memory: SeriesMemory) -> dict[str, pl.DataFrame]:
+    return {part.table: part.frame for part in series_parts(given, memory, overlaps=False)}
 
 
 @settings(max_examples=6, deadline=None)
@@ -42,7 +40,7 @@ def frames(given: Runs, memory: Memory) -> dict[str, pl.DataFrame]:
 def test_the_order_of_series_is_irrelevant(random: Random) -> None:
     one, other = runs(), runs()
     random.shuffle(other)
-    wanted, found = frames(Runs(one), Memory()), frames(Runs(other), Memory())
+    wanted, found = frames(SeriesAnswer(one), SeriesMemory()), frames(SeriesAnswer(other), SeriesMemory())
     for table, frame in wanted.items():
         assert found[table].select(frame.columns).sort(pl.all()).equals(frame.sort(pl.all())), table
 
@@ -53,18 +51,20 @@ def test_metrics_that_lack_different_scrapes_name_the_job_together() -> None:
     for metric, scrapes in named.items():
         job = "" if metric == "GPU_TEMP" else ',"hpc_job":"7"'
         labels = f'{{"__name__":"DCGM_FI_DEV_{metric}","gpu":"0","Hostname":"n"{job}}}'.encode()
-        given.append(Run(labels, np.array(scrapes) * 1000, np.ones(len(scrapes))))
-    held = frames(Runs(given), Memory())["allocations"].select("job_id", pl.col("start", "end").dt.epoch("ms"))
+        given.append(SeriesRun(labels, np.array(scrapes) * 1000, np.ones(len(scrapes))))
+    held = frames(SeriesAnswer(given), SeriesMemory())["allocations"].select(
+        "job_id", pl.col("start", "end").dt.epoch("ms")
+    )
     assert held.rows() == [("7", 1000, None)]
 
 
 @settings(max_examples=6, deadline=None)
 @given(st.sets(st.integers(1, 5999), max_size=6))
 def test_where_windows_cut_is_irrelevant(cuts: set[int]) -> None:
-    whole = frames(Runs(runs()), Memory())
-    memory, pieces = Memory(), []
+    whole = frames(SeriesAnswer(runs()), SeriesMemory())
+    memory, pieces = SeriesMemory(), []
     for start, end in pairwise([0, *sorted(cuts), 6000]):
-        pieces.append(frames(Runs(runs(T0 + start, T0 + end)), memory))
+        pieces.append(frames(SeriesAnswer(runs(T0 + start, T0 + end)), memory))
     for table in ("gpu_samples", "node_samples", "devices"):
         found = pl.concat([piece[table] for piece in pieces if table in piece], how="diagonal")
         assert found.select(whole[table].columns).sort(pl.all()).equals(whole[table].sort(pl.all())), table
@@ -86,7 +86,7 @@ def test_holders_against_a_walk_scrape_by_scrape(scrapes: list[tuple[bool, set[s
                 open_now[job] = t
                 wanted[job, t] = None
     found: dict[tuple[str, int], int | None] = {}
-    holders = Holders()
+    holders = AllocationTracker()
     borders = sorted({0, len(scrapes), *(cut for cut in cuts if cut < len(scrapes))})
     for start, end in pairwise(borders):
         window = [(t, named) for t, (seen, named) in enumerate(scrapes) if seen and start <= t < end]
@@ -109,7 +109,7 @@ def test_values_read_again_are_those_of_the_rule_for_single_rounds(
     for step, value in steps:
         t += step
         rows.append((t, value))
-    one_by_one = Reread(30.0)
+    one_by_one = PageRereads(30.0)
     wanted = []
     for t, value in rows:
         moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=t)
@@ -119,7 +119,7 @@ def test_values_read_again_are_those_of_the_rule_for_single_rounds(
             schema_overrides={"gpu_util": pl.Float64, "mig": pl.Int16},
         )
         wanted.append(one_by_one.fresh(frame).height == 1)
-    windows = Rereads(30.0)
+    windows = SeriesRereads(30.0)
     found: list[bool] = []
     for start, end in pairwise(sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})):
         times = np.array([t * 1000 for t, _ in rows[start:end]], dtype=np.int64)
@@ -130,14 +130,16 @@ def test_values_read_again_are_those_of_the_rule_for_single_rounds(
 
 def test_rows_read_again_are_counted() -> None:
     t = (np.arange(6, dtype=np.int64) + T0) * 10_000
-    run = Run(b'{"__name__":"DCGM_FI_DEV_GPU_UTIL","Hostname":"n","gpu":"0"}', t, np.array([1.0, 1, 1, 2, 2, 2]))
-    made = parts(Runs([run]), Memory(rereads=Rereads(30)), overlaps=False)
+    run = SeriesRun(b'{"__name__":"DCGM_FI_DEV_GPU_UTIL","Hostname":"n","gpu":"0"}', t, np.array([1.0, 1, 1, 2, 2, 2]))
+    made = series_parts(SeriesAnswer([run]), SeriesMemory(rereads=SeriesRereads(30)), overlaps=False)
     assert made[0].frame["gpu_util"].to_list() == [1.0, 2.0]
     assert [(reject.reason, reject.count) for part in made for reject in part.rejects] == [("reread", 4)]
 
 
 def test_a_job_label_that_is_no_job_id_is_counted_and_the_sample_stays() -> None:
     labels = b'{"__name__":"DCGM_FI_DEV_GPU_UTIL","Hostname":"n","gpu":"0","hpc_job":"what?"}'
-    made = parts(Runs([Run(labels, np.array([1000, 2000]), np.ones(2))]), Memory(), overlaps=False)
+    made = series_parts(
+        SeriesAnswer([SeriesRun(labels, np.array([1000, 2000]), np.ones(2))]), SeriesMemory(), overlaps=False
+    )
     assert made[0].frame.height == 2
     assert [(reject.reason, reject.example) for part in made for reject in part.rejects] == [("bad_job_id", "what?")]

@@ -6,26 +6,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from tachograph.sources import Chunk
-from tachograph.sources.http import Server
-from tachograph.sources.prometheus.decode import Runs
-from tachograph.sources.prometheus.importing import pending
-from tachograph.sources.prometheus.query import Querying
-from tachograph.sources.prometheus.rows import Memory
-from tachograph.sources.prometheus.settings import Settings
+from tachograph.catalog.chunks import Chunk
+from tachograph.sources.http import HttpServer
+from tachograph.sources.prometheus import pending
+from tachograph.sources.prometheus_query import PrometheusQueries, PrometheusSettings, SeriesAnswer
+from tachograph.sources.series import SeriesMemory
 
 
-class Asked(Querying):
+class Asked(PrometheusQueries):
     """A server that has nothing, and keeps what it was asked for."""
 
     def __init__(self) -> None:
-        settings = Settings(source="prometheus", url="http://127.0.0.1:9", window_s=100)
-        super().__init__(settings, Server(settings), ())
+        settings = PrometheusSettings(source="prometheus", url="http://127.0.0.1:9", window_s=100)
+        super().__init__(settings, HttpServer(settings), ())
         self.windows: list[tuple[int, int]] = []
 
-    def samples(self, start: int, end: int) -> Runs:
+    def samples(self, start: int, end: int) -> SeriesAnswer:
         self.windows.append((start, end))
-        return Runs([])
+        return SeriesAnswer([])
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def server() -> Iterator[Asked]:
 
 
 def chunks(server: Asked, *, end: int, settled: int) -> list[Chunk]:
-    return [one.fetch() for one in pending(server, Memory(), 50_000, end, settled=settled)]
+    return [one.fetch() for one in pending(server, SeriesMemory(), 50_000, end, settled=settled)]
 
 
 def test_windows_are_those_of_the_clock(server: Asked) -> None:

@@ -7,19 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from tachograph.live.snapshot import Snapshot
-from tachograph.live.source import About
+from tachograph.catalog.spool import SpoolWriter
+from tachograph.live.snapshot import Snapshot, SourceInfo
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.record.foreground import Ended
-from tachograph.record.identity import Identity
-from tachograph.record.keeping import Plan, _head
-from tachograph.record.sampler import Sampler
-from tachograph.spool import SpoolWriter
+from tachograph.service.record.foreground import CommandEnd
+from tachograph.service.record.sampler import SpoolSampler
+from tachograph.service.record.spooling import JobIdentity, RecordPlan, _head
 
 BEGIN = 1_741_080_000.0  # 2025-03-04 09:20 UTC
 SILENT_GPU, SILENT_FROM, SILENT_TO = 2, 20, 30  # looks
 PARTLY_GPU, PARTLY_FROM = 5, 40
-JOB = Identity("local-1", "python train.py", "ana", cluster="tiny")
+JOB = JobIdentity("local-1", "python train.py", "ana", cluster="tiny")
 
 
 @dataclass
@@ -40,7 +38,7 @@ class Faulty:
         self._looks = -1
 
     @property
-    def about(self) -> About:
+    def about(self) -> SourceInfo:
         return self._source.about
 
     def read(self) -> Snapshot:
@@ -67,16 +65,16 @@ def recorded(
     """Record so many looks; return the spool, and the snapshots as they were live."""
     clock = Clock()
     source = Faulty(clock)
-    plan = Plan(folder, JOB, BEGIN, interval_s, anonymous)
+    plan = RecordPlan(folder, JOB, BEGIN, interval_s, anonymous)
     plan.spool.parent.mkdir(parents=True, exist_ok=True)
     spool = SpoolWriter(plan.spool, _head(plan))
-    sampler = Sampler(source, spool, anonymous=anonymous)
+    sampler = SpoolSampler(source, spool, anonymous=anonymous)
     live = []
     for look in range(looks):
         clock.t = BEGIN + look * interval_s
         live.append(sampler.step())
     if end:
-        ended = Ended(0, None, BEGIN + looks * interval_s)
+        ended = CommandEnd(0, None, BEGIN + looks * interval_s)
         spool.note({"kind": "end", "end": ended.at, "exit_code": ended.code, "exit_signal": ended.signal})
     assert spool.flush()
     spool.close()

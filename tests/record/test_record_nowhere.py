@@ -13,8 +13,8 @@ import pytest
 from test_recorder_processes import RECORD, environment, record
 
 from in_process import run_here
-from tachograph.errors import LakeError
-from tachograph.record.keeping import folder_errors
+from tachograph.catalog.errors import LakeError
+from tachograph.service.record.spooling import folder_errors
 
 
 def a_file(run: Path) -> Path:

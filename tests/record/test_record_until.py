@@ -13,9 +13,9 @@ import pytest
 from ending import ending_all
 from test_recorder_processes import environment, spool_of
 
-from tachograph.lake import Lake
-from tachograph.record.slurm import job_is_over
-from tachograph.schema import GPU_SAMPLES, JOBS
+from tachograph.catalog.tables import GPU_SAMPLES, JOBS
+from tachograph.lake.delta import Lake
+from tachograph.service.record.recorder import job_is_over
 
 RECORD = [sys.executable, "-m", "tachograph", "record", "--simulate", "2", "--interval", "0.1", "--quiet", "-o", "run"]
 

@@ -19,10 +19,10 @@ import pytest
 from ending import ending_all
 
 import tachograph
-from tachograph.errors import InputError
-from tachograph.lake import Lake
-from tachograph.schema import GPU_SAMPLES, JOBS
-from tachograph.spool import Rows, read_spool
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.spool import SpoolRows, read_spool
+from tachograph.catalog.tables import GPU_SAMPLES, JOBS
+from tachograph.lake.delta import Lake
 
 # the command ends when the test has seen what it wants, and some minutes after a test that was killed
 UNTIL_GO = "n=0; while [ ! -e go ] && [ $((n += 1)) -lt 3000 ]; do sleep 0.05; done"
@@ -85,7 +85,7 @@ def spool_of(folder: Path) -> Path:
     while time.monotonic() < until:
         for spool in (folder / "run" / "recordings").glob("*.spool"):
             with suppress(InputError):  # it has no head yet
-                if sum(isinstance(one, Rows) for one in read_spool(spool)) > 2:
+                if sum(isinstance(one, SpoolRows) for one in read_spool(spool)) > 2:
                     return spool
         time.sleep(0.05)
     raise AssertionError("no spool grows")

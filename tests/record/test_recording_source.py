@@ -10,11 +10,11 @@ from pathlib import Path
 import polars as pl
 from recorded_fleet import BEGIN, JOB, SILENT_FROM, SILENT_GPU, recorded
 
-from tachograph.config import Configuration
-from tachograph.ingest import IngestReport, ingest
-from tachograph.lake import Lake
-from tachograph.record.landing import land
-from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import IngestReport, ingest
+from tachograph.service.record.commit import commit_spool
 from tachograph.sources.recording import read
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ def content(lake: Lake) -> dict[str, list[tuple[object, ...]]]:
 
 def test_samples_are_those_that_were_shown_live(tmp_path: Path) -> None:
     spool, live = recorded(tmp_path / "run", 50)
-    rows = land(spool, tmp_path / "run").latest(GPU_SAMPLES)
+    rows = commit_spool(spool, tmp_path / "run").latest(GPU_SAMPLES)
     wanted = 0
     for look, snapshot in enumerate(live):
         for place in range(len(snapshot.gpus)):
@@ -49,7 +49,7 @@ def test_samples_are_those_that_were_shown_live(tmp_path: Path) -> None:
 
 def test_job_devices_and_allocations(tmp_path: Path) -> None:
     spool, _ = recorded(tmp_path / "run", 10)
-    lake = land(spool, tmp_path / "run")
+    lake = commit_spool(spool, tmp_path / "run")
     job = lake.latest(JOBS).row(0, named=True)
     told = {name: job[name] for name in ("job_id", "name", "user", "cluster", "state", "exit_code", "nodes", "gpus")}
     assert told == {
@@ -67,7 +67,7 @@ def test_job_devices_and_allocations(tmp_path: Path) -> None:
 
 def test_a_recording_read_again_changes_nothing(tmp_path: Path) -> None:
     spool, _ = recorded(tmp_path / "run", 30)
-    land(spool, tmp_path / "run")
+    commit_spool(spool, tmp_path / "run")
     lake = Lake.create(str(tmp_path / "site"))
     assert take_in(lake, tmp_path / "run").rows["gpu_samples"] == 8 * 30 - 9
     before, versions = content(lake), [lake.version(table) for table in (GPU_SAMPLES, JOBS)]
@@ -88,7 +88,7 @@ def test_a_spool_that_grows_is_read_on(tmp_path: Path) -> None:
         growing.write_bytes(content_of_whole[: int(len(content_of_whole) * part)])
         take_in(lake, growing)
         counts.append(lake.scan(GPU_SAMPLES).select(pl.len()).collect().item())
-    direct = land(whole, tmp_path / "whole")
+    direct = commit_spool(whole, tmp_path / "whole")
     assert counts == sorted(counts)
     assert counts[-1] == direct.latest(GPU_SAMPLES).height
     assert content(lake) == content(direct)
@@ -108,7 +108,7 @@ def test_an_unfinished_recording_ends_with_its_last_sample(tmp_path: Path) -> No
 
 def test_jobs_may_be_left_to_the_accounting(tmp_path: Path) -> None:
     spool, _ = recorded(tmp_path / "run", 5)
-    land(spool, tmp_path / "run")
+    commit_spool(spool, tmp_path / "run")
     lake = Lake.create(str(tmp_path / "site"))
     take_in(lake, tmp_path / "run", without_jobs=True)
     assert lake.latest(JOBS).is_empty()
@@ -119,15 +119,15 @@ def test_jobs_may_be_left_to_the_accounting(tmp_path: Path) -> None:
 
 def test_two_commands_of_one_job_are_one_job(tmp_path: Path) -> None:
     first, _ = recorded(tmp_path / "run", 30)
-    land(first, tmp_path / "run")
+    commit_spool(first, tmp_path / "run")
     second, _ = recorded(tmp_path / "run", 10)
-    job = land(second, tmp_path / "run").latest(JOBS).row(0, named=True)
+    job = commit_spool(second, tmp_path / "run").latest(JOBS).row(0, named=True)
     assert (job["start"].timestamp(), job["elapsed_s"]) == (BEGIN, 30.0)
 
 
 def test_an_anonymous_recording_names_nobody(tmp_path: Path) -> None:
     spool, _ = recorded(tmp_path / "run", 5, anonymous=True)
-    lake = land(spool, tmp_path / "run")
+    lake = commit_spool(spool, tmp_path / "run")
     assert set(lake.latest(GPU_SAMPLES)["node"]) == {"node1", "node2"}
     assert lake.latest(DEVICES).select("uuid", "pci").null_count().row(0) == (8, 8)
     told = spool.with_suffix(".json").read_bytes()

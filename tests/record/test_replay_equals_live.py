@@ -9,25 +9,25 @@ import numpy as np
 import pytest
 from recorded_fleet import BEGIN, SILENT_FROM, SILENT_GPU, Clock, recorded
 
-from tachograph.counters import COUNTERS
-from tachograph.live.history import History
+from tachograph.catalog.counters import COUNTERS
+from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
 from tachograph.live.snapshot import Snapshot
-from tachograph.live.sources.recorded_rows import Recorded, open_recorded
-from tachograph.live.sources.recording import ENDED, RecordingSource
-from tachograph.live.view import View
-from tachograph.record.landing import land
-from tachograph.workload.settings import Settings
+from tachograph.live.sources.recording import ENDED, RecordedRows, RecordingSource, open_recorded
+from tachograph.live.view import History, View
+from tachograph.service.record.commit import commit_spool
 
 LOOKS = 90
 
 
 def views(snapshots: list[Snapshot], about: RecordingSource) -> list[View]:
-    monitor = Monitor(about.about, settings=Settings(), history=History(100))
+    monitor = Monitor(about.about, settings=WorkloadSettings(), history=History(100))
     return [monitor.step(one) for one in snapshots]
 
 
-def replayed(recording: Recorded, looks: int, *, window_rows: int = 200_000) -> tuple[RecordingSource, list[Snapshot]]:
+def replayed(
+    recording: RecordedRows, looks: int, *, window_rows: int = 200_000
+) -> tuple[RecordingSource, list[Snapshot]]:
     clock = Clock(500.0)
     source = RecordingSource(recording, clock=clock, window_rows=window_rows)
     snapshots = []
@@ -41,7 +41,7 @@ def replayed(recording: Recorded, looks: int, *, window_rows: int = 200_000) -> 
 def test_values_classes_and_health_are_those_shown_live(tmp_path: Path, landed: bool) -> None:
     spool, live = recorded(tmp_path / "run", LOOKS)
     if landed:
-        land(spool, tmp_path / "run")
+        commit_spool(spool, tmp_path / "run")
     source, again = replayed(open_recorded(str(tmp_path / "run")), LOOKS)
     for was, now in zip(live, again, strict=True):
         assert now.t == was.t
@@ -62,7 +62,7 @@ def test_values_classes_and_health_are_those_shown_live(tmp_path: Path, landed: 
 
 def test_the_comparison_sees_a_silent_gpu_and_several_classes(tmp_path: Path) -> None:
     spool, live = recorded(tmp_path / "run", LOOKS)
-    land(spool, tmp_path / "run")
+    commit_spool(spool, tmp_path / "run")
     source, again = replayed(open_recorded(str(tmp_path / "run")), LOOKS)
     shown = views(again, source)
     assert not shown[SILENT_FROM].told[SILENT_GPU]
@@ -73,7 +73,7 @@ def test_the_comparison_sees_a_silent_gpu_and_several_classes(tmp_path: Path) ->
 
 def test_small_windows_tell_the_same(tmp_path: Path) -> None:
     spool, _ = recorded(tmp_path / "run", LOOKS)
-    land(spool, tmp_path / "run")
+    commit_spool(spool, tmp_path / "run")
     recording = open_recorded(str(tmp_path / "run"))
     _, whole = replayed(recording, LOOKS)
     reads: list[int] = []
@@ -89,7 +89,7 @@ def test_small_windows_tell_the_same(tmp_path: Path) -> None:
 
 def test_the_job_holds_the_gpus_while_it_is_played(tmp_path: Path) -> None:
     spool, _ = recorded(tmp_path / "run", 5)
-    land(spool, tmp_path / "run")
+    commit_spool(spool, tmp_path / "run")
     _, again = replayed(open_recorded(str(tmp_path / "run")), 3)
     assert {(one.job_id, one.user, one.since) for one in again[1].holders.values()} == {("local-1", "ana", BEGIN)}
     assert len(again[1].holders) == 8
@@ -97,7 +97,7 @@ def test_the_job_holds_the_gpus_while_it_is_played(tmp_path: Path) -> None:
 
 def test_at_the_end_the_last_snapshot_stays(tmp_path: Path) -> None:
     spool, live = recorded(tmp_path / "run", 10)
-    land(spool, tmp_path / "run")
+    commit_spool(spool, tmp_path / "run")
     source, again = replayed(open_recorded(str(tmp_path / "run")), 30)
     assert [len(one.problems) for one in again] == [0] * 9 + [1] * 21
     assert again[-1].problems[0].what == ENDED
@@ -108,7 +108,7 @@ def test_at_the_end_the_last_snapshot_stays(tmp_path: Path) -> None:
 
 def test_speed_pause_and_seek(tmp_path: Path) -> None:
     spool, live = recorded(tmp_path / "run", LOOKS)
-    land(spool, tmp_path / "run")
+    commit_spool(spool, tmp_path / "run")
     clock = Clock(0.0)
     source = RecordingSource(open_recorded(str(tmp_path / "run")), speed=10.0, clock=clock)
     assert source.read().t == BEGIN
@@ -135,7 +135,7 @@ def test_speed_pause_and_seek(tmp_path: Path) -> None:
 def test_a_gpu_that_nobody_confirms_is_not_shown_for_ever(tmp_path: Path) -> None:
     """A recorder that was killed leaves no row without values."""
     spool, _ = recorded(tmp_path / "run", 5, end=False)
-    recording = open_recorded(land(spool, tmp_path / "run").location)
+    recording = open_recorded(commit_spool(spool, tmp_path / "run").location)
     recording.told = replace(recording.told, last=recording.told.last + 60_000_000)
     clock = Clock(0.0)
     source = RecordingSource(recording, clock=clock)

@@ -8,21 +8,19 @@ import numpy as np
 import pytest
 from recorded_fleet import BEGIN, Clock, recorded
 
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.spool import SpoolRows
+from tachograph.catalog.units import text
 from tachograph.cli import main
 from tachograph.cli.watch import _instant
-from tachograph.config import Configuration
-from tachograph.errors import NotFoundError
-from tachograph.live.choose import Wanted, choose
-from tachograph.live.snapshot import Gpu, Holder
-from tachograph.live.source import Plays, Replay
-from tachograph.live.sources.recorded_rows import DOUBLES, SINGLES, Tenure, Told
-from tachograph.live.sources.recording import RecordingSource
+from tachograph.live.discovery import SourceRequest, choose_source
+from tachograph.live.selection import GpuSelection, SelectedReplay, SelectedSource
+from tachograph.live.snapshot import GpuAllocation, GpuId, Playback, ReplaySource
+from tachograph.live.sources.recording import DOUBLES, SINGLES, AllocationRecord, RecordedAllocation, RecordingSource
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.visible import Picked, Replayed, Restricted
-from tachograph.spool import Rows
-from tachograph.units import text
 
-ONE, TWO = Gpu("n1", 0), Gpu("n1", 1)
+ONE, TWO = GpuId("n1", 0), GpuId("n1", 1)
 POWER = SINGLES.index("power_w")
 
 
@@ -31,16 +29,16 @@ class Ends:
 
     def __init__(self, *ends: int) -> None:
         self._ends = ends
-        gpus = tuple(Gpu("n1", number) for number in range(len(ends)))
-        self.told = Told(gpus, {}, (), int(BEGIN * 1e6), int((BEGIN + max(ends)) * 1e6), sum(ends), 1.0)
+        gpus = tuple(GpuId("n1", number) for number in range(len(ends)))
+        self.told = AllocationRecord(gpus, {}, (), int(BEGIN * 1e6), int((BEGIN + max(ends)) * 1e6), sum(ends), 1.0)
 
-    def rows(self, first: int, end: int) -> Rows:
+    def rows(self, first: int, end: int) -> SpoolRows:
         seconds = range(-(-first // 1_000_000), -(-min(end, self.told.last + 1) // 1_000_000))
         pairs = [(t, gpu) for t in seconds for gpu, last in enumerate(self._ends) if t - BEGIN <= last]
         t, gpu = np.array(pairs, np.int64).reshape(-1, 2).T
         singles = np.full((len(SINGLES), len(t)), np.nan, np.float32)
         singles[POWER] = t - BEGIN
-        return Rows(t * 1_000_000, gpu.astype(np.int32), singles, np.full((len(DOUBLES), len(t)), np.nan))
+        return SpoolRows(t * 1_000_000, gpu.astype(np.int32), singles, np.full((len(DOUBLES), len(t)), np.nan))
 
 
 @pytest.mark.parametrize(
@@ -69,17 +67,20 @@ class Told100:
     """A hundred seconds of two GPUs: one works from 0 to 59, the other from 30 to 69; then rows without values."""
 
     def __init__(self) -> None:
-        tenures = (Tenure(ONE, BEGIN, BEGIN + 40, Holder("7")), Tenure(TWO, BEGIN + 30, BEGIN + 60, Holder("8_1")))
-        self.told = Told((ONE, TWO), {}, tenures, int(BEGIN * 1e6), int((BEGIN + 100) * 1e6), 202, 1.0)
+        tenures = (
+            RecordedAllocation(ONE, BEGIN, BEGIN + 40, GpuAllocation("7")),
+            RecordedAllocation(TWO, BEGIN + 30, BEGIN + 60, GpuAllocation("8_1")),
+        )
+        self.told = AllocationRecord((ONE, TWO), {}, tenures, int(BEGIN * 1e6), int((BEGIN + 100) * 1e6), 202, 1.0)
 
-    def rows(self, first: int, end: int) -> Rows:
+    def rows(self, first: int, end: int) -> SpoolRows:
         seconds = np.arange(-(-first // 1_000_000), -(-min(end, self.told.last + 1) // 1_000_000))
         t, gpu = np.repeat(seconds, 2), np.tile([0, 1], len(seconds))
         after = t - BEGIN
         singles = np.full((len(SINGLES), len(t)), np.nan, np.float32)
         works = np.where(gpu == 0, after < 60, (after >= 30) & (after < 70))
         singles[POWER] = np.where(works, after, np.nan)
-        return Rows(t * 1_000_000, gpu.astype(np.int32), singles, np.full((len(DOUBLES), len(t)), np.nan))
+        return SpoolRows(t * 1_000_000, gpu.astype(np.int32), singles, np.full((len(DOUBLES), len(t)), np.nan))
 
 
 def test_the_last_instant_is_one_at_which_something_was_told() -> None:
@@ -113,14 +114,14 @@ def test_a_job_is_gone_to_and_goes_on() -> None:
 
 
 def test_what_is_restricted_plays_as_the_recording_does() -> None:
-    def pick(snapshot: object, about: object) -> Picked:
-        return Picked((1,), "one")
+    def pick(snapshot: object, about: object) -> GpuSelection:
+        return GpuSelection((1,), "one")
 
     clock = Clock(0.0)
     source = RecordingSource(Told100(), clock=clock)
-    shown = Replayed(source, pick)
-    assert isinstance(shown, Plays)
-    assert isinstance(shown, Replay)
+    shown = SelectedReplay(source, pick)
+    assert isinstance(shown, Playback)
+    assert isinstance(shown, ReplaySource)
     shown.look()
     shown.speed = 10.0
     clock.t = 1.0
@@ -135,20 +136,20 @@ def test_what_is_restricted_plays_as_the_recording_does() -> None:
 
 
 def test_only_recordings_play() -> None:
-    assert not isinstance(Restricted(SimulatedSource(1), None), Plays)
-    live = choose(Configuration(), Wanted(simulate=2))
-    assert not isinstance(live, Plays)
+    assert not isinstance(SelectedSource(SimulatedSource(1), None), Playback)
+    live = choose_source(Configuration(), SourceRequest(simulate=2))
+    assert not isinstance(live, Playback)
     live.close()
 
 
 def test_watch_opens_a_recording_that_plays(tmp_path: Path) -> None:
     spool, _ = recorded(tmp_path / "run", 50)
-    source = choose(Configuration(), Wanted(recording=str(spool), speed=4.0))
-    assert isinstance(source, Replay)
+    source = choose_source(Configuration(), SourceRequest(recording=str(spool), speed=4.0))
+    assert isinstance(source, ReplaySource)
     assert source.speed == 4.0
     source.close()
     with pytest.raises(NotFoundError, match="job 99 holds no GPU that is seen; jobs seen: local-1"):
-        choose(Configuration(), Wanted(recording=str(spool), job="99"))
+        choose_source(Configuration(), SourceRequest(recording=str(spool), job="99"))
 
 
 def test_once_shows_the_last_that_was_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,10 +164,10 @@ def test_once_shows_the_last_that_was_recorded(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_once_says_how_long_before_the_end_it_was_and_how_many_told_something() -> None:
-    def pick(snapshot: object, about: object) -> Picked:
-        return Picked((0, 1, 4), "three")
+    def pick(snapshot: object, about: object) -> GpuSelection:
+        return GpuSelection((0, 1, 4), "three")
 
-    shown = Replayed(RecordingSource(Ends(2000, 1900, 900, 800, 700), clock=Clock(0.0)), pick)
+    shown = SelectedReplay(RecordingSource(Ends(2000, 1900, 900, 800, 700), clock=Clock(0.0)), pick)
     shown.to_last()
     early_s = shown.end - shown.read().t
     assert 96 <= early_s <= 900

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from recorded_fleet import BEGIN, Clock, recorded
 
+from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.spool import SpoolRows
 from tachograph.cli import main
-from tachograph.errors import InputError, UsageError
-from tachograph.live.snapshot import Gpu
-from tachograph.live.sources.recorded_rows import DOUBLES, SINGLES, Told, open_recorded
-from tachograph.live.sources.recording import RecordingSource
-from tachograph.record.landing import land
-from tachograph.spool import Rows
+from tachograph.live.snapshot import GpuId
+from tachograph.live.sources.recording import DOUBLES, SINGLES, AllocationRecord, RecordingSource, open_recorded
+from tachograph.service.record.commit import commit_spool
 
 GPUS, EVERY_S, POWER = 200, 10, SINGLES.index("power_w")
 
@@ -25,19 +24,19 @@ class Fleet:
 
     def __init__(self, hours: float) -> None:
         last = BEGIN + hours * 3600
-        gpus = tuple(Gpu(f"n{place // 4:03d}", place % 4) for place in range(GPUS))
+        gpus = tuple(GpuId(f"n{place // 4:03d}", place % 4) for place in range(GPUS))
         count = int(GPUS * hours * 3600 / EVERY_S)
-        self.told = Told(gpus, {}, (), int(BEGIN * 1e6), int(last * 1e6), count)
+        self.told = AllocationRecord(gpus, {}, (), int(BEGIN * 1e6), int(last * 1e6), count)
         self.read: list[int] = []
 
-    def rows(self, first: int, end: int) -> Rows:
+    def rows(self, first: int, end: int) -> SpoolRows:
         seconds = np.arange(-(-first // 1_000_000), -(-min(end, self.told.last + 1) // 1_000_000))
         t = np.repeat(seconds, GPUS // EVERY_S)
         gpu = np.concatenate([np.arange(second % EVERY_S, GPUS, EVERY_S) for second in seconds] or [np.zeros(0, int)])
         singles = np.full((len(SINGLES), len(t)), np.nan, np.float32)
         singles[POWER] = gpu + (t - BEGIN) % 1000 / 1000
         self.read.append(len(t))
-        return Rows(t * 1_000_000, gpu.astype(np.int32), singles, np.full((len(DOUBLES), len(t)), np.nan))
+        return SpoolRows(t * 1_000_000, gpu.astype(np.int32), singles, np.full((len(DOUBLES), len(t)), np.nan))
 
 
 @pytest.mark.parametrize("speed", [1.0, 37.0])
@@ -72,7 +71,7 @@ def test_watch_plays_a_recording(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     spool, live = recorded(tmp_path / "run", 10)
-    land(spool, tmp_path / "run")
+    commit_spool(spool, tmp_path / "run")
     assert main(["watch", "--recording", "run", "--once", "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert {(one["node"], one["gpu"], one["job_id"]) for one in told} == {

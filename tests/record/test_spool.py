@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tachograph import spool as module
-from tachograph.errors import InputError
-from tachograph.spool import MAGIC, Rows, SpoolWriter, read_spool
+from tachograph.catalog import spool as module
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.spool import MAGIC, SpoolRows, SpoolWriter, read_spool
 
 HEAD = {"kind": "head", "singles": ["a", "b"], "doubles": ["c"]}
 
 
-def rows(first: int, count: int = 3) -> Rows:
+def rows(first: int, count: int = 3) -> SpoolRows:
     t = np.arange(first, first + count, dtype=np.int64)
     singles = np.array([t, t * 2], np.float32)
     singles[1, 0] = np.nan
-    return Rows(t, (t % 2).astype(np.int32), singles, np.array([t + 0.25]))
+    return SpoolRows(t, (t % 2).astype(np.int32), singles, np.array([t + 0.25]))
 
 
 def written(path: Path) -> SpoolWriter:
@@ -37,8 +37,8 @@ def test_what_is_written_is_read_in_order(tmp_path: Path) -> None:
     written(tmp_path / "a.spool").close()
     head, first, note, last = read_spool(tmp_path / "a.spool")
     assert (head, note) == (HEAD, {"kind": "note", "text": "ü"})
-    assert isinstance(first, Rows)
-    assert isinstance(last, Rows)
+    assert isinstance(first, SpoolRows)
+    assert isinstance(last, SpoolRows)
     assert first.t.tolist() == [10, 11, 12, 13, 14, 15]
     assert first.gpu.tolist() == [0, 1, 0, 1, 0, 1]
     assert np.array_equal(first.singles[1], [np.nan, 22, 24, np.nan, 28, 30], equal_nan=True)
@@ -102,8 +102,8 @@ def test_a_full_disk_is_tried_again_and_the_oldest_rows_go_first(
     assert spool.flush()
     spool.close()
     records = list(read_spool(tmp_path / "a.spool"))
-    notes = [one["place"] for one in records[1:] if not isinstance(one, Rows)]
-    left = [int(one.t[0]) for one in records if isinstance(one, Rows)]
+    notes = [one["place"] for one in records[1:] if not isinstance(one, SpoolRows)]
+    left = [int(one.t[0]) for one in records if isinstance(one, SpoolRows)]
     assert notes == list(range(0, 100, 10))
     assert left == list(range(0, 100, 10))[len(notes) - len(left) :]
     assert spool.lost == 3 * (10 - len(left))

@@ -11,11 +11,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tachograph.analyze.results import read_findings, read_gpus, read_summaries, read_verdicts
+from tachograph.catalog.devices import match_device
 from tachograph.cli import main
-from tachograph.devices import match
-from tachograph.lake import Lake
-from tachograph.workload import HealthReading, Reading, classify, health_of, limits_of
+from tachograph.judge.health import HealthReading, health_of, limits_of
+from tachograph.judge.workload.rules import GpuReading, classify
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_findings, read_gpus, read_summaries, read_verdicts
 
 pytestmark = pytest.mark.recorded
 
@@ -202,12 +203,12 @@ def test_one_moment_of_sixteen_gpus_tells_no_class_and_no_health(recorded: Path)
     for name in ("GPU_UTIL", "POWER_USAGE", "FB_USED", "GPU_TEMP"):
         answer = json.loads((folder / f"query_DCGM_FI_DEV_{name}.json").read_text())
         for result in answer["data"]["result"]:
-            assert match(result["metric"]["modelName"])
+            assert match_device(result["metric"]["modelName"])
             gpus[result["metric"]["UUID"]][name] = float(result["value"][1])
     assert len(gpus) == 16
     limits = limits_of("NVIDIA H100 80GB HBM3")
     for values in gpus.values():
-        label = classify(Reading(gpu_util=values["GPU_UTIL"] / 100))
+        label = classify(GpuReading(gpu_util=values["GPU_UTIL"] / 100))
         assert (label.name, label.real_utilisation) == ("unknown", None)
         assert {"sm_active", "dram_active", "pcie_tx_bytes_per_s"} <= set(label.needs)
         health = health_of(HealthReading(gpu_temp_c=values["GPU_TEMP"]), limits)

@@ -15,14 +15,14 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from tachograph.config import Analysis
-from tachograph.counters import COUNTERS, Kind
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.catalog.counters import COUNTERS, CounterKind
 
 Unit = tuple[str, int, int | None]
 Sample = Mapping[str, Any]
 PIPES = {"fp64": "fp64_active", "fp32": "fp32_active", "fp16": "fp16_active", "tensor": "tensor_active"}
 LOWERING = (0x4, 0x8, 0x20, 0x40, 0x80)
-VOLUMES = {c.name: c.name.removesuffix("_per_s") for c in COUNTERS if c.kind is Kind.RATE}
+VOLUMES = {c.name: c.name.removesuffix("_per_s") for c in COUNTERS if c.kind is CounterKind.RATE}
 WINDOWED = (
     *("gpu_util", "sm_active", "gr_engine_active", "fp64_active", "fp32_active", "fp16_active"),
     *("tensor_active", "dram_active"),
@@ -100,7 +100,7 @@ def most(values: Iterable[float | None]) -> float | None:
 
 
 def gpu_reference(
-    run: Run, unit: Unit, telemetry: Telemetry, capacity: float | None, analysis: Analysis
+    run: Run, unit: Unit, telemetry: Telemetry, capacity: float | None, analysis: AnalysisOptions
 ) -> dict[str, Any]:
     """The row of job_gpus of one GPU, and what the job adds up."""
     everything = telemetry.rows.get(unit, [])
@@ -123,7 +123,7 @@ def gpu_reference(
             result[f"{name}_max"] = bits if values else None
         elif counter.unit == "code":
             result[f"{name}_mean"], result[f"{name}_max"] = None, most(values)
-        elif counter.kind is Kind.CUMULATIVE:
+        elif counter.kind is CounterKind.CUMULATIVE:
             steps = [max(b - a, 0) for a, b in pairwise(values)]
             result[f"{name}_mean"] = result[f"{name}_max"] = math.fsum(steps) if len(values) > 1 else None
         else:
@@ -149,7 +149,7 @@ def pairs(rows: Sequence[Sample]) -> Iterable[tuple[Sample, Sample]]:
 
 
 def integral(
-    rows: Sequence[Sample], name: str, unit: Unit, telemetry: Telemetry, analysis: Analysis
+    rows: Sequence[Sample], name: str, unit: Unit, telemetry: Telemetry, analysis: AnalysisOptions
 ) -> tuple[float, float]:
     """Trapezoids between neighbouring values no gap apart, and their seconds; missing values are passed over."""
     areas, seconds = [], []
@@ -177,7 +177,7 @@ def xid_events(rows: Sequence[Sample], before: Sequence[Sample]) -> list[float] 
     return codes
 
 
-def temporal_imbalance(series: Sequence[float | None], analysis: Analysis) -> float | None:
+def temporal_imbalance(series: Sequence[float | None], analysis: AnalysisOptions) -> float | None:
     known = [value for value in series if value is not None]
     if not known:
         return None
@@ -188,7 +188,7 @@ def temporal_imbalance(series: Sequence[float | None], analysis: Analysis) -> fl
 
 
 def energy(
-    run: Run, rows: Sequence[Sample], unit: Unit, telemetry: Telemetry, analysis: Analysis
+    run: Run, rows: Sequence[Sample], unit: Unit, telemetry: Telemetry, analysis: AnalysisOptions
 ) -> tuple[float | None, str | None]:
     if unit[2] is not None:
         return None, None  # a slice shows the energy of the whole GPU
@@ -203,7 +203,7 @@ def energy(
 
 
 def labels(
-    rows: Sequence[Sample], unit: Unit, telemetry: Telemetry, ridges: Mapping[str, float], analysis: Analysis
+    rows: Sequence[Sample], unit: Unit, telemetry: Telemetry, ridges: Mapping[str, float], analysis: AnalysisOptions
 ) -> dict[str, Any]:
     """Roofline of one GPU: weights by label, and samples by intensity."""
     found: dict[str, Any] = {"known": [], "idle": [], "bins": defaultdict(int), "pipes": set()}
@@ -247,7 +247,7 @@ def stands_for(row: Sample, unit: Unit, telemetry: Telemetry) -> float:
 
 
 def spatial_imbalance(
-    run: Run, gpus: Mapping[Unit, dict[str, Any]], name: str, analysis: Analysis
+    run: Run, gpus: Mapping[Unit, dict[str, Any]], name: str, analysis: AnalysisOptions
 ) -> tuple[float | None, int | None, float | None]:
     """(mean over windows, windows with data, share of them in which all GPUs were at zero)"""
     windows: dict[int, dict[Unit, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -276,7 +276,7 @@ def job_reference(
     telemetry: Telemetry,
     capacities: Mapping[Unit, float | None],
     ridges: Mapping[Unit, Mapping[str, float]],
-    analysis: Analysis,
+    analysis: AnalysisOptions,
 ) -> tuple[dict[str, Any], dict[Unit, dict[str, Any]]]:
     """The row of job_summaries of one run, and those of its GPUs."""
     gpus = {unit: gpu_reference(run, unit, telemetry, capacities.get(unit), analysis) for unit in run.units}

@@ -11,7 +11,7 @@ from typing import Any
 from plain_reference import Run, Unit
 
 from madelake import held, job, utc
-from tachograph.counters import COUNTERS, Kind
+from tachograph.catalog.counters import COUNTERS, CounterKind
 
 BEGIN = utc(23, 21, 7, 13)
 A100_40 = "NVIDIA A100-SXM4-40GB"
@@ -126,7 +126,9 @@ def _stripe(dice: random.Random, unit: Unit, count: int, step: float, absent: se
     """Samples of one GPU: jitter, gaps, idle stretches, nulls, resets, changing codes and bits."""
     rows = []
     at = BEGIN + timedelta(seconds=dice.uniform(0, step))
-    cumulative: dict[str, float] = {c.name: dice.randint(0, 100_000) for c in COUNTERS if c.kind is Kind.CUMULATIVE}
+    cumulative: dict[str, float] = {
+        c.name: dice.randint(0, 100_000) for c in COUNTERS if c.kind is CounterKind.CUMULATIVE
+    }
     xid = dice.choice([0, 0, 79])
     busy = True
     for _ in range(count):
@@ -148,21 +150,23 @@ def _stripe(dice: random.Random, unit: Unit, count: int, step: float, absent: se
     return rows
 
 
-def _value(dice: random.Random, name: str, kind: Kind, cumulative: dict[str, float], xid: int, *, busy: bool) -> float:
+def _value(
+    dice: random.Random, name: str, kind: CounterKind, cumulative: dict[str, float], xid: int, *, busy: bool
+) -> float:
     if name == "xid":
         return xid
     if name == "throttle_reasons":
         return dice.choice([0, 0, 1, 2, 4, 0x20, 0x44, 0x101])
     if name == "row_remap_failure":
         return int(dice.random() < 0.05)
-    if kind is Kind.CUMULATIVE:
+    if kind is CounterKind.CUMULATIVE:
         cumulative[name] = 0 if dice.random() < 0.01 else cumulative[name] + dice.randint(0, 400)
         return cumulative[name] / 7 if name == "energy_j" else cumulative[name]
-    if kind is Kind.RATE:
+    if kind is CounterKind.RATE:
         return single(dice.choice([0.0, dice.uniform(0, 1e3), dice.uniform(0, 2e10)]))
     if name in ("hbm_used_mib", "hbm_free_mib"):
         return single(dice.uniform(0, 40_000))
-    if kind is Kind.FRACTION:
+    if kind is CounterKind.FRACTION:
         return single(dice.choice([0.0, 1.0, dice.random(), dice.random() ** 4])) if busy else 0.0
     low, high = _SPAN.get(name, (1.0, 5000.0))
     return single(dice.uniform(low, high))

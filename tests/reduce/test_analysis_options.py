@@ -10,8 +10,8 @@ import pytest
 
 from in_memory import outcome
 from madelake import configured, held, job, utc
-from tachograph.config import Analysis
-from tachograph.summarize.schema import OTHER_IMBALANCES
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.catalog.tables import OTHER_IMBALANCES
 
 START = utc(23, 12)
 
@@ -27,7 +27,7 @@ def two_gpus(
         for second in at
     ]
     jobs = [job("1", START, START + timedelta(minutes=len(minutes)), gpus=2)]
-    configuration = configured(analysis=Analysis(**option))
+    configuration = configured(analysis=AnalysisOptions(**option))
     return outcome(samples, jobs, held("1", "n1", [0, 1]), configuration=configuration).jobs["1"]
 
 
@@ -110,7 +110,7 @@ def labelled(**option: Any) -> dict[str, Any]:
         for second, (fp64, dram) in values.items()
     ]
     jobs = [job("1", START, START + timedelta(seconds=80), gpus=1)]
-    configuration = configured(analysis=Analysis(**option))
+    configuration = configured(analysis=AnalysisOptions(**option))
     return outcome(samples, jobs, held("1", "n1", [0]), configuration=configuration).jobs["1"]
 
 
@@ -131,7 +131,7 @@ def volume(silence_s: float, **option: Any) -> float | None:
         for second in times
     ]
     jobs = [job("1", START, START + timedelta(seconds=times[-1] + 10), gpus=1)]
-    configuration = configured(analysis=Analysis(**option))
+    configuration = configured(analysis=AnalysisOptions(**option))
     found: float | None = outcome(samples, jobs, held("1", "n1", [0]), configuration=configuration).jobs["1"][
         "pcie_tx_bytes"
     ]

@@ -9,12 +9,12 @@ from threading import Barrier
 
 import numpy as np
 
-from tachograph.arrays import Floats
-from tachograph.compiled import Compiled, compiled, reordered
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.compiled import Compiled, compiled, reordered
 
 KERNELS = (
-    *("tachograph.classes.kernel", "tachograph.reduce.kernel", "tachograph.reduce.node_loops"),
-    *("tachograph.sources.prometheus.numbers", "tachograph.workload.kernel"),
+    *("tachograph.judge.classes.kernel", "tachograph.pipeline.kernel", "tachograph.pipeline.hosts"),
+    *("tachograph.sources.prometheus_query", "tachograph.judge.workload.kernel"),
 )
 
 

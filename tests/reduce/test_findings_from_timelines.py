@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from madelake import NOW, held, job, make_lake, summarized, utc
-from tachograph import advice
-from tachograph.analyze import analyze
-from tachograph.analyze.results import read_findings, read_gpus, read_minutes, read_summaries
-from tachograph.config import Configuration, Thresholds
-from tachograph.lake import Lake
-from tachograph.summarize.schema import JOB_MINUTES
+from tachograph.catalog.config import Configuration, Thresholds
+from tachograph.catalog.tables import JOB_MINUTES
+from tachograph.judge.checks.summaries import find_in_summary
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries
+from tachograph.pipeline.run import analyze
 
 WORK = ("fp64_active", "fp32_active", "fp16_active", "tensor_active", "dram_active")
 
@@ -76,7 +76,7 @@ def test_findings_are_those_of_the_stored_minutes(lake: Lake) -> None:
     for summary in summaries.iter_rows(named=True):
         mine = summaries.filter(summaries["job_key"] == summary["job_key"])
         minutes = read_minutes(lake, summary)
-        found = advice.find(summary, read_gpus(lake, mine), minutes, Thresholds())
+        found = find_in_summary(summary, read_gpus(lake, mine), minutes, Thresholds())
         told = {
             row["code"]: row for row in stored.filter(stored["job_key"] == summary["job_key"]).iter_rows(named=True)
         }

@@ -14,7 +14,7 @@ from random_cluster import random_cluster
 
 from in_memory import outcome
 from madelake import held, job, utc
-from tachograph.reduce.merge import merge_segments
+from tachograph.pipeline.accumulators import merge_segments
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from in_memory import Outcome, outcome
 from madelake import configured, held, job, utc
-from tachograph.config import Analysis
-from tachograph.counters import COUNTERS
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.catalog.counters import COUNTERS
 
 START = utc(23, 23, 40)
 FEW = settings(max_examples=20, deadline=None)
@@ -26,7 +26,7 @@ level = st.integers(0, 64).map(lambda n: n / 64)  # exact in single precision
 def made_job(
     series: Sequence[dict[str, Sequence[float | None]]],
     *,
-    analysis: Analysis | None = None,
+    analysis: AnalysisOptions | None = None,
     step: float = 10.0,
     seconds: float | None = None,
     **devices: Any,
@@ -80,7 +80,7 @@ busy = st.lists(st.lists(level, min_size=144, max_size=144), min_size=2, max_siz
 @given(busy, st.sampled_from([60, 300, 900]))
 def test_bounds_and_scale_of_imbalance(levels: list[list[float]], window_s: int) -> None:
     """144 samples at 12.5 s fill 30 minutes, over midnight, so that windows of 1, 5 and 15 minutes are equal."""
-    analysis = Analysis(window_s=window_s)
+    analysis = AnalysisOptions(window_s=window_s)
     row = summary([{"gpu_util": series} for series in levels], analysis=analysis, step=12.5)
     half = summary([{"gpu_util": [v / 2 for v in series]} for series in levels], analysis=analysis, step=12.5)
     for name in ("spatial_imbalance", "temporal_imbalance"):
@@ -97,7 +97,7 @@ def test_bounds_and_scale_of_imbalance(levels: list[list[float]], window_s: int)
 def test_spatial_imbalance_and_mean(levels: list[list[float]]) -> None:
     """Complete samples, equal windows, none all zero: SI <= 1 - mean utilisation."""
     levels[0] = [max(value, 1 / 64) for value in levels[0]]
-    row = summary([{"gpu_util": series} for series in levels], analysis=Analysis(window_s=300), step=12.5)
+    row = summary([{"gpu_util": series} for series in levels], analysis=AnalysisOptions(window_s=300), step=12.5)
     assert row["spatial_windows"] == 6
     assert row["spatial_imbalance"] <= 1 - row["gpu_util_mean"] + 1e-12
 

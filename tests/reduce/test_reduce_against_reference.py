@@ -14,19 +14,21 @@ from plain_reference import Run, Telemetry, Unit, job_reference, minute_referenc
 from random_cluster import Cluster, random_cluster
 
 from madelake import configured, make_lake, summarized, utc
-from tachograph.analyze.results import read_gpus, read_minutes, read_summaries
-from tachograph.config import Analysis
-from tachograph.counters import NAMES
-from tachograph.lake import Lake
-from tachograph.summarize.schema import JOB_GPUS, JOB_SUMMARIES, JUDGED
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.catalog.counters import COUNTER_NAMES
+from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES, JUDGED
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_gpus, read_minutes, read_summaries
 
 VARIANTS = {
-    "defaults": Analysis(),
-    "windows of five minutes": Analysis(window_s=300, imbalance_counters=("gpu_util", "sm_active", "dram_active")),
-    "as the notebooks": Analysis(
+    "defaults": AnalysisOptions(),
+    "windows of five minutes": AnalysisOptions(
+        window_s=300, imbalance_counters=("gpu_util", "sm_active", "dram_active")
+    ),
+    "as the notebooks": AnalysisOptions(
         window_s=900, count_zero_windows=True, zero_temporal_imbalance=True, imbalance_counters=("gpu_util",)
     ),
-    "weighted by time": Analysis(window_s=1800, time_weighted_bound=True, max_gap_intervals=6.0),
+    "weighted by time": AnalysisOptions(window_s=1800, time_weighted_bound=True, max_gap_intervals=6.0),
 }
 # what other tests are about, or what is the same by construction
 ELSEWHERE = {"pipes", "excluded", "seq", "as_of", "job_key", "attribution", "gpu_model", "hbm_mib", "time_precision_s"}
@@ -54,7 +56,7 @@ def differences(found: Mapping[str, Any], wanted: Mapping[str, Any], names: set[
     ]
 
 
-def compare_jobs(lake: Lake, cluster: Cluster, telemetry: Telemetry, analysis: Analysis) -> None:
+def compare_jobs(lake: Lake, cluster: Cluster, telemetry: Telemetry, analysis: AnalysisOptions) -> None:
     summaries = {row["job_id"]: row for row in read_summaries(lake).iter_rows(named=True)}
     per_gpu: dict[tuple[str, Unit], dict[str, Any]] = {
         (row["job_id"], (row["node"], row["gpu"], row["mig"])): row
@@ -99,7 +101,7 @@ def test_every_minute(tmp_path: Path) -> None:
     lake = make_lake(tmp_path, **cluster.tables())
     _, summaries = summarized(lake)
     for run in cluster.runs:
-        _, gpus = job_reference(run, telemetry, cluster.capacities, cluster.ridges, Analysis())
+        _, gpus = job_reference(run, telemetry, cluster.capacities, cluster.ridges, AnalysisOptions())
         wanted = minute_reference(run, gpus)
         rows = list(read_minutes(lake, summaries[run.job_id]).iter_rows(named=True))
         found = {((row["node"], row["gpu"], row["mig"]), row["minute"]): row for row in rows}
@@ -116,7 +118,9 @@ def test_the_clusters_have_what_they_are_for() -> None:
     cluster, telemetry = cluster_of(1)
     days = [(run.end.date() - run.start.date()).days for run in cluster.runs]
     assert {0, 1, 2} <= set(days)
-    rows = [job_reference(run, telemetry, cluster.capacities, cluster.ridges, Analysis())[0] for run in cluster.runs]
+    rows = [
+        job_reference(run, telemetry, cluster.capacities, cluster.ridges, AnalysisOptions())[0] for run in cluster.runs
+    ]
     assert {row["bound"] for row in rows} >= {"compute", "memory", None}
     assert {row["energy_source"] for row in rows} >= {"counter", "power"}
     assert any(row["xid_events"] for row in rows)
@@ -131,12 +135,12 @@ def test_reference_is_a_reference() -> None:
     units: tuple[Unit, ...] = (("n", 0, None), ("n", 1, None))
     run = Run("1", start, start + timedelta(seconds=40), units)
     samples = [
-        {**dict.fromkeys(NAMES), "t": start + timedelta(seconds=10 * i), "node": "n", "gpu": gpu, "mig": None}
+        {**dict.fromkeys(COUNTER_NAMES), "t": start + timedelta(seconds=10 * i), "node": "n", "gpu": gpu, "mig": None}
         | {"gpu_util": [1.0, 0.5][gpu], "energy_j": 5.0 + 100 * i if gpu == 0 else [7.0, 9.0, 2.0, 4.0][i]}
         for gpu in range(2)
         for i in range(4)
     ]
-    row, gpus = job_reference(run, Telemetry.of(samples), {}, {}, Analysis())
+    row, gpus = job_reference(run, Telemetry.of(samples), {}, {}, AnalysisOptions())
     assert row["spatial_imbalance"] == 1 - (1 + 0.5) / (2 * 1)
     assert row["temporal_imbalance"] == 0
     assert row["gpu_util_mean"] == 0.75

@@ -12,14 +12,13 @@ from polars.testing import assert_frame_equal
 from random_cluster import random_cluster
 
 from madelake import NOW, fill, make_lake, summarized
-from tachograph.analyze import analyze
-from tachograph.analyze.results import read_findings, read_gpus, read_summaries
-from tachograph.config import Configuration
-from tachograph.lake import Lake
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import GPU_SAMPLES, JOB_MINUTES
 from tachograph.lake.compact import compact
+from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import partitions
-from tachograph.schema import GPU_SAMPLES
-from tachograph.summarize.schema import JOB_MINUTES
+from tachograph.lake.query import read_findings, read_gpus, read_summaries
+from tachograph.pipeline.run import analyze
 
 
 def results(lake: Lake) -> dict[str, pl.DataFrame]:

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import pytest
 
 from madelake import NOW, held, job, make_lake, utc
-from tachograph.analyze import analyze
-from tachograph.analyze.results import read_summaries
-from tachograph.config import Configuration
-from tachograph.lake import Lake
-from tachograph.reduce.pool import Threads
-from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_MINUTES
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_MINUTES
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries
+from tachograph.pipeline.reduction import ThreadPool
+from tachograph.pipeline.run import analyze
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def test_tasks_run_elsewhere_and_twice_give_the_same(tmp_path: Path) -> None:
 
 
 def test_threads_return_what_tasks_return_and_raise_what_they_raise() -> None:
-    with Threads(2) as pool:
+    with ThreadPool(2) as pool:
         shared = pool.share([1, 2, 3])
         assert [pool.submit(sum, shared).result(), pool.submit(max, shared).result()] == [6, 3]
         failing = pool.submit(int, "no number")

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tachograph.reduce.timelines import AVERAGED, of_minutes, of_slots, together
-from tachograph.summarize.schema import JOB_MINUTES, MINUTE_MEANS
+from tachograph.catalog.tables import JOB_MINUTES, MINUTE_MEANS
+from tachograph.pipeline.timelines import AVERAGED, merge_timelines, timeline_of_minutes, timeline_of_slots
 
 IDLE = 0.01
 ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")
@@ -75,7 +75,7 @@ def from_slots(rows: list[Row]) -> pl.DataFrame:
             for name in MINUTE_MEANS
         }
         parts.append(
-            of_slots(
+            timeline_of_slots(
                 np.array([run for run, _ in segments], np.int32),
                 np.array(begin, np.int64),
                 np.array([row["minute"] for row in ordered], np.int32),
@@ -84,7 +84,7 @@ def from_slots(rows: list[Row]) -> pl.DataFrame:
                 idle_util=IDLE,
             )
         )
-    return together(parts)
+    return merge_timelines(parts)
 
 
 def from_table(rows: list[Row]) -> pl.DataFrame:
@@ -94,7 +94,7 @@ def from_table(rows: list[Row]) -> pl.DataFrame:
         "minute": pl.Int32(),
         **{n: JOB_MINUTES.schema[n] for n in MINUTE_MEANS},
     }
-    return together([of_minutes(pl.DataFrame(rows, schema=schema), idle_util=IDLE)])
+    return merge_timelines([timeline_of_minutes(pl.DataFrame(rows, schema=schema), idle_util=IDLE)])
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,13 +12,13 @@ from random_cluster import Cluster, random_cluster
 
 from jobframes import frame
 from madelake import NOW, configured, make_lake, utc
-from tachograph.analyze import analyze
-from tachograph.analyze.results import read_gpus, read_summaries
-from tachograph.config import Analysis
-from tachograph.errors import ConfigError
-from tachograph.lake import Lake
-from tachograph.summarize.schema import JOB_MINUTES
-from tachograph.summarize.windows_of_minutes import spatial_imbalance, with_gpus_held
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.tables import JOB_MINUTES
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_gpus, read_summaries
+from tachograph.pipeline.run import analyze
+from tachograph.pipeline.windows import spatial_imbalance, with_gpus_held
 
 NAMES = ("spatial_imbalance", "spatial_windows", "spatial_zero_fraction")
 Level = tuple[float | None, int] | None
@@ -101,7 +101,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 @pytest.mark.parametrize(("window_s", "count_zero"), [(60, False), (300, False), (900, True), (1800, False)])
 def test_equal_to_the_pass_over_samples(lake: Lake, window_s: int, *, count_zero: bool) -> None:
     """Rows of the analyses before lie in the same table and do not count."""
-    options = Analysis(window_s=window_s, count_zero_windows=count_zero)
+    options = AnalysisOptions(window_s=window_s, count_zero_windows=count_zero)
     analyze(lake, configured(analysis=options), now=NOW, full=True)
     jobs = read_summaries(lake)
     held = with_gpus_held(jobs, read_gpus(lake, jobs))

@@ -9,9 +9,9 @@ from typing import Any
 import polars as pl
 
 from jobframes import START, gpus, minutes, summary
-from tachograph.advice import find
-from tachograph.config import Thresholds
-from tachograph.finding import Check, Finding
+from tachograph.catalog.config import Thresholds
+from tachograph.judge.checks.summaries import find_in_summary
+from tachograph.judge.finding import CheckedValue, Finding
 from tachograph.report.job import JobReport, build_job_report
 
 NOW = START + timedelta(days=1)
@@ -21,10 +21,10 @@ def judged(stop: int = 60, end: int = 120) -> tuple[Finding, ...]:
     """Return verdicts of every kind and answer; two hold between the same minutes, one before."""
     stopped, ended = START + timedelta(minutes=stop), START + timedelta(minutes=end)
     flat = (
-        Check("sm_active", 0.0, "<", 0.01, "fraction", holds=True),
-        Check("power_w", 82.0, "<", 90.0, "W", holds=True),
-        Check("dram_active", 0.4, "<", 0.01, "fraction", holds=False),
-        Check("pcie", None, "<", 1e6, "B/s", holds=None),
+        CheckedValue("sm_active", 0.0, "<", 0.01, "fraction", holds=True),
+        CheckedValue("power_w", 82.0, "<", 90.0, "W", holds=True),
+        CheckedValue("dram_active", 0.4, "<", 0.01, "fraction", holds=False),
+        CheckedValue("pcie", None, "<", 1e6, "B/s", holds=None),
     )
     return (
         Finding("job_hang", "problem", "The job hung", "Nothing moved for an hour.", "Look at its output.",
@@ -33,7 +33,7 @@ def judged(stop: int = 60, end: int = 120) -> tuple[Finding, ...]:
                 "class", "yes", None, START + timedelta(minutes=10), flat[:1]),
         Finding("stable", "fact", "It was steady", "Power stayed within 5 %.", kind="class"),
         Finding("stall", "hint", "It paused", "Work never paused for 60 min.", kind="class", verdict="no",
-                checks=(Check("longest_pause", 240.0, ">=", 3600.0, "s", holds=False),)),
+                checks=(CheckedValue("longest_pause", 240.0, ">=", 3600.0, "s", holds=False),)),
         Finding("idle_nodes", "hint", "Idle nodes", "The job had one node.", kind="class", verdict="insufficient"),
         Finding("network_bound", "hint", "Waits for the network", "Nobody measured the network.", kind="rule",
                 verdict="insufficient", needs=("network_rx_bytes_per_s", "nvlink_tx_bytes_per_s")),
@@ -42,7 +42,7 @@ def judged(stop: int = 60, end: int = 120) -> tuple[Finding, ...]:
         Finding("score_gpu", "note", "GPU score", "Occupancy is not known.", kind="score", verdict="insufficient",
                 needs=("sm_occupancy",)),
         Finding("score_gpumem", "note", "Memory score", "61 of 100.", kind="score", verdict="no",
-                checks=(Check("score_gpumem", 61.0, ">=", 70.0, "percent", holds=False),)),
+                checks=(CheckedValue("score_gpumem", 61.0, ">=", 70.0, "percent", holds=False),)),
         Finding("gpu_hot", "problem", "Hot GPU", "83 °C at most.", kind="health", verdict="no"),
     )  # fmt: skip
 
@@ -98,5 +98,5 @@ def report_of(
     row: dict[str, Any], gpu_rows: pl.DataFrame, minute_rows: pl.DataFrame, verdicts: Sequence[Finding] = ()
 ) -> JobReport:
     """Return the report of a job from its tables, with what is found in them, and `verdicts` of others."""
-    findings = (*find(row, gpu_rows, minute_rows, Thresholds()), *verdicts)
+    findings = (*find_in_summary(row, gpu_rows, minute_rows, Thresholds()), *verdicts)
     return build_job_report(row, gpu_rows, minute_rows, findings, NOW, zone_name="America/Los_Angeles")

@@ -13,16 +13,15 @@ from made_up_job import NOW, judged, made_up_report, report_of
 from syrupy.assertion import SnapshotAssertion
 
 from jobframes import START, gpus, minutes, summary
-from tachograph.figures.bars import bar, resample, sparkline
+from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
+from tachograph.catalog.units import text
+from tachograph.figures.timeline import MAX_BINS, build_timeline
+from tachograph.report.findings import VERDICT_NAMES, check_text, checks_text, evidence_texts
 from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes
-from tachograph.report.job_html import job_html, plots
-from tachograph.report.job_json import job_json
+from tachograph.report.job_page import job_html, job_plots
 from tachograph.report.job_text import job_lines, job_text
-from tachograph.report.lines import to_rich
-from tachograph.report.timeline import MAX_BINS, build_timeline
-from tachograph.report.verdicts import ANSWER_NAMES, check_text, checks_text, evidence_texts
-from tachograph.summarize.schema import JOB_GPUS, JOB_SUMMARIES
-from tachograph.units import text
+from tachograph.report.json_values import job_json
+from tachograph.report.lines import bar, resample, sparkline, to_rich
 
 _VOID = {"meta", "br", "img", "hr", "link", "input"}
 
@@ -129,8 +128,8 @@ def test_same_numbers_in_text_json_and_html(count: int) -> None:
         assert [check["value"] for check in told[finding.code]["checks"]] == [check.value for check in finding.checks]
         if finding.kind == "advice":
             continue
-        assert f"{ANSWER_NAMES[finding.verdict]} {finding.code}: {finding.sentence}" in every
-        assert f"{finding.code} {ANSWER_NAMES[finding.verdict]} {finding.sentence}" in page
+        assert f"{VERDICT_NAMES[finding.verdict]} {finding.code}: {finding.sentence}" in every
+        assert f"{finding.code} {VERDICT_NAMES[finding.verdict]} {finding.sentence}" in page
         for check in finding.checks:
             assert check_text(check) in every
             assert check_text(check) in page
@@ -166,7 +165,7 @@ def test_page_of_a_job_nobody_measured_says_so() -> None:
     report = report_of(
         summary(attribution="ambiguous", display_id="77_3", state="RUNNING", end=None), gpus(), minutes()
     )
-    assert all(drawing is None for drawing in plots(report).values())
+    assert all(drawing is None for drawing in job_plots(report).values())
     page, plain = _Page(job_html(report)).text, job_text(report)
     for said in ("Not known: memory was not measured.", "Which GPUs belonged to the job is not known", "still runs"):
         assert said in page

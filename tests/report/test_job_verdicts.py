@@ -13,27 +13,26 @@ from hypothesis import strategies as st
 from made_up_job import NOW, judged, made_up_report
 
 from jobframes import START, gpus, minutes, summary
-from tachograph.advice import findings_frame
 from tachograph.figures import job_page
-from tachograph.figures.marks import Mark, extent, lanes
-from tachograph.finding import Answer, Check, Finding, Kind
-from tachograph.report.job import build_job_report
-from tachograph.report.job_html import job_html, plots
-from tachograph.report.job_text import job_text
-from tachograph.report.verdicts import (
-    ANSWER_NAMES,
+from tachograph.figures.timeline import Mark, extent, lanes
+from tachograph.judge.finding import CheckedValue, Finding, FindingKind, Verdict, findings_frame
+from tachograph.report.findings import (
     KIND_NAMES,
+    VERDICT_NAMES,
     check_text,
     checks_text,
+    finding_groups,
     interval_text,
-    looked_for,
     missing_counters,
 )
+from tachograph.report.job import build_job_report
+from tachograph.report.job_page import job_html, job_plots
+from tachograph.report.job_text import job_text
 
 
 def test_every_kind_and_answer_has_a_name() -> None:
-    assert set(KIND_NAMES) == set(get_args(Kind))
-    assert set(ANSWER_NAMES) == set(get_args(Answer))
+    assert set(KIND_NAMES) == set(get_args(FindingKind))
+    assert set(VERDICT_NAMES) == set(get_args(Verdict))
 
 
 def test_facts_and_what_does_not_hold_are_nothing_to_mend() -> None:
@@ -59,8 +58,8 @@ def test_findings_of_the_lake_are_told_as_those_of_memory() -> None:
 
 def test_advice_that_is_given_is_not_told_twice() -> None:
     given_, fact = Finding("hung", "problem", "t", "s."), Finding("busy", "fact", "t", "s.")
-    assert looked_for([given_]) == ()
-    [group] = looked_for([given_, fact])
+    assert finding_groups([given_]) == ()
+    [group] = finding_groups([given_, fact])
     assert group.findings == (fact,)
 
 
@@ -156,18 +155,18 @@ def test_findings_about_one_interval_share_a_mark() -> None:
 
 
 def test_what_was_undecided_is_said() -> None:
-    assert check_text(Check("x", 3.0, ">=", 5.0, "count", holds=None)) == "x 3, undecided (>= 5)"
-    many = tuple(Check(f"c{place}", 1.0, "<", 2.0, "count", holds=place > 1) for place in range(6))
+    assert check_text(CheckedValue("x", 3.0, ">=", 5.0, "count", holds=None)) == "x 3, undecided (>= 5)"
+    many = tuple(CheckedValue(f"c{place}", 1.0, "<", 2.0, "count", holds=place > 1) for place in range(6))
     finding = Finding("x", "hint", "t", "s.", checks=many)
     assert checks_text(finding) == "c2 1 < 2; c3 1 < 2; c4 1 < 2; c5 1 < 2; and 2 more"
     assert checks_text(replace(finding, verdict="no")).startswith("c0 1, not < 2; c1 1, not < 2; c2")
 
 
 def test_plots_over_time_name_their_marks_and_others_do_not() -> None:
-    drawn = plots(made_up_report(verdicts=judged()))
+    drawn = job_plots(made_up_report(verdicts=judged()))
     for name, svg in drawn.items():
         assert ("It began late" in str(svg)) is (name in ("use", "activity", "power")), name
-    assert "The job hung" in str(plots(made_up_report(1, verdicts=judged()))["use"])
+    assert "The job hung" in str(job_plots(made_up_report(1, verdicts=judged()))["use"])
 
 
 def test_text_marks_the_stretch_of_time() -> None:

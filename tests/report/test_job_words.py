@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph.report.words import caveats
+from tachograph.report.job import caveat_sentences
 
 
 def test_reasons_to_leave_a_job_out_are_words() -> None:
-    told = caveats({"excluded": "no_samples,short"})
+    told = caveat_sentences({"excluded": "no_samples,short"})
     assert told == ("Left out of studies: there are no samples, it was short.",)
 
 
@@ -20,4 +20,4 @@ def test_reasons_to_leave_a_job_out_are_words() -> None:
     ],
 )
 def test_who_says_which_gpus_were_its_own(job_id: str, sentence: str) -> None:
-    assert caveats({"attribution": "explicit", "job_id": job_id}) == (sentence,)
+    assert caveat_sentences({"attribution": "explicit", "job_id": job_id}) == (sentence,)

@@ -11,12 +11,11 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from jobframes import START, frame, summary
-from tachograph.advice import Finding, findings_frame
-from tachograph.errors import NotFoundError, UsageError
-from tachograph.report.choose import choose_job
-from tachograph.report.filters import JobFilter, filter_jobs, parse_condition
+from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
+from tachograph.judge.finding import Finding, findings_frame
+from tachograph.lake.filters import JobFilter, choose_job, filter_jobs, parse_condition
 from tachograph.report.jobs import build_jobs_table, jobs_csv, jobs_json, jobs_text, write_jobs_parquet
-from tachograph.summarize.schema import FINDINGS, JOB_SUMMARIES
 
 
 def _job(number: int, **given: Any) -> dict[str, Any]:

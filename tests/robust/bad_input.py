@@ -13,9 +13,9 @@ from types import MappingProxyType
 from typing import Any
 
 from in_process import run_here
-from tachograph.analyze.results import read_findings, read_gpus, read_minutes, read_summaries
-from tachograph.analyze.tables import ALL_TABLES
-from tachograph.lake import Lake
+from tachograph.catalog.tables import ALL_TABLES
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries
 
 HEADER = "timestamp,hostname,gpu_id,nersc_ldms_dcgm_gpu_utilization,nersc_ldms_dcgm_power_usage\n"
 SACCT = "JobID|JobIDRaw|Cluster|Partition|User|Submit|Start|End|Elapsed|State|NNodes|NodeList|AllocTRES|JobName\n"

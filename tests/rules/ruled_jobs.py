@@ -9,15 +9,15 @@ from typing import Any
 import polars as pl
 
 from jobframes import START, frame, summary
-from tachograph.config import Rules
-from tachograph.finding import Finding
-from tachograph.finding import read_findings as read
-from tachograph.rules.judge import judge
-from tachograph.rules.ruleset import RuleSet, read_rules
-from tachograph.summarize.schema import JOB_GPUS, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.catalog.config import RuleOptions
+from tachograph.catalog.tables import JOB_GPUS, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.judge.finding import Finding
+from tachograph.judge.finding import read_findings as read
+from tachograph.judge.rules.ruleset import RuleSet, read_rules
+from tachograph.judge.rules.verdicts import judge_rules
 
 Row = dict[str, Any]
-SHIPPED = read_rules(Rules())
+SHIPPED = read_rules(RuleOptions())
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def found(job: Job, code: str, ruleset: RuleSet = SHIPPED, *, told: Sequence[str
     """What one rule says of a job of which other findings are `told`."""
     beside = pl.DataFrame([(job.key, one) for one in told], schema=["job_key", "code"], orient="row")
     beside = beside.cast(pl.String())
-    rows = judge(job.summary, job.devices, job.nodes, ruleset.only([code]), told=beside)
+    rows = judge_rules(job.summary, job.devices, job.nodes, ruleset.only([code]), told=beside)
     (one,) = read(rows.with_columns(seq=pl.lit(1)))
     return one
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from madelake import held, job, make_lake, utc
-from tachograph.lake import Lake
+from tachograph.lake.delta import Lake
 
 ACTIVITY = {"1": 0.2, "2": 0.35, "3": 0.9}
 BEGIN = utc(3)

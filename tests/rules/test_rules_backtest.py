@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from ruled_jobs import SHIPPED, Job, Row, together
 
-from tachograph.rules.backtest import Agreement, agreement, changes, compare, counts
-from tachograph.rules.ruleset import RuleSet
+from tachograph.judge.rules.ruleset import RuleSet
+from tachograph.judge.rules.verdicts import Agreement, agreement, changes, compare, counts
 
 
 def population(seed: int, count: int) -> list[Job]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ruled_jobs import SHIPPED, Job, Row, found
 
-from tachograph.finding import SEVERITIES
+from tachograph.judge.finding import SEVERITIES
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "rules.md"
 
@@ -211,7 +211,7 @@ def test_nothing_is_wrong_with_the_catalogue() -> None:
 
 
 def test_no_declared_parameter_is_without_a_rule() -> None:
-    from tachograph.rules.sources import read_parameters, shipped_sources
+    from tachograph.judge.rules.ruleset import read_parameters, shipped_sources
 
     declared, problems = read_parameters(shipped_sources()[1])
     assert problems == []

@@ -14,9 +14,9 @@ import pytest
 from ruled_lake import ACTIVITY, ruled_lake
 
 from madelake import NOW
-from tachograph.analyze import analyze
+from tachograph.catalog.config import Configuration
 from tachograph.cli import main
-from tachograph.config import Configuration
+from tachograph.pipeline.run import analyze
 
 BROKEN = '{"name": "x", "tag": "x_y", "rule_terms": [{"a": "walltime > nowhere"}], "output": "a"}'
 FINE = '{"name": "x", "tag": "x_y", "rule_terms": [{"a": "walltime > 7"}], "output": "a", "template": "long"}'

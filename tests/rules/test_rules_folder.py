@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from ruled_jobs import Job, found
 
-from tachograph.analyze.rules import RESERVED, rules_in_use
-from tachograph.analyze.state import method_digest
-from tachograph.config import Configuration, Rules
-from tachograph.errors import ConfigError, NotFoundError
-from tachograph.rules.ruleset import read_files, read_rules
-from tachograph.rules.sources import PARAMETERS, digest
+from tachograph.catalog.config import Configuration, RuleOptions
+from tachograph.catalog.errors import ConfigError, NotFoundError
+from tachograph.judge.rules.ruleset import PARAMETERS, digest, read_files, read_rules
+from tachograph.judge.rules_in_use import RESERVED, rules_in_use
+from tachograph.pipeline.state import method_digest
 
 
 def rule(tag: str = "busy_site", expression: str = "activity_mean > limit", **others: Any) -> dict[str, Any]:
@@ -32,8 +31,8 @@ def write(folder: Path, name: str, *rules: dict[str, Any], limit: str = "0.5") -
     return path
 
 
-def of(folder: Path, **settings: Any) -> Rules:
-    return Rules(folder=str(folder), **settings)
+def of(folder: Path, **settings: Any) -> RuleOptions:
+    return RuleOptions(folder=str(folder), **settings)
 
 
 BUSY = Job(gpus=[{"gpu_util_mean": 0.6, "gpu_util_max": 0.9}])
@@ -57,8 +56,8 @@ def test_the_digest_of_an_analysis_holds_rules_and_their_values(tmp_path: Path) 
     plain = Configuration()
     variants = (
         plain,
-        Configuration(rules=Rules(disabled=("hot_gpu",))),
-        Configuration(rules=Rules(parameters={"hot_gpu": {"hot_c": 80.0}})),
+        Configuration(rules=RuleOptions(disabled=("hot_gpu",))),
+        Configuration(rules=RuleOptions(parameters={"hot_gpu": {"hot_c": 80.0}})),
         Configuration(rules=of(tmp_path)),
     )
     assert len({method_digest(one) for one in variants}) == len(variants)
@@ -76,7 +75,7 @@ def test_a_broken_rule_does_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / ".hidden.json").write_text("{")
     ruleset = read_rules(of(tmp_path))
     assert found(BUSY, "busy_site", ruleset).verdict == "yes"
-    assert len(ruleset.entries) == len(read_rules(Rules()).entries) + 1
+    assert len(ruleset.entries) == len(read_rules(RuleOptions()).entries) + 1
     by_file = {Path(problem.file).name: problem for problem in ruleset.errors}
     assert set(by_file) == {f"{name}.json" for name in ("a_own", "b_cut", "c_binary", "d_empty", "e_folder", "f_words")}
     assert "no_such_name" in by_file["a_own.json"].message
@@ -113,31 +112,31 @@ def test_parameters_that_are_missing_or_broken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "where", "said"),
     [
-        (Rules(folder="/no/such/folder"), "rules.folder", "No such file"),
-        (Rules(disabled=("hot_gpus",)), "rules.disabled", "did you mean hot_gpu?"),
-        (Rules(parameters={"hot_gpus": {}}), "rules.parameters", "did you mean hot_gpu?"),
-        (Rules(parameters={"hot_gpu": {"hot": 1.0}}), "rules.parameters.hot_gpu", "did you mean hot_c?"),
-        (Rules(parameters={"hot_gpu": {"hot_c": float("nan")}}), "hot_c", "no threshold"),
+        (RuleOptions(folder="/no/such/folder"), "rules.folder", "No such file"),
+        (RuleOptions(disabled=("hot_gpus",)), "rules.disabled", "did you mean hot_gpu?"),
+        (RuleOptions(parameters={"hot_gpus": {}}), "rules.parameters", "did you mean hot_gpu?"),
+        (RuleOptions(parameters={"hot_gpu": {"hot": 1.0}}), "rules.parameters.hot_gpu", "did you mean hot_c?"),
+        (RuleOptions(parameters={"hot_gpu": {"hot_c": float("nan")}}), "hot_c", "no threshold"),
     ],
 )
-def test_mistakes_of_the_configuration_name_the_key(settings: Rules, where: str, said: str) -> None:
+def test_mistakes_of_the_configuration_name_the_key(settings: RuleOptions, where: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as problem:
         read_rules(settings)
     assert where in problem.value.where
 
 
 def test_a_tag_that_rules_share_is_for_all_of_them() -> None:
-    settings = Rules(parameters={"loadimba": {"load_imbalance_ratio_threshold": 0.4}})
+    settings = RuleOptions(parameters={"loadimba": {"load_imbalance_ratio_threshold": 0.4}})
     values = {e.code: e.values["load_imbalance_ratio_threshold"] for e in read_rules(settings).called("loadimba")}
     assert values == dict.fromkeys(("load_imbalance_waste", "load_imbalance_spread", "load_imbalance_two_sided"), 0.4)
-    off = read_rules(Rules(disabled=("loadimba",)))
+    off = read_rules(RuleOptions(disabled=("loadimba",)))
     assert {entry.code for entry in off.disabled} == set(values)
     assert not set(values) & {entry.code for entry in off.entries}
 
 
 def test_a_rule_that_does_not_exist_is_told_with_one_near() -> None:
     with pytest.raises(NotFoundError, match="did you mean hot_gpu"):
-        read_rules(Rules()).only(["hot_gpus"])
+        read_rules(RuleOptions()).only(["hot_gpus"])
 
 
 def test_a_level_that_nobody_measures(tmp_path: Path) -> None:

@@ -10,12 +10,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ruled_jobs import Job, found
 
-from tachograph.rules.clustercockpit import METRICS, Translated, limits_of, parameters_toml, translate_class
-from tachograph.rules.clustercockpit_expression import UntranslatableError, translate
-from tachograph.rules.language import load_patterns, prepare
-from tachograph.rules.metrics import VOCABULARY
-from tachograph.rules.ruleset import Entry, RuleSet
-from tachograph.rules.sources import Source, read_parameters
+from tachograph.judge.rules.clustercockpit import (
+    METRICS,
+    Translated,
+    UntranslatableError,
+    limits_of,
+    parameters_toml,
+    translate,
+    translate_class,
+)
+from tachograph.judge.rules.metrics import VOCABULARY
+from tachograph.judge.rules.patterns import load_patterns
+from tachograph.judge.rules.program import prepare
+from tachograph.judge.rules.ruleset import RuleEntry, RuleSet, RuleSource, read_parameters
 
 SOME_EXPRESSIONS = (
     "limit > 1",
@@ -52,12 +59,12 @@ def translated(**others: Any) -> Translated:
 def ruleset(one: Translated) -> RuleSet:
     assert one.text is not None, one.missing
     loaded = load_patterns(one.text, one.file)
-    declared, problems = read_parameters(Source("parameters.toml", parameters_toml([one])))
+    declared, problems = read_parameters(RuleSource("parameters.toml", parameters_toml([one])))
     assert (loaded.problems, problems) == ((), [])
     (pattern,), (rule,) = loaded.patterns, loaded.rules
     of_rule = declared.get(rule.tag, {})
     values = {name: parameter.default for name, parameter in of_rule.items()}
-    return RuleSet((Entry(rule, pattern, prepare(rule, VOCABULARY), of_rule, values, shipped=False),))
+    return RuleSet((RuleEntry(rule, pattern, prepare(rule, VOCABULARY), of_rule, values, shipped=False),))
 
 
 @pytest.mark.parametrize(

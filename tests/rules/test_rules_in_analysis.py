@@ -12,14 +12,14 @@ from ruled_jobs import SHIPPED, Job
 from ruled_lake import ACTIVITY, ruled_lake
 
 from madelake import NOW
-from tachograph import advice
-from tachograph.analyze import analyze
-from tachograph.analyze.results import read_findings, read_summaries, read_verdicts
-from tachograph.analyze.rules import RESERVED, said
-from tachograph.config import Configuration, Rules
-from tachograph.errors import ConfigError
-from tachograph.lake import Lake
-from tachograph.rules.judge import judge
+from tachograph.catalog.config import Configuration, RuleOptions
+from tachograph.catalog.errors import ConfigError
+from tachograph.judge.checks import contract, summaries
+from tachograph.judge.rules.verdicts import judge_rules
+from tachograph.judge.rules_in_use import RESERVED, said
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_findings, read_summaries, read_verdicts
+from tachograph.pipeline.run import analyze
 
 OWN: dict[str, Any] = {
     "name": "Works a little", "tag": "works_a_little", "parameter": ["least"], "severity": "note",
@@ -31,7 +31,7 @@ def own_folder(folder: Path, least: float) -> Configuration:
     folder.mkdir(exist_ok=True)
     (folder / "own.json").write_text(json.dumps(OWN))
     (folder / "parameters.toml").write_text(f"[works_a_little]\nleast = {{ default = {least} }}\n")
-    return Configuration(rules=Rules(folder=str(folder)))
+    return Configuration(rules=RuleOptions(folder=str(folder)))
 
 
 def verdicts(lake: Lake, code: str) -> dict[str, str]:
@@ -65,8 +65,10 @@ def test_what_advice_says_is_not_told_twice(tmp_path: Path) -> None:
     assert rows.select("verdict", "severity").row(0) == ("yes", "fact")
 
 
-@pytest.mark.parametrize("advised", [rule for rule in advice.RULES if rule.supersedes], ids=lambda rule: rule.code)
-def test_what_advice_leaves_out_is_not_told_by_a_rule(advised: advice.Rule) -> None:
+@pytest.mark.parametrize(
+    "advised", [rule for rule in summaries.SUMMARY_CHECKS if rule.supersedes], ids=lambda rule: rule.code
+)
+def test_what_advice_leaves_out_is_not_told_by_a_rule(advised: contract.SummaryCheck) -> None:
     holds = pl.DataFrame({"job_key": ["a", "b"], "code": [advised.code] * 2, "verdict": ["yes", "no"]})
     assert set(said(holds).rows()) == {("a", code) for code in (advised.code, *advised.supersedes)}
 
@@ -83,7 +85,7 @@ def test_a_low_mean_that_a_rest_explains_is_a_fact(code: str, has: dict[str, flo
     made = Job(gpus=[has, has])
     for told, severity in ((), "hint"), ((twin,), "fact"):
         beside = pl.DataFrame({"job_key": [made.key] * len(told), "code": told}, schema={"job_key": str, "code": str})
-        rows = judge(made.summary, made.devices, made.nodes, SHIPPED, told=beside).filter(pl.col("code") == code)
+        rows = judge_rules(made.summary, made.devices, made.nodes, SHIPPED, told=beside).filter(pl.col("code") == code)
         assert rows.select("verdict", "severity").row(0) == ("yes", severity)
 
 
@@ -92,7 +94,7 @@ def test_what_was_hardly_measured_is_not_multiplied_by_the_run_time() -> None:
     gpus = [{"gpu_util_mean": mean, "gpu_util_max": 1.0} for mean in (0.902, 0.898)]
     for coverage, verdict in (0.5, "yes"), (0.4, "insufficient"), (None, "yes"):
         made = Job({"elapsed_s": 600 * 86400.0, "coverage": coverage}, gpus)
-        rows = judge(made.summary, made.devices, made.nodes, SHIPPED)
+        rows = judge_rules(made.summary, made.devices, made.nodes, SHIPPED)
         [row] = rows.filter(pl.col("code") == "load_imbalance_waste").rows(named=True)
         assert row["verdict"] == verdict
 
@@ -101,7 +103,7 @@ def test_a_changed_value_judges_all_jobs_again(tmp_path: Path) -> None:
     lake = ruled_lake(tmp_path / "lake")
     analyze(lake, Configuration(), now=NOW)
     assert analyze(lake, Configuration(), now=NOW).jobs == 0
-    lower = Configuration(rules=Rules(parameters={"low_gpu_use": {"low_activity": 0.1}}))
+    lower = Configuration(rules=RuleOptions(parameters={"low_gpu_use": {"low_activity": 0.1}}))
     assert analyze(lake, lower, now=NOW).jobs == len(ACTIVITY)
     assert verdicts(lake, "low_gpu_use") == dict.fromkeys(ACTIVITY, "no")
     assert analyze(lake, lower, now=NOW).jobs == 0
@@ -143,7 +145,7 @@ def test_a_folder_that_is_gone_ends_the_analysis_and_changes_nothing(tmp_path: P
 
 def test_a_rule_that_is_off_leaves_no_row(tmp_path: Path) -> None:
     lake = ruled_lake(tmp_path / "lake")
-    analyze(lake, Configuration(rules=Rules(disabled=("low_gpu_use", "loadimba"))), now=NOW)
+    analyze(lake, Configuration(rules=RuleOptions(disabled=("low_gpu_use", "loadimba"))), now=NOW)
     assert verdicts(lake, "low_gpu_use") == {}
     assert verdicts(lake, "load_imbalance_waste") == {}
     assert verdicts(lake, "short_run") == dict.fromkeys(ACTIVITY, "no")

@@ -9,9 +9,8 @@ import polars as pl
 import pytest
 from ruled_jobs import Job, Row, together
 
-from tachograph.rules.jobs import measure
-from tachograph.rules.metrics import COMPUTED, OF_HOSTS, OFFERED, VOCABULARY
-from tachograph.rules.model import Metric
+from tachograph.judge.rules.metrics import COMPUTED, OF_HOSTS, OFFERED, VOCABULARY, measure
+from tachograph.judge.rules.model import RuleMetric
 
 WORK = ("work", "activity", "node_gpu_work_s", "node_activity", "node_gpus", "walltime", "activity_mean")
 
@@ -111,7 +110,7 @@ def test_the_requested_tier(asked: str | None, tier: float) -> None:
 
 def test_the_table_is_closed_and_each_name_is_of_one_level() -> None:
     assert set(VOCABULARY) == set(OFFERED)
-    assert VOCABULARY["walltime"] == Metric("walltime", "job", "s", False, True)
+    assert VOCABULARY["walltime"] == RuleMetric("walltime", "job", "s", False, True)
     assert VOCABULARY["state"].text
     for name, offered in OFFERED.items():
         assert name == offered.name

@@ -7,21 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import tachograph.rules
-from tachograph.rules.language import Kind, Metric, Outcome, Rule, RuleProblem, check, evaluate, load_patterns, prepare
+import tachograph.judge.rules
+from tachograph.judge.rules.model import PatternRule, RankKind, RuleMetric, RuleOutcome, RuleProblem
+from tachograph.judge.rules.patterns import load_patterns
+from tachograph.judge.rules.program import check, evaluate, prepare
 
-CATALOGUE = Path(tachograph.rules.__file__).parent / "catalogue"
-METRICS: Mapping[str, Metric] = {
+CATALOGUE = Path(tachograph.judge.rules.__file__).parent / "catalogue"
+METRICS: Mapping[str, RuleMetric] = {
     metric.name: metric
     for metric in (
-        Metric("work", "gpu", "s"),
-        Metric("gpu_util", "gpu", "fraction"),
-        Metric("model", "gpu", text=True),
-        Metric("load", "node"),
-        Metric("numberOfProcesses", "job", "count", positive=True),
-        Metric("jobWallTime", "job", "s", positive=True),
-        Metric("idle", "job", "fraction"),
-        Metric("state", "job", text=True),
+        RuleMetric("work", "gpu", "s"),
+        RuleMetric("gpu_util", "gpu", "fraction"),
+        RuleMetric("model", "gpu", text=True),
+        RuleMetric("load", "node"),
+        RuleMetric("numberOfProcesses", "job", "count", positive=True),
+        RuleMetric("jobWallTime", "job", "s", positive=True),
+        RuleMetric("idle", "job", "fraction"),
+        RuleMetric("state", "job", text=True),
     )
 }
 PARAMETERS: Mapping[str, float] = {
@@ -41,7 +43,7 @@ class Job:
     ranks: Mapping[str, Measured] = field(default_factory=dict)
     job: Mapping[str, float | str | None] = field(default_factory=dict)
 
-    def labels(self, kind: Kind) -> Sequence[str]:
+    def labels(self, kind: RankKind) -> Sequence[str]:
         of_kind = [values for name, values in self.ranks.items() if METRICS[name].kind == kind and values is not None]
         count = len(of_kind[0]) if of_kind else 0
         return [f"n1/{place}" if kind == "gpu" else f"n{place + 1}" for place in range(count)]
@@ -81,13 +83,13 @@ def errors(text: str) -> list[str]:
     return [str(problem) for problem in problems(text) if problem.severity == "error"]
 
 
-def rule_of(text: str) -> Rule:
+def rule_of(text: str) -> PatternRule:
     loaded = load_patterns(text, "tried.json")
     assert [str(problem) for problem in loaded.problems if problem.severity == "error"] == []
     return loaded.rules[0]
 
 
-def outcome(text: str, job: Job, parameters: Mapping[str, float] = PARAMETERS) -> Outcome:
+def outcome(text: str, job: Job, parameters: Mapping[str, float] = PARAMETERS) -> RuleOutcome:
     return evaluate(prepare(rule_of(text), METRICS), job, parameters)
 
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rulejobs import CATALOGUE, METRICS, PARAMETERS, Job, written
 
-from tachograph.rules.language import check, evaluate, load_patterns, prepare
+from tachograph.judge.rules.patterns import load_patterns
+from tachograph.judge.rules.program import check, evaluate, prepare
 
 SHIPPED = load_patterns((CATALOGUE / "load_imbalance.json").read_text(), "load_imbalance.json")
 PROGRAMS = [prepare(rule, METRICS) for rule in SHIPPED.rules]

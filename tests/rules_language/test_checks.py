@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from rulejobs import METRICS, PARAMETERS, errors, problems, rule_of, written
 
-from tachograph.errors import InputError
-from tachograph.rules.language import check, load_patterns, prepare
+from tachograph.catalog.errors import InputError
+from tachograph.judge.rules.patterns import load_patterns
+from tachograph.judge.rules.program import check, prepare
 
 ALL = "GatherFromAllRanks(SelectMetric(work, OverAll))"
 EXPRESSIONS = {  # of the term `a`, which begins in column 86: what is said, and the character it is said of

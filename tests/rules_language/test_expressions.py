@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rulejobs import METRICS, Job, errors, outcome, rule_of, value, written
 
-from tachograph.rules import vocabulary
-from tachograph.rules.language import Budget, Pair, evaluate, prepare
-from tachograph.rules.values import quantile
+from tachograph.judge.rules import functions
+from tachograph.judge.rules.model import Budget, RulePair
+from tachograph.judge.rules.program import evaluate, prepare
+from tachograph.judge.rules.values import quantile
 
 WORK = [4.0, 1.0, 3.0, 2.0, 10.0]
 JOB = Job(
@@ -53,7 +54,7 @@ EXPECTED: dict[str, object] = {
     f"for_each(Process, {ONE} * 2)": [8.0, 2.0, 6.0, 4.0, 20.0],
     "for_each(GPU, RANK)": ["n1/0", "n1/1", "n1/2", "n1/3", "n1/4"],
     "for_each(Node, RANK)": ["n1", "n2"],
-    "for_each(Process, make_tuple(RANK, SelectMetric(load, OverAll)))": [Pair("n1", 1.0), Pair("n2", 2.0)],
+    "for_each(Process, make_tuple(RANK, SelectMetric(load, OverAll)))": [RulePair("n1", 1.0), RulePair("n2", 2.0)],
     "for_each(Process, 7)": [7.0] * 5,
     f"for_each(Process, {ONE} - mean({ALL}))": [0.0, -3.0, -1.0, -2.0, 6.0],
     f"for_each(Process, max({ONE}, 3))": [4.0, 3.0, 3.0, 3.0, 10.0],
@@ -80,7 +81,7 @@ EXPECTED: dict[str, object] = {
     "if(false; 1)": [],
     "cardinality(if(1 > 2; 1))": 0.0,
     "make_tuple(1, 'a').second": "a",
-    "make_tuple(1, 'a')": Pair(1.0, "a"),
+    "make_tuple(1, 'a')": RulePair(1.0, "a"),
     "for_each(Process, make_tuple(RANK, 1)).first": ["n1/0", "n1/1", "n1/2", "n1/3", "n1/4"],
     "for_each(Process, SelectMetric(model, OverAll) == 'a')": [True, False, True, None, False],
     "any(for_each(Process, SelectMetric(model, OverAll) == 'a'))": True,
@@ -118,7 +119,7 @@ def test_value(expression: str) -> None:
 
 def test_every_function_is_tried_and_in_the_reference() -> None:
     page = (Path(__file__).parents[2] / "docs/rule-language.md").read_text()
-    for name in vocabulary.FUNCTIONS:
+    for name in functions.FUNCTIONS:
         assert any(f"{name}(" in expression.replace("not (", "not(") for expression in EXPECTED), name
         assert f"`{name}" in page, name
 

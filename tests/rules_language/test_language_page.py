@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rulejobs import Job, outcome, written
 
-from tachograph.rules import document, expression, model, patterns, texts
-from tachograph.rules.language import load_patterns
+from tachograph.judge.rules import documents, expression, model, patterns
+from tachograph.judge.rules.patterns import load_patterns
 
 PAGE = (Path(__file__).parents[2] / "docs/rule-language.md").read_text(encoding="utf-8")
 TABLE = PAGE.partition("| expression | value |\n| --- | --- |\n")[2].partition("\n\n")[0]
@@ -44,9 +44,9 @@ def test_slips_and_limits_are_those_of_the_code() -> None:
     )
     limits = PAGE.partition("## Limits")[2].partition("##")[0]
     for number in (
-        document.LARGEST,
-        document.DEEPEST,
-        document.MOST_TOKENS,
+        documents.LARGEST,
+        documents.DEEPEST,
+        documents.MOST_TOKENS,
         patterns.MOST_TERMS_OF_FILE,
         patterns.MOST_RULES,
         patterns.MOST_TERMS,
@@ -54,10 +54,10 @@ def test_slips_and_limits_are_those_of_the_code() -> None:
         expression.LONGEST,
         expression.DEEPEST,
         expression.LONGEST_NAME,
-        texts.LONGEST,
-        texts.MOST_CONDITIONS,
-        texts.MOST_PLACES,
-        texts.DEEPEST,
+        patterns.LONGEST_TEXT,
+        patterns.MOST_CONDITIONS,
+        patterns.MOST_PLACES,
+        patterns.DEEPEST,
         model.BUDGET.steps,
         model.BUDGET.text,
     ):

@@ -7,7 +7,9 @@ import statistics
 import pytest
 from rulejobs import CATALOGUE, METRICS, PARAMETERS, Job, busy, errors, outcome, problems, written
 
-from tachograph.rules.language import Outcome, check, evaluate, load_patterns, prepare
+from tachograph.judge.rules.model import RuleOutcome
+from tachograph.judge.rules.patterns import load_patterns
+from tachograph.judge.rules.program import check, evaluate, prepare
 
 WASTE = r"""// rule on job level
 {
@@ -70,7 +72,7 @@ JOBS = {
 }
 
 
-def shipped(identity: str, job: Job) -> Outcome:
+def shipped(identity: str, job: Job) -> RuleOutcome:
     loaded = load_patterns((CATALOGUE / "load_imbalance.json").read_text(), "load_imbalance.json")
     rule = next(rule for rule in loaded.rules if rule.id == identity)
     return evaluate(prepare(rule, METRICS), job, PARAMETERS)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tachograph.scores import nsight
+from tachograph.sharing import nsight_scores
 
 KERNEL = {
     "sm__warps_active.avg": 24_000.0,  # cumulative: 24 a cycle
@@ -17,7 +17,7 @@ KERNEL = {
     "sm__inst_executed.avg.per_cycle_elapsed": 1.5,
     "smsp__thread_inst_executed_per_inst_executed.ratio": 24.0,
 }
-STALLS = dict(zip(nsight.MEMORY_STALLS, (0.5, 1.0, 2.0, 30.0, 0.25, 4.0, 8.0, 0.25), strict=True))
+STALLS = dict(zip(nsight_scores.MEMORY_STALLS, (0.5, 1.0, 2.0, 30.0, 0.25, 4.0, 8.0, 0.25), strict=True))
 PERCENT = {f"smsp__warp_issue_stalled_{name}_per_warp_active.pct": value for name, value in STALLS.items()}
 FULL = {
     f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio": value / 10 for name, value in STALLS.items()
@@ -29,32 +29,32 @@ def without(metrics: Mapping[str, float], part: str) -> dict[str, float]:
 
 
 def test_in_practice() -> None:
-    assert nsight.practice_gpu(KERNEL).value == pytest.approx(70.0)  # 1 - 24/64 x 0.8
-    assert nsight.practice_gpu(KERNEL, max_warps=48).value == pytest.approx(60.0)
-    assert nsight.practice_gpu(KERNEL, max_warps=16).value == pytest.approx(20.0)  # all 16 and more: active 80 %
-    assert nsight.practice_gpumem(KERNEL).value == pytest.approx(37.5)  # 600 / 1600
-    assert nsight.practice_gpumem_normalized(KERNEL).value == pytest.approx(100 * 0.3 / 1.1)
+    assert nsight_scores.practice_gpu(KERNEL).value == pytest.approx(70.0)  # 1 - 24/64 x 0.8
+    assert nsight_scores.practice_gpu(KERNEL, max_warps=48).value == pytest.approx(60.0)
+    assert nsight_scores.practice_gpu(KERNEL, max_warps=16).value == pytest.approx(20.0)  # all 16 and more: active 80 %
+    assert nsight_scores.practice_gpumem(KERNEL).value == pytest.approx(37.5)  # 600 / 1600
+    assert nsight_scores.practice_gpumem_normalized(KERNEL).value == pytest.approx(100 * 0.3 / 1.1)
 
 
 def test_in_theory() -> None:
-    assert nsight.theory_gpu(KERNEL).value == pytest.approx(71.875)  # 1 - 1.5 x 0.75 / 4
-    assert nsight.theory_gpu(KERNEL, max_ipc=2).value == pytest.approx(43.75)
-    assert nsight.theory_gpumem(PERCENT).value == pytest.approx(46.0)
+    assert nsight_scores.theory_gpu(KERNEL).value == pytest.approx(71.875)  # 1 - 1.5 x 0.75 / 4
+    assert nsight_scores.theory_gpu(KERNEL, max_ipc=2).value == pytest.approx(43.75)
+    assert nsight_scores.theory_gpumem(PERCENT).value == pytest.approx(46.0)
 
 
 def test_a_full_report_gives_the_same() -> None:
-    assert nsight.theory_gpumem(FULL).value == pytest.approx(46.0)
-    assert nsight.theory_gpumem(FULL | without(PERCENT, "drain")).value == pytest.approx(46.0)
+    assert nsight_scores.theory_gpumem(FULL).value == pytest.approx(46.0)
+    assert nsight_scores.theory_gpumem(FULL | without(PERCENT, "drain")).value == pytest.approx(46.0)
 
 
 def test_a_chip_without_imc_miss() -> None:
-    assert nsight.theory_gpumem(without(PERCENT, "imc_miss")).value == pytest.approx(45.0)
-    assert nsight.theory_gpumem(without(FULL, "imc_miss")).value == pytest.approx(45.0)
+    assert nsight_scores.theory_gpumem(without(PERCENT, "imc_miss")).value == pytest.approx(45.0)
+    assert nsight_scores.theory_gpumem(without(FULL, "imc_miss")).value == pytest.approx(45.0)
 
 
 def test_the_name_of_the_paper_is_not_taken() -> None:
     wrong = {name.replace("warp_issue", "warps_issue"): value for name, value in PERCENT.items()}
-    found = nsight.theory_gpumem(wrong)
+    found = nsight_scores.theory_gpumem(wrong)
     assert found.value is None
     assert "smsp__warp_issue_stalled_drain_per_warp_active.pct" in found.needs
 
@@ -62,10 +62,10 @@ def test_the_name_of_the_paper_is_not_taken() -> None:
 @pytest.mark.parametrize(
     ("score", "names"),
     [
-        (nsight.practice_gpu, ("sm__warps_active.avg", "sm__cycles_active.avg", "gpc__cycles_elapsed.max")),
-        (nsight.practice_gpumem, ("dram__cycles_active.avg", "sm__cycles_active.avg")),
-        (nsight.practice_gpumem_normalized, ("dram__cycles_elapsed.avg", "gpc__cycles_elapsed.max")),
-        (nsight.theory_gpu, tuple(KERNEL)[-2:]),
+        (nsight_scores.practice_gpu, ("sm__warps_active.avg", "sm__cycles_active.avg", "gpc__cycles_elapsed.max")),
+        (nsight_scores.practice_gpumem, ("dram__cycles_active.avg", "sm__cycles_active.avg")),
+        (nsight_scores.practice_gpumem_normalized, ("dram__cycles_elapsed.avg", "gpc__cycles_elapsed.max")),
+        (nsight_scores.theory_gpu, tuple(KERNEL)[-2:]),
     ],
 )
 def test_what_is_missing_is_named(score: object, names: tuple[str, ...]) -> None:
@@ -77,17 +77,17 @@ def test_what_is_missing_is_named(score: object, names: tuple[str, ...]) -> None
 
 
 def test_a_full_report_without_latency_needs_it() -> None:
-    assert nsight.theory_gpumem(without(FULL, "latency")).needs == (nsight.LATENCY,)
+    assert nsight_scores.theory_gpumem(without(FULL, "latency")).needs == (nsight_scores.LATENCY,)
 
 
 def test_nothing_ran() -> None:
-    assert nsight.practice_gpu(KERNEL | {"sm__cycles_active.avg": 0.0}).value == 100.0
-    assert nsight.practice_gpu(KERNEL | {"gpc__cycles_elapsed.max": 0.0}) == nsight.Score(None)
-    assert nsight.practice_gpumem(dict.fromkeys(KERNEL, 0.0)) == nsight.Score(None)
-    assert nsight.practice_gpumem_normalized(dict.fromkeys(KERNEL, 0.0)) == nsight.Score(None)
-    assert nsight.theory_gpumem(FULL | {nsight.LATENCY: 0.0}) == nsight.Score(None)
+    assert nsight_scores.practice_gpu(KERNEL | {"sm__cycles_active.avg": 0.0}).value == 100.0
+    assert nsight_scores.practice_gpu(KERNEL | {"gpc__cycles_elapsed.max": 0.0}) == nsight_scores.NsightScore(None)
+    assert nsight_scores.practice_gpumem(dict.fromkeys(KERNEL, 0.0)) == nsight_scores.NsightScore(None)
+    assert nsight_scores.practice_gpumem_normalized(dict.fromkeys(KERNEL, 0.0)) == nsight_scores.NsightScore(None)
+    assert nsight_scores.theory_gpumem(FULL | {nsight_scores.LATENCY: 0.0}) == nsight_scores.NsightScore(None)
 
 
 def test_results_are_clamped() -> None:
-    assert nsight.theory_gpu(KERNEL | {nsight.IPC: 8.0}).value == 0.0
-    assert nsight.theory_gpumem(dict.fromkeys(PERCENT, 50.0)).value == 100.0
+    assert nsight_scores.theory_gpu(KERNEL | {nsight_scores.IPC: 8.0}).value == 0.0
+    assert nsight_scores.theory_gpumem(dict.fromkeys(PERCENT, 50.0)).value == 100.0

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobframes import frame, gpus, summary
-from tachograph.config import Scores
-from tachograph.finding import EVIDENCE
-from tachograph.scores import judge
-from tachograph.summarize.schema import FINDINGS, JOB_SUMMARIES, SCORES
+from tachograph.catalog.config import ScoreOptions
+from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES, SCORES
+from tachograph.judge.finding import EVIDENCE
+from tachograph.judge.scores import judge_scores
 
 H200 = {"gpu_model": "H200 SXM 141GB", "sm_clock_mhz_mean": 1980.0, "mem_clock_mhz_mean": 3201.0}
 fraction = st.floats(0, 1) | st.none()
@@ -38,7 +38,7 @@ def judged(
 ) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, dict[str, Any]]]:
     """The job's row, its GPUs' rows, its findings by code."""
     jobs = frame(JOB_SUMMARIES, [summary(gpus=max(1, len(rows)), **job)])
-    scored = judge(jobs, gpus(*rows), Scores(high=high, max_warps=max_warps or {}))
+    scored = judge_scores(jobs, gpus(*rows), ScoreOptions(high=high, max_warps=max_warps or {}))
     assert scored.jobs.columns == jobs.columns
     assert scored.gpus.columns == gpus(*rows).columns
     assert dict(scored.findings.schema) == {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
@@ -172,7 +172,7 @@ def test_scores_are_facts_with_evidence_that_has_a_name() -> None:
 def test_many_jobs_at_once_are_each_their_own() -> None:
     rows = [summary(job_key=f"c:{n}:1", job_id=str(n), gpus=1) for n in range(50)]
     units = [{"job_key": f"c:{n}:1", "job_id": str(n), "sm_occupancy_mean": n / 50} for n in range(49)]
-    scored = judge(frame(JOB_SUMMARIES, rows), gpus(*units[::-1]), Scores())
+    scored = judge_scores(frame(JOB_SUMMARIES, rows), gpus(*units[::-1]), ScoreOptions())
     assert scored.jobs["score_gpu"].to_list() == [pytest.approx(100 * (1 - n / 50)) for n in range(49)] + [None]
     assert scored.findings.height == 100
     assert scored.findings.filter(pl.col("verdict") == "yes").height == 16  # 100, 98, ... 70

@@ -16,15 +16,18 @@ from zoneinfo import ZoneInfo
 import polars as pl
 import pytest
 
-from tachograph.config import load
-from tachograph.counters import outside_names
-from tachograph.devices import match
-from tachograph.errors import LakeError, UsageError
-from tachograph.simulate import FACTS, Kind, NodeGroup, Plan, SimulatedCluster, accounting, simulate, telemetry
+from tachograph.catalog.config import load
+from tachograph.catalog.counters import outside_names
+from tachograph.catalog.devices import match_device
+from tachograph.catalog.errors import LakeError, UsageError
+from tachograph.simulate import accounting, telemetry
+from tachograph.simulate.behaviours import JOB_KINDS, JobKind
+from tachograph.simulate.cluster import SimulatedCluster, simulate
+from tachograph.simulate.plan import NodeGroup, SimulationPlan
 
 PREFIX = "nersc_ldms_dcgm_"
 KEY = ["ProducerName", "gpu_id", "ts_ns"]
-SMALL = Plan(
+SMALL = SimulationPlan(
     seed=3,
     days=2,
     groups=(NodeGroup(5, 4, "A100 SXM 40GB"), NodeGroup(3, 4, "A100 SXM 80GB", lacks=("fp64_active",))),
@@ -36,7 +39,7 @@ SMALL = Plan(
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> SimulatedCluster:
-    return simulate(Plan.demo(), tmp_path_factory.mktemp("demo"))
+    return simulate(SimulationPlan.demo(), tmp_path_factory.mktemp("demo"))
 
 
 @pytest.fixture(scope="module")
@@ -198,16 +201,16 @@ def test_demo_is_small_has_every_kind_and_every_problem(demo: SimulatedCluster) 
     assert demo.rows < 1_500_000
     assert 32 <= sum(group.count for group in demo.plan.groups) <= 40
     seen = demo.jobs.filter(pl.col("start").is_not_null())
-    assert set(seen["kind"]) == {kind.value for kind in Kind}
-    problems = {facts.problem for facts in FACTS.values() if facts.problem}
+    assert set(seen["kind"]) == {kind.value for kind in JobKind}
+    problems = {facts.problem for facts in JOB_KINDS.values() if facts.problem}
     visible = seen.filter(pl.col("attribution").is_in(["whole_node", "explicit"]), pl.col("problem").is_not_null())
     assert set(visible["problem"]) == problems
     assert min(Counter(visible["problem"]).values()) >= 2
     assert {"explicit", "whole_node", "ambiguous"} <= set(seen["attribution"])
     assert {"RUNNING", "PENDING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"} <= set(demo.jobs["state"])
-    assert {match(model) for model in seen["model"].drop_nulls()} >= {
-        match("NVIDIA A40"),
-        match("NVIDIA A100-SXM4-80GB"),
+    assert {match_device(model) for model in seen["model"].drop_nulls()} >= {
+        match_device("NVIDIA A40"),
+        match_device("NVIDIA A100-SXM4-80GB"),
     }
 
 
@@ -232,7 +235,7 @@ def mean(values: pl.Series) -> float:
     return float(sum(values) / len(values))
 
 
-def planted(cluster: SimulatedCluster, kind: Kind) -> list[dict[str, Any]]:
+def planted(cluster: SimulatedCluster, kind: JobKind) -> list[dict[str, Any]]:
     found = cluster.jobs.filter(pl.col("kind") == kind.value, pl.col("samples") > 0, pl.col("defects") == 0)
     assert found.height > 0
     return found.head(4).to_dicts()
@@ -241,23 +244,23 @@ def planted(cluster: SimulatedCluster, kind: Kind) -> list[dict[str, Any]]:
 def test_planted_problems_are_in_the_samples(demo: SimulatedCluster) -> None:
     frame = read(demo)
     util, hbm, power = f"{PREFIX}gpu_utilization", f"{PREFIX}fb_used", f"{PREFIX}power_usage"
-    for kind in (Kind.HUNG, Kind.COLD_START, Kind.STALLED):
+    for kind in (JobKind.HUNG, JobKind.COLD_START, JobKind.STALLED):
         for job in planted(demo, kind):
             silent = minutes(demo, frame, job, "planted_start", "planted_end")
             assert silent[util].max() == 0
             assert job["planted_end"] - job["planted_start"] >= timedelta(minutes=19)
             assert job["gpu_util_mean"] > 0.1
-            assert silent[hbm].max() == (4 if kind is Kind.COLD_START else job["hbm_used_mib_max"])
-    for job in planted(demo, Kind.DEADLOCK):
+            assert silent[hbm].max() == (4 if kind is JobKind.COLD_START else job["hbm_used_mib_max"])
+    for job in planted(demo, JobKind.DEADLOCK):
         waiting = minutes(demo, frame, job, "planted_start", "planted_end")
         working = minutes(demo, frame, job, "start", "planted_start")
         assert waiting[util].min() == 100
         assert waiting[f"{PREFIX}tensor_active"].max() == 0
         assert mean(waiting[power]) < 0.6 * mean(working[power])
-    for job in planted(demo, Kind.IDLE):
+    for job in planted(demo, JobKind.IDLE):
         assert job["gpu_util_max"] == 0
         assert job["gpus_never_used"] == job["gpus"]
-    for kind, share in ((Kind.ONE_GPU, None), (Kind.HALF_USED, 0.5)):
+    for kind, share in ((JobKind.ONE_GPU, None), (JobKind.HALF_USED, 0.5)):
         for job in planted(demo, kind):
             gpus = job["gpus"]
             assert job["gpus_never_used"] == (gpus - 1 if share is None else gpus // 2)
@@ -266,25 +269,25 @@ def test_planted_problems_are_in_the_samples(demo: SimulatedCluster) -> None:
 def test_planted_balance_bursts_and_bounds_are_in_the_samples(demo: SimulatedCluster) -> None:
     frame = read(demo)
     util = f"{PREFIX}gpu_utilization"
-    for job in planted(demo, Kind.IMBALANCED):
+    for job in planted(demo, JobKind.IMBALANCED):
         means = demo.gpus.filter(pl.col("run") == job["run"])["gpu_util_mean"]
         assert 1 - mean(means) / max(means) > 0.5
         assert min(means) > 0.02
-    for job in planted(demo, Kind.BURSTY):
+    for job in planted(demo, JobKind.BURSTY):
         rows = minutes(demo, frame, job, "start", "end")
         zero = rows.select((pl.col(util) == 0).mean()).item()
         assert 0.5 < zero < 0.7
-    for job in planted(demo, Kind.MEMORY_BOUND):
+    for job in planted(demo, JobKind.MEMORY_BOUND):
         rows = minutes(demo, frame, job, "start", "end")
         assert rows.select((pl.col(f"{PREFIX}fp64_active") < pl.col(f"{PREFIX}dram_active")).all()).item()
-    for job in planted(demo, Kind.COMPUTE_BOUND):
+    for job in planted(demo, JobKind.COMPUTE_BOUND):
         rows = minutes(demo, frame, job, "start", "end")
         assert rows.select((pl.col(f"{PREFIX}fp64_active") > pl.col(f"{PREFIX}dram_active")).all()).item()
     capacity = {group.driver.name: group.device.hbm_mib for group in demo.plan.groups}
-    for job in planted(demo, Kind.LOW_MEMORY):
+    for job in planted(demo, JobKind.LOW_MEMORY):
         assert job["hbm_used_mib_max"] < 0.16 * capacity[job["model"]]
         assert capacity[job["model"]] == 80 * 1024
-    for job in planted(demo, Kind.FULL_MEMORY):
+    for job in planted(demo, JobKind.FULL_MEMORY):
         assert job["hbm_used_mib_max"] > 0.955 * capacity[job["model"]]
     short = demo.jobs.filter(pl.col("kind") == "short", pl.col("end").is_not_null())
     assert max(short["end"] - short["start"]) < timedelta(seconds=180)
@@ -468,7 +471,7 @@ def test_devices_and_configuration_can_be_read(demo: SimulatedCluster) -> None:
         rows = list(csv.DictReader(file))
     assert len(rows) == demo.plan.gpus == len({row["uuid"] for row in rows})
     for row in rows:
-        found = match(row["model"], float(row["hbm_mib"]))
+        found = match_device(row["model"], float(row["hbm_mib"]))
         assert found is not None
     assert len({(row["node"], row["pci"]) for row in rows}) == len(rows)
     configuration = load(str(demo.configuration), {})
@@ -484,7 +487,7 @@ def test_truth_is_beside_the_data(small: SimulatedCluster) -> None:
 
 def test_progress_is_told_and_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    plan = Plan(groups=(NodeGroup(1, 2, "H200 SXM 141GB"),), interval_s=600, days=2, load=0.2)
+    plan = SimulationPlan(groups=(NodeGroup(1, 2, "H200 SXM 141GB"),), interval_s=600, days=2, load=0.2)
     simulate(plan, tmp_path / "new", progress=lambda done, total: told.append((done, total)))
     assert told == [(288, 576), (576, 576)]
     with pytest.raises(UsageError, match="not an empty folder"):

@@ -9,20 +9,19 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tachograph.analyze import analyze
-from tachograph.analyze.results import read_node_minutes, read_summaries
-from tachograph.config import load
-from tachograph.fill import fill
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
-from tachograph.schema import NODE_SAMPLES
-from tachograph.simulate import NodeGroup, Plan, SimulatedCluster, simulate
-from tachograph.simulate.kinds import Kind
-from tachograph.simulate.plan import LEAN_COUNTERS
+from tachograph.catalog.config import load
+from tachograph.catalog.tables import HOST_CHARACTERISTICS, NODE_SAMPLES
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.lake.query import read_node_minutes, read_summaries
+from tachograph.pipeline.run import analyze
+from tachograph.service.fill import fill
+from tachograph.simulate.behaviours import JobKind
+from tachograph.simulate.cluster import SimulatedCluster, simulate
+from tachograph.simulate.plan import LEAN_COUNTERS, NodeGroup, SimulationPlan
 from tachograph.sources import ldms
-from tachograph.summarize.schema import HOST_CHARACTERISTICS
 
-PLAN = Plan(
+PLAN = SimulationPlan(
     seed=5,
     days=2,
     groups=(NodeGroup(24, 2, "A100 SXM 40GB"),),
@@ -62,7 +61,7 @@ def read(cluster: SimulatedCluster) -> pl.DataFrame:
     return pl.concat(part.frame for file in cluster.hosts for chunk in ldms.read_file(file) for part in chunk.parts)
 
 
-def of(minutes: pl.DataFrame, kind: Kind, *, planted: bool) -> pl.DataFrame:
+def of(minutes: pl.DataFrame, kind: JobKind, *, planted: bool) -> pl.DataFrame:
     found = minutes.filter((pl.col("kind") == kind.value) & (pl.col("planted") == planted))
     found = found.filter(pl.col("t") > pl.col("begun") + timedelta(minutes=5))
     assert found.height >= 20, kind
@@ -75,8 +74,8 @@ def median(rows: pl.DataFrame, name: str) -> float:
     return value
 
 
-@pytest.mark.parametrize("kind", [Kind.HUNG, Kind.COLD_START, Kind.STALLED])
-def test_hosts_of_jobs_that_wait_do_nothing(minutes: pl.DataFrame, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [JobKind.HUNG, JobKind.COLD_START, JobKind.STALLED])
+def test_hosts_of_jobs_that_wait_do_nothing(minutes: pl.DataFrame, kind: JobKind) -> None:
     waits, works = of(minutes, kind, planted=True), of(minutes, kind, planted=False)
     for name in ("cpu_user", "load_average", "l1_misses_per_s", "llc_misses_per_s", "fs_read_bytes_per_s"):
         assert median(waits, name) * 20 < median(works, name), name
@@ -85,7 +84,7 @@ def test_hosts_of_jobs_that_wait_do_nothing(minutes: pl.DataFrame, kind: Kind) -
 
 
 def test_a_deadlock_is_busy_and_gets_nothing_done(minutes: pl.DataFrame) -> None:
-    stuck, works = of(minutes, Kind.DEADLOCK, planted=True), of(minutes, Kind.DEADLOCK, planted=False)
+    stuck, works = of(minutes, JobKind.DEADLOCK, planted=True), of(minutes, JobKind.DEADLOCK, planted=False)
     assert median(stuck, "cpu_user") > 0.9
     assert median(stuck, "load_average") > median(works, "load_average") * 1.5
     for name in ("l1_misses_per_s", "llc_misses_per_s", "fs_read_bytes_per_s", "network_tx_packets_per_s"):
@@ -94,7 +93,7 @@ def test_a_deadlock_is_busy_and_gets_nothing_done(minutes: pl.DataFrame) -> None
 
 def test_data_are_read_while_loading(minutes: pl.DataFrame) -> None:
     long = minutes.filter(
-        (pl.col("kind") == Kind.TENSOR.value) & (pl.col("end") - pl.col("begun") > timedelta(hours=1))
+        (pl.col("kind") == JobKind.TENSOR.value) & (pl.col("end") - pl.col("begun") > timedelta(hours=1))
     )
     early, late = long.filter(pl.col("minute") == 0), long.filter(pl.col("minute") > 10)
     assert early.height >= 3
@@ -102,7 +101,9 @@ def test_data_are_read_while_loading(minutes: pl.DataFrame) -> None:
 
 
 def test_nodes_of_wide_jobs_talk_to_each_other(minutes: pl.DataFrame) -> None:
-    working = minutes.filter(pl.col("kind").is_in([Kind.STEADY.value, Kind.MEMORY_BOUND.value, Kind.TENSOR.value]))
+    working = minutes.filter(
+        pl.col("kind").is_in([JobKind.STEADY.value, JobKind.MEMORY_BOUND.value, JobKind.TENSOR.value])
+    )
     wide, narrow = working.filter(pl.col("nodes").list.len() > 1), working.filter(pl.col("nodes").list.len() == 1)
     assert median(wide, "network_tx_bytes_per_s") > 5 * median(narrow, "network_tx_bytes_per_s")
 

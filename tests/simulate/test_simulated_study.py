@@ -10,49 +10,61 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tachograph.simulate import Kind, NodeGroup, Plan, SimulatedCluster, simulate
-from tachograph.simulate.placement import Run, place
-from tachograph.simulate.study import LONGEST_S, SIZES, as_in_study
-from tachograph.simulate.workload import draw
+from tachograph.simulate.behaviours import JobKind
+from tachograph.simulate.cluster import SimulatedCluster, simulate
+from tachograph.simulate.plan import NodeGroup, SimulationPlan
+from tachograph.simulate.workload import (
+    STUDY_LONGEST_S,
+    STUDY_SIZES,
+    SimulatedRun,
+    as_in_study,
+    place_runs,
+    sample_requests,
+)
 
 PREFIX = "nersc_ldms_dcgm_"
-A_WEEK = replace(Plan.month(), days=7, groups=(NodeGroup(600, 4, "A100 SXM 40GB"), NodeGroup(100, 4, "A100 SXM 80GB")))
+A_WEEK = replace(
+    SimulationPlan.month(), days=7, groups=(NodeGroup(600, 4, "A100 SXM 40GB"), NodeGroup(100, 4, "A100 SXM 80GB"))
+)
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[Run]:
-    return [run for run in place(A_WEEK, draw(A_WEEK)) if run.start_s is not None and run.gpus]
+def runs() -> list[SimulatedRun]:
+    return [run for run in place_runs(A_WEEK, sample_requests(A_WEEK)) if run.start_s is not None and run.gpus]
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> SimulatedCluster:
     plan = replace(
-        Plan.month(), days=1, defects=False, groups=(NodeGroup(8, 4, "A100 SXM 40GB"), NodeGroup(2, 4, "A100 SXM 80GB"))
+        SimulationPlan.month(),
+        days=1,
+        defects=False,
+        groups=(NodeGroup(8, 4, "A100 SXM 40GB"), NodeGroup(2, 4, "A100 SXM 80GB")),
     )
     return simulate(plan, tmp_path_factory.mktemp("study"))
 
 
-def test_most_jobs_hold_one_whole_node_and_some_hundreds_of_gpus(runs: list[Run]) -> None:
+def test_most_jobs_hold_one_whole_node_and_some_hundreds_of_gpus(runs: list[SimulatedRun]) -> None:
     sizes = Counter(run.gpus for run in runs)
     assert 0.80 < sizes[4] / len(runs) < 0.90
     assert max(sizes) >= 512
     assert sum(count for size, count in sizes.items() if size < 4) < 0.05 * len(runs)
-    assert sum(share for _, share in SIZES) == pytest.approx(1)
+    assert sum(share for _, share in STUDY_SIZES) == pytest.approx(1)
     on_large = sum(A_WEEK.groups[run.request.group].device.hbm_mib >= 80_000 for run in runs)
     assert 0.08 < on_large / len(runs) < 0.25
 
 
-def test_jobs_run_up_to_two_days_and_fill_the_cluster(runs: list[Run]) -> None:
+def test_jobs_run_up_to_two_days_and_fill_the_cluster(runs: list[SimulatedRun]) -> None:
     seconds = [run.request.run_s for run in runs if run.request.state != "TIMEOUT"]
-    assert 36 * 3600 < max(seconds) <= LONGEST_S
+    assert 36 * 3600 < max(seconds) <= STUDY_LONGEST_S
     held = sum((min(run.end_s or 0, A_WEEK.seconds) - (run.start_s or 0)) * run.gpus for run in runs)
     assert 0.6 < held / A_WEEK.gpus / A_WEEK.seconds <= 0.85
     per_day = len(runs) / A_WEEK.days / A_WEEK.gpus
     assert per_day * 31 * 7168 > 60_000
 
 
-def test_pipes_of_ordinary_jobs_are_mixed_as_published(runs: list[Run]) -> None:
-    works = [run.behaviour.work for run in runs if run.behaviour and run.request.kind is Kind.STEADY]
+def test_pipes_of_ordinary_jobs_are_mixed_as_published(runs: list[SimulatedRun]) -> None:
+    works = [run.behaviour.work for run in runs if run.behaviour and run.request.kind is JobKind.STEADY]
     share = Counter(
         "+".join(
             name
@@ -71,19 +83,19 @@ def test_pipes_of_ordinary_jobs_are_mixed_as_published(runs: list[Run]) -> None:
         assert 0 < work.dram <= 0.86
 
 
-def test_gpus_differ_only_where_nothing_is_planted(runs: list[Run]) -> None:
+def test_gpus_differ_only_where_nothing_is_planted(runs: list[SimulatedRun]) -> None:
     uneven = {run.request.kind for run in runs if run.behaviour and run.behaviour.uneven}
-    assert uneven == {Kind.STEADY, Kind.DEBUG, Kind.SHORT}
+    assert uneven == {JobKind.STEADY, JobKind.DEBUG, JobKind.SHORT}
     differing = next(r for r in runs if r.behaviour and r.behaviour.uneven > 0.5 and r.gpus >= 4)
     assert differing.behaviour is not None
     utils = [differing.behaviour.phases(slot, 4)[-1].level.util for slot in range(4)]
     assert utils[0] == max(utils) > min(utils) >= 0.02 * utils[0]
 
 
-def test_planted_jobs_stay_as_they_are(runs: list[Run]) -> None:
-    bound = next(run.behaviour for run in runs if run.behaviour and run.request.kind is Kind.MEMORY_BOUND)
+def test_planted_jobs_stay_as_they_are(runs: list[SimulatedRun]) -> None:
+    bound = next(run.behaviour for run in runs if run.behaviour and run.request.kind is JobKind.MEMORY_BOUND)
     assert as_in_study(bound, np.random.default_rng(0)) is bound
-    alone = sum(run.request.kind is Kind.ONE_GPU and run.gpus == 4 for run in runs)
+    alone = sum(run.request.kind is JobKind.ONE_GPU and run.gpus == 4 for run in runs)
     assert 0.06 < alone / sum(run.gpus == 4 for run in runs) < 0.14
 
 
@@ -111,8 +123,8 @@ def test_energy_is_that_of_the_power_that_is_shown(cluster: SimulatedCluster) ->
 
 
 def test_other_plans_are_as_they_were(tmp_path: Path) -> None:
-    plan = Plan(interval_s=600, groups=(NodeGroup(2, 4, "A100 SXM 40GB"),))
-    assert (plan.as_printed, plan.as_in_study, Plan.demo().as_in_study) == (False, False, False)
+    plan = SimulationPlan(interval_s=600, groups=(NodeGroup(2, 4, "A100 SXM 40GB"),))
+    assert (plan.as_printed, plan.as_in_study, SimulationPlan.demo().as_in_study) == (False, False, False)
     frame = pl.concat([pl.read_parquet(file) for file in simulate(plan, tmp_path / "c").telemetry])
     values = frame[f"{PREFIX}sm_active"].drop_nulls().to_numpy()
     assert (values != (np.rint(values * np.float64(1e6)) / 1e6).astype(np.float32)).any()

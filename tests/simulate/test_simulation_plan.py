@@ -13,28 +13,27 @@ from ClusterShell.NodeSet import NodeSet
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.devices import match
-from tachograph.errors import ConfigError, UsageError
-from tachograph.simulate import FACTS, Kind, NodeGroup, Plan, accounting
+from tachograph.catalog.devices import match_device
+from tachograph.catalog.errors import ConfigError, UsageError
+from tachograph.simulate import accounting
+from tachograph.simulate.behaviours import JOB_KINDS, JobKind, behave
 from tachograph.simulate.defects import DefectKind
-from tachograph.simulate.defects import draw as draw_defects
-from tachograph.simulate.kinds import behave
-from tachograph.simulate.placement import Run, place
-from tachograph.simulate.plan import DRIVER
-from tachograph.simulate.telemetry import parts
-from tachograph.simulate.workload import Request, draw
+from tachograph.simulate.defects import sample_defects as draw_defects
+from tachograph.simulate.plan import DRIVER, NodeGroup, SimulationPlan
+from tachograph.simulate.telemetry import parts_of_nodes
+from tachograph.simulate.workload import SimulatedRequest, SimulatedRun, place_runs, sample_requests
 
-LARGE = Plan(days=10, groups=(NodeGroup(200, 4, "A100 SXM 40GB"), NodeGroup(40, 4, "A100 SXM 80GB")))
+LARGE = SimulationPlan(days=10, groups=(NodeGroup(200, 4, "A100 SXM 40GB"), NodeGroup(40, 4, "A100 SXM 80GB")))
 
 
 @pytest.fixture(scope="module")
-def requests() -> list[Request]:
-    return draw(LARGE)
+def requests() -> list[SimulatedRequest]:
+    return sample_requests(LARGE)
 
 
 @pytest.fixture(scope="module")
-def runs(requests: list[Request]) -> list[Run]:
-    return place(LARGE, requests)
+def runs(requests: list[SimulatedRequest]) -> list[SimulatedRun]:
+    return place_runs(LARGE, requests)
 
 
 def test_doctests() -> None:
@@ -55,47 +54,47 @@ def test_doctests() -> None:
 )
 def test_impossible_plans_are_named(changes: dict[str, object], what: str) -> None:
     with pytest.raises(UsageError, match=what):
-        Plan(**changes)  # type: ignore[arg-type]
+        SimulationPlan(**changes)  # type: ignore[arg-type]
 
 
 def test_unknown_time_zone_is_named() -> None:
     with pytest.raises(ConfigError, match="unknown time zone 'Mars/Base'"):
-        Plan(time_zone="Mars/Base")
+        SimulationPlan(time_zone="Mars/Base")
 
 
 def test_drivers_write_names_and_sizes_that_are_found_again() -> None:
     for model, driver in DRIVER.items():
         for size in (driver.total_mib, driver.total_mib - driver.reserved_mib):
-            found = match(driver.name, size)
+            found = match_device(driver.name, size)
             assert found is not None
             assert found.name == model
 
 
 @pytest.mark.parametrize("samples", [1, 50_000, 3_000_000, 200_000_000, 1_920_000_000])
 def test_benchmark_plans_have_the_samples_asked_for(samples: int) -> None:
-    plan = Plan.benchmark(samples)
+    plan = SimulationPlan.benchmark(samples)
     assert samples <= plan.samples <= max(1.05 * samples, samples + 4 * 8640 * plan.days)
-    biggest = max(sum(plan.groups[n.group].gpus for n in part) * 8640 for part in parts(plan, plan.nodes()))
+    biggest = max(sum(plan.groups[n.group].gpus for n in part) * 8640 for part in parts_of_nodes(plan, plan.nodes()))
     assert biggest <= plan.rows_per_file
 
 
 def test_month_is_the_size_of_the_study() -> None:
-    plan = Plan.month()
+    plan = SimulationPlan.month()
     assert (plan.gpus, plan.days) == (7168, 31)
     assert plan.samples == 7168 * 31 * 8640 == 1_919_877_120
-    files = parts(plan, plan.nodes())
+    files = parts_of_nodes(plan, plan.nodes())
     assert sum(len(part) for part in files) == 1792
     assert all(len({node.group for node in part}) == 1 for part in files)
 
 
-def test_jobs_ask_for_the_load(requests: list[Request]) -> None:
+def test_jobs_ask_for_the_load(requests: list[SimulatedRequest]) -> None:
     asked = sum(request.gpus * request.run_s for request in requests)
     assert asked / LARGE.gpus / LARGE.seconds == pytest.approx(LARGE.load, rel=0.02)
 
 
-def test_arrivals_are_poisson(requests: list[Request]) -> None:
+def test_arrivals_are_poisson(requests: list[SimulatedRequest]) -> None:
     """Gaps between independent arrivals have the mean as standard deviation, and exceed it with probability 1/e."""
-    planned = len(Kind) * LARGE.each_kind
+    planned = len(JobKind) * LARGE.each_kind
     arrivals = sorted({r.submit_s for r in requests if r.array is None and r.serial >= 0})
     gaps = np.diff(arrivals[planned:])
     assert len(gaps) > 1500
@@ -103,11 +102,11 @@ def test_arrivals_are_poisson(requests: list[Request]) -> None:
     assert (gaps > gaps.mean()).mean() == pytest.approx(math.exp(-1), abs=0.04)
 
 
-def test_sizes_times_and_users_have_the_shape_of_the_study(requests: list[Request]) -> None:
+def test_sizes_times_and_users_have_the_shape_of_the_study(requests: list[SimulatedRequest]) -> None:
     sizes = Counter(request.gpus for request in requests)
     assert sizes[4] / len(requests) == pytest.approx(0.70, abs=0.12)
     assert max(sizes) >= 64
-    ordinary = [r.run_s for r in requests if r.kind in (Kind.STEADY, Kind.MEMORY_BOUND, Kind.TENSOR)]
+    ordinary = [r.run_s for r in requests if r.kind in (JobKind.STEADY, JobKind.MEMORY_BOUND, JobKind.TENSOR)]
     assert np.median(ordinary) == pytest.approx(LARGE.median_hours * 3600, rel=0.12)
     assert np.std(np.log(ordinary)) == pytest.approx(1.1, abs=0.15)
     users = Counter(request.user for request in requests).most_common()
@@ -116,24 +115,24 @@ def test_sizes_times_and_users_have_the_shape_of_the_study(requests: list[Reques
     assert len(users) > 40
 
 
-def test_kinds_occur_by_weight(requests: list[Request]) -> None:
+def test_kinds_occur_by_weight(requests: list[SimulatedRequest]) -> None:
     kinds = Counter(request.kind for request in requests)
-    for kind, facts in FACTS.items():
+    for kind, facts in JOB_KINDS.items():
         assert kinds[kind] / len(requests) == pytest.approx(facts.weight / 1.075, abs=0.03 + 0.25 * facts.weight)
 
 
-def test_job_ids_are_unique_and_in_order_of_submission(requests: list[Request]) -> None:
+def test_job_ids_are_unique_and_in_order_of_submission(requests: list[SimulatedRequest]) -> None:
     ids = [request.job_id for request in requests] + [r.job_id + 1 for r in requests if r.het]
     assert len(set(ids)) == len(ids)
     single = [request for request in requests if request.array is None]
     assert all(a.job_id < b.job_id and a.submit_s <= b.submit_s for a, b in pairwise(single))
 
 
-def test_runs_use_what_they_asked_for(runs: list[Run], requests: list[Request]) -> None:
+def test_runs_use_what_they_asked_for(runs: list[SimulatedRun], requests: list[SimulatedRequest]) -> None:
     assert {run.request.serial for run in runs} == {request.serial for request in requests}
     nodes = LARGE.nodes()
     for run in runs:
-        if run.start_s is None or run.request.kind is Kind.CPU_ONLY:
+        if run.start_s is None or run.request.kind is JobKind.CPU_ONLY:
             assert run.gpus == 0
             continue
         assert run.gpus == run.request.gpus
@@ -148,7 +147,7 @@ def test_runs_use_what_they_asked_for(runs: list[Run], requests: list[Request]) 
         assert [run.submit_s for run in second] == [(failed.end_s or 0) + 60]
 
 
-def overlaps(plan: Plan, runs: list[Run]) -> int:
+def overlaps(plan: SimulationPlan, runs: list[SimulatedRun]) -> int:
     held: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for run in runs:
         for node, gpus in run.places:
@@ -170,8 +169,8 @@ def overlaps(plan: Plan, runs: list[Run]) -> int:
     load=st.floats(0, 1.5),
 )
 def test_no_plan_puts_two_jobs_on_one_gpu(seed: int, groups: list[NodeGroup], shared: float, load: float) -> None:
-    plan = Plan(seed=seed, groups=tuple(groups), shared=shared, load=load, interval_s=600)
-    runs = place(plan, draw(plan))
+    plan = SimulationPlan(seed=seed, groups=tuple(groups), shared=shared, load=load, interval_s=600)
+    runs = place_runs(plan, sample_requests(plan))
     assert overlaps(plan, runs) == 0
     for run in runs:
         if run.behaviour is not None and run.start_s is not None and run.end_s is not None:
@@ -194,9 +193,13 @@ def test_elapsed_is_read_back(seconds: int) -> None:
     assert int(days or 0) * 86400 + hours * 3600 + minutes * 60 + rest == seconds
 
 
-@given(st.sampled_from([kind for kind in Kind if kind is not Kind.CPU_ONLY]), st.integers(0, 10**6), st.integers(2, 64))
-def test_levels_stay_possible(kind: Kind, seed: int, gpus: int) -> None:
-    elapsed = max(FACTS[kind].min_s, 400 if kind is not Kind.SHORT else 20)
+@given(
+    st.sampled_from([kind for kind in JobKind if kind is not JobKind.CPU_ONLY]),
+    st.integers(0, 10**6),
+    st.integers(2, 64),
+)
+def test_levels_stay_possible(kind: JobKind, seed: int, gpus: int) -> None:
+    elapsed = max(JOB_KINDS[kind].min_s, 400 if kind is not JobKind.SHORT else 20)
     made = behave(kind, np.random.default_rng(seed), elapsed_s=elapsed, gpus=gpus, capacity_mib=40960, usable_mib=40441)
     for slot in range(gpus):
         for phase in made.phases(slot, gpus):

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import polars as pl
 
-from tachograph.lake.resolve import resolve
-from tachograph.schema import ALLOCATIONS, JOBS, TABLES, Table, conform
-from tachograph.sources import Chunk
+from tachograph.catalog.chunks import Chunk
+from tachograph.catalog.tables import ALLOCATIONS, JOBS, TABLES, LakeTable, conform
+from tachograph.lake.conform import resolve
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -46,7 +46,7 @@ class Landing:
                 self.rejected.update({r.reason: r.count for r in (*part.rejects, *conformed.rejects)})
         return landed
 
-    def table(self, table: Table) -> pl.DataFrame:
+    def table(self, table: LakeTable) -> pl.DataFrame:
         """One row per key, without the order in which they landed."""
         frames = self.frames.get(table.name) or [table.empty()]
         return resolve(pl.concat(frames), table)[0].drop("seq")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tachograph.errors import InputError
+from tachograph.catalog.errors import InputError
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 BETWEEN = "\x1f"

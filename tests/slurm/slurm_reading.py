@@ -6,23 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tachograph.sources.sacct import read_file
-from tachograph.sources.slurm.reading import Reading
-from tachograph.sources.slurm.records import Cluster, Row
+from tachograph.sources.slurm.exports import AccountingReading
+from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
 
 Write = Callable[[str | bytes], Path]
-ReadText = Callable[..., Reading]
+ReadText = Callable[..., AccountingReading]
 
 MADE = Path(__file__).parent / "recorded"  # Slurm on one host: four GPU nodes, one CPU node
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
 
 
-def reading_of(path: Path, *, time_zone: str = "UTC") -> Reading:
+def reading_of(path: Path, *, time_zone: str = "UTC") -> AccountingReading:
     """Return what a file holds, of which nothing was rejected."""
-    (reading,) = read_file(path, cluster=Cluster(time_zone=time_zone))
+    (reading,) = read_file(path, cluster=SlurmCluster(time_zone=time_zone))
     assert reading.rejected == []
     return reading
 
 
-def told(row: Row) -> Row:
+def told(row: SlurmRow) -> SlurmRow:
     """Return what is not null."""
     return {name: value for name, value in row.items() if value is not None}

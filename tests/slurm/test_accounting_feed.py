@@ -19,25 +19,25 @@ from made_accounting import BEGIN, MadeAccounting, Run, epoch, moment
 from polars.testing import assert_frame_equal
 from slurm_reading import MADE, VERSIONS, reading_of
 
-from tachograph.config import Configuration, Site
-from tachograph.errors import ConfigError, InputError, UsageError
-from tachograph.ingest import ingest, watermark
-from tachograph.lake import Lake
-from tachograph.schema import JOBS
+from tachograph.catalog.config import Configuration, SiteOptions
+from tachograph.catalog.errors import ConfigError, InputError, UsageError
+from tachograph.catalog.tables import JOBS
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest, watermark
 from tachograph.sources import sacct
-from tachograph.sources.feeds import settings_of
-from tachograph.sources.slurm.asking import FIELDS, Sacct, Span
-from tachograph.sources.slurm.reading import frame_of
-from tachograph.sources.slurm.records import Cluster
-from tachograph.sources.slurm_accounting import AccountingFeed, Settings, connect
+from tachograph.sources.registry import settings_of
+from tachograph.sources.sacct import AccountingFeed, SacctSettings, connect
+from tachograph.sources.slurm.commands import FIELDS, AccountingSpan, SacctCommand
+from tachograph.sources.slurm.exports import frame_of
+from tachograph.sources.slurm.records import SlurmCluster
 
 HOUR = 3600
 DAY = 86400
-SETTINGS = Settings(source="sacct")
+SETTINGS = SacctSettings(source="sacct")
 
 
-def feed_of(accounting: MadeAccounting, settings: Settings = SETTINGS) -> AccountingFeed:
-    return AccountingFeed(Sacct(accounting), settings, Cluster(time_zone="Europe/Berlin"))
+def feed_of(accounting: MadeAccounting, settings: SacctSettings = SETTINGS) -> AccountingFeed:
+    return AccountingFeed(SacctCommand(accounting), settings, SlurmCluster(time_zone="Europe/Berlin"))
 
 
 def poll(feed: AccountingFeed, accounting: MadeAccounting, landing: Landing, at: float) -> list[tuple[int, int]]:
@@ -59,7 +59,7 @@ def in_the_end(runs: list[Run]) -> Landing:
     accounting, landing = MadeAccounting(runs), Landing()
     accounting.clock = 400 * DAY
     landing.take(
-        feed_of(accounting, Settings(source="sacct", step_s=500 * DAY)).between(
+        feed_of(accounting, SacctSettings(source="sacct", step_s=500 * DAY)).between(
             BEGIN - timedelta(days=1), moment(accounting.clock)
         )
     )
@@ -174,8 +174,8 @@ def test_the_first_run_goes_day_by_day_and_each_day_lands() -> None:
     assert poll(feed, accounting, landing, 6.6 * DAY) == [(int(6.5 * DAY) - HOUR, int(6.6 * DAY))]
 
 
-def beginning_at(written: str) -> Settings:
-    return Settings(source="sacct", from_=written)
+def beginning_at(written: str) -> SacctSettings:
+    return SacctSettings(source="sacct", from_=written)
 
 
 def test_a_day_that_failed_is_asked_again_and_those_before_it_are_not() -> None:
@@ -225,7 +225,7 @@ def test_names_may_hold_what_stands_between_fields_elsewhere(name: str) -> None:
 @pytest.mark.parametrize("answer", [b"", b"JobID\x1fStart", b"<html>", b"JobID\x1fStart\x1fEnd\n1\x1f0\x1f"])
 def test_half_an_answer_is_none(answer: bytes) -> None:
     landing = Landing()
-    feed = AccountingFeed(Sacct(lambda *words: answer), SETTINGS, Cluster())
+    feed = AccountingFeed(SacctCommand(lambda *words: answer), SETTINGS, SlurmCluster())
     with pytest.raises(InputError, match=r"^sacct: (the answer broke off|is no accounting)"):
         landing.take(feed.poll(landing.watermark, now=moment(0)))
     assert landing.marks == {}
@@ -247,7 +247,7 @@ def test_only_fields_that_this_slurm_knows_are_asked_for() -> None:
         asked.extend(arguments)
         return b"JobID\x1fStart\n"
 
-    Sacct(old, clusters=("a", "b")).ask(Span(moment(0), moment(60)))
+    SacctCommand(old, clusters=("a", "b")).ask(AccountingSpan(moment(0), moment(60)))
     assert "--format=JobID,JobIDRaw,Account,Start,End,State" in asked
     assert "--clusters=a,b" in asked
 
@@ -292,7 +292,7 @@ case $1 in --helpformat) cat {tmp_path}/fields ;; *) cat {tmp_path}/answer ;; es
 def test_sacct_is_run_and_its_answer_is_that_of_the_file(fake_sacct: Path, before: tuple[str, ...]) -> None:
     version = fake_sacct.parent
     raw = {"source": "sacct", "command": [*before, str(fake_sacct)], "from": "2026-11-21"}
-    configuration = Configuration(site=Site(time_zone="America/New_York"))
+    configuration = Configuration(site=SiteOptions(time_zone="America/New_York"))
     feed = connect(settings_of(raw, where="test"), configuration=configuration)
     landing = Landing()
     landing.take(feed.poll(landing.watermark, now=datetime(2026, 11, 21, 12, tzinfo=UTC)))
@@ -315,7 +315,7 @@ def options(*words: str) -> argparse.Namespace:
 
 def test_sacct_is_run_once_on_request(fake_sacct: Path) -> None:
     configuration = Configuration(
-        site=Site(time_zone="Europe/Berlin"), sources=({"source": "sacct", "command": [str(fake_sacct)]},)
+        site=SiteOptions(time_zone="Europe/Berlin"), sources=({"source": "sacct", "command": [str(fake_sacct)]},)
     )
     now = datetime(2026, 11, 22, tzinfo=UTC)
     words = options("--run", "--from", "2026-11-20", "--to", "2026-11-21T12:00")

@@ -13,26 +13,26 @@ from feeding import Landing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.config import Configuration
-from tachograph.errors import ConfigError, InputError
-from tachograph.ingest import ingest, watermark
-from tachograph.lake import Lake
-from tachograph.schema import ALLOCATIONS
-from tachograph.sources.allocation_log import LogFeed, connect
-from tachograph.sources.feeds import settings_of
-from tachograph.sources.slurm.explicit import read_log
-from tachograph.sources.slurm.records import Cluster, Row
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.tables import ALLOCATIONS
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest, watermark
+from tachograph.sources.allocation_map import AllocationLogFeed, connect
+from tachograph.sources.registry import settings_of
+from tachograph.sources.slurm.allocations import read_log
+from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 T0 = 1795240000
 STREAM = "allocation-map:allocation-map"
 
 
-def feed_of(*patterns: str | Path) -> LogFeed:
-    return LogFeed(map(str, patterns), STREAM, Cluster(name="demo"))
+def feed_of(*patterns: str | Path) -> AllocationLogFeed:
+    return AllocationLogFeed(map(str, patterns), STREAM, SlurmCluster(name="demo"))
 
 
-def poll(feed: LogFeed, landing: Landing, minute: int = 0) -> None:
+def poll(feed: AllocationLogFeed, landing: Landing, minute: int = 0) -> None:
     mark = landing.marks.get(STREAM, NOW)
     landing.take(feed.poll(landing.watermark, now=mark + timedelta(minutes=1 + minute)))
 
@@ -44,7 +44,7 @@ def held(landing: Landing) -> set[tuple[object, ...]]:
 
 
 def expected(text: str) -> set[tuple[object, ...]]:
-    rows: list[Row] = read_log(text, cluster=Cluster(name="demo"))[0]
+    rows: list[SlurmRow] = read_log(text, cluster=SlurmCluster(name="demo"))[0]
     return {(row["job_id"], row["node"], row["gpu"], since(row["start"]), since(row["end"])) for row in rows}
 
 

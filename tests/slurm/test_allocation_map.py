@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slurm_reading import MADE, VERSIONS, Write
 
-from tachograph.config import Configuration, Site
-from tachograph.errors import InputError
-from tachograph.schema import ALLOCATIONS, conform
+from tachograph.catalog.config import Configuration, SiteOptions
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import ALLOCATIONS, conform
 from tachograph.sources import allocation_map
-from tachograph.sources.allocation_map import MapReading, read_map
+from tachograph.sources.allocation_map import AllocationMapReading, read_map
+from tachograph.sources.slurm.allocations import gpu_indices, indices
 from tachograph.sources.slurm.fields import BadRowError
-from tachograph.sources.slurm.live import gpu_indices, indices
-from tachograph.sources.slurm.records import Cluster
+from tachograph.sources.slurm.records import SlurmCluster
 
 Held = set[tuple[str, str, int]]
 
 
-def held(reading: MapReading) -> Held:
+def held(reading: AllocationMapReading) -> Held:
     rows = [(str(row["job_id"]), str(row["node"]), int(str(row["gpu"]))) for row in reading.allocations]
     assert len(rows) == len(set(rows))
     return set(rows)
@@ -77,7 +77,7 @@ DDP = {("2", node, gpu) for node in ("gpu03", "gpu04") for gpu in range(4)}
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["scontrol_show_job_d.all.txt", "squeue.json"])
 def test_running_jobs_of_a_version(version: str, name: str) -> None:
-    reading = read_map(MADE / version / name, cluster=Cluster())
+    reading = read_map(MADE / version / name, cluster=SlurmCluster())
     assert reading.rejected == []
     rows = held(reading)
     assert rows >= TRAIN | DDP
@@ -91,7 +91,8 @@ def test_running_jobs_of_a_version(version: str, name: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_text_and_json_of_running_jobs_tell_the_same(version: str) -> None:
     text, document = (
-        read_map(MADE / version / name, cluster=Cluster()) for name in ("scontrol_show_job_d.all.txt", "squeue.json")
+        read_map(MADE / version / name, cluster=SlurmCluster())
+        for name in ("scontrol_show_job_d.all.txt", "squeue.json")
     )
     shared = held(text) & held(document)
     assert shared >= TRAIN | DDP
@@ -101,7 +102,7 @@ def test_text_and_json_of_running_jobs_tell_the_same(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_ended_jobs_hold_nothing(version: str) -> None:
-    reading = read_map(MADE / version / "scontrol_show_job_d.after_end.txt", cluster=Cluster())
+    reading = read_map(MADE / version / "scontrol_show_job_d.after_end.txt", cluster=SlurmCluster())
     assert (reading.allocations, reading.rows_read) == ([], 18)
 
 
@@ -109,7 +110,9 @@ def test_answers_of_slurmrestd(recorded: Path) -> None:
     for version in ("24.05", "25.11"):
         folder = recorded / "slurmrestd" / version
         found = {
-            path.name.removeprefix("slurm-job-gpus-").removesuffix(".json"): held(read_map(path, cluster=Cluster()))
+            path.name.removeprefix("slurm-job-gpus-").removesuffix(".json"): held(
+                read_map(path, cluster=SlurmCluster())
+            )
             for path in sorted(folder.glob("slurm-job-gpus-*.json"))
             if not path.name.endswith("archived.json")
         }
@@ -129,14 +132,14 @@ def test_answers_of_slurmrestd(recorded: Path) -> None:
             (f"gpu{n}", g) for n in (1, 2) for g in range(4)
         }
         with pytest.raises(InputError, match="Unable to query"):
-            read_map(folder / "slurm-job-gpus-archived.json", cluster=Cluster())
+            read_map(folder / "slurm-job-gpus-archived.json", cluster=SlurmCluster())
 
 
 @pytest.mark.parametrize("version", ["24.11.5", "26.05.5"])
 def test_scontrol_as_json(recorded: Path, version: str) -> None:
     folder = recorded / "slurm_outputs" / version
     every, running = (
-        read_map(folder / name, cluster=Cluster())
+        read_map(folder / name, cluster=SlurmCluster())
         for name in ("scontrol_show_job_d.running.json", "squeue.running.json")
     )
     assert every.rejected == running.rejected == []
@@ -144,7 +147,9 @@ def test_scontrol_as_json(recorded: Path, version: str) -> None:
 
 
 def test_the_cluster_is_that_of_the_answer(recorded: Path) -> None:
-    reading = read_map(recorded / "slurmrestd" / "25.11" / "slurm-job-gpus-gres.json", cluster=Cluster(name="other"))
+    reading = read_map(
+        recorded / "slurmrestd" / "25.11" / "slurm-job-gpus-gres.json", cluster=SlurmCluster(name="other")
+    )
     assert {row["cluster"] for row in reading.allocations} == {"hpc"}
 
 
@@ -159,7 +164,7 @@ def test_the_cluster_is_that_of_the_answer(recorded: Path) -> None:
 )
 def test_a_live_job_that_cannot_be_read_is_counted(write: Write, change: dict[str, object], reason: str) -> None:
     job = {"job_id": 5, "job_state": ["RUNNING"], "nodes": "n[1-2]", "gres_detail": ["gpu:2(IDX:0-1)", "gpu:1(IDX:3)"]}
-    reading = read_map(write(json.dumps({"jobs": [job, {**job, **change}, 3]})), cluster=Cluster())
+    reading = read_map(write(json.dumps({"jobs": [job, {**job, **change}, 3]})), cluster=SlurmCluster())
     assert held(reading) == {("5", "n1", 0), ("5", "n1", 1), ("5", "n2", 3)}
     assert [(place, why) for place, why, _ in reading.rejected] == [(2, reason), (3, "not_an_object")]
 
@@ -169,14 +174,14 @@ def test_scontrol_on_one_line_and_of_old_versions(write: Write) -> None:
         "JobId=5 JobName=a StartTime=2026-07-01T12:00:00 Nodes=n[1-2] CPU_IDs=0-3 Mem=0 GRES_IDX=gpu(IDX:0-1)\n"
         "JobId=6 JobName=b StartTime=Unknown\n     Nodes=n3 CPU_IDs=0 Mem=1 GRES=gpu:a100:1(IDX:2),gpu:h100:1(IDX:5)\n"
     )
-    reading = read_map(write(text), cluster=Cluster(name="c", time_zone="Europe/Berlin"))
+    reading = read_map(write(text), cluster=SlurmCluster(name="c", time_zone="Europe/Berlin"))
     assert held(reading) == {("5", n, g) for n in ("n1", "n2") for g in (0, 1)} | {("6", "n3", 2), ("6", "n3", 5)}
     assert {row["start"] for row in reading.allocations} == {datetime(2026, 7, 1, 10, tzinfo=UTC), None}
     assert {row["cluster"] for row in reading.allocations} == {"c"}
 
 
 def test_the_log_of_a_prolog() -> None:
-    reading = read_map(MADE / "22.05.8" / "prolog_epilog_gpu_index.log", cluster=Cluster())
+    reading = read_map(MADE / "22.05.8" / "prolog_epilog_gpu_index.log", cluster=SlurmCluster())
     assert held(reading) == {("1", node, gpu) for node in ("gpu01", "gpu02") for gpu in (0, 1)}
     for row in reading.allocations:
         assert (row["start"], row["end"], row["provenance"]) == (
@@ -202,7 +207,7 @@ def test_intervals_of_a_log(write: Write) -> None:
         "100000190 prolog job=7 gpus=0\n"
         "100000190 prolog job=7 node=n1 gpus=GPU-aa\n"
     )
-    reading = read_map(write(log), cluster=Cluster())
+    reading = read_map(write(log), cluster=SlurmCluster())
     found = {
         (str(row["job_id"]), str(row["node"]), row["gpu"]): tuple(
             int(time.timestamp()) - 100_000_000 if isinstance(time, datetime) else None
@@ -237,7 +242,7 @@ CSV = """job_id,node,gpu,mig,start,end,cluster,remark
 
 
 def test_a_table(write: Write) -> None:
-    reading = read_map(write(CSV), cluster=Cluster(name="home", time_zone="Europe/Berlin"))
+    reading = read_map(write(CSV), cluster=SlurmCluster(name="home", time_zone="Europe/Berlin"))
     assert reading.rejected == []
     assert held(reading) == {
         ("5", "gpu01", 0),
@@ -279,7 +284,7 @@ def test_a_table(write: Write) -> None:
 )
 def test_a_line_of_a_table_that_cannot_be_read_is_counted(write: Write, line: str, reason: str) -> None:
     path = write(f"job_id,node,gpu\n# a remark\n{line}\n6,gpu01,1\n")
-    reading = read_map(path, cluster=Cluster())
+    reading = read_map(path, cluster=SlurmCluster())
     assert held(reading) == {("6", "gpu01", 1)}
     assert reading.rejected == [(3, reason, line)]
     assert allocation_map.rejected_rows(path, configuration=Configuration()) == [(3, reason, line)]
@@ -295,13 +300,13 @@ def test_a_line_of_a_table_that_cannot_be_read_is_counted(write: Write, line: st
 )
 def test_times_of_a_table_that_cannot_be(write: Write, start: str, end: str, reason: str) -> None:
     path = write(f"job_id;node;gpu;start;end\n5;n1;0;{start};{end}\n")
-    (rejected,) = read_map(path, cluster=Cluster(time_zone="Europe/Berlin")).rejected
+    (rejected,) = read_map(path, cluster=SlurmCluster(time_zone="Europe/Berlin")).rejected
     assert rejected[1] == reason
 
 
 def test_of_an_hour_that_occurs_twice_the_outer_bounds_are_taken(write: Write) -> None:
     path = write("job_id,node,gpu,start,end\n5,n1,0,2026-10-25T02:10:00,2026-10-25T02:20:00\n")
-    (row,) = read_map(path, cluster=Cluster(time_zone="Europe/Berlin")).allocations
+    (row,) = read_map(path, cluster=SlurmCluster(time_zone="Europe/Berlin")).allocations
     assert (row["start"], row["end"]) == (
         datetime(2026, 10, 25, 0, 10, tzinfo=UTC),
         datetime(2026, 10, 25, 1, 20, tzinfo=UTC),
@@ -315,7 +320,9 @@ def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) ->
     options = parser.parse_args([str(path)])
     (chunk,) = allocation_map.read(options, configuration=Configuration(), now=now)
     (again,) = allocation_map.read(options, configuration=Configuration(), now=now)
-    (moved,) = allocation_map.read(options, configuration=Configuration(site=Site(time_zone="Asia/Tokyo")), now=now)
+    (moved,) = allocation_map.read(
+        options, configuration=Configuration(site=SiteOptions(time_zone="Asia/Tokyo")), now=now
+    )
     assert (chunk.source, chunk.rows_read) == ("allocation-map", 5)
     assert chunk.id == again.id
     assert chunk.id != moved.id
@@ -329,4 +336,4 @@ def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) ->
 )
 def test_accounting_is_an_error_that_names_the_source(write: Write, content: str) -> None:
     with pytest.raises(InputError, match="tachograph ingest sacct"):
-        read_map(write(content), cluster=Cluster())
+        read_map(write(content), cluster=SlurmCluster())

@@ -13,15 +13,15 @@ import pytest
 from feeding import Landing
 from slurm_reading import MADE, VERSIONS, reading_of
 
-from tachograph.config import Configuration, Site
-from tachograph.errors import ConfigError, InputError
-from tachograph.schema import JOBS
+from tachograph.catalog.config import Configuration, SiteOptions
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.tables import JOBS
 from tachograph.sources import slurm_live
 from tachograph.sources.allocation_map import read_map
-from tachograph.sources.feeds import settings_of
-from tachograph.sources.slurm.controller import Commands
-from tachograph.sources.slurm.records import Cluster
-from tachograph.sources.slurm_live import LiveFeed
+from tachograph.sources.registry import settings_of
+from tachograph.sources.slurm.controller import ControllerCommands
+from tachograph.sources.slurm.records import SlurmCluster
+from tachograph.sources.slurm_live import RunningJobsFeed
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 CONFIG = b"Configuration data as of 1795262400\nAccountingStorageHost = db\nClusterName             = demo\n"
@@ -44,15 +44,19 @@ def squeue_of(version: str) -> Run:
     return lambda *arguments: (MADE / version / "squeue.json").read_bytes()
 
 
-def live(squeue: Run, scontrol: Run, *, name: str | None = None, clock: Callable[[], float] = lambda: 0.0) -> LiveFeed:
-    return LiveFeed(Commands(squeue, scontrol), "slurm-live:slurm-live", Cluster(name=name), clock=clock)
+def live(
+    squeue: Run, scontrol: Run, *, name: str | None = None, clock: Callable[[], float] = lambda: 0.0
+) -> RunningJobsFeed:
+    return RunningJobsFeed(
+        ControllerCommands(squeue, scontrol), "slurm-live:slurm-live", SlurmCluster(name=name), clock=clock
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_squeue_tells_lands_and_lands_once(version: str) -> None:
     feed, landing = live(squeue_of(version), fails("no such host")), Landing()
     landing.take(feed.poll(landing.watermark, now=NOW))
-    whole = read_map(MADE / version / "squeue.json", cluster=Cluster())
+    whole = read_map(MADE / version / "squeue.json", cluster=SlurmCluster())
     held = {(row["job_id"], row["node"], row["gpu"], row["start"]) for row in whole.allocations}
     assert set(landing.allocations.select("job_id", "node", "gpu", "start").rows()) == held
     assert set(landing.allocations["provenance"]) == {"live_index"}
@@ -173,7 +177,7 @@ def programs(tmp_path: Path) -> Path:
 
 def test_it_is_asked_once_on_request(programs: Path) -> None:
     source = {"source": "slurm-live", "command": [str(programs)]}
-    configuration = Configuration(site=Site(cluster="home"), sources=(source,))
+    configuration = Configuration(site=SiteOptions(cluster="home"), sources=(source,))
     landing = Landing()
     (chunk,) = landing.take(slurm_live.read(argparse.Namespace(), configuration=configuration, now=NOW))
     assert chunk.watermark is None

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from slurm_reading import ReadText, reading_of, told
 
-from tachograph.errors import InputError
-from tachograph.sources.slurm.records import Cluster
+from tachograph.catalog.errors import InputError
+from tachograph.sources.slurm.records import SlurmCluster
 
 PACIFIC = "America/Los_Angeles"
 
@@ -147,6 +147,6 @@ def test_ids_that_became_fractions_on_their_way_are_ids(read_text: ReadText) -> 
 
 def test_the_run_time_tells_which_of_two_hours_iris_means(read_text: ReadText) -> None:
     row = {"Job ID": 5, "Start Time": "2026-11-01 00:50", "End Time": "2026-11-01 01:10", "Elapsed secs": 4790.0}
-    (job,) = read_text(json.dumps([row]), cluster=Cluster(time_zone=PACIFIC)).jobs
+    (job,) = read_text(json.dumps([row]), cluster=SlurmCluster(time_zone=PACIFIC)).jobs
     assert job["start"] == datetime(2026, 11, 1, 7, 50, tzinfo=UTC)
     assert job["end"] == datetime(2026, 11, 1, 9, 11, tzinfo=UTC)

@@ -14,23 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slurm_reading import MADE, ReadText
 
-from tachograph.errors import InputError
-from tachograph.schema import Reject
+from tachograph.catalog.chunks import Reject
+from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm.database import from_database
-from tachograph.sources.slurm.documents import number, parse, text
-from tachograph.sources.slurm.fields import BadRowError
-from tachograph.sources.slurm.reading import Reading
-from tachograph.sources.slurm.records import Cluster, job_row
+from tachograph.sources.slurm.exports import AccountingReading
+from tachograph.sources.slurm.fields import BadRowError, number_at, parse_document, text_at
+from tachograph.sources.slurm.records import SlurmCluster, job_row
 
 Job = dict[str, Any]
 DOCUMENT = json.loads((MADE / "26.05.5" / "sacct.json").read_text())
 
 
 @pytest.fixture
-def read_job(read_text: ReadText) -> Callable[[Callable[[Job], object]], Reading]:
+def read_job(read_text: ReadText) -> Callable[[Callable[[Job], object]], AccountingReading]:
     """Reads the first job of a document after a change."""
 
-    def reader(change: Callable[[Job], object]) -> Reading:
+    def reader(change: Callable[[Job], object]) -> AccountingReading:
         document = {**DOCUMENT, "jobs": [copy.deepcopy(DOCUMENT["jobs"][0])]}
         change(document["jobs"][0])
         return read_text(json.dumps(document))
@@ -38,7 +37,7 @@ def read_job(read_text: ReadText) -> Callable[[Callable[[Job], object]], Reading
     return reader
 
 
-ReadJob = Callable[[Callable[[Job], object]], Reading]
+ReadJob = Callable[[Callable[[Job], object]], AccountingReading]
 
 
 def put(*path: str, value: object) -> Callable[[Job], object]:
@@ -110,7 +109,7 @@ def test_success_of_a_failed_job_is_not_believed_of_old_versions() -> None:
     job = copy.deepcopy(DOCUMENT["jobs"][0])
     job["state"]["current"] = "FAILED"
     job["exit_code"] = {"status": "SUCCESS", "return_code": 0}
-    assert from_database(job, Cluster()).exit_code is None
+    assert from_database(job, SlurmCluster()).exit_code is None
 
 
 @pytest.mark.parametrize(
@@ -209,11 +208,11 @@ PLACES = ("job_id", "state", "exit_code", "time", "tres", "array", "het", "nodes
 
 @given(SHAPES)
 def test_any_value_anywhere_is_read_or_rejected(value: object) -> None:
-    assert number(value) is None or isinstance(number(value), int)
-    assert text(value) is None or isinstance(text(value), str)
+    assert number_at(value) is None or isinstance(number_at(value), int)
+    assert text_at(value) is None or isinstance(text_at(value), str)
     for place in PLACES:
         with contextlib.suppress(BadRowError):
-            job_row(from_database({**DOCUMENT["jobs"][0], place: value}, Cluster()), Cluster())
+            job_row(from_database({**DOCUMENT["jobs"][0], place: value}, SlurmCluster()), SlurmCluster())
 
 
 def test_a_document_that_is_cut_off_names_the_place(read_text: ReadText) -> None:
@@ -271,4 +270,4 @@ def test_a_number_no_column_holds_is_not_taken(read_job: ReadJob) -> None:
 
 
 def test_control_characters_in_texts_are_taken() -> None:
-    assert parse(b'{"name": "a\nb\x01"}', where="x") == ({"name": "a\nb\x01"}, True)
+    assert parse_document(b'{"name": "a\nb\x01"}', where="x") == ({"name": "a\nb\x01"}, True)

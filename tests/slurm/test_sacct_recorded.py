@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from slurm_reading import MADE, VERSIONS, reading_of, told
 
-from tachograph.schema import ALLOCATIONS, JOBS, conform
-from tachograph.sources.slurm.nodes import count_nodes, expand_nodes
-from tachograph.sources.slurm.reading import frame_of
-from tachograph.sources.slurm.records import Row
+from tachograph.catalog.tables import ALLOCATIONS, JOBS, conform
+from tachograph.sources.slurm.exports import frame_of
+from tachograph.sources.slurm.fields import count_nodes, expand_nodes
+from tachograph.sources.slurm.records import SlurmRow
 
 
-def by_id(rows: list[Row]) -> dict[str, Row]:
+def by_id(rows: list[SlurmRow]) -> dict[str, SlurmRow]:
     return {str(row["job_id"]): row for row in rows}
 
 

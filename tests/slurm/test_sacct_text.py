@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from slurm_reading import ReadText, Write
 
 from own_time import own_seconds
-from tachograph.config import Configuration, Site, Slurm
-from tachograph.errors import InputError
-from tachograph.schema import ALLOCATIONS, JOBS, Reject, conform
-from tachograph.sources import Chunk, sacct
-from tachograph.sources.slurm.reading import frame_of
-from tachograph.sources.slurm.records import Cluster
-from tachograph.sources.slurm.text import read_text as read_content
+from tachograph.catalog.chunks import Chunk, Reject
+from tachograph.catalog.config import Configuration, SiteOptions, SlurmOptions
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import ALLOCATIONS, JOBS, conform
+from tachograph.sources import sacct
+from tachograph.sources.slurm.exports import frame_of
+from tachograph.sources.slurm.records import SlurmCluster
+from tachograph.sources.slurm.sacct_text import read_text as read_content
 
 HEADER = "JobID|JobIDRaw|JobName|State|Submit|Start|End|Elapsed|NodeList|AllocTRES|SubmitLine"
 GOOD = "7|7|train|COMPLETED|2026-01-01T00:00:00|2026-01-01T00:01:00|2026-01-01T00:02:00|00:01:00|n[1-2]|cpu=8,gres/gpu=4|sbatch job.sh"  # noqa: E501
@@ -198,7 +199,7 @@ def test_a_row_that_is_cut_off_is_counted(read_text: ReadText) -> None:
 
 def test_a_time_that_does_not_exist_is_counted(read_text: ReadText) -> None:
     bad = row(start="2026-03-08T02:30:00", end="2026-03-08T04:30:00", elapsed="01:00:00")
-    reading = read_text(text(bad), cluster=Cluster(time_zone="America/New_York"))
+    reading = read_text(text(bad), cluster=SlurmCluster(time_zone="America/New_York"))
     assert [reason for _, reason, _ in reading.rejected] == ["time_does_not_exist"]
 
 
@@ -206,7 +207,7 @@ def test_local_times_are_those_of_the_site(read_text: ReadText) -> None:
     twice = row(
         submit="2026-11-01T01:30:00", start="2026-11-01T01:30:00", end="2026-11-01T02:30:00", elapsed="01:00:00"
     )
-    (job,) = read_text(text(twice), cluster=Cluster(time_zone="America/New_York")).jobs
+    (job,) = read_text(text(twice), cluster=SlurmCluster(time_zone="America/New_York")).jobs
     assert job["start"] == datetime(2026, 11, 1, 6, 30, tzinfo=UTC)
     assert job["end"] == datetime(2026, 11, 1, 7, 30, tzinfo=UTC)
 
@@ -262,16 +263,16 @@ def test_a_running_job_without_allocated_tres_holds_what_it_asked_for(read_text:
 @pytest.mark.parametrize(
     ("cluster", "partition", "qos", "line", "exclusive"),
     [
-        (Cluster(), "gpu", "normal", "sbatch job.sh", None),
-        (Cluster(), "gpu", "normal", "sbatch --exclusive job.sh", True),
-        (Cluster(shared=("*shared*",)), "gpu", "gpu_shared", "sbatch --exclusive job.sh", False),
-        (Cluster(exclusive=("regular*",)), "regular_1", "normal", "sbatch job.sh", True),
-        (Cluster(exclusive=("regular",)), "debug,regular", "normal", "sbatch job.sh", True),
-        (Cluster(shared=("gpu",), exclusive=("normal",)), "gpu", "normal", "sbatch job.sh", False),
+        (SlurmCluster(), "gpu", "normal", "sbatch job.sh", None),
+        (SlurmCluster(), "gpu", "normal", "sbatch --exclusive job.sh", True),
+        (SlurmCluster(shared=("*shared*",)), "gpu", "gpu_shared", "sbatch --exclusive job.sh", False),
+        (SlurmCluster(exclusive=("regular*",)), "regular_1", "normal", "sbatch job.sh", True),
+        (SlurmCluster(exclusive=("regular",)), "debug,regular", "normal", "sbatch job.sh", True),
+        (SlurmCluster(shared=("gpu",), exclusive=("normal",)), "gpu", "normal", "sbatch job.sh", False),
     ],
 )
 def test_exclusive_is_what_is_configured_else_what_was_asked_for(
-    read_text: ReadText, cluster: Cluster, partition: str, qos: str, line: str, exclusive: bool | None
+    read_text: ReadText, cluster: SlurmCluster, partition: str, qos: str, line: str, exclusive: bool | None
 ) -> None:
     content = text(f"{GOOD.removesuffix('sbatch job.sh')}{line}|{partition}|{qos}", header=f"{HEADER}|Partition|QOS")
     (job,) = read_text(content, cluster=cluster).jobs
@@ -360,21 +361,21 @@ def test_chunks_fit_the_schema_and_keep_their_id(write: Write, now: datetime) ->
     assert [reject.reason for reject in jobs.rejects] == ["bad_job_id"]
     assert jobs.frame["start"].to_list() == [datetime(2026, 1, 1, 0, 1, tzinfo=UTC)]
     assert chunks(path, Configuration(), now)[0].id == chunk.id
-    changed = Configuration(site=Site(time_zone="Europe/Berlin"))
+    changed = Configuration(site=SiteOptions(time_zone="Europe/Berlin"))
     assert chunks(path, changed, now)[0].id != chunk.id
-    assert chunks(path, Configuration(slurm=Slurm(shared=("a",))), now)[0].id != chunk.id
-    assert chunks(path, Configuration(slurm=Slurm(exclusive=("a",))), now)[0].id != chunk.id
+    assert chunks(path, Configuration(slurm=SlurmOptions(shared=("a",))), now)[0].id != chunk.id
+    assert chunks(path, Configuration(slurm=SlurmOptions(exclusive=("a",))), now)[0].id != chunk.id
 
 
 def test_the_configured_cluster_stands_in_for_one_that_is_not_told(write: Write, now: datetime) -> None:
-    (chunk,) = chunks(write(text(GOOD)), Configuration(site=Site(cluster="alpha")), now)
+    (chunk,) = chunks(write(text(GOOD)), Configuration(site=SiteOptions(cluster="alpha")), now)
     assert chunk.parts[0].frame["cluster"].to_list() == ["alpha"]
     assert chunk.parts[1].frame["cluster"].to_list() == ["alpha", "alpha"]
 
 
 def test_long_files_come_in_several_readings(write: Write) -> None:
     path = write(text(*(row(jobid=str(n), jobidraw=str(n), jobname="caf\xe9") for n in range(1, 8))).encode("latin-1"))
-    readings = list(sacct.read_file(path, cluster=Cluster(), rows_per_chunk=3))
+    readings = list(sacct.read_file(path, cluster=SlurmCluster(), rows_per_chunk=3))
     assert [[job["job_id"] for job in reading.jobs] for reading in readings] == [
         ["1", "2", "3"],
         ["4", "5", "6"],
@@ -410,7 +411,7 @@ def test_a_hundred_thousand_rows_are_read_in_time(write: Write) -> None:
     frames: list[pl.DataFrame] = []
 
     def read() -> None:
-        (reading,) = sacct.read_file(path, cluster=Cluster())
+        (reading,) = sacct.read_file(path, cluster=SlurmCluster())
         frames.append(frame_of(reading.jobs, JOBS))
 
     assert own_seconds(read, enough=30) < 30  # 3 s where this was written

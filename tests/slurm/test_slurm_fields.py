@@ -10,14 +10,15 @@ from tachograph.sources.slurm.fields import (
     BadRowError,
     JobId,
     base_state,
+    count_nodes,
     exit_status,
+    expand_nodes,
     gpus,
     job_id,
     seconds,
     tres,
     whole,
 )
-from tachograph.sources.slurm.nodes import count_nodes, expand_nodes
 
 
 @pytest.mark.parametrize(

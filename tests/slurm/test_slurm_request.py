@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tachograph.sources.slurm.request import hbm_tier, submitted
+from tachograph.sources.slurm.records import hbm_tier, read_submit_line
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from tachograph.sources.slurm.request import hbm_tier, submitted
     ],
 )
 def test_the_constraint_of_a_submit_line(line: str, constraint: str | None) -> None:
-    assert submitted(line).constraint == constraint
+    assert read_submit_line(line).constraint == constraint
 
 
 @pytest.mark.parametrize(
@@ -59,22 +59,30 @@ def test_the_memory_tier_of_a_constraint(constraint: str | None, tier: str | Non
     ],
 )
 def test_exclusive(line: str, exclusive: bool | None) -> None:
-    assert submitted(line).exclusive is exclusive
+    assert read_submit_line(line).exclusive is exclusive
 
 
 def test_each_component_has_its_own_options() -> None:
     line = "sbatch -J het -p cpu -C cpu : -p gpu --gpus=1 -C gpu&hbm80g --exclusive --wrap srun : -C other"
-    assert (submitted(line, 0).constraint, submitted(line, 0).exclusive, submitted(line, 0).asks_for_gpus) == (
+    assert (
+        read_submit_line(line, 0).constraint,
+        read_submit_line(line, 0).exclusive,
+        read_submit_line(line, 0).asks_for_gpus,
+    ) == (
         "cpu",
         None,
         False,
     )
-    assert (submitted(line, 1).constraint, submitted(line, 1).exclusive, submitted(line, 1).asks_for_gpus) == (
+    assert (
+        read_submit_line(line, 1).constraint,
+        read_submit_line(line, 1).exclusive,
+        read_submit_line(line, 1).asks_for_gpus,
+    ) == (
         "gpu&hbm80g",
         True,
         True,
     )
-    assert submitted(line).constraint is None  # which component is not told
+    assert read_submit_line(line).constraint is None  # which component is not told
 
 
 @pytest.mark.parametrize(
@@ -90,8 +98,8 @@ def test_each_component_has_its_own_options() -> None:
     ],
 )
 def test_asking_for_gpus(line: str, asks: bool) -> None:
-    assert submitted(line).asks_for_gpus is asks
+    assert read_submit_line(line).asks_for_gpus is asks
 
 
 def test_a_very_long_line_of_quotes_is_read_in_time() -> None:
-    assert submitted("sbatch -C gpu " + "\"'" * 500_000).constraint == "gpu"
+    assert read_submit_line("sbatch -C gpu " + "\"'" * 500_000).constraint == "gpu"

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.sources.slurm.fields import BadRowError
-from tachograph.sources.slurm.times import from_epoch, instants, settle
-from tachograph.units import zone
+from tachograph.catalog.units import zone
+from tachograph.sources.slurm.fields import BadRowError, from_epoch, instants, settle
 
 NEW_YORK = "America/New_York"  # 2026: clocks forward on 8 March at 2:00, back on 1 November at 2:00
 

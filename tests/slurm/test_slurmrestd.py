@@ -14,13 +14,13 @@ from polars.testing import assert_frame_equal
 from slurm_reading import MADE, VERSIONS, reading_of
 
 from servers.faulty import Asking, Faulty, Reply, Status, faulty
-from tachograph.config import Configuration
-from tachograph.errors import InputError
-from tachograph.schema import JOBS
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import JOBS
 from tachograph.sources import slurm_live
-from tachograph.sources.feeds import Feed, settings_of
-from tachograph.sources.slurm.reading import frame_of
-from tachograph.sources.slurm_accounting import connect
+from tachograph.sources.registry import SourceFeed, settings_of
+from tachograph.sources.sacct import connect
+from tachograph.sources.slurm.exports import frame_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 API = {"22.05.8": "v0.0.38", "24.11.5": "v0.0.42", "26.05.5": "v0.0.45"}
@@ -63,7 +63,7 @@ def token(tmp_path: Path) -> Path:
     return path
 
 
-def feed_of(server: Faulty, token: Path, **more: object) -> Feed:
+def feed_of(server: Faulty, token: Path, **more: object) -> SourceFeed:
     raw = {"source": "sacct", "how": "rest", "url": server.url, "user": "watcher", "token_file": str(token)}
     return connect(settings_of({**raw, "attempts": 1, **more}, where="test"), configuration=Configuration())
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
-from tachograph.schema import GPU_SAMPLES, conform
+from tachograph.catalog.tables import GPU_SAMPLES, conform
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 

@@ -11,16 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.errors import InputError
-from tachograph.sources.frames import (
-    Layout,
-    format_of,
-    parquet_columns,
-    read_csv,
-    read_json,
-    read_parquet,
-    records,
-)
+from tachograph.catalog.errors import InputError
+from tachograph.sources.files import TableLayout, format_of, parquet_columns, read_csv, read_json, read_parquet, records
 
 
 def _write(folder: Path, name: str, content: bytes | str) -> Path:
@@ -95,11 +87,11 @@ def test_csv_files_that_cannot_be_read(tmp_path: Path, content: bytes, said: str
 
 def test_other_encodings_delimiters_comments_and_no_header(tmp_path: Path) -> None:
     path = _write(tmp_path, "a.csv", "! von Hand\nä;1,5\n! mehr\nö;2,5\n".encode("latin-1"))
-    layout = Layout(delimiter=";", comment="!", names=("name", "v"), encoding="latin-1")
+    layout = TableLayout(delimiter=";", comment="!", names=("name", "v"), encoding="latin-1")
     (frame,) = read_csv(path, layout)
     assert frame.rows.rows() == [("ä", "1,5"), ("ö", "2,5")]
     with pytest.raises(InputError, match="klingon"):
-        list(read_csv(path, Layout(encoding="klingon")))
+        list(read_csv(path, TableLayout(encoding="klingon")))
 
 
 @settings(max_examples=40, deadline=None)

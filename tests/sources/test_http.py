@@ -18,9 +18,8 @@ import trustme
 
 from servers.faulty import Asking, CutOff, Fault, Faulty, Garbage, HangUp, Reply, Silence, Status, faulty
 from servers.process import free_port
-from tachograph.errors import ConfigError
-from tachograph.sources.http import Access, Pace, Server, read_json
-from tachograph.sources.http_problems import AskError
+from tachograph.catalog.errors import ConfigError
+from tachograph.sources.http import HttpServer, RequestError, RequestPace, ServerAccess, read_json
 
 
 @dataclass
@@ -31,8 +30,8 @@ class Waits:
     at: float = 1_800_000_000.0
 
     @property
-    def pace(self) -> Pace:
-        return Pace(now=lambda: self.at, steady=lambda: 0.0, sleep=self.waited.append, chance=lambda: 0.5)
+    def pace(self) -> RequestPace:
+        return RequestPace(now=lambda: self.at, steady=lambda: 0.0, sleep=self.waited.append, chance=lambda: 0.5)
 
 
 def well(asking: Asking) -> Reply:
@@ -45,19 +44,19 @@ def server() -> Iterator[Faulty]:
         yield running
 
 
-def settings(url: str, **more: object) -> Access:
+def settings(url: str, **more: object) -> ServerAccess:
     return given({"url": url, **more})
 
 
-def given(raw: dict[str, object]) -> Access:
-    return msgspec.convert({"source": "x", "attempts": 3, "timeout_s": 5.0, **raw}, Access)
+def given(raw: dict[str, object]) -> ServerAccess:
+    return msgspec.convert({"source": "x", "attempts": 3, "timeout_s": 5.0, **raw}, ServerAccess)
 
 
 def asked(url: str, **more: object) -> str:
     """The error line of asking once, without waiting."""
-    server = Server(settings(url, **more), pace=Waits().pace)
+    server = HttpServer(settings(url, **more), pace=Waits().pace)
     try:
-        with pytest.raises(AskError) as caught:
+        with pytest.raises(RequestError) as caught:
             server.get("/api", {"query": "secret-query"})
     finally:
         server.close()
@@ -72,7 +71,7 @@ def asked(url: str, **more: object) -> str:
 def test_what_may_pass_is_tried_again(server: Faulty, fault: Fault) -> None:
     server.faults += [fault, fault]
     waits = Waits()
-    one = Server(settings(server.url), pace=waits.pace)
+    one = HttpServer(settings(server.url), pace=waits.pace)
     assert one.post("/api", {"a": "b"}).content == b'{"hello": "world"}'
     assert [(asking.method, asking.body) for asking in server.askings] == [("POST", b"a=b")] * 3
     assert waits.waited == [0.5 * 0.75, 1.0 * 0.75]
@@ -94,7 +93,7 @@ def test_a_server_is_left_alone_as_long_as_it_says(server: Faulty) -> None:
     }
     server.faults += [Status(503, {"Retry-After": "7"}), Status(429, later), Status(503, {"Retry-After": "86400"})]
     waits = Waits()
-    one = Server(settings(server.url, attempts=4), pace=waits.pace)
+    one = HttpServer(settings(server.url, attempts=4), pace=waits.pace)
     one.get("/api")
     assert waits.waited == [7.5, 20.5, 60.5]
     one.close()
@@ -123,14 +122,16 @@ def test_the_line_says_what_where_and_what_to_do(server: Faulty) -> None:
         "give the address that needs no login page"
     )
     server.faults.append(Garbage(b"\x00\x01 not gzip", kind="application/json"))
-    answer = Server(settings(server.url), pace=Waits().pace).get("/api")
-    with pytest.raises(AskError, match=r"/api: the answer is no JSON but application/json: .*; is this a Prometheus\?"):
+    answer = HttpServer(settings(server.url), pace=Waits().pace).get("/api")
+    with pytest.raises(
+        RequestError, match=r"/api: the answer is no JSON but application/json: .*; is this a Prometheus\?"
+    ):
         read_json(answer, dict[str, int], expected="a Prometheus")
 
 
 def test_shape_is_told(server: Faulty) -> None:
-    one = Server(settings(server.url))
-    with pytest.raises(AskError, match="has another shape: Expected 'int'"):
+    one = HttpServer(settings(server.url))
+    with pytest.raises(RequestError, match="has another shape: Expected 'int'"):
         read_json(one.get("/api"), dict[str, int], expected="a Prometheus")
     assert read_json(one.get("/api"), dict[str, str], expected="a Prometheus") == {"hello": "world"}
     one.close()
@@ -138,8 +139,8 @@ def test_shape_is_told(server: Faulty) -> None:
 
 def test_words_of_the_server_are_told() -> None:
     with faulty(lambda asking: Reply(b"no  such\nthing", 400)) as server:
-        one = Server(settings(server.url), own_words=bytes.decode)
-        with pytest.raises(AskError, match="answered 400 Bad Request: no such thing; mend what is asked"):
+        one = HttpServer(settings(server.url), own_words=bytes.decode)
+        with pytest.raises(RequestError, match="answered 400 Bad Request: no such thing; mend what is asked"):
             one.get("/api")
         one.close()
 
@@ -147,7 +148,7 @@ def test_words_of_the_server_are_told() -> None:
 def test_secrets_are_sent_read_anew_and_never_told(server: Faulty, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("secret-word-1\n")
-    one = Server(settings(server.url, token_file=str(token), headers={"X-Scope-OrgID": "team"}))
+    one = HttpServer(settings(server.url, token_file=str(token), headers={"X-Scope-OrgID": "team"}))
     one.get("/api")
     token.write_text("secret-word-two\n")
     one.get("/api")
@@ -157,22 +158,22 @@ def test_secrets_are_sent_read_anew_and_never_told(server: Faulty, tmp_path: Pat
     ]
     assert server.askings[0].headers["x-scope-orgid"] == "team"
     server.faults.append(Status(401))
-    with pytest.raises(AskError) as caught:
+    with pytest.raises(RequestError) as caught:
         one.get("/api", {"token": "secret-word-three"})
     assert "secret-word" not in str(caught.value)
     token.write_text("secret-word\nanother line")
-    with pytest.raises(AskError, match=r"token_file holds more than one line of ASCII; put it alone") as caught:
+    with pytest.raises(RequestError, match=r"token_file holds more than one line of ASCII; put it alone") as caught:
         one.get("/api")
     assert "secret-word" not in str(caught.value)
     token.unlink()
-    with pytest.raises(AskError, match="token: token_file cannot be read: No such file or directory"):
+    with pytest.raises(RequestError, match="token: token_file cannot be read: No such file or directory"):
         one.get("/api")
     one.close()
 
 
 def test_a_user_with_a_password(server: Faulty, tmp_path: Path) -> None:
     (tmp_path / "password").write_text("open sesame")
-    one = Server(settings(server.url, user="aladdin", password_file=str(tmp_path / "password")))
+    one = HttpServer(settings(server.url, user="aladdin", password_file=str(tmp_path / "password")))
     one.get("/api")
     assert server.askings[0].headers["authorization"] == "Basic YWxhZGRpbjpvcGVuIHNlc2FtZQ=="  # RFC 7617, section 2
     one.close()
@@ -185,7 +186,7 @@ def test_certificates(tmp_path: Path) -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(tls)
     with faulty(well, tls=tls) as server:
-        one = Server(settings(server.url, ca_file=str(ca_file)))
+        one = HttpServer(settings(server.url, ca_file=str(ca_file)))
         assert one.get("/api").content == b'{"hello": "world"}'
         one.close()
         assert asked(server.url) == (
@@ -222,7 +223,7 @@ def test_certificates(tmp_path: Path) -> None:
 )
 def test_settings_that_do_not_fit(raw: dict[str, object], told: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Server(given({"url": "http://host", **raw}))
+        HttpServer(given({"url": "http://host", **raw}))
     assert str(caught.value).startswith(told)
     assert "secret" not in str(caught.value)
 
@@ -236,7 +237,7 @@ def test_how_far_its_clock_is_ahead() -> None:
         return Reply(b"{}", headers={"Date": date})
 
     with faulty(behind) as server:
-        one = Server(settings(server.url), pace=waits.pace)
+        one = HttpServer(settings(server.url), pace=waits.pace)
         assert one.skew_s is None
         assert one.get("/api").at == datetime.fromtimestamp(1_800_000_000 - 90, UTC)
         assert one.skew_s == pytest.approx(-90 + 0.5 - 0.125)
@@ -247,7 +248,7 @@ def test_lines_begin_anew_with_each_attempt(server: Faulty) -> None:
     body = b"one\ntwo\n\nthree"
     with faulty(lambda asking: Reply(body)) as server:
         server.faults.append(CutOff())
-        one = Server(settings(server.url), pace=Waits().pace)
+        one = HttpServer(settings(server.url), pace=Waits().pace)
         seen: list[bytes] = []
 
         def read(lines: Iterator[bytes]) -> list[bytes]:
@@ -264,8 +265,12 @@ def test_lines_begin_anew_with_each_attempt(server: Faulty) -> None:
 
 def test_an_answer_that_drips_for_ever_is_given_up(server: Faulty) -> None:
     ticks = iter(range(0, 100_000, 1000))
-    one = Server(settings(server.url, attempts=1), pace=Pace(steady=lambda: float(next(ticks)), sleep=lambda s: None))
-    with pytest.raises(AskError, match="was still answering after 100 s; ask for less at a time, or raise timeout_s"):
+    one = HttpServer(
+        settings(server.url, attempts=1), pace=RequestPace(steady=lambda: float(next(ticks)), sleep=lambda s: None)
+    )
+    with pytest.raises(
+        RequestError, match="was still answering after 100 s; ask for less at a time, or raise timeout_s"
+    ):
         one.get("/api")
     one.close()
 
@@ -284,7 +289,7 @@ def test_a_socket_of_the_same_machine(tmp_path: Path) -> None:
 
         answering = threading.Thread(target=answer)
         answering.start()
-        one = Server(settings(f"unix://{path}"))
+        one = HttpServer(settings(f"unix://{path}"))
         assert one.get("/api").where == f"unix://{path}/api"
         one.close()
         answering.join()

@@ -14,13 +14,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tachograph.config import Configuration, Site
-from tachograph.counters import outside_names
-from tachograph.errors import ConfigError, InputError
-from tachograph.schema import TABLES, Conformed, Reject, conform
-from tachograph.sources import Chunk, Part
-from tachograph.sources.ldms import Setting, add_options, read, read_file
-from tachograph.units import factor
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
+from tachograph.catalog.config import Configuration, SiteOptions
+from tachograph.catalog.counters import outside_names
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.tables import TABLES, Conformed, conform
+from tachograph.catalog.units import factor
+from tachograph.sources.ldms import LdmsOptions, add_options, read, read_file
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 # file of nersc_perlmutter -> rows
@@ -49,14 +49,14 @@ JOB_RECORDS = ("job-data.json", "job-data-iris-export.json", "user-jobs.json")
 POWER = {"cpu_power": "cpu_power_w", "memory_power": "memory_power_w", "node_power": "node_power_w"}
 
 
-def _read(arguments: Sequence[str | Path], site: Site | None = None) -> list[Chunk]:
+def _read(arguments: Sequence[str | Path], site: SiteOptions | None = None) -> list[Chunk]:
     parser = argparse.ArgumentParser()
     add_options(parser)
     options = parser.parse_args([str(argument) for argument in arguments])
-    return list(read(options, configuration=Configuration(site=site or Site()), now=NOW))
+    return list(read(options, configuration=Configuration(site=site or SiteOptions()), now=NOW))
 
 
-def _conformed(part: Part) -> Conformed:
+def _conformed(part: ChunkPart) -> Conformed:
     return conform(part.frame, TABLES[part.table], now=NOW, units=part.units)
 
 
@@ -101,7 +101,7 @@ def test_recorded_exports(recorded: Path, name: str) -> None:
 
 
 def test_one_busy_gpu_on_a_shared_node(recorded: Path) -> None:
-    (chunk,) = _read([recorded / "nersc_perlmutter" / "job_51906088.json"], Site(cluster="perlmutter"))
+    (chunk,) = _read([recorded / "nersc_perlmutter" / "job_51906088.json"], SiteOptions(cluster="perlmutter"))
     samples, allocations = map(_conformed, chunk.parts)
     busy = samples.frame.group_by("gpu").agg(pl.col("gr_engine_active").max()).sort("gpu")
     assert busy.get_column("gr_engine_active").to_list()[2] == pytest.approx(0.99993, abs=1e-5)
@@ -139,7 +139,7 @@ def test_means_of_a_job_need_its_start(recorded: Path) -> None:
     path = recorded / "nersc_perlmutter" / "metrics-data.json"
     with pytest.raises(InputError, match=r"46599456.*--job-start 46599456=TIME"):
         _read([path])
-    site = Site(time_zone="America/Los_Angeles")
+    site = SiteOptions(time_zone="America/Los_Angeles")
     (chunk,) = _read([path, "--job-start", "46599456=2025-12-16T17:30"], site)
     rows = json.loads(path.read_text())["46599456"]
     samples, allocation = map(_conformed, chunk.parts)
@@ -199,11 +199,11 @@ def test_parquet_in_chunks_keeps_types_and_names_of_chunks(tmp_path: Path) -> No
         }
     )
     frame.write_parquet(path, row_group_size=2)
-    chunks = list(read_file(path, Setting(rows=4)))
+    chunks = list(read_file(path, LdmsOptions(rows=4)))
     assert [chunk.rows_read for chunk in chunks] == [4, 4, 2]
     assert [chunk.id.rpartition(":")[2] for chunk in chunks] == ["0", "4", "8"]
     assert len({chunk.id for chunk in chunks}) == 3
-    assert [chunk.id for chunk in read_file(path, Setting(rows=4))] == [chunk.id for chunk in chunks]
+    assert [chunk.id for chunk in read_file(path, LdmsOptions(rows=4))] == [chunk.id for chunk in chunks]
     samples = pl.concat(chunk.parts[0].frame for chunk in chunks)
     assert samples.schema["sm_active"] == pl.Float32
     assert samples.get_column("sm_active").to_list() == [i / 16 for i in range(rows)]
@@ -220,7 +220,7 @@ def test_local_times_are_one_chunk_over_the_repeated_hour(tmp_path: Path) -> Non
     wall = [(t + timedelta(hours=2 if t.hour < 1 else 1)).replace(tzinfo=None) for t in utc]
     columns = {"timestamp": wall, "node": ["n"] * 6, "gpu": [0] * 6, "power_w": [1.0] * 6}
     pl.DataFrame(columns).write_parquet(path)
-    (chunk,) = read_file(path, Setting(zone_name="Europe/Berlin", rows=2))
+    (chunk,) = read_file(path, LdmsOptions(zone_name="Europe/Berlin", rows=2))
     assert chunk.parts[0].frame.get_column("t").to_list() == utc
 
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.config import Configuration
-from tachograph.host_counters import HOST_COUNTERS
-from tachograph.schema import NODE_SAMPLES, conform
-from tachograph.sources import Chunk, Part
-from tachograph.sources.host_columns import HostColumns, host_values, meaning, sampler_of
+from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.counters import HOST_COUNTERS
+from tachograph.catalog.tables import NODE_SAMPLES, conform
+from tachograph.sources.columns import HostColumns, host_column_meaning, host_values, sampler_of
 from tachograph.sources.ldms import add_options, read
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
@@ -50,7 +50,7 @@ def _chunks(*files: Path) -> list[Chunk]:
     return list(read(options, configuration=Configuration(), now=NOW))
 
 
-def _node_part(*files: Path) -> Part:
+def _node_part(*files: Path) -> ChunkPart:
     (part,) = (part for chunk in _chunks(*files) for part in chunk.parts if part.table == "node_samples")
     return part
 
@@ -255,7 +255,11 @@ def test_every_counter_of_a_sampler_is_recognised_by_its_name() -> None:
     """The catalogue's names, alone in their sampler's file and with the sampler before them."""
     for counter in HOST_COUNTERS:
         for sampler, metric in counter.ldms:
-            for found in (meaning(metric, sampler), meaning(f"{sampler}_{metric}"), meaning(f"{sampler}.{metric}")):
+            for found in (
+                host_column_meaning(metric, sampler),
+                host_column_meaning(f"{sampler}_{metric}"),
+                host_column_meaning(f"{sampler}.{metric}"),
+            ):
                 assert found is not None, metric
                 assert (found.counter, found.copy, found.unit) == (counter.name, "", counter.ldms_unit)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.errors import InputError
-from tachograph.sources.programs import Program
+from tachograph.catalog.errors import InputError
+from tachograph.sources.slurm.commands import SiteProgram
 
 
 @pytest.fixture
@@ -16,10 +16,10 @@ def script(tmp_path: Path) -> Path:
     return tmp_path / "program"
 
 
-def made(path: Path, body: str, *, timeout_s: float = 20.0, largest: int = 1 << 20) -> Program:
+def made(path: Path, body: str, *, timeout_s: float = 20.0, largest: int = 1 << 20) -> SiteProgram:
     path.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
     path.chmod(0o755)
-    return Program((str(path),), timeout_s=timeout_s, largest=largest)
+    return SiteProgram((str(path),), timeout_s=timeout_s, largest=largest)
 
 
 def test_what_it_prints_comes_back_whole(script: Path) -> None:
@@ -32,7 +32,7 @@ def test_what_is_set_reaches_it_also_behind_another_program(script: Path) -> Non
     made(script, 'printf %s "$SLURM_TIME_FORMAT"')
     environment = {"SLURM_TIME_FORMAT": "%s"}
     for words in ((str(script),), ("env", "-i", str(script))):
-        assert Program(words, environment=environment).output() == b"%s"
+        assert SiteProgram(words, environment=environment).output() == b"%s"
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_a_failure_is_one_line_that_names_the_reason(script: Path, body: str, sa
 
 def test_a_program_that_is_not_there_says_which_key_to_set(script: Path) -> None:
     with pytest.raises(InputError, match=r"cannot be run: No such file or directory; name it with command"):
-        Program((str(script),)).output()
+        SiteProgram((str(script),)).output()
     script.write_text("", encoding="utf-8")
     with pytest.raises(InputError, match="Permission denied"):
-        Program((str(script),)).output()
+        SiteProgram((str(script),)).output()
 
 
 def runs(process: int) -> bool:

@@ -10,25 +10,24 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tachograph.config import Configuration, Site
-from tachograph.errors import InputError, UsageError
-from tachograph.schema import TABLES, conform
+from tachograph.catalog.config import Configuration, SiteOptions
+from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.tables import TABLES, conform
 from tachograph.sources.table import add_options, read, read_file
-from tachograph.sources.table.cells import numbers
-from tachograph.sources.table.mapping import parse
+from tachograph.sources.table.mapping import numbers, parse
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 Reasons = set[tuple[str, str | None, int]]
 
 
-def _made(path: Path, mapping: str, site: Site | None = None) -> tuple[pl.DataFrame, Reasons, int]:
+def _made(path: Path, mapping: str, site: SiteOptions | None = None) -> tuple[pl.DataFrame, Reasons, int]:
     """Conformed rows, reasons of removal, rows read."""
     mapping_path = path.with_suffix(".toml")
     mapping_path.write_text(mapping)
     parser = argparse.ArgumentParser()
     add_options(parser)
     options = parser.parse_args([str(path), "--mapping", str(mapping_path)])
-    (chunk,) = read(options, configuration=Configuration(site=site or Site()), now=NOW)
+    (chunk,) = read(options, configuration=Configuration(site=site or SiteOptions()), now=NOW)
     (part,) = chunk.parts
     done = conform(part.frame, TABLES[part.table], now=NOW, units=part.units, origin=chunk.origin)
     total: Counter[tuple[str, str | None]] = Counter()
@@ -202,7 +201,7 @@ def test_long_files_over_the_repeated_hour(tmp_path: Path) -> None:
     wall = ["02:20", "02:50", "02:10", "02:40"]
     lines = [f"2026-10-25 {w}:00,a,0,{metric},1" for metric in ("UTIL", "POWER") for w in wall]
     path = _csv(tmp_path, "ts,host,gpu,metric,value\n" + "\n".join(lines) + "\n")
-    frame, _, _ = _made(path, LONG, Site(time_zone="Europe/Berlin"))
+    frame, _, _ = _made(path, LONG, SiteOptions(time_zone="Europe/Berlin"))
     assert frame.get_column("t").dt.strftime("%H:%M").to_list() == ["00:20", "00:50", "01:10", "01:40"]
     assert frame.get_column("power_w").null_count() == 0
 
@@ -231,7 +230,7 @@ def test_jobs_of_another_scheduler(tmp_path: Path) -> None:
         alone = "exclusive"
         quota = { to = "timelimit_s", scale = 60.0 }
         """,
-        Site(cluster="big"),
+        SiteOptions(cluster="big"),
     )
     start = datetime(2026, 7, 1, 19, tzinfo=UTC)
     assert frame.select(

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tachograph.schema import NODE_SAMPLES, conform
-from tachograph.sources.table import read_file, suggest
-from tachograph.sources.table.host_words import host_word
+from tachograph.catalog.tables import NODE_SAMPLES, conform
+from tachograph.sources.table import read_file
 from tachograph.sources.table.mapping import load
+from tachograph.sources.table.suggest import host_counter_meaning, suggest
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 MAPPING = """
@@ -117,4 +117,4 @@ def test_tables_of_gpus_stay_tables_of_gpus(tmp_path: Path) -> None:
     ],
 )
 def test_words_for_host_counters(name: str, known: tuple[str, str] | None) -> None:
-    assert host_word(name) == known
+    assert host_counter_meaning(name) == known

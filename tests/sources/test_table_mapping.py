@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.errors import ConfigError
+from tachograph.catalog.errors import ConfigError
 from tachograph.sources.table.mapping import load, parse, placeholders
 
 GOOD = """

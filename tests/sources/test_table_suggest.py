@@ -8,11 +8,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tachograph.errors import InputError
-from tachograph.schema import TABLES, conform
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import TABLES, conform
 from tachograph.sources import ldms
-from tachograph.sources.table import read_file, suggest
+from tachograph.sources.table import read_file
 from tachograph.sources.table.mapping import parse
+from tachograph.sources.table.suggest import suggest
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.errors import ConfigError, InputError
+from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.sources.times import is_local, read_times
 
 MOMENT = datetime(2026, 4, 14, 22, 8, 52, tzinfo=UTC)

@@ -11,7 +11,7 @@ from typing import Any
 
 from madelake import Rows, held, job, make_lake, summarized, utc
 from tachograph.cli import main
-from tachograph.lake import Lake
+from tachograph.lake.delta import Lake
 
 START, END = utc(1, 12), utc(1, 12, 30)
 TOML = '[site]\nname = "Test <site>"\ntime_zone = "Europe/Berlin"\n'

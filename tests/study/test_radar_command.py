@@ -9,7 +9,7 @@ import pytest
 from studied_lake import figures
 
 import tachograph
-from tachograph.errors import NotFoundError
+from tachograph.catalog.errors import NotFoundError
 
 
 def test_the_command(study_lake: Path, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from studied_lake import END, START, TOML, figures, level
 
 import tachograph
-from tachograph.api import OpenLake
-from tachograph.errors import LakeError, NotFoundError, UsageError
+from tachograph.api.open_lake import OpenLake
+from tachograph.catalog.errors import LakeError, NotFoundError, UsageError
 
 
 @pytest.fixture(scope="module")

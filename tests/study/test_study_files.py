@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 from studied_lake import figures
 
-from tachograph.errors import UsageError
+from tachograph.catalog.errors import UsageError
 from tachograph.figures.registry import FIGURES
-from tachograph.report.study.files import writable
+from tachograph.report.study_files import writable
 
 SMALL = ("--figure", "spatial_imbalance", "--format", "svg")
 

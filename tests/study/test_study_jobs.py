@@ -9,12 +9,12 @@ from typing import Any
 import polars as pl
 import pytest
 
-import tachograph.summarize.exclude as exclude
 from jobframes import frame, summary
-from tachograph.errors import LakeError, NotFoundError
-from tachograph.report.filters import JobFilter
-from tachograph.report.study.jobs import REASONS, JobSet, choose_jobs
-from tachograph.summarize.schema import FINDINGS, JOB_SUMMARIES
+from tachograph.catalog.errors import LakeError, NotFoundError
+from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
+from tachograph.figures.dataset import FILTER_REASONS, JobSet, choose_jobs
+from tachograph.lake.filters import JobFilter
+from tachograph.pipeline import summaries as exclude
 
 EXCLUDED = [None, None, "short", "short,idle", "still_running,short", "ambiguous_attribution", "idle"]
 
@@ -34,7 +34,7 @@ def choose(excluded: list[str | None], wanted: JobFilter | None = None, **option
 def test_each_filter_is_counted_in_a_fixed_order() -> None:
     found = choose(EXCLUDED)
     told = {one.reason: (one.jobs, one.removed, one.left) for one in found.removals}
-    assert list(told) == list(REASONS)
+    assert list(told) == list(FILTER_REASONS)
     assert {reason: counts for reason, counts in told.items() if counts[0]} == {
         "ambiguous_attribution": (1, 1, 6),
         "still_running": (1, 1, 5),
@@ -74,7 +74,7 @@ def test_a_reason_that_only_this_lake_knows_counts_too() -> None:
 def test_every_reason_of_the_filters_has_its_place() -> None:
     source = Path(exclude.__file__).read_text(encoding="utf-8")
     names = set(re.findall(r'^        "(\w+)":', source, re.M)) | set(re.findall(r'reasons\["(\w+)"\]', source))
-    assert names == set(REASONS)
+    assert names == set(FILTER_REASONS)
 
 
 def test_nothing_left_tells_what_removed_the_jobs() -> None:

@@ -10,20 +10,18 @@ from pathlib import Path
 import pytest
 from studied_lake import TOML, figures
 
-from tachograph import api
+from tachograph.api import open_lake
 from tachograph.figures.registry import FIGURES, QUESTIONS
-from tachograph.report.study.html import study_html
-from tachograph.report.study.json import json_text, study_json
-from tachograph.report.study.markdown import escaped, study_markdown
-from tachograph.report.study.report import StudyReport
-from tachograph.report.study.words import methods
+from tachograph.figures.study import StudyReport
+from tachograph.report.study import escaped, json_text, methods, study_json, study_markdown
+from tachograph.report.study_files import study_html
 
 
 @pytest.fixture(scope="module")
 def report(study_lake: Path) -> StudyReport:
     config = study_lake.parent / "pages.toml"
     config.write_text(TOML, encoding="utf-8")
-    return api.open_lake(str(study_lake), str(config)).study().report
+    return open_lake.open_lake(str(study_lake), str(config)).study().report
 
 
 def test_every_sentence_stands_in_every_form(report: StudyReport) -> None:
@@ -119,7 +117,7 @@ def test_a_question_without_an_answer_says_so(study_lake: Path, tmp_path: Path) 
 
 
 def test_how_it_was_computed_follows_the_settings(study_lake: Path) -> None:
-    opened = api.open_lake(str(study_lake))
+    opened = open_lake.open_lake(str(study_lake))
     paper = dict(methods(opened.study(["6"]).report.settings))
     notebooks = dict(
         methods(opened.study(["6"], variant="notebooks", window=15, pipe="tensor", no_filter="short").report.settings)

@@ -15,12 +15,13 @@ from typing import Any
 from neighbours import neighbour
 from simulated_lake import lake_of, sample_rows
 
-from tachograph.analyze.results import read_summaries
-from tachograph.config import Analysis, Filters
+from tachograph.catalog.config import AnalysisOptions, StudyFilters
 from tachograph.figures.correlation import COMPARED
-from tachograph.figures.study import Options, Study
-from tachograph.lake import Lake
-from tachograph.simulate import Plan, simulate
+from tachograph.figures.numbers import Study, StudyOptions
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries
+from tachograph.simulate.cluster import simulate
+from tachograph.simulate.plan import SimulationPlan
 
 plain = neighbour("reduce", "plain_reference")
 Job = dict[str, Any]
@@ -51,10 +52,10 @@ class Recomputed:
 
     def of_pipe(self, pipe: str) -> Study:
         """The study judged by another pipe."""
-        return Study(self.study.jobs, Options(pipe=pipe))
+        return Study(self.study.jobs, StudyOptions(pipe=pipe))
 
 
-def recomputed(plan: Plan, folder: Path) -> Recomputed:
+def recomputed(plan: SimulationPlan, folder: Path) -> Recomputed:
     """Return the study of a simulated cluster and what its raw samples come to."""
     cluster = simulate(plan, folder / "cluster")
     lake = lake_of(cluster.folder, folder / "lake", plan.end)
@@ -96,7 +97,7 @@ def _job(
         unit: {pipe: peak / PEAK_B_PER_S[model] for pipe, peak in PEAK_FLOP_PER_S.items()}
         for unit, model in models.items()
     }
-    row, per_gpu = plain.job_reference(run, telemetry, capacities, ridges, Analysis())
+    row, per_gpu = plain.job_reference(run, telemetry, capacities, ridges, AnalysisOptions())
     row |= {"job_id": truth["job_id"], "start": truth["start"], "gpu_model": "+".join(sorted(set(models.values())))}
     row |= {"hbm_mib": min(capacities.values()), "request_gb": min(HBM_GB[model] for model in models.values())}
     row["labelled"] = _labelled([sample for gpu in per_gpu.values() for sample in gpu["rows"]])
@@ -118,7 +119,7 @@ def _labelled(samples: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], int
 
 def _reasons(row: Job, truth: Mapping[str, Any]) -> list[str]:
     """Why the study leaves it out."""
-    filters = Filters()
+    filters = StudyFilters()
     util = row["gpu_util_mean"]
     tests = {
         "ambiguous": truth["attribution"] == "ambiguous",

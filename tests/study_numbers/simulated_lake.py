@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.cli import main
-from tachograph.lake import Lake
-from tachograph.schema import GPU_SAMPLES
+from tachograph.lake.delta import Lake
 
 
 def command(*arguments: str) -> None:

@@ -16,8 +16,8 @@ import pytest
 from neighbours import neighbour
 from simulated_lake import lake_of, sample_rows
 
-from tachograph.analyze.results import read_summaries
-from tachograph.lake import Lake
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries
 
 layouts = neighbour("../benchmarks", "notebook_layout")
 P = "nersc_ldms_dcgm_"

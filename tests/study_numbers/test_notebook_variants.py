@@ -13,17 +13,17 @@ from neighbours import neighbour
 from notebook_definitions import NotebookJob, notebook_job
 
 from jobframes import frame, summary
-from tachograph.analyze import analyze
-from tachograph.analyze.results import read_summaries
+from tachograph.catalog.config import AnalysisOptions, Configuration, load
+from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.cli import main
-from tachograph.config import Analysis, Configuration, load
-from tachograph.lake import Lake
-from tachograph.summarize.schema import JOB_SUMMARIES
-from tachograph.summarize.variants import as_in_notebooks
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries
+from tachograph.pipeline.run import analyze
+from tachograph.pipeline.summaries import as_in_notebooks
 
 twelve = neighbour("hand_checked", "twelve_jobs")
 NOW = datetime(2025, 4, 24, 12, tzinfo=UTC)
-LIKE_NOTEBOOKS = Analysis(count_zero_windows=True, zero_temporal_imbalance=True, pipe_percentile=False)
+LIKE_NOTEBOOKS = AnalysisOptions(count_zero_windows=True, zero_temporal_imbalance=True, pipe_percentile=False)
 Key = tuple[str, datetime]
 
 
@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def summaries(folder: Path, analysis: Analysis) -> pl.DataFrame:
+def summaries(folder: Path, analysis: AnalysisOptions) -> pl.DataFrame:
     lake = Lake.open(str(folder / "tachograph-lake"))
     told = load(str(folder / "tachograph.toml"), {})
     configuration = Configuration(site=told.site, slurm=told.slurm, nodes=told.nodes, analysis=analysis)
@@ -75,8 +75,8 @@ def expected() -> dict[Key, NotebookJob]:
     }
 
 
-@pytest.mark.parametrize("analysis", [Analysis(), LIKE_NOTEBOOKS], ids=["paper", "notebooks"])
-def test_equal_to_the_definitions(folder: Path, expected: dict[Key, NotebookJob], analysis: Analysis) -> None:
+@pytest.mark.parametrize("analysis", [AnalysisOptions(), LIKE_NOTEBOOKS], ids=["paper", "notebooks"])
+def test_equal_to_the_definitions(folder: Path, expected: dict[Key, NotebookJob], analysis: AnalysisOptions) -> None:
     """Whichever way the summaries were made."""
     found = as_in_notebooks(summaries(folder, analysis), analysis)
     rows = {(row["job_id"], row["start"]): row for row in found.iter_rows(named=True)}
@@ -96,7 +96,7 @@ def test_equal_to_the_definitions(folder: Path, expected: dict[Key, NotebookJob]
 
 def test_it_matters(folder: Path, expected: dict[Key, NotebookJob]) -> None:
     """The paper's numbers of the same jobs are others: the test above would see a variant that changes nothing."""
-    paper = {(row["job_id"], row["start"]): row for row in summaries(folder, Analysis()).iter_rows(named=True)}
+    paper = {(row["job_id"], row["start"]): row for row in summaries(folder, AnalysisOptions()).iter_rows(named=True)}
     cold, unused, half = (next(key for key in expected if key[0] == job) for job in ("105", "104", "107"))
     assert (paper[unused]["temporal_imbalance"], expected[unused].temporal_imbalance) == (None, 0.0)
     assert paper[half]["energy_j"] == near(4 * 60 * 600.0)
@@ -106,7 +106,7 @@ def test_it_matters(folder: Path, expected: dict[Key, NotebookJob]) -> None:
 
 def one(**given: Any) -> dict[str, Any]:
     jobs = frame(JOB_SUMMARIES, [summary(**given)])
-    return dict(as_in_notebooks(jobs, Analysis()).row(0, named=True))
+    return dict(as_in_notebooks(jobs, AnalysisOptions()).row(0, named=True))
 
 
 def test_zero_windows_weigh_in() -> None:
@@ -146,14 +146,14 @@ def test_one_threshold_for_all_pipes() -> None:
     """Of 200 jobs nearly all are far above: a percentile would ask for more than 0.005."""
     rows = [summary(job_key=f"c:{n}:1", fp64_active_mean=0.5, gpus_seen=4) for n in range(198)]
     rows += [summary(job_key=f"c:{n}:1", fp64_active_mean=value, gpus_seen=4) for n, value in ((1, 0.0051), (2, 0.005))]
-    found = as_in_notebooks(frame(JOB_SUMMARIES, rows), Analysis(pipe_threshold=0.4))
+    found = as_in_notebooks(frame(JOB_SUMMARIES, rows), AnalysisOptions(pipe_threshold=0.4))
     assert found.get_column("pipes").to_list() == [["fp64"]] * 199 + [[]]
 
 
 def test_schema_and_rows_stay() -> None:
     jobs = frame(JOB_SUMMARIES, [summary(), summary(job_key="c:2:1", gpus_seen=3, energy_j=5.0, energy_j_mean=1.0)])
-    found = as_in_notebooks(jobs, Analysis())
+    found = as_in_notebooks(jobs, AnalysisOptions())
     assert found.schema == jobs.schema
     assert found.get_column("job_key").equals(jobs.get_column("job_key"))
     assert found.get_column("energy_j").to_list() == [None, 3.0]
-    assert as_in_notebooks(jobs.clear(), Analysis()).height == 0
+    assert as_in_notebooks(jobs.clear(), AnalysisOptions()).height == 0

@@ -12,11 +12,11 @@ import pytest
 from in_memory import outcome
 from jobframes import frame, summary
 from madelake import held, job, utc
-from tachograph.config import Analysis
-from tachograph.figures.registry import find, load
-from tachograph.figures.study import Numbers, Study
-from tachograph.summarize.schema import JOB_SUMMARIES
-from tachograph.summarize.variants import as_in_notebooks
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.figures.numbers import FigureNumbers, Study
+from tachograph.figures.registry import find_figure, load_figure
+from tachograph.pipeline.summaries import as_in_notebooks
 
 STEP_S, SAMPLES = 10, 60
 Level = Callable[[int, int], float]
@@ -41,8 +41,8 @@ def summaries(levels: Sequence[tuple[int, Level]], **counters: Level) -> pl.Data
     )
 
 
-def numbers(figure: str, jobs: pl.DataFrame) -> Numbers:
-    return load(find(figure)).compute(Study(jobs))
+def numbers(figure: str, jobs: pl.DataFrame) -> FigureNumbers:
+    return load_figure(find_figure(figure)).compute(Study(jobs))
 
 
 def near(value: float) -> Any:
@@ -116,7 +116,7 @@ def test_energy_of_constant_power() -> None:
         assert row["energy_j_mean"] == near(grown)
         assert row["energy_j"] == near(whole_j)
         assert row["power_w_mean"] == near(watts)
-    assert as_in_notebooks(typed, Analysis()).get_column("energy_j").to_list() == [near(4 * grown)] * 3
+    assert as_in_notebooks(typed, AnalysisOptions()).get_column("energy_j").to_list() == [near(4 * grown)] * 3
     facts = numbers("energy", typed).facts
     assert facts["typed_energy_kwh"] == near(3 * whole_j / 3.6e6)
     assert facts["memory_energy_kwh_share"] == near(2 / 3)
@@ -156,6 +156,6 @@ def test_percentages_are_of_the_jobs_they_name() -> None:
         for what in ("jobs", "even_share")
     ]
     assert bands == [3, 1.0, 4, 0.0, 2, 0.0]
-    said = load(find("energy")).sentences(numbers("energy", jobs))[0]
+    said = load_figure(find_figure("energy")).sentences(numbers("energy", jobs))[0]
     assert said.startswith("Of 9 jobs of a known type")
     assert "66.7 % of the jobs" in said

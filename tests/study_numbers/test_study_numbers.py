@@ -13,17 +13,17 @@ import pytest
 from raw_jobs import PIPES, Job, Recomputed, agreed, recomputed, same
 
 from tachograph.figures.correlation import COMPARED
-from tachograph.figures.registry import FIGURES, Entry, load
-from tachograph.figures.study import Numbers
-from tachograph.simulate import NodeGroup, Plan
+from tachograph.figures.numbers import FigureNumbers
+from tachograph.figures.registry import FIGURES, FigureEntry, load_figure
+from tachograph.simulate.plan import NodeGroup, SimulationPlan
 
 SMALL, LARGE = NodeGroup(4, 4, "A100 SXM 40GB"), NodeGroup(3, 4, "A100 SXM 80GB")
 LACKING = NodeGroup(3, 4, "A100 SXM 80GB", lacks=("fp64_active", "mem_temp_c"))
 
 
-def plan(large: NodeGroup, *, defects: bool) -> Plan:
+def plan(large: NodeGroup, *, defects: bool) -> SimulationPlan:
     """A day of seven nodes with every kind of job, a sample a minute."""
-    return Plan(
+    return SimulationPlan(
         seed=11, groups=(SMALL, large), interval_s=60, each_kind=3, median_hours=0.4, load=0.4, shared=0.4,
         defects=defects,
     )  # fmt: skip
@@ -69,8 +69,8 @@ def test_all_eleven_are_recomputed() -> None:
     assert [entry.number for entry in FIGURES] == list(EXPECTED) == list(range(1, 12))
 
 
-def made(found: Recomputed, entry: Entry, pipe: str) -> Numbers:
-    return load(entry).compute(found.of_pipe(pipe))
+def made(found: Recomputed, entry: FigureEntry, pipe: str) -> FigureNumbers:
+    return load_figure(entry).compute(found.of_pipe(pipe))
 
 
 def compare(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -81,7 +81,7 @@ def compare(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, t
 
 @pytest.mark.parametrize("pipe", ["fp64", "tensor"])
 @pytest.mark.parametrize("entry", FIGURES, ids=lambda entry: entry.name)
-def test_facts(found: Recomputed, jobs: list[Job], entry: Entry, pipe: str) -> None:
+def test_facts(found: Recomputed, jobs: list[Job], entry: FigureEntry, pipe: str) -> None:
     wanted, _ = EXPECTED[entry.number](jobs, pipe)
     left_out = OF_THE_AXIS.get(entry.number, set())
     facts = {name: value for name, value in made(found, entry, pipe).facts.items() if name not in left_out}
@@ -90,7 +90,7 @@ def test_facts(found: Recomputed, jobs: list[Job], entry: Entry, pipe: str) -> N
 
 @pytest.mark.parametrize("pipe", ["fp64", "tensor"])
 @pytest.mark.parametrize("entry", FIGURES, ids=lambda entry: entry.name)
-def test_tables(found: Recomputed, jobs: list[Job], entry: Entry, pipe: str) -> None:
+def test_tables(found: Recomputed, jobs: list[Job], entry: FigureEntry, pipe: str) -> None:
     _, wanted = EXPECTED[entry.number](jobs, pipe)
     numbers = made(found, entry, pipe)
     assert set(numbers.tables) == set(wanted)
@@ -102,7 +102,7 @@ def test_tables(found: Recomputed, jobs: list[Job], entry: Entry, pipe: str) -> 
 
 
 @pytest.mark.parametrize("entry", FIGURES, ids=lambda entry: entry.name)
-def test_sentences_say_percentages_that_were_recomputed(found: Recomputed, jobs: list[Job], entry: Entry) -> None:
+def test_sentences_say_percentages_that_were_recomputed(found: Recomputed, jobs: list[Job], entry: FigureEntry) -> None:
     """Each percentage in words is one of the shares or fractions above."""
     wanted, _ = EXPECTED[entry.number](jobs, "fp64")
     fractions = [value for value in wanted.values() if isinstance(value, float)]
@@ -113,7 +113,7 @@ def test_sentences_say_percentages_that_were_recomputed(found: Recomputed, jobs:
         "70",
         "80",
     }
-    said = load(entry).sentences(made(found, entry, "fp64"))
+    said = load_figure(entry).sentences(made(found, entry, "fp64"))
     assert said
     for number in re.findall(r"([\d.]+) %", " ".join(said)):
         assert number in sayable, said
@@ -186,7 +186,7 @@ def test_a_wrong_number_is_seen(found: Recomputed, jobs: list[Job]) -> None:
 def test_order_of_jobs_does_not_matter(found: Recomputed) -> None:
     shuffled = type(found.study)(found.study.jobs.sample(fraction=1.0, shuffle=True, seed=3))
     for entry in FIGURES:
-        one, other = load(entry).compute(found.study), load(entry).compute(shuffled)
+        one, other = load_figure(entry).compute(found.study), load_figure(entry).compute(shuffled)
         assert compare(one.facts, other.facts) == {}, entry.name
         for part, table in one.tables.items():
             assert isinstance(table, pl.DataFrame)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from madelake import fill, held, job, make_lake, summarized, utc
-from tachograph.analyze.results import read_findings, read_gpus, read_summaries
-from tachograph.lake import Lake
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_findings, read_gpus, read_summaries
 
 START = utc(23, 12)
 

@@ -11,9 +11,9 @@ import pytest
 from in_memory import Outcome, outcome
 from jobframes import frame, summary
 from madelake import configured, held, job, utc
-from tachograph.config import Analysis, Configuration, Filters, Nodes
-from tachograph.summarize.jobs import LEAST_POPULATION, used_pipes
-from tachograph.summarize.schema import JOB_SUMMARIES, RATE_VOLUMES
+from tachograph.catalog.config import AnalysisOptions, Configuration, NodeOptions, StudyFilters
+from tachograph.catalog.tables import JOB_SUMMARIES, RATE_VOLUMES
+from tachograph.pipeline.summaries import LEAST_POPULATION, used_pipes
 
 START = utc(23, 12)
 
@@ -42,7 +42,7 @@ def first(found: Outcome) -> dict[str, Any]:
     return found.jobs["1"]
 
 
-ALL_FILTERS = Filters(gpu_partitions=("gpu",), staff_accounts=("staff",), login_nodes=("n1",))
+ALL_FILTERS = StudyFilters(gpu_partitions=("gpu",), staff_accounts=("staff",), login_nodes=("n1",))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ ALL_FILTERS = Filters(gpu_partitions=("gpu",), staff_accounts=("staff",), login_
             {"row": {"partition": "debug"}, "configuration": configured(filters=ALL_FILTERS)},
         ),
         ("staff_account,login_node", {"row": {"account": "staff"}, "configuration": configured(filters=ALL_FILTERS)}),
-        ("login_node", {"configuration": configured(filters=Filters(login_nodes=("n1",)))}),
+        ("login_node", {"configuration": configured(filters=StudyFilters(login_nodes=("n1",)))}),
         ("still_running", {"row": {"end": None, "elapsed_s": None, "state": "RUNNING"}}),
         ("short,idle", {"seconds": 100, "gpu_util": 0.0}),
     ],
@@ -79,7 +79,7 @@ def test_exclusion_of_ambiguous_and_silent_jobs() -> None:
 
 
 def test_filters_are_off_at_their_empty_value() -> None:
-    off = configured(filters=Filters(min_elapsed_s=0, min_gpu_util_mean=0))
+    off = configured(filters=StudyFilters(min_elapsed_s=0, min_gpu_util_mean=0))
     assert first(made(10, gpu_util=0.0, configuration=off))["excluded"] is None
 
 
@@ -154,7 +154,7 @@ def test_gpus_of_a_job_whose_accounting_names_none() -> None:
 
 def test_models_and_capacity() -> None:
     """The catalogue's capacity counts before the measured one; two models are joined."""
-    models = configured(nodes=Nodes(models={"n1": "NVIDIA A100-SXM4-40GB", "n2": "NVIDIA H100 80GB HBM3"}))
+    models = configured(nodes=NodeOptions(models={"n1": "NVIDIA A100-SXM4-40GB", "n2": "NVIDIA H100 80GB HBM3"}))
     samples = [
         {"t": START + timedelta(seconds=10 * i), "node": node, "gpu": 0, "hbm_used_mib": 20_480.0}
         for node in ("n1", "n2")
@@ -185,13 +185,13 @@ def pipes(found: pl.DataFrame) -> list[list[str] | None]:
 
 def test_pipes_above_the_threshold() -> None:
     made_up = summaries((0.5, 0.0), (0.005, 0.006), (None, 0.1), (None, None), (0.0, 0.0))
-    found = used_pipes(made_up, made_up, analysis=Analysis())
+    found = used_pipes(made_up, made_up, analysis=AnalysisOptions())
     assert pipes(found) == [["fp64"], ["tensor"], ["tensor"], None, []]
 
 
 def test_threshold_is_an_option() -> None:
     made_up = summaries((0.5, 0.02), (0.05, 0.2))
-    found = used_pipes(made_up, made_up, analysis=Analysis(pipe_threshold=0.1))
+    found = used_pipes(made_up, made_up, analysis=AnalysisOptions(pipe_threshold=0.1))
     assert pipes(found) == [["fp64"], ["tensor"]]
 
 
@@ -199,19 +199,19 @@ def test_threshold_is_at_least_the_fifth_percentile() -> None:
     """FP64 means 0.001, 0.002, ... 0.2: the fifth percentile is 0.001 + 0.05 x 199 x 0.001 = 0.01095."""
     population = summaries(*((0.001 * (i + 1), None) for i in range(200)))
     some = summaries((0.0109, None), (0.011, None))
-    assert pipes(used_pipes(some, population, analysis=Analysis())) == [[], ["fp64"]]
-    assert pipes(used_pipes(some, population, analysis=Analysis(pipe_percentile=False))) == [["fp64"], ["fp64"]]
+    assert pipes(used_pipes(some, population, analysis=AnalysisOptions())) == [[], ["fp64"]]
+    assert pipes(used_pipes(some, population, analysis=AnalysisOptions(pipe_percentile=False))) == [["fp64"], ["fp64"]]
 
 
 def test_few_jobs_have_no_percentile() -> None:
     few = summaries(*((0.5 + 0.001 * i, None) for i in range(LEAST_POPULATION - 1)))
-    assert pipes(used_pipes(few, few, analysis=Analysis())) == [["fp64"]] * few.height
+    assert pipes(used_pipes(few, few, analysis=AnalysisOptions())) == [["fp64"]] * few.height
     many = summaries(*((0.5 + 0.001 * i, None) for i in range(LEAST_POPULATION)))
-    assert pipes(used_pipes(many, many, analysis=Analysis()))[:5] == [[]] * 5
+    assert pipes(used_pipes(many, many, analysis=AnalysisOptions()))[:5] == [[]] * 5
 
 
 def test_pipes_of_no_jobs() -> None:
-    assert used_pipes(summaries(), summaries(), analysis=Analysis()).height == 0
+    assert used_pipes(summaries(), summaries(), analysis=AnalysisOptions()).height == 0
 
 
 def powered(power_w: list[float | None], **others: float) -> dict[str, Any]:

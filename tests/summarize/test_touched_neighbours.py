@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from madelake import NOW, fill, held, job, make_lake, summarized, utc
-from tachograph.analyze import analyze
-from tachograph.analyze.results import read_summaries
-from tachograph.config import Configuration
-from tachograph.lake import Lake
+from tachograph.catalog.config import Configuration
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries
+from tachograph.pipeline.run import analyze
 
 START = utc(23, 12)
 END = START + timedelta(minutes=10)

@@ -8,13 +8,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from tachograph.errors import NotFoundError
-from tachograph.live.snapshot import Problem, Snapshot
-from tachograph.live.source import About
+from tachograph.catalog.errors import NotFoundError
+from tachograph.live.snapshot import Snapshot, SourceInfo, SourceProblem
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import View
 from tachograph.tui.app import WatchApp
-from tachograph.tui.feed import Failure, Feed
+from tachograph.tui.feed import FeedFailure, ViewFeed
 from tui_screens import StandIn, app_of, lines_of, settled, watching
 
 
@@ -23,7 +22,7 @@ class Scripted:
 
     def __init__(self, *acts: Callable[[Snapshot], Snapshot]) -> None:
         self._fleet, self._acts, self.looks = SimulatedSource(8), list(acts), 0
-        self.about: About = self._fleet.about
+        self.about: SourceInfo = self._fleet.about
 
     def read(self) -> Snapshot:
         self.looks += 1
@@ -54,17 +53,17 @@ def waits(event: threading.Event) -> Callable[[Snapshot], Snapshot]:
     return act
 
 
-def came_of(source: Scripted, looks: int, *, interval_s: float = 0.001) -> list[View | Failure]:
+def came_of(source: Scripted, looks: int, *, interval_s: float = 0.001) -> list[View | FeedFailure]:
     """What the thread delivers, until it did so often or gave up."""
-    came: list[View | Failure] = []
+    came: list[View | FeedFailure] = []
     done = threading.Event()
 
-    def deliver(one: View | Failure) -> None:
+    def deliver(one: View | FeedFailure) -> None:
         came.append(one)
         if len(came) == looks:
             done.set()
 
-    feed = Feed(source, lambda: StandIn(source.about), interval_s=interval_s, deliver=deliver)
+    feed = ViewFeed(source, lambda: StandIn(source.about), interval_s=interval_s, deliver=deliver)
     feed.start()
     done.wait(60)
     feed.stop()
@@ -74,9 +73,9 @@ def came_of(source: Scripted, looks: int, *, interval_s: float = 0.001) -> list[
 def test_a_failure_is_told_and_the_next_look_is_tried() -> None:
     source = Scripted(raises(NotFoundError("no GPU", where="n1", do="look again")), raises(ZeroDivisionError("oops")))
     first, second, third = came_of(source, 3)
-    assert isinstance(first, Failure)
+    assert isinstance(first, FeedFailure)
     assert (first.problem.sentence, first.detail) == ("n1: no GPU; look again", "")
-    assert isinstance(second, Failure)
+    assert isinstance(second, FeedFailure)
     assert second.problem.sentence == "this refresh: ZeroDivisionError: oops"
     assert "Traceback" in second.detail
     assert isinstance(third, View)
@@ -84,7 +83,9 @@ def test_a_failure_is_told_and_the_next_look_is_tried() -> None:
 
 def test_nothing_is_asked_after_the_end() -> None:
     def ends(told: Snapshot) -> Snapshot:
-        return Snapshot(told.t, told.gpus, told.measured, told.values, problems=(Problem("it ended", fatal=True),))
+        return Snapshot(
+            told.t, told.gpus, told.measured, told.values, problems=(SourceProblem("it ended", fatal=True),)
+        )
 
     source = Scripted(ends)
     came_of(source, 1)
@@ -94,7 +95,7 @@ def test_nothing_is_asked_after_the_end() -> None:
 
 def test_a_recording_is_paused_and_played_in_the_thread_that_reads_it() -> None:
     source = Played()
-    feed = Feed(source, lambda: StandIn(source.about), interval_s=1.0, deliver=lambda came: None)
+    feed = ViewFeed(source, lambda: StandIn(source.about), interval_s=1.0, deliver=lambda came: None)
     feed.hold(True)
     assert feed.play(4.0)
     assert (source.paused, source.speed) == (False, 1.0)
@@ -113,7 +114,7 @@ class Moved(Played):
 
     def read(self) -> Snapshot:
         told = super().read()
-        problems = (Problem("it ended", fatal=True),) if self.t >= self.end else ()
+        problems = (SourceProblem("it ended", fatal=True),) if self.t >= self.end else ()
         return replace(told, t=self.t, problems=problems)
 
     def seek(self, t: float) -> None:
@@ -128,7 +129,7 @@ class Moved(Played):
 
 def test_a_recording_that_ended_goes_on_from_another_time() -> None:
     source = Moved()
-    came: list[View | Failure] = []
+    came: list[View | FeedFailure] = []
     looked = threading.Semaphore(0)
     judges: list[StandIn] = []
 
@@ -136,11 +137,11 @@ def test_a_recording_that_ended_goes_on_from_another_time() -> None:
         judges.append(StandIn(source.about))
         return judges[-1]
 
-    def deliver(one: View | Failure) -> None:
+    def deliver(one: View | FeedFailure) -> None:
         came.append(one)
         looked.release()
 
-    feed = Feed(source, judge, interval_s=60.0, deliver=deliver)
+    feed = ViewFeed(source, judge, interval_s=60.0, deliver=deliver)
     feed.start()
     assert looked.acquire(timeout=60)
     assert feed.seek(source.start + 60)
@@ -195,7 +196,7 @@ def test_keys_work_while_the_source_hangs() -> None:
 def test_problems_stand_in_the_header_until_they_are_gone() -> None:
     async def used() -> None:
         def troubled(told: Snapshot) -> Snapshot:
-            problems = tuple(Problem("no answer", f"http://n{place}", "is it on?") for place in range(4))
+            problems = tuple(SourceProblem("no answer", f"http://n{place}", "is it on?") for place in range(4))
             return Snapshot(told.t, told.gpus, told.measured, told.values, problems=problems)
 
         source = Scripted(troubled, raises(RuntimeError("what\x1b[2J")))

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from tachograph.live.snapshot import Gpu
+from tachograph.live.snapshot import GpuId
 from tachograph.tui.fleet import FleetScreen
 from tachograph.tui.header import footer
 from tachograph.tui.screens import SCREENS
@@ -214,7 +214,7 @@ def test_mouse_chooses_sorts_and_opens() -> None:
             fleet = fleet_of(app)
             await pilot.click(FleetScreen, offset=(2, 4))
             await settled(pilot)
-            assert fleet.chosen == Gpu("sim001", 3)
+            assert fleet.chosen == GpuId("sim001", 3)
             title = lines_of(app)[2]
             await pilot.click(FleetScreen, offset=(title.index("DRAM") + 1, 0))
             await settled(pilot)

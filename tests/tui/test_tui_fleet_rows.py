@@ -8,16 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tachograph.errors import UsageError
-from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
+from tachograph.catalog.errors import UsageError
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot
 from tachograph.live.view import View
 from tachograph.tui import commands
-from tachograph.tui.fleet_columns import COLUMNS, class_cell, fit, pieces, span
-from tachograph.tui.fleet_filter import matching, parse
-from tachograph.tui.fleet_order import Group, grouped, lines, order
-from tachograph.tui.fleet_rows import FleetRows
+from tachograph.tui.fleet_rows import FleetGroup, FleetRows, fleet_lines, grouped, matching, parse_filter, sorted_rows
+from tachograph.tui.fleet_table import COLUMNS, class_cell, fit, pieces, span
 from tachograph.tui.heat import HeatMap
-from tachograph.workload.classes import CLASSES
 from tui_screens import Clock, StandIn, app_of
 
 
@@ -46,27 +44,32 @@ def test_numbers_are_sorted_and_missing_ones_come_last(reverse: bool) -> None:
     told = sorted((row for row in range(24) if not math.isnan(values[row])), key=lambda row: -values[row])
     if reverse:
         told = told[::-1]
-    assert order(ROWS, "sm", reverse=reverse).tolist() == [*told, 3, 17]
+    assert sorted_rows(ROWS, "sm", reverse=reverse).tolist() == [*told, 3, 17]
 
 
 def test_names_with_numbers_are_sorted_as_numbers() -> None:
-    gpus = (Gpu("nid10", 0), Gpu("nid9", 1), Gpu("nid9", 0, 2), Gpu("nid9", 0))
+    gpus = (GpuId("nid10", 0), GpuId("nid9", 1), GpuId("nid9", 0, 2), GpuId("nid9", 0))
     nothing = np.full(4, np.nan)
     view = StandIn(app_of(1).feed.source.about).step(Snapshot(0.0, gpus, nothing, {}))
-    assert [gpus[row].name for row in order(FleetRows(view), "gpu")] == ["nid9:0", "nid9:0.2", "nid9:1", "nid10:0"]
+    assert [gpus[row].name for row in sorted_rows(FleetRows(view), "gpu")] == [
+        "nid9:0",
+        "nid9:0.2",
+        "nid9:1",
+        "nid10:0",
+    ]
 
 
 def test_a_class_that_the_newest_reading_does_not_have_is_marked() -> None:
     raw = ROWS.view.raw.copy()
-    raw[4] = (raw[4] + 1) % len(CLASSES)
+    raw[4] = (raw[4] + 1) % len(WORKLOAD_CLASSES)
     marked = FleetRows(replace(ROWS.view, raw=raw))
     cells = [class_cell(marked.view, row) for row in range(24)]
     assert [row for row in range(24) if cells[row][1] == "~"] == [4]
-    assert cells[4][2:] == CLASSES[marked.view.labels[4]]
+    assert cells[4][2:] == WORKLOAD_CLASSES[marked.view.labels[4]]
 
 
 def test_groups_hold_every_gpu_once_and_the_nameless_come_last() -> None:
-    found = grouped(ROWS, order(ROWS, "power"), "user")
+    found = grouped(ROWS, sorted_rows(ROWS, "power"), "user")
     assert sorted(row for group in found for row in group.rows.tolist()) == list(range(24))
     for group in found:
         assert {ROWS.text("user")[row] for row in group.rows.tolist()} == {group.name}
@@ -77,8 +80,8 @@ def test_groups_hold_every_gpu_once_and_the_nameless_come_last() -> None:
 
 
 def test_a_folded_group_is_its_heading_alone() -> None:
-    listed = lines(ROWS, group="node", folded={"sim002"})
-    headings = [line for line in listed if isinstance(line, Group)]
+    listed = fleet_lines(ROWS, group="node", folded={"sim002"})
+    headings = [line for line in listed if isinstance(line, FleetGroup)]
     assert [(line.name, line.folded) for line in headings] == [("sim001", False), ("sim002", True), ("sim003", False)]
     assert len(listed) == 3 + 16
 
@@ -108,7 +111,7 @@ def test_a_folded_group_is_its_heading_alone() -> None:
 )
 def test_a_filter_finds_what_it_says(written: str, expected: object) -> None:
     assert callable(expected)
-    found = matching(ROWS, parse(written)).tolist()
+    found = matching(ROWS, parse_filter(written)).tolist()
     assert found == [bool(expected(row)) for row in range(24)]
 
 
@@ -124,7 +127,7 @@ def test_a_filter_finds_what_it_says(written: str, expected: object) -> None:
 )
 def test_a_filter_that_is_none_says_why(written: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        parse(written)
+        parse_filter(written)
 
 
 @pytest.mark.parametrize("width", [1, 10, 40, 60, 80, 100, 120, 160, 200, 400])
@@ -132,7 +135,7 @@ def test_columns_fill_a_width_and_no_more(width: int) -> None:
     places = fit(ROWS, width)
     if places:
         assert sum(place.width for place in places) + len(places) - 1 <= width
-    for line in (0, 3, grouped(ROWS, order(ROWS, "gpu"), "job")[0]):
+    for line in (0, 3, grouped(ROWS, sorted_rows(ROWS, "gpu"), "job")[0]):
         assert len("".join(text for text, _ in pieces(ROWS, line, places))) <= width
     if width >= 80:
         assert {"gpu", "job", "user", "class", "real", "sm", "health"} <= {place.column.name for place in places}
@@ -141,7 +144,7 @@ def test_columns_fill_a_width_and_no_more(width: int) -> None:
 
 
 def test_subtotals_are_means_sums_and_the_worst() -> None:
-    group = grouped(ROWS, order(ROWS, "gpu"), "node")[0]
+    group = grouped(ROWS, sorted_rows(ROWS, "gpu"), "node")[0]
     members = list(range(8))
     told = [plain("sm")[row] for row in members if not math.isnan(plain("sm")[row])]
     by_name = {column.name: column.of_group(ROWS, group) for column in COLUMNS}
@@ -167,9 +170,11 @@ def test_a_map_has_every_gpu_once_where_it_says() -> None:
 
 
 def test_what_users_write_does_not_steer_the_terminal() -> None:
-    gpus = (Gpu("n\x1b[2J", 0),)
+    gpus = (GpuId("n\x1b[2J", 0),)
     view = StandIn(app_of(1).feed.source.about).step(
-        Snapshot(0.0, gpus, np.zeros(1), {}, {gpus[0]: Device("m\x07")}, {gpus[0]: Holder("1", "u\x1b]0;x\x07")})
+        Snapshot(
+            0.0, gpus, np.zeros(1), {}, {gpus[0]: GpuDevice("m\x07")}, {gpus[0]: GpuAllocation("1", "u\x1b]0;x\x07")}
+        )
     )
     rows = FleetRows(view)
     text = "".join(text for text, _ in pieces(rows, 0, fit(rows, 400)))
@@ -177,10 +182,10 @@ def test_what_users_write_does_not_steer_the_terminal() -> None:
 
 
 def test_every_class_can_be_filtered_by_its_name() -> None:
-    for name in CLASSES:
-        word = commands.completions(f"filter class={name[:3]}", commands.Names({"class": CLASSES}))
+    for name in WORKLOAD_CLASSES:
+        word = commands.completions(f"filter class={name[:3]}", commands.CompletionNames({"class": WORKLOAD_CLASSES}))
         assert f"filter class={name!r}" in word or f"filter class={name}" in word
-        parse(f"class='{name}'")
+        parse_filter(f"class='{name}'")
 
 
 def test_spans_are_short() -> None:

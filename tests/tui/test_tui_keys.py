@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tachograph.live.history import History
+from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
 from tachograph.live.sources.simulated import SimulatedSource
+from tachograph.live.view import History
 from tachograph.tui import keys, screens
 from tachograph.tui.app import WatchApp
-from tachograph.tui.commands import COMMANDS
-from tachograph.tui.fleet_columns import COLUMNS
+from tachograph.tui.commands import COMMAND_ACTIONS, COMMANDS
+from tachograph.tui.fleet_table import COLUMNS
 from tachograph.tui.help import ABBREVIATIONS, real_sentence
-from tachograph.tui.perform import DONE
-from tachograph.workload.settings import Settings
 from tui_screens import Clock, app_of, screen, settled, watching
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "watch.md"
@@ -25,7 +24,7 @@ PRESSED = 60
 
 
 @pytest.mark.parametrize("key", keys.KEYS, ids=lambda key: f"{key.place or 'all'}-{key.shown}")
-def test_a_key_does_something(key: keys.Key) -> None:
+def test_a_key_does_something(key: keys.ScreenKey) -> None:
     method = f"action_{key.action.partition('(')[0]}"
     if not key.place:
         owner: type = WatchApp
@@ -50,7 +49,7 @@ def test_help_tells_every_key_and_command() -> None:
         assert key.shown in together
     for command in COMMANDS:
         assert f":{command.name}" in together
-    assert set(DONE) == {command.name for command in COMMANDS}
+    assert set(COMMAND_ACTIONS) == {command.name for command in COMMANDS}
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -63,7 +62,7 @@ def test_keys_in_any_order_do_no_harm(seed: int) -> None:
     async def used() -> None:
         clock = Clock()
         source = SimulatedSource(24, clock=clock, seed=seed)
-        judge = Monitor(source.about, settings=Settings(), history=History(60))
+        judge = Monitor(source.about, settings=WorkloadSettings(), history=History(60))
         app = app_of(clock=clock, source=source, judge=judge)
         async with watching(app=app, size=(100, 30)) as pilot:
             for place in range(PRESSED):
@@ -86,7 +85,7 @@ def test_the_page_tells_every_key() -> None:
         assert row_of(key) in page
 
 
-def row_of(key: keys.Key) -> str:
+def row_of(key: keys.ScreenKey) -> str:
     """The row of a key on the page."""
     written = " ".join(f"`{name}`" for name in key.shown.split())
     return f"| {written} | {key.text} |"
@@ -94,7 +93,7 @@ def row_of(key: keys.Key) -> str:
 
 def test_help_tells_what_columns_and_real_utilisation_are() -> None:
     said = " ".join(" ".join(line.split()) for line in screen("question_mark", size=(109, 150)))
-    sentence = real_sentence(Settings().weights)
+    sentence = real_sentence(WorkloadSettings().weights)
     assert sentence in said
     assert sentence in " ".join(DOCS.read_text().split())
     titles = {column.title for column in COLUMNS} | {"GR", "real"}

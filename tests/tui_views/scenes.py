@@ -9,17 +9,15 @@ from dataclasses import replace
 import numpy as np
 from textual.pilot import Pilot
 
-from tachograph.arrays import Floats
-from tachograph.counters import NAMES
-from tachograph.live.history import History
-from tachograph.live.missing import blind
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.counters import COUNTER_NAMES
+from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.live.monitor import Monitor
-from tachograph.live.snapshot import Gpu, Holder, Process, Snapshot
-from tachograph.live.source import About
+from tachograph.live.snapshot import GpuAllocation, GpuId, GpuProcess, Snapshot, SourceInfo
 from tachograph.live.sources.simulated import SimulatedSource
-from tachograph.live.view import View
+from tachograph.live.unsupported import unsupported_counters
+from tachograph.live.view import History, View
 from tachograph.tui.page import Page, Row
-from tachograph.workload.settings import Settings
 from tui_screens import ByHand, Clock, app_of, settled, watching
 
 JOB = "4711"
@@ -51,10 +49,14 @@ class Scene:
         self.clock, self._began = clock, clock()
 
     @property
-    def about(self) -> About:
+    def about(self) -> SourceInfo:
         if not self._without:
-            return About("simulated", "a scene")
-        return About("dcgm-exporter", "a scene", blind=blind(set(NAMES) - set(self._without), "dcgm-exporter"))
+            return SourceInfo("simulated", "a scene")
+        return SourceInfo(
+            "dcgm-exporter",
+            "a scene",
+            blind=unsupported_counters(set(COUNTER_NAMES) - set(self._without), "dcgm-exporter"),
+        )
 
     def read(self) -> Snapshot:
         snapshot = self._source.read()
@@ -64,7 +66,7 @@ class Scene:
         gpus, measured = snapshot.gpus, snapshot.measured.copy()
         if self._slow is not None:
             values = _even(values, self._slow)
-            snapshot = replace(snapshot, holders={gpu: Holder(JOB, "ana", self._began - 600) for gpu in gpus})
+            snapshot = replace(snapshot, holders={gpu: GpuAllocation(JOB, "ana", self._began - 600) for gpu in gpus})
         for name in (name for name in values if name.endswith(("_active", "_util")) and self._idle):
             values[name] = values[name].copy()
             values[name][self._idle] = 0.0
@@ -73,10 +75,10 @@ class Scene:
             measured[places] = np.nan
             values = {name: _gone(column, places) for name, column in values.items()}
         if self._hostile:
-            bad = (Process(1, "mal\x1b[2Jory", "python \x07evil.py", None), Process(2, None, None, 1024.0))
+            bad = (GpuProcess(1, "mal\x1b[2Jory", "python \x07evil.py", None), GpuProcess(2, None, None, 1024.0))
             snapshot = replace(snapshot, processes=dict.fromkeys(gpus, bad))
         if self._mig:
-            sliced = {gpu: Gpu(gpu.node, gpu.gpu // 4, gpu.gpu % 4 + 3) for gpu in gpus}
+            sliced = {gpu: GpuId(gpu.node, gpu.gpu // 4, gpu.gpu % 4 + 3) for gpu in gpus}
             values = {
                 name: column for name, column in values.items() if name not in ("gpu_util", "pcie_rx_bytes_per_s")
             }
@@ -113,7 +115,7 @@ def _even(values: Mapping[str, Floats], slow: tuple[int, ...]) -> dict[str, Floa
 
 def view_of(scene: Scene, clock: Clock, looks: int = 3, step_s: float = 1.0) -> View:
     """Return the view after so many looks."""
-    judge = Monitor(scene.about, settings=Settings(), history=History(600))
+    judge = Monitor(scene.about, settings=WorkloadSettings(), history=History(600))
     view = judge.step(scene.read())
     for _ in range(looks - 1):
         clock.t += step_s
@@ -141,7 +143,7 @@ def body(pilot: Pilot[int]) -> list[str]:
 
 
 def drawn(
-    name: str, of: Gpu | str | None, *keys: str, size: tuple[int, int], scene: Scene, clock: Clock, looks: int = 3
+    name: str, of: GpuId | str | None, *keys: str, size: tuple[int, int], scene: Scene, clock: Clock, looks: int = 3
 ) -> list[str]:
     """Return a screen after some keys."""
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tachograph.tui import lines
+from tachograph.tui import chart
 
 _NAN = math.nan
 # dots of a character by their number in Unicode's drawing: 1 2 3 7 left, 4 5 6 8 right
@@ -79,7 +79,7 @@ def test_a_curve_covers_the_dots_of_its_points_and_of_what_joins_them(
 ) -> None:
     steps = data.draw(st.lists(st.integers(1, 5), min_size=len(values), max_size=len(values)))
     times = np.cumsum(steps).astype(np.float64)
-    drawn = lines.rows(lines.curve(times, np.array(values), width=width, height=height, low=0, high=10, gap=3))
+    drawn = chart.braille_rows(chart.curve(times, np.array(values), width=width, height=height, low=0, high=10, gap=3))
     assert [len(line) for line in drawn] == [width] * height
     wanted = expected(times.tolist(), values, width=width, height=height, low=0, high=10, gap=3)
     assert seen(drawn) == wanted
@@ -88,28 +88,28 @@ def test_a_curve_covers_the_dots_of_its_points_and_of_what_joins_them(
 def test_a_gap_stays_a_gap() -> None:
     times, values = np.arange(40.0), np.full(40, 0.5)
     values[10:20] = _NAN
-    cells = lines.curve(times, values, width=20, height=2, low=0, high=1)
+    cells = chart.curve(times, values, width=20, height=2, low=0, high=1)
     empty = {column for column in range(20) if not cells[:, column].any()}
     assert empty == set(range(5, 10))  # dots 10 .. 19
-    assert not lines.curve(times, np.full(40, _NAN), width=20, height=2, low=0, high=1).any()
+    assert not chart.curve(times, np.full(40, _NAN), width=20, height=2, low=0, high=1).any()
 
 
 def test_what_lies_before_the_left_edge_is_not_drawn() -> None:
     times, values = np.array([0.0, 100.0]), np.array([1.0, 0.0])
-    drawn = seen(lines.rows(lines.curve(times, values, width=5, height=1, low=0, high=1, begin=50, end=100)))
+    drawn = seen(chart.braille_rows(chart.curve(times, values, width=5, height=1, low=0, high=1, begin=50, end=100)))
     assert drawn == {(3, 9)}  # a lonely dot: nobody measured what it was at the edge
 
 
 @pytest.mark.parametrize("size", [(0, 3), (3, 0), (-1, 2)])
 def test_no_room_is_no_curve(size: tuple[int, int]) -> None:
-    cells = lines.curve(np.arange(3.0), np.arange(3.0), width=size[0], height=size[1], low=0, high=1)
+    cells = chart.curve(np.arange(3.0), np.arange(3.0), width=size[0], height=size[1], low=0, high=1)
     assert cells.size == 0
 
 
 def test_no_times_and_no_span_are_no_trouble() -> None:
     nothing = np.empty(0)
-    assert not lines.curve(nothing, nothing, width=3, height=2, low=0, high=1).any()
-    one = lines.rows(lines.curve(np.array([5.0]), np.array([3.0]), width=3, height=1, low=3, high=3))
+    assert not chart.curve(nothing, nothing, width=3, height=2, low=0, high=1).any()
+    one = chart.braille_rows(chart.curve(np.array([5.0]), np.array([3.0]), width=3, height=1, low=3, high=3))
     assert seen(one) == {(3, 0)}
 
 
@@ -122,7 +122,7 @@ def test_means_are_those_of_whole_spans(values: list[float], width: int, each: i
             spans.setdefault(int(t // each), []).append(value)
     last = int(times[-1] // each) if times else 0
     wanted = [spans.get(last - width + 1 + place, []) for place in range(width)]
-    found = lines.means(np.array(times), np.array(values), width=width, each=each).tolist()
+    found = chart.means(np.array(times), np.array(values), width=width, each=each).tolist()
     assert len(found) == width
     for got, members in zip(found, wanted, strict=True):
         assert math.isnan(got) if not members else got == pytest.approx(math.fsum(members) / len(members))
@@ -130,14 +130,14 @@ def test_means_are_those_of_whole_spans(values: list[float], width: int, each: i
 
 def test_what_was_shown_of_the_past_stays() -> None:
     times, values = np.arange(30.0), np.random.default_rng(1).random(30)
-    early = lines.spark(times[:25], values[:25], width=4, each=5, low=0, high=1)
-    later = lines.spark(times, values, width=4, each=5, low=0, high=1)
+    early = chart.spark(times[:25], values[:25], width=4, each=5, low=0, high=1)
+    later = chart.spark(times, values, width=4, each=5, low=0, high=1)
     assert early[1:] == later[:3]
 
 
 @given(st.floats(0, 1), st.integers(1, 40))
 def test_a_bar_is_as_long_as_its_value(value: float, width: int) -> None:
-    drawn = lines.bar(value, width)
+    drawn = chart.bar(value, width)
     eighths = sum(_eighths(character) for character in drawn)
     assert len(drawn) == width
     assert eighths == max(round(value * width * 8), int(value > 0))

@@ -6,9 +6,9 @@ import time
 
 from scenes import JOB, Scene, text_of, view_of
 
-from tachograph.config import Configuration
-from tachograph.finding import Finding
-from tachograph.tui.job_findings import JobJudge, Told, finding_rows, past
+from tachograph.catalog.config import Configuration
+from tachograph.judge.finding import Finding
+from tachograph.tui.job import JobFindings, JobJudge, finding_rows, past
 from tui_screens import Clock
 
 
@@ -33,7 +33,7 @@ def test_a_gpu_that_never_works_is_found() -> None:
     judge = JobJudge(JOB, Configuration(), wait_s=0.0)
     judge.take(view)
     ends = time.monotonic() + 120
-    while judge.told == Told() and time.monotonic() < ends:
+    while judge.told == JobFindings() and time.monotonic() < ends:
         time.sleep(0.05)
     judge.stop(wait_s=60)
     assert judge.told.trouble == ""
@@ -49,7 +49,7 @@ def test_nothing_is_judged_at_once() -> None:
     judge = JobJudge(JOB, Configuration())
     judge.take(view)
     judge.stop()
-    assert judge.told == Told()
+    assert judge.told == JobFindings()
     heading = text_of(finding_rows(judge.told, width=79))
     assert "Job classes" in heading
     assert "judging ..." in heading
@@ -59,13 +59,13 @@ def test_what_is_said_of_findings() -> None:
     hint = Finding("hung", "problem", "It hangs\x1b", "Nothing ran for 20 min.", kind="class")
     no = Finding("stalled", "hint", "It stalls", "It does not.", kind="class", verdict="no")
     unsure = Finding("cold_start", "hint", "Cold", "Not known.", kind="class", verdict="insufficient")
-    said = text_of(finding_rows(Told((hint, no, unsure)), width=79))
+    said = text_of(finding_rows(JobFindings((hint, no, unsure)), width=79))
     assert "problem: It hangs\\x1b" in said
     assert "stalls" not in said
     assert "cannot be told yet: cold start" in said
-    calm = text_of(finding_rows(Told((no, unsure)), width=79))
+    calm = text_of(finding_rows(JobFindings((no, unsure)), width=79))
     assert "nothing stands out of 2 looked for\ncannot be told yet: cold start" in calm
-    assert "cannot be told: KeyError" in text_of(finding_rows(Told(trouble="KeyError: 'x'"), width=79))
+    assert "cannot be told: KeyError" in text_of(finding_rows(JobFindings(trouble="KeyError: 'x'"), width=79))
 
 
 def test_to_stop_waits_for_nothing() -> None:

@@ -10,15 +10,15 @@ import pytest
 from scenes import JOB, Scene, drawn, text_of, view_of
 from syrupy.assertion import SnapshotAssertion
 
-from tachograph.live.snapshot import Gpu
+from tachograph.live.snapshot import GpuId
 from tachograph.tui.focus import focus
-from tachograph.tui.job import JobLines, lines, nothing
-from tachograph.tui.job_facts import facts
-from tachograph.tui.plot_layout import Choice, plots
+from tachograph.tui.job import JobLines, job_lines, nothing
+from tachograph.tui.job_table import job_facts
+from tachograph.tui.plot import PlotChoice, plots
 from tui_screens import Clock
 
 SIZES = [(80, 24), (120, 40), (200, 50)]
-VIEWS = [("focus", Gpu("sim001", 1)), ("plot", None), ("job", "1001"), ("events", None)]
+VIEWS = [("focus", GpuId("sim001", 1)), ("plot", None), ("job", "1001"), ("events", None)]
 PROFILING = ("sm_active", "fp64_active", "tensor_active", "sm_occupancy")
 
 
@@ -33,14 +33,14 @@ def _at_utc() -> Iterator[None]:
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize(("name", "of"), VIEWS, ids=[name for name, _ in VIEWS])
-def test_a_view_is_drawn(name: str, of: Gpu | str | None, size: tuple[int, int], snapshot: SnapshotAssertion) -> None:
+def test_a_view_is_drawn(name: str, of: GpuId | str | None, size: tuple[int, int], snapshot: SnapshotAssertion) -> None:
     clock = Clock()
     lines = drawn(name, of, size=size, scene=Scene(16, clock=clock), clock=clock, looks=90)
     assert "\n".join(lines) == snapshot
 
 
 @pytest.mark.parametrize(("name", "of"), VIEWS, ids=[name for name, _ in VIEWS])
-def test_without_gpus_a_view_says_so(name: str, of: Gpu | str | None, snapshot: SnapshotAssertion) -> None:
+def test_without_gpus_a_view_says_so(name: str, of: GpuId | str | None, snapshot: SnapshotAssertion) -> None:
     clock = Clock()
     assert "\n".join(drawn(name, of, size=(80, 24), scene=Scene(0, clock=clock), clock=clock)) == snapshot
 
@@ -72,14 +72,14 @@ def test_a_slice_of_a_gpu(snapshot: SnapshotAssertion) -> None:
 def test_a_gpu_that_is_named_no_more() -> None:
     clock = Clock()
     view = view_of(Scene(4, clock=clock), clock)
-    assert "not among the GPUs" in text_of(focus(view, Gpu("elsewhere", 0), width=79))
+    assert "not among the GPUs" in text_of(focus(view, GpuId("elsewhere", 0), width=79))
 
 
 @pytest.mark.parametrize("width", [79, 199])
 def test_plots_of_what_is_missing_break_or_say_why(width: int, snapshot: SnapshotAssertion) -> None:
     clock = Clock()
     view = view_of(Scene(4, clock=clock, without=("sm_active",), lost=(1,)), clock, looks=40)
-    choice = Choice(("sm_active", "gpu_util", "energy_j"), (0, 1, 2), 60.0)
+    choice = PlotChoice(("sm_active", "gpu_util", "energy_j"), (0, 1, 2), 60.0)
     assert text_of(plots(view, choice, width=width, height=30)) == snapshot
 
 
@@ -92,9 +92,9 @@ def test_a_job_with_stragglers(width: int, gpus: int, snapshot: SnapshotAssertio
     clock = Clock()
     scene = Scene(gpus, clock=clock, slow=(3, 5), lost=(6,))
     view = view_of(scene, clock, looks=24, step_s=15.0)
-    job = facts(view, JOB)
+    job = job_facts(view, JOB)
     assert job is not None
-    text = _lines(lines(view, job, "stragglers first", 0, width=width))
+    text = _lines(job_lines(view, job, "stragglers first", 0, width=width))
     assert all(len(line) <= width for line in text.split("\n"))
     assert "\n".join(text.split("\n")[:60]) == snapshot
 
@@ -102,33 +102,35 @@ def test_a_job_with_stragglers(width: int, gpus: int, snapshot: SnapshotAssertio
 def test_a_job_of_one_gpu(snapshot: SnapshotAssertion) -> None:
     clock = Clock()
     view = view_of(Scene(1, clock=clock, slow=()), clock, looks=70, step_s=5.0)
-    job = facts(view, JOB)
+    job = job_facts(view, JOB)
     assert job is not None
-    assert _lines(lines(view, job, "in place", 0, width=79)) == snapshot
+    assert _lines(job_lines(view, job, "in place", 0, width=79)) == snapshot
 
 
 def test_a_job_of_which_no_activity_is_told(snapshot: SnapshotAssertion) -> None:
     clock = Clock()
     without = ("gpu_util", "gr_engine_active", "sm_active")
     view = view_of(Scene(4, clock=clock, without=without), clock)
-    job = facts(view, "1000")
+    job = job_facts(view, "1000")
     assert job is not None
-    assert _lines(lines(view, job, "stragglers first", 0, width=79)) == snapshot
+    assert _lines(job_lines(view, job, "stragglers first", 0, width=79)) == snapshot
 
 
 def test_a_job_that_ended() -> None:
     clock = Clock()
     view = view_of(Scene(8, clock=clock), clock)
-    assert facts(view, "12") is None
+    assert job_facts(view, "12") is None
     assert "it may have ended" in text_of(nothing(view, "12", width=79))
 
 
 def test_names_of_users_steer_no_terminal() -> None:
     clock = Clock()
     view = view_of(Scene(2, clock=clock, slow=(), hostile=True), clock)
-    job = facts(view, JOB)
+    job = job_facts(view, JOB)
     assert job is not None
-    text = text_of(focus(view, view.snapshot.gpus[0], width=199)) + _lines(lines(view, job, "in place", 0, width=199))
+    text = text_of(focus(view, view.snapshot.gpus[0], width=199)) + _lines(
+        job_lines(view, job, "in place", 0, width=199)
+    )
     assert "mal\\x1b[2Jory" in text
     assert "\x1b" not in text
     assert "\x07" not in text

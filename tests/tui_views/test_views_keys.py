@@ -12,24 +12,24 @@ import pytest
 from scenes import JOB, Scene, body, page
 from textual.pilot import Pilot
 
-from tachograph.counters import NAMES
-from tachograph.errors import UsageError
-from tachograph.live.snapshot import Gpu
-from tachograph.live.view import Event, EventKind
+from tachograph.catalog.counters import COUNTER_NAMES
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import text
+from tachograph.live.snapshot import GpuId
+from tachograph.live.view import EventKind, LiveEvent
+from tachograph.tui.counter_rows import GROUPS, counter_text
 from tachograph.tui.events import EventsScreen
 from tachograph.tui.focus import FocusScreen
-from tachograph.tui.focus_counters import GROUPS, shown
 from tachograph.tui.job import JobScreen
 from tachograph.tui.plot import PlotScreen
-from tachograph.units import text
 from tui_screens import ByHand, Clock, app_of, settled, watching
 
-G = [Gpu("sim001", place) for place in range(8)]
+G = [GpuId("sim001", place) for place in range(8)]
 
 
 @asynccontextmanager
 async def opened(
-    name: str, of: Gpu | str | None = None, *, size: tuple[int, int] = (120, 40), scene: Scene | None = None
+    name: str, of: GpuId | str | None = None, *, size: tuple[int, int] = (120, 40), scene: Scene | None = None
 ) -> AsyncIterator[tuple[Pilot[int], ByHand]]:
     """An app with a screen open."""
     scene = scene or Scene(8, clock=Clock())
@@ -65,7 +65,7 @@ def test_focus_goes_to_the_next_gpu_and_round() -> None:
 
 
 def test_focus_shows_every_counter_with_the_value_of_the_view() -> None:
-    assert sorted(name for group in GROUPS.values() for name in group) == sorted(NAMES)
+    assert sorted(name for group in GROUPS.values() for name in group) == sorted(COUNTER_NAMES)
 
     async def test() -> None:
         async with opened("focus", G[2], size=(120, 60)) as (pilot, app):
@@ -73,7 +73,7 @@ def test_focus_shows_every_counter_with_the_value_of_the_view() -> None:
             assert app.view is not None
             for counter, column in app.view.snapshot.values.items():
                 line = next(line for line in lines if line.startswith(counter))
-                assert line[len(counter) :].split()[0] == shown(counter, float(column[2])).split()[0]
+                assert line[len(counter) :].split()[0] == counter_text(counter, float(column[2])).split()[0]
             assert text(float(app.view.real[2]), "fraction") in lines[0]
 
     run(test)
@@ -93,8 +93,8 @@ def test_plot_keys() -> None:
             await press(pilot, "c")
             assert app.view is not None
             values = app.view.snapshot.values
-            told = [name for name in NAMES if name in values and not np.isnan(values[name]).all()]
-            assert len(told) < len(NAMES)
+            told = [name for name in COUNTER_NAMES if name in values and not np.isnan(values[name]).all()]
+            assert len(told) < len(COUNTER_NAMES)
             assert seen.counters == [told[told.index("dram_active") + 1]]
             await press(pilot, "C", "C")
             assert seen.counters == [told[told.index("dram_active") - 1]]
@@ -210,7 +210,7 @@ def _with_events(app: ByHand, count: int) -> None:
     assert app.view is not None
     kinds = (EventKind.CLASS, EventKind.XID, EventKind.THROTTLE)
     made = tuple(
-        Event(app.clock.t + place, kinds[place % 3], G[place % 8], f"event {place}", alarm=place % 3 == 1)
+        LiveEvent(app.clock.t + place, kinds[place % 3], G[place % 8], f"event {place}", alarm=place % 3 == 1)
         for place in range(count)
     )
     app.view = replace(app.view, events=made)
@@ -259,7 +259,7 @@ def test_events_are_followed_or_held() -> None:
             assert app.view is not None
             more = (
                 *app.view.events,
-                *(Event(app.clock.t + 100 + n, EventKind.JOB, G[0], f"new {n}") for n in range(5)),
+                *(LiveEvent(app.clock.t + 100 + n, EventKind.JOB, G[0], f"new {n}") for n in range(5)),
             )
             app.view = replace(app.view, events=more)
             app.show_view()

@@ -7,26 +7,25 @@ from collections import Counter
 import polars as pl
 import pytest
 
-from tachograph.simulate import Plan
-from tachograph.simulate.judging import SCENARIOS
-from tachograph.simulate.judging_truth import classes_frame
-from tachograph.simulate.placement import Run, place
-from tachograph.simulate.workload import draw
+from tachograph.simulate.behaviours import SCENARIOS
+from tachograph.simulate.plan import SimulationPlan
+from tachograph.simulate.truth import classes_frame
+from tachograph.simulate.workload import SimulatedRun, place_runs, sample_requests
 
-PLAN = Plan.judging(300, seed=11)
-
-
-@pytest.fixture(scope="module")
-def runs() -> list[Run]:
-    return place(PLAN, draw(PLAN))
+PLAN = SimulationPlan.judging(300, seed=11)
 
 
 @pytest.fixture(scope="module")
-def truth(runs: list[Run]) -> pl.DataFrame:
+def runs() -> list[SimulatedRun]:
+    return place_runs(PLAN, sample_requests(PLAN))
+
+
+@pytest.fixture(scope="module")
+def truth(runs: list[SimulatedRun]) -> pl.DataFrame:
     return classes_frame(PLAN, runs)
 
 
-def resting_minutes(run: Run) -> list[bool]:
+def resting_minutes(run: SimulatedRun) -> list[bool]:
     """Second 30 of each minute: whether no GPU does arithmetic or moves memory."""
     assert run.behaviour is not None
     assert run.start_s is not None
@@ -47,7 +46,7 @@ def test_shares_add_up_and_each_scenario_is_there(truth: pl.DataFrame) -> None:
         assert abs(counts[scenario.name] - 300 * scenario.share) <= 1.5, scenario.name
 
 
-def test_hung_classes_are_where_the_long_rests_are(runs: list[Run], truth: pl.DataFrame) -> None:
+def test_hung_classes_are_where_the_long_rests_are(runs: list[SimulatedRun], truth: pl.DataFrame) -> None:
     """Half a minute at either end apart, which minutes do not show."""
     by_id = {str(row["display_id"]): row for row in truth.iter_rows(named=True)}
     seen = Counter[str]()
@@ -73,7 +72,7 @@ def test_nothing_planted_lies_between_what_is_long_enough_and_what_is_not(truth:
     assert minutes.is_between(60.5, 75).any()
 
 
-def test_idle_nodes_and_gpus_are_where_work_differs_by_two(runs: list[Run], truth: pl.DataFrame) -> None:
+def test_idle_nodes_and_gpus_are_where_work_differs_by_two(runs: list[SimulatedRun], truth: pl.DataFrame) -> None:
     planted = {"idle_nodes": {"idle_nodes", "half_used"}, "idle_gpus": {"one_gpu", "one_gpu_idle", "half_used"}}
     planted["idle_gpus"] |= {"idle_nodes", "imbalanced", "work_of_one_at_the_end"}
     for name, scenarios in planted.items():
@@ -95,7 +94,7 @@ def test_steady_work_is_stable_and_work_in_turns_is_not(truth: pl.DataFrame) -> 
 
 def test_another_seed_is_another_population_and_the_same_is_the_same() -> None:
     def drawn(seed: int) -> list[tuple[int, int]]:
-        return [(request.submit_s, request.run_s) for request in draw(Plan.judging(60, seed=seed))]
+        return [(request.submit_s, request.run_s) for request in sample_requests(SimulationPlan.judging(60, seed=seed))]
 
     assert drawn(4) == drawn(4)
     assert drawn(4) != drawn(5)

@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tachograph.classes.kernel import MIDDLE, UNDECIDED, YES
-from tachograph.classes.series import gpu_series
-from tachograph.classes.spreads import hang_votes, spreads
+from tachograph.judge.classes.kernel import MIDDLE, UNDECIDED, YES
+from tachograph.judge.classes.series import gpu_series
+from tachograph.judge.classes.windows import hang_votes, spreads
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SILENT = slice(60, 140)  # minutes

@@ -11,13 +11,13 @@ from typing import Any
 import polars as pl
 import pytest
 
-from tachograph import config
-from tachograph.analyze.results import read_summaries, read_verdicts
+from tachograph.catalog import config
+from tachograph.catalog.errors import UsageError
 from tachograph.cli import main
-from tachograph.errors import UsageError
-from tachograph.lake import Lake
-from tachograph.tune.accuracy import with_keys
-from tachograph.tune.configuration import check_target, to_toml
+from tachograph.judge.accuracy import with_keys
+from tachograph.judge.tune.configuration import check_target, to_toml
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_summaries, read_verdicts
 
 JOBS = 160
 
@@ -178,10 +178,10 @@ def test_a_configuration_that_tune_did_not_write_stays(tmp_path: Path, capsys: p
         code, _, err = run(capsys, "tune", "--propose", "--lake", tmp_path / "none", "-o", target)
         assert (code, said in err) == (2, True), err
     assert site.read_text(encoding="utf-8") == "[site]\n"
-    site.write_text(to_toml(config.Classes()), encoding="utf-8")
+    site.write_text(to_toml(config.ClassOptions()), encoding="utf-8")
     with pytest.raises(UsageError):
         check_target(site)
-    site.write_text(to_toml(config.Classes(), ["Chosen by `tachograph tune` from x"]), encoding="utf-8")
+    site.write_text(to_toml(config.ClassOptions(), ["Chosen by `tachograph tune` from x"]), encoding="utf-8")
     check_target(site)
 
 

@@ -10,16 +10,16 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from tachograph.classes.kernel import NO, UNDECIDED, YES
-from tachograph.errors import UsageError
-from tachograph.simulate import judging_truth
-from tachograph.tune import configuration, labels, search
-from tachograph.tune import score as scoring
-from tachograph.tune.score import Score, score, wilson
-from tachograph.tune.split import by_time, by_user
+from tachograph.catalog.errors import UsageError
+from tachograph.judge import accuracy as scoring
+from tachograph.judge.accuracy import VerdictScore, score_verdicts, wilson
+from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
+from tachograph.judge.tune import configuration, labels, search
+from tachograph.judge.tune.search import by_time, by_user
+from tachograph.simulate import truth
 
 
-@pytest.mark.parametrize("module", [configuration, judging_truth, labels, scoring, search])
+@pytest.mark.parametrize("module", [configuration, truth, labels, scoring, search])
 def test_examples_hold(module: object) -> None:
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     results = doctest.testmod(module, optionflags=flags)  # type: ignore[arg-type]
@@ -52,8 +52,8 @@ def test_confusion_is_counted_job_by_job() -> None:
     answers = [rng.choice([YES, NO, UNDECIDED]) for _ in range(500)]
     truth = [rng.random() < 0.3 for _ in range(500)]
     pairs = list(zip(answers, truth, strict=True))
-    found = score(np.array(answers, np.int8), np.array(truth))
-    assert found == Score(
+    found = score_verdicts(np.array(answers, np.int8), np.array(truth))
+    assert found == VerdictScore(
         true_positives=pairs.count((YES, True)),
         false_positives=pairs.count((YES, False)),
         true_negatives=pairs.count((NO, False)),
@@ -69,7 +69,7 @@ def test_confusion_is_counted_job_by_job() -> None:
 
 
 def test_nothing_decided_has_no_accuracy() -> None:
-    found = score(np.array([UNDECIDED], np.int8), np.array([True]))
+    found = score_verdicts(np.array([UNDECIDED], np.int8), np.array([True]))
     assert (found.accuracy, found.interval, found.insufficient) == (None, None, 1)
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from waste_cases import Case, by_hand, columns, judged
 
 from jobframes import START
-from tachograph import waste
-from tachograph.reduce.timelines import timelines_of
-from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_MINUTES, WASTE
-from tachograph.waste.ledger import ENERGIES, HOURS, IDLE_LONG, UNMEASURED
+from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_MINUTES, WASTE
+from tachograph.judge import waste
+from tachograph.judge.waste import ENERGIES, HOURS, IDLE_LONG, UNMEASURED
+from tachograph.pipeline.timelines import timelines_of
 
 # exact in single precision, as minutes are stored
 level = st.sampled_from([0.0, 0.0, 0.005859375, 0.25, 0.5, 0.75, 1.0])
@@ -188,7 +188,7 @@ def test_jobs_of_which_nothing_can_be_said_have_null() -> None:
 @pytest.mark.parametrize("rows", [0, 1])
 def test_without_any_minute_columns_are_as_declared(rows: int) -> None:
     nothing = columns(judged(Case([[None] * 5], [[None] * 5], 300.0))[:1]).head(rows)
-    judged_again = waste.judge(
+    judged_again = waste.judge_waste(
         nothing,
         JOB_GPUS.empty(),
         timelines_of(JOB_MINUTES.empty(), idle_util=0.01),

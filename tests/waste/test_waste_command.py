@@ -15,9 +15,9 @@ import polars as pl
 import pytest
 
 import tachograph
+from tachograph.catalog.config import load
+from tachograph.catalog.errors import ConfigError
 from tachograph.cli import main
-from tachograph.config import load
-from tachograph.errors import ConfigError
 
 
 def run(

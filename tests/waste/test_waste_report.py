@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from waste_cases import columns
 
 from jobframes import START, summary
-from tachograph.config import Waste
-from tachograph.errors import NotFoundError, UsageError
+from tachograph.catalog.config import WasteOptions
+from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.catalog.tables import WASTE
+from tachograph.judge.ledger import WASTE_BUCKETS, WASTE_GROUPINGS, WasteReport, build_waste_report
 from tachograph.report.lines import to_text
-from tachograph.report.waste import BUCKETS, BY, WasteReport, build_waste_report
-from tachograph.report.waste_html import waste_html
-from tachograph.report.waste_text import money, waste_csv, waste_json, waste_lines
-from tachograph.summarize.schema import WASTE
+from tachograph.report.waste import money, waste_csv, waste_json, waste_lines
+from tachograph.report.waste_page import waste_html
 
 HOURS = st.floats(0, 4)
 SPENT = {"never_used": 2.0, "hung": 3.0, "cold_start": 1.0, "idle": 4.0, "imbalance": 0.5}
@@ -46,7 +46,7 @@ def intervals(*rows: tuple[int, str, float]) -> pl.DataFrame:
 
 
 def report(*jobs: dict[str, Any], found: pl.DataFrame | None = None, **how: Any) -> WasteReport:
-    how.setdefault("settings", Waste())
+    how.setdefault("settings", WasteOptions())
     return build_waste_report(columns(jobs), intervals() if found is None else found, how.pop("settings"), **how)
 
 
@@ -74,7 +74,7 @@ def test_what_is_recoverable() -> None:
         "productive": 0.0,
         "unmeasured": 0.0,
     }
-    changed = Waste(never_used_share=0.5, watchdog_minutes=90, start_minutes=60, imbalance_share=0.0)
+    changed = WasteOptions(never_used_share=0.5, watchdog_minutes=90, start_minutes=60, imbalance_share=0.0)
     found = report(spent(), found=intervals((1, "job_hang", 180), (1, "cold_start", 40)), settings=changed)
     assert [of(found, "recoverable")[cause] for cause in WASTE] == pytest.approx([1.0, 1.5, 0.0, 2.5, 0.0])
     assert {said.source for said in found.assumptions} == {"configured", "our assumption"}
@@ -88,7 +88,7 @@ def test_each_hang_and_stall_has_its_watchdog() -> None:
 
 
 def test_recoverable_is_never_more_than_lost() -> None:
-    found = report(spent(), found=intervals((1, "job_hang", 1e6)), settings=Waste(watchdog_minutes=0))
+    found = report(spent(), found=intervals((1, "job_hang", 1e6)), settings=WasteOptions(watchdog_minutes=0))
     assert all(of(found, "recoverable")[cause] <= SPENT[cause] for cause in WASTE)
     assert of(report(spent()), "recoverable")["hung"] == 0.0  # how long it hung is not told
 
@@ -100,13 +100,13 @@ def test_prices() -> None:
         spent(3, gpu_model="H100", partition="other"),
         spent(4, partition="free"),
     ]
-    prices = Waste(price_per_gpu_hour=1.0, prices={"H100": 3.0, "debug": 0.5, "free": 0.0}, price_per_kwh=0.25)
+    prices = WasteOptions(price_per_gpu_hour=1.0, prices={"H100": 3.0, "debug": 0.5, "free": 0.0}, price_per_kwh=0.25)
     found = report(*jobs, settings=prices)
     assert of(found, "money")["never_used"] == pytest.approx(2 * (1 + 0.5 + 3 + 0))
     assert of(found, "energy_money")["never_used"] == pytest.approx(4 * 0.2 * 0.25)
     assert of(found, "recoverable_money")["never_used"] == pytest.approx(9)
     assert found.unpriced_jobs == 0
-    some = report(*jobs, settings=Waste(prices={"H100": 3.0}))
+    some = report(*jobs, settings=WasteOptions(prices={"H100": 3.0}))
     assert (of(some, "money")["never_used"], some.unpriced_jobs) == (6.0, 3)
     assert "No price is known for 3 jobs" in to_text(waste_lines(some))
     none = report(*jobs)
@@ -123,7 +123,7 @@ def test_prices() -> None:
         min_size=1,
         max_size=12,
     ),
-    st.sampled_from([name for name in BY if name != "cause"]),
+    st.sampled_from([name for name in WASTE_GROUPINGS if name != "cause"]),
     st.sampled_from([None, 1, 2]),
 )
 def test_groups_add_up_to_the_total(rows: list[tuple[str | None, str | None, float, float]], by: str, top: Any) -> None:
@@ -131,7 +131,7 @@ def test_groups_add_up_to_the_total(rows: list[tuple[str | None, str | None, flo
         spent(n, user=user, account=account, gpu_hours_idle=idle, gpu_hours_imbalance=lag, gpu_model=user)
         for n, (user, account, idle, lag) in enumerate(rows)
     ]
-    found = report(*jobs, by=by, top=top, settings=Waste(price_per_gpu_hour=2.0))
+    found = report(*jobs, by=by, top=top, settings=WasteOptions(price_per_gpu_hour=2.0))
     groups = found.groups
     assert groups is not None
     assert groups.height <= (99 if top is None else top + 1)
@@ -170,7 +170,7 @@ def test_jobs_by_what_is_recoverable_of_all_causes() -> None:
         spent(4, **none | {"gpu_hours_imbalance": 6.0}, gpu_hours_idle_long=0.0),
         spent(5, **none | {"gpu_hours_hung": 2.0}, gpu_hours_idle_long=0.0),
     ]
-    found = report(*jobs, jobs_of="all", settings=Waste(price_per_gpu_hour=2.0))
+    found = report(*jobs, jobs_of="all", settings=WasteOptions(price_per_gpu_hour=2.0))
     assert found.concerned is not None
     shown = found.concerned.select("job_id", "recoverable", "gpu_hours_lost", "money", "cause").rows()
     assert shown == [
@@ -227,7 +227,7 @@ def test_without_jobs() -> None:
 
 def test_all_formats_show_the_same() -> None:
     jobs = [spent(1, user="<b>ada"), spent(2, user="bob", gpu_hours_idle=0.0), spent(3, user=None)]
-    found = report(*jobs, by="user", jobs_of="never_used", settings=Waste(price_per_gpu_hour=1.5))
+    found = report(*jobs, by="user", jobs_of="never_used", settings=WasteOptions(price_per_gpu_hour=1.5))
     text, page, data = to_text(waste_lines(found)), waste_html(found), waste_json(found)
     for shown in ("6.0 h", "27.5 h", "not known", "9.00 EUR", "never used"):
         assert shown in text, shown
@@ -238,14 +238,14 @@ def test_all_formats_show_the_same() -> None:
     assert page.count("<svg") == 2
     assert data["causes"][0]["gpu_hours"] == 6.0
     assert [(row["user"], row["lost"]) for row in data["groups"]][-1] == ("bob", 6.5)
-    assert [row["cause"] for row in data["causes"]] == list(BUCKETS)
+    assert [row["cause"] for row in data["causes"]] == list(WASTE_BUCKETS)
     of_csv = list(csv.DictReader(io.StringIO(waste_csv(found))))
     assert [float(row["gpu_hours_never_used"]) for row in of_csv] == [2.0, 2.0, 2.0]
 
 
 def test_the_page_has_the_last_row_of_the_text() -> None:
     jobs = [spent(1), spent(2), spent(3, gpu_model="A40")]
-    prices = Waste(prices={"L40S": 1.5}, price_per_kwh=0.25)
+    prices = WasteOptions(prices={"L40S": 1.5}, price_per_kwh=0.25)
     found = report(*jobs, jobs_of="idle", top=1, settings=prices)
     text, page = to_text(waste_lines(found, width=200)), waste_html(found).replace("\xa0", " ")
     row = re.search(r'<tr class="total">(.*?)</tr>', page, re.DOTALL)
@@ -270,7 +270,7 @@ def test_amounts_that_nobody_knows_have_no_total() -> None:
 @pytest.mark.parametrize("price", [0.0, 2.5])
 def test_tables_fit_a_terminal_of_80_columns(price: float) -> None:
     jobs = [spent(1234567 + n, user=f"user{n:03}", gpu_hours_idle=123.4, gpu_hours=2345.6) for n in range(30)]
-    settings = Waste(price_per_gpu_hour=price)
+    settings = WasteOptions(price_per_gpu_hour=price)
     found = report(*jobs, by="user", jobs_of="idle", top=20, settings=settings)
     narrow, wide = (to_text(waste_lines(found, width=width)).splitlines() for width in (80, 140))
     assert max(map(len, narrow)) <= (100 if price else 80)

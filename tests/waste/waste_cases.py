@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 
 from jobframes import START, frame, summary
-from tachograph import waste
-from tachograph.finding import Finding, findings_frame
-from tachograph.reduce.timelines import timelines_of
-from tachograph.summarize.schema import JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES, WASTE
+from tachograph.catalog.tables import JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES, WASTE
+from tachograph.judge import waste
+from tachograph.judge.finding import Finding, findings_frame
+from tachograph.pipeline.timelines import timelines_of
 
 IDLE_UTIL = 0.01
 Interval = tuple[float, float]  # minutes since the job's start
@@ -68,7 +68,7 @@ def judged(*cases: Case, idle_minutes: float = 30, **job: Any) -> list[dict[str,
             ]
     summaries = frame(JOB_SUMMARIES, jobs)
     return list(
-        waste.judge(
+        waste.judge_waste(
             summaries,
             frame(JOB_GPUS, gpus),
             timelines_of(frame(JOB_MINUTES, minutes), idle_util=IDLE_UTIL),

@@ -7,16 +7,20 @@ from collections.abc import Callable, Mapping
 import pytest
 from watching import FakeSource, node_of, snapshot_of
 
-from tachograph.config import Configuration, Watch
-from tachograph.counters import NAMES
-from tachograph.errors import ConfigError, InputError, NotFoundError, TachographError, UsageError
-from tachograph.live.choose import Openers, Wanted, choose
-from tachograph.live.holders import Held
-from tachograph.live.snapshot import Holder
+from tachograph.catalog.config import Configuration, WatchOptions
+from tachograph.catalog.counters import COUNTER_NAMES
+from tachograph.catalog.errors import ConfigError, InputError, NotFoundError, TachographError, UsageError
+from tachograph.live.allocations import SlurmAllocations
+from tachograph.live.discovery import SourceOpeners, SourceRequest, choose_source
+from tachograph.live.snapshot import GpuAllocation
 
-EVERY = NAMES
-PLAIN = [name for name in NAMES if name not in ("sm_active", "tensor_active", "dram_active", "gr_engine_active", "xid")]
-CSV = [name for name in NAMES if name not in ("sm_active", "fp64_active")]
+EVERY = COUNTER_NAMES
+PLAIN = [
+    name
+    for name in COUNTER_NAMES
+    if name not in ("sm_active", "tensor_active", "dram_active", "gr_engine_active", "xid")
+]
+CSV = [name for name in COUNTER_NAMES if name not in ("sm_active", "fp64_active")]
 HERE, FLEET = snapshot_of(node_of(4)), snapshot_of({**node_of(4), **node_of(4, node="n2")})
 PROMETHEUS = Configuration(sources=({"source": "prometheus", "url": "http://p"},))
 EXPORTERS = Configuration(sources=({"source": "dcgm-exporter", "url": "http://n1"},))
@@ -28,15 +32,15 @@ class Opened:
     def __init__(self, here: Mapping[str, object], beyond: Mapping[str, object] | None = None) -> None:
         self.sources: dict[str, FakeSource] = {}
         self.tried: list[str] = []
-        self.openers = Openers(
+        self.openers = SourceOpeners(
             {name: self._opener(name, name, what) for name, what in here.items()},
             {name: self._opener(name, f"fleet {name}", what) for name, what in (beyond or {}).items()},
             recording=self._opener("recording", "recording", EVERY),
             simulated=self._opener("simulated", "simulated", EVERY),
         )
 
-    def _opener(self, name: str, key: str, what: object) -> Callable[[Configuration, Wanted], FakeSource]:
-        def opened(configuration: Configuration, wanted: Wanted) -> FakeSource:
+    def _opener(self, name: str, key: str, what: object) -> Callable[[Configuration, SourceRequest], FakeSource]:
+        def opened(configuration: Configuration, wanted: SourceRequest) -> FakeSource:
             self.tried.append(key)
             if isinstance(what, TachographError):
                 raise what
@@ -49,18 +53,18 @@ class Opened:
 
     def choose(
         self,
-        wanted: Wanted | None = None,
+        wanted: SourceRequest | None = None,
         configuration: Configuration | None = None,
         environment: Mapping[str, str] | None = None,
-        held: Held | None = None,
+        held: SlurmAllocations | None = None,
     ) -> str:
         """The sentence of what was chosen."""
-        source = choose(
+        source = choose_source(
             configuration or Configuration(),
-            wanted or Wanted(),
+            wanted or SourceRequest(),
             environment=environment or {},
             openers=self.openers,
-            ask=lambda: held or Held(),
+            ask=lambda: held or SlurmAllocations(),
         )
         self.shown = source.read()
         source.close()
@@ -110,7 +114,7 @@ def test_where_nothing_is_there_it_is_told_what_was_tried_and_what_to_do() -> No
 
 def test_all_where_nothing_is_there_names_where_a_fleet_is_configured() -> None:
     with pytest.raises(NotFoundError, match=r"\[\[sources\]\] in tachograph.toml.*--simulate 8$"):
-        Opened({"nvml": absent()}).choose(Wanted(everything=True))
+        Opened({"nvml": absent()}).choose(SourceRequest(everything=True))
 
 
 def test_without_gpus_here_the_fleet_is_shown_and_it_is_told() -> None:
@@ -122,9 +126,9 @@ def test_without_gpus_here_the_fleet_is_shown_and_it_is_told() -> None:
 def test_all_and_jobs_are_looked_for_in_the_fleet_prometheus_first() -> None:
     both = Configuration(sources=(*EXPORTERS.sources, *PROMETHEUS.sources))
     opened = Opened({"nvml": EVERY}, {"prometheus": EVERY, "dcgm-exporter": EVERY})
-    assert opened.choose(Wanted(everything=True), both).startswith("prometheus, 8 GPUs")
-    held = Held({("n1", 1): Holder("7", "bo"), ("n2", 3): Holder("7", "bo")})
-    assert opened.choose(Wanted(job="7"), both, held=held).endswith("2 of 8 GPUs, those of job 7 on 2 nodes")
+    assert opened.choose(SourceRequest(everything=True), both).startswith("prometheus, 8 GPUs")
+    held = SlurmAllocations({("n1", 1): GpuAllocation("7", "bo"), ("n2", 3): GpuAllocation("7", "bo")})
+    assert opened.choose(SourceRequest(job="7"), both, held=held).endswith("2 of 8 GPUs, those of job 7 on 2 nodes")
     assert [holder.user for holder in opened.shown.holders.values()] == ["bo", "bo"]
     assert opened.tried == ["fleet prometheus", "fleet prometheus"]
 
@@ -132,24 +136,24 @@ def test_all_and_jobs_are_looked_for_in_the_fleet_prometheus_first() -> None:
 def test_a_fleet_that_does_not_answer_gives_way_to_the_next() -> None:
     both = Configuration(sources=(*EXPORTERS.sources, *PROMETHEUS.sources))
     opened = Opened({"nvml": EVERY}, {"prometheus": refused(), "dcgm-exporter": EVERY})
-    assert opened.choose(Wanted(everything=True), both).startswith("dcgm-exporter, 8 GPUs")
+    assert opened.choose(SourceRequest(everything=True), both).startswith("dcgm-exporter, 8 GPUs")
     opened = Opened({"nvml": EVERY}, {"prometheus": refused()})
     with pytest.raises(NotFoundError, match=r"- prometheus: .*connection refused\n.*collect --check"):
-        opened.choose(Wanted(everything=True), PROMETHEUS)
+        opened.choose(SourceRequest(everything=True), PROMETHEUS)
 
 
 def test_all_of_this_node_where_no_fleet_is_configured() -> None:
-    assert Opened({"nvml": EVERY}).choose(Wanted(everything=True)) == "nvml, 4 GPUs; all are shown"
+    assert Opened({"nvml": EVERY}).choose(SourceRequest(everything=True)) == "nvml, 4 GPUs; all are shown"
 
 
 def test_a_job_without_a_fleet_is_looked_for_here_and_it_is_told() -> None:
     opened = Opened({"nvml": EVERY})
-    sentence = opened.choose(Wanted(job="7"), held=Held({("n1", 2): Holder("7")}))
+    sentence = opened.choose(SourceRequest(job="7"), held=SlurmAllocations({("n1", 2): GpuAllocation("7")}))
     assert sentence.endswith(
         "1 of 4 GPUs, those of job 7; of this node alone: [[sources]] names no Prometheus and no exporters"
     )
     with pytest.raises(NotFoundError, match="job 8 holds no GPU that is seen; jobs seen: 7"):
-        opened.choose(Wanted(job="8"), held=Held({("n1", 2): Holder("7")}))
+        opened.choose(SourceRequest(job="8"), held=SlurmAllocations({("n1", 2): GpuAllocation("7")}))
     assert opened.sources["nvml"].closed
 
 
@@ -159,10 +163,10 @@ JOB = {"SLURM_JOB_ID": "14", "SLURM_JOB_GPUS": "1,3", "SLURM_ARRAY_JOB_ID": "3",
 def test_inside_a_job_its_gpus_are_shown_and_slurm_is_left_alone() -> None:
     opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
 
-    def never() -> Held:
+    def never() -> SlurmAllocations:
         raise AssertionError("Slurm is asked")
 
-    source = choose(PROMETHEUS, Wanted(), environment=JOB, openers=opened.openers, ask=never)
+    source = choose_source(PROMETHEUS, SourceRequest(), environment=JOB, openers=opened.openers, ask=never)
     assert [gpu.name for gpu in source.read().gpus] == ["n1:1", "n1:3"]
     assert source.about.sentence == "nvml, 4 GPUs; 2 of 4 GPUs, those of job 3_0"
 
@@ -170,63 +174,67 @@ def test_inside_a_job_its_gpus_are_shown_and_slurm_is_left_alone() -> None:
 @pytest.mark.parametrize("job", ["14", "3_0"])
 def test_ones_own_job_on_one_node_needs_no_fleet(job: str) -> None:
     opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
-    assert opened.choose(Wanted(job=job), PROMETHEUS, JOB) == "nvml, 4 GPUs; 2 of 4 GPUs, those of job 3_0"
+    assert opened.choose(SourceRequest(job=job), PROMETHEUS, JOB) == "nvml, 4 GPUs; 2 of 4 GPUs, those of job 3_0"
 
 
 def test_ones_own_job_on_several_nodes_is_looked_for_in_the_fleet() -> None:
     opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
-    held = Held({("n2", 0): Holder("3_0")}, {"14": Holder("3_0")})
-    sentence = opened.choose(Wanted(job="14"), PROMETHEUS, {**JOB, "SLURM_NNODES": "2"}, held)
+    held = SlurmAllocations({("n2", 0): GpuAllocation("3_0")}, {"14": GpuAllocation("3_0")})
+    sentence = opened.choose(SourceRequest(job="14"), PROMETHEUS, {**JOB, "SLURM_NNODES": "2"}, held)
     assert sentence == "prometheus, 8 GPUs; 1 of 8 GPUs, those of job 14"
 
 
 def test_all_shows_more_than_ones_own_job_and_in_a_cgroup_says_whose_they_are() -> None:
     opened = Opened({"nvml": EVERY})
-    assert opened.choose(Wanted(everything=True), environment=JOB) == "nvml, 4 GPUs; all are shown"
+    assert opened.choose(SourceRequest(everything=True), environment=JOB) == "nvml, 4 GPUs; all are shown"
     four = {"SLURM_JOB_ID": "5", "SLURM_JOB_GPUS": "2,3,6,7"}
-    assert opened.choose(Wanted(everything=True), environment=four).endswith("4 GPUs of job 5, which sees no others")
+    assert opened.choose(SourceRequest(everything=True), environment=four).endswith(
+        "4 GPUs of job 5, which sees no others"
+    )
     assert {holder.job_id for holder in opened.shown.holders.values()} == {"5"}
 
 
 def test_numbers_of_slurm_are_not_put_on_what_nvml_counts_in_a_job() -> None:
     opened = Opened({"nvml": EVERY})
-    opened.choose(Wanted(gpus="0"), environment=JOB, held=Held({("n1", 0): Holder("99")}))
+    opened.choose(SourceRequest(gpus="0"), environment=JOB, held=SlurmAllocations({("n1", 0): GpuAllocation("99")}))
     assert opened.shown.holders == {}
 
 
 def test_a_source_that_was_asked_for_is_the_only_one_tried() -> None:
     opened = Opened({"nvml": EVERY, "dmon": EVERY, "dcgm-exporter": refused()}, {"dcgm-exporter": EVERY})
-    assert opened.choose(Wanted(source="dmon")).startswith("dmon,")
-    assert opened.choose(configuration=Configuration(watch=Watch(source="dmon"))).startswith("dmon,")
-    assert opened.choose(Wanted(urls=("http://n1:9400/metrics",))).startswith("dcgm-exporter, 8 GPUs")
-    assert opened.choose(Wanted(source="dcgm-exporter", everything=True), EXPORTERS).startswith("dcgm-exporter, 8 GPUs")
+    assert opened.choose(SourceRequest(source="dmon")).startswith("dmon,")
+    assert opened.choose(configuration=Configuration(watch=WatchOptions(source="dmon"))).startswith("dmon,")
+    assert opened.choose(SourceRequest(urls=("http://n1:9400/metrics",))).startswith("dcgm-exporter, 8 GPUs")
+    assert opened.choose(SourceRequest(source="dcgm-exporter", everything=True), EXPORTERS).startswith(
+        "dcgm-exporter, 8 GPUs"
+    )
     with pytest.raises(InputError, match="connection refused; is it running"):
-        opened.choose(Wanted(source="dcgm-exporter"))
+        opened.choose(SourceRequest(source="dcgm-exporter"))
 
 
 def test_what_is_played_back_or_made_up_is_shown_whole_also_in_a_job() -> None:
     opened = Opened({})
-    assert opened.choose(Wanted(simulate=4), environment=JOB).endswith("all are shown")
-    assert opened.choose(Wanted(recording="r"), environment=JOB).endswith("all are shown")
-    assert opened.choose(Wanted(recording="r", gpus="2")).endswith("1 of 4 GPUs, as named")
+    assert opened.choose(SourceRequest(simulate=4), environment=JOB).endswith("all are shown")
+    assert opened.choose(SourceRequest(recording="r"), environment=JOB).endswith("all are shown")
+    assert opened.choose(SourceRequest(recording="r", gpus="2")).endswith("1 of 4 GPUs, as named")
 
 
 def test_gpus_of_another_node_are_looked_for_in_the_fleet() -> None:
     opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
-    assert opened.choose(Wanted(gpus="n2:1"), PROMETHEUS).startswith("prometheus")
-    assert opened.choose(Wanted(gpus="1"), PROMETHEUS).startswith("nvml")
+    assert opened.choose(SourceRequest(gpus="n2:1"), PROMETHEUS).startswith("prometheus")
+    assert opened.choose(SourceRequest(gpus="1"), PROMETHEUS).startswith("nvml")
 
 
 def test_what_does_not_fit_is_refused() -> None:
     opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
     with pytest.raises(UsageError, match="--source: no source 'smi'"):
-        opened.choose(Wanted(source="smi"))
+        opened.choose(SourceRequest(source="smi"))
     with pytest.raises(ConfigError, match=r"watch\.source: no source 'smi'"):
-        opened.choose(configuration=Configuration(watch=Watch(source="smi")))
+        opened.choose(configuration=Configuration(watch=WatchOptions(source="smi")))
     with pytest.raises(UsageError, match="--url says nothing to nvml"):
-        opened.choose(Wanted(source="nvml", urls=("http://x",)))
+        opened.choose(SourceRequest(source="nvml", urls=("http://x",)))
     with pytest.raises(UsageError, match="names no GPU"):
-        opened.choose(Wanted(gpus="x"))
+        opened.choose(SourceRequest(gpus="x"))
 
 
 def test_wrong_settings_are_told_and_not_passed_over() -> None:
@@ -234,4 +242,4 @@ def test_wrong_settings_are_told_and_not_passed_over() -> None:
     with pytest.raises(ConfigError):
         Opened({"nvml": wrong}).choose()
     with pytest.raises(ConfigError):
-        Opened({}, {"prometheus": wrong, "dcgm-exporter": EVERY}).choose(Wanted(everything=True), PROMETHEUS)
+        Opened({}, {"prometheus": wrong, "dcgm-exporter": EVERY}).choose(SourceRequest(everything=True), PROMETHEUS)

@@ -12,19 +12,25 @@ from pathlib import Path
 import pytest
 from watching import FakeSource, node_of, snapshot_of
 
-from tachograph.config import Configuration
-from tachograph.errors import ConfigError, InputError
-from tachograph.live.holders import Held, WithHolders, asked_of, held_in, merged
-from tachograph.live.snapshot import Gpu, Holder
-from tachograph.sources.slurm.records import Cluster
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.live.allocations import (
+    AllocatedSource,
+    SlurmAllocations,
+    allocation_poller,
+    merged_allocations,
+    read_allocations,
+)
+from tachograph.live.snapshot import GpuAllocation, GpuId
+from tachograph.sources.slurm.records import SlurmCluster
 
 RECORDED = Path(__file__).parent.parent / "slurm" / "recorded"
 VERSIONS = ("22.05.8", "24.11.5", "26.05.5")
 TWO = snapshot_of(node_of(2))
 
 
-def held(path: Path) -> Held:
-    return held_in(path.read_bytes(), where=str(path), cluster=Cluster())
+def held(path: Path) -> SlurmAllocations:
+    return read_allocations(path.read_bytes(), where=str(path), cluster=SlurmCluster())
 
 
 def until(true: Callable[[], bool]) -> bool:
@@ -71,10 +77,12 @@ def test_tasks_are_called_as_people_call_them_and_found_by_either_id() -> None:
         "nodes": "n1",
         "gres_detail": ["gpu:1(IDX:N/A)"],
     }
-    found = held_in(json.dumps({"jobs": [job, waiting, {"job_state": []}]}).encode(), where="squeue", cluster=Cluster())
-    ana = Holder("3_0", "ana", 1_700_000_000.0)
+    found = read_allocations(
+        json.dumps({"jobs": [job, waiting, {"job_state": []}]}).encode(), where="squeue", cluster=SlurmCluster()
+    )
+    ana = GpuAllocation("3_0", "ana", 1_700_000_000.0)
     assert found.gpus == {("n1", 0): ana, ("n1", 3): ana}
-    assert found.jobs == {"14": ana, "15": Holder("15", "bo")}
+    assert found.jobs == {"14": ana, "15": GpuAllocation("15", "bo")}
     assert found.names("14") == found.names("3_0") == {"14", "3_0"}
     assert found.names("99") == {"99"}
 
@@ -86,7 +94,7 @@ def test_of_text_arrays_and_heterogeneous_jobs_are_called_so() -> None:
         "JobId=21 HetJobId=20 HetJobOffset=1 JobName=b\n   UserId=bo(1002)\n   StartTime=1700000000\n"
         "     Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)\n"
     )
-    found = held_in(text.encode(), where="scontrol", cluster=Cluster())
+    found = read_allocations(text.encode(), where="scontrol", cluster=SlurmCluster())
     assert {place: holder.job_id for place, holder in found.gpus.items()} == {
         ("n1", 1): "3_7",
         ("n2", 1): "3_7",
@@ -96,37 +104,43 @@ def test_of_text_arrays_and_heterogeneous_jobs_are_called_so() -> None:
 
 
 def test_what_the_source_tells_stays_and_is_completed() -> None:
-    told = replace(TWO, holders={Gpu("n1", 0): Holder("14"), Gpu("n1", 1): Holder("77", "eve")})
-    found = merged(told, Held({("n1", 0): Holder("9", "x")}, {"14": Holder("3_0", "ana", 5.0)}))
-    assert found == {Gpu("n1", 0): Holder("3_0", "ana", 5.0), Gpu("n1", 1): Holder("77", "eve")}
+    told = replace(TWO, holders={GpuId("n1", 0): GpuAllocation("14"), GpuId("n1", 1): GpuAllocation("77", "eve")})
+    found = merged_allocations(
+        told, SlurmAllocations({("n1", 0): GpuAllocation("9", "x")}, {"14": GpuAllocation("3_0", "ana", 5.0)})
+    )
+    assert found == {GpuId("n1", 0): GpuAllocation("3_0", "ana", 5.0), GpuId("n1", 1): GpuAllocation("77", "eve")}
 
 
 def test_of_a_gpu_that_jobs_share_each_is_completed() -> None:
-    gpu = Gpu("n1", 0)
-    known = {"14": Holder("3_0", "ana", 5.0), "15": Holder("15", "bo", 4.0), "16": Holder("16", "ana")}
+    gpu = GpuId("n1", 0)
+    known = {
+        "14": GpuAllocation("3_0", "ana", 5.0),
+        "15": GpuAllocation("15", "bo", 4.0),
+        "16": GpuAllocation("16", "ana"),
+    }
     for told, found in (
-        (Holder("14,15"), Holder("3_0,15", "ana,bo", 4.0)),
-        (Holder("14,99"), Holder("3_0,99", "ana", 5.0)),
-        (Holder("14,16"), Holder("3_0,16", "ana", 5.0)),
-        (Holder("98,99", "eve", 1.0), Holder("98,99", "eve", 1.0)),
+        (GpuAllocation("14,15"), GpuAllocation("3_0,15", "ana,bo", 4.0)),
+        (GpuAllocation("14,99"), GpuAllocation("3_0,99", "ana", 5.0)),
+        (GpuAllocation("14,16"), GpuAllocation("3_0,16", "ana", 5.0)),
+        (GpuAllocation("98,99", "eve", 1.0), GpuAllocation("98,99", "eve", 1.0)),
     ):
-        assert merged(replace(TWO, holders={gpu: told}), Held(jobs=known)) == {gpu: found}
+        assert merged_allocations(replace(TWO, holders={gpu: told}), SlurmAllocations(jobs=known)) == {gpu: found}
 
 
 def test_slices_have_no_index_that_slurm_tells() -> None:
-    slices = snapshot_of({Gpu("n1", 0, 1): node_of(1)[Gpu("n1", 0)]})
-    assert merged(slices, Held({("n1", 0): Holder("9")})) == {}
+    slices = snapshot_of({GpuId("n1", 0, 1): node_of(1)[GpuId("n1", 0)]})
+    assert merged_allocations(slices, SlurmAllocations({("n1", 0): GpuAllocation("9")})) == {}
 
 
 def test_a_read_does_not_wait_for_slurm() -> None:
     asked, answer = threading.Event(), threading.Event()
 
-    def slow() -> Held:
+    def slow() -> SlurmAllocations:
         asked.set()
         answer.wait(120)
-        return Held({("n1", 1): Holder("7", "bo")})
+        return SlurmAllocations({("n1", 1): GpuAllocation("7", "bo")})
 
-    source = WithHolders(FakeSource([TWO]), slow)
+    source = AllocatedSource(FakeSource([TWO]), slow)
     assert not asked.is_set()
     began = time.monotonic()
     assert source.read().holders == {}
@@ -135,20 +149,20 @@ def test_a_read_does_not_wait_for_slurm() -> None:
     assert source.read().holders == {}
     answer.set()
     assert source.wait(60)
-    assert source.read().holders == {Gpu("n1", 1): Holder("7", "bo")}
+    assert source.read().holders == {GpuId("n1", 1): GpuAllocation("7", "bo")}
     source.close()
 
 
 def test_slurm_is_asked_again_and_again_and_no_more_once_closed() -> None:
     times: list[int] = []
 
-    def ask() -> Held:
+    def ask() -> SlurmAllocations:
         times.append(1)
-        return Held({("n1", 0): Holder(str(len(times)))})
+        return SlurmAllocations({("n1", 0): GpuAllocation(str(len(times)))})
 
-    source = WithHolders(FakeSource([TWO]), ask, every_s=0.02)
+    source = AllocatedSource(FakeSource([TWO]), ask, every_s=0.02)
     source.start()
-    assert until(lambda: source.read().holders.get(Gpu("n1", 0), Holder()).job_id not in (None, "1"))
+    assert until(lambda: source.read().holders.get(GpuId("n1", 0), GpuAllocation()).job_id not in (None, "1"))
     source.close()
     time.sleep(0.5)
     count = len(times)
@@ -157,25 +171,25 @@ def test_slurm_is_asked_again_and_again_and_no_more_once_closed() -> None:
 
 
 def test_a_slurm_that_fails_is_told_and_the_last_answer_stays() -> None:
-    answers: list[Held | InputError] = [
-        Held({("n1", 0): Holder("7")}),
+    answers: list[SlurmAllocations | InputError] = [
+        SlurmAllocations({("n1", 0): GpuAllocation("7")}),
         InputError("failed", where="squeue", do="run it"),
     ]
     fine = threading.Event()
 
-    def ask() -> Held:
-        answer = answers.pop(0) if answers else Held()
+    def ask() -> SlurmAllocations:
+        answer = answers.pop(0) if answers else SlurmAllocations()
         if isinstance(answer, InputError):
             raise answer
         if not answers:
             fine.set()
         return answer
 
-    source = WithHolders(FakeSource([TWO]), ask, every_s=0.05)
+    source = AllocatedSource(FakeSource([TWO]), ask, every_s=0.05)
     assert source.wait()
     assert until(lambda: bool(source.read().problems))
     snapshot = source.read()
-    assert snapshot.holders == {Gpu("n1", 0): Holder("7")}
+    assert snapshot.holders == {GpuId("n1", 0): GpuAllocation("7")}
     assert snapshot.problems[0].sentence == "squeue: who holds which GPU is not told: failed; run it"
     assert fine.wait(60)
     assert until(lambda: not source.read().problems)
@@ -186,24 +200,24 @@ def test_a_program_named_in_sources_is_asked(tmp_path: Path, monkeypatch: pytest
     squeue = tmp_path / "squeue"
     squeue.write_text(f"#!/bin/sh\ncat {RECORDED / VERSIONS[1] / 'squeue.json'}\n")
     squeue.chmod(0o755)
-    asked = asked_of(Configuration(sources=({"source": "slurm-live", "command": [str(squeue)]},)))
+    asked = allocation_poller(Configuration(sources=({"source": "slurm-live", "command": [str(squeue)]},)))
     assert asked is not None
     assert asked() == held(RECORDED / VERSIONS[1] / "squeue.json")
     monkeypatch.setenv("PATH", str(tmp_path))
-    asked = asked_of(Configuration())
+    asked = allocation_poller(Configuration())
     assert asked is not None
     squeue.write_text("#!/bin/sh\necho No jobs in the system\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert asked() == Held()
+    assert asked() == SlurmAllocations()
 
 
 def test_without_slurm_nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert asked_of(Configuration()) is None
+    assert allocation_poller(Configuration()) is None
 
 
 def test_wrong_settings_are_told_when_it_is_asked() -> None:
-    asked = asked_of(Configuration(sources=({"source": "slurm-live", "url": "http://x"},)))
+    asked = allocation_poller(Configuration(sources=({"source": "slurm-live", "url": "http://x"},)))
     assert asked is not None
     with pytest.raises(ConfigError, match="how is"):
         asked()

@@ -7,29 +7,28 @@ from dataclasses import replace
 import pytest
 from watching import FakeSource, node_of, snapshot_of
 
-from tachograph.errors import NotFoundError, UsageError
-from tachograph.live.own_job import held_by, pick_own
-from tachograph.live.snapshot import Device, Gpu, Holder, Snapshot
-from tachograph.live.source import About
-from tachograph.live.visible import Picked, Restricted, pick_job, pick_named, subset, terms
+from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.live.allocations import job_environment, select_own
+from tachograph.live.selection import GpuSelection, SelectedSource, gpu_terms, select_job, select_named, subset
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo
 
-NVML, EXPORTER = About("nvml", "NVML"), About("dcgm-exporter", "an exporter")
+NVML, EXPORTER = SourceInfo("nvml", "NVML"), SourceInfo("dcgm-exporter", "an exporter")
 EIGHT = snapshot_of(node_of(8))
 TWO_NODES = snapshot_of({**node_of(4), **node_of(4, node="n2")})
 SLICES = snapshot_of(
-    {Gpu("n1", 0, mig): Device(uuid=f"MIG-0000000{mig}-1") for mig in (1, 2)}
-    | {Gpu("n1", 1, 5): Device(uuid="GPU-8932f937-aa"), Gpu("n1", 2): Device(uuid="GPU-8932f937-bb")}
+    {GpuId("n1", 0, mig): GpuDevice(uuid=f"MIG-0000000{mig}-1") for mig in (1, 2)}
+    | {GpuId("n1", 1, 5): GpuDevice(uuid="GPU-8932f937-aa"), GpuId("n1", 2): GpuDevice(uuid="GPU-8932f937-bb")}
 )
 
 
 def named(written: str, snapshot: Snapshot = EIGHT) -> list[str]:
-    return [snapshot.gpus[row].name for row in pick_named(written)(snapshot, NVML).rows]
+    return [snapshot.gpus[row].name for row in select_named(written)(snapshot, NVML).rows]
 
 
-def own(environment: dict[str, str], snapshot: Snapshot, about: About = NVML) -> Picked:
-    held = held_by(environment)
+def own(environment: dict[str, str], snapshot: Snapshot, about: SourceInfo = NVML) -> GpuSelection:
+    held = job_environment(environment)
     assert held is not None
-    return pick_own(held, host="n1")(snapshot, about)
+    return select_own(held, host="n1")(snapshot, about)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +81,7 @@ def test_the_beginning_of_two_uuids_is_refused() -> None:
 @pytest.mark.parametrize("written", ["", ",", "x", "0-", "-1", "0,,a", "GPU-", "5-3", "1.2.3", "0;1", "٣"])
 def test_what_names_no_gpu_is_refused_before_anything_is_asked(written: str) -> None:
     with pytest.raises(UsageError):
-        terms(written)
+        gpu_terms(written)
 
 
 JOB = {"SLURM_JOB_ID": "14", "SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1", "USER": "ana"}
@@ -93,7 +92,7 @@ def test_outside_a_cgroup_the_numbers_of_slurm_count_and_those_of_cuda_do_not() 
         picked = own(JOB, EIGHT, about)
         assert picked.rows == (2, 3)
         assert picked.words == "2 of 8 GPUs, those of job 14"
-        assert picked.holder == Holder("14", "ana")
+        assert picked.holder == GpuAllocation("14", "ana")
 
 
 def test_inside_a_cgroup_all_that_is_seen_is_the_jobs() -> None:
@@ -127,7 +126,7 @@ def test_indices_of_cuda_are_nvmls_and_nobody_elses_inside_a_job() -> None:
 
 
 def test_the_job_that_an_exporter_names_counts_where_numbers_are_missing() -> None:
-    told = replace(EIGHT, holders={EIGHT.gpus[5]: Holder("1"), EIGHT.gpus[6]: Holder("2")})
+    told = replace(EIGHT, holders={EIGHT.gpus[5]: GpuAllocation("1"), EIGHT.gpus[6]: GpuAllocation("2")})
     assert own({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0"}, told, EXPORTER).rows == (5,)
 
 
@@ -144,51 +143,52 @@ def test_a_job_without_gpus_sees_all_and_is_told(devices: str | None) -> None:
 
 
 def test_of_a_fleet_only_this_host_is_ones_own() -> None:
-    held = held_by({**JOB, "SLURMD_NODENAME": "n2"})
+    held = job_environment({**JOB, "SLURMD_NODENAME": "n2"})
     assert held is not None
-    assert pick_own(held, host="n2.example.org")(TWO_NODES, EXPORTER).rows == (6, 7)
+    assert select_own(held, host="n2.example.org")(TWO_NODES, EXPORTER).rows == (6, 7)
 
 
 def test_an_array_task_is_called_as_people_call_it() -> None:
-    held = held_by(
+    held = job_environment(
         {**JOB, "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_START_TIME": "1700000000"}
     )
     assert held is not None
-    assert held.holder == Holder("12_3", "ana", 1_700_000_000.0)
+    assert held.holder == GpuAllocation("12_3", "ana", 1_700_000_000.0)
 
 
 def test_without_job_and_devices_nothing_is_ones_own() -> None:
-    assert held_by({"USER": "ana"}) is None
+    assert job_environment({"USER": "ana"}) is None
 
 
 HELD = replace(
     TWO_NODES,
     holders={
-        gpu: Holder(job) for gpu, job in zip(TWO_NODES.gpus, ["7", "7", "8_1", None, "7", "8_2", "70"], strict=False)
+        gpu: GpuAllocation(job)
+        for gpu, job in zip(TWO_NODES.gpus, ["7", "7", "8_1", None, "7", "8_2", "70"], strict=False)
     },
 )
 
 
 def test_a_job_is_found_on_all_nodes_an_array_with_all_its_tasks() -> None:
-    assert pick_job("7")(HELD, NVML) == Picked((0, 1, 4), "3 of 8 GPUs, those of job 7 on 2 nodes")
-    assert pick_job("8")(HELD, NVML).rows == (2, 5)
-    assert pick_job("8_2")(HELD, NVML).rows == (5,)
-    assert pick_job("99", lambda job: frozenset({"8_1"}))(HELD, NVML).rows == (2,)
+    assert select_job("7")(HELD, NVML) == GpuSelection((0, 1, 4), "3 of 8 GPUs, those of job 7 on 2 nodes")
+    assert select_job("8")(HELD, NVML).rows == (2, 5)
+    assert select_job("8_2")(HELD, NVML).rows == (5,)
+    assert select_job("99", lambda job: frozenset({"8_1"}))(HELD, NVML).rows == (2,)
 
 
 def test_a_gpu_that_jobs_share_is_found_by_each_of_them() -> None:
-    shared = replace(HELD, holders={**HELD.holders, TWO_NODES.gpus[3]: Holder("8_3,9")})
-    assert pick_job("9")(shared, NVML).rows == (3,)
-    assert pick_job("8")(shared, NVML).rows == (2, 3, 5)
+    shared = replace(HELD, holders={**HELD.holders, TWO_NODES.gpus[3]: GpuAllocation("8_3,9")})
+    assert select_job("9")(shared, NVML).rows == (3,)
+    assert select_job("8")(shared, NVML).rows == (2, 3, 5)
     with pytest.raises(NotFoundError, match=r"jobs seen: 7, 70, 8_1, 8_2, 8_3, 9$"):
-        pick_job("8_3,9")(shared, NVML)
+        select_job("8_3,9")(shared, NVML)
 
 
 def test_a_job_that_is_not_seen_is_told_with_those_that_are() -> None:
     with pytest.raises(NotFoundError, match=r"job 9 holds no GPU that is seen; jobs seen: 7, 70, 8_1, 8_2"):
-        pick_job("9")(HELD, NVML)
+        select_job("9")(HELD, NVML)
     with pytest.raises(NotFoundError, match=r"nobody tells who holds which GPU: .* squeue .* hpc_job .* --gpus"):
-        pick_job("9")(TWO_NODES, NVML)
+        select_job("9")(TWO_NODES, NVML)
 
 
 def test_a_part_of_a_snapshot_has_what_belongs_to_its_gpus() -> None:
@@ -196,24 +196,24 @@ def test_a_part_of_a_snapshot_has_what_belongs_to_its_gpus() -> None:
     assert [gpu.name for gpu in part.gpus] == ["n2:2", "n1:1"]
     assert part.column("gpu_util").tolist() == [0.06, 0.01]
     assert part.measured.shape == (2,)
-    assert part.holders == {Gpu("n2", 2): Holder("70"), Gpu("n1", 1): Holder("7")}
+    assert part.holders == {GpuId("n2", 2): GpuAllocation("70"), GpuId("n1", 1): GpuAllocation("7")}
     assert set(part.devices) == set(part.gpus)
     assert subset(HELD, range(8)) is HELD
 
 
 def test_what_was_looked_at_is_read_once_and_errors_come_at_once() -> None:
     source = FakeSource([EIGHT])
-    shown = Restricted(source, pick_named("2"))
+    shown = SelectedSource(source, select_named("2"))
     assert shown.look() is shown.read()
     assert source.reads == 1
     assert shown.about.sentence == "nvml, 8 GPUs; 1 of 8 GPUs, as named"
     with pytest.raises(NotFoundError):
-        Restricted(FakeSource([EIGHT]), pick_named("9")).look()
+        SelectedSource(FakeSource([EIGHT]), select_named("9")).look()
 
 
 def test_values_are_new_where_gpus_are_the_same() -> None:
     looks = [snapshot_of(node_of(4), {"gpu_util": [0.1 * look, 0.2, 0.3, 0.4 * look]}, t=look) for look in (1, 2)]
-    shown = Restricted(FakeSource(looks), pick_named("0,3"))
+    shown = SelectedSource(FakeSource(looks), select_named("0,3"))
     first, second = shown.read(), shown.read()
     assert [one.column("gpu_util").tolist() for one in (first, second)] == [[0.1, 0.4], [0.2, 0.8]]
     assert (first.t, second.t, second.measured.tolist()) == (1, 2, [2, 2])
@@ -223,7 +223,7 @@ def test_values_are_new_where_gpus_are_the_same() -> None:
 
 def test_gpus_of_a_job_that_ended_stay_and_it_is_told() -> None:
     ended = replace(HELD, holders={gpu: holder for gpu, holder in HELD.holders.items() if holder.job_id != "7"})
-    shown = Restricted(FakeSource([HELD, ended, HELD]), pick_job("7"))
+    shown = SelectedSource(FakeSource([HELD, ended, HELD]), select_job("7"))
     before, after, again = (shown.read() for _ in range(3))
     assert before.gpus == after.gpus == again.gpus
     assert [problem.what for problem in after.problems] == ["job 7 holds no GPU that is seen"]
@@ -231,7 +231,7 @@ def test_gpus_of_a_job_that_ended_stay_and_it_is_told() -> None:
 
 
 def test_a_gpu_that_vanishes_leaves_the_others() -> None:
-    shown = Restricted(FakeSource([EIGHT, snapshot_of(node_of(7))]), pick_named("6-7"))
+    shown = SelectedSource(FakeSource([EIGHT, snapshot_of(node_of(7))]), select_named("6-7"))
     assert [gpu.name for gpu in shown.read().gpus] == ["n1:6", "n1:7"]
     after = shown.read()
     assert [gpu.name for gpu in after.gpus] == ["n1:6"]
@@ -239,15 +239,15 @@ def test_a_gpu_that_vanishes_leaves_the_others() -> None:
 
 
 def test_ones_own_gpus_are_held_by_ones_own_job() -> None:
-    held = held_by(JOB)
+    held = job_environment(JOB)
     assert held is not None
-    snapshot = Restricted(FakeSource([EIGHT]), pick_own(held, host="n1")).read()
-    assert snapshot.holders == dict.fromkeys(snapshot.gpus, Holder("14", "ana"))
+    snapshot = SelectedSource(FakeSource([EIGHT]), select_own(held, host="n1")).read()
+    assert snapshot.holders == dict.fromkeys(snapshot.gpus, GpuAllocation("14", "ana"))
 
 
 def test_a_source_without_gpus_yet_is_waited_for() -> None:
     empty = snapshot_of({})
-    shown = Restricted(FakeSource([empty, EIGHT]), pick_named("3"))
+    shown = SelectedSource(FakeSource([empty, EIGHT]), select_named("3"))
     assert shown.look().gpus == ()
     shown.read()
     assert [gpu.name for gpu in shown.read().gpus] == ["n1:3"]

@@ -12,11 +12,20 @@ import numpy as np
 import pytest
 from watching import NAN, node_of, snapshot_of, view_of
 
+from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS
+from tachograph.catalog.errors import UsageError
 from tachograph.cli.output import json_bytes
-from tachograph.counters import COUNTERS, NAMES
-from tachograph.errors import UsageError
-from tachograph.live.rows import ALL_COLUMNS, DEFAULT_COLUMNS, columns_of, csv_header, csv_row, rows, short_model, table
-from tachograph.live.snapshot import Device, Gpu, Holder, Process
+from tachograph.live.render import (
+    ALL_COLUMNS,
+    DEFAULT_COLUMNS,
+    csv_columns,
+    csv_header,
+    csv_row,
+    json_rows,
+    short_model,
+    text_table,
+)
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, GpuProcess
 from tachograph.live.sources.simulated import SimulatedSource
 from tachograph.live.view import View
 
@@ -113,7 +122,7 @@ def test_sums_and_shares_are_missing_where_a_part_is() -> None:
 
 def test_memory_that_a_device_does_not_tell_is_used_and_free() -> None:
     told = {"hbm_used_mib": [1000.0, 1000.0], "hbm_free_mib": [3000.0, NAN]}
-    view = view_of(snapshot_of({gpu: Device() for gpu in node_of(2)}, told))
+    view = view_of(snapshot_of({gpu: GpuDevice() for gpu in node_of(2)}, told))
     assert [cells["mem_total_mib"] for cells in parsed(view, ALL_COLUMNS)] == ["4000", ""]
     assert [cells["mem_used_pct"] for cells in parsed(view, ALL_COLUMNS)] == ["25.00", ""]
 
@@ -135,18 +144,18 @@ def test_what_nobody_measures_is_empty() -> None:
 
 
 def test_cells_with_commas_quotes_and_lines_stay_one_cell() -> None:
-    snapshot = replace(snapshot_of(node_of(1)), holders={Gpu("n1", 0): Holder('a,"b"\nc', "=1+1")})
+    snapshot = replace(snapshot_of(node_of(1)), holders={GpuId("n1", 0): GpuAllocation('a,"b"\nc', "=1+1")})
     assert parsed(view_of(snapshot), ("job_id", "user"))[0] == {"job_id": 'a,"b"\nc', "user": "=1+1"}
 
 
 def test_columns_are_chosen_by_name() -> None:
-    assert columns_of("") == DEFAULT_COLUMNS
-    assert columns_of("all") == ALL_COLUMNS
-    assert columns_of("node,gpu_id,node") == ("node", "gpu_id", "node")
+    assert csv_columns("") == DEFAULT_COLUMNS
+    assert csv_columns("all") == ALL_COLUMNS
+    assert csv_columns("node,gpu_id,node") == ("node", "gpu_id", "node")
     with pytest.raises(UsageError, match="no column 'sm_activ_pct'; did you mean sm_active_pct"):
-        columns_of("gpu_id,sm_activ_pct")
+        csv_columns("gpu_id,sm_activ_pct")
     with pytest.raises(UsageError, match="there are: timestamp, gpu_id"):
-        columns_of("§")
+        csv_columns("§")
 
 
 @pytest.mark.parametrize(
@@ -169,14 +178,14 @@ def test_models_are_called_shortly(model: str, short: str) -> None:
 
 def test_json_has_every_counter_under_its_name_and_null_where_it_is_missing() -> None:
     view = every_counter(20)
-    holders = {view.snapshot.gpus[3]: Holder("7", "bo", 5.0)}
-    processes = {view.snapshot.gpus[3]: (Process(12, "bo", "python", None),)}
+    holders = {view.snapshot.gpus[3]: GpuAllocation("7", "bo", 5.0)}
+    processes = {view.snapshot.gpus[3]: (GpuProcess(12, "bo", "python", None),)}
     view = replace(view, snapshot=replace(view.snapshot, holders=holders, processes=processes))
-    told = json.loads(json_bytes(rows(view)))
+    told = json.loads(json_bytes(json_rows(view)))
     assert [(one["node"], one["gpu"], one["mig"]) for one in told] == [("n1", row, None) for row in range(20)]
     for row, one in enumerate(told):
         assert one["t"] == "2027-01-15T08:00:00Z"
-        for name in NAMES:
+        for name in COUNTER_NAMES:
             value = view.snapshot.values[name][row]
             assert one[name] == (None if math.isnan(value) else value)
     assert isinstance(next(one["xid"] for one in told if one["xid"] is not None), int)
@@ -188,7 +197,7 @@ def test_json_has_every_counter_under_its_name_and_null_where_it_is_missing() ->
 def test_json_says_what_was_judged_and_what_is_needed_for_more() -> None:
     snapshot = snapshot_of(node_of(2), {"gpu_util": [1.0, 1.0], "sm_active": [NAN, 0.9]})
     view = view_of(snapshot, labels=["unknown", "compute-heavy"], states=["HOT", "unknown"], real=[NAN, 0.5])
-    blind, busy = json.loads(json_bytes(rows(view)))
+    blind, busy = json.loads(json_bytes(json_rows(view)))
     assert (blind["class"], blind["bottleneck"], blind["real_utilisation"], blind["health"]) == (
         *("unknown", "unknown", None, "HOT"),
     )
@@ -200,9 +209,9 @@ def test_json_says_what_was_judged_and_what_is_needed_for_more() -> None:
 
 def test_the_table_shows_what_is_seen_and_a_dash_for_what_is_missing() -> None:
     values = {"sm_active": [0.5, NAN], "power_w": [433.4, NAN], "hbm_used_mib": [40779.5, NAN]}
-    snapshot = replace(snapshot_of(node_of(2), values), holders={Gpu("n1", 0): Holder("7", "bo\x1b[2J")})
+    snapshot = replace(snapshot_of(node_of(2), values), holders={GpuId("n1", 0): GpuAllocation("7", "bo\x1b[2J")})
     view = view_of(snapshot, labels=["tensor-heavy compute", "unknown"], states=["OK", "unknown"], real=[0.61, NAN])
-    head, busy, blind = (line.split() for line in table(view, width=200).splitlines())
+    head, busy, blind = (line.split() for line in text_table(view, width=200).splitlines())
     assert head == [
         "GPU",
         "MODEL",
@@ -243,7 +252,7 @@ def test_the_table_shows_what_is_seen_and_a_dash_for_what_is_missing() -> None:
 def test_the_table_fits_and_stands_straight(width: int) -> None:
     snapshot = SimulatedSource(40, clock=lambda: 1_800_000_000.0).read()
     view = view_of(snapshot, labels=["tensor-heavy compute"] * 40, real=[1.0] * 40)
-    lines = table(view, width=width).splitlines()
+    lines = text_table(view, width=width).splitlines()
     assert len(lines) == 41
     assert max(map(len, lines)) <= width
     at = lines[0].index("CLASS")
@@ -256,11 +265,11 @@ def test_the_table_fits_and_stands_straight(width: int) -> None:
 
 def test_wider_terminals_see_more() -> None:
     view = view_of(SimulatedSource(2, clock=lambda: 1.0).read(), labels=["I/O or data-loading"] * 2)
-    shown = [len(table(view, width=width).splitlines()[0].split()) for width in (60, 80, 110, 200)]
+    shown = [len(text_table(view, width=width).splitlines()[0].split()) for width in (60, 80, 110, 200)]
     assert shown == sorted(shown)
     assert shown[0] < shown[-1] == 14
 
 
 def test_of_no_gpu_there_is_a_table_without_lines() -> None:
-    assert table(view_of(snapshot_of({})), width=80).splitlines()[0].startswith("GPU")
-    assert rows(view_of(snapshot_of({}))) == []
+    assert text_table(view_of(snapshot_of({})), width=80).splitlines()[0].startswith("GPU")
+    assert json_rows(view_of(snapshot_of({}))) == []

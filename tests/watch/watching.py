@@ -7,34 +7,32 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tachograph.arrays import Floats
-from tachograph.live.history import History
-from tachograph.live.missing import blind
-from tachograph.live.snapshot import Device, Gpu, Holder, Problem, Snapshot
-from tachograph.live.source import About
-from tachograph.live.view import View
-from tachograph.workload.classes import CLASSES
-from tachograph.workload.health import STATES
+from tachograph.catalog.arrays import Floats
+from tachograph.judge.health import STATES
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
+from tachograph.live.unsupported import unsupported_counters
+from tachograph.live.view import History, View
 
 NAN = float("nan")
 H100 = "NVIDIA H100 80GB HBM3"
 
 
-def node_of(count: int, *, node: str = "n1", first: int = 0, model: str = H100) -> dict[Gpu, Device]:
+def node_of(count: int, *, node: str = "n1", first: int = 0, model: str = H100) -> dict[GpuId, GpuDevice]:
     """GPUs of a node with UUIDs and PCI addresses of their own."""
     return {
-        Gpu(node, place): Device(model, f"GPU-{node}-{place:04x}", f"00000000:{place + 0x1B:02X}:00.0", 81559.0)
+        GpuId(node, place): GpuDevice(model, f"GPU-{node}-{place:04x}", f"00000000:{place + 0x1B:02X}:00.0", 81559.0)
         for place in range(first, first + count)
     }
 
 
 def snapshot_of(
-    devices: Mapping[Gpu, Device],
+    devices: Mapping[GpuId, GpuDevice],
     values: Mapping[str, Sequence[float]] | None = None,
     *,
     t: float = 1_800_000_000.0,
-    holders: Mapping[Gpu, Holder] | None = None,
-    problems: tuple[Problem, ...] = (),
+    holders: Mapping[GpuId, GpuAllocation] | None = None,
+    problems: tuple[SourceProblem, ...] = (),
 ) -> Snapshot:
     """What GPUs told; without values each its row as gpu_util."""
     gpus = tuple(devices)
@@ -55,8 +53,12 @@ class FakeSource:
     given: list[Snapshot] = field(default_factory=list)
 
     @property
-    def about(self) -> About:
-        return About(self.name, f"{self.name}, {len(self.snapshots[0].gpus)} GPUs", blind=blind(self.told, self.name))
+    def about(self) -> SourceInfo:
+        return SourceInfo(
+            self.name,
+            f"{self.name}, {len(self.snapshots[0].gpus)} GPUs",
+            blind=unsupported_counters(self.told, self.name),
+        )
 
     def read(self) -> Snapshot:
         found = self.snapshots[min(self.reads, len(self.snapshots) - 1)]
@@ -75,13 +77,13 @@ def view_of(
     states: Sequence[str] = (),
     real: Sequence[float] = (),
     stale: Sequence[float] = (),
-    about: About | None = None,
+    about: SourceInfo | None = None,
 ) -> View:
     """A view of a snapshot that was judged as given; unknown where nothing is given."""
     count = len(snapshot.gpus)
-    places = np.array([CLASSES.index(name) for name in labels or ["unknown"] * count], np.uint8)
+    places = np.array([WORKLOAD_CLASSES.index(name) for name in labels or ["unknown"] * count], np.uint8)
     return View(
-        about=about or About("simulated", "simulated"),
+        about=about or SourceInfo("simulated", "simulated"),
         snapshot=snapshot,
         labels=places,
         raw=places,

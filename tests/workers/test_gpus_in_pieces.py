@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from worker_lakes import NOW, Simulated, copied, same
 
-from tachograph.analyze import analyze, run
-from tachograph.summarize.schema import FINDINGS, JOB_GPUS
+from tachograph.catalog.tables import FINDINGS, JOB_GPUS
+from tachograph.pipeline import run
+from tachograph.pipeline.run import analyze
 
 
 def test_gpus_written_in_many_pieces_are_those_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ from worker_lakes import NOW, Simulated, copied, same
 
 from servers.slurm import SlurmCluster
 from servers.slurm.cluster import wait_for
-from tachograph.analyze import analyze
-from tachograph.config import Workers
-from tachograph.errors import WorkersError
-from tachograph.lake import Lake
-from tachograph.reduce.dask_workers import JOB_NAME, workers
+from tachograph.catalog.config import WorkerOptions
+from tachograph.catalog.errors import WorkersError
+from tachograph.lake.delta import Lake
+from tachograph.pipeline.dask_workers import JOB_NAME, workers
+from tachograph.pipeline.run import analyze
 
-SHAPE = Workers(partition="cpu", account="root", cores=1, memory="3GB", interface="lo", wait_s=90)
+SHAPE = WorkerOptions(partition="cpu", account="root", cores=1, memory="3GB", interface="lo", wait_s=90)
 
 
 @pytest.fixture(scope="module")

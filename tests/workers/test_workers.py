@@ -21,16 +21,14 @@ from worker_lakes import NOW, PLAN, Deadly, Simulated, copied, fail, same
 from madelake import fill
 from servers.process import free_port, listens, running
 from servers.s3 import s3_server
-from tachograph.analyze import analyze
-from tachograph.config import Workers
-from tachograph.errors import LakeError, UsageError, WorkersError
-from tachograph.lake import Lake
-from tachograph.reduce import dask_workers
-from tachograph.reduce.dask_check import check_worker, expected
-from tachograph.reduce.dask_pool import DaskPool
-from tachograph.reduce.dask_workers import refusal, workers
-from tachograph.reduce.pool import Pool
-from tachograph.reduce.worker_words import parse_workers
+from tachograph.catalog.config import WorkerOptions
+from tachograph.catalog.errors import LakeError, UsageError, WorkersError
+from tachograph.lake.delta import Lake
+from tachograph.pipeline import dask_workers
+from tachograph.pipeline.dask_workers import DaskPool, refusal, workers
+from tachograph.pipeline.reduction import TaskPool
+from tachograph.pipeline.run import analyze
+from tachograph.pipeline.workers import check_worker, expected, parse_workers
 from tachograph.simulate.plan import NodeGroup
 
 HOST = socket.gethostname()
@@ -64,12 +62,12 @@ def pool(raw: Lake) -> Iterator[DaskPool]:
 
 
 @contextmanager
-def started(words: str, lake: Lake, settings: Workers | None = None) -> Iterator[DaskPool]:
-    with workers(words, settings or Workers(wait_s=60), lake, say=lambda words: None) as made:
+def started(words: str, lake: Lake, settings: WorkerOptions | None = None) -> Iterator[DaskPool]:
+    with workers(words, settings or WorkerOptions(wait_s=60), lake, say=lambda words: None) as made:
         yield made
 
 
-def analyzed(lake: Lake, simulated: Simulated, pool: Pool) -> Lake:
+def analyzed(lake: Lake, simulated: Simulated, pool: TaskPool) -> Lake:
     analyze(lake, simulated.configuration, now=NOW, pool=pool)
     return lake
 
@@ -252,7 +250,7 @@ def within(folder: Path) -> Iterator[None]:
 
 def refused(words: str, lake: Lake, kind: type[Exception], said: str) -> None:
     """Assert that the workers are refused with these words."""
-    with pytest.raises(kind, match=f"^{said}"), started(words, lake, Workers(wait_s=1)):
+    with pytest.raises(kind, match=f"^{said}"), started(words, lake, WorkerOptions(wait_s=1)):
         pass
 
 

@@ -17,21 +17,21 @@ from typing import Any
 
 import polars as pl
 
-from tachograph import config
-from tachograph.analyze.results import read_findings, read_gpus, read_summaries
-from tachograph.config import Configuration
-from tachograph.errors import LakeError
-from tachograph.ingest import ingest
-from tachograph.lake import Lake
-from tachograph.reduce.pool import Pending, Pool
-from tachograph.schema import GPU_SAMPLES
-from tachograph.simulate import Plan, SimulatedCluster, simulate
-from tachograph.simulate.plan import NodeGroup
-from tachograph.sources import Chunk, ldms, sacct
-from tachograph.summarize.schema import JOB_MINUTES
+from tachograph.catalog import config
+from tachograph.catalog.chunks import Chunk
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import LakeError
+from tachograph.catalog.tables import GPU_SAMPLES, JOB_MINUTES
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.lake.query import read_findings, read_gpus, read_summaries
+from tachograph.pipeline.reduction import PendingResult, TaskPool
+from tachograph.simulate.cluster import SimulatedCluster, simulate
+from tachograph.simulate.plan import NodeGroup, SimulationPlan
+from tachograph.sources import ldms, sacct
 
 INGESTED = datetime(2025, 4, 1, tzinfo=UTC)
-PLAN = Plan(days=5, groups=(NodeGroup(3, 4, "A100 SXM 40GB"),), interval_s=60)
+PLAN = SimulationPlan(days=5, groups=(NodeGroup(3, 4, "A100 SXM 40GB"),), interval_s=60)
 NOW = PLAN.end
 
 
@@ -43,7 +43,7 @@ class Simulated:
     configuration: Configuration
 
     @classmethod
-    def of(cls, folder: Path, plan: Plan = PLAN) -> Simulated:
+    def of(cls, folder: Path, plan: SimulationPlan = PLAN) -> Simulated:
         """Unless told otherwise five days of three nodes: a partition a day, at least."""
         cluster = simulate(plan, folder)
         return cls(cluster, config.load(str(cluster.configuration), {}))
@@ -90,7 +90,7 @@ def same(left: Lake, right: Lake) -> bool:
 class Deadly:
     """A pool whose tasks of some numbers kill the worker that begins them, so often."""
 
-    def __init__(self, pool: Pool, folder: Path, *, tasks: range, times: int = 1) -> None:
+    def __init__(self, pool: TaskPool, folder: Path, *, tasks: range, times: int = 1) -> None:
         self.width = pool.width
         self._pool, self._folder, self._tasks, self._times = pool, folder, tasks, times
         self._count = 0
@@ -104,7 +104,7 @@ class Deadly:
         """As the pool does."""
         return self._pool.share(value)
 
-    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Pending[Any]:
+    def submit(self, function: Callable[..., Any], /, *arguments: Any) -> PendingResult[Any]:
         """As the pool does, or deadly."""
         self._count += 1
         if self._count - 1 not in self._tasks:

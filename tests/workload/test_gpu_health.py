@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from tachograph.workload.health import (
+from tachograph.judge.health import (
     INPUTS,
     STATES,
     EventMemory,
+    HealthLimits,
     HealthReading,
-    Limits,
     health_of,
     limits_of,
     needed,
@@ -61,7 +61,7 @@ def test_the_devices_own_slowdown_counts_before_the_table() -> None:
     assert limits_of("A100 SXM 80GB").critical_c == 92
 
 
-def plain(values: dict[str, float | None], limits: Limits) -> str:
+def plain(values: dict[str, float | None], limits: HealthLimits) -> str:
     """Any problem seen is told, worst first; else what is missing is unknown."""
     row, failure = values["remapped_rows_uncorrectable"], values["row_remap_failure"]
     if (row is not None and row > 0) or (failure is not None and failure > 0):

@@ -14,11 +14,11 @@ import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
-from tachograph.errors import UsageError
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.figures import radar
+from tachograph.judge.workload.classes import AXES, RULED, WORKLOAD_CLASSES
 from tachograph.report.radar import build_radar, draw_radar, radar_json, write_radar
-from tachograph.summarize.schema import JOB_SUMMARIES
-from tachograph.workload.classes import AXES, CLASSES, RULED
 
 MEANS = (
     "sm_active_mean", "tensor_active_mean", "dram_active_mean", "gr_engine_active_mean", "gpu_util_mean",
@@ -35,7 +35,12 @@ def made(number: int, *, missing: float = 0.2, without: tuple[str, ...] = ()) ->
             "job_id": str(place),
             "user": draw.choice(["ann", "bob", None]),
         }
-        row |= {"gpu_hours": draw.random() * 10, "workload": draw.choice(CLASSES), "samples": 9, "partition": "gpu"}
+        row |= {
+            "gpu_hours": draw.random() * 10,
+            "workload": draw.choice(WORKLOAD_CLASSES),
+            "samples": 9,
+            "partition": "gpu",
+        }
         for name in MEANS:
             if name not in without and draw.random() >= missing:
                 row[name] = draw.random() * (4e9 if "bytes" in name else 1)
@@ -116,7 +121,7 @@ def test_many_jobs_show_their_mean_and_the_grid_says_what_it_leaves_out() -> Non
 
 def test_twelve_classes_can_be_told_apart_in_grey() -> None:
     numbers = radar.nominal()
-    assert numbers.tables["profiles"].get_column("name").to_list() == list(CLASSES[:-1])
+    assert numbers.tables["profiles"].get_column("name").to_list() == list(WORKLOAD_CLASSES[:-1])
     figure = radar.draw_overlay(numbers)
     markers = [line.get_marker() for line in figure.legends[0].get_lines()]
     assert len(set(markers)) == len(markers) == len(RULED)

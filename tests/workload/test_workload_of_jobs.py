@@ -16,15 +16,15 @@ import polars as pl
 import pytest
 
 from madelake import NOW, held, job, make_lake, utc
-from tachograph.analyze import analyze
-from tachograph.analyze.results import read_gpus, read_summaries, read_verdicts
-from tachograph.config import Configuration, Workload
-from tachograph.errors import ConfigError
-from tachograph.lake import Lake
-from tachograph.summarize.schema import JOB_MINUTES
-from tachograph.workload.classes import CLASSES, CODES
-from tachograph.workload.jobs import OF_JOB
-from tachograph.workload.reading import Reading, classify
+from tachograph.catalog.config import Configuration, WorkloadOptions
+from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.tables import JOB_MINUTES
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES
+from tachograph.judge.workload.jobs import OF_JOB
+from tachograph.judge.workload.rules import GpuReading, classify
+from tachograph.lake.delta import Lake
+from tachograph.lake.query import read_gpus, read_summaries, read_verdicts
+from tachograph.pipeline.run import analyze
 
 START = utc(23, 22, 10, 20)
 ONE = "NVIDIA A100-SXM4-40GB"
@@ -105,14 +105,14 @@ def counted(rows: list[dict[str, Any]], start: datetime, end: datetime) -> list[
     for row in rows:
         if start <= row["t"] < end:
             minutes[row["t"].date(), (row["t"] - start) // timedelta(minutes=1)].append(row)
-    found = [0] * len(CLASSES)
+    found = [0] * len(WORKLOAD_CLASSES)
     for inside in minutes.values():
         means = {
             name: math.fsum(known) / len(known)
             for name in COUNTED
             if (known := [row[name] for row in inside if name in row])
         }
-        found[CLASSES.index(classify(Reading(**means)).name)] += len(inside)
+        found[WORKLOAD_CLASSES.index(classify(GpuReading(**means)).name)] += len(inside)
     return found
 
 
@@ -137,11 +137,11 @@ def test_counts_add_up_to_samples(lake: Lake) -> None:
 
 def test_shares_of_a_job_are_the_mean_of_its_gpus(lake: Lake) -> None:
     mine = [row["workload_samples"] for row in gpus(lake) if row["job_id"] == "1"]
-    shares = [math.fsum(row[place] / sum(row) for row in mine) / len(mine) for place in range(len(CLASSES))]
+    shares = [math.fsum(row[place] / sum(row) for row in mine) / len(mine) for place in range(len(WORKLOAD_CLASSES))]
     summary = summaries(lake)["1"]
     assert summary["workload_fractions"] == pytest.approx(shares)
     assert math.fsum(summary["workload_fractions"]) == pytest.approx(1)
-    assert summary["workload"] == CLASSES[shares.index(max(shares))]
+    assert summary["workload"] == WORKLOAD_CLASSES[shares.index(max(shares))]
 
 
 def test_the_finding_says_what_the_shares_are(lake: Lake) -> None:
@@ -152,7 +152,7 @@ def test_the_finding_says_what_the_shares_are(lake: Lake) -> None:
             assert row["needs"]
             continue
         assert (row["verdict"], row["severity"], row["code"]) == ("yes", "fact", "workload")
-        for code, share in zip(CODES, shares, strict=True):
+        for code, share in zip(WORKLOAD_CODES, shares, strict=True):
             assert evidence.get(f"workload_{code}", 0) == pytest.approx(share, abs=1e-6)
         assert f"{summaries(lake)[name]['workload']}" in row["sentence"]
 
@@ -197,7 +197,7 @@ def test_what_advice_tells_is_not_told_twice(tmp_path: Path) -> None:
 
 def test_reference_and_weights_change_what_is_counted(lake: Lake, tmp_path: Path) -> None:
     other = lake_of(tmp_path / "reference")
-    analyze(other, Configuration(workload=Workload(classifier="reference")), now=NOW)
+    analyze(other, Configuration(workload=WorkloadOptions(classifier="reference")), now=NOW)
     for row in gpus(other):
         if row["samples"]:
             assert row["workload_samples"][-1] == 0
@@ -208,7 +208,7 @@ def test_reference_and_weights_change_what_is_counted(lake: Lake, tmp_path: Path
 def test_a_wrong_setting_is_told_before_anything_is_written(tmp_path: Path) -> None:
     lake = lake_of(tmp_path / "wrong")
     with pytest.raises(ConfigError, match=r"workload\.preset"):
-        analyze(lake, Configuration(workload=Workload(preset="nothing")), now=NOW)
+        analyze(lake, Configuration(workload=WorkloadOptions(preset="nothing")), now=NOW)
     assert not lake.days(JOB_MINUTES)
 
 

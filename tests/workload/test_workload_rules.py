@@ -12,29 +12,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tachograph.config import Workload
-from tachograph.counters import BY_NAME as COUNTERS
-from tachograph.errors import ConfigError
-from tachograph.finding import EVIDENCE
-from tachograph.workload.classes import AXES, CLASSES, CODES, RULED, UNKNOWN, bottleneck
-from tachograph.workload.labels import MinuteLabeller, classify_arrays
-from tachograph.workload.reading import Reading, classify, enabling, real_utilisation
-from tachograph.workload.rules import DECIDING
-from tachograph.workload.settings import PRESETS, Settings, settings_of
+from tachograph.catalog.config import WorkloadOptions
+from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
+from tachograph.catalog.errors import ConfigError
+from tachograph.judge.finding import EVIDENCE
+from tachograph.judge.workload.classes import AXES, RULED, UNKNOWN, WORKLOAD_CLASSES, WORKLOAD_CODES, bottleneck
+from tachograph.judge.workload.kernel import MinuteLabeller, classify_arrays
+from tachograph.judge.workload.rules import DECIDING, GpuReading, classify, enabling, real_utilisation
+from tachograph.judge.workload.settings import PRESETS, WorkloadSettings, settings_of
 
-NAMES = tuple(field.name for field in fields(Reading))
+NAMES = tuple(field.name for field in fields(GpuReading))
 # a reading that is of no class but the last; golden readings change it
-MIDDLE = Reading(0.35, 0.1, 0.25, 0.35, None, 0.05, None, 1e8, 1e8)
-REFERENCE = Settings(published=True)
+MIDDLE = GpuReading(0.35, 0.1, 0.25, 0.35, None, 0.05, None, 1e8, 1e8)
+REFERENCE = WorkloadSettings(published=True)
 
 
-def with_(**values: float | None) -> Reading:
+def with_(**values: float | None) -> GpuReading:
     return replace(MIDDLE, **values)
 
 
-GOLDEN: list[tuple[str, Reading, Reading]] = [  # class, a reading at its border, and one just short of it
-    ("idle", Reading(0.049, 0, 0.049, 0.049, None, 0, None, 9e8, 0),
-     Reading(0.049, 0, 0.05, 0.049, None, 0, None, 0, 0)),
+GOLDEN: list[tuple[str, GpuReading, GpuReading]] = [  # class, a reading at its border, and one just short of it
+    ("idle", GpuReading(0.049, 0, 0.049, 0.049, None, 0, None, 9e8, 0),
+     GpuReading(0.049, 0, 0.05, 0.049, None, 0, None, 0, 0)),
     ("tensor-heavy compute", with_(tensor_active=0.5, sm_active=0.6), with_(tensor_active=0.499, sm_active=0.6)),
     ("tensor-heavy compute", with_(tensor_active=0.5, sm_active=0.6), with_(tensor_active=0.5, sm_active=0.599)),
     ("tensor compute", with_(tensor_active=0.15, sm_active=0.4), with_(tensor_active=0.149, sm_active=0.4)),
@@ -60,22 +59,22 @@ GOLDEN: list[tuple[str, Reading, Reading]] = [  # class, a reading at its border
 
 
 def test_there_are_twelve_classes_and_unknown() -> None:
-    assert CLASSES[-1] == UNKNOWN
-    assert [one.name for one in RULED] == list(CLASSES[:-1]) == [
+    assert WORKLOAD_CLASSES[-1] == UNKNOWN
+    assert [one.name for one in RULED] == list(WORKLOAD_CLASSES[:-1]) == [
         "idle", "tensor-heavy compute", "tensor compute", "FP64 / HPC compute", "I/O or data-loading", "memory-bound",
         "compute-heavy", "compute-active", "memory-active", "busy, low SM use", "low utilization", "mixed / moderate",
     ]  # fmt: skip
     of_tensor_and_fp64 = ["compute"] * 3
     expected = ["idle", *of_tensor_and_fp64, "io", "memory", "compute", "compute", "memory", *["mixed"] * 3, "unknown"]
-    assert [bottleneck(name) for name in CLASSES] == expected
+    assert [bottleneck(name) for name in WORKLOAD_CLASSES] == expected
     colours = {"idle": "dim", "compute": "green", "io": "cyan", "memory": "magenta", "mixed": "yellow"}
     assert {one.bottleneck: one.colour for one in RULED} == colours
-    assert all(f"workload_{code}" in EVIDENCE for code in CODES)
+    assert all(f"workload_{code}" in EVIDENCE for code in WORKLOAD_CODES)
 
 
 @pytest.mark.parametrize(("name", "inside", "outside"), GOLDEN)
-def test_a_class_begins_at_its_thresholds(name: str, inside: Reading, outside: Reading) -> None:
-    for settings in (Settings(), REFERENCE):
+def test_a_class_begins_at_its_thresholds(name: str, inside: GpuReading, outside: GpuReading) -> None:
+    for settings in (WorkloadSettings(), REFERENCE):
         assert classify(inside, settings).name == name
         assert classify(outside, settings).name != name
         assert labelled([inside, outside], settings)[0] == name
@@ -89,7 +88,7 @@ def test_what_is_nothing_else_is_mixed() -> None:
 def test_typical_profiles_are_of_their_class_and_within_their_bounds() -> None:
     for one in RULED:
         sm, tensor, dram, gr, io, fp64 = one.profile
-        reading = Reading(sm, tensor, dram, gr, None, fp64, None, io * 2.5e9, 0.0, 0.0)
+        reading = GpuReading(sm, tensor, dram, gr, None, fp64, None, io * 2.5e9, 0.0, 0.0)
         assert classify(reading).name == classify(reading, REFERENCE).name == one.name
         for axis, (low, high) in one.bounds.items():
             assert low <= one.profile[AXES.index(axis)] <= high
@@ -119,7 +118,7 @@ def some(*parts: Truth) -> Truth:
     return negated(every(*map(negated, parts)))
 
 
-def plain(r: Reading, weights: tuple[float, ...]) -> str:
+def plain(r: GpuReading, weights: tuple[float, ...]) -> str:
     """The class by the table, evaluated rule by rule; a range stands in for real utilisation."""
     gr = r.gr_engine_active if r.gr_engine_active is not None else r.gpu_util
     parts = list(zip((r.sm_active, r.tensor_active, r.dram_active, gr), weights, strict=True))
@@ -150,11 +149,11 @@ def plain(r: Reading, weights: tuple[float, ...]) -> str:
         if holds is None:
             return UNKNOWN
         if holds:
-            return CLASSES[place]
-    return CLASSES[11]
+            return WORKLOAD_CLASSES[place]
+    return WORKLOAD_CLASSES[11]
 
 
-def published(r: Reading, weights: tuple[float, ...]) -> str:
+def published(r: GpuReading, weights: tuple[float, ...]) -> str:
     """The published table, in percent, what is missing being 0."""
     sm, tensor, dram, fp64, memcpy = (
         100 * (value or 0) for value in (r.sm_active, r.tensor_active, r.dram_active, r.fp64_active, r.mem_copy_util)
@@ -188,18 +187,18 @@ def published(r: Reading, weights: tuple[float, ...]) -> str:
     return "mixed / moderate"
 
 
-def labelled(readings: list[Reading], settings: Settings) -> list[str]:
+def labelled(readings: list[GpuReading], settings: WorkloadSettings) -> list[str]:
     columns = {
         name: np.array([math.nan if (v := getattr(r, name)) is None else v for r in readings], np.float32)
         for name in NAMES
     }
-    return [CLASSES[place] for place in classify_arrays(columns, len(readings), settings)]
+    return [WORKLOAD_CLASSES[place] for place in classify_arrays(columns, len(readings), settings)]
 
 
-def grid() -> list[Reading]:
+def grid() -> list[GpuReading]:
     """Every combination of values around the thresholds of the main counters, and of missing ones."""
     return [
-        Reading(sm, tensor, dram, gr, None, fp64, None, pcie, None if pcie is None else 0.0, copy)
+        GpuReading(sm, tensor, dram, gr, None, fp64, None, pcie, None if pcie is None else 0.0, copy)
         for sm, tensor, dram, gr, fp64, pcie, copy in itertools.product(
             (None, 0.01, 0.2, 0.27, 0.45, 0.55, 0.9), (None, 0.0, 0.16, 0.55), (None, 0.01, 0.1, 0.45, 0.6),
             (None, 0.01, 0.1, 0.5), (None, 0.0, 0.3), (None, 0.0, 2e9), (None, 0.5),
@@ -207,7 +206,7 @@ def grid() -> list[Reading]:
     ]  # fmt: skip
 
 
-def drawn(number: int) -> list[Reading]:
+def drawn(number: int) -> list[GpuReading]:
     """Readings of which a third of the values is missing, and many lie on thresholds."""
     draw = random.Random(5)
     edges = [0.0, 0.01, 0.05, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0]
@@ -220,17 +219,17 @@ def drawn(number: int) -> list[Reading]:
         chosen = draw.choice(edges) if draw.random() < 0.5 else draw.random()
         return float(np.float32(chosen))  # what the lake keeps, so that arrays and readings see the same
 
-    return [Reading(**{name: value(name) for name in NAMES}) for _ in range(number)]
+    return [GpuReading(**{name: value(name) for name in NAMES}) for _ in range(number)]
 
 
 @pytest.mark.parametrize("weights", [*PRESETS.values(), (1.0, 0.0, 0.0, 0.0), (0.0, 0.5, 0.5, 0.0)])
 def test_three_values_as_plain_python_has_them(weights: tuple[float, float, float, float]) -> None:
-    readings, settings = [*grid(), *drawn(3000)], Settings(weights)
+    readings, settings = [*grid(), *drawn(3000)], WorkloadSettings(weights)
     expected = [plain(r, weights) for r in readings]
     assert labelled(readings, settings) == expected
     some_of_them = random.Random(3).sample(range(len(readings)), 3000)
     assert [classify(readings[place], settings).name for place in some_of_them] == [expected[p] for p in some_of_them]
-    assert set(expected) == set(CLASSES)
+    assert set(expected) == set(WORKLOAD_CLASSES)
 
 
 def test_what_is_decided_stays_so_whatever_is_missing() -> None:
@@ -253,24 +252,24 @@ def test_what_is_decided_stays_so_whatever_is_missing() -> None:
 def test_reference_is_the_published_table() -> None:
     readings = [*grid(), *drawn(3000)]
     for weights in PRESETS.values():
-        settings = Settings(weights, published=True)
+        settings = WorkloadSettings(weights, published=True)
         expected = [published(r, weights) for r in readings]
         assert labelled(readings, settings) == expected
         assert [classify(r, settings).name for r in readings[::7]] == expected[::7]
-    assert set(expected) == set(CLASSES[:-1])
+    assert set(expected) == set(WORKLOAD_CLASSES[:-1])
 
 
 def test_missing_counters_are_not_zero() -> None:
     """What the published rules say of them: no SM activity is memory-active, no data idle."""
-    training = Reading(tensor_active=0.0, dram_active=0.45, gr_engine_active=0.99, fp64_active=0.0,
+    training = GpuReading(tensor_active=0.0, dram_active=0.45, gr_engine_active=0.99, fp64_active=0.0,
                        pcie_tx_bytes_per_s=0.0, pcie_rx_bytes_per_s=0.0)  # fmt: skip
     assert classify(training, REFERENCE).name == "memory-active"
     found = classify(training)
     assert (found.name, found.bottleneck, found.needs) == (UNKNOWN, "unknown", ("sm_active",))
     assert found.label == "unknown (needs SM_ACTIVE)"
     assert found.message == "let DCGM record SM_ACTIVE (DCGM_FI_PROF_SM_ACTIVE, field 1002)"
-    assert classify(Reading(), REFERENCE).name == "idle"
-    assert classify(Reading()).needs == DECIDING
+    assert classify(GpuReading(), REFERENCE).name == "idle"
+    assert classify(GpuReading()).needs == DECIDING
 
 
 def test_needs_are_missing_and_enough() -> None:
@@ -309,38 +308,38 @@ def test_utilisation_stands_in_for_the_engine() -> None:
 
 
 def test_real_utilisation() -> None:
-    reading = Reading(sm_active=0.8, tensor_active=0.4, dram_active=0.6, gpu_util=0.9)
+    reading = GpuReading(sm_active=0.8, tensor_active=0.4, dram_active=0.6, gpu_util=0.9)
     for weights, expected in (("ai", 0.63), ("hpc", 0.705), ("mem", 0.695)):
-        assert real_utilisation(reading, settings_of(Workload(preset=weights))) == pytest.approx(expected)
+        assert real_utilisation(reading, settings_of(WorkloadOptions(preset=weights))) == pytest.approx(expected)
     assert real_utilisation(replace(reading, sm_active=None)) is None
     assert real_utilisation(replace(reading, sm_active=5.0)) == 1.0
     assert real_utilisation(replace(reading, sm_active=-9.0)) == 0.0
-    custom = settings_of(Workload(weights={"sm": 2.0, "gr": 6.0}))
+    custom = settings_of(WorkloadOptions(weights={"sm": 2.0, "gr": 6.0}))
     assert custom.weights == (0.25, 0.0, 0.0, 0.75)
-    assert real_utilisation(Reading(sm_active=0.4, gr_engine_active=0.8), custom) == pytest.approx(0.7)
+    assert real_utilisation(GpuReading(sm_active=0.4, gr_engine_active=0.8), custom) == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(
     ("key", "configured"),
     [
-        ("preset", Workload(preset="hcp")),
-        ("classifier", Workload(classifier="published")),
-        ("weights", Workload(weights={"sn": 1.0})),
-        ("weights", Workload(weights={"sm": -1.0, "dram": 2.0})),
-        ("weights", Workload(weights={"sm": 0.0})),
-        ("weights", Workload(weights={"sm": math.nan})),
-        ("smoothing_s", Workload(smoothing_s=-1.0)),
-        ("event_memory_s", Workload(event_memory_s=math.nan)),
+        ("preset", WorkloadOptions(preset="hcp")),
+        ("classifier", WorkloadOptions(classifier="published")),
+        ("weights", WorkloadOptions(weights={"sn": 1.0})),
+        ("weights", WorkloadOptions(weights={"sm": -1.0, "dram": 2.0})),
+        ("weights", WorkloadOptions(weights={"sm": 0.0})),
+        ("weights", WorkloadOptions(weights={"sm": math.nan})),
+        ("smoothing_s", WorkloadOptions(smoothing_s=-1.0)),
+        ("event_memory_s", WorkloadOptions(event_memory_s=math.nan)),
     ],
 )
-def test_a_setting_that_is_none_is_named(key: str, configured: Workload) -> None:
+def test_a_setting_that_is_none_is_named(key: str, configured: WorkloadOptions) -> None:
     with pytest.raises(ConfigError, match=f"workload.{key}"):
         settings_of(configured)
 
 
 def test_a_labeller_travels() -> None:
-    labeller = MinuteLabeller(Settings(PRESETS["hpc"], published=True))
+    labeller = MinuteLabeller(WorkloadSettings(PRESETS["hpc"], published=True))
     again: Any = pickle.loads(pickle.dumps(labeller))
     assert again == labeller
     means = {"sm_active": np.array([0.9, np.nan], np.float32)}
-    assert [CLASSES[place] for place in again(means, 2)] == ["compute-heavy", "idle"]
+    assert [WORKLOAD_CLASSES[place] for place in again(means, 2)] == ["compute-heavy", "idle"]

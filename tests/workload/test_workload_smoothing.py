@@ -5,19 +5,19 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from tachograph.workload.reading import Reading
-from tachograph.workload.settings import Settings
-from tachograph.workload.smoothing import Smoothed, smooth, smooth_series
+from tachograph.judge.workload.rules import GpuReading
+from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.judge.workload.smoothing import Smoothed, smooth, smooth_series
 
-BUSY = Reading(0.9, 0.0, 0.3, 0.9, None, 0.0, None, 0.0, 0.0)
-IDLE = Reading(0.0, 0.0, 0.0, 0.0, None, 0.0, None, 0.0, 0.0)
+BUSY = GpuReading(0.9, 0.0, 0.3, 0.9, None, 0.0, None, 0.0, 0.0)
+IDLE = GpuReading(0.0, 0.0, 0.0, 0.0, None, 0.0, None, 0.0, 0.0)
 
 
-def shown(readings: list[tuple[float, Reading]], settings: Settings | None = None) -> list[str]:
+def shown(readings: list[tuple[float, GpuReading]], settings: WorkloadSettings | None = None) -> list[str]:
     return [one.shown.name for one in smooth_series(readings, settings)]
 
 
-def raw(readings: list[tuple[float, Reading]]) -> list[str]:
+def raw(readings: list[tuple[float, GpuReading]]) -> list[str]:
     return [one.raw.name for one in smooth_series(readings)]
 
 
@@ -72,7 +72,7 @@ def test_a_silence_or_a_clock_set_back_begins_anew() -> None:
 
 def test_without_a_window_the_raw_label_is_shown() -> None:
     readings = [(float(t), IDLE if t % 4 else BUSY) for t in range(0, 40, 2)]
-    assert shown(readings, Settings(smoothing_s=0)) == raw(readings)
+    assert shown(readings, WorkloadSettings(smoothing_s=0)) == raw(readings)
 
 
 def test_a_step_changes_nothing_before() -> None:

@@ -1,6 +1,6 @@
 """The command line: finds the command, imports only its module, and turns errors into one line and an exit code.
 
-Exit codes: 0 done; those of `tachograph.errors`; 130 interrupted; 141 the reader of stdout went away.
+Exit codes: 0 done; those of `tachograph.catalog.errors`; 130 interrupted; 141 the reader of stdout went away.
 Anything else that goes wrong is a defect and keeps its traceback.
 """
 
@@ -10,10 +10,10 @@ import errno
 import sys
 from collections.abc import Sequence
 
-from tachograph import __version__
+from tachograph.catalog.errors import LakeError, TachographError, UsageError
+from tachograph.catalog.version import __version__
 from tachograph.cli import narrate, output
 from tachograph.cli.registry import COMMANDS, GROUPS, execute
-from tachograph.errors import LakeError, TachographError, UsageError
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 READER_GONE = 141  # 128 + SIGPIPE

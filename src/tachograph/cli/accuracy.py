@@ -7,20 +7,19 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tachograph.catalog.errors import UsageError
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json, seed
-from tachograph.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import polars as pl
 
-    from tachograph.config import Configuration
-    from tachograph.simulate import Plan
-    from tachograph.tune.accuracy import Accuracy
-    from tachograph.tune.score import Score
+    from tachograph.catalog.config import Configuration
+    from tachograph.judge.accuracy import ClassAccuracy, VerdictScore
+    from tachograph.simulate.plan import SimulationPlan
 
 LEAST, MOST = 30, 100_000
 
@@ -35,8 +34,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Simulate, analyze, compare, print; with the thresholds of --config, else with the built-in ones."""
-    from tachograph import config
-    from tachograph.tune.accuracy import CHOSEN_ON
+    from tachograph.catalog import config
+    from tachograph.judge.accuracy import CHOSEN_ON
 
     if not LEAST <= arguments.jobs <= MOST:
         raise UsageError(f"--jobs {arguments.jobs} is not between {LEAST} and {MOST}")
@@ -69,21 +68,21 @@ def _folder(keep: str | None) -> Iterator[Path]:
 
 def _measured(
     arguments: Arguments, folder: Path, settings: Configuration, narrator: Narrator
-) -> tuple[Sequence[Accuracy], int, int]:
+) -> tuple[Sequence[ClassAccuracy], int, int]:
     """Accuracies, jobs that were judged, and jobs of which nobody recorded the GPUs."""
     import msgspec
     import polars as pl
 
-    from tachograph import config
-    from tachograph.analyze import analyze
-    from tachograph.analyze.results import read_summaries, read_verdicts
-    from tachograph.fill import fill
-    from tachograph.lake import Lake
-    from tachograph.simulate import Plan
-    from tachograph.simulate.judging_truth import CLASSES_FILE
-    from tachograph.tune.accuracy import accuracies, with_keys
+    from tachograph.catalog import config
+    from tachograph.judge.accuracy import accuracies, with_keys
+    from tachograph.lake.delta import Lake
+    from tachograph.lake.query import read_summaries, read_verdicts
+    from tachograph.pipeline.run import analyze
+    from tachograph.service.fill import fill
+    from tachograph.simulate.plan import SimulationPlan
+    from tachograph.simulate.truth import CLASSES_FILE
 
-    plan: Plan = Plan.judging(arguments.jobs, seed=arguments.seed)
+    plan: SimulationPlan = SimulationPlan.judging(arguments.jobs, seed=arguments.seed)
     cluster, location = folder / "cluster", str(folder / "lake")
     processes = min(os.cpu_count() or 1, 4) if arguments.jobs >= 1000 else 1
     with narrator.steps() as tell:
@@ -97,8 +96,8 @@ def _measured(
     return accuracies(known, read_verdicts(lake, jobs)), known.height, truth.height - known.height
 
 
-def _as_json(arguments: Arguments, found: Sequence[Accuracy], known: int, ambiguous: int) -> dict[str, Any]:
-    from tachograph.tune.accuracy import CHOSEN_ON
+def _as_json(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambiguous: int) -> dict[str, Any]:
+    from tachograph.judge.accuracy import CHOSEN_ON
 
     return {
         "jobs": arguments.jobs,
@@ -114,7 +113,7 @@ def _as_json(arguments: Arguments, found: Sequence[Accuracy], known: int, ambigu
     }
 
 
-def score_json(score: Score) -> dict[str, Any]:
+def score_json(score: VerdictScore) -> dict[str, Any]:
     """Return a score as JSON holds it: counts, accuracy of what is decided, its interval."""
     return {
         "jobs": score.jobs,
@@ -140,13 +139,13 @@ def percent(share: float | None) -> str | None:
     return None if share is None else f"{100 * share:.2f} %"
 
 
-def interval(score: Score) -> str | None:
+def interval(score: VerdictScore) -> str | None:
     """Return the interval of the accuracy as text."""
     return None if score.interval is None else f"{100 * score.interval[0]:.2f} to {100 * score.interval[1]:.2f} %"
 
 
-def _show(arguments: Arguments, found: Sequence[Accuracy], known: int, ambiguous: int) -> None:
-    from tachograph.tune.accuracy import CHOSEN_ON
+def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambiguous: int) -> None:
+    from tachograph.judge.accuracy import CHOSEN_ON
 
     thresholds = f"those of {arguments.config}" if arguments.config else f"built in, chosen on seed {CHOSEN_ON}"
     output.print_text(
@@ -154,16 +153,19 @@ def _show(arguments: Arguments, found: Sequence[Accuracy], known: int, ambiguous
         f"{ambiguous:,} left out because nobody recorded which GPUs they held.\nThresholds: {thresholds}.\n\n"
     )
     numbers = ("jobs", "positives", "accuracy", "95 % interval", "false positives", "false negatives", "insufficient")
-    headings = [output.Heading("class"), *(output.Heading(name, right=True) for name in numbers)]
-    headings.append(output.Heading("published (jobs, false positives)", right=True))
+    headings = [output.TableHeading("class"), *(output.TableHeading(name, right=True) for name in numbers)]
+    headings.append(output.TableHeading("published (jobs, false positives)", right=True))
     output.print_table(headings, [_cells(each) for each in found], no_color=arguments.no_color)
     output.print_text("\n")
     pairs = [f"{said} ({truth})" for truth in ("is", "is not") for said in ("yes", "no", "insufficient")]
-    headings = [output.Heading("class"), *(output.Heading(name, right=True) for name in [*pairs, "too near to call"])]
+    headings = [
+        output.TableHeading("class"),
+        *(output.TableHeading(name, right=True) for name in [*pairs, "too near to call"]),
+    ]
     output.print_table(headings, [_matrix(each) for each in found], no_color=arguments.no_color)
 
 
-def _cells(each: Accuracy) -> list[str | None]:
+def _cells(each: ClassAccuracy) -> list[str | None]:
     score, told = each.score, each.published
     published = None if told is None else f"{100 * told.accuracy:.1f} % ({told.jobs}, {told.false_positives})"
     counts = (score.false_positives, score.false_negatives, score.insufficient)
@@ -178,7 +180,7 @@ def _cells(each: Accuracy) -> list[str | None]:
     ]
 
 
-def _matrix(each: Accuracy) -> list[str | None]:
+def _matrix(each: ClassAccuracy) -> list[str | None]:
     score = each.score
     yes = (score.true_positives, score.false_negatives, score.undecided_positives)
     no = (score.false_positives, score.true_negatives, score.undecided_negatives)

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import plural
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator, remark
 from tachograph.cli.options import Arguments, Parser, add_as_of, add_json
-from tachograph.errors import UsageError
-from tachograph.units import plural
 
 if TYPE_CHECKING:
-    from tachograph.analyze import AnalysisReport
-    from tachograph.config import Workers
-    from tachograph.lake import Lake
-    from tachograph.reduce.pool import Pool
+    from tachograph.catalog.config import WorkerOptions
+    from tachograph.lake.delta import Lake
+    from tachograph.pipeline.reduction import TaskPool
+    from tachograph.pipeline.run import AnalysisReport
 
 OF_DASK = ("dask", "distributed", "dask_jobqueue", "cryptography")
 
@@ -38,11 +38,11 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Analyze; print how many jobs and samples it was."""
-    from tachograph.reduce.memory import keep_freed_memory
+    from tachograph.pipeline.memory import keep_freed_memory
 
     keep_freed_memory()  # before anything below brings Polars
-    from tachograph.analyze import analyze
-    from tachograph.cli.open import open_lake
+    from tachograph.cli.options import open_lake
+    from tachograph.pipeline.run import analyze
 
     opened = open_lake(arguments)
     narrator = Narrator.of(arguments)
@@ -69,16 +69,16 @@ def run(arguments: Arguments) -> int:
 
 
 @contextmanager
-def _pool(words: str | None, settings: Workers, lake: Lake, narrator: Narrator) -> Iterator[Pool | None]:
+def _pool(words: str | None, settings: WorkerOptions, lake: Lake, narrator: Narrator) -> Iterator[TaskPool | None]:
     """The workers that are asked for; None where none are."""
-    from tachograph.reduce.worker_words import parse_workers
+    from tachograph.pipeline.workers import parse_workers
 
     if words is None:
         yield None
         return
     parse_workers(words)  # a mistake is told before Dask is missed
     try:
-        from tachograph.reduce.dask_workers import workers
+        from tachograph.pipeline.dask_workers import workers
     except ModuleNotFoundError as problem:
         if (problem.name or "").partition(".")[0] not in OF_DASK:
             raise
@@ -89,7 +89,7 @@ def _pool(words: str | None, settings: Workers, lake: Lake, narrator: Narrator) 
 
 def seen_from_anywhere(lake: Lake) -> Lake:
     """Return the lake under a name that does not depend on where a process works: an absolute path."""
-    from tachograph.lake import Lake
+    from tachograph.lake.delta import Lake
     from tachograph.lake.store import is_remote
 
     return lake if is_remote(lake.location) else Lake(str(Path(lake.location).absolute()))

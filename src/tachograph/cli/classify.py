@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tachograph.cli import output
-from tachograph.cli.filters import add_filters, wanted
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.options import Arguments, Parser, add_filters, add_json, job_filter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import polars as pl
 
-    from tachograph.cli.open import Opened
+    from tachograph.cli.options import OpenedLake
 
 BATCH = 1000  # jobs whose minutes are in memory at a time
 
@@ -34,11 +33,11 @@ def run(arguments: Arguments) -> int:
     """Judge, and print what is so or cannot be told, then how many jobs are of each class. Nothing is written."""
     import polars as pl
 
-    from tachograph.classes import CODES
-    from tachograph.cli.open import open_lake
-    from tachograph.report.columns import must_exist
+    from tachograph.catalog.columns import must_exist
+    from tachograph.cli.options import open_lake
+    from tachograph.judge.classes.verdicts import CLASS_CODES
 
-    must_exist(arguments.codes, CODES, what="class")
+    must_exist(arguments.codes, CLASS_CODES, what="class")
     opened = open_lake(arguments)
     jobs = _chosen(arguments, opened)
     found = judged(opened, jobs, Narrator.of(arguments))
@@ -58,12 +57,12 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def judged(opened: Opened, jobs: pl.DataFrame, narrator: Narrator) -> pl.DataFrame:
+def judged(opened: OpenedLake, jobs: pl.DataFrame, narrator: Narrator) -> pl.DataFrame:
     """Return the findings of the classes of `jobs`, in order of start, from what is stored of them."""
     import polars as pl
 
-    from tachograph import classes
-    from tachograph.analyze.stored import read_stored
+    from tachograph.judge.classes import verdicts
+    from tachograph.pipeline.minutes import read_stored
 
     idle_util = opened.configuration.thresholds.idle_util
     ordered = jobs.sort("start", "job_key")
@@ -72,25 +71,24 @@ def judged(opened: Opened, jobs: pl.DataFrame, narrator: Narrator) -> pl.DataFra
         for at in range(0, max(1, ordered.height), BATCH):
             some = ordered.slice(at, BATCH)
             gpus, timelines, nodes = read_stored(opened.lake, some, idle_util=idle_util)
-            found.append(classes.judge(some, gpus, timelines, nodes, opened.configuration.classes))
+            found.append(verdicts.judge_classes(some, gpus, timelines, nodes, opened.configuration.classes))
             tell("classify", min(at + BATCH, ordered.height), ordered.height)
     return pl.concat(found)
 
 
-def _chosen(arguments: Arguments, opened: Opened) -> pl.DataFrame:
+def _chosen(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
     import polars as pl
 
-    from tachograph.analyze.results import of_one_moment, read_summaries, read_verdicts
-    from tachograph.report.choose import choose_job
-    from tachograph.report.filters import filter_jobs
+    from tachograph.lake.filters import choose_job, filter_jobs
+    from tachograph.lake.query import read_consistently, read_summaries, read_verdicts
 
-    which = wanted(arguments, opened)
+    which = job_filter(arguments, opened)
 
     def read() -> tuple[pl.DataFrame, pl.DataFrame]:
         summaries = read_summaries(opened.lake)
         return summaries, read_verdicts(opened.lake, summaries if which.findings else summaries.clear())
 
-    summaries, findings = of_one_moment(opened.lake, read)
+    summaries, findings = read_consistently(opened.lake, read)
     if arguments.job:
         keys = [choose_job(summaries, job).row["job_key"] for job in arguments.job]
         summaries = summaries.filter(pl.col("job_key").is_in(keys))
@@ -101,11 +99,11 @@ def _counts(found: pl.DataFrame) -> pl.DataFrame:
     """One row per class: how many jobs have each verdict."""
     import polars as pl
 
-    from tachograph.classes import CODES
-    from tachograph.finding import ANSWERS
+    from tachograph.judge.classes.verdicts import CLASS_CODES
+    from tachograph.judge.finding import VERDICTS
 
-    answers = [(pl.col("verdict") == answer).sum().alias(answer) for answer in ANSWERS]
-    order = pl.DataFrame({"code": CODES}, schema={"code": pl.String}).with_row_index("place")
+    answers = [(pl.col("verdict") == answer).sum().alias(answer) for answer in VERDICTS]
+    order = pl.DataFrame({"code": CLASS_CODES}, schema={"code": pl.String}).with_row_index("place")
     return found.group_by("code").agg(answers).join(order, on="code").sort("place").drop("place")
 
 
@@ -115,21 +113,21 @@ def _as_json(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"evidence": json.loads(row["evidence"]), "checks": json.loads(row["checks"])}
 
 
-def _show(found: pl.DataFrame, opened: Opened, *, no_color: bool) -> None:
+def _show(found: pl.DataFrame, opened: OpenedLake, *, no_color: bool) -> None:
     """Print a row per job and class; classes of a job of which the same is said share one."""
     import polars as pl
 
-    from tachograph.cli.output import Heading
+    from tachograph.cli.output import TableHeading
 
     same = ("job_key", "display_id", "job_id", "verdict", "begin", "end", "sentence")
     found = found.group_by(same, maintain_order=True).agg(pl.col("code").str.join(", "))
     zone = opened.configuration.site.time_zone
-    headings = [Heading(name) for name in ("job", "class", "verdict", "interval", "what was seen")]
+    headings = [TableHeading(name) for name in ("job", "class", "verdict", "interval", "what was seen")]
     output.print_table(headings, [_cells(row, zone) for row in found.iter_rows(named=True)], no_color=no_color)
 
 
 def _cells(row: dict[str, Any], zone_name: str) -> Sequence[str | None]:
-    from tachograph.units import zone
+    from tachograph.catalog.units import zone
 
     begin, end = (None if row[name] is None else row[name].astimezone(zone(zone_name)) for name in ("begin", "end"))
     interval = None if begin is None or end is None else f"{begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
@@ -137,8 +135,8 @@ def _cells(row: dict[str, Any], zone_name: str) -> Sequence[str | None]:
 
 
 def _show_counts(counts: pl.DataFrame, *, no_color: bool) -> None:
-    from tachograph.cli.output import Heading
+    from tachograph.cli.output import TableHeading
 
-    numbers = [Heading(name, right=True) for name in ("yes", "no", "insufficient")]
+    numbers = [TableHeading(name, right=True) for name in ("yes", "no", "insufficient")]
     rows = [[row["code"], *(f"{row[name]:,}" for name in ("yes", "no", "insufficient"))] for row in counts.to_dicts()]
-    output.print_table([Heading("class"), *numbers], rows, no_color=no_color)
+    output.print_table([TableHeading("class"), *numbers], rows, no_color=no_color)

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import InputError, LakeError, UsageError
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser
-from tachograph.cli.output import Heading
-from tachograph.errors import InputError, LakeError, UsageError
+from tachograph.cli.output import TableHeading
 
 if TYPE_CHECKING:
-    from tachograph.collect.check import Checked
-    from tachograph.collect.run import Plan
-    from tachograph.collect.state import Status
-    from tachograph.config import Configuration
-    from tachograph.sources.feeds import FeedSettings
+    from tachograph.catalog.config import Configuration
+    from tachograph.service.collect.collector import CollectPlan, SourceCheck
+    from tachograph.service.collect.status import CollectStatus
+    from tachograph.sources.registry import FeedSettings
 
 
 def add_arguments(parser: Parser) -> None:
@@ -29,7 +28,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Collect until a signal says stop."""
-    from tachograph import config
+    from tachograph.catalog import config
 
     if arguments.check and (arguments.once or arguments.wait):
         raise UsageError("--check goes with no other of --once, --wait", do="name one")
@@ -41,33 +40,32 @@ def run(arguments: Arguments) -> int:
     return _collect(plan, arguments)
 
 
-def _plan(configuration: Configuration, location: str, arguments: Arguments) -> Plan:
+def _plan(configuration: Configuration, location: str, arguments: Arguments) -> CollectPlan:
     """Return the sources of the configuration, connected.
 
     Errors: ConfigError.
     """
-    from tachograph.collect.reader import Source
-    from tachograph.collect.run import Plan
-    from tachograph.config import FILE_NAME
-    from tachograph.lake import Lake
-    from tachograph.sources.feeds import configured, load_feed
+    from tachograph.catalog.config import FILE_NAME
+    from tachograph.lake.delta import Lake
+    from tachograph.service.collect.collector import CollectPlan
+    from tachograph.service.collect.readers import PolledSource
+    from tachograph.sources.registry import configured_feeds, load_feed
 
-    def source_of(settings: FeedSettings) -> Source:
+    def source_of(settings: FeedSettings) -> PolledSource:
         connect = partial(load_feed(settings.source).connect, settings, configuration=configuration)
-        return Source(settings.title, settings.every_s, connect(), connect)
+        return PolledSource(settings.title, settings.every_s, connect(), connect)
 
-    sources = [source_of(settings) for settings in configured(configuration, where=arguments.config or FILE_NAME)]
+    sources = [source_of(settings) for settings in configured_feeds(configuration, where=arguments.config or FILE_NAME)]
     options = ["--lake", location, "--quiet", *(["--config", arguments.config] if arguments.config else [])]
-    return Plan(Lake(location), sources, configuration.collect, options)
+    return CollectPlan(Lake(location), sources, configuration.collect, options)
 
 
-def _collect(plan: Plan, arguments: Arguments) -> int:
+def _collect(plan: CollectPlan, arguments: Arguments) -> int:
     import os
 
-    from tachograph.collect.notify import Notifier
-    from tachograph.collect.run import collect
+    from tachograph.service.collect.collector import SystemdNotifier, collect
 
-    notifier = Notifier.of(os.environ)
+    notifier = SystemdNotifier.of(os.environ)
     say = Narrator.of(arguments).say
     done = collect(plan, tell=narrate.remark, say=say, once=arguments.once, wait=arguments.wait, notifier=notifier)
     if done is None:
@@ -78,7 +76,7 @@ def _collect(plan: Plan, arguments: Arguments) -> int:
     return _tell_once(done)
 
 
-def _tell_once(status: Status) -> int:
+def _tell_once(status: CollectStatus) -> int:
     """Print what landed; return the exit code."""
     for name, source in status.sources.items():
         landed = ", ".join(f"{rows:,} {table}" for table, rows in source.rows.items() if rows) or "nothing new"
@@ -91,25 +89,29 @@ def _tell_once(status: Status) -> int:
     return InputError.exit_code if any(source.failures for source in status.sources.values()) else 0
 
 
-def _check(plan: Plan, configuration: Configuration, arguments: Arguments) -> int:
-    from tachograph.collect.check import check
-    from tachograph.collect.state import utc_now
+def _check(plan: CollectPlan, configuration: Configuration, arguments: Arguments) -> int:
+    from tachograph.service.collect.collector import check_source
+    from tachograph.service.collect.status import utc_now
 
-    checked = [check(source, plan.lake, now=utc_now()) for source in plan.sources]
+    checked = [check_source(source, plan.lake, now=utc_now()) for source in plan.sources]
     for source in plan.sources:
         source.feed.close()
     headings = (
-        Heading("source"), Heading("every", right=True), Heading("from"), Heading("would land"), Heading("remarks"),
-    )  # fmt: skip
+        TableHeading("source"),
+        TableHeading("every", right=True),
+        TableHeading("from"),
+        TableHeading("would land"),
+        TableHeading("remarks"),
+    )
     zone = configuration.site.time_zone
     rows = [_row(one, zone) for one in checked]
     output.print_table(headings, rows, title=f"Would collect into {plan.lake.location}", no_color=arguments.no_color)
     return InputError.exit_code if any(one.problem for one in checked) else 0
 
 
-def _row(checked: Checked, zone: str) -> Sequence[str | None]:
-    from tachograph.report.columns import local_time
-    from tachograph.units import text
+def _row(checked: SourceCheck, zone: str) -> Sequence[str | None]:
+    from tachograph.catalog.columns import local_time
+    from tachograph.catalog.units import text
 
     known = [at for at in checked.watermarks.values() if at is not None]
     landing = ", ".join(f"{rows:,} {table}" for table, rows in checked.rows.items()) or "nothing"

@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tachograph.cli import narrate, output
-from tachograph.cli.filters import add_filters, wanted
-from tachograph.cli.options import Arguments, Parser, add_json
+from tachograph.cli.options import Arguments, Parser, add_filters, add_json, job_filter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import polars as pl
 
-    from tachograph.arrays import Floats
-    from tachograph.config import Configuration, Interference
-    from tachograph.interference.demand import Calibration, Demand, Gpu
-    from tachograph.interference.outcome import Estimate, Matrix, Sharing
-    from tachograph.nsight.launch import Launch
-    from tachograph.report.colocate.judge import EstimatorOf
-    from tachograph.report.colocate.profiles import Given
-    from tachograph.report.colocate.report import ColocateReport
+    from tachograph.catalog.arrays import Floats
+    from tachograph.catalog.config import Configuration, InterferenceOptions
+    from tachograph.nsight.launches import Launch
+    from tachograph.sharing.colocation import ColocateReport
+    from tachograph.sharing.demand import Calibration, Demand, Estimate, GpuCapacity, Matrix, Sharing
+    from tachograph.sharing.job_groups import GivenProfile
+    from tachograph.sharing.proposals import EstimatorOf
 
 _TOP = 20  # pairs of a printed table
 
@@ -50,7 +48,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print what could share."""
-    from tachograph.errors import UsageError
+    from tachograph.catalog.errors import UsageError
 
     if arguments.top is not None and arguments.top < 1:
         raise UsageError(f"--top {arguments.top} shows nothing", do="give 1 or more")
@@ -58,16 +56,16 @@ def run(arguments: Arguments) -> int:
     for problem in report.refused_profiles:
         narrate.remark(problem)
     if arguments.json:
-        from tachograph.report.colocate.json_form import colocate_json
+        from tachograph.report.sharing_json import colocate_json
 
         output.print_json(colocate_json(report, top=arguments.top))
     elif arguments.csv:
-        from tachograph.report.colocate.json_form import colocate_csv
+        from tachograph.report.sharing_json import colocate_csv
 
         output.print_text(colocate_csv(report, top=arguments.top))
     else:
-        from tachograph.report.colocate.text import colocate_lines
         from tachograph.report.lines import to_rich, to_text
+        from tachograph.report.sharing_text import colocate_lines
 
         lines = colocate_lines(report, width=min(output.width(), 120), top=arguments.top or _TOP)
         if output.ascii_only():
@@ -78,21 +76,20 @@ def run(arguments: Arguments) -> int:
 
 
 def _report(arguments: Arguments) -> ColocateReport:
-    from tachograph.analyze.intervals import read_intervals
-    from tachograph.analyze.results import of_one_moment, read_summaries
-    from tachograph.cli.open import open_lake
-    from tachograph.interference.calibration_file import calibration_of
-    from tachograph.report.colocate.report import build_colocate_report
-    from tachograph.report.filters import filter_jobs
+    from tachograph.cli.options import open_lake
+    from tachograph.lake.filters import filter_jobs
+    from tachograph.lake.query import read_consistently, read_intervals, read_summaries
+    from tachograph.sharing.calibration import calibration_of
+    from tachograph.sharing.colocation import build_colocate_report
 
     opened = open_lake(arguments)
-    which, settings = wanted(arguments, opened), opened.configuration.interference
+    which, settings = job_filter(arguments, opened), opened.configuration.interference
 
     def read() -> tuple[pl.DataFrame, pl.DataFrame]:
         summaries = read_summaries(opened.lake)
         return summaries, read_intervals(opened.lake, summaries, ("stable", *which.findings))
 
-    summaries, verdicts = of_one_moment(opened.lake, read)
+    summaries, verdicts = read_consistently(opened.lake, read)
     return build_colocate_report(
         filter_jobs(summaries, verdicts, which),
         verdicts,
@@ -111,22 +108,22 @@ def _report(arguments: Arguments) -> ColocateReport:
     )
 
 
-def _profiles(written: Sequence[str], configuration: Configuration) -> list[Given]:
+def _profiles(written: Sequence[str], configuration: Configuration) -> list[GivenProfile]:
     """The profiles that the command and the configuration name.
 
     Errors: UsageError for what is no KIND=REPORT.
     """
-    from tachograph.errors import UsageError
-    from tachograph.report.colocate.profiles import Given
+    from tachograph.catalog.errors import UsageError
+    from tachograph.sharing.job_groups import GivenProfile
 
     given = []
     for one in written:
         kind, _, report = one.partition("=")
         if not kind or not report:
             raise UsageError(f"--profile {one!r} is no KIND=REPORT", do="write --profile user/name=report.ncu-rep")
-        given.append(Given(kind, report))
+        given.append(GivenProfile(kind, report))
     kept = configuration.interference.profiles.items()
-    return [*given, *(Given(kind, report, configured=True) for kind, report in kept)]
+    return [*given, *(GivenProfile(kind, report, configured=True) for kind, report in kept)]
 
 
 def _launches(report: str) -> list[Launch]:
@@ -136,7 +133,7 @@ def _launches(report: str) -> list[Launch]:
     """
     from pathlib import Path
 
-    from tachograph.nsight.read import read_reports
+    from tachograph.nsight.reports import read_reports
 
     found = read_reports([Path(report)], told=narrate.remark)
     for one in found:
@@ -145,14 +142,13 @@ def _launches(report: str) -> list[Launch]:
     return [launch for one in found for launch in one.launches]
 
 
-def estimators(settings: Interference) -> EstimatorOf:
+def estimators(settings: InterferenceOptions) -> EstimatorOf:
     """Return the estimator of the project."""
-    from tachograph.interference.sharing.confine import least_on_sms
-    from tachograph.interference.sharing.estimate import estimate
-    from tachograph.interference.sharing.matrix import matrix
-    from tachograph.report.colocate.judge import Estimator
+    from tachograph.sharing.corun import least_on_sms
+    from tachograph.sharing.estimate import estimate, matrix
+    from tachograph.sharing.proposals import Estimator
 
-    def of(gpu: Gpu, calibration: Calibration) -> Estimator:
+    def of(gpu: GpuCapacity, calibration: Calibration) -> Estimator:
         def pairs(rows: Sequence[Demand], columns: Sequence[Demand], sharing: Sharing) -> Matrix:
             others = None if columns is rows else columns
             return matrix(rows, others, gpu=gpu, calibration=calibration, sharing=sharing, settings=settings)

@@ -20,17 +20,17 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Compact every table; print what changed."""
-    from tachograph.analyze.results import counting
-    from tachograph.analyze.tables import ALL_TABLES
-    from tachograph.cli.open import open_lake
+    from tachograph.catalog.tables import ALL_TABLES
+    from tachograph.cli.options import open_lake
     from tachograph.lake.compact import compact
+    from tachograph.lake.query import rows_that_count
 
     opened = open_lake(arguments)
     with Narrator.of(arguments).steps() as tell:
         done = compact(
             opened.lake,
             ALL_TABLES,
-            counting=counting(opened.lake, opened.now),
+            counting=rows_that_count(opened.lake, opened.now),
             vacuum_hours=arguments.vacuum_hours,
             progress=tell,
         )

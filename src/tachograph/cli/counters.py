@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from tachograph.catalog.counters import COUNTERS, Counter
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.cli.output import Heading
-from tachograph.counters import COUNTERS, Counter
+from tachograph.cli.output import TableHeading
 
 _HEADINGS = (
-    Heading("counter"),
-    Heading("unit"),
-    Heading("kind"),
-    Heading("DCGM id", right=True),
-    Heading("meaning"),
+    TableHeading("counter"),
+    TableHeading("unit"),
+    TableHeading("kind"),
+    TableHeading("DCGM id", right=True),
+    TableHeading("meaning"),
 )
 
 

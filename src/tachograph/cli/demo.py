@@ -11,15 +11,15 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import UsageError
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, seed
-from tachograph.errors import UsageError
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from tachograph.simulate import SimulatedCluster
+    from tachograph.simulate.cluster import SimulatedCluster
 
 FOLDER = "tachograph-demo"
 _MARK = ".tachograph-demo"
@@ -34,14 +34,15 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Simulate, ingest, analyze, show; write the pages; tell what to try next."""
-    from tachograph.simulate import Plan, simulate
+    from tachograph.simulate.cluster import simulate
+    from tachograph.simulate.plan import SimulationPlan
 
     folder = Path(arguments.folder)
     _make_room(folder)
     narrator = Narrator.of(arguments)
     narrator.say("A simulated cluster: 36 nodes, 144 GPUs, two days; every problem below was planted, and so were the")
     narrator.say("defects of its telemetry. What follows is what you would type for a real one.")
-    plan = Plan.demo(seed=arguments.seed)
+    plan = SimulationPlan.demo(seed=arguments.seed)
     with narrator.steps() as tell:
         cluster = simulate(plan, folder / "cluster", lambda done, total: tell("simulate", done, total))
     configuration = cluster.configuration.read_text(encoding="utf-8")
@@ -105,8 +106,8 @@ def _worst() -> str:
     """The finished job with a problem that left most GPU time unused."""
     import polars as pl
 
-    from tachograph.analyze.results import read_findings, read_summaries
-    from tachograph.lake import Lake
+    from tachograph.lake.delta import Lake
+    from tachograph.lake.query import read_findings, read_summaries
 
     opened = Lake.open(_LAKE)
     summaries = read_summaries(opened)
@@ -120,8 +121,8 @@ def _truth(cluster: SimulatedCluster) -> str:
     """Planted problems and how many of them were found, as a table of text."""
     import polars as pl
 
-    from tachograph.analyze.results import read_findings, read_summaries
-    from tachograph.lake import Lake
+    from tachograph.lake.delta import Lake
+    from tachograph.lake.query import read_findings, read_summaries
 
     opened = Lake.open(_LAKE)
     summaries = read_summaries(opened)
@@ -137,11 +138,11 @@ def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame)
     """Planted problems, and how many of them were found: as such, or as the job class that tells the same."""
     import polars as pl
 
-    from tachograph.simulate.kinds import TOLD_AS
+    from tachograph.simulate.behaviours import CLASS_OF_PROBLEM
 
     planted = truth.filter(pl.col("problem").is_not_null()).select("job_id", "submit", "problem")
     planted = planted.join(summaries.select("job_id", "submit", "job_key"), on=["job_id", "submit"], how="inner")
-    names = [pl.col("problem"), pl.col("problem").replace(TOLD_AS)]
+    names = [pl.col("problem"), pl.col("problem").replace(CLASS_OF_PROBLEM)]
     told = pl.concat([planted.with_columns(code=name) for name in names])
     told = told.join(findings, on=["job_key", "code"], how="semi").select("job_key", "problem").unique()
     hits = planted.join(told.with_columns(hit=pl.lit(value=True)), on=["job_key", "problem"], how="left")

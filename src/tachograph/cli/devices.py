@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 
+from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge, value_fields
+from tachograph.catalog.units import text
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.cli.output import Heading
-from tachograph.devices import DEVICES, PIPES, Device, ridge, value_fields
-from tachograph.units import text
+from tachograph.cli.output import TableHeading
 
 _HEADINGS = (
-    Heading("device"),
-    Heading("architecture"),
-    Heading("memory", right=True),
-    Heading("bandwidth", right=True),
-    *(Heading(f"{pipe.replace('_', ' ')} TFLOP/s", right=True) for pipe in PIPES),
-    Heading("FP64 ridge FLOP/B", right=True),
-    Heading("board", right=True),
+    TableHeading("device"),
+    TableHeading("architecture"),
+    TableHeading("memory", right=True),
+    TableHeading("bandwidth", right=True),
+    *(TableHeading(f"{pipe.replace('_', ' ')} TFLOP/s", right=True) for pipe in DEVICE_PIPES),
+    TableHeading("FP64 ridge FLOP/B", right=True),
+    TableHeading("board", right=True),
 )
 
 
@@ -29,9 +29,9 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Print one row per model."""
     if arguments.json:
-        output.print_json([_plain(device) for device in DEVICES])
+        output.print_json([_plain(device) for device in DEVICE_CATALOGUE])
     else:
-        output.print_table(_HEADINGS, map(_row, DEVICES), no_color=arguments.no_color)
+        output.print_table(_HEADINGS, map(_row, DEVICE_CATALOGUE), no_color=arguments.no_color)
     return 0
 
 
@@ -39,13 +39,13 @@ def _plain(device: Device) -> dict[str, object]:
     names = (field.name for field in dataclasses.fields(device) if field.name != "elsewhere")  # `sources` tells it
     return {
         **{name: getattr(device, name) for name in names},
-        "ridges_flop_per_byte": {pipe: ridge(device, pipe) for pipe in PIPES},
+        "ridges_flop_per_byte": {pipe: ridge(device, pipe) for pipe in DEVICE_PIPES},
         "sources": {name: device.source(name) for name in value_fields()},
     }
 
 
 def _row(device: Device) -> tuple[str | None, ...]:
-    peaks = (device.peak_flop_per_s(pipe) for pipe in PIPES)
+    peaks = (device.peak_flop_per_s(pipe) for pipe in DEVICE_PIPES)
     intensity = ridge(device, "fp64")
     return (
         device.name,

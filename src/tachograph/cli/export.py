@@ -6,15 +6,14 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import UsageError
 from tachograph.cli import output
-from tachograph.cli.filters import add_filters, wanted
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_common, add_json, sentence
-from tachograph.errors import UsageError
-from tachograph.export.registry import TARGETS, Target, load
+from tachograph.cli.options import Arguments, Parser, add_common, add_filters, add_json, job_filter, sentence
+from tachograph.export.registry import TARGETS, ExportTarget, load_target
 
 if TYPE_CHECKING:
-    from tachograph.export.written import Written
+    from tachograph.export.content import ExportResult
 
 
 def add_arguments(parser: Parser) -> None:
@@ -41,33 +40,33 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _find(name: str) -> Target:
+def _find(name: str) -> ExportTarget:
     for target in TARGETS:
         if target.name == name:
             return target
     raise UsageError(f"no target {name!r}", do=f"use one of: {', '.join(target.name for target in TARGETS)}")
 
 
-def _options_of(target: Target) -> Parser:
+def _options_of(target: ExportTarget) -> Parser:
     parser = Parser(f"tachograph export {target.name}", sentence(target.sentence))
-    load(target).add_options(parser)
+    load_target(target).add_options(parser)
     add_filters(parser)
     add_json(parser)
     add_common(parser)
     return parser
 
 
-def _export(target: Target, options: Arguments) -> list[Written]:
-    from tachograph.cli.open import open_lake
+def _export(target: ExportTarget, options: Arguments) -> list[ExportResult]:
+    from tachograph.cli.options import open_lake
     from tachograph.export.content import read_content
 
     opened = open_lake(options)
-    content = read_content(opened.lake, wanted(options, opened), now=opened.now)
+    content = read_content(opened.lake, job_filter(options, opened), now=opened.now)
     with Narrator.of(options).steps() as tell:
-        return list(load(target).export(content, options, tell))
+        return list(load_target(target).export(content, options, tell))
 
 
-def _lines(done: Iterable[Written]) -> Iterable[str]:
+def _lines(done: Iterable[ExportResult]) -> Iterable[str]:
     for one in done:
         removed = f", {one.removed:,} removed" if one.removed else ""
         unchanged = f", {one.unchanged:,} as they were" if one.unchanged else ""

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.cli import output
-from tachograph.cli.filters import add_filters, wanted
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.errors import NotFoundError, UsageError
+from tachograph.cli.options import Arguments, Parser, add_filters, add_json, job_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,9 +18,9 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from tachograph.figures.study import StudyReport
     from tachograph.report.radar import RadarReport
-    from tachograph.report.study.files import WrittenStudy
-    from tachograph.report.study.report import StudyReport
+    from tachograph.report.study_files import WrittenStudy
 
 SHOWN = 20  # profiles in the printed table
 FOLDER, RADAR_FOLDER = "tachograph-study", "tachograph-radar"
@@ -78,24 +77,24 @@ def _radar(arguments: Arguments) -> int:
 
     import polars as pl
 
-    from tachograph.analyze.results import of_one_moment, read_findings, read_summaries
-    from tachograph.cli.open import open_lake
+    from tachograph.api.choices import described
+    from tachograph.cli.options import open_lake
     from tachograph.figures.style import FORMATS
-    from tachograph.report.filters import filter_jobs
+    from tachograph.lake.filters import filter_jobs
+    from tachograph.lake.query import read_consistently, read_findings, read_summaries
     from tachograph.report.radar import build_radar, radar_json, write_radar
-    from tachograph.report.study.choice import described
 
     given = [name for name, default in arguments.of_study.items() if getattr(arguments, name) != default]
     if given:
         raise UsageError(f"--{given[0].replace('_', '-')} is an option of the study, not of radar", do="leave it out")
     opened = open_lake(arguments)
-    which = wanted(arguments, opened)
+    which = job_filter(arguments, opened)
 
     def read() -> pl.DataFrame:
         summaries = read_summaries(opened.lake)
         return filter_jobs(summaries, read_findings(opened.lake, summaries), which)
 
-    jobs = of_one_moment(opened.lake, read).filter(pl.col("samples") > 0)
+    jobs = read_consistently(opened.lake, read).filter(pl.col("samples") > 0)
     if jobs.is_empty():
         raise NotFoundError("no job with samples is left to draw", do="widen --since, --until, --where and the like")
     report = build_radar(jobs, by=arguments.by or "job", chosen=described(which, opened.configuration.site.time_zone))
@@ -114,7 +113,7 @@ def _show_radar(report: RadarReport, folder: Path, files: Sequence[str], *, no_c
     from tachograph.report.radar import radar_rows
 
     names, rows = radar_rows(report, at_most=SHOWN)
-    headings = [output.Heading(name, right=place > 0) for place, name in enumerate(names)]
+    headings = [output.TableHeading(name, right=place > 0) for place, name in enumerate(names)]
     output.print_table(headings, rows, no_color=no_color)
     left = report.profiles.tables["profiles"].height - len(rows)
     more = [f"{left} more in radar.json"] if left else []
@@ -125,11 +124,11 @@ def _show_radar(report: RadarReport, folder: Path, files: Sequence[str], *, no_c
 def _study(arguments: Arguments) -> int:
     from pathlib import Path
 
-    from tachograph.api import OpenLake
-    from tachograph.cli.open import open_lake
+    from tachograph.api.open_lake import OpenLake
+    from tachograph.cli.options import open_lake
     from tachograph.figures.style import FORMATS
-    from tachograph.report.study.files import check_folder, check_formats
-    from tachograph.report.study.json import study_json
+    from tachograph.report.study import study_json
+    from tachograph.report.study_files import check_folder, check_formats
 
     opened = open_lake(arguments)
     narrator = Narrator.of(arguments)
@@ -138,7 +137,7 @@ def _study(arguments: Arguments) -> int:
     with narrator.steps() as tell:
         study = OpenLake(opened.lake, opened.configuration, opened.now).study(
             arguments.figure,
-            wanted=wanted(arguments, opened),
+            wanted=job_filter(arguments, opened),
             tell=tell,
             pipe=arguments.pipe,
             window=arguments.window,
@@ -157,17 +156,17 @@ def _study(arguments: Arguments) -> int:
 
 def _show(report: StudyReport, written: WrittenStudy, *, no_color: bool) -> None:
     from tachograph.report.lines import to_rich
-    from tachograph.report.study.text import study_lines
+    from tachograph.report.study import study_lines
 
     rows = [
         (str(figure.entry.number), figure.entry.name, f"{figure.numbers.jobs:,}", figure.status)
         for figure in report.figures
     ]
     headings = [
-        output.Heading("", right=True),
-        output.Heading("figure"),
-        output.Heading("jobs", right=True),
-        output.Heading("drawn"),
+        output.TableHeading("", right=True),
+        output.TableHeading("figure"),
+        output.TableHeading("jobs", right=True),
+        output.TableHeading("drawn"),
     ]
     output.print_table(headings, rows, no_color=no_color)
     width = min(output.width(), 110)

@@ -9,16 +9,16 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_common, add_json, sentence
-from tachograph.errors import InputError, UsageError
-from tachograph.sources.registry import SOURCES, Source, SourceModule, load, load_records
-from tachograph.units import plural
+from tachograph.sources.registry import SOURCES, SourceEntry, SourceModule, load_record_source, load_source
 
 if TYPE_CHECKING:
-    from tachograph.config import Configuration
-    from tachograph.ingest import IngestReport
+    from tachograph.catalog.config import Configuration
+    from tachograph.lake.ingest import IngestReport
 
 _SHOWN = 200  # characters of a rejected record
 
@@ -44,16 +44,16 @@ def run(arguments: Arguments) -> int:
     return _ingest(source, options, Narrator.of(options))
 
 
-def _find(name: str) -> Source:
+def _find(name: str) -> SourceEntry:
     for source in SOURCES:
         if source.name == name:
             return source
     raise UsageError(f"no source {name!r}", do=f"use one of: {', '.join(source.name for source in SOURCES)}")
 
 
-def _options_of(source: Source) -> Parser:
+def _options_of(source: SourceEntry) -> Parser:
     parser = Parser(f"tachograph ingest {source.name}", sentence(source.sentence))
-    load(source).add_options(parser)
+    load_source(source).add_options(parser)
     parser.add_argument(
         "--show-rejected", action="store_true", help="print what was removed; of accounting every record"
     )
@@ -65,22 +65,22 @@ def _options_of(source: Source) -> Parser:
 def _suggest(file: str) -> int:
     from pathlib import Path
 
-    from tachograph.sources.table import suggest
+    from tachograph.sources.table.suggest import suggest
 
     output.print_text(suggest(Path(file)))
     return 0
 
 
-def _ingest(source: Source, options: Arguments, narrator: Narrator) -> int:
+def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
     from datetime import UTC, datetime
 
-    from tachograph import config
-    from tachograph.ingest import IngestReport, ingest
-    from tachograph.lake import Lake
+    from tachograph.catalog import config
+    from tachograph.lake.delta import Lake
+    from tachograph.lake.ingest import IngestReport, ingest
 
     configuration = config.load(options.config)
     now = datetime.now(UTC)
-    module = load(source)
+    module = load_source(source)
     lake = Lake.create(config.lake_location(options.lake, configuration))
     report = IngestReport()
     with narrator.progress(f"ingest {source.name}") as advance:
@@ -156,7 +156,7 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
 
 
 def _print_rejected(report: IngestReport, options: Arguments) -> None:
-    headings = tuple(map(output.Heading, ("table", "reason", "column", "removed", "example")))
+    headings = tuple(map(output.TableHeading, ("table", "reason", "column", "removed", "example")))
     rows = [
         (table, reason, column, f"{count:,}", report.examples.get((table, reason, column)))
         for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1])
@@ -164,16 +164,16 @@ def _print_rejected(report: IngestReport, options: Arguments) -> None:
     output.print_table(headings, rows, no_color=options.no_color)
 
 
-def _print_records(source: Source, options: Arguments, configuration: Configuration) -> None:
+def _print_records(source: SourceEntry, options: Arguments, configuration: Configuration) -> None:
     """Every record that could not be read, where the source can tell them one by one."""
-    module = load_records(source)
+    module = load_record_source(source)
     rows = [] if module is None else list(module.rejected(options, configuration=configuration))
     if rows:
         headings = (
-            output.Heading("file"),
-            output.Heading("line", right=True),
-            output.Heading("reason"),
-            output.Heading("text"),
+            output.TableHeading("file"),
+            output.TableHeading("line", right=True),
+            output.TableHeading("reason"),
+            output.TableHeading("text"),
         )
         cells = [(file, str(place), reason.replace("_", " "), text[:_SHOWN]) for file, place, reason, text in rows]
         output.print_table(headings, cells, no_color=options.no_color)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from tachograph.catalog.config import DEFAULT_LAKE, FILE_NAME, Configuration
+from tachograph.catalog.errors import ConfigError
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser
-from tachograph.config import DEFAULT_LAKE, FILE_NAME, Configuration
-from tachograph.errors import ConfigError
 
 _HEAD = f"""\
 # Configuration of Tachograph. Every key is at its default; what you do not need may go.

@@ -27,10 +27,10 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print or write the page."""
-    from tachograph.analyze.job_report import read_job
-    from tachograph.cli.open import open_lake
-    from tachograph.report.job_json import job_json
+    from tachograph.api.job_report import read_job
+    from tachograph.cli.options import open_lake
     from tachograph.report.job_text import job_lines
+    from tachograph.report.json_values import job_json
     from tachograph.report.lines import to_rich
 
     opened = open_lake(arguments)
@@ -62,7 +62,7 @@ def write_html(report: JobReport, file: str) -> None:
     """Write the page as one self-contained file."""
     from pathlib import Path
 
-    from tachograph.report.job_html import job_html
+    from tachograph.report.job_page import job_html
 
     page = job_html(report)
     with output.writing(file):

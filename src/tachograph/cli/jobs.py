@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import UsageError
 from tachograph.cli import output
-from tachograph.cli.filters import add_filters, none_matches, wanted
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.errors import UsageError
+from tachograph.cli.options import Arguments, Parser, add_filters, add_json, job_filter, none_matches
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tachograph.cli.open import Opened
+    from tachograph.cli.options import OpenedLake
     from tachograph.report.jobs import JobsTable
 
 
@@ -42,13 +41,13 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print or write the jobs."""
-    from tachograph.analyze.answers import summaries_and_answers
-    from tachograph.cli.open import open_lake
-    from tachograph.report.filters import filter_jobs
+    from tachograph.cli.options import open_lake
+    from tachograph.lake.filters import filter_jobs
+    from tachograph.lake.query import summaries_and_answers
     from tachograph.report.jobs import build_jobs_table
 
     opened = open_lake(arguments)
-    which = wanted(arguments, opened)
+    which = job_filter(arguments, opened)
     summaries, findings = summaries_and_answers(opened.lake, which.findings)
     chosen = filter_jobs(summaries, findings, which)
     if which.findings and chosen.is_empty():
@@ -72,9 +71,9 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _tell_if_stale(arguments: Arguments, opened: Opened) -> None:
+def _tell_if_stale(arguments: Arguments, opened: OpenedLake) -> None:
     """Say so where jobs were judged by another version or configuration: what it found may have another name now."""
-    from tachograph.analyze.state import method_digest, seen_last
+    from tachograph.pipeline.state import method_digest, seen_last
 
     seen = seen_last(opened.lake)
     if seen is not None and seen.method != method_digest(opened.configuration):

@@ -1,21 +1,31 @@
-"""`tachograph kernels`: what kernels need of a GPU, what disturbs them, what happens when they share one."""
+"""`tachograph kernels`: what kernels need of a GPU, what disturbs them, what happens when they share one.
+
+Reports that come by a pipe: kept in a file while they are read, and told of as stdin.
+"""
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from shutil import copyfileobj
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, BinaryIO
 
-from tachograph.cli.forms import Forms, add_forms, write_form
+from tachograph.catalog.errors import InputError, UsageError
+from tachograph.cli.formats import ReportFormats, add_formats, write_report
 from tachograph.cli.narrate import Narrator, remark
 from tachograph.cli.options import Arguments, Parser
-from tachograph.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tachograph.nsight.launch import Report
-    from tachograph.report.kernels.report import KernelsReport
+    from tachograph.nsight.launches import NcuReport
+    from tachograph.sharing.kernel_facts import KernelsReport
+
 
 _TOP = 20  # kernels of a printed table
 _WIDEST = 140  # characters of a line
@@ -49,19 +59,19 @@ def add_arguments(parser: Parser) -> None:
         help="they are processes under MPS (NVIDIA's service to share a GPU) with these percentages of the SMs, as "
         "50,50; else streams of one process",
     )  # fmt: skip
-    add_forms(parser, csv="the kernels, or what was asked of them together")
+    add_formats(parser, csv="the kernels, or what was asked of them together")
 
 
 def run(arguments: Arguments) -> int:
     """Print or write what the reports tell."""
-    from tachograph import config
-    from tachograph.report.kernels.build import build_kernels_report
-    from tachograph.report.kernels.report import Asked
+    from tachograph.catalog import config
+    from tachograph.sharing.kernel_facts import KernelsRequest
+    from tachograph.sharing.kernel_report import build_kernels_report
 
     _check_names([*arguments.reports, *([] if arguments.beside is None else [arguments.beside])])
     settings = config.load(arguments.config)
     exported = arguments.json or arguments.csv or arguments.html is not None
-    asked = Asked(
+    asked = KernelsRequest(
         kernels=tuple(arguments.kernel),
         device=arguments.device,
         top=arguments.top if arguments.top is not None or exported else _TOP,
@@ -80,23 +90,23 @@ def run(arguments: Arguments) -> int:
 
 
 def _show(report: KernelsReport, arguments: Arguments) -> None:
-    from tachograph.report.kernels.json_form import kernels_csv, kernels_json
-    from tachograph.report.kernels.text import kernels_lines
+    from tachograph.report.kernels_json import kernels_csv, kernels_json
+    from tachograph.report.kernels_text import kernels_lines
 
-    forms = Forms(
+    forms = ReportFormats(
         html=lambda: _html(report),
         json=lambda: kernels_json(report),
         csv=lambda: kernels_csv(report),
         lines=lambda width, ascii_only: kernels_lines(report, width=width, ascii_only=ascii_only),
         widest=_WIDEST,
     )
-    write_form(forms, arguments)
+    write_report(forms, arguments)
 
 
-def _read(names: Sequence[str], arguments: Arguments) -> tuple[Report, ...]:
+def _read(names: Sequence[str], arguments: Arguments) -> tuple[NcuReport, ...]:
     """The reports of files and folders; one that cannot be read is told and left out, as long as another can."""
-    from tachograph.cli.from_stdin import stdin_as_file
-    from tachograph.nsight.read import read_reports
+    # MOVED
+    from tachograph.nsight.reports import read_reports
 
     with stdin_as_file(wanted=_STDIN in names) as kept, Narrator.of(arguments).steps() as tell:
         paths = [kept.path if name == _STDIN else Path(name) for name in names]
@@ -125,7 +135,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _html(report: KernelsReport) -> str:
-    from tachograph.report.kernels.html import kernels_html  # draws: only where it is asked for
+    from tachograph.report.kernels_html import kernels_html  # draws: only where it is asked for
 
     return kernels_html(report)
 
@@ -153,3 +163,57 @@ def _shares(written: str) -> tuple[float, ...]:
     if not all(0 < share <= 1 for share in shares):
         raise UsageError("each is above 0 and at most 100", where="--mps-share", do="write 50,50")
     return shares
+
+
+STDIN_NAME = "stdin"
+
+
+@dataclass(frozen=True, slots=True)
+class StdinFile:
+    """The file; what is said of it names stdin."""
+
+    path: Path
+
+    def named(self, report: NcuReport) -> NcuReport:
+        """The report under the name that people know."""
+        if report.file != str(self.path):
+            return report
+        launches = tuple(replace(launch, report=STDIN_NAME) for launch in report.launches)
+        return replace(report, file=STDIN_NAME, launches=launches)
+
+    def telling(self, tell: Callable[[str], None]) -> Callable[[str], None]:
+        """The same, for lines that name the file."""
+        return lambda line: tell(self._renamed(line))
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Errors of the block name stdin."""
+        try:
+            yield
+        except InputError as problem:
+            raise InputError(self._renamed(problem.what), where=self._renamed(problem.where), do=problem.do) from None
+
+    def _renamed(self, words: str) -> str:
+        return words.replace(str(self.path), STDIN_NAME)
+
+
+@contextmanager
+def stdin_as_file(*, wanted: bool, stdin: BinaryIO | None = None) -> Iterator[StdinFile]:
+    """Have a file with all that comes on stdin while the block runs: reports are known by content, and read twice.
+
+    Errors: UsageError where stdin is a terminal, on which nobody would type a report, or is closed. Where it is not
+    `wanted` nothing is read.
+    """
+    if not wanted:
+        yield StdinFile(Path(STDIN_NAME))
+        return
+    if stdin is None:
+        stdin = None if sys.stdin is None else sys.stdin.buffer
+    if stdin is None or stdin.isatty():
+        what = "stdin is closed" if stdin is None else "stdin is a terminal, no report comes from there"
+        raise UsageError(what, where="-", do="write ncu --csv ... | tachograph kernels -")
+    with TemporaryDirectory(prefix="tachograph-") as folder:
+        path = Path(folder) / STDIN_NAME
+        with path.open("wb") as file:
+            copyfileobj(stdin, file)
+        yield StdinFile(path)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.cli.output import Heading
+from tachograph.cli.output import TableHeading
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,8 +28,8 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print tables, nodes and removals."""
-    from tachograph.analyze.tables import ALL_TABLES
-    from tachograph.cli.open import open_lake
+    from tachograph.catalog.tables import ALL_TABLES
+    from tachograph.cli.options import open_lake
     from tachograph.lake.describe import describe_nodes, describe_rejects, describe_tables
 
     opened = open_lake(arguments)
@@ -50,16 +50,21 @@ def run(arguments: Arguments) -> int:
 
 
 def _print_tables(tables: list[TableFacts], zone: str, arguments: Arguments) -> None:
-    from tachograph.report.columns import local_time
-    from tachograph.units import text
+    from tachograph.catalog.columns import local_time
+    from tachograph.catalog.units import text
 
     def time(moment: datetime | None) -> str | None:
         return None if moment is None else local_time(moment, zone)
 
     headings = (
-        Heading("table"), Heading("rows", right=True), Heading("files", right=True), Heading("size", right=True),
-        Heading("bytes/row", right=True), Heading("first"), Heading("last"),
-    )  # fmt: skip
+        TableHeading("table"),
+        TableHeading("rows", right=True),
+        TableHeading("files", right=True),
+        TableHeading("size", right=True),
+        TableHeading("bytes/row", right=True),
+        TableHeading("first"),
+        TableHeading("last"),
+    )
     rows = [
         (
             t.table, f"{t.rows:,}", f"{t.files:,}", text(t.bytes, "B"), _one(t.bytes_per_row),
@@ -75,14 +80,19 @@ def _one(value: float | None) -> str | None:
 
 
 def _print_nodes(nodes: pl.DataFrame, zone: str, arguments: Arguments) -> None:
-    from tachograph.units import text
+    from tachograph.catalog.units import text
 
     worst = nodes.sort("silence_s", "node", descending=[True, False])
     shown = nodes if arguments.nodes else worst.head(WORST)
     headings = (
-        Heading("node"), Heading("GPUs", right=True), Heading("samples", right=True), Heading("every", right=True),
-        Heading("gaps", right=True), Heading("longest", right=True), Heading("silence", right=True),
-    )  # fmt: skip
+        TableHeading("node"),
+        TableHeading("GPUs", right=True),
+        TableHeading("samples", right=True),
+        TableHeading("every", right=True),
+        TableHeading("gaps", right=True),
+        TableHeading("longest", right=True),
+        TableHeading("silence", right=True),
+    )
     rows = [
         (
             row["node"], str(row["gpus"]), f"{row['samples']:,}", text(row["interval_s"], "s"), f"{row['gaps']:,}",
@@ -97,8 +107,12 @@ def _print_nodes(nodes: pl.DataFrame, zone: str, arguments: Arguments) -> None:
 
 def _print_rejects(rejects: pl.DataFrame, arguments: Arguments) -> None:
     headings = (
-        Heading("table"), Heading("reason"), Heading("column"), Heading("removed", right=True), Heading("example"),
-    )  # fmt: skip
+        TableHeading("table"),
+        TableHeading("reason"),
+        TableHeading("column"),
+        TableHeading("removed", right=True),
+        TableHeading("example"),
+    )
     rows = [
         (row["target"], row["reason"], row["column"], f"{row['removed']:,}", row["example"])
         for row in rejects.iter_rows(named=True)

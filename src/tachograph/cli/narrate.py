@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tachograph.catalog.errors import BREAK, TachographError
 from tachograph.cli.options import Arguments
-from tachograph.errors import BREAK, TachographError
 
 
 def error(problem: TachographError) -> None:
@@ -23,7 +23,7 @@ def interrupted() -> None:
 
 def remark(words: str) -> None:
     """Write one line, and one per point of the words, that is said even to those who want quiet."""
-    from tachograph.units import printable
+    from tachograph.catalog.units import printable
 
     points = (printable(" ".join(point.split())) for point in words.split(BREAK))
     sys.stderr.write(f"tachograph: {BREAK.join(points)}\n")
@@ -48,7 +48,7 @@ class Narrator:
 
     def say(self, remark: str) -> None:
         """Write one line."""
-        from tachograph.units import printable
+        from tachograph.catalog.units import printable
 
         if not self.quiet:
             sys.stderr.write(f"{printable(remark)}\n")

@@ -1,14 +1,29 @@
-"""The options every command has, and a parser whose errors are the project's."""
+"""The options of commands: the parser, what every command has, the lake, the filters of jobs, the live source.
+
+Heavy modules are imported inside functions: `--help` depends on this module.
+"""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from tachograph import __version__
+from tachograph.catalog import config
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import parse_time
+from tachograph.catalog.version import __version__
 from tachograph.cli import output
-from tachograph.errors import UsageError
+from tachograph.lake.delta import Lake
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tachograph.lake.filters import JobFilter
+    from tachograph.live.discovery import SourceRequest
 
 
 class Arguments(argparse.Namespace):
@@ -122,3 +137,109 @@ def seed(written: str) -> int:
 def add_as_of(parser: Parser) -> None:
     """Add `--as-of`."""
     parser.add_argument("--as-of", metavar="TIME", help="take this for now: jobs that run are looked at up to it")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLake:
+    """Configuration, lake, and the instant up to which things are looked at."""
+
+    configuration: Configuration
+    lake: Lake
+    now: datetime
+
+
+def open_lake(arguments: Arguments) -> OpenedLake:
+    """Return what the options name.
+
+    Errors: ConfigError, LakeError where there is no lake.
+    """
+    configuration = config.load(arguments.config)
+    lake = Lake.open(config.lake_location(arguments.lake, configuration))
+    now = datetime.now(UTC)
+    as_of = getattr(arguments, "as_of", None)
+    if as_of:
+        now = parse_time(as_of, now=now, zone_name=configuration.site.time_zone)
+    return OpenedLake(configuration, lake, now)
+
+
+def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
+    """Add the filters, as a group of their own in the help; with `study` those of the study's own filters, too."""
+    group = parser.add_argument_group("which jobs (default: all)")
+    for option, what in (("user", "user"), ("account", "account"), ("partition", "partition"), ("state", "state")):
+        group.add_argument(
+            f"--{option}", action="append", default=[], metavar="NAME", help=f"of this {what}; repeatable"
+        )
+    group.add_argument("--since", metavar="TIME", help="that ran after it: 2026-04-23, 2026-04-23T10:30, or 12h ago")
+    group.add_argument("--until", metavar="TIME", help="that ran before it")
+    group.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="CONDITION",
+        help="such as 'gpu_util_mean<0.1'; repeatable: all of them",
+    )
+    group.add_argument(
+        "--finding", action="append", default=[], metavar="CODE", help="with this finding; repeatable: any of them"
+    )
+    group.add_argument(
+        "--verdict", default="yes", metavar="ANSWER", help="on --finding: yes (default), no, insufficient (data)"
+    )
+    group.add_argument("--attribution", action="append", default=[], metavar="KIND", help="explicit, whole_node, ...")
+    parser.set_defaults(in_study=False, excluded=False)
+    if study:
+        either = group.add_mutually_exclusive_group()
+        either.add_argument("--in-study", action="store_true", help="only those that no filter of the study leaves out")
+        either.add_argument("--excluded", action="store_true", help="only those that one leaves out")
+
+
+def none_matches(summaries: pl.DataFrame, *, zone_name: str) -> str:
+    """Return what is said where filters leave no job of `summaries`: how many there are, and of which time."""
+    from tachograph.catalog.units import zone
+
+    newest = None if summaries.is_empty() else summaries["start"].max()
+    if not isinstance(newest, datetime):
+        return "No job matches.\n"
+    began = newest.astimezone(zone(zone_name))
+    return f"No job matches; the newest of {summaries.height:,} jobs began {began:%Y-%m-%d}.\n"
+
+
+def job_filter(arguments: argparse.Namespace, opened: OpenedLake) -> JobFilter:
+    """Return the filter that the options make.
+
+    Errors: UsageError for a condition or a time that is none.
+    """
+    from tachograph.catalog.units import parse_time
+    from tachograph.lake.filters import JobFilter, parse_condition
+
+    zone = opened.configuration.site.time_zone
+
+    def instant(written: str | None) -> datetime | None:
+        return None if written is None else parse_time(written, now=opened.now, zone_name=zone)
+
+    return JobFilter(
+        users=tuple(arguments.user),
+        accounts=tuple(arguments.account),
+        partitions=tuple(arguments.partition),
+        states=tuple(arguments.state),
+        attributions=tuple(arguments.attribution),
+        findings=tuple(arguments.finding),
+        verdict=arguments.verdict,
+        since=instant(arguments.since),
+        until=instant(arguments.until),
+        excluded=True if arguments.excluded else False if arguments.in_study else None,
+        where=tuple(map(parse_condition, arguments.where)),
+    )
+
+
+def live_selection(arguments: Arguments, *, interval_s: float) -> SourceRequest:
+    """Return what both commands' options ask for; what only one of them has is left as it is without."""
+    from tachograph.live.discovery import SourceRequest
+
+    return SourceRequest(
+        source=arguments.source,
+        urls=tuple(arguments.url),
+        gpus=arguments.gpus,
+        job=arguments.job,
+        simulate=arguments.simulate,
+        interval_s=interval_s,
+    )

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tachograph.errors import UsageError
+from tachograph.catalog.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,7 +26,7 @@ _DRAWN = "─█▁–°"
 
 
 @dataclass(frozen=True, slots=True)
-class Heading:
+class TableHeading:
     """Heading of a column of text cells; numbers are set to the right."""
 
     title: str
@@ -98,7 +98,7 @@ def json_bytes(value: object) -> bytes:
 
 
 def print_table(
-    headings: Sequence[Heading],
+    headings: Sequence[TableHeading],
     rows: Iterable[Sequence[str | None]],
     *,
     title: str = "",
@@ -152,7 +152,7 @@ def abandon() -> None:
     os.close(nowhere)
 
 
-def _table(headings: Sequence[Heading], title: str) -> Table:
+def _table(headings: Sequence[TableHeading], title: str) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -167,6 +167,6 @@ def _table(headings: Sequence[Heading], title: str) -> Table:
 def _cell(value: str | None) -> Text:
     from rich.text import Text
 
-    from tachograph.units import printable
+    from tachograph.catalog.units import printable
 
     return Text(_ABSENT if value is None else printable(value))

@@ -11,21 +11,20 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import LakeError, NotFoundError, TachographError, UsageError
+from tachograph.catalog.units import plural, text
 from tachograph.cli import narrate, output
-from tachograph.cli.live_options import wanted_of
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.errors import LakeError, NotFoundError, TachographError, UsageError
-from tachograph.units import plural, text
+from tachograph.cli.options import Arguments, Parser, add_json, live_selection
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tachograph.config import Configuration
-    from tachograph.live.source import LiveSource
-    from tachograph.record.foreground import Ended
-    from tachograph.record.keeping import Kept, Plan
+    from tachograph.catalog.config import Configuration
+    from tachograph.live.snapshot import LiveSource
     from tachograph.report.job import JobReport
+    from tachograph.service.record.foreground import CommandEnd
+    from tachograph.service.record.spooling import RecordPlan, SpoolResult
 
 SHORTEST_S = 0.1  # between two samples: what GPUs tell is hardly newer
 _SHORT_S = 5.0  # so long a source may take to begin
@@ -81,7 +80,7 @@ def _number(written: str) -> float:
 
 def run(arguments: Arguments) -> int:
     """Record; return the exit code of the command, or end as it did."""
-    from tachograph import config
+    from tachograph.catalog import config
 
     command = _command(arguments)
     _check(arguments, command)
@@ -110,24 +109,24 @@ def _check(arguments: Arguments, command: list[str]) -> None:
 
 def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[], LiveSource]:
     def connect() -> LiveSource:
-        from tachograph.live.choose import choose
-        from tachograph.live.holders import Held
+        from tachograph.live.allocations import SlurmAllocations
+        from tachograph.live.discovery import choose_source
 
-        wanted = wanted_of(arguments, interval_s=arguments.interval)
+        wanted = live_selection(arguments, interval_s=arguments.interval)
         # whose the GPUs are is settled: Slurm is asked only where another job's are looked for
-        return choose(configuration, wanted, ask=None if arguments.job else Held)
+        return choose_source(configuration, wanted, ask=None if arguments.job else SlurmAllocations)
 
     return connect
 
 
-def _plan(command: list[str], configuration: Configuration, arguments: Arguments) -> Plan:
-    from tachograph.record.run import plan_of
+def _plan(command: list[str], configuration: Configuration, arguments: Arguments) -> RecordPlan:
+    from tachograph.service.record.recorder import plan_recording
 
     environment = dict(os.environ)
     if arguments.job and arguments.job != environment.get("SLURM_JOB_ID"):
         environment = {name: value for name, value in environment.items() if not name.startswith("SLURM_")}
         environment["SLURM_JOB_ID"] = arguments.job
-    return plan_of(
+    return plan_recording(
         command,
         folder=arguments.output,
         interval_s=arguments.interval,
@@ -138,8 +137,8 @@ def _plan(command: list[str], configuration: Configuration, arguments: Arguments
 
 
 def _of_command(command: list[str], configuration: Configuration, arguments: Arguments) -> int:
-    from tachograph.record.foreground import end_alike
-    from tachograph.record.run import record_command
+    from tachograph.service.record.foreground import end_alike
+    from tachograph.service.record.recorder import record_command
 
     plan = _plan(command, configuration, arguments)
     recorded = record_command(command, _connect(configuration, arguments), plan)
@@ -157,8 +156,7 @@ def _of_command(command: list[str], configuration: Configuration, arguments: Arg
 
 def _of_job(configuration: Configuration, arguments: Arguments) -> int:
     """Sample in this process until the job or the time is over. Errors: those of the source."""
-    from tachograph.record.run import record_until
-    from tachograph.record.slurm import job_is_over
+    from tachograph.service.record.recorder import job_is_over, record_until
 
     plan = _plan([], configuration, arguments)
     source = _connect(configuration, arguments)()
@@ -173,7 +171,7 @@ def _of_job(configuration: Configuration, arguments: Arguments) -> int:
     return 0
 
 
-def _remark_unfinished(problem: Exception | None, spool: Path | None, plan: Plan) -> None:
+def _remark_unfinished(problem: Exception | None, spool: Path | None, plan: RecordPlan) -> None:
     what = "interrupted" if problem is None else str(problem) or type(problem).__name__
     if problem is not None and not isinstance(problem, TachographError | OSError):
         what = f"{type(problem).__name__}: {what}"
@@ -182,23 +180,25 @@ def _remark_unfinished(problem: Exception | None, spool: Path | None, plan: Plan
     narrate.remark(f"the recording is not finished: {what}{do}")
 
 
-def _finish(kept: Kept, ended: Ended | None, plan: Plan, configuration: Configuration, arguments: Arguments) -> None:
+def _finish(
+    kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, configuration: Configuration, arguments: Arguments
+) -> None:
     """Turn the spool into tables, report the job, tell what was lost. ended: None where there was no command.
 
     Errors: LakeError, InputError where that cannot be done: the spool stays.
     """
-    from tachograph.record.identity import tells_for_all
+    from tachograph.service.record.spooling import is_reporting_task
 
     if kept.spool is None or not _has_samples(kept.spool, ended, plan):
         narrate.remark(_nothing(kept, ended, plan, _command(arguments)))
         _drop(kept, plan)
         return
-    tells = not arguments.quiet and tells_for_all(os.environ)
+    tells = not arguments.quiet and is_reporting_task(os.environ)
     if tells and not arguments.json:
         Narrator.of(arguments).say(_reading(kept, ended, plan, _command(arguments)))
-    from tachograph.record.landing import land
+    from tachograph.service.record.commit import commit_spool
 
-    land(kept.spool, plan.folder, cluster=configuration.site.cluster)
+    commit_spool(kept.spool, plan.folder, cluster=configuration.site.cluster)
     if tells:
         _report(plan, configuration, arguments)
     if kept.problem:
@@ -207,39 +207,39 @@ def _finish(kept: Kept, ended: Ended | None, plan: Plan, configuration: Configur
         narrate.remark(f"{kept.lost:,} samples were lost: {plan.folder} could not be written")
 
 
-def _has_samples(spool: Path, ended: Ended | None, plan: Plan) -> bool:
+def _has_samples(spool: Path, ended: CommandEnd | None, plan: RecordPlan) -> bool:
     """Whether a spool, whose writer may have died, holds samples; of a short command those of its time alone."""
-    from tachograph.spool import Rows, read_spool
+    from tachograph.catalog.spool import SpoolRows, read_spool
 
-    parts = (one.t / 1e6 for one in read_spool(spool) if isinstance(one, Rows))
+    parts = (one.t / 1e6 for one in read_spool(spool) if isinstance(one, SpoolRows))
     if ended is None or not _short(ended, plan):  # clocks of sources may differ
         return any(len(t) for t in parts)
     return any(bool(((t >= plan.start) & (t <= ended.at)).any()) for t in parts)
 
 
-def _short(ended: Ended, plan: Plan) -> bool:
+def _short(ended: CommandEnd, plan: RecordPlan) -> bool:
     return ended.at - plan.start <= _SHORT_S
 
 
-def _nothing(kept: Kept, ended: Ended | None, plan: Plan, command: list[str]) -> str:
+def _nothing(kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]) -> str:
     """Why there is no recording."""
     if kept.problem or ended is None or not _short(ended, plan):
         return f"nothing was recorded: {kept.problem or 'no GPU told anything'}"
     return f"{_end(ended, plan, command)}; nothing was recorded: it ended before the first sample"
 
 
-def _reading(kept: Kept, ended: Ended | None, plan: Plan, command: list[str]) -> str:
+def _reading(kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]) -> str:
     """What goes on between the end of the command and its report."""
     samples = f"reading {plural(kept.rows, 'sample')} ..." if kept.rows else "reading the samples ..."
     return samples if ended is None else f"{_end(ended, plan, command)}; {samples}"
 
 
-def _end(ended: Ended, plan: Plan, command: list[str]) -> str:
+def _end(ended: CommandEnd, plan: RecordPlan, command: list[str]) -> str:
     how = f"signal {ended.signal}" if ended.code is None else f"exit code {ended.code}"
     return f"{command[0]}: {how} after {text(max(0.0, ended.at - plan.start), 's')}"
 
 
-def _drop(kept: Kept, plan: Plan) -> None:
+def _drop(kept: SpoolResult, plan: RecordPlan) -> None:
     """Take away what was made for nothing."""
     if kept.spool is None:
         return
@@ -249,9 +249,9 @@ def _drop(kept: Kept, plan: Plan) -> None:
             folder.rmdir()
 
 
-def _report(plan: Plan, configuration: Configuration, arguments: Arguments) -> None:
-    from tachograph.report.job_json import job_json
+def _report(plan: RecordPlan, configuration: Configuration, arguments: Arguments) -> None:
     from tachograph.report.job_text import job_lines
+    from tachograph.report.json_values import job_json
     from tachograph.report.lines import to_text
 
     report = _analyzed(plan, configuration)
@@ -267,13 +267,13 @@ def _report(plan: Plan, configuration: Configuration, arguments: Arguments) -> N
         narrator.say(f"recorded in {os.path.relpath(plan.folder)}")
 
 
-def _analyzed(plan: Plan, configuration: Configuration) -> JobReport:
+def _analyzed(plan: RecordPlan, configuration: Configuration) -> JobReport:
     """Analyze the recording; return the report of its job."""
     from datetime import UTC, datetime
 
-    from tachograph.analyze import analyze
-    from tachograph.analyze.job_report import read_job
-    from tachograph.lake import Lake
+    from tachograph.api.job_report import read_job
+    from tachograph.lake.delta import Lake
+    from tachograph.pipeline.run import analyze
 
     lake = Lake.open(str(plan.folder))
     analyze(lake, configuration, now=datetime.now(UTC), threads=1)

@@ -13,8 +13,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Protocol, cast
 
+from tachograph.catalog.errors import UsageError
 from tachograph.cli.options import Arguments, Parser, add_common, sentence
-from tachograph.errors import UsageError
 
 # {group: heading in the help}, in its order
 GROUPS: Mapping[str, str] = MappingProxyType(
@@ -29,7 +29,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandEntry:
     """One command: its name, its module in `tachograph.cli`, one line of help, its group."""
 
     name: str
@@ -38,38 +38,44 @@ class Command:
     group: str
 
 
-COMMANDS: tuple[Command, ...] = (
-    Command("demo", "demo", "simulate a cluster with planted problems, analyze it, show what was found", "start"),
-    Command("init", "init", "write tachograph.toml with every key at its default", "start"),
-    Command("ingest", "ingest", "put recordings and accounting into the lake", "feed"),
-    Command("analyze", "analyze", "summarize and judge the jobs that new data touch", "feed"),
-    Command("compact", "compact", "rewrite days as few sorted files, merge duplicates", "feed"),
-    Command("collect", "collect", "keep a lake up to date: ask the sources again and again, analyze, compact", "feed"),
-    Command("status", "status", "show how the collecting goes: lag, errors, unreachable hosts, clocks", "feed"),
-    Command("lake", "lake", "show what is in the lake: rows, gaps, what was removed", "feed"),
-    Command("jobs", "jobs", "list jobs with what they did, filtered and sorted", "look"),
-    Command("job", "job", "report one job: what it did, what is wrong, what to do", "look"),
-    Command("watch", "watch", "show how GPUs are now: on a screen, as a table, JSON or CSV", "look"),
-    Command("record", "record", "run a command, record its GPUs meanwhile, report what it did", "look"),
-    Command("classify", "classify", "judge job classes again from stored minutes, show verdicts and intervals", "look"),
-    Command("tune", "tune", "choose thresholds of job classes from labelled jobs, or propose some", "look"),
-    Command("rules", "rules", "list, check, run, back-test and import performance-pattern rules", "look"),
-    Command("figures", "figures", "write the published study of this system: figures, numbers, answers", "look"),
-    Command("waste", "waste", "account for GPU time: what did no work, why, whose, what it costs", "look"),
-    Command("export", "export", "hand jobs on: PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
-    Command("kernels", "kernels", "tell from Nsight Compute reports what kernels need and what disturbs them", "share"),
-    Command("colocate", "colocate", "propose which jobs of a lake could share a GPU, how, and why", "share"),
-    Command("interference", "interference", "check, calibrate and try the estimator of interference", "share"),
-    Command("simulate", "simulate", "write a simulated cluster whose truth is known", "reference"),
-    Command("accuracy", "accuracy", "tell how many verdicts on simulated jobs are right", "reference"),
-    Command(
+COMMANDS: tuple[CommandEntry, ...] = (
+    CommandEntry("demo", "demo", "simulate a cluster with planted problems, analyze it, show what was found", "start"),
+    CommandEntry("init", "init", "write tachograph.toml with every key at its default", "start"),
+    CommandEntry("ingest", "ingest", "put recordings and accounting into the lake", "feed"),
+    CommandEntry("analyze", "analyze", "summarize and judge the jobs that new data touch", "feed"),
+    CommandEntry("compact", "compact", "rewrite days as few sorted files, merge duplicates", "feed"),
+    CommandEntry(
+        "collect", "collect", "keep a lake up to date: ask the sources again and again, analyze, compact", "feed"
+    ),
+    CommandEntry("status", "status", "show how the collecting goes: lag, errors, unreachable hosts, clocks", "feed"),
+    CommandEntry("lake", "lake", "show what is in the lake: rows, gaps, what was removed", "feed"),
+    CommandEntry("jobs", "jobs", "list jobs with what they did, filtered and sorted", "look"),
+    CommandEntry("job", "job", "report one job: what it did, what is wrong, what to do", "look"),
+    CommandEntry("watch", "watch", "show how GPUs are now: on a screen, as a table, JSON or CSV", "look"),
+    CommandEntry("record", "record", "run a command, record its GPUs meanwhile, report what it did", "look"),
+    CommandEntry(
+        "classify", "classify", "judge job classes again from stored minutes, show verdicts and intervals", "look"
+    ),
+    CommandEntry("tune", "tune", "choose thresholds of job classes from labelled jobs, or propose some", "look"),
+    CommandEntry("rules", "rules", "list, check, run, back-test and import performance-pattern rules", "look"),
+    CommandEntry("figures", "figures", "write the published study of this system: figures, numbers, answers", "look"),
+    CommandEntry("waste", "waste", "account for GPU time: what did no work, why, whose, what it costs", "look"),
+    CommandEntry("export", "export", "hand jobs on: PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
+    CommandEntry(
+        "kernels", "kernels", "tell from Nsight Compute reports what kernels need and what disturbs them", "share"
+    ),
+    CommandEntry("colocate", "colocate", "propose which jobs of a lake could share a GPU, how, and why", "share"),
+    CommandEntry("interference", "interference", "check, calibrate and try the estimator of interference", "share"),
+    CommandEntry("simulate", "simulate", "write a simulated cluster whose truth is known", "reference"),
+    CommandEntry("accuracy", "accuracy", "tell how many verdicts on simulated jobs are right", "reference"),
+    CommandEntry(
         "counters",
         "counters",
         "list the counters: units, kinds, meaning; the names at each producer with --json",
         "reference",
     ),
-    Command("devices", "devices", "list the GPU models: peaks, memory, ridge points", "reference"),
-    Command("version", "version", "show the versions of Tachograph and of what it runs on", "reference"),
+    CommandEntry("devices", "devices", "list the GPU models: peaks, memory, ridge points", "reference"),
+    CommandEntry("version", "version", "show the versions of Tachograph and of what it runs on", "reference"),
 )
 
 
@@ -84,7 +90,7 @@ class CommandModule(Protocol):
         ...
 
 
-def find(name: str) -> Command:
+def find(name: str) -> CommandEntry:
     """Return the command called `name`.
 
     Errors: UsageError naming the closest one.
@@ -97,7 +103,7 @@ def find(name: str) -> Command:
     raise UsageError(f"no command {name!r}", do=do)
 
 
-def load(command: Command) -> CommandModule:
+def load(command: CommandEntry) -> CommandModule:
     """Return the module of `command`, imported now."""
     return cast("CommandModule", import_module(f"tachograph.cli.{command.module}"))
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tachograph.cli import output
-from tachograph.cli.filters import add_filters
-from tachograph.cli.options import Arguments, Parser, actions_of
-from tachograph.errors import InputError
-from tachograph.units import printable
+import polars as pl
+
+from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.units import plural, printable, text
+from tachograph.cli import narrate, output
+from tachograph.cli.options import Arguments, OpenedLake, Parser, actions_of, add_filters, job_filter, open_lake
+from tachograph.judge.rules.clustercockpit import Translated, limits_of, parameters_toml, translate_class
+from tachograph.judge.rules.ruleset import PARAMETERS, RuleSet, read_source
 
 if TYPE_CHECKING:
-    from tachograph.config import Configuration
-    from tachograph.rules.ruleset import RuleSet
+    from tachograph.catalog.config import Configuration
+    from tachograph.judge.rules.ruleset import RuleSet
 
 
 def add_arguments(parser: Parser) -> None:
@@ -78,7 +83,7 @@ def run(arguments: Arguments) -> int:
     """Do what the action says."""
     actions: dict[str, Callable[[Arguments], int]] = {
         "list": _list,
-        "check": _check,
+        "check": _check_rules,
         "run": _run,
         "backtest": _backtest,
         "import-clustercockpit": _import,
@@ -87,8 +92,8 @@ def run(arguments: Arguments) -> int:
 
 
 def _list(arguments: Arguments) -> int:
-    from tachograph import config
-    from tachograph.rules.shown import rules_json, rules_text
+    from tachograph.catalog import config
+    from tachograph.judge.rules.listing import rules_json, rules_text
 
     ruleset = ruleset_of(arguments, config.load(arguments.config))
     chosen = ruleset.only(arguments.rules) if arguments.rules else ruleset
@@ -102,9 +107,9 @@ def _list(arguments: Arguments) -> int:
 
 
 def _show_rules(ruleset: RuleSet, arguments: Arguments) -> None:
-    from tachograph.rules.shown import parameter_text
+    from tachograph.judge.rules.listing import parameter_text
 
-    headings = [output.Heading(name) for name in ("rule", "what", "of", "urgency", "parameter", "value", "needs")]
+    headings = [output.TableHeading(name) for name in ("rule", "what", "of", "urgency", "parameter", "value", "needs")]
     rows = []
     for entry in (*ruleset.entries, *ruleset.disabled):
         state = "off" if entry in ruleset.disabled else entry.severity
@@ -114,10 +119,10 @@ def _show_rules(ruleset: RuleSet, arguments: Arguments) -> None:
         for place, (name, value) in enumerate(lines):
             rows.append([*(first if not place else [""] * 4), name, value, "" if place else needs])
     output.print_table(headings, rows, no_color=arguments.no_color)
-    tell_left_out(ruleset)
+    report_left_out(ruleset)
 
 
-def tell_left_out(ruleset: RuleSet) -> None:
+def report_left_out(ruleset: RuleSet) -> None:
     """Say which rules are left out, and why."""
     from tachograph.cli import narrate
 
@@ -125,12 +130,12 @@ def tell_left_out(ruleset: RuleSet) -> None:
         narrate.remark(f"a rule was left out: {problem}")
 
 
-def _check(arguments: Arguments) -> int:
+def _check_rules(arguments: Arguments) -> int:
     from pathlib import Path
 
-    from tachograph.analyze.rules import RESERVED
-    from tachograph.rules.ruleset import read_files
-    from tachograph.rules.shown import rules_json
+    from tachograph.judge.rules.listing import rules_json
+    from tachograph.judge.rules.ruleset import read_files
+    from tachograph.judge.rules_in_use import RESERVED
 
     ruleset = read_files(map(Path, arguments.files), reserved=RESERVED)
     if arguments.json:
@@ -147,19 +152,19 @@ def _check(arguments: Arguments) -> int:
 
 
 def _run(arguments: Arguments) -> int:
-    from tachograph.cli.rules_run import run_rules
+    # MOVED
 
     return run_rules(arguments)
 
 
 def _backtest(arguments: Arguments) -> int:
-    from tachograph.cli.rules_run import backtest
+    # MOVED
 
     return backtest(arguments)
 
 
 def _import(arguments: Arguments) -> int:
-    from tachograph.cli.rules_import import import_classes
+    # MOVED
 
     return import_classes(arguments)
 
@@ -168,9 +173,357 @@ def ruleset_of(arguments: Arguments, configuration: Configuration) -> RuleSet:
     """The rules in use; `--folder` stands for the folder of the configuration."""
     import msgspec
 
-    from tachograph.analyze.rules import rules_in_use
+    from tachograph.judge.rules_in_use import rules_in_use
 
     if arguments.folder is not None:
         rules = msgspec.structs.replace(configuration.rules, folder=arguments.folder)
         configuration = msgspec.structs.replace(configuration, rules=rules)
     return rules_in_use(configuration)
+
+
+_LIMIT = 40  # rows of a printed table
+_BATCH = 10_000  # jobs whose GPUs are in memory at a time
+
+
+def run_rules(arguments: Arguments) -> int:
+    """Judge the chosen jobs by the chosen rules; print those that hold, and how many jobs have which verdict."""
+    from tachograph.judge.rules.verdicts import judge_rules
+
+    opened = open_lake(arguments)
+    ruleset = ruleset_of(arguments, opened.configuration)
+    ruleset = _changed(ruleset.only(arguments.rules) if arguments.rules else ruleset, arguments.changed)
+    jobs = _jobs(arguments, opened)
+    parts = [judge_rules(*tables, ruleset) for tables in _batches(opened, jobs, ruleset)]
+    names = jobs.select("job_key", "display_id", "user", "gpu_hours")
+    found = pl.concat(parts).join(names, on="job_key", how="left", maintain_order="left")
+    if arguments.show or not arguments.json:
+        found = found.filter(pl.col("verdict") == (arguments.show or "yes"))
+    counted = pl.concat(parts).group_by("code", "verdict", maintain_order=True).agg(jobs=pl.len())
+    if arguments.json:
+        from tachograph.judge.rules.listing import verdict_json
+
+        output.print_json({"verdicts": list(map(verdict_json, found.iter_rows(named=True))),
+                           "counts": counted.to_dicts(), "problems": list(map(str, ruleset.problems))})  # fmt: skip
+        return 0
+    _show_verdicts(found, arguments)
+    _show_counts(counted, [entry.code for entry in ruleset.entries], arguments)
+    report_left_out(ruleset)
+    return 0
+
+
+def _show_verdicts(found: pl.DataFrame, arguments: Arguments) -> None:
+    if found.is_empty():
+        output.print_text(f"No job with the verdict {arguments.show or 'yes'}.\n")
+        return
+    headings = [output.TableHeading("job"), output.TableHeading("rule"), output.TableHeading("GPU-h", right=True)]
+    rows = [
+        [row["display_id"] or row["job_id"], row["code"], text(row["gpu_hours"], "h"), row["sentence"]]
+        for row in found.head(_LIMIT).iter_rows(named=True)
+    ]
+    output.print_table([*headings, output.TableHeading("what")], rows, no_color=arguments.no_color)
+    if found.height > _LIMIT:
+        output.print_text(f"... and {found.height - _LIMIT} more: see --json\n")
+
+
+def _show_counts(counted: pl.DataFrame, codes: Sequence[str], arguments: Arguments) -> None:
+    numbers = {(code, verdict): jobs for code, verdict, jobs in counted.iter_rows()}
+    verdicts = ("yes", "no", "insufficient")
+    headings = [output.TableHeading("rule"), *(output.TableHeading(verdict, right=True) for verdict in verdicts)]
+    rows = [[code, *(str(numbers.get((code, verdict), 0)) for verdict in verdicts)] for code in codes]
+    output.print_table(headings, rows, title="Jobs by verdict", no_color=arguments.no_color)
+
+
+def backtest(arguments: Arguments) -> int:
+    """Judge the chosen jobs by a rule as it is and as it would be; print what changes."""
+    from tachograph.judge.rules.verdicts import compare
+
+    opened = open_lake(arguments)
+    before = ruleset_of(arguments, opened.configuration).only([arguments.rule])
+    after = _changed(_replaced(before, arguments.file), arguments.changed)
+    if after == before:
+        raise UsageError("nothing changes", do="give --set PARAMETER=VALUE with another value, or --file FILE")
+    jobs = _jobs(arguments, opened)
+    labels = _labels(arguments.labels, before, jobs)
+    compared = pl.concat([compare(*tables, before, after) for tables in _batches(opened, jobs, before, after)])
+    compared = compared.join(jobs.select("job_key", "job_id", "display_id", "user"), on="job_key", how="left",
+                             maintain_order="left")  # fmt: skip
+    _show_backtest(compared, labels, arguments)
+    return 0
+
+
+def _show_backtest(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, bool]], arguments: Arguments) -> None:
+    from tachograph.judge.rules.verdicts import changes, counts
+
+    changed, counted, agreed = changes(compared), counts(compared), list(_agreements(compared, labels))
+    if arguments.json:
+        output.print_json({"changes": changed.to_dicts(), "counts": counted.to_dicts(), "labels": agreed})
+        return
+    headings = [output.TableHeading("job"), output.TableHeading("rule"), output.TableHeading("GPU-h", right=True)]
+    rows = [
+        [row["display_id"] or row["job_id"], row["code"], text(row["gpu_hours"], "h"),
+         row["before"], row["after"], row["sentence_after"]]
+        for row in changed.head(_LIMIT).iter_rows(named=True)
+    ]  # fmt: skip
+    headings += [output.TableHeading(name) for name in ("before", "after", "what it says then")]
+    output.print_table(headings, rows, title="Jobs whose verdict changes", no_color=arguments.no_color)
+    if changed.height > _LIMIT:
+        output.print_text(f"... and {changed.height - _LIMIT} more: see --json\n")
+    headings = [output.TableHeading(name) for name in ("rule", "before", "after")]
+    rows = [[row["code"], row["before"], row["after"], str(row["jobs"]), text(row["gpu_hours"], "h")]
+            for row in counted.iter_rows(named=True)]  # fmt: skip
+    headings += [output.TableHeading(name, right=True) for name in ("jobs", "GPU-h")]
+    output.print_table(headings, rows, title="Jobs by verdict", no_color=arguments.no_color)
+    for one in agreed:
+        share = text(one["accuracy"], "fraction")
+        output.print_text(
+            f"{one['code']} {one['when']}: {share} of the decided labels right; wrong yes {one['wrong_yes']}, "
+            f"wrong no {one['wrong_no']}, undecided {one['undecided']}\n"
+        )
+
+
+def _agreements(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, bool]]) -> Iterator[dict[str, Any]]:
+    """How verdicts agree with labels, before and after."""
+    from dataclasses import asdict
+
+    from tachograph.judge.rules.verdicts import agreement
+
+    for code, said in labels.items():
+        mine = compared.filter(pl.col("code") == code)
+        for when in ("before", "after"):
+            found = agreement(dict(mine.select("job_key", when).iter_rows()), said)
+            yield {"code": code, "when": when, **asdict(found), "accuracy": found.accuracy}
+
+
+def _labels(file: str | None, ruleset: RuleSet, jobs: pl.DataFrame) -> Mapping[str, Mapping[str, bool]]:
+    """{code: {job_key: whether it is so}}; lines that are not used are told."""
+    if file is None:
+        return {}
+    from tachograph.cli import narrate
+    from tachograph.judge.tune.labels import match, read_labels, reasons
+
+    labels, refused = read_labels(file, [entry.code for entry in ruleset.entries])
+    labelled = match(labels, refused, jobs)
+    for line in reasons(labelled.refused, file):
+        narrate.remark(line)
+    return labelled.of
+
+
+def _replaced(before: RuleSet, file: str | None) -> RuleSet:
+    """The rules as they stand in a file.
+
+    Errors: InputError where it is broken or holds none of them.
+    """
+    if file is None:
+        return before
+    from dataclasses import replace
+    from pathlib import Path
+
+    from tachograph.judge.rules.ruleset import read_changed
+
+    entries, problems = read_changed(Path(file), before.entries)
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors:
+        raise InputError(str(errors[0]), do="mend it; `tachograph rules check` shows all mistakes")
+    if not entries:
+        names = ", ".join(entry.code for entry in before.entries)
+        raise InputError(f"holds no rule called {names}", where=file, do="give the rule the same tag or id")
+    return replace(before, entries=entries)
+
+
+def _changed(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
+    """The rules with other values.
+
+    Errors: UsageError for what is no number or becomes negative, and for a parameter that none of them has.
+    """
+    from dataclasses import replace
+
+    entries = list(ruleset.entries)
+    for words in given:
+        name, value = _setting(words)
+        rule, _, parameter = name.rpartition(".")
+        places = [
+            place
+            for place, entry in enumerate(entries)
+            if parameter in entry.values and (not rule or entry.is_called(rule))
+        ]
+        if not places:
+            if rule and not any(entry.is_called(rule) for entry in entries):
+                names = ", ".join(entry.code for entry in entries)
+                raise UsageError(f"--set {words}: {rule!r} is not among the rules", do=f"these are: {names}")
+            known = sorted({name for entry in entries for name in entry.values if not rule or entry.is_called(rule)})
+            raise UsageError(f"--set {words}: no such parameter", do=f"there are: {', '.join(known) or 'none'}")
+        for place in places:
+            if value < 0 <= entries[place].values[parameter]:
+                raise UsageError(f"--set {words}: less than 0", do=f"{parameter} is a number from 0 on")
+            entries[place] = entries[place].with_values({parameter: value})
+    return replace(ruleset, entries=tuple(entries))
+
+
+def _setting(words: str) -> tuple[str, float]:
+    from math import isfinite
+
+    name, equals, value = words.partition("=")
+    try:
+        number = float(value[:-1]) / 100 if value.endswith("%") else float(value)
+    except ValueError:
+        number = float("nan")
+    if not equals or not name.strip() or not isfinite(number):
+        raise UsageError(f"--set {words}: no number is given", do="write PARAMETER=VALUE, such as low_activity=0.2")
+    return name.strip(), number
+
+
+def _jobs(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
+    """Summaries of the jobs that the filters choose, in order of their start."""
+    from tachograph.lake.filters import filter_jobs
+    from tachograph.lake.query import read_consistently, read_summaries, read_verdicts
+
+    which = job_filter(arguments, opened)
+
+    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
+        summaries = read_summaries(opened.lake)
+        return summaries, read_verdicts(opened.lake, summaries if which.findings else summaries.clear())
+
+    summaries, findings = read_consistently(opened.lake, read)
+    return filter_jobs(summaries, findings, which).sort("start", "job_key")
+
+
+def _batches(
+    opened: OpenedLake, jobs: pl.DataFrame, *rulesets: RuleSet
+) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
+    """Jobs with their GPUs and minutes of nodes, some at a time; minutes are read where a rule names host metrics."""
+    from tachograph.catalog.tables import JOB_NODE_MINUTES
+    from tachograph.judge.rules.metrics import OF_HOSTS
+    from tachograph.lake.query import read_gpus
+    from tachograph.pipeline.minutes import read_nodes
+
+    hosts = any(not OF_HOSTS.isdisjoint(ruleset.metrics) for ruleset in rulesets)
+    for first in range(0, max(1, jobs.height), _BATCH):
+        some = jobs.slice(first, _BATCH)
+        nodes = read_nodes(opened.lake, some) if hosts else JOB_NODE_MINUTES.empty()
+        yield some, read_gpus(opened.lake, some), nodes
+
+
+_PARAMETERS = "parameters.json"
+
+
+def import_classes(arguments: Arguments) -> int:
+    """Translate, report, and write where a folder is named.
+
+    Errors: InputError for a folder without job classes, or of which none can be translated.
+    """
+    folder = Path(arguments.folder)
+    texts = _classes(folder)
+    parameters = _parameters(folder / _PARAMETERS)
+    limits = limits_of(_json(Path(arguments.cluster))) if arguments.cluster else {}
+    found = _without_taken_tags([_translated(source, text, parameters, limits) for source, text in texts])
+    if arguments.output:
+        _write(Path(arguments.output), found)
+    if arguments.json:
+        output.print_json([_as_json(one) for one in found])
+    else:
+        _report(found, arguments)
+    if not any(one.text for one in found):
+        raise InputError("no job class of it could be translated", where=str(folder), do="see what is missing above")
+    return 0
+
+
+def _classes(folder: Path) -> list[tuple[str, str | None]]:
+    """Names and texts of the files of job classes; None: it cannot be read."""
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "no such folder"
+        raise InputError(what, where=str(folder), do="name the folder of job classes, jobclasses/")
+    files = [path for path in sorted(folder.glob("*.json")) if path.name != _PARAMETERS]
+    if not files:
+        raise InputError("holds no job classes", where=str(folder), do="name the folder with their .json files")
+    return [(path.name, read_source(path).text) for path in files]
+
+
+def _translated(
+    name: str, text: str | None, parameters: Mapping[str, float], limits: Mapping[str, Mapping[str, float]]
+) -> Translated:
+    if text is None:
+        return Translated(name, "", None, {}, ("it is no text that can be read",))
+    return translate_class(text, name, parameters, limits)
+
+
+def _without_taken_tags(found: Sequence[Translated]) -> list[Translated]:
+    """The same, without a second class of one tag."""
+    from dataclasses import replace
+
+    from tachograph.catalog.config import Configuration
+    from tachograph.judge.rules_in_use import RESERVED, rules_in_use
+
+    taken = dict.fromkeys(RESERVED, "Tachograph")
+    taken |= {entry.code: "a shipped rule" for entry in rules_in_use(Configuration()).entries}
+    kept = []
+    for one in found:
+        if one.text is not None and one.tag in taken:
+            said = f"its tag {one.tag} is taken by {taken[one.tag]}: give it another"
+            kept.append(replace(one, text=None, missing=(said,)))
+            continue
+        if one.text is not None:
+            taken[one.tag] = one.file
+        kept.append(one)
+    return kept
+
+
+def _parameters(path: Path) -> dict[str, float]:
+    if not path.exists():
+        return {}
+    given = _json(path)
+    if not isinstance(given, dict):
+        raise InputError("is no object of parameters", where=str(path), do='write {"name": number, ...}')
+    return {
+        str(name): float(value)
+        for name, value in given.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    }
+
+
+def _json(path: Path) -> Any:
+    source = read_source(path)
+    if source.text is None:
+        raise InputError(source.problem, where=str(path), do="name a file of JSON")
+    try:
+        return json.loads(source.text)
+    except (ValueError, RecursionError) as problem:
+        raise InputError(f"is not valid JSON: {problem}", where=str(path), do="mend it") from None
+
+
+def _write(folder: Path, found: Sequence[Translated]) -> None:
+    """Write rules and parameters; what is there stays.
+
+    Errors: UsageError where a file of that name is there.
+    """
+    documents = {one.file: one.text for one in found if one.text is not None}
+    documents[PARAMETERS] = parameters_toml(found)
+    there = [name for name in documents if (folder / name).exists()]
+    if there:
+        raise UsageError("is there already", where=str(folder / there[0]), do="name a new folder with -o")
+    with output.writing(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in documents.items():
+            (folder / name).write_text(text or "", encoding="utf-8")
+
+
+def _as_json(one: Translated) -> dict[str, Any]:
+    return {
+        "file": one.file,
+        "rule": one.tag if one.text is not None else None,
+        "parameters": one.parameters,
+        "missing": one.missing,
+        "remarks": one.remarks,
+    }
+
+
+def _report(found: Sequence[Translated], arguments: Arguments) -> None:
+    for one in found:
+        state = f"rule {one.tag}" if one.text is not None else "not translated"
+        output.print_text(f"{printable(one.file)}: {state}\n")
+        for what, lines in (("no counterpart", one.missing), ("remark", one.remarks)):
+            output.print_text("".join(f"  {what}: {printable(line)}\n" for line in lines))
+    done = sum(one.text is not None for one in found)
+    where = f", written into {arguments.output}" if arguments.output else "; -o DIR writes them"
+    narrate.Narrator.of(arguments).say(
+        f"{done} of {plural(len(found), 'job class').replace('classs', 'classes')}{where}"
+    )

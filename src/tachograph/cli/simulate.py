@@ -9,14 +9,14 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import plural
 from tachograph.cli import output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json, seed
-from tachograph.errors import UsageError
-from tachograph.units import plural
 
 if TYPE_CHECKING:
-    from tachograph.simulate import Plan
+    from tachograph.simulate.plan import SimulationPlan
 
 
 def add_arguments(parser: Parser) -> None:
@@ -47,9 +47,9 @@ def run(arguments: Arguments) -> int:
     return _write(plan, arguments)
 
 
-def _write(plan: Plan, arguments: Arguments) -> int:
+def _write(plan: SimulationPlan, arguments: Arguments) -> int:
     """As files."""
-    from tachograph.simulate import simulate
+    from tachograph.simulate.cluster import simulate
 
     with Narrator.of(arguments).steps() as tell:
         cluster = simulate(plan, arguments.folder, lambda done, total: tell("simulate", done, total))
@@ -73,9 +73,9 @@ def _write(plan: Plan, arguments: Arguments) -> int:
     return 0
 
 
-def _fill(plan: Plan, arguments: Arguments) -> int:
+def _fill(plan: SimulationPlan, arguments: Arguments) -> int:
     """Straight into the lake."""
-    from tachograph.fill import fill
+    from tachograph.service.fill import fill
 
     lake = str(arguments.lake)
     processes = arguments.processes if arguments.processes is not None else os.cpu_count() or 1
@@ -101,10 +101,10 @@ def _fill(plan: Plan, arguments: Arguments) -> int:
     return 0
 
 
-def _plan(arguments: Arguments) -> Plan:
-    from tachograph.simulate import NodeGroup, Plan
+def _plan(arguments: Arguments) -> SimulationPlan:
+    from tachograph.simulate.plan import NodeGroup, SimulationPlan
 
-    plan = Plan.month(seed=arguments.seed) if arguments.month else Plan.demo(seed=arguments.seed)
+    plan = SimulationPlan.month(seed=arguments.seed) if arguments.month else SimulationPlan.demo(seed=arguments.seed)
     if arguments.month and (arguments.nodes or arguments.days or arguments.interval):
         raise UsageError("--month has its own size", do="leave out --nodes, --days and --interval")
     nodes = arguments.nodes

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.units import printable
 from tachograph.cli import output
 from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.cli.output import Heading
-from tachograph.units import printable
+from tachograph.cli.output import TableHeading
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tachograph.collect.overview import Overview
-    from tachograph.collect.state import SourceStatus
-    from tachograph.config import Configuration
+    from tachograph.catalog.config import Configuration
+    from tachograph.service.collect.status import CollectOverview, SourceStatus
 
 NOT_WELL = 1
 _NAMED = 5  # endpoints and hosts
@@ -29,15 +28,14 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Print sources, what is wrong with them, the last analysis and compaction."""
-    from tachograph import config
-    from tachograph.collect.overview import overview
-    from tachograph.collect.state import state_folder, utc_now
-    from tachograph.sources.feeds import configured
+    from tachograph.catalog import config
+    from tachograph.service.collect.status import overview, state_folder, utc_now
+    from tachograph.sources.registry import configured_feeds
 
     configuration = config.load(arguments.config)
     location = config.lake_location(arguments.lake, configuration)
     where = arguments.config or config.FILE_NAME
-    settings = configured(configuration, where=where) if configuration.sources else []
+    settings = configured_feeds(configuration, where=where) if configuration.sources else []
     found = overview(
         location,
         state_folder(location, configuration.collect.state),
@@ -51,17 +49,23 @@ def run(arguments: Arguments) -> int:
     return 0 if found.is_healthy else NOT_WELL
 
 
-def _print(found: Overview, configuration: Configuration, arguments: Arguments) -> None:
+def _print(found: CollectOverview, configuration: Configuration, arguments: Arguments) -> None:
     zone = configuration.site.time_zone
     output.print_text(f"{_headline(found, zone)}\n\n")
     if not found.sources:
         output.print_text("No sources: name some under [[sources]] of the configuration.\n")
         return
     headings = (
-        Heading("source"), Heading("is"), Heading("last success"), Heading("read up to"), Heading("lag", right=True),
-        Heading("rows", right=True), Heading("removed", right=True), Heading("errors", right=True),
-        Heading("waiting", right=True),
-    )  # fmt: skip
+        TableHeading("source"),
+        TableHeading("is"),
+        TableHeading("last success"),
+        TableHeading("read up to"),
+        TableHeading("lag", right=True),
+        TableHeading("rows", right=True),
+        TableHeading("removed", right=True),
+        TableHeading("errors", right=True),
+        TableHeading("waiting", right=True),
+    )
     rows = [_row(source, found.now, zone) for source in found.sources]
     output.print_table(headings, rows, title=f"Sources (times: {zone})", no_color=arguments.no_color)
     remarks = list(_remarks(found, zone))
@@ -69,8 +73,8 @@ def _print(found: Overview, configuration: Configuration, arguments: Arguments) 
         output.print_text("\n" + "".join(f"{printable(remark)}\n" for remark in remarks))
 
 
-def _headline(found: Overview, zone: str) -> str:
-    from tachograph.units import text
+def _headline(found: CollectOverview, zone: str) -> str:
+    from tachograph.catalog.units import text
 
     if found.holder is not None:
         who = f"process {found.holder.pid} on {found.holder.host}, since {_time(found.holder.since, zone)}"
@@ -86,7 +90,7 @@ def _headline(found: Overview, zone: str) -> str:
 
 
 def _row(source: SourceStatus, now: datetime, zone: str) -> tuple[str | None, ...]:
-    from tachograph.units import text
+    from tachograph.catalog.units import text
 
     lag = source.lag_s(now)
     removed = sum(sum(reasons.values()) for reasons in source.rejects.values())
@@ -103,7 +107,7 @@ def _row(source: SourceStatus, now: datetime, zone: str) -> tuple[str | None, ..
     )
 
 
-def _remarks(found: Overview, zone: str) -> Iterator[str]:
+def _remarks(found: CollectOverview, zone: str) -> Iterator[str]:
     """Sentences: errors, unreachable endpoints, clocks, steps."""
     for source in found.sources:
         if source.last_error is not None:
@@ -134,12 +138,12 @@ def _clocks(source: SourceStatus) -> Iterator[str]:
 
 
 def _took(seconds: float | None) -> str:
-    from tachograph.units import text
+    from tachograph.catalog.units import text
 
     return f"took {text(seconds, 's')}"
 
 
 def _time(moment: datetime | None, zone: str) -> str | None:
-    from tachograph.report.columns import local_time
+    from tachograph.catalog.columns import local_time
 
     return None if moment is None else local_time(moment, zone)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.units import plural
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_json
-from tachograph.errors import InputError, UsageError
-from tachograph.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import polars as pl
 
-    from tachograph.cli.open import Opened
-    from tachograph.config import Classes
-    from tachograph.tune.labelled import Tuned
-    from tachograph.tune.labels import Labelled
-    from tachograph.tune.population import Population
-    from tachograph.tune.propose import Proposal
+    from tachograph.catalog.config import ClassOptions
+    from tachograph.cli.options import OpenedLake
+    from tachograph.judge.tune.labels import Labelled
+    from tachograph.judge.tune.population import Population
+    from tachograph.judge.tune.propose import ThresholdProposal
+    from tachograph.judge.tune.search import Tuned
 
 LATEST = 4000  # jobs that thresholds are proposed from
 
@@ -51,12 +51,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Search or propose; print the scores or the proposals; write the configuration."""
-    from tachograph.cli.open import open_lake
+    from tachograph.cli.options import open_lake
 
     if not (arguments.labels or arguments.truth or arguments.propose):
         raise UsageError("nothing to learn from", do="name a CSV file of labels, or say --truth DIR or --propose")
     if arguments.output:
-        from tachograph.tune.configuration import check_target
+        from tachograph.judge.tune.configuration import check_target
 
         check_target(arguments.output)  # before the search, which takes long
     opened = open_lake(arguments)
@@ -65,8 +65,8 @@ def run(arguments: Arguments) -> int:
     return _tune(arguments, opened)
 
 
-def _tune(arguments: Arguments, opened: Opened) -> int:
-    from tachograph.tune.labelled import tune
+def _tune(arguments: Arguments, opened: OpenedLake) -> int:
+    from tachograph.judge.tune.search import tune
 
     narrator = Narrator.of(arguments)
     origin = str(arguments.labels or arguments.truth)
@@ -92,19 +92,19 @@ def _tune(arguments: Arguments, opened: Opened) -> int:
     return 0
 
 
-def _labels(arguments: Arguments, opened: Opened, origin: str) -> tuple[pl.DataFrame, Labelled]:
+def _labels(arguments: Arguments, opened: OpenedLake, origin: str) -> tuple[pl.DataFrame, Labelled]:
     """The jobs that are labelled, in order of start, and their labels."""
     import polars as pl
 
-    from tachograph.analyze.results import read_summaries
-    from tachograph.classes import CODES
-    from tachograph.tune.labels import match, read_labels, reasons
+    from tachograph.judge.classes.verdicts import CLASS_CODES
+    from tachograph.judge.tune.labels import match, read_labels, reasons
+    from tachograph.lake.query import read_summaries
 
     summaries = read_summaries(opened.lake)
     if arguments.truth:
         labelled = _truth(arguments.truth, summaries)
     else:
-        labelled = match(*read_labels(arguments.labels, CODES), summaries)
+        labelled = match(*read_labels(arguments.labels, CLASS_CODES), summaries)
         for line in reasons(labelled.refused, origin):
             narrate.remark(line)
     keys = {key for labels in labelled.of.values() for key in labels}
@@ -120,9 +120,9 @@ def _truth(folder: str, summaries: pl.DataFrame) -> Labelled:
 
     import polars as pl
 
-    from tachograph.simulate.judging_truth import CLASSES_FILE
-    from tachograph.tune.accuracy import labels_of, with_keys
-    from tachograph.tune.labels import Labelled
+    from tachograph.judge.accuracy import labels_of, with_keys
+    from tachograph.judge.tune.labels import Labelled
+    from tachograph.simulate.truth import CLASSES_FILE
 
     file = Path(folder) / "truth" / CLASSES_FILE
     if not file.is_file():
@@ -134,20 +134,20 @@ def _truth(folder: str, summaries: pl.DataFrame) -> Labelled:
     return Labelled(labels_of(with_keys(pl.read_parquet(file), summaries)))
 
 
-def _population(opened: Opened, jobs: pl.DataFrame) -> Population:
-    from tachograph.analyze.stored import read_stored
-    from tachograph.tune.population import Population
+def _population(opened: OpenedLake, jobs: pl.DataFrame) -> Population:
+    from tachograph.judge.tune.population import Population
+    from tachograph.pipeline.minutes import read_stored
 
     configuration = opened.configuration
     stored = read_stored(opened.lake, jobs, idle_util=configuration.thresholds.idle_util)
     return Population(jobs, *stored, window_minutes=configuration.classes.window_minutes)
 
 
-def _propose(arguments: Arguments, opened: Opened) -> int:
+def _propose(arguments: Arguments, opened: OpenedLake) -> int:
     import polars as pl
 
-    from tachograph.analyze.results import read_summaries
-    from tachograph.tune.propose import propose, settings
+    from tachograph.judge.tune.propose import propose, settings
+    from tachograph.lake.query import read_summaries
 
     if arguments.jobs < 1:
         raise UsageError(f"--jobs {arguments.jobs} are none", do="take 1 or more")
@@ -169,8 +169,8 @@ def _propose(arguments: Arguments, opened: Opened) -> int:
     return 0
 
 
-def _write(arguments: Arguments, settings: Classes, comments: list[str]) -> None:
-    from tachograph.tune.configuration import to_toml, write
+def _write(arguments: Arguments, settings: ClassOptions, comments: list[str]) -> None:
+    from tachograph.judge.tune.configuration import to_toml, write
 
     if arguments.output:
         write(arguments.output, to_toml(settings, comments))
@@ -233,8 +233,8 @@ def _show_tuned(tuned: Tuned, arguments: Arguments) -> None:
         "accuracy",
         "95 % interval",
     )
-    headings = [output.Heading(name) for name in ("class", "on", "settings")]
-    headings += [output.Heading(name, right=True) for name in numbers]
+    headings = [output.TableHeading(name) for name in ("class", "on", "settings")]
+    headings += [output.TableHeading(name, right=True) for name in numbers]
     rows: list[list[str | None]] = []
     for code in tuned.after:
         for side in ("train", "test"):
@@ -255,7 +255,7 @@ def _show_tuned(tuned: Tuned, arguments: Arguments) -> None:
     _tell_file(arguments)
 
 
-def _changes(before: Classes, after: Classes) -> Iterator[str]:
+def _changes(before: ClassOptions, after: ClassOptions) -> Iterator[str]:
     if before.hang_minutes != after.hang_minutes:
         yield f"classes.hang_minutes {before.hang_minutes:g} -> {after.hang_minutes:g}"
     for key in ("theta", "level", "busy"):
@@ -269,13 +269,13 @@ def _changes(before: Classes, after: Classes) -> Iterator[str]:
             yield f"classes.characteristics.{code} {', '.join(names)} -> {', '.join(chosen)}"
 
 
-def _show_proposals(proposals: Sequence[Proposal], arguments: Arguments, jobs: int, minutes: int) -> None:
+def _show_proposals(proposals: Sequence[ThresholdProposal], arguments: Arguments, jobs: int, minutes: int) -> None:
     output.print_text(f"From {plural(jobs, 'job')} with {minutes:,} minutes, without labels.\n\n")
     numbers = ("built in", "proposed", "at rest", "at work", "minutes at rest", "minutes at work", "jobs")
     headings = [
-        output.Heading("key"),
-        *(output.Heading(name, right=True) for name in numbers),
-        output.Heading("why not"),
+        output.TableHeading("key"),
+        *(output.TableHeading(name, right=True) for name in numbers),
+        output.TableHeading("why not"),
     ]
     rows = [
         [

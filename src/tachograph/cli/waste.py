@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tachograph.cli.filters import add_filters, wanted
-from tachograph.cli.forms import Forms, add_forms, write_form
-from tachograph.cli.options import Arguments, Parser
+from tachograph.cli.formats import ReportFormats, add_formats, write_report
+from tachograph.cli.options import Arguments, Parser, add_filters, job_filter
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from tachograph.report.waste import WasteReport
+    from tachograph.judge.ledger import WasteReport
 
 _TOP = 20  # groups and jobs of a printed table
 _WIDEST = 100  # characters of a line
@@ -32,40 +31,39 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--top", type=int, metavar="N", help="at most N groups and jobs (default: 20 where printed, all in exports)"
     )
-    add_forms(parser, csv="the jobs, else the groups, else the causes")
+    add_formats(parser, csv="the jobs, else the groups, else the causes")
 
 
 def run(arguments: Arguments) -> int:
     """Print or write the ledger."""
-    from tachograph.report.waste_text import waste_csv, waste_json, waste_lines
+    from tachograph.report.waste import waste_csv, waste_json, waste_lines
 
     report = _report(arguments)
-    forms = Forms(
+    forms = ReportFormats(
         html=lambda: _html(report),
         json=lambda: waste_json(report),
         csv=lambda: waste_csv(report),
         lines=lambda width, ascii_only: waste_lines(report, width=width, ascii_only=ascii_only),
         widest=_WIDEST,
     )
-    write_form(forms, arguments)
+    write_report(forms, arguments)
     return 0
 
 
 def _report(arguments: Arguments) -> WasteReport:
-    from tachograph.analyze.intervals import read_intervals
-    from tachograph.analyze.results import of_one_moment, read_summaries
-    from tachograph.cli.open import open_lake
-    from tachograph.report.filters import filter_jobs
-    from tachograph.report.waste import build_waste_report
+    from tachograph.cli.options import open_lake
+    from tachograph.judge.ledger import build_waste_report
+    from tachograph.lake.filters import filter_jobs
+    from tachograph.lake.query import read_consistently, read_intervals, read_summaries
 
     opened = open_lake(arguments)
-    which = wanted(arguments, opened)
+    which = job_filter(arguments, opened)
 
     def read() -> tuple[pl.DataFrame, pl.DataFrame]:
         summaries = read_summaries(opened.lake)
         return summaries, read_intervals(opened.lake, summaries, which.findings)
 
-    summaries, intervals = of_one_moment(opened.lake, read)
+    summaries, intervals = read_consistently(opened.lake, read)
     exported = arguments.json or arguments.csv
     return build_waste_report(
         filter_jobs(summaries, intervals, which),
@@ -79,6 +77,6 @@ def _report(arguments: Arguments) -> WasteReport:
 
 
 def _html(report: WasteReport) -> str:
-    from tachograph.report.waste_html import waste_html  # draws: only where it is asked for
+    from tachograph.report.waste_page import waste_html  # draws: only where it is asked for
 
     return waste_html(report)

@@ -8,22 +8,21 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import plural, text
 from tachograph.cli import narrate, output
-from tachograph.cli.live_options import wanted_of
 from tachograph.cli.narrate import Narrator
-from tachograph.cli.options import Arguments, Parser
-from tachograph.errors import UsageError
-from tachograph.units import plural, text
+from tachograph.cli.options import Arguments, Parser, live_selection
 
 if TYPE_CHECKING:
-    from tachograph.arrays import Floats
-    from tachograph.config import Configuration
-    from tachograph.live.choose import Wanted
+    from tachograph.catalog.arrays import Floats
+    from tachograph.catalog.config import Configuration
+    from tachograph.judge.workload.settings import WorkloadSettings
+    from tachograph.live.discovery import SourceRequest
     from tachograph.live.monitor import Monitor
-    from tachograph.live.source import LiveSource
+    from tachograph.live.selection import SelectedReplay
+    from tachograph.live.snapshot import LiveSource
     from tachograph.live.view import View
-    from tachograph.live.visible import Replayed
-    from tachograph.workload.settings import Settings
 
 LEAST_S = 0.1  # counters of DCGM and GPM are not new more often
 MOST_S = 3600.0
@@ -72,23 +71,23 @@ def add_arguments(parser: Parser) -> None:
 
 def run(arguments: Arguments) -> int:
     """Show until the user, or the source, ends it."""
-    from tachograph import config
-    from tachograph.live.choose import choose
-    from tachograph.live.rows import columns_of
-    from tachograph.live.visible import Replayed
+    from tachograph.catalog import config
+    from tachograph.live.discovery import choose_source
+    from tachograph.live.render import csv_columns
+    from tachograph.live.selection import SelectedReplay
 
-    columns = None if arguments.csv is None else columns_of(arguments.csv)
+    columns = None if arguments.csv is None else csv_columns(arguments.csv)
     _check(arguments)
     configuration = config.load(arguments.config)
     settings = _settings(arguments, configuration)
     wanted = _wanted(arguments, configuration)
-    source = choose(configuration, wanted)
+    source = choose_source(configuration, wanted)
     printed = arguments.once or arguments.json or columns is not None
     try:
         if not printed:
             _check_terminal()
         _tell(source, Narrator.of(arguments))
-        if arguments.once and isinstance(source, Replayed):
+        if arguments.once and isinstance(source, SelectedReplay):
             source.to_last(arguments.job)
             Narrator.of(arguments).say(_instant(source, of_job=arguments.job is not None))
         if not printed:
@@ -116,8 +115,8 @@ def _check_terminal() -> None:
         raise UsageError("the screen is drawn on stderr, which is no terminal", do="give --once, --json or --csv")
 
 
-def _wanted(arguments: Arguments, configuration: Configuration) -> Wanted:
-    usual = wanted_of(arguments, interval_s=_interval_s(arguments, configuration))
+def _wanted(arguments: Arguments, configuration: Configuration) -> SourceRequest:
+    usual = live_selection(arguments, interval_s=_interval_s(arguments, configuration))
     return replace(usual, everything=arguments.all, recording=arguments.recording, speed=arguments.speed)
 
 
@@ -125,11 +124,11 @@ def _interval_s(arguments: Arguments, configuration: Configuration) -> float:
     return float(arguments.interval or max(LEAST_S, configuration.watch.interval_s))
 
 
-def _settings(arguments: Arguments, configuration: Configuration) -> Settings:
+def _settings(arguments: Arguments, configuration: Configuration) -> WorkloadSettings:
     """How GPUs are judged: the configuration, and the options over it."""
     import msgspec
 
-    from tachograph.workload.settings import settings_of
+    from tachograph.judge.workload.settings import settings_of
 
     chosen: dict[str, object] = {}
     if arguments.classifier:
@@ -156,15 +155,15 @@ def _weights(written: str) -> dict[str, float]:
 
 def _tell(source: LiveSource, narrator: Narrator) -> None:
     """Say what is shown, and what it cannot see."""
-    from tachograph.live.missing import lines
+    from tachograph.live.unsupported import unsupported_lines
 
     about = source.about
     narrator.say(about.sentence)
-    for line in lines(about):
+    for line in unsupported_lines(about):
         narrator.say(f"  {line}")
 
 
-def _instant(source: Replayed, *, of_job: bool) -> str:
+def _instant(source: SelectedReplay, *, of_job: bool) -> str:
     """When it is on a recording that stands still, how long before its end, and how many GPUs told something then."""
     now = source.read()
     telling, count = sum(t == t for t in now.measured.tolist()), len(now.gpus)
@@ -174,7 +173,9 @@ def _instant(source: Replayed, *, of_job: bool) -> str:
     return f"as it was at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(now.t))} UTC{before}{some}"
 
 
-def _on_screen(source: LiveSource, arguments: Arguments, configuration: Configuration, settings: Settings) -> int:
+def _on_screen(
+    source: LiveSource, arguments: Arguments, configuration: Configuration, settings: WorkloadSettings
+) -> int:
     from tachograph.tui import app
 
     return app.run(
@@ -191,13 +192,13 @@ def _print(
     source: LiveSource,
     arguments: Arguments,
     configuration: Configuration,
-    settings: Settings,
+    settings: WorkloadSettings,
     columns: tuple[str, ...] | None,
 ) -> int:
     """Print one round after the other, or one."""
-    from tachograph.live.history import History
     from tachograph.live.monitor import Monitor
-    from tachograph.live.rows import csv_header
+    from tachograph.live.render import csv_header
+    from tachograph.live.view import History
 
     interval_s = _interval_s(arguments, configuration)
     monitor = Monitor(source.about, settings=settings, history=History(capacity=2), keep_events=0)
@@ -228,8 +229,8 @@ def _look(source: LiveSource, monitor: Monitor) -> View:
 
 def _needs_another_look(view: View, columns: tuple[str, ...] | None) -> bool:
     """Whether something is not told yet that takes two looks: rates, health (new replays), the first values of some."""
-    from tachograph.live.choose import DECIDING
-    from tachograph.live.rows import OF_TWO_LOOKS
+    from tachograph.live.discovery import DECIDING
+    from tachograph.live.render import OF_TWO_LOOKS
 
     made_of_two = columns is None or OF_TWO_LOOKS & set(columns)
     told = [name for name in DECIDING if name not in view.about.blind]
@@ -242,20 +243,20 @@ def _nothing(values: Floats | None) -> bool:
 
 
 def _print_round(
-    view: View, before: View | None, arguments: Arguments, settings: Settings, columns: tuple[str, ...] | None
+    view: View, before: View | None, arguments: Arguments, settings: WorkloadSettings, columns: tuple[str, ...] | None
 ) -> None:
     import msgspec
 
-    from tachograph.live import rows
+    from tachograph.live import render
 
     if columns is not None:
-        output.print_text("".join(rows.csv_row(view, row, columns, before) for row in range(len(view.snapshot.gpus))))
+        output.print_text("".join(render.csv_row(view, row, columns, before) for row in range(len(view.snapshot.gpus))))
     elif arguments.json and arguments.once:
-        output.print_json(rows.rows(view, settings))
+        output.print_json(render.json_rows(view, settings))
     elif arguments.json:
-        output.print_text(msgspec.json.encode(rows.rows(view, settings)).decode() + "\n")
+        output.print_text(msgspec.json.encode(render.json_rows(view, settings)).decode() + "\n")
     else:
-        output.print_text(rows.table(view, width=output.width(_UNBOUNDED)))
+        output.print_text(render.text_table(view, width=output.width(_UNBOUNDED)))
     output.flush()
 
 

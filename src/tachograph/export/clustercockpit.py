@@ -19,10 +19,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from tachograph.export.content import Content
+from tachograph.catalog.tables import JOB_GPUS, JOB_MINUTES
+from tachograph.export.content import ExportContent, ExportResult, whole_file
 from tachograph.export.registry import Progress
-from tachograph.export.written import Written, whole_file
-from tachograph.summarize.schema import JOB_GPUS, JOB_MINUTES
 
 UNKNOWN = "unknown"  # for text that the schema requires and nobody told
 STEP_S = 60
@@ -46,7 +45,7 @@ _MB = 1.048576  # per MiB
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class ArchiveMetric:
     """A metric of ClusterCockpit: the counter of job_minutes it is made of, factor, unit; `footprint` in meta.json."""
 
     name: str
@@ -62,16 +61,16 @@ class Metric:
         return {"base": self.base, "prefix": self.prefix} if self.prefix else {"base": self.base}
 
 
-METRICS: tuple[Metric, ...] = (
-    Metric("acc_utilization", "gpu_util", 100, "", footprint=True),  # percent, as NVML tells it
-    Metric("acc_mem_used", "hbm_used_mib", _MB, "B", "M", footprint=True),
-    Metric("acc_power", "power_w", 1, "W", footprint=True),
-    Metric("acc_sm_active", "sm_active", 100, ""),
-    Metric("acc_dram_active", "dram_active", 100, ""),
-    Metric("acc_fp64_active", "fp64_active", 100, ""),
-    Metric("acc_fp32_active", "fp32_active", 100, ""),
-    Metric("acc_fp16_active", "fp16_active", 100, ""),
-    Metric("acc_tensor_active", "tensor_active", 100, ""),
+METRICS: tuple[ArchiveMetric, ...] = (
+    ArchiveMetric("acc_utilization", "gpu_util", 100, "", footprint=True),  # percent, as NVML tells it
+    ArchiveMetric("acc_mem_used", "hbm_used_mib", _MB, "B", "M", footprint=True),
+    ArchiveMetric("acc_power", "power_w", 1, "W", footprint=True),
+    ArchiveMetric("acc_sm_active", "sm_active", 100, ""),
+    ArchiveMetric("acc_dram_active", "dram_active", 100, ""),
+    ArchiveMetric("acc_fp64_active", "fp64_active", 100, ""),
+    ArchiveMetric("acc_fp32_active", "fp32_active", 100, ""),
+    ArchiveMetric("acc_fp16_active", "fp16_active", 100, ""),
+    ArchiveMetric("acc_tensor_active", "tensor_active", 100, ""),
 )
 # names of these statistics in meta.json, which are not those in data.json
 _IN_META: Mapping[str, str] = MappingProxyType({"acc_utilization": "acc_used"})
@@ -82,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", required=True, metavar="DIR", help="the archive's folder")
 
 
-def export(content: Content, options: argparse.Namespace, progress: Progress) -> Sequence[Written]:
+def export(content: ExportContent, options: argparse.Namespace, progress: Progress) -> Sequence[ExportResult]:
     """Write two files per job that has ended; return how many jobs.
 
     Left as they are: jobs that run, and those whose id is not a number or whose length is not known.
@@ -93,7 +92,7 @@ def export(content: Content, options: argparse.Namespace, progress: Progress) ->
     for first in range(0, jobs.height, BATCH):
         done += _write_some(archive, content, jobs[first : first + BATCH], ids)
         progress("export jobs", min(first + BATCH, jobs.height), jobs.height)
-    return [Written("jobs", str(archive), done, unchanged=jobs.height - done)]
+    return [ExportResult("jobs", str(archive), done, unchanged=jobs.height - done)]
 
 
 def is_archivable(row: Mapping[str, Any]) -> bool:
@@ -101,7 +100,7 @@ def is_archivable(row: Mapping[str, Any]) -> bool:
     return bool(row["end"]) and row["job_id"].isdecimal() and _duration(row) > 0
 
 
-def _write_some(archive: Path, content: Content, jobs: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]) -> int:
+def _write_some(archive: Path, content: ExportContent, jobs: pl.DataFrame, ids: Mapping[tuple[Any, ...], str]) -> int:
     """Write these jobs; return how many there were to write."""
     gpus, minutes = _by_job(content.gpus(jobs)), _by_job(content.minutes(jobs))
     rows = [row for row in jobs.iter_rows(named=True) if is_archivable(row)]
@@ -175,7 +174,7 @@ def job_data(
 
 
 def _of_metric(
-    metric: Metric, minutes: pl.DataFrame, length: int, ids: Mapping[tuple[Any, ...], str]
+    metric: ArchiveMetric, minutes: pl.DataFrame, length: int, ids: Mapping[tuple[Any, ...], str]
 ) -> dict[str, Any]:
     series = []
     for unit, rows in minutes.group_by("node", "gpu", "mig", maintain_order=True):
@@ -196,7 +195,7 @@ def _of_metric(
     return {"unit": metric.unit, "timestep": STEP_S, "series": series}
 
 
-def _footprint(metric: Metric, data: Mapping[str, Any]) -> dict[str, Any]:
+def _footprint(metric: ArchiveMetric, data: Mapping[str, Any]) -> dict[str, Any]:
     """Mean of the series' means, least and greatest value of all."""
     found = [series["statistics"] for series in data["series"]]
     return {

@@ -1,23 +1,26 @@
-"""What is exported: the jobs that a filter chooses, and what belongs to them."""
+"""What is exported: the chosen jobs and what belongs to them; the result of an export; files that appear whole."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import polars as pl
 
-from tachograph.analyze.answers import as_judged, read_answers, summaries_and_answers
-from tachograph.analyze.results import read_gpus, read_verdicts, scan_minutes
-from tachograph.lake import Lake
+from tachograph.catalog.errors import ExportError
+from tachograph.catalog.tables import DEVICES, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES, LakeTable
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter, filter_jobs
 from tachograph.lake.problems import lake_errors
-from tachograph.report.filters import JobFilter, filter_jobs
-from tachograph.schema import DEVICES, Table
-from tachograph.summarize.schema import JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.lake.query import as_judged, read_answers, read_gpus, read_verdicts, scan_minutes, summaries_and_answers
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ExportContent:
     """The chosen rows of job_summaries, in order of start, and what belongs to these jobs.
 
     `now`: up to when things are looked at. What is large is read when it is asked for.
@@ -48,7 +51,7 @@ class Content:
         """Rows of job_node_minutes of the chosen jobs; none where hosts tell nothing."""
         return self._by_minute(JOB_NODE_MINUTES, self.summaries)
 
-    def _by_minute(self, table: Table, jobs: pl.DataFrame) -> pl.DataFrame:
+    def _by_minute(self, table: LakeTable, jobs: pl.DataFrame) -> pl.DataFrame:
         with lake_errors(self.lake.uri(table)):
             return scan_minutes(self.lake, table, jobs).collect().sort(*table.sort)
 
@@ -63,10 +66,49 @@ class Content:
         return "" if delta is None else str(delta.metadata().id)
 
 
-def read_content(lake: Lake, wanted: JobFilter, *, now: datetime) -> Content:
+def read_content(lake: Lake, wanted: JobFilter, *, now: datetime) -> ExportContent:
     """Return the jobs of the lake that are wanted.
 
     Errors: LakeError where nothing was analyzed yet; NotFoundError for a filter that names what does not exist.
     """
     summaries, answers = summaries_and_answers(lake, wanted.findings)
-    return Content(lake, now, filter_jobs(summaries, answers, wanted).sort("start", "job_key"))
+    return ExportContent(lake, now, filter_jobs(summaries, answers, wanted).sort("start", "job_key"))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """One table, file or address: rows (series, jobs) written, taken away, left as they were."""
+
+    what: str
+    where: str
+    written: int
+    removed: int = 0
+    unchanged: int = 0
+
+
+@contextmanager
+def whole_file(target: Path) -> Iterator[Path]:
+    """A file beside `target` that takes its place when the block ends well; readers see the old or the new one.
+
+    Errors: ExportError when it cannot be written.
+    """
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    with export_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield beside
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def export_errors(where: Path | str) -> Iterator[None]:
+    """Turn what the operating system reports inside the block into ExportError."""
+    try:
+        yield
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise ExportError(
+            f"cannot be written: {reason}", where=str(where), do="name another with --to, or make room for it"
+        ) from problem

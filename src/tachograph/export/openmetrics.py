@@ -17,11 +17,10 @@ from urllib.parse import urlsplit
 import httpx2
 import polars as pl
 
-from tachograph.errors import ExportError, UsageError
-from tachograph.export.content import Content
+from tachograph.catalog.errors import ExportError, UsageError
+from tachograph.export.content import ExportContent, ExportResult, whole_file
 from tachograph.export.registry import Progress
-from tachograph.export.written import Written, whole_file
-from tachograph.finding import WORTH_KNOWING
+from tachograph.judge.finding import REPORTED
 
 LABELS = ("cluster", "user", "account", "partition", "qos", "gpu_model", "state")
 DEFAULT_LABELS = "user,account,partition"
@@ -63,7 +62,7 @@ OF_JOBS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Gauge:
+class MetricFamily:
     """One metric: its name, one sentence, names of its labels, and its values: (label texts, value)."""
 
     name: str
@@ -98,7 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def export(content: Content, options: argparse.Namespace, progress: Progress) -> Sequence[Written]:
+def export(content: ExportContent, options: argparse.Namespace, progress: Progress) -> Sequence[ExportResult]:
     """Write or push the metrics; return how many series.
 
     Errors: UsageError for an unknown label; ExportError when file or gateway does not take them.
@@ -106,7 +105,7 @@ def export(content: Content, options: argparse.Namespace, progress: Progress) ->
     metrics = list(all_metrics(content, by=_labels(options.by), jobs=options.jobs))
     page = exposition(metrics)
     where = push(options.to, page) if "://" in options.to else _write(Path(options.to), page)
-    return [Written("series", where, sum(len(metric.samples) for metric in metrics))]
+    return [ExportResult("series", where, sum(len(metric.samples) for metric in metrics))]
 
 
 def _labels(written: str) -> tuple[str, ...]:
@@ -117,10 +116,10 @@ def _labels(written: str) -> tuple[str, ...]:
     return names
 
 
-def all_metrics(content: Content, *, by: Sequence[str], jobs: int = 0) -> Iterator[Gauge]:
+def all_metrics(content: ExportContent, *, by: Sequence[str], jobs: int = 0) -> Iterator[MetricFamily]:
     """Yield the metrics of the chosen jobs: sums by the labels `by`, findings by code, and `jobs` single jobs."""
     now = ((), content.now.timestamp())
-    yield Gauge("tachograph_export_time_seconds", "When this was exported, since 1970.", (), (now,))
+    yield MetricFamily("tachograph_export_time_seconds", "When this was exported, since 1970.", (), (now,))
     labelled = content.summaries.with_columns(pl.col(name).fill_null("") for name in by)
     yield from _families(SUMS, labelled, by)
     answers = content.answers()
@@ -129,16 +128,18 @@ def all_metrics(content: Content, *, by: Sequence[str], jobs: int = 0) -> Iterat
         yield from _families(OF_JOBS, _single(content, answers, jobs), JOB_LABELS)
 
 
-def _families(wanted: Mapping[str, tuple[pl.Expr, str]], rows: pl.DataFrame, labels: Sequence[str]) -> Iterator[Gauge]:
+def _families(
+    wanted: Mapping[str, tuple[pl.Expr, str]], rows: pl.DataFrame, labels: Sequence[str]
+) -> Iterator[MetricFamily]:
     """One family per metric: the sum of its values over the rows of each combination of labels."""
     for name, (value, sentence) in wanted.items():
         known = rows.with_columns(value.cast(pl.Float64).alias("value")).select(*labels, "value").drop_nulls("value")
         sums = known.group_by(*labels).agg(pl.col("value").sum()).sort(*labels) if labels else known.sum()
         samples = tuple((tuple(texts), value) for *texts, value in sums.select(*labels, "value").iter_rows())
-        yield Gauge(name, sentence, tuple(labels), samples)
+        yield MetricFamily(name, sentence, tuple(labels), samples)
 
 
-def _findings(content: Content, answers: pl.DataFrame) -> Iterator[Gauge]:
+def _findings(content: ExportContent, answers: pl.DataFrame) -> Iterator[MetricFamily]:
     """Jobs that have each verdict on each finding, and their GPU time."""
     hours = content.summaries.select("job_key", "gpu_hours")
     found = answers.join(hours, on="job_key", how="left")
@@ -152,9 +153,9 @@ def _findings(content: Content, answers: pl.DataFrame) -> Iterator[Gauge]:
     yield from _families(kinds, found, ("code", "kind", "severity", "verdict"))
 
 
-def _single(content: Content, answers: pl.DataFrame, many: int) -> pl.DataFrame:
+def _single(content: ExportContent, answers: pl.DataFrame, many: int) -> pl.DataFrame:
     """The last run of each job, running ones first, then those that ended last; the first `many` of them."""
-    count = answers.filter(WORTH_KNOWING).group_by("job_key").len("findings")
+    count = answers.filter(REPORTED).group_by("job_key").len("findings")
     jobs = content.summaries.join(count, on="job_key", how="left").with_columns(pl.col("findings").fill_null(0))
     named = jobs.with_columns(
         pl.coalesce("display_id", "job_id").alias("job_id"), pl.col("cluster", "user", "partition").fill_null("")
@@ -163,7 +164,7 @@ def _single(content: Content, answers: pl.DataFrame, many: int) -> pl.DataFrame:
     return last.sort("end", "job_key", descending=True, nulls_last=False).head(many)
 
 
-def exposition(metrics: Iterable[Gauge]) -> bytes:
+def exposition(metrics: Iterable[MetricFamily]) -> bytes:
     """Return the metrics as OpenMetrics text; being gauges without timestamps it is Prometheus' text format, too.
 
     >>> exposition([Gauge("up", "Up.", ("host",), ((('a"b',), 1.0),))]).decode().splitlines()[2:]

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
-from tachograph.export.content import Content
+from tachograph.export.content import ExportContent, ExportResult
 from tachograph.export.registry import Progress
 from tachograph.export.tables import add_table_options, export_tables
-from tachograph.export.written import Written
 
 SUFFIX = ".parquet"
 
@@ -21,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_table_options(parser, SUFFIX)
 
 
-def export(content: Content, options: argparse.Namespace, progress: Progress) -> Sequence[Written]:
+def export(content: ExportContent, options: argparse.Namespace, progress: Progress) -> Sequence[ExportResult]:
     """Write the tables; return what was written."""
     return export_tables(content, options, SUFFIX, _write)
 

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from tachograph.errors import ExportError, UsageError
-from tachograph.export.content import Content
+from tachograph.catalog.errors import ExportError, UsageError
+from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_SUMMARIES
+from tachograph.export.content import ExportContent, ExportResult
 from tachograph.export.registry import Progress
-from tachograph.export.written import Written
-from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_SUMMARIES
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from tachograph.export.postgresql_tables import Place
+    from tachograph.export.postgresql_tables import DatabaseSchema
 
 CONNECT_S = 10
 EXPORTS = "exports"
@@ -43,18 +42,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--table-prefix", default="", metavar="TEXT", help="what the names of tables begin with")
 
 
-def export(content: Content, options: argparse.Namespace, progress: Progress) -> Sequence[Written]:
+def export(content: ExportContent, options: argparse.Namespace, progress: Progress) -> Sequence[ExportResult]:
     """Bring the tables to what the content is; return what was written, removed and left.
 
     Errors: UsageError without psycopg; ExportError when the database does not answer or does not take it.
     """
     try:
-        from tachograph.export.postgresql_tables import Place
+        from tachograph.export.postgresql_tables import DatabaseSchema
     except ImportError as problem:
         raise UsageError(
             f"PostgreSQL needs psycopg: {problem}", do="install the extra `postgresql` (tachograph[postgresql])"
         ) from None
-    place = Place(options.schema, options.table_prefix)
+    place = DatabaseSchema(options.schema, options.table_prefix)
     with _connected(options.to) as connection:
         where = f"{connection.info.dbname}.{place}"
         return _Export(connection, place, content, where).run(progress)
@@ -106,13 +105,13 @@ def _line(problem: Exception) -> str:
 class _Export:
     """One export into one place."""
 
-    def __init__(self, connection: Connection, place: Place, content: Content, where: str) -> None:
+    def __init__(self, connection: Connection, place: DatabaseSchema, content: ExportContent, where: str) -> None:
         self._connection = connection
         self._place = place
         self._content = content
         self._where = where
 
-    def run(self, progress: Progress) -> list[Written]:
+    def run(self, progress: Progress) -> list[ExportResult]:
         """Find what changed, send it, note it; all of it counts when the transaction ends."""
         from tachograph.export import postgresql_tables as tables
 
@@ -134,7 +133,7 @@ class _Export:
             tables.take(self._connection, self._place, staged)
         self._note(changed.height)
         there = self._content.summaries.height
-        done = [Written(name, f"{self._where}{name}", rows.height) for name, rows in sent.items()]
+        done = [ExportResult(name, f"{self._where}{name}", rows.height) for name, rows in sent.items()]
         done[0] = replace(done[0], removed=removed, unchanged=there - changed.height)
         return done
 

@@ -11,8 +11,7 @@ import polars as pl
 from psycopg import Connection
 from psycopg.sql import SQL, Composable, Identifier, Literal
 
-from tachograph.schema import Column, Table
-from tachograph.summarize.schema import FINDINGS, JOB_GPUS, JOB_SUMMARIES
+from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_SUMMARIES, LakeTable, TableColumn
 
 PARENT = JOB_SUMMARIES
 CHILDREN = (JOB_GPUS, FINDINGS)  # rows that count only beside their job's summary
@@ -33,7 +32,7 @@ _TIME = "%Y-%m-%dT%H:%M:%S%.6fZ"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatabaseSchema:
     """Where the tables are: a schema, and what their names begin with."""
 
     schema: str
@@ -48,7 +47,7 @@ class Place:
         return f"{self.schema}.{self.prefix}"
 
 
-def type_of(column: Column) -> str:
+def type_of(column: TableColumn) -> str:
     """Return the type of a column in PostgreSQL.
 
     >>> [type_of(column) for column in JOB_SUMMARIES.columns if column.name in ("user", "start", "pipes", "gpus")]
@@ -62,7 +61,7 @@ def type_of(column: Column) -> str:
     return _TYPES[column.dtype.base_type()]
 
 
-def create(connection: Connection, place: Place) -> bool:
+def create(connection: Connection, place: DatabaseSchema) -> bool:
     """Make schema and tables that are missing and add columns that are; return whether a table that was there grew."""
     if not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [place.schema]).fetchone():
         connection.execute(SQL("CREATE SCHEMA {}").format(Identifier(place.schema)))
@@ -80,7 +79,7 @@ def create(connection: Connection, place: Place) -> bool:
     return grew
 
 
-def _columns(connection: Connection, place: Place, table: Table) -> set[str]:
+def _columns(connection: Connection, place: DatabaseSchema, table: LakeTable) -> set[str]:
     rows = connection.execute(
         "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
         [place.schema, f"{place.prefix}{table.name}"],
@@ -88,7 +87,7 @@ def _columns(connection: Connection, place: Place, table: Table) -> set[str]:
     return {name for (name,) in rows}
 
 
-def _create_table(connection: Connection, place: Place, table: Table) -> None:
+def _create_table(connection: Connection, place: DatabaseSchema, table: LakeTable) -> None:
     parts: list[Composable] = [_definition(column) for column in table.columns]
     nullable = [column.name for column in table.columns if column.name in table.key and column.null is not None]
     if not nullable:
@@ -106,18 +105,18 @@ def _create_table(connection: Connection, place: Place, table: Table) -> None:
     connection.execute(SQL("COMMENT ON TABLE {} IS {}").format(place(table.name), Literal(table.grain)))
 
 
-def _definition(column: Column) -> Composable:
+def _definition(column: TableColumn) -> Composable:
     return SQL("{} {}").format(Identifier(column.name), SQL(type_of(column)))
 
 
-def _comment(connection: Connection, place: Place, table: Table, column: Column) -> None:
+def _comment(connection: Connection, place: DatabaseSchema, table: LakeTable, column: TableColumn) -> None:
     unit = f" [{column.unit}]" if column.unit else ""
     null = f" Null: {column.null}." if column.null else ""
     name = Identifier(place.schema, f"{place.prefix}{table.name}", column.name)
     connection.execute(SQL("COMMENT ON COLUMN {} IS {}").format(name, Literal(f"{column.sentence}{unit}{null}")))
 
 
-def stage(connection: Connection, table: Table, rows: pl.DataFrame) -> Identifier:
+def stage(connection: Connection, table: LakeTable, rows: pl.DataFrame) -> Identifier:
     """Copy rows into a table that ends with the transaction; return its name."""
     name = Identifier(f"staged_{table.name}")
     columns = SQL(", ").join(_definition(column) for column in table.columns)
@@ -170,7 +169,7 @@ def _names(names: Sequence[str]) -> Composable:
     return SQL(", ").join(map(Identifier, names))
 
 
-def take(connection: Connection, place: Place, staged: Mapping[str, Identifier]) -> None:
+def take(connection: Connection, place: DatabaseSchema, staged: Mapping[str, Identifier]) -> None:
     """Let staged rows take the place of those of the same jobs."""
     names = {table.name: _names(list(table.schema)) for table in TABLES}
     values = SQL(", ").join(

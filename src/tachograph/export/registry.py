@@ -9,14 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
-    from tachograph.export.content import Content
-    from tachograph.export.written import Written
+    from tachograph.export.content import ExportContent, ExportResult
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ExportTarget:
     """One target: its name, its module in `tachograph.export`, one line of help."""
 
     name: str
@@ -24,27 +23,27 @@ class Target:
     sentence: str
 
 
-TARGETS: tuple[Target, ...] = (
-    Target("postgresql", "postgresql", "tables of a PostgreSQL database, kept as the lake is: only what changed"),
-    Target("csv", "csv", "files of comma-separated values, one per table"),
-    Target("parquet", "parquet", "Parquet files, one per table"),
-    Target("jsonl", "jsonl", "files of JSON lines, one per table"),
-    Target("openmetrics", "openmetrics", "metrics for Prometheus: a textfile of node_exporter, or a pushgateway"),
-    Target("clustercockpit", "clustercockpit", "a job archive as ClusterCockpit keeps it: one folder per job"),
+TARGETS: tuple[ExportTarget, ...] = (
+    ExportTarget("postgresql", "postgresql", "tables of a PostgreSQL database, kept as the lake is: only what changed"),
+    ExportTarget("csv", "csv", "files of comma-separated values, one per table"),
+    ExportTarget("parquet", "parquet", "Parquet files, one per table"),
+    ExportTarget("jsonl", "jsonl", "files of JSON lines, one per table"),
+    ExportTarget("openmetrics", "openmetrics", "metrics for Prometheus: a textfile of node_exporter, or a pushgateway"),
+    ExportTarget("clustercockpit", "clustercockpit", "a job archive as ClusterCockpit keeps it: one folder per job"),
 )
 
 
-class TargetModule(Protocol):
+class ExportModule(Protocol):
     """What a target's module offers."""
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Declare the target's own options, `--to` among them."""
 
-    def export(self, content: Content, options: argparse.Namespace, progress: Progress) -> Sequence[Written]:
+    def export(self, content: ExportContent, options: argparse.Namespace, progress: Progress) -> Sequence[ExportResult]:
         """Write; return what was written. Errors: ExportError when the target does not take it."""
         ...
 
 
-def load(target: Target) -> TargetModule:
+def load_target(target: ExportTarget) -> ExportModule:
     """Return the module of `target`, imported now."""
-    return cast("TargetModule", import_module(f"tachograph.export.{target.module}"))
+    return cast("ExportModule", import_module(f"tachograph.export.{target.module}"))

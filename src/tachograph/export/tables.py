@@ -9,20 +9,26 @@ from types import MappingProxyType
 
 import polars as pl
 
-from tachograph.errors import UsageError
-from tachograph.export.content import Content
-from tachograph.export.written import Written, whole_file
-from tachograph.schema import Table
-from tachograph.summarize.schema import COMPUTED, FINDINGS, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.tables import (
+    COMPUTED,
+    FINDINGS,
+    JOB_GPUS,
+    JOB_MINUTES,
+    JOB_NODE_MINUTES,
+    JOB_SUMMARIES,
+    LakeTable,
+)
+from tachograph.export.content import ExportContent, ExportResult, whole_file
 
 INTERNAL = "seq"  # bookkeeping of the lake, of no meaning outside
-_ROWS: Mapping[str, Callable[[Content], pl.DataFrame]] = MappingProxyType(
+_ROWS: Mapping[str, Callable[[ExportContent], pl.DataFrame]] = MappingProxyType(
     {
         JOB_SUMMARIES.name: lambda content: content.summaries,
-        JOB_GPUS.name: Content.gpus,
-        FINDINGS.name: Content.findings,
-        JOB_MINUTES.name: Content.minutes,
-        JOB_NODE_MINUTES.name: Content.node_minutes,
+        JOB_GPUS.name: ExportContent.gpus,
+        FINDINGS.name: ExportContent.findings,
+        JOB_MINUTES.name: ExportContent.minutes,
+        JOB_NODE_MINUTES.name: ExportContent.node_minutes,
     }
 )
 DEFAULT = (JOB_SUMMARIES.name, JOB_GPUS.name, FINDINGS.name)  # minutes are many: only where they are asked for
@@ -41,21 +47,23 @@ def add_table_options(parser: argparse.ArgumentParser, suffix: str) -> None:
 
 
 def export_tables(
-    content: Content, options: argparse.Namespace, suffix: str, write: Callable[[pl.DataFrame, Path], None]
-) -> Sequence[Written]:
+    content: ExportContent, options: argparse.Namespace, suffix: str, write: Callable[[pl.DataFrame, Path], None]
+) -> Sequence[ExportResult]:
     """Write the tables that are asked for, each into its file, by `write`.
 
     Errors: UsageError for several tables and one file; ExportError when a file cannot be written.
     """
     names = tuple(dict.fromkeys(options.table)) or DEFAULT
-    return [_one(content, name, _file(options.to, name, names, suffix), write) for name in names]
+    return [_export_table(content, name, _file(options.to, name, names, suffix), write) for name in names]
 
 
-def _one(content: Content, name: str, target: Path, write: Callable[[pl.DataFrame, Path], None]) -> Written:
+def _export_table(
+    content: ExportContent, name: str, target: Path, write: Callable[[pl.DataFrame, Path], None]
+) -> ExportResult:
     frame = outside(_ROWS[name](content), COMPUTED[name])
     with whole_file(target) as beside:
         write(frame, beside)
-    return Written(name, str(target), frame.height)
+    return ExportResult(name, str(target), frame.height)
 
 
 def _file(to: str, name: str, names: Sequence[str], suffix: str) -> Path:
@@ -67,7 +75,7 @@ def _file(to: str, name: str, names: Sequence[str], suffix: str) -> Path:
     return place
 
 
-def outside(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
+def outside(frame: pl.DataFrame, table: LakeTable) -> pl.DataFrame:
     """Return rows of a table as other programs get them: without the lake's own columns, NaN and infinities null."""
     columns = {name: dtype for name, dtype in table.schema.items() if name != INTERNAL}
     return frame.select(_finite(name, dtype) for name, dtype in columns.items())

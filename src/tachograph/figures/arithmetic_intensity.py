@@ -18,12 +18,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
-from tachograph.devices import BY_NAME, Device, match, ridge
+from tachograph.catalog.devices import DEVICES_BY_NAME, Device, match_device, ridge
+from tachograph.catalog.tables import PIPES
+from tachograph.catalog.units import plural, text
 from tachograph.figures import style
-from tachograph.figures.study import Fact, Numbers, Study, count_jobs, not_recorded, percent, share
-from tachograph.reduce.kernel import INTENSITY_BINS, intensity_edges
-from tachograph.summarize.schema import PIPES
-from tachograph.units import plural, text
+from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
+from tachograph.pipeline.kernel import INTENSITY_BINS, intensity_edges
 
 PIPE_NAMES: Mapping[str, str] = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "tensor"}
 MOST_MODELS = 6  # lines that can be told apart
@@ -65,7 +65,7 @@ _DEVICES = {
 Counts = NDArray[np.int64]
 
 
-def compute(study: Study) -> Numbers:
+def compute(study: Study) -> FigureNumbers:
     """Return the distribution of intensity of each pipe and device model, and how many jobs are memory-bound.
 
     distribution: one row per (pipe, gpu_model, bin): samples and their share of the model's with an intensity on this
@@ -79,7 +79,7 @@ def compute(study: Study) -> Numbers:
         facts |= _labels(study.jobs, pipe)
     if not study.measured(["intensity_histogram"]):
         why = "device peaks not known, or no pipe measured with dram_active" if study.jobs.height else "no jobs"
-        return Numbers({}, facts, study.jobs.height, {"distribution": why, "devices": why})
+        return FigureNumbers({}, facts, study.jobs.height, {"distribution": why, "devices": why})
     several = pl.col("gpu_model").str.contains("+", literal=True).fill_null(False)
     counted = pl.col("intensity_histogram").is_not_null()
     facts["several_models_jobs"] = study.jobs.filter(several).height
@@ -97,17 +97,17 @@ def compute(study: Study) -> Numbers:
                 devices.append(_of_device(pipe, model, device, of_pipe) | {"drawn": place < MOST_MODELS})
     if not devices:
         why = "no sample with an arithmetic intensity"
-        return Numbers({}, facts, study.jobs.height, {"distribution": why, "devices": why})
+        return FigureNumbers({}, facts, study.jobs.height, {"distribution": why, "devices": why})
     pipes = pl.Enum(list(PIPES))
     tables = {
         "distribution": pl.concat(bins).sort(pl.col("pipe").cast(pipes), maintain_order=True),
         "devices": pl.DataFrame(devices, schema=_DEVICES).sort(pl.col("pipe").cast(pipes), maintain_order=True),
     }
     facts |= _device_facts(tables["devices"], study.options.pipe)
-    return Numbers(tables, facts, study.jobs.height, dict(_missing_pipes(study, tables["devices"])))
+    return FigureNumbers(tables, facts, study.jobs.height, dict(_missing_pipes(study, tables["devices"])))
 
 
-def draw(numbers: Numbers) -> Figure:
+def draw(numbers: FigureNumbers) -> Figure:
     """Return a column per pipe: rooflines above, the distribution of samples below."""
     devices = numbers.tables["devices"].filter("drawn")
     pipes = devices.get_column("pipe").unique(maintain_order=True).to_list()
@@ -140,7 +140,7 @@ def draw(numbers: Numbers) -> Figure:
     return figure
 
 
-def sentences(numbers: Numbers) -> tuple[str, ...]:
+def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     """Return how many samples and jobs are memory-bound, and where the intensity of the commonest device lies."""
     facts = numbers.facts
     pipe = str(facts["pipe"])
@@ -198,7 +198,7 @@ def _models(known: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
 
 
 def _device(model: str, capacities_mib: Sequence[float]) -> Device | None:
-    return BY_NAME.get(model) or match(model, min(capacities_mib, default=None))
+    return DEVICES_BY_NAME.get(model) or match_device(model, min(capacities_mib, default=None))
 
 
 def _bins(pipe: str, model: str, counts: Counts) -> pl.DataFrame:
@@ -262,13 +262,13 @@ def _missing_pipes(study: Study, devices: pl.DataFrame) -> Iterator[tuple[str, s
             yield pipe, not_recorded(lacking) if lacking else "no sample with an arithmetic intensity"
 
 
-def _by_jobs(numbers: Numbers) -> list[str]:
+def _by_jobs(numbers: FigureNumbers) -> list[str]:
     """Models, the one with the most jobs first: its line is the same in every panel."""
     most = numbers.tables["devices"].group_by("gpu_model").agg(pl.col("jobs").max())
     return most.sort("jobs", "gpu_model", descending=[True, False]).get_column("gpu_model").to_list()
 
 
-def _limits(numbers: Numbers, pipe: str) -> tuple[float, float]:
+def _limits(numbers: FigureNumbers, pipe: str) -> tuple[float, float]:
     """Decades that hold all samples of a pipe and its ridge points; with the bin of the rest where it has samples."""
     bins = numbers.tables["distribution"].filter(pl.col("pipe") == pipe)
     used = bins.with_columns(place=pl.int_range(pl.len()) % INTENSITY_BINS).filter(pl.col("samples") > 0)["place"]
@@ -286,7 +286,9 @@ def _least_share(devices: pl.DataFrame, limits: Mapping[str, tuple[float, float]
     return float(10.0 ** np.floor(np.log10(min(least, 0.1))))
 
 
-def _draw_model(upper: Axes, lower: Axes, numbers: Numbers, of: tuple[str, str], line: tuple[str, str, str]) -> None:
+def _draw_model(
+    upper: Axes, lower: Axes, numbers: FigureNumbers, of: tuple[str, str], line: tuple[str, str, str]
+) -> None:
     chosen = (pl.col("pipe") == of[0]) & (pl.col("gpu_model") == of[1])
     bins = numbers.tables["distribution"].filter(chosen)
     if not bins.height:
@@ -320,7 +322,7 @@ def _dress(upper: Axes, lower: Axes, limits: tuple[float, float]) -> None:
         axes.grid(axis="y")
 
 
-def _legend(numbers: Numbers, lines: Mapping[str, tuple[str, str, str]]) -> list[Line2D]:
+def _legend(numbers: FigureNumbers, lines: Mapping[str, tuple[str, str, str]]) -> list[Line2D]:
     known = numbers.tables["devices"].filter(pl.col("ridge_flop_per_b").is_not_null()).get_column("gpu_model")
     handles: list[Line2D] = []
     for model, (colour, dashes, marker) in lines.items():

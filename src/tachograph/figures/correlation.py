@@ -16,11 +16,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from tachograph.counters import COUNTERS, Kind
+from tachograph.catalog.counters import COUNTERS, CounterKind
+from tachograph.catalog.units import plural
 from tachograph.figures import style
+from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded
 from tachograph.figures.statistics import LEAST_JOBS, Floats, unit_ranks
-from tachograph.figures.study import Fact, Numbers, Study, count_jobs, not_recorded
-from tachograph.units import plural
 
 STRONG = 0.7  # |rho| that is written into the cell
 PARTNERS = 3  # of utilisation, in words
@@ -29,7 +29,7 @@ UTIL = "gpu_util"
 COMPARED = tuple(
     c.name
     for c in COUNTERS
-    if c.kind is not Kind.CUMULATIVE and c.unit not in ("code", "flag") and c.name != "hbm_free_mib"
+    if c.kind is not CounterKind.CUMULATIVE and c.unit not in ("code", "flag") and c.name != "hbm_free_mib"
 )
 LABELS: Mapping[str, str] = {
     "gpu_util": "GPU utilisation",
@@ -62,7 +62,7 @@ _LINKS: Mapping[str, str] = {"pcie": "PCIe", "nvlink": "NVLink"}
 Flags = NDArray[np.bool_]
 
 
-def compute(study: Study) -> Numbers:
+def compute(study: Study) -> FigureNumbers:
     """Return rho of every pair of counters, ordered by |rho| with utilisation.
 
     counters: one row per counter, utilisation first: rho with it, null where it is not defined, and in how many jobs
@@ -78,7 +78,7 @@ def compute(study: Study) -> Numbers:
     compared = {name: values for name, values in columns.items() if name not in few and name not in constant}
     facts: dict[str, Fact] = {"constant": _listed(constant), "too_few_jobs": _listed(few)}
     if why := _why_not(study, compared, constant):
-        return Numbers({}, facts, study.jobs.height, {"counters": why, "pairs": why})
+        return FigureNumbers({}, facts, study.jobs.height, {"counters": why, "pairs": why})
     names, rho, jobs = _correlations(compared)
     of_util = rho[names.index(UTIL)]
     closeness = np.round(np.nan_to_num(np.abs(of_util), nan=-1.0), 12)  # equal ones stay in the catalogue's order
@@ -98,10 +98,10 @@ def compute(study: Study) -> Numbers:
         "counters": pl.DataFrame(counters, schema_overrides={"rho_with_gpu_util": pl.Float64}),
         "pairs": pl.DataFrame(pairs, schema=schema),
     }
-    return Numbers(tables, facts | _facts(tables["pairs"]), study.jobs.height)
+    return FigureNumbers(tables, facts | _facts(tables["pairs"]), study.jobs.height)
 
 
-def draw(numbers: Numbers) -> Figure:
+def draw(numbers: FigureNumbers) -> Figure:
     """Return the lower half of the matrix: first column rho with utilisation, |rho| from STRONG on in numbers."""
     names = numbers.tables["counters"].get_column("counter").to_list()
     rows, columns = names[1:], names[:-1]
@@ -126,7 +126,7 @@ def draw(numbers: Numbers) -> Figure:
     return figure
 
 
-def sentences(numbers: Numbers) -> tuple[str, ...]:
+def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     """Return the strongest partners of utilisation, and how closely links send and receive."""
     facts = numbers.facts
     if not facts.get("partners"):
@@ -226,7 +226,7 @@ def _write_cells(axes: Axes, matrix: Floats) -> None:
         axes.axvline(edge - 0.5, color="white", linewidth=0.7)
 
 
-def _notes(numbers: Numbers) -> str:
+def _notes(numbers: FigureNumbers) -> str:
     parts = []
     for fact, why in (("constant", "the same in all jobs"), ("too_few_jobs", f"in fewer than {LEAST_JOBS} jobs")):
         if numbers.facts[fact]:
@@ -237,7 +237,7 @@ def _notes(numbers: Numbers) -> str:
     return "\n".join(notes)
 
 
-def _span(numbers: Numbers, prefix: str = "") -> str:
+def _span(numbers: FigureNumbers, prefix: str = "") -> str:
     least, most = (numbers.facts[f"{prefix}{end}_jobs"] for end in ("least", "most"))
     return count_jobs(most) if least == most else f"{least:,} to {count_jobs(most)}"
 

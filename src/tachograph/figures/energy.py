@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from tachograph.catalog.units import text
 from tachograph.figures import style
+from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent
 from tachograph.figures.statistics import BOX_CAPTION, boxes
-from tachograph.figures.study import Fact, Numbers, Study, count_jobs, not_recorded, percent
-from tachograph.units import text
 
 J_PER_KWH = 3.6e6
 BINS_PER_DECADE = 2
@@ -30,7 +30,7 @@ _ORDER = pl.Enum([*TYPES, UNKNOWN])
 _PARTS: Mapping[str, str] = {"jobs": "jobs", "gpu_hours": "GPU-hours", "energy_kwh": "energy"}
 
 
-def compute(study: Study) -> Numbers:
+def compute(study: Study) -> FigureNumbers:
     """Return energy by GPU-hours and job type, and the totals of each type.
 
     boxes: one row per (type, bin): `statistics.boxes` of energy in kWh; bins of GPU-hours are half decades, from the
@@ -40,7 +40,7 @@ def compute(study: Study) -> Numbers:
     """
     if lacking := study.lacking(["gpu_hours", "energy_j"]):
         why = not_recorded(lacking) if study.jobs.height else "no jobs"
-        return Numbers({}, {}, study.jobs.height, {"boxes": why, "totals": why})
+        return FigureNumbers({}, {}, study.jobs.height, {"boxes": why, "totals": why})
     known = study.jobs.filter(pl.col("gpu_hours").is_not_null(), pl.col("energy_j").is_not_null())
     partly = (pl.col("energy_gpus") < pl.col("gpus")).fill_null(False)
     nothing = (pl.col("gpu_hours") <= 0) | (pl.col("energy_j") <= 0)
@@ -57,17 +57,17 @@ def compute(study: Study) -> Numbers:
     facts["jobs"] = jobs.height
     if not jobs.height:
         why = "no job with GPU-hours and the energy of all its GPUs"
-        return Numbers({}, facts, study.jobs.height, {"boxes": why, "totals": why})
+        return FigureNumbers({}, facts, study.jobs.height, {"boxes": why, "totals": why})
     jobs = jobs.with_columns(_bins(jobs.get_column("gpu_hours")))
     totals = _totals(jobs)
     facts["pipe"] = study.options.pipe
     facts |= _total_facts(totals)
     missing = {} if facts["typed_jobs"] else {"totals": "no job of a known type"}
     tables = {"boxes": _boxes(jobs), "totals": totals}
-    return Numbers(tables, facts, study.jobs.height, missing)
+    return FigureNumbers(tables, facts, study.jobs.height, missing)
 
 
-def draw(numbers: Numbers) -> Figure:
+def draw(numbers: FigureNumbers) -> Figure:
     """Return boxes by GPU-hours beside the shares of each type; jobs of unknown type only where no type is known."""
     with style.style():
         how = {"width_ratios": [2.7, 1]}
@@ -81,7 +81,7 @@ def draw(numbers: Numbers) -> Figure:
     return figure
 
 
-def sentences(numbers: Numbers) -> tuple[str, ...]:
+def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     """Return what share of the energy memory-bound and compute-bound jobs take, and for each GPU-hour."""
     facts = numbers.facts
     if not facts.get("typed_jobs"):
@@ -102,7 +102,7 @@ def sentences(numbers: Numbers) -> tuple[str, ...]:
     )
 
 
-def _most(numbers: Numbers) -> tuple[str, ...]:
+def _most(numbers: FigureNumbers) -> tuple[str, ...]:
     """Which type takes more energy for a GPU-hour, where both are there."""
     compute, memory = (numbers.number(f"{name}_kwh_per_gpu_hour") for name in TYPES)
     if compute is None or memory is None:
@@ -166,7 +166,7 @@ def _total_facts(totals: pl.DataFrame) -> dict[str, Fact]:
     return facts
 
 
-def _draw_boxes(axes: Axes, numbers: Numbers) -> None:
+def _draw_boxes(axes: Axes, numbers: FigureNumbers) -> None:
     table = numbers.tables["boxes"]
     drawn = list(TYPES) if numbers.facts["typed_jobs"] else [UNKNOWN]
     table = table.filter(pl.col("type").is_in(drawn))
@@ -219,7 +219,7 @@ def _count_row(axes: Axes, rows: pl.DataFrame, label: str, line: int) -> None:
         axes.text(place + 0.5, height, named, transform=transform, ha="center", fontsize=6)
 
 
-def _draw_shares(axes: Axes, numbers: Numbers) -> None:
+def _draw_shares(axes: Axes, numbers: FigureNumbers) -> None:
     totals = {row["type"]: row for row in numbers.tables["totals"].iter_rows(named=True)}
     rows = list(_PARTS.items())
     start = np.zeros(len(rows))

@@ -7,10 +7,10 @@ import polars as pl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tachograph.catalog.units import KI, text
 from tachograph.figures import style
+from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
 from tachograph.figures.statistics import cumulative, histogram
-from tachograph.figures.study import Fact, Numbers, Study, count_jobs, not_recorded, percent, share
-from tachograph.units import KI, text
 
 LITTLE, HALF, MUCH = 0.20, 0.50, 0.80  # of the capacity
 SAME = 0.9  # capacities from this fraction of the largest on count as it: drivers report up to a tenth less
@@ -19,7 +19,7 @@ REQUESTED, LARGEST, ALL = "requested", "largest_capacity", "all"  # who is looke
 _PARTS = ("histogram", "cumulative")
 
 
-def compute(study: Study) -> Numbers:
+def compute(study: Study) -> FigureNumbers:
     """Return the distribution of hbm_peak_fraction among the jobs with a large memory.
 
     Which jobs these are, by the first rule that fits (fact `population`): requested: those whose hbm_request is the
@@ -28,14 +28,14 @@ def compute(study: Study) -> Numbers:
     histogram: (low, high, jobs, share). cumulative: (value, share). Shares are of the jobs whose peak is known.
     """
     if not study.jobs.height:
-        return Numbers({}, {}, 0, dict.fromkeys(_PARTS, "no jobs"))
+        return FigureNumbers({}, {}, 0, dict.fromkeys(_PARTS, "no jobs"))
     jobs, facts = _population(study.jobs)
     peaks = jobs.get_column("hbm_peak_fraction").drop_nulls()
     facts |= {"population_jobs": jobs.height, "jobs": peaks.len()}
     if not peaks.len():
         everybody = not study.measured(["hbm_peak_fraction"])
         why = not_recorded(["hbm_peak_fraction"]) if everybody else "the peak of no job with a large memory is known"
-        return Numbers({}, facts, study.jobs.height, dict.fromkeys(_PARTS, why))
+        return FigureNumbers({}, facts, study.jobs.height, dict.fromkeys(_PARTS, why))
     values = peaks.to_numpy()
     bins = max(round(1 / BIN), int(np.ceil(values.max() / BIN)))
     edges = np.round(np.arange(bins + 1) * BIN, 2)
@@ -48,10 +48,10 @@ def compute(study: Study) -> Numbers:
     ):
         facts |= {f"{name}_jobs": number, f"{name}_share": share(number, peaks.len())}
     facts["median"] = float(np.median(values))
-    return Numbers({"histogram": table, "cumulative": curve}, facts, study.jobs.height)
+    return FigureNumbers({"histogram": table, "cumulative": curve}, facts, study.jobs.height)
 
 
-def draw(numbers: Numbers) -> Figure:
+def draw(numbers: FigureNumbers) -> Figure:
     """Return the histogram with the cumulative distribution over it."""
     table, curve = (numbers.tables[part] for part in _PARTS)
     end = float(table.item(-1, "high"))
@@ -92,7 +92,7 @@ def draw(numbers: Numbers) -> Figure:
     return figure
 
 
-def sentences(numbers: Numbers) -> tuple[str, ...]:
+def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     """Return how many jobs use little and much of the memory, and of how many that is not known."""
     facts = numbers.facts
     if not facts.get("jobs"):
@@ -121,7 +121,7 @@ def _population(jobs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Fact]]:
     return jobs, {"population": ALL}
 
 
-def _jobs(numbers: Numbers) -> str:
+def _jobs(numbers: FigureNumbers) -> str:
     """The jobs whose peak is known, in words."""
     jobs = count_jobs(numbers.facts["jobs"])
     if numbers.facts["population"] == REQUESTED:

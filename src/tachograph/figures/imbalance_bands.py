@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 from matplotlib.ticker import MaxNLocator
 
+from tachograph.catalog.units import text
 from tachograph.figures import style
+from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
 from tachograph.figures.statistics import cumulative, histogram
-from tachograph.figures.study import Fact, Numbers, Study, count_jobs, not_recorded, percent, share
-from tachograph.units import text
 
 LOW, HIGH = 0.30, 0.70  # of mean utilisation
 EVEN = 0.30  # imbalance below which a job counts as even, or steady
@@ -30,14 +30,14 @@ BINS = 20
 _TOPS = (0.1, 0.2, 0.5, 1.0)  # ends of axes of imbalance, which is below 1
 
 
-def compute_bands(study: Study, column: str) -> Numbers:
+def compute_bands(study: Study, column: str) -> FigureNumbers:
     """Return of one imbalance: its histogram and cumulative distribution in each band of utilisation.
 
     distribution: one row per (band, low, high): jobs and their share of the band's. cumulative: (band, value, share).
     Jobs without this imbalance (one GPU, no activity) or without utilisation are in no band.
     """
     if why := why_none(study, column):
-        return Numbers({}, {}, study.jobs.height, {"distribution": why, "cumulative": why})
+        return FigureNumbers({}, {}, study.jobs.height, {"distribution": why, "cumulative": why})
     util = pl.col("gpu_util_mean")
     band = pl.when(util < LOW).then(pl.lit("low")).when(util <= HIGH).then(pl.lit("mid")).otherwise(pl.lit("high"))
     jobs = imbalanced(study, column).select(column, band=band.cast(BANDS))
@@ -57,7 +57,7 @@ def compute_bands(study: Study, column: str) -> Numbers:
         facts[f"{name}_even_jobs"] = even
         facts[f"{name}_even_share"] = share(even, len(values))
     tables = {"distribution": pl.concat(distribution), "cumulative": cumulative(jobs, "band", column)}
-    return Numbers(tables, facts, study.jobs.height)
+    return FigureNumbers(tables, facts, study.jobs.height)
 
 
 def imbalanced(study: Study, column: str) -> pl.DataFrame:
@@ -90,7 +90,7 @@ def axis_top(values: pl.Series) -> float:
     return next((top for top in _TOPS if not isinstance(most, int | float) or most <= top), 1.0)
 
 
-def draw_bands(numbers: Numbers, label: str) -> Figure:
+def draw_bands(numbers: FigureNumbers, label: str) -> Figure:
     """Return a histogram for each band, one above the other, beside the cumulative distributions."""
     with style.style():
         figure, axes = style.new_figure(style.PAGE_IN, 3.0, len(BAND_NAMES), 2)
@@ -112,7 +112,7 @@ def draw_bands(numbers: Numbers, label: str) -> Figure:
     return figure
 
 
-def _draw_band(axes: Axes, numbers: Numbers, band: str) -> None:
+def _draw_band(axes: Axes, numbers: FigureNumbers, band: str) -> None:
     jobs, median = numbers.facts[f"{band}_jobs"], numbers.number(f"{band}_median")
     title = f"utilisation {BAND_NAMES[band]}: n = {jobs:,}"
     if median is None:
@@ -131,7 +131,7 @@ def _draw_band(axes: Axes, numbers: Numbers, band: str) -> None:
     axes.set_title(title, loc="left", fontsize=7.5, pad=2.5)
 
 
-def _draw_cumulative(axes: Axes, numbers: Numbers, top: float) -> None:
+def _draw_cumulative(axes: Axes, numbers: FigureNumbers, top: float) -> None:
     for band, named in BAND_NAMES.items():
         curve = numbers.tables["cumulative"].filter(pl.col("band") == band)
         if curve.height:
@@ -160,7 +160,7 @@ def _draw_cumulative(axes: Axes, numbers: Numbers, top: float) -> None:
     )
 
 
-def half_of(numbers: Numbers, which: str, imbalance: str) -> str:
+def half_of(numbers: FigureNumbers, which: str, imbalance: str) -> str:
     """Return the sentence of the median."""
     jobs, median = numbers.facts["jobs"], text(numbers.number("median"), "ratio")
     if jobs == 1:
@@ -168,7 +168,7 @@ def half_of(numbers: Numbers, which: str, imbalance: str) -> str:
     return f"Of {count_jobs(jobs)} {which}, half have a {imbalance} of at most {median}."
 
 
-def even_in_bands(numbers: Numbers) -> str:
+def even_in_bands(numbers: FigureNumbers) -> str:
     """Return for each band that has jobs what share of them has an imbalance under EVEN."""
     facts = numbers.facts
     return "; ".join(

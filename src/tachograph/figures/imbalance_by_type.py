@@ -12,11 +12,11 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tachograph.catalog.units import plural, text
 from tachograph.figures import style
 from tachograph.figures.imbalance_bands import axis_top, imbalanced, why_none
+from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs
 from tachograph.figures.statistics import boxes, densities
-from tachograph.figures.study import Fact, Numbers, Study, count_jobs
-from tachograph.units import plural, text
 
 PIPE_LETTERS: Mapping[str, str] = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "T"}
 TYPE_NAMES: Mapping[str, str] = {"compute": "compute-\nbound", "memory": "memory-\nbound"}
@@ -29,7 +29,7 @@ WHY_NO_TYPE = "no job is known to be compute-bound or memory-bound"
 _PARTS = ("pipes", "types")
 
 
-def compute_by_type(study: Study, column: str) -> Numbers:
+def compute_by_type(study: Study, column: str) -> FigureNumbers:
     """Return of one imbalance how it is distributed in each group of pipes, and in each job type.
 
     pipes (those with most jobs first), types: one row per group: statistics of `boxes`, and whether it is `drawn`.
@@ -37,7 +37,7 @@ def compute_by_type(study: Study, column: str) -> Numbers:
     value, jobs) of the other drawn ones.
     """
     if why := why_none(study, column):
-        return Numbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, why))
+        return FigureNumbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, why))
     jobs = imbalanced(study, column)
     groups = {
         "pipes": (jobs.select(column, group=_set_of_pipes()).drop_nulls(), WHY_NO_PIPES),
@@ -53,7 +53,7 @@ def compute_by_type(study: Study, column: str) -> Numbers:
             facts |= _medians(part, tables[part])
         else:
             missing[part] = why_not
-    return Numbers(tables, facts, study.jobs.height, missing)
+    return FigureNumbers(tables, facts, study.jobs.height, missing)
 
 
 def _set_of_pipes() -> pl.Expr:
@@ -94,7 +94,7 @@ def _medians(part: str, rows: pl.DataFrame) -> dict[str, Fact]:
     return facts
 
 
-def draw_by_type(numbers: Numbers, label: str) -> Figure:
+def draw_by_type(numbers: FigureNumbers, label: str) -> Figure:
     """Return violins of the groups of pipes beside those of the job types."""
     shown = {part: _drawn(numbers, part) for part in _PARTS}
     widths = [max(5, len(shown["pipes"])), 2.2]
@@ -115,13 +115,13 @@ def draw_by_type(numbers: Numbers, label: str) -> Figure:
     return figure
 
 
-def _pipes_title(numbers: Numbers) -> str:
+def _pipes_title(numbers: FigureNumbers) -> str:
     groups, jobs = (numbers.facts.get(f"pipes_{what}_not_drawn") for what in ("groups", "jobs"))
     rest = f"; not drawn: {count_jobs(jobs)} of other groups" if groups else ""
     return f"pipes in use (T: tensor{rest})"
 
 
-def _drawn(numbers: Numbers, part: str) -> pl.DataFrame:
+def _drawn(numbers: FigureNumbers, part: str) -> pl.DataFrame:
     """Rows of the groups that are drawn, and up to where each reaches."""
     if part not in numbers:
         return pl.DataFrame(schema={"group": pl.String(), "most": pl.Float64()})
@@ -130,7 +130,7 @@ def _drawn(numbers: Numbers, part: str) -> pl.DataFrame:
     return numbers.tables[part].filter("drawn").join(most, on="group", how="left", maintain_order="left")
 
 
-def _draw_groups(axes: Axes, numbers: Numbers, part: str, rows: pl.DataFrame) -> None:
+def _draw_groups(axes: Axes, numbers: FigureNumbers, part: str, rows: pl.DataFrame) -> None:
     for place, row in enumerate(rows.iter_rows(named=True)):
         colour = style.BOUND_COLOURS.get(row["group"], style.FAINT)
         mine = pl.col("group") == row["group"]
@@ -158,12 +158,12 @@ def _written(group: str) -> str:
     return "\n+".join("+".join(names[at : at + 2]) for at in range(0, len(names), 2))
 
 
-def sentences_by_type(numbers: Numbers, imbalance: str) -> tuple[str, ...]:
+def sentences_by_type(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
     """Return which groups of pipes have the highest and the lowest median, and the medians of the job types."""
     return (*_of_pipes(numbers, imbalance), *_of_types(numbers, imbalance))
 
 
-def _of_pipes(numbers: Numbers, imbalance: str) -> tuple[str, ...]:
+def _of_pipes(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
     facts = numbers.facts
     if not facts.get("pipes_jobs"):
         return ()
@@ -179,7 +179,7 @@ def _of_pipes(numbers: Numbers, imbalance: str) -> tuple[str, ...]:
     return (f"Of {of}, {highest}, {lowest}, of groups with at least {ENOUGH} jobs.",)
 
 
-def _of_types(numbers: Numbers, imbalance: str) -> tuple[str, ...]:
+def _of_types(numbers: FigureNumbers, imbalance: str) -> tuple[str, ...]:
     facts = numbers.facts
     medians = []
     for bound in TYPE_NAMES:
@@ -192,7 +192,7 @@ def _of_types(numbers: Numbers, imbalance: str) -> tuple[str, ...]:
     return (f"The median {imbalance} is {' and '.join(medians)} ({roofline}).",)
 
 
-def _group(numbers: Numbers, group: str) -> tuple[str, str]:
+def _group(numbers: FigureNumbers, group: str) -> tuple[str, str]:
     """How many jobs a group has, and their median, in words."""
     return count_jobs(numbers.facts[f"{group}_jobs"]), text(numbers.number(f"{group}_median"), "ratio")
 

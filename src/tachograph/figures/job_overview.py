@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from tachograph.catalog.units import plural, text
 from tachograph.figures import style
+from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
 from tachograph.figures.statistics import BOX_CAPTION, boxes
-from tachograph.figures.study import Fact, Numbers, Study, count_jobs, not_recorded, percent, share
-from tachograph.units import plural, text
 
 Bin: TypeAlias = tuple[int, int]
 
@@ -50,7 +50,7 @@ def axis_break(counts: list[int]) -> Bin | None:
     return ceil(_round_up(second * 1.25, _FINE)), floor(tallest * 0.92 / digit) * int(digit)
 
 
-def compute(study: Study) -> Numbers:
+def compute(study: Study) -> FigureNumbers:
     """Return jobs, run time and mean utilisation by number of GPUs.
 
     sizes: one row per (low, high) GPUs: jobs, their share of those of known size. duration (hours), utilisation:
@@ -59,7 +59,7 @@ def compute(study: Study) -> Numbers:
     sized = study.jobs.filter(pl.col("gpus") > 0)
     if not sized.height:
         why = not_recorded(["gpus"]) if study.jobs.height else "no jobs"
-        return Numbers({}, {}, study.jobs.height, dict.fromkeys(("sizes", "duration", "utilisation"), why))
+        return FigureNumbers({}, {}, study.jobs.height, dict.fromkeys(("sizes", "duration", "utilisation"), why))
     counted = sized.get_column("gpus").to_list()
     bins = size_bins(max(counted))
     labels = [_words(one) for one in bins]
@@ -99,10 +99,10 @@ def compute(study: Study) -> Numbers:
             facts |= {f"{part}_jobs": known.len(), f"{part}_median": float(np.median(known.to_numpy()))}
         else:
             missing[part] = not_recorded([source])
-    return Numbers(tables, facts | _extremes(tables.get("utilisation")), study.jobs.height, missing)
+    return FigureNumbers(tables, facts | _extremes(tables.get("utilisation")), study.jobs.height, missing)
 
 
-def draw(numbers: Numbers) -> Figure:
+def draw(numbers: FigureNumbers) -> Figure:
     """Return bars of jobs per size beside the boxes of their run times and utilisation."""
     with style.style():
         figure, (left, middle, right) = style.new_figure(style.PAGE_IN, 2.8, 1, 3, width_ratios=(1.1, 1, 1))
@@ -127,7 +127,7 @@ def draw(numbers: Numbers) -> Figure:
     return figure
 
 
-def sentences(numbers: Numbers) -> tuple[str, ...]:
+def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     """Return the commonest size, the usual run time, and the sizes that use their GPUs most and least."""
     facts = numbers.facts
     if not facts.get("jobs"):
@@ -173,12 +173,12 @@ def _extremes(utilisation: pl.DataFrame | None) -> dict[str, Fact]:
     }
 
 
-def _quoted(numbers: Numbers, name: str) -> str:
+def _quoted(numbers: FigureNumbers, name: str) -> str:
     median = text(numbers.number(f"{name}_median"), "fraction")
     return f"{numbers.facts[f'{name}_size']} GPUs ({median}, {count_jobs(numbers.facts[f'{name}_jobs'])})"
 
 
-def _draw_sizes(figure: Figure, axes: Axes, numbers: Numbers) -> Axes:
+def _draw_sizes(figure: Figure, axes: Axes, numbers: FigureNumbers) -> Axes:
     """Draw the bars, in two pieces where the axis is broken; return the axes at the bottom."""
     counts = numbers.tables["sizes"].get_column("jobs").to_list()
     start, end = numbers.number("break_from"), numbers.number("break_to")

@@ -15,10 +15,10 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MultipleLocator, PercentFormatter
 from matplotlib.transforms import offset_copy
 
+from tachograph.catalog.units import text
 from tachograph.figures.inline_svg import ACCENT, COMPUTE, FAINT, GRID, INK, MEMORY, PAPER, WARNING, new_figure, to_svg
-from tachograph.figures.marks import Mark, extent, label_of, lanes
-from tachograph.units import text
-from tachograph.workload.classes import Bottleneck, bottleneck
+from tachograph.figures.timeline import Mark, extent, label_of, lanes
+from tachograph.judge.workload.classes import Bottleneck, bottleneck
 
 Floats = npt.NDArray[np.float64]
 MAX_ROW_LABELS = 16  # more GPUs than this are named by nodes or not at all

@@ -14,7 +14,8 @@ from matplotlib.colors import Normalize
 from matplotlib.projections.polar import PolarAxes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from tachograph.arrays import Floats
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.units import text
 from tachograph.figures.inline_svg import (
     ACCENT,
     COMPUTE,
@@ -27,7 +28,6 @@ from tachograph.figures.inline_svg import (
     new_figure,
     to_svg,
 )
-from tachograph.units import text
 
 MAX_DIALS = 12  # kernels that get a radar
 _COLUMNS = 4

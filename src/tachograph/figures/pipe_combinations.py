@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tachograph.catalog.tables import PIPES
+from tachograph.catalog.units import plural, text
 from tachograph.figures import style
-from tachograph.figures.study import Fact, Numbers, Study, count_jobs, not_recorded, percent, share
-from tachograph.summarize.schema import PIPES
-from tachograph.units import plural, text
+from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, not_recorded, percent, share
 
 DRAWN = 12  # combinations; the others stand in the table
 NAMED = 3  # combinations in the sentences
@@ -21,7 +21,7 @@ NONE = "none"
 _PARTS = ("combinations", "pipes", "utilisation")
 
 
-def compute(study: Study) -> Numbers:
+def compute(study: Study) -> FigureNumbers:
     """Return the jobs of every combination of pipes in use, and of every pipe.
 
     combinations: one row per combination, commonest first: a column per pipe (in use or not), jobs, share of all that
@@ -31,7 +31,7 @@ def compute(study: Study) -> Numbers:
     pipes = [pipe for pipe, counter in PIPES.items() if study.measured([f"{counter}_mean"])]
     if not study.jobs.height or not pipes or not study.measured(["pipes"]):
         why = not_recorded(["pipes"]) if study.jobs.height else "no jobs"
-        return Numbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, why))
+        return FigureNumbers({}, {}, study.jobs.height, dict.fromkeys(_PARTS, why))
     some = study.jobs.filter(pl.col("pipes").is_not_null())
     jobs = some.filter(pl.col(f"{PIPES[pipe]}_mean").is_not_null() for pipe in pipes).select(
         "gpu_util_mean", *(pl.col("pipes").list.contains(pipe).alias(pipe) for pipe in pipes)
@@ -43,13 +43,13 @@ def compute(study: Study) -> Numbers:
         "measured_pipes": ", ".join(PIPE_NAMES[pipe] for pipe in pipes),
     }
     if not jobs.height:
-        return Numbers({}, facts, study.jobs.height, dict.fromkeys(_PARTS, "no job measured all of the pipes"))
+        return FigureNumbers({}, facts, study.jobs.height, dict.fromkeys(_PARTS, "no job measured all of the pipes"))
     tables = {"combinations": _combinations(jobs, pipes), "pipes": _pipes(jobs, pipes)}
     missing = {"utilisation": not_recorded(["gpu_util_mean"])} if not jobs.get_column("gpu_util_mean").count() else {}
-    return Numbers(tables, facts | _counted(jobs, pipes, tables["combinations"]), study.jobs.height, missing)
+    return FigureNumbers(tables, facts | _counted(jobs, pipes, tables["combinations"]), study.jobs.height, missing)
 
 
-def draw(numbers: Numbers) -> Figure:
+def draw(numbers: FigureNumbers) -> Figure:
     """Return bars of jobs and of utilisation per combination over the matrix of pipes, and bars of jobs per pipe."""
     table = numbers.tables["combinations"].filter("drawn")
     pipes = numbers.tables["pipes"].get_column("pipe").to_list()
@@ -87,7 +87,7 @@ def draw(numbers: Numbers) -> Figure:
     return figure
 
 
-def sentences(numbers: Numbers) -> tuple[str, ...]:
+def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     """Return the commonest combinations, what each pipe is used by, and whom this leaves out."""
     facts = numbers.facts
     if not facts.get("jobs"):
@@ -166,13 +166,13 @@ def _counted(jobs: pl.DataFrame, pipes: Sequence[str], combinations: pl.DataFram
     return facts
 
 
-def _commonest(numbers: Numbers, place: int) -> str:
+def _commonest(numbers: FigureNumbers, place: int) -> str:
     name, mean = f"combination_{place}", numbers.number(f"combination_{place}_util_mean")
     use = "" if mean is None else f", mean utilisation {text(mean, 'fraction')}"
     return f"{numbers.facts[name]} ({percent(numbers.facts[f'{name}_share'])}{use})"
 
 
-def _title(numbers: Numbers) -> str:
+def _title(numbers: FigureNumbers) -> str:
     jobs = f"n = {count_jobs(numbers.facts['jobs'])}"
     if not numbers.facts["combinations_not_drawn"]:
         return jobs

@@ -15,10 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.projections.polar import PolarAxes
 
-from tachograph.errors import UsageError
+from tachograph.catalog.errors import UsageError
 from tachograph.figures import style
-from tachograph.figures.study import Fact, Numbers
-from tachograph.workload.classes import AXES, AXIS_NAMES, FULL_IO_BYTES_PER_S, RULED
+from tachograph.figures.numbers import Fact, FigureNumbers
+from tachograph.judge.workload.classes import AXES, AXIS_NAMES, FULL_IO_BYTES_PER_S, RULED
 
 GROUPS: Mapping[str, str | None] = MappingProxyType(
     {"job": "job_key", "user": "user", "account": "account", "partition": "partition", "workload": "workload",
@@ -45,7 +45,7 @@ _DASHES = ("-", "--", "-.", ":")
 _MARKERS = "osD^vP<>X*ph"
 
 
-def compute(jobs: pl.DataFrame, *, by: str = "job") -> Numbers:
+def compute(jobs: pl.DataFrame, *, by: str = "job") -> FigureNumbers:
     """Return the profiles of some jobs, or of groups of them, those with most GPU-hours first.
 
     jobs: rows of job_summaries. profiles: one row per group: its name, jobs, GPU-hours, and along each axis the mean of
@@ -72,7 +72,7 @@ def compute(jobs: pl.DataFrame, *, by: str = "job") -> Numbers:
         .drop("group")
     )
     if not profiles.height:
-        return Numbers({}, {}, 0, {"profiles": "no jobs"})
+        return FigureNumbers({}, {}, 0, {"profiles": "no jobs"})
     missing = {axis: profiles.get_column(axis).null_count() for axis in AXES}
     facts: dict[str, Fact] = {
         "by": by,
@@ -85,10 +85,10 @@ def compute(jobs: pl.DataFrame, *, by: str = "job") -> Numbers:
         for axis, count in missing.items()
         if count == profiles.height
     }
-    return Numbers({"profiles": profiles}, facts, jobs.height, lacking)
+    return FigureNumbers({"profiles": profiles}, facts, jobs.height, lacking)
 
 
-def nominal() -> Numbers:
+def nominal() -> FigureNumbers:
     """Return typical profiles of the twelve classes, which their rules lead to, and what the rules ask for.
 
     profiles: one row per class. bounds: one row per class and axis that its rule looks at.
@@ -103,10 +103,10 @@ def nominal() -> Numbers:
         schema=["name", "axis", "low", "high"],
         orient="row",
     )
-    return Numbers({"profiles": profiles, "bounds": bounds}, {"groups": profiles.height}, 0)
+    return FigureNumbers({"profiles": profiles, "bounds": bounds}, {"groups": profiles.height}, 0)
 
 
-def sentences(numbers: Numbers) -> tuple[str, ...]:
+def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     """Return what was left out, and what is not measured; empty where nothing is."""
     facts, said = numbers.facts, []
     groups, panels = numbers.number("groups") or 0, numbers.number("panels")
@@ -120,7 +120,7 @@ def sentences(numbers: Numbers) -> tuple[str, ...]:
     return tuple(said)
 
 
-def draw_overlay(numbers: Numbers) -> Figure:
+def draw_overlay(numbers: FigureNumbers) -> Figure:
     """Return all profiles in one plot; of many the mean stands out."""
     rows = _rows(numbers)
     crowd = len(rows) > TOLD_APART and "bottleneck" not in rows[0]
@@ -141,7 +141,7 @@ def draw_overlay(numbers: Numbers) -> Figure:
     return figure
 
 
-def draw_grid(numbers: Numbers) -> Figure:
+def draw_grid(numbers: FigureNumbers) -> Figure:
     """Return one plot per profile, at most PANELS, in their order; grey bars are what a class's rule asks for."""
     rows = _rows(numbers)[:PANELS]
     columns = min(len(rows), 4 if len(rows) <= 16 else 6)
@@ -177,7 +177,7 @@ def _axis(axis: str, columns: Sequence[str]) -> pl.Expr:
     return (value / FULL_IO_BYTES_PER_S).clip(0, 1) if axis == "io" else value
 
 
-def _rows(numbers: Numbers) -> list[dict[str, Any]]:
+def _rows(numbers: FigureNumbers) -> list[dict[str, Any]]:
     return numbers.tables["profiles"].to_dicts()
 
 
@@ -262,7 +262,7 @@ def _dress(axes: Axes, *, labels: float, missing: Sequence[str] = ()) -> None:
     axes.spines["polar"].set(linewidth=0.5, color=style.GRID)
 
 
-def _notes(figure: Figure, numbers: Numbers, *more: str) -> None:
+def _notes(figure: Figure, numbers: FigureNumbers, *more: str) -> None:
     """What an axis is, and what is missing, under the figure."""
     full = f"I/O: busier direction of PCIe, 100 % from {FULL_IO_BYTES_PER_S / 1e9:g} GB/s on."
     figure.supxlabel("\n".join([full, *more, *sentences(numbers)]), fontsize=6, color=style.FAINT)

@@ -1,6 +1,6 @@
 """The figures of a study, in their order; a figure is added by one file and one line here.
 
-A figure's module has `compute`, `draw` and `sentences` (tachograph.figures.study.StudyFigure) and is imported when it
+A figure's module has `compute`, `draw` and `sentences` (tachograph.figures.numbers.StudyFigure) and is imported when it
 is asked for. Figures and questions are those of IPDPS 2026.
 """
 
@@ -13,10 +13,10 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from tachograph.errors import NotFoundError
+from tachograph.catalog.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from tachograph.figures.study import StudyFigure
+    from tachograph.figures.numbers import StudyFigure
 
 QUESTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -31,7 +31,7 @@ QUESTIONS: Mapping[str, str] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FigureEntry:
     """One figure: its number, its name, which is that of its module, its title, the question it helps to answer."""
 
     number: int
@@ -45,22 +45,22 @@ class Entry:
         return f"{self.number:02}_{self.name}"
 
 
-FIGURES: tuple[Entry, ...] = (
-    Entry(1, "job_overview", "Jobs by size, duration and utilisation", None),
-    Entry(2, "pipe_combinations", "Combinations of pipes in use", "RQ1"),
-    Entry(3, "hbm_peak", "Peak memory of jobs with large-memory GPUs", "RQ2"),
-    Entry(4, "arithmetic_intensity", "Arithmetic intensity against the rooflines", "RQ3"),
-    Entry(5, "energy", "Energy against GPU-hours by job type", "RQ3"),
-    Entry(6, "spatial_imbalance", "Spatial imbalance by utilisation", "RQ4"),
-    Entry(7, "temporal_imbalance", "Temporal imbalance by utilisation", "RQ5"),
-    Entry(8, "spatial_imbalance_by_type", "Spatial imbalance by pipes and job type", "RQ4"),
-    Entry(9, "temporal_imbalance_by_type", "Temporal imbalance by pipes and job type", "RQ5"),
-    Entry(10, "utilisation_heatmaps", "Utilisation by arithmetic and memory activity", "RQ6"),
-    Entry(11, "correlation", "Correlation of counters with utilisation", "RQ6"),
+FIGURES: tuple[FigureEntry, ...] = (
+    FigureEntry(1, "job_overview", "Jobs by size, duration and utilisation", None),
+    FigureEntry(2, "pipe_combinations", "Combinations of pipes in use", "RQ1"),
+    FigureEntry(3, "hbm_peak", "Peak memory of jobs with large-memory GPUs", "RQ2"),
+    FigureEntry(4, "arithmetic_intensity", "Arithmetic intensity against the rooflines", "RQ3"),
+    FigureEntry(5, "energy", "Energy against GPU-hours by job type", "RQ3"),
+    FigureEntry(6, "spatial_imbalance", "Spatial imbalance by utilisation", "RQ4"),
+    FigureEntry(7, "temporal_imbalance", "Temporal imbalance by utilisation", "RQ5"),
+    FigureEntry(8, "spatial_imbalance_by_type", "Spatial imbalance by pipes and job type", "RQ4"),
+    FigureEntry(9, "temporal_imbalance_by_type", "Temporal imbalance by pipes and job type", "RQ5"),
+    FigureEntry(10, "utilisation_heatmaps", "Utilisation by arithmetic and memory activity", "RQ6"),
+    FigureEntry(11, "correlation", "Correlation of counters with utilisation", "RQ6"),
 )
 
 
-def find(name: str) -> Entry:
+def find_figure(name: str) -> FigureEntry:
     """Return the figure called `name`, or of that number.
 
     Errors: NotFoundError naming the closest one, or all.
@@ -73,6 +73,6 @@ def find(name: str) -> Entry:
     raise NotFoundError(f"no figure {name!r}", do=f"did you mean {close[0]}?" if close else f"use {', '.join(names)}")
 
 
-def load(entry: Entry) -> StudyFigure:
+def load_figure(entry: FigureEntry) -> StudyFigure:
     """Return the module of a figure, imported now."""
     return cast("StudyFigure", import_module(f"tachograph.figures.{entry.name}"))

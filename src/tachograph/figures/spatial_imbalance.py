@@ -8,10 +8,10 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from tachograph.figures.imbalance_bands import EVEN, compute_bands, draw_bands, even_in_bands, half_of
-from tachograph.figures.study import Fact, Numbers, Study, count_jobs, percent, share
+from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, percent, share
 
 
-def compute(study: Study) -> Numbers:
+def compute(study: Study) -> FigureNumbers:
     """Return the distribution of spatial imbalance in each band; jobs with one GPU have none.
 
     Facts of jobs that used a single GPU of several are of jobs all of whose GPUs were seen, and some of them used.
@@ -27,12 +27,12 @@ def _one_of_many(jobs: pl.DataFrame) -> dict[str, Fact]:
     return {"seen_jobs": known.height, "one_gpu_jobs": one, "one_gpu_share": share(one, known.height)}
 
 
-def draw(numbers: Numbers) -> Figure:
+def draw(numbers: FigureNumbers) -> Figure:
     """Return the drawing of the numbers."""
     return draw_bands(numbers, "spatial imbalance (0: even)")
 
 
-def sentences(numbers: Numbers) -> tuple[str, ...]:
+def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     """Return how many jobs are even in each band, and how many use one GPU of several."""
     facts = numbers.facts
     if not facts.get("jobs"):

@@ -1,133 +1,164 @@
-"""What the figures of a study are made of: jobs and options in, numbers out, and a drawing of the numbers.
+"""The study of a system: settings, the figures with their numbers, answers to the research questions.
 
-A figure is a module with `compute(study) -> Numbers`, `draw(numbers) -> Figure` and `sentences(numbers)`; the registry
-lists them. Only `compute` looks at jobs: what is drawn and what is said stands in the numbers, which are written
-beside the figure. A part whose counters nobody measured is not computed; `missing` says what it lacks.
+Everything a renderer needs, as values; a figure is drawn on demand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 import polars as pl
 from matplotlib.figure import Figure
 
-from tachograph.units import plural
+from tachograph.catalog.columns import local_time
+from tachograph.catalog.config import AnalysisOptions, StudyFilters
+from tachograph.figures.dataset import Dataset
+from tachograph.figures.numbers import Fact, FigureNumbers, Study, StudyOptions
+from tachograph.figures.registry import FIGURES, QUESTIONS, FigureEntry, find_figure, load_figure
+from tachograph.pipeline.summaries import as_in_notebooks, used_pipes
 
-Fact: TypeAlias = float | int | str | None
+Progress = Callable[[str, int, int], None]
+VARIANTS: Mapping[str, str] = {
+    "paper": "metrics as the paper defines them, where the configuration says nothing else",
+    "notebooks": (
+        "metrics as the public notebooks of the paper compute them: idle windows and GPUs count as even and steady, "
+        "GPUs are those with samples, energy is not scaled to the run time, pipes are used above a fixed threshold"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """How a study looks at its jobs. pipe: whose roofline tells compute-bound from memory-bound; window_s: of SI."""
+class StudySettings:
+    """How the study was made. `choices`: (what, as given) by which the reader chose jobs; `no_filter`: filters off."""
 
-    pipe: str = "fp64"  # fp64, fp32, fp16, tensor
-    window_s: int = 60  # 60, 300, 900, 1800
+    options: StudyOptions
+    variant: str
+    analysis: AnalysisOptions
+    filters: StudyFilters
+    choices: tuple[tuple[str, str], ...] = ()
+    no_filter: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Study:
-    """The jobs of a study: rows of job_summaries that no filter leaves out, one per run of a job."""
+class MadeFigure:
+    """One figure of a study: its entry in the registry, its numbers, what it says in words."""
 
-    jobs: pl.DataFrame
-    options: Options = field(default_factory=Options)
+    entry: FigureEntry
+    numbers: FigureNumbers
+    sentences: tuple[str, ...]
 
     @property
-    def bound(self) -> str:
-        """Column that says of a job whether it is compute-bound or memory-bound, by the pipe of the options."""
-        return "bound" if self.options.pipe == "fp64" else f"bound_{self.options.pipe}"
+    def drawn(self) -> bool:
+        """Whether some part of it can be drawn."""
+        return any(part in self.numbers for part in self.numbers.tables)
 
-    def measured(self, columns: Iterable[str]) -> bool:
-        """Whether some job has a value in each of the columns."""
-        return all(self.jobs.get_column(name).null_count() < self.jobs.height for name in columns)
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Each part that is not drawn, and why; a reason that several share is given once."""
+        reasons: dict[str, list[str]] = {}
+        for part, why in self.numbers.missing.items():
+            reasons.setdefault(why, []).append(part.replace("_", " "))
+        return tuple(f"{', '.join(parts)}: {why}" for why, parts in reasons.items())
 
-    def lacking(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """Those of the columns in which no job has a value."""
-        return tuple(name for name in columns if not self.measured([name]))
+    @property
+    def status(self) -> str:
+        """Drawn, drawn in part, or not, and why."""
+        if not self.drawn:
+            return "; ".join(["not drawn", *dict.fromkeys(self.numbers.missing.values())])
+        return "; ".join(["drawn", *(f"without {one}" for one in self.missing)])
+
+    def draw(self) -> Figure:
+        """Return the drawing."""
+        return load_figure(self.entry).draw(self.numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
-    """Everything a figure shows and says.
+class StudyReport:
+    """The study of a system. `figures` are those asked for, in the order of the registry."""
 
-    tables: {part: rows} as they are drawn. facts: single numbers that sentences quote; shares are of the denominators
-    their names state. missing: {part: why it is not drawn}. jobs: how many jobs of the study went in.
+    site: str
+    now: datetime
+    zone_name: str
+    dataset: Dataset
+    settings: StudySettings
+    figures: tuple[MadeFigure, ...]
+
+    @property
+    def title(self) -> str:
+        """What stands above it."""
+        return f"How GPUs are used: {self.site}" if self.site else "How GPUs are used"
+
+    @property
+    def span(self) -> str:
+        """From when to when jobs ran, in the site's zone."""
+        first, last = (local_time(moment, self.zone_name)[:10] for moment in (self.dataset.first, self.dataset.last))
+        return first if first == last else f"{first} to {last}"
+
+    def of_question(self, question: str | None) -> tuple[MadeFigure, ...]:
+        """Return the figures that help to answer a question; those that answer none for None."""
+        return tuple(figure for figure in self.figures if figure.entry.question == question)
+
+    def answers(self) -> dict[str, tuple[str, ...]]:
+        """Return {RQ1: sentences, ...} for the questions of which a figure was asked for; empty: not answered."""
+        return {
+            name: tuple(sentence for figure in self.of_question(name) for sentence in figure.sentences)
+            for name in QUESTIONS
+            if self.of_question(name)
+        }
+
+    def facts(self) -> dict[str, Mapping[str, Fact]]:
+        """Return {figure: its single numbers}."""
+        return {figure.entry.name: figure.numbers.facts for figure in self.figures}
+
+
+def chosen_figures(names: str | Sequence[str]) -> tuple[FigureEntry, ...]:
+    """Return the figures of these names (or numbers) in their order; all of them for none.
+
+    Errors: NotFoundError for a name that is none.
     """
-
-    tables: Mapping[str, pl.DataFrame]
-    facts: Mapping[str, Fact]
-    jobs: int
-    missing: Mapping[str, str] = field(default_factory=dict)
-
-    def __contains__(self, part: str) -> bool:
-        """Whether there is something to draw in this part."""
-        return part in self.tables and self.tables[part].height > 0
-
-    def number(self, fact: str) -> float | None:
-        """A fact that is a number; None where it is not known."""
-        value = self.facts.get(fact)
-        return float(value) if isinstance(value, int | float) else None
+    asked = {find_figure(name) for name in ([names] if isinstance(names, str) else names)}
+    return tuple(entry for entry in FIGURES if not asked or entry in asked)
 
 
-class StudyFigure(Protocol):
-    """A module that makes one figure."""
-
-    def compute(self, study: Study) -> Numbers:
-        """Return the numbers of the figure. Pure."""
-        ...
-
-    def draw(self, numbers: Numbers) -> Figure:
-        """Return the drawing of the numbers. Computes nothing that is not in them; called where a part has rows."""
-        ...
-
-    def sentences(self, numbers: Numbers) -> tuple[str, ...]:
-        """Return what the figure says in words, every number from `numbers.facts`; empty where it says nothing."""
-        ...
+def make_figure(entry: FigureEntry, study: Study) -> MadeFigure:
+    """Return a figure with its numbers."""
+    module = load_figure(entry)
+    numbers = module.compute(study)
+    return MadeFigure(entry, numbers, tuple(module.sentences(numbers)))
 
 
-def not_recorded(columns: Sequence[str]) -> str:
-    """Return why a part is missing.
+def build_study(
+    jobs: pl.DataFrame,
+    dataset: Dataset,
+    settings: StudySettings,
+    *,
+    site: str = "",
+    now: datetime,
+    zone_name: str = "UTC",
+    figures: Sequence[FigureEntry] = FIGURES,
+    tell: Progress | None = None,
+) -> StudyReport:
+    """Return the study of some jobs: rows of job_summaries, as the settings define the metrics."""
+    study = Study(jobs, settings.options)
+    made = []
+    for place, entry in enumerate(figures):
+        if tell:
+            tell(f"compute {entry.name}", place, len(figures))
+        made.append(make_figure(entry, study))
+    return StudyReport(site, now, zone_name, dataset, settings, tuple(made))
 
-    >>> not_recorded(["fp64_active_mean", "bound"])
-    'nobody measured fp64_active (mean), bound'
+
+def as_defined(jobs: pl.DataFrame, settings: StudySettings, windows: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Return rows of job_summaries with metrics as the settings define them.
+
+    `windows`: one row per job_key with the columns that depend on the window (`spatial_imbalance` of
+    summarize.windows_of_minutes), where it is not the one that the jobs were summarized with.
+    `pipes` are judged anew in either variant: the percentile is that of the jobs of the study.
     """
-    named = [f"{name.removesuffix('_mean')} (mean)" if name.endswith("_mean") else name for name in columns]
-    return f"nobody measured {', '.join(named)}"
-
-
-def share(part: int, whole: int) -> float | None:
-    """Return a part of a whole as a fraction; None of nothing.
-
-    >>> share(1, 4), share(0, 0)
-    (0.25, None)
-    """
-    return part / whole if whole else None
-
-
-def percent(fraction: Fact) -> str:
-    """Return a share as text: fewer digits than it has, never a false 0 or 100.
-
-    >>> percent(0.1234), percent(0.0004), percent(0.9999), percent(1.0), percent(None)
-    ('12.3 %', '< 0.1 %', '> 99.9 %', '100 %', 'unknown')
-    """
-    if not isinstance(fraction, int | float):
-        return "unknown"
-    if fraction in (0, 1):
-        return f"{fraction * 100:.0f} %"
-    if 0 < fraction < 0.001:
-        return "< 0.1 %"
-    if 0.999 < fraction < 1:
-        return "> 99.9 %"
-    return f"{fraction * 100:.1f} %"
-
-
-def count_jobs(jobs: Fact) -> str:
-    """Return a number of jobs as text.
-
-    >>> count_jobs(1), count_jobs(2500)
-    ('1 job', '2,500 jobs')
-    """
-    number = int(jobs) if isinstance(jobs, int | float) else 0
-    return plural(number, "job")
+    if windows is not None:
+        jobs = jobs.update(windows, on="job_key", how="left", include_nulls=True)
+    if settings.variant == "notebooks":
+        return as_in_notebooks(jobs, settings.analysis)
+    return used_pipes(jobs, jobs, analysis=settings.analysis)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from tachograph.figures.imbalance_bands import EVEN, compute_bands, draw_bands, even_in_bands, half_of
-from tachograph.figures.study import Numbers, Study
+from tachograph.figures.numbers import FigureNumbers, Study
 
 
-def compute(study: Study) -> Numbers:
+def compute(study: Study) -> FigureNumbers:
     """Return the distribution of temporal imbalance in each band; a job's is that of its least steady GPU."""
     return compute_bands(study, "temporal_imbalance")
 
 
-def draw(numbers: Numbers) -> Figure:
+def draw(numbers: FigureNumbers) -> Figure:
     """Return the drawing of the numbers."""
     return draw_bands(numbers, "temporal imbalance (0: steady)")
 
 
-def sentences(numbers: Numbers) -> tuple[str, ...]:
+def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     """Return how many jobs are steady in each band."""
     facts = numbers.facts
     if not facts.get("jobs"):

@@ -14,19 +14,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
+from tachograph.catalog.tables import PIPES
+from tachograph.catalog.units import plural, text
 from tachograph.figures import style
+from tachograph.figures.numbers import Fact, FigureNumbers, Study, not_recorded
 from tachograph.figures.pipe_combinations import PIPE_NAMES
 from tachograph.figures.statistics import Floats, rank_correlation
-from tachograph.figures.study import Fact, Numbers, Study, not_recorded
-from tachograph.summarize.schema import PIPES
-from tachograph.units import plural, text
 
 BINS = 10
 TYPES = ("compute", "memory")
 _NICE = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10)
 
 
-def compute(study: Study) -> Numbers:
+def compute(study: Study) -> FigureNumbers:
     """Return the mean of gpu_util_mean in 10 x 10 bins of the activity of the study's pipe and of the memory.
 
     cells: one row per (type, pipe_low, pipe_high, dram_low, dram_high): jobs and util_mean, null in empty bins. Bins
@@ -37,10 +37,10 @@ def compute(study: Study) -> Numbers:
     needed = ["gpu_util_mean", column, "dram_active_mean", study.bound]
     if lacking := study.lacking(needed):
         why = not_recorded(lacking) if study.jobs.height else "no jobs"
-        return Numbers({}, {}, study.jobs.height, {"cells": why})
+        return FigureNumbers({}, {}, study.jobs.height, {"cells": why})
     jobs = study.jobs.select(util="gpu_util_mean", pipe=column, dram="dram_active_mean", type=study.bound).drop_nulls()
     if not jobs.height:
-        return Numbers({}, {}, study.jobs.height, {"cells": "no job has all of a type, utilisation and activity"})
+        return FigureNumbers({}, {}, study.jobs.height, {"cells": "no job has all of a type, utilisation and activity"})
     edges = {axis: _edges(jobs.get_column(axis)) for axis in ("pipe", "dram")}
     facts: dict[str, Fact] = {
         "pipe": PIPE_NAMES[study.options.pipe],
@@ -57,10 +57,10 @@ def compute(study: Study) -> Numbers:
             f"{kind}_rho_pipe": rank_correlation(part, "util", "pipe"),
             f"{kind}_rho_dram": rank_correlation(part, "util", "dram"),
         }
-    return Numbers({"cells": pl.concat(cells)}, facts, study.jobs.height)
+    return FigureNumbers({"cells": pl.concat(cells)}, facts, study.jobs.height)
 
 
-def draw(numbers: Numbers) -> Figure:
+def draw(numbers: FigureNumbers) -> Figure:
     """Return a map per job type; bins without jobs are hatched."""
     with style.style():
         figure, panels = style.new_figure(style.PAGE_IN, 3.2, 1, 2, sharex=True, sharey=True)
@@ -77,7 +77,7 @@ def draw(numbers: Numbers) -> Figure:
     return figure
 
 
-def sentences(numbers: Numbers) -> tuple[str, ...]:
+def sentences(numbers: FigureNumbers) -> tuple[str, ...]:
     """Return how utilisation goes along with both activities, and how high it is, per job type."""
     medians, correlations = [], []
     for kind in TYPES:
@@ -133,7 +133,7 @@ def _borders(axis: str, edges: Floats) -> dict[str, Any]:
     return {axis: np.arange(BINS), f"{axis}_low": edges[:-1], f"{axis}_high": edges[1:]}
 
 
-def _draw_type(axes: Axes, numbers: Numbers, kind: str) -> QuadMesh:
+def _draw_type(axes: Axes, numbers: FigureNumbers, kind: str) -> QuadMesh:
     cells = numbers.tables["cells"].filter(pl.col("type") == kind).sort("dram_low", "pipe_low")
     pipe, dram = (np.append(0.0, np.unique(cells.get_column(f"{axis}_high").to_numpy())) for axis in ("pipe", "dram"))
     means = cells.get_column("util_mean").to_numpy().reshape(BINS, BINS)

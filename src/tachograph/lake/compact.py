@@ -10,14 +10,14 @@ from types import MappingProxyType
 
 import polars as pl
 
+from tachograph.catalog.tables import REJECTS, LakeTable
+from tachograph.lake.conform import resolve
+from tachograph.lake.delta import DataFile, Lake
 from tachograph.lake.partitions import PARTITION_ROWS, partitions_of, scan_partition
 from tachograph.lake.problems import lake_errors
-from tachograph.lake.resolve import resolve
-from tachograph.lake.tables import DataFile, Lake
-from tachograph.schema import REJECTS, Table
 
 FEW_FILES = 8  # a table that is read whole is rewritten once it has more
-ATTEMPTS = 5  # at what another process replaces at the same time
+REPLACE_ATTEMPTS = 5  # at what another process replaces at the same time
 
 Counting = Callable[[pl.LazyFrame], pl.LazyFrame]  # rows of a table -> those of them that may still count
 Progress = Callable[[str, int, int], None]
@@ -42,7 +42,7 @@ class Compaction:
 
 def compact(
     lake: Lake,
-    tables: Iterable[Table],
+    tables: Iterable[LakeTable],
     *,
     rows: int = PARTITION_ROWS,
     counting: Mapping[str, Counting] = MappingProxyType({}),
@@ -61,7 +61,7 @@ def compact(
             continue
         left = counting.get(table.name)
         kept = table if left is None else replace(table, key=(*table.key, "seq"), sort=(*table.sort, "seq"))
-        work = _Work(lake, kept, rows, left)
+        work = _TableCompaction(lake, kept, rows, left)
         done.append(work.by_day(progress) if table.by_day else work.whole())
         if vacuum_hours is not None:
             _vacuum(lake, table, vacuum_hours)
@@ -69,11 +69,11 @@ def compact(
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _TableCompaction:
     """Compaction of one table."""
 
     lake: Lake
-    table: Table
+    table: LakeTable
     rows: int
     counting: Counting | None
 
@@ -97,7 +97,7 @@ class _Work:
         return _sum(self.table, done)
 
     def whole(self) -> Compaction:
-        for _ in range(ATTEMPTS):
+        for _ in range(REPLACE_ATTEMPTS):
             files = self.lake.files(self.table)
             if len(files) <= FEW_FILES and not self._is_superseded(files):
                 break
@@ -110,7 +110,7 @@ class _Work:
 
     def _one_day(self, day: date) -> Compaction | None:
         """Rewrite a day; None where another process did it."""
-        for _ in range(ATTEMPTS):
+        for _ in range(REPLACE_ATTEMPTS):
             if not self.is_needed(day):
                 break
             files = self.lake.files(self.table, [day])
@@ -161,12 +161,12 @@ def _rows(files: Iterable[DataFile]) -> int:
     return sum(file.rows for file in files)
 
 
-def _done(table: Table, days: int, files: Sequence[DataFile], written: Sequence[int], merged: int) -> Compaction:
+def _done(table: LakeTable, days: int, files: Sequence[DataFile], written: Sequence[int], merged: int) -> Compaction:
     before, after = _rows(files), sum(written)
     return Compaction(table.name, days, len(files), len(written), before, after, merged, before - after - merged)
 
 
-def _sum(table: Table, days: Iterable[Compaction]) -> Compaction:
+def _sum(table: LakeTable, days: Iterable[Compaction]) -> Compaction:
     numbers = [astuple(day)[1:] for day in days]
     return Compaction(table.name, *(map(sum, zip(*numbers, strict=True)) if numbers else [0] * 7))
 
@@ -176,12 +176,12 @@ def _total(name: str, before: int, merged: Sequence[int]) -> tuple[str, int]:
     return name, before + sum(merged)
 
 
-def _merged_name(table: Table, day: date) -> str:
+def _merged_name(table: LakeTable, day: date) -> str:
     """Name of a mark: in the table the rows of a day that were ever merged away, in the rejects those counted."""
     return f"compact:{table.name}:{day}"
 
 
-def _count_merged(lake: Lake, table: Table, days: Iterable[date]) -> None:
+def _count_merged(lake: Lake, table: LakeTable, days: Iterable[date]) -> None:
     """Count in the rejects what was merged on some days and is not counted yet, of a killed compaction, too."""
     merged, counted = lake.delta(table), lake.delta(REJECTS)
     for day in days:
@@ -201,7 +201,7 @@ def _count_merged(lake: Lake, table: Table, days: Iterable[date]) -> None:
             lake.append(REJECTS, frame, app_id=name, mark=total, after=before)
 
 
-def _vacuum(lake: Lake, table: Table, hours: int) -> None:
+def _vacuum(lake: Lake, table: LakeTable, hours: int) -> None:
     delta = lake.delta(table)
     if delta is not None:
         with lake_errors(lake.uri(table)):

@@ -8,9 +8,9 @@ from datetime import datetime
 
 import polars as pl
 
+from tachograph.catalog.tables import GPU_SAMPLES, REJECTS, TIME, LakeTable
+from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import partitions, read_partition
-from tachograph.lake.tables import Lake
-from tachograph.schema import GPU_SAMPLES, REJECTS, TIME, Table
 
 GAP_INTERVALS = 3.0  # a silence of more than so many sampling intervals is a gap
 
@@ -32,7 +32,7 @@ class TableFacts:
         return self.bytes / self.rows if self.rows else None
 
 
-def describe_tables(lake: Lake, tables: Iterable[Table]) -> list[TableFacts]:
+def describe_tables(lake: Lake, tables: Iterable[LakeTable]) -> list[TableFacts]:
     """Return the facts of each table that exists, from the log alone."""
     facts = []
     for table in tables:

@@ -12,10 +12,10 @@ from datetime import date
 
 import polars as pl
 
+from tachograph.catalog.tables import LakeTable
+from tachograph.lake.conform import resolve
+from tachograph.lake.delta import DataFile, Lake
 from tachograph.lake.problems import lake_errors
-from tachograph.lake.resolve import resolve
-from tachograph.lake.tables import DataFile, Lake
-from tachograph.schema import Table
 
 PARTITION_ROWS = 4_000_000
 
@@ -41,14 +41,14 @@ class Partition:
 
 
 def partitions(
-    lake: Lake, table: Table, days: Iterable[date] | None = None, *, rows: int = PARTITION_ROWS
+    lake: Lake, table: LakeTable, days: Iterable[date] | None = None, *, rows: int = PARTITION_ROWS
 ) -> Iterator[Partition]:
     """Yield the partitions of a table by day and node, each about `rows` rows at most (never less than one node)."""
     yield from partitions_of(lake, table, lake.files(table, days), rows=rows)
 
 
 def partitions_of(
-    lake: Lake, table: Table, files: Iterable[DataFile], *, rows: int = PARTITION_ROWS
+    lake: Lake, table: LakeTable, files: Iterable[DataFile], *, rows: int = PARTITION_ROWS
 ) -> Iterator[Partition]:
     """Yield the partitions that some files of a table make."""
     by_day: dict[date, list[DataFile]] = {}
@@ -65,7 +65,7 @@ def partitions_of(
 
 
 def read_partition(
-    lake: Lake, table: Table, partition: Partition, columns: Sequence[str] | None = None
+    lake: Lake, table: LakeTable, partition: Partition, columns: Sequence[str] | None = None
 ) -> tuple[pl.DataFrame, int]:
     """Return the partition's rows, sorted, each key once, and how many rows were merged away.
 
@@ -78,7 +78,7 @@ def read_partition(
         return (resolved if columns is None else resolved.select(*columns)), merged
 
 
-def scan_partition(lake: Lake, table: Table, partition: Partition) -> pl.LazyFrame:
+def scan_partition(lake: Lake, table: LakeTable, partition: Partition) -> pl.LazyFrame:
     """Return the partition's rows as they lie: neither sorted nor resolved between files."""
     frame = lake.read_files(table, partition.files)
     if partition.low is None or partition.high is None:
@@ -100,7 +100,7 @@ def overlapping(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
         yield group
 
 
-def _cut(lake: Lake, table: Table, day: date, group: Sequence[DataFile], rows: int) -> Iterator[Partition]:
+def _cut(lake: Lake, table: LakeTable, day: date, group: Sequence[DataFile], rows: int) -> Iterator[Partition]:
     """The group as ranges of nodes of about `rows` rows."""
     with lake_errors(lake.uri(table)):
         counts = lake.read_files(table, group, ["node"]).group_by("node").len().sort("node").collect()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import polars as pl
 from deltalake.exceptions import DeltaError
 
-from tachograph.errors import LakeError
+from tachograph.catalog.errors import LakeError
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # how libraries written in Rust quote an errno
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")

@@ -1,11 +1,12 @@
-"""Job classes of the jobs in view, as of their last minute: hung, idle GPUs, ... Told by the functions of `classes`.
+"""Job classes of the jobs in view, as of their last minute: minutes gathered from views, judged as stored minutes are.
 
-Import it only when somebody asks: it brings the compiler and tables along.
+Import it only where it is needed: it brings the compiler and tables along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -13,16 +14,191 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tachograph import classes
-from tachograph.classes import CODES
-from tachograph.config import Configuration
-from tachograph.devices import match
-from tachograph.finding import Finding, read_findings
-from tachograph.live.judged_minutes import COUNTERS, GpuMinute, JobMinutes, JobSeen, Total
-from tachograph.live.snapshot import Device, Gpu
+from tachograph.catalog.arrays import Floats, Longs, Singles
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.devices import match_device
+from tachograph.catalog.tables import JOB_GPUS, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.judge.classes import verdicts
+from tachograph.judge.classes.verdicts import CLASS_CODES
+from tachograph.judge.finding import Finding, read_findings
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId
 from tachograph.live.view import View
-from tachograph.reduce.timelines import empty, of_minutes, together
-from tachograph.summarize.schema import JOB_GPUS, JOB_NODE_MINUTES, JOB_SUMMARIES
+from tachograph.pipeline.timelines import empty_timeline, merge_timelines, timeline_of_minutes
+
+# counters of which job classes need minutes
+JOB_CLASS_COUNTERS = (
+    *("gpu_util", "gr_engine_active", "sm_active", "fp64_active", "fp32_active", "fp16_active", "tensor_active"),
+    *("dram_active", "power_w", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"),
+    *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
+)
+MINUTE_US = 60_000_000
+FORGET_S = 300.0  # so long what is known of a job is kept that holds nothing
+
+
+@dataclass(frozen=True, slots=True)
+class GpuMinute:
+    """One minute of a GPU, counted from its job's start: means of COUNTERS, NaN missing."""
+
+    gpu: GpuId
+    minute: int
+    means: Singles
+
+
+@dataclass(slots=True)
+class CounterTotals:
+    """Of a GPU since its job began, as far as was seen: sum and number of values of each of COUNTERS, samples."""
+
+    sums: Floats = field(default_factory=lambda: np.zeros(len(JOB_CLASS_COUNTERS)))
+    counts: Longs = field(default_factory=lambda: np.zeros(len(JOB_CLASS_COUNTERS), np.int64))
+    samples: int = 0
+
+    def added(self, sums: Floats, counts: Longs, samples: int) -> CounterTotals:
+        """With one minute more."""
+        return CounterTotals(self.sums + sums, self.counts + counts, self.samples + samples)
+
+
+@dataclass(slots=True)
+class ObservedJob:
+    """A job in view. start_us: since 1970; told: by who holds it, else the first look. minutes: not yet taken."""
+
+    start_us: int
+    told: bool
+    seen_at: float
+    totals: dict[GpuId, CounterTotals] = field(default_factory=dict)
+    minutes: list[GpuMinute] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _MinuteSums:
+    """One place per GPU: when it was measured last, its job's start, and the minute that it is in, -1 none."""
+
+    t: Floats
+    start_us: Longs
+    minute: Longs
+    samples: Longs
+    sums: Floats
+    counts: Longs
+
+    @classmethod
+    def new(cls, size: int) -> _MinuteSums:
+        """GPUs that no job holds."""
+        start_us, minute = (np.full(size, -1, np.int64) for _ in range(2))
+        shape = (len(JOB_CLASS_COUNTERS), size)
+        return cls(
+            np.full(size, np.nan), start_us, minute, np.zeros(size, np.int64), np.zeros(shape),
+            np.zeros(shape, np.int64),
+        )  # fmt: skip
+
+
+class JobMinutes:
+    """Sums of the minute that each GPU is in, and what came of those before."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, ObservedJob] = {}
+        self._gpus: tuple[GpuId, ...] = ()
+        self._job: list[str | None] = []
+        self._rows = _MinuteSums.new(0)
+        self._holders: Mapping[GpuId, GpuAllocation] | None = None
+
+    def add(self, view: View) -> None:
+        """Take what a view tells of jobs; a value that is read again, or older than the last, does not count."""
+        snapshot = view.snapshot
+        if snapshot.gpus != self._gpus:
+            self._rearrange(snapshot.gpus)
+        if snapshot.holders is not self._holders:
+            self._holders = snapshot.holders
+            self._hold(snapshot.holders, snapshot.t)
+        rows = self._rows
+        fresh = view.told & (rows.start_us >= 0) & ~(snapshot.measured <= rows.t)
+        rows.t = np.where(fresh, snapshot.measured, rows.t)
+        us = np.rint(np.where(fresh, snapshot.measured, 0.0) * 1e6).astype(np.int64)
+        fresh &= us >= rows.start_us
+        minute = (us - rows.start_us) // MINUTE_US
+        for row in np.flatnonzero(fresh & (minute != rows.minute) & (rows.samples > 0)).tolist():
+            self._end_minute(row)
+        rows.minute = np.where(fresh, minute, rows.minute)
+        rows.samples += fresh
+        for place, name in enumerate(JOB_CLASS_COUNTERS):
+            column = snapshot.values.get(name)
+            if column is not None:
+                known = fresh & ~np.isnan(column)
+                # in single precision, as the lake keeps them
+                rows.sums[place] += np.where(known, column, 0.0).astype(np.float32)
+                rows.counts[place] += known
+        self._forget(snapshot.t)
+
+    def under_way(self, job: str) -> list[tuple[GpuMinute, CounterTotals]]:
+        """Return the minute that each GPU of a job is in, and its total with it."""
+        places = [row for row, held in enumerate(self._job) if held == job and self._rows.samples[row]]
+        return [(self._means(row), self._total(row)) for row in places]
+
+    def _hold(self, holders: Mapping[GpuId, GpuAllocation], t: float) -> None:
+        """Jobs that hold GPUs now; one of which another start is told begins anew."""
+        held = [holders.get(gpu) for gpu in self._gpus]
+        since: dict[str, float | None] = {}
+        for one in held:
+            if one is not None and one.job_id is not None:
+                known = since.get(one.job_id)
+                earlier = known is not None and (one.since is None or known <= one.since)
+                since[one.job_id] = known if earlier else one.since
+        jobs = {job: self._seen(job, began, t) for job, began in since.items()}
+        for row, (gpu, one) in enumerate(zip(self._gpus, held, strict=True)):
+            job_id = one.job_id if one else None
+            start_us = -1
+            if job_id is not None:
+                jobs[job_id].totals.setdefault(gpu, CounterTotals())
+                start_us = jobs[job_id].start_us
+            if job_id != self._job[row] or start_us != self._rows.start_us[row]:
+                self._end_minute(row)
+                self._job[row] = job_id
+                self._rows.start_us[row] = start_us
+
+    def _seen(self, job: str, since: float | None, t: float) -> ObservedJob:
+        start_us = round((t if since is None else since) * 1e6)
+        seen = self.jobs.get(job)
+        moved = seen is not None and since is not None and (not seen.told or abs(start_us - seen.start_us) > 1e6)
+        if seen is None or moved:
+            seen = self.jobs[job] = ObservedJob(start_us, since is not None, t)
+        return seen
+
+    def _forget(self, t: float) -> None:
+        """Drop jobs that have held nothing for a while."""
+        for job in {job for job in self._job if job is not None}:
+            self.jobs[job].seen_at = t
+        for job in [job for job, seen in self.jobs.items() if abs(t - seen.seen_at) > FORGET_S]:
+            del self.jobs[job]
+
+    def _end_minute(self, row: int) -> None:
+        """Keep the minute that a GPU was in; none of a job that began anew meanwhile."""
+        rows, job = self._rows, self.jobs.get(self._job[row] or "")
+        if job is not None and rows.samples[row] and job.start_us == rows.start_us[row]:
+            job.totals[self._gpus[row]] = self._total(row)
+            job.minutes.append(self._means(row))
+        rows.sums[:, row] = 0.0
+        rows.counts[:, row] = rows.samples[row] = 0
+        rows.minute[row] = -1
+
+    def _means(self, row: int) -> GpuMinute:
+        with np.errstate(invalid="ignore"):
+            means = (self._rows.sums[:, row] / self._rows.counts[:, row]).astype(np.float32)
+        return GpuMinute(self._gpus[row], int(self._rows.minute[row]), means)
+
+    def _total(self, row: int) -> CounterTotals:
+        before = self.jobs[self._job[row] or ""].totals.get(self._gpus[row], CounterTotals())
+        return before.added(self._rows.sums[:, row], self._rows.counts[:, row], int(self._rows.samples[row]))
+
+    def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
+        """Take other GPUs: those that stay keep the minute they are in."""
+        places = {gpu: place for place, gpu in enumerate(self._gpus)}
+        old = np.array([places.get(gpu, -1) for gpu in gpus], np.int64)
+        for row in set(range(len(self._gpus))).difference(old.tolist()):
+            self._end_minute(row)
+        rows = _MinuteSums.new(len(gpus))
+        for one in fields(rows):
+            getattr(rows, one.name)[..., old >= 0] = getattr(self._rows, one.name)[..., old[old >= 0]]
+        self._job = [self._job[place] if place >= 0 else None for place in old.tolist()]
+        self._rows, self._gpus, self._holders = rows, gpus, None
+
 
 EVERY_S = 60.0  # between two judgements
 MOST_MINUTES = 1440  # of a job; what is older was not measured
@@ -31,11 +207,11 @@ _MINUTES = {
     **dict.fromkeys(("job_key", "node"), pl.String()),
     **dict.fromkeys(("gpu", "mig"), pl.Int16()),
     "minute": pl.Int32(),
-    **dict.fromkeys(COUNTERS, pl.Float32()),
+    **dict.fromkeys(JOB_CLASS_COUNTERS, pl.Float32()),
 }
 
 
-class JudgedJobs:
+class LiveJobClasses:
     """Gathers minutes from views, and judges jobs once a minute.
 
     A job is judged by its GPUs that are in view. What was before the first look was not measured; where nobody told
@@ -45,7 +221,7 @@ class JudgedJobs:
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self._gathered = JobMinutes()
-        self._timelines = empty("job_key")  # of whole minutes, all jobs
+        self._timelines = empty_timeline("job_key")  # of whole minutes, all jobs
         self._judged_at: float | None = None
         self._found: Mapping[str, tuple[Finding, ...]] = {}
 
@@ -68,7 +244,7 @@ class JudgedJobs:
         done = [(job, minute) for job, seen in known.items() for minute in seen.minutes]
         for seen in known.values():
             seen.minutes.clear()
-        whole = of_minutes(_minutes(done), idle_util=idle_util, key="job_key")
+        whole = timeline_of_minutes(_minutes(done), idle_util=idle_util, key="job_key")
         self._timelines = self._kept(pl.concat([self._timelines, whole.select(self._timelines.columns)]))
         if not jobs:
             return {}
@@ -76,7 +252,7 @@ class JudgedJobs:
         now = _minutes([(job, minute) for job, pairs in under_way.items() for minute, _ in pairs])
         parts = [
             self._timelines.filter(pl.col("job_key").is_in(list(jobs))),
-            of_minutes(now, idle_util=idle_util, key="job_key").select(self._timelines.columns),
+            timeline_of_minutes(now, idle_util=idle_util, key="job_key").select(self._timelines.columns),
         ]
         gpus = [
             _gpu_row(job, gpu, current.get(gpu, total), view.snapshot.devices.get(gpu))
@@ -87,15 +263,16 @@ class JudgedJobs:
         of_jobs = [
             _job_row(job, known[job], [row for row in gpus if row["job_key"] == job], view.snapshot.t) for job in jobs
         ]
-        found = classes.judge(
+        found = verdicts.judge_classes(
             _frame(of_jobs, JOB_SUMMARIES.schema),
             _frame(gpus, JOB_GPUS.schema),
-            together(parts, key="job_key"),
+            merge_timelines(parts, key="job_key"),
             _frame([], JOB_NODE_MINUTES.schema),
             self.configuration.classes,
         )
         return {
-            key: read_findings(frame, CODES) for (key,), frame in found.partition_by("job_key", as_dict=True).items()
+            key: read_findings(frame, CLASS_CODES)
+            for (key,), frame in found.partition_by("job_key", as_dict=True).items()
         }
 
     def _kept(self, timelines: pl.DataFrame) -> pl.DataFrame:
@@ -107,7 +284,7 @@ class JudgedJobs:
 
 def _minutes(rows: Sequence[tuple[str, GpuMinute]]) -> pl.DataFrame:
     """Rows as in job_minutes, those of COUNTERS."""
-    means = np.array([one.means for _, one in rows], np.float32).reshape(len(rows), len(COUNTERS))
+    means = np.array([one.means for _, one in rows], np.float32).reshape(len(rows), len(JOB_CLASS_COUNTERS))
     frame = pl.DataFrame(
         {
             "job_key": [job for job, _ in rows],
@@ -115,25 +292,25 @@ def _minutes(rows: Sequence[tuple[str, GpuMinute]]) -> pl.DataFrame:
             "gpu": [one.gpu.gpu for _, one in rows],
             "mig": [one.gpu.mig for _, one in rows],
             "minute": [one.minute for _, one in rows],
-            **{name: means[:, place] for place, name in enumerate(COUNTERS)},
+            **{name: means[:, place] for place, name in enumerate(JOB_CLASS_COUNTERS)},
         },
         schema=_MINUTES,
     )
-    return frame.with_columns(pl.col(COUNTERS).fill_nan(None))
+    return frame.with_columns(pl.col(JOB_CLASS_COUNTERS).fill_nan(None))
 
 
-def _gpu_row(job: str, gpu: Gpu, total: Total, device: Device | None) -> dict[str, Any]:
+def _gpu_row(job: str, gpu: GpuId, total: CounterTotals, device: GpuDevice | None) -> dict[str, Any]:
     means = {
         f"{name}_mean": float(total.sums[place] / total.counts[place]) if total.counts[place] else None
-        for place, name in enumerate(COUNTERS)
+        for place, name in enumerate(JOB_CLASS_COUNTERS)
     }
-    model = match(device.model, device.hbm_mib) if device else None
+    model = match_device(device.model, device.hbm_mib) if device else None
     named = model.name if model else device.model if device else None
     return {"job_key": job, "job_id": job, "node": gpu.node, "gpu": gpu.gpu, "mig": gpu.mig, "gpu_model": named,
             "samples": total.samples, **means}  # fmt: skip
 
 
-def _job_row(job: str, seen: JobSeen, gpus: Sequence[Mapping[str, Any]], t: float) -> dict[str, Any]:
+def _job_row(job: str, seen: ObservedJob, gpus: Sequence[Mapping[str, Any]], t: float) -> dict[str, Any]:
     start = _EPOCH + timedelta(microseconds=seen.start_us)
     as_of = max(start, _EPOCH + timedelta(microseconds=round(t * 1e6)))
     models = sorted({row["gpu_model"] for row in gpus if row["gpu_model"]})

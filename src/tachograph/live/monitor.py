@@ -1,54 +1,268 @@
-"""Snapshots judged: classes, health, who tells nothing, what happened. One step costs some milliseconds a 1,000 GPUs.
+"""Snapshots to views: smoothed classes, health, lost GPUs, events. One step costs some milliseconds per 1,000 GPUs.
 
-What is judged here is judged by the rules that judge stored data: `workload.rows`, `workload.health`.
+Classes and health come from the functions that judge stored data.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from tachograph.arrays import Floats, Longs
-from tachograph.live.events import Happenings, Seen
-from tachograph.live.history import History
-from tachograph.live.judged_reasons import Reasons, health_reading, reasons
-from tachograph.live.judged_replays import Replays
-from tachograph.live.judged_window import Window
-from tachograph.live.snapshot import Device, Gpu, Snapshot
-from tachograph.live.source import About
-from tachograph.live.view import View
-from tachograph.workload import health as of_health
-from tachograph.workload.classes import CLASSES, UNKNOWN
-from tachograph.workload.health import INPUTS, STATES, health_reason, health_states, limit_columns, limits_of
-from tachograph.workload.settings import Settings
+from tachograph.catalog.arrays import Bytes, Flags, Floats, Ints, Longs
+from tachograph.judge import health as of_health
+from tachograph.judge.health import INPUTS, STATES, health_reason, health_states, limit_columns, limits_of
+from tachograph.judge.workload.arrays import COUNTERS, classify_rows
+from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES
+from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.live.events import EventLog, Observation
+from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo
+from tachograph.live.view import History, View, health_reading
 
-__all__ = ["GONE_S", "Monitor", "Reasons", "reasons"]
+_UNKNOWN = WORKLOAD_CLASSES.index(UNKNOWN)
+_FIRST_SLOTS = 64
+MOST_SLOTS = 1200  # looks that a window holds; of one with more, the newest: a look of 1,000 GPUs takes 90 kB
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLabels:
+    """One place per GPU. Classes as places in CLASSES: `shown` smoothed, `raw` of the last reading.
+
+    real: real utilisation then, NaN unknown. means: of each counter over the window, NaN missing.
+    """
+
+    shown: Bytes
+    raw: Bytes
+    real: Floats
+    means: Mapping[str, Floats]
+
+
+@dataclass(slots=True)
+class _GpuStates:
+    """What is known of GPUs: when they were measured last, their labels, how many readings tell each counter."""
+
+    t: Floats
+    real: Floats
+    since: Floats
+    raw: Bytes
+    shown: Bytes
+    candidate: Bytes
+    counts: Ints
+
+    @classmethod
+    def new(cls, size: int) -> _GpuStates:
+        """GPUs of which nothing is known."""
+        t, real, since = (np.full(size, np.nan) for _ in range(3))
+        raw, shown, candidate = (np.full(size, _UNKNOWN, np.uint8) for _ in range(3))
+        return cls(t, real, since, raw, shown, candidate, np.zeros((len(COUNTERS), size), np.int32))
+
+
+@dataclass(slots=True)
+class _PolledReadings:
+    """Readings by slot and GPU: when measured, when they arrived; values, 0 where missing; which are there."""
+
+    times: Floats
+    arrived: Floats
+    values: Floats
+    known: Flags
+    alive: Flags
+
+    @classmethod
+    def new(cls, slots: int, size: int) -> _PolledReadings:
+        """Slots that hold nothing."""
+        shape = (slots, len(COUNTERS), size)
+        return cls(
+            np.full((slots, size), np.nan),
+            np.zeros(slots),
+            np.zeros(shape),
+            np.zeros(shape, np.bool_),
+            np.zeros((slots, size), np.bool_),
+        )
+
+
+class SmoothingWindow:
+    """Readings of the last `smoothing_s` of GPUs, and the labels that come of them.
+
+    A look is one slot of all GPUs; of those without a new reading it holds nothing. So a GPU's readings lie in their
+    order, and sums over slots round as sums over its readings do. Slots that nobody's window reaches are given up, and
+    after two windows also those of GPUs that told nothing since.
+    """
+
+    def __init__(self, settings: WorkloadSettings, *, most_slots: int = MOST_SLOTS) -> None:
+        self.settings, self.most_slots = settings, most_slots
+        self._gpus = _GpuStates.new(0)
+        self._looks = _PolledReadings.new(_FIRST_SLOTS, 0)
+        self._begin = self._end = 0
+
+    def step(self, now: float, measured: Floats, values: Mapping[str, Floats]) -> ClassLabels:
+        """Return the labels after a look at `now`.
+
+        measured: when the values of each GPU were measured; where that is what it was, or NaN, there is no new reading.
+        values: {counter: value per GPU, NaN missing}.
+        """
+        gpus, window_s = self._gpus, self.settings.smoothing_s
+        fresh = ~np.isnan(measured) & (measured != gpus.t)
+        rows = classify_rows(values, len(measured), self.settings)
+        gpus.raw = np.where(fresh, rows.labels, gpus.raw)
+        gpus.real = np.where(fresh, rows.real, gpus.real)
+        passed = measured - gpus.t
+        continues = fresh & (passed >= 0) & (passed < window_s)  # NaN, and no window: it begins anew
+        begins = fresh & ~continues
+        self._forget(now, begins, np.where(continues, measured - window_s, -np.inf))
+        if fresh.any():
+            self._keep(now, fresh, measured, values)
+        means = self._means()
+        self._take_over(fresh, begins, measured, means)
+        gpus.t = np.where(fresh, measured, gpus.t)
+        return ClassLabels(gpus.shown, gpus.raw, gpus.real, means)
+
+    def rearrange(self, places: Longs) -> None:
+        """Take other GPUs: `places` of each among those so far, -1 of a new one."""
+        stays = places >= 0
+        gpus, looks = _GpuStates.new(len(places)), _PolledReadings.new(len(self._looks.times), len(places))
+        for kept, before in ((gpus, self._gpus), (looks, self._looks)):
+            for one in fields(kept):
+                if one.name == "arrived":
+                    looks.arrived = self._looks.arrived
+                else:
+                    getattr(kept, one.name)[..., stays] = getattr(before, one.name)[..., places[stays]]
+        self._gpus, self._looks = gpus, looks
+
+    def _forget(self, now: float, begins: Flags, until: Floats) -> None:
+        """Take out readings up to `until` of each GPU, all of those that begin anew, and slots that hold none."""
+        held = slice(self._begin, self._end)
+        gone = self._looks.alive[held] & ((self._looks.times[held] <= until) | begins)
+        for place in np.flatnonzero(gone.any(axis=1)).tolist():
+            self._drop(held.start + place, gone[place])
+        age_s = 2 * self.settings.smoothing_s
+        while self._begin < self._end:
+            slot = self._begin
+            if self._looks.alive[slot].any():
+                if 0 <= now - self._looks.arrived[slot] < age_s and self._end - slot < self.most_slots:
+                    break
+                self._drop(slot, self._looks.alive[slot].copy())
+            self._begin += 1
+
+    def _drop(self, slot: int, gone: Flags) -> None:
+        self._gpus.counts[:, gone] -= self._looks.known[slot][:, gone]
+        self._looks.values[slot][:, gone] = 0.0
+        self._looks.known[slot][:, gone] = False
+        self._looks.alive[slot][gone] = False
+
+    def _keep(self, now: float, fresh: Flags, measured: Floats, values: Mapping[str, Floats]) -> None:
+        """Put the new readings into a slot of their own."""
+        if self._end == len(self._looks.times):
+            self._make_room()
+        slot = self._end
+        self._looks.times[slot] = np.where(fresh, measured, np.nan)
+        self._looks.arrived[slot] = now
+        self._looks.alive[slot] = fresh
+        for place, name in enumerate(COUNTERS):
+            column = values.get(name)
+            known = np.zeros(len(fresh), np.bool_) if column is None else fresh & ~np.isnan(column)
+            self._looks.known[slot, place] = known
+            self._looks.values[slot, place] = 0.0 if column is None else np.where(known, column, 0.0)
+        self._gpus.counts += self._looks.known[slot]
+        self._end += 1
+
+    def _make_room(self) -> None:
+        """Move what is held to the front; with twice the room where it is more than half of it."""
+        looks, count = self._looks, self._end - self._begin
+        slots = len(looks.times)
+        if count * 2 > slots:
+            self._looks = _PolledReadings.new(slots * 2, looks.times.shape[1])
+        for one in fields(looks):
+            getattr(self._looks, one.name)[:count] = getattr(looks, one.name)[self._begin : self._end]
+        self._begin, self._end = 0, count
+
+    def _means(self) -> Mapping[str, Floats]:
+        sums = np.add.reduce(self._looks.values[self._begin : self._end], axis=0)
+        with np.errstate(invalid="ignore"):
+            return dict(zip(COUNTERS, sums / self._gpus.counts, strict=True))
+
+    def _take_over(self, fresh: Flags, begins: Flags, measured: Floats, means: Mapping[str, Floats]) -> None:
+        """Show the class of the means where it may take the place of the one shown."""
+        gpus = self._gpus
+        found = classify_rows(means, len(fresh), self.settings).labels
+        gpus.since = np.where(fresh & (begins | (found != gpus.candidate)), measured, gpus.since)
+        lasting = measured - gpus.since >= self.settings.smoothing_s / 2
+        changes = begins | lasting | (found == _UNKNOWN) | (gpus.shown == _UNKNOWN)
+        gpus.shown = np.where(fresh & changes, found, gpus.shown)
+        gpus.candidate = np.where(fresh, found, gpus.candidate)
+
+
+class RecentReplays:
+    """New replays within the last `keep_s` seconds, and the last count of each GPU.
+
+    Few GPUs ever have one, so only those that do are looked at one by one.
+    """
+
+    def __init__(self, keep_s: float) -> None:
+        self.keep_s = keep_s
+        self._count: Floats = np.empty(0)
+        self._told: Floats = np.empty(0)  # when new ones were counted last, none among them
+        self._events: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)  # {GPU: (when, new ones)}
+
+    def step(self, t: float, count: Floats) -> Floats:
+        """Return the new replays of each GPU that are visible at `t`; NaN where fewer than two counts were seen.
+
+        count: replays since the driver was loaded, NaN missing; one that went back began anew.
+        """
+        begun = ~np.isnan(count) & ~np.isnan(self._count)
+        new = np.where(count >= self._count, count - self._count, count)
+        self._told = np.where(begun, t, self._told)
+        self._count = np.where(np.isnan(count), self._count, count)
+        for row in np.flatnonzero(begun & (new > 0)).tolist():
+            self._events[row].append((t, float(new[row])))
+        self._told = np.where(self._told > t - self.keep_s, self._told, np.nan)  # for good, if the clock goes back
+        visible = np.where(np.isnan(self._told), np.nan, 0.0)
+        for row, events in list(self._events.items()):
+            kept = [event for event in events if event[0] > t - self.keep_s]
+            if kept:
+                self._events[row] = kept
+                visible[row] = sum(one for _, one in kept)
+            else:
+                del self._events[row]
+        return visible
+
+    def rearrange(self, places: Longs) -> None:
+        """Take other GPUs: `places` of each among those so far, -1 of a new one."""
+        stays = places >= 0
+        count, told = np.full(len(places), np.nan), np.full(len(places), np.nan)
+        count[stays], told[stays] = self._count[places[stays]], self._told[places[stays]]
+        events = self._events
+        self._events = defaultdict(list)
+        self._events.update({new: events[old] for new, old in enumerate(places.tolist()) if old in events})
+        self._count, self._told = count, told
+
 
 GONE_S = 300.0  # so long a GPU that the source names no more is shown as lost
-_UNKNOWN = np.uint8(CLASSES.index(UNKNOWN))
-_UNKNOWN_HEALTH = np.uint8(STATES.index(of_health.UNKNOWN))
+_UNKNOWN_CLASS = np.uint8(WORKLOAD_CLASSES.index(UNKNOWN))
+_UNKNOWN_HEALTH = np.uint8(STATES.index(of_health.HEALTH_UNKNOWN))
 
 
 class Monitor:
     """Makes views of snapshots, one after the other; memory is that of what it keeps, not of time."""
 
-    def __init__(self, about: About, *, settings: Settings, history: History, keep_events: int = 1000) -> None:
+    def __init__(
+        self, about: SourceInfo, *, settings: WorkloadSettings, history: History, keep_events: int = 1000
+    ) -> None:
         self.about, self.settings, self.history = about, settings, history
-        self._window = Window(settings)
-        self._replays = Replays(settings.event_memory_s)
-        self._happenings = Happenings(hold_s=settings.smoothing_s, keep=keep_events)
-        self._gpus: tuple[Gpu, ...] = ()
-        self._places: Mapping[Gpu, int] = {}
-        self._named_at: dict[Gpu, float] = {}  # of GPUs that the source names no more: when it did last
+        self._window = SmoothingWindow(settings)
+        self._replays = RecentReplays(settings.event_memory_s)
+        self._happenings = EventLog(hold_s=settings.smoothing_s, keep=keep_events)
+        self._gpus: tuple[GpuId, ...] = ()
+        self._places: Mapping[GpuId, int] = {}
+        self._named_at: dict[GpuId, float] = {}  # of GPUs that the source names no more: when it did last
         self._measured: Floats = np.empty(0)  # last, of each GPU
-        self._devices: Mapping[Gpu, Device] = {}
+        self._devices: Mapping[GpuId, GpuDevice] = {}
         self._limits = limit_columns([])
-        self._named: tuple[Gpu, ...] = ()
+        self._named: tuple[GpuId, ...] = ()
         self._t = 0.0
 
-    def step(self, snapshot: Snapshot, about: About | None = None) -> View:
+    def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> View:
         """Return what is to be shown of a snapshot. about: what the source says of itself now, where that is new."""
         self.about = about or self.about
         named = snapshot.gpus
@@ -66,7 +280,7 @@ class Monitor:
         replays = self._replays.step(t, snapshot.column("pcie_replays"))
         values = {name: replays if name == "pcie_replays" else snapshot.column(name) for name in INPUTS}
         health = np.where(told, health_states(values, self._limits), _UNKNOWN_HEALTH)
-        shown = np.where(told, labels.shown, _UNKNOWN)
+        shown = np.where(told, labels.shown, _UNKNOWN_CLASS)
         self.history = self.history.of(snapshot.gpus)
         self.history.add(snapshot)
         is_named = np.ones(size, np.bool_)
@@ -76,7 +290,7 @@ class Monitor:
             about=self.about,
             snapshot=snapshot,
             labels=shown,
-            raw=np.where(told, labels.raw, _UNKNOWN),
+            raw=np.where(told, labels.raw, _UNKNOWN_CLASS),
             real=np.where(told, labels.real, np.nan),
             health=health,
             told=told,
@@ -87,7 +301,9 @@ class Monitor:
             means=labels.means,
             replays=replays,
         )
-        events = self._happenings.step(Seen(snapshot, told, is_named, shown, health), lambda row: _why(view, row))
+        events = self._happenings.step(
+            Observation(snapshot, told, is_named, shown, health), lambda row: _why(view, row)
+        )
         return replace(view, events=events)
 
     def _with_lost(self, snapshot: Snapshot) -> Snapshot:
@@ -114,7 +330,7 @@ class Monitor:
             devices={**snapshot.devices, **lost},
         )
 
-    def _rearrange(self, gpus: tuple[Gpu, ...]) -> None:
+    def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
         """Other GPUs, or in another order: those that stay keep what is known of them."""
         places = np.array([self._places.get(gpu, -1) for gpu in gpus], np.int64)
         for part in (self._window, self._replays, self._happenings):
@@ -128,13 +344,13 @@ class Monitor:
     def _set_limits(self, snapshot: Snapshot) -> None:
         """Temperatures of the devices, once for as long as they stay."""
         self._devices = snapshot.devices
-        devices = [snapshot.devices.get(gpu) or Device() for gpu in snapshot.gpus]
+        devices = [snapshot.devices.get(gpu) or GpuDevice() for gpu in snapshot.gpus]
         self._limits = limit_columns([limits_of(device.model, device.slowdown_c) for device in devices])
 
 
 def _why(view: View, row: int) -> str:
     """Why the health of a GPU is what it is."""
-    device = view.snapshot.devices.get(view.snapshot.gpus[row]) or Device()
+    device = view.snapshot.devices.get(view.snapshot.gpus[row]) or GpuDevice()
     limits = limits_of(device.model, device.slowdown_c)
     return health_reason(health_reading(view, row), limits, within_s=view.settings.event_memory_s)
 
@@ -154,7 +370,7 @@ def _put(column: Floats, rows: Longs, size: int) -> Floats:
     return found
 
 
-def _together(named: Sequence[Gpu], lost: Sequence[Gpu]) -> tuple[Gpu, ...]:
+def _together(named: Sequence[GpuId], lost: Sequence[GpuId]) -> tuple[GpuId, ...]:
     """GPUs in the order of the source; those it names no more behind the others of their node."""
     last = {gpu.node: place for place, gpu in enumerate(named)}
     end = len(named)
@@ -165,5 +381,5 @@ def _together(named: Sequence[Gpu], lost: Sequence[Gpu]) -> tuple[Gpu, ...]:
     return tuple(gpu for _, _, gpu in order)
 
 
-def _slice(gpu: Gpu) -> int:
+def _slice(gpu: GpuId) -> int:
     return -1 if gpu.mig is None else gpu.mig

@@ -1,17 +1,22 @@
-"""What a source told at one moment: GPUs by row, counters by column, whoever holds them, what went wrong."""
+"""One poll of a live source: GPUs by row, counters by column, allocations, problems; and what a live source is.
+
+A source is added by one file under `sources` and a line in `discovery`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from tachograph.arrays import Floats
+from tachograph.catalog.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Gpu:
+class GpuId:
     """Which GPU: its host, its index there, its MIG slice."""
 
     node: str
@@ -29,7 +34,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class GpuDevice:
     """What hardly changes of a GPU; None: not told. slowdown_c: at which it lowers its clocks by itself."""
 
     model: str | None = None
@@ -40,7 +45,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class GpuAllocation:
     """Who holds a GPU: a job, as people name it; a user; since when (seconds since 1970). None: not told.
 
     Of several that share it there are commas between them.
@@ -61,7 +66,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class GpuProcess:
     """A process on a GPU; None: not told. hbm_used_mib: device memory it holds."""
 
     pid: int
@@ -71,7 +76,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SourceProblem:
     """What a source could not do, and what to do about it. where: a GPU, a host, an address, or "" for all of it.
 
     fatal: nothing more will come.
@@ -103,13 +108,13 @@ class Snapshot:
     """
 
     t: float
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[GpuId, ...]
     measured: Floats
     values: Mapping[str, Floats]
-    devices: Mapping[Gpu, Device] = field(default_factory=dict)
-    holders: Mapping[Gpu, Holder] = field(default_factory=dict)
-    processes: Mapping[Gpu, tuple[Process, ...]] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
+    devices: Mapping[GpuId, GpuDevice] = field(default_factory=dict)
+    holders: Mapping[GpuId, GpuAllocation] = field(default_factory=dict)
+    processes: Mapping[GpuId, tuple[GpuProcess, ...]] = field(default_factory=dict)
+    problems: tuple[SourceProblem, ...] = ()
 
     def column(self, counter: str) -> Floats:
         """The values of a counter, all NaN of one that is not told."""
@@ -120,3 +125,84 @@ class Snapshot:
         """One value; None where it is missing."""
         found = float(self.column(counter)[row])
         return None if found != found else found
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """What people are told of a source, in one line, and what it cannot see.
+
+    name: dcgm-exporter, dmon, prometheus, nvml, recording, simulated. sentence: which GPUs of whom, such as "NVML with
+    GPM, 8 GPUs of this node". refresh_s: so often its values can be new. blind: {counter that it does not tell: how to
+    enable it, "" where that cannot be done}.
+    """
+
+    name: str
+    sentence: str
+    refresh_s: float = 1.0
+    blind: Mapping[str, str] = field(default_factory=dict)
+
+
+class LiveSource(Protocol):
+    """Whatever tells how GPUs are now. Used by one thread at a time."""
+
+    @property
+    def about(self) -> SourceInfo:
+        """What it is, as far as is known yet; more may be known after the first snapshot."""
+        ...
+
+    def read(self) -> Snapshot:
+        """Return the newest snapshot.
+
+        What may mend by itself (a host that does not answer, a GPU that is lost, a program that ended and is started
+        anew) is told in `problems`, and tried again at the next call; GPUs that told nothing stay, with NaN.
+        Takes a few seconds at most. Errors: those of the project, for what a user must change first.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; may be called twice."""
+        ...
+
+
+@runtime_checkable
+class Playback(Protocol):
+    """A source that is a recording. speed: so many times as fast as it was recorded."""
+
+    speed: float
+    paused: bool
+
+
+@runtime_checkable
+class ReplaySource(LiveSource, Playback, Protocol):
+    """A recording that can be moved to where something is to be seen."""
+
+    @property
+    def start(self) -> float:
+        """When its first sample was measured (seconds since 1970)."""
+        ...
+
+    @property
+    def end(self) -> float:
+        """When its last sample was measured."""
+        ...
+
+    def seek(self, t: float) -> None:
+        """Go on from `t` (seconds since 1970), or from the end of the recording that is closer."""
+        ...
+
+    def to_first(self, job: str) -> None:
+        """Go on from where a job began; from where it is now, if none of this id is known."""
+        ...
+
+    def to_last(self, job: str | None = None) -> None:
+        """Stand still at the last instant at which GPUs, of a job where one is named, told something."""
+        ...
+
+
+@contextmanager
+def closed_on_failure(close: Callable[[], None]) -> Iterator[None]:
+    """Call `close` where the block raises anything, an interrupt too; a source that is handed on stays open."""
+    with ExitStack() as stack:
+        stack.callback(close)
+        yield
+        stack.pop_all()

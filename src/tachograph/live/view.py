@@ -1,18 +1,109 @@
-"""All that a screen shows at one moment: the snapshot, what was judged of it, what came before, what happened."""
+"""What a screen shows at one moment: the snapshot, its classes and health, the history, the events, and the reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tachograph.arrays import Bytes, Flags, Floats
-from tachograph.live.history import History
-from tachograph.live.snapshot import Gpu, Snapshot
-from tachograph.live.source import About
-from tachograph.workload.classes import CLASSES, Bottleneck, bottleneck
-from tachograph.workload.health import STATES
-from tachograph.workload.settings import Settings
+import numpy as np
+
+from tachograph.catalog.arrays import Bytes, Flags, Floats, Longs, Singles
+from tachograph.judge.health import (
+    INPUTS,
+    STATES,
+    Health,
+    HealthLimits,
+    HealthReading,
+    health_of,
+    health_reason,
+    limits_of,
+)
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES, Bottleneck, bottleneck
+from tachograph.judge.workload.explained import explained
+from tachograph.judge.workload.rules import Classified, GpuReading, classify, enabling, reading_of
+from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo
+
+
+class History:
+    """Values of the last `capacity` snapshots: (counters x snapshots x GPUs) in single precision, NaN missing.
+
+    Of 1,000 GPUs with 25 counters 600 snapshots take 60 MB.
+    """
+
+    def __init__(self, capacity: int = 600) -> None:
+        self.capacity = capacity
+        self._gpus: tuple[GpuId, ...] = ()
+        self._t: Floats = np.full(capacity, np.nan)
+        self._values: dict[str, Singles] = {}
+        self._next = 0
+        self._held = 0
+
+    def of(self, gpus: tuple[GpuId, ...]) -> History:
+        """Return the history of these GPUs: this one, or where it is of others a copy.
+
+        A view whose screen is still up finds its own GPUs in the one it has, whatever comes after it.
+        """
+        if gpus == self._gpus:
+            return self
+        made = copy.copy(self)
+        made._t = self._t.copy()
+        made._rearrange(gpus)
+        return made
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot; the oldest goes. What is kept of a GPU that is no longer named goes with it."""
+        if snapshot.gpus != self._gpus:
+            self._rearrange(snapshot.gpus)
+        place = self._next
+        self._t[place] = snapshot.t
+        for counter in {**self._values, **snapshot.values}:
+            ring = self._values.get(counter)
+            if ring is None:
+                ring = self._values[counter] = np.full((self.capacity, len(self._gpus)), np.nan, np.float32)
+            with np.errstate(over="ignore"):  # what single precision does not hold is infinite there
+                ring[place] = snapshot.column(counter)
+            ring[place][np.isinf(ring[place])] = np.nan
+        self._next = (place + 1) % self.capacity
+        self._held = min(self._held + 1, self.capacity)
+
+    @property
+    def bytes(self) -> int:
+        """How much memory the values take."""
+        return self._t.nbytes + sum(ring.nbytes for ring in self._values.values())
+
+    def times(self) -> Floats:
+        """When the snapshots were taken, oldest first (seconds since 1970)."""
+        return self._t[self._order()]
+
+    def series(self, counter: str, row: int) -> Singles:
+        """The values of one GPU beside `times`; all NaN of a counter that was never told."""
+        ring = self._values.get(counter)
+        return np.full(self._held, np.nan, np.float32) if ring is None else ring[self._order(), row]
+
+    def block(self, counter: str, rows: Sequence[int]) -> Singles:
+        """The values of some GPUs beside `times`: (snapshots x GPUs); all NaN of a counter that was never told."""
+        ring = self._values.get(counter)
+        if ring is None:
+            return np.full((self._held, len(rows)), np.nan, np.float32)
+        return ring.take(self._order(), axis=0).take(rows, axis=1)
+
+    def _order(self) -> Longs:
+        found: Longs = np.arange(self._next - self._held, self._next, dtype=np.int64) % self.capacity
+        return found
+
+    def _rearrange(self, gpus: tuple[GpuId, ...]) -> None:
+        """Columns for other GPUs, in arrays of their own; those that stay keep what they have."""
+        before = {gpu: column for column, gpu in enumerate(self._gpus)}
+        kept = [(new, before[gpu]) for new, gpu in enumerate(gpus) if gpu in before]
+        new, old = [pair[0] for pair in kept], [pair[1] for pair in kept]
+        values: dict[str, Singles] = {}
+        for counter, ring in self._values.items():
+            moved = values[counter] = np.full((self.capacity, len(gpus)), np.nan, np.float32)
+            moved[:, new] = ring[:, old]
+        self._values, self._gpus = values, gpus
 
 
 class EventKind(StrEnum):
@@ -28,12 +119,12 @@ class EventKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LiveEvent:
     """Something that changed. gpu: None for what concerns the source. text: a whole sentence. alarm: worth a bell."""
 
     t: float
     kind: EventKind
-    gpu: Gpu | None
+    gpu: GpuId | None
     text: str
     alarm: bool = False
 
@@ -48,7 +139,7 @@ class View:
     of the label, NaN missing. replays: new ones that are still visible, NaN unknown; None where nobody counted them.
     """
 
-    about: About
+    about: SourceInfo
     snapshot: Snapshot
     labels: Bytes
     raw: Bytes
@@ -57,14 +148,14 @@ class View:
     told: Flags
     stale_s: Floats
     history: History
-    events: tuple[Event, ...]
-    settings: Settings = field(default_factory=Settings)
+    events: tuple[LiveEvent, ...]
+    settings: WorkloadSettings = field(default_factory=WorkloadSettings)
     means: Mapping[str, Floats] = field(default_factory=dict)
     replays: Floats | None = None
 
     def label(self, row: int) -> str:
         """The class of a GPU, as shown."""
-        return CLASSES[int(self.labels[row])]
+        return WORKLOAD_CLASSES[int(self.labels[row])]
 
     def bottleneck(self, row: int) -> Bottleneck:
         """What limits a GPU."""
@@ -73,3 +164,55 @@ class View:
     def state(self, row: int) -> str:
         """The health of a GPU."""
         return STATES[int(self.health[row])]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReasons:
+    """What one GPU is judged by.
+
+    classified: of the means over the window, from which the class shown comes; raw: of the last reading alone. why: the
+    rule of the former with its values; health_why: what is wrong, "" where nothing is. enable: {counter that is
+    missing: how to have it}.
+    """
+
+    classified: Classified
+    raw: Classified
+    health: Health
+    limits: HealthLimits
+    why: str
+    health_why: str
+    enable: dict[str, str]
+
+
+def gpu_reasons(view: View, row: int) -> GpuReasons:
+    """Return why the GPU in a row of a view has its class and its health."""
+    settings = view.settings
+    now = reading_of({name: float(column[row]) for name, column in view.snapshot.values.items()})
+    means = reading_of({name: float(column[row]) for name, column in view.means.items()}) if view.means else now
+    of_window = means if view.told[row] else GpuReading()
+    device = view.snapshot.devices.get(view.snapshot.gpus[row]) or GpuDevice()
+    limits = limits_of(device.model, device.slowdown_c)
+    seen = health_reading(view, row)
+    classified, health = classify(of_window, settings), health_of(seen, limits)
+    why = explained(of_window, settings) if view.told[row] else "it tells nothing now"
+    if view.told[row] and classified.name != view.label(row):
+        why = f"now {classified.name} ({why}); {view.label(row)} stays until that has lasted"
+    missing = dict.fromkeys((*classified.needs, *health.needs))
+    return GpuReasons(
+        classified,
+        classify(now, settings),
+        health,
+        limits,
+        why,
+        health_reason(seen, limits, within_s=settings.event_memory_s),
+        {name: view.about.blind.get(name) or enabling([name]) for name in missing},
+    )
+
+
+def health_reading(view: View, row: int) -> HealthReading:
+    """Return what is known of the health of a GPU: of replays those that are still visible."""
+    values = {name: view.snapshot.value(name, row) for name in INPUTS}
+    if view.replays is not None:
+        replays = float(view.replays[row])
+        values["pcie_replays"] = None if replays != replays else replays
+    return HealthReading(**values)

@@ -1,8 +1,4 @@
-"""Reports of Nsight Compute as it stores them (.ncu-rep, .ncu-repz), through NVIDIA's own library, without a GPU.
-
-The library (package `ncu-report`) is native code that a damaged file kills, so it works in a process of its own
-(`ncu_rep_child`): what kills that one is a line in the report.
-"""
+"""Reports in the format of Nsight Compute itself, read by its library in a child process."""
 
 from __future__ import annotations
 
@@ -22,12 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TypeGuard
 
-from tachograph.errors import InputError
-from tachograph.nsight.launch import Chip, Launch, Report, capability_of, size_told
-from tachograph.nsight.measured import Measured
-from tachograph.nsight.ncu_rep_child import LENGTH, NO_LIBRARY, Found
-from tachograph.nsight.ncu_rep_layout import FORMAT_MIN, MAGIC, ZSTD_MAGIC, Layout, layout
-from tachograph.rejects import Reject
+from tachograph.catalog.chunks import Reject
+from tachograph.catalog.errors import InputError
+from tachograph.nsight.launches import Chip, Launch, LaunchMetrics, NcuReport, capability_of, size_told
+from tachograph.nsight.ncu_rep_child import LENGTH, NO_LIBRARY, ActionRecord
+from tachograph.nsight.ncu_rep_layout import FORMAT_MIN, MAGIC, ZSTD_MAGIC, NcuRepLayout, layout
 
 NOT_A_KERNEL = "not a kernel"
 NO_METRICS = "no metrics"
@@ -40,7 +35,7 @@ _EXTRA = "pip install 'tachograph[nsight]', or export it: ncu -i {file} --page r
 _EXPORT = "export it with the Nsight Compute that wrote it: ncu -i {file} --page raw --csv > {csv}"
 
 
-def read_ncu_rep(path: Path) -> Report:
+def read_ncu_rep(path: Path) -> NcuReport:
     """Return the kernels that a report holds, in its order, with every metric that has a number.
 
     Values are the stored ones: base units, percentages 0..100. Of a metric with instances (one per SM, per line of
@@ -60,10 +55,10 @@ def read_ncu_rep(path: Path) -> Report:
         raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
 
 
-def _read(path: Path, file: IO[bytes]) -> Report:
+def _read(path: Path, file: IO[bytes]) -> NcuReport:
     plan = _layout(path, file)
     broken = plan is not None and plan.whole_bytes < os.fstat(file.fileno()).st_size
-    told = _Told(path)
+    told = _ChildOutput(path)
     with tempfile.TemporaryDirectory(prefix="tachograph-") as folder:
         # the library tells a compressed report by its name alone, and takes no name that is not UTF-8
         named = Path(folder) / ("report.ncu-repz" if plan is None else "report.ncu-rep")
@@ -78,10 +73,10 @@ def _read(path: Path, file: IO[bytes]) -> Report:
         problems.insert(0, f"the file is cut off or damaged from byte {plan.whole_bytes} on: {lost}")
     if not problems:
         problems += _lack(told, plan)
-    return Report(str(path), tuple(told.launches), tuple(told.rejects.values()), tuple(problems))
+    return NcuReport(str(path), tuple(told.launches), tuple(told.rejects.values()), tuple(problems))
 
 
-def _lack(told: _Told, plan: Layout | None) -> list[str]:
+def _lack(told: _ChildOutput, plan: NcuRepLayout | None) -> list[str]:
     """Return what is missing where nothing has complained."""
     if DAMAGED in told.rejects:
         return [f"{told.rejects[DAMAGED].count} of its {told.results} results are damaged"]
@@ -92,7 +87,7 @@ def _lack(told: _Told, plan: Layout | None) -> list[str]:
     return []
 
 
-def _layout(path: Path, file: IO[bytes]) -> Layout | None:
+def _layout(path: Path, file: IO[bytes]) -> NcuRepLayout | None:
     """Return what stands where; None: it is compressed."""
     magic = file.read(len(MAGIC))
     if magic == ZSTD_MAGIC:
@@ -109,7 +104,7 @@ def _layout(path: Path, file: IO[bytes]) -> Layout | None:
     return plan
 
 
-def _copy_whole_part(file: IO[bytes], plan: Layout, to: Path) -> None:
+def _copy_whole_part(file: IO[bytes], plan: NcuRepLayout, to: Path) -> None:
     with to.open("wb") as out:
         file.seek(0)
         left = plan.whole_bytes
@@ -119,7 +114,7 @@ def _copy_whole_part(file: IO[bytes], plan: Layout, to: Path) -> None:
         out.write(plan.rest)
 
 
-def _run_child(report: Path, told: _Told) -> list[str]:
+def _run_child(report: Path, told: _ChildOutput) -> list[str]:
     """Fill `told` and return what went wrong, in words."""
     with tempfile.TemporaryFile() as complaints:
         child = subprocess.Popen(
@@ -148,11 +143,11 @@ def _run_child(report: Path, told: _Told) -> list[str]:
     return [f"parts of it are damaged, their metrics are missing: {heard[0]}"] if heard else []
 
 
-def _frames(stream: IO[bytes]) -> Iterator[Found]:
+def _frames(stream: IO[bytes]) -> Iterator[ActionRecord]:
     """Yield what the child found, as far as it came."""
     import msgspec
 
-    decoder = msgspec.msgpack.Decoder(Found)
+    decoder = msgspec.msgpack.Decoder(ActionRecord)
     while len(head := stream.read(LENGTH.size)) == LENGTH.size:
         (length,) = LENGTH.unpack(head)
         frame = stream.read(length)
@@ -162,7 +157,7 @@ def _frames(stream: IO[bytes]) -> Iterator[Found]:
 
 
 @dataclass(slots=True)
-class _Told:
+class _ChildOutput:
     """What was read of one file so far."""
 
     path: Path
@@ -173,7 +168,7 @@ class _Told:
     _places: dict[str, int] = field(default_factory=dict)  # of metrics among the values of a launch
     _chips: dict[tuple[object, ...], Chip] = field(default_factory=dict)
 
-    def take(self, found: Found) -> None:
+    def take(self, found: ActionRecord) -> None:
         """Add one result: a launch, or a reason why it is none."""
         number, self.results = self.results, self.results + 1
         if found.names is not None:
@@ -188,11 +183,11 @@ class _Told:
         else:
             self.launches.append(self._launch(found, number, values))
 
-    def _launch(self, found: Found, number: int, values: dict[str, float]) -> Launch:
+    def _launch(self, found: ActionRecord, number: int, values: dict[str, float]) -> Launch:
         attributes = {name: value for name, value in values.items() if name.startswith(_DEVICE)}
         return Launch(
             kernel=sys.intern(found.kernel),
-            metrics=Measured(self._places, array("d", [values.get(name, math.nan) for name in self._places])),
+            metrics=LaunchMetrics(self._places, array("d", [values.get(name, math.nan) for name in self._places])),
             chip=self._chip(found.device, attributes),
             report=str(self.path),
             number=number,

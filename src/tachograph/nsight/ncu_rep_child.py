@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol, cast
 
 import msgspec
 
-from tachograph.nsight.counted import encodable
+from tachograph.nsight.launches import encodable
 
 LENGTH = struct.Struct("<I")  # stands before every message
 NO_LIBRARY = 66  # exit code
@@ -25,7 +25,7 @@ _ADDRESS_SPACE_PER_BYTE = 24  # of the report: about three times what was measur
 _DEFAULT_DOMAIN = "<default domain>"
 
 
-class Found(msgspec.Struct, array_like=True, frozen=True):
+class ActionRecord(msgspec.Struct, array_like=True, frozen=True):
     """One result of a report, in the order of the file.
 
     `names` are those of the metrics and stand only where they differ from the names of the result before. `values`: one
@@ -40,7 +40,7 @@ class Found(msgspec.Struct, array_like=True, frozen=True):
     ranges: list[str]
 
 
-class Metric(Protocol):
+class NcuMetric(Protocol):
     """A metric as the library hands it out."""
 
     def as_double(self) -> float: ...  # noqa: D102
@@ -75,18 +75,18 @@ class Action(Protocol):
     def name(self, base: int, /) -> str | None: ...  # noqa: D102
     def workload_type(self) -> int: ...  # noqa: D102
     def metric_names(self) -> Sequence[str]: ...  # noqa: D102
-    def metric_by_name(self, name: str, /) -> Metric | None: ...  # noqa: D102
+    def metric_by_name(self, name: str, /) -> NcuMetric | None: ...  # noqa: D102
     def nvtx_state(self) -> NvtxState | None: ...  # noqa: D102
 
 
-def found(ranges: Iterable[Iterable[Action]], *, numbers: frozenset[int]) -> Iterator[Found]:
+def action_records(ranges: Iterable[Iterable[Action]], *, numbers: frozenset[int]) -> Iterator[ActionRecord]:
     """Yield what each result says. `numbers`: the kinds of values that are numbers."""
     before: list[str] | None = None
     for actions in ranges:
         for action in actions:
             names = [name for name in action.metric_names() if _is_text(name)]
             kernel = action.workload_type() == action.WorkloadType_KERNEL
-            yield Found(
+            yield ActionRecord(
                 kernel=_name(action),
                 workload=None if kernel else action.workload_type(),
                 names=None if names == before else names,
@@ -97,7 +97,7 @@ def found(ranges: Iterable[Iterable[Action]], *, numbers: frozenset[int]) -> Ite
             before = names
 
 
-def _number(metric: Metric | None, numbers: frozenset[int]) -> float | None:
+def _number(metric: NcuMetric | None, numbers: frozenset[int]) -> float | None:
     """Return the value of the metric as a whole, never one of its instances; None: it has none, or it is text."""
     if metric is None:
         return None
@@ -156,7 +156,7 @@ def _write(out: BinaryIO, report: str) -> None:
     numbers = frozenset({kinds.ValueKind_FLOAT, kinds.ValueKind_DOUBLE, kinds.ValueKind_UINT32, kinds.ValueKind_UINT64})
     encoder = msgspec.msgpack.Encoder()
     context = cast("Iterable[Iterable[Action]]", ncu_report.load_report(report))
-    for each in found(context, numbers=numbers):
+    for each in action_records(context, numbers=numbers):
         frame = encoder.encode(each)
         out.write(LENGTH.pack(len(frame)) + frame)
     out.write(LENGTH.pack(0))

@@ -22,7 +22,7 @@ _VARINT_BITS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class NcuRepLayout:
     """What a file holds by its own headers, up to the place from which on they no longer fit together.
 
     `version`: of the format, None: not told. `results`: whole results; `promised`: those that the headers announce.
@@ -37,7 +37,7 @@ class Layout:
     rest: bytes = b""
 
 
-def layout(report: bytes | mmap) -> Layout:
+def layout(report: bytes | mmap) -> NcuRepLayout:
     """Return the layout of a report that begins with MAGIC.
 
     >>> layout(MAGIC + b"\\x02\\0\\0\\0\\x08\\x07")
@@ -48,7 +48,7 @@ def layout(report: bytes | mmap) -> Layout:
     view = memoryview(report)
     head = _part(view, len(MAGIC))
     if head is None:
-        return Layout(None, 0, 0, 0)
+        return NcuRepLayout(None, 0, 0, 0)
     version = _numbers(head).get(_VERSION)
     at, results = len(MAGIC) + _LENGTH.size + len(head), 0
     while (block := _part(view, at)) is not None:
@@ -60,9 +60,9 @@ def layout(report: bytes | mmap) -> Layout:
         whole = max(0, entries - counts.get(_SOURCES, 0))
         if end > len(view) or whole < announced:
             rest = _block(block, counts, entries, bytes(view[first:whole_to]))
-            return Layout(version, results + whole, results + announced, at, rest)
+            return NcuRepLayout(version, results + whole, results + announced, at, rest)
         at, results = end, results + announced
-    return Layout(version, results, results, at)
+    return NcuRepLayout(version, results, results, at)
 
 
 def _entries(view: memoryview, at: int, end: int, count: int) -> tuple[int, int]:

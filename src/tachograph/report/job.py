@@ -1,4 +1,7 @@
-"""The report of one job: everything a renderer needs, as values."""
+"""The report of one job: everything a renderer needs, as values and sentences.
+
+A sentence about something that was not measured names that.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,203 @@ from typing import Any
 import polars as pl
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
-from tachograph.advice.reading import activity_counter, gpu_label, number
-from tachograph.figures.marks import Mark
-from tachograph.finding import Finding, read_findings
-from tachograph.report import words
-from tachograph.report.codes import known_codes
-from tachograph.report.columns import UNITS, local_time
-from tachograph.report.timeline import Series, Timeline, build_timeline
-from tachograph.report.verdicts import (
+from tachograph.catalog.codes import known_codes
+from tachograph.catalog.columns import COLUMN_UNITS, local_time
+from tachograph.catalog.tables import PIPES
+from tachograph.catalog.units import plural, text
+from tachograph.figures.timeline import JobTimeline, Mark, Series, build_timeline
+from tachograph.judge.checks.evidence import ACTIVITY_NAMES, activity_counter, gpu_label, number
+from tachograph.judge.checks.memory_bound import main_pipe
+from tachograph.judge.finding import Finding, read_findings
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.report.findings import (
     SHOWN_COUNTERS,
-    Group,
-    in_order,
+    FindingGroup,
+    by_kind,
+    finding_groups,
     interval_text,
-    looked_for,
     missing_counters,
     worth_knowing,
 )
-from tachograph.summarize.schema import PIPES
-from tachograph.units import text
+
+PIPE_NAMES = {"fp64": "FP64 units", "fp32": "FP32 units", "fp16": "FP16 units", "tensor": "tensor cores"}
+_ATTRIBUTION = {
+    "explicit": "Its GPUs are known from a map of jobs to GPUs.",
+    "live_index": "Its GPUs are known from the scheduler, recorded while the job ran.",
+    "whole_node": "Its GPUs are all GPUs of its nodes, which it had to itself.",
+    "ambiguous": "It is not known which GPUs of its shared nodes were its own.",
+}
+_OF_RECORDINGS = ("local-", "anonymous-")  # so ids begin that `tachograph record` makes
+_EXCLUDED_BECAUSE = {
+    "ambiguous_attribution": "its GPUs are not known",
+    "still_running": "it still runs",
+    "no_samples": "there are no samples",
+    "short": "it was short",
+    "idle": "its GPUs were idle",
+    "other_partition": "it ran in another partition",
+    "staff_account": "it is of a staff account",
+    "login_node": "it ran on a login node",
+}
+_STUDIED_COUNTERS = (*ACTIVITY_NAMES, *PIPES.values(), "dram_active", "hbm_used_mib", "power_w", "energy_j")
+
+
+def job_headline(row: Mapping[str, Any], findings: Sequence[Finding]) -> str:
+    """Return the report in one or two sentences."""
+    counts = [
+        plural(sum(finding.severity == severity for finding in findings), severity)
+        for severity in ("problem", "hint")
+        if any(finding.severity == severity for finding in findings)
+    ]
+    verdict = " and ".join(counts) + " below" if counts else "Nothing stands out"
+    if row.get("attribution") == "ambiguous" or not number(row, "samples"):
+        verdict = "Little can be said about this job; see the notes"
+    return f"{use_sentence(row)} {verdict}."
+
+
+def use_sentence(row: Mapping[str, Any]) -> str:
+    """Return how busy the GPUs were.
+
+    >>> use({"gpus": 4, "gpu_util_mean": 0.42})
+    'The 4 GPUs were busy 42 % of the time.'
+    """
+    counter, count = activity_counter(row), number(row, "gpus")
+    who = "The GPUs were" if count is None else "The GPU was" if count == 1 else f"The {text(count, 'count')} GPUs were"
+    if counter is None:
+        return f"How busy {'the GPU was' if count == 1 else 'the GPUs were'} is not known."
+    share = text(number(row, f"{counter}_mean"), "fraction")
+    how = "" if counter == "gpu_util" else f" ({ACTIVITY_NAMES[counter]})"
+    return f"{who} busy {share} of the time{how}."
+
+
+def bound_sentence(row: Mapping[str, Any]) -> str:
+    """Return what set the speed, arithmetic or memory, and what that means; on the most used pipe."""
+    if number(row, "dram_active_mean") is None or all(number(row, f"{c}_mean") is None for c in PIPES.values()):
+        return "Not known: arithmetic or memory traffic was not measured."
+    pipe = main_pipe(row)
+    if pipe is None:
+        return "No arithmetic was measured on the FP64, FP32, FP16 units or tensor cores."
+    end = "" if pipe == "fp64" else f"_{pipe}"
+    label = row.get(f"bound{end}")
+    judged = f"(judged by the {PIPE_NAMES[pipe]}, the most used ones)"
+    match label:
+        case "memory":
+            share = text(number(row, f"memory_fraction{end}"), "fraction")
+            return (
+                f"Memory-bound: in {share} of the samples with work, moving data took longer than computing {judged}. "
+                "Fewer bytes per operation or faster memory would speed it up; faster arithmetic would not."
+            )
+        case "compute":
+            share = text(number(row, f"compute_fraction{end}"), "fraction")
+            return (
+                f"Compute-bound: in {share} of the samples with work, computing took longer than moving data {judged}. "
+                "Fewer or cheaper operations (smaller types, tensor cores) would speed it up; faster memory would not."
+            )
+        case _:
+            return f"Neither: no kind of sample is in the majority {judged}."
+
+
+def balance_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return how evenly the work was spread over GPUs and over time."""
+    spatial, temporal = number(row, "spatial_imbalance"), number(row, "temporal_imbalance")
+    sentences = []
+    if number(row, "gpus") == 1:
+        sentences.append("Across GPUs: there is one GPU only.")
+    elif spatial is None:
+        sentences.append("Across GPUs: not known.")
+    else:
+        sentences.append(f"Across GPUs: {text(spatial, 'ratio')}, {_evenness(spatial)} (0: all GPUs alike).")
+    if temporal is None:
+        sentences.append("Over time: not known.")
+    else:
+        sentences.append(f"Over time: {text(temporal, 'ratio')}, {_steadiness(temporal)} (0: constant).")
+    return tuple(sentences)
+
+
+def _evenness(imbalance: float) -> str:
+    return (
+        "even"
+        if imbalance < 0.1
+        else "mostly even"
+        if imbalance < 0.3
+        else "uneven"
+        if imbalance < 0.5
+        else "very uneven"
+    )
+
+
+def _steadiness(imbalance: float) -> str:
+    return (
+        "steady"
+        if imbalance < 0.1
+        else "mostly steady"
+        if imbalance < 0.3
+        else "varying"
+        if imbalance < 0.5
+        else "strongly varying"
+    )
+
+
+def memory_sentence(row: Mapping[str, Any]) -> str:
+    """Return the peak of memory used.
+
+    >>> memory({"hbm_peak_fraction": 0.5, "hbm_used_mib_max": 20480.0, "hbm_mib": 40960.0})
+    'At the peak 50 % of the memory of a GPU was in use (20.0 GiB of 40.0 GiB).'
+    """
+    peak, used, capacity = (number(row, name) for name in ("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"))
+    if peak is None and used is None:
+        return "Not known: memory was not measured."
+    if peak is None:
+        return f"At the peak {text(used, 'MiB')} of the memory of a GPU was in use; its capacity is not known."
+    amounts = "" if used is None or capacity is None else f" ({text(used, 'MiB')} of {text(capacity, 'MiB')})"
+    return f"At the peak {text(peak, 'fraction')} of the memory of a GPU was in use{amounts}."
+
+
+def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Return kinds of work and the share of GPU time in each, in their order; empty where they are not known.
+
+    >>> shares_of_work({"workload_fractions": [1.0, *[0.0] * 12]})[0]
+    ('idle', 1.0)
+    """
+    shares = row.get("workload_fractions")
+    return tuple(zip(WORKLOAD_CLASSES, shares, strict=True)) if shares else ()
+
+
+def energy_sentence(row: Mapping[str, Any]) -> str:
+    """Return energy and power of the GPUs.
+
+    >>> energy({"energy_j": 7.2e6, "power_w_mean": 250.0})
+    'The GPUs took 2.00 kWh, 250 W per GPU on average.'
+    """
+    joules, watts = number(row, "energy_j"), number(row, "power_w_mean")
+    if joules is None:
+        return "Not known: neither energy nor power was measured."
+    one = number(row, "gpus") == 1
+    mean = "" if watts is None else f", {text(watts, 'W')} {'' if one else 'per GPU '}on average"
+    return f"{'The GPU' if one else 'The GPUs'} took {text(joules, 'J')}{mean}."
+
+
+def caveat_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a reader must know about the data behind the report."""
+    attribution = str(row.get("attribution"))
+    recorded = attribution == "explicit" and str(row.get("job_id")).startswith(_OF_RECORDINGS)
+    told = ["Its GPUs are those that were recorded." if recorded else _ATTRIBUTION.get(attribution, "")]
+    coverage, interval, samples = (number(row, name) for name in ("coverage", "interval_s", "samples"))
+    if samples:
+        every = "" if interval is None else f", one per GPU every {text(interval, 's')}"
+        share = "" if coverage is None else f"; {text(coverage, 'fraction')} of the expected ones"
+        told.append(f"{text(samples, 'count')} samples{every}{share}.")
+    if row.get("state") == "RUNNING":
+        told.append("The job still runs: all numbers are those so far, energy that of the time with samples.")
+    if row.get("energy_source") == "power":
+        told.append("Energy is integrated from samples of power.")
+    missing = [name for name in _STUDIED_COUNTERS if number(row, f"{name}_mean") is None]
+    if samples and missing:
+        told.append(f"Not measured: {', '.join(missing)}.")
+    if row.get("excluded"):
+        reasons = (_EXCLUDED_BECAUSE.get(name, name) for name in row["excluded"].split(","))
+        told.append(f"Left out of studies: {', '.join(reasons)}.")
+    return tuple(sentence for sentence in told if sentence)
+
 
 FEW_GPUS = 8  # up to here each GPU is shown by itself
 EXTREMES = 4  # of more GPUs: so many least and most busy ones
@@ -97,7 +279,7 @@ class JobReport:
     memory: str
     energy: str
     caveats: tuple[str, ...]
-    timeline: Timeline
+    timeline: JobTimeline
     other_runs: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -130,9 +312,9 @@ class JobReport:
         return tuple((name, sum(low <= mean < high for mean in means)) for low, high, name in limits)
 
     @property
-    def looked_for(self) -> tuple[Group, ...]:
+    def looked_for(self) -> tuple[FindingGroup, ...]:
         """What was looked for, by kind."""
-        return looked_for(self.verdicts)
+        return finding_groups(self.verdicts)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -152,7 +334,7 @@ class JobReport:
     @property
     def work(self) -> tuple[tuple[str, float], ...]:
         """Kinds of work and the share of GPU time in each; empty where it was not told."""
-        return words.shares_of_work(self.summary)
+        return shares_of_work(self.summary)
 
     def interval(self, finding: Finding) -> str | None:
         """Return the interval a finding is about, None for the whole job."""
@@ -193,18 +375,18 @@ def build_job_report(
         zone_name=zone_name,
         job=str(summary.get("display_id") or summary["job_id"]),
         node_list=fold_nodes(gpus["node"].unique().to_list()),
-        headline=words.headline(summary, told),
+        headline=job_headline(summary, told),
         tiles=_tiles(summary),
         findings=told,
-        verdicts=in_order(judged),
+        verdicts=by_kind(judged),
         gpus=_gpu_uses(gpus, counter, timeline),
         pipes=tuple(_pipe_use(summary, pipe) for pipe in PIPES),
-        use=words.use(summary),
-        bound=words.bound(summary),
-        balance=words.balance(summary),
-        memory=words.memory(summary),
-        energy=words.energy(summary),
-        caveats=words.caveats(summary),
+        use=use_sentence(summary),
+        bound=bound_sentence(summary),
+        balance=balance_sentences(summary),
+        memory=memory_sentence(summary),
+        energy=energy_sentence(summary),
+        caveats=caveat_sentences(summary),
         timeline=timeline,
         other_runs=tuple(other_runs),
     )
@@ -248,14 +430,14 @@ def _tiles(row: Mapping[str, Any]) -> tuple[Quantity, ...]:
         "energy_j": "Energy",
         "power_w_mean": "Power per GPU",
     }
-    return tuple(Quantity(label, number(row, name), UNITS[name]) for name, label in names.items())
+    return tuple(Quantity(label, number(row, name), COLUMN_UNITS[name]) for name, label in names.items())
 
 
 def _pipe_use(row: Mapping[str, Any], pipe: str) -> PipeUse:
     end = "" if pipe == "fp64" else f"_{pipe}"
     return PipeUse(
         pipe,
-        words.PIPE_NAMES[pipe],
+        PIPE_NAMES[pipe],
         number(row, f"{PIPES[pipe]}_mean"),
         row.get(f"bound{end}"),
         number(row, f"compute_fraction{end}"),
@@ -264,7 +446,7 @@ def _pipe_use(row: Mapping[str, Any], pipe: str) -> PipeUse:
     )
 
 
-def _gpu_uses(gpus: pl.DataFrame, counter: str | None, timeline: Timeline) -> tuple[GpuUse, ...]:
+def _gpu_uses(gpus: pl.DataFrame, counter: str | None, timeline: JobTimeline) -> tuple[GpuUse, ...]:
     several = gpus["node"].n_unique() > 1
     return tuple(
         GpuUse(

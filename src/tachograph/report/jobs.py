@@ -10,14 +10,13 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.figures.bars import bar
-from tachograph.finding import WORTH_KNOWING
-from tachograph.report.codes import known_codes
-from tachograph.report.columns import FINDINGS_COLUMN, heading, must_exist, shown
-from tachograph.report.job_json import INTERNAL, row_json
-from tachograph.report.lines import Line, plain, to_text
-from tachograph.summarize.schema import JOB_SUMMARIES
-from tachograph.units import zone
+from tachograph.catalog.codes import known_codes
+from tachograph.catalog.columns import FINDINGS_COLUMN, column_heading, column_text, must_exist
+from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.catalog.units import zone
+from tachograph.judge.finding import REPORTED
+from tachograph.report.json_values import INTERNAL, row_json
+from tachograph.report.lines import Line, bar, plain, to_text
 
 DEFAULT_COLUMNS = (
     *("display_id", "user", "partition", "state", "start", "gpus", "elapsed_s", "gpu_util_mean"),
@@ -90,7 +89,7 @@ def _with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFr
     urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1, "note": 2}, return_dtype=pl.Int8)
     places = pl.col("code").replace_strict(dict(zip(codes, range(len(codes)), strict=True)), default=len(codes))
     of_jobs = (
-        findings.filter(WORTH_KNOWING)
+        findings.filter(REPORTED)
         .sort(urgency, places, "code", maintain_order=True)
         .group_by("job_key", maintain_order=True)
         .agg(pl.col("code").alias(FINDINGS_COLUMN))
@@ -135,14 +134,14 @@ def jobs_text(table: JobsTable, *, width: int = 80, ascii_only: bool = False) ->
 def jobs_lines(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
     """Return the table as styled lines: a heading, a line per job, and what was left out."""
     cells = {name: _cells(table, name, ascii_only=ascii_only) for name in table.columns}
-    widths = {name: max(map(len, (heading(name), *values))) for name, values in cells.items()}
+    widths = {name: max(map(len, (column_heading(name), *values))) for name, values in cells.items()}
     shown_columns = _fitting(table, widths, width)
     if FINDINGS_COLUMN in shown_columns and not table.chosen:
         others = sum(widths[name] + 2 for name in shown_columns if name != FINDINGS_COLUMN)
         widths[FINDINGS_COLUMN] = max(_NARROWEST_FINDINGS, min(widths[FINDINGS_COLUMN], width - others))
     if table.frame.is_empty():
         return [plain("No job matches.")]
-    head = _row([heading(name) for name in shown_columns], shown_columns, widths)
+    head = _row([column_heading(name) for name in shown_columns], shown_columns, widths)
     lines = [plain(head, "bold")]
     lines += [
         plain(_row([cells[name][place] for name in shown_columns], shown_columns, widths))
@@ -153,7 +152,9 @@ def jobs_lines(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -
 
 def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> list[str]:
     values = [
-        shown(name, row[name] or (row["job_id"] if name == "display_id" else row[name]), zone_name=table.zone_name)
+        column_text(
+            name, row[name] or (row["job_id"] if name == "display_id" else row[name]), zone_name=table.zone_name
+        )
         for row in table.frame.iter_rows(named=True)
     ]
     if name == FINDINGS_COLUMN:
@@ -197,7 +198,7 @@ def _footer(table: JobsTable, shown_columns: Sequence[str]) -> Iterator[Line]:
     said = []
     if table.matching > table.frame.height:
         said.append(f"{table.frame.height:,} of {table.matching:,} jobs")
-    left_out = [heading(name) for name in table.columns if name not in shown_columns]
+    left_out = [column_heading(name) for name in table.columns if name not in shown_columns]
     if left_out:
         said.append(f"no room for: {', '.join(left_out)}")
     if said:

@@ -11,17 +11,17 @@ from typing import Any
 import polars as pl
 from matplotlib.figure import Figure
 
-from tachograph import __version__
-from tachograph.errors import UsageError
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import text
+from tachograph.catalog.version import __version__
 from tachograph.figures import radar, style
-from tachograph.figures.study import Numbers
-from tachograph.report.study.files import check_formats, csv_of, writable
-from tachograph.report.study.json import json_text
-from tachograph.report.study.report import Tell
-from tachograph.units import text
-from tachograph.workload.classes import AXES, AXIS_NAMES
+from tachograph.figures.numbers import FigureNumbers
+from tachograph.figures.study import Progress
+from tachograph.judge.workload.classes import AXES, AXIS_NAMES
+from tachograph.report.study import json_text
+from tachograph.report.study_files import check_formats, csv_of, writable
 
-LAYOUTS: Mapping[str, Callable[[Numbers], Figure]] = MappingProxyType(
+LAYOUTS: Mapping[str, Callable[[FigureNumbers], Figure]] = MappingProxyType(
     {"overlay": radar.draw_overlay, "grid": radar.draw_grid}
 )
 
@@ -30,8 +30,8 @@ LAYOUTS: Mapping[str, Callable[[Numbers], Figure]] = MappingProxyType(
 class RadarReport:
     """Profiles of jobs, and of the classes. chosen: (option, what was given) by which jobs were chosen."""
 
-    profiles: Numbers
-    classes: Numbers
+    profiles: FigureNumbers
+    classes: FigureNumbers
     chosen: tuple[tuple[str, str], ...] = ()
 
 
@@ -43,7 +43,7 @@ def build_radar(jobs: pl.DataFrame, *, by: str = "job", chosen: Sequence[tuple[s
     return RadarReport(radar.compute(jobs, by=by), radar.nominal(), tuple(chosen))
 
 
-def draw_radar(numbers: Numbers, layout: str) -> Figure:
+def draw_radar(numbers: FigureNumbers, layout: str) -> Figure:
     """Return one drawing: `overlay` or `grid`.
 
     Errors: UsageError for another layout.
@@ -81,7 +81,7 @@ def radar_rows(report: RadarReport, *, at_most: int) -> tuple[tuple[str, ...], l
 
 
 def write_radar(
-    report: RadarReport, folder: Path, *, formats: Sequence[str] = style.FORMATS, tell: Tell | None = None
+    report: RadarReport, folder: Path, *, formats: Sequence[str] = style.FORMATS, tell: Progress | None = None
 ) -> tuple[str, ...]:
     """Write overlay and grid of the jobs and of the classes, and their numbers; return the names of the files.
 

@@ -1,309 +1,245 @@
-"""The ledger of a system: where its GPU-hours went, what they cost, what could be had back, and whose they were."""
+"""The ledger as lines of text, as JSON, and as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Literal
 
 import polars as pl
 
-from tachograph.config import Waste
-from tachograph.errors import UsageError
-from tachograph.report.columns import must_exist
-from tachograph.summarize.schema import WASTE, WASTE_ENERGY
-from tachograph.units import text
-from tachograph.waste import ASSUMPTIONS, productive, recoverable, with_money
-from tachograph.waste.prices import JOULES_PER_KWH
+from tachograph.catalog.columns import COLUMN_HEADINGS, local_time
+from tachograph.catalog.tables import WASTE
+from tachograph.catalog.units import plural, text
+from tachograph.judge.ledger import ALL_CAUSES, WASTE_BUCKETS, WASTE_LABELS, WASTE_LEFT_OUT, WasteReport
+from tachograph.report.json_values import row_json
+from tachograph.report.lines import Line, bar, plain, wrapped
 
-BY = ("cause", "user", "account", "partition", "gpu_model")
-ALL = "all"  # of jobs: those that lost hours to any cause
-# where an hour went: to a cause, to work, or nobody knows
-BUCKETS = (*WASTE, "productive", "unmeasured")
-LABELS: Mapping[str, str] = MappingProxyType(
-    {
-        "never_used": "never used",
-        "hung": "hung",
-        "cold_start": "cold start",
-        "idle": "idle while held",
-        "imbalance": "imbalance",
-        "productive": "productive",
-        "unmeasured": "not measured",
-        ALL: "all causes",
-    }
-)
-# why a job is not in the ledger, in the order in which it is asked
-LEFT_OUT: Mapping[str, str] = MappingProxyType(
-    {
-        "running": "still running",
-        "ambiguous": "not known which GPUs were their own",
-        "no_samples": "no samples",
-        "not_judged": "analyzed by an earlier version: run `tachograph analyze --full`",
-        "no_activity": "no activity counter was measured",
-    }
-)
-_WHO = ("job_key", "job_id", "display_id", "user", "account", "partition", "gpu_model", "gpus", "elapsed_s")
-_AMOUNTS = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "recoverable_money")
+SHORT = {"never_used": "unused", "idle": "idle"}  # in tables with many columns
+_SHORTEST = {**SHORT, "cold_start": "cold", "imbalance": "uneven", ALL_CAUSES: "lost"}  # in narrow ones
+_BAR = 8
+TableForm = Literal["full", "bare", "short"]  # of a table: with units, without, with short headings and fewer columns
+_FORMS: tuple[TableForm, ...] = ("full", "bare", "short")
+_WIDEST = 16  # characters of a name
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
-    """An assumption under which hours are recoverable: of which cause, its key, its value, in words, its source."""
-
-    cause: str
-    key: str
-    value: float
-    unit: str
-    words: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class WasteReport:
-    """The ledger of some jobs that are over.
-
-    `causes`: one row per BUCKETS: `cause`, `jobs` it concerns, `gpu_hours`, `share` of all, `energy_j`, `money` of the
-    GPU-hours, `energy_money`, `recoverable` GPU-hours, `recoverable_money`. `groups`: one row per value of `by`, most
-    lost first: `jobs`, `gpu_hours`, a column per BUCKETS in GPU-hours, `lost` (their causes' sum), `lost_share`,
-    `lost_energy_j`, `lost_money`, `recoverable`; None where `by` is cause. `concerned`: the jobs behind the cause
-    `chosen`, most first; of ALL most recoverable first, `gpu_hours_lost` to all causes together and `cause`: that of
-    most recoverable hours. Money is null where no price is configured.
-    """
-
-    jobs: int
-    gpu_hours: float
-    first: datetime | None
-    last: datetime | None
-    causes: pl.DataFrame
-    left_out: pl.DataFrame
-    assumptions: tuple[Said, ...]
-    users: pl.DataFrame
-    by: str = "cause"
-    groups: pl.DataFrame | None = None
-    chosen: str | None = None
-    concerned: pl.DataFrame | None = None
-    concerned_jobs: int = 0
-    currency: str = ""
-    unpriced_jobs: int = 0
-    zone_name: str = "UTC"
-
-    @property
-    def priced(self) -> bool:
-        """Whether GPU-hours of any job have a price."""
-        return bool(self.causes.get_column("money").is_not_null().any())
-
-    @property
-    def energy_priced(self) -> bool:
-        """Whether energy of any job has a price."""
-        return bool(self.causes.get_column("energy_money").is_not_null().any())
-
-    @property
-    def concerned_hours(self) -> str:
-        """The column of `concerned` that has the GPU-hours of the chosen cause, of ALL those lost to any."""
-        return "gpu_hours_lost" if self.chosen == ALL else f"gpu_hours_{self.chosen}"
-
-    def total(self, amount: str) -> float | None:
-        """Return the sum of an amount over all causes; None where it is known of none."""
-        known = self.causes.get_column(amount).drop_nulls()
-        return None if known.is_empty() else float(known.sum())
-
-    @property
-    def lost(self) -> float:
-        """GPU-hours of all causes."""
-        return float(self.causes.filter(pl.col("cause").is_in(WASTE)).get_column("gpu_hours").sum())
-
-    @property
-    def recoverable(self) -> float:
-        """GPU-hours that could be had back under the assumptions."""
-        return float(self.causes.get_column("recoverable").sum())
+def waste_lines(report: WasteReport, *, width: int = 100, ascii_only: bool = False) -> list[Line]:
+    """Return the ledger as styled lines (see lines.to_rich)."""
+    if not report.jobs:
+        return [plain("No job of which this could be said."), *_left_out(report, width)]
+    lines = [*wrapped(waste_headline(report), width, style="bold"), plain("")]
+    tables = (_aligned(*_causes(report, ascii_only=ascii_only, form=form)) for form in _FORMS)
+    lines += _fitting(tables, width)
+    lines += [plain(""), plain("Recoverable, if", "bold")]
+    for said in report.assumptions:
+        cause = f"  {WASTE_LABELS[said.cause]}: "
+        lines += wrapped(f"{said.words} ({said.key}, {said.source})", width, first=cause, indent="    ")
+    if report.unpriced_jobs and report.priced:
+        lines += wrapped(unpriced(report), width)
+    lines += _left_out(report, width)
+    if report.groups is not None:
+        tables = (_aligned(*_groups(report, report.groups, form=form)) for form in _FORMS)
+        lines += [plain(""), *_fitting(tables, width)]
+    if report.concerned is not None:
+        lines += [plain(""), *_concerned(report, report.concerned, width)]
+    return lines
 
 
-def build_waste_report(
-    summaries: pl.DataFrame,
-    intervals: pl.DataFrame,
-    settings: Waste,
-    *,
-    by: str = "cause",
-    top: int | None = None,
-    jobs_of: str | None = None,
-    zone_name: str = "UTC",
-) -> WasteReport:
-    """Return the ledger of (already filtered) rows of job_summaries.
-
-    `intervals`: rows of findings in which a job hung or had not begun. `top`: at most so many groups, the others in one
-    row that has no name, and at most so many jobs. `jobs_of`: the cause whose jobs are wanted, as in
-    BUCKETS or as in LABELS, or ALL.
-    Errors: NotFoundError for an unknown grouping; UsageError for an unknown cause or a top below 1.
-    """
-    must_exist([by], BY, what="grouping")
-    jobs_of = _cause(jobs_of)
-    if top is not None and top < 1:
-        raise UsageError(f"--top {top} shows nothing", do="give 1 or more")
-    told = summaries.with_columns(left_out=_reason())
-    ledger = told.filter(pl.col("left_out").is_null())
-    ledger = with_money(recoverable(ledger, intervals, settings), settings).with_columns(productive())
-    entries = _entries(ledger)
-    concerned = None if jobs_of is None else _concerned(ledger, entries, jobs_of)
-    return WasteReport(
-        jobs=ledger.height,
-        gpu_hours=float(ledger.get_column("gpu_hours").sum()),
-        first=ledger.select(pl.col("start").min()).item(),
-        last=ledger.select(pl.col("as_of").max()).item(),
-        causes=_causes(entries),
-        left_out=_left_out(told),
-        assumptions=tuple(said_of(settings)),
-        users=_groups(ledger, entries, "user"),
-        by=by,
-        groups=None if by == "cause" else _cut(_groups(ledger, entries, by), top),
-        chosen=jobs_of,
-        concerned=concerned if concerned is None or top is None else concerned.head(top),
-        concerned_jobs=0 if concerned is None else concerned.height,
-        currency=settings.currency,
-        unpriced_jobs=ledger.get_column("price").null_count(),
-        zone_name=zone_name,
-    )
+def _fitting(tables: Iterable[list[Line]], width: int) -> list[Line]:
+    """The first table that is no wider than `width`, else the last."""
+    table: list[Line] = []
+    for table in tables:
+        if max(len(words) for ((words, _),) in table) <= width:
+            break
+    return table
 
 
-def _cause(written: str | None) -> str | None:
-    """ALL or one of BUCKETS; people may write what tables call it."""
-    names = {words: cause for cause, words in LABELS.items()}
-    cause = names.get(written, written) if written else None
-    if cause is not None and cause not in LABELS:
-        raise UsageError(f"no cause {cause!r}", do=f"one of {', '.join((ALL, *BUCKETS))}")
-    return cause
-
-
-def said_of(settings: Waste) -> list[Said]:
-    """Return the assumptions with the values that are configured."""
-    said = []
-    for assumption in ASSUMPTIONS:
-        value = assumption.value(settings)
-        shown = text(60 * value, "s") if assumption.unit == "min" else text(value, assumption.unit)
-        default = value == assumption.value(Waste())
-        said.append(
-            Said(
-                assumption.cause,
-                f"waste.{assumption.key}",
-                value,
-                assumption.unit,
-                assumption.words.format(value=shown),
-                assumption.source if default else "configured",
-            )
-        )
-    return said
-
-
-def _reason() -> pl.Expr:
-    """Why a job is not in the ledger; null where it is."""
-    measured = pl.any_horizontal(pl.col("gpu_util_mean", "gr_engine_active_mean", "sm_active_mean").is_not_null())
+def waste_headline(report: WasteReport) -> str:
+    """Return the ledger in a sentence."""
+    if report.first is None or report.last is None or not report.gpu_hours:
+        return "No GPU time."
+    begin, end = (local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last))
+    share = text(report.lost / report.gpu_hours, "fraction")
     return (
-        pl.when(pl.col("end").is_null() | (pl.col("state") == "RUNNING"))
-        .then(pl.lit("running"))
-        .when(pl.col("attribution") == "ambiguous")
-        .then(pl.lit("ambiguous"))
-        .when(pl.col("samples").fill_null(0) == 0)
-        .then(pl.lit("no_samples"))
-        .when(pl.col("gpu_hours_idle").is_null() & measured & pl.col("gpu_hours").is_not_null())
-        .then(pl.lit("not_judged"))
-        .when(pl.col("gpu_hours_idle").is_null())
-        .then(pl.lit("no_activity"))
+        f"{begin} to {end}: {plural(report.jobs, 'job')} held {text(report.gpu_hours, 'h')} of GPU time; "
+        f"{text(report.lost, 'h')} ({share}) did no work, {text(report.recoverable, 'h')} of them recoverable."
     )
 
 
-def _entries(ledger: pl.DataFrame) -> pl.DataFrame:
-    """One row per (job, bucket): what it took of the job."""
-    parts = []
-    for bucket in BUCKETS:
-        hours = pl.col(f"gpu_hours_{bucket}")
-        energy = pl.lit(None, dtype=pl.Float64)
-        if bucket in WASTE_ENERGY:  # of a job without such hours nothing was measured: it is not 0 J of a cause
-            energy = pl.when(hours > 0).then(pl.col(f"energy_j_{bucket}"))
-        back = pl.col(f"recoverable_{bucket}") if bucket in WASTE else pl.lit(0.0)
-        parts.append(
-            ledger.select(
-                "job_key",
-                pl.lit(bucket).alias("cause"),
-                gpu_hours=hours,
-                energy_j=energy,
-                money=hours * pl.col("price"),
-                energy_money=energy / JOULES_PER_KWH * pl.col("price_kwh"),
-                recoverable=back,
-                recoverable_money=back * pl.col("price"),
-            )
-        )
-    return pl.concat(parts)
+def money(value: float | None, currency: str) -> str:
+    """Return an amount as people read it.
+
+    >>> money(1234.5, "EUR"), money(3.456, "EUR"), money(None, "EUR")
+    ('1,234 EUR', '3.46 EUR', '–')
+    """
+    if value is None:
+        return text(None)
+    return f"{value:,.0f} {currency}" if value >= 100 else f"{value:,.2f} {currency}"
 
 
-def _causes(entries: pl.DataFrame) -> pl.DataFrame:
-    total = pl.col("gpu_hours").sum()
-    summed = entries.group_by("cause").agg(
-        (pl.col("gpu_hours") > 0).sum().cast(pl.Int64).alias("jobs"), *map(_known_sum, _AMOUNTS)
-    )
-    order = pl.DataFrame({"cause": BUCKETS})
-    rows = order.join(summed, on="cause", how="left", maintain_order="left")
-    filled = rows.with_columns(pl.col("jobs", "gpu_hours", "recoverable").fill_null(0))
-    share = pl.when(total > 0).then(pl.col("gpu_hours") / total)
-    return filled.with_columns(share=share).select("cause", "jobs", "gpu_hours", "share", *_AMOUNTS[1:])
+def unpriced(report: WasteReport) -> str:
+    """Return the sentence that tells whose hours have no price."""
+    return f"No price is known for {plural(report.unpriced_jobs, 'job')}: they cost nothing above."
 
 
-def _known_sum(name: str) -> pl.Expr:
-    return pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
+def cause_label(bucket: str) -> str:
+    """Return what a cause is called."""
+    return WASTE_LABELS[bucket]
 
 
-def _groups(ledger: pl.DataFrame, entries: pl.DataFrame, by: str) -> pl.DataFrame:
-    """One row per user, account, ...: null is those of which it is not known."""
-    lost = pl.col("cause").is_in(WASTE)
-    of_group = entries.join(ledger.select("job_key", by), on="job_key", maintain_order="left")
-    grouped = of_group.group_by(by, maintain_order=True).agg(
-        pl.col("job_key").n_unique().cast(pl.Int64).alias("jobs"),
-        pl.col("gpu_hours").sum(),
-        *(pl.col("gpu_hours").filter(pl.col("cause") == bucket).sum().alias(bucket) for bucket in BUCKETS),
-        lost=pl.col("gpu_hours").filter(lost).sum(),
-        lost_energy_j=_known_sum("energy_j"),
-        lost_money=pl.when((lost & pl.col("money").is_not_null()).any()).then(pl.col("money").filter(lost).sum()),
-        recoverable=pl.col("recoverable").sum(),
-    )
-    share = pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours"))
-    return grouped.with_columns(lost_share=share, others=pl.lit(0)).sort("lost", by, descending=[True, False])
+def group_name(report: WasteReport, row: Mapping[str, Any]) -> str:
+    """Return the name of a group; of the row of all others how many these are."""
+    if row["others"]:
+        return plural(row["others"], "other")
+    return str(row[report.by]) if row[report.by] is not None else "not known"
 
 
-def _cut(groups: pl.DataFrame, top: int | None) -> pl.DataFrame:
-    """The first `top` groups, and the others in one row: `others` is how many these are."""
-    if top is None or groups.height <= top:
-        return groups
-    name, rest = groups.columns[0], groups.slice(top)
-    numbers = [column for column, dtype in groups.schema.items() if dtype.is_numeric()]
-    one = rest.select(pl.lit(None, dtype=pl.String).alias(name), *map(_known_sum, numbers))
-    one = one.with_columns(
-        lost_share=pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours")),
-        others=pl.lit(rest.height, dtype=groups.schema["others"]),
-    )
-    return pl.concat([groups.head(top), one.select(groups.columns)])
+def _causes(report: WasteReport, *, ascii_only: bool, form: TableForm) -> tuple[list[str], list[list[str]]]:
+    bars = form == "full"
+    headings = ["", "GPU-hours", *([" " * _BAR] if bars else []), "share", "jobs", "energy", "recoverable"]
+    if report.priced:
+        headings += ["cost", "recoverable"]
+    headings += ["of energy"] if report.energy_priced else []
+    rows = []
+    for row in report.causes.iter_rows(named=True):
+        lost = row["cause"] in WASTE
+        cells = [cause_label(row["cause"]), text(row["gpu_hours"], "h")]
+        cells += [bar(row["share"], _BAR, ascii_only=ascii_only)] if bars else []
+        cells += [text(row["share"], "fraction"), text(row["jobs"], "count"), text(row["energy_j"], "J")]
+        cells.append(text(row["recoverable"], "h") if lost else "")
+        if report.priced:
+            cells += [money(row["money"], report.currency)]
+            cells += [money(row["recoverable_money"], report.currency) if lost else ""]
+        cells += [money(row["energy_money"], report.currency)] if report.energy_priced else []
+        rows.append(cells)
+    total = ["total", text(report.gpu_hours, "h"), *([""] if bars else []), "100 %", text(report.jobs, "count"), ""]
+    total.append(text(report.recoverable, "h"))
+    if report.priced:
+        total += [money(report.total(amount), report.currency) for amount in ("money", "recoverable_money")]
+    if report.energy_priced:
+        total.append(money(report.total("energy_money"), report.currency))
+    return headings, [*rows, total]
 
 
-def _concerned(ledger: pl.DataFrame, entries: pl.DataFrame, cause: str) -> pl.DataFrame:
-    """The jobs of which a cause took anything, most first."""
-    if cause == ALL:
-        return _wasteful(ledger, entries)
-    mine = entries.filter(pl.col("cause") == cause, pl.col("gpu_hours") > 0).drop("cause")
-    mine = mine.rename({"gpu_hours": f"gpu_hours_{cause}"})
-    jobs = ledger.select(*_WHO, "gpu_hours").join(mine, on="job_key", maintain_order="left")
-    return jobs.sort(f"gpu_hours_{cause}", "job_key", descending=[True, False])
+def _groups(report: WasteReport, groups: pl.DataFrame, *, form: TableForm) -> tuple[list[str], list[list[str]]]:
+    short = form == "short"
+    names = _SHORTEST if short else SHORT
+    headings = [COLUMN_HEADINGS.get(report.by, report.by), "jobs", "GPU-h" if short else "GPU-hours", "lost"]
+    headings += [*([] if short else ["share"]), *(names.get(cause, cause_label(cause)) for cause in WASTE)]
+    headings += ["recov." if short else "recoverable", *(["lost"] if report.priced else [])]
+    hours = partial(_hours, form=form)
+    rows = []
+    for row in groups.iter_rows(named=True):
+        cells = [_cut(group_name(report, row)), text(row["jobs"], "count"), hours(row["gpu_hours"])]
+        cells += [hours(row["lost"]), *([] if short else [text(row["lost_share"], "fraction")])]
+        cells += [hours(row[cause]) for cause in WASTE]
+        cells += [hours(row["recoverable"])]
+        cells += [money(row["lost_money"], report.currency)] if report.priced else []
+        rows.append(cells)
+    return headings, rows
 
 
-def _wasteful(ledger: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
-    """The jobs that lost hours to any cause, most recoverable first; an hour has one cause, so they add up."""
-    lost = entries.filter(pl.col("cause").is_in(WASTE), pl.col("gpu_hours") > 0)
-    lost = lost.sort("recoverable", "gpu_hours", descending=True, nulls_last=True, maintain_order=True)
-    mine = lost.group_by("job_key", maintain_order=True).agg(*map(_known_sum, _AMOUNTS), pl.col("cause").first())
-    mine = mine.rename({"gpu_hours": "gpu_hours_lost"})
-    jobs = ledger.select(*_WHO, "gpu_hours").join(mine, on="job_key", maintain_order="left")
-    return jobs.sort("recoverable", "gpu_hours_lost", "job_key", descending=[True, True, False], nulls_last=True)
+def _concerned(report: WasteReport, jobs: pl.DataFrame, width: int) -> Iterator[Line]:
+    cause = report.chosen or ""
+    yield plain(f"Jobs: {cause_label(cause)}", "bold")
+    if jobs.is_empty():
+        yield plain("  none")
+        return
+    yield from _fitting((_aligned(*_jobs(report, jobs, cause, form=form), left=4) for form in _FORMS), width)
+    if report.concerned_jobs > jobs.height:
+        yield plain(f"{jobs.height:,} of {report.concerned_jobs:,} jobs", "dim")
 
 
-def _left_out(told: pl.DataFrame) -> pl.DataFrame:
-    """One row per reason that leaves any job out: jobs, and their GPU-hours as far as they are known."""
-    counted = told.filter(pl.col("left_out").is_not_null()).group_by(reason="left_out")
-    found = counted.agg(jobs=pl.len().cast(pl.Int64), gpu_hours=pl.col("gpu_hours").sum())
-    return pl.DataFrame({"reason": list(LEFT_OUT)}).join(found, on="reason", maintain_order="left")
+def _jobs(report: WasteReport, jobs: pl.DataFrame, cause: str, *, form: TableForm) -> tuple[list[str], list[list[str]]]:
+    short = form == "short"
+    timed = not (short and cause == ALL_CAUSES)  # no room for it beside the cause
+    headings = ["job", "user", "account", "partition", "GPUs", *(["elapsed"] if timed else []), "GPU-h"]
+    headings += [_SHORTEST.get(cause, cause_label(cause))]
+    headings += ["recov." if short else "recoverable", *(["cost"] if report.priced else [])]
+    headings += ["mostly"] if cause == ALL_CAUSES else []
+    hours = partial(_hours, form=form)
+    rows = []
+    for row in jobs.iter_rows(named=True):
+        names = [row["display_id"] or row["job_id"], row["user"], row["account"], row["partition"]]
+        cells = [_cut(str(name)) if name is not None else text(None) for name in names]
+        cells += [text(row["gpus"], "count"), *([text(row["elapsed_s"], "s")] if timed else [])]
+        cells += [hours(row["gpu_hours"])]
+        cells += [hours(row[report.concerned_hours]), hours(row["recoverable"])]
+        cells += [money(row["money"], report.currency)] if report.priced else []
+        if cause == ALL_CAUSES:
+            cells.append(_SHORTEST.get(row["cause"], row["cause"]) if short else cause_label(row["cause"]))
+        rows.append(cells)
+    return headings, rows
+
+
+def _hours(value: float | None, *, form: TableForm) -> str:
+    """Hours; where there is little room without the unit, which the headings tell."""
+    return text(value, "h") if form == "full" else text(value, "h").removesuffix(" h")
+
+
+def _left_out(report: WasteReport, width: int) -> list[Line]:
+    told = [
+        f"{plural(row['jobs'], 'job')} ({text(row['gpu_hours'], 'h')}): {WASTE_LEFT_OUT[row['reason']]}"
+        for row in report.left_out.drop_nulls("jobs").iter_rows(named=True)
+    ]
+    return wrapped(f"Left out: {'; '.join(told)}.", width, style="dim") if told else []
+
+
+def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[Line]:
+    """A heading and rows, the first `left` columns to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        placed = zip(cells, widths, range(len(widths)), strict=True)
+        return "  ".join(f"{cell:<{wide}}" if n < left else f"{cell:>{wide}}" for cell, wide, n in placed).rstrip()
+
+    return [plain(line(headings), "bold"), *(plain(line(row)) for row in rows)]
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 1]}…"
+
+
+def waste_json(report: WasteReport) -> dict[str, Any]:
+    """Return everything the ledger says, as JSON values: GPU-hours, J, money in `currency`; null where not known."""
+    return {
+        "jobs": report.jobs,
+        "gpu_hours": report.gpu_hours,
+        "first": None if report.first is None else report.first.isoformat(),
+        "last": None if report.last is None else report.last.isoformat(),
+        "currency": report.currency if report.priced else None,
+        "unpriced_jobs": report.unpriced_jobs,
+        "lost": report.lost,
+        "recoverable": report.recoverable,
+        "causes": _objects(report.causes),
+        "assumptions": [asdict(said) for said in report.assumptions],
+        "left_out": _objects(report.left_out.drop_nulls("jobs")),
+        "by": report.by,
+        "groups": None if report.groups is None else _objects(report.groups),
+        "jobs_of": report.chosen,
+        "concerned": None if report.concerned is None else _objects(report.concerned),
+    }
+
+
+def waste_csv(report: WasteReport) -> str:
+    """Return the table that was asked for as CSV: the jobs of a cause, else the groups, else the causes."""
+    shown = report.concerned if report.concerned is not None else report.groups
+    return (report.causes if shown is None else shown).write_csv()
+
+
+def _objects(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    return [row_json(row) for row in frame.iter_rows(named=True)]
+
+
+__all__ = [
+    "WASTE_BUCKETS",
+    "cause_label",
+    "group_name",
+    "money",
+    "unpriced",
+    "waste_csv",
+    "waste_headline",
+    "waste_json",
+    "waste_lines",
+]

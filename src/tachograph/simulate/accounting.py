@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tachograph.simulate.placement import Run
-from tachograph.simulate.plan import Node, Plan
+from tachograph.catalog.units import zone
+from tachograph.simulate.plan import SimulatedNode, SimulationPlan
 from tachograph.simulate.truth import display_id, raw_id, state_of, user_name
-from tachograph.simulate.workload import LARGE_MEMORY_MIB
-from tachograph.units import zone
+from tachograph.simulate.workload import LARGE_MEMORY_MIB, SimulatedRun
 
 FIELDS = (
     *("JobID", "JobIDRaw", "Cluster", "Partition", "QOS", "Account", "User", "Submit", "Eligible", "Start", "End"),
@@ -23,7 +22,7 @@ CPU_NODE = "cpu0001"
 _CPUS_PER_GPU, _GIB_PER_GPU = 32, 60
 
 
-def write_accounting(plan: Plan, file: Path, runs: Sequence[Run]) -> None:
+def write_accounting(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:
     """Write `sacct --parsable2 --duplicates` as of the plan's end: local times, steps included."""
     with file.open("w", encoding="utf-8") as out:
         out.write("|".join(FIELDS) + "\n")
@@ -31,7 +30,7 @@ def write_accounting(plan: Plan, file: Path, runs: Sequence[Run]) -> None:
             out.write("|".join(record) + "\n")
 
 
-def write_gpu_map(plan: Plan, file: Path, runs: Sequence[Run]) -> None:
+def write_gpu_map(plan: SimulationPlan, file: Path, runs: Sequence[SimulatedRun]) -> None:
     """Write which GPUs the jobs on shared nodes held, as a prolog and an epilog would; some are deliberately absent."""
     names = [node.name for node in plan.nodes()]
     with file.open("w", encoding="utf-8") as out:
@@ -45,7 +44,7 @@ def write_gpu_map(plan: Plan, file: Path, runs: Sequence[Run]) -> None:
                     out.write(f"{raw_id(run.request)},{names[node]},{gpu},{_iso(plan, run.start_s)},{end}\n")
 
 
-def write_devices(plan: Plan, file: Path) -> None:
+def write_devices(plan: SimulationPlan, file: Path) -> None:
     """Write node, index, UUID, PCI address, model and memory of every GPU."""
     with file.open("w", encoding="utf-8") as out:
         out.write("node,gpu,uuid,pci,model,hbm_mib\n")
@@ -66,7 +65,7 @@ def write_devices_mapping(file: Path) -> None:
     file.write_text(text, encoding="utf-8")
 
 
-def write_configuration(plan: Plan, file: Path) -> None:
+def write_configuration(plan: SimulationPlan, file: Path) -> None:
     """Write the site's configuration: time zone, partitions, models of the nodes."""
     lines = [
         "[site]",
@@ -120,7 +119,7 @@ def elapsed(seconds: int) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def _records(plan: Plan, runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
+def _records(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> Iterator[tuple[str, ...]]:
     nodes = plan.nodes()
     for run in runs:
         if run.submit_s >= plan.seconds:
@@ -133,7 +132,7 @@ def _records(plan: Plan, runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
             yield from _steps(record)
 
 
-def _record(plan: Plan, run: Run, nodes: Sequence[Node]) -> dict[str, str]:
+def _record(plan: SimulationPlan, run: SimulatedRun, nodes: Sequence[SimulatedNode]) -> dict[str, str]:
     """One row of a job, {field: text}."""
     request, state = run.request, state_of(plan, run)
     start_s, end_s = run.start_s, run.end_s
@@ -171,7 +170,7 @@ def _record(plan: Plan, run: Run, nodes: Sequence[Node]) -> dict[str, str]:
     }
 
 
-def _constraint(plan: Plan, run: Run) -> str:
+def _constraint(plan: SimulationPlan, run: SimulatedRun) -> str:
     """Features asked for: the model where it is not the usual one, and the memory tier where there are several."""
     if not run.request.gpus:
         return ""
@@ -182,7 +181,7 @@ def _constraint(plan: Plan, run: Run) -> str:
     return "&".join(features)
 
 
-def _tres(plan: Plan, run: Run, nodes: int, *, typed: bool) -> str:
+def _tres(plan: SimulationPlan, run: SimulatedRun, nodes: int, *, typed: bool) -> str:
     gpus = run.request.gpus
     cpus, memory = max(1, gpus) * _CPUS_PER_GPU, max(1, gpus) * _GIB_PER_GPU
     parts = [f"billing={cpus}", f"cpu={cpus}"]
@@ -193,7 +192,7 @@ def _tres(plan: Plan, run: Run, nodes: int, *, typed: bool) -> str:
     return ",".join([*parts, f"mem={memory}G", f"node={nodes}"])
 
 
-def _submit_line(plan: Plan, run: Run, partition: str) -> str:
+def _submit_line(plan: SimulationPlan, run: SimulatedRun, partition: str) -> str:
     request = run.request
     words = ["sbatch", f"-J '{request.name}'", f"-p {partition}", f"-A {request.account}", f"-q {request.qos}"]
     words += [f"-t {request.limit_min}", f"-N {max(1, request.nodes)}"]
@@ -210,7 +209,7 @@ def _submit_line(plan: Plan, run: Run, partition: str) -> str:
     return " ".join([*words, script])
 
 
-def _het_leader(record: dict[str, str], run: Run) -> Iterator[tuple[str, ...]]:
+def _het_leader(record: dict[str, str], run: SimulatedRun) -> Iterator[tuple[str, ...]]:
     """The part without GPUs of a heterogeneous job."""
     first = record | {
         "JobID": f"{run.request.job_id}+0",
@@ -241,9 +240,9 @@ def _steps(record: dict[str, str]) -> Iterator[tuple[str, ...]]:
         yield tuple(row.values())
 
 
-def _local(plan: Plan, seconds: int) -> str:
+def _local(plan: SimulationPlan, seconds: int) -> str:
     return f"{datetime.fromtimestamp(plan.start_s + seconds, zone(plan.time_zone)):%Y-%m-%dT%H:%M:%S}"
 
 
-def _iso(plan: Plan, seconds: int) -> str:
+def _iso(plan: SimulationPlan, seconds: int) -> str:
     return f"{datetime.fromtimestamp(plan.start_s + seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"

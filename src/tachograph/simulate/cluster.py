@@ -8,16 +8,14 @@ from pathlib import Path
 
 import polars as pl
 
-from tachograph.errors import LakeError, UsageError
+from tachograph.catalog.errors import LakeError, UsageError
 from tachograph.simulate import accounting
 from tachograph.simulate.hosts import write_hosts
-from tachograph.simulate.judging_truth import CLASSES_FILE, classes_frame
-from tachograph.simulate.placement import place
-from tachograph.simulate.plan import Plan
-from tachograph.simulate.telemetry import write
-from tachograph.simulate.timeline import allocations_of, by_gpu
-from tachograph.simulate.truth import gpus_frame, jobs_frame
-from tachograph.simulate.workload import draw
+from tachograph.simulate.plan import SimulationPlan
+from tachograph.simulate.samples import allocations_of, by_gpu
+from tachograph.simulate.telemetry import write_telemetry
+from tachograph.simulate.truth import CLASSES_FILE, classes_frame, gpus_frame, jobs_frame
+from tachograph.simulate.workload import place_runs, sample_requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,7 @@ class SimulatedCluster:
     GPUs. hosts: files of what hosts count, where the plan has them; what is wrong with those is in truth/hosts.parquet.
     """
 
-    plan: Plan
+    plan: SimulationPlan
     folder: Path
     telemetry: tuple[Path, ...]
     rows: int
@@ -59,7 +57,9 @@ class SimulatedCluster:
         return self.folder / "tachograph.toml"
 
 
-def simulate(plan: Plan, folder: str | Path, progress: Callable[[int, int], None] | None = None) -> SimulatedCluster:
+def simulate(
+    plan: SimulationPlan, folder: str | Path, progress: Callable[[int, int], None] | None = None
+) -> SimulatedCluster:
     """Write the simulated cluster into `folder` and return it with its truth.
 
     Memory is bounded by `plan.rows_per_file` and by the jobs, not by the length of the recording. The same plan
@@ -77,13 +77,13 @@ def simulate(plan: Plan, folder: str | Path, progress: Callable[[int, int], None
         ) from None
 
 
-def _simulate(plan: Plan, root: Path, progress: Callable[[int, int], None] | None) -> SimulatedCluster:
+def _simulate(plan: SimulationPlan, root: Path, progress: Callable[[int, int], None] | None) -> SimulatedCluster:
     for part in ("telemetry", "accounting", "allocations", "truth"):
         (root / part).mkdir(parents=True, exist_ok=True)
-    runs = place(plan, draw(plan))
+    runs = place_runs(plan, sample_requests(plan))
     allocations = allocations_of(runs)
     held = by_gpu(allocations)
-    files, rows, sums, log = write(plan, root / "telemetry", runs, allocations, held, progress)
+    files, rows, sums, log = write_telemetry(plan, root / "telemetry", runs, allocations, held, progress)
     hosts: list[Path] = []
     if plan.hosts:
         hosts, _, of_hosts = write_hosts(plan, root / "telemetry", runs, allocations, held)

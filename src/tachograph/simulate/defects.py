@@ -11,9 +11,9 @@ from types import MappingProxyType
 import numpy as np
 import polars as pl
 
-from tachograph.counters import BY_NAME
-from tachograph.schema import TIME
-from tachograph.simulate.plan import Node, NodeGroup, Plan
+from tachograph.catalog.counters import COUNTERS_BY_NAME
+from tachograph.catalog.tables import TIME
+from tachograph.simulate.plan import NodeGroup, SimulatedNode, SimulationPlan
 from tachograph.simulate.samples import F64, I64, Array
 
 
@@ -66,7 +66,7 @@ _SLOT_S = 7200  # windows lie within two-hour slots, one to a slot of a node: th
 INT32_MARK, INT64_MARK, FP64_MARK = 2147483632, 9223372036854775792, 140737488355328.0
 UTIL_OVERFLOW, SM_OVER_ONE = 4294967295, 1.2
 
-SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(
+DEFECT_SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(
     {
         "kind": pl.String(),
         "node": pl.String(),
@@ -81,7 +81,7 @@ SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Defect:
+class TelemetryDefect:
     """One planted defect; times in ns since 1970, `gpu` None: all GPUs of the node, `value` what is written."""
 
     kind: DefectKind
@@ -95,14 +95,14 @@ class Defect:
 
 
 @dataclass(slots=True)
-class Log:
+class DefectLog:
     """What was done: one row per defect, with the samples it touched and their true times."""
 
     rows: list[tuple[str, str, int | None, str | None, int | None, int | None, float | None, int]] = field(
         default_factory=list
     )
 
-    def note(self, defect: Defect, node: Node, times: I64, samples: int) -> None:
+    def note(self, defect: TelemetryDefect, node: SimulatedNode, times: I64, samples: int) -> None:
         """Add a row; `times` are the true times (ns) of the samples it touched."""
         if not times.size:
             return
@@ -111,12 +111,16 @@ class Log:
 
     def frame(self) -> pl.DataFrame:
         """Return the log as a table: one row per defect, ordered by node and time."""
-        frame = pl.DataFrame(self.rows, schema=dict(SCHEMA) | {"start": pl.Int64(), "end": pl.Int64()}, orient="row")
+        frame = pl.DataFrame(
+            self.rows, schema=dict(DEFECT_SCHEMA) | {"start": pl.Int64(), "end": pl.Int64()}, orient="row"
+        )
         times = [pl.col(name).cast(pl.Datetime("us")).dt.replace_time_zone("UTC") for name in ("start", "end")]
         return frame.with_columns(times).sort("node", "start", "gpu", "kind", nulls_last=True)
 
 
-def draw(plan: Plan, nodes: Sequence[Node]) -> dict[tuple[int, int], list[Defect]]:
+def sample_defects(
+    plan: SimulationPlan, nodes: Sequence[SimulatedNode]
+) -> dict[tuple[int, int], list[TelemetryDefect]]:
     """Return {(node, day): defects in order of time}; empty when the plan has none."""
     if not plan.defects:
         return {}
@@ -125,7 +129,7 @@ def draw(plan: Plan, nodes: Sequence[Node]) -> dict[tuple[int, int], list[Defect
     slots = 86400 // _SLOT_S
     kinds = [kind for kind, rate in _RATES.items() for _ in range(max(1, int(rng.poisson(rate * node_days))))]
     cells = rng.choice(node_days * slots, min(len(kinds), node_days * slots), replace=False)
-    drawn: dict[tuple[int, int], list[Defect]] = {}
+    drawn: dict[tuple[int, int], list[TelemetryDefect]] = {}
     for kind, cell in zip(kinds, cells, strict=False):
         place, slot = divmod(int(cell), slots)
         day, index = divmod(place, len(nodes))
@@ -135,14 +139,14 @@ def draw(plan: Plan, nodes: Sequence[Node]) -> dict[tuple[int, int], list[Defect
     return {key: sorted(defects, key=lambda defect: defect.begin_ns) for key, defects in sorted(drawn.items())}
 
 
-def measured(plan: Plan, group: NodeGroup) -> tuple[str, ...]:
+def measured(plan: SimulationPlan, group: NodeGroup) -> tuple[str, ...]:
     """Return the counters recorded on nodes of `group`."""
     return tuple(name for name in plan.counters if not (plan.defects and name in group.lacks))
 
 
 def _draw_one(
-    plan: Plan, rng: np.random.Generator, kind: DefectKind, node: Node, day: int, slot_s: int
-) -> Defect | None:
+    plan: SimulationPlan, rng: np.random.Generator, kind: DefectKind, node: SimulatedNode, day: int, slot_s: int
+) -> TelemetryDefect | None:
     group = plan.groups[node.group]
     there = measured(plan, group)
     least, most = _LENGTH_S[kind]
@@ -164,7 +168,7 @@ def _draw_one(
         column, value = wanted.get(kind, (None, None))
     if column is not None and column not in there:
         return None
-    return Defect(kind, node.index, day, gpu, column, begin * 10**9, (begin + length) * 10**9, value)
+    return TelemetryDefect(kind, node.index, day, gpu, column, begin * 10**9, (begin + length) * 10**9, value)
 
 
 def _mark(column: str, rng: np.random.Generator) -> float:
@@ -177,30 +181,30 @@ def _mark(column: str, rng: np.random.Generator) -> float:
 
 
 @dataclass(slots=True)
-class Resets:
+class CounterResets:
     """Energy (mJ) that each GPU's counter has forgotten by resets, and its value at the last sample of yesterday."""
 
     offset: F64
     last: F64
 
     @classmethod
-    def none(cls, gpus: int) -> Resets:
+    def none(cls, gpus: int) -> CounterResets:
         """Nothing forgotten yet."""
         return cls(np.zeros(gpus), np.zeros(gpus))
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class SampleBlock:
     """Rows of one node and day in a file: first row, GPUs (one behind the other), true times (ns), defects."""
 
     first: int
-    node: Node
+    node: SimulatedNode
     gpus: int
     times: I64
-    defects: Sequence[Defect]
+    defects: Sequence[TelemetryDefect]
 
 
-def apply_values(block: Block, out: Mapping[str, Array], resets: Resets, log: Log) -> I64:
+def apply_values(block: SampleBlock, out: Mapping[str, Array], resets: CounterResets, log: DefectLog) -> I64:
     """Change values in place and return the times as the node's clock wrote them (ns).
 
     `out`: {counter: rows of this node and day, GPU behind GPU}; energy in mJ.
@@ -221,7 +225,7 @@ def apply_values(block: Block, out: Mapping[str, Array], resets: Resets, log: Lo
     return written
 
 
-def _apply_resets(block: Block, out: Mapping[str, Array], resets: Resets, log: Log) -> None:
+def _apply_resets(block: SampleBlock, out: Mapping[str, Array], resets: CounterResets, log: DefectLog) -> None:
     """Energy counted from the sample before the reset on."""
     if "energy_j" not in out:
         return
@@ -242,7 +246,9 @@ def _apply_resets(block: Block, out: Mapping[str, Array], resets: Resets, log: L
     resets.last[:] = clean_last
 
 
-def apply_rows(frame: pl.DataFrame, blocks: Sequence[Block], columns: Sequence[str], log: Log) -> pl.DataFrame:
+def apply_rows(
+    frame: pl.DataFrame, blocks: Sequence[SampleBlock], columns: Sequence[str], log: DefectLog
+) -> pl.DataFrame:
     """Return the rows as they are written: removed, doubled, turned around.
 
     `blocks` in order of rows; `columns` are those that a doubled row may lack.
@@ -263,7 +269,9 @@ def apply_rows(frame: pl.DataFrame, blocks: Sequence[Block], columns: Sequence[s
     return pl.concat(pieces, rechunk=True)
 
 
-def windows(frame: pl.DataFrame, block: Block, columns: Sequence[str], log: Log) -> list[tuple[int, int, pl.DataFrame]]:
+def windows(
+    frame: pl.DataFrame, block: SampleBlock, columns: Sequence[str], log: DefectLog
+) -> list[tuple[int, int, pl.DataFrame]]:
     """Return (begin row, end row, rows instead) for each stretch of `frame` that defects touch, in order of rows.
 
     `frame` holds the rows of one block after `apply_values`. What no reader sees once the counter is corrected for
@@ -285,7 +293,7 @@ def windows(frame: pl.DataFrame, block: Block, columns: Sequence[str], log: Log)
 
 
 def _edit(
-    frame: pl.DataFrame, block: Block, defect: Defect, columns: Sequence[str], log: Log
+    frame: pl.DataFrame, block: SampleBlock, defect: TelemetryDefect, columns: Sequence[str], log: DefectLog
 ) -> list[tuple[int, int, list[pl.DataFrame]]]:
     """(begin row, end row, frames instead) for each GPU that the defect touches."""
     low, high = (int(edge) for edge in np.searchsorted(block.times, [defect.begin_ns, defect.end_ns]))
@@ -314,14 +322,14 @@ def _instead(rows: pl.DataFrame, kind: DefectKind, columns: Sequence[str]) -> li
             return [rows.reverse()]
 
 
-def missing_counters(plan: Plan, nodes: Sequence[Node]) -> list[Defect]:
+def missing_counters(plan: SimulationPlan, nodes: Sequence[SimulatedNode]) -> list[TelemetryDefect]:
     """Return a row per node and counter that nobody measures there; times are those of the plan."""
     if not plan.defects:
         return []
     begin, end = plan.start_s * 10**9, (plan.start_s + plan.seconds) * 10**9
     return [
-        Defect(DefectKind.MISSING_COUNTER, node.index, 0, None, name, begin, end, None)
+        TelemetryDefect(DefectKind.MISSING_COUNTER, node.index, 0, None, name, begin, end, None)
         for node in nodes
         for name in plan.groups[node.group].lacks
-        if name in plan.counters and name in BY_NAME
+        if name in plan.counters and name in COUNTERS_BY_NAME
     ]

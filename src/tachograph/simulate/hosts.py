@@ -16,11 +16,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tachograph.schema import TIME
-from tachograph.simulate.placement import Run
-from tachograph.simulate.plan import Node, Plan
-from tachograph.simulate.samples import F32, F64, I64
-from tachograph.simulate.timeline import COLUMN, Allocation, Timeline, timelines
+from tachograph.catalog.tables import TIME
+from tachograph.simulate.plan import SimulatedNode, SimulationPlan
+from tachograph.simulate.samples import COLUMN, F32, F64, I64, ActivityTimeline, SimulatedAllocation, timelines
+from tachograph.simulate.workload import SimulatedRun
 
 Flags = NDArray[np.bool_]
 INTERVAL_S = 60
@@ -88,13 +87,16 @@ class HostDay:
     frame: pl.DataFrame
     defects: pl.DataFrame
 
-    def name(self, plan: Plan) -> str:
+    def name(self, plan: SimulationPlan) -> str:
         """What its file is called."""
         return f"hosts-{plan.start + timedelta(days=self.day):%Y-%m-%d}-{self.part:03d}.parquet"
 
 
 def host_days(
-    plan: Plan, runs: Sequence[Run], allocations: Sequence[Allocation], held: Mapping[tuple[int, int], list[int]]
+    plan: SimulationPlan,
+    runs: Sequence[SimulatedRun],
+    allocations: Sequence[SimulatedAllocation],
+    held: Mapping[tuple[int, int], list[int]],
 ) -> Iterator[HostDay]:
     """Yield the host samples of the plan, some nodes at a time, day by day; `held`: `timeline.by_gpu`."""
     nodes = plan.nodes()
@@ -116,10 +118,10 @@ def host_days(
 
 
 def write_hosts(
-    plan: Plan,
+    plan: SimulationPlan,
     folder: Path,
-    runs: Sequence[Run],
-    allocations: Sequence[Allocation],
+    runs: Sequence[SimulatedRun],
+    allocations: Sequence[SimulatedAllocation],
     held: Mapping[tuple[int, int], list[int]],
 ) -> tuple[list[Path], int, pl.DataFrame]:
     """Write the host samples, one file per day and part of the nodes; return files, rows and what was broken."""
@@ -138,7 +140,7 @@ def write_day(day: HostDay, file: Path) -> None:
     day.frame.write_parquet(file, compression="zstd", compression_level=1, statistics=False)
 
 
-def _lacking(plan: Plan) -> dict[int, str]:
+def _lacking(plan: SimulationPlan) -> dict[int, str]:
     """{node: what it lacks}: cache counters, or all; of few nodes none lacks anything."""
     nodes = len(plan.nodes())
     if not plan.defects or nodes < 4:
@@ -149,9 +151,9 @@ def _lacking(plan: Plan) -> dict[int, str]:
 
 
 def _of_node(
-    plan: Plan,
-    node: Node,
-    lines: Sequence[Timeline],
+    plan: SimulationPlan,
+    node: SimulatedNode,
+    lines: Sequence[ActivityTimeline],
     wide: Flags,
     lacks: str | None,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -180,14 +182,14 @@ def _of_node(
     return pl.DataFrame({**told, **columns, _IDLE_COLUMN: pl.Series(whole[:, len(COUNTED)])}), defects
 
 
-def _times(plan: Plan, rng: np.random.Generator) -> F64:
+def _times(plan: SimulationPlan, rng: np.random.Generator) -> F64:
     """When the node samples, in seconds after the plan's start."""
     steps: F64 = np.arange(0, plan.seconds, INTERVAL_S, dtype=np.float64) + float(rng.uniform(0.05, 0.95))
     jitter: F64 = rng.uniform(0.0, 0.04, steps.size)
     return np.add(steps, jitter) if plan.defects else steps
 
 
-def _grown(lines: Sequence[Timeline], wide: Flags, edges: F64) -> F64:
+def _grown(lines: Sequence[ActivityTimeline], wide: Flags, edges: F64) -> F64:
     """What the GPUs' work adds to each counter between any two neighbours of `edges` (s)."""
     total = np.zeros((edges.size, len(COUNTED)))
     for line in lines:
@@ -248,7 +250,7 @@ def _counted(grown: F64, reboot: int | None, rng: np.random.Generator) -> F64:
 
 
 def _defects(
-    plan: Plan, node: Node, seconds: F64, rng: np.random.Generator, lacks: str | None
+    plan: SimulationPlan, node: SimulatedNode, seconds: F64, rng: np.random.Generator, lacks: str | None
 ) -> tuple[I64, int | None, pl.DataFrame]:
     """Samples that are there, the first one after a reboot, and what was planted."""
     count, days = seconds.size, plan.days

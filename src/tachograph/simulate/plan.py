@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
-from tachograph.counters import COUNTERS
-from tachograph.devices import BY_NAME, Device
-from tachograph.errors import UsageError
-from tachograph.units import zone
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.devices import DEVICES_BY_NAME, Device
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import zone
 
 RECORDED_COUNTERS = tuple(counter.name for counter in COUNTERS if counter.ldms_name)
 LEAN_COUNTERS = (
@@ -64,7 +64,7 @@ class NodeGroup:
     @property
     def device(self) -> Device:
         """The row of the device catalogue."""
-        return BY_NAME[self.model]
+        return DEVICES_BY_NAME[self.model]
 
     @property
     def driver(self) -> DriverView:
@@ -78,7 +78,7 @@ class NodeGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SimulatedNode:
     """One node: its name, its place in the cluster, its group; `shared` nodes run several jobs at a time."""
 
     name: str
@@ -88,7 +88,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SimulationPlan:
     """Everything a simulated cluster follows from; the same plan gives the same files.
 
     `load`: share of GPU time that jobs ask for. `shared`: share of the nodes that run several jobs at a time.
@@ -144,7 +144,7 @@ class Plan:
                 raise UsageError(f"plan of a simulated cluster: {what}", do="change the plan")
 
     @classmethod
-    def demo(cls, *, seed: int = 7) -> Plan:
+    def demo(cls, *, seed: int = 7) -> SimulationPlan:
         """Two days of 36 nodes with four models: a month in miniature, every kind of job in it."""
         return cls(
             seed=seed,
@@ -162,7 +162,7 @@ class Plan:
         )
 
     @classmethod
-    def benchmark(cls, samples: int, *, seed: int = 1) -> Plan:
+    def benchmark(cls, samples: int, *, seed: int = 1) -> SimulationPlan:
         """At least `samples` samples (before defects) of four-GPU nodes every 10 s, with the counters that matter."""
         gpu_days = max(1.0, samples / 8640)
         days = min(31, max(1, round((gpu_days / 8) ** (1 / 3))))
@@ -174,7 +174,7 @@ class Plan:
         return cls(seed=seed, days=days, groups=tuple(groups), counters=LEAN_COUNTERS, median_hours=2.0)
 
     @classmethod
-    def month(cls, *, seed: int = 1) -> Plan:
+    def month(cls, *, seed: int = 1) -> SimulationPlan:
         """31 days of 1,792 nodes with 7,168 A100: 1.92e9 samples, jobs with the shapes of the published study."""
         return cls(
             seed=seed,
@@ -189,7 +189,7 @@ class Plan:
         )
 
     @classmethod
-    def judging(cls, jobs: int = 4000, *, seed: int = 1) -> Plan:
+    def judging(cls, jobs: int = 4000, *, seed: int = 1) -> SimulationPlan:
         """Jobs to measure judgement with, on nodes of four models, one of them without counters of the pipes."""
         days = 2 if jobs < 1000 else 4
         nodes = max(32, round(7.5 * jobs / (24 * days)))
@@ -239,12 +239,12 @@ class Plan:
         """Samples of one GPU in a day."""
         return 86400 // self.interval_s
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[SimulatedNode, ...]:
         """Return the nodes in order of name; the last ones of each group are the shared ones."""
-        nodes: list[Node] = []
+        nodes: list[SimulatedNode] = []
         for number, group in enumerate(self.groups):
             shared = round(group.count * self.shared) if group.gpus > 1 else 0
             for place in range(group.count):
                 index = len(nodes)
-                nodes.append(Node(f"nid{index + 1:06d}", index, number, place >= group.count - shared))
+                nodes.append(SimulatedNode(f"nid{index + 1:06d}", index, number, place >= group.count - shared))
         return tuple(nodes)

@@ -1,4 +1,4 @@
-"""Samples of one node and one day, counters consistent with each other, and their sums per allocation."""
+"""Samples of simulated GPUs: activity over time as arrays, and the values of every counter made of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,100 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from tachograph.simulate.plan import NodeGroup, Plan
-from tachograph.simulate.timeline import COLUMN, HEAT, MEAN, Timeline
+from tachograph.simulate.behaviours import ActivityLevel, idle_level
+from tachograph.simulate.plan import NodeGroup, SimulatedNode, SimulationPlan
+from tachograph.simulate.workload import SimulatedRun
+
+IDLE = idle_level()
+COLUMN = {name: index for index, name in enumerate(ActivityLevel._fields)}
+HEAT, MEAN = len(COLUMN), len(COLUMN) + 1  # two more columns: heat and mean factor of the level
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedAllocation:
+    """One GPU held by one run; `slot` numbers the GPUs of the run. Times in seconds after the plan's start."""
+
+    run: int
+    slot: int
+    node: int
+    gpu: int
+    start_s: int
+    end_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityTimeline:
+    """Segments of one GPU, in order: begin (s), origin of its periods (s), level (n x columns), allocation or -1."""
+
+    begin_s: NDArray[np.int64]
+    origin_s: NDArray[np.int64]
+    level: NDArray[np.float32]
+    allocation: NDArray[np.int64]
+
+
+def allocations_of(runs: Sequence[SimulatedRun]) -> list[SimulatedAllocation]:
+    """Return one row per run and GPU it held, in order of run and slot."""
+    rows: list[SimulatedAllocation] = []
+    for number, run in enumerate(runs):
+        if run.start_s is None or run.end_s is None:
+            continue
+        held = [(node, gpu) for node, gpus in run.places for gpu in gpus]
+        rows += [
+            SimulatedAllocation(number, slot, node, gpu, run.start_s, run.end_s)
+            for slot, (node, gpu) in enumerate(held)
+        ]
+    return rows
+
+
+def by_gpu(allocations: Sequence[SimulatedAllocation]) -> dict[tuple[int, int], list[int]]:
+    """Return {(node, gpu): allocation numbers in order of start}."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for number, row in enumerate(allocations):
+        found.setdefault((row.node, row.gpu), []).append(number)
+    for numbers in found.values():
+        numbers.sort(key=lambda number: allocations[number].start_s)
+    return found
+
+
+def timelines(
+    plan: SimulationPlan,
+    node: SimulatedNode,
+    runs: Sequence[SimulatedRun],
+    allocations: Sequence[SimulatedAllocation],
+    held: Mapping[tuple[int, int], list[int]],
+) -> list[ActivityTimeline]:
+    """Return the timeline of each GPU of `node`, over the whole plan."""
+    gpus = range(plan.groups[node.group].gpus)
+    return [_timeline(runs, allocations, held.get((node.index, gpu), [])) for gpu in gpus]
+
+
+def _timeline(
+    runs: Sequence[SimulatedRun], allocations: Sequence[SimulatedAllocation], numbers: list[int]
+) -> ActivityTimeline:
+    begins: list[int] = [0]
+    origins: list[int] = [0]
+    levels: list[ActivityLevel] = [IDLE]
+    owners: list[int] = [-1]
+    for number in numbers:
+        row = allocations[number]
+        run = runs[row.run]
+        if run.behaviour is None:
+            continue
+        if begins[-1] == row.start_s:  # the GPU was handed over at once: nothing between
+            for each in (begins, origins, levels, owners):
+                each.pop()
+        for phase in run.behaviour.phases(row.slot, run.gpus):
+            begins.append(row.start_s + phase.begin_s)
+            levels.append(phase.level)
+            origins.append(row.start_s)
+            owners.append(number)
+        begins.append(row.end_s)
+        levels.append(IDLE)
+        origins.append(0)
+        owners.append(-1)
+    level = np.array([(*level, level.heat, level.mean_factor) for level in levels], dtype=np.float32)
+    return ActivityTimeline(np.array(begins), np.array(origins), level, np.array(owners))
+
 
 Array = NDArray[np.generic]
 F32 = NDArray[np.float32]
@@ -67,7 +159,7 @@ class NodeState:
     last_ns: int
 
     @classmethod
-    def first(cls, plan: Plan, node: int, group: NodeGroup) -> NodeState:
+    def first(cls, plan: SimulationPlan, node: int, group: NodeGroup) -> NodeState:
         """State before the first sample: energy of weeks already counted, no two GPUs quite alike."""
         rng = np.random.default_rng([plan.seed, 4, node])
         idle = (group.driver.idle_w * rng.uniform(0.94, 1.08, group.gpus)).astype(np.float32)
@@ -91,7 +183,7 @@ class Segments:
         return np.repeat(values.astype(np.float32), self.count)
 
 
-def sample_times(plan: Plan, node: int, day: int) -> I64:
+def sample_times(plan: SimulationPlan, node: int, day: int) -> I64:
     """Return when a node samples on a day: ns since 1970, every interval with a phase of its own and some jitter."""
     rng = np.random.default_rng([plan.seed, 5, node])
     phase_ns = int(rng.integers(40_000_000, 700_000_000))
@@ -103,7 +195,7 @@ def sample_times(plan: Plan, node: int, day: int) -> I64:
     return times
 
 
-def cut(plan: Plan, lines: Sequence[Timeline], times: I64) -> Segments:
+def cut_segments(plan: SimulationPlan, lines: Sequence[ActivityTimeline], times: I64) -> Segments:
     """Return the segments of a node's GPUs that hold samples at `times`."""
     firsts, counts, levels, origins, owners, gpus = [], [], [], [], [], []
     for gpu, line in enumerate(lines):
@@ -124,8 +216,8 @@ def cut(plan: Plan, lines: Sequence[Timeline], times: I64) -> Segments:
     return Segments(*(np.concatenate(part) for part in parts))
 
 
-def fill(
-    plan: Plan,
+def fill_values(
+    plan: SimulationPlan,
     group: NodeGroup,
     segments: Segments,
     times: I64,
@@ -172,7 +264,7 @@ def _put(out: Mapping[str, Array], name: str, values: Array) -> None:
         out[name][:] = values
 
 
-def _wait_in_periods(plan: Plan, segments: Segments, times: I64, active: F32) -> None:
+def _wait_in_periods(plan: SimulationPlan, segments: Segments, times: I64, active: F32) -> None:
     """Activity 0 in the waiting part of each period."""
     periods, duties = segments.level[:, COLUMN["period_s"]], segments.level[:, COLUMN["duty"]]
     for number in np.flatnonzero(periods > 0):
@@ -231,7 +323,7 @@ def _fill_traffic(segments: Segments, active: F32, other: F32, out: Mapping[str,
 
 
 def _fill_power(
-    plan: Plan,
+    plan: SimulationPlan,
     group: NodeGroup,
     segments: Segments,
     times: I64,
@@ -263,7 +355,7 @@ def _fill_power(
             _put(out, "mem_temp_c", warm + 4 if group.driver.memory_temperature else np.zeros_like(warm))
 
 
-def _temperatures(plan: Plan, segments: Segments, settled: F64, state: NodeState) -> F32:
+def _temperatures(plan: SimulationPlan, segments: Segments, settled: F64, state: NodeState) -> F32:
     """Temperature that follows the mean power of each segment with a lag."""
     steps = int(8 * WARMING_S / plan.interval_s) + 2
     lag = np.exp(-np.arange(steps) * plan.interval_s / WARMING_S).astype(np.float32)

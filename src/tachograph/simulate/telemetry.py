@@ -10,33 +10,42 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from tachograph.counters import BY_NAME, LDMS_PREFIX
+from tachograph.catalog.counters import COUNTERS_BY_NAME, LDMS_PREFIX
 from tachograph.simulate import defects as faults
-from tachograph.simulate.defects import Block, Defect, Log, Resets
-from tachograph.simulate.placement import Run
-from tachograph.simulate.plan import Node, Plan
-from tachograph.simulate.samples import DTYPES, Array, NodeState, cut, fill, sample_times
-from tachograph.simulate.timeline import Allocation, Timeline, timelines
-from tachograph.simulate.truth import Sums
+from tachograph.simulate.defects import CounterResets, DefectLog, SampleBlock, TelemetryDefect
+from tachograph.simulate.plan import SimulatedNode, SimulationPlan
+from tachograph.simulate.samples import (
+    DTYPES,
+    ActivityTimeline,
+    Array,
+    NodeState,
+    SimulatedAllocation,
+    cut_segments,
+    fill_values,
+    sample_times,
+    timelines,
+)
+from tachograph.simulate.truth import TruthSums
+from tachograph.simulate.workload import SimulatedRun
 
 Progress = Callable[[int, int], None]  # samples done, samples in all
 ROWS_PER_GROUP = 500_000
 
 
 @dataclass(slots=True)
-class Source:
+class NodeTelemetry:
     """One node while its days are written."""
 
-    node: Node
-    lines: list[Timeline]
+    node: SimulatedNode
+    lines: list[ActivityTimeline]
     state: NodeState
-    resets: Resets
+    resets: CounterResets
 
     @classmethod
-    def first(cls, plan: Plan, node: Node, lines: list[Timeline]) -> Source:
+    def first(cls, plan: SimulationPlan, node: SimulatedNode, lines: list[ActivityTimeline]) -> NodeTelemetry:
         """The node before its first day."""
         group = plan.groups[node.group]
-        return cls(node, lines, NodeState.first(plan, node.index, group), Resets.none(group.gpus))
+        return cls(node, lines, NodeState.first(plan, node.index, group), CounterResets.none(group.gpus))
 
 
 def column_name(counter: str) -> str:
@@ -45,12 +54,12 @@ def column_name(counter: str) -> str:
     >>> column_name("gpu_util")
     'nersc_ldms_dcgm_gpu_utilization'
     """
-    return f"{LDMS_PREFIX}{BY_NAME[counter].ldms_name}"
+    return f"{LDMS_PREFIX}{COUNTERS_BY_NAME[counter].ldms_name}"
 
 
-def parts(plan: Plan, nodes: Sequence[Node]) -> list[list[Node]]:
+def parts_of_nodes(plan: SimulationPlan, nodes: Sequence[SimulatedNode]) -> list[list[SimulatedNode]]:
     """Return nodes of one group that go into one file together, within `rows_per_file`."""
-    found: list[list[Node]] = []
+    found: list[list[SimulatedNode]] = []
     for number, group in enumerate(plan.groups):
         mine = [node for node in nodes if node.group == number]
         step = max(1, plan.rows_per_file // (group.gpus * plan.samples_per_day))
@@ -58,25 +67,25 @@ def parts(plan: Plan, nodes: Sequence[Node]) -> list[list[Node]]:
     return found
 
 
-def write(
-    plan: Plan,
+def write_telemetry(
+    plan: SimulationPlan,
     folder: Path,
-    runs: Sequence[Run],
-    allocations: Sequence[Allocation],
+    runs: Sequence[SimulatedRun],
+    allocations: Sequence[SimulatedAllocation],
     held: Mapping[tuple[int, int], list[int]],
     progress: Progress | None,
-) -> tuple[list[Path], int, Sums, Log]:
+) -> tuple[list[Path], int, TruthSums, DefectLog]:
     """Write all telemetry; return the files, the rows in them, the sums per allocation and what was broken."""
     folder.mkdir(parents=True, exist_ok=True)
     nodes = plan.nodes()
-    drawn = faults.draw(plan, nodes)
-    log, sums = Log(), Sums.none(len(allocations))
+    drawn = faults.sample_defects(plan, nodes)
+    log, sums = DefectLog(), TruthSums.none(len(allocations))
     files: list[Path] = []
     rows, done = 0, 0
-    divided = parts(plan, nodes)
+    divided = parts_of_nodes(plan, nodes)
     for number, part in enumerate(divided):
         gpus = plan.groups[part[0].group].gpus
-        sources = [Source.first(plan, node, timelines(plan, node, runs, allocations, held)) for node in part]
+        sources = [NodeTelemetry.first(plan, node, timelines(plan, node, runs, allocations, held)) for node in part]
         for day in range(plan.days):
             date = f"{plan.start + timedelta(days=day):%Y-%m-%d}"
             file = folder / (f"{date}-group{number:03d}.parquet" if len(divided) > 1 else f"{date}.parquet")
@@ -89,7 +98,7 @@ def write(
     return sorted(files), rows, sums, log
 
 
-def note_missing(plan: Plan, nodes: Sequence[Node], log: Log) -> None:
+def note_missing(plan: SimulationPlan, nodes: Sequence[SimulatedNode], log: DefectLog) -> None:
     """Note the counters that nobody measures on some nodes."""
     for defect in faults.missing_counters(plan, nodes):
         span = np.array([defect.begin_ns, defect.end_ns])
@@ -98,13 +107,13 @@ def note_missing(plan: Plan, nodes: Sequence[Node], log: Log) -> None:
 
 
 def _write_day(
-    plan: Plan,
+    plan: SimulationPlan,
     file: Path,
-    sources: Sequence[Source],
+    sources: Sequence[NodeTelemetry],
     day: int,
-    drawn: Mapping[tuple[int, int], list[Defect]],
-    sums: Sums,
-    log: Log,
+    drawn: Mapping[tuple[int, int], list[TelemetryDefect]],
+    sums: TruthSums,
+    log: DefectLog,
 ) -> int:
     """Write one file; return its rows."""
     group = plan.groups[sources[0].node.group]
@@ -113,7 +122,7 @@ def _write_day(
     rows = per_node * len(sources)
     values: dict[str, Array] = {name: np.empty(rows, DTYPES.get(name, np.float32)) for name in names}
     times = np.empty(rows, np.int64)
-    blocks: list[Block] = []
+    blocks: list[SampleBlock] = []
     for place, source in enumerate(sources):
         first = place * per_node
         out = {name: column[first : first + per_node] for name, column in values.items()}
@@ -127,27 +136,27 @@ def _write_day(
 
 
 def fill_block(
-    plan: Plan,
-    source: Source,
+    plan: SimulationPlan,
+    source: NodeTelemetry,
     day: int,
-    defects: Sequence[Defect],
+    defects: Sequence[TelemetryDefect],
     first: int,
     out: Mapping[str, Array],
-    sums: Sums | None = None,
-) -> Block:
+    sums: TruthSums | None = None,
+) -> SampleBlock:
     """Fill `out` with the counters of one node and day, still without defects, and add them to the sums."""
     node, group = source.node, plan.groups[source.node.group]
     times = sample_times(plan, node.index, day)
-    segments = cut(plan, source.lines, times)
+    segments = cut_segments(plan, source.lines, times)
     rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence([plan.seed, 8, node.index, day])))
-    fill(plan, group, segments, times, source.state, rng, out)
+    fill_values(plan, group, segments, times, source.state, rng, out)
     if sums is not None:
         sums.add(segments, times, out)
-    return Block(first, node, group.gpus, times, defects)
+    return SampleBlock(first, node, group.gpus, times, defects)
 
 
 def as_written(
-    sources: Sequence[Source], gpus: int, samples: int, times: Array, values: Mapping[str, Array]
+    sources: Sequence[NodeTelemetry], gpus: int, samples: int, times: Array, values: Mapping[str, Array]
 ) -> pl.DataFrame:
     """Return the samples of some nodes as LDMS writes them: one row per (node, GPU, time), node behind node."""
     names = pl.Series([source.node.name for source in sources])

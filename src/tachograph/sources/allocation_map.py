@@ -1,47 +1,50 @@
-"""Source `allocation-map`: which job held which GPU when, told by prolog and epilog, a table, or a live job record.
-
-Explicit, the best there is (`explicit`):
-- CSV `job_id,node,gpu[,mig][,start][,end][,cluster]`; gpu is an index, or several: `"0,1"`, `0-3`, `0;1`
-- a log of prolog and epilog: `1795247442 prolog job=1 node=gpu02 gpus=0,1`, `1795247444 epilog job=1 node=gpu02`
-
-Taken while the job runs (`live_index`): `scontrol show job -d`, `squeue --json`, slurmrestd's job answers.
-"""
+"""Source and feed `allocation-map`: which job held which GPU when, by prolog and epilog, a table, or a live record."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
 
-from tachograph.config import Configuration
-from tachograph.errors import InputError
-from tachograph.schema import ALLOCATIONS, Reject
-from tachograph.sources import Chunk, Part
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, next_watermark
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.tables import ALLOCATIONS
 from tachograph.sources.files import expand, fingerprint, read_bytes
-from tachograph.sources.slurm.detect import detect
-from tachograph.sources.slurm.explicit import read_log, read_table
-from tachograph.sources.slurm.fields import BadRowError
-from tachograph.sources.slurm.live import (
+from tachograph.sources.registry import FeedSettings, PollOutcome, Watermark
+from tachograph.sources.slurm.allocations import (
+    HoldEvent,
+    HoldIntervals,
     controller_allocations,
     read_controller,
+    read_events,
+    read_log,
     read_scontrol,
+    read_table,
     scontrol_allocations,
 )
-from tachograph.sources.slurm.reading import frame_of
-from tachograph.sources.slurm.records import Cluster, Entry, Row
-from tachograph.sources.slurm.told import counted_rejects
+from tachograph.sources.slurm.exports import detect, frame_of
+from tachograph.sources.slurm.fields import BadRowError
+from tachograph.sources.slurm.records import RejectedRecord, SlurmCluster, SlurmEntry, SlurmRow, counted_rejects
+
+if TYPE_CHECKING:
+    from tachograph.catalog.config import Configuration
+
 
 NAME = "allocation-map"
 SUFFIXES = (".csv", ".log", ".txt", ".json")
 
 
 @dataclass(slots=True)
-class MapReading:
+class AllocationMapReading:
     """What a file holds: rows for `allocations`, what was rejected (place, reason, text), how many records it had."""
 
-    allocations: list[Row] = field(default_factory=list)
+    allocations: list[SlurmRow] = field(default_factory=list)
     rejected: list[tuple[int, str, str]] = field(default_factory=list)
     rows_read: int = 0
     document: object = None  # where it is JSON of the controller
@@ -66,12 +69,12 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     site = configuration.site
     for path in expand(options.files, SUFFIXES):
         mark = fingerprint(path, NAME, site.time_zone, site.cluster)
-        reading = read_map(path, cluster=Cluster.of(configuration))
-        part = Part("allocations", frame_of(reading.allocations, ALLOCATIONS), rejects=reading.rejects())
+        reading = read_map(path, cluster=SlurmCluster.of(configuration))
+        part = ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), rejects=reading.rejects())
         yield Chunk(id=mark, source=NAME, origin=str(path), parts=(part,), rows_read=reading.rows_read)
 
 
-def read_map(path: Path, *, cluster: Cluster) -> MapReading:
+def read_map(path: Path, *, cluster: SlurmCluster) -> AllocationMapReading:
     """Return what a file holds.
 
     Errors: InputError for a file that is no map.
@@ -79,14 +82,14 @@ def read_map(path: Path, *, cluster: Cluster) -> MapReading:
     return read_map_content(read_bytes(path), where=str(path), cluster=cluster)
 
 
-def read_map_content(content: bytes, *, where: str, cluster: Cluster) -> MapReading:
+def read_map_content(content: bytes, *, where: str, cluster: SlurmCluster) -> AllocationMapReading:
     """Return what a file, or an answer of Slurm, holds.
 
     Errors: InputError naming `where` for what is no map.
     """
     found = detect(content, where=where)
     text = content.decode("utf-8-sig", "replace")
-    reading = MapReading()
+    reading = AllocationMapReading()
     match found.kind:
         case "map":
             reading.allocations, reading.rejected, reading.rows_read = read_table(text, cluster=cluster)
@@ -108,7 +111,7 @@ def read_map_content(content: bytes, *, where: str, cluster: Cluster) -> MapRead
     return reading
 
 
-def _take(entry: Entry, reading: MapReading, cluster: Cluster) -> None:
+def _take(entry: SlurmEntry, reading: AllocationMapReading, cluster: SlurmCluster) -> None:
     reading.rows_read += 1
     if entry.reason is not None:
         reading.rejected.append((entry.place, entry.reason, entry.text))
@@ -128,7 +131,7 @@ def rejected_rows(path: Path, *, configuration: Configuration) -> list[tuple[int
 
     Errors: InputError for a file that is no map.
     """
-    return read_map(path, cluster=Cluster.of(configuration)).rejected
+    return read_map(path, cluster=SlurmCluster.of(configuration)).rejected
 
 
 def rejected(options: argparse.Namespace, *, configuration: Configuration) -> Iterator[tuple[str, int, str, str]]:
@@ -136,3 +139,117 @@ def rejected(options: argparse.Namespace, *, configuration: Configuration) -> It
     for path in expand(options.files, SUFFIXES):
         for row in rejected_rows(path, configuration=configuration):
             yield str(path), *row
+
+
+ALLOCATION_LOG = "allocation-map"
+LONG_AGO: Final = timedelta(days=7)  # a file unchanged since so long before the watermark has been read
+AT_A_TIME: Final = 64 << 20  # bytes of one file and one poll
+_PACKED = (".gz", ".xz", ".bz2", ".zst")
+_HEAD = 64  # bytes by which a file is known that was put in the place of another
+
+
+class AllocationLogSettings(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Keys of `[[sources]]` of maps that are written while jobs start and end."""
+
+    files: tuple[str, ...] = ()
+
+
+def connect(settings: FeedSettings, *, configuration: Configuration) -> AllocationLogFeed:
+    """Return the feed; nothing is read yet. Errors: ConfigError naming the key."""
+    if not isinstance(settings, AllocationLogSettings) or not settings.files or not all(settings.files):
+        what, do = "files is empty", 'write it as files = ["/shared/tachograph/gpu-map"]'
+        raise ConfigError(what, where=f"[[sources]] {settings.title}", do=do)
+    return AllocationLogFeed(settings.files, settings.stream, SlurmCluster.of(configuration))
+
+
+@dataclass(slots=True)
+class _LogPosition:
+    """How far a file was read, and how it begins."""
+
+    offset: int = 0
+    head: bytes = b""
+
+
+class AllocationLogFeed:
+    """Growing files as a stream: a chunk per poll."""
+
+    def __init__(self, patterns: Iterable[str], stream: str, cluster: SlurmCluster) -> None:
+        self.asked = PollOutcome()
+        self._patterns = tuple(patterns)
+        self._stream = stream
+        self._cluster = cluster
+        self._places: dict[tuple[int, int], _LogPosition] = {}  # by device and inode: a rotated file keeps its place
+        self._intervals = HoldIntervals()
+
+    def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
+        """Yield what was written since the last poll.
+
+        Errors: InputError where there is no file, or none can be read.
+        """
+        self.asked = PollOutcome()
+        before = watermark(self._stream)
+        events, rejected, rows_read = self._new_events(None if before is None else min(before, now))
+        rows = [*self._intervals.ended(events), *self._intervals.open(events)]
+        part = ChunkPart("allocations", frame_of(rows, ALLOCATIONS), rejects=counted_rejects(rejected), overlaps=True)
+        where = ", ".join(self._patterns)
+        yield Chunk(
+            self._stream, ALLOCATION_LOG, where, (part,), rows_read, watermark=next_watermark(now, before=before)
+        )
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _new_events(self, mark: datetime | None) -> tuple[list[HoldEvent], list[RejectedRecord], int]:
+        events: list[HoldEvent] = []
+        rejected: list[RejectedRecord] = []
+        count = read = 0
+        for path in self._files():
+            try:
+                text = self._new_text(path, None if mark is None else mark - LONG_AGO)
+            except OSError as problem:
+                self.asked.unreachable[str(path)] = problem.strerror or str(problem)
+                continue
+            read += 1
+            found, bad, lines = read_events(text, cluster=self._cluster)
+            events += found
+            rejected += bad
+            count += lines
+        if not read and self.asked.unreachable:
+            first, reason = next(iter(self.asked.unreachable.items()))
+            raise InputError(reason, where=first, do="make it readable for who collects")
+        return sorted(events, key=lambda event: event.time), rejected, count
+
+    def _files(self) -> list[Path]:
+        """The files there are now. Errors: InputError where there is none."""
+        found: dict[Path, None] = {}
+        for pattern in self._patterns:
+            anchor = Path(pattern).anchor
+            for path in sorted(Path(anchor).glob(pattern.removeprefix(anchor))):
+                inside = sorted(path.iterdir()) if path.is_dir() else [path]
+                found.update(dict.fromkeys(file for file in inside if file.is_file() and file.suffix not in _PACKED))
+        if not found:
+            raise InputError("no such file", where=", ".join(self._patterns), do="is the prolog in place?")
+        return list(found)
+
+    def _new_text(self, path: Path, long_ago: datetime | None) -> str:
+        """The complete lines that were added to a file."""
+        with path.open("rb") as file:
+            state = os.fstat(file.fileno())
+            place = self._places.get((state.st_dev, state.st_ino))
+            if place is None:
+                place = self._places[state.st_dev, state.st_ino] = _LogPosition()
+                if long_ago is not None and state.st_mtime < long_ago.timestamp():
+                    place.offset, place.head = state.st_size, _digest(file, state.st_size)
+            if state.st_size < place.offset or place.head != _digest(file, place.offset):
+                place.offset, place.head = 0, b""  # cut off, or another file in the place of the one that was read
+            file.seek(place.offset)
+            lines, end, _ = file.read(AT_A_TIME).rpartition(b"\n")
+            place.offset += len(lines) + len(end)
+            place.head = _digest(file, place.offset)
+        return lines.decode("utf-8", "replace")
+
+
+def _digest(file: BinaryIO, size: int) -> bytes:
+    """How the part that was read begins."""
+    file.seek(0)
+    return hashlib.sha256(file.read(min(size, _HEAD))).digest() if size else b""

@@ -1,6 +1,6 @@
-"""dcgm-exporter, node_exporter and others of their kind, read without a Prometheus: saved pages, or asked directly.
+"""Source and feed `dcgm-exporter`: dcgm-exporter, node_exporter and their kind, from saved pages or polled directly.
 
-An exporter tells the values of now. A page is one look: its samples are of the moment it was scraped, unless a time
+An exporter reports the values of now. A page is one scrape: its samples are of the moment it was scraped, unless a time
 stands behind the value.
 """
 
@@ -8,28 +8,163 @@ from __future__ import annotations
 
 import argparse
 import socket
-from collections.abc import Iterator
-from dataclasses import replace
-from datetime import UTC, datetime
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 import polars as pl
 
-from tachograph.config import Configuration
-from tachograph.errors import ConfigError, InputError, UsageError
-from tachograph.schema import TIME, Reject
-from tachograph.sources import Chunk, Part
-from tachograph.sources.feeds import FeedSettings, settings_of
-from tachograph.sources.files import expand, fingerprint
-from tachograph.sources.frames import BROKEN_GZIP, opened
-from tachograph.sources.metrics.endpoints import NAME, Settings
-from tachograph.sources.metrics.names import refuse_unknown
-from tachograph.sources.metrics.pages import Gathering, Vocabulary
-from tachograph.sources.metrics.scrape import ScrapeFeed, connect_exporters, with_cluster
-from tachograph.units import parse_time, plural
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject, next_watermark
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import ConfigError, InputError, UsageError
+from tachograph.catalog.tables import TIME
+from tachograph.catalog.units import parse_time, plural
+from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterEndpoint, ExporterSettings, endpoints_of
+from tachograph.sources.exporter_pages import ExporterRows, PageAllocations, PageRereads, PageVocabulary
+from tachograph.sources.files import BROKEN_GZIP, expand, fingerprint, open_file
+from tachograph.sources.http import HttpServer, RequestError
+from tachograph.sources.metrics import refuse_unknown_metrics
+from tachograph.sources.registry import FeedSettings, PollOutcome, Watermark, settings_of
 
-__all__ = ["SUFFIXES", "Settings", "add_options", "connect", "read"]
+
+@dataclass(frozen=True, slots=True)
+class _ScrapedPage:
+    """One answer and when it came, on the clock that only goes forward."""
+
+    content: bytes
+    at_s: float
+
+
+class ScrapeFeed:
+    """Exporters that are asked in rounds; a round lands as one chunk of the stream."""
+
+    def __init__(
+        self,
+        settings: ExporterSettings,
+        endpoints: Sequence[ExporterEndpoint],
+        *,
+        cluster: str | None = None,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.asked = PollOutcome()
+        self._settings = settings
+        self._endpoints = tuple(endpoints)
+        self._cluster = cluster
+        self._steady = steady
+        self._vocabulary = PageVocabulary(metrics=settings.metrics, labels=settings.labels)
+        self._reread = PageRereads(settings.refresh_s)
+        self._holding = PageAllocations()
+        self._pool = ThreadPoolExecutor(max(1, settings.parallel), thread_name_prefix="scrape")
+        self._late: dict[str, Future[_ScrapedPage]] = {}
+
+    def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
+        """Yield one round as a chunk; its samples are of the moment each answer came, its watermark is `now`.
+
+        Where the clock was set back the watermark is just behind the last one.
+        Errors: InputError when no exporter answered with metrics.
+        """
+        self.asked = PollOutcome()
+        gathering = ExporterRows(self._vocabulary)
+        began = self._steady()
+        for endpoint, page in self._pages(began):
+            t = now + timedelta(seconds=page.at_s - began)
+            if not gathering.add(page.content, t=t, node=endpoint.node):
+                self.asked.unreachable[endpoint.label] = "no metric of this page is known; is it an exporter's?"
+            if endpoint.server.skew_s is not None:
+                self.asked.skew_s[endpoint.label] = endpoint.server.skew_s
+        if not gathering.known:
+            raise self._nothing()
+        parts = tuple(self._news(gathering.parts(), now))
+        origin = self._settings.stream
+        mark = next_watermark(now, before=watermark(self._settings.stream))
+        yield Chunk(self._settings.stream, DCGM_EXPORTER, origin, parts, gathering.known, watermark=mark)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for endpoint in self._endpoints:
+            endpoint.server.close()
+
+    def _pages(self, began: float) -> Iterator[tuple[ExporterEndpoint, _ScrapedPage]]:
+        """Answers as they come; what does not come within the round is left to itself."""
+        waiting: dict[Future[_ScrapedPage], ExporterEndpoint] = {}
+        for endpoint in self._endpoints:
+            late = self._late.get(endpoint.label)
+            if late is not None and not late.done():
+                self.asked.unreachable[endpoint.label] = "is still answering since the round before"
+            else:
+                self._late.pop(endpoint.label, None)
+                waiting[self._pool.submit(self._ask, endpoint.server)] = endpoint
+        try:
+            for answered in as_completed(tuple(waiting), timeout=self._round_s):
+                endpoint = waiting.pop(answered)
+                try:
+                    yield endpoint, answered.result()
+                except RequestError as problem:
+                    self.asked.unreachable[endpoint.label] = problem.what
+        except TimeoutError:
+            self._leave(waiting, self._steady() - began)
+
+    @property
+    def _round_s(self) -> float:
+        return max(self._settings.every_s, 2 * self._settings.timeout_s)
+
+    def _leave(self, waiting: Mapping[Future[_ScrapedPage], ExporterEndpoint], after_s: float) -> None:
+        for future, endpoint in waiting.items():
+            if future.cancel():
+                why = f"its turn did not come within {after_s:.0f} s; raise parallel, or lower timeout_s"
+            else:
+                why = f"no whole answer within {after_s:.0f} s"
+                self._late[endpoint.label] = future
+            self.asked.unreachable[endpoint.label] = why
+
+    def _ask(self, server: HttpServer) -> _ScrapedPage:
+        content = server.get("").content
+        return _ScrapedPage(content, self._steady())
+
+    def _nothing(self) -> InputError:
+        label, why = next(iter(self.asked.unreachable.items()), ("", "no exporter is named"))
+        others = len(self.asked.unreachable) - 1
+        more = f" (and {plural(others, 'other')})" if others > 0 else ""
+        return InputError(f"{why}{more}", where=label or self._settings.stream, do="check urls")
+
+    def _news(self, parts: Sequence[ChunkPart], now: datetime) -> Iterator[ChunkPart]:
+        """Yield the parts without values that were read again, and of who holds what only what changed."""
+        told = [part for part in parts if part.table == "allocations"]
+        for part in parts:
+            if part.table != "allocations":
+                yield self._fresh(part)
+        held = with_cluster(self._holding.changes(parts, now), self._cluster)
+        rejects = tuple(chain.from_iterable(part.rejects for part in told))
+        if held.height or rejects:
+            yield ChunkPart("allocations", held, rejects=rejects, overlaps=True)
+
+    def _fresh(self, part: ChunkPart) -> ChunkPart:
+        if part.table != "gpu_samples" or part.frame.is_empty():
+            return part
+        fresh = self._reread.fresh(part.frame)
+        again = part.frame.height - fresh.height
+        rejects = (*part.rejects, Reject("reread", None, again)) if again else part.rejects
+        return ChunkPart(part.table, fresh, part.units, rejects)
+
+
+def connect_exporters(settings: ExporterSettings, *, cluster: str | None) -> ScrapeFeed:
+    """Return the feed; nothing is asked yet.
+
+    Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is missing.
+    """
+    return ScrapeFeed(settings, endpoints_of(settings), cluster=cluster)
+
+
+def with_cluster(allocations: pl.DataFrame, cluster: str | None) -> pl.DataFrame:
+    """Return allocations of a cluster."""
+    return allocations.with_columns(cluster=pl.lit(cluster, dtype=pl.String))
+
 
 SUFFIXES = (".prom", ".metrics", ".txt", ".prom.gz", ".metrics.gz", ".txt.gz")
 
@@ -47,8 +182,8 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> ScrapeFe
 
     Errors: ConfigError for settings that do not fit, naming the key.
     """
-    if not isinstance(settings, Settings):
-        raise ConfigError(f"these are settings of {settings.source}", do=f"use source = {NAME!r}")
+    if not isinstance(settings, ExporterSettings):
+        raise ConfigError(f"these are settings of {settings.source}", do=f"use source = {DCGM_EXPORTER!r}")
     return connect_exporters(settings, cluster=configuration.site.cluster or None)
 
 
@@ -65,28 +200,30 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     if options.files:
         yield from _read_pages(options, settings, configuration, now)
     else:
-        yield from _ask_once(tuple(options.url), settings, configuration, now)
+        yield from _scrape_once(tuple(options.url), settings, configuration, now)
 
 
-def _configured(configuration: Configuration) -> Settings:
+def _configured(configuration: Configuration) -> ExporterSettings:
     """The first entry of the configuration that is about exporters; else the defaults."""
-    raw = next((entry for entry in configuration.sources if entry.get("source") == NAME), {"source": NAME})
+    raw = next(
+        (entry for entry in configuration.sources if entry.get("source") == DCGM_EXPORTER), {"source": DCGM_EXPORTER}
+    )
     settings = settings_of(raw, where="[[sources]]")
-    return settings if isinstance(settings, Settings) else Settings(source=NAME)
+    return settings if isinstance(settings, ExporterSettings) else ExporterSettings(source=DCGM_EXPORTER)
 
 
-def _ask_once(
-    urls: tuple[str, ...], settings: Settings, configuration: Configuration, now: datetime
+def _scrape_once(
+    urls: tuple[str, ...], settings: ExporterSettings, configuration: Configuration, now: datetime
 ) -> Iterator[Chunk]:
     if not urls and not (settings.urls or settings.url):
         raise UsageError("no page and no address", do="name files, or --url http://HOST:9400/metrics")
     if urls:
         settings = msgspec.structs.replace(settings, url="", urls=urls)
     feed = connect(msgspec.structs.replace(settings, name="once"), configuration=configuration)
-    once = f"{NAME}-once:{socket.gethostname()}:{now.isoformat()}"  # no stream: others ask theirs at the same time
+    once = f"{DCGM_EXPORTER}-once:{socket.gethostname()}:{now.isoformat()}"  # no stream: others poll theirs
     try:
         for chunk in feed.poll(lambda stream: None, now=now):
-            yield replace(chunk, id=once, watermark=None, parts=tuple(map(_one_look, chunk.parts)))
+            yield replace(chunk, id=once, watermark=None, parts=tuple(map(_without_start, chunk.parts)))
     finally:
         feed.close()
     missing = feed.asked.unreachable
@@ -96,7 +233,7 @@ def _ask_once(
         raise InputError(f"{missing[first]}{more}", where=first, do="the others are read")
 
 
-def _one_look(part: Part) -> Part:
+def _without_start(part: ChunkPart) -> ChunkPart:
     """The part; one look does not tell since when a job holds its GPU."""
     if part.table != "allocations":
         return part
@@ -104,21 +241,21 @@ def _one_look(part: Part) -> Part:
 
 
 def _read_pages(
-    options: argparse.Namespace, settings: Settings, configuration: Configuration, now: datetime
+    options: argparse.Namespace, settings: ExporterSettings, configuration: Configuration, now: datetime
 ) -> Iterator[Chunk]:
-    refuse_unknown(settings.metrics, where="[[sources]]")
-    vocabulary = Vocabulary(metrics=settings.metrics, labels=settings.labels)
+    refuse_unknown_metrics(settings.metrics, where="[[sources]]")
+    vocabulary = PageVocabulary(metrics=settings.metrics, labels=settings.labels)
     meaning = msgspec.json.encode((settings.metrics, settings.labels)).decode()
     told = parse_time(options.time, now=now, zone_name=configuration.site.time_zone) if options.time else None
     for given in options.files:
         in_folder = getattr(options, "in_folder", False) or Path(given).is_dir()
         for path in expand([given], SUFFIXES):
-            gathering = Gathering(vocabulary)
+            gathering = ExporterRows(vocabulary)
             t = told or _changed(path)
             gathering.add(_content(path), t=t, node=options.node)
             parts = _parts(gathering, path, in_folder=in_folder, cluster=configuration.site.cluster or None)
-            print_of = fingerprint(path, NAME, t.isoformat(), options.node or "", meaning)
-            yield Chunk(f"{print_of}:0", NAME, str(path), parts, gathering.known)
+            print_of = fingerprint(path, DCGM_EXPORTER, t.isoformat(), options.node or "", meaning)
+            yield Chunk(f"{print_of}:0", DCGM_EXPORTER, str(path), parts, gathering.known)
 
 
 def _changed(path: Path) -> datetime:
@@ -127,7 +264,7 @@ def _changed(path: Path) -> datetime:
 
 
 def _content(path: Path) -> bytes:
-    with opened(path) as file:
+    with open_file(path) as file:
         try:
             content = file.read()
         except BROKEN_GZIP as problem:
@@ -139,7 +276,7 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _parts(gathering: Gathering, path: Path, *, in_folder: bool, cluster: str | None) -> tuple[Part, ...]:
+def _parts(gathering: ExporterRows, path: Path, *, in_folder: bool, cluster: str | None) -> tuple[ChunkPart, ...]:
     """The parts; of a folder's file without a metric one reject."""
     if not gathering.known and not in_folder:
         what = "no metric of this page is known"
@@ -147,9 +284,9 @@ def _parts(gathering: Gathering, path: Path, *, in_folder: bool, cluster: str | 
             what, where=str(path), do="see docs/counters.md; name your own ones under metrics in [[sources]]"
         )
     if not gathering.known:
-        return (Part("gpu_samples", pl.DataFrame(), rejects=(Reject("no_counter", None, 1, str(path)[-200:]),)),)
+        return (ChunkPart("gpu_samples", pl.DataFrame(), rejects=(Reject("no_counter", None, 1, str(path)[-200:]),)),)
     return tuple(
-        Part(part.table, with_cluster(part.frame, cluster), part.units, part.rejects, part.overlaps)
+        ChunkPart(part.table, with_cluster(part.frame, cluster), part.units, part.rejects, part.overlaps)
         if part.table == "allocations" and part.frame.height
         else part
         for part in gathering.parts()

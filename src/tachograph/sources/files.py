@@ -1,12 +1,23 @@
-"""Files as sources find them: opened with errors that say what to do, and known by their content."""
+"""Files of a recording: Parquet, CSV and JSON as frames, a bounded piece at a time; fingerprints of their content."""
 
 from __future__ import annotations
 
+import csv
+import gzip
 import hashlib
-from collections.abc import Iterable, Iterator
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Literal, cast
 
-from tachograph.errors import InputError
+import msgspec
+import polars as pl
+
+from tachograph.catalog.chunks import Reject
+from tachograph.catalog.errors import InputError
 
 
 def expand(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> Iterator[Path]:
@@ -56,3 +67,389 @@ def read_bytes(path: Path) -> bytes:
     if not content:
         raise InputError("the file is empty", where=str(path), do="export it again")
     return content
+
+
+FileFormat = Literal["parquet", "csv", "json"]
+PARQUET_SUFFIXES = (".parquet", ".pq")
+JSON_SUFFIXES = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
+CSV_SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
+SUFFIXES = (*PARQUET_SUFFIXES, *CSV_SUFFIXES, *JSON_SUFFIXES)
+CHUNK_ROWS = 2_000_000
+BLOCK_BYTES = 64 << 20  # about 0.6 GB of memory while its lines are taken apart
+_MAX_BACK = 1 << 20
+_MAX_LINES_OF_ONE_CELL = 50  # a quoted cell may hold line breaks; more is a quote that was never closed
+_BROKEN_PARQUET = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # the decoder panics at some bytes
+BROKEN_GZIP = (gzip.BadGzipFile, EOFError, zlib.error)
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """How a CSV file is written. `names`: the columns of a file without a header line."""
+
+    delimiter: str = ","
+    comment: str = ""
+    names: tuple[str, ...] = ()
+    encoding: str = "utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class FilePiece:
+    """Consecutive rows of a file: what could be read, how many there were, what was given up."""
+
+    rows: pl.DataFrame
+    first_row: int
+    rows_read: int
+    rejects: tuple[Reject, ...] = field(default=())
+
+
+def format_of(path: Path) -> FileFormat:
+    """Return the format of a file, by its first bytes and then by its name.
+
+    Errors: InputError for a Parquet file that is none or was cut off, and for one that cannot be read or is empty.
+    """
+    with open_file(path) as file:
+        try:
+            start = file.read(4096)
+        except BROKEN_GZIP as problem:
+            raise _damaged_gzip(path, problem) from None
+    if not start:
+        raise InputError("the file is empty", where=str(path), do="export it again")
+    if start.startswith(b"PAR1"):
+        return "parquet"
+    if path.name.endswith(PARQUET_SUFFIXES):
+        raise InputError("this is not Parquet: it does not start with PAR1", where=str(path), do="export it again")
+    if path.name.endswith(JSON_SUFFIXES):
+        return "json"
+    if path.name.endswith(CSV_SUFFIXES):
+        return "csv"
+    return "json" if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") else "csv"
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Return the file opened for reading, unpacked where it is gzip.
+
+    Errors: InputError when it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        return cast("IO[bytes]", gzip.open(path, "rb")) if packed else path.open("rb")
+    except OSError as problem:
+        raise InputError(problem.strerror or str(problem), where=str(path), do="name a readable file") from None
+
+
+def listed(names: Iterable[str], most: int = 20) -> str:
+    """Return column names as a message shows them: not too many, none too long.
+
+    >>> listed(["time", "x" * 60], most=5)
+    'time, xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…'
+    """
+    given = list(names)
+    shown = [name if len(name) <= 40 else f"{name[:39]}…" for name in given[:most]]
+    return ", ".join(shown) + (f" and {len(given) - most} more" if len(given) > most else "")
+
+
+def parquet_columns(path: Path) -> pl.Schema:
+    """Return {column: type} of a Parquet file.
+
+    Errors: InputError when the file is damaged.
+    """
+    try:
+        return pl.scan_parquet(path).collect_schema()
+    except _BROKEN_PARQUET as problem:
+        raise _damaged(path, problem) from None
+
+
+def read_parquet(path: Path, columns: Sequence[str], *, rows: int | None = CHUNK_ROWS) -> Iterator[FilePiece]:
+    """Yield `columns` of a Parquet file, at most `rows` at a time (None: all at once).
+
+    Only the row groups concerned are decoded.
+    Errors: InputError when the file is damaged.
+    """
+    lazy = pl.scan_parquet(path).select(columns)
+    try:
+        total = int(pl.scan_parquet(path).select(pl.len()).collect().item())
+        step = rows or max(total, 1)
+        for first in range(0, max(total, 1), step):
+            piece = lazy.slice(first, step).collect()
+            yield FilePiece(piece, first, piece.height)
+    except _BROKEN_PARQUET as problem:
+        raise _damaged(path, problem) from None
+
+
+def _damaged(path: Path, problem: BaseException) -> InputError:
+    what = (str(problem).splitlines() or [type(problem).__name__])[0][:200]
+    return InputError(f"damaged Parquet, perhaps cut off: {what}", where=str(path), do="copy or export it again")
+
+
+def _damaged_gzip(path: Path, problem: Exception) -> InputError:
+    return InputError(f"damaged gzip: {problem}", where=str(path), do="copy or export it again")
+
+
+def read_csv(
+    path: Path, layout: TableLayout | None = None, *, block_bytes: int | None = BLOCK_BYTES
+) -> Iterator[FilePiece]:
+    """Yield the rows of a CSV file as text columns, in blocks of about `block_bytes` (None: all at once).
+
+    Rejects, each counting lines: `ragged_row` (not as many fields as the header), `not_text` (bytes that are no text
+    in the encoding), `repeated_header` (a header line again, as in files put one behind the other).
+    Errors: InputError when there is no header line, it is binary, or names a column twice.
+    """
+    layout = layout or TableLayout()
+    header: _Header | None = None
+    first = 0
+    for block in _blocks(path, layout, block_bytes):
+        lines, rejects, not_text = _lines(block, layout)
+        if header is None:
+            header, lines = _header(path, layout, lines, not_text)
+        lines, counts = _split_off(lines, header, layout.delimiter)
+        rejects += counts
+        read = len(lines) + sum(reject.count for reject in rejects if reject.reason != "repeated_header")
+        yield FilePiece(_cells(path, lines, header.names, layout.delimiter), first, read, tuple(rejects))
+        first += read
+    if header is None:
+        raise InputError("the file holds no line", where=str(path), do="export it again")
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    line: str | None  # None: named by the layout
+    names: tuple[str, ...]
+
+
+def _blocks(path: Path, layout: TableLayout, block_bytes: int | None) -> Iterator[bytes]:
+    """Pieces of the file that end where a line ends, in UTF-8 where the encoding is another one."""
+    with open_file(path) as file:
+        try:
+            if layout.encoding.lower().replace("-", "") not in ("utf8", "utf8sig", "ascii"):
+                yield file.read().decode(layout.encoding).encode()
+                return
+            if block_bytes is None:
+                yield file.read()
+                return
+            rest = b""
+            while piece := file.read(block_bytes):
+                rest += piece
+                cut = _cut(rest) if len(piece) == block_bytes else len(rest)
+                if cut:
+                    yield rest[:cut]
+                    rest = rest[cut:]
+            if rest:
+                yield rest
+        except BROKEN_GZIP as problem:
+            raise _damaged_gzip(path, problem) from None
+        except (UnicodeError, LookupError) as problem:
+            raise InputError(
+                f"not text in {layout.encoding}: {problem}", where=str(path), do="name its encoding"
+            ) from None
+
+
+def _cut(block: bytes) -> int:
+    """Length up to the last line end that is outside quotes, as far as 1 MB back; 0: none yet, read on."""
+    last = cut = block.rfind(b"\n") + 1
+    odd = block.count(b'"', 0, cut) % 2 == 1
+    while odd and cut > max(0, last - _MAX_BACK):
+        before = block.rfind(b"\n", 0, cut - 1) + 1
+        odd ^= block.count(b'"', before, cut) % 2 == 1
+        cut = before
+    return last if odd or (cut == 0 and last > _MAX_BACK) else cut
+
+
+def _lines(block: bytes, layout: TableLayout) -> tuple[pl.Series, list[Reject], int]:
+    """Lines that are text and no comment; rejects; how many were no text."""
+    damaged: list[bytes] = []
+    try:
+        text = block.decode() if b"\0" not in block else None
+    except UnicodeDecodeError:
+        text = None
+    if text is None:
+        good: list[str] = []
+        for line in block.split(b"\n"):
+            try:
+                decoded = line.decode()
+            except UnicodeDecodeError:
+                decoded = "\0"
+            if "\0" in decoded:
+                damaged.append(line)
+            else:
+                good.append(decoded)
+        text = "\n".join(good)
+    lines = pl.Series("line", text.removeprefix("\ufeff").split("\n"), dtype=pl.String)
+    lines = lines.str.strip_chars_end("\r")
+    if layout.comment:
+        lines = lines.filter(~lines.str.starts_with(layout.comment))
+    rejects = [Reject("not_text", None, len(damaged), repr(damaged[0][:100]))] if damaged else []
+    return lines, rejects, len(damaged)
+
+
+def _header(path: Path, layout: TableLayout, lines: pl.Series, not_text: int) -> tuple[_Header, pl.Series]:
+    """The header and the lines behind it."""
+    if layout.names:
+        return _Header(None, layout.names), lines
+    begin = lines.str.contains(r"\S").arg_max() if len(lines) else None
+    lines = lines[begin or 0 :]
+    if not len(lines) or not str(lines[0]).strip() or not_text > len(lines):
+        what = "this is not a text table: it holds binary data" if not_text else "the file holds no line"
+        raise InputError(what, where=str(path), do="name a CSV, JSON or Parquet file, or its encoding")
+    first = str(lines[0])
+    try:
+        names = [name.strip() for name in next(csv.reader([first.removeprefix("#")], delimiter=layout.delimiter))]
+    except csv.Error as problem:
+        raise InputError(f"no header line: {problem}", where=str(path), do="export it with its column names") from None
+    if names and names[-1] == "" and len(names) > 1:
+        names[-1] = "(last)"
+    twice = sorted(name for name, times in Counter(names).items() if times > 1) if len(names) < 10_000 else names[:1]
+    if twice:
+        raise InputError(f"the header names {listed(twice)} twice", where=str(path), do="name each column once")
+    return _Header(first, tuple(names)), lines[1:]
+
+
+def _split_off(lines: pl.Series, header: _Header, delimiter: str) -> tuple[pl.Series, list[Reject]]:
+    """Lines with the fields of the header, quoted line breaks put together; and what was split off."""
+    rejects: list[Reject] = []
+    if header.line is not None:
+        again = lines == header.line
+        rejects += _count_lines("repeated_header", lines, again)
+        lines = lines.filter(~again)
+    quotes = lines.str.count_matches('"', literal=True)
+    quoted = bool(quotes.max())
+    if quoted and (quotes % 2 == 1).any():
+        lines = _join_quoted(lines, quotes % 2 == 1)
+    lines = lines.filter(lines.str.contains(r"\S"))
+    bare = lines.str.replace_all(r'"[^"]*"', "") if quoted else lines
+    wanted = len(header.names) - 1
+    fields = bare.str.count_matches(delimiter, literal=True)
+    longer = (fields == wanted + 1) & lines.str.ends_with(delimiter)  # an empty cell too many at the end
+    if longer.any():
+        cut = lines.str.slice(0, lines.str.len_chars() - 1)
+        lines = pl.select(pl.when(longer).then(cut).otherwise(lines)).to_series()
+    ragged = ((fields != wanted) & ~longer) | bare.str.contains('"', literal=True)
+    return lines.filter(~ragged), [*rejects, *_count_lines("ragged_row", lines, ragged)]
+
+
+def _join_quoted(lines: pl.Series, odd: pl.Series) -> pl.Series:
+    """Lines of one quoted cell with line breaks as one record; an unpaired quote stays as it is."""
+    pending = odd.arg_true().to_list()
+    if not pending:
+        return lines
+    records = lines.to_list()
+    place = 0
+    while place + 1 < len(pending):
+        start, end = pending[place], pending[place + 1]
+        if end - start < _MAX_LINES_OF_ONE_CELL:
+            records[start] = "\n".join(records[start : end + 1])
+            records[start + 1 : end + 1] = [None] * (end - start)
+            place += 2
+        else:
+            place += 1
+    return pl.Series("line", records, dtype=pl.String).drop_nulls()
+
+
+def _count_lines(reason: str, lines: pl.Series, mask: pl.Series) -> list[Reject]:
+    count = int(mask.sum() or 0)
+    return [Reject(reason, None, count, str(lines.filter(mask)[0])[:200])] if count else []
+
+
+def _cells(path: Path, lines: pl.Series, names: Sequence[str], delimiter: str) -> pl.DataFrame:
+    if not len(lines):
+        return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
+    text = "\n".join(lines.to_list()) + "\n"
+    try:
+        return pl.read_csv(
+            text.encode(),
+            has_header=False,
+            new_columns=list(names),
+            separator=delimiter,
+            quote_char='"' if '"' in text else None,
+            infer_schema=False,
+        )
+    except pl.exceptions.PolarsError as problem:
+        what = (str(problem).splitlines() or [""])[0][:200]
+        raise InputError(f"not a table: {what}", where=str(path), do="check quotes and delimiter") from None
+
+
+def read_json(path: Path) -> tuple[object, tuple[Reject, ...]]:
+    """Return what a JSON file holds; a file of one JSON value per line gives their list.
+
+    NaN and Infinity, which some writers leave in JSON, are read as such.
+    Rejects: `unreadable_line` counts the lines of such a file that are no JSON.
+    Errors: InputError when it is no JSON, naming the place.
+    """
+    try:
+        with open_file(path) as file:
+            content = file.read().removeprefix(b"\xef\xbb\xbf")
+    except BROKEN_GZIP as problem:
+        raise _damaged_gzip(path, problem) from None
+    if not content.strip():
+        raise InputError("the file is empty", where=str(path), do="export it again")
+    try:
+        return msgspec.json.decode(content), ()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return _loads(content), ()
+    except RecursionError:
+        raise InputError("JSON nested too deeply", where=str(path), do="export the rows as a list") from None
+    except UnicodeDecodeError as problem:
+        raise InputError(f"not text: {problem}", where=str(path), do="export it again as UTF-8") from None
+    except json.JSONDecodeError as problem:
+        lines = _json_lines(content)
+        if lines is None:
+            where = f"line {problem.lineno}, column {problem.colno}"
+            raise InputError(
+                f"not valid JSON, perhaps cut off: {problem.msg} at {where}", where=str(path), do="export it again"
+            ) from None
+        return lines
+    except ValueError:
+        raise InputError("the JSON holds a number too long", where=str(path), do="export it again") from None
+
+
+def _loads(content: bytes) -> object:
+    """The value; half a surrogate pair, which no text holds and JSON can write, becomes `?`."""
+    value = json.loads(content.decode(json.detect_encoding(content)))
+    if b"\\ud" in content.lower():
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
+
+
+def _json_lines(content: bytes) -> tuple[list[object], tuple[Reject, ...]] | None:
+    """Values of a file with one JSON object per line, and its broken lines; None when it is no such file."""
+    values: list[object] = []
+    broken: list[bytes] = []
+    for line in filter(None, map(bytes.strip, content.split(b"\n"))):
+        try:
+            value = _loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            values.append(value)
+        elif not values:
+            return None
+        else:
+            broken.append(line)
+    if not values:
+        return None
+    return values, (Reject("unreadable_line", None, len(broken), repr(broken[0][:100])),) if broken else ()
+
+
+def records(rows: object, *, origin: str) -> pl.DataFrame:
+    """Return a list of JSON objects as a frame; a key that an object lacks is null, a nested value is its JSON text.
+
+    Errors: InputError when it is not a list of objects.
+    """
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise InputError("not a list of records", where=origin, do="export a list of objects, one per sample")
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    return pl.DataFrame([_series(name, [row.get(name) for row in rows]) for name in names])
+
+
+def _series(name: str, values: list[object]) -> pl.Series:
+    kinds = {type(value) for value in values}
+    if kinds & {dict, list}:
+        flat = [json.dumps(v) if isinstance(v, dict | list) else None if v is None else str(v) for v in values]
+        return pl.Series(name, flat, dtype=pl.String)
+    if str in kinds and kinds - {str, type(None)}:
+        return pl.Series(name, [None if value is None else str(value) for value in values], dtype=pl.String)
+    return pl.Series(name, values, strict=False)

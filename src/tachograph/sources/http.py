@@ -1,33 +1,242 @@
-"""How a server is asked over HTTP: who asks, how long it waits, how often it tries again, what went wrong in one line.
-
-    AskError              what a server did or did not answer: `where` is the address without secrets
-      status              its HTTP status, None where it gave none
-      refused             it will say the same again: not asked twice
-
-Asking changes nothing on these servers, so every request may be repeated: after connections that fail or break off,
-silence, and 408, 425, 429, 500, 502, 503, 504, waiting longer each time, and as long as `Retry-After` says (up to
-`LONGEST_WAIT_S`). Redirects are not followed: a token is for the server it was made for.
+"""Requests over HTTP: credentials, timeouts, retries, and errors of one line. Bodies and secrets stay out of
+messages.
 """
 
 from __future__ import annotations
 
+import base64
 import random
+import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 import httpx2
 import msgspec
 
-from tachograph import __version__
-from tachograph.errors import ConfigError
-from tachograph.sources.feeds import FeedSettings
-from tachograph.sources.http_credentials import Authorize, Credentials, bearer, certificates
-from tachograph.sources.http_problems import TRANSPORT_PROBLEMS, AskError, from_status, from_transport, sizes
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.version import __version__
+from tachograph.sources.registry import FeedSettings
+
+TRANSPORT_PROBLEMS: Final = (httpx2.TransportError, httpx2.DecodingError)
+
+
+class RequestError(InputError):
+    """A server did not answer, or with an error. `refused`: it will say the same again, so asking twice is in vain."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str = "",
+        do: str = "",
+        status: int | None = None,
+        refused: bool = True,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(what, where=where, do=do)
+        self.status = status
+        self.refused = refused
+        self.retry_after_s = retry_after_s
+
+    def after(self, attempts: int) -> RequestError:
+        """The same, told after several attempts."""
+        what = self.what if attempts == 1 else f"{self.what} ({attempts} attempts)"
+        return RequestError(what, where=self.where, do=self.do, status=self.status, refused=False)
+
+
+_BROKE_OFF = ("complete message body", "incomplete chunked read", "without sending a response")
+_FIX_BY_STATUS = {
+    301: "give the address it moved to",
+    302: "give the address that needs no login page",
+    400: "mend what is asked",
+    401: "give token_file, or user and password_file",
+    403: "ask for the right to read",
+    404: "check the path of the url",
+    405: "check the path of the url",
+    407: "check the proxy",
+    413: "ask for less at a time",
+    422: "ask for less at a time",
+    429: "ask less often",
+}
+
+
+def from_status(
+    response: httpx2.Response, own_words: str, *, where: str, again: bool, retry_after_s: float | None
+) -> RequestError:
+    """Return the error of an answer that is one."""
+    status = response.status_code
+    try:
+        name = HTTPStatus(status).phrase
+    except ValueError:
+        name = "an unknown status"
+    told = f": {' '.join(own_words.split())[:300]}" if own_words else ""
+    if response.has_redirect_location:
+        told = f": moved to {_bare(response.headers['location'])}"
+    do = _FIX_BY_STATUS.get(status, "look at the server's log" if status >= 500 else "check the url")
+    return RequestError(
+        f"answered {status} {name}{told}",
+        where=where,
+        do=do,
+        status=status,
+        refused=not again,
+        retry_after_s=retry_after_s,
+    )
+
+
+def from_transport(problem: Exception, *, where: str, timeout_s: float | None) -> RequestError:
+    """Return the error of an asking that got no whole answer."""
+    for cause in _causes(problem):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            do = "name the certificates to trust with ca_file, or mend the server's"
+            return RequestError(f"its certificate is not trusted: {cause.verify_message}", where=where, do=do)
+        if isinstance(cause, socket.gaierror):
+            again = cause.errno == socket.EAI_AGAIN
+            what = "the name service does not answer" if again else "no host has this name"
+            return RequestError(what, where=where, do="check the host in the url", refused=not again)
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+            reason = (cause.reason or "unknown reason").replace("_", " ").lower()
+            return RequestError(f"no TLS connection: {reason}", where=where, do="is it http:// in place of https://?")
+    what, do = _plain(problem, timeout_s)
+    return RequestError(what, where=where, do=do, refused=False)
+
+
+def _plain(problem: Exception, timeout_s: float | None) -> tuple[str, str]:
+    if isinstance(problem, httpx2.TimeoutException):
+        return f"no answer within {timeout_s or 0:g} s", "is it overloaded? raise timeout_s"
+    if isinstance(problem, httpx2.ProxyError):
+        return f"the proxy failed: {problem}", "check the proxy, or set NO_PROXY"
+    if isinstance(problem, httpx2.ConnectError):
+        reason = next((c.strerror for c in _causes(problem) if isinstance(c, OSError) and c.strerror), str(problem))
+        return f"cannot connect: {reason.lower()}", "is it running, and is the port right?"
+    if isinstance(problem, httpx2.DecodingError):
+        return "the answer is damaged: it does not unpack", "look at the proxy in between"
+    if isinstance(problem, httpx2.RemoteProtocolError) and not any(words in str(problem) for words in _BROKE_OFF):
+        return f"the answer is not HTTP: {str(problem)[:100]}", "is the port right?"
+    return "the answer broke off", "look at the server's log"
+
+
+def _causes(problem: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    while problem is not None and problem not in found:
+        found.append(problem)
+        problem = problem.__cause__ or problem.__context__
+    return found
+
+
+def _bare(location: str) -> str:
+    """A location without what may be secret in it."""
+    try:
+        return str(httpx2.URL(location).copy_with(query=None, fragment=None, userinfo=b""))
+    except httpx2.InvalidURL:
+        return "an address that is none"
+
+
+def sizes(count: int) -> str:
+    """Return bytes in words.
+
+    >>> sizes(1 << 30)
+    '1 GiB'
+    """
+    return f"{count / (1 << 30):g} GiB" if count >= 1 << 30 else f"{count / (1 << 20):g} MiB"
+
+
+Authorize = Callable[[str], Mapping[str, str]]  # a token -> the headers that show it
+
+
+def bearer(token: str) -> Mapping[str, str]:
+    """Return the header of a bearer token.
+
+    >>> bearer("abc")
+    {'Authorization': 'Bearer abc'}
+    """
+    return {"Authorization": f"Bearer {token}"}
+
+
+@dataclass(slots=True)
+class Secret:
+    """A file that holds one line, read again when it changes: tokens may live for minutes only."""
+
+    file: Path
+    key: str
+    _seen: tuple[int, int, int] | None = None
+    _text: str = ""
+
+    def text(self) -> str:
+        """The secret as it is now. Errors: AskError naming key and file, never what is in it."""
+        try:
+            state = self.file.stat()
+            stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
+            if stamp != self._seen:
+                self._text, self._seen = self.file.read_text(encoding="utf-8").strip(), stamp
+        except (OSError, UnicodeDecodeError) as problem:
+            reason = problem.strerror if isinstance(problem, OSError) else "no text"
+            raise RequestError(
+                f"{self.key} cannot be read: {reason}", where=str(self.file), do="mend the file"
+            ) from None
+        if not self._text or not (self._text.isascii() and self._text.isprintable()):
+            said = "is empty" if not self._text else "holds more than one line of ASCII"
+            raise RequestError(f"{self.key} {said}", where=str(self.file), do="put it alone into the file")
+        return self._text
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """Who asks: a token, or a user and a password, or nobody."""
+
+    token: Secret | None = None
+    user: str = ""
+    password: Secret | None = None
+    authorize: Authorize = bearer
+
+    @classmethod
+    def of(
+        cls, *, token_file: str = "", user: str = "", password_file: str = "", authorize: Authorize = bearer
+    ) -> Credentials:
+        """Return those of the settings. Errors: ConfigError naming the key."""
+        if token_file and password_file:
+            raise ConfigError("token_file and password_file are both given", do="give one of them")
+        if password_file and not user:
+            raise ConfigError("password_file is given without user", do="add user")
+        token = _secret(token_file, "token_file")
+        return cls(token, user, _secret(password_file, "password_file"), authorize)
+
+    def headers(self) -> Mapping[str, str]:
+        """Return what is sent along, with the secrets as they are now. Errors: AskError naming the key."""
+        if self.token is not None:
+            return self.authorize(self.token.text())
+        if self.password is not None:
+            both = f"{self.user}:{self.password.text()}"
+            return {"Authorization": f"Basic {base64.b64encode(both.encode()).decode()}"}
+        return {}
+
+
+def _secret(file: str, key: str) -> Secret | None:
+    if not file:
+        return None
+    if not Path(file).is_file():
+        raise ConfigError(f"{key} is no file", where=file, do="name a file that holds nothing else")
+    return Secret(Path(file), key)
+
+
+@cache  # each takes 50 ms and 1 MB, and a cluster has a thousand servers
+def certificates(ca_file: str) -> ssl.SSLContext:
+    """Return whom to trust: the authorities of `ca_file`, or the system's where it is empty. Errors: ConfigError."""
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as problem:  # ssl.SSLError is one
+        reason = "no certificates in it" if isinstance(problem, ssl.SSLError) else problem.strerror
+        what = f"ca_file cannot be read: {reason}"
+        raise ConfigError(what, where=ca_file, do="name a PEM file of certificates") from None
+
 
 LONGEST_WAIT_S: Final = 60.0
 _FIRST_WAIT_S = 0.5
@@ -38,10 +247,10 @@ _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 T = TypeVar("T")
 _Read = Callable[[Iterator[bytes], httpx2.Response, str], T]
-Query = Mapping[str, str | list[str]]  # a list: the name is given several times
+UrlQuery = Mapping[str, str | list[str]]  # a list: the name is given several times
 
 
-class Access(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ServerAccess(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What `[[sources]]` says of a server that is asked over HTTP. Secrets are in files, read anew when changed."""
 
     url: str = ""  # with the path under which the server lies; unix:///run/x.sock for a socket
@@ -55,7 +264,7 @@ class Access(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RequestPace:
     """Clocks, sleep and chance, passed in so that tests need not wait."""
 
     now: Callable[[], float] = time.time  # seconds since 1970
@@ -65,7 +274,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What a server answered. `at`: its clock when it did; None where it does not tell."""
 
     content: bytes
@@ -75,7 +284,7 @@ class Answer:
 
 
 @dataclass(slots=True)
-class _Clock:
+class _RequestClock:
     """How far the server's clock is ahead of ours, by its `Date` in the middle of the shortest asking so far."""
 
     skew_s: float | None = None
@@ -89,16 +298,16 @@ class _Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _Exchange:
     """One request, to be sent as often as it takes."""
 
     method: str
     path: str
-    params: Query | None = None
-    form: Query | None = None
+    params: UrlQuery | None = None
+    form: UrlQuery | None = None
 
 
-class Server:
+class HttpServer:
     """One server that is asked again and again; may be used by several threads.
 
     `access.url` is where it lies, or `url` where settings name several. `authorize` turns the token into headers.
@@ -108,10 +317,10 @@ class Server:
 
     def __init__(
         self,
-        access: Access,
+        access: ServerAccess,
         *,
         url: str | None = None,
-        pace: Pace | None = None,
+        pace: RequestPace | None = None,
         authorize: Authorize = bearer,
         own_words: Callable[[bytes], str] = lambda body: "",
         transport: httpx2.BaseTransport | None = None,
@@ -120,8 +329,8 @@ class Server:
         self.where = f"unix://{socket}" if socket else self.address
         self._attempts = max(1, access.attempts)
         self._limit_s = access.timeout_s * _SLOWEST
-        self._pace = pace or Pace()
-        self._clock = _Clock()
+        self._pace = pace or RequestPace()
+        self._clock = _RequestClock()
         self._own_words = own_words
         self._credentials = Credentials.of(
             token_file=access.token_file,
@@ -141,37 +350,37 @@ class Server:
         """How far the server's clock is ahead of ours, to about a second; None while nothing was asked."""
         return self._clock.skew_s
 
-    def get(self, path: str, params: Query | None = None) -> Answer:
+    def get(self, path: str, params: UrlQuery | None = None) -> HttpAnswer:
         """Return the answer to GET.
 
         Errors: AskError when there is none, or one of an error, after all attempts.
         """
-        return self._ask(_Question("GET", path, params=params), _whole)
+        return self._ask(_Exchange("GET", path, params=params), _whole)
 
-    def post(self, path: str, form: Query) -> Answer:
+    def post(self, path: str, form: UrlQuery) -> HttpAnswer:
         """Return the answer to POST of a form. Errors: as `get`."""
-        return self._ask(_Question("POST", path, form=form), _whole)
+        return self._ask(_Exchange("POST", path, form=form), _whole)
 
-    def post_read(self, path: str, form: Query, read: Callable[[Answer], T]) -> T:
+    def post_read(self, path: str, form: UrlQuery, read: Callable[[HttpAnswer], T]) -> T:
         """Return what `read` makes of the answer to POST; where it raises AskError that may pass, it is asked again."""
         return self._ask(
-            _Question("POST", path, form=form), lambda chunks, response, where: read(_whole(chunks, response, where))
+            _Exchange("POST", path, form=form), lambda chunks, response, where: read(_whole(chunks, response, where))
         )
 
-    def post_lines(self, path: str, form: Query, read: Callable[[Iterator[bytes]], T]) -> T:
+    def post_lines(self, path: str, form: UrlQuery, read: Callable[[Iterator[bytes]], T]) -> T:
         """Return what `read` makes of the lines of an answer while they come; it starts anew with each attempt."""
-        return self._ask(_Question("POST", path, form=form), lambda chunks, response, where: read(_lines(chunks)))
+        return self._ask(_Exchange("POST", path, form=form), lambda chunks, response, where: read(_lines(chunks)))
 
     def close(self) -> None:
         """Let go of connections."""
         self._client.close()
 
-    def _ask(self, question: _Question, read: _Read[T]) -> T:
+    def _ask(self, question: _Exchange, read: _Read[T]) -> T:
         attempt = 1
         while True:
             try:
                 return self._once(question, read)
-            except AskError as problem:
+            except RequestError as problem:
                 if problem.refused:
                     raise
                 if attempt >= self._attempts:
@@ -179,7 +388,7 @@ class Server:
                 self._pace.sleep(self._wait_s(attempt, problem.retry_after_s))
             attempt += 1
 
-    def _once(self, question: _Question, read: _Read[T]) -> T:
+    def _once(self, question: _Exchange, read: _Read[T]) -> T:
         """One attempt, with the secrets as they are now."""
         where = self.where + question.path
         sent = self._client.build_request(
@@ -217,10 +426,10 @@ class Server:
             size += len(chunk)
             if size > _LARGEST_ANSWER:
                 what = f"answers more than {sizes(_LARGEST_ANSWER)}"
-                raise AskError(what, where=where, do="ask for less at a time", status=413)
+                raise RequestError(what, where=where, do="ask for less at a time", status=413)
             if self._pace.steady() - began > self._limit_s:
                 what = f"was still answering after {self._limit_s:.0f} s"
-                raise AskError(what, where=where, do="ask for less at a time, or raise timeout_s", refused=False)
+                raise RequestError(what, where=where, do="ask for less at a time, or raise timeout_s", refused=False)
             yield chunk
 
     def _wait_s(self, attempt: int, told: float | None) -> float:
@@ -230,7 +439,7 @@ class Server:
         return float(min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), LONGEST_WAIT_S) * (0.5 + self._pace.chance() / 2))
 
 
-def read_json(answer: Answer, kind: type[T], *, expected: str) -> T:
+def read_json(answer: HttpAnswer, kind: type[T], *, expected: str) -> T:
     """Return an answer decoded as `kind`; `expected` says in words what it should be.
 
     Errors: AskError telling how the answer begins, where it is anything else.
@@ -242,14 +451,14 @@ def read_json(answer: Answer, kind: type[T], *, expected: str) -> T:
         begins = answer.content[:60].decode("utf-8", "replace").strip()
         said = str(problem).replace("`", "'") if shape else f"is no JSON but {answer.kind or 'unknown'}: {begins!r}"
         what = f"the answer {'has another shape: ' if shape else ''}{said}"
-        raise AskError(what, where=answer.where, do=f"is this {expected}?") from None
+        raise RequestError(what, where=answer.where, do=f"is this {expected}?") from None
 
 
-def _whole(chunks: Iterator[bytes], response: httpx2.Response, where: str) -> Answer:
+def _whole(chunks: Iterator[bytes], response: httpx2.Response, where: str) -> HttpAnswer:
     content = b"".join(chunks)
     date = _date(response)
     at = None if date is None else datetime.fromtimestamp(date, UTC)
-    return Answer(content, where, response.headers.get("content-type", "").partition(";")[0], at)
+    return HttpAnswer(content, where, response.headers.get("content-type", "").partition(";")[0], at)
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:

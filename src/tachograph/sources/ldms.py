@@ -19,17 +19,26 @@ from pathlib import Path
 
 import polars as pl
 
-from tachograph.config import Configuration
-from tachograph.errors import InputError
-from tachograph.schema import Reject
-from tachograph.sources import Chunk, Part
-from tachograph.sources.columns import GPU_NAMES, NODE_NAMES, TIME_NAMES, Recognised, recognise
-from tachograph.sources.files import expand, fingerprint
-from tachograph.sources.frames import (
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.units import parse_time, zone
+from tachograph.sources.columns import (
+    GPU_NAMES,
+    NODE_NAMES,
+    TIME_NAMES,
+    RecognisedColumns,
+    host_values,
+    recognise,
+    sampler_of,
+)
+from tachograph.sources.files import (
     CHUNK_ROWS,
     SUFFIXES,
-    Frame,
-    Layout,
+    FilePiece,
+    TableLayout,
+    expand,
+    fingerprint,
     format_of,
     listed,
     parquet_columns,
@@ -38,9 +47,7 @@ from tachograph.sources.frames import (
     read_parquet,
     records,
 )
-from tachograph.sources.host_columns import host_values, sampler_of
 from tachograph.sources.times import is_local, read_times
-from tachograph.units import parse_time, zone
 
 NAME = "ldms"
 _RELATIVE = "Floored Relative Time"
@@ -59,7 +66,7 @@ class NotTelemetryError(InputError):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class LdmsOptions:
     """What the files do not tell. `job_starts`: {job id, or "" for the only one: start}."""
 
     zone_name: str = "UTC"
@@ -93,7 +100,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     Errors: InputError for a file that cannot be read, ConfigError for an unknown zone.
     """
     zone(options.time_zone)
-    setting = Setting(
+    setting = LdmsOptions(
         zone_name=options.time_zone,
         cluster=configuration.site.cluster or None,
         job_starts=_job_starts(options.job_start, now=now, zone_name=configuration.site.time_zone),
@@ -109,12 +116,12 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
                 yield _passed_over(path, problem, setting)
 
 
-def read_file(path: Path, setting: Setting | None = None) -> Iterator[Chunk]:
+def read_file(path: Path, setting: LdmsOptions | None = None) -> Iterator[Chunk]:
     """Yield the chunks of one file: one per 2 million rows of Parquet, per block of CSV, one of JSON.
 
     Errors: InputError when it is damaged or lacks a column; NotTelemetryError when it holds no samples.
     """
-    setting = setting or Setting()
+    setting = setting or LdmsOptions()
     print_of = _fingerprint(path, setting)
     match format_of(path):
         case "parquet":
@@ -125,7 +132,7 @@ def read_file(path: Path, setting: Setting | None = None) -> Iterator[Chunk]:
             yield _read_json(path, print_of, setting)
 
 
-def _fingerprint(path: Path, setting: Setting) -> str:
+def _fingerprint(path: Path, setting: LdmsOptions) -> str:
     """Name of what is read from a file: its sampler changes what its columns mean."""
     sampler = sampler_of(path)
     return fingerprint(path, *setting.said, *([sampler] if sampler else []))
@@ -153,7 +160,7 @@ def short_nodes(nodes: pl.Series) -> pl.Series:
     return joined.get_column("short").alias(nodes.name)
 
 
-def parts(frame: Frame, found: Recognised, *, zone_name: str, origin: str) -> tuple[Part, ...]:
+def parts(frame: FilePiece, found: RecognisedColumns, *, zone_name: str, origin: str) -> tuple[ChunkPart, ...]:
     """Return the parts of a frame: gpu_samples, node_samples, devices, those that its columns give.
 
     A row whose time cannot be read is given up and counted, once, in the first part.
@@ -172,24 +179,24 @@ def parts(frame: Frame, found: Recognised, *, zone_name: str, origin: str) -> tu
     rejects += [Reject("unknown_column", name, rows.height) for name in found.unknown if rows.height]
     rejects += [Reject("repeated_column", name, rows.height) for name in found.repeated if rows.height]
     keep = ~times.bad if times.bad.any() else None
-    made: list[Part] = []
+    made: list[ChunkPart] = []
     if found.counters:
         columns = [rows.get_column(name).alias(counter) for name, (counter, _) in found.counters.items()]
         units = dict(found.counters.values())
-        made.append(Part("gpu_samples", _kept(keyed.with_columns(columns), keep), units, tuple(rejects)))
+        made.append(ChunkPart("gpu_samples", _kept(keyed.with_columns(columns), keep), units, tuple(rejects)))
     if found.node_values or found.host:
         of_node, units = _of_nodes(rows, keyed, found, keep)
-        made.append(Part("node_samples", of_node, units, rejects=() if made else tuple(rejects)))
+        made.append(ChunkPart("node_samples", of_node, units, rejects=() if made else tuple(rejects)))
     if found.device_values and found.gpu is not None:
         facts = [rows.get_column(name).alias(column) for name, column in found.device_values.items()]
         device = _kept(keyed.drop("t").with_columns(facts), keep)
         keys_of = [name for name in ("node", "gpu", "mig") if name in device.columns]
-        made.append(Part("devices", device.unique(subset=keys_of, keep="last", maintain_order=True)))
+        made.append(ChunkPart("devices", device.unique(subset=keys_of, keep="last", maintain_order=True)))
     return tuple(made)
 
 
 def _of_nodes(
-    rows: pl.DataFrame, keyed: pl.DataFrame, found: Recognised, keep: pl.Series | None
+    rows: pl.DataFrame, keyed: pl.DataFrame, found: RecognisedColumns, keep: pl.Series | None
 ) -> tuple[pl.DataFrame, dict[str, str]]:
     """What the columns tell of nodes, one row per node and time, and the units of the samplers' counters."""
     times = keyed.select("t", "node")
@@ -226,7 +233,7 @@ def _kept(frame: pl.DataFrame, keep: pl.Series | None) -> pl.DataFrame:
     return frame if keep is None else frame.filter(keep)
 
 
-def _required(found: Recognised, names: Sequence[str], origin: str) -> tuple[str, str]:
+def _required(found: RecognisedColumns, names: Sequence[str], origin: str) -> tuple[str, str]:
     """The time and the node column."""
     known = listed(dict.fromkeys([*names, *found.unknown]))
     has = f"it has: {known}; other names are read by `tachograph ingest table`"
@@ -249,7 +256,7 @@ def _refuse_job_records(names: Sequence[str], origin: str) -> None:
         )
 
 
-def _read_parquet(path: Path, print_of: str, setting: Setting) -> Iterator[Chunk]:
+def _read_parquet(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[Chunk]:
     schema = parquet_columns(path)
     _refuse_job_records(list(schema), str(path))
     found = recognise(schema, sampler_of(path))
@@ -261,8 +268,8 @@ def _read_parquet(path: Path, print_of: str, setting: Setting) -> Iterator[Chunk
         yield _chunk(path, print_of, frame, parts(frame, found, zone_name=setting.zone_name, origin=str(path)))
 
 
-def _read_csv(path: Path, print_of: str, setting: Setting) -> Iterator[Chunk]:
-    layout = Layout(delimiter="\t" if ".tsv" in path.suffixes else ",")
+def _read_csv(path: Path, print_of: str, setting: LdmsOptions) -> Iterator[Chunk]:
+    layout = TableLayout(delimiter="\t" if ".tsv" in path.suffixes else ",")
     local = is_local("auto", setting.zone_name)
     blocks = read_csv(path, layout, block_bytes=None) if local else read_csv(path, layout)
     for frame in blocks:
@@ -271,7 +278,7 @@ def _read_csv(path: Path, print_of: str, setting: Setting) -> Iterator[Chunk]:
         yield _chunk(path, print_of, frame, parts(frame, found, zone_name=setting.zone_name, origin=str(path)))
 
 
-def _read_json(path: Path, print_of: str, setting: Setting) -> Chunk:
+def _read_json(path: Path, print_of: str, setting: LdmsOptions) -> Chunk:
     content, rejects = read_json(path)
     job_id: str | None = None
     if isinstance(content, dict):
@@ -287,7 +294,7 @@ def _read_json(path: Path, print_of: str, setting: Setting) -> Chunk:
                 where=str(path), do="export the samples as a list of records",
             )  # fmt: skip
     rows = records(content, origin=str(path))
-    frame = Frame(rows, 0, rows.height + sum(reject.count for reject in rejects), rejects)
+    frame = FilePiece(rows, 0, rows.height + sum(reject.count for reject in rejects), rejects)
     if not rows.width:
         return _chunk(path, print_of, frame, ())
     _refuse_job_records(rows.columns, str(path))
@@ -295,15 +302,17 @@ def _read_json(path: Path, print_of: str, setting: Setting) -> Chunk:
     return _chunk(path, print_of, frame, (*made, *_held(made, job_id, setting)))
 
 
-def _held(made: Sequence[Part], job_id: str | None, setting: Setting) -> tuple[Part, ...]:
+def _held(made: Sequence[ChunkPart], job_id: str | None, setting: LdmsOptions) -> tuple[ChunkPart, ...]:
     """The nodes of the job an export belongs to; one row per node, GPU not told."""
     if job_id is None or not made:
         return ()
     nodes = made[0].frame.get_column("node").drop_nulls().unique().sort()
-    return (Part("allocations", _allocation(job_id, nodes, gpu=None, provenance="node_list", setting=setting)),)
+    return (ChunkPart("allocations", _allocation(job_id, nodes, gpu=None, provenance="node_list", setting=setting)),)
 
 
-def _allocation(job_id: str, nodes: pl.Series, *, gpu: int | None, provenance: str, setting: Setting) -> pl.DataFrame:
+def _allocation(
+    job_id: str, nodes: pl.Series, *, gpu: int | None, provenance: str, setting: LdmsOptions
+) -> pl.DataFrame:
     return pl.DataFrame({"node": nodes}).with_columns(
         pl.lit(setting.cluster, dtype=pl.String).alias("cluster"),
         pl.lit(job_id).alias("job_id"),
@@ -320,9 +329,9 @@ def _are_means(content: Mapping[object, object]) -> bool:
     )
 
 
-def _chunk_of_means(path: Path, print_of: str, content: Mapping[object, object], setting: Setting) -> Chunk:
+def _chunk_of_means(path: Path, print_of: str, content: Mapping[object, object], setting: LdmsOptions) -> Chunk:
     """Means over the GPUs of each job, as GPU 0 of a node `job-<id>` that the job holds."""
-    made: list[Part] = []
+    made: list[ChunkPart] = []
     total = 0
     for key, job_rows in content.items():
         job_id = str(key)
@@ -340,15 +349,15 @@ def _chunk_of_means(path: Path, print_of: str, content: Mapping[object, object],
             pl.lit(0, dtype=pl.Int16).alias("gpu"),
         )
         found = recognise(rows.columns, sampler_of(path))
-        made += parts(Frame(rows, 0, rows.height), found, zone_name="UTC", origin=str(path))
+        made += parts(FilePiece(rows, 0, rows.height), found, zone_name="UTC", origin=str(path))
         nodes = pl.Series([f"job-{job_id}"])
         held = _allocation(job_id, nodes, gpu=0, provenance="explicit", setting=setting)
-        made.append(Part("allocations", held))
+        made.append(ChunkPart("allocations", held))
         total += rows.height
     return Chunk(f"{print_of}:0", NAME, str(path), tuple(made), total)
 
 
-def _start_of(job_id: str, jobs: int, setting: Setting, path: Path) -> datetime:
+def _start_of(job_id: str, jobs: int, setting: LdmsOptions, path: Path) -> datetime:
     start = setting.job_starts.get(job_id) or (setting.job_starts.get("") if jobs == 1 else None)
     if start is None:
         raise NotTelemetryError(
@@ -368,12 +377,12 @@ def _job_starts(written: Sequence[str], *, now: datetime, zone_name: str) -> dic
     return starts
 
 
-def _chunk(path: Path, print_of: str, frame: Frame, made: tuple[Part, ...]) -> Chunk:
-    made = made or (Part("gpu_samples", pl.DataFrame(), rejects=frame.rejects),)
+def _chunk(path: Path, print_of: str, frame: FilePiece, made: tuple[ChunkPart, ...]) -> Chunk:
+    made = made or (ChunkPart("gpu_samples", pl.DataFrame(), rejects=frame.rejects),)
     return Chunk(f"{print_of}:{frame.first_row}", NAME, str(path), made, frame.rows_read)
 
 
-def _passed_over(path: Path, problem: NotTelemetryError, setting: Setting) -> Chunk:
+def _passed_over(path: Path, problem: NotTelemetryError, setting: LdmsOptions) -> Chunk:
     """A file of a folder that holds no samples, as one reject."""
-    part = Part("gpu_samples", pl.DataFrame(), rejects=(Reject(problem.reason, None, 1, str(problem)[:200]),))
+    part = ChunkPart("gpu_samples", pl.DataFrame(), rejects=(Reject(problem.reason, None, 1, str(problem)[:200]),))
     return Chunk(f"{_fingerprint(path, setting)}:0", NAME, str(path), (part,), 0)

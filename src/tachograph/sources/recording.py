@@ -18,17 +18,17 @@ import polars as pl
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from tachograph.config import Configuration, lake_location
-from tachograph.errors import InputError
-from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, TIME, Table
-from tachograph.sources import Chunk, Part
-from tachograph.spool import SUFFIX, Document, Rows, read_spool
+from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.config import Configuration, lake_location
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.spool import SPOOL_SUFFIX, SpoolDocument, SpoolRows, read_spool
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, TIME, LakeTable
 
 NAME = "recording"
 SUFFIXES: tuple[str, ...] = ()  # a folder is read as a whole
 CHUNK_ROWS = 500_000
 _TABLES = (GPU_SAMPLES, NODE_SAMPLES, DEVICES, ALLOCATIONS, JOBS)
-_TOLD_BY_ACCOUNTING = (JOBS.name,)
+_REPORTED_BY_ACCOUNTING = (JOBS.name,)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
     """Yield the chunks of recordings. Errors: InputError for what is none."""
     target = lake_location(getattr(options, "lake", None), configuration)
-    left_out = _TOLD_BY_ACCOUNTING if options.without_jobs else ()
+    left_out = _REPORTED_BY_ACCOUNTING if options.without_jobs else ()
     for name in options.files:
         path = Path(name)
         if not path.exists():
@@ -56,7 +56,7 @@ def _chunks(path: Path, cluster: str, target: str) -> Iterator[Chunk]:
     if path.is_file():
         yield from read_chunks(path, cluster=cluster)
         return
-    spools = sorted(path.rglob(f"*{SUFFIX}"))
+    spools = sorted(path.rglob(f"*{SPOOL_SUFFIX}"))
     tables = [table for table in _TABLES if (path / table.name / "_delta_log").is_dir()]
     if not spools and not tables:
         raise InputError("no recording in this folder", where=str(path), do="name what `tachograph record` wrote")
@@ -77,7 +77,7 @@ def _without(chunk: Chunk, tables: Sequence[str]) -> Chunk:
     )
 
 
-def _table_chunks(folder: Path, table: Table) -> Iterator[Chunk]:
+def _table_chunks(folder: Path, table: LakeTable) -> Iterator[Chunk]:
     """One chunk per data file, in the order in which they were written."""
     try:
         actions = pl.DataFrame(DeltaTable(str(folder)).get_add_actions(flatten=True))
@@ -89,21 +89,21 @@ def _table_chunks(folder: Path, table: Table) -> Iterator[Chunk]:
         except (OSError, pl.exceptions.PolarsError) as problem:
             raise InputError(f"unreadable: {problem}", where=str(folder / name), do="copy it again") from None
         wanted = [column for column in table.schema if column in rows.columns and column != "seq"]
-        part = Part(table.name, rows.select(wanted), overlaps=True)
+        part = ChunkPart(table.name, rows.select(wanted), overlaps=True)
         yield Chunk(f"{NAME}:{table.name}/{name}", NAME, str(folder / name), (part,), rows.height)
 
 
 @dataclass(slots=True)
-class Spooled:
+class SpooledRecording:
     """What a spool has told so far. gpus: {place: what was told last of that GPU}."""
 
-    head: Document
+    head: SpoolDocument
     gpus: dict[int, dict[str, Any]] = field(default_factory=dict)
-    end: Document | None = None
+    end: SpoolDocument | None = None
     problems: list[str] = field(default_factory=list)
-    about: Document | None = None
+    about: SpoolDocument | None = None
 
-    def take(self, document: Document) -> None:
+    def take(self, document: SpoolDocument) -> None:
         """Learn from a document."""
         match document["kind"]:
             case "gpus":
@@ -115,7 +115,7 @@ class Spooled:
             case "problem":
                 self.problems.append(document["text"])
 
-    def samples(self, parts: Sequence[Rows]) -> pl.DataFrame:
+    def samples(self, parts: Sequence[SpoolRows]) -> pl.DataFrame:
         """Return rows as columns of `gpu_samples`, NaN as null."""
         places = np.concatenate([rows.gpu for rows in parts])
         nodes = pl.Series([self.gpus.get(place, {}).get("node") for place in range(self._count)], dtype=pl.String)
@@ -147,13 +147,13 @@ def read_chunks(path: Path, *, cluster: str = "") -> Iterator[Chunk]:
     """
     records = read_spool(path)
     head = next(records)
-    if isinstance(head, Rows) or head.get("kind") != "head":
+    if isinstance(head, SpoolRows) or head.get("kind") != "head":
         raise InputError("the recording has no head", where=str(path), do="copy it again")
-    spooled = Spooled(head)
-    waiting: list[Rows] = []
+    spooled = SpooledRecording(head)
+    waiting: list[SpoolRows] = []
     last = int(head["start"] * 1e6)
     for record in records:
-        if not isinstance(record, Rows):
+        if not isinstance(record, SpoolRows):
             spooled.take(record)
             continue
         waiting.append(record)
@@ -165,17 +165,19 @@ def read_chunks(path: Path, *, cluster: str = "") -> Iterator[Chunk]:
     yield _chunk(path, spooled, waiting, end, with_job=True, cluster=cluster)
 
 
-def _chunk(path: Path, spooled: Spooled, waiting: list[Rows], mark: datetime, *, with_job: bool, cluster: str) -> Chunk:
-    parts: list[Part] = []
+def _chunk(
+    path: Path, spooled: SpooledRecording, waiting: list[SpoolRows], mark: datetime, *, with_job: bool, cluster: str
+) -> Chunk:
+    parts: list[ChunkPart] = []
     if waiting:
-        parts.append(Part(GPU_SAMPLES.name, spooled.samples(waiting), overlaps=True))
+        parts.append(ChunkPart(GPU_SAMPLES.name, spooled.samples(waiting), overlaps=True))
     if with_job:
-        parts += _told_parts(spooled, mark, cluster)
+        parts += _reported_parts(spooled, mark, cluster)
     count = sum(len(rows.t) for rows in waiting)
     return Chunk(f"{NAME}:{spooled.head['id']}", NAME, str(path), tuple(parts), count, watermark=mark)
 
 
-def _told_parts(spooled: Spooled, mark: datetime, cluster: str) -> list[Part]:
+def _reported_parts(spooled: SpooledRecording, mark: datetime, cluster: str) -> list[ChunkPart]:
     """What is known of GPUs, the job, and which GPUs it had."""
     gpus = sorted(spooled.gpus.values(), key=lambda one: one["place"])
     wanted = ("node", "gpu", "mig", "uuid", "pci", "model", "hbm_mib")
@@ -188,10 +190,10 @@ def _told_parts(spooled: Spooled, mark: datetime, cluster: str) -> list[Part]:
         {**{name: one[name] for name in ("node", "gpu", "mig")}, **held, "provenance": "explicit"} for one in gpus
     ]
     tables = ((DEVICES, devices), (JOBS, [job]), (ALLOCATIONS, allocations))
-    return [Part(table.name, _frame(table, rows), overlaps=True) for table, rows in tables]
+    return [ChunkPart(table.name, _frame(table, rows), overlaps=True) for table, rows in tables]
 
 
-def _job(spooled: Spooled, nodes: list[str], start: datetime, end: datetime, cluster: str) -> dict[str, Any]:
+def _job(spooled: SpooledRecording, nodes: list[str], start: datetime, end: datetime, cluster: str) -> dict[str, Any]:
     """A row of `jobs`. Of a job with more nodes than recorded here, GPUs and list of nodes are not known."""
     told = spooled.head["job"]
     names = sorted(set(nodes))
@@ -214,7 +216,7 @@ def _job(spooled: Spooled, nodes: list[str], start: datetime, end: datetime, clu
     }
 
 
-def _frame(table: Table, rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
+def _frame(table: LakeTable, rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
     names = {name for row in rows for name in row}
     return pl.DataFrame(rows, schema={name: dtype for name, dtype in table.schema.items() if name in names})
 

@@ -1,37 +1,58 @@
-"""The sources `tachograph ingest` knows: one line each. Their modules are imported when they are asked for."""
+"""The sources: what `tachograph ingest` reads once (SOURCES), and what `collect` polls (FEEDS).
+
+Their modules are imported when they are used. `[[sources]]` of the configuration, checked and connected:
+
+[[sources]]
+source = "prometheus"     # one of FEEDS
+name = "main"             # of its watermarks and its health
+every_s = 60
+url = "https://prometheus.example.org"
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date, datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+
+import msgspec
+
+from tachograph.catalog.config import meant
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.units import parse_time
 
 if TYPE_CHECKING:
-    from tachograph.config import Configuration
-    from tachograph.sources import Chunk
+    from tachograph.catalog.chunks import Chunk
+    from tachograph.catalog.config import Configuration
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """One source: its name, its module in `tachograph.sources`, one line of help."""
+class SourceEntry:
+    """One source: its name, its module in `tachograph.catalog.chunks`, one line of help."""
 
     name: str
     module: str
     sentence: str
 
 
-SOURCES: tuple[Source, ...] = (
-    Source("ldms", "ldms", "GPU samples recorded by LDMS: Parquet, CSV, NERSC's JSON exports"),
-    Source("table", "table", "any CSV, Parquet or JSON by a mapping of its columns; --suggest proposes one"),
-    Source("prometheus", "prometheus", "what Prometheus, Thanos, Mimir or VictoriaMetrics keep; answers saved as JSON"),
-    Source("dcgm-exporter", "dcgm_exporter", "GPU and node samples of exporters: saved pages, or asked with --url"),
-    Source("sacct", "sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
-    Source("allocation-map", "allocation_map", "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue"),
-    Source("recording", "recording", "what `tachograph record` wrote: folders of tables, and spools cut off"),
-    Source("slurm-live", "slurm_live", "which GPUs jobs hold right now: asks squeue, scontrol or slurmrestd once"),
+SOURCES: tuple[SourceEntry, ...] = (
+    SourceEntry("ldms", "ldms", "GPU samples recorded by LDMS: Parquet, CSV, NERSC's JSON exports"),
+    SourceEntry("table", "table", "any CSV, Parquet or JSON by a mapping of its columns; --suggest proposes one"),
+    SourceEntry(
+        "prometheus", "prometheus", "what Prometheus, Thanos, Mimir or VictoriaMetrics keep; answers saved as JSON"
+    ),
+    SourceEntry(
+        "dcgm-exporter", "dcgm_exporter", "GPU and node samples of exporters: saved pages, or asked with --url"
+    ),
+    SourceEntry("sacct", "sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
+    SourceEntry("allocation-map", "allocation_map", "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue"),
+    SourceEntry("recording", "recording", "what `tachograph record` wrote: folders of tables, and spools cut off"),
+    SourceEntry("slurm-live", "slurm_live", "which GPUs jobs hold right now: asks squeue, scontrol or slurmrestd once"),
 )
 
 
@@ -58,12 +79,183 @@ class RecordSource(Protocol):
         ...
 
 
-def load_records(source: Source) -> RecordSource | None:
+def load_record_source(source: SourceEntry) -> RecordSource | None:
     """Return the module of `source` where it can show its rejected records one by one, else None."""
-    module = load(source)
+    module = load_source(source)
     return cast("RecordSource", module) if hasattr(module, "rejected") else None
 
 
-def load(source: Source) -> SourceModule:
+def load_source(source: SourceEntry) -> SourceModule:
     """Return the module of `source`, imported now."""
     return cast("SourceModule", import_module(f"tachograph.sources.{source.module}"))
+
+
+Watermark = Callable[[str], datetime | None]  # up to when a stream has been read; None: never
+
+
+class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every `[[sources]]` entry says; a source's own settings extend it. Secrets are named by file."""
+
+    source: str
+    name: str = ""  # default: the source
+    every_s: float = 60.0
+
+    @property
+    def stream(self) -> str:
+        """Name of the stream of chunks, in the lake: `source:name`."""
+        return f"{self.source}:{self.name or self.source}"
+
+    @property
+    def title(self) -> str:
+        """What people call it: `source:name`, where it has a name of its own."""
+        return self.stream if self.name and self.name != self.source else self.source
+
+
+@dataclass(slots=True)
+class PollOutcome:
+    """What one asking came to, beside its chunks. `skew_s`: {host: its clock ahead of ours, seconds}."""
+
+    skew_s: dict[str, float] = field(default_factory=dict)
+    unreachable: dict[str, str] = field(default_factory=dict)  # {host or address: why}, where others answered
+
+
+S = TypeVar("S", bound=FeedSettings)
+
+
+class SourceFeed(Protocol):
+    """One connected source. Its state (connections, values seen last) lives as long as the process.
+
+    It is used by one thread, the next poll begins when the one before has ended. A chunk that was yielded lands, sooner
+    or later, or the process ends: then the watermarks tell where to go on. They include what waits to land.
+    """
+
+    asked: PollOutcome
+
+    def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
+        """Yield what came since the watermarks, as chunks of streams, in order.
+
+        A stream that was read to some instant and had nothing new yields a chunk without rows: its watermark tells that
+        it was read. `asked` is about this poll, from its end to the begin of the next.
+        Errors: InputError naming address and reason, when nothing could be read; the next poll takes up where it was.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class FeedModule(Protocol):
+    """What a module of such a source offers."""
+
+    Settings: type[FeedSettings]
+
+    def connect(self, settings: FeedSettings, *, configuration: Configuration) -> SourceFeed:
+        """Return the feed; nothing is asked yet.
+
+        Errors: ConfigError for settings that do not fit, naming the key.
+        """
+        ...
+
+
+# {source: module in tachograph.catalog.chunks}
+FEEDS: Mapping[str, str] = MappingProxyType(
+    {
+        "prometheus": "prometheus",
+        "sacct": "slurm_accounting",
+        "slurm-live": "slurm_live",
+        "allocation-map": "allocation_log",
+        "dcgm-exporter": "dcgm_exporter",
+    }
+)
+
+
+def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:
+    """Return one `[[sources]]` entry in the settings of its source.
+
+    Errors: ConfigError naming the entry and the key.
+    """
+    name = raw.get("source")
+    if not isinstance(name, str) or name not in FEEDS:
+        do = f"use one of: {', '.join(FEEDS)}"
+        raise ConfigError(f"no source {name!r} that can be collected", where=where, do=do)
+    return convert_settings(raw, load_feed(name).Settings, where=where)
+
+
+def convert_settings(raw: Mapping[str, object], struct: type[S], *, where: str) -> S:
+    """Return an entry as the settings `struct`. Errors: ConfigError naming the entry and the key."""
+    written = {key: value.isoformat() if isinstance(value, date) else value for key, value in raw.items()}
+    try:
+        return msgspec.convert(written, struct, strict=False)
+    except msgspec.ValidationError as problem:
+        said = str(problem).replace("`", "'")
+        do = meant(said, struct) or "see the page of the source in docs"
+        raise ConfigError(f"[[sources]] {raw.get('source')}: {said}", where=where, do=do) from None
+
+
+def configured_feeds(configuration: Configuration, *, where: str) -> list[FeedSettings]:
+    """Return the settings of every `[[sources]]` entry.
+
+    Errors: ConfigError for one that is wrong, for two with one name, and where there is none.
+    """
+    if not configuration.sources:
+        do = "name one there (`tachograph init` writes the file); see docs/collect.md"
+        raise ConfigError("no [[sources]] to collect from", where=where, do=do)
+    found = [settings_of(raw, where=where) for raw in configuration.sources]
+    names = [settings.title for settings in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two [[sources]] are called {name}", where=where, do="give each its own `name`")
+    for settings in found:
+        if not settings.every_s > 0:
+            raise ConfigError(f"[[sources]] {settings.title}: every_s must be above 0", where=where, do="use 60")
+    return found
+
+
+def refuse_less(settings: FeedSettings, least: Mapping[str, float], *, where: str) -> None:
+    """Check that no number is less than the least of its key.
+
+    Errors: ConfigError naming the key.
+    """
+    for key, limit in least.items():
+        value = getattr(settings, key)
+        if value is not None and not value >= limit:
+            raise ConfigError(f"{key} is {value:g}, less than {limit:g}", where=where, do=f"give {key} more")
+
+
+def settings_in(configuration: Configuration, source: str) -> list[FeedSettings]:
+    """Return the settings of every entry of a source; the defaults where there is no entry.
+
+    Errors: ConfigError naming the entry and the key.
+    """
+    entries = [raw for raw in configuration.sources if raw.get("source") == source] or [{"source": source}]
+    return [settings_of(raw, where="[[sources]]") for raw in entries]
+
+
+@contextmanager
+def entry_errors(title: str) -> Iterator[None]:
+    """Inside the block errors of the configuration name the entry."""
+    try:
+        yield
+    except ConfigError as problem:
+        raise ConfigError(problem.what, where=f"[[sources]] {title} {problem.where}".strip(), do=problem.do) from None
+
+
+def start_time(written: str, *, now: datetime, zone_name: str) -> datetime:
+    """Return where a feed begins that has read nothing yet, as its key `from` says: never in the future.
+
+    >>> from datetime import UTC
+    >>> beginning("1d", now=datetime(2026, 1, 2, tzinfo=UTC), zone_name="UTC").isoformat()
+    '2026-01-01T00:00:00+00:00'
+
+    Errors: ConfigError for what is no time.
+    """
+    try:
+        return min(parse_time(written, now=now, zone_name=zone_name), now)
+    except InputError as problem:
+        raise ConfigError(f"from: {problem.what}", do=problem.do) from None
+
+
+def load_feed(name: str) -> FeedModule:
+    """Return the module of a source that can be collected, imported now."""
+    return cast("FeedModule", import_module(f"tachograph.sources.{FEEDS[name]}"))

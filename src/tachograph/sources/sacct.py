@@ -1,28 +1,188 @@
-"""Source `sacct`: finished and running jobs from Slurm accounting, as text, JSON, or NERSC's exports.
-
-    sacct --allusers --duplicates --parsable2 --format=JobID,JobIDRaw,Cluster,Partition,QOS,Account,User,Submit,\
-Eligible,Start,End,Elapsed,State,ExitCode,NNodes,NodeList,AllocTRES,ReqTRES,Constraints,Timelimit,JobName,SubmitLine
-
-One row of `jobs` per run of a job; one row of `allocations` per node of a job that held, or may have held, GPUs
-(`node_list`: which GPUs, the accounting does not tell). Job steps are read over.
-"""
+"""Source and feed `sacct`: finished and running jobs from Slurm accounting, as text, JSON, or NERSC's exports."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from tachograph.config import Configuration
-from tachograph.errors import InputError, UsageError
-from tachograph.schema import ALLOCATIONS, JOBS
-from tachograph.sources import Chunk, Part, slurm_accounting
-from tachograph.sources.feeds import settings_in
+import msgspec
+
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import ConfigError, InputError, UsageError
+from tachograph.catalog.tables import ALLOCATIONS, JOBS
+from tachograph.catalog.units import parse_time
 from tachograph.sources.files import expand, fingerprint, read_bytes
-from tachograph.sources.slurm.reading import ROWS_PER_CHUNK, Reading, frame_of, read_content
-from tachograph.sources.slurm.records import Cluster
-from tachograph.units import parse_time
+from tachograph.sources.registry import FeedSettings, PollOutcome, Watermark, entry_errors, settings_in, start_time
+from tachograph.sources.slurm.commands import AccountingAccess, AccountingSpan, SacctCommand, check_how
+from tachograph.sources.slurm.exports import ROWS_PER_CHUNK, AccountingReading, frame_of, read_content
+from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster, SlurmRow
+from tachograph.sources.slurm.restd import Slurmrestd, SlurmrestdAccess
+
+if TYPE_CHECKING:
+    from tachograph.catalog.config import Configuration
+
+
+SACCT = "sacct"
+RECHECK_EVERY = timedelta(hours=6)
+_WHOLE = 1 << 60  # records of one reading: a span lands whole, or not at all
+
+
+class SacctSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Keys of `[[sources]]` of accounting."""
+
+    every_s: float = 300.0
+    how: Literal["command", "rest"] = "command"
+    command: tuple[str, ...] = ("sacct",)
+    clusters: tuple[str, ...] = ()  # of several under one slurmdbd; default: the one sacct is configured for
+    from_: str = msgspec.field(name="from", default="1d")  # where a feed begins that has read nothing yet
+    timeout_s: float = 300.0
+    overlap_s: float = 3600.0
+    recheck_s: float = 86400.0
+    step_s: float = 86400.0  # the longest span asked at a time
+
+
+def connect(settings: FeedSettings, *, configuration: Configuration) -> AccountingFeed:
+    """Return the feed; nothing is asked yet. Errors: ConfigError naming the key."""
+    if not isinstance(settings, SacctSettings):
+        raise ConfigError("these are no settings of accounting", where=settings.source, do="see docs/accounting.md")
+    with entry_errors(settings.title):
+        check_how(settings.how, url=settings.url, command=settings.command)
+        for key, least in (("overlap_s", 0), ("recheck_s", 0), ("step_s", 60)):
+            if getattr(settings, key) < least:
+                raise ConfigError(f"{key} is too small", do=f"use {least} or more")
+        start_time(settings.from_, now=datetime.now(UTC), zone_name=configuration.site.time_zone)
+        return AccountingFeed(_accounting_of(settings), settings, SlurmCluster.of(configuration))
+
+
+def _accounting_of(settings: SacctSettings) -> AccountingAccess:
+    """Return who is asked. Errors: ConfigError naming the key."""
+    if settings.how == "rest":
+        return Slurmrestd(settings, clusters=settings.clusters)
+    return SacctCommand.of(settings.command, timeout_s=settings.timeout_s, clusters=settings.clusters)
+
+
+class AccountingFeed:
+    """Accounting as a stream: a chunk per span, its watermark the end of the span.
+
+    What it keeps while it lives: when it last looked further back, whether this accounting names GPUs, and which
+    records it rejected, so that each is counted once.
+    """
+
+    def __init__(self, accounting: AccountingAccess, settings: SacctSettings, cluster: SlurmCluster) -> None:
+        self.asked = PollOutcome()
+        self._accounting = accounting
+        self._settings = settings
+        self._cluster = cluster
+        self._rechecked: datetime | None = None
+        self._names_gpus = False
+        self._told = RejectedBefore()
+
+    def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
+        """Yield what changed since the watermark, span by span.
+
+        Errors: InputError naming who was asked and why nothing came; the watermark stays where it was.
+        """
+        self.asked = PollOutcome()
+        for span in self._spans(watermark(self._settings.stream), now.replace(microsecond=0)):
+            reading = self._read(span)
+            yield Chunk(
+                id=self._settings.stream,
+                source=SACCT,
+                origin=self._accounting.where,
+                parts=_parts_of(reading, self._untold(reading)),
+                rows_read=reading.rows_read,
+                watermark=span.last,
+            )
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._accounting.close()
+
+    def between(self, first: datetime, last: datetime) -> Iterator[Chunk]:
+        """Yield everything of a span, in no stream: what is known already does not land again. Errors: as `poll`."""
+        for span in steps(first, first, last, timedelta(seconds=self._settings.step_s)):
+            reading = self._read(span)
+            name = f"{SACCT}-run:{span.first.isoformat()}/{span.last.isoformat()}:{datetime.now(UTC).isoformat()}"
+            parts = _parts_of(reading, self._untold(reading))
+            yield Chunk(name, SACCT, self._accounting.where, parts, reading.rows_read)
+
+    def _spans(self, mark: datetime | None, now: datetime) -> Iterator[AccountingSpan]:
+        """The spans to ask for; the first reaches back over what was read before."""
+        step = timedelta(seconds=self._settings.step_s)
+        if mark is None:
+            begin = start_time(self._settings.from_, now=now, zone_name=self._cluster.time_zone)
+            yield from steps(begin, begin, now, step)
+            self._rechecked = now
+            return
+        if now <= mark:
+            what = f"accounting was read up to {mark.isoformat()}, which is not before now"
+            raise InputError(what, where=self._settings.stream, do="check this host's clock")
+        recheck = self._rechecked is None or now - self._rechecked >= RECHECK_EVERY
+        back = max(self._settings.overlap_s, self._settings.recheck_s if recheck else 0.0)
+        yield from steps(mark - timedelta(seconds=back), mark, now, step)
+        if recheck:
+            self._rechecked = now
+
+    def _read(self, span: AccountingSpan) -> AccountingReading:
+        content = self._accounting.ask(span)
+        (reading,) = read_content(
+            content,
+            where=self._accounting.where,
+            cluster=self._cluster,
+            delimiter=self._accounting.delimiter,
+            rows_per_chunk=_WHOLE,
+            names_gpus=self._names_gpus,
+        )
+        self._names_gpus |= reading.names_gpus
+        return reading
+
+    def _untold(self, reading: AccountingReading) -> tuple[Reject, ...]:
+        """What was removed for the first time: the same record is read again as long as spans overlap."""
+        fresh = AccountingReading(rejected=self._told.new(reading.rejected), no_raw_id=reading.no_raw_id)
+        for job in reading.jobs:
+            for name in _broken(job):
+                if self._told.first_time("invalid_utf8", job["cluster"], job["job_id"], job["submit"], name):
+                    fresh.replaced[name] += 1
+        return fresh.rejects()
+
+
+def _broken(row: SlurmRow) -> list[str]:
+    """Texts that were not UTF-8."""
+    return [name for name in ("name", "user", "account", "submit_line") if "\ufffd" in str(row[name] or "")]
+
+
+def _parts_of(reading: AccountingReading, rejects: tuple[Reject, ...]) -> tuple[ChunkPart, ...]:
+    """Return the rows of a reading, of which only those land that tell more than the lake."""
+    return (
+        ChunkPart(
+            "jobs", frame_of([_requested_while_running(row) for row in reading.jobs], JOBS), {}, rejects, overlaps=True
+        ),
+        ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), overlaps=True),
+    )
+
+
+def _requested_while_running(row: SlurmRow) -> SlurmRow:
+    """A job that has not ended has run until it was asked for: that is no news each time."""
+    return row if row["end"] is not None else {**row, "elapsed_s": None}
+
+
+def steps(first: datetime, mark: datetime, last: datetime, step: timedelta) -> Iterator[AccountingSpan]:
+    """Yield spans from `first` to `last`, each ending after `mark`, cut every `step` from there on.
+
+    >>> hour = timedelta(hours=1)
+    >>> at = [datetime(2026, 7, 1, hour, tzinfo=UTC) for hour in range(4)]
+    >>> [(span.first.hour, span.last.hour) for span in steps(at[0], at[1], at[3], hour)]
+    [(0, 2), (2, 3)]
+    """
+    while mark < last:
+        mark = min(mark + step, last)
+        yield AccountingSpan(first, mark)
+        first = mark
+
 
 NAME = "sacct"
 SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
@@ -48,7 +208,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
     fields, delimiter = getattr(options, "fields", None), getattr(options, "delimiter", None)
     for path in expand(options.files, SUFFIXES):
         mark = fingerprint(path, NAME, *_settings(configuration), fields or "", delimiter or "")
-        cluster = Cluster.of(configuration)
+        cluster = SlurmCluster.of(configuration)
         readings = read_file(path, cluster=cluster, fields=fields, delimiter=delimiter)
         for number, reading in enumerate(readings):
             yield Chunk(
@@ -56,8 +216,8 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
                 source=NAME,
                 origin=str(path),
                 parts=(
-                    Part("jobs", frame_of(reading.jobs, JOBS), rejects=reading.rejects()),
-                    Part("allocations", frame_of(reading.allocations, ALLOCATIONS)),
+                    ChunkPart("jobs", frame_of(reading.jobs, JOBS), rejects=reading.rejects()),
+                    ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS)),
                 ),
                 rows_read=reading.rows_read,
             )
@@ -73,7 +233,7 @@ def _run(options: argparse.Namespace, configuration: Configuration, now: datetim
     if first >= last:
         raise UsageError("--from is not before --to", do="swap them")
     for settings in settings_in(configuration, NAME):
-        feed = slurm_accounting.connect(settings, configuration=configuration)
+        feed = connect(settings, configuration=configuration)
         try:
             yield from feed.between(first, last)
         finally:
@@ -99,11 +259,11 @@ def _settings(configuration: Configuration) -> tuple[str, ...]:
 def read_file(
     path: Path,
     *,
-    cluster: Cluster,
+    cluster: SlurmCluster,
     fields: str | None = None,
     delimiter: str | None = None,
     rows_per_chunk: int = ROWS_PER_CHUNK,
-) -> Iterator[Reading]:
+) -> Iterator[AccountingReading]:
     """Yield what a file holds, `rows_per_chunk` records at a time; one empty reading for a file without records.
 
     Errors: InputError for a file that is no accounting.
@@ -125,7 +285,7 @@ def rejected_rows(
 
     Errors: InputError for a file that is no accounting.
     """
-    readings = read_file(path, cluster=Cluster.of(configuration), fields=fields, delimiter=delimiter)
+    readings = read_file(path, cluster=SlurmCluster.of(configuration), fields=fields, delimiter=delimiter)
     return [row for reading in readings for row in reading.rejected]
 
 

@@ -19,28 +19,33 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, cast
 
-from tachograph.errors import ConfigError, InputError
-from tachograph.schema import ALLOCATIONS, JOBS
-from tachograph.sources import Chunk, Part, mark_of
-from tachograph.sources.allocation_map import MapReading, read_map_content
-from tachograph.sources.feeds import Asked, FeedSettings, Watermark, named, settings_in
-from tachograph.sources.slurm.controller import NO_JOBS, Commands, Config, Controller
-from tachograph.sources.slurm.entries import check_how
-from tachograph.sources.slurm.reading import frame_of
-from tachograph.sources.slurm.records import Cluster
-from tachograph.sources.slurm.restd import RestAccess, Slurmrestd
-from tachograph.sources.slurm.running import asked_at, running_rows
-from tachograph.sources.slurm.told import Told, counted_rejects
+from tachograph.catalog.chunks import Chunk, ChunkPart, next_watermark
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.tables import ALLOCATIONS, JOBS
+from tachograph.sources.allocation_map import AllocationMapReading, read_map_content
+from tachograph.sources.registry import FeedSettings, PollOutcome, Watermark, entry_errors, settings_in
+from tachograph.sources.slurm.commands import check_how
+from tachograph.sources.slurm.controller import (
+    NO_JOBS,
+    ControllerAccess,
+    ControllerCommands,
+    ControllerConfig,
+    polled_at,
+    running_rows,
+)
+from tachograph.sources.slurm.exports import frame_of
+from tachograph.sources.slurm.records import RejectedBefore, SlurmCluster, counted_rejects
+from tachograph.sources.slurm.restd import Slurmrestd, SlurmrestdAccess
 
 if TYPE_CHECKING:
-    from tachograph.config import Configuration
+    from tachograph.catalog.config import Configuration
 
-NAME = "slurm-live"
+SLURM_LIVE = "slurm-live"
 SUFFIXES: tuple[str, ...] = ()
 CONFIG_EVERY_S = 600.0  # how often scontrol is asked for the controller's clock, where squeue does not tell it
 
 
-class Settings(RestAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SlurmLiveSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Keys of `[[sources]]` of running jobs."""
 
     how: Literal["command", "rest"] = "command"
@@ -49,42 +54,47 @@ class Settings(RestAccess, frozen=True, forbid_unknown_fields=True, kw_only=True
     timeout_s: float = 60.0
 
 
-def connect(settings: FeedSettings, *, configuration: Configuration) -> LiveFeed:
+def connect(settings: FeedSettings, *, configuration: Configuration) -> RunningJobsFeed:
     """Return the feed; nothing is asked yet. Errors: ConfigError naming the key."""
-    if not isinstance(settings, Settings):
+    if not isinstance(settings, SlurmLiveSettings):
         raise ConfigError("these are no settings of running jobs", where=settings.source, do="see docs/attribution.md")
-    with named(settings.title):
+    with entry_errors(settings.title):
         check_how(settings.how, url=settings.url, command=settings.command)
-        return LiveFeed(controller_of(settings), settings.stream, Cluster.of(configuration))
+        return RunningJobsFeed(controller_of(settings), settings.stream, SlurmCluster.of(configuration))
 
 
-def controller_of(settings: Settings) -> Controller:
+def controller_of(settings: SlurmLiveSettings) -> ControllerAccess:
     """Return who is asked; nothing is asked yet."""
     if settings.how == "rest":
         return Slurmrestd(settings)
-    return Commands.of(settings.command, timeout_s=settings.timeout_s, form=settings.format)
+    return ControllerCommands.of(settings.command, timeout_s=settings.timeout_s, form=settings.format)
 
 
-class LiveFeed:
+class RunningJobsFeed:
     """Running jobs as a stream: a chunk per asking."""
 
     def __init__(
-        self, controller: Controller, stream: str, cluster: Cluster, *, clock: Callable[[], float] = time.time
+        self,
+        controller: ControllerAccess,
+        stream: str,
+        cluster: SlurmCluster,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self.asked = Asked()
+        self.asked = PollOutcome()
         self._controller = controller
         self._stream = stream
         self._cluster = cluster
         self._clock = clock
-        self._told = Told()
+        self._told = RejectedBefore()
         self._config_at = float("-inf")
         self._config_skew_s: float | None = None
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield what runs now. Errors: InputError naming who was asked and why nothing came."""
-        self.asked = Asked()
+        self.asked = PollOutcome()
         chunk = self.ask(self._stream)
-        yield replace(chunk, watermark=mark_of(now, before=watermark(self._stream)))
+        yield replace(chunk, watermark=next_watermark(now, before=watermark(self._stream)))
 
     def ask(self, name: str) -> Chunk:
         """Return what runs now, as a chunk called `name`. Errors: as `poll`."""
@@ -93,16 +103,16 @@ class LiveFeed:
         middle = (asked + self._clock()) / 2
         where = self._controller.where
         if content.startswith(NO_JOBS):
-            return Chunk(name, NAME, where, (), 0)
+            return Chunk(name, SLURM_LIVE, where, (), 0)
         self._look_at_config(named=content[:1] == b"{")
         reading = read_map_content(content, where=where, cluster=self._cluster)
         self._note_skew(reading, middle)
         rejects = counted_rejects(self._told.new(reading.rejected))
         parts = (
-            Part("jobs", frame_of(list(running_rows(reading.document, self._cluster)), JOBS), overlaps=True),
-            Part("allocations", frame_of(reading.allocations, ALLOCATIONS), rejects=rejects, overlaps=True),
+            ChunkPart("jobs", frame_of(list(running_rows(reading.document, self._cluster)), JOBS), overlaps=True),
+            ChunkPart("allocations", frame_of(reading.allocations, ALLOCATIONS), rejects=rejects, overlaps=True),
         )
-        return Chunk(name, NAME, where, parts, reading.rows_read)
+        return Chunk(name, SLURM_LIVE, where, parts, reading.rows_read)
 
     def close(self) -> None:
         """Let go of connections."""
@@ -111,20 +121,20 @@ class LiveFeed:
     def _look_at_config(self, *, named: bool) -> None:
         """Ask now and then for what an answer as text does not tell: the name of the cluster, the clock."""
         asked = self._clock()
-        if not isinstance(self._controller, Commands) or asked - self._config_at < CONFIG_EVERY_S:
+        if not isinstance(self._controller, ControllerCommands) or asked - self._config_at < CONFIG_EVERY_S:
             return
         try:
             config = self._controller.config()
         except InputError:  # the jobs have come: they count all the same
-            config = Config(None, None)
+            config = ControllerConfig(None, None)
         self._config_at = asked
         self._config_skew_s = None if config.clock is None else config.clock + 0.5 - (asked + self._clock()) / 2
         if not named and config.cluster:
             self._cluster = replace(self._cluster, name=self._cluster.name or config.cluster)
 
-    def _note_skew(self, reading: MapReading, middle: float) -> None:
+    def _note_skew(self, reading: AllocationMapReading, middle: float) -> None:
         """How far the controller's clock is ahead, to about a second: it tells whole ones."""
-        told = asked_at(reading.document)
+        told = polled_at(reading.document)
         skew = self._config_skew_s if told is None else told + 0.5 - middle
         if skew is not None:
             self.asked.skew_s["slurmctld"] = skew
@@ -136,8 +146,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
     """Yield what runs now, asked once. Errors: InputError naming who was asked and why nothing came."""
-    for settings in settings_in(configuration, NAME):
-        feed = connect(cast("Settings", settings), configuration=configuration)
+    for settings in settings_in(configuration, SLURM_LIVE):
+        feed = connect(cast("SlurmLiveSettings", settings), configuration=configuration)
         try:
             yield feed.ask(f"{settings.stream}-once:{now.isoformat()}")
         finally:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from tachograph.errors import InputError
-from tachograph.rejects import TEXT_BLANKS, Reject
-from tachograph.schema import TIME, first_as_text
-from tachograph.units import zone
+from tachograph.catalog.chunks import TEXT_BLANKS, Reject
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import TIME, first_as_text
+from tachograph.catalog.units import zone
 
 AUTO = "auto"
 ISO = "iso"
@@ -28,7 +28,7 @@ _OFFSET = r"^.{10}[ T].*?\d\s*([Zz]|UTC|GMT|[+-]\d{2}(?::?\d{2})?)$"
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class TimeColumn:
     """Times as UTC (microseconds); null where none is written, and where `bad` says that what is written is no time."""
 
     values: pl.Series
@@ -38,7 +38,7 @@ class Times:
 
 def read_times(
     given: pl.Series, *, form: str = AUTO, zone_name: str = "UTC", order: pl.DataFrame | None = None
-) -> Times:
+) -> TimeColumn:
     """Return the times of a column, one for one.
 
     `form`: auto, iso, epoch (unit by size), epoch_s, epoch_ms, epoch_us, epoch_ns, or a strptime format.
@@ -54,7 +54,7 @@ def read_times(
     if isinstance(given.dtype, pl.Datetime) or given.dtype == pl.Date:
         return _from_datetime(given, zone_name, order)
     if given.dtype == pl.Null:
-        return Times(pl.Series(given.name, [None] * len(given), dtype=TIME), _none_bad(given))
+        return TimeColumn(pl.Series(given.name, [None] * len(given), dtype=TIME), _none_bad(given))
     if given.dtype.is_numeric() and given.dtype != pl.Boolean:
         return _from_numbers(given, form)
     if given.dtype not in (pl.String, pl.Categorical, pl.Enum):
@@ -71,7 +71,7 @@ def is_local(form: str, zone_name: str) -> bool:
     return zone_name not in ("UTC", "Etc/UTC", "GMT") and form not in EPOCHS
 
 
-def local_to_utc(naive: pl.Series, zone_name: str, order: pl.DataFrame | None = None) -> Times:
+def local_to_utc(naive: pl.Series, zone_name: str, order: pl.DataFrame | None = None) -> TimeColumn:
     """Return the UTC times of wall-clock times.
 
     A time that the zone has twice is the first one, unless the rows of one group of `order` otherwise only rise
@@ -89,7 +89,7 @@ def local_to_utc(naive: pl.Series, zone_name: str, order: pl.DataFrame | None = 
     if twice.any():
         second = _second_pass(naive, twice, order)
         first = pl.select(pl.when(second).then(last).otherwise(first)).to_series()
-    return Times(first.dt.convert_time_zone("UTC").alias(name), bad, counted("nonexistent_time", None, bad, naive))
+    return TimeColumn(first.dt.convert_time_zone("UTC").alias(name), bad, counted("nonexistent_time", None, bad, naive))
 
 
 def counted(reason: str, column: str | None, mask: pl.Series, values: pl.Series) -> tuple[Reject, ...]:
@@ -112,13 +112,13 @@ def _blank_to_null(given: pl.Series) -> pl.Series:
     return pl.select(pl.when(~blank).then(text)).to_series().alias(given.name) if blank.any() else text
 
 
-def _from_datetime(given: pl.Series, zone_name: str, order: pl.DataFrame | None) -> Times:
+def _from_datetime(given: pl.Series, zone_name: str, order: pl.DataFrame | None) -> TimeColumn:
     if isinstance(given.dtype, pl.Datetime) and given.dtype.time_zone is not None:
-        return Times(given.dt.convert_time_zone("UTC").cast(TIME), _none_bad(given))
+        return TimeColumn(given.dt.convert_time_zone("UTC").cast(TIME), _none_bad(given))
     return local_to_utc(given, zone_name, order)
 
 
-def _from_numbers(given: pl.Series, form: str) -> Times:
+def _from_numbers(given: pl.Series, form: str) -> TimeColumn:
     """Epochs; whole numbers stay whole, because nanoseconds need more digits than a Float64 has."""
     if form not in (AUTO, *EPOCHS):
         raise InputError(f"column {given.name!r} holds numbers, not times written as {form}", do="use format = 'epoch'")
@@ -137,10 +137,10 @@ def _from_numbers(given: pl.Series, form: str) -> Times:
         us = whole.cast(pl.Int64) // 1000
     bad = ~fits & given.is_not_null()
     values = us.cast(_NAIVE).dt.replace_time_zone("UTC").alias(given.name)
-    return Times(values, bad, counted("unreadable_time", None, bad, given))
+    return TimeColumn(values, bad, counted("unreadable_time", None, bad, given))
 
 
-def _from_text(text: pl.Series, form: str, zone_name: str, order: pl.DataFrame | None) -> Times:
+def _from_text(text: pl.Series, form: str, zone_name: str, order: pl.DataFrame | None) -> TimeColumn:
     if form in EPOCHS or (form == AUTO and _are_numbers(text)):
         return _from_number_text(text, form)
     parsed = _parse_unique(text, form)
@@ -154,8 +154,8 @@ def _from_text(text: pl.Series, form: str, zone_name: str, order: pl.DataFrame |
         local = local_to_utc(wall, zone_name, order)
         fixed = (naive - offset).dt.replace_time_zone("UTC")
         merged = pl.select(pl.when(offset.is_null()).then(local.values).otherwise(fixed)).to_series()
-        local = Times(merged, local.bad, local.rejects)
-    return Times(local.values.cast(TIME).alias(text.name), bad | local.bad, (*rejects, *local.rejects))
+        local = TimeColumn(merged, local.bad, local.rejects)
+    return TimeColumn(local.values.cast(TIME).alias(text.name), bad | local.bad, (*rejects, *local.rejects))
 
 
 def _are_numbers(text: pl.Series) -> bool:
@@ -164,7 +164,7 @@ def _are_numbers(text: pl.Series) -> bool:
     return len(known) > 0 and (numbers.sum() or 0) * 2 > len(known)
 
 
-def _from_number_text(text: pl.Series, form: str) -> Times:
+def _from_number_text(text: pl.Series, form: str) -> TimeColumn:
     whole = text.cast(pl.Int64, strict=False)
     numbers = whole if whole.null_count() == text.null_count() else text.cast(pl.Float64, strict=False)
     if numbers.dtype == pl.Float64 and (whole.drop_nulls().abs() > 2**53).any():
@@ -172,7 +172,7 @@ def _from_number_text(text: pl.Series, form: str) -> Times:
     unreadable = numbers.is_null() & text.is_not_null()
     times = _from_numbers(numbers.alias(text.name), form)
     bad = times.bad | unreadable
-    return Times(times.values, bad, counted("unreadable_time", None, bad, text))
+    return TimeColumn(times.values, bad, counted("unreadable_time", None, bad, text))
 
 
 def _parse_unique(text: pl.Series, form: str) -> pl.DataFrame:

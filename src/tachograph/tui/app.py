@@ -15,17 +15,16 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 
-from tachograph.config import Configuration
-from tachograph.errors import TachographError
-from tachograph.live.snapshot import Gpu, Problem
-from tachograph.live.source import LiveSource, Plays, Replay
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import TachographError
+from tachograph.judge.workload.settings import WorkloadSettings
+from tachograph.live.snapshot import GpuId, LiveSource, Playback, ReplaySource, SourceProblem
 from tachograph.live.view import View
 from tachograph.tui import keys
-from tachograph.tui.feed import Failure, Feed, Judge
-from tachograph.tui.header import Lines, Told, footer, header
-from tachograph.tui.perform import names_of, perform, preview
-from tachograph.tui.screens import Ask, Chooses, GivesUp, Open, Say, Shows, made_of, make
-from tachograph.workload.settings import Settings
+from tachograph.tui.commands import completion_names, perform_command, preview_line
+from tachograph.tui.feed import FeedFailure, SnapshotJudge, ViewFeed
+from tachograph.tui.header import HeaderState, Lines, footer, header
+from tachograph.tui.screens import Ask, ChoosesGpu, Dismissible, Open, Say, ShowsView, make_screen, subject_of
 
 FASTEST_S, SLOWEST_S = 0.1, 60.0  # between two looks
 _NOTE_S = 8.0  # so long a note stands before the keys are shown again
@@ -56,34 +55,34 @@ class WatchApp(App[int]):
         source: LiveSource,
         *,
         interval_s: float,
-        settings: Settings | None = None,
+        settings: WorkloadSettings | None = None,
         history_s: float = 600.0,
         job: str | None = None,
-        judge: Judge | None = None,
+        judge: SnapshotJudge | None = None,
         configuration: Configuration | None = None,
     ) -> None:
         super().__init__(ansi_color=True)
         self.animation_level = "none"
         self.theme = "ansi-dark"
-        self.settings = settings or Settings()
+        self.settings = settings or WorkloadSettings()
         self.configuration = configuration or Configuration()
         self.view: View | None = None
         self.paused = False
-        self.failure: Failure | None = None
+        self.failure: FeedFailure | None = None
         self._job = job
         self._newest: View | None = None
         self._waiting = False
         self._note, self._noted = "", 0.0
-        self._opened: list[tuple[str, Gpu | str | None, Widget]] = []
+        self._opened: list[tuple[str, GpuId | str | None, Widget]] = []
         self._writing = ""  # kind of the line that is being written
         self._takes_keys = True  # False while the line is not there yet, or is going
         self._typed_ahead: list[events.Key] = []
         self.filter_before = ""
 
-        def monitor() -> Judge:
+        def monitor() -> SnapshotJudge:
             return judge or _monitor(source, self.settings, interval_s=interval_s, history_s=history_s)
 
-        self.feed = Feed(source, monitor, interval_s=interval_s, deliver=self.deliver)
+        self.feed = ViewFeed(source, monitor, interval_s=interval_s, deliver=self.deliver)
 
     def compose(self) -> ComposeResult:
         """Lay out header, body, footer."""
@@ -122,7 +121,7 @@ class WatchApp(App[int]):
 
     # --- what comes
 
-    def deliver(self, came: View | Failure) -> None:
+    def deliver(self, came: View | FeedFailure) -> None:
         """Take what came of one look, in any thread; what is not shown yet is replaced."""
         if isinstance(came, View):
             self._newest, self.failure = came, None
@@ -144,7 +143,7 @@ class WatchApp(App[int]):
     def show_view(self) -> None:
         """Give the view to the screen that is seen, and tell how things are."""
         seen = self.seen
-        if self.view is not None and isinstance(seen, Shows):
+        if self.view is not None and isinstance(seen, ShowsView):
             with self.feed.lock:
                 seen.show(self.view)
         self.tell()
@@ -167,19 +166,19 @@ class WatchApp(App[int]):
         return self._opened[0][2]
 
     @property
-    def chosen(self) -> Gpu | None:
+    def chosen(self) -> GpuId | None:
         """The GPU under the cursor of the screen that is seen, or else of the fleet."""
         for widget in (self.seen, self.fleet):
-            if isinstance(widget, Chooses) and widget.chosen is not None:
+            if isinstance(widget, ChoosesGpu) and widget.chosen is not None:
                 return widget.chosen
         return None
 
-    def open(self, name: str, of: Gpu | str | None = None) -> None:
+    def open(self, name: str, of: GpuId | str | None = None) -> None:
         """Show a screen; the one before is kept for Esc. One that is open already comes to the front."""
         body = self.query_one("#body")
         if not body.is_attached:  # keys that come while the program ends
             return
-        about = made_of(name)
+        about = subject_of(name)
         if about and of is None:
             of = self.chosen if about == "gpu" else self._job_of_chosen()
             if of is None:
@@ -193,7 +192,7 @@ class WatchApp(App[int]):
             self._opened.pop(1)[2].remove()
         if self._opened:
             self.seen.display = False
-        widget = make(name, of)
+        widget = make_screen(name, of)
         self._opened.append((name, of, widget))
         body.mount(widget)
         self.call_after_refresh(self._settle)
@@ -238,7 +237,7 @@ class WatchApp(App[int]):
     async def action_back(self) -> None:
         """Drop what the screen has to drop, or return to the one before."""
         seen = self.seen
-        if isinstance(seen, GivesUp) and seen.give_up():
+        if isinstance(seen, Dismissible) and seen.give_up():
             return
         if len(self._opened) > 1:
             self._close(1)
@@ -265,7 +264,7 @@ class WatchApp(App[int]):
     def action_speed(self, factor: float) -> None:
         """Play a recording so many times as fast as now."""
         source = self.feed.source
-        self.play(source.speed * factor if isinstance(source, Plays) else 1.0)
+        self.play(source.speed * factor if isinstance(source, Playback) else 1.0)
 
     def play(self, speed: float) -> None:
         """Play a recording at a speed."""
@@ -275,7 +274,7 @@ class WatchApp(App[int]):
     def action_restart(self) -> None:
         """Play a recording from its start."""
         source = self.feed.source
-        self.seek(source.start if isinstance(source, Replay) else 0.0)
+        self.seek(source.start if isinstance(source, ReplaySource) else 0.0)
 
     def seek(self, t: float) -> None:
         """Go on from another time of a recording."""
@@ -306,7 +305,7 @@ class WatchApp(App[int]):
 
     def on_ask(self, message: Ask) -> None:
         """Put a line to write where the footer is."""
-        from tachograph.tui.prompt import Prompt
+        from tachograph.tui.header import Prompt
 
         if self._writing:
             return
@@ -319,9 +318,9 @@ class WatchApp(App[int]):
         from tachograph.tui.commands import completions, filter_words
 
         if self._writing == "command":
-            return completions(line, names_of(self))
+            return completions(line, completion_names(self))
         head, space, last = line.rpartition(" ")
-        return [f"{head}{space}{word}" for word in filter_words(last, names_of(self))] if last else []
+        return [f"{head}{space}{word}" for word in filter_words(last, completion_names(self))] if last else []
 
     async def on_event(self, event: events.Event) -> None:
         """Keep keys that come faster than the line to which they belong."""
@@ -345,7 +344,7 @@ class WatchApp(App[int]):
 
     def on_prompt_changed(self, message: Message) -> None:
         """Show what a line may become; a filter holds while it is written."""
-        self.say(preview(self, message))
+        self.say(preview_line(self, message))
 
     async def on_prompt_done(self, message: Message) -> None:
         """Do what was written, or nothing."""
@@ -366,7 +365,7 @@ class WatchApp(App[int]):
     def command(self, line: str) -> None:
         """Do what a command says; what is wrong with it is said."""
         try:
-            perform(self, line)
+            perform_command(self, line)
         except TachographError as error:
             self.say(str(error))
 
@@ -396,10 +395,10 @@ class WatchApp(App[int]):
         if self._note and not self._writing and time.monotonic() - self._noted > _NOTE_S:
             self._note = ""
         source = self.feed.source
-        pace = f"{source.speed:g}x" if isinstance(source, Plays) else f"every {self.feed.interval_s:g} s"
+        pace = f"{source.speed:g}x" if isinstance(source, Playback) else f"every {self.feed.interval_s:g} s"
         summary = getattr(self.fleet, "summary", "") if self.place == "fleet" else self.place
         problems = [*([self.failure.problem] if self.failure else []), *self._problems()]
-        told = Told(pace, paused=self.paused, summary=summary, problems=problems)
+        told = HeaderState(pace, paused=self.paused, summary=summary, problems=problems)
         above = header(self.view, told, width=width)
         if self._note:
             above = [*above, [(self._note[:width], colours.NOTE)]] if self._writing else above
@@ -408,7 +407,7 @@ class WatchApp(App[int]):
         below = [(self._note[:width], colours.NOTE)] if self._note else footer(self.place, width=width, mapped=mapped)
         self.query_one("#footer", Lines).tell([below])
 
-    def _problems(self) -> tuple[Problem, ...]:
+    def _problems(self) -> tuple[SourceProblem, ...]:
         return self.view.snapshot.problems if self.view is not None else ()
 
 
@@ -421,12 +420,12 @@ def _has_shell() -> bool:
     return os.getpgrp() != os.getsid(0)
 
 
-def _monitor(source: LiveSource, settings: Settings, *, interval_s: float, history_s: float) -> Judge:
-    from tachograph.live.history import History
+def _monitor(source: LiveSource, settings: WorkloadSettings, *, interval_s: float, history_s: float) -> SnapshotJudge:
     from tachograph.live.monitor import Monitor
+    from tachograph.live.view import History
 
     capacity = max(60, round(history_s / interval_s))
-    made: Judge = Monitor(source.about, settings=settings, history=History(capacity))
+    made: SnapshotJudge = Monitor(source.about, settings=settings, history=History(capacity))
     return made
 
 
@@ -434,7 +433,7 @@ def run(
     source: LiveSource,
     *,
     interval_s: float,
-    settings: Settings,
+    settings: WorkloadSettings,
     history_s: float = 600.0,
     job: str | None = None,
     configuration: Configuration | None = None,

@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 from rich.style import Style
 
-from tachograph.workload.classes import BY_NAME, CLASSES, COLOURS, Bottleneck, bottleneck
-from tachograph.workload.health import CRIT, HOT, OK, STATES, UNKNOWN, WARN
+from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WARN
+from tachograph.judge.workload.classes import COLOURS, WORKLOAD_BY_NAME, WORKLOAD_CLASSES, Bottleneck, bottleneck
 
 MARKS: Mapping[Bottleneck, str] = MappingProxyType(
     {"idle": ".", "compute": "C", "io": "I", "memory": "M", "mixed": "X", "unknown": "?"}
@@ -46,12 +46,12 @@ CURSOR_CELL = Style(reverse=True, bold=True, underline=True)
 NAMES: Mapping[Bottleneck, str] = MappingProxyType({limit: "I/O" if limit == "io" else limit for limit in MARKS})
 
 HEALTH_STYLES: Mapping[str, Style] = MappingProxyType(
-    {CRIT: Style(color="red", bold=True, reverse=True), WARN: NOTICE, HOT: ALARM, OK: PLAIN, UNKNOWN: DIM}
+    {CRIT: Style(color="red", bold=True, reverse=True), WARN: NOTICE, HOT: ALARM, OK: PLAIN, HEALTH_UNKNOWN: DIM}
 )
-HEALTH_SIGNS: Mapping[str, str] = MappingProxyType({CRIT: "!!", WARN: "!", HOT: "^", OK: "", UNKNOWN: "?"})
+HEALTH_SIGNS: Mapping[str, str] = MappingProxyType({CRIT: "!!", WARN: "!", HOT: "^", OK: "", HEALTH_UNKNOWN: "?"})
 
 # by place in CLASSES and in STATES, for drawing from arrays
-CLASS_LIMITS: tuple[Bottleneck, ...] = tuple(bottleneck(name) for name in CLASSES)
+CLASS_LIMITS: tuple[Bottleneck, ...] = tuple(bottleneck(name) for name in WORKLOAD_CLASSES)
 CLASS_MARKS = tuple(MARKS[limit] for limit in CLASS_LIMITS)
 CLASS_STYLES = tuple(STYLES[limit] for limit in CLASS_LIMITS)
 STATE_STYLES = tuple(HEALTH_STYLES[state] for state in STATES)
@@ -77,4 +77,4 @@ def state_text(state: str) -> str:
 
 def class_style(name: str) -> Style:
     """Return how a class is written."""
-    return STYLES[bottleneck(name)] if name in BY_NAME else STYLES["unknown"]
+    return STYLES[bottleneck(name)] if name in WORKLOAD_BY_NAME else STYLES["unknown"]

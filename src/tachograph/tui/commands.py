@@ -1,4 +1,4 @@
-"""What can be written behind `:`: names of commands, what they take, how names are completed.
+"""Commands behind `:`: their names, arguments, completion, and what each does.
 
 :sort power        :filter user=ana sm<20        :gpu nid001:3        :interval 5
 """
@@ -6,15 +6,34 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
 
-from tachograph.errors import UsageError
+from tachograph.catalog.counters import COUNTER_NAMES as COUNTERS
+from tachograph.catalog.errors import NotFoundError, UsageError
+from tachograph.judge.health import STATES
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.live.snapshot import GpuId, ReplaySource
+from tachograph.live.view import EventKind
+from tachograph.tui.fleet_rows import COLUMN_ALIASES, GROUPS, NUMBERS, TEXTS, parse_filter
+from tachograph.tui.fleet_table import SORTED_BY
+from tachograph.tui.heat import BY_CLASS
+from tachograph.tui.screens import TakesArguments
+
+if TYPE_CHECKING:
+    from textual.message import Message
+
+    from tachograph.tui.app import WatchApp
+    from tachograph.tui.fleet import FleetScreen
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ScreenCommand:
     """One command. takes: a kind of `Names` that its words are of, "" for none; optional: they may be missing."""
 
     name: str
@@ -23,32 +42,34 @@ class Command:
     optional: bool = False
 
 
-COMMANDS: tuple[Command, ...] = (
-    Command("sort", "column", "sort the fleet; -power turns the order round"),
-    Command("group", "group", "group the fleet by node, job, user or class; alone: not at all", optional=True),
-    Command("filter", "filter", "show only what matches; alone: all", optional=True),
-    Command("search", "filter", "put the cursor on the next GPU that matches"),
-    Command("heat", "heat", "heat map by class, a number or a counter", optional=True),
-    Command("table", "", "the fleet as a table"),
-    Command("gpu", "gpu", "focus on a GPU"),
-    Command("job", "job", "all GPUs of a job", optional=True),
-    Command("user", "user", "only the GPUs of a user"),
-    Command("plot", "counter", "lines of counters over time", optional=True),
-    Command("events", "kind", "what changed; only of one kind: xid, health", optional=True),
-    Command("fleet", "", "all GPUs"),
-    Command("interval", "seconds", "look so often"),
-    Command("speed", "factor", "recording: play so many times as fast"),
-    Command("seek", "time", "recording: go on from 14:05:30, an ISO time, +60 or -60 seconds"),
-    Command("pause", "", "pause, or go on"),
-    Command("help", "", "keys, commands, what the source cannot see"),
-    Command("quit", "", "quit; q as well"),
+COMMANDS: tuple[ScreenCommand, ...] = (
+    ScreenCommand("sort", "column", "sort the fleet; -power turns the order round"),
+    ScreenCommand("group", "group", "group the fleet by node, job, user or class; alone: not at all", optional=True),
+    ScreenCommand("filter", "filter", "show only what matches; alone: all", optional=True),
+    ScreenCommand("search", "filter", "put the cursor on the next GPU that matches"),
+    ScreenCommand("heat", "heat", "heat map by class, a number or a counter", optional=True),
+    ScreenCommand("table", "", "the fleet as a table"),
+    ScreenCommand("gpu", "gpu", "focus on a GPU"),
+    ScreenCommand("job", "job", "all GPUs of a job", optional=True),
+    ScreenCommand("user", "user", "only the GPUs of a user"),
+    ScreenCommand("plot", "counter", "lines of counters over time", optional=True),
+    ScreenCommand("events", "kind", "what changed; only of one kind: xid, health", optional=True),
+    ScreenCommand("fleet", "", "all GPUs"),
+    ScreenCommand("interval", "seconds", "look so often"),
+    ScreenCommand("speed", "factor", "recording: play so many times as fast"),
+    ScreenCommand("seek", "time", "recording: go on from 14:05:30, an ISO time, +60 or -60 seconds"),
+    ScreenCommand("pause", "", "pause, or go on"),
+    ScreenCommand("help", "", "keys, commands, what the source cannot see"),
+    ScreenCommand("quit", "", "quit; q as well"),
 )
-BY_NAME: Mapping[str, Command] = MappingProxyType({command.name: command for command in COMMANDS})
-SHORT: Mapping[str, str] = MappingProxyType({"q": "quit", "q!": "quit", "qa": "quit", "h": "help", "e": "events"})
+COMMANDS_BY_NAME: Mapping[str, ScreenCommand] = MappingProxyType({command.name: command for command in COMMANDS})
+COMMAND_ALIASES: Mapping[str, str] = MappingProxyType(
+    {"q": "quit", "q!": "quit", "qa": "quit", "h": "help", "e": "events"}
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenCommand:
     """A command that was read: its name, and the words behind it."""
 
     name: str
@@ -56,13 +77,13 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class CompletionNames:
     """What may be completed, by kind: column, group, heat, gpu, job, user, counter, kind."""
 
     by_kind: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-def parse(line: str) -> Written:
+def parse_command(line: str) -> WrittenCommand:
     """Return the command of a line; its name may be cut short as long as it is one.
 
     >>> parse("sort power"), parse("int 5"), parse("q")
@@ -79,10 +100,10 @@ def parse(line: str) -> Written:
         )
     if words and not command.takes:
         raise UsageError(f":{command.name} takes nothing", do=f"write :{command.name}")
-    return Written(command.name, words)
+    return WrittenCommand(command.name, words)
 
 
-def completions(line: str, names: Names) -> list[str]:
+def completions(line: str, names: CompletionNames) -> list[str]:
     """Return the lines that `line` may become: its last word completed.
 
     >>> completions("so", Names()), completions("sort po", Names({"column": ["power", "real"]}))
@@ -92,7 +113,7 @@ def completions(line: str, names: Names) -> list[str]:
     if not found:
         return [f"{command.name} " if command.takes else command.name for command in COMMANDS if _begins(command, line)]
     name = line.split(" ", 1)[0]
-    command = BY_NAME.get(SHORT.get(name, name))
+    command = COMMANDS_BY_NAME.get(COMMAND_ALIASES.get(name, name))
     if command is None:
         return []
     sign = "-" if last.startswith("-") and command.takes == "column" else ""
@@ -102,7 +123,7 @@ def completions(line: str, names: Names) -> list[str]:
     return [f"{head} {sign}{word}" for word in words if word.lower().startswith(last[len(sign) :].lower())]
 
 
-def filter_words(word: str, names: Names) -> list[str]:
+def filter_words(word: str, names: CompletionNames) -> list[str]:
     """Return what one term of a filter may become: a column and its sign, or the names behind them.
 
     >>> filter_words("user=a", Names({"user": ["ana", "bo"]}))
@@ -133,20 +154,245 @@ def completed(line: str, found: Sequence[str]) -> str:
     return shortest
 
 
-def _begins(command: Command, begun: str) -> bool:
+def _begins(command: ScreenCommand, begun: str) -> bool:
     return command.name.startswith(begun)
 
 
-def _find(name: str) -> Command:
+def _find(name: str) -> ScreenCommand:
     if not name:
         raise UsageError("no command is written", do="Tab shows those there are")
-    name = SHORT.get(name, name)
-    if name in BY_NAME:
-        return BY_NAME[name]
+    name = COMMAND_ALIASES.get(name, name)
+    if name in COMMANDS_BY_NAME:
+        return COMMANDS_BY_NAME[name]
     found = [command for command in COMMANDS if command.name.startswith(name)]
     if len(found) == 1:
         return found[0]
     if found:
         raise UsageError(f":{name} may be {' or '.join(command.name for command in found)}")
-    close = difflib.get_close_matches(name, list(BY_NAME), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(COMMANDS_BY_NAME), n=1, cutoff=0.5)
     raise UsageError(f"no command :{name}", do=f"did you mean :{close[0]}?" if close else "Tab shows those there are")
+
+
+_STEP = re.compile(r"^([+-]\d+(?:\.\d*)?)\s*(s|min|m|h|)$")
+_SIZES = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_CLOCK = re.compile(r"^(\d{1,2}):(\d\d)(?::(\d\d))?$")
+
+
+def seconds_of(written: str, *, now: float, start: float, end: float) -> float:
+    """Return the time that is written, in seconds since 1970; times without a zone are local, as they are shown.
+
+    A clock time is of the day on which it lies in the recording. now: the instant that is shown.
+
+    >>> seconds_of("+60", now=1000.0, start=0.0, end=5000.0), seconds_of("-5min", now=1000.0, start=0.0, end=5000.0)
+    (1060.0, 700.0)
+
+    Errors: UsageError for what is no time, and for one that does not lie in the recording; a step ends at its ends.
+    """
+    words = written.strip()
+    if step := _STEP.match(words):
+        return min(max(start, now + float(step[1]) * _SIZES[step[2]]), end)
+    try:
+        found = _at(words, now)
+        moments = [one.timestamp() for one in found]
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{written!r} is no time", do="write 14:05:30, 2026-11-21T14:05:30, or +60 and -60 seconds"
+        ) from None
+    for moment in moments:
+        if int(start) <= moment <= end + 1:
+            return min(max(start, moment), end)
+    first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t)) for t in (start, end))
+    raise UsageError(f"{words} is not in the recording", do=f"write a time from {first} to {last}")
+
+
+def _at(words: str, now: float) -> list[datetime]:
+    """Moments that may be meant: of a clock time this day, the one before and the next."""
+    clock = _CLOCK.match(words)
+    if clock is None:
+        return [datetime.fromisoformat(words)]
+    hour, minute, second = (int(part or 0) for part in clock.groups())
+    local = datetime.fromtimestamp(now, UTC).astimezone().replace(tzinfo=None)
+    day = local.replace(hour=hour, minute=minute, second=second, microsecond=0)
+    return [day, day - timedelta(days=1), day + timedelta(days=1)]
+
+
+def perform_command(app: WatchApp, line: str) -> None:
+    """Do what a line says. Errors: UsageError, NotFoundError."""
+    written = parse_command(line)
+    COMMAND_ACTIONS[written.name](app, written.words)
+
+
+def completion_names(app: WatchApp) -> CompletionNames:
+    """Return what may be completed now."""
+    view = app.view
+    told = tuple(view.snapshot.values) if view else ()
+    holders = view.snapshot.holders.values() if view else ()
+    jobs = sorted({job for holder in holders for job in holder.jobs})
+    users = sorted({holder.user for holder in holders if holder.user})
+    gpus = view.snapshot.gpus if view else ()
+    nodes = list(dict.fromkeys(gpu.node for gpu in gpus))
+    by_kind = {
+        "column": (*SORTED_BY, "age", *told),
+        "group": GROUPS,
+        "heat": (BY_CLASS, *NUMBERS, *told),
+        "counter": (*dict.fromkeys((*COLUMN_ALIASES, "mem", "nvlink", *(told or COUNTERS))),),
+        "gpu": [gpu.name for gpu in gpus],
+        "job": jobs,
+        "user": users,
+        "node": nodes,
+        "class": WORKLOAD_CLASSES,
+        "health": STATES,
+        "kind": tuple(EventKind),
+        "text": TEXTS,
+        "number": (*NUMBERS, *told),
+    }
+    return CompletionNames(by_kind)
+
+
+def preview_line(app: WatchApp, message: Message) -> str:
+    """Return what to say while a line is written: what it may become, or what is wrong. A filter holds at once."""
+    kind, text = getattr(message, "kind", ""), getattr(message, "text", "")
+    candidates: list[str] = getattr(message, "candidates", [])
+    if kind in ("filter", "search"):
+        try:
+            if kind == "filter":
+                _fleet(app).filter_by(text)
+            else:
+                parse_filter(text)
+        except UsageError as error:
+            if kind == "filter":
+                _fleet(app).filter_by(app.filter_before)
+            return str(error)
+    return "  ".join(line.rpartition(" ")[2] or line for line in map(str.strip, candidates))
+
+
+def _fleet(app: WatchApp) -> FleetScreen:
+    """The fleet, brought to the front."""
+    app.open("fleet")
+    return cast("FleetScreen", app.fleet)
+
+
+def _sort(app: WatchApp, words: str) -> None:
+    _fleet(app).sort_by(words.lstrip("-"), reverse=words.startswith("-"))
+
+
+def _group(app: WatchApp, words: str) -> None:
+    _fleet(app).group_by(words)
+
+
+def _filter(app: WatchApp, words: str) -> None:
+    _fleet(app).filter_by(words)
+
+
+def _search(app: WatchApp, words: str) -> None:
+    if not _fleet(app).seek(words):
+        raise NotFoundError(f"no GPU is {words}")
+
+
+def _heat(app: WatchApp, words: str) -> None:
+    _fleet(app).heat_by(words or BY_CLASS)
+
+
+def _table(app: WatchApp, words: str) -> None:
+    _fleet(app).heat_by("")
+
+
+def _user(app: WatchApp, words: str) -> None:
+    _fleet(app).filter_by(f"user='{words}'" if " " in words else f"user={words}")
+
+
+def _gpu(app: WatchApp, words: str) -> None:
+    gpu = _named(app.view.snapshot.gpus if app.view else (), words)
+    fleet = _fleet(app)
+    fleet.go_to(gpu)
+    app.open("focus", gpu)
+
+
+def _named(gpus: tuple[GpuId, ...], name: str) -> GpuId:
+    found = [gpu for gpu in gpus if gpu.name == name]
+    if not found and len({gpu.node for gpu in gpus}) == 1:
+        found = [gpu for gpu in gpus if gpu.name.partition(":")[2] == name]
+    if not found:
+        raise NotFoundError(f"no GPU {name}", do="Tab shows those there are")
+    return found[0]
+
+
+def _job(app: WatchApp, words: str) -> None:
+    jobs = completion_names(app).by_kind["job"]
+    if words and not set(words.split(",")) <= set(jobs):
+        raise NotFoundError(f"no job {words} holds one of these GPUs", do="Tab shows those that do")
+    app.open("job", words or None)
+
+
+def _plot(app: WatchApp, words: str) -> None:
+    if words:
+        _open_with(app, "plot", words)
+    else:
+        app.open("plot")
+
+
+def _events(app: WatchApp, words: str) -> None:
+    _open_with(app, "events", words)
+
+
+def _open_with(app: WatchApp, name: str, words: str) -> None:
+    """Open a screen, and give it what was written."""
+    app.open(name)
+    seen = app.seen
+    if isinstance(seen, TakesArguments):
+        app.show_view()  # it knows the names that are written from a view
+        seen.take(words)
+
+
+def _interval(app: WatchApp, words: str) -> None:
+    app.pace(_positive(words, "interval"))
+
+
+def _speed(app: WatchApp, words: str) -> None:
+    app.play(_positive(words, "speed"))
+
+
+def _seek(app: WatchApp, words: str) -> None:
+    source = app.feed.source
+    if not isinstance(source, ReplaySource):
+        raise UsageError("only a recording can be moved to another time", do="start tachograph watch --recording PATH")
+    now = app.view.snapshot.t if app.view else source.start
+    app.seek(seconds_of(words, now=now, start=source.start, end=source.end))
+
+
+def _positive(words: str, of: str) -> float:
+    try:
+        value = float(words.removesuffix("s").removesuffix("x"))
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{words!r} is no {of}", do=f"write a number above 0, for example :{of} 5")
+    return value
+
+
+def _opens(name: str) -> Callable[[WatchApp, str], None]:
+    return lambda app, words: app.open(name)
+
+
+COMMAND_ACTIONS: Mapping[str, Callable[[WatchApp, str], None]] = MappingProxyType(
+    {
+        "sort": _sort,
+        "group": _group,
+        "filter": _filter,
+        "search": _search,
+        "heat": _heat,
+        "table": _table,
+        "gpu": _gpu,
+        "job": _job,
+        "user": _user,
+        "plot": _plot,
+        "events": _events,
+        "fleet": _opens("fleet"),
+        "interval": _interval,
+        "speed": _speed,
+        "seek": _seek,
+        "pause": lambda app, words: app.action_pause(),
+        "help": lambda app, words: app.action_help(),
+        "quit": lambda app, words: app.exit(0),
+    }
+)

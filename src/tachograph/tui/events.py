@@ -1,21 +1,60 @@
-"""What happened, newest first: health, XID errors, clocks, classes, jobs, GPUs that come and go, the source."""
+"""What changed: a list of events by time, kind and GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 from rich.segment import Segment
+from rich.style import Style
 from textual.binding import BindingType
 
-from tachograph.errors import UsageError
-from tachograph.live.snapshot import Gpu
-from tachograph.live.view import Event, EventKind, View
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import plural, printable
+from tachograph.live.snapshot import GpuId
+from tachograph.live.view import EventKind, LiveEvent, View
 from tachograph.tui import colours, keys
-from tachograph.tui.events_rows import event_row, filtered
-from tachograph.tui.page import Page, Row, Rows, paragraph, words
+from tachograph.tui.page import Page, PageRows, Row, cell, clock, join_parts, paragraph
 from tachograph.tui.screens import Open
-from tachograph.units import plural
+
+ALARM, QUIET = "!", " "
+_KIND = 9
+_STYLES: Mapping[EventKind, Style] = MappingProxyType(
+    {EventKind.CLASS: colours.DIM, EventKind.JOB: colours.GROUP, EventKind.THROTTLE: colours.NOTICE}
+)
+
+
+def event_row(event: LiveEvent, now: float, *, width: int, with_gpu: bool = True, name_width: int = 14) -> Row:
+    """Return an event as one row; times of the day, with the date of what was a day ago."""
+    style = colours.ALARM if event.alarm else colours.PLAIN
+    kind = colours.ALARM if event.alarm else _STYLES.get(event.kind, colours.PLAIN)
+    row: Row = [
+        Segment(f"{ALARM if event.alarm else QUIET} ", style),
+        Segment(f"{clock(event.t, now):<12}" if now - event.t >= 86400 else f"{clock(event.t, now)}  ", colours.DIM),
+        cell(event.kind.value, _KIND, kind),
+    ]
+    if with_gpu:
+        row += [cell(event.gpu.name if event.gpu else "source", name_width, style), Segment(" ")]
+    used = sum(part.cell_length for part in row)
+    return [*row, cell(printable(event.text), max(0, width - used), style)]
+
+
+def filtered(
+    events: Sequence[LiveEvent], *, kinds: Collection[EventKind] = (), gpu: GpuId | None = None, alarms: bool = False
+) -> list[LiveEvent]:
+    """Return events newest first: of some kinds (all where none is given), of one GPU, only alarms.
+
+    >>> happened = [Event(1, EventKind.XID, None, "a", alarm=True), Event(2, EventKind.CLASS, None, "b")]
+    >>> [one.text for one in filtered(happened)], [one.text for one in filtered(happened, alarms=True)]
+    (['b', 'a'], ['a'])
+    """
+    return [
+        event
+        for event in reversed(events)
+        if (not kinds or event.kind in kinds) and (gpu is None or event.gpu == gpu) and (event.alarm or not alarms)
+    ]
+
 
 _KINDS: tuple[EventKind | None, ...] = (None, *EventKind)
 
@@ -28,15 +67,15 @@ class EventsScreen(Page):
     def __init__(self) -> None:
         super().__init__()
         self.only: EventKind | None = None
-        self.gpu: Gpu | None = None
+        self.gpu: GpuId | None = None
         self.alarms = False
         self.bell = False
-        self._held: Event | None = None  # under the cursor; None: the newest is followed
-        self._rung: Event | None = None
-        self._seen: list[Event] = []
+        self._held: LiveEvent | None = None  # under the cursor; None: the newest is followed
+        self._rung: LiveEvent | None = None
+        self._seen: list[LiveEvent] = []
 
     @property
-    def chosen(self) -> Gpu | None:
+    def chosen(self) -> GpuId | None:
         """The GPU of the event under the cursor."""
         event = self._seen[self.cursor] if self._seen else None
         return event.gpu if event else None
@@ -59,7 +98,7 @@ class EventsScreen(Page):
         if self._held is not None:
             self.scroll_to(y=self.cursor - height_of_cursor, animate=False)
 
-    def rows(self, view: View, width: int, height: int) -> Rows:
+    def rows(self, view: View, width: int, height: int) -> PageRows:
         """Return a line on what is shown, and the events."""
         kinds = () if self.only is None else (self.only,)
         self._seen = filtered(view.events, kinds=kinds, gpu=self.gpu, alarms=self.alarms)
@@ -73,7 +112,7 @@ class EventsScreen(Page):
 
     def _head(self, view: View) -> Row:
         shown = plural(len(self._seen), "event")
-        filters = words(
+        filters = join_parts(
             [
                 f"only {self.only.value}" if self.only else "",
                 f"only {self.gpu.name}" if self.gpu else "",
@@ -152,7 +191,7 @@ class _Events:
     """Rows of events, made when they are drawn."""
 
     def __init__(
-        self, head: Row, events: Sequence[Event], now: float, cursor: int, width: int, name_width: int
+        self, head: Row, events: Sequence[LiveEvent], now: float, cursor: int, width: int, name_width: int
     ) -> None:
         self._head, self._events, self._now, self._cursor = head, events, now, cursor
         self._width, self._name_width = width, name_width

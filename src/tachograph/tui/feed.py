@@ -9,29 +9,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tachograph.errors import TachographError
-from tachograph.live.snapshot import Problem, Snapshot
-from tachograph.live.source import About, LiveSource, Plays, Replay
+from tachograph.catalog.errors import TachographError
+from tachograph.live.snapshot import LiveSource, Playback, ReplaySource, Snapshot, SourceInfo, SourceProblem
 from tachograph.live.view import View
 
 
-class Judge(Protocol):
+class SnapshotJudge(Protocol):
     """What makes a view of a snapshot: `live.monitor.Monitor`, or a stand-in."""
 
-    def step(self, snapshot: Snapshot, about: About | None = None) -> View:
+    def step(self, snapshot: Snapshot, about: SourceInfo | None = None) -> View:
         """Return what is to be shown."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FeedFailure:
     """What went wrong with one refresh. detail: where, for those who mend programs; "" for what the user can mend."""
 
-    problem: Problem
+    problem: SourceProblem
     detail: str = ""
 
 
-class Feed:
+class ViewFeed:
     """Asks `source` every `interval_s` and hands on each view, or the failure that came in its place.
 
     make_judge: called once, in the thread of the feed. deliver: called there, too, once per refresh; it must not wait.
@@ -41,15 +40,15 @@ class Feed:
     def __init__(
         self,
         source: LiveSource,
-        make_judge: Callable[[], Judge],
+        make_judge: Callable[[], SnapshotJudge],
         *,
         interval_s: float,
-        deliver: Callable[[View | Failure], None],
+        deliver: Callable[[View | FeedFailure], None],
     ) -> None:
         self.source, self.interval_s = source, interval_s
         self.lock = threading.Lock()
         self._make_judge = make_judge
-        self._judge: Judge | None = None
+        self._judge: SnapshotJudge | None = None
         self._deliver = deliver
         self._wake = threading.Event()
         self._ended = False
@@ -69,14 +68,14 @@ class Feed:
     def hold(self, held: bool) -> None:
         """Let a recording stand still, or go on; a live source is asked further, so that its history has no gap."""
         source = self.source
-        if isinstance(source, Plays):
+        if isinstance(source, Playback):
             self._wanted["paused"] = lambda: setattr(source, "paused", held)
             self._wake.set()
 
     def play(self, speed: float) -> bool:
         """Play a recording at a speed; False where the source is none."""
         source = self.source
-        if not isinstance(source, Plays):
+        if not isinstance(source, Playback):
             return False
         self._wanted["speed"] = lambda: setattr(source, "speed", speed)
         self._wake.set()
@@ -85,7 +84,7 @@ class Feed:
     def seek(self, t: float) -> bool:
         """Go on from another time of a recording, and judge anew; False where the source is none."""
         source = self.source
-        if not isinstance(source, Replay):
+        if not isinstance(source, ReplaySource):
             return False
 
         def move() -> None:
@@ -103,7 +102,7 @@ class Feed:
         if self._thread is not None:
             self._thread.join(wait_s)
 
-    def once(self) -> View | Failure:
+    def once(self) -> View | FeedFailure:
         """Ask now, and return what came of it."""
         try:
             while self._wanted:
@@ -114,9 +113,11 @@ class Feed:
                     self._judge = self._make_judge()
                 return self._judge.step(snapshot, self.source.about)
         except TachographError as error:
-            return Failure(Problem(error.what, error.where or "", error.do or ""))
+            return FeedFailure(SourceProblem(error.what, error.where or "", error.do or ""))
         except Exception as error:  # noqa: BLE001  one refresh of the screen: the next is tried
-            return Failure(Problem(f"{type(error).__name__}: {error}", "this refresh"), traceback.format_exc())
+            return FeedFailure(
+                SourceProblem(f"{type(error).__name__}: {error}", "this refresh"), traceback.format_exc()
+            )
 
     def _run(self) -> None:
         due = time.monotonic()

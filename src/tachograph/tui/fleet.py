@@ -9,19 +9,28 @@ from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
 
-from tachograph.arrays import Flags
-from tachograph.live.snapshot import Gpu
+from tachograph.catalog.arrays import Flags
+from tachograph.catalog.units import printable
+from tachograph.live.snapshot import GpuId
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
-from tachograph.tui.fleet_columns import COLUMNS, Place, fit, pieces, spoken
-from tachograph.tui.fleet_filter import Term, matching, parse
-from tachograph.tui.fleet_order import Group, Line, direction, group_name, lines, sort_name
-from tachograph.tui.fleet_rows import GROUPS, FleetRows
-from tachograph.tui.fleet_titles import MORE, titles
+from tachograph.tui.fleet_rows import (
+    GROUPS,
+    FilterTerm,
+    FleetGroup,
+    FleetRows,
+    Line,
+    direction,
+    fleet_lines,
+    group_name,
+    matching,
+    parse_filter,
+    sort_name,
+)
+from tachograph.tui.fleet_table import COLUMNS, MORE, ColumnPlace, fit, pieces, spoken, titles
 from tachograph.tui.heat import BY_CLASS, HeatMap, next_by, shown_by
-from tachograph.tui.kept_lines import KeptLines, Pieces
+from tachograph.tui.page import KeptLines, Pieces
 from tachograph.tui.screens import Ask, Open, Say
-from tachograph.units import printable
 
 
 class FleetScreen(KeptLines, can_focus=True):
@@ -37,29 +46,29 @@ class FleetScreen(KeptLines, can_focus=True):
         super().__init__(self.line)
         self.sort, self.reverse, self.group, self.filter = "gpu", False, "", ""
         self.heat = ""  # by what; empty: the table
-        self._terms: tuple[Term, ...] = ()
+        self._terms: tuple[FilterTerm, ...] = ()
         self._folded: set[str] = set()
         self._rows: FleetRows | None = None
         self._lines: list[Line] = []
-        self._places: list[Place] = []
+        self._places: list[ColumnPlace] = []
         self._map: HeatMap | None = None
         self._skip = 0
         self._cursor = 0  # line of the table, or row on the map
-        self._held: Gpu | str | None = None  # what the cursor stays at: a GPU, a group; None: the first line
+        self._held: GpuId | str | None = None  # what the cursor stays at: a GPU, a group; None: the first line
         self._sought = ""
         self.filtered = 0
 
     # --- what is shown
 
     @property
-    def chosen(self) -> Gpu | None:
+    def chosen(self) -> GpuId | None:
         """The GPU under the cursor; on a heading, the first of the group."""
         if self._rows is None:
             return None
         if self._map is not None:
             return self._rows.gpus[self._cursor] if self._map.spot(self._cursor) else None
         line = self._line_here()
-        if isinstance(line, Group):
+        if isinstance(line, FleetGroup):
             line = int(line.rows[0])
         return None if line is None else self._rows.gpus[line]
 
@@ -101,7 +110,7 @@ class FleetScreen(KeptLines, can_focus=True):
 
         Errors: UsageError for a filter that cannot be read.
         """
-        self._terms, self.filter = parse(written), written
+        self._terms, self.filter = parse_filter(written), written
         self._change()
 
     def heat_by(self, name: str) -> None:
@@ -116,12 +125,12 @@ class FleetScreen(KeptLines, can_focus=True):
 
     def seek(self, written: str) -> bool:
         """Put the cursor on the next GPU of which a filter holds; False if there is none."""
-        terms = parse(written)
+        terms = parse_filter(written)
         self._sought = written
         if self._rows is None:
             return False
         found = matching(self._rows, terms)
-        listed = [line for line in self._lines if not isinstance(line, Group)]
+        listed = [line for line in self._lines if not isinstance(line, FleetGroup)]
         here = self._rows.gpus.index(self.chosen) if self.chosen else -1
         start = listed.index(here) + 1 if here in listed else 0
         for row in (*listed[start:], *listed[:start]):
@@ -130,12 +139,12 @@ class FleetScreen(KeptLines, can_focus=True):
                 return True
         return False
 
-    def go_to(self, gpu: Gpu) -> bool:
+    def go_to(self, gpu: GpuId) -> bool:
         """Put the cursor on a GPU; False if it is not shown."""
         if self._rows is None or gpu not in self._rows.gpus:
             return False
         row = self._rows.gpus.index(gpu)
-        if row not in [line for line in self._lines if not isinstance(line, Group)]:
+        if row not in [line for line in self._lines if not isinstance(line, FleetGroup)]:
             return False
         self._go_to_row(row)
         return True
@@ -153,7 +162,7 @@ class FleetScreen(KeptLines, can_focus=True):
             return
         shown: Flags | None = matching(self._rows, self._terms) if self._terms else None
         self.filtered = len(self._rows) if shown is None else int(shown.sum())
-        self._lines = lines(
+        self._lines = fleet_lines(
             self._rows,
             by="gpu" if self.heat else self.sort,
             reverse=self.reverse and not self.heat,
@@ -163,12 +172,12 @@ class FleetScreen(KeptLines, can_focus=True):
         )
         width = self.line_width
         if self.heat:
-            listed = [line for line in self._lines if not isinstance(line, Group)]
+            listed = [line for line in self._lines if not isinstance(line, FleetGroup)]
             self._map = HeatMap(self._rows, listed, by=self.heat, width=width)
             height = self._map.height
         else:
             self._map = None
-            named = max((len(line.name) for line in self._lines if isinstance(line, Group)), default=0)
+            named = max((len(line.name) for line in self._lines if isinstance(line, FleetGroup)), default=0)
             first = min(24, max(8, named + 8 if named else 0))
             self._places = fit(
                 self._rows, width - len(MORE), skip=self._skip, first=first, group=self.group, sort=self.sort
@@ -191,30 +200,32 @@ class FleetScreen(KeptLines, can_focus=True):
         if self._map is not None:
             row = self._row_of(self._held)
             if row is None or self._map.spot(row) is None:
-                row = next((line for line in self._lines if not isinstance(line, Group)), 0)
+                row = next((line for line in self._lines if not isinstance(line, FleetGroup)), 0)
             self._cursor = row
             return
         place = self._place_of(self._held)
         self._cursor = min(self._cursor if place is None else place, max(0, len(self._lines) - 1))
 
-    def _row_of(self, held: Gpu | str | None) -> int | None:
-        if self._rows is None or not isinstance(held, Gpu):
+    def _row_of(self, held: GpuId | str | None) -> int | None:
+        if self._rows is None or not isinstance(held, GpuId):
             return None
         try:
             return self._rows.gpus.index(held)
         except ValueError:
             return None
 
-    def _place_of(self, held: Gpu | str | None) -> int | None:
+    def _place_of(self, held: GpuId | str | None) -> int | None:
         """The line of a GPU or a group; None where there is none (the first line holds to nothing)."""
         if held is None:
             return 0
         if isinstance(held, str):
             return next(
-                (at for at, line in enumerate(self._lines) if isinstance(line, Group) and line.name == held), None
+                (at for at, line in enumerate(self._lines) if isinstance(line, FleetGroup) and line.name == held), None
             )
         row = self._row_of(held)
-        return next((at for at, line in enumerate(self._lines) if not isinstance(line, Group) and line == row), None)
+        return next(
+            (at for at, line in enumerate(self._lines) if not isinstance(line, FleetGroup) and line == row), None
+        )
 
     def _line_here(self) -> Line | None:
         return self._lines[self._cursor] if self._cursor < len(self._lines) else None
@@ -226,7 +237,7 @@ class FleetScreen(KeptLines, can_focus=True):
         if line is None or self._rows is None or self._cursor == 0:
             self._held = None
         else:
-            self._held = line.name if isinstance(line, Group) else self._rows.gpus[line]
+            self._held = line.name if isinstance(line, FleetGroup) else self._rows.gpus[line]
         self._follow()
 
     def _go_to_row(self, row: int) -> None:
@@ -317,7 +328,7 @@ class FleetScreen(KeptLines, can_focus=True):
     def action_choose(self) -> None:
         """Focus on the GPU, fold or unfold the group."""
         line = None if self._map is not None else self._line_here()
-        if isinstance(line, Group):
+        if isinstance(line, FleetGroup):
             self._folded ^= {line.name}
             self._change()
         elif self.chosen is not None:
@@ -344,7 +355,7 @@ class FleetScreen(KeptLines, can_focus=True):
 
     def action_fold_all(self) -> None:
         """Fold all groups, or unfold them."""
-        names = {line.name for line in self._lines if isinstance(line, Group)}
+        names = {line.name for line in self._lines if isinstance(line, FleetGroup)}
         self._folded = set() if self._folded else names
         self._change()
 

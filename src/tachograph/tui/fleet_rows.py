@@ -1,30 +1,30 @@
-"""The fleet of a view as a table is made of it: texts and numbers by row, and what they are called.
-
-`NUMBERS` are what can be sorted by, filtered by, drawn as a heat map; `TEXTS` what can be grouped and filtered by.
-Any counter of the catalogue may be named, too.
-"""
+"""GPUs of the fleet as rows: values by column, filter terms, order and groups."""
 
 from __future__ import annotations
 
 import difflib
+import operator
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
 
-from tachograph.arrays import Floats, Ints
-from tachograph.counters import BY_NAME as COUNTERS
-from tachograph.errors import UsageError
-from tachograph.live.snapshot import Gpu
+from tachograph.catalog.arrays import Flags, Floats, Ints, Longs
+from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import printable
+from tachograph.judge.health import STATES, WORST_FIRST
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES, bottleneck
+from tachograph.live.snapshot import GpuId
 from tachograph.live.view import View
-from tachograph.units import printable
-from tachograph.workload.classes import CLASSES
-from tachograph.workload.health import STATES, WORST_FIRST
 
 # short name of a number -> counter; `real`, `mem` and `age` are no counters
-SHORT: Mapping[str, str] = MappingProxyType(
+COLUMN_ALIASES: Mapping[str, str] = MappingProxyType(
     {
         "util": "gpu_util",
         "sm": "sm_active",
@@ -42,7 +42,7 @@ SHORT: Mapping[str, str] = MappingProxyType(
         "tx": "pcie_tx_bytes_per_s",
     }
 )
-NUMBERS = ("real", *SHORT, "mem", "nvlink", "held", "age")
+NUMBERS = ("real", *COLUMN_ALIASES, "mem", "nvlink", "held", "age")
 TEXTS = ("gpu", "node", "job", "user", "class", "health", "model")
 GROUPS = ("node", "job", "user", "class")
 GIB = 1024.0  # MiB
@@ -117,7 +117,7 @@ class FleetRows:
                 since = [getattr(snapshot.holders.get(gpu), "since", None) for gpu in self.gpus]
                 return snapshot.t - np.array(since, np.float64)
             case _:
-                return snapshot.column(SHORT.get(name, name))
+                return snapshot.column(COLUMN_ALIASES.get(name, name))
 
     def _text(self, name: str) -> Sequence[str]:
         snapshot = self.view.snapshot
@@ -131,7 +131,7 @@ class FleetRows:
             case "user":
                 return self._of_holders("user")
             case "class":
-                return [CLASSES[label] for label in self.view.labels.tolist()]
+                return [WORKLOAD_CLASSES[label] for label in self.view.labels.tolist()]
             case "health":
                 return [STATES[state] for state in self.view.health.tolist()]
             case "model":
@@ -174,7 +174,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
 class _Roster:
     """What hardly ever changes: names of GPUs and their ranks."""
 
-    def __init__(self, gpus: tuple[Gpu, ...]) -> None:
+    def __init__(self, gpus: tuple[GpuId, ...]) -> None:
         self.gpus = gpus
         self.names = tuple(printable(gpu.name) for gpu in gpus)
         self.nodes = tuple(printable(gpu.node) for gpu in gpus)
@@ -183,3 +183,223 @@ class _Roster:
         keys = [(rank[node], gpu.gpu, part) for node, gpu, part in zip(self.nodes, gpus, mig, strict=True)]
         self.places: Ints = np.empty(len(gpus), np.int32)
         self.places[sorted(range(len(gpus)), key=keys.__getitem__)] = np.arange(len(gpus), dtype=np.int32)
+
+
+_COMPARE: Mapping[str, Callable[[Floats, float], Flags]] = MappingProxyType(
+    {
+        "=": operator.eq, "!=": lambda values, bound: (values != bound) & ~np.isnan(values),
+        "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    }
+)  # fmt: skip
+_TERM = re.compile(r"^([A-Za-z_][\w]*)(!=|<=|>=|=|<|>)(.*)$")
+_NUMBER = re.compile(r"^(-?\d+(?:\.\d*)?|\.\d+)\s*(%|[kMGTs]?|min|h)$")
+_SIZES = MappingProxyType({"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "s": 1.0, "min": 60.0, "h": 3600.0})
+_PERCENT = MappingProxyType({"": 0.01, "%": 0.01})
+_GIB = MappingProxyType({"": 1.0, "G": 1.0, "M": 1 / 1024, "T": 1024.0})
+_ANYWHERE = ("gpu", "job", "user", "class", "health")
+MISSING = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class FilterTerm:
+    """One term. column: "" for a word that is looked for anywhere. bound: the number, NaN for texts and for missing."""
+
+    column: str
+    compare: str
+    text: str
+    bound: float = float("nan")
+
+
+def parse_filter(written: str) -> tuple[FilterTerm, ...]:
+    """Return the terms of a filter.
+
+    >>> parse("ana sm<20")
+    (Term(column='', compare='=', text='ana', bound=nan), Term(column='sm', compare='<', text='20', bound=0.2))
+
+    Errors: UsageError for a column that is none, or a number that is none.
+    """
+    try:
+        words = shlex.split(written)
+    except ValueError as error:
+        raise UsageError(f"{written!r} is no filter: {error}", do="close the quotation mark") from None
+    return tuple(_term(word) for word in words)
+
+
+def matching(rows: FleetRows, terms: tuple[FilterTerm, ...]) -> Flags:
+    """Return which rows every term holds of."""
+    found: Flags = np.ones(len(rows), np.bool_)
+    for term in terms:
+        found &= _holds(rows, term)
+    return found
+
+
+def _term(word: str) -> FilterTerm:
+    found = _TERM.match(word)
+    if found is None:
+        return FilterTerm("", "!=", word[1:]) if word.startswith("!") and len(word) > 1 else FilterTerm("", "=", word)
+    column, compare, text = found[1].lower(), found[2], found[3]
+    if column in TEXTS:
+        if compare not in ("=", "!="):
+            raise UsageError(f"{column} is text and has no {compare}", do=f"write {column}={text} or {column}!={text}")
+        return FilterTerm(column, compare, text)
+    number_name(column)
+    return (
+        FilterTerm(column, compare, text)
+        if text == MISSING
+        else FilterTerm(column, compare, text, _bound(column, text))
+    )
+
+
+def _bound(column: str, text: str) -> float:
+    found = _NUMBER.match(text)
+    if found is None:
+        raise UsageError(f"{text!r} is no number", do=f"write {column}<20, or {column}=- for what is missing")
+    counter = COUNTERS.get(COLUMN_ALIASES.get(column, column))
+    fraction = column == "real" or (counter is not None and counter.unit == "fraction")
+    sizes = _PERCENT if fraction else _GIB if column == "mem" else _SIZES
+    if found[2] not in sizes:
+        raise UsageError(f"{column} is not told in {found[2]}", do=f"write {column}>{found[1]}")
+    return float(found[1]) * sizes[found[2]]
+
+
+def _holds(rows: FleetRows, term: FilterTerm) -> Flags:
+    if term.column in TEXTS or not term.column:
+        found = _of_text(rows, term)
+        return ~found if term.compare == "!=" else found
+    values = rows.number(term.column)
+    if term.text == MISSING:
+        return np.isnan(values) if term.compare == "=" else ~np.isnan(values)
+    return _COMPARE[term.compare](values, term.bound)
+
+
+def _of_text(rows: FleetRows, term: FilterTerm) -> Flags:
+    wanted = term.text.lower()
+    if not term.column:
+        found: Flags = np.zeros(len(rows), np.bool_)
+        for column in _ANYWHERE:
+            found |= np.array([wanted in text for text in _lowered(rows, column)], np.bool_)
+        return found
+    if term.column == "class":
+        named = [_is_class(name, code, wanted) for name, code in zip(WORKLOAD_CLASSES, WORKLOAD_CODES, strict=True)]
+        return np.array(named, np.bool_)[rows.view.labels]
+    texts = _lowered(rows, term.column)
+    if wanted == MISSING:
+        return np.array([not text for text in texts], np.bool_)
+    if "*" in wanted:
+        return np.array([fnmatchcase(text, wanted) for text in texts], np.bool_)
+    return np.array([text == wanted or wanted in text.split(",") for text in texts], np.bool_)  # jobs that share a GPU
+
+
+def _is_class(name: str, code: str, wanted: str) -> bool:
+    return fnmatchcase(name.lower(), wanted) or wanted in (code, bottleneck(name))
+
+
+def _lowered(rows: FleetRows, column: str) -> list[str]:
+    return [text.lower() for text in rows.text(column)]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetGroup:
+    """GPUs that have something in common. name: "" of those of which it is not told. rows: in their order."""
+
+    name: str
+    rows: Longs
+    folded: bool = False
+
+
+Line = int | FleetGroup  # the row of a GPU, or a heading
+
+
+def sort_name(name: str) -> str:
+    """Return the name of a column by which can be sorted, as given.
+
+    Errors: UsageError where there is none.
+    """
+    return name if name in TEXTS else number_name(name)
+
+
+def direction(by: str, *, reverse: bool) -> str:
+    """Return which come first where GPUs are sorted by a column.
+
+    >>> direction("power", reverse=True), direction("health", reverse=False), direction("user", reverse=True)
+    ('smallest first', 'worst first', 'Z to A')
+    """
+    if by in TEXTS:
+        forward, backward = ("worst first", "best first") if by == "health" else ("A to Z", "Z to A")
+    else:
+        forward, backward = "largest first", "smallest first"
+    return backward if reverse else forward
+
+
+def group_name(name: str) -> str:
+    """Return the name of a column by which can be grouped, as given; "" is by nothing.
+
+    Errors: UsageError where there is none.
+    """
+    if name and name not in GROUPS:
+        raise UsageError(f"nothing is grouped by {name!r}", do=f"write {', '.join(GROUPS[:-1])} or {GROUPS[-1]}")
+    return name
+
+
+def sorted_rows(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
+    """Return all rows, sorted: names upwards, numbers and health from the highest and the worst; missing ones last.
+
+    Errors: UsageError for a column that is none.
+    """
+    if by == "health":
+        return _descending(rows.health_rank, rows, reverse=reverse)
+    if by in TEXTS:
+        return _by_text(rows, by, reverse=reverse)
+    return _descending(rows.number(sort_name(by)), rows, reverse=reverse)
+
+
+def grouped(rows: FleetRows, ordered: Longs, by: str) -> list[FleetGroup]:
+    """Return groups in the order of their first GPU; the one of which nothing is told comes last.
+
+    Errors: UsageError for a column by which nothing is grouped.
+    """
+    texts = rows.text(group_name(by))
+    members: dict[str, list[int]] = {}
+    for row in ordered.tolist():
+        members.setdefault(texts[row], []).append(row)
+    names = [name for name in members if name] + [name for name in members if not name]
+    return [FleetGroup(name, np.array(members[name], np.int64)) for name in names]
+
+
+def fleet_lines(
+    rows: FleetRows,
+    *,
+    by: str = "gpu",
+    reverse: bool = False,
+    shown: Flags | None = None,
+    group: str = "",
+    folded: Collection[str] = (),
+) -> list[Line]:
+    """Return what is drawn, line by line. shown: rows that pass the filter; group: "" for none; folded: groups."""
+    ordered = sorted_rows(rows, by, reverse=reverse)
+    if shown is not None:
+        ordered = ordered[shown[ordered]]
+    if not group:
+        return list(ordered.tolist())
+    found: list[Line] = []
+    for one in grouped(rows, ordered, group):
+        hidden = one.name in folded
+        found.append(FleetGroup(one.name, one.rows, hidden))
+        if not hidden:
+            found += one.rows.tolist()
+    return found
+
+
+def _descending(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]], rows: FleetRows, *, reverse: bool) -> Longs:
+    keys = values if reverse else -values
+    return np.lexsort((rows.place, keys))  # NaN sorts last either way
+
+
+def _by_text(rows: FleetRows, by: str, *, reverse: bool) -> Longs:
+    if by in ("gpu", "node"):
+        upwards = np.argsort(rows.place, kind="stable")
+        return upwards[::-1] if reverse else upwards
+    texts = rows.text(by)
+    rank = {name: place for place, name in enumerate(sorted({*texts} - {""}, key=natural, reverse=reverse))}
+    keys = np.array([rank.get(text, len(rank)) for text in texts], np.int64)
+    return np.lexsort((rows.place, keys))

@@ -1,22 +1,133 @@
-"""One GPU: who it is, whom it works for, class and health with reasons, every counter, processes, what happened."""
+"""Everything about one GPU: identity, class and health with reasons, counters, events, processes."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import ClassVar
 
 from rich.segment import Segment
 from textual.binding import BindingType
 
-from tachograph.live.judged_reasons import reasons
-from tachograph.live.snapshot import Gpu
-from tachograph.live.view import View
+from tachograph.catalog.units import printable, text
+from tachograph.judge.health import HealthLimits
+from tachograph.judge.workload.classes import RULED, UNKNOWN, WORKLOAD_CLASSES
+from tachograph.judge.workload.rules import NO, YES, known_of, reading_of, verdicts
+from tachograph.live import unsupported
+from tachograph.live.snapshot import GpuId
+from tachograph.live.view import GpuReasons, View, gpu_reasons
 from tachograph.tui import colours, keys
-from tachograph.tui.events_rows import event_row
-from tachograph.tui.focus_counters import counters, untold
-from tachograph.tui.focus_reasons import classed_and_healthy
-from tachograph.tui.page import MISSING, Page, Row, Rows, beside, cell, heading, paragraph, quantity, words
-from tachograph.units import printable
+from tachograph.tui.counter_rows import counters, untold
+from tachograph.tui.events import event_row
+from tachograph.tui.page import MISSING, Page, PageRows, Row, beside, cell, heading, join_parts, paragraph, quantity
+
+RULES = tuple(one.name for one in RULED)
+_VERDICTS = {NO: "no", YES: "yes"}
+_WEIGHED = (("SM", "sm"), ("TENSOR", "tensor"), ("DRAM", "dram"), ("GR", "gr"))
+
+
+def classed_and_healthy(view: View, row: int, *, width: int, rules: bool) -> list[Row]:
+    """Return class and health of a GPU, and why. rules: whether all rules are listed, and health by a line each."""
+    found = gpu_reasons(view, row)
+    return [
+        *classed(view, row, found, width=width, rules=rules),
+        *healthy(view, row, found, width=width, short=not rules),
+    ]
+
+
+def classed(view: View, row: int, found: GpuReasons, *, width: int, rules: bool) -> list[Row]:
+    """Return the class, the rule that holds with values and thresholds, what this reading alone would be; and of what
+    real utilisation is made. rules: all rules up to the one that holds are listed.
+    """
+    smoothed, window = view.label(row), view.settings.smoothing_s
+    rows: list[Row] = [
+        heading("Class", width, f"over {quantity(window, 's')}" if window else "of this reading"),
+        [Segment(colours.class_text(smoothed), colours.class_style(smoothed))],
+    ]
+    if not view.told[row]:
+        return rows + paragraph("it tells nothing now", width, colours.NOTICE, indent=2)
+    if smoothed in RULES:
+        place = RULES.index(smoothed)
+        rows += paragraph(f"rule {place + 1} of {len(RULES)}: {RULED[place].rule}", width, indent=2)
+    rows += paragraph(found.why, width, colours.NOTICE if smoothed == UNKNOWN else colours.PLAIN, indent=2)
+    rows += _enabling(view, found.classified.needs, width=width)
+    if found.raw.name != smoothed:
+        rows += paragraph(f"this reading alone: {colours.class_text(found.raw.name)}", width, indent=2)
+    rows += parts_of_real(view, row, width=width)
+    return rows + (_all_rules(view, row) if rules else [])
+
+
+def _enabling(view: View, needs: tuple[str, ...], *, width: int) -> list[Row]:
+    """How to have what is missing, each way once."""
+    lacking = {name: view.about.blind[name] for name in needs if view.about.blind.get(name)}
+    told = unsupported.unsupported_lines(replace(view.about, blind=lacking))
+    return [line for sentence in told for line in paragraph(sentence, width, colours.NOTICE, indent=2)]
+
+
+def parts_of_real(view: View, row: int, *, width: int) -> list[Row]:
+    """Return real utilisation of this reading with its parts: weights and what they weigh."""
+    known = known_of(
+        reading_of({name: float(column[row]) for name, column in view.snapshot.values.items()}), view.settings
+    )
+    parts = [
+        f"{weight:.2f}·{name} {quantity(getattr(known, field), 'fraction')}".removeprefix("0")
+        for (name, field), weight in zip(_WEIGHED, view.settings.weights, strict=True)
+        if weight
+    ]
+    return paragraph(f"real {quantity(float(view.real[row]), 'fraction')} = {' + '.join(parts)}", width, indent=2)
+
+
+def _all_rules(view: View, row: int) -> list[Row]:
+    """Rules in their order up to the first that holds of the means over the window."""
+    means = view.means or view.snapshot.values
+    known = known_of(reading_of({name: float(column[row]) for name, column in means.items()}), view.settings)
+    rows: list[Row] = []
+    for place, verdict in enumerate((*verdicts(known, view.settings.weights), YES)):
+        style = colours.CLASS_STYLES[place] if verdict == YES else colours.DIM
+        said = _VERDICTS.get(verdict, "?")
+        rows.append([Segment(f"{place + 1:>4} {said:<4}{WORKLOAD_CLASSES[place]}: {RULED[place].rule}", style)])
+        if verdict == YES:
+            break
+    return rows
+
+
+def healthy(view: View, row: int, found: GpuReasons, *, width: int, short: bool) -> list[Row]:
+    """Return health, and each value that decides it against its limit. short: values that are good in one paragraph."""
+    state = view.state(row)
+    rows: list[Row] = [heading("Health", width), [Segment(colours.state_text(state), colours.HEALTH_STYLES[state])]]
+    if found.health_why:
+        rows += paragraph(found.health_why, width, colours.ALARM, indent=2)
+    values = _values(view, row, found.limits)
+    for sentence in [join_parts(values)] if short else values:
+        rows += paragraph(sentence, width, indent=2)
+    if found.health.needs and view.told[row]:
+        rows += paragraph(f"not told: {', '.join(found.health.needs)}", width, colours.NOTICE, indent=2)
+        rows += _enabling(view, found.health.needs, width=width)
+    return rows
+
+
+def _values(view: View, row: int, limits: HealthLimits) -> list[str]:
+    """What decides health, with its limits; what is missing is left out."""
+    value = view.snapshot.value
+    told: list[str] = []
+    sensors = (
+        ("gpu_temp_c", "GPU", limits.warning_c, limits.critical_c),
+        ("mem_temp_c", "memory", limits.memory_warning_c, limits.memory_critical_c),
+    )
+    for counter, name, warning, critical in sensors:
+        degrees = value(counter, row)
+        if degrees is not None:
+            told.append(f"{name} {text(degrees, 'C')} (HOT from {warning:.0f}, critical {critical:.0f})")
+    rows, failure = value("remapped_rows_uncorrectable", row), value("row_remap_failure", row)
+    if rows is not None:
+        told.append(f"{text(rows, 'count')} rows remapped")
+    if failure is not None:
+        told.append("a remapping failed" if failure else "no remapping failed")
+    replays = float("nan") if view.replays is None else float(view.replays[row])
+    if replays == replays:
+        told.append(f"{text(replays, 'count')} PCIe replays in {text(view.settings.event_memory_s, 's')}")
+    return told
+
 
 WIDE = 110  # characters from which there are two columns
 _COUNTERS_AT_MOST = 100  # characters: longer histories than that tell no more
@@ -29,16 +140,16 @@ class FocusScreen(Page):
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("focus")]
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: GpuId) -> None:
         super().__init__()
         self.gpu = gpu
 
     @property
-    def chosen(self) -> Gpu | None:
+    def chosen(self) -> GpuId | None:
         """The GPU that is shown."""
         return self.gpu
 
-    def rows(self, view: View, width: int, height: int) -> Rows:
+    def rows(self, view: View, width: int, height: int) -> PageRows:
         """Return all that is known of the GPU."""
         return focus(view, self.gpu, width=width)
 
@@ -59,7 +170,7 @@ class FocusScreen(Page):
             self.again()
 
 
-def focus(view: View, gpu: Gpu, *, width: int) -> list[Row]:
+def focus(view: View, gpu: GpuId, *, width: int) -> list[Row]:
     """Return one GPU in rows of `width` characters: one column, or two where the terminal is wide."""
     if gpu not in view.snapshot.gpus:
         return paragraph(f"{gpu.name} is not among the GPUs that the source names now", width, colours.NOTICE)
@@ -91,7 +202,7 @@ def identity(view: View, row: int, *, width: int) -> list[Row]:
         Segment(f"  {row + 1} of {len(snapshot.gpus)}", colours.DIM),
     ]
     mig = "" if gpu.mig is None else f"MIG slice {gpu.mig}"
-    board = words(
+    board = join_parts(
         [
             (device.model if device else None) or "model not told",
             f"node {gpu.node}",
@@ -100,7 +211,7 @@ def identity(view: View, row: int, *, width: int) -> list[Row]:
             quantity(device.hbm_mib, "MiB") if device and device.hbm_mib else "",
         ]
     )
-    where = words([(device.uuid if device else None) or "", f"PCI {device.pci}" if device and device.pci else ""])
+    where = join_parts([(device.uuid if device else None) or "", f"PCI {device.pci}" if device and device.pci else ""])
     return [
         first,
         *paragraph(printable(board), width),
@@ -109,12 +220,12 @@ def identity(view: View, row: int, *, width: int) -> list[Row]:
     ]
 
 
-def _held(view: View, gpu: Gpu) -> str:
+def _held(view: View, gpu: GpuId) -> str:
     holder = view.snapshot.holders.get(gpu)
     if holder is None:
         return "held by nobody that is known"
     since = "" if holder.since is None else f"for {quantity(max(0.0, view.snapshot.t - holder.since), 's')}"
-    return printable(words([f"job {holder.job_id or MISSING}", f"user {holder.user or MISSING}", since]))
+    return printable(join_parts([f"job {holder.job_id or MISSING}", f"user {holder.user or MISSING}", since]))
 
 
 def _age(view: View, row: int) -> Row:
@@ -133,7 +244,7 @@ def surroundings(view: View, row: int, *, width: int) -> list[Row]:
     rows += [event_row(event, view.snapshot.t, width=width, with_gpu=False) for event in happened]
     if not happened:
         rows += paragraph("none since the start", width, colours.DIM)
-    found = reasons(view, row)
+    found = gpu_reasons(view, row)
     said = (*found.classified.needs, *found.health.needs) if view.told[row] else ()
     sentences = untold(view, but=said)
     if sentences:
@@ -142,7 +253,7 @@ def surroundings(view: View, row: int, *, width: int) -> list[Row]:
     return rows
 
 
-def processes(view: View, gpu: Gpu, *, width: int) -> list[Row]:
+def processes(view: View, gpu: GpuId, *, width: int) -> list[Row]:
     """Return the processes on a GPU, the one with most memory first."""
     found = sorted(view.snapshot.processes.get(gpu, ()), key=lambda one: -(one.hbm_used_mib or 0.0))
     if not found:

@@ -1,37 +1,44 @@
-"""The lines around a screen: which source, when, how many GPUs of which kind, what is wrong; below, keys or a note."""
+"""Lines around a screen: header, footer, and the line in which commands, filters and searches are written."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.widgets import Input, Static
 
-from tachograph.live.snapshot import Problem
+from tachograph.catalog.units import plural, printable
+from tachograph.judge.health import STATES, WORST_FIRST
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.live.snapshot import SourceProblem
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
-from tachograph.units import plural, printable
-from tachograph.workload.classes import CLASSES
-from tachograph.workload.health import STATES, WORST_FIRST
+from tachograph.tui.commands import completed
 
 Pieces = list[tuple[str, Style]]
 _PROBLEMS = 2  # lines of problems, at most
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class HeaderState:
     """What is told beside a view. interval: how often it looks, in words; summary: what the screen says of itself."""
 
     interval: str
     paused: bool = False
     summary: str = ""
-    problems: Sequence[Problem] = ()
+    problems: Sequence[SourceProblem] = ()
 
 
 class Lines(Widget):
@@ -56,7 +63,7 @@ class Lines(Widget):
         return strip.adjust_cell_length(self.size.width)
 
 
-def header(view: View | None, told: Told, *, width: int) -> list[Pieces]:
+def header(view: View | None, told: HeaderState, *, width: int) -> list[Pieces]:
     """Return the lines above a screen."""
     if view is None:
         return [[("tachograph watch", colours.BOLD)], *_problems(told.problems, width=width)]
@@ -79,11 +86,11 @@ def footer(place: str, *, width: int, mapped: bool = False) -> Pieces:
     return found
 
 
-def _room(key: keys.Key, name: str) -> int:
+def _room(key: keys.ScreenKey, name: str) -> int:
     return cell_len(name) + len(key.short) + 3
 
 
-def _source(view: View, told: Told, *, width: int) -> Pieces:
+def _source(view: View, told: HeaderState, *, width: int) -> Pieces:
     at = time.strftime("%H:%M:%S", time.localtime(view.snapshot.t))
     right = f"{told.interval}  {at} "
     paused: Pieces = [(" PAUSED ", colours.CURSOR), (" ", colours.PLAIN)] if told.paused else []
@@ -95,7 +102,7 @@ def _source(view: View, told: Told, *, width: int) -> Pieces:
 
 def _counts(view: View, *, width: int) -> Pieces:
     """How many GPUs by what limits them, and by health: in words, or where there is no room in letters."""
-    labels = np.bincount(view.labels, minlength=len(CLASSES)).tolist()
+    labels = np.bincount(view.labels, minlength=len(WORKLOAD_CLASSES)).tolist()
     limits = dict.fromkeys(colours.LIMITS, 0)
     for limit, count in zip(colours.CLASS_LIMITS, labels, strict=True):
         limits[limit] += count
@@ -123,7 +130,7 @@ def _blind(view: View, *, width: int) -> Pieces:
     return [(_cut(f"cannot see {', '.join(view.about.blind)}", width - 20) + " (? tells more)", colours.NOTICE)]
 
 
-def _problems(problems: Sequence[Problem], *, width: int) -> list[Pieces]:
+def _problems(problems: Sequence[SourceProblem], *, width: int) -> list[Pieces]:
     shown: list[Pieces] = [
         [(_cut(f"! {printable(one.sentence)}", width), colours.ALARM if one.fatal else colours.NOTICE)]
         for one in problems[:_PROBLEMS]
@@ -135,3 +142,102 @@ def _problems(problems: Sequence[Problem], *, width: int) -> list[Pieces]:
 
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+SIGNS = {"command": ":", "filter": "filter ", "search": "search "}
+
+
+class Prompt(Horizontal):
+    """One line to write. complete: what a line may become. Tells `Changed` while it is written, `Done` at the end."""
+
+    DEFAULT_CSS = """
+    Prompt { height: 1; }
+    Prompt Static { width: auto; text-style: bold; }
+    """
+
+    class Ready(Message):
+        """The line takes keys."""
+
+    class Changed(Message):
+        """What is written now. candidates: what it may become."""
+
+        def __init__(self, kind: str, text: str, candidates: list[str]) -> None:
+            super().__init__()
+            self.kind, self.text, self.candidates = kind, text, candidates
+
+    class Done(Message):
+        """The line is finished; `text` is None where it was given up."""
+
+        def __init__(self, kind: str, text: str | None) -> None:
+            super().__init__()
+            self.kind, self.text = kind, text
+
+    def __init__(self, kind: str, text: str, complete: Callable[[str], list[str]]) -> None:
+        super().__init__()
+        self.kind, self._text, self._complete = kind, text, complete
+        self._candidates: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        """Lay out sign and line."""
+        yield Static(SIGNS[self.kind])
+        yield Line(self._text, complete=self._tab)
+
+    def on_mount(self) -> None:
+        """Write here from now on."""
+        self.screen.set_focus(self.query_one(Line))
+        self.post_message(self.Ready())
+        self._tell(self._text)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Tell."""
+        event.stop()
+        self._tell(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Done."""
+        event.stop()
+        self.post_message(self.Done(self.kind, event.value))
+
+    def on_line_given_up(self) -> None:
+        """Given up."""
+        self.post_message(self.Done(self.kind, None))
+
+    def _tell(self, text: str) -> None:
+        self._candidates = self._complete(text)
+        self.post_message(self.Changed(self.kind, text, self._candidates))
+
+    def _tab(self, line: str) -> str:
+        return completed(line, self._complete(line))
+
+
+class Line(Input):
+    """An input that is given up by Esc, or by Backspace where nothing is left, and completed by Tab."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c,ctrl+g", "give_up", show=False),
+        Binding("tab", "complete", show=False),
+    ]
+
+    class GivenUp(Message):
+        """Nothing shall come of it."""
+
+    def __init__(self, text: str, *, complete: Callable[[str], str]) -> None:
+        super().__init__(text, compact=True, select_on_focus=False)
+        self.cursor_blink = False
+        self._complete = complete
+
+    def action_give_up(self) -> None:
+        """Give up."""
+        self.post_message(self.GivenUp())
+
+    def action_complete(self) -> None:
+        """Complete as far as it is certain."""
+        self.value = self._complete(self.value)
+        self.cursor_position = len(self.value)
+
+    def action_delete_left(self) -> None:
+        """Delete a letter; give up where there is none."""
+        if self.value:
+            super().action_delete_left()
+        else:
+            self.action_give_up()

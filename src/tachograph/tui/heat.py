@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from rich.style import Style
 
-from tachograph.arrays import Floats
-from tachograph.counters import BY_NAME as COUNTERS
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
+from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, OK, STATES
+from tachograph.judge.workload.classes import Bottleneck
 from tachograph.tui import colours
-from tachograph.tui.fleet_columns import cell, percent, short
-from tachograph.tui.fleet_rows import SHORT, FleetRows, number_name
-from tachograph.workload.classes import Bottleneck
-from tachograph.workload.health import CRIT, OK, STATES, UNKNOWN
+from tachograph.tui.fleet_rows import COLUMN_ALIASES, FleetRows, number_name
+from tachograph.tui.fleet_table import cell, percent, short
 
 BY_CLASS = "class"
 CELL = 2
@@ -28,7 +28,7 @@ _ABSENT = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class HeatSpot:
     """A GPU on the map: its row, line and column."""
 
     row: int
@@ -44,7 +44,7 @@ class HeatMap:
         self._label = min(_LABEL, max((len(rows.text("node")[row]) for row in order), default=0))
         self._lines = self._laid_out(order, width)
         self._spots = {
-            row: Spot(row, y, x + self._label + 1 + CELL * place)
+            row: HeatSpot(row, y, x + self._label + 1 + CELL * place)
             for y, blocks in enumerate(self._lines)
             for x, members in blocks
             for place, row in enumerate(members)
@@ -57,7 +57,7 @@ class HeatMap:
         """How many lines."""
         return len(self._lines)
 
-    def spot(self, row: int) -> Spot | None:
+    def spot(self, row: int) -> HeatSpot | None:
         """Where a GPU is; None if it is not shown."""
         return self._spots.get(row)
 
@@ -130,7 +130,7 @@ class HeatMap:
         else:
             level = self._levels[row]
             mark, style = ("-", colours.DIM) if level == _ABSENT else (str(level), _level_style(level))
-        sign = "" if state in (OK, UNKNOWN) else colours.HEALTH_SIGNS[state]
+        sign = "" if state in (OK, HEALTH_UNKNOWN) else colours.HEALTH_SIGNS[state]
         if chosen:
             return [(f"{mark}{sign[:1]:1}", colours.CURSOR_CELL)]
         if state == CRIT:
@@ -164,7 +164,7 @@ def next_by(name: str) -> str:
 
 
 def _range(rows: FleetRows, by: str) -> tuple[float, float]:
-    counter = COUNTERS.get(SHORT.get(by, by))
+    counter = COUNTERS.get(COLUMN_ALIASES.get(by, by))
     if by == "real" or (counter is not None and counter.unit == "fraction"):
         return 0.0, 1.0
     values = rows.number(by)
@@ -180,4 +180,4 @@ def _explained(limit: Bottleneck) -> list[tuple[str, Style]]:
     return [(colours.MARKS[limit], colours.CELL_STYLES[limit]), (f" {colours.NAMES[limit]}  ", colours.PLAIN)]
 
 
-__all__ = ["BY_CLASS", "HeatMap", "Spot", "levels", "next_by", "shown_by"]
+__all__ = ["BY_CLASS", "HeatMap", "HeatSpot", "levels", "next_by", "shown_by"]

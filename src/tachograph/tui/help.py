@@ -7,14 +7,14 @@ from types import MappingProxyType
 
 from rich.segment import Segment
 
+from tachograph.catalog.units import printable
+from tachograph.judge.health import CRIT, HOT, WARN
+from tachograph.judge.workload.settings import Weights
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
 from tachograph.tui.commands import COMMANDS
-from tachograph.tui.fleet_columns import OTHER_NOW
+from tachograph.tui.fleet_table import OTHER_NOW
 from tachograph.tui.page import Page, Row, beside, heading, paragraph
-from tachograph.units import printable
-from tachograph.workload.health import CRIT, HOT, WARN
-from tachograph.workload.settings import Weights
 
 PLACES = {
     "": "Everywhere",

@@ -1,33 +1,160 @@
-"""One job: all its GPUs side by side, over all its nodes, those that are far from the others marked."""
+"""All GPUs of one job: the screen, and its findings, judged in a thread."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 from rich.segment import Segment
+from rich.style import Style
 from textual.binding import BindingType
 
-from tachograph.config import Configuration
-from tachograph.live.snapshot import Gpu
+from tachograph.catalog.arrays import Flags, Floats
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.units import printable
+from tachograph.live.snapshot import GpuId, Snapshot
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
-from tachograph.tui.job_facts import JobFacts, facts
-from tachograph.tui.job_findings import NOT_YET, JobJudge, Told, finding_rows
-from tachograph.tui.job_rows import (
+from tachograph.tui.job_table import (
     MAPPED,
     ORDERS,
-    Table,
+    JobFacts,
+    JobGpuTable,
     gpu_row,
+    job_facts,
+    job_gpu_table,
+    job_title,
     mapped,
     ordered,
     programs_rows,
-    table,
     table_head,
-    title,
 )
-from tachograph.tui.page import Page, Row, Rows, heading, paragraph
+from tachograph.tui.page import Page, PageRows, Row, heading, paragraph
 from tachograph.tui.screens import Open
-from tachograph.units import printable
+
+if TYPE_CHECKING:
+    from tachograph.judge.finding import Finding
+
+
+WAIT_S = 5.0  # of the screen being open, before anything is judged
+_WAITING = 4  # views that wait to be judged; others are passed over
+_STYLES = {"problem": colours.ALARM, "hint": colours.NOTICE}
+
+
+@dataclass(frozen=True, slots=True)
+class JobFindings:
+    """What is known of a job now. findings: None where it is not judged yet; trouble: why it cannot be."""
+
+    findings: tuple[Finding, ...] | None = None
+    trouble: str = ""
+
+
+NOT_YET = JobFindings()
+
+
+class JobJudge:
+    """Judges one job of the views it is given, in a thread of its own."""
+
+    def __init__(self, job_id: str, configuration: Configuration, *, wait_s: float = WAIT_S) -> None:
+        self.told = NOT_YET
+        self._job_id, self._configuration, self._wait_s = job_id, configuration, wait_s
+        self._began: float | None = None
+        self._ended = False
+        self._views: queue.Queue[View | None] = queue.Queue(_WAITING)
+        self._thread: threading.Thread | None = None
+
+    def take(self, view: View) -> None:
+        """Take another view; returns at once. Called with the history at rest."""
+        if self._began is None:
+            self._began = view.snapshot.t
+        if self._thread is None and view.snapshot.t - self._began >= self._wait_s:
+            before = list(past(view, self._job_id))
+            self._thread = threading.Thread(target=self._run, args=(before,), name="job", daemon=True)
+            self._thread.start()
+        if self._thread is not None and not self._views.full():
+            self._views.put_nowait(view)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether its thread has not ended."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self, wait_s: float = 0.0) -> None:
+        """Judge no more; what is being judged comes to an end by itself. wait_s: how long to wait for that."""
+        self._ended = True
+        if self._thread is not None:
+            with suppress(queue.Full):  # then it finds that it ended behind one of those that wait
+                self._views.put_nowait(None)
+            self._thread.join(wait_s)
+
+    def _run(self, before: Sequence[View]) -> None:
+        try:
+            from tachograph.live.job_classes import LiveJobClasses
+
+            judged = LiveJobClasses(self._configuration)
+            for view in before:
+                if self._ended:
+                    return
+                judged.step(view, ())
+            while (now := self._views.get()) is not None and not self._ended:
+                found = judged.step(now, (self._job_id,))
+                self.told = JobFindings(tuple(found.get(self._job_id, ())))
+        except Exception as error:  # noqa: BLE001  one job that is judged: the screen goes on without
+            self.told = JobFindings(trouble=f"{type(error).__name__}: {error}")
+
+
+def past(view: View, job_id: str) -> Iterator[View]:
+    """Yield views of the past of a job's GPUs, oldest first, as far as it is kept: copies that nothing changes."""
+    from tachograph.live.job_classes import JOB_CLASS_COUNTERS
+
+    held = {gpu: one for gpu, one in view.snapshot.holders.items() if job_id in (*one.jobs, one.job_id)}
+    rows = [row for row, gpu in enumerate(view.snapshot.gpus) if gpu in held]
+    gpus = tuple(view.snapshot.gpus[row] for row in rows)
+    devices = {gpu: view.snapshot.devices[gpu] for gpu in gpus if gpu in view.snapshot.devices}
+    times = view.history.times()
+    blocks = {name: view.history.block(name, rows) for name in JOB_CLASS_COUNTERS if name in view.snapshot.values}
+    since = min((one.since for one in held.values() if one.since is not None), default=None)
+    for place in np.flatnonzero(times < view.snapshot.t).tolist():
+        t = float(times[place])
+        if since is not None and t < since:
+            continue
+        values = {name: block[place].astype(np.float64) for name, block in blocks.items()}
+        told = _any_known(list(values.values()), len(gpus))
+        yield replace(
+            view, snapshot=Snapshot(t, gpus, np.where(told, t, np.nan), values, devices, held), told=told, events=()
+        )
+
+
+def _any_known(columns: Sequence[Floats], size: int) -> Flags:
+    found: Flags = np.zeros(size, np.bool_)
+    for column in columns:
+        found |= np.isfinite(column)
+    return found
+
+
+def finding_rows(told: JobFindings, *, width: int) -> list[Row]:
+    """Return what holds of a job, the most urgent first, with what to do, and what cannot be told yet."""
+    if told.trouble:
+        return paragraph(f"the job classes cannot be told: {told.trouble}", width, colours.NOTICE)
+    if told.findings is None:
+        return [heading("Job classes", width, "judging ...")]
+    rows: list[Row] = [heading("Job classes", width, "judged once a minute")]
+    holding = [one for one in told.findings if one.verdict == "yes" and one.severity != "fact"]
+    for one in holding:
+        style: Style = _STYLES.get(one.severity, colours.PLAIN)
+        rows.append([Segment(f"{one.severity}: ", style), Segment(printable(one.title), colours.BOLD)])
+        rows += paragraph(printable(one.sentence), width, indent=2)
+    if not holding:
+        rows += paragraph(f"nothing stands out of {len(told.findings)} looked for", width, colours.DIM)
+    undecided = [one.code.replace("_", " ") for one in told.findings if one.verdict == "insufficient"]
+    if undecided:
+        rows += paragraph(f"cannot be told yet: {', '.join(undecided)}", width, colours.DIM)
+    return rows
 
 
 class JobScreen(Page):
@@ -62,20 +189,20 @@ class JobScreen(Page):
             self._judge.stop()
 
     @property
-    def chosen(self) -> Gpu | None:
+    def chosen(self) -> GpuId | None:
         """The GPU under the cursor."""
         gpus = self._lines.gpus
         return gpus[min(self.cursor, len(gpus) - 1)] if gpus else None
 
-    def rows(self, view: View, width: int, height: int) -> Rows:
+    def rows(self, view: View, width: int, height: int) -> PageRows:
         """Return what the job is and does, and a line for each of its GPUs."""
-        job = facts(view, self.job_id)
+        job = job_facts(view, self.job_id)
         self._lines = JobLines()
         if job is None:
             return nothing(view, self.job_id, width=width)
         self.cursor = min(self.cursor, len(job.rows) - 1)
         told = self._judge.told if self._judge else NOT_YET
-        self._lines = lines(view, job, self.order, self.cursor, told, width=width)
+        self._lines = job_lines(view, job, self.order, self.cursor, told, width=width)
         return self._lines
 
     def action_move(self, by: int) -> None:
@@ -112,16 +239,16 @@ class JobLines:
     def __init__(self) -> None:
         self.above: list[Row] = []
         self.below: list[Row] = []
-        self.gpus: list[Gpu] = []
+        self.gpus: list[GpuId] = []
         self.cursor = 0
-        self._drawn: tuple[View, JobFacts, Table, list[int]] | None = None
+        self._drawn: tuple[View, JobFacts, JobGpuTable, list[int]] | None = None
 
     @property
     def first(self) -> int:
         """Which row is the first of the GPUs."""
         return len(self.above)
 
-    def fill(self, view: View, job: JobFacts, columns: Table, order: list[int]) -> None:
+    def fill(self, view: View, job: JobFacts, columns: JobGpuTable, order: list[int]) -> None:
         """Take what the lines of GPUs are made of."""
         self._drawn = (view, job, columns, order)
         self.gpus = [view.snapshot.gpus[job.rows[place]] for place in order]
@@ -142,11 +269,13 @@ class JobLines:
         return row
 
 
-def lines(view: View, job: JobFacts, order: str, cursor: int, told: Told = NOT_YET, *, width: int) -> JobLines:
+def job_lines(
+    view: View, job: JobFacts, order: str, cursor: int, told: JobFindings = NOT_YET, *, width: int
+) -> JobLines:
     """Return the rows of a job."""
     found = JobLines()
-    columns = table(view, job, width=width)
-    found.above += [*title(view, job, width=width), *finding_rows(told, width=width)]
+    columns = job_gpu_table(view, job, width=width)
+    found.above += [*job_title(view, job, width=width), *finding_rows(told, width=width)]
     running = programs_rows(view, job, width=width)
     if len(job.rows) > MAPPED:
         found.above += [*mapped(view, job, width=width), *running]

@@ -1,34 +1,102 @@
 """What screens of text are made of: rows of segments, side by side or below each other, drawn where they are seen.
 
-A row is a list of segments. Screens make their rows of a view by pure functions; `Page` scrolls and draws them.
+A row is a list of segments. Screens make their rows of a view by pure functions; `Page` and `KeptLines` scroll and
+draw.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from textwrap import wrap
 from typing import Protocol, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from tachograph.catalog.units import printable, text
 from tachograph.live.view import View
 from tachograph.tui import colours
-from tachograph.units import printable, text
+
+Pieces = list[tuple[str, Style]]
+
+
+class KeptLines(ScrollView):
+    """Lines made by `line`, of the place in what is seen, titles among them; `draw` makes those that are seen."""
+
+    def __init__(self, line: Callable[[int], Pieces]) -> None:
+        super().__init__()
+        self._line = line
+        self.lines: list[Strip] = []  # what is seen
+
+    @property
+    def line_width(self) -> int:
+        """Characters of a line, beside the scroll bar."""
+        return self.scrollable_content_region.width or self.size.width
+
+    def draw(self) -> None:
+        """Make the lines that are seen; let the terminal have those that are not what they were."""
+        width = self.line_width
+        made = [strip_of(self._line(y)).adjust_cell_length(width) for y in range(self.size.height)]
+        before = self.lines
+        if len(before) != len(made) or not before or before[0].cell_length != width:
+            self.lines = made
+            self.refresh()
+            return
+        changed = [y for y, strip in enumerate(made) if strip != before[y]]
+        for y in changed:
+            before[y] = made[y]
+        if changed:
+            self.refresh(*regions(changed, width))
+
+    def render_line(self, y: int) -> Strip:
+        """Hand out a line that was made."""
+        return self.lines[y] if y < len(self.lines) else Strip.blank(self.size.width)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Draw what came into sight."""
+        super().watch_scroll_y(old_value, new_value)
+        if round(old_value) != round(new_value):
+            self.draw()
+
+    def on_focus(self) -> None:
+        """Show the cursor."""
+        self.draw()
+
+    def on_blur(self) -> None:
+        """Hide the cursor."""
+        self.draw()
+
+
+def strip_of(made: Pieces) -> Strip:
+    """Return pieces of text as a line of the screen."""
+    return Strip([Segment(text, style) for text, style in made])
+
+
+def regions(changed: list[int], width: int) -> list[Region]:
+    """Return the regions of lines, given upwards; neighbours are one.
+
+    >>> regions([2, 3, 7], 80) == [Region(0, 2, 80, 2), Region(0, 7, 80, 1)]
+    True
+    """
+    starts = [changed[0], *(later for earlier, later in pairwise(changed) if later != earlier + 1)]
+    ends = [*(earlier for earlier, later in pairwise(changed) if later != earlier + 1), changed[-1]]
+    return [Region(0, start, width, end - start + 1) for start, end in zip(starts, ends, strict=True)]
+
 
 Row: TypeAlias = list[Segment]
 MISSING = "-"
 _UNIT = re.compile(r"(\d) (%|°C|[kMGT]?i?B(?:/s)?|W|MHz|s|min|h)(?![\w])")
 
 
-class Rows(Protocol):
+class PageRows(Protocol):
     """Rows of a page: a list, or what makes each when it is drawn."""
 
     def __len__(self) -> int:
@@ -51,7 +119,7 @@ class Page(ScrollView, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self.view: View | None = None
-        self._rows: Rows = []
+        self._rows: PageRows = []
         self._strips: dict[int, Strip] = {}
 
     def show(self, view: View) -> None:
@@ -78,7 +146,7 @@ class Page(ScrollView, can_focus=True):
         """Characters of a row; the last one is left to the bar that shows where one is."""
         return max(1, self.size.width - 1)
 
-    def rows(self, view: View, width: int, height: int) -> Rows:
+    def rows(self, view: View, width: int, height: int) -> PageRows:
         """Return all rows; called with the history at rest."""
         return []
 
@@ -187,7 +255,7 @@ def clock(t: float, now: float | None = None) -> str:
     return time.strftime("%H:%M:%S" if now is None or now - t < 86400 else "%m-%d %H:%M", time.localtime(t))
 
 
-def words(parts: Iterable[str]) -> str:
+def join_parts(parts: Iterable[str]) -> str:
     """Return parts in one line, those that are empty left out.
 
     >>> words(["a", "", "b"])

@@ -1,10 +1,11 @@
-"""Lines over time: chosen counters of some GPUs, over each other or each by itself."""
+"""Counters over time: which curves and windows are chosen, how panels are laid out, the screen."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -12,22 +13,166 @@ import numpy as np
 from rich.segment import Segment
 from textual.binding import BindingType
 
-from tachograph.counters import BY_NAME, NAMES
-from tachograph.errors import UsageError
-from tachograph.live.snapshot import Gpu
+from tachograph.catalog.arrays import Floats, Singles
+from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME, CounterKind
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.units import printable
+from tachograph.live import unsupported
+from tachograph.live.snapshot import GpuId
 from tachograph.live.view import View
 from tachograph.tui import colours, keys
-from tachograph.tui.fleet_rows import SHORT
-from tachograph.tui.page import Page, Row, Rows, paragraph
-from tachograph.tui.plot_layout import Choice, legend, plots, window_text
-from tachograph.tui.screens import Chooses
+from tachograph.tui.chart import CURVE_MARKS, CURVE_STYLES, PlotCurve, PlotFrame, ceiling, panel
+from tachograph.tui.counter_rows import counter_scale, counter_text
+from tachograph.tui.fleet_rows import COLUMN_ALIASES
+from tachograph.tui.page import MISSING, Page, PageRows, Row, beside, flow, paragraph, quantity
+from tachograph.tui.screens import ChoosesGpu
+
+LEAST = 7  # rows of a plot, its title and times among them
+_NO_WAY = unsupported.brief_fix("", "")  # there is nothing to be done
+_TALL = 12  # rows that every plot shall have before plots stand side by side
+_COLUMN, _NARROW = 70, 46  # characters of a plot that stands beside others; of one GPU
+_GAP_S, _GAP_INTERVALS = 3.0, 3.5  # without values: a line breaks
+
+
+@dataclass(frozen=True, slots=True)
+class PlotChoice:
+    """What is plotted: counters, rows of GPUs in the view, seconds.
+
+    apart: a plot for each GPU. zoomed: scaled to the values that are seen, and not to all that may be.
+    """
+
+    counters: tuple[str, ...]
+    gpus: tuple[int, ...]
+    window_s: float
+    apart: bool = False
+    zoomed: bool = False
+
+
+def plots(view: View, choice: PlotChoice, *, width: int, height: int) -> list[Row]:
+    """Return the plots of a choice, filling `height` rows where they fit, more where they do not."""
+    times = view.history.times()
+    single = [(place,) for place in range(len(choice.gpus))]
+    sets = single if choice.apart else [tuple(range(len(choice.gpus)))]
+    wanted = [(counter, places) for counter in choice.counters for places in sets]
+    columns = _columns(choice, len(wanted), width=width, height=height)
+    lines = -(-len(wanted) // columns)
+    each = max(LEAST, height // max(lines, 1))
+    share = (width - 2 * (columns - 1)) // columns
+    drawn = [one_plot(view, times, counter, choice, places, width=share, height=each) for counter, places in wanted]
+    rows: list[Row] = []
+    for line in range(lines):
+        together = drawn[line * columns : (line + 1) * columns]
+        rows += beside(together, [share] * len(together))
+    return rows
+
+
+def _columns(choice: PlotChoice, count: int, *, width: int, height: int) -> int:
+    """How many plots stand side by side: GPUs apart as many as fit; else as few as leave each a good height."""
+    if choice.apart:
+        return max(1, min(len(choice.gpus), width // _NARROW))
+    return 1 if count * _TALL <= height else max(1, min(count, width // _COLUMN))
+
+
+def one_plot(
+    view: View, times: Floats, counter: str, choice: PlotChoice, places: Sequence[int], *, width: int, height: int
+) -> list[Row]:
+    """Return one plot with a title that tells the newest value of each GPU; why there is none where nothing is told."""
+    values = {place: view.history.series(counter, choice.gpus[place]) for place in places}
+    end = view.snapshot.t
+    begin = end - choice.window_s
+    seen = times >= begin
+    title = _title(view, counter, choice, places, width=width)
+    if not any(np.isfinite(series[seen]).any() for series in values.values()):
+        return [title, *_untold(view, counter, choice, places, width=width)]
+    rows, shown_now = [choice.gpus[place] for place in places], [one[seen] for one in values.values()]
+    low, high = extent(view, counter, rows, shown_now, zoomed=choice.zoomed)
+    frame = PlotFrame(begin, end, low, high, COUNTERS_BY_NAME[counter].unit, _gap(times))
+    curves = [
+        PlotCurve(
+            CURVE_MARKS[place % len(CURVE_MARKS)], CURVE_STYLES[place % len(CURVE_STYLES)], values[place][-len(times) :]
+        )
+        for place in places
+    ]
+    return [title, *panel(times, curves, frame, width=width, height=height - 1)]
+
+
+def extent(
+    view: View, counter: str, gpus: Sequence[int], values: Sequence[Floats | Singles], *, zoomed: bool = False
+) -> tuple[float, float]:
+    """Return the values at the lower and upper edge of a plot: a fraction's whole range, what a device holds or draws
+    at most, else from 0 to the next round number; of a sum, and where zoomed, between its lowest and highest value.
+    """
+    known = np.concatenate([series[np.isfinite(series)] for series in values]).astype(np.float64)
+    top, bottom = (float(known.max()), float(known.min())) if len(known) else (0.0, 0.0)
+    if zoomed or COUNTERS_BY_NAME[counter].kind is CounterKind.CUMULATIVE:
+        return bottom, top if top > bottom else bottom + (abs(bottom) / 10 or 1)
+    drawn = [counter_scale(counter, view.snapshot.devices.get(view.snapshot.gpus[row])) for row in gpus]
+    full = max((one.full for one in drawn if one.full is not None), default=0.0)
+    low = min((one.low for one in drawn), default=0.0)
+    return min(low, bottom), full if full >= top and full else ceiling(top)
+
+
+def _gap(times: Floats) -> float:
+    """Without values for so long a line breaks: some of the usual intervals."""
+    steps = np.diff(times)
+    usual = float(np.median(steps)) if len(steps) else 0.0
+    return max(_GAP_S, _GAP_INTERVALS * usual)
+
+
+def _title(view: View, counter: str, choice: PlotChoice, places: Sequence[int], *, width: int) -> Row:
+    """The counter, and for each GPU its letter and newest value."""
+    row: Row = [Segment(f"{counter}  ", colours.BOLD)]
+    for place in places:
+        gpu = choice.gpus[place]
+        name = f"{view.snapshot.gpus[gpu].name} " if len(places) == 1 else ""
+        mark = CURVE_MARKS[place % len(CURVE_MARKS)]
+        row.append(Segment(f"{mark} ", CURVE_STYLES[place % len(CURVE_STYLES)] + colours.BOLD))
+        row.append(Segment(f"{name}{counter_text(counter, view.snapshot.value(counter, gpu))}  "))
+    return Segment.adjust_line_length(row, width)
+
+
+def _untold(view: View, counter: str, choice: PlotChoice, places: Sequence[int], *, width: int) -> list[Row]:
+    """Why there is nothing to draw."""
+    if counter in view.snapshot.values and counter not in view.about.blind:
+        words = "told nothing in this window"
+    else:
+        mig = any(view.snapshot.gpus[choice.gpus[place]].mig is not None for place in places)
+        why = view.about.blind.get(counter) or unsupported.brief_fix(
+            counter, view.about.name, mig=mig, profiles=unsupported.has_profiling(view.about)
+        )
+        words = f"not told by {view.about.name}{'' if why == _NO_WAY else f': {why}'}"
+    return [*paragraph(f"{MISSING} {words}", width, colours.DIM, indent=2), []]
+
+
+def legend(view: View, choice: PlotChoice, *, width: int) -> list[Row]:
+    """Return which letter is which GPU, with its job; as many rows as it takes."""
+    parts: list[Row] = []
+    for place, gpu in enumerate(choice.gpus):
+        known = view.snapshot.gpus[gpu]
+        holder = view.snapshot.holders.get(known)
+        job = f" job {printable(holder.job_id)}" if holder and holder.job_id else ""
+        mark = Segment(
+            f"{CURVE_MARKS[place % len(CURVE_MARKS)]} ", CURVE_STYLES[place % len(CURVE_STYLES)] + colours.BOLD
+        )
+        parts.append([mark, Segment(f"{known.name}{job}  ")])
+    return flow(parts, width)
+
+
+def window_text(window_s: float) -> str:
+    """Return a window as people read it.
+
+    >>> window_text(300)
+    '5 min'
+    """
+    return quantity(window_s, "s")
+
 
 WINDOWS_S = (60.0, 300.0, 600.0)
 AMOUNTS = (1, 2, 4, 8)
 # a column of the fleet -> the counters of which it is made; real utilisation and ages are none
 COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        **{name: (counter,) for name, counter in SHORT.items()},
+        **{name: (counter,) for name, counter in COLUMN_ALIASES.items()},
         "mem": ("hbm_used_mib",),
         "nvlink": ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
     }
@@ -43,7 +188,7 @@ class PlotScreen(Page):
 
     BINDINGS: ClassVar[list[BindingType]] = [*keys.bindings("plot")]
 
-    def __init__(self, counters: Sequence[str] = (), gpus: Sequence[Gpu] = ()) -> None:
+    def __init__(self, counters: Sequence[str] = (), gpus: Sequence[GpuId] = ()) -> None:
         super().__init__()
         self.counters = list(counters)
         self.gpus = list(gpus)
@@ -53,11 +198,11 @@ class PlotScreen(Page):
         self._asked = bool(gpus)
 
     @property
-    def chosen(self) -> Gpu | None:
+    def chosen(self) -> GpuId | None:
         """The first GPU that is plotted."""
         return self.gpus[0] if self.gpus else None
 
-    def rows(self, view: View, width: int, height: int) -> Rows:
+    def rows(self, view: View, width: int, height: int) -> PageRows:
         """Return what is plotted, how to change it, and the plots."""
         if not view.snapshot.gpus:
             return paragraph("there are no GPUs to plot", width, colours.DIM)
@@ -65,7 +210,7 @@ class PlotScreen(Page):
         top = [self._head(view), self._digits(width), *legend(view, choice, width=width)]
         return [*top, *plots(view, choice, width=width, height=max(0, height - len(top)))]
 
-    def _choice(self, view: View) -> Choice:
+    def _choice(self, view: View) -> PlotChoice:
         """What is to be plotted; settled at the first view, and again where a GPU is gone."""
         named = view.snapshot.gpus
         self.gpus = [gpu for gpu in self.gpus if gpu in named]
@@ -77,12 +222,12 @@ class PlotScreen(Page):
             busy = next((name for name in _FIRST if name in view.snapshot.values), _FIRST[0])
             self.counters = [busy, "power_w"]
         places = tuple(named.index(gpu) for gpu in self.gpus)
-        return Choice(tuple(self.counters), places, self.window_s, self.apart, self.zoomed)
+        return PlotChoice(tuple(self.counters), places, self.window_s, self.apart, self.zoomed)
 
-    def _chosen_before(self) -> Gpu | None:
+    def _chosen_before(self) -> GpuId | None:
         """The GPU under the cursor of the screen that was seen before this one."""
         others = [one for one in (self.parent.children if self.parent else ()) if one is not self]
-        found = [one.chosen for one in others if isinstance(one, Chooses)]
+        found = [one.chosen for one in others if isinstance(one, ChoosesGpu)]
         return next((gpu for gpu in reversed(found) if gpu is not None), None)
 
     def _head(self, view: View) -> Row:
@@ -115,16 +260,16 @@ class PlotScreen(Page):
         """Plot what stands behind `:plot`: counters, and GPUs by name, with commas or spaces. Errors: UsageError."""
         named = {gpu.name: gpu for gpu in (self.view.snapshot.gpus if self.view else ())}
         counters: list[str] = []
-        gpus: list[Gpu] = []
+        gpus: list[GpuId] = []
         for word in re.split(r"[,\s]+", words.strip()):
-            if word in BY_NAME:
+            if word in COUNTERS_BY_NAME:
                 counters.append(word)
             elif word.lower() in COLUMNS:
                 counters += COLUMNS[word.lower()]
             elif word in named:
                 gpus.append(named[word])
             elif word:
-                close = difflib.get_close_matches(word.lower(), [*COLUMNS, *BY_NAME, *named], n=1, cutoff=0.5)
+                close = difflib.get_close_matches(word.lower(), [*COLUMNS, *COUNTERS_BY_NAME, *named], n=1, cutoff=0.5)
                 do = f"did you mean {close[0]}?" if close else "Tab shows those there are"
                 raise UsageError(f"{word!r} is no counter and no GPU", do=do)
         self.counters = list(dict.fromkeys(counters)) or self.counters
@@ -151,9 +296,11 @@ class PlotScreen(Page):
     def _step_counter(self, by: int) -> None:
         """Pass over those that nobody tells, as long as there are others."""
         values = self.view.snapshot.values if self.view else {}
-        told = [name for name in NAMES if name in values and not np.isnan(values[name]).all()] or list(NAMES)
-        now = NAMES.index(self.counters[-1]) if self.counters else -1
-        around = [NAMES[(now + by * step) % len(NAMES)] for step in range(1, len(NAMES) + 1)]
+        told = [name for name in COUNTER_NAMES if name in values and not np.isnan(values[name]).all()] or list(
+            COUNTER_NAMES
+        )
+        now = COUNTER_NAMES.index(self.counters[-1]) if self.counters else -1
+        around = [COUNTER_NAMES[(now + by * step) % len(COUNTER_NAMES)] for step in range(1, len(COUNTER_NAMES) + 1)]
         self.counters = [next(name for name in around if name in told)]
         self.again()
 

@@ -16,12 +16,12 @@ from typing import Protocol, cast, runtime_checkable
 from textual.message import Message
 from textual.widget import Widget
 
-from tachograph.live.snapshot import Gpu
+from tachograph.live.snapshot import GpuId
 from tachograph.live.view import View
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ScreenEntry:
     """One screen. about: what it is of, and is made with: "gpu" (a Gpu), "job" (a job id), "" nothing."""
 
     module: str
@@ -29,20 +29,20 @@ class Entry:
     about: str = ""
 
 
-SCREENS: Mapping[str, Entry] = MappingProxyType(
+SCREENS: Mapping[str, ScreenEntry] = MappingProxyType(
     {
-        "fleet": Entry("fleet", "FleetScreen"),
-        "focus": Entry("focus", "FocusScreen", "gpu"),
-        "plot": Entry("plot", "PlotScreen"),
-        "job": Entry("job", "JobScreen", "job"),
-        "events": Entry("events", "EventsScreen"),
-        "help": Entry("help", "HelpScreen"),
+        "fleet": ScreenEntry("fleet", "FleetScreen"),
+        "focus": ScreenEntry("focus", "FocusScreen", "gpu"),
+        "plot": ScreenEntry("plot", "PlotScreen"),
+        "job": ScreenEntry("job", "JobScreen", "job"),
+        "events": ScreenEntry("events", "EventsScreen"),
+        "help": ScreenEntry("help", "HelpScreen"),
     }
 )
 
 
 @runtime_checkable
-class Shows(Protocol):
+class ShowsView(Protocol):
     """What every screen offers."""
 
     def show(self, view: View) -> None:
@@ -51,17 +51,17 @@ class Shows(Protocol):
 
 
 @runtime_checkable
-class Chooses(Protocol):
+class ChoosesGpu(Protocol):
     """A screen with a GPU under the cursor: what focus, plot and job are opened for."""
 
     @property
-    def chosen(self) -> Gpu | None:
+    def chosen(self) -> GpuId | None:
         """The GPU, or None."""
         ...
 
 
 @runtime_checkable
-class Takes(Protocol):
+class TakesArguments(Protocol):
     """A screen to which the words behind a command are given: `:plot sm_active power_w`."""
 
     def take(self, words: str) -> None:
@@ -70,7 +70,7 @@ class Takes(Protocol):
 
 
 @runtime_checkable
-class GivesUp(Protocol):
+class Dismissible(Protocol):
     """A screen with something to drop before Esc leads back: a filter, a selection."""
 
     def give_up(self) -> bool:
@@ -97,17 +97,17 @@ class Say(Message):
 class Open(Message):
     """Asks for a screen: its name, and the GPU or the job it is of."""
 
-    def __init__(self, name: str, of: Gpu | str | None = None) -> None:
+    def __init__(self, name: str, of: GpuId | str | None = None) -> None:
         super().__init__()
         self.name, self.of = name, of
 
 
-def made_of(name: str) -> str:
+def subject_of(name: str) -> str:
     """Return what a screen is of: "gpu", "job" or ""."""
     return SCREENS[name].about
 
 
-def make(name: str, of: Gpu | str | None = None) -> Widget:
+def make_screen(name: str, of: GpuId | str | None = None) -> Widget:
     """Return a new screen. Its module is imported now, and not before."""
     entry = SCREENS[name]
     made = getattr(import_module(f"tachograph.tui.{entry.module}"), entry.class_name)

@@ -1,36 +1,138 @@
 """`dcgmi dmon` as a live source: DCGM's counters of the GPUs of this node, as often as ten times a second.
 
-The program runs beside us and prints a table without end. When it dies, hangs or is refused, that is told, and it is
-started anew, after longer and longer whiles. Fields that the DCGM installed does not know are left out.
+The program runs beside us and prints a table without end. When it ends, hangs or is refused, that is reported, and it
+is started again, after longer and longer whiles. Fields that the installed DCGM does not know are left out.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import socket
 import subprocess
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tachograph.arrays import Floats
-from tachograph.counters import COUNTERS
-from tachograph.errors import InputError
-from tachograph.live.missing import blind
-from tachograph.live.snapshot import Device, Gpu, Problem, Snapshot
-from tachograph.live.source import About, closed_on_failure
-from tachograph.live.sources.dmon_process import Process, Said
-from tachograph.live.sources.dmon_text import NAMES, Row, devices, field_names, fields_of, instances
-from tachograph.live.sources.series import Rules, order
-from tachograph.sources.metrics.labels import short_node
-from tachograph.units import plural
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.units import plural
+from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem, closed_on_failure
+from tachograph.live.sources.series import SeriesRules, gpu_order
+from tachograph.live.unsupported import unsupported_counters
+from tachograph.sources.dcgmi import (
+    DMON_NAMES,
+    DmonRow,
+    DmonStream,
+    discovered_devices,
+    discovered_instances,
+    dmon_field_names,
+    dmon_fields,
+)
+from tachograph.sources.metrics import short_node
 
 if TYPE_CHECKING:
-    from tachograph.config import Configuration
+    from tachograph.catalog.config import Configuration
+
+
+_BLOCK = 1 << 16
+_LONGEST_LINE = 1 << 16  # bytes; what is longer is no table
+_KEPT_ROWS = 4096  # that nobody has taken yet
+_GRACE_S = 0.5  # until it is ended by force
+
+
+@dataclass(frozen=True, slots=True)
+class DmonOutput:
+    """What was printed since it was last asked for. rows: with the time each came. ended: the exit code, if it did."""
+
+    rows: tuple[tuple[float, DmonRow], ...]
+    columns: tuple[str, ...]
+    complaints: tuple[str, ...]
+    ended: int | None
+
+
+class DmonProcess:
+    """One run of the program. Errors: OSError where it cannot be started."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._steady = clock, steady
+        self._stream = DmonStream()
+        self._rows: deque[tuple[float, DmonRow]] = deque(maxlen=_KEPT_ROWS)
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C in the terminal is for us
+        )
+        self.heard = steady()
+        self._thread = threading.Thread(target=self._run, name="dmon", daemon=True)
+        self._thread.start()
+
+    def take(self) -> DmonOutput:
+        """Return what was printed since the last call."""
+        over = not self._thread.is_alive()
+        with self._lock:
+            rows = tuple(self._rows)
+            self._rows.clear()
+            columns, complaints = self._stream.columns, tuple(self._stream.complaints)
+        return DmonOutput(rows, columns, complaints, self._process.wait() if over else None)
+
+    def close(self) -> None:
+        """End the program with all it started; may be called twice."""
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            if self._process.poll() is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, how)
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_GRACE_S)
+        self._thread.join(_GRACE_S)
+
+    def _run(self) -> None:
+        output = self._process.stdout
+        assert output is not None
+        begun = b""
+        with output:
+            while block := os.read(output.fileno(), _BLOCK):
+                *lines, begun = (begun + block).split(b"\n")
+                begun = begun if len(begun) < _LONGEST_LINE else b""
+                for line in lines:
+                    self._line(line)
+        with suppress(subprocess.TimeoutExpired):  # it closed its output and goes on: that is no use
+            self._process.wait(_GRACE_S)
+        self._finish()
+
+    def _finish(self) -> None:
+        """End what still runs of it, and take its exit code, so that no zombie stays."""
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def _line(self, line: bytes) -> None:
+        text = line[:_LONGEST_LINE].decode("utf-8", "replace").rstrip("\r")
+        with self._lock:
+            row = self._stream.line(text)
+            if row is not None:
+                self._rows.append((self._clock(), row))
+                self.heard = self._steady()
+
 
 NAME: Final = "dmon"
 LEAST_INTERVAL_S = 0.1  # shorter ones DCGM does not keep up with
@@ -38,7 +140,7 @@ _SLOWDOWN, _HBM = 158, 250  # facts of a device, asked along
 _PROFILED = range(1000, 1100)  # fields of the profiling module
 _FIELDS: Final = tuple(counter.dcgm_id for counter in COUNTERS if counter.dcgm_id is not None)
 _COLUMN: Final = {counter.dcgm_id: number for number, counter in enumerate(COUNTERS) if counter.dcgm_id is not None}
-_RULES: Final = Rules.of((number, counter.dcgm_unit or counter.unit) for number, counter in enumerate(COUNTERS))
+_RULES: Final = SeriesRules.of((number, counter.dcgm_unit or counter.unit) for number, counter in enumerate(COUNTERS))
 _ASK_S = 5.0  # so long `discovery` may take
 _FIRST_S = 5.0  # so long connecting waits for the first row
 _CARRY_S, _CARRY_TICKS = (
@@ -52,7 +154,7 @@ _SETTLED = 5  # ticks after which a field that was never told is said to be miss
 _INVALID = re.compile(r"invalid field id\D*(\d+)", re.IGNORECASE)
 _UNPROFILED = re.compile(r"profiling module|not currently loaded|-33\b|-37\b", re.IGNORECASE)
 # what it says, and what helps
-_REMEDIES: Final = (
+_FIXES: Final = (
     (re.compile(r"\broot\b|permi", re.IGNORECASE), "let nv-hostengine run as root, and ask for the right to use it"),
     (
         re.compile(r"host ?engine|establish a connection", re.IGNORECASE),
@@ -63,7 +165,7 @@ _REMEDIES: Final = (
 
 
 @dataclass(slots=True)
-class _Known:
+class _LastValues:
     """The last value of each counter of one GPU, and when it came."""
 
     values: Floats = field(default_factory=lambda: np.full(len(COUNTERS), np.nan))
@@ -91,20 +193,20 @@ class DmonSource:
         self._clock, self._steady = clock, steady
         self._asked: list[int] = [*_FIELDS, _SLOWDOWN, _HBM]
         self._refused: dict[str, str] = {}
-        self._names: Mapping[str, int] = NAMES
+        self._names: Mapping[str, int] = DMON_NAMES
         self._slices: Mapping[int, tuple[int, int]] = {}
-        self._gpus: dict[Gpu, _Known] = {}
-        self._devices: dict[Gpu, Device] = {}
-        self._process: Process | None = None
-        self._problem: Problem | None = None
+        self._gpus: dict[GpuId, _LastValues] = {}
+        self._devices: dict[GpuId, GpuDevice] = {}
+        self._process: DmonProcess | None = None
+        self._problem: SourceProblem | None = None
         self._failures, self._due, self._rows = 0, 0.0, 0
         self._working = False  # the program that runs has printed rows
 
     @property
-    def about(self) -> About:
+    def about(self) -> SourceInfo:
         """What it is; what it does not tell is known after some ticks."""
         gpus = plural(len(self._gpus), "GPU")
-        return About(NAME, f"dcgmi dmon, {gpus} of this node", self._interval_s, self._blind())
+        return SourceInfo(NAME, f"dcgmi dmon, {gpus} of this node", self._interval_s, self._blind())
 
     def read(self) -> Snapshot:
         """Return the last values of every GPU; those that were not told again for some ticks are missing."""
@@ -112,7 +214,7 @@ class DmonSource:
         if self._process is not None:
             self._take(self._process)
         now = self._clock()
-        gpus = tuple(sorted(self._gpus, key=order))
+        gpus = tuple(sorted(self._gpus, key=gpu_order))
         table = np.full((len(COUNTERS), len(gpus)), np.nan)
         carried = max(_CARRY_S, _CARRY_TICKS * self._interval_s)
         for row, gpu in enumerate(gpus):
@@ -136,13 +238,13 @@ class DmonSource:
         Errors: InputError, when there is no such program, no host engine, no GPU.
         """
         listed = self._answer("discovery", "-l")
-        for number, told in devices(listed).items():
-            gpu = Gpu(self._node, number)
-            self._devices[gpu] = Device(told.get("Name"), told.get("Device UUID"), told.get("PCI Bus ID"))
+        for number, told in discovered_devices(listed).items():
+            gpu = GpuId(self._node, number)
+            self._devices[gpu] = GpuDevice(told.get("Name"), told.get("Device UUID"), told.get("PCI Bus ID"))
         if not self._devices:
             raise InputError("DCGM sees no GPU", where=self._where, do="look at `dcgmi discovery -l`")
-        self._slices = instances(self._answer("discovery", "-c", needed=False))
-        named = field_names(self._answer("dmon", "-l", needed=False))
+        self._slices = discovered_instances(self._answer("discovery", "-c", needed=False))
+        named = dmon_field_names(self._answer("dmon", "-l", needed=False))
         if named:
             self._names = named
             known = set(named.values())
@@ -152,7 +254,7 @@ class DmonSource:
             self.read()
             time.sleep(0.02)
         if not self._gpus:
-            problem = self._problem or Problem(f"no row within {_FIRST_S:g} s", self._where, "run it by hand")
+            problem = self._problem or SourceProblem(f"no row within {_FIRST_S:g} s", self._where, "run it by hand")
             raise InputError(problem.what, where=problem.where, do=problem.do)
 
     @property
@@ -191,7 +293,7 @@ class DmonSource:
         now = self._steady()
         if self._process is not None and now - self._process.heard > max(_SILENT_S, _SILENT_TICKS * self._interval_s):
             self.close()
-            self._fail(Problem("prints nothing any more", self._where, "is nv-hostengine alive?"))
+            self._fail(SourceProblem("prints nothing any more", self._where, "is nv-hostengine alive?"))
         if self._process is None and now >= self._due:
             self._start()
 
@@ -203,14 +305,14 @@ class DmonSource:
             command += ["-i", ",".join([*entities, *(f"{gpu}/{mig}" for gpu, mig in self._slices.values())])]
         try:
             self._working = False
-            self._process = Process(command, clock=self._clock, steady=self._steady)
+            self._process = DmonProcess(command, clock=self._clock, steady=self._steady)
         except OSError as problem:
             self._fail(_not_started(problem, self._where))
 
-    def _take(self, process: Process) -> None:
+    def _take(self, process: DmonProcess) -> None:
         """Take in what was printed since; see what is to be done where it ended."""
         said = process.take()
-        fields = fields_of(said.columns, self._asked, self._names)
+        fields = dmon_fields(said.columns, self._asked, self._names)
         for t, row in said.rows:
             self._note(t, row, fields)
         if said.rows:
@@ -220,11 +322,11 @@ class DmonSource:
             self._process = None
             self._ended(said, said.ended)
 
-    def _note(self, t: float, row: Row, fields: Mapping[str, int]) -> None:
+    def _note(self, t: float, row: DmonRow, fields: Mapping[str, int]) -> None:
         gpu = self._gpu(row)
         if gpu is None:
             return
-        known = self._gpus.setdefault(gpu, _Known())
+        known = self._gpus.setdefault(gpu, _LastValues())
         raw = np.full(len(COUNTERS), np.nan)
         facts: dict[int, float] = {}
         for name, value in row.values.items():
@@ -241,20 +343,20 @@ class DmonSource:
         self._rows += 1
         self._facts(gpu, facts)
 
-    def _gpu(self, row: Row) -> Gpu | None:
+    def _gpu(self, row: DmonRow) -> GpuId | None:
         """Which GPU or slice a row is of; None of parts of slices, of others, and of slices that are not known."""
         if row.entity.kind == "GPU":
-            gpu = Gpu(self._node, row.entity.number)
+            gpu = GpuId(self._node, row.entity.number)
             return gpu if gpu in self._devices else None
         if row.entity.kind == "GPU-I" and row.entity.number in self._slices:
-            return Gpu(self._node, *self._slices[row.entity.number])
+            return GpuId(self._node, *self._slices[row.entity.number])
         return None
 
-    def _facts(self, gpu: Gpu, facts: Mapping[int, float]) -> None:
+    def _facts(self, gpu: GpuId, facts: Mapping[int, float]) -> None:
         """Note what hardly changes of a device."""
-        old = self._devices.get(gpu, Device())
+        old = self._devices.get(gpu, GpuDevice())
         hbm, slowdown = facts.get(_HBM, 0.0), facts.get(_SLOWDOWN, 0.0)
-        new = Device(
+        new = GpuDevice(
             old.model,
             old.uuid,
             old.pci,
@@ -264,7 +366,7 @@ class DmonSource:
         if new != old:
             self._devices[gpu] = new
 
-    def _ended(self, said: Said, code: int) -> None:
+    def _ended(self, said: DmonOutput, code: int) -> None:
         """Leave out what was refused and start anew at once; else say why it ended, and try again later."""
         if self._working:
             self._fail(_problem(said.complaints, code, self._where))
@@ -288,10 +390,10 @@ class DmonSource:
         for number in numbers:
             if number in _COLUMN:
                 name = COUNTERS[_COLUMN[number]].name
-                self._refused[name] = why or blind([], NAME)[name]
+                self._refused[name] = why or unsupported_counters([], NAME)[name]
         self._asked = [number for number in self._asked if number not in set(numbers)]
 
-    def _fail(self, problem: Problem) -> None:
+    def _fail(self, problem: SourceProblem) -> None:
         self._problem = problem
         self._due = self._steady() + min(_LONGEST_RETRY_S, self._retry_s * 2.0 ** min(self._failures, 10))
         self._failures += 1
@@ -303,7 +405,7 @@ class DmonSource:
         if self._rows < _SETTLED * max(1, len(self._gpus)):
             return dict(self._refused)
         told = [counter.name for number, counter in enumerate(COUNTERS) if self._ever(number)]
-        return {**blind(told, NAME), **self._refused}
+        return {**unsupported_counters(told, NAME), **self._refused}
 
 
 def connect(
@@ -324,18 +426,20 @@ def connect(
     return source
 
 
-def _problem(complaints: Sequence[str], code: int, where: str) -> Problem:
+def _problem(complaints: Sequence[str], code: int, where: str) -> SourceProblem:
     """Why it ended, in its own words, and what helps."""
     errors = [line for line in complaints if "error" in line.lower() or "unable" in line.lower()]
     said = "".join(filter(str.isprintable, " ".join((errors or list(complaints)[-1:])[:2])))[:300].strip()
     how = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
-    do = next((remedy for words, remedy in _REMEDIES if words.search(said)), "run it by hand")
-    return Problem(f"{how}: {said}" if said else how, where, do)
+    do = next((remedy for words, remedy in _FIXES if words.search(said)), "run it by hand")
+    return SourceProblem(f"{how}: {said}" if said else how, where, do)
 
 
-def _not_started(problem: OSError, where: str) -> Problem:
+def _not_started(problem: OSError, where: str) -> SourceProblem:
     if isinstance(problem, FileNotFoundError):
-        return Problem(
+        return SourceProblem(
             "there is no such program", where, "install DCGM (datacenter-gpu-manager), or use another source"
         )
-    return Problem(f"cannot be run: {(problem.strerror or str(problem)).lower()}", where, "ask for the right to run it")
+    return SourceProblem(
+        f"cannot be run: {(problem.strerror or str(problem)).lower()}", where, "ask for the right to run it"
+    )

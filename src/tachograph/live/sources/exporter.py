@@ -1,36 +1,114 @@
-"""dcgm-exporters, one or a thousand, as a live source: each is asked when it may have news, and none is waited for.
-
-An exporter looks at its GPUs every so often (30 s unless told otherwise) and answers the same page in between: that is
-no new measurement. So the time between two changes is learned, and it is asked again shortly before the next one.
-"""
+"""dcgm-exporters as a live source: pages polled side by side by threads, each at the pace of its exporter."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 import numpy as np
 
-from tachograph.counters import NAMES
-from tachograph.errors import InputError
-from tachograph.live.missing import blind
-from tachograph.live.snapshot import Problem, Snapshot
-from tachograph.live.source import About, closed_on_failure
-from tachograph.live.sources.asking import Answer, Asker
-from tachograph.live.sources.exporter_page import PageReader, Reading, wanted_metrics
-from tachograph.live.sources.gathered import Gathered
-from tachograph.live.sources.series import Meaning
-from tachograph.sources.feeds import converted, named
-from tachograph.sources.http_problems import AskError
-from tachograph.sources.metrics.endpoints import NAME, Endpoint, Settings, endpoints_of
-from tachograph.units import plural
+from tachograph.catalog.counters import COUNTER_NAMES
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.units import plural
+from tachograph.live.snapshot import Snapshot, SourceInfo, SourceProblem, closed_on_failure
+from tachograph.live.sources.series import FleetTable, LivePageReader, PageReading, SeriesMeaning, wanted_metrics
+from tachograph.live.unsupported import unsupported_counters
+from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterEndpoint, ExporterSettings, endpoints_of
+from tachograph.sources.http import HttpAnswer as Page
+from tachograph.sources.http import RequestError
+from tachograph.sources.registry import convert_settings, entry_errors
 
 if TYPE_CHECKING:
-    from tachograph.config import Configuration
+    from tachograph.catalog.config import Configuration
+
+
+class Pollable(Protocol):
+    """What can be asked: `sources.http.Server`."""
+
+    def get(self, path: str) -> Page:
+        """Return the answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolledAnswer:
+    """What came of one asking, and when, on the clock that only goes forward."""
+
+    number: int
+    content: bytes | RequestError
+    at: float
+
+
+class ServerPoller:
+    """Asks servers, each known by a number, with `threads` threads at most.
+
+    They are daemons: a server that never ends its answer must not keep the program from ending.
+    """
+
+    def __init__(self, threads: int, *, steady: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._steady = max(1, threads), steady
+        self._questions: SimpleQueue[tuple[int, Pollable] | None] = SimpleQueue()
+        self._answers: SimpleQueue[PolledAnswer | Exception] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._open: set[int] = set()
+        self._closed = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether an answer is still to come."""
+        return bool(self._open)
+
+    def ask(self, number: int, server: Pollable) -> None:
+        """Ask a server as soon as a thread is free."""
+        self._open.add(number)
+        self._questions.put((number, server))
+        if len(self._threads) < min(self._limit, len(self._open)):
+            thread = threading.Thread(target=self._work, name="ask", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def answers(self, fresh: Container[int], wait_s: float) -> list[PolledAnswer]:
+        """Return the answers that have come; wait for those of `fresh`, `wait_s` at most."""
+        return list(self._come(fresh, self._steady() + wait_s))
+
+    def close(self) -> None:
+        """Ask nobody any more; may be called twice."""
+        if not self._closed:
+            self._closed = True
+            for _ in self._threads:
+                self._questions.put(None)
+
+    def _come(self, fresh: Container[int], until: float) -> Iterator[PolledAnswer]:
+        while self._open:
+            wait_s = until - self._steady() if any(number in fresh for number in self._open) else 0.0
+            try:
+                answer = self._answers.get(timeout=wait_s) if wait_s > 0 else self._answers.get_nowait()
+            except Empty:
+                return
+            if isinstance(answer, Exception):
+                raise answer
+            self._open.discard(answer.number)
+            yield answer
+
+    def _work(self) -> None:
+        while not self._closed and (question := self._questions.get()) is not None:
+            number, server = question
+            content: bytes | RequestError
+            try:
+                content = server.get("").content
+            except RequestError as problem:
+                content = problem
+            except Exception as defect:  # noqa: BLE001  a thread has nobody to tell but the one who takes answers
+                self._answers.put(defect)
+                return
+            self._answers.put(PolledAnswer(number, content, self._steady()))
+
 
 _FIRST_S = 3.0  # so long connecting waits for the first answer at most
 _OTHERS_S = 0.3  # and so long for further ones, once one has come
@@ -44,11 +122,11 @@ _OF_NODES_S = 300.0  # between two askings of what tells of no GPU
 _KEPT_ROUNDS = 3.0  # times the time between two looks: so long values of an exporter that does not answer are shown
 _LEAST_ROUND_S = 3.0  # where it looks more often than that
 _STUCK_ROUNDS = 4.0  # times `refresh_s`: a page that stays the same for longer is not measured any more
-_MOVING: Final = frozenset(map(NAMES.index, ("energy_j", "power_w")))  # always, of a GPU that is measured
+_MOVING: Final = frozenset(map(COUNTER_NAMES.index, ("energy_j", "power_w")))  # always, of a GPU that is measured
 
 
 @dataclass(slots=True)
-class Rhythm:
+class ExporterRhythm:
     """When an exporter has news. period: seconds between two changes of its page, as far as is known; 0: not yet."""
 
     least_s: float = _LEAST_S
@@ -78,12 +156,12 @@ class Rhythm:
 
 
 @dataclass(slots=True)
-class _Exporter:
+class _PolledExporter:
     """One exporter and what is known of it. Times are of the clock that only goes forward."""
 
-    endpoint: Endpoint
-    pages: PageReader
-    rhythm: Rhythm
+    endpoint: ExporterEndpoint
+    pages: LivePageReader
+    rhythm: ExporterRhythm
     refresh_s: float
     due: float = 0.0
     asked: float | None = None  # and not answered yet
@@ -91,8 +169,8 @@ class _Exporter:
     changed: float = float("-inf")
     failures: int = 0
     content: bytes = b""
-    reading: Reading | None = None
-    trouble: Problem | None = None
+    reading: PageReading | None = None
+    trouble: SourceProblem | None = None
 
     @property
     def where(self) -> str:
@@ -105,12 +183,14 @@ class _Exporter:
         period = max(self.rhythm.period, _LEAST_ROUND_S) if self.rhythm.period else self.refresh_s
         return _KEPT_ROUNDS * min(self.refresh_s, period)
 
-    def problem(self, now: float) -> Problem | None:
+    def problem(self, now: float) -> SourceProblem | None:
         """What is wrong with it."""
         if self.asked is not None and now - self.asked > _LATE_S and self.trouble is None:
-            return Problem("has not answered yet", self.where, "is it overloaded?")
+            return SourceProblem("has not answered yet", self.where, "is it overloaded?")
         if self.trouble is None and self.stuck(now):
-            return Problem("its values do not change any more", self.where, "is DCGM alive? restart nv-hostengine")
+            return SourceProblem(
+                "its values do not change any more", self.where, "is DCGM alive? restart nv-hostengine"
+            )
         return self.trouble
 
     def stuck(self, now: float) -> bool:
@@ -125,7 +205,7 @@ class ExporterSource:
 
     def __init__(
         self,
-        exporters: Sequence[tuple[Endpoint, Settings]],
+        exporters: Sequence[tuple[ExporterEndpoint, ExporterSettings]],
         *,
         clock: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
@@ -135,18 +215,18 @@ class ExporterSource:
         least_s = max(_LEAST_S, len(exporters) / _PER_S)
         self._exporters = [_exporter(endpoint, settings, least_s) for endpoint, settings in exporters]
         parallel = max((settings.parallel for _, settings in exporters), default=1)
-        self._asker = Asker(min(parallel, len(exporters)), steady=steady)
-        self._gathered = Gathered()
-        self._about: About | None = None
+        self._asker = ServerPoller(min(parallel, len(exporters)), steady=steady)
+        self._gathered = FleetTable()
+        self._about: SourceInfo | None = None
 
     @property
-    def about(self) -> About:
+    def about(self) -> SourceInfo:
         """What it is; what it does not tell is known after the first answer."""
         if self._about is None:
             periods = sorted(one.rhythm.period or one.refresh_s for one in self._exporters)
             told = self._gathered.told
-            missing = blind(told, NAME) if told else {}
-            self._about = About(NAME, self._sentence(), periods[len(periods) // 2], missing)
+            missing = unsupported_counters(told, DCGM_EXPORTER) if told else {}
+            self._about = SourceInfo(DCGM_EXPORTER, self._sentence(), periods[len(periods) // 2], missing)
         return self._about
 
     def read(self) -> Snapshot:
@@ -203,13 +283,13 @@ class ExporterSource:
         if read:
             self._about = None
 
-    def _note(self, answer: Answer) -> Reading | None:
+    def _note(self, answer: PolledAnswer) -> PageReading | None:
         """Return what an answer says that is new."""
         one = self._exporters[answer.number]
         one.asked = None
-        if isinstance(answer.content, AskError):
+        if isinstance(answer.content, RequestError):
             problem = answer.content
-            one.trouble = Problem(problem.what, problem.where or one.where, problem.do)
+            one.trouble = SourceProblem(problem.what, problem.where or one.where, problem.do)
             self._later(one, answer.at)
             return None
         one.failures = 0
@@ -219,14 +299,14 @@ class ExporterSource:
             return None
         return self._read(one, answer.content, answer.at)
 
-    def _read(self, one: _Exporter, content: bytes, at: float) -> Reading | None:
+    def _read(self, one: _PolledExporter, content: bytes, at: float) -> PageReading | None:
         reading = one.pages.read(content)
         if reading.host:
             one.trouble = None
             one.due = at + _OF_NODES_S
             return None
         if not reading.layout.gpus:
-            one.trouble = Problem("no GPU is on this page", one.where, "is this the address of dcgm-exporter?")
+            one.trouble = SourceProblem("no GPU is on this page", one.where, "is this the address of dcgm-exporter?")
             self._later(one, at)
             return None
         one.trouble = _damage(reading, one.where)
@@ -237,7 +317,7 @@ class ExporterSource:
         one.changed, one.due = at, one.rhythm.changed(at)
         return reading
 
-    def _put(self, answer: Answer, reading: Reading) -> None:
+    def _put(self, answer: PolledAnswer, reading: PageReading) -> None:
         now = self._clock() - max(0.0, self._steady() - answer.at)
         if not reading.whole:
             self._gathered.patch(answer.number, reading.layout, reading.table, now)
@@ -246,7 +326,7 @@ class ExporterSource:
         measured = np.where(np.isnan(stamps), now, np.minimum(stamps, now))
         self._gathered.put(answer.number, reading.layout, reading.table, measured)
 
-    def _later(self, one: _Exporter, at: float) -> None:
+    def _later(self, one: _PolledExporter, at: float) -> None:
         one.failures += 1
         one.due = at + min(_RETRY_S, max(one.rhythm.least_s, 0.25 * 2.0 ** min(one.failures, 10)))
 
@@ -261,7 +341,7 @@ class ExporterSource:
     def _nothing(self) -> InputError:
         told = [one.trouble for one in self._exporters if one.trouble is not None]
         if not told:
-            first = Problem(f"no answer within {_FIRST_S:g} s", self._exporters[0].where, "is it overloaded?")
+            first = SourceProblem(f"no answer within {_FIRST_S:g} s", self._exporters[0].where, "is it overloaded?")
         else:
             first = told[0]
         more = f" (and {plural(len(self._exporters) - 1, 'other')})" if len(self._exporters) > 1 else ""
@@ -274,9 +354,9 @@ def connect(configuration: Configuration, *, urls: Sequence[str] = ()) -> Export
 
     Errors: ConfigError for settings or addresses that do not fit; InputError where none tells of a GPU, and why.
     """
-    exporters: list[tuple[Endpoint, Settings]] = []
+    exporters: list[tuple[ExporterEndpoint, ExporterSettings]] = []
     for settings in _settings(configuration, tuple(urls)):
-        with named(settings.title):
+        with entry_errors(settings.title):
             exporters += [(endpoint, settings) for endpoint in endpoints_of(settings)]
     source = ExporterSource(exporters)
     with closed_on_failure(source.close):
@@ -284,31 +364,31 @@ def connect(configuration: Configuration, *, urls: Sequence[str] = ()) -> Export
     return source
 
 
-def _settings(configuration: Configuration, urls: tuple[str, ...]) -> list[Settings]:
+def _settings(configuration: Configuration, urls: tuple[str, ...]) -> list[ExporterSettings]:
     """What is asked: settings of the configuration, with the addresses that were given."""
-    raw: list[Mapping[str, object]] = [one for one in configuration.sources if one.get("source") == NAME]
-    found = [converted(one, Settings, where="[[sources]]") for one in raw]
+    raw: list[Mapping[str, object]] = [one for one in configuration.sources if one.get("source") == DCGM_EXPORTER]
+    found = [convert_settings(one, ExporterSettings, where="[[sources]]") for one in raw]
     if urls:
-        first = found[0] if found else Settings(source=NAME)
+        first = found[0] if found else ExporterSettings(source=DCGM_EXPORTER)
         return [msgspec.structs.replace(first, url="", urls=urls)]
-    return found or [Settings(source=NAME, urls=(configuration.watch.exporter,))]
+    return found or [ExporterSettings(source=DCGM_EXPORTER, urls=(configuration.watch.exporter,))]
 
 
-def _exporter(endpoint: Endpoint, settings: Settings, least_s: float) -> _Exporter:
-    meaning = Meaning(settings.metrics, settings.labels)
-    pages = PageReader(meaning, wanted_metrics(settings.metrics), endpoint.node)
-    return _Exporter(endpoint, pages, Rhythm(least_s), settings.refresh_s)
+def _exporter(endpoint: ExporterEndpoint, settings: ExporterSettings, least_s: float) -> _PolledExporter:
+    meaning = SeriesMeaning(settings.metrics, settings.labels)
+    pages = LivePageReader(meaning, wanted_metrics(settings.metrics), endpoint.node)
+    return _PolledExporter(endpoint, pages, ExporterRhythm(least_s), settings.refresh_s)
 
 
-def _damage(reading: Reading, where: str) -> Problem | None:
+def _damage(reading: PageReading, where: str) -> SourceProblem | None:
     """What is wrong with a page that tells something nevertheless."""
     do = "look at the page and at the exporter's log"
     if not reading.whole:
-        return Problem("the page ends in the middle of a line", where, do)
-    return Problem("some lines of the page cannot be read", where, do) if reading.lost else None
+        return SourceProblem("the page ends in the middle of a line", where, do)
+    return SourceProblem("some lines of the page cannot be read", where, do) if reading.lost else None
 
 
-def _same(before: Reading, now: Reading) -> bool:
+def _same(before: PageReading, now: PageReading) -> bool:
     """Whether a page says what the one before said, of the same GPUs; a time behind a value makes it news."""
     return (
         before.layout.gpus == now.layout.gpus

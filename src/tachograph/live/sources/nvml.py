@@ -1,37 +1,302 @@
-"""The source `nvml`: all GPUs of this node through NVIDIA's own library, with GPM on Hopper and newer; no DCGM needed.
-
-A GPU that is lost and a driver that is reloaded are tried again with patience; what a GPU does not tell or permit is
-missing, and `about` says how to enable it.
-"""
+"""NVML as a live source: GPUs of this node, their counters, processes and XID errors, once a second."""
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tachograph.arrays import Floats
-from tachograph.errors import NotFoundError
-from tachograph.live.snapshot import Device, Gpu, Problem, Process, Snapshot
-from tachograph.live.source import About
-from tachograph.live.sources.nvml_boards import Patience
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS
+from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.units import plural
+from tachograph.live.snapshot import GpuDevice, GpuId, GpuProcess, Snapshot, SourceInfo, SourceProblem
 from tachograph.live.sources.nvml_calls import (
+    CALLS,
+    CALLS_OF_SLICES,
+    CALLS_OF_WHOLE,
+    DRIVER_GONE,
     DRIVER_NOT_LOADED,
+    GPM_METRICS,
+    GPU_GONE,
     LIBRARY_NOT_FOUND,
     NO_PERMISSION,
+    REFUSED,
     VERSION_MISMATCH,
-    Library,
+    GpmMetrics,
+    NvmlCall,
+    NvmlHandle,
+    NvmlLibrary,
+    XidEvents,
+    cure,
+    last_of,
 )
-from tachograph.live.sources.nvml_session import Session
-from tachograph.live.sources.processes import Processes
-from tachograph.units import plural
+from tachograph.live.sources.nvml_devices import (
+    GpuProcesses,
+    NvmlBoard,
+    NvmlRow,
+    RefusedCalls,
+    RetryDelay,
+    found_board,
+    mig_slices,
+)
 
 if TYPE_CHECKING:
-    from tachograph.config import Configuration
+    from tachograph.catalog.config import Configuration
+
+
+_GPM, _EVENTS = "GPM", "events"  # their places among the refusals
+_OF_GPM = [COUNTER_NAMES.index(metric.counter) for metric in GPM_METRICS]
+_XID = COUNTER_NAMES.index("xid")
+# a value outside the range of its counter is missing, as it is where it is stored
+_LOW: Floats = np.array([counter.low for counter in COUNTERS])
+_HIGH: Floats = np.array([counter.high for counter in COUNTERS])
+_ZERO_IS_MISSING = np.array([counter.zero_is_missing for counter in COUNTERS])
+_LAYOUT_S = 30.0  # so often MIG slices are looked for anew
+LOST = "ask the administrator to look at nvidia-smi and the kernel's log; it is tried again"
+
+
+class NvmlSession:
+    """Every GPU that may be seen. Errors of `Session()` and `read`: NVMLError, where the driver is gone."""
+
+    def __init__(
+        self,
+        nvml: NvmlLibrary,
+        node: str,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._nvml, self._node = nvml, node
+        self._clock, self._monotonic, self._sleep = clock, monotonic, sleep
+        nvml.nvmlInit()
+        self.driver = str(nvml.nvmlSystemGetDriverVersion())
+        listed = [found_board(nvml, index, node) for index in range(nvml.nvmlDeviceGetCount())]
+        self.boards = [board for board in listed if board is not None]
+        self.hidden = len(listed) - len(self.boards)
+        self.rows = [row for board in self.boards for row in board.rows]
+        self._metrics = GpmMetrics(nvml)
+        self._events = XidEvents(nvml)
+        for board in self.boards:
+            self._listen(board)
+        self.xids: dict[tuple[int, int | None], int] = {}
+        self.blind: dict[str, str] = {}
+        self.stale = False  # GPUs are others than at the start, or may be: start anew
+        self._layout_due = monotonic() + _LAYOUT_S
+
+    def read(self, problems: list[SourceProblem]) -> tuple[dict[str, Floats], Floats]:
+        """Ask every GPU; what fails goes to `problems`. Return {counter: column} and when each row was measured."""
+        table = np.full((len(self.rows), len(COUNTER_NAMES)), np.nan)
+        measured = np.full(len(self.rows), np.nan)
+        self.xids.update(last_of(self._events.take()))
+        self._wait()
+        first = 0
+        for board in self.boards:
+            part = slice(first, first := first + len(board.rows))
+            if self._there(board):
+                self._ask(board, table[part], problems)
+                if not board.lost and not np.isfinite(table[part]).any():
+                    self._lose(board, "no call succeeds")
+            if board.lost:
+                table[part] = np.nan
+                problems.append(self._loss(board))
+            else:
+                self._xid(board, table[part])
+                measured[part] = self._clock()
+                board.patience.tries = 0
+        table[(table < _LOW) | (table > _HIGH) | (_ZERO_IS_MISSING & (table == 0))] = np.nan
+        self._look_at_layout()
+        told = np.isfinite(table).any(axis=0)
+        return {name: table[:, at].copy() for at, name in enumerate(COUNTER_NAMES) if told[at]}, measured
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._events.close()
+        for board in self.boards:
+            board.close()
+        try:
+            self._nvml.nvmlShutdown()
+        except self._nvml.NVMLError:  # the driver went first
+            return
+
+    @property
+    def with_gpm(self) -> bool:
+        """Whether any GPU told metrics of GPM."""
+        return any(
+            row.gauge is not None and row.gauge.values is not None and bool(np.isfinite(row.gauge.values).any())
+            for row in self.rows
+        )
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether a GPU is lost."""
+        return any(board.lost for board in self.boards)
+
+    def processes(self, processes: GpuProcesses, row: NvmlRow) -> tuple[GpuProcess, ...]:
+        """Who computes on a GPU; nobody where it does not tell. Errors: NVMLError, where the driver is gone."""
+        try:
+            return processes.of(row.handles)
+        except self._nvml.NVMLError as error:
+            if error.value in DRIVER_GONE:
+                raise
+            return ()
+
+    def _wait(self) -> None:
+        """Let a little time pass where samples would else be too close, as at the first read and at 10 Hz."""
+        now = self._monotonic()
+        waits = [row.gauge.wait_s(now) for row in self.rows if row.gauge is not None and row.refusals.due(_GPM, now)]
+        longest = max(waits, default=0.0)
+        first = all(row.gauge is None or row.gauge.values is None for row in self.rows)
+        if longest > 0 and (first or longest <= 0.02):
+            self._sleep(longest + 1e-4)
+
+    def _there(self, board: NvmlBoard) -> bool:
+        """Whether a GPU can be asked; a lost one is tried again when its time has come."""
+        now = self._monotonic()
+        if not board.lost:
+            return True
+        if now < board.patience.due:
+            return False
+        again = found_board(self._nvml, board.index, self._node)
+        if again is None or again.lost or again.handle is None:
+            board.patience.failed(now)
+            return False
+        if [row.gpu for row in again.rows] != [row.gpu for row in board.rows]:
+            self.stale = True
+            return False
+        for row, new in zip(board.rows, again.rows, strict=True):
+            row.device, row.handles, row.gauge, row.refusals = new.device, new.handles, new.gauge, new.refusals
+        board.handle, board.lost = again.handle, ""
+        self._listen(board)
+        return True
+
+    def _lose(self, board: NvmlBoard, why: str) -> None:
+        board.lost = why
+        board.patience.failed(self._monotonic())
+        board.close()
+
+    def _loss(self, board: NvmlBoard) -> SourceProblem:
+        codes = [code for (index, _), code in self.xids.items() if index == board.index]
+        xid = f", last XID {codes[-1]}" if codes else ""
+        return SourceProblem(f"the GPU does not answer (NVML: {board.lost}{xid})", f"{self._node}:{board.index}", LOST)
+
+    def _ask(self, board: NvmlBoard, table: Floats, problems: list[SourceProblem]) -> None:
+        """Ask a GPU and its slices, and fill their rows."""
+        divided = board.instances != ()
+        try:
+            table[:] = self._plain(CALLS_OF_WHOLE if divided else CALLS, board.handle, board.refusals, board, problems)
+            for values, row in zip(table, board.rows, strict=True):
+                if divided:
+                    own = self._plain(CALLS_OF_SLICES, row.handles[0], row.refusals, board, problems)
+                    values[:] = np.where(np.isnan(own), values, own)
+                self._gpm(row, values, problems)
+        except self._nvml.NVMLError as error:
+            if error.value in DRIVER_GONE:
+                raise
+            self._lose(board, str(error))
+
+    def _listen(self, board: NvmlBoard) -> None:
+        """Ask for the XID errors of a GPU, again now and then where that is refused."""
+        now = self._monotonic()
+        if board.handle is None or self._events.registered(board.index) or not board.refusals.due(_EVENTS, now):
+            return
+        code = self._events.register(board.index, board.handle)
+        if code:
+            board.refusals.add(_EVENTS, code=code, now=now)
+
+    def _plain(
+        self,
+        calls: tuple[NvmlCall, ...],
+        handle: NvmlHandle,
+        refusals: RefusedCalls,
+        board: NvmlBoard,
+        problems: list[SourceProblem],
+    ) -> list[float]:
+        """Values in the order of NAMES. Errors: NVMLError, where the GPU or the driver is gone."""
+        now = self._monotonic()
+        values = [math.nan] * len(COUNTER_NAMES)
+        for call in calls:
+            if refusals.calls and not refusals.due(call.name, now):
+                continue
+            try:
+                answer = call.ask(self._nvml, handle)
+            except self._nvml.NVMLError as error:
+                self._refused(error, call.name, call.counters, refusals)
+                if error.value not in REFUSED:
+                    where = f"{self._node}:{board.index}"
+                    problems.append(SourceProblem(f"{call.name}: {error}", where, "it is asked again"))
+                continue
+            for part, place, factor in call.wants:
+                values[place] = answer.get(part, math.nan) * factor
+        return values
+
+    def _refused(self, error: Any, call: str, counters: Iterable[str], refusals: RefusedCalls) -> None:
+        """Remember what is not told, and how to enable it. Errors: the error itself, where all is gone."""
+        code = error.value
+        if code in DRIVER_GONE or code in GPU_GONE:
+            raise error
+        if code in REFUSED:
+            refusals.add(call, code=code, now=self._monotonic())
+            for counter in counters:
+                self.blind.setdefault(counter, cure(code, gpm=call == _GPM))
+
+    def _gpm(self, row: NvmlRow, values: Floats, problems: list[SourceProblem]) -> None:
+        now = self._monotonic()
+        gauge = row.gauge
+        if gauge is None or not row.refusals.due(_GPM, now):
+            return
+        try:
+            gauge.read(self._metrics, now)
+        except self._nvml.NVMLError as error:
+            gauge.forget()
+            self._refused(error, _GPM, (metric.counter for metric in GPM_METRICS), row.refusals)
+            if error.value not in REFUSED:
+                problems.append(SourceProblem(f"GPM: {error}", row.gpu.name, "it is asked again"))
+            return
+        if gauge.values is None:
+            return
+        values[_OF_GPM] = gauge.values
+        if any(gauge.codes):
+            none = not np.isfinite(gauge.values).any()
+            for metric, code in zip(GPM_METRICS, gauge.codes, strict=True):
+                if code in REFUSED:  # one of many: the device has no such unit, such as links
+                    how = cure(code, gpm=True) if none or code == NO_PERMISSION else ""
+                    self.blind.setdefault(metric.counter, how)
+
+    def _xid(self, board: NvmlBoard, table: Floats) -> None:
+        """The last XID of a GPU or of its slice, 0 where none was told since it is listened to."""
+        if not self._events.registered(board.index):
+            self._listen(board)
+            self.blind.setdefault("xid", self._events.refused.get(board.index, ""))
+            return
+        whole = self.xids.get((board.index, None), 0)
+        for values, row in zip(table, board.rows, strict=True):
+            values[_XID] = whole if row.gpu.mig is None else self.xids.get((board.index, row.gpu.mig), whole)
+
+    def _look_at_layout(self) -> None:
+        """Notice MIG slices that came or went; a change of the mode itself needs a reset of the GPU."""
+        now = self._monotonic()
+        if now < self._layout_due:
+            return
+        self._layout_due = now + _LAYOUT_S
+        for board in self.boards:
+            if board.lost or board.handle is None:
+                continue
+            try:
+                there = tuple(mig_slices(self._nvml, board.handle))
+            except self._nvml.NVMLError as error:
+                if error.value in DRIVER_GONE:
+                    raise
+                continue
+            if there != board.instances:
+                self.stale = True
+
 
 _START_AGAIN = {
     VERSION_MISMATCH: "the driver was updated: start this command again; until then it is tried again",
@@ -40,7 +305,7 @@ _START_AGAIN = {
 _LONGEST_S = 600.0  # between two sessions for the sake of a lost GPU
 
 
-def connect(configuration: Configuration, *, node: str = "", nvml: Library | None = None) -> NvmlSource:
+def connect(configuration: Configuration, *, node: str = "", nvml: NvmlLibrary | None = None) -> NvmlSource:
     """Return the GPUs of this node, asked already, so that `about` knows what they tell. Nothing is configured.
 
     Errors: NotFoundError where NVML, its driver or a GPU is absent.
@@ -54,7 +319,7 @@ def connect(configuration: Configuration, *, node: str = "", nvml: Library | Non
     return source
 
 
-def _library() -> Library:
+def _library() -> NvmlLibrary:
     import pynvml  # 8,000 lines, only for who needs them
 
     return pynvml
@@ -74,31 +339,31 @@ class NvmlSource:
 
     def __init__(
         self,
-        nvml: Library,
+        nvml: NvmlLibrary,
         *,
         node: str,
         processes_s: float = 1.0,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        processes: Processes | None = None,
+        processes: GpuProcesses | None = None,
     ) -> None:
         self._nvml, self._node = nvml, node
         self._clock, self._monotonic, self._sleep = clock, monotonic, sleep
-        self._session: Session | None = None
-        self._patience = Patience()
+        self._session: NvmlSession | None = None
+        self._patience = RetryDelay()
         # a GPU that was reset is only found by another session: each next one for its sake comes later
         self._restarts = 0
         self._restart_due: float | None = None
-        self._failed: Problem | None = None  # why there is no session
-        self._rows: dict[Gpu, Device] = {}  # as last listed, and some that are no longer
-        self._known: dict[str, tuple[Gpu, Device]] = {}  # all that ever were, by UUID
-        self._missing: tuple[Problem, ...] = ()
+        self._failed: SourceProblem | None = None  # why there is no session
+        self._rows: dict[GpuId, GpuDevice] = {}  # as last listed, and some that are no longer
+        self._known: dict[str, tuple[GpuId, GpuDevice]] = {}  # all that ever were, by UUID
+        self._missing: tuple[SourceProblem, ...] = ()
         self._told: set[str] = set()
         self._xids: dict[tuple[str, int | None], int] = {}  # outlive a session; by address and slice
-        self._processes = processes or Processes(nvml)
+        self._processes = processes or GpuProcesses(nvml)
         self._processes_s, self._processes_due = processes_s, 0.0
-        self._running: Mapping[Gpu, tuple[Process, ...]] = {}
+        self._running: Mapping[GpuId, tuple[GpuProcess, ...]] = {}
 
     def start(self) -> None:
         """Begin, and ask everything twice: metrics of GPM need two samples. Errors: NotFoundError."""
@@ -114,21 +379,21 @@ class NvmlSource:
         self.read()
 
     @property
-    def about(self) -> About:
+    def about(self) -> SourceInfo:
         """What it is; `blind` holds what no GPU told so far."""
         session = self._session
         if session is None:
-            return About("nvml", f"NVML, {plural(len(self._rows), 'GPU')} of this node", blind={})
+            return SourceInfo("nvml", f"NVML, {plural(len(self._rows), 'GPU')} of this node", blind={})
         hidden = f"; {plural(session.hidden, 'GPU')} may not be seen from here" if session.hidden else ""
         name = "NVML with GPM" if session.with_gpm else "NVML without GPM"
         blind = {counter: how for counter, how in session.blind.items() if counter not in self._told}
         sentence = f"{name}, {plural(len(self._rows), 'GPU')} of this node, driver {session.driver}{hidden}"
-        return About("nvml", sentence, blind=blind)
+        return SourceInfo("nvml", sentence, blind=blind)
 
     def read(self) -> Snapshot:
         """Return what the GPUs tell now."""
         t = self._clock()
-        problems: list[Problem] = []
+        problems: list[SourceProblem] = []
         session = self._ready()
         values: dict[str, Floats] = {}
         measured: Floats = np.full(0, np.nan)
@@ -155,7 +420,7 @@ class NvmlSource:
                 self._xids.update({(pci, at): code for (of, at), code in session.xids.items() if of == board.index})
         session.close()
 
-    def _ready(self) -> Session | None:
+    def _ready(self) -> NvmlSession | None:
         """The session; a new one where the last has ended and its time has come."""
         due = self._restart_due is not None and self._monotonic() >= self._restart_due
         if self._session is not None and (self._session.stale or due):
@@ -171,7 +436,7 @@ class NvmlSource:
 
     def _open(self) -> None:
         try:
-            session = Session(
+            session = NvmlSession(
                 self._nvml,
                 self._node,
                 clock=self._clock,
@@ -194,14 +459,14 @@ class NvmlSource:
         except self._nvml.NVMLError:  # it had not even begun
             return
 
-    def _plan_restart(self, session: Session) -> None:
+    def _plan_restart(self, session: NvmlSession) -> None:
         """Where a GPU is lost or missing, another session is begun in a while."""
         if not session.incomplete and not self._missing:
             self._restarts, self._restart_due = 0, None
         elif self._restart_due is None:
             self._restart_due = self._monotonic() + min(_LONGEST_S, 15.0 * 2 ** min(self._restarts, 10))
 
-    def _list(self, session: Session) -> None:
+    def _list(self, session: NvmlSession) -> None:
         """Rows of a new session; GPUs that the driver no longer lists are told, and stay where their name is free."""
         listed = {row.gpu: row.device for row in session.rows}
         lost = {board.index for board in session.boards if board.lost}
@@ -217,7 +482,7 @@ class NvmlSource:
             if uuid not in uuids and gpu.gpu not in lost and gpu.gpu not in divided
         }
         self._missing = tuple(
-            Problem(
+            SourceProblem(
                 f"the driver no longer lists {device.uuid}",
                 gpu.name,
                 "the others may have other numbers now; ask the administrator to look at nvidia-smi",
@@ -231,14 +496,14 @@ class NvmlSource:
         self.close()
         self._patience.failed(self._monotonic())
         do = _START_AGAIN.get(getattr(error, "value", 0), "it is tried again")
-        self._failed = Problem(f"the driver does not answer (NVML: {error})", self._node, do)
+        self._failed = SourceProblem(f"the driver does not answer (NVML: {error})", self._node, do)
 
-    def _ask_processes(self, session: Session) -> None:
+    def _ask_processes(self, session: NvmlSession) -> None:
         now = self._monotonic()
         if now < self._processes_due:
             return
         self._processes_due = now + self._processes_s
-        running: dict[Gpu, tuple[Process, ...]] = {}
+        running: dict[GpuId, tuple[GpuProcess, ...]] = {}
         for board in session.boards:
             for row in board.rows:
                 if not board.lost and (held := session.processes(self._processes, row)):
@@ -249,10 +514,10 @@ class NvmlSource:
     def _snapshot(
         self,
         t: float,
-        session: Session | None,
+        session: NvmlSession | None,
         values: dict[str, Floats],
         measured: Floats,
-        problems: list[Problem],
+        problems: list[SourceProblem],
     ) -> Snapshot:
         """Rows of the session come first; those that are only remembered follow, with NaN."""
         gpus = tuple(self._rows)

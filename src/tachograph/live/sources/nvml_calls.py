@@ -1,21 +1,23 @@
-"""What plain NVML is asked of a GPU: calls and the counters they answer, as the catalogue names them.
-
-`Library` is the module pynvml of the package nvidia-ml-py, or what behaves like it; its errors are `NVMLError`s with a
-`value`. The names of codes are those of nvml.h.
+"""Calls of NVML: plain queries, GPM metrics (Hopper and newer), XID events; their units and how errors are
+understood.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from tachograph.counters import COUNTERS, NAMES
-from tachograph.units import factor
+import numpy as np
 
-Library: TypeAlias = Any
-Handle: TypeAlias = Any
-Answer: TypeAlias = Mapping[str, float]
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS
+from tachograph.catalog.units import factor
+
+NvmlLibrary: TypeAlias = Any
+NvmlHandle: TypeAlias = Any
+NvmlAnswer: TypeAlias = Mapping[str, float]
 
 # return codes
 UNINITIALIZED, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 1, 3, 4, 6
@@ -33,12 +35,12 @@ _GPU_SENSOR, _SM_CLOCK, _MEMORY_CLOCK, _MEMORY_TEMPERATURE = 0, 1, 2, 82
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
-def _utilization(nvml: Library, handle: Handle) -> Answer:
+def _utilization(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
     rates = nvml.nvmlDeviceGetUtilizationRates(handle)
     return {"gpu": rates.gpu, "memory": rates.memory}
 
 
-def memory(nvml: Library, handle: Handle) -> Answer:
+def memory(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
     """Bytes of device memory: total, reserved, used, free. What driver and firmware keep is not `used`, as in DCGM.
 
     Drivers before 510 only know the first form of the call, in which it is.
@@ -53,7 +55,7 @@ def memory(nvml: Library, handle: Handle) -> Answer:
     return {"total": told.total, "reserved": told.reserved, "used": told.used, "free": told.free}
 
 
-def _reasons(nvml: Library, handle: Handle) -> Answer:
+def _reasons(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
     try:
         return {"": nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)}
     except nvml.NVMLError as error:  # the name before driver 535
@@ -62,26 +64,26 @@ def _reasons(nvml: Library, handle: Handle) -> Answer:
     return {"": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)}
 
 
-def _memory_temperature(nvml: Library, handle: Handle) -> Answer:
+def _memory_temperature(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
     field = nvml.nvmlDeviceGetFieldValues(handle, [_MEMORY_TEMPERATURE])[0]
     if field.nvmlReturn:  # the call succeeds, each field has a result of its own
         raise nvml.NVMLError(field.nvmlReturn)
     return {"": getattr(field.value, _MEMBERS[field.valueType])}
 
 
-def _remapped(nvml: Library, handle: Handle) -> Answer:
+def _remapped(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
     correctable, uncorrectable, _, failure = nvml.nvmlDeviceGetRemappedRows(handle)
     return {"correctable": correctable, "uncorrectable": uncorrectable, "failure": failure}
 
 
-def _one(name: str, *arguments: int) -> Callable[[Library, Handle], Answer]:
-    def ask(nvml: Library, handle: Handle) -> Answer:
+def _one(name: str, *arguments: int) -> Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]:
+    def ask(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
         return {"": getattr(nvml, name)(handle, *arguments)}
 
     return ask
 
 
-_ASKED: Mapping[str, Callable[[Library, Handle], Answer]] = {
+_ASKED: Mapping[str, Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]] = {
     "nvmlDeviceGetUtilizationRates": _utilization,
     "nvmlDeviceGetMemoryInfo": memory,
     "nvmlDeviceGetMemoryInfo_v2": memory,
@@ -98,20 +100,20 @@ _ASKED: Mapping[str, Callable[[Library, Handle], Answer]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NvmlCall:
     """One call. wants: (part of its answer, place of the counter in NAMES, factor to the unit of the catalogue)."""
 
     name: str
-    ask: Callable[[Library, Handle], Answer]
+    ask: Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]
     wants: tuple[tuple[str, int, float], ...]
 
     @property
     def counters(self) -> tuple[str, ...]:
         """What it tells."""
-        return tuple(NAMES[place] for _, place, _ in self.wants)
+        return tuple(COUNTER_NAMES[place] for _, place, _ in self.wants)
 
 
-def _calls() -> tuple[Call, ...]:
+def _calls() -> tuple[NvmlCall, ...]:
     wants: dict[str, list[tuple[str, int, float]]] = {}
     for place, counter in enumerate(COUNTERS):
         if not counter.nvml or not counter.nvml_unit or counter.nvml.startswith("GPM "):
@@ -121,13 +123,13 @@ def _calls() -> tuple[Call, ...]:
         if name not in _ASKED:  # a row of the catalogue that nobody asks for yet
             continue
         wants.setdefault(name, []).append((part, place, factor(counter.nvml_unit, counter.unit)))
-    return tuple(Call(name, _ASKED[name], tuple(parts)) for name, parts in wants.items())
+    return tuple(NvmlCall(name, _ASKED[name], tuple(parts)) for name, parts in wants.items())
 
 
-CALLS: tuple[Call, ...] = _calls()
+CALLS: tuple[NvmlCall, ...] = _calls()
 # what a MIG slice answers for itself; the rest is told of the whole GPU, for each of its slices
-CALLS_OF_SLICES: tuple[Call, ...] = tuple(call for call in CALLS if call.name.startswith("nvmlDeviceGetMemoryInfo"))
-CALLS_OF_WHOLE: tuple[Call, ...] = tuple(call for call in CALLS if call not in CALLS_OF_SLICES)
+CALLS_OF_SLICES: tuple[NvmlCall, ...] = tuple(call for call in CALLS if call.name.startswith("nvmlDeviceGetMemoryInfo"))
+CALLS_OF_WHOLE: tuple[NvmlCall, ...] = tuple(call for call in CALLS if call not in CALLS_OF_SLICES)
 
 
 def cure(code: int, *, gpm: bool = False) -> str:
@@ -148,3 +150,188 @@ def cure(code: int, *, gpm: bool = False) -> str:
     if code == IN_USE:
         return "another profiler holds the counters: end it (Nsight, or dcgmi profiling --pause)"
     return "NVML measures it on Hopper and newer only: use DCGM (dcgm-exporter or dcgmi dmon)" if gpm else ""
+
+
+MIN_GAP_S = 0.1  # between two samples; metrics of closer ones are noise (nvml.h)
+
+
+@dataclass(frozen=True, slots=True)
+class GpmMetric:
+    """A metric of GPM: its id, the counter it is, the factor to the unit of the catalogue."""
+
+    id: int
+    counter: str
+    factor: float
+
+
+GPM_METRICS: tuple[GpmMetric, ...] = tuple(
+    GpmMetric(int(counter.nvml.split()[1]), counter.name, factor(counter.nvml_unit or "", counter.unit))
+    for counter in COUNTERS
+    if counter.nvml and counter.nvml.startswith("GPM ")
+)
+
+
+class GpmMetrics:
+    """Asks NVML for all metrics between two samples; one for all GPUs, since what it is asked in is large."""
+
+    def __init__(self, nvml: NvmlLibrary) -> None:
+        self._nvml = nvml
+        self._asked = nvml.c_nvmlGpmMetricsGet_t()
+        self._asked.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        self._asked.numMetrics = len(GPM_METRICS)
+        one = nvml.c_nvmlGpmMetric_t
+        layout = np.dtype(
+            {
+                "names": ["id", "code", "value"],
+                "formats": ["u4", "u4", "f8"],
+                "offsets": [one.metricId.offset, one.nvmlReturn.offset, one.value.offset],
+                "itemsize": ctypes.sizeof(one),
+            }
+        )
+        place = nvml.c_nvmlGpmMetricsGet_t.metrics.offset
+        rows = np.frombuffer(self._asked, layout, len(GPM_METRICS), place)
+        rows["id"] = [metric.id for metric in GPM_METRICS]
+        self._codes, self._values = rows["code"], rows["value"]
+        self._factors: Floats = np.array([metric.factor for metric in GPM_METRICS])
+
+    def between(self, older: NvmlHandle, newer: NvmlHandle) -> tuple[Floats, list[int]]:
+        """Values in the order of METRICS, NaN missing, and the return code of each. Errors: NVMLError."""
+        self._codes[:], self._values[:] = UNKNOWN, np.nan  # what the library leaves alone is not the last answer
+        self._asked.sample1, self._asked.sample2 = older, newer
+        self._nvml.nvmlGpmMetricsGet(self._asked)
+        values = np.where((self._codes == 0) & np.isfinite(self._values), self._values * self._factors, np.nan)
+        return values, self._codes.tolist()
+
+
+class GpmGauge:
+    """The samples of one GPU, or of one MIG slice (its GPU and the id of the GPU instance).
+
+    values: of the last two samples, NaN missing; None as long as there are none. Errors of all calls: NVMLError.
+    """
+
+    def __init__(self, nvml: NvmlLibrary, handle: NvmlHandle, *, instance: int | None = None) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._instance = instance
+        self._samples: list[NvmlHandle] = []  # of which the first is the one before
+        self._taken: float | None = None
+        self.values: Floats | None = None
+        self.codes: list[int] = []
+
+    def wait_s(self, now: float) -> float:
+        """So long until another sample can be taken; 0 where it can be now."""
+        return 0.0 if self._taken is None else max(0.0, self._taken + MIN_GAP_S - now)
+
+    def read(self, metrics: GpmMetrics, now: float) -> None:
+        """Take a sample and measure since the one before; nothing new where that is too close."""
+        if self.wait_s(now) > 0:
+            return
+        while len(self._samples) < 2:
+            self._samples.append(self._nvml.nvmlGpmSampleAlloc())
+        before, spare = self._samples
+        self._sample(spare)
+        first = self._taken is None
+        self._taken, self._samples = now, [spare, before]
+        if not first:
+            self.values, self.codes = None, []
+            self.values, self.codes = metrics.between(before, spare)
+
+    def forget(self) -> None:
+        """Begin anew: what was sampled is no longer to be compared with."""
+        self._taken, self.values, self.codes = None, None, []
+
+    def close(self) -> None:
+        """Give the samples back."""
+        samples, self._samples = self._samples, []
+        self.forget()
+        for sample in samples:
+            try:
+                self._nvml.nvmlGpmSampleFree(sample)
+            except self._nvml.NVMLError:  # the driver went first
+                return
+
+    def _sample(self, into: NvmlHandle) -> None:
+        if self._instance is None:
+            self._nvml.nvmlGpmSampleGet(self._handle, into)
+        else:  # the handle of a slice is refused here
+            self._nvml.nvmlGpmMigSampleGet(self._handle, self._instance, into)
+
+
+_XID = 0x8  # nvmlEventTypeXidCriticalError
+_NO_INSTANCE = 0xFFFFFFFF
+_MOST = 256  # events taken at a time: a GPU in trouble may tell thousands
+
+
+@dataclass(frozen=True, slots=True)
+class XidEvent:
+    """One event. index: of the GPU; instance: of the MIG slice, None where it concerns all of the GPU."""
+
+    index: int
+    instance: int | None
+    code: int
+
+
+class XidEvents:
+    """Events of GPUs since they were registered."""
+
+    def __init__(self, nvml: NvmlLibrary) -> None:
+        self._nvml = nvml
+        self._set: NvmlHandle | None = None
+        self._indices: dict[int | None, int] = {}
+        self.refused: dict[int, str] = {}  # GPUs of which nothing will come, and why
+
+    def register(self, index: int, handle: NvmlHandle) -> int:
+        """Ask for the events of a GPU; return 0, or the code of a refusal: the GPU is in `refused`, too."""
+        try:
+            if self._set is None:
+                self._set = self._nvml.nvmlEventSetCreate()
+            self._nvml.nvmlDeviceRegisterEvents(handle, _XID, self._set)
+        except self._nvml.NVMLError as error:
+            permission = error.value == NO_PERMISSION
+            self.refused[index] = "not permitted: use DCGM, or look into the kernel's log" if permission else ""
+            return int(error.value)
+        self._indices[_address(handle)] = index
+        self.refused.pop(index, None)
+        return 0
+
+    def registered(self, index: int) -> bool:
+        """Whether XID errors of a GPU would be told."""
+        return index in self._indices.values()
+
+    def take(self) -> list[XidEvent]:
+        """What happened since the last call, oldest first; waits for nothing."""
+        found: list[XidEvent] = []
+        while self._set is not None and len(found) < _MOST:
+            try:
+                event = self._nvml.nvmlEventSetWait(self._set, 0)
+            except self._nvml.NVMLError:  # nothing more; or a GPU is lost, which its own calls tell
+                break
+            index = self._indices.get(_address(event.device))
+            if index is not None and event.eventType & _XID:
+                whole = event.gpuInstanceId == _NO_INSTANCE
+                found.append(XidEvent(index, None if whole else int(event.gpuInstanceId), int(event.eventData)))
+        return found
+
+    def close(self) -> None:
+        """Let go of the events."""
+        events, self._set = self._set, None
+        self._indices = {}
+        if events is not None:
+            try:
+                self._nvml.nvmlEventSetFree(events)
+            except self._nvml.NVMLError:  # the driver went first
+                return
+
+
+def last_of(events: list[XidEvent]) -> Mapping[tuple[int, int | None], int]:
+    """Return {(GPU, slice or None): its last code}.
+
+    >>> last_of([Xid(0, None, 13), Xid(1, 7, 31), Xid(0, None, 79)])
+    {(0, None): 79, (1, 7): 31}
+    """
+    return {(event.index, event.instance): event.code for event in events}
+
+
+def _address(handle: NvmlHandle) -> int | None:
+    """Where a handle points to, the same for all handles of a GPU; one that is lost no longer tells its index."""
+    return ctypes.cast(handle, ctypes.c_void_p).value

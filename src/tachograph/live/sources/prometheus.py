@@ -1,37 +1,176 @@
-"""Prometheus, and what answers like it, as a live source: instant queries for the GPUs of a whole fleet.
-
-An instant query tells values as they are now, and not when they were scraped: a second one asks for the timestamp() of
-one counter. A thread asks, about as often as there may be news; who reads never waits.
-"""
+"""Prometheus as a live source: instant queries for GPUs, their answers, and when each GPU was scraped."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
-from tachograph.arrays import Floats
-from tachograph.errors import ConfigError, InputError
-from tachograph.live.missing import blind
-from tachograph.live.snapshot import Problem, Snapshot
-from tachograph.live.source import About, closed_on_failure
-from tachograph.live.sources.gathered import Gathered
-from tachograph.live.sources.prometheus_answer import Reader, Vector, gpu_metrics, joined, read_vector, selectors
-from tachograph.live.sources.series import Layout, Meaning
-from tachograph.sources.feeds import converted, named
-from tachograph.sources.http import Server
-from tachograph.sources.http_problems import AskError
-from tachograph.sources.prometheus.decode import own_words
-from tachograph.sources.prometheus.settings import NAME, Settings, check
-from tachograph.units import plural
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.units import plural
+from tachograph.live.snapshot import Snapshot, SourceInfo, SourceProblem, closed_on_failure
+from tachograph.live.sources.series import FleetTable, SeriesLayout, SeriesMeaning, wanted_metrics
+from tachograph.live.unsupported import unsupported_counters
+from tachograph.sources.http import HttpAnswer, HttpServer, RequestError, read_json
+from tachograph.sources.metrics import NODE_INFO, SiteMetrics
+from tachograph.sources.prometheus_query import PROMETHEUS, PrometheusSettings, check_settings, matchers, server_message
+from tachograph.sources.registry import convert_settings, entry_errors
 
 if TYPE_CHECKING:
-    from tachograph.config import Configuration
+    from tachograph.catalog.config import Configuration
+
+
+_EXPECTED = "an answer of Prometheus"
+_NAME = "__name__"
+# labels that hold a host, with or without its domain, and those that hold HOST:PORT
+_NODES_AT_ONCE = 200  # VictoriaMetrics takes queries of 16 KiB
+_HOSTS = ("Hostname", "hostname", "nodename", "node", "host", "instance")
+
+
+class _VectorSeries(msgspec.Struct, frozen=True):
+    metric: msgspec.Raw
+    value: tuple[float, str]
+
+
+class _VectorData(msgspec.Struct, frozen=True, rename="camel"):
+    result_type: str = ""
+    result: list[_VectorSeries] = msgspec.field(default_factory=list)
+
+
+class _VectorEnvelope(msgspec.Struct, frozen=True, rename="camel"):
+    status: str
+    data: _VectorData | None = None
+    error_type: str = ""
+    error: str = ""
+    is_partial: bool = False  # VictoriaMetrics cluster: a storage node did not answer
+
+
+@dataclass(frozen=True, slots=True)
+class InstantVector:
+    """The answer to an instant query: labels of each series as JSON, sorted, its value, and the time of the answer."""
+
+    labels: list[bytes]
+    values: Floats
+    t: float
+
+
+@dataclass(slots=True)
+class VectorReader:
+    """Says where the values of series go; series that come again are not looked at again.
+
+    metric: of series that are told without a name. commonest: the metric that most of the GPUs tell; "" for none.
+    """
+
+    meaning: SeriesMeaning
+    metric: str = ""
+    commonest: str = ""
+    _labels: list[bytes] = field(default_factory=list)
+    _layout: SeriesLayout = field(default_factory=SeriesLayout)
+    _known: dict[bytes, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
+
+    def layout(self, labels: list[bytes]) -> SeriesLayout:
+        """Return where the values of series with these labels go."""
+        if labels != self._labels:
+            series = list(self._named(labels))
+            self._layout, self._labels = self.meaning.layout(series), labels
+            told = Tally(series[place][0] for place in self._layout.kept.tolist())
+            self.commonest = min(told, key=lambda name: (-told[name], name), default="")
+        return self._layout
+
+    def _named(self, labels: list[bytes]) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Name and labels of each series; labels that differ in nothing but the name are one object."""
+        known: dict[bytes, tuple[str, Mapping[str, str]]] = {}
+        shared = {tuple(block.items()): block for _, block in self._known.values()}
+        for one in labels:
+            found = self._known.get(one)
+            if found is None:
+                given = _labels(one)
+                metric = given.pop(_NAME, self.metric)
+                found = metric, shared.setdefault(tuple(given.items()), given)
+            known[one] = found
+            yield found
+        self._known = known  # what is gone is forgotten
+
+
+def read_vector(answer: HttpAnswer) -> InstantVector:
+    """Return the series of an instant query.
+
+    Errors: AskError for an error, a partial answer, or anything else that is no vector.
+    """
+    said = read_json(answer, _VectorEnvelope, expected=_EXPECTED)
+    if said.status != "success" or said.data is None:
+        told = f"{said.error_type}: {said.error}" if said.error else "the answer says neither success nor why not"
+        raise RequestError(told, where=answer.where, do="mend what is asked")
+    if said.is_partial:
+        what = "the answer is partial: a part of its storage did not answer"
+        raise RequestError(what, where=answer.where, do="mend its storage", refused=False)
+    if said.data.result_type != "vector":
+        what = f"the result is a {said.data.result_type or 'thing without a type'}, no vector"
+        raise RequestError(what, where=answer.where, do=f"is this {_EXPECTED}?")
+    found = sorted((bytes(one.metric), one.value) for one in said.data.result)
+    try:
+        values = np.array([float(value) for _, (_, value) in found], np.float64)
+    except ValueError as problem:
+        raise RequestError(f"a value is no number: {problem}", where=answer.where, do=f"is this {_EXPECTED}?") from None
+    return InstantVector([labels for labels, _ in found], values, max((t for _, (t, _) in found), default=float("nan")))
+
+
+def selectors(names: Sequence[str], *, selector: str = "", nodes: Sequence[str] = ()) -> list[str]:
+    """Return selectors that together choose the series of some metrics; nodes: of these hosts only. Each is a query.
+
+    Which label holds the host differs from site to site, so there is a selector for each that may.
+
+    >>> selectors(["up"], selector='{job="dcgm"}')
+    ['{__name__=~"up",job="dcgm"}']
+    >>> selectors(["up"], nodes=["n1"])[0]
+    '{__name__=~"up",Hostname=~"(?:n1)(?:[.:].*)?"}'
+    """
+    chosen = [f'{_NAME}=~"{_alternatives(names)}"']
+    given = matchers(selector)
+    if given:
+        chosen.append(given)
+    if not nodes:
+        return ["{" + ",".join(chosen) + "}"]
+    groups = [nodes[start : start + _NODES_AT_ONCE] for start in range(0, len(nodes), _NODES_AT_ONCE)]
+    hosts = [f"(?:{_alternatives(group)})(?:[.:].*)?" for group in groups]
+    return ["{" + ",".join([*chosen, f'{label}=~"{some}"']) + "}" for label in _HOSTS for some in hosts]
+
+
+def joined(vectors: Sequence[InstantVector]) -> InstantVector:
+    """Return several answers as one; a series that several hold is there once."""
+    if len(vectors) == 1:
+        return vectors[0]
+    found = {labels: value for one in vectors for labels, value in zip(one.labels, one.values.tolist(), strict=True)}
+    t = max((one.t for one in vectors if one.labels), default=float("nan"))
+    labels = sorted(found)
+    return InstantVector(labels, np.array([found[one] for one in labels], np.float64), t)
+
+
+def gpu_metrics(own: SiteMetrics) -> list[str]:
+    """Return the metrics to ask for."""
+    return sorted(wanted_metrics(own) - {NODE_INFO})
+
+
+def _alternatives(names: Sequence[str]) -> str:
+    """A regular expression for any of some names, as it stands inside quotes."""
+    return "|".join(re.escape(name) for name in names).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _labels(written: bytes) -> dict[str, str]:
+    """Labels; none where they are no texts by names."""
+    try:
+        return msgspec.json.decode(written, type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
 
 _FIRST_S = 5.0  # so long connecting waits for the first answer
 _TIMEOUT_S = 10.0  # of silence, where the settings allow more: nobody wants to see an older answer
@@ -47,23 +186,23 @@ _WHOLE: Final = {"partial_response": "false", "deny_partial_response": "1"}  # a
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
+class _NewScrapes:
     """What one asking came to. scraped: per GPU, seconds since 1970."""
 
-    layout: Layout
+    layout: SeriesLayout
     table: Floats
     scraped: Floats
 
 
 @dataclass(slots=True)
-class Scrapes:
+class ScrapeTimes:
     """How often targets are scraped, by the times of their samples. step_s: as told, or 0 while it is not known."""
 
     step_s: float = 0.0
     learns: bool = True
-    _before: tuple[Layout, Floats] | None = None
+    _before: tuple[SeriesLayout, Floats] | None = None
 
-    def note(self, layout: Layout, scraped: Floats) -> None:
+    def note(self, layout: SeriesLayout, scraped: Floats) -> None:
         """Take the times of one answer into account."""
         before, self._before = self._before, (layout, scraped)
         if not self.learns or before is None or before[0].gpus != layout.gpus:
@@ -82,11 +221,11 @@ class Scrapes:
 
 
 @dataclass(slots=True)
-class _Told:
+class _VectorParts:
     """What the thread that asks hands over."""
 
-    news: _News | None = None
-    failed: AskError | None = None
+    news: _NewScrapes | None = None
+    failed: RequestError | None = None
     defect: Exception | None = None
     asked: float | None = None  # since when an answer is waited for
     answered: float | None = None  # well, the last time
@@ -98,8 +237,8 @@ class PrometheusSource:
 
     def __init__(
         self,
-        settings: Settings,
-        server: Server,
+        settings: PrometheusSettings,
+        server: HttpServer,
         *,
         nodes: Sequence[str] = (),
         clock: Callable[[], float] = time.time,
@@ -107,25 +246,28 @@ class PrometheusSource:
     ) -> None:
         self._settings, self._server, self._nodes = settings, server, tuple(nodes)
         self._clock, self._steady = clock, steady
-        meaning = Meaning(settings.metrics, settings.labels)
-        self._values, self._times = Reader(meaning), Reader(meaning)
-        self._scrapes = Scrapes(settings.step_s or 0.0, learns=settings.step_s is None)
+        meaning = SeriesMeaning(settings.metrics, settings.labels)
+        self._values, self._times = VectorReader(meaning), VectorReader(meaning)
+        self._scrapes = ScrapeTimes(settings.step_s or 0.0, learns=settings.step_s is None)
         self._metrics = gpu_metrics(settings.metrics)
         self._askings = 0
         self._telling: set[int] = set()  # selectors that gave series: there is one for each label that may hold a host
-        self._gathered = Gathered()
-        self._told = _Told()
+        self._gathered = FleetTable()
+        self._told = _VectorParts()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="prometheus", daemon=True)
 
     @property
-    def about(self) -> About:
+    def about(self) -> SourceInfo:
         """What it is; what it does not tell is known after the first answer."""
         gpus, told = self._gathered.gpus, self._gathered.told
         counted = f"{plural(len(gpus), 'GPU')} of {plural(len({gpu.node for gpu in gpus}), 'node')}"
         refresh_s = self._scrapes.step_s or _GUESS_S
-        return About(
-            NAME, f"Prometheus at {self._server.where}, {counted}", refresh_s, blind(told, NAME) if told else {}
+        return SourceInfo(
+            PROMETHEUS,
+            f"Prometheus at {self._server.where}, {counted}",
+            refresh_s,
+            unsupported_counters(told, PROMETHEUS) if told else {},
         )
 
     def read(self) -> Snapshot:
@@ -143,11 +285,11 @@ class PrometheusSource:
             self._gathered.put(0, news.layout, news.table, news.scraped)
         elif answered is not None and now - answered > _KEPT_S:
             self._gathered.forget(0)
-        problems: list[Problem] = []
+        problems: list[SourceProblem] = []
         if failed is not None:
-            problems.append(Problem(failed.what, failed.where or self._server.where, failed.do))
+            problems.append(SourceProblem(failed.what, failed.where or self._server.where, failed.do))
         elif asked is not None and now - asked > _LATE_S:
-            problems.append(Problem("has not answered yet", self._server.where, "is it overloaded?"))
+            problems.append(SourceProblem("has not answered yet", self._server.where, "is it overloaded?"))
         return self._gathered.snapshot(self._clock(), problems)
 
     def close(self) -> None:
@@ -181,7 +323,7 @@ class PrometheusSource:
             self._told.asked = self._steady()
             try:
                 news = self._ask()
-            except AskError as problem:
+            except RequestError as problem:
                 failures += 1
                 wait_s = min(_RETRY_S, 0.25 * 2.0 ** min(failures, 10))
                 self._hand_over(None, problem)
@@ -194,30 +336,30 @@ class PrometheusSource:
                 wait_s = max(self._scrapes.every_s, (time.thread_time() - began) / _SHARE)
                 self._hand_over(news, None)
 
-    def _hand_over(self, news: _News | None, failed: AskError | None) -> None:
+    def _hand_over(self, news: _NewScrapes | None, failed: RequestError | None) -> None:
         told = self._told
         with told.lock:
             told.failed, told.asked = failed, None
             if news is not None:
                 told.news, told.answered = news, self._steady()
 
-    def _ask(self) -> _News:
+    def _ask(self) -> _NewScrapes:
         vectors = self._query("{}", self._metrics)
         self._askings += 1
         all_again = self._askings % _LOOK_AROUND == 0
         self._telling = {number for number, found in vectors.items() if found.labels and not all_again}
         vector = joined(list(vectors.values()))
         layout = self._values.layout(vector.labels)
-        return _News(layout, layout.table(vector.values[layout.kept]), self._scraped(layout, vector.t))
+        return _NewScrapes(layout, layout.table(vector.values[layout.kept]), self._scraped(layout, vector.t))
 
-    def _scraped(self, layout: Layout, answered: float) -> Floats:
+    def _scraped(self, layout: SeriesLayout, answered: float) -> Floats:
         """When the values of each GPU were scraped, by our clock; where that is not told, when they were answered."""
         made = np.full(len(layout.gpus), np.nan)
         metric = self._values.commonest
         vectors = self._query("timestamp({})", [metric]) if metric else {}
         told = joined(list(vectors.values()))
         if self._times.metric != metric:
-            self._times = Reader(self._times.meaning, metric)
+            self._times = VectorReader(self._times.meaning, metric)
         times = self._times.layout(told.labels)
         rows = {gpu: row for row, gpu in enumerate(layout.gpus)}
         for place, cell in zip(times.kept.tolist(), times.cells.tolist(), strict=True):
@@ -228,13 +370,13 @@ class PrometheusSource:
         made = np.where(np.isnan(made), answered, made)
         return made - skew_s if abs(skew_s) > _SKEW_S else made
 
-    def _query(self, form: str, metrics: Sequence[str]) -> dict[int, Vector]:
+    def _query(self, form: str, metrics: Sequence[str]) -> dict[int, InstantVector]:
         """The answers to `form` with the series of some metrics in it, by selector."""
         chosen = dict(enumerate(selectors(metrics, selector=self._settings.selector, nodes=self._nodes)))
         telling = {number: one for number, one in chosen.items() if number in self._telling} or chosen
         return {number: self._post(form.replace("{}", one)) for number, one in telling.items()}
 
-    def _post(self, query: str) -> Vector:
+    def _post(self, query: str) -> InstantVector:
         return self._server.post_read("/api/v1/query", {"query": query, **_WHOLE}, read_vector)
 
 
@@ -248,22 +390,24 @@ def connect(
     or has no series of a GPU.
     """
     settings = _settings(configuration, url, name)
-    with named(settings.title):
-        check(settings)
+    with entry_errors(settings.title):
+        check_settings(settings)
         settings = msgspec.structs.replace(settings, attempts=1, timeout_s=min(settings.timeout_s, _TIMEOUT_S))
-        source = PrometheusSource(settings, Server(settings, own_words=own_words), nodes=nodes)
+        source = PrometheusSource(settings, HttpServer(settings, own_words=server_message), nodes=nodes)
     with closed_on_failure(source.close):
         source.begin()
     return source
 
 
-def _settings(configuration: Configuration, url: str | None, name: str | None) -> Settings:
-    entries = [one for one in configuration.sources if one.get("source") == NAME]
+def _settings(configuration: Configuration, url: str | None, name: str | None) -> PrometheusSettings:
+    entries = [one for one in configuration.sources if one.get("source") == PROMETHEUS]
     if name is not None:
-        entries = [one for one in entries if one.get("name", NAME) == name]
-    found = [converted(one, Settings, where="[[sources]]") for one in entries]
+        entries = [one for one in entries if one.get("name", PROMETHEUS) == name]
+    found = [convert_settings(one, PrometheusSettings, where="[[sources]]") for one in entries]
     if url:
-        same = next((one for one in found if one.url.rstrip("/") == url.rstrip("/")), Settings(source=NAME))
+        same = next(
+            (one for one in found if one.url.rstrip("/") == url.rstrip("/")), PrometheusSettings(source=PROMETHEUS)
+        )
         return msgspec.structs.replace(same, url=url)  # credentials are for the server they are named with
     if not found:
         what = f"no Prometheus is called {name!r}" if name else "no Prometheus is named"

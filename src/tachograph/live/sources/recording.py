@@ -1,30 +1,281 @@
-"""A recording, or any lake, shown as if it were now: as fast as wished, held, moved to another time.
-
-Rows are read a stretch of time ahead, so that memory does not grow with the recording. What a GPU told last is shown
-until it tells something else, falls silent (a row without values), or has told nothing for some intervals.
-"""
+"""Recordings as a live source: a lake or the spool of a recorder, played, paused, moved."""
 
 from __future__ import annotations
 
+import json
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
+import polars as pl
 
-from tachograph.arrays import Flags, Floats
-from tachograph.errors import UsageError
-from tachograph.live.snapshot import Gpu, Holder, Problem, Snapshot
-from tachograph.live.source import About
-from tachograph.live.visible import is_of
-from tachograph.units import plural
+from tachograph.catalog.arrays import Flags, Floats
+from tachograph.catalog.config import SlurmOptions
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.spool import SPOOL_SUFFIX, SpoolRows, read_spool
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, TABLES, TIME
+from tachograph.catalog.units import plural
+from tachograph.lake.conform import resolve
+from tachograph.lake.delta import Lake
+from tachograph.lake.problems import lake_errors
+from tachograph.live.selection import is_of
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
+from tachograph.pipeline.attribution import attribute, build_runs
+from tachograph.sources.recording import SpooledRecording
 
 if TYPE_CHECKING:
-    from tachograph.config import Configuration
-    from tachograph.live.sources.recorded_rows import Recorded, Tenure
-    from tachograph.spool import Rows
+    from tachograph.catalog.config import Configuration
+    from tachograph.catalog.spool import SpoolRows
+
+
+SINGLES = tuple(counter.name for counter in COUNTERS if counter.storage == "f32")
+DOUBLES = tuple(counter.name for counter in COUNTERS if counter.storage != "f32")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAllocation:
+    """Who held a GPU from when to when, in seconds since 1970."""
+
+    gpu: GpuId
+    start: float
+    end: float
+    holder: GpuAllocation
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationRecord:
+    """What is known of a recording before its rows are read. first, last: microseconds since 1970."""
+
+    gpus: tuple[GpuId, ...]
+    devices: Mapping[GpuId, GpuDevice]
+    tenures: Sequence[RecordedAllocation]
+    first: int
+    last: int
+    rows: int
+    interval_s: float | None = None
+    blind: Mapping[str, str] = field(default_factory=dict)
+
+
+class RecordedRows(Protocol):
+    """A recording. Rows are those of counters `SINGLES` and `DOUBLES`, in order of time."""
+
+    told: AllocationRecord
+
+    def rows(self, first: int, end: int) -> SpoolRows:
+        """Return the rows of [first, end); places of GPUs are those in `told.gpus`."""
+        ...
+
+
+def open_recorded(path: str) -> RecordedRows:
+    """Return what was recorded in a lake, a folder of spools, or a spool. Errors: InputError, LakeError."""
+    place = Path(path)
+    if "://" not in path and not place.exists():
+        raise InputError("no such recording", where=path, do="name a folder of `tachograph record`, or a lake")
+    if place.is_file():
+        return SpoolRecording([place])
+    spools = [] if "://" in path else sorted(place.rglob(f"*{SPOOL_SUFFIX}"))
+    if spools and not any((place / table / "_delta_log").is_dir() for table in TABLES):
+        return SpoolRecording(spools)
+    if "://" not in path and not any((place / table / "_delta_log").is_dir() for table in TABLES):
+        inside = place / "lake"
+        do = f"name {inside}" if inside.is_dir() else "name a folder of `tachograph record`, or a lake"
+        raise InputError("no recording and no lake is in this folder", where=path, do=do)
+    return LakeRecording(Lake.open(path))
+
+
+class SpoolRecording:
+    """Spools are read whole, and once: they are of one job on one node."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        parts, told = zip(*map(_read_whole, paths), strict=True)
+        self._rows, gpus = _together(parts, told)
+        if not len(self._rows.t):
+            raise InputError("nothing was recorded yet", where=str(paths[0]), do="wait some seconds")
+        devices = {_gpu(one): _device(one) for spooled in told for one in spooled.gpus.values()}
+        first, last = int(self._rows.t[0]), int(self._rows.t[-1])
+        self.told = AllocationRecord(
+            gpus, devices, [one for spooled in told for one in _tenures_of_spool(spooled)],
+            first, last, len(self._rows.t), min(float(spooled.head["interval_s"]) for spooled in told),
+            next((spooled.about["blind"] for spooled in told if spooled.about), {}),
+        )  # fmt: skip
+
+    def rows(self, first: int, end: int) -> SpoolRows:
+        """Return the rows of [first, end)."""
+        a, b = np.searchsorted(self._rows.t, [first, end]).tolist()
+        rows = self._rows
+        return SpoolRows(rows.t[a:b], rows.gpu[a:b], rows.singles[:, a:b], rows.doubles[:, a:b])
+
+
+class LakeRecording:
+    """Tables are read for the stretch that is asked for."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._files = [file for file in lake.files(GPU_SAMPLES) if file.rows and file.first and file.last]
+        if not self._files:
+            raise InputError("the lake has no GPU samples", where=lake.location, do="name another one")
+        first = min(file.first for file in self._files if file.first)
+        last = max(file.last for file in self._files if file.last)
+        devices = dict(_devices_of(lake))
+        gpus = tuple(sorted(devices, key=_order))
+        self._places = pl.DataFrame(
+            {
+                "node": pl.Series([gpu.node for gpu in gpus], dtype=pl.String),
+                "gpu": pl.Series([gpu.gpu for gpu in gpus], dtype=pl.Int16),
+                "mig": pl.Series([gpu.mig for gpu in gpus], dtype=pl.Int16),
+                "place": pl.Series(range(len(gpus)), dtype=pl.Int32),
+            }
+        )
+        recordings = list(_told_by_recorder(lake.location))
+        slowdown = {_gpu(one): one["slowdown_c"] for told in recordings for one in told["slowdown_c"]}
+        for gpu, limit in slowdown.items():
+            if gpu in devices:
+                known = devices[gpu]
+                devices[gpu] = GpuDevice(known.model, known.uuid, known.pci, known.hbm_mib, limit)
+        intervals = [float(told["interval_s"]) for told in recordings]
+        sources = [told["source"] for told in recordings if told["source"]]
+        blind: Mapping[str, str] = sources[0]["blind"] if sources else {}
+        self.told = AllocationRecord(
+            gpus, devices, _tenures_of_lake(lake, self._places, last), _microseconds(first), _microseconds(last),
+            sum(file.rows for file in self._files), min(intervals, default=None), blind,
+        )  # fmt: skip
+
+    def rows(self, first: int, end: int) -> SpoolRows:
+        """Return the rows of [first, end). Errors: LakeError."""
+        low, high = _moment(first), _moment(end)
+        files = [file for file in self._files if file.first and file.last and file.first < high and file.last >= low]
+        inside = (pl.col("t") >= pl.lit(low, dtype=TIME)) & (pl.col("t") < pl.lit(high, dtype=TIME))
+        with lake_errors(self._lake.uri(GPU_SAMPLES)):
+            frame = self._lake.read_files(GPU_SAMPLES, files).filter(inside).collect()
+        frame, _ = resolve(frame, GPU_SAMPLES)
+        frame = frame.join(self._places, on=["node", "gpu", "mig"], how="inner", nulls_equal=True)
+        frame = frame.sort("t", "place")
+        return SpoolRows(
+            frame.get_column("t").cast(pl.Int64).to_numpy(),
+            frame.get_column("place").to_numpy(),
+            np.array([_values(frame, name) for name in SINGLES], np.float32).reshape(len(SINGLES), frame.height),
+            np.array([_values(frame, name) for name in DOUBLES], np.float64).reshape(len(DOUBLES), frame.height),
+        )
+
+
+def _values(frame: pl.DataFrame, name: str) -> Any:
+    column = frame.get_column(name)
+    return (column.cast(pl.Float64) if name in DOUBLES else column).fill_null(float("nan")).to_numpy()
+
+
+def _devices_of(lake: Lake) -> Iterator[tuple[GpuId, GpuDevice]]:
+    """Every GPU that the lake knows."""
+    for one in lake.latest(DEVICES).to_dicts():
+        yield _gpu(one), _device(one)
+
+
+def _gpu(told: Mapping[str, Any]) -> GpuId:
+    return GpuId(told["node"], told["gpu"], told["mig"])
+
+
+def _device(told: Mapping[str, Any]) -> GpuDevice:
+    return GpuDevice(told.get("model"), told.get("uuid"), told.get("pci"), told.get("hbm_mib"), told.get("slowdown_c"))
+
+
+def _order(gpu: GpuId) -> tuple[str, int, int]:
+    return gpu.node, gpu.gpu, -1 if gpu.mig is None else gpu.mig
+
+
+def _told_by_recorder(location: str) -> Iterator[Mapping[str, Any]]:
+    """What `tachograph record` left beside the tables; files of others are not its own."""
+    if "://" in location:
+        return
+    for file in sorted(Path(location, "recordings").glob("*.json")):
+        try:
+            told = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(told, dict) and {"slowdown_c", "interval_s", "source"} <= told.keys():
+            yield told
+
+
+def _tenures_of_lake(lake: Lake, places: pl.DataFrame, last: datetime) -> list[RecordedAllocation]:
+    """Who held which GPU, as an analysis would have it."""
+    jobs, allocations = lake.latest(JOBS), lake.latest(ALLOCATIONS)
+    if allocations.is_empty():
+        return []
+    runs = build_runs(jobs, allocations, slurm=SlurmOptions(), now=last)
+    owned = attribute(runs, allocations, places.drop("place")).intervals
+    named = owned.join(runs.select("run", "display_id", "user", began=pl.col("start")), on="run", maintain_order="left")
+    return [
+        RecordedAllocation(
+            GpuId(row["node"], row["gpu"], row["mig"]), row["start"].timestamp(), row["end"].timestamp(),
+            GpuAllocation(row["display_id"], row["user"], row["began"].timestamp()),
+        )
+        for row in named.iter_rows(named=True)
+    ]  # fmt: skip
+
+
+def _read_whole(path: Path) -> tuple[list[SpoolRows], SpooledRecording]:
+    records = read_spool(path)
+    head = next(records)
+    if isinstance(head, SpoolRows):
+        raise InputError("the recording has no head", where=str(path), do="copy it again")
+    spooled, parts = SpooledRecording(head), []
+    for record in records:
+        if isinstance(record, SpoolRows):
+            parts.append(record)
+        else:
+            spooled.take(record)
+    return parts, spooled
+
+
+def _together(
+    parts: Sequence[list[SpoolRows]], told: Sequence[SpooledRecording]
+) -> tuple[SpoolRows, tuple[GpuId, ...]]:
+    """All rows in order of time, and the GPUs to which their places lead."""
+    gpus = tuple(sorted({_gpu(one) for spooled in told for one in spooled.gpus.values()}, key=_order))
+    places = {gpu: place for place, gpu in enumerate(gpus)}
+    moved: list[SpoolRows] = []
+    for rows_of, spooled in zip(parts, told, strict=True):
+        leads = np.zeros(max(spooled.gpus, default=0) + 1, np.int32)
+        for place, one in spooled.gpus.items():
+            leads[place] = places[_gpu(one)]
+        singles = [spooled.head["singles"].index(name) for name in SINGLES]
+        doubles = [spooled.head["doubles"].index(name) for name in DOUBLES]
+        moved += [SpoolRows(r.t, leads[r.gpu], r.singles[singles], r.doubles[doubles]) for r in rows_of]
+    if not moved:
+        empty = np.zeros((0, 0))
+        return SpoolRows(np.zeros(0, np.int64), np.zeros(0, np.int32), empty.astype(np.float32), empty), gpus
+    t = np.concatenate([rows.t for rows in moved])
+    order = np.argsort(t, kind="stable")
+    return SpoolRows(
+        t[order],
+        np.concatenate([rows.gpu for rows in moved])[order],
+        np.concatenate([rows.singles for rows in moved], axis=1)[:, order],
+        np.concatenate([rows.doubles for rows in moved], axis=1)[:, order],
+    ), gpus
+
+
+def _tenures_of_spool(spooled: SpooledRecording) -> Iterator[RecordedAllocation]:
+    job = spooled.head["job"]
+    start = float(spooled.head["start"])
+    end = float(spooled.end["end"]) if spooled.end else float("inf")
+    for one in spooled.gpus.values():
+        yield RecordedAllocation(
+            _gpu(one), start, end, GpuAllocation(job["display_id"] or job["job_id"], job["user"], start)
+        )
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
+
 
 ENDED: Final = "the recording ended"
 _GO_ON: Final = "press q, { to start again, or :seek TIME"
@@ -41,7 +292,7 @@ def connect(configuration: Configuration, *, path: str, speed: float = 1.0) -> R
 
     Errors: InputError, LakeError for what is none; UsageError for a speed that is none.
     """
-    from tachograph.live.sources.recorded_rows import open_recorded
+    # MOVED
 
     return RecordingSource(open_recorded(path), speed=speed)
 
@@ -51,7 +302,7 @@ class RecordingSource:
 
     def __init__(
         self,
-        recorded: Recorded,
+        recorded: RecordedRows,
         *,
         speed: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
@@ -71,21 +322,21 @@ class RecordingSource:
         self._hold_s = _SILENT_INTERVALS * self._interval_s + _MARGIN_S
         self._values: Floats = np.zeros((0, 0))
         self._measured: Floats = np.zeros(0)
-        self._rows: Rows | None = None
+        self._rows: SpoolRows | None = None
         self._next = 0  # row of the window that has not been shown
         self._read_to = 0  # microseconds up to which rows were read
         self._names: tuple[str, ...] = ()
-        self._tenures = _Tenures(self._told.tenures)
+        self._tenures = _AllocationTimeline(self._told.tenures)
         self._forget()
 
     @property
-    def about(self) -> About:
+    def about(self) -> SourceInfo:
         """What it is, and of when."""
         first, last = (f"{datetime.fromtimestamp(t, UTC):%Y-%m-%d %H:%M:%S}" for t in (self.start, self.end))
         count = len(self._told.gpus)
         words = f"recording of {plural(count, 'GPU')}, {first} to {last} UTC"
         speed = "" if self._speed == 1.0 else f", {self._speed:g} times as fast"
-        return About("recording", words + speed, self._interval_s, self._told.blind)
+        return SourceInfo("recording", words + speed, self._interval_s, self._told.blind)
 
     @property
     def start(self) -> float:
@@ -185,7 +436,7 @@ class RecordingSource:
             name: np.where(silent, np.nan, self._values[row]) for row, name in enumerate(self._names) if self._ever[row]
         }
         ended = t >= self.end and not self._paused
-        problems = (Problem(ENDED, do=_GO_ON, fatal=True),) if ended else ()
+        problems = (SourceProblem(ENDED, do=_GO_ON, fatal=True),) if ended else ()
         return Snapshot(
             t, self._told.gpus, np.where(silent, np.nan, self._measured), values, self._told.devices,
             self._tenures.at(t), problems=problems,
@@ -205,7 +456,7 @@ class RecordingSource:
 
     def _forget(self) -> None:
         """Begin anew, from what is needed to know how it was at the instant that is now."""
-        from tachograph.live.sources.recorded_rows import DOUBLES, SINGLES
+        # MOVED
 
         self._names = (*SINGLES, *DOUBLES)
         self._values = np.full((len(self._names), len(self._told.gpus)), np.nan)
@@ -256,16 +507,16 @@ class RecordingSource:
         self._ever |= known.any(1)
 
 
-class _Tenures:
+class _AllocationTimeline:
     """Who holds which GPU at an instant; looked up anew only where something has changed."""
 
-    def __init__(self, tenures: Sequence[Tenure]) -> None:
+    def __init__(self, tenures: Sequence[RecordedAllocation]) -> None:
         self._tenures = sorted(tenures, key=lambda one: one.start)
         self._changes = sorted({moment for one in tenures for moment in (one.start, one.end)})
         self._place: int | None = None
-        self._holders: Mapping[Gpu, Holder] = {}
+        self._holders: Mapping[GpuId, GpuAllocation] = {}
 
-    def at(self, t: float) -> Mapping[Gpu, Holder]:
+    def at(self, t: float) -> Mapping[GpuId, GpuAllocation]:
         """{GPU: its holder} at `t`."""
         place = bisect_right(self._changes, t)
         if place != self._place:
@@ -274,7 +525,7 @@ class _Tenures:
         return self._holders
 
 
-def _interval_s(rows: Rows) -> float | None:
+def _interval_s(rows: SpoolRows) -> float | None:
     """Seconds between two samples of a GPU, the median; None where none has two."""
     order = np.lexsort((rows.t, rows.gpu))
     t, gpu = rows.t[order], rows.gpu[order]

@@ -1,28 +1,43 @@
-"""Labelled series, as exporters and Prometheus tell them, put into rows of GPUs.
+"""Labelled series of exporters and Prometheus in rows of GPUs, and the table of a fleet made of many sources.
 
-Which GPU and counter each series is depends on its name and labels alone, so it is worked out once: a `Layout` stays as
-long as the same series come in the same order, and only numbers are read anew.
+Which GPU and counter each series is depends on its name and labels alone, so it is worked out once: a `SeriesLayout`
+stays as long as the same series come in the same order, and only numbers are read anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tachograph.arrays import Flags, Floats, Longs
-from tachograph.counters import BY_NAME, COUNTERS
-from tachograph.live.snapshot import Device, Gpu, Holder
-from tachograph.rejects import BLANK_FLOATS
-from tachograph.sources.metrics.labels import USUAL, LabelNames, Misplaced, Place, job_of, place, short_node
-from tachograph.sources.metrics.names import NO_OWN, NODE_INFO, Own, Target, target, target_of_all
+from tachograph.catalog.arrays import Flags, Floats, Longs
+from tachograph.catalog.chunks import BLANK_FLOATS
+from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS, COUNTERS_BY_NAME
+from tachograph.catalog.units import factor
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceProblem
+from tachograph.sources.exposition import PageSamples, labels_of, parse_page
+from tachograph.sources.metrics import (
+    NO_SITE_METRICS,
+    NODE_INFO,
+    USUAL_LABELS,
+    LabelNames,
+    MetricTarget,
+    SeriesLocation,
+    SiteMetrics,
+    UnusableLabels,
+    job_of,
+    locate,
+    metric_names,
+    metric_target,
+    metric_target_of_all,
+    short_node,
+)
 from tachograph.sources.slurm.fields import BadRowError, job_id
-from tachograph.units import factor
 
 # a fact that only live views ask for: at which temperature a device lowers its clocks by itself
 SLOWDOWN = "DCGM_FI_DEV_SLOWDOWN_TEMP"
-_SLOWDOWN_TARGET = Target("devices", "slowdown_c", "C")
+_SLOWDOWN_TARGET = MetricTarget("devices", "slowdown_c", "C")
 _HBM, _JOB, _SLOWDOWN = range(len(COUNTERS), len(COUNTERS) + 3)  # columns behind those of the counters
 _FACTS = {"hbm_mib": _HBM, "slowdown_c": _SLOWDOWN, "job_id": _JOB}
 _COLUMN = {counter.name: number for number, counter in enumerate(COUNTERS)}
@@ -34,7 +49,7 @@ _HOTTEST_C = 200.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SeriesRules:
     """How values become the catalogue's, value by value: factor to its unit, range, whole numbers, 0 for missing."""
 
     factors: Floats
@@ -44,7 +59,7 @@ class Rules:
     zero_is_missing: Flags
 
     @classmethod
-    def of(cls, columns: Iterable[tuple[int, str]]) -> Rules:
+    def of(cls, columns: Iterable[tuple[int, str]]) -> SeriesRules:
         """Return those of (column, unit as written) each."""
         rows = [_rule(column, unit) for column, unit in columns]
         made = np.array(rows, dtype=np.float64).reshape(len(rows), 5)
@@ -64,7 +79,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class SeriesLayout:
     """Where the values of some series go.
 
     gpus: the rows, in the order of node, GPU, slice. kept: places of the series that mean something, among all.
@@ -72,13 +87,13 @@ class Layout:
     first is kept. counters: what is told, as columns of COUNTERS.
     """
 
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuId, ...] = ()
     kept: Longs = field(default_factory=lambda: np.empty(0, np.int64))
     cells: Longs = field(default_factory=lambda: np.empty(0, np.int64))
-    rules: Rules = field(default_factory=lambda: Rules.of(()))
+    rules: SeriesRules = field(default_factory=lambda: SeriesRules.of(()))
     counters: Longs = field(default_factory=lambda: np.empty(0, np.int64))
-    devices: Mapping[Gpu, Device] = field(default_factory=dict)
-    holders: Mapping[Gpu, Holder] = field(default_factory=dict)
+    devices: Mapping[GpuId, GpuDevice] = field(default_factory=dict)
+    holders: Mapping[GpuId, GpuAllocation] = field(default_factory=dict)
 
     def table(self, raw: Floats) -> Floats:
         """Return the values of the kept series as (columns x rows), NaN where there is none."""
@@ -86,34 +101,34 @@ class Layout:
         made[self.cells] = self.rules.apply(raw)
         return made.reshape(_WIDTH, len(self.gpus))
 
-    def devices_of(self, table: Floats) -> Mapping[Gpu, Device]:
+    def devices_of(self, table: Floats) -> Mapping[GpuId, GpuDevice]:
         """Return devices, with capacity and slowdown temperature where series tell them."""
         found = dict(self.devices)
         facts = table[[_HBM, _SLOWDOWN]]
         for row in np.flatnonzero((facts > 0).any(axis=0)).tolist():
             hbm_mib, slowdown_c = (value if value > 0 else None for value in facts[:, row].tolist())
-            old = found.get(self.gpus[row], Device())
+            old = found.get(self.gpus[row], GpuDevice())
             found[self.gpus[row]] = replace(old, hbm_mib=hbm_mib, slowdown_c=slowdown_c)
         return found
 
-    def holders_of(self, table: Floats) -> Mapping[Gpu, Holder]:
+    def holders_of(self, table: Floats) -> Mapping[GpuId, GpuAllocation]:
         """Return who holds what, by labels, or where the value of a series is a job id."""
         found = dict(self.holders)
         for row in np.flatnonzero(table[_JOB] > 0).tolist():
             job = job_of(repr(float(table[_JOB, row])))
             if job is not None:
-                found.setdefault(self.gpus[row], Holder(job))
+                found.setdefault(self.gpus[row], GpuAllocation(job))
         return found
 
 
 @dataclass(slots=True)
-class Meaning:
+class SeriesMeaning:
     """What names and labels mean at a site."""
 
-    own: Own = field(default_factory=lambda: NO_OWN)
-    labels: LabelNames = USUAL
+    own: SiteMetrics = field(default_factory=lambda: NO_SITE_METRICS)
+    labels: LabelNames = USUAL_LABELS
 
-    def layout(self, series: Iterable[tuple[str, Mapping[str, str]]], *, node: str | None = None) -> Layout:
+    def layout(self, series: Iterable[tuple[str, Mapping[str, str]]], *, node: str | None = None) -> SeriesLayout:
         """Return where the values of series go, given by name and labels.
 
         node: host of series that name none; a page that names its own in node_uname_info comes before. Series that
@@ -122,12 +137,12 @@ class Meaning:
         found = list(series)
         node = _own_host(found) or node
         node = None if node is None else short_node(node)
-        spots: list[tuple[int, Target, Gpu]] = []
-        places: dict[Gpu, Place] = {}
-        jobs: dict[Gpu, dict[str, None]] = {}
-        known: dict[int, tuple[Place, Gpu] | None] = {}
+        spots: list[tuple[int, MetricTarget, GpuId]] = []
+        places: dict[GpuId, SeriesLocation] = {}
+        jobs: dict[GpuId, dict[str, None]] = {}
+        known: dict[int, tuple[SeriesLocation, GpuId] | None] = {}
         for number, (metric, labels) in enumerate(found):
-            of = target_of_all(metric, own=self.own) or target(metric, labels, own=self.own)
+            of = metric_target_of_all(metric, own=self.own) or metric_target(metric, labels, own=self.own)
             of = _SLOWDOWN_TARGET if metric == SLOWDOWN and of is None else of
             if of is None or of.table == "node_samples":
                 continue
@@ -144,36 +159,38 @@ class Meaning:
                 jobs.setdefault(gpu, {})[job] = None
         return _laid(spots, places, jobs)
 
-    def _place(self, labels: Mapping[str, str], node: str | None) -> tuple[Place, Gpu] | None:
-        where = place(labels, names=self.labels)
-        if isinstance(where, Misplaced) or where.gpu is None:
+    def _place(self, labels: Mapping[str, str], node: str | None) -> tuple[SeriesLocation, GpuId] | None:
+        where = locate(labels, names=self.labels)
+        if isinstance(where, UnusableLabels) or where.gpu is None:
             return None
         host = where.node or node
-        return None if host is None else (where, Gpu(host, where.gpu, where.mig))
+        return None if host is None else (where, GpuId(host, where.gpu, where.mig))
 
 
 def _laid(
-    spots: list[tuple[int, Target, Gpu]], places: Mapping[Gpu, Place], jobs: Mapping[Gpu, Iterable[str]]
-) -> Layout:
-    gpus = tuple(sorted(places, key=order))
+    spots: list[tuple[int, MetricTarget, GpuId]],
+    places: Mapping[GpuId, SeriesLocation],
+    jobs: Mapping[GpuId, Iterable[str]],
+) -> SeriesLayout:
+    gpus = tuple(sorted(places, key=gpu_order))
     rows = {gpu: row for row, gpu in enumerate(gpus)}
     kept: dict[int, tuple[int, int, str]] = {}  # {cell: (series, column, unit)}
     for number, of, gpu in spots:
         column = _COLUMN[of.column] if of.table == "gpu_samples" else _FACTS[of.column]
         kept.setdefault(column * len(gpus) + rows[gpu], (number, column, of.unit))
     columns = {column for _, column, _ in kept.values() if column < _HBM}
-    return Layout(
+    return SeriesLayout(
         gpus,
         np.array([number for number, _, _ in kept.values()], np.int64),
         np.array(list(kept), np.int64),
-        Rules.of((column, unit) for _, column, unit in kept.values()),
+        SeriesRules.of((column, unit) for _, column, unit in kept.values()),
         np.array(sorted(columns), np.int64),
-        {gpu: Device(where.model, where.uuid, where.pci) for gpu, where in places.items()},
-        {gpu: Holder(",".join(named)) for gpu, named in jobs.items()},
+        {gpu: GpuDevice(where.model, where.uuid, where.pci) for gpu, where in places.items()},
+        {gpu: GpuAllocation(",".join(named)) for gpu, named in jobs.items()},
     )
 
 
-def order(gpu: Gpu) -> tuple[str, int, int]:
+def gpu_order(gpu: GpuId) -> tuple[str, int, int]:
     """Return what GPUs are sorted by; a whole GPU comes before its slices.
 
     >>> sorted([Gpu("n1", 0, 3), Gpu("n1", 0), Gpu("n0", 1)], key=order)[0].name
@@ -192,7 +209,7 @@ def _rule(column: int, unit: str) -> tuple[float, float, float, float, float]:
         return 1.0, 0.0, _LARGEST_JOB, 0.0, 1.0
     counter = COUNTERS[column]
     whole, missing = float(counter.storage == "i64"), float(counter.zero_is_missing)
-    return factor(unit, BY_NAME[counter.name].unit), counter.low, counter.high, whole, missing
+    return factor(unit, COUNTERS_BY_NAME[counter.name].unit), counter.low, counter.high, whole, missing
 
 
 def _raw_job(written: str | None) -> str | None:
@@ -207,3 +224,225 @@ def _own_host(series: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
     """The host that a page names for itself."""
     hosts = {labels.get("nodename") for metric, labels in series if metric == NODE_INFO}
     return hosts.pop() if len(hosts) == 1 else None
+
+
+_LAST_STAMP_S = 1e11
+
+
+@dataclass(frozen=True, slots=True)
+class PageReading:
+    """What a page says. table: as `Layout.table`. stamps: seconds since 1970 per GPU, NaN where none is written.
+
+    whole: it ends as pages do. lost: lines that could not be read. host: a page of a node, which tells of no GPU.
+    """
+
+    layout: SeriesLayout
+    table: Floats
+    stamps: Floats
+    whole: bool = True
+    lost: int = 0
+    host: bool = False
+
+
+@dataclass(slots=True)
+class LivePageReader:
+    """Reads the pages of one exporter. node: its host, for series that name none."""
+
+    meaning: SeriesMeaning
+    wanted: frozenset[str]
+    node: str | None = None
+    _layout: SeriesLayout = field(default_factory=SeriesLayout)
+    _heads: list[str] | None = None
+    _lines: list[int] = field(default_factory=list)
+
+    def read(self, page: bytes) -> PageReading:
+        """Return what a page says, whatever it holds."""
+        raw = self._numbers(page)
+        if raw is None:
+            return self._anew(page)
+        return PageReading(self._layout, self._layout.table(raw), np.full(len(self._layout.gpus), np.nan))
+
+    def _numbers(self, page: bytes) -> Floats | None:
+        """The values of the kept series, where the page has the same series as the one before; else None."""
+        if self._heads is None or not page.endswith(b"\n"):
+            return None
+        try:
+            split = [line.rpartition("} ") for line in page.decode().split("\n")]
+            if [head for head, _, _ in split] != self._heads:
+                return None
+            written = [split[line][2] for line in self._lines]
+            return None if any("_" in value for value in written) else np.array([float(value) for value in written])
+        except ValueError:  # no UTF-8, no number, or a time behind it
+            return None
+
+    def _anew(self, page: bytes) -> PageReading:
+        samples = parse_page(page, wanted=self.wanted)
+        series = [(name, labels_of(block)) for name, block in zip(samples.names, samples.labels, strict=True)]
+        layout = self.meaning.layout(series, node=self.node)
+        lost = {reject.reason: reject.count for reject in samples.rejects}
+        self._learn(page, samples, layout)
+        whole = "cut_off_line" not in lost
+        values = np.array(samples.values, np.float64)[layout.kept]
+        host = not layout.gpus and NODE_INFO in samples.names
+        return PageReading(layout, layout.table(values), _stamps(samples, layout), whole, sum(lost.values()), host)
+
+    def _learn(self, page: bytes, samples: PageSamples, layout: SeriesLayout) -> None:
+        """Remember which lines the values stand in, where every one can be found again."""
+        self._heads = None
+        if samples.rejects or not layout.gpus or any(stamp is not None for stamp in samples.stamps):
+            return
+        split = [line.rpartition("} ") for line in page.decode().split("\n")]
+        lines = [number for number, (head, _, _) in enumerate(split) if head.partition("{")[0] in self.wanted]
+        if [split[number][0].partition("{")[0] for number in lines] != samples.names:
+            return
+        self._layout, self._lines = layout, [lines[place] for place in layout.kept.tolist()]
+        self._heads = [head for head, _, _ in split]
+        told = self._numbers(page)
+        if told is None or not np.array_equal(told, _kept(samples, layout.kept), equal_nan=True):
+            self._heads = None
+
+
+def wanted_metrics(own: SiteMetrics) -> frozenset[str]:
+    """Return the metrics that tell of GPUs, and the one by which a node tells its name."""
+    names = metric_names(own=own)
+    of_nodes = {name for name in names if (of := metric_target_of_all(name, own=own)) and of.table == "node_samples"}
+    of_gpus = (name for name in names if name not in of_nodes and not name.startswith("node_"))
+    return frozenset((*of_gpus, SLOWDOWN, NODE_INFO))
+
+
+def _kept(samples: PageSamples, kept: Longs) -> Floats:
+    return np.array(samples.values, np.float64)[kept]
+
+
+def _stamps(samples: PageSamples, layout: SeriesLayout) -> Floats:
+    """The latest time written behind a value of each GPU."""
+    made = np.full(len(layout.gpus), np.nan)
+    if any(stamp is not None for stamp in samples.stamps):
+        for place, cell in zip(layout.kept.tolist(), layout.cells.tolist(), strict=True):
+            stamp = samples.stamps[place]
+            if stamp is not None and 0 < stamp < _LAST_STAMP_S:
+                row = cell % len(layout.gpus)
+                made[row] = np.fmax(made[row], stamp)
+    return made
+
+
+KEPT_S = 3600.0  # so long a GPU of which nobody tells anything keeps its row
+
+
+@dataclass(frozen=True, slots=True)
+class _FleetPart:
+    """What one teller has in the table."""
+
+    layout: SeriesLayout
+    rows: Longs
+    measured: Floats
+    devices: Mapping[GpuId, GpuDevice]
+    holders: Mapping[GpuId, GpuAllocation]
+
+
+@dataclass(slots=True)
+class FleetTable:
+    """Values by counter and GPU, of tellers that are known by a number; each owns the cells it told last.
+
+    GPUs that were seen once stay as rows for an hour: that one tells nothing any more is news.
+    """
+
+    gpus: tuple[GpuId, ...] = ()
+    _rows: dict[GpuId, int] = field(default_factory=dict)
+    _values: Floats = field(default_factory=lambda: np.empty((len(COUNTER_NAMES), 0)))
+    _ever: Flags = field(default_factory=lambda: np.zeros(len(COUNTER_NAMES), np.bool_))
+    _parts: dict[int, _FleetPart] = field(default_factory=dict)
+    _devices: dict[GpuId, GpuDevice] = field(default_factory=dict)
+    _silent: dict[GpuId, float] = field(default_factory=dict)  # when it was noted that nobody tells of it
+    _made: Snapshot | None = None
+
+    @property
+    def told(self) -> list[str]:
+        """Counters of which a value was told."""
+        return [name for name, ever in zip(COUNTER_NAMES, self._ever.tolist(), strict=True) if ever]
+
+    def enter(self, gpus: Iterable[GpuId]) -> None:
+        """Give every GPU a row; those that are known keep their values. Best called once for many."""
+        new = [gpu for gpu in gpus if gpu not in self._rows]
+        if not new:
+            return
+        self._arrange(tuple(sorted({*self.gpus, *new}, key=gpu_order)))
+
+    def _arrange(self, gpus: tuple[GpuId, ...]) -> None:
+        """Give rows to these GPUs and to no others."""
+        rows = {gpu: row for row, gpu in enumerate(gpus)}
+        moved = np.full((len(COUNTER_NAMES), len(gpus)), np.nan)
+        stay = [gpu for gpu in self.gpus if gpu in rows]
+        moved[:, [rows[gpu] for gpu in stay]] = self._values[:, [self._rows[gpu] for gpu in stay]]
+        self.gpus, self._rows, self._values = gpus, rows, moved
+        for teller, part in self._parts.items():
+            self._parts[teller] = replace(part, rows=np.array([rows[gpu] for gpu in part.layout.gpus], np.int64))
+
+    def put(self, teller: int, layout: SeriesLayout, table: Floats, measured: Floats | float) -> None:
+        """Take in what a teller tells now, in place of what it told before; measured: per row, or of all of them."""
+        self.enter(layout.gpus)
+        self._clear(teller)
+        rows = np.array([self._rows[gpu] for gpu in layout.gpus], np.int64)
+        when = np.full(len(rows), measured, np.float64) if isinstance(measured, float) else measured
+        devices, holders = layout.devices_of(table), layout.holders_of(table)
+        self._parts[teller] = _FleetPart(layout, rows, when, devices, holders)
+        self._values[np.ix_(layout.counters, rows)] = table[layout.counters]
+        self._ever[layout.counters] |= ~np.isnan(table[layout.counters]).all(axis=1)
+        self._devices.update(devices)
+        self._made = None
+
+    def patch(self, teller: int, layout: SeriesLayout, table: Floats, measured: float) -> None:
+        """Take in a part of what a teller tells: where it says nothing, what it said before stays."""
+        part = self._parts.get(teller)
+        if part is None:
+            self.put(teller, layout, table, measured)
+            return
+        for row, gpu in enumerate(layout.gpus):
+            here = self._rows.get(gpu)
+            if here is not None:
+                new = table[: len(COUNTER_NAMES), row]
+                self._values[:, here] = np.where(np.isnan(new), self._values[:, here], new)
+                part.measured[part.rows == here] = measured
+        self._made = None
+
+    def forget(self, teller: int) -> None:
+        """Drop what a teller told: it is too old to be shown."""
+        if teller in self._parts:
+            self._clear(teller)
+            self._made = None
+
+    def snapshot(self, t: float, problems: Sequence[SourceProblem]) -> Snapshot:
+        """Return the table as it is; later changes do not touch it."""
+        if self._made is None:
+            self._drop_silent(t)
+            self._made = self._snapshot(t)
+        self._made = replace(self._made, t=t, problems=tuple(problems))
+        return self._made
+
+    def _snapshot(self, t: float) -> Snapshot:
+        kept = self._values.copy()
+        values = {name: kept[number] for number, name in enumerate(COUNTER_NAMES) if self._ever[number]}
+        measured = np.full(len(self.gpus), np.nan)
+        holders: dict[GpuId, GpuAllocation] = {}
+        for part in self._parts.values():
+            measured[part.rows] = np.fmax(measured[part.rows], part.measured)
+            holders.update(part.holders)
+        measured[np.isnan(kept).all(axis=0)] = np.nan
+        return Snapshot(t, self.gpus, measured, values, dict(self._devices), holders)
+
+    def _drop_silent(self, t: float) -> None:
+        """Take away rows of which nobody has told anything for too long; a broken page may name any number of GPUs."""
+        told = {gpu for part in self._parts.values() for gpu in part.layout.gpus}
+        if len(told) == len(self.gpus):
+            self._silent = {}
+            return
+        self._silent = {gpu: self._silent.get(gpu, t) for gpu in self.gpus if gpu not in told}
+        gone = {gpu for gpu, since in self._silent.items() if abs(t - since) > KEPT_S}
+        if gone:
+            self._arrange(tuple(gpu for gpu in self.gpus if gpu not in gone))
+            self._devices = {gpu: device for gpu, device in self._devices.items() if gpu not in gone}
+
+    def _clear(self, teller: int) -> None:
+        part = self._parts.pop(teller, None)
+        if part is not None:
+            self._values[np.ix_(part.layout.counters, part.rows)] = np.nan

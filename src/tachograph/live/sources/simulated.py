@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tachograph.arrays import Floats
-from tachograph.live.snapshot import Device, Gpu, Holder, Process, Snapshot
-from tachograph.live.source import About
-from tachograph.units import plural
-from tachograph.workload.classes import FULL_IO_BYTES_PER_S, RULED
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.units import plural
+from tachograph.judge.workload.classes import FULL_IO_BYTES_PER_S, RULED
+from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, GpuProcess, Snapshot, SourceInfo
 
 MODEL = "NVIDIA H100 80GB HBM3"
 _HBM_MIB = 81559.0
@@ -32,7 +31,7 @@ class SimulatedSource:
     ) -> None:
         self._rng = np.random.default_rng(seed)
         self._clock = clock
-        self._gpus = tuple(Gpu(f"sim{place // per_node + 1:03d}", place % per_node) for place in range(gpus))
+        self._gpus = tuple(GpuId(f"sim{place // per_node + 1:03d}", place % per_node) for place in range(gpus))
         self._jobs = np.array([place // min(4, per_node) for place in range(gpus)], np.int64)
         self._kinds = self._rng.integers(0, len(RULED), int(self._jobs.max(initial=0)) + 1)
         self._profiles = np.array([one.profile for one in RULED])
@@ -41,15 +40,15 @@ class SimulatedSource:
         self._before: float | None = None
         self._began: float | None = None
         self._devices = {
-            gpu: Device(MODEL, f"GPU-{place:08x}", f"00000000:{place % 256:02x}:00.0", _HBM_MIB)
+            gpu: GpuDevice(MODEL, f"GPU-{place:08x}", f"00000000:{place % 256:02x}:00.0", _HBM_MIB)
             for place, gpu in enumerate(self._gpus)
         }
 
     @property
-    def about(self) -> About:
+    def about(self) -> SourceInfo:
         """What it is."""
         there = "does" if len(self._gpus) == 1 else "do"
-        return About("simulated", f"simulated: {plural(len(self._gpus), 'GPU')} that {there} not exist")
+        return SourceInfo("simulated", f"simulated: {plural(len(self._gpus), 'GPU')} that {there} not exist")
 
     def read(self) -> Snapshot:
         """Return the next snapshot."""
@@ -98,17 +97,17 @@ class SimulatedSource:
             values[name] = np.zeros(count)
         return values
 
-    def _holders(self, began: float) -> Mapping[Gpu, Holder]:
+    def _holders(self, began: float) -> Mapping[GpuId, GpuAllocation]:
         return {
-            gpu: Holder(str(1000 + job), _USERS[job % len(_USERS)], began - 60 * (job % 90))
+            gpu: GpuAllocation(str(1000 + job), _USERS[job % len(_USERS)], began - 60 * (job % 90))
             for gpu, job in zip(self._gpus, self._jobs.tolist(), strict=True)
             if self._kinds[job] or job % 3
         }
 
-    def _processes(self, values: Mapping[str, Floats]) -> Mapping[Gpu, tuple[Process, ...]]:
+    def _processes(self, values: Mapping[str, Floats]) -> Mapping[GpuId, tuple[GpuProcess, ...]]:
         used = values["hbm_used_mib"].tolist()
         return {
-            gpu: (Process(20_000 + place, _USERS[job % len(_USERS)], "python train.py", used[place]),)
+            gpu: (GpuProcess(20_000 + place, _USERS[job % len(_USERS)], "python train.py", used[place]),)
             for place, (gpu, job) in enumerate(zip(self._gpus, self._jobs.tolist(), strict=True))
             if self._kinds[job]
         }

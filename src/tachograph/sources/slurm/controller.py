@@ -1,35 +1,48 @@
-"""The controller, asked for the jobs that run now: `squeue --json`, else `scontrol show job`, or slurmrestd."""
+"""The controller: jobs that run now, by `squeue --json`, else `scontrol show job`; their rows of `jobs`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Final, Literal, Protocol
 
-from tachograph.errors import InputError
-from tachograph.sources.programs import Program
-from tachograph.sources.slurm.asking import IN_SECONDS
+from tachograph.catalog.errors import InputError
+from tachograph.sources.slurm.commands import IN_SECONDS, SiteProgram
+from tachograph.sources.slurm.fields import (
+    BadRowError,
+    JobId,
+    base_state,
+    from_epoch,
+    number_at,
+    objects_at,
+    reported_job_id,
+    text_at,
+    tres,
+    value_at,
+)
+from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmRow, job_row
 
 HOLDING: Final = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING"  # states in which a job has its GPUs
 NO_JOBS: Final = b"No jobs in the system"
 _AS_OF = re.compile(rb"Configuration data as of (\d{6,12})\b")
 _NAME = re.compile(rb"^ClusterName\s*=\s*(\S+)", re.MULTILINE)
 
-Run = Callable[..., bytes]
-Form = Literal["auto", "json", "text"]
+RunProgram = Callable[..., bytes]
+AnswerFormat = Literal["auto", "json", "text"]
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ControllerConfig:
     """What `scontrol show config` tells: name of the cluster, and the controller's clock, seconds since 1970."""
 
     cluster: str | None
     clock: int | None
 
 
-class Controller(Protocol):
+class ControllerAccess(Protocol):
     """Who is asked."""
 
     where: str
@@ -43,22 +56,24 @@ class Controller(Protocol):
         ...
 
 
-class Commands:
+class ControllerCommands:
     """`squeue` where it writes JSON, else `scontrol`: up to Slurm 20.11, and where Slurm was built without JSON."""
 
-    def __init__(self, squeue: Run, scontrol: Run, *, where: str = "squeue", form: Form = "auto") -> None:
+    def __init__(
+        self, squeue: RunProgram, scontrol: RunProgram, *, where: str = "squeue", form: AnswerFormat = "auto"
+    ) -> None:
         self.where = where
         self._squeue = squeue
         self._scontrol = scontrol
-        self._form: Form = form
+        self._form: AnswerFormat = form
 
     @classmethod
-    def of(cls, words: Sequence[str], *, timeout_s: float, form: Form = "auto") -> Commands:
+    def of(cls, words: Sequence[str], *, timeout_s: float, form: AnswerFormat = "auto") -> ControllerCommands:
         """Return the commands; `scontrol` is where `squeue` is."""
         *before, squeue = words
         scontrol = str(PurePosixPath(squeue).with_name("scontrol"))
         programs = [
-            Program((*before, name), timeout_s=timeout_s, environment=IN_SECONDS) for name in (squeue, scontrol)
+            SiteProgram((*before, name), timeout_s=timeout_s, environment=IN_SECONDS) for name in (squeue, scontrol)
         ]
         return cls(programs[0].output, programs[1].output, where=programs[0].name, form=form)
 
@@ -75,11 +90,11 @@ class Commands:
         self._form = "json"
         return answer
 
-    def config(self) -> Config:
+    def config(self) -> ControllerConfig:
         """Return the name of the cluster and the controller's clock. Errors: InputError when scontrol fails."""
         answer = self._scontrol("show", "config")
         name, clock = _NAME.search(answer), _AS_OF.search(answer)
-        return Config(name[1].decode("utf-8", "replace") if name else None, int(clock[1]) if clock else None)
+        return ControllerConfig(name[1].decode("utf-8", "replace") if name else None, int(clock[1]) if clock else None)
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -95,3 +110,73 @@ class Commands:
             raise problem from None
         self._form = "text"
         return answer
+
+
+_RUNS = frozenset({"RUNNING", "SUSPENDED"})
+_UNLIMITED = 0xFFFFFFFE  # NO_VAL of slurm.h, and INFINITE above it
+
+
+def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
+    """Yield the rows of `jobs` of those that run; records that cannot be read are left to the accounting."""
+    jobs = objects_at(value_at(document, "jobs"))
+    names_gpus = any("gres/gpu" in (text_at(job.get("tres_alloc_str")) or "") for job in jobs)
+    known = replace(cluster, tracks_gpus=names_gpus)
+    for job in jobs:
+        try:
+            if _runs(job):
+                yield job_row(_record(job, known), known)
+        except BadRowError:
+            continue
+
+
+def polled_at(document: object) -> int | None:
+    """Return the clock of the controller when it answered, seconds since 1970; None up to Slurm 23.02.
+
+    >>> asked_at({"last_update": {"set": True, "infinite": False, "number": 1795245396}})
+    1795245396
+    """
+    return number_at(value_at(document, "last_update")) or None
+
+
+def _runs(job: Mapping[str, object]) -> bool:
+    """One that is about to end has its flag beside the state."""
+    state = job.get("job_state")
+    flags = state[1:] if isinstance(state, list) else []
+    return base_state(text_at(state) or "") in _RUNS and "COMPLETING" not in flags
+
+
+def _record(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
+    limit = number_at(job.get("time_limit"))
+    return JobRecord(
+        id=_job_id(job),
+        cluster=text_at(job.get("cluster")) or cluster.name,
+        name=text_at(job.get("name")),
+        user=text_at(job.get("user_name")),
+        account=text_at(job.get("account")),
+        partition=text_at(job.get("partition")),
+        qos=text_at(job.get("qos")),
+        state=base_state(text_at(job.get("job_state")) or ""),
+        submit=_time(job, "submit_time"),
+        start=_time(job, "start_time"),
+        timelimit_s=limit * 60.0 if limit is not None and 0 <= limit < _UNLIMITED else None,
+        nodes=number_at(job.get("node_count")),
+        node_list=text_at(job.get("nodes")) or "None assigned",
+        allocated=tres(text_at(job.get("tres_alloc_str")) or ""),
+        submit_line=text_at(job.get("submit_line")),
+    )
+
+
+def _job_id(job: Mapping[str, object]) -> JobId:
+    """The id taken apart. Slurm 22.05 writes null for an index that is none, later ones {set: false}."""
+    return reported_job_id(
+        number_at(job.get("job_id")),
+        array=number_at(job.get("array_job_id")),
+        task=number_at(job.get("array_task_id")),
+        het=number_at(job.get("het_job_id")),
+        offset=number_at(job.get("het_job_offset")),
+    )
+
+
+def _time(job: Mapping[str, object], name: str) -> datetime | None:
+    seconds = number_at(job.get(name))
+    return None if seconds is None else from_epoch(seconds)

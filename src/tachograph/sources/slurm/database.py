@@ -11,34 +11,42 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
-from tachograph.sources.slurm.documents import at, number, objects, text
-from tachograph.sources.slurm.fields import JobId, base_state, folded_exit_code, told_id
-from tachograph.sources.slurm.records import Cluster, Entry, JobRecord, asked_exclusive
-from tachograph.sources.slurm.times import from_epoch
+from tachograph.sources.slurm.fields import (
+    JobId,
+    base_state,
+    folded_exit_code,
+    from_epoch,
+    number_at,
+    objects_at,
+    reported_job_id,
+    text_at,
+    value_at,
+)
+from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmEntry, requested_exclusive
 
 
-def read_database(document: object) -> Iterator[Entry]:
+def read_database(document: object) -> Iterator[SlurmEntry]:
     """Yield the jobs of a document; `place` is the position in its list."""
-    found = at(document, "jobs")
-    cluster = text(at(document, "meta", "slurm", "cluster"))
+    found = value_at(document, "jobs")
+    cluster = text_at(value_at(document, "meta", "slurm", "cluster"))
     for place, job in enumerate(found if isinstance(found, list) else [], start=1):
         if not isinstance(job, dict):
-            yield Entry(place, _shown(job), reason="not_an_object")
+            yield SlurmEntry(place, _shown(job), reason="not_an_object")
             continue
-        yield Entry(place, "", {**job, "cluster": job.get("cluster") or cluster})
+        yield SlurmEntry(place, "", {**job, "cluster": job.get("cluster") or cluster})
 
 
 def names_gpus(document: object) -> bool:
     """Return whether any job's TRES names GPUs: where none does, the site does not account for them."""
     return any(
         row.get("type") == "gres" and str(row.get("name")).partition(":")[0] == "gpu"
-        for job in objects(at(document, "jobs"))
+        for job in objects_at(value_at(document, "jobs"))
         for kind in ("allocated", "requested")
-        for row in objects(at(job, "tres", kind))
+        for row in objects_at(value_at(job, "tres", kind))
     )
 
 
-def shown(fields: Mapping[str, object]) -> str:
+def database_example(fields: Mapping[str, object]) -> str:
     """Return a job as text, without its steps and its TRES: what is shown of one that was rejected."""
     return _shown({name: value for name, value in fields.items() if name not in {"steps", "tres"}})
 
@@ -53,25 +61,25 @@ def steps(fields: Mapping[str, object]) -> int:
     return len(found) if isinstance(found, list) else 0
 
 
-def from_database(job: Mapping[str, object], cluster: Cluster) -> JobRecord:
+def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
     """Return the job of one object of `jobs`.
 
     Errors: BadRowError with the reason when it cannot be read.
     """
     identity = _job_id(job)
-    state = _state(at(job, "state", "current") or job.get("job_state"))
+    state = _state(value_at(job, "state", "current") or job.get("job_state"))
     code, signal = _exit_status(job.get("exit_code"), state)
-    limit = number(at(job, "time", "limit"))
-    elapsed = number(at(job, "time", "elapsed"))
-    requested = _tres(at(job, "tres", "requested"))
+    limit = number_at(value_at(job, "time", "limit"))
+    elapsed = number_at(value_at(job, "time", "elapsed"))
+    requested = _tres(value_at(job, "tres", "requested"))
     return JobRecord(
         id=identity,
-        cluster=text(job.get("cluster")) or text(at(job, "association", "cluster")) or cluster.name,
-        name=text(job.get("name")),
-        user=text(job.get("user")) or text(at(job, "association", "user")),
-        account=text(job.get("account")) or text(at(job, "association", "account")),
-        partition=text(job.get("partition")) or text(at(job, "association", "partition")),
-        qos=text(job.get("qos")),
+        cluster=text_at(job.get("cluster")) or text_at(value_at(job, "association", "cluster")) or cluster.name,
+        name=text_at(job.get("name")),
+        user=text_at(job.get("user")) or text_at(value_at(job, "association", "user")),
+        account=text_at(job.get("account")) or text_at(value_at(job, "association", "account")),
+        partition=text_at(job.get("partition")) or text_at(value_at(job, "association", "partition")),
+        qos=text_at(job.get("qos")),
         state=state,
         exit_code=code,
         exit_signal=signal,
@@ -81,25 +89,25 @@ def from_database(job: Mapping[str, object], cluster: Cluster) -> JobRecord:
         end=_time(job, "end"),
         elapsed_s=None if elapsed is None or elapsed < 0 else float(elapsed),
         timelimit_s=limit * 60.0 if limit is not None and 0 <= limit < 0xFFFFFFFE else None,
-        nodes=number(job.get("allocation_nodes")),
-        node_list=text(job.get("nodes")) or "None assigned",
-        allocated=_tres(at(job, "tres", "allocated")),
+        nodes=number_at(job.get("allocation_nodes")),
+        node_list=text_at(job.get("nodes")) or "None assigned",
+        allocated=_tres(value_at(job, "tres", "allocated")),
         requested=requested or {},
-        names_gpus="gpu" in (text(job.get("used_gres")) or ""),
-        cpus=number(at(job, "required", "CPUs")),
-        constraints=text(job.get("constraints")),
-        submit_line=text(job.get("submit_line")),
-        exclusive=asked_exclusive(text(job.get("exclusive"))),
+        names_gpus="gpu" in (text_at(job.get("used_gres")) or ""),
+        cpus=number_at(value_at(job, "required", "CPUs")),
+        constraints=text_at(job.get("constraints")),
+        submit_line=text_at(job.get("submit_line")),
+        exclusive=requested_exclusive(text_at(job.get("exclusive"))),
     )
 
 
 def _job_id(job: Mapping[str, object]) -> JobId:
-    return told_id(
-        number(job.get("job_id")),
-        array=number(at(job, "array", "job_id")),
-        task=number(at(job, "array", "task_id")),
-        het=number(at(job, "het", "job_id")),
-        offset=number(at(job, "het", "job_offset")),
+    return reported_job_id(
+        number_at(job.get("job_id")),
+        array=number_at(value_at(job, "array", "job_id")),
+        task=number_at(value_at(job, "array", "task_id")),
+        het=number_at(value_at(job, "het", "job_id")),
+        offset=number_at(value_at(job, "het", "job_offset")),
         waiting=_waiting(job),
     )
 
@@ -110,7 +118,7 @@ def _waiting(job: Mapping[str, object]) -> str | None:
     >>> _waiting({"array": {"task": "0x35", "limits": {"max": {"running": {"tasks": 2}}}}})
     '0,2,4-5%2'
     """
-    written = text(at(job, "array", "task"))
+    written = text_at(value_at(job, "array", "task"))
     if written is None or not re.fullmatch(r"0x[0-9A-Fa-f]{1,5000}", written):
         return written
     bits = int(written, 16)
@@ -118,22 +126,22 @@ def _waiting(job: Mapping[str, object]) -> str | None:
     first = [index for index in indices if not (bits << 1) >> index & 1]
     last = [index for index in indices if not bits >> index + 1 & 1]
     ranges = (str(low) if low == high else f"{low}-{high}" for low, high in zip(first, last, strict=True))
-    at_once = number(at(job, "array", "limits", "max", "running", "tasks"))
+    at_once = number_at(value_at(job, "array", "limits", "max", "running", "tasks"))
     return ",".join(ranges) + (f"%{at_once}" if at_once else "")
 
 
 def _state(value: object) -> str | None:
     """The base state; a list puts it first, flags such as COMPLETING follow."""
-    return base_state(text(value) or "")
+    return base_state(text_at(value) or "")
 
 
 def _exit_status(value: object, state: str | None) -> tuple[int | None, int | None]:
     """Code (folded) and signal. Slurm to 22.05 writes SUCCESS for failed jobs, too: not told, then."""
-    code, signal = number(at(value, "return_code")), number(at(value, "signal", "id"))
+    code, signal = number_at(value_at(value, "return_code")), number_at(value_at(value, "signal", "id"))
     if signal is None:
-        signal = number(at(value, "signal", "signal_id"))
-    old_shape = isinstance(at(value, "status"), str)
-    if old_shape and at(value, "status") == "SUCCESS" and state not in {"COMPLETED", "PENDING", "RUNNING"}:
+        signal = number_at(value_at(value, "signal", "signal_id"))
+    old_shape = isinstance(value_at(value, "status"), str)
+    if old_shape and value_at(value, "status") == "SUCCESS" and state not in {"COMPLETED", "PENDING", "RUNNING"}:
         return None, None
     if code is None and signal:
         code = 0
@@ -141,7 +149,7 @@ def _exit_status(value: object, state: str | None) -> tuple[int | None, int | No
 
 
 def _time(job: Mapping[str, object], name: str) -> datetime | None:
-    seconds = number(at(job, "time", name))
+    seconds = number_at(value_at(job, "time", name))
     return None if seconds is None else from_epoch(seconds)
 
 
@@ -150,8 +158,8 @@ def _tres(value: object) -> dict[str, int] | None:
     if not isinstance(value, list):
         return None
     counts: dict[str, int] = {}
-    for row in objects(value):
-        kind, name, count = text(row.get("type")), text(row.get("name")), number(row.get("count"))
+    for row in objects_at(value):
+        kind, name, count = text_at(row.get("type")), text_at(row.get("name")), number_at(row.get("count"))
         if count is None or count < 0:
             continue
         if kind in {"cpu", "node"}:

@@ -1,16 +1,105 @@
-"""Single values as Slurm writes them: job ids, states, TRES, exit codes, counts, durations.
-
-Sources: sacct(1), squeue(1), scontrol(1); the shapes of Slurm 21.08 to 26.05.
-"""
+"""Single values as Slurm writes them: job ids, states, TRES, times of the site, node lists, values in JSON."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import pairwise, product
 
-from tachograph.units import slurm_duration_s
+import msgspec
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.units import slurm_duration_s, to_utc
+
+
+def parse_document(content: bytes, *, where: str) -> tuple[object, bool]:
+    """Return the document and whether the text was valid UTF-8; other bytes become U+FFFD.
+
+    Errors: InputError naming line and column when it is no JSON, or cut off.
+    """
+    try:
+        return msgspec.json.decode(content.removeprefix(b"\xef\xbb\xbf")), True
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # the standard parser takes control characters in texts, and says where it stopped
+    text = content.decode("utf-8-sig", "replace")
+    try:
+        return json.loads(text, strict=False), "\ufffd" not in text
+    except json.JSONDecodeError as problem:
+        cut = problem.pos >= len(text.rstrip()) or problem.msg.startswith("Unterminated")
+        what = "the JSON is cut off" if cut else f"no JSON: {problem.msg}"
+        place = f"line {problem.lineno}, column {problem.colno}"
+        raise InputError(f"{what} at {place}", where=where, do="export it again, one document per file") from None
+    except (RecursionError, ValueError):
+        raise InputError(
+            "the JSON nests too deeply or holds a number too long", where=where, do="export it again"
+        ) from None
+
+
+_LARGEST = 1 << 62  # what a column of integers holds, and far more than Slurm counts
+
+
+def value_at(value: object, *path: str) -> object:
+    """Return what lies at `path` of nested objects, None where it ends.
+
+    >>> at({"time": {"start": 5}}, "time", "start"), at({"time": 3}, "time", "start")
+    (5, None)
+    """
+    for name in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value
+
+
+def number_at(value: object) -> int | None:
+    """Return a number in any of Slurm's shapes: plain, text, {set, infinite, number}; None: not set, or infinite.
+
+    >>> number(5), number({"set": True, "infinite": False, "number": 7}), number({"set": False, "number": 0})
+    (5, 7, None)
+    >>> number({"set": True, "infinite": True, "number": 0}), number(None), number("INFINITE")
+    (None, None, None)
+    """
+    if isinstance(value, dict):
+        if value.get("set") is False or value.get("infinite") is True:
+            return None
+        value = value.get("number")
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() else None
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        value = int(value)
+    return value if isinstance(value, int) and abs(value) < _LARGEST else None
+
+
+def text_at(value: object) -> str | None:
+    """Return a text, the first of a list of texts, a number as text; None for anything else, and for an empty text.
+
+    >>> text("a"), text(["COMPLETED"]), text(""), text(7), text(7.0)
+    ('a', 'COMPLETED', None, '7', '7')
+    """
+    if isinstance(value, list):
+        value = value[0] if value else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        whole = number_at(value)
+        value = str(value) if whole is None and value == value else None if whole is None else str(whole)
+    if not isinstance(value, str) or not value:
+        return None
+    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+
+
+def objects_at(value: object) -> list[dict[str, object]]:
+    """Return the objects of a list, [] where there is none.
+
+    >>> objects([{"a": 1}, 3]), objects(None)
+    ([{'a': 1}], [])
+    """
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 class BadRowError(ValueError):
@@ -49,7 +138,7 @@ class JobId:
     raw_told: bool = True
 
 
-def told_id(
+def reported_job_id(
     raw: int | None,
     *,
     array: int | None,
@@ -261,3 +350,162 @@ def seconds(raw: str, written: str, column: str, *, scale: float = 1.0) -> float
     if value is None:
         raise BadRowError("bad_duration", column)
     return value
+
+
+_NO_VALUES = frozenset({0, 0xFFFFFFFE, 0xFFFFFFFF})  # not set; NO_VAL and INFINITE of slurm.h
+
+
+def from_epoch(seconds: float) -> datetime | None:
+    """Return the UTC time of seconds since 1970; None for Slurm's marks for "not set".
+
+    >>> from_epoch(4294967294), from_epoch(1795245390).isoformat()
+    (None, '2026-11-21T07:16:30+00:00')
+
+    Errors: BadRowError out of range.
+    """
+    if seconds in _NO_VALUES:
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise BadRowError("bad_time") from None
+
+
+@lru_cache(maxsize=65536)
+def instants(written: str, zone_name: str) -> tuple[datetime, ...]:
+    """Return the UTC times a text may mean: none (nothing written), one, or two (the hour occurs twice), earlier first.
+
+    Local wall clock, ISO with an offset, or seconds since 1970.
+
+    >>> [t.hour for t in instants("2026-11-01T01:30:00", "America/New_York")]
+    [5, 6]
+    >>> instants("Unknown", "UTC")
+    ()
+
+    Errors: BadRowError for what is no time, or a wall clock that does not exist (clocks go forward).
+    """
+    text = written.strip()
+    if absent(text):
+        return ()
+    if text.isascii() and text.isdigit() and len(text) <= 12:
+        moment = from_epoch(int(text))
+        return (moment,) if moment else ()
+    try:
+        local = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadRowError("bad_time") from None
+    if len(text) < 16:  # a date, or a time without minutes, is no instant
+        raise BadRowError("bad_time")
+    try:
+        if local.tzinfo is not None:
+            return (local.astimezone(UTC),)
+        first, second = to_utc(local, zone_name), to_utc(local, zone_name, later=True)
+    except OverflowError:
+        raise BadRowError("bad_time") from None
+    if first > second:
+        raise BadRowError("time_does_not_exist")
+    return (first,) if first == second else (first, second)
+
+
+def settle(candidates: Sequence[tuple[datetime, ...]], run_s: float | None) -> list[datetime | None]:
+    """Return (submit, eligible, start, end), each the candidate that fits best.
+
+    Best: end - start nearest to `run_s` (run time, s), then times in order, then the earlier ones.
+
+    >>> twice = (datetime(2026, 11, 1, 5, 30, tzinfo=UTC), datetime(2026, 11, 1, 6, 30, tzinfo=UTC))
+    >>> [t and t.hour for t in settle([(), (), twice, (datetime(2026, 11, 1, 7, tzinfo=UTC),)], 1800.0)]
+    [None, None, 6, 7]
+    """
+    if all(len(times) < 2 for times in candidates):
+        return [times[0] if times else None for times in candidates]
+
+    def misfit(chosen: tuple[datetime | None, ...]) -> tuple[float, int]:
+        start, end = chosen[2], chosen[3]
+        off = abs((end - start).total_seconds() - run_s) if start and end and run_s is not None else 0.0
+        known = [time for time in chosen if time]
+        return off, sum(later < earlier for earlier, later in pairwise(known))
+
+    choices: list[tuple[datetime | None, ...]] = list(product(*(times or (None,) for times in candidates)))
+    best = min(choices, key=misfit)
+    return list(best)
+
+
+MAX_NODES = 100_000  # Slurm itself stops at 65,533 nodes (MaxNodes, slurm.conf(5))
+_LONGEST_NODE_LIST = 4_000_000  # characters
+
+_TERM = re.compile(r"(?:[A-Za-z0-9_.-]|\[\d{1,12}(?:-\d{1,12})?(?:,\d{1,12}(?:-\d{1,12})?)*\])+(?:,|$)", re.ASCII)
+_BRACKET = re.compile(r"\[([^\]]*)\]")
+_MIXED = re.compile(r"(?<![\d-])(0\d*)-(\d+)(?![\d-])", re.ASCII)
+
+
+@lru_cache(maxsize=4096)
+def count_nodes(expression: str) -> int:
+    """Return how many nodes a hostlist expression names (one named twice counts twice), without expanding it.
+
+    >>> count_nodes("nid[001224-001226,001300],login1"), count_nodes("n[1-100000000]")
+    (5, 100000000)
+
+    Errors: BadRowError when it is no hostlist expression.
+    """
+    if not expression or len(expression) > _LONGEST_NODE_LIST or expression.endswith(","):
+        raise BadRowError("bad_node_list", "node_list")
+    total = position = 0
+    while position < len(expression):
+        term = _TERM.match(expression, position)
+        if not term:
+            raise BadRowError("bad_node_list", "node_list")
+        product = 1
+        for bracket in _BRACKET.finditer(term[0]):
+            product *= sum(_width(part) for part in bracket[1].split(","))
+        total += product
+        position = term.end()
+    return total
+
+
+def _width(part: str) -> int:
+    low, _, high = part.partition("-")
+    if high and int(high) < int(low):
+        raise BadRowError("bad_node_list", "node_list")
+    return int(high) - int(low) + 1 if high else 1
+
+
+def _split_padding(found: re.Match[str]) -> str:
+    """`09-101`, which Slurm writes and ClusterShell refuses, as `09-99,100-101`."""
+    low, high = found[1], found[2]
+    if len(high) <= len(low):
+        return found[0]
+    return f"{low}-{'9' * len(low)},1{'0' * len(low)}-{high}"
+
+
+@lru_cache(maxsize=4096)
+def expand_nodes(expression: str) -> tuple[str, ...]:
+    """Return the nodes a hostlist expression names, short form, each once, in the order written.
+
+    >>> expand_nodes("gpu[09-10,12],a1"), expand_nodes("n1.example.org")
+    (('gpu09', 'gpu10', 'gpu12', 'a1'), ('n1',))
+
+    Errors: BadRowError when it is none, or names more than 100,000 nodes.
+    """
+    expression = expression.strip()
+    if count_nodes(expression) > MAX_NODES:
+        raise BadRowError("too_many_nodes", "node_list")
+    terms = (match[0].removesuffix(",") for match in _TERM.finditer(expression))
+    return tuple(dict.fromkeys(short_name(node) for term in terms for node in _expand_term(term)))
+
+
+def _expand_term(term: str) -> list[str]:
+    if "[" not in term:
+        return [term]
+    try:
+        return [str(node) for node in NodeSet(_MIXED.sub(_split_padding, term), resolver=RESOLVER_NOGROUP)]
+    except NodeSetException:
+        raise BadRowError("bad_node_list", "node_list") from None
+
+
+def short_name(node: str) -> str:
+    """Return a host name without its domain; an IP address stays whole.
+
+    >>> short_name("nid001224.chn.perlmutter"), short_name("10.0.0.7")
+    ('nid001224', '10.0.0.7')
+    """
+    return node if node.replace(".", "").isdigit() else node.partition(".")[0]

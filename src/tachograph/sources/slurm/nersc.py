@@ -10,11 +10,18 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
-from tachograph.errors import InputError
-from tachograph.sources.slurm.documents import at, objects, text
-from tachograph.sources.slurm.fields import BadRowError, base_state, job_id
-from tachograph.sources.slurm.records import Cluster, Entry, JobRecord, from_fields
-from tachograph.sources.slurm.times import instants, settle
+from tachograph.catalog.errors import InputError
+from tachograph.sources.slurm.fields import (
+    BadRowError,
+    base_state,
+    instants,
+    job_id,
+    objects_at,
+    settle,
+    text_at,
+    value_at,
+)
+from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmEntry, from_fields
 
 _MINUTE = timedelta(minutes=1)
 
@@ -33,34 +40,34 @@ _SQUEUE = {
 _FINISHED_LATER = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"})
 
 
-def read_superfacility(document: object, *, where: str) -> Iterator[Entry]:
+def read_superfacility(document: object, *, where: str) -> Iterator[SlurmEntry]:
     """Yield the records of one answer, a list of answers, or a list of records; `place` counts them.
 
     Errors: InputError when every answer is an error.
     """
-    answers = objects(document) if isinstance(document, list) else objects([document])
+    answers = objects_at(document) if isinstance(document, list) else objects_at([document])
     problems = [str(answer["error"]) for answer in answers if answer.get("error")]
     records = [
         record
         for answer in answers
-        for record in (objects(answer["output"]) if isinstance(answer.get("output"), list) else _alone(answer))
+        for record in (objects_at(answer["output"]) if isinstance(answer.get("output"), list) else _alone(answer))
     ]
     if problems and not records:
         raise InputError(f"the service answered: {problems[0][:200]}", where=where, do="ask it again")
     for place, record in enumerate(records, start=1):
-        yield Entry(place, "", record)
+        yield SlurmEntry(place, "", record)
 
 
 def _alone(answer: dict[str, object]) -> list[dict[str, object]]:
     return [answer] if "jobid" in answer or "jobidraw" in answer else []
 
 
-def from_superfacility(record: Mapping[str, object], cluster: Cluster) -> JobRecord | None:
+def from_superfacility(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord | None:
     """Return the job of a sacct or squeue row; None for a step.
 
     Errors: BadRowError with the reason when it cannot be read.
     """
-    fields = {name.lower(): text(value) or "" for name, value in record.items()}
+    fields = {name.lower(): text_at(value) or "" for name, value in record.items()}
     if "st" not in fields and "submit_time" not in fields:
         return from_fields(fields, cluster)
     return from_fields(_as_sacct(fields), cluster)
@@ -100,32 +107,32 @@ def _per_node(fields: Mapping[str, str]) -> str:
     return ",".join(total)
 
 
-def read_iris(document: object) -> Iterator[Entry]:
+def read_iris(document: object) -> Iterator[SlurmEntry]:
     """Yield the records of an Iris export; `place` counts them."""
-    for place, record in enumerate(objects(document), start=1):
-        yield Entry(place, "", record)
+    for place, record in enumerate(objects_at(document), start=1):
+        yield SlurmEntry(place, "", record)
 
 
-def from_iris(record: Mapping[str, object], cluster: Cluster) -> JobRecord:
+def from_iris(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
     """Return the job of an Iris row. GPUs, node list and partition are mostly not told.
 
     Errors: BadRowError with the reason when it cannot be read.
     """
     elapsed = _float(record.get("Elapsed secs"), "elapsed_s")
     candidates = [
-        instants(text(record.get(name)) or "", cluster.time_zone)
+        instants(text_at(record.get(name)) or "", cluster.time_zone)
         for name in ("Submit Time", "Eligible Time", "Start Time", "End Time")
     ]
     submit, eligible, start, end = settle(candidates, elapsed)
-    state = base_state(text(record.get("State")) or "")
+    state = base_state(text_at(record.get("State")) or "")
     return JobRecord(
-        id=job_id(text(record.get("Job ID")) or ""),
-        cluster=(text(record.get("Hostname")) or "").partition(" ")[0] or cluster.name,
-        name=text(record.get("Job Name")),
-        user=text(record.get("User")),
-        account=text(record.get("Project")),
-        partition=text(record.get("Partition")),
-        qos=text(record.get("QOS")),
+        id=job_id(text_at(record.get("Job ID")) or ""),
+        cluster=(text_at(record.get("Hostname")) or "").partition(" ")[0] or cluster.name,
+        name=text_at(record.get("Job Name")),
+        user=text_at(record.get("User")),
+        account=text_at(record.get("Project")),
+        partition=text_at(record.get("Partition")),
+        qos=text_at(record.get("QOS")),
         state=state,
         submit=submit,
         eligible=eligible,
@@ -163,7 +170,7 @@ def _count(value: object, column: str) -> int | None:
     return None if number is None else int(number)
 
 
-def shown(record: Mapping[str, object]) -> str:
+def nersc_example(record: Mapping[str, object]) -> str:
     """Return a record as text, without what is empty."""
     return json.dumps({name: value for name, value in record.items() if value not in ("", None)}, ensure_ascii=False)[
         :2000
@@ -172,11 +179,13 @@ def shown(record: Mapping[str, object]) -> str:
 
 def is_iris(document: object) -> bool:
     """Return whether a document is an export of Iris."""
-    rows = objects(document)
+    rows = objects_at(document)
     return bool(rows) and "Job ID" in rows[0] and "Start Time" in rows[0]
 
 
 def is_superfacility(document: object) -> bool:
     """Return whether a document is an answer of the Superfacility API, or the rows of one."""
-    rows = objects(document) or objects([document])
-    return bool(rows) and ("output" in rows[0] or ("jobid" in rows[0] and not isinstance(at(rows[0], "time"), dict)))
+    rows = objects_at(document) or objects_at([document])
+    return bool(rows) and (
+        "output" in rows[0] or ("jobid" in rows[0] and not isinstance(value_at(rows[0], "time"), dict))
+    )

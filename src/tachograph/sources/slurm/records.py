@@ -1,36 +1,185 @@
-"""One job, whatever it was read from: `JobRecord`, and the rows of `jobs` and `allocations` it becomes."""
+"""One job, whatever it was read from: `JobRecord`, its submit line, its rows of `jobs` and `allocations`, rejects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-from tachograph.config import Configuration
+from tachograph.catalog.chunks import Reject
+from tachograph.catalog.config import Configuration
 from tachograph.sources.slurm.fields import (
     BadRowError,
     JobId,
     absent,
     base_state,
+    count_nodes,
     exit_status,
+    expand_nodes,
     gpus,
+    instants,
     job_id,
     seconds,
+    settle,
     tres,
     whole,
 )
-from tachograph.sources.slurm.nodes import count_nodes, expand_nodes
-from tachograph.sources.slurm.request import hbm_tier, submitted
-from tachograph.sources.slurm.times import instants, settle
 
-Row = dict[str, object]
+_LONGEST_SUBMIT_LINE = 20_000  # characters of a submit line that are looked at
+_TOKEN = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
+_INTERESTING = re.compile(r"-C|--const|--excl|gpu|-G")
+_SHORT_WITH_VALUE = frozenset("AaBbCcDdeFGiJLMmNnopqrSTtwx")
+_LONG_OPTIONS = (
+    "account array batch bb bbf begin chdir cluster-constraint clusters comment constraint container cores-per-socket "
+    "core-spec cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error exclude export "
+    "export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres "
+    "gres-flags hint input job-name jobid licenses mail-type mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu "
+    "mincpus network nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket "
+    "open-mode output partition power prefer priority profile qos relative reservation segment signal "
+    "sockets-per-node switches task-prolog task-epilog thread-spec threads threads-per-core time time-min tmp "
+    "tres-per-task uid wait-all-nodes wckey"
+)
+_LONG_WITH_VALUE = frozenset(_LONG_OPTIONS.split())
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SubmitRequest:
+    """What a submit line asks for; `exclusive` None: it does not say."""
+
+    constraint: str | None = None
+    exclusive: bool | None = None
+    asks_for_gpus: bool = False
+
+
+@lru_cache(maxsize=8192)
+def read_submit_line(submit_line: str, het_offset: int | None = None) -> SubmitRequest:
+    """Return what a submit line asks for, of the component `het_offset` where it has several (` : `).
+
+    >>> submitted("sbatch -N2 -C gpu&hbm80g --exclusive job.sh -C mine").constraint
+    'gpu&hbm80g'
+    >>> submitted("sbatch -N2 --exclusive=user job.sh").exclusive
+    """
+    if not _INTERESTING.search(submit_line, 0, _LONGEST_SUBMIT_LINE):
+        return SubmitRequest()
+    components = _components(_TOKEN.findall(submit_line[:_LONGEST_SUBMIT_LINE])[1:])
+    if len(components) == 1:
+        return _request(components[0])
+    if het_offset is None or het_offset >= len(components):
+        return SubmitRequest()
+    return _request(components[het_offset])
+
+
+def _components(tokens: list[str]) -> list[list[tuple[str, str]]]:
+    """Options (name, value) of each component, up to the program."""
+    components: list[list[tuple[str, str]]] = [[]]
+    place = 0
+    while place < len(tokens):
+        token = tokens[place]
+        place += 1
+        following = tokens[place] if place < len(tokens) else ""
+        if token == ":":
+            components.append([])
+        elif token == "--wrap" or token.startswith("--wrap=") or not token.startswith("-") or token == "--":
+            break
+        elif token.startswith("--"):
+            name, mark, value = token[2:].partition("=")
+            if not mark and name in _LONG_WITH_VALUE:
+                value = following
+                place += 1
+            components[-1].append((name, value.strip("\"'")))
+        else:
+            name, value, used = _short_option(token, following)
+            place += used
+            components[-1].append((name, value.strip("\"'")))
+    return components
+
+
+def _short_option(token: str, following: str) -> tuple[str, str, int]:
+    """Name and value of the option with a value in a cluster of short ones, and how many further tokens it took."""
+    for place, letter in enumerate(token[1:], start=1):
+        if letter in _SHORT_WITH_VALUE:
+            rest = token[place + 1 :]
+            return (letter, rest, 0) if rest else (letter, following, 1)
+    return token[1:], "", 0
+
+
+def _request(options: list[tuple[str, str]]) -> SubmitRequest:
+    constraint: str | None = None
+    exclusive: bool | None = None
+    asks = False
+    for name, value in options:
+        if name == "C" or (len(name) > 4 and "constraint".startswith(name)):
+            constraint = value or None
+        elif len(name) > 3 and "exclusive".startswith(name):
+            exclusive = True if not value or value == "exclusive" else None
+        elif (
+            name in {"G", "gpus"}
+            or name.startswith("gpus-per-")
+            or (name in {"gres", "tres-per-task"} and "gpu" in value)
+        ):
+            asks = True
+    return SubmitRequest(constraint, exclusive, asks)
+
+
+_TIER = re.compile(r"(?<![a-z0-9])hbm_?(\d{2,4})g", re.ASCII)
+
+
+def hbm_tier(constraint: str | None) -> str | None:
+    """Return the memory tier a constraint asks for; None where it names none, or leaves the choice.
+
+    >>> hbm_tier("gpu&hbm80g"), hbm_tier("[hbm40g|hbm80g]"), hbm_tier("(gpu&hbm40g)"), hbm_tier("gpu")
+    ('80g', None, '40g', None)
+    """
+    tiers = set(_TIER.findall(constraint.lower())) if constraint else set()
+    return f"{tiers.pop()}g" if len(tiers) == 1 else None
+
+
+RejectedRecord = tuple[int, str, str]  # place, reason, text
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedBefore:
+    """Everything a feed has told since its process began."""
+
+    _known: set[tuple[object, ...]] = field(default_factory=set)
+
+    def first_time(self, *what: object) -> bool:
+        """Whether this was not told before; from now on it was.
+
+        >>> told = Told()
+        >>> told.first_time("a", 1), told.first_time("a", 1)
+        (True, False)
+        """
+        known = what in self._known
+        self._known.add(what)
+        return not known
+
+    def new(self, rejected: Iterable[RejectedRecord]) -> list[RejectedRecord]:
+        """Return the records that were not told before, wherever they stood in the answer."""
+        return [(place, reason, text) for place, reason, text in rejected if self.first_time(reason, text)]
+
+
+def counted_rejects(rejected: Iterable[RejectedRecord]) -> tuple[Reject, ...]:
+    """Return the rows given up, counted by reason, each with its first.
+
+    >>> counted_rejects([(3, "bad_time", "x"), (5, "bad_time", "y")])
+    (Reject(reason='bad_time', column=None, count=2, example='3: x'),)
+    """
+    shown: dict[str, list[str]] = {}
+    for place, reason, text in rejected:
+        shown.setdefault(reason, []).append(f"{place}: {text}"[:200])
+    return tuple(Reject(reason, None, len(texts), texts[0]) for reason, texts in sorted(shown.items()))
+
+
+SlurmRow = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmEntry:
     """One record of a file: its place (line, or position in a JSON list), its text, its fields or why it has none."""
 
     place: int
@@ -40,7 +189,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class SlurmCluster:
     """What the accounting does not tell: name, time zone, shared and exclusive partitions or QOS (patterns).
 
     `tracks_gpus` False: this export never names GPUs, so a job without any may have had some.
@@ -53,7 +202,7 @@ class Cluster:
     tracks_gpus: bool = True
 
     @classmethod
-    def of(cls, configuration: Configuration, *, tracks_gpus: bool = True) -> Cluster:
+    def of(cls, configuration: Configuration, *, tracks_gpus: bool = True) -> SlurmCluster:
         """Return what the configuration says."""
         site, slurm = configuration.site, configuration.slurm
         return cls(site.cluster or None, site.time_zone, slurm.shared, slurm.exclusive, tracks_gpus)
@@ -91,7 +240,7 @@ class JobRecord:
     time_precision_s: float = 0.0
 
 
-def asked_exclusive(written: object) -> bool | None:
+def requested_exclusive(written: object) -> bool | None:
     """Return True for Slurm's words for "whole nodes". `NO` says nothing: the partition may still give whole nodes.
 
     >>> asked_exclusive("NODE"), asked_exclusive("NO"), asked_exclusive("USER")
@@ -100,7 +249,7 @@ def asked_exclusive(written: object) -> bool | None:
     return True if written and str(written).strip().upper() in {"YES", "NODE", "TRUE"} else None
 
 
-def from_fields(fields: Mapping[str, Any], cluster: Cluster) -> JobRecord | None:
+def from_fields(fields: Mapping[str, Any], cluster: SlurmCluster) -> JobRecord | None:
     """Return the job of a sacct row, {field name in lower case: text}; None for a step.
 
     Errors: BadRowError with the reason when it cannot be read.
@@ -140,7 +289,7 @@ def from_fields(fields: Mapping[str, Any], cluster: Cluster) -> JobRecord | None
         cpus=whole(get("alloccpus") or get("ncpus", ""), "cpus"),
         constraints=_written(get("constraints", "")),
         submit_line=get("submitline") or None,
-        exclusive=asked_exclusive(get("exclusive", "")),
+        exclusive=requested_exclusive(get("exclusive", "")),
     )
 
 
@@ -152,7 +301,7 @@ def _written(text: str) -> str | None:
     return None if absent(text) else text
 
 
-def job_row(job: JobRecord, cluster: Cluster) -> Row:
+def job_row(job: JobRecord, cluster: SlurmCluster) -> SlurmRow:
     """Return the row of `jobs`: what was never allocated is null, the requested memory tier and exclusivity added.
 
     Errors: BadRowError for a time order that cannot be, or a broken node list.
@@ -165,7 +314,7 @@ def job_row(job: JobRecord, cluster: Cluster) -> Row:
         raise BadRowError("end_before_start")
     if job.node_list is not None and not no_nodes:
         count_nodes(job.node_list)
-    asked = submitted(job.submit_line, job.id.het_offset) if job.submit_line else None
+    asked = read_submit_line(job.submit_line, job.id.het_offset) if job.submit_line else None
     constraints = job.constraints or (asked.constraint if asked else None)
     count, kind = (None, None) if start is None else _held_gpus(job, cluster, asks=bool(asked and asked.asks_for_gpus))
     ran = start is not None
@@ -204,7 +353,7 @@ def job_row(job: JobRecord, cluster: Cluster) -> Row:
     }
 
 
-def _held_gpus(job: JobRecord, cluster: Cluster, *, asks: bool) -> tuple[int | None, str | None]:
+def _held_gpus(job: JobRecord, cluster: SlurmCluster, *, asks: bool) -> tuple[int | None, str | None]:
     """GPUs and type: allocated, else requested. 0 only where the accounting would have named them."""
     counts = job.allocated or job.requested
     if not counts:
@@ -216,14 +365,14 @@ def _held_gpus(job: JobRecord, cluster: Cluster, *, asks: bool) -> tuple[int | N
     return (None, None) if contradicted or not cluster.tracks_gpus else (0, None)
 
 
-def _exclusive(job: JobRecord, cluster: Cluster, *, asked: bool | None) -> bool | None:
+def _exclusive(job: JobRecord, cluster: SlurmCluster, *, asked: bool | None) -> bool | None:
     """Configured patterns first (shared before exclusive: the careful answer), then what the job asked for."""
     configured = _configured(job.partition, job.qos, cluster)
     return configured if configured is not None else True if job.exclusive or asked else None
 
 
 @lru_cache(maxsize=4096)
-def _configured(partition: str | None, qos: str | None, cluster: Cluster) -> bool | None:
+def _configured(partition: str | None, qos: str | None, cluster: SlurmCluster) -> bool | None:
     names = [name for written in (partition, qos) if written for name in written.split(",")]
     for patterns, answer in ((cluster.shared, False), (cluster.exclusive, True)):
         if any(fnmatchcase(name, pattern) for name in names for pattern in patterns):
@@ -231,7 +380,7 @@ def _configured(partition: str | None, qos: str | None, cluster: Cluster) -> boo
     return None
 
 
-def allocation_rows(row: Row) -> Iterator[Row]:
+def allocation_rows(row: SlurmRow) -> Iterator[SlurmRow]:
     """Yield one row of `allocations` per node of a job that ran and held, or may have held, GPUs; `gpu` is null.
 
     Errors: BadRowError when the node list cannot be expanded.

@@ -12,30 +12,29 @@ from typing import Final
 
 import msgspec
 
-from tachograph.errors import ConfigError, InputError
-from tachograph.sources.http import Access, Pace, Server
-from tachograph.sources.http_problems import AskError
-from tachograph.sources.slurm.asking import Span
-from tachograph.sources.slurm.detect import NOTHING_FOUND
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.sources.http import HttpServer, RequestError, RequestPace, ServerAccess
+from tachograph.sources.slurm.commands import AccountingSpan
+from tachograph.sources.slurm.exports import NOTHING_FOUND
 
 _OLDEST, _NEWEST = 37, 47  # v0.0.37 came with Slurm 21.08, v0.0.45 with 26.05
 _LISTED = re.compile(rb'"(?:\\?/)slurm(?:\\?/)(v\d+\.\d+\.(\d+))(?:\\?/)jobs(?:\\?/)?"')
 _VERSION = re.compile(r"v\d+\.\d+\.\d+")
 
 
-class _Problem(msgspec.Struct):
+class _RestProblem(msgspec.Struct):
     error_number: int = 0
     error: str | None = None
     description: str | None = None
 
 
-class _Problems(msgspec.Struct):
+class _RestProblems(msgspec.Struct):
     """What slurmrestd says beside its answer: HTTP status 200 does not mean that slurmdbd was there."""
 
-    errors: list[_Problem] | None = None
+    errors: list[_RestProblem] | None = None
 
 
-class RestAccess(Access, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SlurmrestdAccess(ServerAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Settings of slurmrestd: those of every server, the user of the token, and the version where it shall be fixed."""
 
     api: str = ""  # v0.0.42; default: the latest that slurmrestd offers
@@ -49,17 +48,21 @@ class Slurmrestd:
 
     delimiter: Final = None
 
-    def __init__(self, access: RestAccess, *, clusters: tuple[str, ...] = (), pace: Pace | None = None) -> None:
+    def __init__(
+        self, access: SlurmrestdAccess, *, clusters: tuple[str, ...] = (), pace: RequestPace | None = None
+    ) -> None:
         if access.token_file and not access.user:
             raise ConfigError("token_file is given without user", do="add the user that the token was made for")
         if access.api and not _VERSION.fullmatch(access.api):
             raise ConfigError(f"api {access.api!r} is no version", do="write it as v0.0.42, or leave it out")
-        self._server = Server(access, pace=pace, authorize=lambda token: _headers(access.user, token), own_words=_words)
+        self._server = HttpServer(
+            access, pace=pace, authorize=lambda token: _headers(access.user, token), own_words=_message
+        )
         self._clusters = clusters
         self._version = access.api
         self.where = self._server.where
 
-    def ask(self, span: Span) -> bytes:
+    def ask(self, span: AccountingSpan) -> bytes:
         """Return the accounting of a span: a JSON document.
 
         Errors: InputError when there is none, slurmdbd does not answer, or the token is refused.
@@ -82,9 +85,9 @@ class Slurmrestd:
         path = f"/{service}/{self._known_version()}/{name}"
         try:
             answer = self._server.get(path + ("/" if self._since_23_11() else ""), query)
-        except AskError as problem:
-            raise _told(problem) from None
-        complaint = _words(answer.content)
+        except RequestError as problem:
+            raise _reported(problem) from None
+        complaint = _message(answer.content)
         if complaint:
             raise InputError(
                 f"Slurm answered with an error: {complaint}", where=answer.where, do="is slurmdbd running?"
@@ -105,9 +108,9 @@ class Slurmrestd:
         for path in ("/openapi/v3", "/openapi"):
             try:
                 found = _LISTED.findall(self._server.get(path).content)
-            except AskError as problem:
+            except RequestError as problem:
                 if problem.status not in (404, 406, 500):
-                    raise _told(problem) from None
+                    raise _reported(problem) from None
                 continue
             if found:
                 return str(max(found, key=lambda pair: int(pair[1]))[0].decode("ascii"))
@@ -118,9 +121,9 @@ class Slurmrestd:
             slash = "/" if number >= 40 else ""
             try:
                 self._server.get(f"/slurm/v0.0.{number}/ping{slash}")
-            except AskError as problem:
+            except RequestError as problem:
                 if problem.status != 404:
-                    raise _told(problem) from None
+                    raise _reported(problem) from None
                 continue
             return f"v0.0.{number}"
         raise InputError("this is no slurmrestd that is known", where=self.where, do="check url, or give api")
@@ -135,17 +138,17 @@ def _headers(user: str, token: str) -> Mapping[str, str]:
     return {"X-SLURM-USER-NAME": user, "X-SLURM-USER-TOKEN": token.removeprefix("SLURM_JWT=")}
 
 
-def _words(body: bytes) -> str:
+def _message(body: bytes) -> str:
     """What the document says went wrong; "" for nothing, and for an answer that just has no jobs."""
     try:
-        problems = msgspec.json.decode(body, type=_Problems).errors or []
+        problems = msgspec.json.decode(body, type=_RestProblems).errors or []
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""  # who reads the answer says what it is
     real = [problem for problem in problems if problem.error_number != NOTHING_FOUND]
     return next((problem.description or problem.error or "unknown" for problem in real), "")
 
 
-def _told(problem: AskError) -> InputError:
+def _reported(problem: RequestError) -> InputError:
     """The same, with what to do about a token that is refused."""
     if problem.status != 401:
         return problem

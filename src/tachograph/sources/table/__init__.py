@@ -1,21 +1,27 @@
-"""Any table with a mapping: CSV, Parquet and JSON records whose columns a small TOML file explains."""
+"""Source `table`: CSV, Parquet and JSON records whose columns a small TOML file explains."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from tachograph.config import Configuration
-from tachograph.errors import InputError, UsageError
-from tachograph.sources import Chunk
-from tachograph.sources.files import expand, fingerprint
-from tachograph.sources.frames import (
+import polars as pl
+
+from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.tables import ALLOCATIONS, JOBS, LakeTable
+from tachograph.catalog.units import factor
+from tachograph.sources.files import (
     BLOCK_BYTES,
     CHUNK_ROWS,
     SUFFIXES,
-    Frame,
+    FilePiece,
+    expand,
+    fingerprint,
     format_of,
     listed,
     parquet_columns,
@@ -24,13 +30,253 @@ from tachograph.sources.frames import (
     read_parquet,
     records,
 )
-from tachograph.sources.table.apply import part
-from tachograph.sources.table.mapping import Mapping, load, placeholders
-from tachograph.sources.table.suggest import suggest
-from tachograph.sources.times import is_local
+from tachograph.sources.ldms import refuse_odd_cells, short_nodes
+from tachograph.sources.table.mapping import (
+    DURATION,
+    TABLES,
+    MappingKey,
+    MappingTarget,
+    TableMapping,
+    durations,
+    load,
+    numbers,
+    placeholders,
+    stripped,
+    truths,
+)
+from tachograph.sources.times import TimeColumn, counted, is_local, read_times
+
+_FATAL_TIMES = ("start", "end", "submit")  # a job or allocation without its true span is worse than none
+
+
+@dataclass(slots=True)
+class _MappedColumns:
+    """Rows in the making: columns so far, rows to give up, what was counted."""
+
+    keep: pl.Series
+    rejects: list[Reject]
+    units: dict[str, str] = field(default_factory=dict)
+
+    def give_up(self, bad: pl.Series) -> None:
+        self.keep = self.keep & ~bad
+
+
+def mapped_part(
+    frame: FilePiece, mapping: TableMapping, *, site_zone: str = "UTC", cluster: str | None = None, origin: str
+) -> ChunkPart:
+    """Return the rows of a file as a part of the table that the mapping names.
+
+    Wide files give one row per GPU, none for a GPU that has no value in the row; long files one per time, node and
+    GPU. A row whose time cannot be read, or whose node or GPU the pattern does not match, is given up and counted.
+    Errors: InputError naming a mapped column that the file does not have, with those it has.
+    """
+    _check_columns(frame.rows, mapping, origin)
+    made = _MappedColumns(pl.repeat(True, frame.rows.height, dtype=pl.Boolean, eager=True), list(frame.rejects))
+    if mapping.metric:
+        rows = _long(frame.rows, mapping, site_zone, made)
+    else:
+        rows = _wide(frame.rows, mapping, site_zone, made)
+    table = TABLES[mapping.table]
+    return ChunkPart(table.name, _completed(rows, table, mapping, cluster), made.units, tuple(made.rejects))
+
+
+def _check_columns(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> None:
+    has = rows.columns
+    wanted = [key.column for key in (mapping.time, mapping.node, mapping.gpu, mapping.mig) if key.column]
+    if mapping.metric:
+        wanted += [mapping.metric.column, mapping.metric.value]
+    else:
+        wanted += [name for name in mapping.columns if placeholders(name) is None]
+    missing = [name for name in wanted if name not in has]
+    if not mapping.metric:
+        patterns = {name: pattern for name in mapping.columns if (pattern := placeholders(name))}
+        missing += [name for name, pattern in patterns.items() if not any(map(pattern.fullmatch, has))]
+    if missing:
+        raise InputError(
+            f"no column {listed(map(repr, missing))}", where=origin, do=f"it has: {listed(has)}; mend the mapping"
+        )
+    refuse_odd_cells(rows, wanted, time=mapping.time.column, origin=origin)
+
+
+def _time(
+    rows: pl.DataFrame, mapping: TableMapping, site_zone: str, order: pl.DataFrame, made: _MappedColumns
+) -> pl.Series:
+    times = _times(rows.get_column(mapping.time.column), mapping, site_zone, order=order)
+    made.give_up(times.bad)
+    made.rejects += times.rejects
+    return times.values.alias("t")
+
+
+def _times(
+    given: pl.Series, mapping: TableMapping, site_zone: str, *, order: pl.DataFrame, of: MappingTarget | None = None
+) -> TimeColumn:
+    form = (of.format if of else "") or mapping.time.format
+    zone_name = (of.zone if of else "") or mapping.time.zone or site_zone
+    if given.dtype == pl.String:
+        given = stripped(given)
+    return read_times(given, form=form, zone_name=zone_name, order=order)
+
+
+def _key(rows: pl.DataFrame, key: MappingKey, name: str, made: _MappedColumns) -> pl.Series | None:
+    if key.constant is not None:
+        constant = pl.lit(key.constant, dtype=pl.String if name == "node" else pl.Int16)
+        return pl.select(pl.repeat(constant, rows.height)).to_series().alias(name)
+    if not key.column:
+        return None
+    given = rows.get_column(key.column)
+    if key.pattern:
+        text = stripped(given)
+        cut = text.str.extract(key.pattern)
+        bad = cut.is_null() & text.is_not_null()
+        made.rejects += counted("no_match", None, bad & made.keep, text)
+        made.give_up(bad)
+        given = cut
+    elif given.dtype == pl.String or name == "node":
+        given = stripped(given)
+    return (short_nodes(given) if name == "node" else given).alias(name)
+
+
+def _keys(rows: pl.DataFrame, mapping: TableMapping, made: _MappedColumns) -> list[pl.Series]:
+    sections = (("node", mapping.node), ("gpu", mapping.gpu), ("mig", mapping.mig))
+    return [key for name, section in sections if (key := _key(rows, section, name, made)) is not None]
+
+
+def _order(rows: pl.DataFrame, keys: list[pl.Series]) -> pl.DataFrame:
+    return pl.DataFrame(keys) if keys else pl.DataFrame({"all": pl.repeat(0, rows.height, eager=True)})
+
+
+def _wide(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _MappedColumns) -> pl.DataFrame:
+    """One row per row of the file, or per row and GPU where the GPUs have columns of their own."""
+    keys = _keys(rows, mapping, made)
+    if mapping.time.column:
+        keys.insert(0, _time(rows, mapping, site_zone, _order(rows, keys), made))
+    groups = _groups(rows.columns, mapping)
+    pieces: list[pl.DataFrame] = []
+    for (node, gpu), columns in groups.items():
+        values = [_value(rows.get_column(name), target, mapping, site_zone, made) for name, target in columns]
+        piece = pl.DataFrame([*keys, *values])
+        if node is not None:
+            piece = piece.with_columns(pl.lit(node).alias("node"))
+        if gpu is not None:
+            piece = piece.with_columns(pl.lit(gpu, dtype=pl.Int16).alias("gpu"))
+        pieces.append(piece)
+    names = [[value.to for _, value in columns] for columns in groups.values()]
+    kept = [
+        piece.filter(made.keep & (~_all_null(piece, of) if len(pieces) > 1 else made.keep))
+        for piece, of in zip(pieces, names, strict=True)
+    ]
+    return pl.concat(kept, how="diagonal_relaxed")
+
+
+def _all_null(piece: pl.DataFrame, names: list[str]) -> pl.Series:
+    return piece.select(pl.all_horizontal(pl.col(names).is_null())).to_series()
+
+
+def _groups(
+    has: Iterable[str], mapping: TableMapping
+) -> dict[tuple[str | None, int | None], list[tuple[str, MappingTarget]]]:
+    """{(node, GPU) in the names of columns: [(column, what it becomes)]}; one group (None, None) where none is."""
+    groups: dict[tuple[str | None, int | None], list[tuple[str, MappingTarget]]] = {}
+    names = list(has)
+    for name, target in mapping.targets.items():
+        pattern = placeholders(name)
+        if pattern is None:
+            groups.setdefault((None, target.gpu), []).append((name, target))
+            continue
+        for found in filter(None, map(pattern.fullmatch, names)):
+            parts = found.groupdict()
+            gpu = int(parts["gpu"]) if parts.get("gpu") else target.gpu
+            groups.setdefault((parts.get("node"), gpu), []).append((found[0], target))
+    return groups
+
+
+def _value(
+    given: pl.Series, target: MappingTarget, mapping: TableMapping, site_zone: str, made: _MappedColumns
+) -> pl.Series:
+    """One column as its target, units noted where they are left to `conform`."""
+    column = next(column for column in TABLES[mapping.table].columns if column.name == target.to)
+    given = given.alias(target.to)
+    if isinstance(column.dtype, pl.Datetime):
+        alone = pl.DataFrame({"row": pl.int_range(len(given), eager=True)})  # jobs do not follow each other in time
+        times = _times(given, mapping, site_zone, order=alone, of=target)
+        fatal = target.to in _FATAL_TIMES
+        made.rejects += (
+            Reject(reject.reason, None if fatal else target.to, reject.count, reject.example)
+            for reject in times.rejects
+        )
+        if fatal:
+            made.give_up(times.bad)
+        return times.values.alias(target.to)
+    if column.dtype == pl.String:
+        return _text(given).alias(target.to)
+    if column.dtype == pl.Boolean:
+        cells = truths(given)
+    elif target.unit == DURATION:
+        cells = durations(given)
+    else:
+        cells = numbers(given, wanted=column.unit, unit=target.unit, scale=target.scale, decimal=mapping.decimal)
+    made.rejects += cells.rejects
+    values = cells.values.alias(target.to)
+    if not column.dtype.is_numeric():
+        return values
+    chosen = made.units.setdefault(target.to, cells.unit)  # of the column of the first GPU; the others follow it
+    if chosen != cells.unit:
+        values = values.cast(pl.Float64) * factor(cells.unit, column.unit) / factor(chosen, column.unit)
+    return values
+
+
+def _text(given: pl.Series) -> pl.Series:
+    """Text; a whole number that was stored as a fraction is written as a whole number again."""
+    if given.dtype.is_float():
+        whole = (given == given.round()) & given.is_finite()
+        as_int = given.cast(pl.Int64, strict=False).cast(pl.String)
+        return pl.select(pl.when(whole).then(as_int).otherwise(given.cast(pl.String))).to_series()
+    return stripped(given)
+
+
+def _long(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _MappedColumns) -> pl.DataFrame:
+    """One row per (t, node, gpu, mig) of a file with one value per row.
+
+    Of two values for one key the last is taken, the others are counted as `repeated_value`.
+    """
+    metric = mapping.metric
+    if metric is None:
+        return rows
+    names = stripped(rows.get_column(metric.column)).alias("metric")
+    chosen = names.is_in(list(mapping.columns)).fill_null(value=False)
+    rows, names = rows.filter(chosen), names.filter(chosen)
+    made.keep = made.keep.filter(chosen)
+    keys = _keys(rows, mapping, made)
+    if mapping.time.column:
+        keys.insert(0, _time(rows, mapping, site_zone, _order(rows, [*keys, names]), made))
+    frame = pl.DataFrame([*keys, names, rows.get_column(metric.value).alias("value")]).filter(made.keep)
+    on = [key.name for key in keys]
+    result: pl.DataFrame | None = None
+    for name, target in mapping.targets.items():
+        here = frame.filter(pl.col("metric") == name)
+        value = _value(here.get_column("value"), target, mapping, site_zone, made)
+        of_metric = here.select(on).with_columns(value)
+        once = of_metric.unique(subset=on, keep="last", maintain_order=True)
+        if once.height < of_metric.height:
+            made.rejects.append(Reject("repeated_value", target.to, of_metric.height - once.height))
+        joined = result.join(once, on=on, how="full", coalesce=True, nulls_equal=True) if result is not None else once
+        result = joined
+    return result.sort(on) if result is not None else frame.select(on)
+
+
+def _completed(rows: pl.DataFrame, table: LakeTable, mapping: TableMapping, cluster: str | None) -> pl.DataFrame:
+    """What the table needs and the file need not tell: cluster, provenance; states without their comment."""
+    targets = {target.to for target in mapping.targets.values()}
+    if table in (JOBS, ALLOCATIONS) and cluster and "cluster" not in targets:
+        rows = rows.with_columns(pl.lit(cluster).alias("cluster"))
+    if table is ALLOCATIONS and "provenance" not in targets:
+        rows = rows.with_columns(pl.lit("explicit" if mapping.gpu.given else "node_list").alias("provenance"))
+    if table is JOBS and "state" in targets:
+        rows = rows.with_columns(pl.col("state").str.to_uppercase().str.extract(r"^(\w+)"))  # CANCELLED by 1234
+    return rows
+
 
 NAME = "table"
-__all__ = ["NAME", "add_options", "read", "read_file", "suggest"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +302,9 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
         yield from read_file(path, mapping, site_zone=site.time_zone, cluster=site.cluster or None)
 
 
-def read_file(path: Path, mapping: Mapping, *, site_zone: str = "UTC", cluster: str | None = None) -> Iterator[Chunk]:
+def read_file(
+    path: Path, mapping: TableMapping, *, site_zone: str = "UTC", cluster: str | None = None
+) -> Iterator[Chunk]:
     """Yield the chunks of one file: one per 2 million rows of Parquet, per block of CSV, one of JSON.
 
     A file whose rows belong together (long files, wall-clock times of a zone that repeats an hour) is one chunk.
@@ -65,11 +313,11 @@ def read_file(path: Path, mapping: Mapping, *, site_zone: str = "UTC", cluster: 
     said = (NAME, repr(mapping), site_zone, cluster or "")
     print_of = fingerprint(path, *said)
     for frame in _frames(path, mapping, site_zone):
-        made = part(frame, mapping, site_zone=site_zone, cluster=cluster, origin=str(path))
+        made = mapped_part(frame, mapping, site_zone=site_zone, cluster=cluster, origin=str(path))
         yield Chunk(f"{print_of}:{frame.first_row}", NAME, str(path), (made,), frame.rows_read)
 
 
-def _frames(path: Path, mapping: Mapping, site_zone: str) -> Iterator[Frame]:
+def _frames(path: Path, mapping: TableMapping, site_zone: str) -> Iterator[FilePiece]:
     whole = mapping.metric is not None or is_local(mapping.time.format, mapping.time.zone or site_zone)
     match format_of(path):
         case "parquet":
@@ -79,10 +327,10 @@ def _frames(path: Path, mapping: Mapping, site_zone: str) -> Iterator[Frame]:
         case "json":
             content, rejects = read_json(path)
             rows = records(_inside(content, mapping.records, path), origin=str(path))
-            yield Frame(rows, 0, rows.height + sum(reject.count for reject in rejects), rejects)
+            yield FilePiece(rows, 0, rows.height + sum(reject.count for reject in rejects), rejects)
 
 
-def _wanted(path: Path, mapping: Mapping) -> list[str]:
+def _wanted(path: Path, mapping: TableMapping) -> list[str]:
     """The columns of a Parquet file that the mapping uses, in the file's order; all where one is missing."""
     has = list(parquet_columns(path))
     sections = (mapping.time, mapping.node, mapping.gpu, mapping.mig)

@@ -1,46 +1,174 @@
-"""The mapping of a table source: a small TOML file that says what the columns of a recording mean.
-
-table = "gpu_samples"                 # or node_samples, devices, jobs, allocations
-delimiter = ";"                       # of a CSV file; also: decimal, comment, names, encoding; records (JSON)
-[time]
-column = "ts"                         # format: auto, iso, epoch, epoch_s, _ms, _us, _ns, or "%d.%m.%Y %H:%M:%S"
-zone = "Europe/Berlin"                # of times written without one; default: the site's
-[node]
-column = "host"                       # or constant = "n01"; pattern = a regular expression with one group
-[gpu]
-column = "device"
-pattern = 'GPU-(\\d+)'
-[columns]
-"GPU Util [%]" = { to = "gpu_util", unit = "percent" }
-"gpu{gpu}_power" = "power_w"          # wide: one column per GPU ({node} too), or gpu = 3 for a single one
-[metric]                              # long: the names under [columns] are then the values of this column
-column = "metric"
-value = "value"
-"""
+"""The mapping of a table source, a small TOML file, and the cells it reads: numbers with units, durations, truths."""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 import polars as pl
 
-from tachograph.errors import ConfigError, InputError
-from tachograph.schema import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, Table
-from tachograph.sources.frames import Layout
-from tachograph.sources.times import AUTO
-from tachograph.units import factor, zone
+from tachograph.catalog.chunks import BLANK_FLOATS, TEXT_BLANKS, Reject
+from tachograph.catalog.errors import ConfigError, InputError
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, NODE_SAMPLES, LakeTable
+from tachograph.catalog.units import factor, slurm_duration_s, zone
+from tachograph.sources.files import TableLayout
+from tachograph.sources.times import AUTO, counted
 
-TABLES: MappingOf[str, Table] = {table.name: table for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, JOBS, ALLOCATIONS)}
+# the catalogue's marks, nvidia-smi's, and those of spreadsheets and databases
+MARKS = (
+    *TEXT_BLANKS, "[N/A]", "[Not Supported]", "[Unknown Error]", "[Insufficient Permissions]", "[GPU requires reset]",
+    "Not Supported", "n/a", "NA", "-", "null", "NULL", "None", "Unknown", "NaT",
+)  # fmt: skip
+_NAMES_OF_UNITS = (
+    "W", "mW", "kW", "J", "mJ", "kJ", "Wh", "kWh", "B", "KiB", "MiB", "GiB", "MB", "GB", "s", "ms", "jiffy", "C",
+    "percent", "B/s", "KiB/s", "MiB/s", "GiB/s", "kB/s", "MB/s", "GB/s", "Hz", "kHz", "MHz", "GHz",
+)  # fmt: skip
+CELL_UNITS: Mapping[str, str] = MappingProxyType(
+    {unit: unit for unit in _NAMES_OF_UNITS}
+    | {"%": "percent", "°C": "C", "bytes": "B", "KB/s": "kB/s", "jiffies": "jiffy"}
+)
+_NUMBER = r"^([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s.].*)?$"
+
+
+@dataclass(frozen=True, slots=True)
+class CellValues:
+    """Numbers of a column in `unit`; null where nothing or no number is written, the latter counted."""
+
+    values: pl.Series
+    unit: str
+    rejects: tuple[Reject, ...] = ()
+
+
+def stripped(given: pl.Series) -> pl.Series:
+    """Return a column as text without the blanks around it; marks for nothing are null.
+
+    >>> stripped(pl.Series([" a", "[N/A]", None])).to_list()
+    ['a', None, None]
+    """
+    if given.dtype != pl.String:
+        return given.cast(pl.String)
+    text = given.str.strip_chars()
+    return pl.select(pl.when(~text.is_in(MARKS)).then(text)).to_series().alias(given.name)
+
+
+def numbers(given: pl.Series, *, wanted: str, unit: str = "", scale: float = 1.0, decimal: str = ".") -> CellValues:
+    """Return a column as numbers.
+
+    `wanted`: the contract's unit; `unit`: that of the column, where the cell itself does not tell ("": the contract's).
+    A unit behind the number wins. Rejects: `missing_mark`, `not_a_number`, `wrong_unit`, counting values.
+
+    >>> numbers(pl.Series(["45 %", "0.5 %", "[N/A]"]), wanted="fraction").values.to_list()
+    [0.45, 0.005, None]
+    >>> numbers(pl.Series(["1.024,5"]), wanted="MiB", decimal=",").values.to_list()
+    [1024.5]
+    """
+    unit = unit or wanted
+    if given.dtype.is_numeric() or given.dtype == pl.Boolean:
+        plain = given.cast(pl.Float64) if given.dtype.is_decimal() or given.dtype == pl.Boolean else given
+        return _scaled(plain, unit, scale)
+    text = stripped(given)
+    marks = text.is_null() & given.is_not_null() & (given.cast(pl.String).str.strip_chars() != "")
+    rejects = counted("missing_mark", given.name, marks, given)
+    if decimal == ",":
+        comma = text.str.contains(",", literal=True)
+        spelled = text.str.replace_all(".", "", literal=True).str.replace(",", ".", literal=True)
+        text = pl.select(pl.when(comma).then(spelled).otherwise(text)).to_series().alias(given.name)
+    values = text.cast(pl.Float64, strict=False)
+    if values.null_count() > text.null_count():
+        cells = _with_units(text, values, wanted=wanted, unit=unit, scale=scale)
+    else:
+        cells = _scaled(values, unit, scale)
+    return CellValues(cells.values, cells.unit, (*rejects, *cells.rejects))
+
+
+def durations(given: pl.Series) -> CellValues:
+    """Return a column of `[days-][hours:]minutes:seconds` in seconds.
+
+    >>> durations(pl.Series(["1-00:00:10", "UNLIMITED"])).values.to_list()
+    [86410.0, None]
+    """
+    text = stripped(given)
+    once = text.drop_nulls().unique()
+    known = {written: slurm_duration_s(written) for written in once.to_list()}
+    values = text.replace_strict(known, default=None, return_dtype=pl.Float64)
+    bad = values.is_null() & text.is_not_null() & ~text.is_in(("UNLIMITED", "Partition_Limit", "INVALID"))
+    return CellValues(values, "s", counted("not_a_number", given.name, bad, text))
+
+
+def truths(given: pl.Series) -> CellValues:
+    """Return a column of yes and no as booleans.
+
+    >>> truths(pl.Series(["yes", "0", "maybe"])).values.to_list()
+    [True, False, None]
+    """
+    if given.dtype == pl.Boolean:
+        return CellValues(given, "")
+    text = stripped(given).str.to_lowercase()
+    values = pl.select(
+        pl.when(text.is_in(("true", "yes", "y", "1", "1.0"))).then(pl.lit(value=True))
+        .when(text.is_in(("false", "no", "n", "0", "0.0"))).then(pl.lit(value=False))
+    ).to_series().alias(given.name)  # fmt: skip
+    bad = values.is_null() & text.is_not_null()
+    return CellValues(values, "", counted("not_a_truth_value", given.name, bad, given))
+
+
+def _scaled(values: pl.Series, unit: str, scale: float) -> CellValues:
+    """Multiplied; marks are taken out before, because after it nothing would know them."""
+    if scale == 1:
+        return CellValues(values, unit)
+    numbers_only = values.cast(pl.Float64)
+    marks = numbers_only.is_in(BLANK_FLOATS).fill_null(value=False)
+    kept = pl.select(pl.when(~marks).then(numbers_only * scale)).to_series().alias(values.name)
+    return CellValues(kept, unit, counted("missing_mark", values.name, marks, values))
+
+
+def _with_units(text: pl.Series, plain: pl.Series, *, wanted: str, unit: str, scale: float) -> CellValues:
+    """Cells of which some are more than a number: a unit behind it, a hexadecimal bit mask, or no number at all."""
+    number = text.str.extract(_NUMBER, 1).cast(pl.Float64, strict=False)
+    suffix = text.str.extract(_NUMBER, 2)
+    bare = _scaled(plain, unit, scale)
+    values = bare.values.cast(pl.Float64) * factor(unit, wanted)
+    wrong = pl.Series([False]).new_from_index(0, len(text))
+    for written in suffix.drop_nulls().unique().to_list():
+        here = (suffix == written).fill_null(value=False)
+        try:
+            of_cell = factor(CELL_UNITS[written.strip()], wanted) if written.strip() in CELL_UNITS else None
+        except InputError:
+            of_cell = None
+        if of_cell is None:
+            wrong = wrong | here
+        else:
+            values = pl.select(pl.when(here).then(number * scale * of_cell).otherwise(values)).to_series()
+    hexadecimal = text.str.starts_with("0x").fill_null(value=False)
+    if hexadecimal.any():
+        masks = text.str.slice(2).str.to_integer(base=16, strict=False).cast(pl.Float64)
+        values = pl.select(pl.when(hexadecimal).then(masks).otherwise(values)).to_series()
+        wrong = wrong & ~hexadecimal
+    values = values.alias(text.name)
+    no_number = values.is_null() & text.is_not_null() & ~wrong & ~(bare.values.is_null() & plain.is_not_null())
+    rejects = (
+        *bare.rejects,
+        *counted("wrong_unit", text.name, wrong, text),
+        *counted("not_a_number", text.name, no_number, text),
+    )
+    return CellValues(values, wanted, rejects)
+
+
+TABLES: MappingOf[str, LakeTable] = {
+    table.name: table for table in (GPU_SAMPLES, NODE_SAMPLES, DEVICES, JOBS, ALLOCATIONS)
+}
 KEYS = ("t", "node", "gpu", "mig")  # these have sections of their own
 DURATION = "duration"  # a unit: [days-]hours:minutes:seconds
-_DO = "see `tachograph ingest table --suggest FILE`"
+_SEE_PAGE = "see `tachograph ingest table --suggest FILE`"
 
 
-class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MappingTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one column of the file becomes. `unit`: what it is written in; `scale`: multiplied before that."""
 
     to: str
@@ -51,7 +179,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zone: str = ""
 
 
-class Time(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MappingTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The time of a sample; for jobs, how their times are written."""
 
     column: str = ""
@@ -59,7 +187,7 @@ class Time(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zone: str = ""
 
 
-class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MappingKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Node or GPU: a column, of which `pattern` may cut out a part, or the same for all rows."""
 
     column: str = ""
@@ -72,17 +200,17 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return bool(self.column) or self.constant is not None
 
 
-class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MappingMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A long file: the column with the names, the column with the values."""
 
     column: str
     value: str
 
 
-class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TableMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the columns of a recording mean."""
 
-    columns: dict[str, str | Target] = {}
+    columns: dict[str, str | MappingTarget] = {}
     table: str = GPU_SAMPLES.name
     delimiter: str = ","
     decimal: str = "."
@@ -90,24 +218,24 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...] = ()
     encoding: str = "utf-8"
     records: str = ""  # JSON: the key, or keys with dots between, under which the rows are
-    time: Time = Time()
-    node: Key = Key()
-    gpu: Key = Key()
-    mig: Key = Key()
-    metric: Metric | None = None
+    time: MappingTime = MappingTime()
+    node: MappingKey = MappingKey()
+    gpu: MappingKey = MappingKey()
+    mig: MappingKey = MappingKey()
+    metric: MappingMetric | None = None
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> TableLayout:
         """How the CSV file is written."""
-        return Layout(self.delimiter, self.comment, self.names, self.encoding)
+        return TableLayout(self.delimiter, self.comment, self.names, self.encoding)
 
     @property
-    def targets(self) -> dict[str, Target]:
+    def targets(self) -> dict[str, MappingTarget]:
         """{column of the file: what it becomes}"""
-        return {name: Target(to) if isinstance(to, str) else to for name, to in self.columns.items()}
+        return {name: MappingTarget(to) if isinstance(to, str) else to for name, to in self.columns.items()}
 
 
-def load(path: Path) -> Mapping:
+def load(path: Path) -> TableMapping:
     """Return the mapping of a file.
 
     Errors: ConfigError naming file and key.
@@ -120,7 +248,7 @@ def load(path: Path) -> Mapping:
         raise ConfigError(f"not UTF-8: {problem}", where=str(path), do="save it as UTF-8") from None
 
 
-def parse(text: str, *, where: str = "mapping") -> Mapping:
+def parse(text: str, *, where: str = "mapping") -> TableMapping:
     """Return the mapping written in `text`.
 
     >>> parse('time.column = "t"\\nnode.constant = "n"\\ngpu.constant = 0\\ncolumns.u = "gpu_util"').targets["u"].to
@@ -129,11 +257,11 @@ def parse(text: str, *, where: str = "mapping") -> Mapping:
     Errors: ConfigError naming `where` and the key.
     """
     try:
-        mapping = msgspec.convert(tomllib.loads(text), Mapping)
+        mapping = msgspec.convert(tomllib.loads(text), TableMapping)
     except RecursionError:
         raise ConfigError("it nests too deeply", where=where, do="mend the brackets") from None
     except msgspec.ValidationError as problem:
-        raise ConfigError(str(problem).replace("`", "'"), where=where, do=_DO) from None
+        raise ConfigError(str(problem).replace("`", "'"), where=where, do=_SEE_PAGE) from None
     except ValueError as problem:  # not TOML, or a number with too many digits
         raise ConfigError(f"not valid TOML: {problem}", where=where, do="mend the line") from None
     _check(mapping, where)
@@ -153,7 +281,7 @@ def placeholders(name: str) -> re.Pattern[str] | None:
     return re.compile(pattern)
 
 
-def _check(mapping: Mapping, where: str) -> None:
+def _check(mapping: TableMapping, where: str) -> None:
     table = TABLES.get(mapping.table)
     if table is None:
         raise ConfigError(f"table: no table {mapping.table!r}", where=where, do=f"use one of: {', '.join(TABLES)}")
@@ -164,7 +292,7 @@ def _check(mapping: Mapping, where: str) -> None:
     if len(set(mapping.names)) != len(mapping.names):
         raise ConfigError("names: a column is named twice", where=where, do="name each column once")
     if not mapping.columns:
-        raise ConfigError("columns: none is mapped", where=where, do=_DO)
+        raise ConfigError("columns: none is mapped", where=where, do=_SEE_PAGE)
     _check_zone("time.zone", mapping.time.zone, where)
     for section, key in (("node", mapping.node), ("gpu", mapping.gpu), ("mig", mapping.mig)):
         _check_key(section, key, where)
@@ -180,7 +308,7 @@ def _check_zone(key: str, name: str, where: str) -> None:
         raise ConfigError(f"{key}: {problem.what}", where=where, do=problem.do) from None
 
 
-def _check_key(section: str, key: Key, where: str) -> None:
+def _check_key(section: str, key: MappingKey, where: str) -> None:
     if key.column and key.constant is not None:
         raise ConfigError(f"{section}: has column and constant", where=where, do="keep one")
     if section != "node" and isinstance(key.constant, str):
@@ -196,7 +324,7 @@ def _check_key(section: str, key: Key, where: str) -> None:
             raise ConfigError(f"{section}.pattern: has {groups} groups", where=where, do="put () around the one part")
 
 
-def _check_target(name: str, target: Target, table: Table, mapping: Mapping, where: str) -> None:
+def _check_target(name: str, target: MappingTarget, table: LakeTable, mapping: TableMapping, where: str) -> None:
     key = f"columns.{name!r}"
     columns = {column.name: column for column in table.columns if column.name not in ("seq", *KEYS)}
     if target.to not in columns:
@@ -215,7 +343,7 @@ def _check_target(name: str, target: Target, table: Table, mapping: Mapping, whe
         raise ConfigError(f"{key}: a long file has no column per GPU", where=where, do="remove gpu, or [metric]")
 
 
-def _check_sections(mapping: Mapping, table: Table, where: str) -> None:
+def _check_sections(mapping: TableMapping, table: LakeTable, where: str) -> None:
     """Each key of the table comes from somewhere, and from one place."""
     targets = mapping.targets
     per_gpu = [t.gpu is not None or "{gpu}" in name for name, t in targets.items()]

@@ -1,7 +1,4 @@
-"""A mapping proposed for a file, from the names of its columns and the look of its first values.
-
-It is a proposal with comments: what was not certain says so, and what was not recognised is listed.
-"""
+"""A mapping proposed for a file, from the names of its columns and its first values; synonyms of counters and keys."""
 
 from __future__ import annotations
 
@@ -10,35 +7,188 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import polars as pl
 
-from tachograph.counters import BY_NAME
-from tachograph.errors import InputError
-from tachograph.sources.columns import GPU_NAMES, IGNORED
-from tachograph.sources.frames import (
-    Layout,
+from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_COUNTERS, CounterKind
+from tachograph.catalog.errors import InputError
+from tachograph.sources.columns import (
+    GPU_NAMES,
+    IGNORED,
+    NODE_NAMES,
+    NODE_VALUES,
+    TIME_NAMES,
+    counter_names,
+    host_column_meaning,
+)
+from tachograph.sources.files import (
+    TableLayout,
     format_of,
     listed,
-    opened,
+    open_file,
     parquet_columns,
     read_csv,
     read_json,
     read_parquet,
     records,
 )
-from tachograph.sources.table.cells import numbers, stripped
-from tachograph.sources.table.host_words import UNITS, host_word, only_grows
-from tachograph.sources.table.words import (
-    GPU_IN_NAME,
-    GPU_WORDS,
-    JOB_WORDS,
-    NODE_WORDS,
-    TIME_WORDS,
-    meaning,
-    wide_meaning,
-)
+from tachograph.sources.table.mapping import CELL_UNITS, numbers, stripped
 from tachograph.sources.times import AUTO, read_times
+
+# names that tools and people use, lower case, without unit; {counter} of the catalogue
+_COUNTER_SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("util", "utilization", "utilisation", "gpu util", "gpu utilization", "usage"), "gpu_util"),
+        **dict.fromkeys(("utilization.gpu", "gpu_usage", "gpu usage", "gpu load", "load"), "gpu_util"),
+        **dict.fromkeys(("utilization.memory", "mem_util", "memory utilization"), "mem_copy_util"),
+        **dict.fromkeys(("memory.used", "mem_used", "memory_used", "memory used"), "hbm_used_mib"),
+        **dict.fromkeys(("mem", "memory", "fb_used"), "hbm_used_mib"),
+        **dict.fromkeys(("memory.free", "mem_free", "memory_free", "memory free"), "hbm_free_mib"),
+        **dict.fromkeys(("power.draw", "power.draw.instant", "power.draw.average", "power", "watts"), "power_w"),
+        **dict.fromkeys(("power_draw", "power draw", "power usage"), "power_w"),
+        **dict.fromkeys(("temperature.gpu", "temp", "temperature", "gpu temp", "gpu temperature"), "gpu_temp_c"),
+        **dict.fromkeys(("temperature.memory", "mem_temp", "memory temp"), "mem_temp_c"),
+        **dict.fromkeys(("clocks.sm", "clocks.current.sm", "sm_clock", "sm clock"), "sm_clock_mhz"),
+        **dict.fromkeys(("clocks.mem", "clocks.current.memory", "mem_clock", "memory clock"), "mem_clock_mhz"),
+        **dict.fromkeys(("clocks_throttle_reasons.active", "clocks_event_reasons.active"), "throttle_reasons"),
+        **dict.fromkeys(("energy", "total_energy_consumption"), "energy_j"),
+    }
+)  # fmt: skip
+TIME_SYNONYMS = (*TIME_NAMES, "date", "when", "epoch", "zeit", "zeitstempel", "uhrzeit")
+NODE_SYNONYMS = (
+    *NODE_NAMES,
+    "nodename",
+    "node_name",
+    "node name",
+    "host name",
+    "instance",
+    "server",
+    "rechner",
+    "knoten",
+)
+GPU_SYNONYMS = (*GPU_NAMES, "idx", "gpu id", "gpu index", "device", "device_id", "minor_number", "index")
+GPU_IN_NAME = re.compile(r"(?i)gpu[ _.\-\[]?(\d+)\]?")
+_UNIT_BEHIND = re.compile(r"^(.*?)[ _]*[\[(]([^\])]+)[\])]$")
+_LONGEST = 200  # characters of a name that may mean something; the pattern's time grows with their square
+_UNIT_ENDS = {
+    "_pct": "percent", "_percent": "percent", "_mib": "MiB", "_gib": "GiB", "_gb": "GB", "_mb": "MB", "_mw": "mW",
+    "_w": "W", "_mhz": "MHz", "_c": "C", "_bytes": "B", "_kib": "KiB", "_ms": "ms", "_jiffies": "jiffy",
+}  # fmt: skip
+JOB_SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("jobid", "job id", "job_id", "jobidraw"), "job_id"),
+        **dict.fromkeys(("jobname", "job name", "name"), "name"),
+        **dict.fromkeys(("user", "username", "user name"), "user"),
+        **dict.fromkeys(("account", "project"), "account"),
+        **dict.fromkeys(("partition", "queue"), "partition"),
+        **dict.fromkeys(("submit", "submit time", "submit_time"), "submit"),
+        **dict.fromkeys(("start", "start time", "start_time"), "start"),
+        **dict.fromkeys(("end", "end time", "end_time"), "end"),
+        **dict.fromkeys(("elapsed", "elapsed secs", "elapsed_s"), "elapsed_s"),
+        **dict.fromkeys(("nodelist", "node list", "node_list", "nodes list"), "node_list"),
+        **dict.fromkeys(("no. of nodes allocated", "nnodes", "nodes"), "nodes"),
+        **dict.fromkeys(("gpus", "ngpus", "no. of gpus"), "gpus"),
+        "qos": "qos", "state": "state", "cluster": "cluster",
+    }
+)  # fmt: skip
+
+
+def counter_meaning(name: str) -> tuple[str, str] | None:
+    """Return (counter, unit) of a column name, or None. The unit is "" where neither name nor producer tells it.
+
+    >>> meaning("utilization.gpu [%]"), meaning("DCGM_FI_DEV_GPU_UTIL"), meaning("fan")
+    (('gpu_util', 'percent'), ('gpu_util', 'percent'), None)
+    """
+    known = counter_names().get(name.lower().strip())
+    if known:
+        return known
+    bare, unit = bare_name(name)
+    if counter := _COUNTER_SYNONYMS.get(bare) or (bare if bare in COUNTERS_BY_NAME else None):
+        return counter, unit
+    if found := counter_names().get(bare):
+        return found[0], unit or found[1]
+    return None
+
+
+def bare_name(name: str) -> tuple[str, str]:
+    """A name in lower case without the unit in or behind it, and that unit ("": none).
+
+    >>> bare_name("utilization.gpu [%]"), bare_name("mem_used_mib")
+    (('utilization.gpu', 'percent'), ('mem_used', 'MiB'))
+    """
+    text = name.strip()
+    if len(text) <= _LONGEST and (found := _UNIT_BEHIND.match(text)):
+        return found[1].lower().strip(), CELL_UNITS.get(found[2].strip(), "")
+    lower = text.lower()
+    for end, unit in _UNIT_ENDS.items():
+        if lower.endswith(end) and lower not in _COUNTER_SYNONYMS:
+            return lower.removesuffix(end), unit
+    return lower, ""
+
+
+def wide_meaning(template: str) -> tuple[str, str] | None:
+    """Return the (counter, unit) of a column name in which `{gpu}` stands for the index, or None.
+
+    >>> wide_meaning("gpu{gpu}_power_w")
+    ('power_w', 'W')
+    """
+    rest = re.sub(r"(?i)gpu[ _.\-\[]?\{gpu\}\]?", "", template).strip(" _.-:/")
+    return counter_meaning(rest) or counter_meaning(f"gpu_{rest}")
+
+
+# with blanks, dots and dashes as _, without unit
+_HOST_SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("cpu_user", "user_cpu", "cpu_usr", "cpu_time_user"), "cpu_user_s"),
+        **dict.fromkeys(("cpu_nice", "nice_cpu", "cpu_time_nice"), "cpu_nice_s"),
+        **dict.fromkeys(("cpu_system", "cpu_sys", "system_cpu", "cpu_time_system"), "cpu_system_s"),
+        **dict.fromkeys(("cpu_iowait", "cpu_wait", "cpu_time_iowait"), "cpu_iowait_s"),
+        **dict.fromkeys(("cpu_idle", "idle_cpu", "cpu_time_idle"), "cpu_idle_s"),
+        **dict.fromkeys(("load", "load1", "load_1", "load1m", "load_1m", "loadavg", "load_avg"), "load_average"),
+        **dict.fromkeys(("memtotal", "mem_total", "memory_total", "total_memory"), "memory_total_mib"),
+        **dict.fromkeys(("memavailable", "mem_available", "mem_avail", "memory_available"), "memory_available_mib"),
+        **dict.fromkeys(("rx", "rx_bytes", "network_rx", "net_rx", "bytes_recv", "bytes_received"), "network_rx_bytes"),
+        **dict.fromkeys(("tx", "tx_bytes", "network_tx", "net_tx", "bytes_sent"), "network_tx_bytes"),
+        **dict.fromkeys(("rx_packets", "packets_recv", "packets_received"), "network_rx_packets"),
+        **dict.fromkeys(("tx_packets", "packets_sent"), "network_tx_packets"),
+        **dict.fromkeys(("lustre_read", "fs_read", "lustre_read_bytes"), "fs_read_bytes"),
+        **dict.fromkeys(("lustre_write", "fs_write", "lustre_write_bytes"), "fs_write_bytes"),
+    }
+)
+_FALLS = 0.02  # share of steps at which a counter may fall: restarts of nodes
+HOST_UNITS: Mapping[str, str] = MappingProxyType({counter.name: counter.unit for counter in HOST_COUNTERS})
+_CUMULATIVE = frozenset(counter.name for counter in HOST_COUNTERS if counter.kind is CounterKind.CUMULATIVE)
+
+
+def host_counter_meaning(name: str) -> tuple[str, str] | None:
+    """Return the (host counter, unit) of a column name, or None. The unit is "" where the name does not tell it.
+
+    >>> host_word("CPU user [jiffies]"), host_word("MemTotal"), host_word("rx_bytes#hsn0"), host_word("fan")
+    (('cpu_user_s', 'jiffy'), ('memory_total_mib', 'KiB'), None, None)
+    """
+    known = host_column_meaning(name)
+    if known is not None:
+        return None if known.copy else (known.counter, known.unit)
+    if column := NODE_VALUES.get(name.lower().strip()):
+        return column, ""
+    bare, unit = bare_name(name)
+    counter = _HOST_SYNONYMS.get(re.sub(r"[ .\-]+", "_", bare))
+    return (counter, unit) if counter else None
+
+
+def only_grows(counter: str, values: pl.Series, nodes: pl.Series | None) -> bool:
+    """Return whether values may be those of a counter that counts; of one that need not grow, True.
+
+    Percentages of CPU time are called like the times themselves, and fall.
+    """
+    if counter not in _CUMULATIVE:
+        return True
+    given = numbers(values.rename("v"), wanted=HOST_UNITS[counter]).values.cast(pl.Float64)
+    of = nodes if nodes is not None else pl.repeat(None, len(given), dtype=pl.String, eager=True)
+    steps = pl.DataFrame([given.alias("v"), of.alias("n")]).select(pl.col("v").diff().over("n")).to_series()
+    return int((steps < 0).sum() or 0) <= _FALLS * steps.count()
+
 
 _ROWS = 500
 _COLUMNS = 200  # among which a time is looked for
@@ -79,7 +229,7 @@ def suggest(path: Path) -> str:
     if not rows.height:
         raise InputError("the file has no rows to judge by", where=str(path), do="name a file with some")
     names = {name: name.lower().strip() for name in rows.columns}
-    jobs = {name: JOB_WORDS[low] for name, low in names.items() if low in JOB_WORDS}
+    jobs = {name: JOB_SYNONYMS[low] for name, low in names.items() if low in JOB_SYNONYMS}
     if "job_id" in jobs.values() and "start" in jobs.values():
         _propose_jobs(rows, jobs, proposal)
         return proposal.text(path)
@@ -95,7 +245,7 @@ def _propose_samples(rows: pl.DataFrame, proposal: _Proposal, path: Path) -> Non
     wide = {} if long else _wide_columns(rows.columns, taken)
     node_only = not long and not wide and _is_of_nodes(rows.columns)
     proposal.top.append(f'table = "{"node_samples" if node_only else "gpu_samples"}"')
-    node = _first_named(rows.columns, NODE_WORDS, taken)
+    node = _first_named(rows.columns, NODE_SYNONYMS, taken)
     if node:
         proposal.sections += ["[node]", f"column = {_quoted(node)}", ""]
         taken.append(node)
@@ -122,8 +272,8 @@ def _is_of_nodes(names: list[str]) -> bool:
     """True where no column is a GPU's number, and more of them count for nodes than for GPUs."""
     if _first_named(names, GPU_NAMES, []):
         return False
-    hosts = [name for name in names if host_word(name)]
-    return len(hosts) > len([name for name in names if meaning(name) and name not in hosts])
+    hosts = [name for name in names if host_counter_meaning(name)]
+    return len(hosts) > len([name for name in names if counter_meaning(name) and name not in hosts])
 
 
 def _sample(path: Path, proposal: _Proposal) -> pl.DataFrame:
@@ -155,9 +305,9 @@ def _sample(path: Path, proposal: _Proposal) -> pl.DataFrame:
             return rows_of_csv.head(_ROWS)
 
 
-def _layout(path: Path, proposal: _Proposal) -> Layout:
+def _layout(path: Path, proposal: _Proposal) -> TableLayout:
     """Encoding, comment, delimiter, header and decimal sign of a CSV file."""
-    with opened(path) as file:
+    with open_file(path) as file:
         start = file.read(_BYTES)
     encoding = "utf-8"
     try:
@@ -187,7 +337,7 @@ def _layout(path: Path, proposal: _Proposal) -> Layout:
         proposal.top.append(f"names = {json.dumps(list(names))}  # the file has no header line: name its columns")
     if delimiter != "," and any(re.search(rf"(^|{re.escape(delimiter)})\d+,\d+", line) for line in lines[1:20]):
         proposal.top.append('decimal = ","')
-    return Layout(delimiter, comment, names, encoding)
+    return TableLayout(delimiter, comment, names, encoding)
 
 
 def _same_fields(one: str, other: str) -> bool:
@@ -206,7 +356,7 @@ def _delimiter(lines: list[str]) -> str:
 
 def _propose_time(rows: pl.DataFrame, proposal: _Proposal, path: Path) -> str:
     """The time column and its format, written as a section."""
-    named = [name for word in TIME_WORDS for name in rows.columns if name.lower().strip() == word]
+    named = [name for word in TIME_SYNONYMS for name in rows.columns if name.lower().strip() == word]
     others = [name for name in rows.columns if name not in named and not GPU_IN_NAME.search(name)]
     for name in (*named, *others)[:_COLUMNS]:
         form = _time_format(rows.get_column(name))
@@ -247,7 +397,7 @@ def _fits(given: pl.Series, form: str) -> bool:
 
 
 def _propose_gpu(rows: pl.DataFrame, proposal: _Proposal, taken: list[str]) -> str | None:
-    name = _first_named(rows.columns, GPU_WORDS, taken)
+    name = _first_named(rows.columns, GPU_SYNONYMS, taken)
     if name is None:
         proposal.sections += ["[gpu]", "constant = 0  # the file does not tell the GPU", ""]
         return None
@@ -271,7 +421,7 @@ def _propose_columns(
     for name in rows.columns:
         if name in taken:
             continue
-        known = host_word(name) if node_only else meaning(name)
+        known = host_counter_meaning(name) if node_only else counter_meaning(name)
         values = rows.get_column(name)
         if known and node_only and not only_grows(known[0], values, rows.get_column(node) if node else None):
             proposal.left.append(f"{name} (it falls: no counter)")
@@ -285,7 +435,7 @@ def _propose_columns(
 
 def _host_line(name: str, counter: str, unit: str) -> str:
     """One line under [columns] of node_samples."""
-    if not unit or unit == UNITS[counter]:
+    if not unit or unit == HOST_UNITS[counter]:
         return f'{_quoted(name)} = "{counter}"'
     return f'{_quoted(name)} = {{ to = "{counter}", unit = "{unit}" }}'
 
@@ -294,7 +444,7 @@ def _line(name: str, known: tuple[str, str], values: pl.Series) -> str:
     """One line under [columns]."""
     counter, unit = known
     remark = ""
-    wanted = BY_NAME[counter].unit
+    wanted = COUNTERS_BY_NAME[counter].unit
     if not unit and wanted in _EXPECTED:
         peak = numbers(values.rename("v"), wanted=_EXPECTED[wanted]).values.cast(pl.Float64).max()
         if isinstance(peak, float) and peak <= 1:
@@ -338,7 +488,9 @@ def _long_columns(rows: pl.DataFrame, taken: list[str]) -> tuple[str, str] | Non
     value = _first_named(rows.columns, ("value", "values", "val"), taken)
     if metric is None or value is None or rows.schema[metric] != pl.String:
         return None
-    known = [name for name in stripped(rows.get_column(metric)).drop_nulls().unique().to_list() if meaning(name)]
+    known = [
+        name for name in stripped(rows.get_column(metric)).drop_nulls().unique().to_list() if counter_meaning(name)
+    ]
     return (metric, value) if known else None
 
 
@@ -347,7 +499,7 @@ def _propose_long(rows: pl.DataFrame, long: tuple[str, str], proposal: _Proposal
     proposal.sections += ["[metric]", f"column = {_quoted(metric)}", f"value = {_quoted(value)}", ""]
     text = stripped(rows.get_column(metric))
     for name in text.drop_nulls().unique(maintain_order=True).to_list():
-        known, here = meaning(name), (text == name).fill_null(value=False)
+        known, here = counter_meaning(name), (text == name).fill_null(value=False)
         if known is None:
             proposal.left.append(name)
         else:

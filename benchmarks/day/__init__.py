@@ -1,0 +1,1 @@
+"""A simulated day of jobs that share GPUs."""

@@ -1,0 +1,154 @@
+"""`tachograph interference day`: days of jobs, made up or of a lake, placed with and without advice about sharing."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tachograph.catalog.errors import UsageError
+from tachograph.cli import output
+from tachograph.cli.options import Arguments, add_filters, job_filter, seed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from day.report import DayReport, RecordedJobs
+    from day.text import Column
+
+_POLICIES = ("exclusive", "roofline", "occupancy", "advice", "safe", "oracle")
+_DRAWN = (".svg", ".png", ".pdf")
+_GPUS, _JOBS, _LOAD = 32, 400, 1.4  # of a made-up day
+_MOST_GPUS, _MOST_JOBS, _MOST_DAYS, _MOST_PER_GPU = 4096, 100_000, 1000, 4
+_OF_LAKE = ("model", "user", "account", "partition", "state", "since", "until", "where", "finding", "attribution")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the days, the policies, and what they see of the jobs; `--json` is added by the command."""
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="GPUs of the cluster (default 32; with --lake as many as it has)"
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="jobs of a made-up day (default 400)")
+    parser.add_argument(
+        "--load", type=float, metavar="X", help="what made-up jobs ask for over what the GPUs have (default 1.4)"
+    )
+    parser.add_argument("--seed", type=seed, default=1, help="of the first day, or draw (default 1)")
+    parser.add_argument(
+        "--seeds", type=int, default=10, metavar="N", help="so many days, or draws, each a seed on (default 10)"
+    )
+    parser.add_argument(
+        "--policies", nargs="+", choices=_POLICIES, default=_POLICIES, metavar="POLICY", help=", ".join(_POLICIES)
+    )
+    parser.add_argument(
+        "--profiles",
+        choices=("measured", "dcgm", "dcgm-careful"),
+        help="what advice sees. measured: kernels as a profiler measures them (default of made-up days); dcgm: means "
+        "of DCGM's counters per job; dcgm-careful: these, and half of the issue slots counted as asked for (default "
+        "with --lake)",
+    )
+    parser.add_argument("--per-gpu", type=int, default=2, metavar="N", help="jobs that may share a GPU, 2 to 4")
+    parser.add_argument(
+        "--model", metavar="NAME", help="model of GPU whose jobs of the lake are played (default: most used)"
+    )
+    parser.add_argument("--figure", metavar="FILE", help="draw the days into FILE: .svg, .png or .pdf")
+    add_filters(parser)
+
+
+def run(arguments: Arguments) -> int:
+    """Play the days, and print what each policy came to."""
+    _check(arguments)
+    from day.text import SLOWDOWNS, WORK, day_json, heading, legend, table
+
+    report = _report(arguments)
+    if arguments.figure:
+        from day.text import write_figure
+
+        with output.writing(arguments.figure):
+            write_figure(report, Path(arguments.figure))
+    if arguments.json:
+        output.print_json(day_json(report))
+        return 0
+
+    def show(title: str, columns: Sequence[Column]) -> tuple[str, ...]:
+        titles, rows = table(report, columns, width=output.width())
+        headings = [output.TableHeading(name, right=place > 0) for place, name in enumerate(titles)]
+        output.print_text(f"\n{title}\n")
+        output.print_table(headings, rows, no_color=arguments.no_color)
+        return titles
+
+    output.print_text(heading(report))
+    shown = show("Work", WORK)
+    shown += show("Slowdown of a job against running alone", SLOWDOWNS)
+    output.print_text(f"\n{legend(report, shown)}")
+    return 0
+
+
+def _report(arguments: Arguments) -> DayReport:
+    from day.report import How, build_day_report, build_recorded_report
+    from tachograph.catalog import config
+    from tachograph.cli.narrate import Narrator
+
+    with Narrator.of(arguments).steps() as tell:
+        how = How(
+            seeds=range(arguments.seed, arguments.seed + arguments.seeds),
+            policies=arguments.policies,
+            profiles=arguments.profiles or ("measured" if arguments.lake is None else "dcgm-careful"),
+            settings=config.load(arguments.config).interference,
+            per_gpu=arguments.per_gpu,
+            tell=tell,
+        )
+        if arguments.lake is not None:
+            return build_recorded_report(how, _jobs_of_lake(arguments))
+        return build_day_report(
+            how,
+            gpus=_GPUS if arguments.gpus is None else arguments.gpus,
+            jobs=_JOBS if arguments.jobs is None else arguments.jobs,
+            load=_LOAD if arguments.load is None else arguments.load,
+        )
+
+
+def _jobs_of_lake(arguments: Arguments) -> RecordedJobs:
+    from day.report import recorded
+    from tachograph.catalog.tables import DEVICES
+    from tachograph.cli.options import open_lake
+    from tachograph.lake.filters import filter_jobs
+    from tachograph.lake.query import summaries_and_answers
+    from tachograph.sharing.calibration import calibration_of
+
+    opened = open_lake(arguments)
+    which = job_filter(arguments, opened)
+    summaries, findings = summaries_and_answers(opened.lake, which.findings)
+    return recorded(
+        filter_jobs(summaries, findings, which),
+        opened.lake.latest(DEVICES),
+        thresholds=opened.configuration.thresholds,
+        achievable=calibration_of(opened.configuration).achievable_share,
+        model=arguments.model,
+        gpus=arguments.gpus,
+    )
+
+
+def _check(arguments: Arguments) -> None:
+    limits = (("gpus", 1, _MOST_GPUS), ("jobs", 1, _MOST_JOBS), ("seeds", 1, _MOST_DAYS), ("per_gpu", 2, _MOST_PER_GPU))
+    for name, least, most in limits:
+        given = getattr(arguments, name)
+        if given is not None and not least <= given <= most:
+            raise UsageError(f"--{name.replace('_', '-')} {given} is not between {least} and {most}")
+    if arguments.load is not None and not 0.01 <= arguments.load <= 100:
+        raise UsageError(f"--load {arguments.load:g} is not between 0.01 and 100")
+    if arguments.figure and Path(arguments.figure).suffix not in _DRAWN:
+        raise UsageError("is no format of figures", where=arguments.figure, do=f"name one of {', '.join(_DRAWN)}")
+    if arguments.figure:
+        with output.writing(arguments.figure):  # before minutes of playing
+            next(Path(arguments.figure).parent.iterdir(), None)
+    if arguments.lake is None:
+        chosen = [option for option in _OF_LAKE if getattr(arguments, option)]
+        if chosen:
+            raise UsageError(
+                f"--{chosen[0].replace('_', '-')} chooses jobs of a lake, and these days are made up",
+                do="give --lake, too",
+            )
+    else:
+        for name in ("jobs", "load"):
+            if getattr(arguments, name) is not None:
+                raise UsageError(f"--{name} is of made-up days", do="leave it out: with --lake its jobs are played")

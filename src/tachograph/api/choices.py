@@ -1,0 +1,131 @@
+"""What may be asked of a study, given by name: which jobs, and how their metrics are defined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias, TypedDict, get_type_hints
+
+from tachograph.catalog.columns import local_time, must_exist
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.tables import PIPES
+from tachograph.catalog.units import parse_time
+from tachograph.figures.dataset import FILTER_REASONS
+from tachograph.figures.numbers import StudyOptions
+from tachograph.figures.study import VARIANTS, StudySettings
+from tachograph.lake.filters import FILTER_KINDS, JobFilter, parse_condition
+
+Names: TypeAlias = str | Sequence[str]
+Moment: TypeAlias = str | datetime
+WINDOWS_MIN = (1, 5, 15, 30)
+
+
+class JobChoice(TypedDict, total=False):
+    """Which jobs, as the options of the commands have it; all of them where nothing is said."""
+
+    user: Names
+    account: Names
+    partition: Names
+    state: Names
+    attribution: Names
+    finding: Names
+    verdict: str
+    since: Moment
+    until: Moment
+    where: Names
+
+
+class StudyChoice(JobChoice, total=False):
+    """How a study is made: jobs, pipe of the roofline, window (min), variant, filters that do not count."""
+
+    pipe: str
+    window: int | None
+    variant: str
+    no_filter: Names
+
+
+def several(names: Names | None) -> tuple[str, ...]:
+    """Return names as a tuple, given as one, as several, or not at all.
+
+    >>> several("short"), several(["short", "idle"]), several(None)
+    (('short',), ('short', 'idle'), ())
+    """
+    return () if names is None else (names,) if isinstance(names, str) else tuple(names)
+
+
+def check_names(given: Iterable[str], known: type[JobChoice]) -> None:
+    """Check the names of options: a misspelt one would choose nothing, and nobody would know.
+
+    >>> check_names(["wher"], Choice)
+    Traceback (most recent call last):
+    ...
+    tachograph.catalog.errors.NotFoundError: no option 'wher'; did you mean where or user?
+
+    Errors: NotFoundError naming the closest one.
+    """
+    must_exist(tuple(given), tuple(get_type_hints(known)), what="option")
+
+
+def job_filter(options: Mapping[str, Any], *, now: datetime, zone_name: str) -> JobFilter:
+    """Return the filter that the names of a `Choice` make; other names do not count.
+
+    Errors: UsageError for a condition or a time that is none.
+    """
+
+    def instant(name: str) -> datetime | None:
+        written = options.get(name)
+        return (
+            written
+            if written is None or isinstance(written, datetime)
+            else parse_time(str(written), now=now, zone_name=zone_name)
+        )
+
+    names: dict[str, Any] = {field: several(options.get(name)) for name, field in FILTER_KINDS.items()}
+    where = tuple(map(parse_condition, several(options.get("where"))))
+    return JobFilter(
+        **names, verdict=options.get("verdict", "yes"), since=instant("since"), until=instant("until"), where=where
+    )
+
+
+def settings_of(options: StudyChoice, wanted: JobFilter, configuration: Configuration) -> StudySettings:
+    """Return how the study is to be made; what is not said is as configured.
+
+    Errors: UsageError for a pipe, a window or a variant that is none; NotFoundError for a filter that does not exist.
+    """
+    analysis, window = configuration.analysis, options.get("window")
+    pipe, variant = options.get("pipe", "fp64"), options.get("variant", "paper")
+    for what, given, known in (
+        ("pipe", pipe, tuple(PIPES)),
+        ("variant", variant, tuple(VARIANTS)),
+        ("window (min)", window, (None, *WINDOWS_MIN)),
+    ):
+        if given not in known:
+            raise UsageError(f"no {what} {given!r}", do=f"use {', '.join(str(one) for one in known if one)}")
+    no_filter = several(options.get("no_filter"))
+    must_exist(no_filter, tuple(FILTER_REASONS), what="filter")
+    return StudySettings(
+        StudyOptions(pipe=pipe, window_s=analysis.window_s if window is None else window * 60),
+        variant,
+        analysis,
+        configuration.filters,
+        described(wanted, configuration.site.time_zone),
+        no_filter,
+    )
+
+
+def described(wanted: JobFilter, zone_name: str = "UTC") -> tuple[tuple[str, str], ...]:
+    """Return by what jobs were chosen, as (option, what was given); times are those of the zone.
+
+    >>> described(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))
+    (('user', 'ann, bob'), ('where', 'gpus>4'))
+    """
+    told = [(name, ", ".join(getattr(wanted, field))) for name, field in FILTER_KINDS.items()]
+    told += [("verdict", wanted.verdict)] if wanted.verdict != "yes" else []
+    told += [
+        (name, local_time(moment, zone_name))
+        for name, moment in (("since", wanted.since), ("until", wanted.until))
+        if moment
+    ]
+    told.append(("where", ", ".join(map(str, wanted.where))))
+    return tuple((name, given) for name, given in told if given)

@@ -1,0 +1,39 @@
+"""The report of one job, of what the last analysis left of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import polars as pl
+
+from tachograph.lake.delta import Lake
+from tachograph.lake.filters import choose_job
+from tachograph.lake.query import read_consistently, read_gpus, read_minutes, read_summaries, read_verdicts
+from tachograph.report.job import JobReport, build_job_report
+
+
+def read_job(
+    lake: Lake, job: str, *, now: datetime, zone_name: str, cluster: str | None = None, run: int | None = None
+) -> JobReport:
+    """Return the report of the job called `job` (see choose_job), of its last run unless `run` names another.
+
+    `now`: the instant that the page says it was made; `zone_name`: the zone of its times. All it tells is of one
+    analysis.
+    Errors: LakeError where nothing was analyzed; those of choose_job.
+    """
+
+    def read() -> JobReport:
+        summaries = read_summaries(lake)
+        chosen = choose_job(summaries, job, cluster=cluster, run=run)
+        mine = summaries.filter(pl.col("job_key") == chosen.row["job_key"])
+        return build_job_report(
+            chosen.row,
+            read_gpus(lake, mine),
+            read_minutes(lake, chosen.row),
+            read_verdicts(lake, mine),
+            now,
+            zone_name=zone_name,
+            other_runs=chosen.other_runs,
+        )
+
+    return read_consistently(lake, read)

@@ -1,0 +1,382 @@
+"""A lake in Python, for notebooks and programs: jobs as Polars frames, the page of a job, figures, the study.
+
+    import tachograph
+    lake = tachograph.open("tachograph-demo/lake")
+    lake.jobs(partition="gpu", where="gpu_hours>10")
+    lake.figure("spatial_imbalance", since="2025-03-04")
+
+`tachograph figures` goes through the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar, Unpack
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from tachograph.api.choices import JobChoice, StudyChoice, check_names, job_filter, settings_of
+from tachograph.api.job_report import read_job
+from tachograph.catalog import config
+from tachograph.catalog.columns import must_exist
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.tables import GPU_SAMPLES, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, LakeTable
+from tachograph.catalog.units import plural
+from tachograph.figures.dataset import Dataset, JobSet, RecordedSamples, choose_jobs, describe_dataset
+from tachograph.figures.numbers import FigureNumbers, Study
+from tachograph.figures.registry import find_figure
+from tachograph.figures.study import (
+    MadeFigure,
+    Progress,
+    StudyReport,
+    StudySettings,
+    as_defined,
+    build_study,
+    chosen_figures,
+    make_figure,
+)
+from tachograph.figures.style import FORMATS
+from tachograph.judge.finding import VERDICTS, Verdict
+from tachograph.judge.ledger import WasteReport, build_waste_report
+from tachograph.lake import query
+from tachograph.lake.delta import Lake
+from tachograph.lake.describe import describe_tables
+from tachograph.lake.filters import JobFilter, choose_job, filter_jobs
+from tachograph.lake.problems import lake_errors
+from tachograph.lake.query import as_judged, read_answers, read_intervals
+from tachograph.pipeline.state import method_digest, seen_last
+from tachograph.pipeline.windows import spatial_imbalance, with_gpus_held
+from tachograph.report.job import JobReport
+from tachograph.report.job_page import job_html
+from tachograph.report.job_text import job_lines
+from tachograph.report.json_values import job_json
+from tachograph.report.lines import to_text
+from tachograph.report.radar import build_radar, draw_radar
+from tachograph.report.study import study_json, study_lines
+from tachograph.report.study_files import WrittenStudy, write_study
+from tachograph.report.waste import waste_json, waste_lines
+from tachograph.report.waste_page import waste_html
+
+T = TypeVar("T")
+
+
+def open_lake(lake: str | None = None, config_file: str | None = None) -> OpenLake:
+    """Return a lake that is open: `lake`, else what the configuration or the environment names, as in commands.
+
+    Errors: ConfigError, LakeError where there is no lake.
+    """
+    configuration = config.load(config_file)
+    return OpenLake(Lake.open(config.lake_location(lake, configuration)), configuration, datetime.now(UTC))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class JobPage:
+    """The report of one job; shown, it is the page that `tachograph job` prints."""
+
+    report: JobReport
+
+    def __repr__(self) -> str:
+        """Return the page as text."""
+        return to_text(job_lines(self.report, width=100)).rstrip()
+
+    def html(self) -> str:
+        """Return the page with plots, self-contained."""
+        return job_html(self.report)
+
+    def json(self) -> dict[str, Any]:
+        """Return everything the page says, as JSON values."""
+        return job_json(self.report)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StudyPage:
+    """The study of a system; shown, it is what `tachograph figures` prints of it: the answers to the questions."""
+
+    report: StudyReport
+
+    def __repr__(self) -> str:
+        """Return how many jobs it is about, and the answers."""
+        return to_text(study_lines(self.report, width=100)).strip()
+
+    @property
+    def dataset(self) -> Dataset:
+        """What it is made of."""
+        return self.report.dataset
+
+    @property
+    def answers(self) -> dict[str, tuple[str, ...]]:
+        """{RQ1: sentences, ...}."""
+        return self.report.answers()
+
+    def json(self) -> dict[str, Any]:
+        """Return everything it says, as JSON values."""
+        return study_json(self.report)
+
+    def write(
+        self, folder: str | Path, *, formats: Sequence[str] = FORMATS, tell: Progress | None = None
+    ) -> WrittenStudy:
+        """Write figures, numbers and the page into a folder; return the names of the files.
+
+        Errors: UsageError where the folder is a file; ExportError where it cannot be written.
+        """
+        return write_study(self.report, Path(folder), formats=formats, tell=tell)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WastePage:
+    """The ledger of some jobs; shown, it is what `tachograph waste` prints. Its tables are those of `report`."""
+
+    report: WasteReport
+
+    def __repr__(self) -> str:
+        """Return the ledger as text."""
+        return to_text(waste_lines(self.report, width=100)).rstrip()
+
+    def html(self) -> str:
+        """Return the page with plots, self-contained."""
+        return waste_html(self.report)
+
+    def json(self) -> dict[str, Any]:
+        """Return everything it says, as JSON values."""
+        return waste_json(self.report)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OpenLake:
+    """A lake that is open, its configuration, and the instant up to which things are looked at.
+
+    What it returns is read when it is asked for, and nothing is written. Missing values are null, times are UTC.
+    Its attributes are no methods: `lake`; `configuration`; `now`, the instant at which it was opened, from which times
+    such as "7d" are counted back (not the end of what was recorded).
+    """
+
+    lake: Lake
+    configuration: Configuration
+    now: datetime
+
+    def __repr__(self) -> str:
+        """Return where it is, how many jobs were analyzed, and when they ran."""
+        jobs = self.jobs()
+        first, last = jobs.select(pl.col("start").min().dt.date(), last=pl.col("as_of").max().dt.date()).row(0)
+        return f"<lake {self.lake.location}: {plural(jobs.height, 'job')}{f', {first} to {last}' if first else ''}>"
+
+    def jobs(self, **which: Unpack[JobChoice]) -> pl.DataFrame:
+        """Return rows of job_summaries, one per run of a job, in order of start.
+
+        Errors: LakeError where nothing was analyzed yet; UsageError, NotFoundError for a choice that makes no sense.
+        """
+        check_names(which, JobChoice)
+        wanted = self._filter(which)
+        summaries, answers = self._of_one_moment(lambda: self._summaries_and_answers(wanted))
+        return filter_jobs(summaries, answers, wanted).sort("start", "job_key")
+
+    def gpus(self, job: str | pl.DataFrame) -> pl.DataFrame:
+        """Return rows of job_gpus, one per GPU that a job held: of a job (its id), or of rows of `jobs()`."""
+        return self._of_one_moment(lambda: query.read_gpus(self.lake, self._rows(job)))
+
+    def minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
+        """Return rows of job_minutes, one per GPU and minute: of a job (its id), or of rows of `jobs()`."""
+        return self._by_minute(JOB_MINUTES, job)
+
+    def node_minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
+        """Return rows of job_node_minutes, one per node and minute: of a job (its id), or of rows of `jobs()`.
+
+        None where hosts tell nothing, or the node was shared in that minute.
+        """
+        return self._by_minute(JOB_NODE_MINUTES, job)
+
+    def _by_minute(self, table: LakeTable, job: str | pl.DataFrame) -> pl.DataFrame:
+        def read() -> pl.DataFrame:
+            with lake_errors(self.lake.uri(table)):
+                return query.scan_minutes(self.lake, table, self._rows(job)).collect().sort(*table.sort)
+
+        return self._of_one_moment(read)
+
+    def findings(self, job: str | pl.DataFrame | None = None, *, verdict: Verdict | None = "yes") -> pl.DataFrame:
+        """Return rows of findings: of a job (its id), of rows of `jobs()`, or of all jobs.
+
+        `verdict`: "yes" is what holds and is worth knowing; "no" what does not hold; "insufficient" what cannot be
+        decided; None everything that was looked for, mere facts (severity `fact`) too.
+        """
+        must_exist([] if verdict is None else [verdict], VERDICTS, what="verdict")
+
+        def read() -> pl.DataFrame:
+            rows = self._rows(job)
+            found = as_judged(query.read_verdicts(self.lake, rows).lazy())
+            chosen = pl.lit(value=True) if verdict is None else pl.col("verdict") == verdict
+            facts = (pl.col("severity") == "fact") if verdict == "yes" else pl.lit(value=False)
+            return found.filter(chosen & ~facts).collect()
+
+        return self._of_one_moment(read)
+
+    def job(self, job: str, *, cluster: str | None = None, run: int | None = None) -> JobPage:
+        """Return the report of one job, of its last run unless `run` names another.
+
+        Errors: NotFoundError for an unknown id, UsageError for one that several clusters have.
+        """
+        zone_name = self.configuration.site.time_zone
+        return JobPage(read_job(self.lake, str(job), now=self.now, zone_name=zone_name, cluster=cluster, run=run))
+
+    def waste(
+        self, by: str = "cause", *, jobs_of: str | None = None, top: int | None = None, **which: Unpack[JobChoice]
+    ) -> WastePage:
+        """Return the ledger of GPU time: hours by cause, and by user, account, partition or gpu_model.
+
+        `jobs_of`: a cause whose jobs are wanted, or all. `top`: at most so many groups and jobs.
+        Errors: those of `jobs`; NotFoundError for an unknown grouping; UsageError for an unknown cause.
+        """
+        check_names(which, JobChoice)
+        wanted = self._filter(which)
+
+        def read() -> tuple[pl.DataFrame, pl.DataFrame]:
+            summaries = query.read_summaries(self.lake)
+            return summaries, read_intervals(self.lake, summaries, wanted.findings)
+
+        summaries, intervals = self._of_one_moment(read)
+        report = build_waste_report(
+            filter_jobs(summaries, intervals, wanted),
+            intervals,
+            self.configuration.waste,
+            by=by,
+            top=top,
+            jobs_of=jobs_of,
+            zone_name=self.configuration.site.time_zone,
+        )
+        return WastePage(report)
+
+    def study(
+        self,
+        figures: str | Sequence[str] = (),
+        *,
+        wanted: JobFilter | None = None,
+        tell: Progress | None = None,
+        **options: Unpack[StudyChoice],
+    ) -> StudyPage:
+        """Return the study of this system: its data, the figures with their numbers, answers to the six questions.
+
+        `figures`: names or numbers, none for all. `wanted` stands for the options that choose jobs. `tell` is called
+        with (what is done, steps done, steps in all). Its method `write` writes it into a folder.
+        Errors: those of `jobs`; NotFoundError where no job is left to study.
+        """
+        entries = chosen_figures(figures)
+        settings, chosen, jobs = self._studied(wanted, options)
+        with lake_errors(self.lake.uri(JOB_GPUS)):
+            units = self._held(chosen.jobs).select("node", "gpu", "gpu_model").unique().collect()
+        site = self.configuration.site
+        report = build_study(
+            jobs,
+            describe_dataset(chosen, units, lake=self.lake.location, recorded=self._recorded(), stale=self._stale()),
+            settings,
+            site=site.name or site.cluster,
+            now=self.now,
+            zone_name=site.time_zone,
+            figures=entries,
+            tell=tell,
+        )
+        return StudyPage(report)
+
+    def numbers(self, figure: str, **options: Unpack[StudyChoice]) -> FigureNumbers:
+        """Return the numbers of one figure of the study: tables, facts, and what is missing."""
+        return self._made(figure, options).numbers
+
+    def figure(self, figure: str, **options: Unpack[StudyChoice]) -> Figure:
+        """Return the drawing of one figure of the study.
+
+        Errors: NotFoundError where nothing of it can be drawn.
+        """
+        made = self._made(figure, options)
+        if not made.drawn:
+            raise NotFoundError(f"figure {made.entry.name}: {made.status}", do="choose jobs in which it was measured")
+        return made.draw()
+
+    def radar(self, by: str = "job", *, layout: str = "overlay", **which: Unpack[JobChoice]) -> Figure:
+        """Return profiles of jobs along six axes of GPU activity: all in one plot (`overlay`) or one each (`grid`).
+
+        `by`: one profile per job, user, account, partition, workload, or of `all`.
+        Errors: UsageError for groups or a layout that there are not; NotFoundError where no job has samples.
+        """
+        numbers = self.radar_numbers(by, **which)
+        if "profiles" not in numbers:
+            raise NotFoundError("no job with samples is left to draw", do="choose other jobs")
+        return draw_radar(numbers, layout)
+
+    def radar_numbers(self, by: str = "job", **which: Unpack[JobChoice]) -> FigureNumbers:
+        """Return what `radar` draws: a row per profile, 0..1 along each axis, null where nobody measured it."""
+        return build_radar(self.jobs(**which).filter(pl.col("samples") > 0), by=by).profiles
+
+    def _made(self, figure: str, options: StudyChoice) -> MadeFigure:
+        entry = find_figure(figure)
+        settings, _, jobs = self._studied(None, options)
+        return make_figure(entry, Study(jobs, settings.options))
+
+    def _studied(self, wanted: JobFilter | None, options: StudyChoice) -> tuple[StudySettings, JobSet, pl.DataFrame]:
+        """The settings, the jobs that they choose, and these with the metrics that they define."""
+        check_names(options, StudyChoice)
+        wanted = self._filter(options) if wanted is None else wanted
+        settings = settings_of(options, wanted, self.configuration)
+
+        def read() -> tuple[JobSet, pl.DataFrame]:
+            chosen = choose_jobs(
+                *self._summaries_and_answers(wanted), wanted, filters=settings.filters, no_filter=settings.no_filter
+            )
+            return chosen, as_defined(chosen.jobs, settings, self._windows(chosen.jobs, settings))
+
+        chosen, jobs = self._of_one_moment(read)
+        return settings, chosen, jobs
+
+    def _windows(self, jobs: pl.DataFrame, settings: StudySettings) -> pl.DataFrame | None:
+        """Spatial imbalance over windows other than those of the analysis; None where they are the same."""
+        window_s, analysis = settings.options.window_s, settings.analysis
+        if window_s == analysis.window_s:
+            return None
+        with lake_errors(self.lake.location):
+            held = self._held(jobs).select("job_key", "seq").collect()
+            return spatial_imbalance(
+                query.scan_minutes(self.lake, JOB_MINUTES, jobs),
+                with_gpus_held(jobs, held),
+                window_s=window_s,
+                count_zero_windows=analysis.count_zero_windows,
+            )
+
+    def _held(self, jobs: pl.DataFrame) -> pl.LazyFrame:
+        """The rows of job_gpus of some jobs, not read yet."""
+        return self.lake.scan(JOB_GPUS).join(_keys(jobs), on=["job_key", "seq"], how="semi")
+
+    def _filter(self, which: JobChoice) -> JobFilter:
+        return job_filter(which, now=self.now, zone_name=self.configuration.site.time_zone)
+
+    def _of_one_moment(self, read: Callable[[], T]) -> T:
+        return query.read_consistently(self.lake, read)
+
+    def _summaries_and_answers(self, wanted: JobFilter) -> tuple[pl.DataFrame, pl.DataFrame]:
+        summaries = query.read_summaries(self.lake)
+        return summaries, read_answers(self.lake, summaries, wanted.findings)
+
+    def _rows(self, job: str | pl.DataFrame | None) -> pl.DataFrame:
+        """Rows of job_summaries: those given, of one job, or all."""
+        if isinstance(job, pl.DataFrame):
+            return job
+        summaries = query.read_summaries(self.lake)
+        if job is None:
+            return summaries
+        return summaries.filter(pl.col("job_key") == choose_job(summaries, str(job)).row["job_key"])
+
+    def _recorded(self) -> RecordedSamples:
+        """What the log says of the samples."""
+        facts = describe_tables(self.lake, [GPU_SAMPLES])
+        return RecordedSamples(facts[0].rows, facts[0].first, facts[0].last) if facts else RecordedSamples(0)
+
+    def _stale(self) -> bool:
+        """Whether the last analysis was made with another configuration."""
+        seen = seen_last(self.lake)
+        return seen is not None and seen.method != method_digest(self.configuration)
+
+
+def _keys(jobs: pl.DataFrame) -> pl.LazyFrame:
+    """What the rows that belong to a summary have of it."""
+    return jobs.lazy().select("job_key", "seq")

@@ -1,0 +1,98 @@
+"""Chunks: what a source hands over, and the rows and values that were removed from it.
+
+A source never guesses a value. It is added by one file and one line in `sources.registry.SOURCES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+# DCGM's marks for "no value" (dcgm_structs.h): blank, not found, not supported, not permitted
+INT32_BLANKS = tuple(range(0x7FFFFFF0, 0x7FFFFFF4))
+INT64_BLANKS = (*range(0x7FFFFFFFFFFFFFF0, 0x7FFFFFFFFFFFFFF4), 9223372036854775794, 9223372036854775795)
+FP64_BLANKS = tuple(140737488355328.0 + code for code in range(4))
+TEXT_BLANKS = (
+    "",
+    "N/A",
+    "<<<NULL>>>",
+    "<<<NOT_FOUND>>>",
+    "<<<NOT_SUPPORTED>>>",
+    "<<<NOT_PERM>>>",
+    "ERROR - FAILED TO CONVERT TO STRING",
+)
+BLANK_FLOATS = tuple(sorted({*map(float, INT32_BLANKS), *map(float, INT64_BLANKS), *FP64_BLANKS}))
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Rows or values removed for one reason. `column` None: whole rows."""
+
+    reason: str
+    column: str | None
+    count: int
+    example: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPart:
+    """Rows for one table: contract column names, in the units given (contract units where none is given).
+
+    `rejects` are rows the reader itself had to give up (a line that does not parse, a time that does not exist).
+    `overlaps`: some of the rows may have been read before; only those that tell more than the lake land.
+    `counted`: all were read before, and what is removed from them was counted then.
+    """
+
+    table: str
+    frame: pl.DataFrame
+    units: Mapping[str, str] = field(default_factory=dict)
+    rejects: tuple[Reject, ...] = ()
+    overlaps: bool = False
+    counted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What lands in the lake whole or not at all. `id` is the same whenever the same input is read again.
+
+    A chunk with a `watermark` is a part of a stream that never ends: `id` is the stream's, everything up to the
+    watermark has been read, and the chunk lands only where the stream has not got that far yet. `since`: the watermark
+    from which it was read on, where known; of a chunk whose stream has got further meanwhile only what is new lands.
+    """
+
+    id: str
+    source: str
+    origin: str
+    parts: tuple[ChunkPart, ...]
+    rows_read: int
+    watermark: datetime | None = None
+    since: datetime | None = None
+
+    @property
+    def name(self) -> str:
+        """The id; of a stream with the watermark."""
+        return self.id if self.watermark is None else f"{self.id}@{self.watermark.isoformat()}"
+
+
+def next_watermark(now: datetime, *, before: datetime | None) -> datetime:
+    """Return the watermark of what is read `now` and can never be read again: later than the one `before`.
+
+    A clock that was set back must not make what comes look like something that has landed already.
+    """
+    return now if before is None else max(now, before + timedelta(microseconds=1))
+
+
+@dataclass(frozen=True, slots=True)
+class PendingChunk:
+    """A chunk that is asked for only where the lake does not have it: `fetch` returns the chunk called `id`."""
+
+    id: str
+    source: str
+    origin: str
+    fetch: Callable[[], Chunk]

@@ -1,0 +1,101 @@
+"""How columns of job summaries are called and written for people."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any
+
+from tachograph.catalog.errors import NotFoundError
+from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.catalog.units import text, zone
+
+COLUMN_UNITS: Mapping[str, str] = MappingProxyType(
+    {column.name: column.unit for column in JOB_SUMMARIES.columns}
+    # 0..1 as in the literature, not percent
+    | {"spatial_imbalance": "ratio", "temporal_imbalance": "ratio"}
+    # 0..100 by definition, not shares
+    | {"score_gpu": "", "score_gpumem": "", "score_gpumem_normalized": ""}
+)
+COLUMN_HEADINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "display_id": "job",
+        "job_id": "raw id",
+        "gpus": "GPUs",
+        "elapsed_s": "elapsed",
+        "gpu_hours": "GPU-h",
+        "gpu_util_mean": "GPU use",
+        "spatial_imbalance": "SI",
+        "temporal_imbalance": "TI",
+        "hbm_peak_fraction": "memory",
+        "energy_j": "energy",
+        "power_w_mean": "power",
+        "coverage": "coverage",
+        "score_gpu": "GPU score (0 best)",
+        "score_gpumem": "memory score (0 best)",
+        "score_gpumem_normalized": "normalized (0 best)",
+    }
+)
+_SHOWN = 8  # names that an error lists
+FINDINGS_COLUMN = "findings"  # codes of the findings of a job, joined; not stored in summaries
+
+
+def column_heading(name: str) -> str:
+    """Return what stands above a column."""
+    return COLUMN_HEADINGS.get(name, name)
+
+
+def column_text(name: str, value: Any, *, zone_name: str = "UTC") -> str:
+    """Return a value of a summary column as people read it; an absent one is a dash.
+
+    >>> shown("gpu_util_mean", 0.42), shown("pipes", ["fp64", "tensor"]), shown("user", None)
+    ('42 %', 'fp64+tensor', '–')
+    """
+    match value:
+        case None:
+            return text(None)
+        case str():
+            return value
+        case datetime():
+            return local_time(value, zone_name)
+        case list() | tuple():
+            return "+".join(map(str, value)) if value else text(None)
+        case _:
+            return text(float(value), COLUMN_UNITS.get(name, ""))
+
+
+def local_time(moment: datetime, zone_name: str) -> str:
+    """Return a time in a zone, to the second.
+
+    >>> from datetime import UTC
+    >>> local_time(datetime(2026, 4, 23, 17, tzinfo=UTC), "America/Los_Angeles")
+    '2026-04-23 10:00:00 PDT'
+    """
+    return moment.astimezone(zone(zone_name)).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def must_exist(names: Sequence[str], known: Sequence[str], *, what: str = "column", page: str = "") -> None:
+    """Check that all `names` are known; `page`: of the documentation, has them all.
+
+    Errors: NotFoundError naming the unknown one and those close to it.
+    """
+    for name in names:
+        if name not in known:
+            known = tuple(dict.fromkeys(known))
+            close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+            meant = f"did you mean {' or '.join(close)}?" if close else ""
+            some = _some(known, page) if page or not close else ""
+            raise NotFoundError(f"no {what} {name!r}", do=" ".join(filter(None, (meant, some))))
+
+
+def _some(known: Sequence[str], page: str) -> str:
+    """The first of many names, and how many more there are, where.
+
+    >>> _some(["user", "gpus"], "docs/tables.md"), _some([f"c{n}" for n in range(10)], "docs/tables.md")[-26:]
+    ('for example: user, gpus', 'and 2 more: docs/tables.md')
+    """
+    more = len(known) - _SHOWN
+    rest = "" if more <= 0 else f", and {more} more" + (f": {page}" if page else "")
+    return f"for example: {', '.join(known[:_SHOWN])}{rest}"

@@ -1,0 +1,323 @@
+"""Configuration: `tachograph.toml` and environment overrides, read once into frozen objects.
+
+An override is `TACHOGRAPH_<SECTION>_<KEY>`, for example `TACHOGRAPH_SITE_TIME_ZONE=Europe/Berlin`;
+`TACHOGRAPH_LAKE` and `TACHOGRAPH_CONFIG` are short for the lake and for the file itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.units import zone
+
+FILE_NAME = "tachograph.toml"
+DEFAULT_LAKE = "tachograph-lake"
+
+
+class SiteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who and where."""
+
+    name: str = ""
+    time_zone: str = "UTC"  # of times that Slurm and exports write without an offset
+    cluster: str = ""
+
+
+class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the accounting does not tell by itself. Names match partition or QOS, `*` allowed."""
+
+    shared: tuple[str, ...] = ()
+    exclusive: tuple[str, ...] = ()
+
+
+class NodeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the telemetry does not tell about nodes: {hostlist expression: device model}; {hostlist: GPUs}."""
+
+    models: dict[str, str] = {}
+    gpus: dict[str, int] = {}
+
+
+class StudyFilters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which jobs are in the study; each filter is off at its empty value. Source of defaults: IPDPS 2026, section 3."""
+
+    min_elapsed_s: float = 180.0
+    min_gpu_util_mean: float = 0.01
+    gpu_partitions: tuple[str, ...] = ()
+    staff_accounts: tuple[str, ...] = ()
+    login_nodes: tuple[str, ...] = ()
+
+
+class AnalysisOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Variants of the metrics. The defaults are the paper's; the notebooks' are named in each comment."""
+
+    window_s: int = 60  # of spatial imbalance: 60, 300, 900, 1800
+    imbalance_counters: tuple[str, ...] = ("gpu_util", "gr_engine_active")
+    count_zero_windows: bool = False  # notebooks: True, an all-zero window counts as 0
+    zero_temporal_imbalance: bool = False  # notebooks: True, an idle GPU has temporal imbalance 0
+    time_weighted_bound: bool = False  # labels weighted by time instead of by sample
+    pipe_threshold: float = 0.005
+    pipe_percentile: bool = True  # notebooks: False, the fixed threshold alone
+    max_gap_intervals: float = 3.0  # a longer silence is a gap: rates and power are not integrated over it
+
+
+class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When advice is given."""
+
+    low_util: float = 0.30
+    idle_util: float = 0.01
+    spatial_imbalance: float = 0.5
+    temporal_imbalance: float = 0.5
+    low_hbm_fraction: float = 0.2
+    high_hbm_fraction: float = 0.95
+    low_coverage: float = 0.8
+    idle_minutes: float = 10.0
+    memory_bound_fraction: float = 0.5
+
+
+class ClassOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How job classes are told. {characteristic: value} replaces the built-in values of those that are named.
+
+    Source: Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025) for window and length.
+    """
+
+    window_minutes: int = 20  # in which a characteristic is flat, or not
+    hang_minutes: float = 60.0  # T: what is shorter is no hang, no cold start, no stall
+    theta: dict[str, float] = {}  # flat: (Q3 - Q1)/2 of the window below it
+    level: dict[str, float] = {}  # at rest: below it
+    busy: dict[str, float] = {}  # idle_nodes, idle_gpus: the busiest is above it
+    characteristics: dict[str, tuple[str, ...]] = {}  # {class: those that vote}
+
+
+class ScoreOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """GPU scores: 0 no problem, 100 worst."""
+
+    high: float = 70.0  # a score from here on is a finding
+    max_warps: dict[str, int] = {}  # {device: most resident warps of an SM}, where not those of the catalogue
+
+
+class WorkloadOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Workload classes of GPUs."""
+
+    preset: str = "ai"  # ai, hpc, mem: weights of real utilisation
+    weights: dict[str, float] = {}  # sm, tensor, dram, gr: instead of a preset; made to add up to 1
+    classifier: str = "default"  # or reference: as published
+    smoothing_s: float = 30.0  # window of a live label
+    event_memory_s: float = 600.0  # so long a PCIe replay stays visible in live health
+
+
+class RuleOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Performance-pattern rules."""
+
+    folder: str = ""  # of the site's own rules; empty: none
+    disabled: tuple[str, ...] = ()  # tags of shipped rules that are not run
+    parameters: dict[str, dict[str, float]] = {}  # {tag: {parameter: value}}
+
+
+class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What GPU time costs (0: no price, nothing is shown in money), and what is assumed of lost time."""
+
+    currency: str = "EUR"
+    price_per_gpu_hour: float = 0.0
+    prices: dict[str, float] = {}  # {GPU model or partition: price of a GPU-hour}
+    price_per_kwh: float = 0.0
+    # of the lost hours what could be had back, see `waste.recover`
+    never_used_share: float = 1.0
+    watchdog_minutes: float = 60.0
+    start_minutes: float = 10.0
+    idle_minutes: float = 30.0
+    imbalance_share: float = 0.5
+
+
+class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When kernels or jobs may share a GPU. Source of the limits: see docs/interference.md."""
+
+    calibration: str = ""  # file of `tachograph interference bench` for these GPUs; empty: as published of the H100
+    safe_cycles: float = 0.9  # no issue slots and no pipeline asked for more than this share
+    safe_dram: float = 0.7  # of the bandwidth that can be achieved
+    safe_hbm: float = 0.9  # of the memory, all together
+    max_slowdown: float = 1.1  # of any of them, where sharing is still proposed
+    margin: float = 1.14  # times what is expected of kernels: so slow they may be, as far as published numbers tell
+    assumed_issue: float = 0.5  # issue slots that a job counts as asking for, where nobody measured them
+    profiles: dict[str, str] = {}  # {kind of jobs: report of Nsight Compute}; relative to the configuration's file
+
+
+class CollectOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How `tachograph collect` runs."""
+
+    listen: str = "127.0.0.1:9798"  # of /metrics; "" for none
+    analyze_s: float = 300.0
+    compact_s: float = 3600.0
+    vacuum_hours: int = 24  # files replaced longer ago are deleted
+    threads: int = 1  # of the analysis
+    waiting_chunks: int = 8  # read and not yet landed: a source waits when there are more
+    state: str = ""  # folder of lock and status; empty: in the lake, of an object store's under ~/.local/state
+
+
+class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `tachograph watch` shows, and how often it looks."""
+
+    interval_s: float = 1.0  # between two looks
+    history_s: float = 600.0  # so long the past of every counter is kept for plots
+    source: str = ""  # dcgm-exporter, dmon, prometheus, nvml; empty: the first that answers
+    exporter: str = "http://localhost:9400/metrics"  # of this node, where no [[sources]] names exporters
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `tachograph analyze --workers slurm:N` asks Slurm for: N jobs of this shape, one worker each."""
+
+    partition: str = ""  # empty: the default one
+    account: str = ""
+    cores: int = 4  # of a job: so many partitions are reduced at a time
+    memory: str = "16GB"  # of a job: about 3 GB for each core, and 2 GB
+    walltime: str = "01:00:00"  # a job that reached it is asked for again
+    interface: str = ""  # network device by which jobs and this machine reach each other, such as ib0
+    log_directory: str = ""  # seen by all nodes; empty: ./tachograph-workers
+    python: str = ""  # interpreter on the nodes; empty: the one of this command
+    job_extra_directives: tuple[str, ...] = ()  # further options of sbatch
+    prologue: tuple[str, ...] = ()  # lines of shell before the worker starts
+    wait_s: float = 600.0  # for the first worker, and for another when all are gone
+
+
+class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that can be configured."""
+
+    lake: str = ""
+    site: SiteOptions = SiteOptions()
+    slurm: SlurmOptions = SlurmOptions()
+    nodes: NodeOptions = NodeOptions()
+    filters: StudyFilters = StudyFilters()
+    analysis: AnalysisOptions = AnalysisOptions()
+    thresholds: Thresholds = Thresholds()
+    classes: ClassOptions = ClassOptions()
+    scores: ScoreOptions = ScoreOptions()
+    workload: WorkloadOptions = WorkloadOptions()
+    rules: RuleOptions = RuleOptions()
+    waste: WasteOptions = WasteOptions()
+    interference: InterferenceOptions = InterferenceOptions()
+    collect: CollectOptions = CollectOptions()
+    watch: WatchOptions = WatchOptions()
+    workers: WorkerOptions = WorkerOptions()
+    # each is checked by the settings of its source: tachograph.sources.registry
+    sources: tuple[dict[str, Any], ...] = ()
+
+
+def load(path: str | None, environment: Mapping[str, str] | None = None) -> Configuration:
+    """Return the configuration of `path`, else of $TACHOGRAPH_CONFIG, else of ./tachograph.toml, else the defaults.
+
+    Errors: ConfigError naming file and key.
+    """
+    environment = os.environ if environment is None else environment
+    chosen = path or environment.get("TACHOGRAPH_CONFIG")
+    file = Path(chosen or FILE_NAME)
+    raw: dict[str, object] = {}
+    if chosen or file.exists():
+        raw = _read(file)
+    where = str(file)
+    for name, value in sorted(environment.items()):
+        if _override(raw, name, value):
+            where = f"{file} and ${name}"
+    try:
+        configuration = msgspec.convert(raw, Configuration, strict=False)
+    except msgspec.ValidationError as problem:
+        said = str(problem).replace("`", "'")
+        raise ConfigError(said, where=where, do=meant(said, Configuration) or "see `tachograph init`") from None
+    _check(configuration, where)
+    return _placed(configuration, file.parent)
+
+
+def lake_location(
+    option: str | None, configuration: Configuration, environment: Mapping[str, str] | None = None
+) -> str:
+    """Return where the lake is: the option, else $TACHOGRAPH_LAKE, else the configuration, else ./tachograph-lake."""
+    environment = os.environ if environment is None else environment
+    return option or environment.get("TACHOGRAPH_LAKE") or configuration.lake or DEFAULT_LAKE
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ConfigError(
+            problem.strerror or str(problem), where=str(file), do="name a readable file with --config"
+        ) from None
+    except RecursionError:
+        raise ConfigError("it nests too deeply", where=str(file), do="mend the brackets") from None
+    except ValueError as problem:  # neither TOML nor text, or a number with too many digits
+        raise ConfigError(f"not valid TOML: {problem}", where=str(file), do="mend the line") from None
+
+
+def _override(raw: dict[str, object], name: str, value: str) -> bool:
+    """Put an environment override into `raw`; True when `name` is one."""
+    if not name.startswith("TACHOGRAPH_"):
+        return False
+    section, _, key = name.removeprefix("TACHOGRAPH_").lower().partition("_")
+    kind = next((f.type for f in msgspec.structs.fields(Configuration) if f.name == section), None)
+    if not key or not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return False
+    known = {f.name: f.type for f in msgspec.structs.fields(kind)}
+    if key not in known:
+        raise ConfigError(f"[{section}] has no key {key!r}", where=f"${name}", do=f"it has: {', '.join(known)}")
+    table = raw.setdefault(section, {})
+    if isinstance(table, dict):
+        table[key] = [part for part in value.split(",") if part] if "tuple" in str(known[key]) else value
+    return True
+
+
+def meant(said: str, struct: type[msgspec.Struct]) -> str:
+    """Return the key that an unknown one is close to, as a question; "" where `said` is of something else.
+
+    `said`: why a document does not fit `struct`, as msgspec tells it, in straight quotes.
+
+    >>> meant("Object contains unknown field 'time_zon' - at '$.site'", Configuration)
+    'did you mean time_zone?'
+    """
+    found = re.search(r"unknown field '(.+?)'(?: - at '\$\.(\w+)')?", said)
+    if not found:
+        return ""
+    sections = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    section = sections.get(found[2] or "", struct)
+    if not (isinstance(section, type) and issubclass(section, msgspec.Struct)):
+        return ""
+    known = [field.encode_name for field in msgspec.structs.fields(section)]
+    close = difflib.get_close_matches(found[1], known, n=1)
+    return f"did you mean {close[0]}?" if close else f"it may be: {', '.join(known)}"
+
+
+def _placed(configuration: Configuration, folder: Path) -> Configuration:
+    """The same with reports named from where one stands, not from the configuration's folder."""
+    interference = configuration.interference
+    if not interference.profiles:
+        return configuration
+    profiles = {kind: str(folder / report) for kind, report in interference.profiles.items()}
+    return msgspec.structs.replace(configuration, interference=msgspec.structs.replace(interference, profiles=profiles))
+
+
+def _check(configuration: Configuration, where: str) -> None:
+    try:
+        zone(configuration.site.time_zone)
+    except ConfigError as problem:
+        raise ConfigError(f"site.time_zone: {problem.what}", where=where, do=problem.do) from None
+    if not all(configuration.interference.profiles.values()):
+        raise ConfigError("interference.profiles: a report has no name", where=where, do="name a file or a folder")
+    for key in ("margin", "max_slowdown"):
+        if not 1 <= (times := getattr(configuration.interference, key)) < math.inf:
+            raise ConfigError(f"interference.{key}: {times:g} is no slowdown", where=where, do="write 1 or more")
+    waste = configuration.waste
+    if any(not 0 <= share <= 1 for share in (waste.never_used_share, waste.imbalance_share)):
+        raise ConfigError("waste: a share is not between 0 and 1", where=where, do="write 0.5 for 50 %")
+    minutes = (waste.watchdog_minutes, waste.start_minutes, waste.idle_minutes)
+    if any(
+        not number >= 0 for number in (*minutes, waste.price_per_gpu_hour, waste.price_per_kwh, *waste.prices.values())
+    ):
+        raise ConfigError("waste: minutes and prices cannot be negative", where=where, do="write 0 or more")
+    if configuration.analysis.window_s <= 0 or configuration.analysis.window_s % 60:
+        raise ConfigError("analysis.window_s must be a multiple of 60", where=where, do="use 60, 300, 900 or 1800")

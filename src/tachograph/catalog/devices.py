@@ -1,0 +1,362 @@
+"""The catalogue of GPU models: one row per model, each value as its vendor publishes it, null where it does not.
+
+`match` finds the row of a name that a driver, an exporter or a site writes; a name that fits several models is
+decided by the measured memory capacity, or not at all. A device is added by one row (and its name in `_NAMES`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from types import MappingProxyType
+
+GIB_IN_MIB = 1024.0
+
+_SHEET = "datasheet"
+_PAPER = "whitepaper"
+_CUDA = "CUDA C++ Programming Guide, compute capabilities and arithmetic throughput"
+_RATE = f"rate relative to FP32 in the {_CUDA}"
+_DEVICE = "attribute of the device as its driver reports it"
+
+DEVICE_PIPES = ("fp64", "fp32", "fp16", "tensor", "fp64_tensor")
+
+# where a value comes from unless its device says otherwise (Device.elsewhere)
+_ORIGIN: Mapping[str, str] = MappingProxyType(
+    {
+        "fp64_flop_per_s": _SHEET,
+        "fp32_flop_per_s": _SHEET,
+        "fp16_flop_per_s": _PAPER,
+        "tensor_flop_per_s": _SHEET,
+        "fp64_tensor_flop_per_s": _SHEET,
+        "hbm_bytes_per_s": _SHEET,
+        "hbm_mib": _SHEET,
+        "l2_bytes": _PAPER,
+        "sms": _PAPER,
+        "max_warps_per_sm": _CUDA,
+        "slowdown_temp_c": _SHEET,
+        "shutdown_temp_c": _SHEET,
+        "board_power_w": _SHEET,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU model. None: the vendor does not publish the value, or the model has no such pipe.
+
+    Tensor peaks are dense FP16/BF16. `hbm_mib` is the capacity it is sold with; drivers report down to
+    `hbm_tolerance` (fraction) less: error correction and reserved memory. `sms` are compute units for AMD, a warp
+    is then a wavefront. Temperatures are null where only the device itself tells them (DCGM fields 158 and 159).
+    """
+
+    name: str
+    vendor: str
+    architecture: str
+    form: str  # sxm, pcie, nvl, superchip, oam
+    fp64_flop_per_s: float | None
+    fp32_flop_per_s: float | None
+    fp16_flop_per_s: float | None
+    tensor_flop_per_s: float | None
+    fp64_tensor_flop_per_s: float | None
+    hbm_bytes_per_s: float
+    hbm_mib: float
+    l2_bytes: int | None
+    sms: int
+    max_warps_per_sm: int
+    board_power_w: float | None
+    datasheet: str
+    whitepaper: str
+    hbm_tolerance: float = 0.04
+    slowdown_temp_c: float | None = None
+    shutdown_temp_c: float | None = None
+    elsewhere: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def peak_flop_per_s(self, pipe: str) -> float | None:
+        """Return the peak of `pipe` (fp64, fp32, fp16, tensor, fp64_tensor) in FLOP/s; None where unpublished.
+
+        Errors: ValueError for another pipe.
+        """
+        if pipe not in DEVICE_PIPES:
+            raise ValueError(f"no pipe {pipe!r}: it is one of {', '.join(DEVICE_PIPES)}")
+        peak: float | None = getattr(self, f"{pipe}_flop_per_s")
+        return peak
+
+    def source(self, name: str) -> str | None:
+        """Return the document that gives the value of field `name`; None where the value is null.
+
+        >>> BY_NAME["A100 SXM 40GB"].source("hbm_bytes_per_s")
+        'NVIDIA A100 datasheet'
+        """
+        if getattr(self, name) is None:
+            return None
+        origin = self.elsewhere.get(name, _ORIGIN[name])
+        return {_SHEET: self.datasheet, _PAPER: self.whitepaper}.get(origin, origin)
+
+    def fits(self, hbm_mib: float) -> bool:
+        """Return whether a measured capacity is one that a driver reports for this model."""
+        return self.hbm_mib * (1 - self.hbm_tolerance) <= hbm_mib <= self.hbm_mib * 1.005
+
+
+_GDDR_ECC = 0.1  # GDDR6 keeps its check bits in the same memory: one part in sixteen, and reserved memory
+_T, _MB = 1e12, 1 << 20
+_VOLTA = ("NVIDIA V100 datasheet", "NVIDIA Tesla V100 GPU Architecture whitepaper")
+_TURING = ("NVIDIA Quadro RTX 6000 datasheet", "NVIDIA Turing GPU Architecture whitepaper")
+_GA100 = ("NVIDIA A100 datasheet", "NVIDIA A100 Tensor Core GPU Architecture whitepaper")
+_GA102 = "NVIDIA Ampere GA102 GPU Architecture whitepaper"
+_ADA = "NVIDIA Ada GPU Architecture whitepaper"
+_HOPPER = "NVIDIA H100 Tensor Core GPU Architecture whitepaper"
+_BLACKWELL = ("NVIDIA HGX B200 datasheet", "NVIDIA Blackwell Architecture technical brief")
+_BY_RATE = MappingProxyType({"fp64_flop_per_s": _RATE, "fp16_flop_per_s": _RATE})
+_FP16_BY_RATE = MappingProxyType({"fp16_flop_per_s": _RATE})
+_L2_OF_DEVICE = MappingProxyType({"fp16_flop_per_s": _RATE, "l2_bytes": _DEVICE})
+
+
+def _nvidia(
+    name: str,
+    architecture: str,
+    form: str,
+    peaks: tuple[float | None, float | None, float | None, float | None, float | None],
+    memory: tuple[float, float, float],
+    chip: tuple[int | None, int, int],
+    board_power_w: float | None,
+    documents: tuple[str, str],
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+    vendor: str = "NVIDIA",
+) -> Device:
+    """Return a row: peaks in TFLOP/s (fp64, fp32, fp16, tensor, fp64 tensor), memory as GB/s, GiB and tolerance,
+    chip as L2 in MiB, SMs and warps per SM."""
+    fp64, fp32, fp16, tensor, fp64_tensor = (None if peak is None else peak * _T for peak in peaks)
+    bandwidth, capacity, tolerance = memory
+    l2, sms, warps = chip
+    return Device(
+        name,
+        vendor,
+        architecture,
+        form,
+        fp64,
+        fp32,
+        fp16,
+        tensor,
+        fp64_tensor,
+        bandwidth * 1e9,
+        capacity * GIB_IN_MIB,
+        None if l2 is None else l2 * _MB,
+        sms,
+        warps,
+        board_power_w,
+        *documents,
+        hbm_tolerance=tolerance,
+        elsewhere=elsewhere,
+    )
+
+
+def _amd(
+    name: str,
+    architecture: str,
+    peaks: tuple[float | None, float | None, float | None, float | None, float | None],
+    memory: tuple[float, float, float],
+    chip: tuple[int, int, int],
+    board_power_w: float | None,
+    documents: tuple[str, str],
+    elsewhere: Mapping[str, str],
+) -> Device:
+    return _nvidia(name, architecture, "oam", peaks, memory, chip, board_power_w, documents, elsewhere, vendor="AMD")
+
+
+_CDNA2 = ("AMD Instinct MI250X datasheet", "AMD CDNA 2 Architecture whitepaper")
+_CDNA3 = ("AMD Instinct MI300X datasheet", "AMD CDNA 3 Architecture whitepaper")
+_WAVES = MappingProxyType({"max_warps_per_sm": _DEVICE})
+_ONE_DIE = MappingProxyType(
+    dict.fromkeys(_ORIGIN, "half of the AMD Instinct MI250X datasheet's value: one of two dies")
+    | {"max_warps_per_sm": _DEVICE}
+)
+_H100_SHEET = ("NVIDIA H100 datasheet", _HOPPER)
+_H200_SHEET = ("NVIDIA H200 datasheet", _HOPPER)
+_GH200_SHEET = ("NVIDIA GH200 Grace Hopper Superchip datasheet", _HOPPER)
+_HBM, _GDDR = 0.04, _GDDR_ECC
+
+# slowdown and shutdown (C) where a public record tells them; newer drivers tell only the margin to them
+_REPORTED = "`nvidia-smi -q -d TEMPERATURE` of the device"
+_LIMITS: Mapping[str, tuple[float, float, str]] = MappingProxyType(
+    {
+        "V100 SXM2 16GB": (87, 90, _REPORTED),
+        "V100 SXM2 32GB": (87, 90, _REPORTED),
+        "V100 PCIe 16GB": (87, 90, _REPORTED),
+        "V100 PCIe 32GB": (87, 90, _REPORTED),
+        "A100 SXM 80GB": (89, 92, _REPORTED),
+        "H100 PCIe 80GB": (89, 92, "NVIDIA H100 PCIe GPU product brief"),
+    }
+)
+
+
+def _with_limits(device: Device) -> Device:
+    if device.name not in _LIMITS:
+        return device
+    slowdown, shutdown, source = _LIMITS[device.name]
+    origin = {"slowdown_temp_c": source, "shutdown_temp_c": source}
+    return replace(device, slowdown_temp_c=slowdown, shutdown_temp_c=shutdown, elsewhere={**device.elsewhere, **origin})
+
+
+# name, architecture, form; TFLOP/s: fp64, fp32, fp16, tensor, fp64 tensor; GB/s, GiB, tolerance; L2 MiB, SMs, warps; W
+_MODELS: tuple[Device, ...] = (
+    _nvidia("V100 SXM2 16GB", "Volta", "sxm", (7.8, 15.7, 31.4, 125, None), (900, 16, _HBM), (6, 80, 64), 300, _VOLTA),
+    _nvidia("V100 SXM2 32GB", "Volta", "sxm", (7.8, 15.7, 31.4, 125, None), (900, 32, _HBM), (6, 80, 64), 300, _VOLTA),
+    _nvidia("V100 PCIe 16GB", "Volta", "pcie", (7.0, 14.0, 28.0, 112, None), (900, 16, _HBM), (6, 80, 64), 250, _VOLTA,
+            _FP16_BY_RATE),
+    _nvidia("V100 PCIe 32GB", "Volta", "pcie", (7.0, 14.0, 28.0, 112, None), (900, 32, _HBM), (6, 80, 64), 250, _VOLTA,
+            _FP16_BY_RATE),
+    _nvidia("Quadro RTX 6000", "Turing", "pcie", (16.3 / 32, 16.3, 32.6, 130.5, None), (672, 24, _GDDR), (6, 72, 32),
+            295, _TURING, _BY_RATE),
+    _nvidia("A100 SXM 40GB", "Ampere", "sxm", (9.7, 19.5, 78, 312, 19.5), (1555, 40, _HBM), (40, 108, 64), 400, _GA100),
+    _nvidia("A100 SXM 80GB", "Ampere", "sxm", (9.7, 19.5, 78, 312, 19.5), (2039, 80, _HBM), (40, 108, 64), 400, _GA100),
+    _nvidia("A100 PCIe 40GB", "Ampere", "pcie", (9.7, 19.5, 78, 312, 19.5), (1555, 40, _HBM), (40, 108, 64), 250,
+            _GA100),
+    _nvidia("A100 PCIe 80GB", "Ampere", "pcie", (9.7, 19.5, 78, 312, 19.5), (1935, 80, _HBM), (40, 108, 64), 300,
+            _GA100),
+    _nvidia("A30", "Ampere", "pcie", (5.2, 10.3, 41.2, 165, 10.3), (933, 24, _HBM), (24, 56, 64), 165,
+            ("NVIDIA A30 datasheet", _GA100[1]), _L2_OF_DEVICE | {"sms": _DEVICE}),
+    _nvidia("A40", "Ampere", "pcie", (37.4 / 64, 37.4, 37.4, 149.7, None), (696, 48, _GDDR), (6, 84, 48), 300,
+            ("NVIDIA A40 datasheet", _GA102), _BY_RATE),
+    _nvidia("RTX A6000", "Ampere", "pcie", (38.7 / 64, 38.7, 38.7, 154.8, None), (768, 48, _GDDR), (6, 84, 48), 300,
+            ("NVIDIA RTX A6000 datasheet", _GA102), _BY_RATE),
+    _nvidia("L4", "Ada", "pcie", (30.3 / 64, 30.3, 30.3, 121, None), (300, 24, _GDDR), (48, 58, 48), 72,
+            ("NVIDIA L4 datasheet", _ADA), _BY_RATE | {"l2_bytes": _DEVICE, "sms": _DEVICE}),
+    _nvidia("L40S", "Ada", "pcie", (91.6 / 64, 91.6, 91.6, 362.05, None), (864, 48, _GDDR), (96, 142, 48), 350,
+            ("NVIDIA L40S datasheet", _ADA), _BY_RATE | {"l2_bytes": _DEVICE, "sms": _DEVICE}),
+    _nvidia("RTX 6000 Ada", "Ada", "pcie", (91.1 / 64, 91.1, 91.1, 364.2, None), (960, 48, _GDDR), (96, 142, 48), 300,
+            ("NVIDIA RTX 6000 Ada Generation datasheet", _ADA), _BY_RATE | {"tensor_flop_per_s": _PAPER}),
+    _nvidia("H100 SXM 80GB", "Hopper", "sxm", (33.5, 66.9, 133.8, 989.4, 66.9), (3352, 80, _HBM), (50, 132, 64), 700,
+            (_HOPPER, _HOPPER)),
+    _nvidia("H100 PCIe 80GB", "Hopper", "pcie", (25.6, 51.2, 102.4, 756, 51.2), (2039, 80, _HBM), (50, 114, 64), 350,
+            (_HOPPER, _HOPPER)),
+    _nvidia("H100 NVL 94GB", "Hopper", "nvl", (30, 60, 120, 835.5, 60), (3900, 94, _HBM), (None, 132, 64), 400,
+            _H100_SHEET, _FP16_BY_RATE | {"sms": _DEVICE}),
+    _nvidia("H200 SXM 141GB", "Hopper", "sxm", (34, 67, 134, 989.5, 67), (4800, 141, _HBM), (60, 132, 64), 700,
+            _H200_SHEET, _L2_OF_DEVICE | {"sms": _DEVICE}),
+    _nvidia("H200 NVL 141GB", "Hopper", "nvl", (30, 60, 120, 835.5, 60), (4800, 141, _HBM), (None, 132, 64), 600,
+            _H200_SHEET, _FP16_BY_RATE | {"sms": _DEVICE}),
+    _nvidia("GH200 96GB", "Hopper", "superchip", (34, 67, 134, 990, 67), (4000, 96, _HBM), (None, 132, 64), None,
+            _GH200_SHEET, _FP16_BY_RATE | {"sms": _DEVICE}),
+    _nvidia("GH200 144GB", "Hopper", "superchip", (34, 67, 134, 990, 67), (4900, 144, _HBM), (None, 132, 64), None,
+            _GH200_SHEET, _FP16_BY_RATE | {"sms": _DEVICE}),
+    _nvidia("B200", "Blackwell", "sxm", (37, 75, 150, 2250, 37), (8000, 180, _HBM), (None, 148, 64), 1000, _BLACKWELL,
+            _FP16_BY_RATE | {"sms": _DEVICE}),
+    _amd("MI250X", "CDNA 2", (47.9, 47.9, None, 383, 95.7), (3276.8, 128, _HBM), (16, 220, 32), 560, _CDNA2, _WAVES),
+    _amd("MI250X GCD", "CDNA 2", (23.95, 23.95, None, 191.5, 47.85), (1638.4, 64, _HBM), (8, 110, 32), None, _CDNA2,
+         _ONE_DIE),
+    _amd("MI300X", "CDNA 3", (81.7, 163.4, None, 1307.4, 163.4), (5300, 192, _HBM), (32, 304, 32), 750, _CDNA3, _WAVES),
+)  # fmt: skip
+
+DEVICE_CATALOGUE: tuple[Device, ...] = tuple(map(_with_limits, _MODELS))
+DEVICES_BY_NAME: Mapping[str, Device] = MappingProxyType({device.name: device for device in DEVICE_CATALOGUE})
+
+# the chip as written (blanks between parts, no vendor) -> models it may be
+_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "v100": ("V100 SXM2 16GB", "V100 SXM2 32GB", "V100 PCIe 16GB", "V100 PCIe 32GB"),
+        "quadro rtx 6000": ("Quadro RTX 6000",),
+        "rtx 6000": ("Quadro RTX 6000", "RTX 6000 Ada"),
+        "rtx 6000 ada": ("RTX 6000 Ada",),
+        "a100": ("A100 SXM 40GB", "A100 SXM 80GB", "A100 PCIe 40GB", "A100 PCIe 80GB"),
+        "a30": ("A30",),
+        "a40": ("A40",),
+        "a6000": ("RTX A6000",),
+        "rtx a6000": ("RTX A6000",),
+        "l4": ("L4",),
+        "l40s": ("L40S",),
+        "h100": ("H100 SXM 80GB", "H100 PCIe 80GB", "H100 NVL 94GB"),
+        "h200": ("H200 SXM 141GB", "H200 NVL 141GB"),
+        "gh200": ("GH200 96GB", "GH200 144GB"),
+        "b200": ("B200",),
+        "mi250x": ("MI250X", "MI250X GCD"),
+        "mi250x gcd": ("MI250X GCD",),
+        "mi300x": ("MI300X",),
+    }
+)
+_VENDOR_WORDS = frozenset({"nvidia", "amd", "tesla", "instinct", "gpu", "generation", "oam", "hgx"})
+_FORM = re.compile(r"^(sxm)\d?$|^(pcie)$|^(nvl)$")
+_CAPACITY = re.compile(r"^(?:hbm)?(\d+)(?:g|gb|gib)$|^(\d{2,3})$")
+_MEMORY_TYPE = re.compile(r"^hbm\d?e?$")
+_GLUED = re.compile(r"^(rtx)(a?\d{4})(ada)?$")
+_SUPERCHIP_HOST_GB = {480: 96}  # "GH200 480GB" names the memory of the CPU; that superchip has 96 GB on the GPU
+
+
+@lru_cache(maxsize=4096)
+def match_device(model: str | None, hbm_mib: float | None = None) -> Device | None:
+    """Return the device that `model` names, as a driver, an exporter or Slurm's gres type writes it.
+
+    Several models fit a short name such as `a100`: a measured capacity (`hbm_mib`, the driver's total or used +
+    free) decides between them. A name without form factor means the SXM module where there is one, because the
+    other forms are written out (`PCIe`, `NVL`). None: no name, a name not in the catalogue, a slice of a GPU
+    (MIG), a capacity that contradicts the name, or several capacities and none measured. A capacity without a name
+    is never turned into a model.
+
+    >>> match("NVIDIA A100-SXM4-80GB").name, match("a100", 40441).name, match("a100")
+    ('A100 SXM 80GB', 'A100 SXM 40GB', None)
+    >>> match("NVIDIA GH200 480GB").name, match("NVIDIA H200").name, match(None, 40441)
+    ('GH200 96GB', 'H200 SXM 141GB', None)
+    """
+    if not model:
+        return None
+    read = _read_name(model)
+    if read is None:
+        return None
+    chip, form, capacity_gb = read
+    candidates = [DEVICES_BY_NAME[name] for name in _NAMES[chip]]
+    if chip == "gh200" and capacity_gb is not None:
+        capacity_gb = _SUPERCHIP_HOST_GB.get(capacity_gb, capacity_gb)
+    if capacity_gb is not None:
+        candidates = [device for device in candidates if device.hbm_mib == capacity_gb * GIB_IN_MIB]
+    if hbm_mib is not None:
+        candidates = [device for device in candidates if device.fits(hbm_mib)]
+    if form:
+        candidates = [device for device in candidates if device.form == form]
+    return _only(candidates)
+
+
+def ridge(device: Device, pipe: str) -> float | None:
+    """Return the arithmetic intensity (FLOP/B) above which `pipe` is limited by compute; None without a peak.
+
+    >>> round(ridge(BY_NAME["A100 SXM 40GB"], "fp64"), 3), round(ridge(BY_NAME["A100 SXM 80GB"], "fp32"), 2)
+    (6.238, 9.56)
+
+    Errors: ValueError for an unknown pipe.
+    """
+    peak = device.peak_flop_per_s(pipe)
+    return None if peak is None else peak / device.hbm_bytes_per_s
+
+
+def value_fields() -> tuple[str, ...]:
+    """Return the names of the fields that carry a published value, in the order of the catalogue."""
+    return tuple(item.name for item in fields(Device) if item.name in _ORIGIN)
+
+
+def _only(candidates: list[Device]) -> Device | None:
+    """The one that is meant: the only one, or the SXM module where all have one capacity."""
+    if len(candidates) > 1 and len({device.hbm_mib for device in candidates}) == 1:
+        modules = [device for device in candidates if device.form == "sxm"]
+        candidates = modules or candidates
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def _read_name(model: str) -> tuple[str, str, int | None] | None:
+    """(chip in _NAMES, form factor or "", capacity in GB or None); None when a word is not understood."""
+    form, capacity_gb, chip = "", None, []
+    for word in _words(model):
+        if found := _FORM.match(word):
+            form = next(part for part in found.groups() if part)
+        elif found := _CAPACITY.match(word):
+            capacity_gb = int(found[1] or found[2])
+        elif not _MEMORY_TYPE.match(word) and word not in _VENDOR_WORDS:
+            chip.append(word)
+    name = " ".join(chip)
+    return (name, form, capacity_gb) if name in _NAMES else None
+
+
+def _words(model: str) -> Iterable[str]:
+    """Lower-case words of a model name; `rtx6000ada` is taken apart."""
+    for word in re.findall(r"[a-z0-9.+]+", model.lower()):
+        glued = _GLUED.match(word)
+        yield from (part for part in glued.groups() if part) if glued else (word,)

@@ -1,0 +1,253 @@
+"""Units, times and durations: how outside values become the project's, and numbers become text.
+
+Inside the project times are UTC, fractions run 0..1, and a missing value is null.
+`text` is the only function that turns numbers into what people read.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from tachograph.catalog.errors import ConfigError, InputError
+
+KI = 1024.0
+MI = KI * KI
+
+# factor to the unit on the right; the left is what a producer writes
+_FACTORS: dict[tuple[str, str], float] = {
+    ("percent", "fraction"): 0.01,
+    ("mJ", "J"): 1e-3,
+    ("kJ", "J"): 1e3,
+    ("Wh", "J"): 3600.0,
+    ("kWh", "J"): 3.6e6,
+    ("jiffy", "s"): 0.01,  # USER_HZ, 100 on every Linux that runs these programs
+    ("ms", "s"): 1e-3,
+    ("us", "s"): 1e-6,
+    ("ns", "s"): 1e-9,
+    ("mW", "W"): 1e-3,
+    ("kW", "W"): 1e3,
+    ("KiB/s", "B/s"): KI,
+    ("MiB/s", "B/s"): MI,
+    ("GiB/s", "B/s"): KI**3,
+    ("kB/s", "B/s"): 1e3,
+    ("MB/s", "B/s"): 1e6,
+    ("GB/s", "B/s"): 1e9,
+    ("KiB", "B"): KI,
+    ("MiB", "B"): MI,
+    ("GiB", "B"): KI**3,
+    ("kB", "B"): 1e3,
+    ("MB", "B"): 1e6,
+    ("GB", "B"): 1e9,
+    ("B", "MiB"): 1 / MI,
+    ("KiB", "MiB"): 1 / KI,
+    ("GiB", "MiB"): KI,
+    ("MB", "MiB"): 1e6 / MI,
+    ("GB", "MiB"): 1e9 / MI,
+    ("Hz", "MHz"): 1e-6,
+    ("kHz", "MHz"): 1e-3,
+    ("GHz", "MHz"): 1e3,
+}
+
+
+def factor(given: str, wanted: str) -> float:
+    """Return what a value in unit `given` is multiplied by to be in unit `wanted`.
+
+    >>> factor("percent", "fraction"), factor("W", "W")
+    (0.01, 1.0)
+
+    Errors: InputError for a pair that no factor connects.
+    """
+    if given == wanted:
+        return 1.0
+    try:
+        return _FACTORS[given, wanted]
+    except KeyError:
+        known = ", ".join(sorted([a for a, b in _FACTORS if b == wanted] + [wanted]))
+        raise InputError(f"cannot convert unit {given!r} to {wanted!r}", do=f"use one of: {known}") from None
+
+
+@cache
+def zone(name: str) -> ZoneInfo:
+    """Return the time zone called `name` (IANA name).
+
+    Errors: ConfigError for an unknown name.
+    """
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ConfigError(
+            f"unknown time zone {name!r}", do="use an IANA name such as Europe/Berlin, America/Los_Angeles or UTC"
+        ) from None
+
+
+def to_utc(local: datetime, zone_name: str, *, later: bool = False) -> datetime:
+    """Return the UTC time of a wall-clock time.
+
+    An hour that occurs twice (clocks go back) means its first occurrence unless `later`;
+    one that does not exist (clocks go forward) is read with the offset before the change.
+
+    >>> to_utc(datetime(2026, 7, 1, 12), "America/Los_Angeles").isoformat()
+    '2026-07-01T19:00:00+00:00'
+    """
+    if local.tzinfo is not None:
+        return local.astimezone(UTC)
+    return local.replace(tzinfo=zone(zone_name), fold=int(later)).astimezone(UTC)
+
+
+_DURATION = re.compile(r"^(?:(\d+)-)?(?:(\d+):)?(?:(\d+):)?(\d+)(?:\.(\d+))?$")
+_SPAN = re.compile(r"^(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d|w)$")
+_SPAN_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def slurm_duration_s(written: str) -> float | None:
+    """Return the seconds of Slurm's `[days-][hours:]minutes:seconds`, or None where none is written.
+
+    >>> slurm_duration_s("3-06:16:53"), slurm_duration_s("00:05.250"), slurm_duration_s("UNLIMITED")
+    (281813.0, 5.25, None)
+    """
+    found = _DURATION.match(written.strip())
+    if not found:
+        return None
+    days, first, second, seconds, part = found.groups()
+    hours, minutes = (first, second) if second is not None else (None, first)
+    if days is not None and second is None and first is not None:  # days-hours:minutes
+        hours, minutes, seconds = first, seconds, "0"
+    whole = int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes or 0) * 60 + int(seconds)
+    return whole + (float(f"0.{part}") if part else 0.0)
+
+
+def span_s(written: str) -> float:
+    """Return the seconds of a span such as `30s`, `5m`, `2h`, `1d`.
+
+    >>> span_s("5m")
+    300.0
+
+    Errors: InputError when it is not one.
+    """
+    found = _SPAN.match(written.strip())
+    if not found:
+        raise InputError(f"{written!r} is no span of time", do="write a number and s, m, h, d or w, for example 30m")
+    return float(found[1]) * _SPAN_S[found[2]]
+
+
+def parse_time(written: str, *, now: datetime, zone_name: str = "UTC") -> datetime:
+    """Return the UTC time a person wrote: ISO date or time in the site's zone, or a span before `now`.
+
+    >>> parse_time("2h", now=datetime(2026, 1, 1, 12, tzinfo=UTC)).isoformat()
+    '2026-01-01T10:00:00+00:00'
+
+    Errors: InputError when it is neither, or too far away.
+    """
+    try:
+        if _SPAN.match(written.strip()):
+            return now - timedelta(seconds=span_s(written))
+        return to_utc(datetime.fromisoformat(written), zone_name)
+    except (ValueError, OverflowError):  # also a time before the year 1 or behind 9999
+        raise InputError(
+            f"{written!r} is no time", do="write 2026-04-23, 2026-04-23T10:30 or a span before now such as 12h"
+        ) from None
+
+
+_SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def text(value: float | None, unit: str = "") -> str:
+    """Return a quantity as people read it; an absent one is a dash.
+
+    Units: fraction (as percent), s, J, W, MiB, B, B/s, C, MHz, count, ratio, times, h; others are written behind the
+    number.
+
+    >>> text(0.423, "fraction"), text(5400, "s"), text(7.2e6, "J"), text(None, "W"), text(3.2e9, "B/s")
+    ('42 %', '1 h 30 min', '2.00 kWh', '–', '3.20 GB/s')
+    >>> text(1.1, "times"), text(15.84, "times"), text(223.2, "times")
+    ('1.10x', '15.8x', '223x')
+    """
+    if value is None or value != value:
+        return "–"
+    match unit:
+        case "fraction":
+            percent = value * 100
+            if 0 < percent < 0.01:
+                return "<0.01 %"
+            return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.2g} %"
+        case "s":
+            return _duration_text(value)
+        case "J":
+            return (
+                f"{value / 3.6e6:.2f} kWh"
+                if value >= 3.6e5
+                else f"{value / 1e3:.1f} kJ"
+                if value >= 1e3
+                else f"{value:.0f} J"
+            )
+        case "MiB":
+            return f"{value / KI:.1f} GiB" if value >= KI else f"{value:.0f} MiB"
+        case "B" | "B/s":
+            for size, prefix in _SI:
+                if value >= size:
+                    return f"{value / size:.2f} {prefix}{unit}"
+            return f"{value:.0f} {unit}"
+        case "C":
+            return f"{value:.0f} °C"
+        case "count":
+            return f"{value:,.0f}"
+        case "ratio":
+            return f"{value:.2f}"
+        case "times":  # three digits: 9.996 is 10.0x, not 10.00x
+            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f}x"
+        case "W" | "MHz":
+            return f"{value:,.0f} {unit}"
+        case "h":
+            return f"{value:,.1f} h" if value >= 0.1 else f"{value:.2g} h"
+        case _:
+            return f"{value:,.4g} {unit}".rstrip()
+
+
+def shown_s(begin: datetime, end: datetime) -> float:
+    """Return the seconds between two moments that are shown to the minute, so that text and clock times agree.
+
+    What takes less than two minutes keeps its seconds.
+
+    >>> shown_s(datetime(2026, 4, 23, 2, 58, 10), datetime(2026, 4, 23, 4, 19, 55)) / 60
+    81.0
+    """
+    exact = (end - begin).total_seconds()
+    if exact < 120:
+        return exact
+    return (end.replace(second=0, microsecond=0) - begin.replace(second=0, microsecond=0)).total_seconds()
+
+
+def _duration_text(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, left = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {left} s" if left else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02d} min" if minutes else f"{hours} h"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def plural(count: float, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "GPU"), plural(4, "GPU")
+    ('1 GPU', '4 GPUs')
+    """
+    return f"{count:,.0f} {noun}" if count == 1 else f"{count:,.0f} {noun}s"
+
+
+def printable(value: str) -> str:
+    r"""Return `value` with control characters written out: a job's name must not steer the terminal.
+
+    >>> printable("train\x1b[2J"), printable("größe [a-b]")
+    ('train\\x1b[2J', 'größe [a-b]')
+    """
+    if value.isprintable():
+        return value
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)

@@ -1,0 +1,70 @@
+"""Output formats of a report: page, CSV, JSON, or lines of text; the options that choose one, and the writing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tachograph.catalog.errors import UsageError
+from tachograph.cli import output
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser, add_json
+
+if TYPE_CHECKING:
+    from tachograph.report.lines import Line
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFormats:
+    """A report in each form; only what is asked for is made. lines: of so many characters, ASCII only or not."""
+
+    html: Callable[[], str]
+    json: Callable[[], object]
+    csv: Callable[[], str]
+    lines: Callable[[int, bool], Sequence[Line]]
+    widest: int  # characters of a line
+
+
+def add_formats(parser: Parser, *, csv: str) -> None:
+    """Add `--html`, `--csv` and `--json`, one of which may be given; `csv`: what is in the CSV."""
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE")
+    form.add_argument("--csv", action="store_true", help=f"print CSV: {csv}")
+    add_json(form)
+
+
+def write_report(forms: ReportFormats, arguments: Arguments) -> None:
+    """Print the report, or write its page, in the form that is asked for.
+
+    Errors: UsageError for a file that cannot be written.
+    """
+    if arguments.html is not None:
+        _write_page(forms.html, arguments.html)
+        Narrator.of(arguments).say(f"written to {arguments.html}")
+    elif arguments.json:
+        output.print_json(forms.json())
+    elif arguments.csv:
+        output.print_text(forms.csv())
+    else:
+        _print_lines(forms, arguments)
+
+
+def _write_page(made: Callable[[], str], file: str) -> None:
+    if not file:  # Path("") is the folder one stands in
+        raise UsageError("the name of the page is empty", where="--html", do="name a file")
+    page = made()
+    with output.writing(file):
+        Path(file).write_text(page, encoding="utf-8")
+
+
+def _print_lines(forms: ReportFormats, arguments: Arguments) -> None:
+    from tachograph.report.lines import to_rich, to_text
+
+    ascii_only = output.ascii_only()
+    lines = forms.lines(min(output.width(), forms.widest), ascii_only)
+    if ascii_only:
+        output.print_text(to_text(lines, ascii_only=True))
+    else:
+        output.print_styled(to_rich(lines), no_color=arguments.no_color)

@@ -1,0 +1,264 @@
+"""The data set of a study: which jobs are in it, what each filter removes, what was recorded, how complete it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+
+import polars as pl
+
+from tachograph.catalog.columns import must_exist
+from tachograph.catalog.config import StudyFilters
+from tachograph.catalog.counters import COUNTERS, Counter
+from tachograph.catalog.errors import LakeError, NotFoundError
+from tachograph.catalog.units import plural, text
+from tachograph.lake.filters import JobFilter, filter_jobs, filter_parts
+
+# {reason: what it says of a job}, in the order in which filters are counted
+FILTER_REASONS: Mapping[str, str] = MappingProxyType(
+    {
+        "ambiguous_attribution": "it is not known which GPUs were its own",
+        "still_running": "it had not ended",
+        "no_samples": "no sample belongs to it",
+        "login_node": "it ran on a login node",
+        "other_partition": "its partition is not one of those studied",
+        "staff_account": "its account is the staff's",
+        "short": "it was too short",
+        "idle": "its GPUs were idle",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What one filter did: `jobs` it applies to, of those chosen; `removed` by it after those before; `left` then.
+
+    `ignored`: it was switched off for this study and removed nothing.
+    """
+
+    reason: str
+    sentence: str
+    jobs: int
+    removed: int
+    left: int
+    ignored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobSet:
+    """The jobs of a study, rows of job_summaries, and how they were come by.
+
+    `recorded`: jobs of the lake; `chosen`: those left by the reader's choice, on which the filters then worked.
+    """
+
+    jobs: pl.DataFrame
+    recorded: int
+    chosen: int
+    removals: tuple[Removal, ...]
+
+    @property
+    def left_out(self) -> int:
+        """Jobs that the reader's choice left out."""
+        return self.recorded - self.chosen
+
+
+def choose_jobs(
+    summaries: pl.DataFrame,
+    findings: pl.DataFrame,
+    wanted: JobFilter,
+    *,
+    filters: StudyFilters | None = None,
+    no_filter: Sequence[str] = (),
+) -> JobSet:
+    """Return the jobs that are wanted and that no filter of the study leaves out.
+
+    `filters`: as configured, to say what they mean. `no_filter`: reasons that do not count; a job that has another one
+    stays out.
+    Errors: NotFoundError for a reason that does not exist, and where no job is left, telling what removed them;
+    LakeError where the lake holds no job.
+    """
+    must_exist(no_filter, tuple(FILTER_REASONS), what="filter")
+    chosen = filter_jobs(summaries, findings, wanted)
+    reasons = chosen.get_column("excluded").str.split(",").fill_null(pl.lit([], dtype=pl.List(pl.String)))
+    left = pl.Series([True], dtype=pl.Boolean).new_from_index(0, chosen.height)
+    removals = []
+    for reason in _ordered_reasons(reasons):
+        has, ignored = reasons.list.contains(reason), reason in no_filter
+        removed = 0 if ignored else int((left & has).sum())
+        left = left if ignored else left & ~has
+        count = int(has.sum())
+        sentence = _reason_sentence(reason, filters or StudyFilters())
+        removals.append(Removal(reason, sentence, count, removed, int(left.sum()), ignored=ignored))
+    found = JobSet(chosen.filter(left), summaries.height, chosen.height, tuple(removals))
+    if found.jobs.is_empty():
+        raise _nothing(
+            found, [name for name, alone in filter_parts(wanted) if filter_jobs(summaries, findings, alone).is_empty()]
+        )
+    return found
+
+
+def _reason_sentence(reason: str, filters: StudyFilters) -> str:
+    """What a filter says of a job, with its number."""
+    match reason:
+        case "short" if filters.min_elapsed_s:
+            return f"it ran for less than {text(filters.min_elapsed_s, 's')}"
+        case "idle" if filters.min_gpu_util_mean:
+            return f"its mean utilisation is under {text(filters.min_gpu_util_mean, 'fraction')}"
+        case _:
+            return FILTER_REASONS.get(reason, reason)
+
+
+def _ordered_reasons(reasons: pl.Series) -> list[str]:
+    """All known reasons in their order, then those that only this lake knows."""
+    seen = set(reasons.explode().drop_nulls())
+    return [*FILTER_REASONS, *sorted(seen - set(FILTER_REASONS))]
+
+
+def _nothing(found: JobSet, alone: Sequence[str]) -> LakeError | NotFoundError:
+    """What to tell where no job is left; `alone`: restrictions of which each by itself leaves none."""
+    if not found.recorded:
+        return LakeError(
+            "there is no job to study", do="ingest the accounting of the time of the samples, then `tachograph analyze`"
+        )
+    if not found.chosen:
+        each = f" (by itself already: {'; '.join(alone)})" if alone else ""
+        return NotFoundError(
+            f"no job is left to study: your choice leaves out all {plural(found.recorded, 'job')}{each}",
+            do="leave out, or widen, what restricts it",
+        )
+    told = [f"{removal.reason} {removal.jobs:,}" for removal in found.removals if removal.jobs]
+    some = next(removal.reason for removal in found.removals if removal.jobs and not removal.ignored)
+    outside = f" ({found.left_out:,} more were left out by your options)" if found.left_out else ""
+    return NotFoundError(
+        f"no job is left to study: of {plural(found.chosen, 'job')}{outside} the filters leave out {', '.join(told)}",
+        do=f"let jobs back in with --no-filter {some}, or change [filters] and run `tachograph analyze`",
+    )
+
+
+LOW_COVERAGE = 0.8
+UNKNOWN_MODEL = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetModel:
+    """One GPU model: nodes that have it, GPUs of it that studied jobs held."""
+
+    model: str
+    nodes: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCounter:
+    """In how many of the studied jobs a counter was measured."""
+
+    counter: str
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSamples:
+    """What the lake's samples are, all jobs and none: how many, from when to when (UTC). None: not known."""
+
+    samples: int
+    first: datetime | None = None
+    last: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """The data behind a study.
+
+    `first`, `last`: of the studied jobs, UTC. `samples`, `gpu_hours`, `energy_j` are theirs; `energy_jobs` have an
+    energy. Coverage: samples over those expected; `coverage_low_jobs` have less than 0.8, of `coverage_jobs` in which
+    it is known. `stale`: the configuration changed after the last analysis.
+    """
+
+    lake: str
+    first: datetime
+    last: datetime
+    recorded_jobs: int
+    chosen_jobs: int
+    removals: tuple[Removal, ...]
+    jobs: int
+    users: int
+    nodes: int
+    gpus: int
+    models: tuple[DatasetModel, ...]
+    samples: int
+    recorded: RecordedSamples
+    gpu_hours: float
+    energy_j: float | None
+    energy_jobs: int
+    coverage_median: float | None
+    coverage_jobs: int
+    coverage_low_jobs: int
+    counters: tuple[MeasuredCounter, ...]
+    stale: bool = False
+
+    @property
+    def coverage_low_share(self) -> float | None:
+        """Share of jobs with low coverage, of those in which it is known."""
+        return self.coverage_low_jobs / self.coverage_jobs if self.coverage_jobs else None
+
+    @property
+    def never_measured(self) -> tuple[str, ...]:
+        """Counters that no studied job has."""
+        return tuple(one.counter for one in self.counters if not one.jobs)
+
+    @property
+    def partly_measured(self) -> tuple[MeasuredCounter, ...]:
+        """Counters that some of the studied jobs have, not all."""
+        return tuple(one for one in self.counters if 0 < one.jobs < self.jobs)
+
+
+def describe_dataset(
+    chosen: JobSet, gpus: pl.DataFrame, *, lake: str, recorded: RecordedSamples, stale: bool = False
+) -> Dataset:
+    """Return the description of the jobs of a study; `gpus` are rows of their job_gpus (node, gpu, gpu_model)."""
+    jobs = chosen.jobs
+    coverage = jobs.get_column("coverage").drop_nulls()
+    energy = jobs.get_column("energy_j").drop_nulls()
+    units = gpus.select("node", "gpu", pl.col("gpu_model").fill_null(UNKNOWN_MODEL)).unique()
+    return Dataset(
+        lake=lake,
+        first=jobs.select(pl.col("start").min()).item(),
+        last=jobs.select(pl.col("as_of").max()).item(),
+        recorded_jobs=chosen.recorded,
+        chosen_jobs=chosen.chosen,
+        removals=chosen.removals,
+        jobs=jobs.height,
+        users=jobs.get_column("user").drop_nulls().n_unique(),
+        nodes=units.get_column("node").n_unique(),
+        gpus=units.select("node", "gpu").n_unique(),
+        models=_models(units),
+        samples=int(jobs.get_column("samples").sum()),
+        recorded=recorded,
+        gpu_hours=float(jobs.get_column("gpu_hours").sum()),
+        energy_j=float(energy.sum()) if len(energy) else None,
+        energy_jobs=len(energy),
+        coverage_median=None if coverage.is_empty() else float(coverage.to_frame().select(pl.all().median()).item()),
+        coverage_jobs=len(coverage),
+        coverage_low_jobs=int((coverage < LOW_COVERAGE).sum()),
+        counters=tuple(MeasuredCounter(counter.name, _jobs_with(jobs, counter)) for counter in COUNTERS),
+        stale=stale,
+    )
+
+
+def _models(units: pl.DataFrame) -> tuple[DatasetModel, ...]:
+    found = (
+        units.group_by("gpu_model")
+        .agg(nodes=pl.col("node").n_unique(), gpus=pl.len())
+        .sort("gpus", "gpu_model", descending=[True, False])
+    )
+    return tuple(
+        DatasetModel(model, nodes, gpus) for model, nodes, gpus in found.select("gpu_model", "nodes", "gpus").rows()
+    )
+
+
+def _jobs_with(jobs: pl.DataFrame, counter: Counter) -> int:
+    """Jobs in which the counter was measured; codes have no mean, power is measured where it was sampled."""
+    column = "power_w_sampled_mean" if counter.name == "power_w" else f"{counter.name}_max"
+    return jobs.height - jobs.get_column(column).null_count()

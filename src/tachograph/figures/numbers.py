@@ -1,0 +1,133 @@
+"""What the figures of a study are made of: jobs and options in, numbers out, and a drawing of the numbers.
+
+A figure is a module with `compute(study) -> Numbers`, `draw(numbers) -> Figure` and `sentences(numbers)`; the registry
+lists them. Only `compute` looks at jobs: what is drawn and what is said stands in the numbers, which are written
+beside the figure. A part whose counters nobody measured is not computed; `missing` says what it lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+import polars as pl
+from matplotlib.figure import Figure
+
+from tachograph.catalog.units import plural
+
+Fact: TypeAlias = float | int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StudyOptions:
+    """How a study looks at its jobs. pipe: whose roofline tells compute-bound from memory-bound; window_s: of SI."""
+
+    pipe: str = "fp64"  # fp64, fp32, fp16, tensor
+    window_s: int = 60  # 60, 300, 900, 1800
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """The jobs of a study: rows of job_summaries that no filter leaves out, one per run of a job."""
+
+    jobs: pl.DataFrame
+    options: StudyOptions = field(default_factory=StudyOptions)
+
+    @property
+    def bound(self) -> str:
+        """Column that says of a job whether it is compute-bound or memory-bound, by the pipe of the options."""
+        return "bound" if self.options.pipe == "fp64" else f"bound_{self.options.pipe}"
+
+    def measured(self, columns: Iterable[str]) -> bool:
+        """Whether some job has a value in each of the columns."""
+        return all(self.jobs.get_column(name).null_count() < self.jobs.height for name in columns)
+
+    def lacking(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """Those of the columns in which no job has a value."""
+        return tuple(name for name in columns if not self.measured([name]))
+
+
+@dataclass(frozen=True, slots=True)
+class FigureNumbers:
+    """Everything a figure shows and says.
+
+    tables: {part: rows} as they are drawn. facts: single numbers that sentences quote; shares are of the denominators
+    their names state. missing: {part: why it is not drawn}. jobs: how many jobs of the study went in.
+    """
+
+    tables: Mapping[str, pl.DataFrame]
+    facts: Mapping[str, Fact]
+    jobs: int
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def __contains__(self, part: str) -> bool:
+        """Whether there is something to draw in this part."""
+        return part in self.tables and self.tables[part].height > 0
+
+    def number(self, fact: str) -> float | None:
+        """A fact that is a number; None where it is not known."""
+        value = self.facts.get(fact)
+        return float(value) if isinstance(value, int | float) else None
+
+
+class StudyFigure(Protocol):
+    """A module that makes one figure."""
+
+    def compute(self, study: Study) -> FigureNumbers:
+        """Return the numbers of the figure. Pure."""
+        ...
+
+    def draw(self, numbers: FigureNumbers) -> Figure:
+        """Return the drawing of the numbers. Computes nothing that is not in them; called where a part has rows."""
+        ...
+
+    def sentences(self, numbers: FigureNumbers) -> tuple[str, ...]:
+        """Return what the figure says in words, every number from `numbers.facts`; empty where it says nothing."""
+        ...
+
+
+def not_recorded(columns: Sequence[str]) -> str:
+    """Return why a part is missing.
+
+    >>> not_recorded(["fp64_active_mean", "bound"])
+    'nobody measured fp64_active (mean), bound'
+    """
+    named = [f"{name.removesuffix('_mean')} (mean)" if name.endswith("_mean") else name for name in columns]
+    return f"nobody measured {', '.join(named)}"
+
+
+def share(part: int, whole: int) -> float | None:
+    """Return a part of a whole as a fraction; None of nothing.
+
+    >>> share(1, 4), share(0, 0)
+    (0.25, None)
+    """
+    return part / whole if whole else None
+
+
+def percent(fraction: Fact) -> str:
+    """Return a share as text: fewer digits than it has, never a false 0 or 100.
+
+    >>> percent(0.1234), percent(0.0004), percent(0.9999), percent(1.0), percent(None)
+    ('12.3 %', '< 0.1 %', '> 99.9 %', '100 %', 'unknown')
+    """
+    if not isinstance(fraction, int | float):
+        return "unknown"
+    if fraction in (0, 1):
+        return f"{fraction * 100:.0f} %"
+    if 0 < fraction < 0.001:
+        return "< 0.1 %"
+    if 0.999 < fraction < 1:
+        return "> 99.9 %"
+    return f"{fraction * 100:.1f} %"
+
+
+def count_jobs(jobs: Fact) -> str:
+    """Return a number of jobs as text.
+
+    >>> count_jobs(1), count_jobs(2500)
+    ('1 job', '2,500 jobs')
+    """
+    number = int(jobs) if isinstance(jobs, int | float) else 0
+    return plural(number, "job")

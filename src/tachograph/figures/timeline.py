@@ -1,0 +1,116 @@
+"""What a job's GPUs did over time, in few enough bins to draw, and the intervals that plots over time mark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.tables import MINUTE_MAXIMA, MINUTE_MEANS
+
+_CHARACTERS = 118  # of a label that are as wide as a plot, about
+_LONGEST_LABEL = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An interval that a plot over time shows: seconds from its begin, and what happened."""
+
+    label: str
+    begin_s: float
+    end_s: float
+
+
+def lanes(marks: Sequence[Mark], length_s: float) -> list[list[Mark]]:
+    """Return marks in rows, in order of begin, in which neither they nor their labels overlap.
+
+    >>> early, late, long = Mark("a", 0, 10), Mark("b", 50, 60), Mark("c", 5, 70)
+    >>> [[mark.label for mark in lane] for lane in lanes([early, late, long], 100)]
+    [['a', 'b'], ['c']]
+    """
+    rows: list[list[Mark]] = []
+    for mark in sorted(marks, key=lambda one: (one.begin_s, -one.end_s)):
+        taken = extent(mark, length_s)[0]
+        row = next((row for row in rows if extent(row[-1], length_s)[1] <= taken), None)
+        if row is None:
+            rows.append([mark])
+        else:
+            row.append(mark)
+    return rows
+
+
+def extent(mark: Mark, length_s: float) -> tuple[float, float]:
+    """Return where bar and label of a mark begin and end; a label that does not fit to the right ends with its bar."""
+    label_s = (len(label_of(mark)) + 2) * length_s / _CHARACTERS
+    if mark.begin_s + label_s <= length_s:
+        return mark.begin_s, max(mark.end_s, mark.begin_s + label_s)
+    return min(mark.begin_s, max(0.0, mark.end_s - label_s)), mark.end_s
+
+
+def label_of(mark: Mark) -> str:
+    """Return the label, cut where it is too long."""
+    return mark.label if len(mark.label) <= _LONGEST_LABEL else f"{mark.label[: _LONGEST_LABEL - 1]}…"
+
+
+MAX_BINS = 240
+Series = tuple[float | None, ...]
+GpuKey = tuple[str, int, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobTimeline:
+    """Series of `bins` values from the job's start; a bin lasts `bin_s` seconds; None: nobody measured it.
+
+    `per_gpu` is the mean of counter `counter` for each (node, gpu, mig); `means` are means over GPUs of each
+    counter (maxima for hbm_used_mib); `power_low` and `power_high` are the lowest and highest GPU's mean power.
+    """
+
+    bin_s: float
+    bins: int
+    counter: str | None = None
+    per_gpu: Mapping[GpuKey, Series] = field(default_factory=dict)
+    means: Mapping[str, Series] = field(default_factory=dict)
+    power_low: Series = ()
+    power_high: Series = ()
+
+
+def build_timeline(minutes: pl.DataFrame, *, elapsed_s: float | None, counter: str | None) -> JobTimeline:
+    """Return the timeline of one job's rows of job_minutes, at most MAX_BINS long."""
+    last = int(minutes.select(pl.col("minute").max()).item()) if minutes.height else -1
+    length = max(last + 1, math.ceil((elapsed_s or 0) / 60))
+    per_bin = max(1, math.ceil(length / MAX_BINS))
+    bins = math.ceil(length / per_bin)
+    if minutes.is_empty():
+        return JobTimeline(per_bin * 60.0, bins)
+    binned = minutes.filter(pl.col("minute") >= 0).with_columns(place=pl.col("minute") // per_bin)
+    by_gpu = binned.group_by("node", "gpu", "mig", "place").agg(pl.col(*MINUTE_MEANS).mean())
+    overall = (
+        by_gpu.group_by("place")
+        .agg(
+            pl.col(*MINUTE_MEANS).mean(),
+            power_low=pl.col("power_w").min(),
+            power_high=pl.col("power_w").max(),
+        )
+        .join(binned.group_by("place").agg(pl.col(*MINUTE_MAXIMA).max()), on="place")
+    )
+    names = (*MINUTE_MEANS, *MINUTE_MAXIMA)
+    series = {name: _series(overall, name, bins) for name in (*names, "power_low", "power_high")}
+    low, high = series.pop("power_low"), series.pop("power_high")
+    means = {name: values for name, values in series.items() if any(value is not None for value in values)}
+    per_gpu = _per_gpu(by_gpu, counter, bins) if counter in MINUTE_MEANS else {}
+    return JobTimeline(per_bin * 60.0, bins, counter, per_gpu, means, low, high)
+
+
+def _per_gpu(by_gpu: pl.DataFrame, counter: str | None, bins: int) -> dict[GpuKey, Series]:
+    groups = by_gpu.partition_by("node", "gpu", "mig", as_dict=True)
+    return {(str(node), int(gpu), mig): _series(rows, str(counter), bins) for (node, gpu, mig), rows in groups.items()}
+
+
+def _series(rows: pl.DataFrame, name: str, bins: int) -> Series:
+    values: list[Any] = [None] * bins
+    for place, value in rows.select("place", name).iter_rows():
+        values[place] = value
+    return tuple(values)

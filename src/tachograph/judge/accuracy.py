@@ -1,0 +1,195 @@
+"""Verdicts of the job classes against ground truth, in the layout of the published accuracies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tachograph.judge.classes.inputs import HOST_SUFFIX
+from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
+from tachograph.judge.classes.verdicts import CLASS_CODES
+
+Z95 = 1.959963984540054  # of the normal distribution: 95 % lie within
+Answers = NDArray[np.int8]  # of jobs: kernel.YES, NO; anything else: cannot be decided
+Truths = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictScore:
+    """How many verdicts on one class are right and wrong.
+
+    `undecided_positives`, `undecided_negatives`: jobs of the class, and others, of which the verdict is insufficient.
+    """
+
+    true_positives: int
+    false_positives: int
+    true_negatives: int
+    false_negatives: int
+    undecided_positives: int = 0
+    undecided_negatives: int = 0
+
+    @property
+    def jobs(self) -> int:
+        """All jobs, those without a decision too."""
+        return self.decided + self.insufficient
+
+    @property
+    def decided(self) -> int:
+        """Jobs with a verdict of yes or no."""
+        return self.correct + self.false_positives + self.false_negatives
+
+    @property
+    def correct(self) -> int:
+        """Verdicts that are right."""
+        return self.true_positives + self.true_negatives
+
+    @property
+    def positives(self) -> int:
+        """Jobs of the class, in truth."""
+        return self.true_positives + self.false_negatives + self.undecided_positives
+
+    @property
+    def negatives(self) -> int:
+        """Jobs that are not of the class, in truth."""
+        return self.jobs - self.positives
+
+    @property
+    def insufficient(self) -> int:
+        """Jobs of which it cannot be decided."""
+        return self.undecided_positives + self.undecided_negatives
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of the decided jobs whose verdict is right; None where none is decided."""
+        return self.correct / self.decided if self.decided else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Interval (95 %, Wilson) of the accuracy."""
+        return wilson(self.correct, self.decided) if self.decided else None
+
+    @property
+    def false_positive_rate(self) -> float:
+        """False alarms over jobs that are not of the class; 0 where there are none of them."""
+        return self.false_positives / self.negatives if self.negatives else 0.0
+
+
+def score_verdicts(answers: Answers, truth: Truths) -> VerdictScore:
+    """Return how the answers compare with the truth, job by job.
+
+    >>> score(np.array([1, 1, 0, 2], np.int8), np.array([True, False, False, True]))
+    Score(true_positives=1, false_positives=1, true_negatives=1, false_negatives=0, undecided_positives=1,
+          undecided_negatives=0)
+    """
+    yes, no = answers == YES, answers == NO
+    open_ = ~(yes | no)
+    pairs = (yes & truth, yes & ~truth, no & ~truth, no & truth, open_ & truth, open_ & ~truth)
+    return VerdictScore(*(int(np.count_nonzero(pair)) for pair in pairs))
+
+
+def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
+    """Return the interval of a share: Wilson, J. Am. Stat. Assoc. 22 (1927); 95 % by default.
+
+    >>> [round(end, 4) for end in wilson(98, 101)]
+    [0.9163, 0.9898]
+    """
+    share, z2 = successes / trials, z * z
+    middle = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = z / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials * trials))
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    return (0.0 if successes == 0 else low), (1.0 if successes == trials else high)
+
+
+# simulated jobs on which the built-in thresholds were looked at; accuracies are told of other ones
+CHOSEN_ON = 1
+# what hosts count varies more than what GPUs do; nothing is planted that would tell whether it is steady
+WITHOUT_TRUTH = ("stable_host",)
+_CODE_OF = {"yes": YES, "no": NO, "insufficient": UNDECIDED}
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedAccuracy:
+    """What was published of a class: accuracy, labelled jobs, false positives."""
+
+    accuracy: float
+    jobs: int
+    false_positives: int
+
+
+# of host characteristics, thresholds by hand: Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025)
+PUBLISHED_ACCURACY: Mapping[str, PublishedAccuracy] = MappingProxyType(
+    {
+        "job_hang": PublishedAccuracy(0.955, 333, 2),
+        "cold_start": PublishedAccuracy(0.982, 333, 1),
+        "stall": PublishedAccuracy(0.928, 333, 6),
+        "stable": PublishedAccuracy(0.97, 101, 0),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAccuracy:
+    """One class: how its verdicts compare with the truth; `too_near`: jobs whose design lies at the bound."""
+
+    code: str
+    score: VerdictScore
+    too_near: int
+
+    @property
+    def published(self) -> PublishedAccuracy | None:
+        """What was published of the class."""
+        return PUBLISHED_ACCURACY.get(self.code.removesuffix(HOST_SUFFIX))
+
+
+def with_keys(truth: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the truth of simulated jobs with the `job_key` they have in a lake; those that are there."""
+    submit = pl.from_epoch("submit_s", time_unit="s").cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
+    keys = jobs.select("job_key", "display_id", submit=pl.col("submit").cast(pl.Datetime("us", "UTC")))
+    return truth.with_columns(submit=submit).join(keys, on=["display_id", "submit"], how="inner").drop("submit")
+
+
+def truth_of(truth: pl.DataFrame, code: str) -> pl.DataFrame:
+    """Return columns job_key and `truth` of one class; null is too near to call.
+
+    A class in the form of hosts has the truth of the class where it has none of its own.
+    """
+    if code in WITHOUT_TRUTH:
+        return truth.select("job_key", truth=pl.lit(None, dtype=pl.Boolean))
+    column = code if code in truth.columns else code.removesuffix(HOST_SUFFIX)
+    return truth.select("job_key", truth=pl.col(column))
+
+
+def accuracies(
+    truth: pl.DataFrame, verdicts: pl.DataFrame, codes: Iterable[str] = CLASS_CODES
+) -> tuple[ClassAccuracy, ...]:
+    """Return the accuracy of each class that was judged.
+
+    `truth`: one row per job (`with_keys`), of jobs of which it is known which GPUs they held: nothing can be told of
+    others. `verdicts`: rows of findings. Jobs that a class was not asked of (idle_nodes of one node) do not count.
+    """
+    found = []
+    for code in codes:
+        mine = verdicts.filter((pl.col("code") == code) & (pl.col("kind") == "class")).select("job_key", "verdict")
+        rows = truth_of(truth, code).join(mine, on="job_key", how="inner")
+        called = rows.filter(pl.col("truth").is_not_null())
+        if called.is_empty():
+            continue
+        answers = called.get_column("verdict").replace_strict(_CODE_OF, return_dtype=pl.Int8).to_numpy()
+        of_class = np.asarray(called.get_column("truth").to_numpy(), np.bool_)
+        found.append(ClassAccuracy(code, score_verdicts(answers, of_class), rows.height - called.height))
+    return tuple(found)
+
+
+def labels_of(truth: pl.DataFrame, codes: Iterable[str] = CLASS_CODES) -> dict[str, dict[str, bool]]:
+    """Return labels for tuning, {class: {job_key: holds}}, from the truth of simulated jobs."""
+    return {
+        code: dict(truth_of(truth, code).filter(pl.col("truth").is_not_null()).sort("job_key").iter_rows())
+        for code in codes
+        if code not in WITHOUT_TRUTH
+    }

@@ -1,0 +1,30 @@
+"""It is not known which GPUs the job held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.config import Thresholds
+from tachograph.judge.checks.evidence import evidence_of
+from tachograph.judge.finding import Finding
+
+
+def ambiguous_attribution(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> Finding | None:
+    """Return the note that nothing tells which GPUs were the job's."""
+    if summary.get("attribution") != "ambiguous":
+        return None
+    return Finding(
+        "ambiguous_attribution",
+        "note",
+        "Which GPUs belonged to the job is not known",
+        "Nothing recorded tells which GPUs of its nodes were its own, or that it had the nodes to itself; "
+        "the nodes' average is not the job's, so no GPU numbers are given.",
+        "Staff: let the Slurm prolog write a map of job to GPUs, or record `scontrol show job -d` while jobs run; "
+        "both can be ingested. Where a partition or QOS gives whole nodes, name it in [slurm] exclusive.",
+        evidence_of(summary, "gpus", "elapsed_s"),
+    )

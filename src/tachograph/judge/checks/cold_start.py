@@ -1,0 +1,62 @@
+"""cold_start: nothing happened for a long time after the start, then the job worked.
+
+Source: Matveev, Setyaev, Voevodin (2025); from GPU telemetry: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tachograph.catalog.units import text
+from tachograph.judge.classes.characteristics import FIRST_WORK
+from tachograph.judge.classes.hang import HangCase, HangPlace, judge_hang, worked_at
+from tachograph.judge.classes.inputs import ClassInput, JobClass, so_far
+from tachograph.judge.classes.kernel import BEGIN
+from tachograph.judge.finding import Finding
+
+_ADVICE = (
+    "Do what needs no GPU (downloads, unpacking, compiling, reading input) in a CPU job before, keep containers and "
+    "environments on fast storage, and cache what each start computes again."
+)
+
+
+def _found(case: HangCase) -> tuple[str, str]:
+    share = text(min(1.0, case.end / case.minutes), "fraction")
+    what = "stayed flat" if case.form.host else "at rest"
+    first = text(case.end * 60, "s")
+    said = f"Nothing was done for the first {first}, {share} of the run{so_far(case.row)} ({case.tally} {what})."
+    return said, _ADVICE
+
+
+def _none(case: HangCase) -> str:
+    worked = worked_at(case)
+    if case.form.host:
+        return f"No: {case.tally} stayed flat for the first {case.long} and not afterwards."
+    if worked is None:
+        return f"No: the GPUs did no work{so_far(case.row) or ' at all'}, so none started late."
+    if worked[0] == 0:
+        return "No: a GPU was in use from the start."
+    if worked[0] < case.form.limits.hang:
+        idle = f"GPU activity stayed under {text(FIRST_WORK, 'fraction')} for the first {text(worked[0] * 60, 's')}"
+        return f"No: {idle}; a cold start is {case.long} or more."
+    return f"No: {case.tally} were at rest for the first {case.long} and not afterwards."
+
+
+PLACE = HangPlace(BEGIN, "a cold start", _found, _none)
+
+
+def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
+    return judge_hang(PLACE, job_class, form)
+
+
+COLD_START = JobClass(
+    "cold_start",
+    "hint",
+    "The job did nothing for a long time after its start",
+    _judge,
+    gpu=("power", "sm_active", "tensor_active", "dram_active", "pcie", "nvlink"),
+    host=(
+        *("l1_misses_per_s", "llc_misses_per_s", "cpu_user"),
+        *("network_rx_bytes_per_s", "network_tx_packets_per_s"),
+    ),
+)

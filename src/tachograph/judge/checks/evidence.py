@@ -1,0 +1,196 @@
+"""What the rules read from a job's tables: activity per GPU, activity over time, names of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tachograph.catalog.tables import JOB_GPUS
+from tachograph.pipeline.timelines import ACTIVITY
+
+ACTIVITY_NAMES = {"gpu_util": "utilisation", "gr_engine_active": "graphics engine activity", "sm_active": "SM activity"}
+UNIT = ("node", "gpu", "mig")
+_ACTIVITY = {
+    **{name: JOB_GPUS.schema[name] for name in UNIT},
+    "activity_mean": pl.Float64(),
+    "activity_max": pl.Float64(),
+}
+ENOUGH_MINUTES = 0.8  # of a period must have been measured before anything is said about it
+
+
+def number(row: Mapping[str, Any], name: str) -> float | None:
+    """Return a number of a row, or None where it is absent or not a number.
+
+    >>> number({"gpus": 4}, "gpus"), number({"gpus": None}, "gpus"), number({}, "gpus")
+    (4.0, None, None)
+    """
+    value = row.get(name)
+    if value is None or value != value:
+        return None
+    return float(value)
+
+
+def activity_counter(summary: Mapping[str, Any]) -> str | None:
+    """Return the counter that tells whether the job's GPUs were working, or None where none was measured."""
+    return next((name for name in ACTIVITY if number(summary, f"{name}_mean") is not None), None)
+
+
+def gpu_label(row: Mapping[str, Any], *, with_node: bool = True) -> str:
+    """Return a GPU's name as people read it.
+
+    >>> gpu_label({"node": "n1", "gpu": 0, "mig": None}), gpu_label({"node": "n1", "gpu": 0, "mig": 7}, with_node=False)
+    ('n1 GPU 0', 'GPU 0/7')
+    """
+    slice_ = "" if row.get("mig") is None else f"/{row['mig']}"
+    name = f"GPU {row['gpu']}{slice_}"
+    return f"{row['node']} {name}" if with_node else name
+
+
+def gpu_labels(rows: pl.DataFrame, *, of: pl.DataFrame | None = None, at_most: int = 4) -> str:
+    """Return the GPUs of `rows` as a short list: node names only where those `of` the job are on several."""
+    several = (rows if of is None else of)["node"].n_unique() > 1
+    names = [gpu_label(row, with_node=several) for row in rows.head(at_most).iter_rows(named=True)]
+    more = rows.height - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def gpu_activity(summary: Mapping[str, Any], gpus: pl.DataFrame) -> pl.DataFrame | None:
+    """Return one row per measured GPU, busiest first: its key, `activity_mean` and `activity_max` (0..1).
+
+    None where no activity counter was measured on any GPU.
+    """
+    counter = activity_counter(summary)
+    if counter is None or gpus.is_empty():
+        return None
+    columns = [*UNIT, f"{counter}_mean", f"{counter}_max"]
+    rows = list(zip(*(gpus.get_column(name).to_list() for name in columns), strict=True))
+    measured = sorted((row for row in rows if row[3] is not None), key=lambda row: (-row[3], row[0], row[1]))
+    return pl.DataFrame(measured, schema=_ACTIVITY, orient="row") if measured else None
+
+
+def idlest_gpu(summary: Mapping[str, Any], gpus: pl.DataFrame) -> float | None:
+    """Return the lowest mean activity of the measured GPUs; None where fewer than two GPUs are known."""
+    counter = activity_counter(summary)
+    if counter is None or gpus.height < 2:
+        return None
+    lowest = gpus[f"{counter}_mean"].min()
+    return float(lowest) if isinstance(lowest, float) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Activity of a whole job over time: minutes that were measured, and in each the busiest GPU's mean (0..1)."""
+
+    counter: str
+    minute: npt.NDArray[np.int64]
+    level: npt.NDArray[np.float64]
+    busy: npt.NDArray[np.bool_]
+
+    @property
+    def first_busy(self) -> int:
+        """First minute with work."""
+        return int(self.minute[self.busy][0])
+
+    @property
+    def last_busy(self) -> int:
+        """Last minute with work."""
+        return int(self.minute[self.busy][-1])
+
+    @property
+    def last(self) -> int:
+        """Last minute that was measured."""
+        return int(self.minute[-1])
+
+    def measured_share(self, begin: int, end: int) -> float:
+        """Return which share of the minutes begin <= m < end was measured; 0 for no minutes."""
+        if end <= begin:
+            return 0.0
+        return float(np.count_nonzero((self.minute >= begin) & (self.minute < end))) / (end - begin)
+
+
+def activity_over_time(minutes: pl.DataFrame, idle_level: float) -> Activity | None:
+    """Return the job's activity over time; a minute is busy when a GPU's mean is above `idle_level`.
+
+    None where no activity counter was measured, or no minute is busy.
+    """
+    counter = next((c for c in ACTIVITY if c in minutes.columns and minutes[c].null_count() < minutes.height), None)
+    if counter is None:
+        return None
+    level, place = minutes[counter].cast(pl.Float64).to_numpy(), minutes["minute"].to_numpy()
+    measured = ~np.isnan(level) & (place >= 0)  # null has become NaN
+    if not measured.any():
+        return None
+    highest = np.full(int(place.max()) + 1, -1.0)
+    np.maximum.at(highest, place[measured], level[measured])
+    minute = np.flatnonzero(highest >= 0)
+    busy = highest[minute] > idle_level
+    return Activity(counter, minute, highest[minute], busy) if busy.any() else None
+
+
+def may_hold_idle(summary: Mapping[str, Any], seconds: float) -> bool:
+    """Return whether all GPUs may have been idle for `seconds`, by the share of samples at zero; True where unknown.
+
+    Half of it is enough: minutes at the edges are coarse, and idle is a little above zero.
+
+    >>> may_hold_idle({"elapsed_s": 3600, "zero_util_fraction": 0.5}, 600)
+    True
+    >>> may_hold_idle({"elapsed_s": 3600, "zero_util_fraction": 0.01}, 600)
+    False
+    """
+    elapsed, zero = number(summary, "elapsed_s"), number(summary, "zero_util_fraction")
+    return elapsed is None or zero is None or zero * elapsed >= seconds / 2
+
+
+def idle_periods(activity: Activity, *, at_least: int = 2) -> list[tuple[int, int]]:
+    """Return the periods without work between the first and the last work: [(first minute, minutes)].
+
+    A period is a run of consecutive measured minutes, `at_least` so many; a minute nobody measured ends it.
+    """
+    inside = (activity.minute > activity.first_busy) & (activity.minute < activity.last_busy) & ~activity.busy
+    return runs([int(minute) for minute in activity.minute[inside]], at_least=at_least)
+
+
+def runs(ordered: Sequence[int], *, at_least: int = 1) -> list[tuple[int, int]]:
+    """Return the runs of consecutive numbers: [(first, length)].
+
+    >>> runs([1, 2, 3, 7, 9, 10], at_least=2)
+    [(1, 3), (9, 2)]
+    """
+    found: list[tuple[int, int]] = []
+    for value in ordered:
+        if found and value == found[-1][0] + found[-1][1]:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((value, 1))
+    return [run for run in found if run[1] >= at_least]
+
+
+def moment(summary: Mapping[str, Any], after_s: float) -> datetime | None:
+    """Return the time so many seconds after a job's start, None where that is not known.
+
+    >>> moment({"start": datetime(2026, 4, 23, 10)}, 60), moment({}, 60)
+    (datetime.datetime(2026, 4, 23, 10, 1), None)
+    """
+    start: datetime | None = summary.get("start")
+    return None if start is None else start + timedelta(seconds=after_s)
+
+
+def so_far(summary: Mapping[str, Any]) -> str:
+    """Return " so far" for a job that still runs, else nothing.
+
+    >>> so_far({"state": "RUNNING"}), so_far({"state": "COMPLETED"})
+    (' so far', '')
+    """
+    return " so far" if summary.get("state") == "RUNNING" else ""
+
+
+def evidence_of(row: Mapping[str, Any], *names: str, **computed: float | None) -> dict[str, float]:
+    """Return the numbers that are known: those of `row` called `names`, and the computed ones."""
+    known = {name: number(row, name) for name in names} | computed
+    return {name: value for name, value in known.items() if value is not None}

@@ -1,0 +1,62 @@
+"""Work on all GPUs stopped at some time and never came back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.config import Thresholds
+from tachograph.catalog.units import text
+from tachograph.judge.checks.evidence import (
+    ENOUGH_MINUTES,
+    activity_over_time,
+    evidence_of,
+    may_hold_idle,
+    moment,
+    number,
+    so_far,
+)
+from tachograph.judge.finding import Finding
+
+SURE_S = 3600.0  # a tail this long is no writing of results; source: 60 minutes of the hung classes (TASC)
+
+
+def hung(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> Finding | None:
+    """Return the finding that no GPU worked in the last `idle_minutes` or more, though they had worked before."""
+    if not may_hold_idle(summary, thresholds.idle_minutes * 60):
+        return None
+    activity = activity_over_time(minutes, thresholds.idle_util)
+    if activity is None:
+        return None
+    begin, end = activity.last_busy + 1, activity.last + 1
+    if end - begin < thresholds.idle_minutes or activity.measured_share(begin, end) < ENOUGH_MINUTES:
+        return None
+    stopped_s = begin * 60.0
+    elapsed = number(summary, "elapsed_s")
+    idle_s = min(end * 60.0, elapsed or end * 60.0) - stopped_s
+    held = number(summary, "gpus") or number(summary, "gpus_seen")
+    lost = None if held is None else idle_s * held / 3600
+    start = summary.get("start")
+    return Finding(
+        "hung",
+        "problem" if idle_s >= SURE_S else "hint",
+        "GPU work stopped and did not come back",
+        f"The GPUs stopped working {text(stopped_s, 's')} after the start; the job went on for "
+        f"{text(idle_s, 's')} without using them{so_far(summary)}.",
+        "Look at the output of that time: a crashed or waiting process, a deadlock, a full disk, or work on the CPU "
+        "that could run in a job of its own. A time limit inside the program ends a hang earlier.",
+        evidence_of(
+            summary,
+            "elapsed_s",
+            stopped_after_s=stopped_s,
+            idle_s=idle_s,
+            gpu_hours_idle=lost,
+            stopped_at_unix_s=None if start is None else start.timestamp() + stopped_s,
+        ),
+        begin=moment(summary, stopped_s),
+        end=moment(summary, stopped_s + idle_s),
+    )

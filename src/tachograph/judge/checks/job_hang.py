@@ -1,0 +1,75 @@
+"""job_hang: the job worked, then nothing changed any more until its end.
+
+Source: Matveev, Setyaev, Voevodin (2025). From GPU telemetry: ours; a hung collective operation (NCCL) shows
+utilisation near 100 % with power near idle and next to no arithmetic and memory traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tachograph.catalog.units import text
+from tachograph.judge.classes.hang import HangCase, HangPlace, judge_hang, worked_at
+from tachograph.judge.classes.inputs import ClassInput, JobClass, so_far
+from tachograph.judge.classes.kernel import END, UNUSED
+from tachograph.judge.finding import Finding
+
+_ADVICE = (
+    "Look at the output of that time: a crashed or waiting process, a deadlock, a full disk, or work on the CPU that "
+    "could run in a job of its own. A time limit inside the program ends a hang earlier."
+)
+_COLLECTIVE = (
+    "This is what a hung collective operation (NCCL) looks like: one process has stopped or left and the others wait. "
+    "Look at the output of that time; set a timeout for collective operations."
+)
+
+
+def _found(case: HangCase) -> tuple[str, str]:
+    span = f"from {text(case.begin * 60, 's')} after the start, for {case.lasted}"
+    until = so_far(case.row) or " until the end"
+    if case.form.host:
+        return f"Nothing changed on the nodes {span}{until}: {case.tally} stayed flat.", _ADVICE
+    then, before = case.mean_inside("power"), case.mean_outside("power")
+    power = ""
+    if then is not None and before is not None:
+        power = f", power {text(then, 'fraction')} of the board's instead of {text(before, 'fraction')}"
+    if case.spinning:
+        util = case.mean_inside("gpu_util")  # MIG slices have none
+        busy = "seemingly busy" if util is None else f"utilisation {text(util, 'fraction')}"
+        said = f"The GPUs waited busily {span}{until}: {busy} with next to no arithmetic and memory traffic"
+        return f"{said}{power} ({case.tally} at rest).", _COLLECTIVE
+    return f"The GPUs stood still {span}{until}{power} ({case.tally} at rest).", _ADVICE
+
+
+def _none(case: HangCase) -> str:
+    if case.form.host:
+        return f"No: {case.tally} stayed flat for {case.long} to the end after a time of work."
+    if len(case.with_vote(UNUSED)) and not case.with_vote(0, 1, 2):
+        return "No: its GPUs did no work, so none stopped."
+    worked = worked_at(case)
+    if worked is not None and case.minutes - 1 - worked[1] < case.form.limits.hang:
+        left = case.minutes - 1 - worked[1]
+        when = "to its end" if left <= 1 else f"until {text(left * 60, 's')} before its end"
+        when = when.replace("its end", "now") if so_far(case.row) else when
+        return f"No: its GPUs were in use {when}; a hang is {case.long} or more without work."
+    return f"No: {case.tally} were at rest for {case.long} to the end after a time of work."
+
+
+PLACE = HangPlace(END, "a hang", _found, _none)
+
+
+def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
+    return judge_hang(PLACE, job_class, form)
+
+
+JOB_HANG = JobClass(
+    "job_hang",
+    "problem",
+    "The job hung",
+    _judge,
+    gpu=("power", "sm_active", "tensor_active", "dram_active", "pcie", "nvlink"),
+    host=(
+        *("l1_misses_per_s", "llc_misses_per_s", "network_rx_packets_per_s", "network_tx_bytes_per_s"),
+        "load_average",
+    ),
+)

@@ -1,0 +1,50 @@
+"""The GPUs waited a long time before the first work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.config import Thresholds
+from tachograph.catalog.units import text
+from tachograph.judge.checks.evidence import (
+    ENOUGH_MINUTES,
+    activity_over_time,
+    evidence_of,
+    may_hold_idle,
+    moment,
+    number,
+)
+from tachograph.judge.finding import Finding
+
+
+def late_start(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> Finding | None:
+    """Return the finding that no GPU worked in the first `idle_minutes` or more."""
+    if not may_hold_idle(summary, thresholds.idle_minutes * 60):
+        return None
+    activity = activity_over_time(minutes, thresholds.idle_util)
+    if activity is None:
+        return None
+    first = activity.first_busy
+    if first < thresholds.idle_minutes or activity.measured_share(0, first) < ENOUGH_MINUTES:
+        return None
+    idle_s = first * 60.0
+    held = number(summary, "gpus") or number(summary, "gpus_seen")
+    lost = None if held is None else idle_s * held / 3600
+    elapsed = number(summary, "elapsed_s")
+    share = "" if not elapsed else f", {text(min(1.0, idle_s / elapsed), 'fraction')} of the run"
+    return Finding(
+        "late_start",
+        "hint",
+        "The GPUs waited a long time for their first work",
+        f"No GPU worked in the first {text(idle_s, 's')}{share}.",
+        "Do what needs no GPU (downloads, unpacking, compiling, reading input) in a CPU job before, "
+        "keep containers and environments on fast storage, and cache what each start computes again.",
+        evidence_of(summary, "elapsed_s", started_after_s=idle_s, gpu_hours_idle=lost),
+        begin=moment(summary, 0.0),
+        end=moment(summary, idle_s),
+    )

@@ -1,0 +1,167 @@
+"""stable: the job does the same all the time. True of it, nothing to mend: its numbers hold for any part of it.
+
+Source: Matveev, Setyaev, Voevodin (2025): R(t) = |y(t) - mean|/mean; from GPU telemetry: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tachograph.catalog.arrays import Ints, Singles
+from tachograph.catalog.units import text
+from tachograph.judge.classes import kernel
+from tachograph.judge.classes.inputs import ClassInput, JobClass, listed, needs_of, so_far, too_few, voted
+from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
+from tachograph.judge.classes.series import Series
+from tachograph.judge.classes.windows import ENOUGH, VERDICT_OF
+from tachograph.judge.finding import CheckedValue, Finding
+
+NEAR = 0.1  # R
+WITHIN = 0.95  # of the minutes have R <= NEAR
+AWAY = 0.05  # mean R
+
+
+@dataclass(frozen=True, slots=True)
+class Steadiness:
+    """Per job of one characteristic: minutes measured, mean, highest, share of minutes with R <= NEAR, mean R."""
+
+    measured: Ints
+    mean: Singles
+    high: Singles
+    within: Singles
+    away: Singles
+
+
+def steadiness(series: Series, name: str) -> Steadiness:
+    """Return how steady a characteristic of each job is. All zero is steady: within 1, away 0."""
+    jobs = len(series.offset) - 1
+    found = Steadiness(np.zeros(jobs, np.int32), *(np.zeros(jobs, np.float32) for _ in range(4)))
+    kernel.steadiness(
+        series.of(name), series.offset, NEAR, found.measured, found.mean, found.high, found.within, found.away
+    )
+    return found
+
+
+def stable_votes(found: Steadiness, *, level: float | None) -> Votes:
+    """Return the vote of a characteristic: YES, NO, MISSING. Below `level` throughout it is taken as all zero."""
+    steady = (found.within >= WITHIN) & (found.away <= AWAY)
+    if level is not None:
+        steady |= found.high < level
+    vote = np.where(steady, YES, NO).astype(np.int8)
+    vote[found.measured == 0] = MISSING
+    return vote
+
+
+def stable_answers(primary: Sequence[Votes], secondary: Sequence[Votes]) -> Votes:
+    """Return per job YES where all primary characteristics that vote are steady, and half of the secondary ones.
+
+    UNDECIDED where fewer than half of the primary ones were measured and none of them says no.
+
+    >>> one, other = np.array([1, 1, 0], np.int8), np.array([1, 0, -1], np.int8)
+    >>> stable_answers([one, other], [other])
+    array([1, 0, 0], dtype=int8)
+    """
+    first = np.stack(primary)
+    refused = (first == NO).any(axis=0)
+    if len(secondary):
+        more = np.stack(secondary)
+        refused |= (more == YES).sum(axis=0) * 2 < (more != MISSING).sum(axis=0)
+    answer = np.where(refused, NO, YES).astype(np.int8)
+    answer[((first != MISSING).sum(axis=0) * 2 < len(primary)) & ~refused] = UNDECIDED
+    return answer
+
+
+def _judge(job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
+    limits = form.limits
+    names, more = job_class.names(form), job_class.more_host if form.host else job_class.more_gpu
+    found = {name: steadiness(form.series, name) for name in (*names, *more)}
+    votes = {name: stable_votes(each, level=limits.level[name]) for name, each in found.items()}
+    answers = stable_answers([votes[name] for name in names], [votes[name] for name in more])
+    for at, minutes in enumerate(form.series.minutes.tolist()):
+        answer = int(answers[at])
+        missing = [name for name in names if votes[name][at] == MISSING]
+        told = min((int(found[name].measured[at]) for name in names if name not in missing), default=0)
+        uneven = [name for name in names if votes[name][at] == NO] or [name for name in more if votes[name][at] == NO]
+        if answer == UNDECIDED or len(missing) == len(names):
+            answer, sentence = UNDECIDED, too_few(form, names, missing)
+        elif minutes < limits.window or told < ENOUGH * minutes:
+            answer, sentence = UNDECIDED, _too_short(form, at, minutes, told)
+        elif answer == NO:
+            sentence = _no(form, at, uneven, found)
+        else:
+            sentence = _yes(form, at, [name for name in names if name not in missing], found)
+        if answer != UNDECIDED and missing:
+            sentence += f" Not all had a vote{voted(form, names, missing)}."
+        yield (
+            at,
+            Finding(
+                form.code(job_class.code),
+                job_class.severity,
+                job_class.title,
+                sentence,
+                kind="class",
+                verdict=VERDICT_OF[answer],
+                checks=_checks((*names, *more), found, votes, at),
+                needs=needs_of(form, missing),
+            ),
+        )
+
+
+def _yes(form: ClassInput, at: int, names: Sequence[str], found: Mapping[str, Steadiness]) -> str:
+    levels = {name: form.limits.level[name] for name in names}
+    if all(level is not None and float(found[name].high[at]) < level for name, level in levels.items()):
+        return f"It did nothing all the time{so_far(form.rows[at])}: {listed(form, names)} stayed at rest."
+    return (
+        f"It did the same all the time{so_far(form.rows[at])}: in {text(WITHIN, 'fraction')} of the minutes "
+        f"{listed(form, names)} stayed within {text(NEAR, 'fraction')} of their mean."
+    )
+
+
+def _no(form: ClassInput, at: int, uneven: Sequence[str], found: Mapping[str, Steadiness]) -> str:
+    name = max(uneven, key=lambda one: float(found[one].away[at]))
+    away, within = float(found[name].away[at]), float(found[name].within[at])
+    return (
+        f"No: {form.limits.known[name].label} was {text(away, 'fraction')} away from its mean on average, and within "
+        f"{text(NEAR, 'fraction')} of it in {text(within, 'fraction')} of the minutes."
+    )
+
+
+def _too_short(form: ClassInput, at: int, minutes: int, told: int) -> str:
+    if minutes < form.limits.window:
+        least = text(form.limits.window * 60, "s")
+        ran_s = form.rows[at]["elapsed_s"]
+        ran = text(minutes * 60.0 if ran_s is None else min(ran_s, minutes * 60.0), "s")
+        return f"Cannot be told: the job ran {ran}{so_far(form.rows[at])}; {least} are needed."
+    return f"Cannot be told: {told} of {minutes} minutes were measured; {text(ENOUGH, 'fraction')} are needed."
+
+
+def _checks(
+    names: Sequence[str], found: Mapping[str, Steadiness], votes: Mapping[str, Votes], at: int
+) -> tuple[CheckedValue, ...]:
+    checks = []
+    for name in names:
+        vote, within = int(votes[name][at]), float(found[name].within[at])
+        there = vote != MISSING
+        within = max(within, 1.0) if vote == YES and within < WITHIN else within  # at rest all the time
+        checks.append(
+            CheckedValue(name, within if there else None, ">=", WITHIN, "fraction", vote == YES if there else None)
+        )
+    return tuple(checks)
+
+
+STABLE = JobClass(
+    "stable",
+    "fact",
+    "The job did the same all the time",
+    _judge,
+    gpu=("gpu_util", "sm_active", "dram_active", "power"),
+    host=("l1_misses_per_s", "llc_misses_per_s", "cpu_user", "load_average", "gpu_util"),
+    more_gpu=("tensor_active", "pcie", "nvlink"),
+    more_host=(
+        *("network_rx_bytes_per_s", "network_tx_bytes_per_s"),
+        *("network_rx_packets_per_s", "network_tx_packets_per_s"),
+    ),
+)

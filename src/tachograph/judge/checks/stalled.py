@@ -1,0 +1,60 @@
+"""Work on all GPUs stopped for a long time in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.config import Thresholds
+from tachograph.catalog.units import text
+from tachograph.judge.checks.evidence import (
+    activity_over_time,
+    evidence_of,
+    idle_periods,
+    may_hold_idle,
+    moment,
+    number,
+)
+from tachograph.judge.finding import Finding
+
+
+def stalled(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> Finding | None:
+    """Return the finding that for `idle_minutes` or more, between work, no GPU worked: the longest such period."""
+    if not may_hold_idle(summary, thresholds.idle_minutes * 60):
+        return None
+    activity = activity_over_time(minutes, thresholds.idle_util)
+    if activity is None:
+        return None
+    long = [period for period in idle_periods(activity) if period[1] >= thresholds.idle_minutes]
+    if not long:
+        return None
+    begin, length = max(long, key=lambda period: period[1])
+    total_s = 60.0 * sum(minutes_ for _, minutes_ in long)
+    held = number(summary, "gpus") or number(summary, "gpus_seen")
+    start = summary.get("start")
+    times = "once" if len(long) == 1 else f"{len(long)} times"
+    return Finding(
+        "stalled",
+        "hint",
+        "GPU work stood still for a long time",
+        f"Between periods of work the GPUs stood still {times}, the longest for {text(length * 60, 's')} from "
+        f"{text(begin * 60, 's')} after the start; {text(total_s, 's')} in all.",
+        "Look at the output of that time: checkpoints or input on slow storage, waiting for another process "
+        "or a service, or a phase on the CPU that could run in a job of its own.",
+        evidence_of(
+            summary,
+            "elapsed_s",
+            idle_periods=len(long),
+            longest_idle_s=length * 60.0,
+            idle_s=total_s,
+            stopped_after_s=begin * 60.0,
+            gpu_hours_idle=None if held is None else total_s * held / 3600,
+            stopped_at_unix_s=None if start is None else start.timestamp() + begin * 60.0,
+        ),
+        begin=moment(summary, begin * 60.0),
+        end=moment(summary, (begin + length) * 60.0),
+    )

@@ -1,0 +1,196 @@
+"""What idle_nodes and idle_gpus have in common: the busiest unit of a job against the least busy one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tachograph.catalog.units import plural, text
+from tachograph.judge.classes.inputs import ClassInput, JobClass, needs_of, so_far, too_few, voted
+from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
+from tachograph.judge.classes.series import Extremes, Units, extremes
+from tachograph.judge.classes.windows import VERDICT_OF
+from tachograph.judge.finding import CheckedValue, Finding
+
+TIMES = 2.0  # the busiest does at least so many times what the least busy does; source: TASC
+
+
+@dataclass(frozen=True, slots=True)
+class IdleUnits:
+    """What is compared: `noun` ("GPU"), the advice."""
+
+    noun: str
+    advice: str
+
+
+def idle_votes(found: Extremes, *, busy: float) -> Votes:
+    """Return the vote of one characteristic of each job: YES when the busiest unit passes `busy` and does TIMES as much
+    as the least busy. MISSING where fewer than two units tell it.
+
+    >>> nodes = Extremes(np.array([0.9, 0.9], np.float32), np.array([0.1, 0.8], np.float32), np.array([2, 2]))
+    >>> idle_votes(nodes, busy=0.5)
+    array([1, 0], dtype=int8)
+    """
+    vote = np.where((found.busiest > busy) & (found.busiest >= TIMES * found.least), YES, NO).astype(np.int8)
+    vote[found.told < 2] = MISSING
+    return vote
+
+
+def idle_answers(votes: Sequence[Votes]) -> Votes:
+    """Return per job YES where at least half of those that vote say so; UNDECIDED where fewer than half are measured.
+
+    >>> idle_answers([np.array([1, 1], np.int8), np.array([0, -1], np.int8), np.array([0, -1], np.int8)])
+    array([0, 2], dtype=int8)
+    """
+    table = np.stack(votes)
+    voters, yes = (table != MISSING).sum(axis=0), (table == YES).sum(axis=0)
+    answer = np.where((yes * 2 >= voters) & (yes > 0), YES, NO).astype(np.int8)
+    answer[voters * 2 < len(votes)] = UNDECIDED
+    return answer
+
+
+def judge_idle(
+    idleness: IdleUnits, units: Units, job_class: JobClass, form: ClassInput
+) -> Iterator[tuple[int, Finding]]:
+    """Yield the verdict of every job that has two units or more."""
+    limits = form.limits
+    names = tuple(name for name in job_class.names(form) if limits.busy[name] is not None)
+    found = {name: extremes(units, name) for name in names}
+    votes = {name: idle_votes(found[name], busy=limits.busy[name] or 0.0) for name in names}
+    answers = idle_answers(list(votes.values()))
+    counts = np.diff(units.offset)
+    for at in np.flatnonzero(counts > 1).tolist():
+        voted_yes = [name for name in names if votes[name][at] == YES]
+        missing = [name for name in names if votes[name][at] == MISSING]
+        unseen = int(counts[at] - max(found[name].told[at] for name in names))
+        answer = int(answers[at])
+        if answer == NO and unseen:
+            answer = UNDECIDED  # one that nobody measured may be the idle one
+        few = len(missing) * 2 > len(names)
+        case = IdleCase(form, at, units, found, names, voted_yes)
+        evidence: dict[str, float] = {}
+        if answer == UNDECIDED:
+            sentence = too_few(form, names, missing) if few else _unseen(idleness, unseen, int(counts[at]))
+        elif answer == NO:
+            sentence = _none(idleness, case) + (f" Not all voted{voted(form, names, missing)}." if missing else "")
+        else:
+            affected = case.affected()
+            sentence = _found(idleness, case, affected)
+            evidence = _evidence(case, len(affected))
+        yield (
+            at,
+            Finding(
+                form.code(job_class.code),
+                job_class.severity,
+                job_class.title,
+                sentence,
+                idleness.advice if answer == YES else None,
+                evidence,
+                "class",
+                VERDICT_OF[answer],
+                checks=_checks(case, votes),
+                needs=needs_of(form, missing),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class IdleCase:
+    """Units of one job of which some may be idle."""
+
+    form: ClassInput
+    place: int
+    units: Units
+    found: Mapping[str, Extremes]
+    names: Sequence[str]
+    voted_yes: Sequence[str]
+
+    def affected(self) -> list[str]:
+        """Labels of the units that do at most half of what the busiest does, by half of those that say yes."""
+        first, last = self.units.offset[self.place], self.units.offset[self.place + 1]
+        table = np.stack([
+            self.units.values[name][first:last] * np.float32(TIMES) <= self.found[name].busiest[self.place]
+            for name in self.voted_yes
+        ])  # fmt: skip
+        low = np.flatnonzero(table.sum(axis=0) * 2 >= len(self.voted_yes))
+        nodes = {label[0] for label in self.units.labels[first:last]}
+        return [_label(self.units.labels[first + int(i)], with_node=len(nodes) > 1) for i in low]
+
+
+def _label(label: tuple[str, int | None, int | None], *, with_node: bool) -> str:
+    node, gpu, mig = label
+    if gpu is None:
+        return node
+    name = f"GPU {gpu}" if mig is None else f"GPU {gpu}/{mig}"
+    return f"{node} {name}" if with_node else name
+
+
+def _found(idleness: IdleUnits, case: IdleCase, affected: Sequence[str]) -> str:
+    form, at = case.form, case.place
+    count = int(case.units.offset[at + 1] - case.units.offset[at])
+    shown = [
+        f"{known.label} {text(float(found.least[at]), known.unit)} against {text(float(found.busiest[at]), known.unit)}"
+        for name in case.voted_yes
+        for known, found in ((form.limits.known[name], case.found[name]),)
+    ]
+    which = ", ".join(affected[:4]) + (f" and {len(affected) - 4} more" if len(affected) > 4 else "")
+    return (
+        f"{len(affected)} of {plural(count, idleness.noun)} did at most half of what the busiest did"
+        f"{so_far(form.rows[at])} ({which}): {'; '.join(shown)} (least busy, busiest)."
+    )
+
+
+def _none(idleness: IdleUnits, case: IdleCase) -> str:
+    voters = [name for name in case.names if case.found[name].told[case.place] >= 2]
+    if not any(case.found[name].busiest[case.place] > (case.form.limits.busy[name] or 0) for name in voters):
+        shown = "; ".join(
+            f"{known.label} {text(float(case.found[name].busiest[case.place]), known.unit)}, not above "
+            f"{text(case.form.limits.busy[name], known.unit)}"
+            for name in voters[:1]
+            for known in (case.form.limits.known[name],)
+        )
+        return f"No: even the busiest {idleness.noun} was not busy on average ({shown})."
+    few = f"{len(case.voted_yes)} of {len(voters)} characteristics"
+    return f"No: by {few} the busiest {idleness.noun} did twice as much as the least busy one; half are needed."
+
+
+def _unseen(idleness: IdleUnits, unseen: int, count: int) -> str:
+    return f"Cannot be told: {unseen} of {plural(count, idleness.noun)} left no samples; the others were even."
+
+
+def _evidence(case: IdleCase, affected: int) -> dict[str, float]:
+    row = case.form.rows[case.place]
+    count = float(case.units.offset[case.place + 1] - case.units.offset[case.place])
+    known = {"units": count, "units_affected": float(affected), "gpus": row.get("gpus"), "nodes": row.get("nodes")}
+    if "gpu_util" in case.found:
+        found = case.found["gpu_util"]
+        known |= {
+            "busiest_gpu_mean": float(found.busiest[case.place]),
+            "idlest_gpu_mean": float(found.least[case.place]),
+        }
+    return {name: float(value) for name, value in known.items() if value is not None and value == value}
+
+
+def _checks(case: IdleCase, votes: Mapping[str, Votes]) -> tuple[CheckedValue, ...]:
+    checks = []
+    for name in case.names:
+        known, found, at = case.form.limits.known[name], case.found[name], case.place
+        value = float(found.busiest[at])
+        there = votes[name][at] != MISSING
+        checks.append(
+            CheckedValue(
+                f"{name}_busiest",
+                None if value != value else value,
+                ">",
+                case.form.limits.busy[name] or 0.0,
+                known.unit,
+                bool(value > (case.form.limits.busy[name] or 0.0)) if there else None,
+            )
+        )
+        least = float(found.least[at])
+        ratio = value / least if there and least > 0 else None
+        holds = bool(value >= TIMES * least) if there else None
+        checks.append(CheckedValue(f"{name}_busiest_over_least", ratio, ">=", TIMES, "ratio", holds))
+    return tuple(checks)

@@ -1,0 +1,102 @@
+"""What a class is, and the form it is judged in: from GPU telemetry, or from host characteristics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tachograph.catalog.units import plural
+from tachograph.judge.classes.characteristics import ClassLimits
+from tachograph.judge.classes.series import Rests, Series, Units
+from tachograph.judge.classes.windows import WindowSpreads
+from tachograph.judge.finding import Finding, Severity
+
+HOST_SUFFIX = "_host"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassInput:
+    """Many jobs in one form. `rows`: of job_summaries, in the order of the series. `rests`: of their GPUs."""
+
+    host: bool
+    rows: Sequence[Mapping[str, Any]]
+    series: Series
+    windows: WindowSpreads
+    rests: Rests
+    nodes: Units
+    gpus: Units
+    limits: ClassLimits
+
+    def code(self, code: str) -> str:
+        """Return the code of a class in this form."""
+        return code + HOST_SUFFIX if self.host else code
+
+
+@dataclass(frozen=True, slots=True)
+class JobClass:
+    """One entry of the registry. `gpu`, `host`: characteristics that vote in that form; empty: there is no such form.
+
+    `more_gpu`, `more_host`: characteristics of which half suffice (stable).
+    """
+
+    code: str
+    severity: Severity
+    title: str
+    judge: ClassJudge
+    gpu: tuple[str, ...]
+    host: tuple[str, ...]
+    more_gpu: tuple[str, ...] = ()
+    more_host: tuple[str, ...] = ()
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Its codes: of the GPU form, and of the host form where there is one."""
+        return (self.code, self.code + HOST_SUFFIX) if self.host else (self.code,)
+
+    def names(self, form: ClassInput) -> tuple[str, ...]:
+        """Return the characteristics that vote in `form`, and of which all count."""
+        return form.limits.names(form.code(self.code), self.host if form.host else self.gpu)
+
+
+class ClassJudge(Protocol):
+    """Judges all jobs of a form; jobs that a class is not asked of are left out."""
+
+    def __call__(self, job_class: JobClass, form: ClassInput) -> Iterator[tuple[int, Finding]]:
+        """Yield (place of the job in the form, finding)."""
+        ...
+
+
+def listed(form: ClassInput, names: Sequence[str]) -> str:
+    """Return characteristics as people read them: "power, SM activity"."""
+    return ", ".join(form.limits.known[name].label for name in names)
+
+
+def needs_of(form: ClassInput, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the counters that characteristics are made of."""
+    return tuple(dict.fromkeys(counter for name in names for counter in form.limits.known[name].needs))
+
+
+def too_few(form: ClassInput, names: Sequence[str], missing: Sequence[str]) -> str:
+    """Return the sentence of a verdict for which fewer than half of the characteristics were measured."""
+    there = [name for name in names if name not in missing]
+    what = f" ({listed(form, there)})" if there else ""
+    return (
+        f"Cannot be told: {len(there)} of {plural(len(names), 'characteristic')} "
+        f"{'was' if len(there) == 1 else 'were'} measured{what}; at least {-(-len(names) // 2)} are needed."
+    )
+
+
+def voted(form: ClassInput, names: Sequence[str], missing: Sequence[str], unused: Sequence[str] = ()) -> str:
+    """Return which characteristics had no vote, as the end of a sentence; nothing where all had one."""
+    parts = []
+    if missing:
+        parts.append(f"not measured: {listed(form, missing)}")
+    if unused:
+        parts.append(f"never used: {listed(form, unused)}")
+    return f" ({len(names) - len(missing) - len(unused)} of {len(names)} voted; {'; '.join(parts)})" if parts else ""
+
+
+def so_far(row: Mapping[str, Any]) -> str:
+    """Return " so far" for a job that still runs, else nothing."""
+    return " so far" if row.get("state") == "RUNNING" else ""

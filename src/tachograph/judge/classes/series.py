@@ -1,0 +1,363 @@
+"""Characteristics of many jobs, minute by minute, as flat arrays; and their means per node and GPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tachograph.catalog.arrays import Bytes, Ints, Longs, Singles
+from tachograph.catalog.devices import DEVICES_BY_NAME
+from tachograph.catalog.tables import HOST_CHARACTERISTICS
+from tachograph.judge.classes import kernel
+from tachograph.judge.classes.characteristics import AWAKE, FIRST_WORK, GPU, HOST, SM_AWAKE, SM_BUSY, SPINNING, WORK
+from tachograph.judge.classes.kernel import Votes
+from tachograph.pipeline.timelines import ACTIVITY
+
+ALL_TELL = 0.9  # of a job's GPUs: a few of very many may be silent
+# column of job_gpus that says whether a GPU ever told a characteristic
+_TOLD_BY: Mapping[str, tuple[str, ...]] = MappingProxyType({
+    name: tuple(f"{counter}_mean" for counter in c.needs) for name, c in GPU.items()
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Characteristics of many jobs, one job behind the other, one place per minute since the job's start.
+
+    `offset`: first place of each job, and behind the last their number; a job's places end with its last minute, as of
+    when it is judged. `values`: {characteristic: value per place}, NaN where nobody measured. `works`: marks,
+    kernel.WORKS where a GPU of the job surely works, so that the minute is none of rest, kernel.LIGHT where one has a
+    light load. `looks_busy`: utilisation of the busiest GPU.
+    """
+
+    job_keys: tuple[str, ...]
+    offset: Longs
+    values: Mapping[str, Singles]
+    works: Bytes
+    looks_busy: Singles
+
+    @property
+    def minutes(self) -> Longs:
+        """Minutes of each job."""
+        return np.diff(self.offset)
+
+    def of(self, name: str) -> Singles:
+        """Return the values of a characteristic; NaN everywhere where it was never measured."""
+        found = self.values.get(name)
+        return np.full(int(self.offset[-1]), np.nan, np.float32) if found is None else found
+
+
+@dataclass(frozen=True, slots=True)
+class Rests:
+    """Per job: first and last minute in which a GPU worked (-1: none), longest rest and where, minutes told."""
+
+    first: Ints
+    last: Ints
+    longest: Ints
+    longest_at: Ints
+    told: Ints
+
+
+def gpu_series(jobs: pl.DataFrame, timelines: pl.DataFrame, *, gpus: pl.DataFrame | None = None) -> Series:
+    """Return the GPU characteristics of `jobs` (rows of job_summaries), the mean over a job's GPUs.
+
+    `timelines`: one row per (job_key, minute), jobs together, as `reduce.timelines` returns them. `gpus`: rows of
+    job_gpus, the GPUs that each job held and what they tell; None: those that tell anything tell all. Power is a share
+    of the board's power, or of the job's own highest minute where the device is not known. A minute in which some GPUs
+    of the job are silent is taken as not measured, unless another is at work: they may do what the others do not. So
+    is a characteristic that some never tell, in minutes in which activity does not show all of them at rest.
+    """
+    places = _places(jobs, timelines)
+    values = {name: places.put(timelines, c.column) for name, c in GPU.items()}
+    told = places.put(timelines, "told_gpus")
+    sm, work = places.put(timelines, "sm_active"), _work(places, timelines, values, told)
+    values["power"] = _share_of_power(values["power"], places.offset, jobs["gpu_model"].to_list())
+    looks_busy = _activity(places, timelines)
+    light = ((looks_busy >= AWAKE) | (sm >= SM_AWAKE)) & (looks_busy < SPINNING)  # NaN is none of these
+    surely = (work >= WORK) | (sm >= SM_BUSY)
+    works = np.where(surely, kernel.WORKS, np.where(light, kernel.LIGHT, 0)).astype(np.uint8)
+    silent = _partly_silent(told, places.offset, _held(places.keys, gpus))
+    unsure = ~surely & (silent | ~(looks_busy < AWAKE))
+    lengths = np.diff(places.offset)
+    for name, each in values.items():
+        each[silent & ~surely] = np.nan
+        each[unsure & np.repeat(_told_by_some(places.keys, gpus, name), lengths)] = np.nan
+    looks_busy[silent & (works == 0) & (looks_busy < SPINNING)] = np.nan
+    return Series(places.keys, places.offset, MappingProxyType(values), works, looks_busy)
+
+
+def host_series(jobs: pl.DataFrame, node_minutes: pl.DataFrame, timelines: pl.DataFrame) -> Series:
+    """Return the host characteristics of `jobs`, the mean over a job's nodes that tell it; and gpu_util.
+
+    `node_minutes`: rows of job_node_minutes.
+    """
+    names = [name for name in HOST if name != "gpu_util"]
+    means = node_minutes.group_by("job_key", "minute").agg(pl.col(names).mean()).sort("job_key", "minute")
+    places = _places(jobs, means)
+    values = {name: places.put(means, name) for name in names}
+    values["gpu_util"] = _Places(places.keys, places.offset, *_rows(places.keys, places.offset, timelines)).put(
+        timelines, "mean_gpu_util"
+    )
+    size = int(places.offset[-1])
+    return Series(
+        places.keys,
+        places.offset,
+        MappingProxyType(values),
+        np.zeros(size, np.uint8),
+        np.full(size, np.nan, np.float32),
+    )
+
+
+def rests(series: Series) -> Rests:
+    """Return when the GPUs of each job worked and rested, by the activity of the busiest."""
+    busy = series.looks_busy
+    alive = np.where(np.isnan(busy), -1, (busy >= FIRST_WORK).astype(np.int8)).astype(np.int8)
+    return rests_of(alive, series.offset)
+
+
+def rests_of(alive: Votes, offset: Longs) -> Rests:
+    """Return first and last work, longest rest of each job; `alive`: 1 at work, 0 at rest, -1 nobody measured.
+
+    >>> found = rests_of(np.array([0, 0, 1, 0, 1], np.int8), np.array([0, 5]))
+    >>> int(found.first[0]), int(found.last[0]), int(found.longest[0])
+    (2, 4, 2)
+    """
+    found = Rests(*(np.zeros(len(offset) - 1, np.int32) for _ in range(5)))
+    kernel.rests(alive, offset, found.first, found.last, found.longest, found.longest_at, found.told)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the rows of a frame go: `rows` of it to `target`."""
+
+    keys: tuple[str, ...]
+    offset: Longs
+    rows: NDArray[np.bool_]
+    target: Longs
+
+    def put(self, frame: pl.DataFrame, column: str) -> Singles:
+        values = np.full(int(self.offset[-1]), np.nan, np.float32)
+        if column in frame.columns:
+            values[self.target] = frame.get_column(column).cast(pl.Float32).to_numpy()[self.rows]  # null becomes NaN
+        return values
+
+
+def _places(jobs: pl.DataFrame, frame: pl.DataFrame) -> _Places:
+    """A place for each minute from a job's start to its end; of a running job to the last that was measured."""
+    keys = tuple(jobs["job_key"].to_list())
+    last = dict(frame.group_by("job_key").agg(pl.col("minute").max()).iter_rows())
+    lengths = [
+        max(last.get(row["job_key"], -1) + 1, 0 if row["state"] == "RUNNING" and row["job_key"] in last else ran)
+        for row in jobs.select("job_key", "state", "start", "as_of").iter_rows(named=True)
+        for ran in (minutes_of(row),)
+    ]
+    offset = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64)
+    return _Places(keys, offset, *_rows(keys, offset, frame))
+
+
+def _rows(keys: Sequence[str], offset: Longs, frame: pl.DataFrame) -> tuple[NDArray[np.bool_], Longs]:
+    """Which rows of `frame` belong to a place, and to which."""
+    begin = dict(zip(keys, offset.tolist(), strict=False))
+    runs = frame.get_column("job_key").rle().struct.unnest()
+    first = np.array([begin.get(key, -1) for key in runs.get_column("value")], np.int64)
+    ends = dict(zip(keys, offset[1:].tolist(), strict=True))
+    end = np.array([ends.get(key, -1) for key in runs.get_column("value")], np.int64)
+    lengths = runs.get_column("len").to_numpy()
+    minute = frame.get_column("minute").to_numpy().astype(np.int64)
+    place = np.repeat(first, lengths) + minute
+    rows = (np.repeat(first, lengths) >= 0) & (minute >= 0) & (place < np.repeat(end, lengths))
+    return rows, place[rows]
+
+
+def minutes_of(job: Mapping[str, Any]) -> int:
+    """Return how many minutes a job ran, a part of one as one: from `start` to `as_of`.
+
+    >>> from datetime import datetime
+    >>> minutes_of({"start": datetime(2026, 1, 1, 10, 0), "as_of": datetime(2026, 1, 1, 10, 23, 30)})
+    24
+    """
+    if job["start"] is None or job["as_of"] is None:
+        return 0
+    seconds: float = (job["as_of"] - job["start"]).total_seconds()
+    return max(0, math.ceil(seconds / 60))
+
+
+def _activity(places: _Places, timelines: pl.DataFrame) -> Singles:
+    """Activity of the busiest GPU in each minute, by the first counter that tells it.
+
+    Where GPUs tell different counters it is at least the mean of those at work, each by its own.
+    """
+    found = places.put(timelines, ACTIVITY[0])
+    for name in ACTIVITY[1:]:
+        other = places.put(timelines, name)
+        found = np.where(np.isnan(found), other, found)
+    active = places.put(timelines, "told_gpus") - places.put(timelines, "idle_gpus")
+    return np.fmax(found, places.put(timelines, "active_sum") / np.where(active > 0, active, np.float32(np.nan)))
+
+
+def _work(places: _Places, timelines: pl.DataFrame, values: Mapping[str, Singles], told: Singles) -> Singles:
+    """Arithmetic or memory traffic of the busiest GPU; at most so much where the timelines do not tell it.
+
+    They tell it of GPUs that tell utilisation, too, and MIG slices do not: no GPU can do more than all together.
+    """
+    work = places.put(timelines, "work")
+    most = np.fmax(values["tensor_active"], values["dram_active"]) * told
+    return np.where(np.isnan(work), most, work)
+
+
+def _held(keys: Sequence[str], gpus: pl.DataFrame | None) -> Singles:
+    """How many GPUs each job held; 0 where that is not known."""
+    if gpus is None:
+        return np.zeros(len(keys), np.float32)
+    return _of_jobs(keys, gpus.group_by("job_key").agg(pl.len()))
+
+
+def _told_by_some(keys: Sequence[str], gpus: pl.DataFrame | None, name: str) -> NDArray[np.bool_]:
+    """Jobs of which some GPUs tell a characteristic, and too many others never do."""
+    if gpus is None:
+        return np.zeros(len(keys), np.bool_)
+    tells = pl.any_horizontal(pl.col(_TOLD_BY[name]).is_not_null())
+    told = _of_jobs(keys, gpus.group_by("job_key").agg(tells.sum()))
+    return np.asarray(told < ALL_TELL * _held(keys, gpus))
+
+
+def _of_jobs(keys: Sequence[str], numbers: pl.DataFrame) -> Singles:
+    """The second column of a frame, per job of its first; 0 where there is none."""
+    found = dict(numbers.iter_rows())
+    return np.array([found.get(key, 0) for key in keys], np.float32)
+
+
+def _partly_silent(told: Singles, offset: Longs, held: Singles) -> NDArray[np.bool_]:
+    """Minutes in which fewer GPUs tell their activity than the job held, or than in its best minute."""
+    most = held.copy()
+    there = np.diff(offset) > 0
+    if there.any():
+        most[there] = np.fmax(most[there], np.fmax.reduceat(told, offset[:-1][there]))
+    return np.asarray(told < ALL_TELL * np.repeat(most, np.diff(offset)))  # NaN: nobody tells anyway
+
+
+def _share_of_power(watts: Singles, offset: Longs, models: Sequence[str | None]) -> Singles:
+    boards = np.array([board_power_w(model) or np.nan for model in models], np.float32)
+    highest = np.zeros(len(models), np.float32)
+    lengths = np.diff(offset)
+    there = lengths > 0
+    if there.any():
+        filled = np.where(np.isnan(watts), np.float32(0), watts)
+        highest[there] = np.maximum.reduceat(filled, offset[:-1][there])
+    whole = np.where(np.isnan(boards), highest, boards)
+    whole[~(whole > 0)] = np.nan
+    share: Singles = (watts / np.repeat(whole, lengths)).astype(np.float32)
+    return share
+
+
+def board_power_w(model: str | None) -> float | None:
+    """Return the board power of a device of the catalogue, None for other names and for several models.
+
+    >>> board_power_w("A100 SXM 40GB"), board_power_w("A100 SXM 40GB+A40"), board_power_w(None)
+    (400, None, None)
+    """
+    device = None if model is None else DEVICES_BY_NAME.get(model)
+    return None if device is None else device.board_power_w
+
+
+# of job_gpus; power becomes a share of the board's
+_OF_GPUS = {
+    "gpu_util": "gpu_util_mean",
+    "sm_active": "sm_active_mean",
+    "tensor_active": "tensor_active_mean",
+    "dram_active": "dram_active_mean",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """Nodes, or GPUs, of many jobs, one job behind the other.
+
+    `offset`: first of each job, and behind the last their number. `labels`: (node, gpu, mig); gpu and mig are None
+    of nodes. `values`: {characteristic: mean}, NaN not measured.
+    """
+
+    offset: Longs
+    labels: Sequence[tuple[str, int | None, int | None]]
+    values: Mapping[str, Singles]
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """Per job the highest and the lowest mean of its units, and how many tell it. NaN: none does."""
+
+    busiest: Singles
+    least: Singles
+    told: Longs
+
+
+def gpu_units(job_keys: Sequence[str], gpus: pl.DataFrame) -> Units:
+    """Return the GPUs of jobs from rows of job_gpus."""
+    return _units(job_keys, _with_power(gpus), ("node", "gpu", "mig"), (*_OF_GPUS, "power"))
+
+
+def node_units(job_keys: Sequence[str], gpus: pl.DataFrame) -> Units:
+    """Return the nodes of jobs, each with the mean of its GPUs."""
+    names = (*_OF_GPUS, "power")
+    means = _with_power(gpus).group_by("job_key", "node").agg(pl.col(names).mean())
+    return _units(job_keys, _as_nodes(means), ("node", "gpu", "mig"), names)
+
+
+def host_units(job_keys: Sequence[str], node_minutes: pl.DataFrame, gpus: pl.DataFrame) -> Units:
+    """Return the nodes of jobs with their host characteristics, and the mean utilisation of their GPUs."""
+    names = tuple(HOST_CHARACTERISTICS)
+    means = node_minutes.group_by("job_key", "node").agg(pl.col(names).mean())
+    util = gpus.group_by("job_key", "node").agg(gpu_util=pl.col("gpu_util_mean").mean())
+    both = means.join(util, on=["job_key", "node"], how="left")
+    return _units(job_keys, _as_nodes(both), ("node", "gpu", "mig"), (*names, "gpu_util"))
+
+
+def extremes(units: Units, name: str) -> Extremes:
+    """Return the busiest and the least busy unit of each job by one characteristic.
+
+    >>> of = Units(np.array([0, 2]), [("n1", 0, None), ("n1", 1, None)], {"x": np.array([0.5, 0.125], np.float32)})
+    >>> float(extremes(of, "x").busiest[0]), float(extremes(of, "x").least[0])
+    (0.5, 0.125)
+    """
+    jobs, values = len(units.offset) - 1, units.values[name]
+    found = Extremes(np.full(jobs, np.nan, np.float32), np.full(jobs, np.nan, np.float32), np.zeros(jobs, np.int64))
+    there = np.diff(units.offset) > 0
+    if there.any():
+        begins = units.offset[:-1][there]
+        found.busiest[there] = np.fmax.reduceat(values, begins)
+        found.least[there] = np.fmin.reduceat(values, begins)
+        found.told[there] = np.add.reduceat((~np.isnan(values)).astype(np.int64), begins)
+    return found
+
+
+def _with_power(gpus: pl.DataFrame) -> pl.DataFrame:
+    models = gpus.get_column("gpu_model").unique().to_list()
+    board = {model: board_power_w(model) for model in models if model is not None}
+    watts = pl.col("gpu_model").replace_strict(board, default=None, return_dtype=pl.Float64)
+    return gpus.select(
+        "job_key",
+        *("node", "gpu", "mig"),
+        *(pl.col(column).alias(name) for name, column in _OF_GPUS.items()),
+        power=pl.col("power_w_mean") / watts,
+    )
+
+
+def _as_nodes(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(gpu=pl.lit(None, pl.Int16), mig=pl.lit(None, pl.Int16))
+
+
+def _units(job_keys: Sequence[str], frame: pl.DataFrame, label: Sequence[str], names: Sequence[str]) -> Units:
+    order = pl.DataFrame({"job_key": list(job_keys)}, schema={"job_key": pl.String}).with_row_index("job")
+    rows = frame.join(order, on="job_key", how="inner").sort("job", *label)
+    counts = np.bincount(rows.get_column("job").to_numpy(), minlength=len(job_keys))
+    offset = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
+    values = {name: rows.get_column(name).cast(pl.Float32).to_numpy() for name in names}  # null becomes NaN
+    return Units(offset, list(zip(*(rows.get_column(name).to_list() for name in label), strict=True)), values)

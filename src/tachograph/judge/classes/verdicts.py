@@ -1,0 +1,165 @@
+"""Job classes: what a job's minutes show it to be. A class is added by one file and one line in CLASSES.
+
+Each is judged from GPU telemetry, and from host characteristics where those were recorded (codes that end in _host).
+`judge` makes findings; to search thresholds, compute `series`, `spreads` and `units` once and vote as often as needed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+import polars as pl
+
+from tachograph.catalog.config import ClassOptions
+from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.units import text
+from tachograph.judge.checks.cold_start import COLD_START
+from tachograph.judge.checks.idle_gpus import IDLE_GPUS
+from tachograph.judge.checks.idle_nodes import IDLE_NODES
+from tachograph.judge.checks.job_hang import JOB_HANG
+from tachograph.judge.checks.stable import STABLE
+from tachograph.judge.checks.stall import STALL
+from tachograph.judge.classes.characteristics import GPU, HOST, class_limits
+from tachograph.judge.classes.inputs import ClassInput, JobClass
+from tachograph.judge.classes.series import gpu_series, gpu_units, host_series, host_units, node_units, rests
+from tachograph.judge.classes.windows import spreads
+from tachograph.judge.finding import Finding, Verdict, findings_frame
+
+__all__ = ["CLASS_CODES", "JOB_CLASSES", "ClassInput", "JobClass", "class_inputs", "judge_classes"]
+
+# in the order in which they are told
+JOB_CLASSES: tuple[JobClass, ...] = (JOB_HANG, COLD_START, STALL, IDLE_NODES, IDLE_GPUS, STABLE)
+CLASS_CODES: tuple[str, ...] = tuple(code for job_class in JOB_CLASSES for code in job_class.codes)
+CLASS_BY_CODE: Mapping[str, JobClass] = MappingProxyType({code: each for each in JOB_CLASSES for code in each.codes})
+
+_OF_JOBS = (
+    "job_key",
+    "job_id",
+    "state",
+    "start",
+    "as_of",
+    "elapsed_s",
+    "gpus",
+    "gpus_seen",
+    "samples",
+    "nodes",
+    "gpu_model",
+)
+
+
+def judge_classes(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, node_minutes: pl.DataFrame, settings: ClassOptions
+) -> pl.DataFrame:
+    """Return the findings of jobs: one row per (job_key, code), in the schema of FINDINGS without `seq`.
+
+    `jobs`: rows of job_summaries. `gpus`: their rows of job_gpus. `timelines`: one row per (job_key, minute), jobs
+    together, as `reduce.timelines` returns them. `node_minutes`: their rows of job_node_minutes. Every class that can
+    be asked has a row, also those that do not hold; of hosts where the job has minutes of nodes, idle_nodes and
+    idle_gpus where there are two or more. Of a job whose GPUs are not known (ambiguous), or of
+    which there is no sample, none can be told. A running job
+    is judged as of its last minute.
+    Errors: ConfigError for thresholds of characteristics that do not exist.
+    """
+    return findings_frame(_found(jobs, gpus, timelines, node_minutes, settings))
+
+
+def class_inputs(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, node_minutes: pl.DataFrame, settings: ClassOptions
+) -> tuple[ClassInput, ...]:
+    """Return what is judged: the GPU form of all jobs, and the host form of those with minutes of nodes.
+
+    Jobs whose GPUs are not known are in neither.
+    """
+    unknown = sorted(set(settings.characteristics) - set(CLASS_CODES))
+    if unknown:
+        raise ConfigError(f"classes.characteristics: no class {', '.join(unknown)}", do=f"use {', '.join(CLASS_CODES)}")
+    known = jobs.filter(pl.col("attribution") != "ambiguous")
+    found = [_gpu_form(known, gpus, timelines, settings)]
+    with_nodes = known.join(node_minutes.select("job_key").unique(), on="job_key", how="semi", maintain_order="left")
+    if with_nodes.height:
+        found.append(_host_form(with_nodes, gpus, timelines, node_minutes, settings))
+    return tuple(found)
+
+
+def _found(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, node_minutes: pl.DataFrame, settings: ClassOptions
+) -> Iterator[tuple[Mapping[str, object], list[Finding]]]:
+    per_job: dict[str, tuple[Mapping[str, object], list[Finding]]] = {}
+    for form in class_inputs(jobs, gpus, timelines, node_minutes, settings):
+        of_form: dict[int, list[Finding]] = defaultdict(list)
+        for job_class in JOB_CLASSES:
+            if job_class.host or not form.host:
+                for place, finding in job_class.judge(job_class, form):
+                    of_form[place].append(finding if form.host else _if_sampled(finding, form.rows[place]))
+        for place, findings in sorted(of_form.items()):
+            row = form.rows[place]
+            per_job.setdefault(row["job_key"], (row, []))[1].extend(findings)
+    yield from per_job.values()
+    for row in jobs.filter(pl.col("attribution") == "ambiguous").select(_OF_JOBS).iter_rows(named=True):
+        single = {"idle_nodes": row["nodes"] == 1, "idle_gpus": row["gpus"] == 1}
+        yield row, [_not_told(each, row, settings) for each in JOB_CLASSES if not single.get(each.code)]
+
+
+def _if_sampled(finding: Finding, row: Mapping[str, object]) -> Finding:
+    """The finding; of a job without a single sample nothing is denied, not even for its run time."""
+    if finding.verdict != "no" or row["samples"] != 0:
+        return finding
+    return replace(finding, verdict="insufficient", sentence="Cannot be told: there is no sample of its GPUs.")
+
+
+def _not_told(job_class: JobClass, row: Mapping[str, object], settings: ClassOptions) -> Finding:
+    """The answer for a job of which nobody knows which GPUs it held: one too short for a hang has none all the same."""
+    said, ran = "Cannot be told: which GPUs were its own is not known.", row["elapsed_s"]
+    verdict: Verdict = "insufficient"
+    if job_class in (JOB_HANG, COLD_START, STALL) and isinstance(ran, float) and ran < settings.hang_minutes * 60:
+        long = text(settings.hang_minutes * 60, "s")
+        said, verdict = f"No: the job ran {text(ran, 's')}; {long} or more would be needed.", "no"
+    return Finding(job_class.code, job_class.severity, job_class.title, said, kind="class", verdict=verdict)
+
+
+def _gpu_form(jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, settings: ClassOptions) -> ClassInput:
+    series = gpu_series(jobs, timelines, gpus=gpus)
+    voting = _voting(settings, host=False)
+    return ClassInput(
+        host=False,
+        rows=jobs.select(_OF_JOBS).to_dicts(),
+        series=series,
+        windows=spreads(series, voting, width=settings.window_minutes),
+        rests=rests(series),
+        nodes=node_units(series.job_keys, gpus),
+        gpus=gpu_units(series.job_keys, gpus),
+        limits=class_limits(settings),
+    )
+
+
+def _host_form(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, timelines: pl.DataFrame, node_minutes: pl.DataFrame, settings: ClassOptions
+) -> ClassInput:
+    series = host_series(jobs, node_minutes, timelines)
+    units = host_units(series.job_keys, node_minutes, gpus)
+    return ClassInput(
+        host=True,
+        rows=jobs.select(_OF_JOBS).to_dicts(),
+        series=series,
+        windows=spreads(series, _voting(settings, host=True), width=settings.window_minutes),
+        rests=rests(series),
+        nodes=units,
+        gpus=units,
+        limits=class_limits(settings, host=True),
+    )
+
+
+def _voting(settings: ClassOptions, *, host: bool) -> tuple[str, ...]:
+    """Characteristics of which windows are needed: those that vote on a hung class."""
+    limit = class_limits(settings, host=host)
+    hung = (JOB_HANG, COLD_START, STALL)
+    names = [
+        name
+        for each in hung
+        for name in limit.names(each.codes[-1] if host else each.code, each.host if host else each.gpu)
+    ]
+    known = HOST if host else GPU
+    return tuple(name for name in known if name in names)

@@ -1,0 +1,207 @@
+"""Findings: what was looked for in a job, what came of it, and the numbers behind it. One type for all who judge.
+
+Job classes, rules, scores and advice return `Finding`s; the lake keeps them in the table `findings`, those that hold,
+those that do not, and those that cannot be decided for want of data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import isfinite
+from types import MappingProxyType
+from typing import Any, Literal
+
+import msgspec
+import polars as pl
+
+from tachograph.catalog.tables import FINDINGS
+
+Severity = Literal["problem", "hint", "note", "fact"]
+# most urgent first; a fact is true of a job and nothing to mend
+SEVERITIES: tuple[Severity, ...] = ("problem", "hint", "note", "fact")
+Verdict = Literal["yes", "no", "insufficient"]
+VERDICTS: tuple[Verdict, ...] = ("yes", "no", "insufficient")
+FindingKind = Literal["advice", "class", "rule", "score", "workload", "health"]
+FINDING_KINDS: tuple[FindingKind, ...] = ("advice", "class", "rule", "score", "workload", "health")
+Relation = Literal["<", "<=", ">", ">="]
+
+# what the evidence of findings holds: {name: (label, unit as units.text knows it, or "time" for seconds since 1970)}
+EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "activity_mean": ("Mean activity", "fraction"),
+        "activity_max": ("Highest activity", "fraction"),
+        "busiest_gpu_mean": ("Busiest GPU, mean", "fraction"),
+        "idlest_gpu_mean": ("Least busy GPU, mean", "fraction"),
+        "compute_fraction": ("Compute-bound samples", "fraction"),
+        "coverage": ("Samples present", "fraction"),
+        "dram_active_mean": ("Memory traffic (DRAM active), mean", "fraction"),
+        "elapsed_s": ("Run time", "s"),
+        "fp16_active_mean": ("FP16 pipe active, mean", "fraction"),
+        "fp32_active_mean": ("FP32 pipe active, mean", "fraction"),
+        "gpu_hours": ("GPU-hours", "h"),
+        "gpu_hours_idle": ("GPU-hours without work", "h"),
+        "gpu_temp_c_max": ("Highest temperature", "C"),
+        "gpu_util_mean": ("GPU utilisation, mean", "fraction"),
+        "gpus": ("GPUs allocated", "count"),
+        "gpus_seen": ("GPUs with samples", "count"),
+        "gpus_unused": ("GPUs without work", "count"),
+        "gpus_affected": ("GPUs affected", "count"),
+        "hbm_mib": ("Memory of one GPU", "MiB"),
+        "hbm_peak_fraction": ("Peak of memory used", "fraction"),
+        "hbm_used_mib_max": ("Peak of memory used", "MiB"),
+        "idle_fraction": ("Share of the time without work", "fraction"),
+        "idle_periods": ("Periods without work", "count"),
+        "idle_s": ("Time without work", "s"),
+        "longest_idle_s": ("Longest period without work", "s"),
+        "mem_temp_c_max": ("Highest temperature of the memory", "C"),
+        "memory_fraction": ("Memory-bound samples", "fraction"),
+        "pcie_replays": ("PCIe replays", "count"),
+        "power_before_w": ("Power before, mean", "W"),
+        "power_then_w": ("Power then, mean", "W"),
+        "power_w_mean": ("Power, mean", "W"),
+        "remapped_rows_correctable": ("Rows remapped, correctable errors", "count"),
+        "remapped_rows_uncorrectable": ("Rows remapped, uncorrectable errors", "count"),
+        "row_remap_failure": ("Remapping a memory row failed", "count"),
+        "samples": ("Samples", "count"),
+        "mem_clock_mhz_mean": ("Memory clock, mean", "MHz"),
+        "score_gpu": ("GPU score, 0 is best, 100 worst", ""),
+        "score_gpumem": ("GPU memory score, 0 is best, 100 worst", ""),
+        "sm_active_mean": ("SMs active, mean", "fraction"),
+        "sm_clock_mhz_mean": ("SM clock, mean", "MHz"),
+        "sm_occupancy_mean": ("Warps resident, of those that fit", "fraction"),
+        "spatial_imbalance": ("Imbalance across GPUs", "ratio"),
+        "temporal_imbalance": ("Imbalance over time", "ratio"),
+        "started_after_s": ("First work after", "s"),
+        "stopped_after_s": ("Work stopped after", "s"),
+        "stopped_at_unix_s": ("Work stopped at", "time"),
+        "tensor_active_max": ("Tensor cores active, highest", "fraction"),
+        "throttled_fraction": ("Samples with lowered clocks", "fraction"),
+        "time_precision_s": ("Precision of recorded times", "s"),
+        "workload_idle": ("GPU time: idle", "fraction"),
+        "workload_tensor_heavy": ("GPU time: tensor-heavy compute", "fraction"),
+        "workload_tensor": ("GPU time: tensor compute", "fraction"),
+        "workload_fp64": ("GPU time: FP64 / HPC compute", "fraction"),
+        "workload_io": ("GPU time: I/O or data-loading", "fraction"),
+        "workload_memory_bound": ("GPU time: memory-bound", "fraction"),
+        "workload_compute_heavy": ("GPU time: compute-heavy", "fraction"),
+        "workload_compute_active": ("GPU time: compute-active", "fraction"),
+        "workload_memory_active": ("GPU time: memory-active", "fraction"),
+        "workload_busy_low_sm": ("GPU time: busy, low SM use", "fraction"),
+        "workload_low": ("GPU time: low utilization", "fraction"),
+        "workload_mixed": ("GPU time: mixed / moderate", "fraction"),
+        "workload_unknown": ("GPU time: unknown", "fraction"),
+        "xid_events": ("XID events", "count"),
+        "xid_event_max": ("Largest XID code", "code"),
+        "gpu_util_then": ("GPU utilisation then, mean", "fraction"),
+        "interval_begin_s": ("Interval begins after", "s"),
+        "interval_s": ("Length of the interval", "s"),
+        "nodes": ("Nodes allocated", "count"),
+        "power_fraction_then": ("Power then, of the highest", "fraction"),
+        "power_fraction_otherwise": ("Power otherwise, of the highest", "fraction"),
+        "units": ("Nodes or GPUs compared", "count"),
+        "units_affected": ("Nodes or GPUs at half or less", "count"),
+        "voted": ("Characteristics that voted", "count"),
+        "voted_yes": ("Characteristics that agree", "count"),
+    }
+)
+
+
+# of rows of findings: those that hold and are no mere facts; rows of before there were verdicts hold
+REPORTED = (pl.col("verdict").fill_null("yes") == "yes") & (pl.col("severity") != "fact")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedValue:
+    """One value against its threshold: `name` `relation` `threshold`, in `unit`.
+
+    value None: nobody measured it. holds None: it cannot be said. name: a counter or a characteristic made of some.
+    """
+
+    name: str
+    value: float | None
+    relation: Relation
+    threshold: float
+    unit: str
+    holds: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked for in a job.
+
+    `verdict`: whether it is so; insufficient: what it `needs` was not measured, or not for long enough.
+    `sentence` says what was seen with its numbers, also where the answer is no; `advice` what to do (None: nothing).
+    `evidence` holds the numbers behind it, names and units as in EVIDENCE; `checks` the values against thresholds.
+    `begin`, `end`: the interval it is about (UTC; None: the whole job). `needs`: counters that are missing.
+    """
+
+    code: str
+    severity: Severity
+    title: str
+    sentence: str
+    advice: str | None = None
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    kind: FindingKind = "advice"
+    verdict: Verdict = "yes"
+    begin: datetime | None = None
+    end: datetime | None = None
+    checks: tuple[CheckedValue, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]]) -> pl.DataFrame:
+    """Return (summary row, its findings) pairs as a frame in the schema of FINDINGS, without `seq`."""
+    rows = [
+        (
+            *(summary["job_key"], summary["job_id"]),
+            *(finding.code, finding.kind, finding.verdict, finding.severity),
+            *(finding.title, finding.sentence, finding.advice, finding.begin, finding.end),
+            *(_numbers(finding), _encode(finding.checks).decode()),
+            list(finding.needs),
+        )
+        for summary, findings in found
+        for finding in findings
+    ]
+    schema = {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+_encode = msgspec.json.Encoder(enc_hook=float).encode  # numbers of NumPy become plain ones
+
+
+def _numbers(finding: Finding) -> str:
+    """The evidence as JSON. Errors: ValueError for a number that is none: what is not known is left out."""
+    wrong = [name for name, value in finding.evidence.items() if not isfinite(value)]
+    if wrong:
+        raise ValueError(f"evidence of {finding.code} is no number: {', '.join(wrong)}")
+    return _encode(dict(finding.evidence)).decode()
+
+
+def read_findings(frame: pl.DataFrame, order: Sequence[str] = ()) -> tuple[Finding, ...]:
+    """Return the rows of a findings frame (of one job), most urgent first, those of one severity in `order` of codes.
+
+    Rows of lakes that knew no verdicts are advice that holds.
+    """
+    places = {code: place for place, code in enumerate(order)}
+    found = [_finding(row) for row in frame.iter_rows(named=True)]
+    return tuple(sorted(found, key=lambda f: (SEVERITIES.index(f.severity), places.get(f.code, len(places)), f.code)))
+
+
+def _finding(row: Mapping[str, Any]) -> Finding:
+    return Finding(
+        row["code"],
+        row["severity"],
+        row["title"],
+        row["sentence"],
+        row["advice"],
+        json.loads(row["evidence"]),
+        row["kind"] or "advice",
+        row["verdict"] or "yes",
+        row["begin"],
+        row["end"],
+        tuple(CheckedValue(**check) for check in json.loads(row["checks"] or "[]")),
+        tuple(row["needs"] or ()),
+    )

@@ -1,0 +1,308 @@
+"""The ledger of a system: where its GPU-hours went, what they cost, what could be had back, and whose they were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+
+import polars as pl
+
+from tachograph.catalog.columns import must_exist
+from tachograph.catalog.config import WasteOptions
+from tachograph.catalog.errors import UsageError
+from tachograph.catalog.tables import WASTE, WASTE_ENERGY
+from tachograph.catalog.units import text
+from tachograph.judge.waste import ASSUMPTIONS, JOULES_PER_KWH, productive, recoverable, with_money
+
+WASTE_GROUPINGS = ("cause", "user", "account", "partition", "gpu_model")
+ALL_CAUSES = "all"  # of jobs: those that lost hours to any cause
+# where an hour went: to a cause, to work, or nobody knows
+WASTE_BUCKETS = (*WASTE, "productive", "unmeasured")
+WASTE_LABELS: Mapping[str, str] = MappingProxyType(
+    {
+        "never_used": "never used",
+        "hung": "hung",
+        "cold_start": "cold start",
+        "idle": "idle while held",
+        "imbalance": "imbalance",
+        "productive": "productive",
+        "unmeasured": "not measured",
+        ALL_CAUSES: "all causes",
+    }
+)
+# why a job is not in the ledger, in the order in which it is asked
+WASTE_LEFT_OUT: Mapping[str, str] = MappingProxyType(
+    {
+        "running": "still running",
+        "ambiguous": "not known which GPUs were their own",
+        "no_samples": "no samples",
+        "not_judged": "analyzed by an earlier version: run `tachograph analyze --full`",
+        "no_activity": "no activity counter was measured",
+    }
+)
+_WHO = ("job_key", "job_id", "display_id", "user", "account", "partition", "gpu_model", "gpus", "elapsed_s")
+_AMOUNTS = ("gpu_hours", "energy_j", "money", "energy_money", "recoverable", "recoverable_money")
+
+
+@dataclass(frozen=True, slots=True)
+class AssumptionInUse:
+    """An assumption under which hours are recoverable: of which cause, its key, its value, in words, its source."""
+
+    cause: str
+    key: str
+    value: float
+    unit: str
+    words: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class WasteReport:
+    """The ledger of some jobs that are over.
+
+    `causes`: one row per BUCKETS: `cause`, `jobs` it concerns, `gpu_hours`, `share` of all, `energy_j`, `money` of the
+    GPU-hours, `energy_money`, `recoverable` GPU-hours, `recoverable_money`. `groups`: one row per value of `by`, most
+    lost first: `jobs`, `gpu_hours`, a column per BUCKETS in GPU-hours, `lost` (their causes' sum), `lost_share`,
+    `lost_energy_j`, `lost_money`, `recoverable`; None where `by` is cause. `concerned`: the jobs behind the cause
+    `chosen`, most first; of ALL most recoverable first, `gpu_hours_lost` to all causes together and `cause`: that of
+    most recoverable hours. Money is null where no price is configured.
+    """
+
+    jobs: int
+    gpu_hours: float
+    first: datetime | None
+    last: datetime | None
+    causes: pl.DataFrame
+    left_out: pl.DataFrame
+    assumptions: tuple[AssumptionInUse, ...]
+    users: pl.DataFrame
+    by: str = "cause"
+    groups: pl.DataFrame | None = None
+    chosen: str | None = None
+    concerned: pl.DataFrame | None = None
+    concerned_jobs: int = 0
+    currency: str = ""
+    unpriced_jobs: int = 0
+    zone_name: str = "UTC"
+
+    @property
+    def priced(self) -> bool:
+        """Whether GPU-hours of any job have a price."""
+        return bool(self.causes.get_column("money").is_not_null().any())
+
+    @property
+    def energy_priced(self) -> bool:
+        """Whether energy of any job has a price."""
+        return bool(self.causes.get_column("energy_money").is_not_null().any())
+
+    @property
+    def concerned_hours(self) -> str:
+        """The column of `concerned` that has the GPU-hours of the chosen cause, of ALL those lost to any."""
+        return "gpu_hours_lost" if self.chosen == ALL_CAUSES else f"gpu_hours_{self.chosen}"
+
+    def total(self, amount: str) -> float | None:
+        """Return the sum of an amount over all causes; None where it is known of none."""
+        known = self.causes.get_column(amount).drop_nulls()
+        return None if known.is_empty() else float(known.sum())
+
+    @property
+    def lost(self) -> float:
+        """GPU-hours of all causes."""
+        return float(self.causes.filter(pl.col("cause").is_in(WASTE)).get_column("gpu_hours").sum())
+
+    @property
+    def recoverable(self) -> float:
+        """GPU-hours that could be had back under the assumptions."""
+        return float(self.causes.get_column("recoverable").sum())
+
+
+def build_waste_report(
+    summaries: pl.DataFrame,
+    intervals: pl.DataFrame,
+    settings: WasteOptions,
+    *,
+    by: str = "cause",
+    top: int | None = None,
+    jobs_of: str | None = None,
+    zone_name: str = "UTC",
+) -> WasteReport:
+    """Return the ledger of (already filtered) rows of job_summaries.
+
+    `intervals`: rows of findings in which a job hung or had not begun. `top`: at most so many groups, the others in one
+    row that has no name, and at most so many jobs. `jobs_of`: the cause whose jobs are wanted, as in
+    BUCKETS or as in LABELS, or ALL.
+    Errors: NotFoundError for an unknown grouping; UsageError for an unknown cause or a top below 1.
+    """
+    must_exist([by], WASTE_GROUPINGS, what="grouping")
+    jobs_of = _cause(jobs_of)
+    if top is not None and top < 1:
+        raise UsageError(f"--top {top} shows nothing", do="give 1 or more")
+    told = summaries.with_columns(left_out=_reason())
+    ledger = told.filter(pl.col("left_out").is_null())
+    ledger = with_money(recoverable(ledger, intervals, settings), settings).with_columns(productive())
+    entries = _entries(ledger)
+    concerned = None if jobs_of is None else _concerned(ledger, entries, jobs_of)
+    return WasteReport(
+        jobs=ledger.height,
+        gpu_hours=float(ledger.get_column("gpu_hours").sum()),
+        first=ledger.select(pl.col("start").min()).item(),
+        last=ledger.select(pl.col("as_of").max()).item(),
+        causes=_causes(entries),
+        left_out=_left_out(told),
+        assumptions=tuple(assumptions_in_use(settings)),
+        users=_groups(ledger, entries, "user"),
+        by=by,
+        groups=None if by == "cause" else _cut(_groups(ledger, entries, by), top),
+        chosen=jobs_of,
+        concerned=concerned if concerned is None or top is None else concerned.head(top),
+        concerned_jobs=0 if concerned is None else concerned.height,
+        currency=settings.currency,
+        unpriced_jobs=ledger.get_column("price").null_count(),
+        zone_name=zone_name,
+    )
+
+
+def _cause(written: str | None) -> str | None:
+    """ALL or one of BUCKETS; people may write what tables call it."""
+    names = {words: cause for cause, words in WASTE_LABELS.items()}
+    cause = names.get(written, written) if written else None
+    if cause is not None and cause not in WASTE_LABELS:
+        raise UsageError(f"no cause {cause!r}", do=f"one of {', '.join((ALL_CAUSES, *WASTE_BUCKETS))}")
+    return cause
+
+
+def assumptions_in_use(settings: WasteOptions) -> list[AssumptionInUse]:
+    """Return the assumptions with the values that are configured."""
+    said = []
+    for assumption in ASSUMPTIONS:
+        value = assumption.value(settings)
+        shown = text(60 * value, "s") if assumption.unit == "min" else text(value, assumption.unit)
+        default = value == assumption.value(WasteOptions())
+        said.append(
+            AssumptionInUse(
+                assumption.cause,
+                f"waste.{assumption.key}",
+                value,
+                assumption.unit,
+                assumption.words.format(value=shown),
+                assumption.source if default else "configured",
+            )
+        )
+    return said
+
+
+def _reason() -> pl.Expr:
+    """Why a job is not in the ledger; null where it is."""
+    measured = pl.any_horizontal(pl.col("gpu_util_mean", "gr_engine_active_mean", "sm_active_mean").is_not_null())
+    return (
+        pl.when(pl.col("end").is_null() | (pl.col("state") == "RUNNING"))
+        .then(pl.lit("running"))
+        .when(pl.col("attribution") == "ambiguous")
+        .then(pl.lit("ambiguous"))
+        .when(pl.col("samples").fill_null(0) == 0)
+        .then(pl.lit("no_samples"))
+        .when(pl.col("gpu_hours_idle").is_null() & measured & pl.col("gpu_hours").is_not_null())
+        .then(pl.lit("not_judged"))
+        .when(pl.col("gpu_hours_idle").is_null())
+        .then(pl.lit("no_activity"))
+    )
+
+
+def _entries(ledger: pl.DataFrame) -> pl.DataFrame:
+    """One row per (job, bucket): what it took of the job."""
+    parts = []
+    for bucket in WASTE_BUCKETS:
+        hours = pl.col(f"gpu_hours_{bucket}")
+        energy = pl.lit(None, dtype=pl.Float64)
+        if bucket in WASTE_ENERGY:  # of a job without such hours nothing was measured: it is not 0 J of a cause
+            energy = pl.when(hours > 0).then(pl.col(f"energy_j_{bucket}"))
+        back = pl.col(f"recoverable_{bucket}") if bucket in WASTE else pl.lit(0.0)
+        parts.append(
+            ledger.select(
+                "job_key",
+                pl.lit(bucket).alias("cause"),
+                gpu_hours=hours,
+                energy_j=energy,
+                money=hours * pl.col("price"),
+                energy_money=energy / JOULES_PER_KWH * pl.col("price_kwh"),
+                recoverable=back,
+                recoverable_money=back * pl.col("price"),
+            )
+        )
+    return pl.concat(parts)
+
+
+def _causes(entries: pl.DataFrame) -> pl.DataFrame:
+    total = pl.col("gpu_hours").sum()
+    summed = entries.group_by("cause").agg(
+        (pl.col("gpu_hours") > 0).sum().cast(pl.Int64).alias("jobs"), *map(_known_sum, _AMOUNTS)
+    )
+    order = pl.DataFrame({"cause": WASTE_BUCKETS})
+    rows = order.join(summed, on="cause", how="left", maintain_order="left")
+    filled = rows.with_columns(pl.col("jobs", "gpu_hours", "recoverable").fill_null(0))
+    share = pl.when(total > 0).then(pl.col("gpu_hours") / total)
+    return filled.with_columns(share=share).select("cause", "jobs", "gpu_hours", "share", *_AMOUNTS[1:])
+
+
+def _known_sum(name: str) -> pl.Expr:
+    return pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
+
+
+def _groups(ledger: pl.DataFrame, entries: pl.DataFrame, by: str) -> pl.DataFrame:
+    """One row per user, account, ...: null is those of which it is not known."""
+    lost = pl.col("cause").is_in(WASTE)
+    of_group = entries.join(ledger.select("job_key", by), on="job_key", maintain_order="left")
+    grouped = of_group.group_by(by, maintain_order=True).agg(
+        pl.col("job_key").n_unique().cast(pl.Int64).alias("jobs"),
+        pl.col("gpu_hours").sum(),
+        *(pl.col("gpu_hours").filter(pl.col("cause") == bucket).sum().alias(bucket) for bucket in WASTE_BUCKETS),
+        lost=pl.col("gpu_hours").filter(lost).sum(),
+        lost_energy_j=_known_sum("energy_j"),
+        lost_money=pl.when((lost & pl.col("money").is_not_null()).any()).then(pl.col("money").filter(lost).sum()),
+        recoverable=pl.col("recoverable").sum(),
+    )
+    share = pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours"))
+    return grouped.with_columns(lost_share=share, others=pl.lit(0)).sort("lost", by, descending=[True, False])
+
+
+def _cut(groups: pl.DataFrame, top: int | None) -> pl.DataFrame:
+    """The first `top` groups, and the others in one row: `others` is how many these are."""
+    if top is None or groups.height <= top:
+        return groups
+    name, rest = groups.columns[0], groups.slice(top)
+    numbers = [column for column, dtype in groups.schema.items() if dtype.is_numeric()]
+    one = rest.select(pl.lit(None, dtype=pl.String).alias(name), *map(_known_sum, numbers))
+    one = one.with_columns(
+        lost_share=pl.when(pl.col("gpu_hours") > 0).then(pl.col("lost") / pl.col("gpu_hours")),
+        others=pl.lit(rest.height, dtype=groups.schema["others"]),
+    )
+    return pl.concat([groups.head(top), one.select(groups.columns)])
+
+
+def _concerned(ledger: pl.DataFrame, entries: pl.DataFrame, cause: str) -> pl.DataFrame:
+    """The jobs of which a cause took anything, most first."""
+    if cause == ALL_CAUSES:
+        return _wasteful(ledger, entries)
+    mine = entries.filter(pl.col("cause") == cause, pl.col("gpu_hours") > 0).drop("cause")
+    mine = mine.rename({"gpu_hours": f"gpu_hours_{cause}"})
+    jobs = ledger.select(*_WHO, "gpu_hours").join(mine, on="job_key", maintain_order="left")
+    return jobs.sort(f"gpu_hours_{cause}", "job_key", descending=[True, False])
+
+
+def _wasteful(ledger: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
+    """The jobs that lost hours to any cause, most recoverable first; an hour has one cause, so they add up."""
+    lost = entries.filter(pl.col("cause").is_in(WASTE), pl.col("gpu_hours") > 0)
+    lost = lost.sort("recoverable", "gpu_hours", descending=True, nulls_last=True, maintain_order=True)
+    mine = lost.group_by("job_key", maintain_order=True).agg(*map(_known_sum, _AMOUNTS), pl.col("cause").first())
+    mine = mine.rename({"gpu_hours": "gpu_hours_lost"})
+    jobs = ledger.select(*_WHO, "gpu_hours").join(mine, on="job_key", maintain_order="left")
+    return jobs.sort("recoverable", "gpu_hours_lost", "job_key", descending=[True, True, False], nulls_last=True)
+
+
+def _left_out(told: pl.DataFrame) -> pl.DataFrame:
+    """One row per reason that leaves any job out: jobs, and their GPU-hours as far as they are known."""
+    counted = told.filter(pl.col("left_out").is_not_null()).group_by(reason="left_out")
+    found = counted.agg(jobs=pl.len().cast(pl.Int64), gpu_hours=pl.col("gpu_hours").sum())
+    return pl.DataFrame({"reason": list(WASTE_LEFT_OUT)}).join(found, on="reason", maintain_order="left")

@@ -1,0 +1,110 @@
+"""Rules and verdicts as they are shown: texts and JSON."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from tachograph.catalog.units import text
+from tachograph.judge.rules.ruleset import RuleEntry, RuleSet
+
+
+def parameter_text(entry: RuleEntry, name: str) -> tuple[str, str]:
+    """Return a parameter's name, and its value with what it would be unless the site had changed it."""
+    declared, value = entry.declared.get(name), entry.values[name]
+    unit = declared.unit if declared else ""
+    if declared is None or declared.default == value:
+        return name, text(value, unit)
+    return name, f"{text(value, unit)} (default {text(declared.default, unit)})"
+
+
+def rules_text(ruleset: RuleSet, *, width: int) -> str:
+    """Return all that is known about each rule."""
+    return "\n".join("\n".join(_lines(entry, width)) + "\n" for entry in ruleset.entries)
+
+
+def _lines(entry: RuleEntry, width: int) -> list[str]:
+    pattern, rule = entry.pattern, entry.rule
+    lines = [f"{entry.code}: {rule.name} ({entry.severity}; of each {rule.level}; {rule.file})"]
+    for heading, texts in (
+        ("What it is", [pattern.description]),
+        ("Criterion", [pattern.criterion]),
+        ("Possible false positives", pattern.false_positives or ["None known."]),
+        ("Cures", [rule.details["advice"]] if "advice" in rule.details else pattern.cures),
+        ("Needs", [", ".join(entry.counters) or "nothing"]),
+        ("Told instead, where it holds", [", ".join(entry.twins)] if entry.twins else []),
+    ):
+        said = [line for one in texts if one for line in _wrapped(one, width)]
+        lines += [f"  {heading}", *said] if said else []
+    lines.append("  Parameters" if entry.values else "  No parameters")
+    for name in entry.values:
+        declared = entry.declared.get(name)
+        meaning = f": {declared.meaning}" if declared and declared.meaning else ""
+        lines += _wrapped(f"{' = '.join(parameter_text(entry, name))}{meaning}", width)
+    lines.append("  Terms")
+    lines += [line for term in rule.terms for line in _wrapped(f"{term.name} = {term.source}", width)]
+    return lines
+
+
+def _wrapped(words: str, width: int) -> list[str]:
+    return textwrap.wrap(words, width, initial_indent="    ", subsequent_indent="      ")
+
+
+def rules_json(ruleset: RuleSet) -> dict[str, Any]:
+    """Return rules and problems as `--json` writes them."""
+    return {
+        "rules": [
+            *(_rule_json(entry, in_use=True) for entry in ruleset.entries),
+            *(_rule_json(entry, in_use=False) for entry in ruleset.disabled),
+        ],
+        "problems": [
+            {
+                "file": problem.file,
+                "line": problem.line,
+                "column": problem.column,
+                "term": problem.term,
+                "severity": problem.severity,
+                "message": problem.message,
+            }
+            for problem in ruleset.problems
+        ],
+    }
+
+
+def _rule_json(entry: RuleEntry, *, in_use: bool) -> dict[str, Any]:
+    return {
+        "rule": entry.code,
+        "tag": entry.rule.tag,
+        "name": entry.rule.name,
+        "file": entry.rule.file,
+        "shipped": entry.shipped,
+        "in_use": in_use,
+        "level": entry.rule.level,
+        "severity": entry.severity,
+        "twins": entry.twins,
+        "description": entry.pattern.description,
+        "criterion": entry.pattern.criterion,
+        "false_positives": entry.pattern.false_positives,
+        "cures": entry.pattern.cures,
+        "parameters": {name: _parameter_json(entry, name) for name in entry.values},
+        "metrics": entry.program.needs,
+        "needs": entry.counters,
+        "terms": {term.name: term.source for term in entry.rule.terms},
+    }
+
+
+def _parameter_json(entry: RuleEntry, name: str) -> dict[str, Any]:
+    declared = entry.declared.get(name)
+    return {
+        "value": entry.values[name],
+        "default": declared.default if declared else None,
+        "unit": declared.unit if declared else "",
+        "meaning": declared.meaning if declared else "",
+    }
+
+
+def verdict_json(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of findings as `--json` writes it: evidence and checks as what they are, and not as text."""
+    return {**row, "evidence": json.loads(row["evidence"]), "checks": json.loads(row["checks"])}

@@ -1,0 +1,338 @@
+"""Metrics that rules may name, and their values of many jobs at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import polars as pl
+
+from tachograph.catalog.counters import COUNTERS, COUNTERS_BY_NAME, CounterKind
+from tachograph.catalog.tables import HOST_CHARACTERISTICS, JOB_SUMMARIES, JUDGED, PIPES, RATE_VOLUMES, SCORES
+from tachograph.judge.rules.model import RankKind, RuleMetric
+from tachograph.pipeline.timelines import ACTIVITY
+
+Level = Literal["job", "gpu", "node"]
+LEVELS: tuple[Level, ...] = ("job", "gpu", "node")
+ACTIVITY_MEAN, ACTIVITY_MAX, ELAPSED = "activity_mean", "activity_max", "_elapsed_s"  # columns that rows are given
+_HEAT, _POWER = 0x8 | 0x20 | 0x40, 0x4 | 0x80  # bits of throttle_reasons: hardware and thermal slowdown; power limits
+_TIER = r"(?i)^(\d+)\s*g"
+_TEXTS = ("state", "partition", "qos", "gpu_model", "attribution")
+_NEVER_ZERO = frozenset(
+    {
+        *("number_of_available_compute_units", "numberOfProcesses", "number_of_nodes"),
+        *("walltime", "jobWallTime", "time_limit", "node_gpus"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A metric that is offered: its value is `of` the rows of its level; null where what it `needs` is missing."""
+
+    name: str
+    level: Level
+    unit: str
+    sentence: str
+    needs: tuple[str, ...]
+    of: pl.Expr
+
+    @property
+    def metric(self) -> RuleMetric:
+        """As the language knows it."""
+        return RuleMetric(self.name, self.level, self.unit, self.name in _TEXTS, self.name in _NEVER_ZERO)
+
+
+def _job(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offered:
+    return Offered(name, "job", unit, sentence, needs, of)
+
+
+def _gpu(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offered:
+    return Offered(name, "gpu", unit, sentence, needs, of)
+
+
+def _node(name: str, unit: str, sentence: str, of: pl.Expr, *needs: str) -> Offered:
+    return Offered(f"node_{name}", "node", unit, sentence, needs, of)
+
+
+def _all(column: str, total: pl.Expr) -> pl.Expr:
+    """`total` of the GPUs of a node, null where one of them tells no `column`: a part is no total."""
+    return pl.when(pl.col(column).is_not_null().all()).then(total)
+
+
+def _positive(column: str) -> pl.Expr:
+    """The column, null where it is 0: a job of which it is not known."""
+    return pl.when(pl.col(column) > 0).then(pl.col(column))
+
+
+def _any_bit(mask: int) -> pl.Expr:
+    """1 where any bit of `mask` is among the reasons seen, else 0."""
+    return (pl.col("throttle_reasons_max").cast(pl.Int64) & mask).ne(0).cast(pl.Float64)
+
+
+_RUN_TIME = pl.col(ELAPSED)
+_WORK = pl.col(ACTIVITY_MEAN) * _RUN_TIME
+_WORK_SENTENCE = "GPU-seconds of activity: mean activity x run time of the job."
+_PCIE, _NVLINK = (pl.col(f"{link}_tx_bytes") + pl.col(f"{link}_rx_bytes") for link in ("pcie", "nvlink"))
+_BOTH = {link: (f"{link}_tx_bytes_per_s", f"{link}_rx_bytes_per_s") for link in ("pcie", "nvlink")}
+_LINKS = {
+    link: pl.col(f"{link}_tx_bytes_per_s_mean") + pl.col(f"{link}_rx_bytes_per_s_mean") for link in ("pcie", "nvlink")
+}
+
+COMPUTED: tuple[Offered, ...] = (
+    _job("number_of_available_compute_units", "count", "GPUs of the job.", _positive("gpus"), "gpus"),
+    _job("number_of_nodes", "count", "Nodes of the job.", _positive("nodes"), "nodes"),
+    _job("walltime", "s", "Run time.", _positive("elapsed_s"), "elapsed_s"),
+    _job("numberOfProcesses", "count", "number_of_available_compute_units, as published.", _positive("gpus"), "gpus"),
+    _job("jobWallTime", "s", "walltime, as published.", _positive("elapsed_s"), "elapsed_s"),
+    _job("time_limit", "s", "Requested time limit.", _positive("timelimit_s"), "timelimit_s"),
+    _job(
+        "hbm_requested_gb",
+        "GB",
+        "Memory tier of the GPU that was asked for; 0: none was asked for.",
+        pl.col("hbm_request").str.extract(_TIER).cast(pl.Float64).fill_null(0.0),
+    ),
+    _job("activity_mean", "fraction", "Activity of its GPUs, mean.", pl.col(ACTIVITY_MEAN), ACTIVITY[0]),
+    _job("activity_max", "fraction", "Activity, highest sample of any GPU.", pl.col(ACTIVITY_MAX), ACTIVITY[0]),
+    _job("pcie_bytes_per_s", "B/s", "PCIe traffic of a GPU, both ways, mean.", _LINKS["pcie"], *_BOTH["pcie"]),
+    _job("nvlink_bytes_per_s", "B/s", "NVLink traffic of a GPU, both ways, mean.", _LINKS["nvlink"], *_BOTH["nvlink"]),
+    _job("throttled_fraction", "fraction", "Share of samples in which clocks were lowered for heat or power.",
+         pl.col("throttle_reasons_mean"), "throttle_reasons"),
+    _job("throttled_for_heat", "flag", "1: heat or a hardware slowdown was among the reasons.",
+         _any_bit(_HEAT), "throttle_reasons"),
+    _job("throttled_for_power", "flag", "1: the power limit or power brake was among the reasons.",
+         _any_bit(_POWER), "throttle_reasons"),
+    _gpu("work", "s", _WORK_SENTENCE, _WORK, ACTIVITY[0]),
+    _gpu("gpu_work_s", "s", _WORK_SENTENCE, _WORK, ACTIVITY[0]),
+    _gpu("idle_s", "s", "GPU-seconds without activity.", _RUN_TIME - _WORK, ACTIVITY[0]),
+    _gpu("sm_work_s", "s", "GPU-seconds of SM activity.", pl.col("sm_active_mean") * _RUN_TIME, "sm_active"),
+    _gpu("tensor_work_s", "s", "GPU-seconds of activity of the tensor pipes.",
+         pl.col("tensor_active_mean") * _RUN_TIME, "tensor_active"),
+    _gpu("activity", "fraction", "Activity, mean over time.", pl.col(ACTIVITY_MEAN), ACTIVITY[0]),
+    _gpu("activity_peak", "fraction", "Activity, highest sample.", pl.col(ACTIVITY_MAX), ACTIVITY[0]),
+    _gpu("gpu_pcie_bytes", "B", "PCIe bytes, both ways.",
+         _LINKS["pcie"] * _RUN_TIME, *_BOTH["pcie"]),
+    _gpu("gpu_nvlink_bytes", "B", "NVLink bytes, both ways.", _LINKS["nvlink"] * _RUN_TIME, *_BOTH["nvlink"]),
+    _gpu("gpu_throttled_fraction", "fraction", "Share of samples in which clocks were lowered for heat or power.",
+         pl.col("throttle_reasons_mean"), "throttle_reasons"),
+    _gpu("gpu_throttled_for_heat", "flag", "1: heat or a hardware slowdown was among the reasons.",
+         _any_bit(_HEAT), "throttle_reasons"),
+    _gpu("gpu_throttled_for_power", "flag", "1: the power limit or power brake was among the reasons.",
+         _any_bit(_POWER), "throttle_reasons"),
+    _gpu("gpu_energy_j", "J", "Energy over the run time.", pl.col("energy_j"), "energy_j", "power_w"),
+    _gpu("gpu_hbm_mib", "MiB", "Capacity of its memory.", pl.col("hbm_mib"), "gpu_model"),
+    _gpu("gpu_hbm_peak_fraction", "fraction", "Peak of memory used over capacity.", pl.col("hbm_peak_fraction"),
+         "hbm_used_mib"),
+    _gpu("gpu_zero_util_fraction", "fraction", "Share of samples with utilisation zero.",
+         pl.col("zero_util_fraction"), "gpu_util"),
+    _gpu("gpu_temporal_imbalance", "fraction", "1 - mean / max of utilisation.", pl.col("temporal_imbalance"),
+         "gpu_util"),
+    _gpu("gpu_xid_events", "count", "Changes of the XID code.", pl.col("xid_events"), "xid"),
+    _node("gpu_work_s", "s", "GPU-seconds of activity of its GPUs, added up.", _all(ACTIVITY_MEAN, _WORK.sum()),
+          ACTIVITY[0]),
+    _node("gpus", "count", "GPUs that the job held on it.", pl.len()),
+    _node("activity", "fraction", "Activity of its GPUs, mean.", _all(ACTIVITY_MEAN, pl.col(ACTIVITY_MEAN).mean()),
+          ACTIVITY[0]),
+    _node("power_w", "W", "Power of its GPUs, mean over time, added up.", _all("power_w_mean", pl.sum("power_w_mean")),
+          "power_w"),
+    _node("energy_j", "J", "Energy of its GPUs, added up.", _all("energy_j", pl.sum("energy_j")), "energy_j"),
+    _node("hbm_used_mib_max", "MiB", "Most memory used on one of its GPUs.",
+          _all("hbm_used_mib_max", pl.max("hbm_used_mib_max")), "hbm_used_mib"),
+    *(
+        _node(name, unit, f"Mean over the job of {counter}, as in job_node_minutes.", pl.col(name), counter)
+        for name, (unit, counter) in HOST_CHARACTERISTICS.items()
+    ),
+)  # fmt: skip
+
+_OF_OTHERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "elapsed_s": ("elapsed_s",),
+        "timelimit_s": ("timelimit_s",),
+        "nodes": ("nodes",),
+        "gpus": ("gpus",),
+        "gpu_hours": ("elapsed_s",),
+        "hbm_mib": ("gpu_model",),
+        "hbm_peak_fraction": ("hbm_used_mib",),
+        "energy_j": ("energy_j", "power_w"),
+        "power_w_sampled_mean": ("power_w",),
+        "score_gpu": ("sm_occupancy",),
+        "score_gpumem": ("dram_active", "sm_active"),
+        "score_gpumem_normalized": ("dram_active", "sm_active"),
+        "xid_events": ("xid",),
+        "xid_event_max": ("xid",),
+    }
+)
+# codes and counts of rows are no quantities; what is judged later than rules is not there yet
+_NOT_OFFERED = frozenset({"gpu", "mig", "seq", "xid_mean", *JUDGED} - set(SCORES))
+
+
+def _needs(column: str) -> tuple[str, ...]:
+    """What a column of summaries is made of: counters, or columns of accounting."""
+    if column in _OF_OTHERS:
+        return _OF_OTHERS[column]
+    stem = column.removesuffix("_mean").removesuffix("_max")
+    if stem in COUNTERS_BY_NAME:
+        return (stem,)
+    if f"{column}_per_s" in RATE_VOLUMES:
+        return (f"{column}_per_s",)
+    for counter in COUNTERS_BY_NAME:
+        if column.endswith(f"_imbalance_{counter}"):
+            return (counter,)
+    if column.startswith(("compute_fraction", "memory_fraction", "idle_fraction")):
+        pipe = next((counter for name, counter in PIPES.items() if column.endswith(f"_{name}")), PIPES["fp64"])
+        return ("dram_active", pipe)
+    return (ACTIVITY[0],)
+
+
+def _of_summaries() -> Iterator[Offered]:
+    """Numbers of job_summaries and some of its texts, under their own names."""
+    taken = {metric.name for metric in COMPUTED}
+    for column in JOB_SUMMARIES.columns:
+        name = column.name
+        if name in _TEXTS:
+            yield Offered(name, "job", "text", column.sentence, (name,), pl.col(name))
+        elif column.dtype.is_numeric() and name not in _NOT_OFFERED | taken:
+            yield Offered(name, "job", column.unit, column.sentence, _needs(name), pl.col(name))
+
+
+def _of_counters() -> Iterator[Offered]:
+    """Counters of a GPU: over the whole job, and the largest sample; what is no quantity is left out."""
+    for counter in COUNTERS:
+        name, needs = counter.name, (counter.name,)
+        if counter.unit in ("bitmask", "code") or name == "energy_j":
+            continue
+        if counter.kind is CounterKind.CUMULATIVE:
+            yield _gpu(name, counter.unit, f"Increase of {name} over the job.", pl.col(f"{name}_mean"), *needs)
+            continue
+        yield _gpu(name, counter.unit, f"Mean of {name} over time.", pl.col(f"{name}_mean"), *needs)
+        yield _gpu(f"{name}_peak", counter.unit, f"Largest sample of {name}.", pl.col(f"{name}_max"), *needs)
+
+
+OFFERED: Mapping[str, Offered] = MappingProxyType(
+    {metric.name: metric for metric in (*COMPUTED, *_of_summaries(), *_of_counters())}
+)
+# those that are made of job_node_minutes
+OF_HOSTS = frozenset(f"node_{name}" for name in HOST_CHARACTERISTICS)
+# as the language knows them
+VOCABULARY: Mapping[str, RuleMetric] = MappingProxyType({name: offered.metric for name, offered in OFFERED.items()})
+
+
+def close_to(name: str) -> tuple[str, ...]:
+    """Return metrics whose names are close to `name`, closest first.
+
+    >>> close_to("wall_time")
+    ('walltime',)
+    """
+    return tuple(difflib.get_close_matches(name, sorted(OFFERED), n=3, cutoff=0.7))
+
+
+Scalar = float | str | None
+_LABEL = "_label"
+ENOUGH = 0.5  # of a job's samples: with fewer a mean times the run time is made up rather than measured
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRanks:
+    """Metrics of some jobs, in their order: one value per job, and one for each of its GPUs and nodes."""
+
+    of_jobs: Mapping[str, Sequence[Scalar]]
+    of_ranks: Mapping[str, Sequence[Sequence[Scalar]]]
+    labels: Mapping[str, Sequence[Sequence[str]]]
+
+    def job(self, place: int) -> JobRanks:
+        """Return the job at `place`."""
+        return JobRanks(self, place)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRanks:
+    """One job, as the language asks for its metrics (`model.Ranks`)."""
+
+    measured: MeasuredRanks
+    place: int
+
+    def labels(self, kind: RankKind) -> Sequence[str]:
+        """Return the names of its GPUs or nodes; of processes nobody told."""
+        of_kind = self.measured.labels.get(kind)
+        return () if of_kind is None else of_kind[self.place]
+
+    def of_ranks(self, metric: str) -> Sequence[Scalar] | None:
+        """Return a metric of its GPUs or nodes, in the order of `labels`; None where it has none of them."""
+        values = self.measured.of_ranks.get(metric)
+        return (values[self.place] or None) if values is not None else None
+
+    def of_job(self, metric: str) -> Scalar:
+        """Return a metric of the job; None: not known."""
+        values = self.measured.of_jobs.get(metric)
+        return None if values is None else values[self.place]
+
+
+def measure(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFrame, names: Collection[str]
+) -> MeasuredRanks:
+    """Return the metrics called `names` of `jobs`, in their order.
+
+    `jobs`: rows of job_summaries. `gpus`, `node_minutes`: their rows of job_gpus and job_node_minutes.
+    A GPU or node of which nothing was recorded is there, with nulls.
+    """
+    wanted = {level: [name for name in sorted(names) if OFFERED[name].level == level] for level in LEVELS}
+    rows = jobs.with_columns(_activity("mean").alias(ACTIVITY_MEAN), _activity("max").alias(ACTIVITY_MAX))
+    of_jobs = rows.select(OFFERED[name].of.alias(name) for name in wanted["job"]).to_dict(as_series=False)
+    if not wanted["gpu"] and not wanted["node"]:
+        return MeasuredRanks(of_jobs, {}, {})
+    devices = _devices(jobs, gpus)
+    of_ranks: dict[str, list[list[Scalar]]] = {}
+    labels: dict[str, list[list[str]]] = {}
+    for level, frame in (
+        ("gpu", devices.select("job_key", _LABEL, *(OFFERED[name].of.alias(name) for name in wanted["gpu"]))),
+        ("node", _nodes(devices, node_minutes, wanted["node"])),
+    ):
+        lists = frame.group_by("job_key", maintain_order=True).agg(pl.all())
+        in_order = jobs.select("job_key").join(lists, on="job_key", how="left", maintain_order="left").drop("job_key")
+        columns = {name: [row or [] for row in values] for name, values in in_order.to_dict(as_series=False).items()}
+        labels[level] = columns.pop(_LABEL)
+        of_ranks |= columns
+    return MeasuredRanks(of_jobs, of_ranks, labels)
+
+
+def _activity(statistic: str, of: str = "") -> pl.Expr:
+    """The statistic of the counter that tells of the whole job whether its GPUs worked: ACTIVITY, best known first."""
+    choice = pl.lit(None, dtype=pl.Float64())
+    for counter in reversed(ACTIVITY):
+        told = pl.col(f"{counter}_mean{of}").is_not_null()
+        choice = pl.when(told).then(pl.col(f"{counter}_{statistic}")).otherwise(choice)
+    return choice
+
+
+def _devices(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
+    """Rows of job_gpus with activity, run time, and their names for people: with the node where there are several.
+
+    The run time is null where not ENOUGH was measured.
+    """
+    told = [pl.col(f"{counter}_mean").alias(f"{counter}_mean_of_job") for counter in ACTIVITY]
+    hardly = (pl.col("coverage") < ENOUGH).fill_null(value=False)
+    run_time = pl.when(~hardly).then("elapsed_s").alias(ELAPSED)
+    of_job = jobs.select("job_key", run_time, *told)
+    rows = gpus.join(of_job, on="job_key", how="inner").sort("job_key", "node", "gpu", "mig")
+    one_node = (pl.col("node").first() == pl.col("node").last()).over("job_key")
+    piece = pl.concat_str(pl.lit("/"), pl.col("mig")).fill_null("")
+    name = pl.concat_str(pl.lit("GPU "), pl.col("gpu"), piece)
+    return rows.with_columns(
+        _activity("mean", "_of_job").alias(ACTIVITY_MEAN),
+        _activity("max", "_of_job").alias(ACTIVITY_MAX),
+        pl.when(one_node).then(name).otherwise(pl.concat_str(pl.col("node"), pl.lit(" "), name)).alias(_LABEL),
+    )
+
+
+def _nodes(devices: pl.DataFrame, minutes: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """One row per (job_key, node): its name and metrics of nodes."""
+    host = minutes.group_by("job_key", "node").agg(pl.col(name).mean() for name in HOST_CHARACTERISTICS)
+    of_host = {name for name in names if name.removeprefix("node_") in HOST_CHARACTERISTICS}
+    of_gpus = [OFFERED[name].of.alias(name) for name in names if name not in of_host]
+    nodes = devices.group_by("job_key", "node", maintain_order=True).agg(*of_gpus)
+    joined = nodes.join(host, on=["job_key", "node"], how="left", maintain_order="left")
+    own = [name if name not in of_host else OFFERED[name].of.alias(name) for name in names]
+    return joined.select("job_key", pl.col("node").alias(_LABEL), *own)

@@ -1,0 +1,202 @@
+"""What rules are made of, what is said about them, and what comes of running one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from tachograph.judge.rules.expression import Node
+
+RankKind = Literal["job", "gpu", "node", "process"]
+RuleLevel = Literal["job", "gpu", "node", "process"]
+LEVELS: tuple[RuleLevel, ...] = ("job", "gpu", "node", "process")
+
+
+class RulePair(NamedTuple):
+    """What `make_tuple(first, second)` returns."""
+
+    first: Scalar
+    second: Scalar
+
+
+Scalar = float | bool | str | None  # None: unknown
+Value = Scalar | RulePair | list[float | bool | str | RulePair | None]
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleProblem:
+    """Something wrong in a file of rules. line and column begin at 1. term: "" where it is in none.
+
+    A rule with an error is not run; one with warnings is.
+    """
+
+    file: str
+    line: int
+    column: int
+    term: str
+    message: str
+    severity: Severity = "error"
+
+    def __str__(self) -> str:
+        """`file:line:column: error: message (term x)`.
+
+        >>> str(RuleProblem("a.json", 3, 7, "waste", "unknown name 'wrk'"))
+        "a.json:3:7: error: unknown name 'wrk' (term waste)"
+        """
+        place = f" (term {self.term})" if self.term else ""
+        return f"{self.file}:{self.line}:{self.column}: {self.severity}: {self.message}{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleMetric:
+    """One metric that rules may use: `kind` says what it is of, one value per job, GPU, node or process.
+
+    positive: it is never 0 nor negative, so that dividing by it is safe.
+    """
+
+    name: str
+    kind: RankKind
+    unit: str = ""
+    text: bool = False
+    positive: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RuleTerm:
+    """One term: its name as the slips are mended, its expression, and where they stand."""
+
+    name: str
+    source: str
+    node: Node
+    line: int
+    column: int
+    raw: str = ""  # as it is written, with escapes
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text with placeholders, in pieces: text, a shown expression, or a part under a condition."""
+
+    source: str
+    pieces: tuple[TextPiece, ...] = ()
+    line: int = 1
+    column: int = 1
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """A piece of a text: `text` alone; `node`, shown in `unit` ("", "%" or "h"); or `inner` if `node` is true.
+
+    Beside a `node`, `text` is its source.
+    """
+
+    text: str = ""
+    node: Node | None = None
+    unit: Literal["", "%", "h"] = ""
+    inner: tuple[TextPiece, ...] | None = None
+    at: int = 0  # of the node, in characters from the beginning of the text
+
+
+@dataclass(frozen=True, slots=True)
+class PatternRule:
+    """One rule as it stands in a file, its expressions parsed.
+
+    tag: its short name, by which it is switched off and given parameters; rules may share one. id: its own name, the
+    tag where none is given. level: what it is judged of; below the job,
+    each GPU, node or process by itself. metrics: {name in the rule: metric} of its `metric(...)` keys. parameters: the
+    names it lists. output: the term that alerts. details: title, severity, advice and the like, as written.
+    """
+
+    name: str
+    tag: str
+    id: str
+    level: RuleLevel
+    terms: tuple[RuleTerm, ...]
+    output: str
+    file: str = ""
+    line: int = 1
+    column: int = 1
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    parameters: tuple[str, ...] = ()
+    output_metric: Text = Text("")
+    template: Text = Text("")
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A performance pattern: what it is, how it shows, when it misleads, what helps, and the rules that find it."""
+
+    name: str
+    description: str
+    criterion: str
+    false_positives: tuple[str, ...]
+    cures: tuple[str, ...]
+    rules: tuple[PatternRule, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPatterns:
+    """Patterns of a file and what is wrong in it. A rule that cannot be parsed is not among them."""
+
+    patterns: tuple[Pattern, ...]
+    problems: tuple[RuleProblem, ...]
+
+    @property
+    def rules(self) -> tuple[PatternRule, ...]:
+        """The rules of all patterns."""
+        return tuple(rule for pattern in self.patterns for rule in pattern.rules)
+
+
+class Ranks(Protocol):
+    """What a rule may know of one job. Sequences are in the order of `labels(kind)`; None: not measured."""
+
+    def labels(self, kind: RankKind) -> Sequence[str]:
+        """Return the names of the job's GPUs, nodes or processes."""
+
+    def of_ranks(self, metric: str) -> Sequence[float | str | None] | None:
+        """Return a metric of GPUs, nodes or processes over the whole job, one value for each; None: of none."""
+
+    def of_job(self, metric: str) -> float | str | None:
+        """Return a metric of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much one evaluation may cost. A step is one value computed; what takes more ends without a verdict."""
+
+    steps: int = 200_000
+    text: int = 4_000  # characters of the text for the user; what is longer is cut
+    shown: int = 20  # values of a list that are shown
+
+
+BUDGET = Budget()
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOutcome:
+    """What came of one rule over one job.
+
+    alert: None where it cannot be said; then `unknown` names metrics that are missing, `reasons` says why in words.
+    values: of every term (None: unknown). output: of what `output_metric` and `template` show, by its source.
+    ranks: labels of the GPUs, nodes or processes that alert, of rules below the job, and those that `output_metric`
+    names. text: for the user, both texts; "" without alert. steps: what it cost.
+    """
+
+    alert: bool | None
+    values: Mapping[str, Value] = field(default_factory=dict)
+    output: Mapping[str, Value] = field(default_factory=dict)
+    ranks: tuple[str, ...] = ()
+    text: str = ""
+    unknown: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    steps: int = 0
+
+    @property
+    def verdict(self) -> Literal["yes", "no", "insufficient"]:
+        """The alert as findings say it."""
+        return "insufficient" if self.alert is None else "yes" if self.alert else "no"

@@ -1,0 +1,388 @@
+"""The rules in use: files of the catalogue and of a site, parameters and their values."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import math
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from tachograph.catalog.config import RuleOptions
+from tachograph.catalog.errors import ConfigError, NotFoundError
+from tachograph.judge.finding import SEVERITIES, Severity
+from tachograph.judge.rules.metrics import OFFERED, VOCABULARY
+from tachograph.judge.rules.model import Pattern, PatternRule, RuleProblem
+from tachograph.judge.rules.patterns import load_patterns
+from tachograph.judge.rules.program import RuleProgram, check, prepare
+
+PARAMETERS = "parameters.toml"
+LARGEST = 1 << 20  # bytes of a file that is read
+_AT = re.compile(r"\(at line (\d+), column (\d+)\)$")
+
+
+class RuleParameter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A threshold of a rule: what it is unless the site says otherwise."""
+
+    default: float
+    unit: str = ""
+    meaning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSource:
+    """A file of rules: what it is called, and its text; None: `problem` says why it has none."""
+
+    name: str
+    text: str | None
+    problem: str = ""
+
+
+def shipped_sources() -> tuple[tuple[RuleSource, ...], RuleSource | None]:
+    """Return the files of the catalogue, and its parameters."""
+    folder = files("tachograph.rules") / "catalogue"
+    texts = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.is_file()}
+    rules = tuple(RuleSource(name, texts[name]) for name in sorted(texts) if name.endswith(".json"))
+    return rules, RuleSource(PARAMETERS, texts[PARAMETERS])
+
+
+def folder_sources(folder: str) -> tuple[tuple[RuleSource, ...], RuleSource | None]:
+    """Return the files of rules of a folder in the order of their names, and its parameters where it has some.
+
+    Errors: ConfigError where there is no such folder, or it cannot be read.
+    """
+    place = Path(folder)
+    try:
+        names = sorted(item for item in place.iterdir() if item.suffix == ".json" and not item.name.startswith("."))
+    except OSError as problem:
+        raise ConfigError(
+            problem.strerror or str(problem), where=f"rules.folder {folder}", do="name a folder of rules, or none"
+        ) from None
+    parameters = place / PARAMETERS
+    return tuple(map(read_source, names)), read_source(parameters) if parameters.exists() else None
+
+
+def digest(settings: RuleOptions) -> str:
+    """Return a digest of all that decides what the rules say: their texts, and the settings.
+
+    Errors: ConfigError for a folder that cannot be read.
+    """
+    shipped = shipped_sources()
+    own = folder_sources(settings.folder) if settings.folder else ((), None)
+    texts = [source and (source.name, source.text) for rules, last in (shipped, own) for source in (*rules, last)]
+    return hashlib.sha256(msgspec.json.encode([settings.disabled, settings.parameters, texts])).hexdigest()[:16]
+
+
+def read_source(path: Path) -> RuleSource:
+    """Return a file; where it cannot be read, why."""
+    try:
+        if not path.is_file():
+            return RuleSource(str(path), None, "is no file" if path.exists() else "no such file")
+        if path.stat().st_size > LARGEST:
+            return RuleSource(str(path), None, f"larger than {LARGEST >> 20} MiB: no file of rules")
+        return RuleSource(str(path), path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError:
+        return RuleSource(str(path), None, "is no text in UTF-8")
+    except OSError as problem:
+        return RuleSource(str(path), None, problem.strerror or str(problem))
+
+
+def read_parameters(source: RuleSource | None) -> tuple[dict[str, dict[str, RuleParameter]], list[RuleProblem]]:
+    """Return {tag: {parameter: what is declared of it}} of a parameters.toml, and what is wrong in it."""
+    if source is None:
+        return {}, []
+    if source.text is None:
+        return {}, [RuleProblem(source.name, 1, 1, "", source.problem)]
+    try:
+        given = tomllib.loads(source.text)
+    except tomllib.TOMLDecodeError as problem:
+        at = _AT.search(str(problem))
+        line, column = (int(at[1]), int(at[2])) if at else (1, 1)
+        return {}, [RuleProblem(source.name, line, column, "", f"not valid TOML: {_AT.sub('', str(problem)).strip()}")]
+    except (RecursionError, ValueError):  # brackets within brackets; a number with too many digits
+        return {}, [RuleProblem(source.name, 1, 1, "", "nested too deeply, or a number that is too long")]
+    declared: dict[str, dict[str, RuleParameter]] = {}
+    problems = []
+    for tag, parameters in given.items():
+        for name, one in parameters.items() if isinstance(parameters, dict) else [("", parameters)]:
+            try:
+                parameter = msgspec.convert(one, RuleParameter)
+            except msgspec.ValidationError as problem:
+                where = f"{tag}.{name}" if name else tag
+                problems.append(RuleProblem(source.name, 1, 1, "", f"{where}: {str(problem).replace('`', '')}"))
+                continue
+            if is_sane(parameter.default):
+                declared.setdefault(tag, {})[name] = parameter
+            else:
+                problems.append(RuleProblem(source.name, 1, 1, "", f"{tag}.{name}: the default is no number"))
+    return declared, problems
+
+
+def is_sane(value: float) -> bool:
+    """Return whether a number can be compared with."""
+    return math.isfinite(value)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleEntry:
+    """A rule in use: with its program, its parameters and their values. shipped: it is part of Tachograph."""
+
+    rule: PatternRule
+    pattern: Pattern
+    program: RuleProgram
+    declared: Mapping[str, RuleParameter]
+    values: Mapping[str, float]
+    shipped: bool
+
+    @property
+    def code(self) -> str:
+        """What findings, configuration and commands call it: its id, which is its tag where no other rule has that."""
+        return self.rule.id
+
+    def is_called(self, name: str) -> bool:
+        """Whether it is meant by its id, or by a tag that it shares with others."""
+        return name in (self.rule.id, self.rule.tag)
+
+    @property
+    def advice(self) -> str | None:
+        """What to do where it holds: of the rule itself, else the cures of its pattern."""
+        return self.rule.details.get("advice") or " ".join(self.pattern.cures) or None
+
+    @property
+    def severity(self) -> Severity:
+        """How urgent it is where it holds."""
+        given = self.rule.details.get("severity", "")
+        return next((severity for severity in SEVERITIES if severity == given), "hint")
+
+    @property
+    def twins(self) -> tuple[str, ...]:
+        """Codes of findings that say the same: where one of them is told, this rule is a mere fact."""
+        return tuple(re.findall(r"\w+", self.rule.details.get("twin", "")))
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """Counters, and columns of accounting, that its metrics are made of."""
+        return counters_of(self.program.needs)
+
+    def with_values(self, values: Mapping[str, float]) -> RuleEntry:
+        """Return it with some values replaced.
+
+        Errors: NotFoundError naming the parameters it has.
+        """
+        for name in values:
+            if name not in self.values:
+                known = ", ".join(self.values) or "none"
+                raise NotFoundError(f"rule {self.code} has no parameter {name!r}", do=f"it has: {known}")
+        return replace(self, values={**self.values, **values})
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """Rules in use, in the order in which they are told, those that are switched off, and what is wrong."""
+
+    entries: tuple[RuleEntry, ...] = ()
+    disabled: tuple[RuleEntry, ...] = ()
+    problems: tuple[RuleProblem, ...] = ()
+
+    @property
+    def metrics(self) -> frozenset[str]:
+        """Everything its rules read."""
+        return frozenset(name for entry in self.entries for name in entry.program.needs)
+
+    @property
+    def errors(self) -> tuple[RuleProblem, ...]:
+        """Why rules are left out."""
+        return tuple(problem for problem in self.problems if problem.severity == "error")
+
+    def called(self, name: str) -> tuple[RuleEntry, ...]:
+        """Return the rules called `name`, also those that are switched off: one by its id, or all with this tag.
+
+        Errors: NotFoundError naming those close to it.
+        """
+        every = (*self.entries, *self.disabled)
+        found = tuple(entry for entry in every if entry.code == name) or tuple(e for e in every if e.is_called(name))
+        if not found:
+            raise NotFoundError(f"no rule {name!r}", do=_meant(name, [entry.code for entry in every]))
+        return found
+
+    def only(self, names: Collection[str]) -> RuleSet:
+        """Return these rules alone, in the order of the names.
+
+        Errors: NotFoundError.
+        """
+        chosen = dict.fromkeys(entry.code for name in names for entry in self.called(name))
+        every = {entry.code: entry for entry in (*self.entries, *self.disabled)}
+        return replace(self, entries=tuple(every[code] for code in chosen), disabled=())
+
+
+@dataclass(slots=True)
+class _Collected:
+    """Rules of folders, one after the other."""
+
+    entries: list[RuleEntry] = field(default_factory=list)
+    problems: list[RuleProblem] = field(default_factory=list)
+    taken: dict[str, str] = field(default_factory=dict)  # {id: where}
+
+    @property
+    def broken(self) -> bool:
+        """Whether rules are left out."""
+        return any(problem.severity == "error" for problem in self.problems)
+
+    def add(self, sources: Iterable[RuleSource], parameters: RuleSource | None, *, shipped: bool) -> None:
+        """Take the rules of one folder."""
+        declared, problems = read_parameters(parameters)
+        self.problems += problems
+        for source in sources:
+            if source.text is None:
+                self.problems.append(RuleProblem(source.name, 1, 1, "", source.problem))
+                continue
+            loaded = load_patterns(source.text, source.name)
+            self.problems += loaded.problems
+            for pattern in loaded.patterns:
+                for rule in pattern.rules:
+                    own = {**declared.get(rule.tag, {}), **declared.get(rule.id, {})}
+                    self._take(rule, pattern, own, shipped=shipped)
+
+    def _take(
+        self, rule: PatternRule, pattern: Pattern, declared: Mapping[str, RuleParameter], *, shipped: bool
+    ) -> None:
+        values = {name: declared[name].default for name in rule.parameters if name in declared}
+        found = [*_of_rule(rule, self.taken), *check(rule, VOCABULARY, values)]
+        self.problems += found
+        if any(problem.severity == "error" for problem in found):
+            return
+        self.taken[rule.id] = rule.file
+        self.entries.append(RuleEntry(rule, pattern, prepare(rule, VOCABULARY), declared, values, shipped))
+
+
+def read_rules(settings: RuleOptions, *, reserved: Collection[str] = ()) -> RuleSet:
+    """Return the rules that the settings ask for. `reserved`: codes of other findings, which no site rule may have.
+
+    Errors: ConfigError for a folder that cannot be read, and for tags and parameters that no rule has.
+    """
+    collected = _Collected()
+    collected.add(*shipped_sources(), shipped=True)
+    off = frozenset(settings.disabled)
+    collected.taken = dict.fromkeys(reserved, "a finding of Tachograph") | {
+        entry.code: "a shipped rule" for entry in collected.entries if not off & {entry.code, entry.rule.tag}
+    }
+    if settings.folder:
+        collected.add(*folder_sources(settings.folder), shipped=False)
+    entries = [_configured(entry, settings) for entry in collected.entries]
+    _check_names(settings, {name for entry in entries for name in (entry.code, entry.rule.tag)}, collected.broken)
+    disabled = tuple(entry for entry in entries if entry.shipped and any(map(entry.is_called, off)))
+    return RuleSet(tuple(entry for entry in entries if entry not in disabled), disabled, tuple(collected.problems))
+
+
+def read_files(paths: Iterable[Path], *, reserved: Collection[str] = ()) -> RuleSet:
+    """Return the rules of some files or folders, as they would be in a site's folder, and what is wrong with them.
+
+    Parameters are those of the parameters.toml beside each file.
+    """
+    collected = _Collected()
+    collected.add(*shipped_sources(), shipped=True)
+    taken = dict.fromkeys(reserved, "a finding of Tachograph")
+    taken |= dict.fromkeys((entry.code for entry in collected.entries), "a shipped rule")
+    collected = _Collected(taken=taken)
+    for folder, files_of in _by_folder(paths).items():
+        parameters = folder / PARAMETERS
+        collected.add(files_of, read_source(parameters) if parameters.exists() else None, shipped=False)
+    return RuleSet(tuple(collected.entries), (), tuple(collected.problems))
+
+
+def read_changed(path: Path, entries: Iterable[RuleEntry]) -> tuple[tuple[RuleEntry, ...], tuple[RuleProblem, ...]]:
+    """Return rules as they stand in another file, with the values they have, and what is wrong in the file.
+
+    Parameters that are new have the values of the parameters.toml beside the file. Rules the file lacks are left out.
+    """
+    beside = path.parent / PARAMETERS
+    source = read_source(path)
+    if source.text is None:
+        return (), (RuleProblem(source.name, 1, 1, "", source.problem),)
+    declared, problems = read_parameters(read_source(beside) if beside.exists() else None)
+    loaded = load_patterns(source.text, source.name)
+    problems += loaded.problems
+    found = {rule.id: (rule, pattern) for pattern in loaded.patterns for rule in pattern.rules}
+    changed = []
+    for entry in entries:
+        if entry.code not in found:
+            continue
+        rule, pattern = found[entry.code]
+        known = {**entry.declared, **declared.get(rule.tag, {}), **declared.get(rule.id, {})}
+        values = {name: known[name].default for name in rule.parameters if name in known}
+        values |= {name: entry.values[name] for name in rule.parameters if name in entry.values}
+        wrong = check(rule, VOCABULARY, values)
+        problems += wrong
+        if not any(problem.severity == "error" for problem in wrong):
+            changed.append(RuleEntry(rule, pattern, prepare(rule, VOCABULARY), known, values, entry.shipped))
+    return tuple(changed), tuple(problems)
+
+
+def _by_folder(paths: Iterable[Path]) -> dict[Path, list[RuleSource]]:
+    found: dict[Path, list[RuleSource]] = {}
+    for path in paths:
+        if path.is_dir():
+            found.setdefault(path, []).extend(folder_sources(str(path))[0])
+        else:
+            found.setdefault(path.parent, []).append(read_source(path))
+    return found
+
+
+def counters_of(metrics: Iterable[str]) -> tuple[str, ...]:
+    """Return the counters, and columns of accounting, that metrics are made of, each once.
+
+    >>> counters_of(["work", "activity", "sm_active"])
+    ('gpu_util', 'sm_active')
+    """
+    known = (OFFERED[name] for name in metrics if name in OFFERED)
+    return tuple(dict.fromkeys(counter for offered in known for counter in offered.needs))
+
+
+def _of_rule(rule: PatternRule, taken: Mapping[str, str]) -> Iterator[RuleProblem]:
+    """What is wrong with a rule beyond its language."""
+    if rule.id in taken:
+        said = f"the name {rule.id!r} is taken by {taken[rule.id]}; give it another tag or id"
+        yield RuleProblem(rule.file, rule.line, rule.column, "", said)
+    if rule.level == "process":
+        said = "nobody measures processes; the level may be job, gpu or node"
+        yield RuleProblem(rule.file, rule.line, rule.column, "", said)
+
+
+def _configured(entry: RuleEntry, settings: RuleOptions) -> RuleEntry:
+    """The rule with the values of the configuration."""
+    given = {**settings.parameters.get(entry.rule.tag, {}), **settings.parameters.get(entry.code, {})}
+    unknown = [name for name in given if name not in entry.values]
+    if unknown:
+        raise ConfigError(
+            f"rule {entry.code} has no parameter {unknown[0]!r}",
+            where=f"rules.parameters.{entry.code}",
+            do=_meant(unknown[0], entry.values),
+        )
+    for name, value in given.items():
+        if not is_sane(value):
+            raise ConfigError(
+                f"{value} is no threshold", where=f"rules.parameters.{entry.code}.{name}", do="give a number"
+            )
+    return replace(entry, values={**entry.values, **given})
+
+
+def _check_names(settings: RuleOptions, known: Collection[str], broken: bool) -> None:
+    """A name that no rule has is a mistake, unless the rule may be one that could not be read."""
+    if broken:
+        return
+    for where, tags in (("rules.disabled", settings.disabled), ("rules.parameters", settings.parameters)):
+        for tag in tags:
+            if tag not in known:
+                raise ConfigError(f"no rule {tag!r}", where=where, do=_meant(tag, known))
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"it may be: {', '.join(names) or 'none'}"

@@ -1,0 +1,262 @@
+"""Verdicts of rules over jobs, and back-tests of changed rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from operator import ge, gt, le, lt
+from typing import cast
+
+import msgspec
+import polars as pl
+
+from tachograph.catalog.tables import FINDINGS, JOBS
+from tachograph.catalog.units import text
+from tachograph.judge.finding import CheckedValue, Relation
+from tachograph.judge.rules.expression import Compare, Name, Node, Number, TuplePart, walk
+from tachograph.judge.rules.metrics import OFFERED, JobRanks, MeasuredRanks, measure
+from tachograph.judge.rules.model import RuleOutcome, Value
+from tachograph.judge.rules.program import evaluate
+from tachograph.judge.rules.ruleset import RuleEntry, RuleSet, counters_of
+
+SHOWN_RANKS = 8
+_NO_SAMPLE = "It cannot be said: there is no sample of the job."
+_TOLD_BY_ACCOUNTING = frozenset([*JOBS.schema, "attribution", "gpu_model"])
+_encoder = msgspec.json.Encoder()
+_SCHEMA = {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
+_TOLD = pl.DataFrame(schema={"job_key": pl.String(), "code": pl.String()})
+_FLIPPED: Mapping[str, Relation] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_HOLDS: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+_OTHERWISE = {"<": "not below", "<=": "above", ">": "not above", ">=": "below"}
+
+
+def judge_rules(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFrame, ruleset: RuleSet, *, told: pl.DataFrame = _TOLD
+) -> pl.DataFrame:
+    """Return what each rule says of each job, in the schema of FINDINGS without `seq`: one row per (job_key, code).
+
+    `jobs`: rows of job_summaries; `gpus`, `node_minutes`: their rows of job_gpus and job_node_minutes. `told`:
+    (job_key, code) of findings that are told anyway, or are not worth telling: a rule whose twin is among them, or is a
+    rule before it that holds, is a mere fact of the job.
+    """
+    measured = measure(jobs, gpus, node_minutes, ruleset.metrics)
+    unseen = _unseen(jobs, node_minutes)
+    said = set(told.select("job_key", "code").iter_rows())
+    parts = [pl.DataFrame(schema=_SCHEMA)]
+    for entry in ruleset.entries:
+        parts.append(_of_rule(entry, jobs, measured, said, unseen))
+        holds = parts[-1].filter(pl.col("verdict") == "yes")
+        said |= set(holds.select("job_key", "code").iter_rows())
+    return pl.concat(parts)
+
+
+def _unseen(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> frozenset[str]:
+    """Keys of the jobs without a single sample, of GPUs or hosts."""
+    seen = node_minutes.select("job_key").unique()
+    return frozenset(jobs.filter(pl.col("samples") == 0).join(seen, on="job_key", how="anti")["job_key"])
+
+
+def _of_rule(
+    entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, said: Set[tuple[str, str]], unseen: Set[str]
+) -> pl.DataFrame:
+    """What one rule says of each job. Without samples a rule about them is not denied, not even for the run time."""
+    comparisons = tuple(comparisons_of(entry))
+    of_samples = not _TOLD_BY_ACCOUNTING.issuperset(counters_of(entry.program.needs))
+    advice, twins = entry.advice, entry.twins
+    of_gpus = not any(OFFERED[name].level == "node" for name in entry.program.needs)
+    columns: dict[str, list[object]] = {name: [] for name in ("verdict", "severity", "sentence", "advice")}
+    columns |= {"evidence": [], "checks": [], "needs": []}
+    hours = jobs["gpu_hours"].to_list()
+    for place, job_key in enumerate(jobs["job_key"]):
+        job = measured.job(place)
+        outcome = evaluate(entry.program, job, entry.values)
+        checks = tuple(comparison.check(outcome, job, entry.values) for comparison in comparisons)
+        holds = outcome.verdict == "yes"
+        quiet = holds and any((job_key, twin) in said for twin in twins)
+        blind = of_samples and outcome.verdict == "no" and job_key in unseen
+        columns["verdict"].append("insufficient" if blind else outcome.verdict)
+        columns["severity"].append("fact" if quiet else entry.severity)
+        columns["sentence"].append(_NO_SAMPLE if blind else rule_sentence(entry, outcome, checks))
+        columns["advice"].append(advice if holds and entry.severity != "fact" else None)
+        columns["evidence"].append(_evidence(outcome, hours[place], of_gpus=of_gpus) if holds else "{}")
+        columns["checks"].append(_encoder.encode(checks).decode())
+        columns["needs"].append(",".join(counters_of(outcome.unknown)) if outcome.unknown else None)
+    fixed = {"code": entry.code, "kind": "rule", "title": entry.rule.name, "begin": None, "end": None}
+    same = [pl.lit(value, dtype=_SCHEMA[name]).alias(name) for name, value in fixed.items()]
+    listed = pl.col("needs").str.split(",").fill_null([])  # faster than a list of lists
+    found = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String())).with_columns(listed)
+    whole = found.with_columns(jobs["job_key"], jobs["job_id"], *same)
+    return whole.select(*_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of a rule: a term or a metric of the job, and a threshold, a number or a parameter's name.
+
+    Of a value of each rank the one that goes furthest is compared. part: of a tuple; "" for a single value.
+    """
+
+    name: str
+    part: str
+    relation: Relation
+    threshold: str | float
+    unit: str
+    metric: str | None  # where `name` is a metric of the job, and not a term
+
+    def check(self, outcome: RuleOutcome, job: JobRanks, parameters: Mapping[str, float]) -> CheckedValue:
+        """Return the value of one job against the threshold."""
+        value = self.value(job.of_job(self.metric) if self.metric else outcome.values.get(self.name))
+        threshold = self.threshold if isinstance(self.threshold, float) else parameters[self.threshold]
+        holds = None if value is None else _HOLDS[self.relation](value, threshold)
+        name = f"{self.name}.{self.part}" if self.part else self.name
+        return CheckedValue(name, value, self.relation, threshold, self.unit, holds)
+
+    def value(self, value: Value) -> float | None:
+        """Return the number that is compared; None: there is none, or it is not known of every rank."""
+        if not isinstance(value, list):
+            return _number(value)
+        each = [_number(getattr(one, self.part, None) if self.part else one) for one in value]
+        known = [one for one in each if one is not None]
+        if not known or len(known) < len(each):
+            return None
+        return max(known) if self.relation in (">", ">=") else min(known)
+
+
+def comparisons_of(entry: RuleEntry) -> Iterator[Comparison]:
+    """Yield the comparisons of a rule of which a value and its threshold can be shown, each once."""
+    found: dict[Comparison, None] = {}
+    for term in entry.rule.terms:
+        for node, _ in walk(term.node):
+            if isinstance(node, Compare) and node.relation in _FLIPPED:
+                relation = cast("Relation", node.relation)
+                for left, way, right in (
+                    (node.left, relation, node.right),
+                    (node.right, _FLIPPED[relation], node.left),
+                ):
+                    comparison = _comparison(left, way, right, entry)
+                    if comparison is not None:
+                        found[comparison] = None
+    yield from found
+
+
+def _comparison(left: Node, relation: Relation, right: Node, entry: RuleEntry) -> Comparison | None:
+    """What stands left against a threshold on the right; None where that is not what they are."""
+    part = left.part if isinstance(left, TuplePart) else ""
+    named = left.inner if isinstance(left, TuplePart) else left
+    threshold = _threshold(right, entry)
+    if threshold is None or not isinstance(named, Name) or named.name in entry.values:
+        return None
+    is_term = any(term.name == named.name for term in entry.rule.terms)
+    metric = None if is_term else entry.rule.metrics.get(named.name, named.name)
+    if metric is not None and metric not in OFFERED:
+        return None
+    unit = entry.declared[threshold].unit if isinstance(threshold, str) else ""
+    return Comparison(named.name, part, relation, threshold, unit or (OFFERED[metric].unit if metric else ""), metric)
+
+
+def _threshold(node: Node, entry: RuleEntry) -> str | float | None:
+    if isinstance(node, Number):
+        return node.value
+    return node.name if isinstance(node, Name) and node.name in entry.values else None
+
+
+def _number(value: Value) -> float | None:
+    """The value, where it is one number; None where it is not, or unknown."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def rule_sentence(entry: RuleEntry, outcome: RuleOutcome, checks: Iterable[CheckedValue]) -> str:
+    """Return what is said of a job: the rule's own text where it holds, else why it does not, or cannot be said."""
+    if outcome.alert:
+        said = outcome.text or f"{entry.rule.name}."
+        return said if entry.rule.level == "job" or not outcome.ranks else f"{_ranks(outcome.ranks)}: {said}"
+    if outcome.alert is None:
+        missing = [f"{', '.join(outcome.unknown)} not known"] if outcome.unknown else []
+        return f"It cannot be said: {'; '.join([*missing, *outcome.reasons])}."
+    missed = [check for check in checks if check.holds is False]
+    return f"It is not so: {', '.join(map(_missed, missed))}." if missed else "It is not so."
+
+
+def _ranks(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN_RANKS
+    return ", ".join(names[:SHOWN_RANKS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _missed(check: CheckedValue) -> str:
+    value, threshold = text(check.value, check.unit), text(check.threshold, check.unit)
+    return f"{check.name} {value} is {_OTHERWISE[check.relation]} {threshold}"
+
+
+def _evidence(outcome: RuleOutcome, gpu_hours: float | None, *, of_gpus: bool) -> str:
+    known = {"gpu_hours": gpu_hours, "gpus_affected": len(outcome.ranks) or None if of_gpus else None}
+    return _encoder.encode({name: value for name, value in known.items() if value is not None}).decode()
+
+
+_OF_VERDICT = ("verdict", "sentence")
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Verdicts against what people said of the same jobs. undecided: neither yes nor no for want of data."""
+
+    right_yes: int = 0
+    wrong_yes: int = 0
+    right_no: int = 0
+    wrong_no: int = 0
+    undecided: int = 0
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of the decided jobs of which the verdict is right; None: none is decided."""
+        decided = self.right_yes + self.wrong_yes + self.right_no + self.wrong_no
+        return (self.right_yes + self.right_no) / decided if decided else None
+
+
+def compare(
+    jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFrame, before: RuleSet, after: RuleSet
+) -> pl.DataFrame:
+    """Return what rules say before and after a change: one row per (job_key, code) of rules that are in both.
+
+    Columns: job_key, code, gpu_hours (null: not known), before, after (verdicts), sentence_before, sentence_after.
+    """
+    old, new = (judge_rules(jobs, gpus, node_minutes, ruleset) for ruleset in (before, after))
+    keys = ["job_key", "code"]
+    both = old.select(*keys, *(pl.col(name).alias(f"{name}_before") for name in _OF_VERDICT)).join(
+        new.select(*keys, *(pl.col(name).alias(f"{name}_after") for name in _OF_VERDICT)),
+        on=keys,
+        maintain_order="left",
+    )
+    hours = jobs.select("job_key", "gpu_hours")
+    return both.join(hours, on="job_key", how="left", maintain_order="left").select(
+        *keys, "gpu_hours", before="verdict_before", after="verdict_after",
+        sentence_before="sentence_before", sentence_after="sentence_after",
+    )  # fmt: skip
+
+
+def changes(compared: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of jobs whose verdict changes, those with most GPU-hours first."""
+    return compared.filter(pl.col("before") != pl.col("after")).sort(
+        "code", "gpu_hours", "job_key", descending=[False, True, False], nulls_last=True
+    )
+
+
+def counts(compared: pl.DataFrame) -> pl.DataFrame:
+    """Return (code, before, after, jobs, gpu_hours): how many jobs have which verdicts, and the GPU-hours they held."""
+    grouped = compared.group_by("code", "before", "after", maintain_order=True)
+    return grouped.agg(jobs=pl.len(), gpu_hours=pl.col("gpu_hours").sum()).sort("code", "before", "after")
+
+
+def agreement(verdicts: Mapping[str, str], labels: Mapping[str, bool]) -> Agreement:
+    """Return how verdicts, {job_key: verdict}, agree with labels, {job_key: whether it is so}; others do not count.
+
+    >>> agreement({"a": "yes", "b": "no", "c": "insufficient", "d": "yes"}, {"a": True, "b": True, "c": False})
+    Agreement(right_yes=1, wrong_yes=0, right_no=0, wrong_no=1, undecided=1)
+    """
+    pairs = [(verdicts[key], said) for key, said in labels.items() if key in verdicts]
+    return Agreement(
+        right_yes=pairs.count(("yes", True)),
+        wrong_yes=pairs.count(("yes", False)),
+        right_no=pairs.count(("no", False)),
+        wrong_no=pairs.count(("no", True)),
+        undecided=sum(verdict == "insufficient" for verdict, _ in pairs),
+    )

@@ -1,0 +1,218 @@
+"""GPU scores of jobs from recorded counters: 0 best, 100 worst.
+
+Source: Matveev, Setyaev, Voevodin, "New approaches for automatic analysis of HPC application performance using the TASC
+software suite", Num. Meth. Prog. 26(4), 2025, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.config import ScoreOptions
+from tachograph.catalog.devices import DEVICES_BY_NAME
+from tachograph.catalog.tables import SCORES
+from tachograph.catalog.units import text
+from tachograph.judge.finding import CheckedValue, Finding, findings_frame
+
+AT_REST = 0.01  # SM and memory activity below it: a score of what hardly ran says little
+_TITLES = {"score_gpu": "GPU score", "score_gpumem": "GPU memory score"}
+
+
+def score_findings(row: Mapping[str, Any], *, high: float) -> tuple[Finding, Finding]:
+    """Return what the two scores of a job say; `row`: its inputs (`telemetry.inputs_of_jobs`) and scores.
+
+    Verdict yes from `high` on; insufficient where a score is null, naming the counters that were not measured.
+    """
+    return _of_gpu(row, high), _of_memory(row, high)
+
+
+def _of_gpu(row: Mapping[str, Any], high: float) -> Finding:
+    score, occupancy = row["score_gpu"], row["sm_occupancy_mean"]
+    if score is None:
+        needed = ("sm_occupancy", *(("sm_active",) if row["limited"] else ()))
+        return _unknown(row, "score_gpu", high, needed)
+    rated = "there is room for many more" if score >= high else "few more would fit"
+    if score < high and score >= high / 2:
+        rated = "there is room for more"
+    if (row["sm_active_mean"] or occupancy) < AT_REST:
+        rated = "for hardly anything ran"
+    limit = " (of the configured most warps)" if row["limited"] else ""
+    held = f"the SMs held {text(occupancy, 'fraction')} of the warps that fit"
+    sentence = f"GPU score {score:.0f} of 100 (0 best, 100 worst){limit}: on average {held}, {rated}."
+    evidence = {"score_gpu": score, "sm_occupancy_mean": occupancy, "sm_active_mean": row["sm_active_mean"]}
+    return _finding("score_gpu", score, high, sentence, evidence)
+
+
+def _of_memory(row: Mapping[str, Any], high: float) -> Finding:
+    score, dram, sm = row["score_gpumem"], row["dram_active_mean"], row["sm"]
+    if score is None:
+        return _unknown(row, "score_gpumem", high, ("dram_active", "sm_active"))
+    rated = "memory traffic rather than the SMs" if score >= high else "the SMs at least as much as memory traffic"
+    if high > score > 50:
+        rated = "memory traffic somewhat more than the SMs"
+    used = f"what ran used {rated}" if max(dram, sm) >= AT_REST else "hardly anything ran, so it says little"
+    clocks = "" if row["clocks"] else " The clocks were not measured and are taken as equal."
+    sentence = (
+        f"GPU memory score {score:.0f} of 100 (0 best, 100 worst): memory was active {text(dram, 'fraction')} of the "
+        f"time, the SMs {text(sm, 'fraction')}; {used}.{clocks}"
+    )
+    evidence = {"score_gpumem": score, "dram_active_mean": dram, "sm_active_mean": sm}
+    if row["clocks"]:
+        evidence |= {"sm_clock_mhz_mean": row["sm_clock"], "mem_clock_mhz_mean": row["mem_clock"]}
+    return _finding("score_gpumem", score, high, sentence, evidence)
+
+
+def _finding(code: str, score: float, high: float, sentence: str, evidence: Mapping[str, float | None]) -> Finding:
+    return Finding(
+        code,
+        "fact",
+        _TITLES[code],
+        sentence,
+        evidence={name: value for name, value in evidence.items() if value is not None},
+        kind="score",
+        verdict="yes" if score >= high else "no",
+        checks=(CheckedValue(code, score, ">=", high, "", score >= high),),
+    )
+
+
+def _unknown(row: Mapping[str, Any], code: str, high: float, needed: tuple[str, ...]) -> Finding:
+    missing = tuple(counter for counter in needed if not row[f"measured_{counter}"])
+    if row["attribution"] == "ambiguous":
+        why, missing = "it is not known which GPUs were the job's own", ()
+    elif missing:
+        why = f"not measured: {', '.join(missing)}"
+    elif code == "score_gpumem" and row["dram_active_mean"] is not None:
+        why = "neither the SMs nor memory were active"
+    else:
+        why = f"no GPU tells all of {', '.join(needed)}"
+    return Finding(
+        code,
+        "fact",
+        _TITLES[code],
+        f"{_TITLES[code]} not known: {why}.",
+        kind="score",
+        verdict="insufficient",
+        checks=(CheckedValue(code, None, ">=", high, "", None),),
+        needs=missing,
+    )
+
+
+_OCCUPANCY, _SM, _DRAM = "sm_occupancy_mean", "sm_active_mean", "dram_active_mean"
+_SM_CLOCK, _MEM_CLOCK = "sm_clock_mhz_mean", "mem_clock_mhz_mean"
+
+
+def with_scores(frame: pl.DataFrame, max_warps: Mapping[str, int] | None = None) -> pl.DataFrame:
+    """Return rows with `score_gpu`, `score_gpumem` and `score_gpumem_normalized`, 0..100.
+
+    `frame`: rows of job_gpus (then `max_warps`: {device: W_max}), or what `inputs_of_jobs` returns. Null where an input
+    is missing, and where neither SMs nor memory were active. Without both clocks they are taken as equal.
+
+    >>> gpu = {"gpu_model": "H200 SXM 141GB", "sm_occupancy_mean": 0.25, "sm_active_mean": 0.5, "dram_active_mean": 0.5}
+    >>> gpu |= {"sm_clock_mhz_mean": 1980.0, "mem_clock_mhz_mean": 3201.0}
+    >>> with_scores(pl.DataFrame([gpu]), {}).select(pl.col("^score_.*$").round(2)).row(0)
+    (75.0, 61.78, 50.0)
+    """
+    rows = frame if max_warps is None else frame.with_columns(**_inputs(max_warps))
+    resident = pl.col("resident").clip(upper_bound=pl.col("room"))
+    traffic, work = pl.col(_DRAM) * pl.col("mem_clock"), pl.col("sm") * pl.col("sm_clock")
+    scored = rows.with_columns(
+        score_gpu=_limited(1 - resident),
+        score_gpumem=_limited(_share(traffic, work)),
+        score_gpumem_normalized=_limited(_share(pl.col(_DRAM), pl.col("sm"))),
+    )
+    return scored.select(list(dict.fromkeys((*frame.columns, *SCORES))))
+
+
+def inputs_of_jobs(gpus: pl.DataFrame, max_warps: Mapping[str, int]) -> pl.DataFrame:
+    """Return one row per job: means over its GPUs of what the scores are made of.
+
+    A job holds its GPUs equally long, so this is the mean over GPU time. `resident`, `room`: of GPUs of which both are
+    known. `dram_active_mean`, `sm`: of GPUs that tell both; `sm_clock`, `mem_clock`: of those of them that tell
+    both clocks, 1 where none does (`clocks` false). `measured_<counter>`: whether any GPU tells it.
+    """
+    rows = gpus.select("job_key", _OCCUPANCY, _SM, _DRAM, **_inputs(max_warps))
+    filled, both = pl.col("resident").is_not_null(), pl.col(_DRAM).is_not_null() & pl.col("sm").is_not_null()
+    clocked = both & pl.col("clocks")
+    of_clocks = {
+        name: pl.when(clocked.any()).then(pl.col(name).filter(clocked).mean()).otherwise(1.0)
+        for name in ("sm_clock", "mem_clock")
+    }
+    return rows.group_by("job_key", maintain_order=True).agg(
+        pl.col(_OCCUPANCY).mean(),
+        pl.col(_SM).mean(),
+        pl.col("resident").mean(),
+        pl.col("room").filter(filled).mean(),
+        pl.col(_DRAM, "sm").filter(both).mean(),
+        **of_clocks,
+        clocks=clocked.any(),
+        limited=pl.col("limited").any(),
+        measured_sm_occupancy=pl.col(_OCCUPANCY).is_not_null().any(),
+        measured_sm_active=pl.col(_SM).is_not_null().any(),
+        measured_dram_active=pl.col(_DRAM).is_not_null().any(),
+    )
+
+
+def _inputs(max_warps: Mapping[str, int]) -> dict[str, pl.Expr]:
+    """What scores are made of, per GPU.
+
+    With W_max warps instead of the device's W_hw, min(W_max, W) / W_max x sm_active where W = W_hw x occupancy /
+    sm_active is min(occupancy x W_hw / W_max, sm_active): `resident` and `room`. Without a smaller W_max the occupancy
+    itself, limited by 1.
+    """
+    ratios = {name: _ratio(name, warps) for name, warps in max_warps.items()}
+    smaller = {name: ratio for name, ratio in ratios.items() if ratio > 1}
+    ratio = pl.lit(1.0)
+    if smaller:
+        ratio = pl.col("gpu_model").replace_strict(smaller, default=1.0, return_dtype=pl.Float64)
+    room = pl.when(ratio > 1).then(pl.col(_SM)).otherwise(1.0)
+    known = (pl.col(_SM_CLOCK) > 0) & (pl.col(_MEM_CLOCK) > 0)
+    return {
+        "limited": ratio > 1,
+        "resident": pl.when(room.is_not_null()).then(pl.col(_OCCUPANCY) * ratio),
+        "room": room,
+        "sm": pl.col(_SM),
+        "sm_clock": pl.when(known).then(pl.col(_SM_CLOCK)).otherwise(1.0),
+        "mem_clock": pl.when(known).then(pl.col(_MEM_CLOCK)).otherwise(1.0),
+        "clocks": known.fill_null(value=False),
+    }
+
+
+def _ratio(model: str, warps: int) -> float:
+    """W_hw over W_max; 1 for a device that the catalogue does not know, and for more warps than it has."""
+    return DEVICES_BY_NAME[model].max_warps_per_sm / warps if model in DEVICES_BY_NAME and warps > 0 else 1.0
+
+
+def _share(one: pl.Expr, other: pl.Expr) -> pl.Expr:
+    return pl.when(one + other > 0).then(one / (one + other))
+
+
+def _limited(fraction: pl.Expr) -> pl.Expr:
+    return (100 * fraction).clip(0.0, 100.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Summaries and GPUs with their scores, and two findings for each job, without `seq`."""
+
+    jobs: pl.DataFrame
+    gpus: pl.DataFrame
+    findings: pl.DataFrame
+
+
+def judge_scores(jobs: pl.DataFrame, gpus: pl.DataFrame, settings: ScoreOptions) -> Scored:
+    """Return rows of job_summaries and of job_gpus with the columns SCORES, and what they say.
+
+    A score of a job is that of its GPUs' mean inputs; null where a counter it needs was not measured.
+    """
+    inputs = inputs_of_jobs(gpus, settings.max_warps)
+    facts = jobs.select("job_key", "job_id", "attribution").join(
+        inputs, on="job_key", how="left", maintain_order="left"
+    )
+    scored = with_scores(facts)
+    columns = [scored.get_column(name) for name in SCORES]
+    findings = findings_frame((row, score_findings(row, high=settings.high)) for row in scored.iter_rows(named=True))
+    return Scored(jobs.with_columns(columns), with_scores(gpus, settings.max_warps), findings)

@@ -1,0 +1,72 @@
+"""Settings of the job classes as a configuration that can be read back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tachograph.catalog import config
+from tachograph.catalog.config import ClassOptions
+from tachograph.catalog.errors import UsageError
+
+
+def to_toml(settings: ClassOptions, comments: Sequence[str] = ()) -> str:
+    """Return the section [classes] with every value of `settings`, headed by comments.
+
+    Read back by `tachograph.catalog.config` it gives exactly these values.
+
+    >>> to_toml(Classes(theta={"power": 0.03}), ["from labels"]).splitlines()[:3]
+    ['# from labels', '[classes]', 'window_minutes = 20']
+    """
+    lines = [f"# {line}".rstrip() for comment in comments for line in comment.splitlines()]
+    lines += ["[classes]", f"window_minutes = {settings.window_minutes!r}", f"hang_minutes = {settings.hang_minutes!r}"]
+    for key in ("theta", "level", "busy"):
+        lines += _table(key, {name: repr(float(value)) for name, value in getattr(settings, key).items()})
+    lines += _table("characteristics", {code: json.dumps(names) for code, names in settings.characteristics.items()})
+    return "\n".join(lines) + "\n"
+
+
+def _table(key: str, values: Mapping[str, str]) -> Iterator[str]:
+    if values:
+        yield ""
+        yield f"[classes.{key}]"
+        for name in sorted(values):
+            yield f"{name} = {values[name]}"
+
+
+def check_target(path: str | Path) -> None:
+    """Raise UsageError where a configuration cannot be written, or would replace one that `tune` did not write."""
+    file = Path(path)
+    if file.is_dir():
+        raise UsageError("is a folder", where=str(file), do="name a file in it")
+    if not file.parent.is_dir():
+        raise UsageError("its folder does not exist", where=str(file), do="make the folder, or name another file")
+    if not os.access(file.parent, os.W_OK):
+        raise UsageError("its folder cannot be written into", where=str(file), do="name another file")
+    try:
+        head = file.read_bytes()[:200] if file.exists() else b""
+    except OSError as problem:
+        raise UsageError(problem.strerror or str(problem), where=str(file), do="name another file") from None
+    if head and b"by `tachograph tune" not in head.split(b"\n")[0]:
+        raise UsageError("exists, and tune did not write it", where=str(file), do="name a new file, or remove it")
+
+
+def write(path: str | Path, text: str) -> None:
+    """Write a configuration whole or not at all, and read it back.
+
+    Errors: UsageError where the file cannot be written; ConfigError where it could not be read back.
+    """
+    file = Path(path)
+    half = file.with_name(f"{file.name}.half")
+    try:
+        half.write_text(text, encoding="utf-8")
+        config.load(str(half), {})
+        half.replace(file)
+    except OSError as problem:
+        raise UsageError(
+            problem.strerror or str(problem), where=str(file), do="name a file that can be written"
+        ) from None
+    finally:
+        half.unlink(missing_ok=True)

@@ -1,0 +1,188 @@
+"""Thresholds proposed from unlabelled history: from what characteristics show at rest, and what at work.
+
+Whether a minute is one of rest is told by the utilisation of the busiest GPU alone (nothing runs), and whether it is
+one of work by arithmetic, memory traffic and SM activity; a minute that looks busy and shows none of them is neither:
+it may be a hung collective. Both are the marks that the classes use themselves. Of a characteristic, only jobs count
+that use it: their median at work is above all but one in a hundred of the minutes at rest.
+
+    level   geometric mean of the 99th percentile at rest and the 5th percentile at work
+    theta   geometric mean of the 99th percentile of the spreads of windows at rest and the median of those at work;
+            where there is a level at least a tenth of it, for what waits busily varies a little
+    busy    half of the median over jobs of the mean of the busiest GPU (hosts: of the busiest node)
+
+Where rest and work overlap, nothing is proposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tachograph.catalog.arrays import Longs
+from tachograph.catalog.config import ClassOptions
+from tachograph.catalog.errors import UsageError
+from tachograph.judge.classes.characteristics import FIRST_WORK, GPU, HOST, Characteristic
+from tachograph.judge.classes.inputs import ClassInput
+from tachograph.judge.classes.series import Units, extremes
+from tachograph.judge.tune.population import Population, base
+
+REST, WORK, MEDIAN = 99.0, 5.0, 50.0  # percentiles
+LEAST_MINUTES = 1000  # at rest and at work: fewer are no distribution
+FLOOR = 10.0  # at rest a value is taken to be no less than this part of that at work: what waits busily shows a little
+_UNUSED = "nobody measured it, or nothing used it"
+Values = NDArray[np.floating[Any]]
+Marks = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdProposal:
+    """One threshold. `value` None: `why` not. `rest`, `work`: the values it lies between; busy: `work` alone.
+
+    `rest_minutes`, `work_minutes`: minutes (theta: windows) behind them; `jobs` that use the characteristic.
+    """
+
+    key: str
+    name: str
+    unit: str
+    built_in: float
+    value: float | None
+    rest: float | None
+    work: float | None
+    rest_minutes: int
+    work_minutes: int
+    jobs: int
+    why: str = ""
+
+
+def propose(population: Population) -> tuple[ThresholdProposal, ...]:
+    """Return a proposal for each threshold, of GPUs and where there are minutes of nodes of hosts.
+
+    Errors: UsageError where there are too few minutes at rest or at work.
+    """
+    gpus, hosts = population.form(host=False), population.form(host=True)
+    if gpus is None:
+        raise UsageError("no job has minutes to propose thresholds from", do="run `tachograph analyze` first")
+    told = RestAndWork(gpus, gpus.series.looks_busy < FIRST_WORK, gpus.series.works.astype(np.bool_))
+    if min(int(told.rest.sum()), int(told.work.sum())) < LEAST_MINUTES:
+        raise UsageError(
+            f"{int(told.rest.sum())} minutes at rest and {int(told.work.sum())} at work are too few",
+            do=f"take more jobs: {LEAST_MINUTES} minutes of each are needed",
+        )
+    found = [each for name in GPU if name != "gpu_util" for each in _of(told, GPU[name])]
+    if hosts is not None:
+        on_hosts = RestAndWork(hosts, _carried(told.rest, gpus, hosts), _carried(told.work, gpus, hosts))
+        found += [each for name in HOST if name != "gpu_util" for each in _of(on_hosts, HOST[name])]
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class RestAndWork:
+    """A form, and which of its minutes are at rest, and at work."""
+
+    form: ClassInput
+    rest: Marks
+    work: Marks
+
+
+def _of(told: RestAndWork, c: Characteristic) -> Iterator[ThresholdProposal]:
+    """The proposals for one characteristic."""
+    uses = _uses(told, c.name)
+    level = None
+    if c.level is not None:
+        values, mine = told.form.series.of(c.name), told.work & np.repeat(uses, told.form.series.minutes)
+        level = _between("level", c, values[told.rest], values[mine], WORK, int(uses.sum()))
+        yield level
+    if c.name in told.form.windows.of:
+        theta = _theta(told, c, uses)
+        least = 0.0 if level is None or level.value is None else level.value / 10
+        yield theta if theta.value is None or theta.value >= least else replace(theta, value=_rounded(least))
+    units = told.form.nodes if told.form.host else told.form.gpus
+    if c.busy is not None and c.name in units.values:
+        yield _busy(units, c)
+
+
+def _carried(marks: Marks, gpus: ClassInput, hosts: ClassInput) -> Marks:
+    """Marks of minutes of the GPU form in the places of the host form, which has some of the jobs."""
+    begin = dict(zip(gpus.series.job_keys, gpus.series.offset.tolist(), strict=False))
+    length = dict(zip(gpus.series.job_keys, gpus.series.minutes.tolist(), strict=True))
+    found = np.zeros(int(hosts.series.offset[-1]), np.bool_)
+    for key, to, room in zip(hosts.series.job_keys, hosts.series.offset.tolist(), hosts.series.minutes, strict=False):
+        both = min(length.get(key, 0), int(room))
+        found[to : to + both] = marks[begin.get(key, 0) : begin.get(key, 0) + both]
+    return found
+
+
+def settings(proposals: tuple[ThresholdProposal, ...], configured: ClassOptions) -> ClassOptions:
+    """Return the configured window and T with the thresholds that are proposed."""
+    values: dict[str, dict[str, float]] = {"theta": {}, "level": {}, "busy": {}}
+    for each in proposals:
+        if each.value is not None:
+            values[each.key][each.name] = each.value
+    return msgspec.structs.replace(base(configured), **values)
+
+
+def _uses(told: RestAndWork, name: str) -> Marks:
+    """Which jobs use a characteristic."""
+    values, offset = told.form.series.of(name), told.form.series.offset
+    quiet = _percentile(values[told.rest], REST)
+    middles = [_percentile(values[a:b][told.work[a:b]], MEDIAN) for a, b in pairwise(offset)]
+    return np.array([m is not None and m > 0 and (quiet is None or m > quiet) for m in middles], np.bool_)
+
+
+def _theta(told: RestAndWork, c: Characteristic, uses: Marks) -> ThresholdProposal:
+    """From windows of which every minute is at rest, or at work."""
+    windows, offset = told.form.windows, told.form.series.offset
+    spread = windows.of[c.name].spread
+    rest, work = (_windows_of(marks, offset, windows.windows, windows.width) for marks in (told.rest, told.work))
+    of_users = np.repeat(uses, np.diff(windows.windows))
+    return _between("theta", c, spread[rest], spread[work & of_users], MEDIAN, int(uses.sum()))
+
+
+def _windows_of(marked: Marks, offset: Longs, windows: Longs, width: int) -> Marks:
+    """Which windows have only minutes that are marked."""
+    until = np.concatenate(([0], np.cumsum(marked)))
+    first = np.arange(int(windows[-1])) + np.repeat(offset[:-1] - windows[:-1], np.diff(windows))
+    return np.asarray(until[first + width] - until[first] == width)
+
+
+def _busy(units: Units, c: Characteristic) -> ThresholdProposal:
+    busiest = extremes(units, c.name).busiest
+    there = busiest[~np.isnan(busiest) & (busiest > (c.level or 0.0))].astype(np.float64)
+    middle = _percentile(there, MEDIAN)
+    value, why = (None, _UNUSED) if middle is None else (_rounded(middle / 2), "")
+    return ThresholdProposal("busy", c.name, c.unit, c.busy or 0.0, value, None, middle, 0, 0, len(there), why)
+
+
+def _between(
+    key: str, c: Characteristic, rest: Values, work: Values, percentile: float, jobs: int
+) -> ThresholdProposal:
+    """A threshold between the values at rest and those at work."""
+    rest, work = (part[~np.isnan(part)].astype(np.float64) for part in (rest, work))
+    low, high = _percentile(rest, REST), _percentile(work, percentile)
+    value, why = None, ""
+    if low is None or high is None:
+        why = _UNUSED
+    elif high <= low:
+        why = "values at rest and at work overlap"
+    elif min(len(rest), len(work)) < LEAST_MINUTES:
+        why = "too few minutes"
+    else:
+        value = _rounded(float(np.sqrt(max(low, high / FLOOR) * high)))
+    built_in = (c.theta if key == "theta" else c.level) or 0.0
+    return ThresholdProposal(key, c.name, c.unit, built_in, value, low, high, len(rest), len(work), jobs, why)
+
+
+def _percentile(values: Values, percentile: float) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(np.percentile(known, percentile)) if known.size else None
+
+
+def _rounded(value: float) -> float:
+    """Two digits: more would be no knowledge."""
+    return float(f"{value:.2g}")

@@ -1,0 +1,313 @@
+"""GPU-hours and energy of jobs by cause, what they cost, and what of them is recoverable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import polars as pl
+
+from tachograph.catalog.config import WasteOptions
+from tachograph.catalog.tables import WASTE, WASTE_ENERGY
+from tachograph.pipeline.timelines import ACTIVITY
+
+# class findings whose intervals are causes: {code: cause}
+CAUSE_OF_CLASS: Mapping[str, str] = MappingProxyType({"job_hang": "hung", "stall": "hung", "cold_start": "cold_start"})
+HOURS = tuple(f"gpu_hours_{cause}" for cause in WASTE)
+ENERGIES = tuple(f"energy_j_{cause}" for cause in WASTE_ENERGY)
+UNMEASURED, IDLE_LONG = "gpu_hours_unmeasured", "gpu_hours_idle_long"
+_PARTS = (*WASTE, "idle_long", "measured", *(f"energy_{cause}" for cause in WASTE_ENERGY), "powered")
+
+
+def judge_waste(
+    jobs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    timelines: pl.DataFrame,
+    findings: pl.DataFrame,
+    *,
+    idle_util: float,
+    idle_minutes: float,
+) -> pl.DataFrame:
+    """Return rows of job_summaries with the hours and the energy that each cause took.
+
+    `timelines`: one row per (job_key, minute), in order. `findings`: those of classes tell when a job hung, stood still
+    or had not begun; others are not looked at. `idle_util`: activity below is rest. `gpu_hours_idle_long`: what lies
+    behind the first `idle_minutes` of periods without work. Null where no activity was measured, and for ambiguous
+    jobs; energy also where the job's is not known.
+    """
+    facts = _facts(jobs, _never_used(gpus, idle_util), _intervals(findings))
+    minutes = _minutes(timelines, facts, idle_minutes).collect()
+    place = minutes.get_column("place").to_numpy()
+    # added up one by one, in order: however many jobs are judged at a time, each has the same sums
+    sums = {
+        name: np.bincount(place, minutes.get_column(name).to_numpy(), jobs.height).astype(np.float64)  # of none: counts
+        for name in _PARTS
+    }
+    known = pl.Series(np.bincount(place, minlength=jobs.height) > 0)
+    powered = pl.Series(sums["powered"] > 0) & known
+    hours = {f"gpu_hours_{name}": pl.Series(sums[name] / 3600) for name in (*WASTE, "idle_long", "measured")}
+    energies = {f"energy_j_{cause}": pl.Series(sums[f"energy_{cause}"]) for cause in WASTE_ENERGY}
+    unmeasured = jobs.get_column("gpu_hours") - hours.pop("gpu_hours_measured")
+    has_energy = jobs.get_column("energy_j").is_not_null() & powered
+    return jobs.with_columns(
+        **{name: pl.when(known).then(value) for name, value in hours.items()},
+        **{UNMEASURED: pl.when(known).then(unmeasured.clip(lower_bound=0.0))},
+        **{name: pl.when(has_energy).then(value) for name, value in energies.items()},
+    )
+
+
+def productive() -> pl.Expr:
+    """Return the GPU-hours of a job that did work: what no cause took, and what was measured; null where not known.
+
+    >>> spent = {name: [1.0] for name in HOURS} | {UNMEASURED: [0.5], "gpu_hours": [8.0]}
+    >>> pl.DataFrame(spent).select(productive()).item()
+    2.5
+    """
+    lost = pl.sum_horizontal(*HOURS, UNMEASURED, ignore_nulls=False)
+    return (pl.col("gpu_hours") - lost).clip(lower_bound=0.0).alias("gpu_hours_productive")
+
+
+def _never_used(gpus: pl.DataFrame, idle_util: float) -> pl.DataFrame:
+    """GPUs of each job whose activity stayed below `idle_util` in every sample."""
+    most = pl.coalesce(f"{name}_max" for name in ACTIVITY)
+    return gpus.group_by("job_key").agg(never=(most < idle_util).sum().cast(pl.Int64))
+
+
+def _intervals(findings: pl.DataFrame) -> pl.DataFrame:
+    """One row per job: whether each of CLASSES holds, and its begin and end."""
+    holds = findings.filter(
+        pl.col("code").is_in(list(CAUSE_OF_CLASS)), pl.col("kind") == "class", pl.col("verdict") == "yes"
+    )
+    columns = []
+    for code in CAUSE_OF_CLASS:
+        mine = pl.col("code") == code
+        columns += [mine.any().alias(code)]
+        columns += [pl.col(end).filter(mine).first().alias(f"{code}_{end}") for end in ("begin", "end")]
+    return holds.group_by("job_key").agg(columns)
+
+
+def _facts(jobs: pl.DataFrame, never: pl.DataFrame, intervals: pl.DataFrame) -> pl.DataFrame:
+    """One row per job whose hours can be told apart: its place, GPUs, seconds, and intervals in seconds of it."""
+    chosen = jobs.select("job_key", "start", "as_of", "gpus", "gpu_hours", "elapsed_s", "attribution")
+    joined = chosen.with_row_index("place").join(never, on="job_key", how="left")
+    joined = joined.join(intervals, on="job_key", how="left")
+    joined = joined.filter(pl.col("attribution") != "ambiguous", pl.col("gpu_hours").is_not_null())
+    span_s = _seconds_to("as_of")
+    limits = {}
+    for code in CAUSE_OF_CLASS:
+        said = pl.when(code)
+        limits[f"{code}_from"] = said.then(_seconds_to(f"{code}_begin").fill_null(0.0))
+        limits[f"{code}_to"] = said.then(_seconds_to(f"{code}_end").fill_null(span_s))
+    return joined.select(
+        "job_key",
+        pl.col("place").cast(pl.Int64),
+        pl.col("gpus").cast(pl.Float64).alias("held"),
+        pl.col("never").fill_null(0),
+        span_s=span_s,
+        # a job that was suspended, or whose times are known to the minute only, ran for less than from start to end
+        scale=pl.min_horizontal(1.0, pl.col("elapsed_s") / pl.when(span_s > 0).then(span_s)),
+        **limits,
+    )
+
+
+def _seconds_to(name: str) -> pl.Expr:
+    return (pl.col(name) - pl.col("start")).dt.total_microseconds() / 1e6
+
+
+def _minutes(timelines: pl.DataFrame, facts: pl.DataFrame, idle_minutes: float) -> pl.LazyFrame:
+    """One row per minute of which activity was measured: `place` of the job, and in GPU-seconds and J its _PARTS."""
+    told = timelines.lazy().select(
+        "job_key", "minute", "active_sum", "idle_power_w", told="told_gpus", idle="idle_gpus",
+        most=pl.coalesce(ACTIVITY), watts=pl.col("mean_power_w").cast(pl.Float64),
+    )  # fmt: skip
+    rows = told.filter(pl.col("told") > 0).join(facts.lazy(), on="job_key", how="inner", maintain_order="left")
+    begin = pl.col("minute") * 60.0
+    rows = rows.with_columns(
+        seconds=(pl.min_horizontal(begin + 60, "span_s") - begin).clip(lower_bound=0.0),
+        idle_never=pl.min_horizontal("never", "idle"),
+    )
+    hung_s = pl.min_horizontal("seconds", _overlap(begin, "hung"))
+    rows = rows.with_columns(hung_s=hung_s, cold_s=pl.min_horizontal(_overlap(begin, "cold_start"), _left(hung_s)))
+    return _with_parts(_with_counted(rows), idle_minutes)
+
+
+def _left(taken: pl.Expr) -> pl.Expr:
+    return pl.col("seconds") - taken
+
+
+def _overlap(begin: pl.Expr, cause: str) -> pl.Expr:
+    """Seconds of the minute that lie in the job's intervals of a cause; 0 where it has none."""
+    seconds = []
+    for code in (code for code, of in CAUSE_OF_CLASS.items() if of == cause):
+        first, last = (
+            pl.max_horizontal(begin, f"{code}_from"),
+            pl.min_horizontal(begin + pl.col("seconds"), f"{code}_to"),
+        )
+        inside = (last - first).clip(lower_bound=0.0)
+        seconds.append(pl.when(pl.col(f"{code}_from").is_not_null()).then(inside).otherwise(0.0))
+    return pl.sum_horizontal(seconds)
+
+
+def _with_counted(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """With the GPUs that count: as many as were accounted.
+
+    A job may hold whole nodes and be accounted for fewer GPUs: then those it never used are left out first, and the
+    others count by `part`.
+    """
+    surplus = (pl.col("told") - pl.col("held")).clip(lower_bound=0.0)
+    others = pl.col("told") - pl.col("idle_never")
+    counted = (pl.col("idle_never") - surplus).clip(lower_bound=0.0)
+    part = pl.min_horizontal(1.0, (pl.col("held") - counted) / pl.when(others > 0).then(others))
+    return rows.with_columns(
+        others=others * part,
+        counted_never=counted,
+        part=part.fill_null(0.0),
+        rest_s=_left(pl.col("hung_s") + pl.col("cold_s")),
+    )
+
+
+def _with_parts(rows: pl.LazyFrame, idle_minutes: float) -> pl.LazyFrame:
+    never, others, part, rest = (pl.col(name) for name in ("counted_never", "others", "part", "rest_s"))
+    resting = (pl.col("idle") - pl.col("idle_never")) * part
+    active = pl.col("told") - pl.col("idle")
+    # GPUs may tell different counters: the busiest is at least at the mean of those at work
+    most = pl.max_horizontal("most", pl.col("active_sum") / pl.when(active > 0).then(active))
+    lag = (active - pl.col("active_sum") / pl.when(most > 0).then(most)).clip(lower_bound=0.0)
+    idle_w = pl.when(pl.col("idle") > 0).then(pl.col("idle_power_w") / pl.col("idle")).otherwise(0.0)
+    never_w = idle_w * pl.col("idle_never")
+    others_w = (pl.col("watts") * pl.col("told") - never_w).clip(lower_bound=0.0) * part
+    scale = pl.col("scale")
+    idle_s = resting * rest * scale
+    seconds = {
+        "never_used": never * pl.col("seconds") * scale,
+        "hung": others * pl.col("hung_s") * scale,
+        "cold_start": others * pl.col("cold_s") * scale,
+        "idle": idle_s,
+        "imbalance": pl.when(active > 0).then(lag * part * rest * scale).otherwise(0.0),
+        "idle_long": pl.when(_minutes_at_rest() >= idle_minutes).then(idle_s).otherwise(0.0),
+        "measured": (never + others) * pl.col("seconds") * scale,
+    }
+    joules = {
+        "energy_never_used": idle_w * never * pl.col("seconds"),
+        "energy_hung": others_w * pl.col("hung_s"),
+        "energy_cold_start": others_w * pl.col("cold_s"),
+        "energy_idle": idle_w * resting * rest,
+    }
+    powered = pl.col("watts").is_not_null()
+    energies = {name: pl.when(powered).then(value).otherwise(0.0) for name, value in joules.items()}
+    filled = {name: value.fill_null(0.0) for name, value in seconds.items()}
+    return rows.select("place", **filled, **energies, powered=powered.cast(pl.Float64))
+
+
+def _minutes_at_rest() -> pl.Expr:
+    """How many minutes without a break no GPU of the job had worked before this one; null where one works.
+
+    A minute nobody measured is a break, and a GPU that was never used does not count.
+    """
+    quiet = (pl.col("idle") == pl.col("told")) & (pl.col("idle") > pl.col("idle_never"))
+    follows = (pl.col("place") == pl.col("place").shift()) & (pl.col("minute") == pl.col("minute").shift() + 1)
+    begins = ~(quiet & quiet.shift() & follows).fill_null(value=False)
+    row = pl.int_range(pl.len(), dtype=pl.Int64)
+    return pl.when(quiet).then(row - pl.when(begins).then(row).forward_fill())
+
+
+JOULES_PER_KWH = 3.6e6
+
+
+def with_money(jobs: pl.DataFrame, settings: WasteOptions) -> pl.DataFrame:
+    """Return rows of job_summaries with `price`, of a GPU-hour, and `price_kwh`; null: none is configured.
+
+    Of `waste.prices` the price of its partition counts, else that of its model, else `price_per_gpu_hour`.
+
+    >>> settings = Waste(price_per_gpu_hour=1.0, prices={"L40S": 1.5, "debug": 0.5})
+    >>> jobs = pl.DataFrame({"partition": ["debug", "gpu", None], "gpu_model": ["L40S", "L40S", None]})
+    >>> with_money(jobs, settings)["price"].to_list()
+    [0.5, 1.5, 1.0]
+    """
+    general = pl.lit(settings.price_per_gpu_hour or None, dtype=pl.Float64)
+    price = pl.coalesce(*(_of(column, settings.prices) for column in ("partition", "gpu_model")), general)
+    return jobs.with_columns(price=price, price_kwh=pl.lit(settings.price_per_kwh or None, dtype=pl.Float64))
+
+
+def _of(column: str, prices: dict[str, float]) -> pl.Expr:
+    return pl.col(column).replace_strict(prices, default=None, return_dtype=pl.Float64) if prices else pl.lit(None)
+
+
+_OURS = "our assumption"
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """What is assumed for a cause: a key of [waste], its unit, in words (with {value}), and where its default is from.
+
+    `least`, `most`: between which the value makes sense.
+    """
+
+    cause: str
+    key: str
+    unit: str
+    words: str
+    source: str
+    least: float = 0.0
+    most: float = 1.0
+
+    def value(self, settings: WasteOptions) -> float:
+        """Return the value that is configured."""
+        return float(getattr(settings, self.key))
+
+
+# in the order of the causes
+ASSUMPTIONS: tuple[Assumption, ...] = (
+    Assumption("never_used", "never_used_share", "fraction", "{value} of them are not asked for next time", _OURS),
+    Assumption(
+        "hung", "watchdog_minutes", "min", "a watchdog ends a hang or a stall after {value}",
+        "T of the hung classes (Matveev et al. 2025)", most=float("inf"),
+    ),
+    Assumption(
+        "cold_start", "start_minutes", "min", "what takes longer than {value} before the first work moves to a CPU job",
+        _OURS, most=float("inf"),
+    ),
+    Assumption(
+        "idle", "idle_minutes", "min", "GPUs are given back after {value} in which none of the job worked",
+        _OURS, most=float("inf"),
+    ),
+    Assumption("imbalance", "imbalance_share", "fraction", "{value} of the imbalance is mended", _OURS),
+)  # fmt: skip
+
+
+def recoverable(jobs: pl.DataFrame, intervals: pl.DataFrame, settings: WasteOptions) -> pl.DataFrame:
+    """Return rows of job_summaries with `recoverable_<cause>`, GPU-hours; null where the hours are.
+
+    `intervals`: rows of findings, in which a job hung, stood still or had not begun. Of those what lies behind the
+    assumed minutes counts. `idle_minutes` was applied when the jobs were judged: it is a matter of their minutes.
+    """
+    lengths = _lengths(intervals)
+    rows = jobs.join(lengths, on="job_key", how="left", maintain_order="left")
+    shares: Mapping[str, pl.Expr] = MappingProxyType(
+        {
+            "never_used": pl.lit(settings.never_used_share),
+            "hung": _behind("hung", settings.watchdog_minutes),
+            "cold_start": _behind("cold_start", settings.start_minutes),
+            "imbalance": pl.lit(settings.imbalance_share),
+        }
+    )
+    recovered = {f"recoverable_{cause}": pl.col(f"gpu_hours_{cause}") * share for cause, share in shares.items()}
+    return rows.with_columns(**recovered, recoverable_idle=pl.col(IDLE_LONG)).drop(lengths.columns[1:])
+
+
+def _lengths(intervals: pl.DataFrame) -> pl.DataFrame:
+    """One row per job: minutes of each of CLASSES; null where not said."""
+    length = (pl.col("end") - pl.col("begin")).dt.total_microseconds() / 60e6
+    return intervals.group_by("job_key").agg(
+        length.filter(pl.col("code") == code).first().alias(f"{code}_min") for code in CAUSE_OF_CLASS
+    )
+
+
+def _behind(cause: str, minutes: float) -> pl.Expr:
+    """Share of the intervals of a cause behind the first `minutes` of each; 0 where their length is not known."""
+    lengths = [pl.col(f"{code}_min").clip(lower_bound=0.0) for code, of in CAUSE_OF_CLASS.items() if of == cause]
+    total = pl.sum_horizontal(lengths)
+    behind = pl.sum_horizontal([(length - minutes).clip(lower_bound=0.0) for length in lengths])
+    return (behind / pl.when(total > 0).then(total)).fill_null(0.0)

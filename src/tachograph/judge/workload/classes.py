@@ -1,0 +1,98 @@
+"""The workload classes of a GPU: their order, bottleneck, colour, rule, and what a typical reading looks like.
+
+Source: KempnerPulse, "Workload Classification & Health States"; thresholds there are percent, here fractions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+Bottleneck = Literal["idle", "compute", "io", "memory", "mixed", "unknown"]
+
+IDLE_BELOW = 0.05  # real utilisation, engine and memory
+TENSOR_HEAVY, TENSOR_HEAVY_SM = 0.50, 0.60
+TENSOR, TENSOR_SM = 0.15, 0.40
+FP64, FP64_SM = 0.20, 0.50
+IO_BYTES_PER_S, IO_COPY, IO_SM_BELOW = 1e9, 0.40, 0.30
+MEMORY_BOUND, MEMORY_BOUND_SM_BELOW = 0.50, 0.50
+COMPUTE_HEAVY_SM, COMPUTE_ACTIVE_SM = 0.80, 0.50
+MEMORY_ACTIVE = 0.40
+BUSY, BUSY_SM_BELOW = 0.40, 0.25
+LOW_BELOW = 0.15  # engine, SM and memory
+
+# six axes of a profile; `io` is 1 at so many bytes per second of the busier direction: its threshold is at 0.4
+AXES = ("sm", "tensor", "dram", "gr", "io", "fp64")
+AXIS_NAMES: Mapping[str, str] = MappingProxyType(
+    {"sm": "SM", "tensor": "TENSOR", "dram": "DRAM", "gr": "GR", "io": "I/O", "fp64": "FP64"}
+)
+FULL_IO_BYTES_PER_S = IO_BYTES_PER_S / IO_COPY
+
+COLOURS: Mapping[Bottleneck, str] = MappingProxyType(
+    {"idle": "dim", "compute": "green", "io": "cyan", "memory": "magenta", "mixed": "yellow", "unknown": "dim"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadClass:
+    """One class. rule: in percent, as published. profile: a typical reading along AXES (fractions), ours.
+
+    code: its name in evidence. bounds: {axis: (from, to)} that the rule asks for; of `I/O`, any one of them.
+    """
+
+    name: str
+    code: str
+    bottleneck: Bottleneck
+    rule: str
+    bounds: Mapping[str, tuple[float, float]]
+    profile: tuple[float, float, float, float, float, float]
+
+    @property
+    def colour(self) -> str:
+        """Colour of its bottleneck, as terminals name it."""
+        return COLOURS[self.bottleneck]
+
+
+_BELOW = IDLE_BELOW
+RULED: tuple[WorkloadClass, ...] = (
+    WorkloadClass("idle", "idle", "idle", "real < 5, GR < 5, DRAM < 5, no I/O",
+                  {"gr": (0, _BELOW), "dram": (0, _BELOW), "io": (0, IO_COPY)}, (0.02, 0, 0.01, 0.02, 0, 0)),
+    WorkloadClass("tensor-heavy compute", "tensor_heavy", "compute", "TENSOR >= 50 and SM >= 60",
+                  {"tensor": (TENSOR_HEAVY, 1), "sm": (TENSOR_HEAVY_SM, 1)}, (0.85, 0.7, 0.45, 0.95, 0.05, 0)),
+    WorkloadClass("tensor compute", "tensor", "compute", "TENSOR >= 15 and SM >= 40",
+                  {"tensor": (TENSOR, 1), "sm": (TENSOR_SM, 1)}, (0.6, 0.3, 0.4, 0.9, 0.05, 0)),
+    WorkloadClass("FP64 / HPC compute", "fp64", "compute", "FP64 >= 20 and SM >= 50",
+                  {"fp64": (FP64, 1), "sm": (FP64_SM, 1)}, (0.75, 0.02, 0.4, 0.95, 0.05, 0.45)),
+    WorkloadClass("I/O or data-loading", "io", "io", "(MEMCPY >= 40 or max(PCIe RX, TX) >= 1e9 B/s) and SM < 30",
+                  {"io": (IO_COPY, 1), "sm": (0, IO_SM_BELOW)}, (0.12, 0.02, 0.2, 0.35, 0.8, 0)),
+    WorkloadClass("memory-bound", "memory_bound", "memory", "DRAM >= 50 and SM < 50",
+                  {"dram": (MEMORY_BOUND, 1), "sm": (0, MEMORY_BOUND_SM_BELOW)}, (0.35, 0.05, 0.7, 0.9, 0.1, 0.05)),
+    WorkloadClass("compute-heavy", "compute_heavy", "compute", "SM >= 80",
+                  {"sm": (COMPUTE_HEAVY_SM, 1)}, (0.9, 0.05, 0.3, 0.97, 0.05, 0.05)),
+    WorkloadClass("compute-active", "compute_active", "compute", "SM >= 50",
+                  {"sm": (COMPUTE_ACTIVE_SM, 1)}, (0.65, 0.05, 0.3, 0.9, 0.05, 0.05)),
+    WorkloadClass("memory-active", "memory_active", "memory", "DRAM >= 40",
+                  {"dram": (MEMORY_ACTIVE, 1)}, (0.35, 0.05, 0.45, 0.8, 0.05, 0.05)),
+    WorkloadClass("busy, low SM use", "busy_low_sm", "mixed", "GR >= 40 and SM < 25",
+                  {"gr": (BUSY, 1), "sm": (0, BUSY_SM_BELOW)}, (0.15, 0.03, 0.2, 0.7, 0.05, 0.02)),
+    WorkloadClass("low utilization", "low", "mixed", "GR < 15 and SM < 15 and DRAM < 15",
+                  dict.fromkeys(("gr", "sm", "dram"), (0, LOW_BELOW)), (0.08, 0.01, 0.08, 0.1, 0.02, 0)),
+    WorkloadClass("mixed / moderate", "mixed", "mixed", "otherwise", {}, (0.35, 0.1, 0.25, 0.6, 0.1, 0.05)),
+)  # fmt: skip
+
+UNKNOWN = "unknown"
+# names in the order of rules; the last is unknown. Lists of samples and shares have this order.
+WORKLOAD_CLASSES: tuple[str, ...] = (*(one.name for one in RULED), UNKNOWN)
+WORKLOAD_CODES: tuple[str, ...] = (*(one.code for one in RULED), UNKNOWN)
+WORKLOAD_BY_NAME: Mapping[str, WorkloadClass] = MappingProxyType({one.name: one for one in RULED})
+
+
+def bottleneck(name: str) -> Bottleneck:
+    """Return what limits a GPU of a class.
+
+    >>> bottleneck("tensor compute"), bottleneck("unknown")
+    ('compute', 'unknown')
+    """
+    return WORKLOAD_BY_NAME[name].bottleneck if name in WORKLOAD_BY_NAME else "unknown"

@@ -1,0 +1,99 @@
+"""Why a reading is of its class, in words: the rule that holds, with its values beside their thresholds."""
+
+from __future__ import annotations
+
+from tachograph.catalog.units import text
+from tachograph.judge.workload.classes import IO_COPY, UNKNOWN, WORKLOAD_CLASSES
+from tachograph.judge.workload.rules import (
+    CONDITIONS,
+    MAYBE,
+    NO,
+    GpuReading,
+    KnownReading,
+    WorkloadCondition,
+    bounds,
+    classify,
+    known_of,
+    verdicts,
+    with_zeros,
+)
+from tachograph.judge.workload.settings import WorkloadSettings
+
+NAMES = {"real": "real", "sm": "SM", "tensor": "TENSOR", "dram": "DRAM", "gr": "GR", "fp64": "FP64"}
+
+
+def explained(reading: GpuReading, settings: WorkloadSettings | None = None) -> str:
+    """Return which rule a reading meets, with its values; what is missing where no rule can be told.
+
+    >>> explained(Reading(sm_active=0.72, tensor_active=0.61, dram_active=0.3, gr_engine_active=0.9))
+    'TENSOR 61 % >= 50 %, SM 72 % >= 60 %'
+    >>> explained(Reading(sm_active=0.9, dram_active=0.2, gpu_util=0.9))
+    'tensor-heavy compute cannot be told: TENSOR_ACTIVE, FP64_ACTIVE are missing'
+    """
+    settings = settings or WorkloadSettings()
+    seen = with_zeros(reading) if settings.published else reading
+    known = known_of(seen, settings)
+    found = verdicts(known, settings.weights)
+    place = next((place for place, verdict in enumerate(found) if verdict != NO), len(found))
+    if place == len(found):
+        return "no other rule holds"
+    if found[place] == MAYBE:
+        return f"{WORKLOAD_CLASSES[place]} cannot be told: {_missing(reading, settings)}"
+    return ", ".join(_said(condition, known, settings) for condition in CONDITIONS[place])
+
+
+def _missing(reading: GpuReading, settings: WorkloadSettings) -> str:
+    label = classify(reading, settings).label.removeprefix(f"{UNKNOWN} (needs ").removesuffix(")")
+    return f"{label} {'are' if ',' in label else 'is'} missing"
+
+
+def _said(condition: WorkloadCondition, known: KnownReading, settings: WorkloadSettings) -> str:
+    """A condition that holds."""
+    sign = ">=" if condition.least else "<"
+    if condition.quantity == "io":
+        return _io(condition, known, sign)
+    name, value = _value(condition, known, settings)
+    return f"{name} {_percent(value, condition.threshold)} {sign} {text(condition.threshold, 'fraction')}"
+
+
+def _value(condition: WorkloadCondition, known: KnownReading, settings: WorkloadSettings) -> tuple[str, float]:
+    """What decides of a quantity, and its name."""
+    name = NAMES[condition.quantity]
+    match condition.quantity:
+        case "real":
+            return name, bounds(known, settings.weights)[1]
+        case "tensor" if known.dfma > 0:
+            return "TENSOR without FP64", known.tensor - known.dfma
+        case "fp64" if not known.fp64 >= condition.threshold:
+            return "FP64 TENSOR", known.dfma
+        case "sm" | "tensor" | "dram" | "gr" | "fp64":
+            found: float = getattr(known, condition.quantity)
+            return name, found
+        case _:
+            raise AssertionError(condition.quantity)
+
+
+def _io(condition: WorkloadCondition, known: KnownReading, sign: str) -> str:
+    directions = {"PCIe TX": known.tx, "PCIe RX": known.rx}
+    most = max(directions, key=lambda name: -1.0 if directions[name] != directions[name] else directions[name])
+    if condition.least and known.copy >= IO_COPY and not directions[most] >= condition.threshold:
+        return f"MEMCPY {_percent(known.copy, IO_COPY)} >= {text(IO_COPY, 'fraction')}"
+    return f"{most} {_bytes(directions[most], condition.threshold)} {sign} {text(condition.threshold, 'B/s')}"
+
+
+def _percent(value: float, threshold: float) -> str:
+    return f"{_digits(value * 100, threshold * 100)} %" if _near(value, threshold) else text(value, "fraction")
+
+
+def _bytes(value: float, threshold: float) -> str:
+    return f"{_digits(value / 1e9, threshold / 1e9)} GB/s" if _near(value, threshold) else text(value, "B/s")
+
+
+def _near(value: float, threshold: float) -> bool:
+    """Whether a value might look like the threshold that it is not."""
+    return value != threshold and abs(value - threshold) < 0.01 * threshold
+
+
+def _digits(value: float, threshold: float) -> str:
+    """A number with as many digits as tell it from another."""
+    return next((told for digits in range(3, 18) if float(told := f"{value:.{digits}g}") != threshold), repr(value))

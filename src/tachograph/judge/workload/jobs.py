@@ -1,0 +1,276 @@
+"""Workload classes and health of jobs: shares of GPU time, and one finding of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tachograph.catalog.units import plural, text
+from tachograph.judge.finding import CheckedValue, Finding, Severity, Verdict, findings_frame
+from tachograph.judge.health import (
+    CRIT,
+    HEALTH_UNKNOWN,
+    HOT,
+    INPUTS,
+    OK,
+    STATES,
+    WARN,
+    WORST_FIRST,
+    health_states,
+    limit_columns,
+    limits_of,
+    needed,
+)
+from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES, WORKLOAD_CODES
+from tachograph.judge.workload.rules import DECIDING, enabling
+
+NAMED = 4  # classes in a sentence
+LEAST_SHARE = 0.005  # of a class that is named
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Per job: shares of GPU time along CLASSES (NaN without samples), and how many of its GPUs have samples."""
+
+    fractions: NDArray[np.float64]
+    gpus: NDArray[np.int64]
+
+    def largest(self) -> list[str | None]:
+        """Return the class with the largest share of each job, of equal ones the first; None without samples."""
+        places = np.argmax(np.nan_to_num(self.fractions), axis=1)
+        return [WORKLOAD_CLASSES[place] if count else None for place, count in zip(places, self.gpus, strict=True)]
+
+
+def shares_of(keys: pl.Series, gpus: pl.DataFrame) -> Shares:
+    """Return the shares of the jobs `keys` (job_key): mean over a job's GPUs of each GPU's share of samples.
+
+    Each GPU counts alike, however often it was sampled. `gpus`: rows of job_gpus; those without samples do not count.
+    """
+    counted = gpus.filter(pl.col("workload_samples").list.sum() > 0)
+    fractions, number = np.zeros((len(keys), len(WORKLOAD_CLASSES))), np.zeros(len(keys), np.int64)
+    if counted.height:
+        samples = (
+            counted.get_column("workload_samples").list.to_array(len(WORKLOAD_CLASSES)).to_numpy().astype(np.float64)
+        )
+        places = pl.DataFrame({"job_key": keys}).with_row_index("place")
+        joined = counted.select("job_key").join(places, on="job_key", how="left", maintain_order="left")
+        place = joined.get_column("place").to_numpy()
+        np.add.at(fractions, place, samples / samples.sum(axis=1, keepdims=True))
+        np.add.at(number, place, 1)
+    with np.errstate(invalid="ignore"):
+        return Shares(fractions / number[:, None], number)
+
+
+def workload_finding(summary: Mapping[str, float | None], fractions: NDArray[np.float64], gpus: int) -> Finding:
+    """Return what a job did with its GPUs, as a fact; insufficient where most of it cannot be told.
+
+    summary: `<counter>_mean` of what decides. fractions: along CLASSES.
+    """
+    if not gpus:
+        return _of("insufficient", "No sample of its GPUs tells what they did.", {}, DECIDING)
+    order = [int(place) for place in np.argsort(-fractions, kind="stable") if fractions[place] > 0]
+    evidence = {f"workload_{WORKLOAD_CODES[place]}": round(float(fractions[place]), 6) for place in order}
+    evidence["gpus_seen"] = float(gpus)
+    unknown = float(fractions[-1])
+    missing = tuple(name for name in DECIDING if _absent(summary, name)) if unknown else ()
+    because = f"; {enabling(missing)}" if missing else ""
+    if WORKLOAD_CLASSES[order[0]] == UNKNOWN:
+        sentence = f"In {text(unknown, 'fraction')} of the GPU time it cannot be told what the GPUs did{because}."
+        return _of("insufficient", sentence, evidence, missing)
+    known = [place for place in order if WORKLOAD_CLASSES[place] != UNKNOWN and fractions[place] >= LEAST_SHARE]
+    told = [f"{text(float(fractions[place]), 'fraction')} {WORKLOAD_CLASSES[place]}" for place in known[:NAMED]]
+    rest = sum(
+        float(fractions[place]) for place in order if place not in known[:NAMED] and WORKLOAD_CLASSES[place] != UNKNOWN
+    )
+    told += [f"{text(rest, 'fraction')} other"] if rest >= LEAST_SHARE else []
+    sentence = f"Of the time of {plural(gpus, 'GPU')}: {', '.join(told)}."
+    if unknown >= LEAST_SHARE:
+        sentence += f" In {text(unknown, 'fraction')} it cannot be told{because}."
+    return _of("yes", sentence, evidence, ())
+
+
+def _absent(summary: Mapping[str, float | None], name: str) -> bool:
+    """Whether nobody measured a counter; utilisation stands in for the engine's activity."""
+    stand_in = summary.get("gpu_util_mean") if name == "gr_engine_active" else None
+    return summary.get(f"{name}_mean") is None and stand_in is None
+
+
+def _of(verdict: Verdict, sentence: str, evidence: Mapping[str, float], needs: tuple[str, ...]) -> Finding:
+    return Finding(
+        "workload", "fact", "What its GPUs did", sentence, None, evidence, kind="workload", verdict=verdict, needs=needs
+    )
+
+
+# column of job_gpus that holds each of INPUTS, of a job
+OF_JOB: Mapping[str, str] = {
+    "row_remap_failure": "row_remap_failure_max",
+    "remapped_rows_uncorrectable": "remapped_rows_uncorrectable_last",
+    "pcie_replays": "pcie_replays_max",
+    "gpu_temp_c": "gpu_temp_c_max",
+    "mem_temp_c": "mem_temp_c_max",
+}
+# advice that tells the same already: then the health is no more than a fact
+TOLD: Mapping[str, tuple[str, ...]] = {CRIT: ("row_remap_failure", "remapped_rows"), WARN: (), HOT: ("throttled",)}
+_TITLES = {
+    CRIT: "A GPU has faulty memory",
+    WARN: "The PCIe link of a GPU repeated packets",
+    HOT: "A GPU was at the temperature at which clocks are lowered",
+    OK: "Its GPUs are healthy",
+    HEALTH_UNKNOWN: "It cannot be told whether its GPUs are healthy",
+}
+_ADVICE = {
+    CRIT: "Tell the support staff of your site: the GPU should be taken out of service. Check the results of this job.",
+    WARN: "Tell the support staff of your site if your job was slow: the slot or cable may need attention.",
+    HOT: "Tell the support staff of your site: cooling of the node may need attention.",
+}
+_EVIDENCE = ("row_remap_failure", "remapped_rows_uncorrectable", "pcie_replays", "gpu_temp_c_max", "mem_temp_c_max")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedWorkload:
+    """Summaries and GPUs with what is judged here, and findings."""
+
+    jobs: pl.DataFrame
+    gpus: pl.DataFrame
+    findings: pl.DataFrame
+
+
+def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame, told: pl.DataFrame) -> JudgedWorkload:
+    """Return rows of job_summaries with `workload`, `workload_fractions`, `health`, and of job_gpus with `health`.
+
+    `told`: (job_key, code, severity) of the advice that is given. Null: no samples. One finding of kind workload, one
+    of kind health per job.
+    """
+    keys = jobs.get_column("job_key")
+    shares = shares_of(keys, gpus)
+    rated = _rated(gpus)
+    of_job = {row["job_key"]: row for row in _of_jobs(rated).iter_rows(named=True)}
+    problems = told.filter(pl.col("severity") == "problem").select("job_key", "code")
+    advised = {key: set(codes) for key, codes in problems.group_by("job_key").agg("code").iter_rows()}
+    summaries = jobs.select("job_key", "job_id", "gpu_util_mean", *(f"{name}_mean" for name in DECIDING))
+    healths = [of_job[key]["state"] if key in of_job else None for key in keys]
+
+    def findings() -> Iterator[tuple[Mapping[str, Any], list[Finding]]]:
+        for place, summary in enumerate(summaries.iter_rows(named=True)):
+            key = summary["job_key"]
+            work = workload_finding(summary, shares.fractions[place], int(shares.gpus[place]))
+            yield summary, [work, _health_finding(of_job.get(key), advised.get(key, set()))]
+
+    fractions = [row if number else None for row, number in zip(shares.fractions.tolist(), shares.gpus, strict=True)]
+    return JudgedWorkload(
+        jobs.with_columns(
+            pl.Series("workload", shares.largest(), dtype=pl.String),
+            pl.Series("workload_fractions", fractions, dtype=pl.List(pl.Float64)),
+            pl.Series("health", healths, dtype=pl.String),
+        ),
+        gpus.with_columns(health=pl.when(rated.get_column("seen")).then(rated.get_column("state"))),
+        findings_frame(findings()),
+    )
+
+
+def _rated(gpus: pl.DataFrame) -> pl.DataFrame:
+    """Per row of job_gpus: its job, whether it has samples (`seen`), INPUTS, `state`, limits, what it `lacks_...`."""
+    columns = {name: gpus.get_column(column).cast(pl.Float64) for name, column in OF_JOB.items()}
+    limits = [limits_of(model) for model in gpus.get_column("gpu_model").to_list()]
+    values = {name: column.fill_null(float("nan")).to_numpy() for name, column in columns.items()}
+    asked = [set(needed(one)) for one in limits]
+    states = health_states(values, limit_columns(limits))
+    return pl.DataFrame(
+        {
+            "job_key": gpus.get_column("job_key"),
+            "seen": (gpus.get_column("samples") > 0).fill_null(value=False),
+            **columns,
+            "state": pl.Series([STATES[place] for place in states], dtype=pl.String),
+            "gpu_limit": pl.Series([one.warning_c for one in limits], dtype=pl.Float64),
+            "mem_limit": pl.Series([one.memory_warning_c for one in limits], dtype=pl.Float64),
+            **{
+                f"lacks_{name}": column.is_null() & pl.Series([name in one for one in asked], dtype=pl.Boolean)
+                for name, column in columns.items()
+            },
+        }
+    )
+
+
+def _of_jobs(rated: pl.DataFrame) -> pl.DataFrame:
+    """One row per job with samples: GPUs, worst state and how many have it, largest inputs, the closest to limits."""
+    seen = rated.filter("seen").with_columns(pl.col("state").cast(pl.Enum(WORST_FIRST)))
+    worst_of = pl.col("state").to_physical().min()
+    closest = [
+        pl.col(column).sort_by(pl.col(value) - pl.col(limit), descending=True, nulls_last=True).first().alias(name)
+        for value, limit in (("gpu_temp_c", "gpu_limit"), ("mem_temp_c", "mem_limit"))
+        for column, name in ((value, f"{value}_closest"), (limit, f"{limit}_closest"))
+    ]
+    return seen.group_by("job_key").agg(
+        pl.len().alias("gpus"),
+        (pl.col("state").to_physical() == worst_of).sum().alias("affected"),
+        pl.col("state").sort().first().cast(pl.String),
+        *(pl.col(name).max() for name in INPUTS),
+        pl.col("pcie_replays").sum().alias("replays_sum"),
+        pl.col("remapped_rows_uncorrectable").sum().alias("rows_sum"),
+        *closest,
+        *(pl.col(f"lacks_{name}").any() for name in INPUTS),
+    )
+
+
+def _health_finding(job: Mapping[str, Any] | None, advised: set[str]) -> Finding:
+    """The health of a job's GPUs: yes where one is not OK, no where all are, insufficient where it cannot be told."""
+    if job is None:
+        sentence = "No sample of its GPUs tells how they are."
+        return Finding(
+            "health", "fact", _TITLES[HEALTH_UNKNOWN], sentence, kind="health", verdict="insufficient", needs=INPUTS
+        )
+    state = job["state"]
+    evidence = {name: job[of] for name, of in zip(_EVIDENCE, INPUTS, strict=True) if job[of] is not None}
+    if state == HEALTH_UNKNOWN:
+        lacking = tuple(name for name in INPUTS if job[f"lacks_{name}"])
+        sentence = f"No problem was seen, but not all was measured: {enabling(lacking)}."
+        return Finding(
+            "health", "fact", _TITLES[HEALTH_UNKNOWN], sentence, None, evidence,
+            kind="health", verdict="insufficient", needs=lacking,
+        )  # fmt: skip
+    if state == OK:
+        sentence = f"{plural(job['gpus'], 'GPU')}: no fault of the memory, no repeated packets, not too hot."
+        checks = _temperature_checks(job)
+        return Finding("health", "fact", _TITLES[OK], sentence, None, evidence, "health", "no", checks=checks)
+    evidence["gpus_affected"] = float(job["affected"])
+    severity: Severity = "problem" if state == CRIT else "hint"
+    if advised.intersection(TOLD[state]):
+        severity = "fact"
+    sentence = f"{state}: {job['affected']} of {plural(job['gpus'], 'GPU')}; {_seen(state, job)}."
+    return Finding(
+        "health", severity, _TITLES[state], sentence, _ADVICE[state], evidence,
+        kind="health", verdict="yes", checks=_temperature_checks(job) if state == HOT else (),
+    )  # fmt: skip
+
+
+def _temperature_checks(job: Mapping[str, Any]) -> tuple[CheckedValue, ...]:
+    """Of each of both temperatures the GPU that is closest to its limit."""
+    pairs = (("gpu_temp_c", "gpu_limit_closest"), ("mem_temp_c", "mem_limit_closest"))
+    return tuple(
+        CheckedValue(f"{name}_max", value, ">=", job[limit], "C", value >= job[limit])
+        for name, limit in pairs
+        if (value := job[f"{name}_closest"]) is not None
+    )
+
+
+def _seen(state: str, job: Mapping[str, Any]) -> str:
+    """What was seen, with its numbers."""
+    if state == CRIT:
+        told = ["remapping a faulty memory row has failed"] if (job["row_remap_failure"] or 0) > 0 else []
+        if job["rows_sum"] > 0:
+            rows = plural(job["rows_sum"], "memory row")
+            told.append(f"{rows} remapped after uncorrectable errors, up to the end of the job")
+        return ", ".join(told)
+    if state == WARN:
+        return f"{plural(job['replays_sum'], 'PCIe replay')} during the job"
+    names = {"gpu_temp_c_max": "GPU", "mem_temp_c_max": "memory"}
+    return ", ".join(
+        f"{names[check.name]} at {text(check.value, 'C')}, limit {text(check.threshold, 'C')}"
+        for check in _temperature_checks(job)
+        if check.holds
+    )

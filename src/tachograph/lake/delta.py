@@ -1,0 +1,538 @@
+"""Tables of the lake: open, append exactly once, replace atomically, read.
+
+Every data file of samples holds rows sorted by the table's `sort` columns, each key at most once within the file.
+A file counts only from the moment its commit is in the Delta log: whatever is killed before leaves nothing
+but an orphan that `vacuum` removes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import ArrayType, PrimitiveType
+from deltalake.transaction import AddAction, RemoveAction
+
+from tachograph.catalog.errors import LakeError
+from tachograph.catalog.tables import GPU_SAMPLES, TABLES, LakeTable
+from tachograph.lake.conform import resolve
+from tachograph.lake.problems import lake_errors
+from tachograph.lake.store import KEPT_ZSTD_LEVEL as STAYING_ZSTD_LEVEL
+from tachograph.lake.store import is_remote, local_path, store_of, write_compact
+
+# samples are read whole, so a file is one row group: its columns arrive in one piece; others are read by key
+ROW_GROUP_ROWS = {True: 1 << 22, False: 1 << 17}
+MANY_ROWS = 100_000  # of a recording, not of a minute: such a file may stay as it is for good
+ZSTD_LEVEL, STAGED_ZSTD_LEVEL = 3, 1  # what is staged is most of what an analysis writes, and compacted later
+COMMIT_ATTEMPTS = 30
+DAY = "day"
+_DELTA_TYPES: Mapping[Any, str] = {
+    pl.String: "string",
+    pl.Int64: "long",
+    pl.Int32: "integer",
+    pl.Int16: "short",
+    pl.Float64: "double",
+    pl.Float32: "float",
+    pl.Boolean: "boolean",
+    pl.Datetime: "timestamp",
+    pl.Date: "date",
+}
+_STATISTICS = ("t", "node", "seq")
+# A table that is appended to every minute writes a log of 1,440 files a day: every 50th commit sums them up in a
+# checkpoint (marks of appends included, for ever), and takes away those older than this.
+_PROPERTIES: Mapping[str, str] = {
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 2 days",
+    "delta.deletedFileRetentionDuration": "interval 2 days",
+    "delta.dataSkippingNumIndexedCols": "-1",
+}
+_REMOTE_PROPERTIES = {"delta.checkpointInterval": "10"}  # each commit since then is a request of every reader
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One Parquet file of a table. `low`/`high` are the least and greatest node (samples) where known."""
+
+    path: str
+    day: date | None
+    rows: int
+    size: int
+    low: str | None
+    high: str | None
+    first: datetime | None
+    last: datetime | None
+    seq: int  # greatest in the file
+    empty: frozenset[str] = frozenset()  # columns in which every value is null
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What became of an append: duplicate rows merged within it; whether it was there already.
+
+    `overtaken`: nothing landed, as another append got further than the one expected.
+    """
+
+    duplicates: int
+    known: bool
+    overtaken: bool = False
+
+
+class Lake:
+    """The tables under one location. `level`: of zstd, for files that are likely to stay."""
+
+    def __init__(self, location: str, *, level: int = STAYING_ZSTD_LEVEL) -> None:
+        self.location = local_path(location)
+        self._level = level
+        self._store = store_of(self.location)
+
+    @classmethod
+    def open(cls, location: str) -> Lake:
+        """Return the lake at `location`.
+
+        Errors: LakeError when there is none, or it may not be read.
+        """
+        lake = cls(location)
+        with lake_errors(lake.location):
+            if not lake._exists():
+                raise LakeError(
+                    "there is no lake",
+                    where=lake.location,
+                    do="fill one with `tachograph ingest`, or name it with --lake",
+                )
+        return lake
+
+    @classmethod
+    def create(cls, location: str, *, level: int = STAYING_ZSTD_LEVEL) -> Lake:
+        """Return the lake at `location`, which need not exist yet.
+
+        Errors: LakeError when the directory cannot be made, or there is no such bucket.
+        """
+        lake = cls(location, level=level)
+        with lake_errors(lake.location):
+            if is_remote(lake.location):
+                lake._exists()  # asks the store: a wrong bucket or key is told before anything is read
+            else:
+                Path(lake.location).mkdir(parents=True, exist_ok=True)
+        return lake
+
+    def _exists(self) -> bool:
+        """Whether some table is there."""
+        if is_remote(self.location):
+            return any(self._is_table(table) for table in TABLES.values())
+        path = Path(self.location)
+        return path.is_dir() and any((child / "_delta_log").is_dir() for child in path.iterdir())
+
+    def _is_table(self, table: LakeTable) -> bool:
+        return DeltaTable.is_deltatable(self.uri(table), storage_options=self._store.delta)
+
+    def _read_log(self, table: LakeTable) -> DeltaTable:
+        return DeltaTable(self.uri(table), storage_options=self._store.delta)
+
+    def uri(self, table: LakeTable) -> str:
+        """Where a table is."""
+        return f"{self.location}/{table.name}"
+
+    def delta(self, table: LakeTable) -> DeltaTable | None:
+        """The Delta table, or None where nothing was written yet.
+
+        Errors: LakeError when its log is damaged, or is gone while data files are there.
+        """
+        location = self.uri(table)
+        with lake_errors(location):
+            try:
+                return self._read_log(table)
+            except TableNotFoundError:
+                if is_remote(location) or not any(Path(location).rglob("*.parquet")):
+                    return None
+            if not any(Path(location, "_delta_log").glob("*.json")):  # a table's first file comes after its log
+                raise LakeError(
+                    "the table's _delta_log is gone, its data files are there",
+                    where=location,
+                    do="restore _delta_log from a backup, or ingest into a new lake",
+                )
+            return self._read_log(table)
+
+    def version(self, table: LakeTable) -> int:
+        """Version of the Delta table; -1 where nothing was written yet."""
+        delta = self.delta(table)
+        return -1 if delta is None else delta.version()
+
+    def mark(self, table: LakeTable, app_id: str) -> int | None:
+        """How far the appends called `app_id` got in the table: the greatest mark of one; None where none landed."""
+        delta = self.delta(table)
+        return None if delta is None else delta.transaction_version(app_id)
+
+    def append(
+        self,
+        table: LakeTable,
+        frame: pl.DataFrame,
+        *,
+        app_id: str,
+        mark: int = 1,
+        after: int | None = None,
+        seq: int | None = None,
+    ) -> Landed:
+        """Add rows once: a second append under the same `app_id` with no greater `mark` changes nothing.
+
+        Grain: `frame` is in the table's schema without `seq`, which becomes the version in which the rows land
+        unless one is given. Rows and mark land in one step; where `after` is given only if no append got further.
+        Errors: LakeError when it cannot be written (no permission, disk full); then nothing has changed.
+        """
+        stamped = frame.with_columns(pl.lit(seq or 0, dtype=pl.Int64).alias("seq")).select(*table.schema)
+        rows, duplicates = resolve(stamped, table)
+        for attempt in range(COMMIT_ATTEMPTS):
+            delta = self._opened(table)
+            landed = delta.transaction_version(app_id)
+            if landed is not None and landed >= mark:
+                return Landed(duplicates, known=True)
+            if after is not None and landed is not None and landed > after:
+                return Landed(duplicates, known=False, overtaken=True)
+            if seq is None:
+                rows = rows.with_columns(pl.lit(delta.version() + 1, dtype=pl.Int64).alias("seq"))
+            with self._writing(table) as written:
+                for day, part in self._split_by_day(table, rows):
+                    written.append(self._write(table, day, part, data_change=True))
+                if self._commit(delta, table, written, Transaction(app_id, mark, _milliseconds())):
+                    return Landed(duplicates, known=False)
+                self._take_away(table, written)
+            _wait(attempt)
+        raise _overtaken(self.uri(table))
+
+    def stage(self, table: LakeTable, rows: pl.DataFrame, *, day: date) -> AddAction:
+        """Write rows of a day as a data file that no reader sees until it lands; return what `land` wants.
+
+        Grain: `rows` are in the table's schema and order, each key once, and nobody writes these keys but the caller.
+        A file that never lands is an orphan, which `vacuum` takes away; so land within an hour.
+        Errors: LakeError when it cannot be written.
+        """
+        self._opened(table)  # a table's first file comes after its log
+        with lake_errors(self.uri(table), writing=True):
+            return self._write_quickly(table, day, rows, data_change=True, level=STAGED_ZSTD_LEVEL)
+
+    def land(self, table: LakeTable, staged: Sequence[AddAction], *, app_id: str, mark: int) -> bool:
+        """Make staged files count, all in one step, once; False where that mark of `app_id` was reached before.
+
+        Errors: LakeError when a file is gone meanwhile, or the log cannot be written; then nothing has changed.
+        """
+        if self._is_gone(table, staged):
+            raise LakeError("data files were taken away before they counted", where=self.uri(table), do="run it again")
+        with lake_errors(self.uri(table), writing=True):
+            for attempt in range(COMMIT_ATTEMPTS):
+                delta = self._opened(table)
+                landed = delta.transaction_version(app_id)
+                if landed is not None and landed >= mark:
+                    return False
+                if self._commit(delta, table, staged, Transaction(app_id, mark, _milliseconds())):
+                    return True
+                _wait(attempt)
+            raise _overtaken(self.uri(table))
+
+    def discard(self, table: LakeTable, staged: Sequence[AddAction]) -> None:
+        """Delete staged files that will not land; one that did stays."""
+        self._take_away(table, staged)
+
+    def _is_gone(self, table: LakeTable, staged: Sequence[AddAction]) -> bool:
+        """True when a file of this machine is missing; an object store is not asked."""
+        if is_remote(self.location):
+            return False
+        return not all(Path(self.uri(table), action.path).exists() for action in staged)
+
+    def replace(
+        self,
+        table: LakeTable,
+        files: Sequence[DataFile],
+        rows: Iterable[tuple[date | None, pl.DataFrame]],
+        *,
+        mark: Callable[[], tuple[str, int]] | None = None,
+    ) -> bool:
+        """Put rows in the place of files in one step; what others append meanwhile stays.
+
+        `mark`: asked once the rows are written; the name and the mark that are set in the same step.
+        False where one of the files was replaced by somebody else in the meantime; then nothing has changed.
+        Errors: LakeError when it cannot be written; then nothing has changed.
+        """
+        with self._writing(table) as written:
+            for day, part in rows:
+                written.append(self._write(table, day, part, data_change=False))
+            actions: list[AddAction | RemoveAction] = [*written, *(_remove_action(table, file) for file in files)]
+            once = None if mark is None else Transaction(*mark(), _milliseconds())
+            for attempt in range(COMMIT_ATTEMPTS):
+                delta = self._opened(table)
+                if not {file.path for file in files} <= {row["path"] for row in _add_actions(delta)}:
+                    self._take_away(table, written)
+                    return False
+                if self._commit(delta, table, actions, once):
+                    return True
+                _wait(attempt)
+            raise _overtaken(self.uri(table))
+
+    def _opened(self, table: LakeTable) -> DeltaTable:
+        """The Delta table, created where it is not there."""
+        delta = self.delta(table)
+        if delta is not None:
+            return delta
+        with lake_errors(self.uri(table), writing=True):
+            try:
+                return DeltaTable.create(
+                    self.uri(table),
+                    schema=_delta_schema(table),
+                    mode="ignore",
+                    partition_by=[DAY] if table.by_day else None,
+                    storage_options=self._store.delta,
+                    configuration={**_PROPERTIES, **(_REMOTE_PROPERTIES if is_remote(self.location) else {})},
+                    commit_properties=CommitProperties(
+                        max_commit_retries=0
+                    ),  # or it is created twice, one on the other
+                )
+            except DeltaError:  # another process created it in the same moment, or it cannot be created
+                delta = self.delta(table)
+                if delta is None:
+                    raise
+                return delta
+
+    def _commit(
+        self, delta: DeltaTable, table: LakeTable, actions: Sequence[AddAction | RemoveAction], once: Transaction | None
+    ) -> bool:
+        """Make `actions` the version after that of `delta`; False where another writer has taken it."""
+        try:
+            delta.create_write_transaction(
+                list(actions),
+                mode="append",
+                schema=_delta_schema(table),
+                partition_by=[DAY] if table.by_day else None,
+                commit_properties=CommitProperties(
+                    app_transactions=[once] if once else None,
+                    max_commit_retries=0,
+                ),
+            )
+        except CommitFailedError:
+            return False
+        except (DeltaError, OSError):
+            # the commit may stand, and only the checkpoint after it have failed (a full disk)
+            added = {action.path for action in actions if isinstance(action, AddAction)}
+            if not added or not added <= self._in_log(table):
+                raise
+        return True
+
+    def _in_log(self, table: LakeTable) -> set[str]:
+        """Paths of the data files that count now."""
+        return {row["path"] for row in _add_actions(self._read_log(table))}
+
+    @contextmanager
+    def _writing(self, table: LakeTable) -> Iterator[list[AddAction]]:
+        """A list for the files that are written inside the block; they are taken away again when it fails."""
+        written: list[AddAction] = []
+        with ExitStack() as undo:
+            undo.callback(self._take_away, table, written)
+            with lake_errors(self.uri(table), writing=True):
+                yield written
+            undo.pop_all()
+
+    def files(self, table: LakeTable, days: Iterable[date] | None = None) -> list[DataFile]:
+        """The files a reader sees now, ordered by day and first node; all of them, or those of `days`."""
+        delta = self.delta(table)
+        if delta is None:
+            return []
+        with lake_errors(self.uri(table)):
+            actions = _add_actions(delta)
+        wanted = None if days is None else set(days)
+        files = [_data_file(row) for row in actions]
+        chosen = [file for file in files if wanted is None or file.day in wanted]
+        return sorted(chosen, key=lambda file: (str(file.day), file.low or "", file.path))
+
+    def days(self, table: LakeTable) -> list[date]:
+        """Days on which the table has rows, in order."""
+        return sorted({file.day for file in self.files(table) if file.day is not None})
+
+    def read_files(
+        self, table: LakeTable, files: Sequence[DataFile], columns: Sequence[str] | None = None
+    ) -> pl.LazyFrame:
+        """The rows of some files, columns that a file lacks as null.
+
+        Errors: LakeError (when collected inside `lake_errors`) for a file that is gone or damaged.
+        """
+        if not files:
+            return table.empty().lazy()
+        frame = pl.scan_parquet(
+            [f"{self.uri(table)}/{file.path}" for file in files],
+            glob=False,
+            schema=table.schema,
+            missing_columns="insert",
+            extra_columns="ignore",
+            hive_partitioning=False,
+            storage_options=self._store.polars,
+            credential_provider=None,
+        )
+        return frame if columns is None else frame.select(*columns)
+
+    def scan(self, table: LakeTable, days: Iterable[date] | None = None) -> pl.LazyFrame:
+        """All rows as they lie: sorted within files, not resolved between them."""
+        return self.read_files(table, self.files(table, days))
+
+    def latest(self, table: LakeTable) -> pl.DataFrame:
+        """One row per key: for tables small enough to be read whole (jobs, allocations, summaries)."""
+        with lake_errors(self.uri(table)):
+            return resolve(self.scan(table).collect(), table)[0]
+
+    def _write(self, table: LakeTable, day: date | None, frame: pl.DataFrame, *, data_change: bool) -> AddAction:
+        """Write one data file, which no reader sees yet; one that may stay as it is takes longer, and is small."""
+        if table.by_day and (not data_change or frame.height >= MANY_ROWS):
+            path = _new_path(day)
+            size = self._write_compact(table, path, frame)
+            return _add_action(path, size, day, frame, data_change=data_change)
+        return self._write_quickly(table, day, frame, data_change=data_change, level=ZSTD_LEVEL)
+
+    def _write_quickly(
+        self, table: LakeTable, day: date | None, frame: pl.DataFrame, *, data_change: bool, level: int
+    ) -> AddAction:
+        path = _new_path(day)
+        size = self._store.write(
+            self.uri(table),
+            path,
+            frame,
+            compression="zstd",
+            compression_level=level,
+            row_group_size=ROW_GROUP_ROWS[table is GPU_SAMPLES],
+        )
+        return _add_action(path, size, day, frame, data_change=data_change)
+
+    def _write_compact(self, table: LakeTable, path: str, frame: pl.DataFrame) -> int:
+        """Write rows that are likely to stay in this file; return its bytes.
+
+        What a killed process leaves half done is a folder that `vacuum` takes away.
+        """
+        with TemporaryDirectory(prefix="writing-", dir=self._store.scratch(self.uri(table))) as folder:
+            rows = ROW_GROUP_ROWS[table is GPU_SAMPLES]
+            file = write_compact(frame, table, Path(folder), row_group_rows=rows, level=self._level)
+            return self._store.adopt(self.uri(table), path, file)
+
+    def _take_away(self, table: LakeTable, written: Sequence[AddAction]) -> None:
+        """Delete files that were written in vain: never one that the log names, whatever else went wrong."""
+        if not written:
+            return
+        try:
+            counting = self._in_log(table)
+            for action in written:
+                if action.path not in counting:
+                    self._store.delete(self.uri(table), action.path)
+        except (DeltaError, OSError):  # then nobody knows, and `vacuum` takes what is an orphan
+            return
+
+    @staticmethod
+    def _split_by_day(table: LakeTable, frame: pl.DataFrame) -> Iterator[tuple[date | None, pl.DataFrame]]:
+        if frame.is_empty():
+            return
+        if not table.by_day:
+            yield None, frame
+            return
+        days = frame.get_column("t").dt.date()
+        for day in days.unique().sort():
+            yield day, frame.filter(days == day)
+
+
+def _new_path(day: date | None) -> str:
+    folder = f"{DAY}={day.isoformat()}/" if day is not None else ""
+    return f"{folder}part-{uuid.uuid4().hex}.parquet"
+
+
+def _add_action(path: str, size: int, day: date | None, frame: pl.DataFrame, *, data_change: bool) -> AddAction:
+    return AddAction(
+        path=path,
+        size=size,
+        partition_values={DAY: day.isoformat()} if day is not None else {},
+        modification_time=_milliseconds(),
+        data_change=data_change,
+        stats=_statistics(frame),
+    )
+
+
+def _milliseconds() -> int:
+    """Since 1970, as the log counts."""
+    return int(time.time() * 1000)
+
+
+def _wait(attempt: int) -> None:
+    """Give other writers time."""
+    time.sleep(0.01 * 2 ** min(attempt, 6))
+
+
+def _overtaken(where: str) -> LakeError:
+    return LakeError("other writers were always faster", where=where, do="run it again")
+
+
+def _add_actions(delta: DeltaTable) -> list[dict[str, Any]]:
+    """What the log says of each file that a reader sees."""
+    return pl.DataFrame(delta.get_add_actions(flatten=True)).to_dicts()
+
+
+def _delta_schema(table: LakeTable) -> Schema:
+    fields = [Field(name, _delta_type(dtype), nullable=True) for name, dtype in table.schema.items()]
+    return Schema([*fields, Field(DAY, PrimitiveType("date"), nullable=True)] if table.by_day else fields)
+
+
+def _delta_type(dtype: pl.DataType) -> PrimitiveType | ArrayType:
+    if isinstance(dtype, pl.List):
+        inner = dtype.inner
+        return ArrayType(_delta_type(inner if isinstance(inner, pl.DataType) else inner()), contains_null=True)
+    return PrimitiveType(_DELTA_TYPES[dtype.base_type()])
+
+
+def _statistics(frame: pl.DataFrame) -> str:
+    """Row count, and least and greatest values of the columns by which files are chosen, as Delta wants them."""
+    least: dict[str, Any] = {}
+    greatest: dict[str, Any] = {}
+    for name in _STATISTICS:
+        if name in frame.columns and frame.height:
+            column = frame.get_column(name)
+            low, high = column.min(), column.max()
+            if low is not None and high is not None:
+                least[name], greatest[name] = _plain(low), _plain(high)
+    nulls = frame.null_count().row(0, named=True)
+    return json.dumps({"numRecords": frame.height, "minValues": least, "maxValues": greatest, "nullCount": nulls})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return value
+
+
+def _data_file(row: Mapping[str, Any]) -> DataFile:
+    return DataFile(
+        path=row["path"],
+        day=row.get(f"partition.{DAY}"),
+        rows=int(row["num_records"]),
+        size=int(row["size_bytes"]),
+        low=row.get("min.node"),
+        high=row.get("max.node"),
+        first=row.get("min.t"),
+        last=row.get("max.t"),
+        seq=int(row.get("max.seq") or 0),
+        empty=_empty_columns(row),
+    )
+
+
+def _empty_columns(row: Mapping[str, Any]) -> frozenset[str]:
+    prefix, rows = "null_count.", row["num_records"]
+    return frozenset(name.removeprefix(prefix) for name in row if name.startswith(prefix) and row[name] == rows)
+
+
+def _remove_action(table: LakeTable, file: DataFile) -> RemoveAction:
+    return RemoveAction(
+        path=file.path,
+        deletion_timestamp=_milliseconds(),
+        data_change=False,
+        size=file.size,
+        partition_values={DAY: file.day.isoformat()} if table.by_day and file.day else {},
+    )

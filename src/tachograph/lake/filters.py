@@ -1,0 +1,248 @@
+"""Jobs by filter and by id: which rows of job_summaries a person means."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.codes import check_codes
+from tachograph.catalog.columns import COLUMN_UNITS, must_exist
+from tachograph.catalog.errors import InputError, NotFoundError, UsageError
+from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.catalog.units import plural, span_s
+from tachograph.judge.finding import VERDICTS
+
+_CONDITION = re.compile(r"^\s*([A-Za-z_]\w*)\s*(<=|>=|!=|==|=|<|>|~)\s*(.*?)\s*$")
+_COMPARE: Mapping[str, Callable[[pl.Expr, Any], pl.Expr]] = {
+    "<": lambda column, value: column < value,
+    "<=": lambda column, value: column <= value,
+    ">": lambda column, value: column > value,
+    ">=": lambda column, value: column >= value,
+    "=": lambda column, value: column == value,
+    "!=": lambda column, value: column != value,
+    "~": lambda column, value: column.str.contains(f"(?i){re.escape(value)}"),
+}
+# base states of jobs in Slurm's accounting
+JOB_STATES = (
+    *("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"),
+    *("NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REQUEUED", "RESIZING", "REVOKED", "CONFIGURING", "STOPPED"),
+)
+# what a person restricts by names: {option: field of JobFilter}
+FILTER_KINDS: Mapping[str, str] = {
+    "user": "users",
+    "account": "accounts",
+    "partition": "partitions",
+    "state": "states",
+    "attribution": "attributions",
+    "finding": "findings",
+}
+_EXAMPLE = "write it like 'gpu_util_mean<0.1', 'elapsed_s>2h' or 'bound=memory'"
+
+
+@dataclass(frozen=True, slots=True)
+class JobCondition:
+    """`name op value`: op is one of < <= > >= = != ~ (contains, without regard to case)."""
+
+    name: str
+    op: str
+    value: float | str
+
+    def __str__(self) -> str:
+        """Return it as a person writes it."""
+        value = f"{self.value:g}" if isinstance(self.value, float) else self.value
+        return f"{self.name}{self.op}{value}"
+
+    @property
+    def expression(self) -> pl.Expr:
+        """True for the rows that meet it; a null never does."""
+        column = pl.col(self.name)
+        if isinstance(JOB_SUMMARIES.schema[self.name], pl.List):
+            inside = column.list.contains(self.value)
+            return (inside if self.op in ("=", "~") else ~inside).fill_null(value=False)
+        return _COMPARE[self.op](column, self.value).fill_null(value=False)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs are wanted; what is empty or None does not restrict. Several values of one kind: any of them.
+
+    `since` and `until`: the job ran at some time between them. `findings`: codes; `verdict` was given on any of them.
+    `excluded`: True for jobs left out of studies only, False for those in studies only.
+    """
+
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    attributions: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
+    verdict: str = "yes"
+    since: datetime | None = None
+    until: datetime | None = None
+    excluded: bool | None = None
+    where: tuple[JobCondition, ...] = ()
+
+
+def filter_parts(wanted: JobFilter) -> Iterator[tuple[str, JobFilter]]:
+    """Yield the restrictions of a filter one by one: (as a person writes it, a filter of it alone).
+
+    >>> [written for written, _ in parts(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))]
+    ['user ann or bob', 'where gpus>4']
+    """
+    for name, field_name in FILTER_KINDS.items():
+        names: tuple[str, ...] = getattr(wanted, field_name)
+        if names:
+            alone: dict[str, Any] = {field_name: names, "verdict": wanted.verdict if name == "finding" else "yes"}
+            yield f"{name} {' or '.join(names)}", replace(JobFilter(), **alone)
+    if wanted.since is not None:
+        yield "since", JobFilter(since=wanted.since)
+    if wanted.until is not None:
+        yield "until", JobFilter(until=wanted.until)
+    for condition in wanted.where:
+        yield f"where {condition}", JobFilter(where=(condition,))
+
+
+def parse_condition(written: str) -> JobCondition:
+    """Return the condition a person wrote: `name op number`, `name op text`; percent and spans of time are understood.
+
+    >>> parse_condition("gpu_util_mean < 10%")
+    Condition(name='gpu_util_mean', op='<', value=0.1)
+    >>> parse_condition("elapsed_s>2h").value, parse_condition("bound = memory").value
+    (7200.0, 'memory')
+
+    Errors: UsageError when it is no condition or the value does not fit; NotFoundError for an unknown metric.
+    """
+    found = _CONDITION.match(written)
+    if not found or not found[3]:
+        raise UsageError(f"{written!r} is no condition", do=_EXAMPLE)
+    name, op, value = found[1], "=" if found[2] == "==" else found[2], found[3].strip("'\"")
+    must_exist([name], list(JOB_SUMMARIES.schema), what="metric")
+    dtype = JOB_SUMMARIES.schema[name]
+    if isinstance(dtype, pl.Datetime):
+        raise UsageError(f"{name} is a time and cannot be compared here", do="use since and until")
+    if dtype.is_numeric():
+        if op == "~":
+            raise UsageError(f"{name} is a number: '~' is for text", do=_EXAMPLE)
+        return JobCondition(name, op, _number(name, value))
+    if isinstance(dtype, pl.List) and (dtype.inner != pl.String() or op not in ("=", "!=", "~")):
+        raise UsageError(f"{name} cannot be compared with {op!r}", do="for example 'pipes=tensor'")
+    if op not in ("=", "!=", "~"):
+        raise UsageError(f"{name} is text and cannot be compared with {op!r}", do="use =, != or ~ (contains)")
+    return JobCondition(name, op, value)
+
+
+def _number(name: str, written: str) -> float:
+    unit = COLUMN_UNITS[name]
+    try:
+        if written.endswith("%") and unit in ("fraction", "ratio"):
+            value = float(written[:-1]) / 100
+        elif unit == "s" and written[-1].isalpha() and written[0].isdigit():
+            value = span_s(written)
+        else:
+            value = float(written)
+    except (ValueError, InputError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(f"{written!r} is no value for {name} ({unit or 'number'})", do=_EXAMPLE)
+    return value
+
+
+def filter_jobs(summaries: pl.DataFrame, findings: pl.DataFrame, wanted: JobFilter) -> pl.DataFrame:
+    """Return the rows of job_summaries that are wanted, in their order; `findings` are rows of the findings table.
+
+    Errors: NotFoundError for a finding, a verdict, a state or an attribution that does not exist, naming those close to
+    it; UsageError for a verdict without a finding that it is about.
+    """
+    check_codes(wanted.findings, findings.get_column("code").unique())
+    must_exist([wanted.verdict], VERDICTS, what="verdict")
+    if wanted.verdict != "yes" and not wanted.findings:
+        raise UsageError(f"verdict {wanted.verdict!r} without a finding that it is about", do="name one")
+    must_exist(wanted.attributions, ("explicit", "live_index", "whole_node", "ambiguous"), what="attribution")
+    must_exist([state.upper() for state in wanted.states], JOB_STATES, what="state")
+    conditions = [condition.expression for condition in wanted.where]
+    for name, values in (
+        ("user", wanted.users),
+        ("account", wanted.accounts),
+        ("partition", wanted.partitions),
+        ("state", tuple(state.upper() for state in wanted.states)),
+        ("attribution", wanted.attributions),
+    ):
+        if values:
+            conditions.append(pl.col(name).is_in(values))
+    if wanted.since is not None:
+        conditions.append(pl.col("end").is_null() | (pl.col("end") > wanted.since))
+    if wanted.until is not None:
+        conditions.append(pl.col("start") < wanted.until)
+    if wanted.excluded is not None:
+        conditions.append(pl.col("excluded").is_not_null() == wanted.excluded)
+    if wanted.findings:
+        given = pl.col("code").is_in(wanted.findings) & (pl.col("verdict").fill_null("yes") == wanted.verdict)
+        keys = findings.filter(given)["job_key"].unique()
+        conditions.append(pl.col("job_key").is_in(keys.to_list()))
+    return summaries.filter(*conditions) if conditions else summaries
+
+
+_LISTED = 8
+_BATCH_STEPS = (".batch", ".extern", ".interactive")
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenJob:
+    """The row of job_summaries that is meant, and those of the job's other runs (requeued), latest first."""
+
+    row: Mapping[str, Any]
+    other_runs: tuple[Mapping[str, Any], ...] = ()
+
+
+def choose_job(
+    summaries: pl.DataFrame, wanted: str, *, cluster: str | None = None, run: int | None = None
+) -> ChosenJob:
+    """Return the job called `wanted`: a raw id, an id as people write it (123_4, 123+1), or a job_key.
+
+    A step (123.0, 123.batch) means its job. Of several runs the latest, or the `run`-th (1 is the first).
+    Errors: NotFoundError for an unknown id, and for an array or heterogeneous job as a whole, naming its parts;
+    UsageError when the id exists on several clusters, or there are not so many runs.
+    """
+    name = _without_step(wanted.strip())
+    rows = summaries if cluster is None else summaries.filter(pl.col("cluster") == cluster)
+    exact = rows.filter((pl.col("display_id") == name) | (pl.col("job_key") == name))
+    parts = rows.filter((pl.col("array_job_id") == name) | (pl.col("het_job_id") == name))
+    found = exact if exact.height else rows.filter(pl.col("job_id") == name)
+    if not exact.height and (_names(parts) - _names(found)):
+        raise _whole(name, parts)
+    if found.is_empty():
+        of = "" if cluster is None else f" of cluster {cluster!r}"
+        raise NotFoundError(f"no job {wanted!r}{of}", do="`tachograph jobs` lists the jobs that were analysed")
+    clusters = sorted({str(value) for value in found["cluster"].drop_nulls()})
+    if len(clusters) > 1:
+        raise UsageError(f"job {name} exists on clusters {', '.join(clusters)}", do="say which cluster")
+    runs = list(found.sort("submit", "start", nulls_last=False).iter_rows(named=True))
+    if run is not None and not 1 <= run <= len(runs):
+        raise UsageError(f"job {name} has {plural(len(runs), 'run')}, not {run}")
+    chosen = len(runs) - 1 if run is None else run - 1
+    return ChosenJob(runs[chosen], tuple(reversed([other for place, other in enumerate(runs) if place != chosen])))
+
+
+def _without_step(name: str) -> str:
+    base, dot, step = name.rpartition(".")
+    return base if dot and (step.isdigit() or f".{step}" in _BATCH_STEPS) else name
+
+
+def _names(rows: pl.DataFrame) -> set[str]:
+    return set(rows.select(pl.coalesce("display_id", "job_id")).to_series())
+
+
+def _whole(name: str, parts: pl.DataFrame) -> NotFoundError:
+    ids: Sequence[str] = sorted(_names(parts), key=lambda part: (len(part), part))
+    listed = ", ".join(ids[:_LISTED]) + (f" and {len(ids) - _LISTED} more" if len(ids) > _LISTED else "")
+    array = parts["array_job_id"].drop_nulls().len() > 0
+    return NotFoundError(
+        f"{name} is {'an array' if array else 'a heterogeneous job'}",
+        do=f"name one of its {'tasks' if array else 'components'}: {listed}",
+    )

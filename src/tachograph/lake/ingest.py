@@ -1,0 +1,208 @@
+"""From chunks to the lake: conform each part, commit it once, count what was removed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import polars as pl
+
+from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk, Reject
+from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, REJECTS, TABLES, Conformed, LakeTable, conform
+from tachograph.lake.conform import resolve
+from tachograph.lake.delta import Lake
+from tachograph.lake.problems import lake_errors
+
+_THERE = "there"
+
+
+def new_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of `frame` that tell more than the lake: a key it does not have, or a value it has otherwise.
+
+    Grain: `frame` is in the table's schema without `seq`. A null tells nothing.
+    Errors: LakeError when the table cannot be read.
+    """
+    if frame.is_empty() or lake.delta(table) is None:
+        return frame
+    key = list(table.key)
+    values = [name for name in frame.columns if name not in key]
+    known = _known_rows(lake, table, frame).select(*key, *values, pl.lit(value=True).alias(_THERE))
+    joined = frame.join(known, on=key, how="left", nulls_equal=True, maintain_order="left", suffix="_known")
+    told = [pl.col(name).is_not_null() & pl.col(name).ne_missing(pl.col(f"{name}_known")) for name in values]
+    return joined.filter(pl.col(_THERE).is_null() | pl.any_horizontal(pl.lit(value=False), *told)).select(frame.columns)
+
+
+def _known_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFrame:
+    """One row per key of those that `frame` may have; of samples only its days and times."""
+    if not table.by_day:
+        return lake.latest(table)
+    times = frame.select(first=pl.col("t").min(), last=pl.col("t").max()).row(0)
+    first, last = times
+    files = [
+        file
+        for file in lake.files(table, frame["t"].dt.date().unique())
+        if file.first is None or file.last is None or (file.first <= last and file.last >= first)
+    ]
+    with lake_errors(lake.uri(table)):
+        rows = lake.read_files(table, files).filter(pl.col("t").is_between(first, last)).collect()
+    return resolve(rows, table)[0]
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class IngestReport:
+    """What one run of `ingest` did."""
+
+    chunks: int = 0
+    chunks_known: int = 0
+    rows_read: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    rejects: dict[tuple[str, str, str | None], int] = field(default_factory=dict)
+    examples: dict[tuple[str, str, str | None], str] = field(default_factory=dict)
+    duplicates: int = 0
+    unread: dict[str, str] = field(default_factory=dict)  # {file: why it could not be read}
+
+    @property
+    def rejected(self) -> int:
+        """Values and rows removed."""
+        return sum(self.rejects.values())
+
+
+def ingest(
+    lake: Lake,
+    chunks: Iterable[Chunk | PendingChunk],
+    *,
+    now: datetime,
+    progress: Callable[[Chunk], None] | None = None,
+    report: IngestReport | None = None,
+) -> IngestReport:
+    """Put chunks into the lake; one that is there already changes nothing. Adds to `report` if one is given.
+
+    Each table takes its part of a chunk in one transaction named after the chunk; what was removed is written
+    last, so a chunk is complete once its rejects are there, and an interrupted one is finished by the next run.
+    The transactions of a stream carry its watermark, so rows and watermark land in one step.
+    Errors: SchemaError for a chunk with unknown columns, of which nothing lands; LakeError when it cannot be written.
+    """
+    report = report or IngestReport()
+    for given in chunks:
+        report.chunks += 1
+        if isinstance(given, PendingChunk):
+            if lake.mark(REJECTS, given.id) is not None:
+                report.chunks_known += 1
+                continue
+            chunk = given.fetch()
+        else:
+            chunk = given
+        _ingest_one(lake, chunk, now, report)
+        if progress:
+            progress(chunk)
+    return report
+
+
+def watermark(lake: Lake, stream: str) -> datetime | None:
+    """Return up to when the stream has been read into the lake; None where nothing of it was."""
+    landed = lake.mark(REJECTS, stream)
+    return None if landed is None else EPOCH + timedelta(microseconds=landed)
+
+
+def _mark(chunk: Chunk) -> int:
+    """The watermark of a stream's chunk as a mark; 1 for a chunk that comes once."""
+    return 1 if chunk.watermark is None else _microseconds(chunk.watermark)
+
+
+def _microseconds(moment: datetime) -> int:
+    """Since 1970."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def _ingest_one(lake: Lake, chunk: Chunk, now: datetime, report: IngestReport) -> None:
+    report.rows_read += chunk.rows_read
+    mark = _mark(chunk)
+    landed = lake.mark(REJECTS, chunk.id)
+    if landed is not None and landed >= mark:
+        report.chunks_known += 1
+        return
+    since = (landed or 0) if chunk.since is None else _microseconds(chunk.since)
+    rejected: list[tuple[str, Reject]] = []
+    ready = [conform(p.frame, TABLES[p.table], now=now, units=p.units, origin=chunk.origin) for p in chunk.parts]
+    for app_id, part, conformed in zip(_names(chunk), chunk.parts, ready, strict=True):
+        table = TABLES[part.table]
+        frame, merged = _append(lake, part, conformed.frame, app_id=app_id, mark=mark, since=since)
+        report.rows[table.name] = report.rows.get(table.name, 0) + frame.height
+        if table is GPU_SAMPLES:
+            _note_devices(lake, conformed.frame, f"{app_id}:seen", mark)  # a killed run may have landed the rows alone
+        rejected += [(table.name, reject) for reject in part.rejects]
+        rejected += [(table.name, reject) for reject in conformed.rejects if not part.counted]
+        if merged:
+            report.duplicates += merged
+            rejected.append((table.name, Reject("duplicate", None, merged)))
+    lake.append(REJECTS, _rejects_frame(chunk, rejected, now).frame, app_id=chunk.id, mark=mark)
+    for target, reject in rejected:
+        key = (target, reject.reason, reject.column)
+        report.rejects[key] = report.rejects.get(key, 0) + reject.count
+        if reject.example is not None:
+            report.examples.setdefault(key, reject.example)
+
+
+def _names(chunk: Chunk) -> Iterator[str]:
+    """Yield what the transaction of each part is called: the same in every chunk of a stream, whatever parts it has."""
+    seen: Counter[str] = Counter()
+    for part in chunk.parts:
+        yield f"{chunk.id}#{seen[part.table]}"
+        seen[part.table] += 1
+
+
+def _append(
+    lake: Lake, part: ChunkPart, frame: pl.DataFrame, *, app_id: str, mark: int, since: int
+) -> tuple[pl.DataFrame, int]:
+    """Append what is new in one part; return it, and how many duplicates were merged in it.
+
+    A stream may have got further in this table than the chunk knows: a process was killed between two tables, and the
+    stream was read again from before; or another process reads the same stream. Then the chunk overlaps.
+    """
+    table = TABLES[part.table]
+    while True:
+        there = lake.mark(table, app_id) or 0
+        overlaps = part.overlaps or since < there < mark
+        fresh = new_rows(lake, table, frame) if overlaps else frame
+        landed = lake.append(table, fresh, app_id=app_id, mark=mark, after=there)
+        if not landed.overtaken:
+            return fresh, landed.duplicates
+
+
+def _note_devices(lake: Lake, samples: pl.DataFrame, app_id: str, mark: int) -> None:
+    """Add GPUs that samples show for the first time, and the capacity of those of which none was known.
+
+    Capacity is memory used plus free: what is reserved is in neither, so it is a little below the nominal one.
+    """
+    capacity = (pl.col("hbm_used_mib") + pl.col("hbm_free_mib")).max().cast(pl.Float64).alias("measured")
+    seen = samples.lazy().group_by("node", "gpu", "mig").agg(capacity).collect()
+    known = lake.latest(DEVICES).select("node", "gpu", "mig", "hbm_mib", there=pl.lit(value=True))
+    joined = seen.join(known, on=["node", "gpu", "mig"], how="left", nulls_equal=True)
+    fresh = joined.filter(pl.col("there").is_null() | (pl.col("hbm_mib").is_null() & pl.col("measured").is_not_null()))
+    if fresh.height:
+        rows = fresh.select("node", "gpu", "mig", hbm_mib="measured")
+        conformed = conform(rows, DEVICES, now=datetime.now(UTC))
+        lake.append(DEVICES, conformed.frame, app_id=app_id, mark=mark)
+
+
+def _rejects_frame(chunk: Chunk, rejected: list[tuple[str, Reject]], now: datetime) -> Conformed:
+    rows = [
+        {
+            "chunk": chunk.name,
+            "source": chunk.source,
+            "origin": chunk.origin,
+            "target": target,
+            "reason": reject.reason,
+            "column": reject.column,
+            "removed": reject.count,
+            "example": reject.example,
+        }
+        for target, reject in rejected
+    ]
+    frame = pl.DataFrame(rows, schema={name: dtype for name, dtype in REJECTS.schema.items() if name != "seq"})
+    return conform(frame, REJECTS, now=now)

@@ -1,0 +1,437 @@
+"""Which job holds which GPU while it is watched: from Slurm, polled by a thread, and from the environment of a job.
+
+Slurm reports GPU indices only while a job runs, and none of MIG slices: these stay without an allocation.
+
+Traps of a job's environment; sources are believed in this order:
+- A UUID in CUDA_VISIBLE_DEVICES names a GPU wherever it is seen.
+- SLURM_STEP_GPUS and SLURM_JOB_GPUS count the GPUs of the node. Inside a cgroup that hides the others NVML counts anew
+  from 0: where a source shows no more GPUs than the job has, these are they, whatever their numbers.
+- Indices in CUDA_VISIBLE_DEVICES count what the process may see. Inside a cgroup GPU 0 is the job's first, while
+  dcgm-exporter and DCGM, outside it, call another one 0: there they mean nothing.
+- Numbers of Slurm are minor numbers of device files, or indices of NVML (AutoDetect=nvml), as the site has set it up.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tachograph.catalog.errors import TachographError
+from tachograph.live.selection import UUID, GpuSelection, GpuSelector, GpuTerm, counted, device_of, holds, short_host
+from tachograph.live.snapshot import GpuAllocation, GpuId, LiveSource, Snapshot, SourceInfo, SourceProblem
+
+if TYPE_CHECKING:
+    from tachograph.catalog.config import Configuration
+    from tachograph.sources.slurm.records import SlurmCluster, SlurmRow
+
+
+EVERY_S: Final = 30.0  # between two questions: Slurm has more to do than to answer those who watch
+LONGEST_S: Final = 600.0  # between two questions to a Slurm that does not answer
+PATIENCE_S: Final = 5.0  # that a job is waited for which was asked for by its id
+_SOURCE = "slurm-live"
+_USER = re.compile(r"^\s*UserId=([^\s(]+)", re.MULTILINE)
+_ARRAY = re.compile(r"\bArrayJobId=(\d+) ArrayTaskId=(\d+)\b")
+_HET = re.compile(r"\bHetJobId=(\d+) HetJobOffset=(\d+)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmAllocations:
+    """What Slurm told. gpus: {(short host, index): holder}; jobs: {raw id: holder, whose id is as people name it}."""
+
+    gpus: Mapping[tuple[str, int], GpuAllocation] = field(default_factory=dict)
+    jobs: Mapping[str, GpuAllocation] = field(default_factory=dict)
+
+    def names(self, job: str) -> frozenset[str]:
+        """Every id that means the same job: 14 and 3_0.
+
+        >>> sorted(Held(jobs={"14": Holder("3_0", "ana")}).names("3_0"))
+        ['14', '3_0']
+        """
+        same = {raw for raw, holder in self.jobs.items() if job in (raw, holder.job_id)}
+        return frozenset({job, *same, *(self.jobs[raw].job_id or raw for raw in same)})
+
+
+def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> SlurmAllocations:
+    """Return who holds which GPU by an answer of `squeue --json`, `scontrol show job -d` or slurmrestd.
+
+    A job whose GPUs are not told is among the jobs alone. Errors: InputError for what is no such answer.
+    """
+    from tachograph.sources.slurm.allocations import controller_allocations, read_scontrol, scontrol_allocations
+    from tachograph.sources.slurm.exports import detect
+    from tachograph.sources.slurm.fields import objects_at, value_at
+
+    gpus: dict[tuple[str, int], GpuAllocation] = {}
+    jobs: dict[str, GpuAllocation] = {}
+    found = detect(content, where=where)
+    if found.kind == "scontrol":
+        for entry in read_scontrol(content.decode("utf-8", "replace")):
+            record = str((entry.fields or {}).get("record"))
+            _add(gpus, jobs, _names_in(record), partial(scontrol_allocations, record, cluster))
+    else:
+        for job in objects_at(value_at(found.document, "jobs")):
+            _add(gpus, jobs, _names_of(job), partial(controller_allocations, job, cluster))
+    return SlurmAllocations(gpus, jobs)
+
+
+def _add(
+    gpus: dict[tuple[str, int], GpuAllocation],
+    jobs: dict[str, GpuAllocation],
+    named: tuple[str, GpuAllocation] | None,
+    rows_of: Callable[[], list[SlurmRow]],
+) -> None:
+    from tachograph.sources.slurm.fields import BadRowError
+
+    if named is None:
+        return
+    raw, holder = named
+    try:
+        rows = rows_of()
+    except BadRowError:  # slices, indices that are not told: the job is known all the same
+        rows = []
+    for row in rows:
+        start, node, gpu = row["start"], row["node"], row["gpu"]
+        since = start.timestamp() if isinstance(start, datetime) else holder.since
+        holder = replace(holder, since=since)
+        if isinstance(node, str) and isinstance(gpu, int):
+            gpus[short_host(node), gpu] = holder
+    jobs[raw] = holder
+
+
+def _names_of(job: Mapping[str, object]) -> tuple[str, GpuAllocation] | None:
+    """The raw id of a job in JSON, and the job as a holder."""
+    from tachograph.sources.slurm.fields import BadRowError, number_at, reported_job_id, text_at
+
+    try:
+        told = reported_job_id(
+            number_at(job.get("job_id")),
+            array=number_at(job.get("array_job_id")),
+            task=number_at(job.get("array_task_id")),
+            het=number_at(job.get("het_job_id")),
+            offset=number_at(job.get("het_job_offset")),
+        )
+    except BadRowError:
+        return None
+    start = number_at(job.get("start_time"))
+    return told.raw, GpuAllocation(
+        told.display or told.raw, text_at(job.get("user_name")), float(start) if start else None
+    )
+
+
+def _names_in(record: str) -> tuple[str, GpuAllocation] | None:
+    """The same of a record of scontrol."""
+    job = re.match(r"JobId=(\d+)\b", record)
+    if job is None:
+        return None
+    array, het, user = _ARRAY.search(record), _HET.search(record), _USER.search(record)
+    shown = f"{array[1]}_{array[2]}" if array else f"{het[1]}+{het[2]}" if het else job[1]
+    return job[1], GpuAllocation(shown, user[1] if user else None)
+
+
+def allocation_poller(configuration: Configuration) -> Callable[[], SlurmAllocations] | None:
+    """Return what asks Slurm, as `[[sources]]` with source = "slurm-live" says, else by `squeue`; None without either.
+
+    Nothing is asked or imported yet: wrong settings are told when it is asked.
+    """
+    if not any(raw.get("source") == _SOURCE for raw in configuration.sources) and shutil.which("squeue") is None:
+        return None
+    return _SlurmControllers(configuration)
+
+
+class _SlurmControllers:
+    """The controllers of a configuration, connected when they are asked first."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._asked: list[Callable[[], bytes]] = []
+        self._where: list[str] = []
+
+    def __call__(self) -> SlurmAllocations:
+        from tachograph.sources.slurm.controller import NO_JOBS
+        from tachograph.sources.slurm.records import SlurmCluster
+
+        if not self._asked:
+            self._connect()
+        gpus: dict[tuple[str, int], GpuAllocation] = {}
+        jobs: dict[str, GpuAllocation] = {}
+        for ask, where in zip(self._asked, self._where, strict=True):
+            content = ask()
+            if not content.startswith(NO_JOBS):
+                told = read_allocations(content, where=where, cluster=SlurmCluster.of(self._configuration))
+                gpus.update(told.gpus)
+                jobs.update(told.jobs)
+        return SlurmAllocations(gpus, jobs)
+
+    def _connect(self) -> None:
+        from tachograph.sources.registry import entry_errors, settings_in
+        from tachograph.sources.slurm.commands import check_how
+        from tachograph.sources.slurm_live import SlurmLiveSettings, controller_of
+
+        for settings in settings_in(self._configuration, _SOURCE):
+            if isinstance(settings, SlurmLiveSettings):
+                with entry_errors(settings.title):
+                    check_how(settings.how, url=settings.url, command=settings.command)
+                    controller = controller_of(settings)
+                self._asked.append(controller.ask_controller)
+                self._where.append(controller.where)
+
+
+class AllocatedSource:
+    """A source to whose GPUs it is added who holds them. What the source tells itself stays; Slurm completes it."""
+
+    def __init__(
+        self,
+        source: LiveSource,
+        ask: Callable[[], SlurmAllocations],
+        *,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._ask = ask
+        self._every_s = every_s
+        self._clock = clock
+        self._held = SlurmAllocations()
+        self._problem: SourceProblem | None = None
+        self._answered = threading.Event()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._before: tuple[SlurmAllocations, Snapshot] | None = None
+        self._merged: Mapping[GpuId, GpuAllocation] = {}
+
+    @property
+    def about(self) -> SourceInfo:
+        """What the source is."""
+        return self._source.about
+
+    def start(self) -> None:
+        """Begin to ask; `read` does it, too."""
+        if self._thread is None and not self._closed.is_set():
+            self._thread = threading.Thread(target=self._go_on_asking, name="holders", daemon=True)
+            self._thread.start()
+
+    def wait(self, seconds: float = PATIENCE_S) -> bool:
+        """Wait until somebody answered, or did not; return whether it came to that."""
+        self.start()
+        return self._answered.wait(seconds)
+
+    def names(self, job: str) -> frozenset[str]:
+        """Every id that means the same job, as far as is known."""
+        return self._held.names(job)
+
+    def read(self) -> Snapshot:
+        """Return the newest snapshot, with the holders of the last answer. Errors: as the source."""
+        snapshot = self._source.read()
+        self.start()  # behind the first snapshot, whose way to the screen is not to be delayed by imports
+        held, problem = self._held, self._problem
+        problems = (*snapshot.problems, problem) if problem else snapshot.problems
+        return replace(snapshot, holders=self._holders(snapshot, held), problems=problems)
+
+    def close(self) -> None:
+        """Ask no more, and let go of the source."""
+        self._closed.set()
+        self._source.close()
+
+    def _holders(self, snapshot: Snapshot, held: SlurmAllocations) -> Mapping[GpuId, GpuAllocation]:
+        before = self._before
+        same = before is not None and before[0] is held and before[1].gpus == snapshot.gpus
+        if not same or before is None or before[1].holders != snapshot.holders:
+            self._merged = merged_allocations(snapshot, held)
+            self._before = held, snapshot
+        return self._merged
+
+    def _go_on_asking(self) -> None:
+        wait_s = self._every_s
+        while not self._closed.is_set():
+            try:
+                self._held = self._ask()
+                self._problem, wait_s = None, self._every_s
+            except TachographError as problem:
+                self._problem = SourceProblem(
+                    f"who holds which GPU is not told: {problem.what}", problem.where, problem.do
+                )
+                wait_s = min(wait_s * 2, LONGEST_S)
+            self._answered.set()
+            self._closed.wait(wait_s)
+
+
+def merged_allocations(snapshot: Snapshot, held: SlurmAllocations) -> Mapping[GpuId, GpuAllocation]:
+    """Return who holds each GPU: what the source tells, completed by what Slurm knows of that job; else Slurm's answer.
+
+    >>> from numpy import zeros
+    >>> gpus = Gpu("n1.example.org", 0), Gpu("n1", 1)
+    >>> told = Snapshot(0.0, gpus, zeros(2), {}, holders={gpus[1]: Holder("14")})
+    >>> held = Held({("n1", 0): Holder("7", "bo")}, {"14": Holder("3_0", "ana")})
+    >>> [holder.user for holder in merged(told, held).values()]
+    ['bo', 'ana']
+    """
+    found: dict[GpuId, GpuAllocation] = {}
+    for gpu in snapshot.gpus:
+        told = snapshot.holders.get(gpu)
+        if told is not None and told.job_id is not None:
+            found[gpu] = _completed(told, [held.jobs.get(job) for job in told.jobs])
+            continue
+        of_slurm = held.gpus.get((short_host(gpu.node), gpu.gpu)) if gpu.mig is None else None
+        holder = of_slurm or told
+        if holder is not None:
+            found[gpu] = holder
+    return found
+
+
+def _completed(told: GpuAllocation, known: Sequence[GpuAllocation | None]) -> GpuAllocation:
+    """The ids as people name them; user and time from whoever tells them. known: of each job of `told`."""
+    if not any(known):
+        return told
+    jobs = [(of and of.job_id) or job for of, job in zip(known, told.jobs, strict=True)]
+    users = dict.fromkeys(of.user for of in known if of is not None and of.user)
+    began = [of.since for of in known if of is not None and of.since is not None]
+    return GpuAllocation(",".join(jobs), told.user or ",".join(users) or None, min(began) if began else told.since)
+
+
+_NONE_VISIBLE: Final = frozenset({"", "-1", "nodevfiles", "none", "void"})
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnvironment:
+    """What the environment of a process says of its GPUs. job: None outside of Slurm.
+
+    numbers: of the node's GPUs, as Slurm counts them; devices: CUDA_VISIBLE_DEVICES. None: not told; empty: none.
+    """
+
+    job: str | None = None
+    shown_job: str | None = None  # of an array: 3_0
+    user: str | None = None
+    since: float | None = None
+    node: str | None = None
+    nodes: int = 1
+    numbers: tuple[int, ...] | None = None
+    devices: tuple[str, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """The job as people call it, else where the GPUs are named."""
+        return f"job {self.shown_job or self.job}" if self.job else "CUDA_VISIBLE_DEVICES"
+
+    @property
+    def holder(self) -> GpuAllocation | None:
+        """The job as a holder."""
+        return GpuAllocation(self.shown_job or self.job, self.user, self.since) if self.job else None
+
+    @property
+    def count(self) -> int | None:
+        """How many GPUs there are for the process; None where that is not told."""
+        told = self.numbers if self.numbers is not None else self.devices
+        return None if told is None else len(told)
+
+
+def job_environment(environment: Mapping[str, str]) -> JobEnvironment | None:
+    """Return what an environment says of a process's GPUs; None outside of a job with none named.
+
+    >>> held_by({"SLURM_JOB_ID": "14", "SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"}).numbers
+    (2, 3)
+    >>> held_by({}) is None, held_by({"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}).devices
+    (True, ('GPU-8932f937',))
+    """
+    job = environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID")
+    devices = _devices(environment.get("CUDA_VISIBLE_DEVICES"))
+    if not job:
+        return None if devices is None else JobEnvironment(devices=devices)
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    start = environment.get("SLURM_JOB_START_TIME", "")
+    nodes = environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or "1"
+    return JobEnvironment(
+        job,
+        f"{array}_{task}" if array and task else job,
+        environment.get("SLURM_JOB_USER") or environment.get("USER"),
+        float(start) if start.isdigit() else None,
+        environment.get("SLURMD_NODENAME"),
+        int(nodes) if nodes.isdigit() else 1,
+        _numbers(environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS")),
+        devices,
+    )
+
+
+def _devices(written: str | None) -> tuple[str, ...] | None:
+    """CUDA takes what is written up to the first that is no device."""
+    if written is None:
+        return None
+    found: list[str] = []
+    for part in (part.strip() for part in written.split(",")):
+        if part.lower() in _NONE_VISIBLE:
+            break
+        found.append(part)
+    return tuple(found)
+
+
+def _numbers(written: str | None) -> tuple[int, ...] | None:
+    """Numbers of GPUs as Slurm writes them: `0,1`, `0-3`; None where they are none."""
+    found: list[int] = []
+    for part in (written or "").split(","):
+        ends = re.fullmatch(r"(?:gpu:)?(\d{1,4})(?:-(\d{1,4}))?", part.strip(), re.ASCII)
+        if ends is None:
+            return None
+        found += range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def select_own(held: JobEnvironment, *, host: str) -> GpuSelector:
+    """Return what picks the GPUs of the process's own job, or of CUDA_VISIBLE_DEVICES, on this host.
+
+    Where it cannot be told which they are, all of the host are picked, and the words say so.
+    """
+
+    def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
+        here = _rows_of_host(snapshot, {short_host(name) for name in (host, held.node) if name})
+        if held.count == 0 or (held.count is None and held.devices is None):
+            return GpuSelection(tuple(here), f"{counted(snapshot)}, as {held.name} names none")
+        rows = _own_rows(snapshot, about, held, here)
+        if rows is None:
+            words = f"{counted(snapshot)}: which of them are those of {held.name} is not told; name them with --gpus"
+            return GpuSelection(tuple(here), words)
+        return GpuSelection(tuple(rows), f"{len(rows)} of {counted(snapshot)}, those of {held.name}", held.holder)
+
+    return pick
+
+
+def _own_rows(snapshot: Snapshot, about: SourceInfo, held: JobEnvironment, here: Sequence[int]) -> Sequence[int] | None:
+    """The rows of one's own GPUs; None where nothing tells them. See the traps above."""
+    uuids = [GpuTerm(name, uuid=name) for name in held.devices or () if UUID.fullmatch(name)]
+    named = [
+        row
+        for row in here
+        if any(term.fits(snapshot.gpus[row], device_of(snapshot, snapshot.gpus[row])) for term in uuids)
+    ]
+    if named:
+        return named
+    if confined(snapshot, held, here):
+        return here
+    sliced = any(snapshot.gpus[row].mig is not None for row in here)
+    if held.numbers is not None and not sliced:
+        of_slurm = [row for row in here if snapshot.gpus[row].gpu in held.numbers]
+        return of_slurm or None
+    of_job = [row for row in here if held.job and holds(snapshot, row, {held.job, held.shown_job})]
+    if of_job:
+        return of_job
+    indices = {int(name) for name in held.devices or () if name.isdigit()}
+    if uuids or sliced or (held.job and about.name != "nvml"):
+        return None  # they count from 0 inside a cgroup; NVML is asked inside it, too
+    return [row for row in here if snapshot.gpus[row].gpu in indices] or None
+
+
+def confined(snapshot: Snapshot, held: JobEnvironment, rows: Sequence[int] | None = None) -> bool:
+    """Return whether a source shows no more GPUs (or slices) than the process may use: then they are its own."""
+    units = [snapshot.gpus[row] for row in rows] if rows is not None else snapshot.gpus
+    return held.count is not None and 0 < len(units) <= held.count
+
+
+def _rows_of_host(snapshot: Snapshot, names: set[str]) -> list[int]:
+    """Rows of a host; all where there is but one, which may call itself otherwise (a container)."""
+    if len({gpu.node for gpu in snapshot.gpus}) <= 1:
+        return list(range(len(snapshot.gpus)))
+    return [row for row, gpu in enumerate(snapshot.gpus) if short_host(gpu.node) in names]

@@ -1,0 +1,377 @@
+"""Which source tells how GPUs are, and which of its GPUs are shown.
+
+Of this node, in this order: NVML (new every second, knows processes, burdens nobody else), dcgm-exporter, dcgmi. The
+first that tells what SMs and tensor pipes do is taken; where none does, the one that tells most of what decides: NVML
+tells little of GPUs before Hopper, dcgm-exporter what its CSV names. Beyond this node: Prometheus, then the exporters
+under [[sources]]. A source is added by one file and one line here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import BREAK, ConfigError, InputError, NotFoundError, TachographError, UsageError
+from tachograph.live.allocations import (
+    AllocatedSource,
+    JobEnvironment,
+    allocation_poller,
+    confined,
+    job_environment,
+    select_own,
+)
+from tachograph.live.allocations import SlurmAllocations as HeldBySlurm
+from tachograph.live.selection import (
+    GpuSelection,
+    GpuSelector,
+    SelectedReplay,
+    SelectedSource,
+    counted,
+    gpu_terms,
+    select_job,
+    select_named,
+    short_host,
+)
+from tachograph.live.snapshot import LiveSource, ReplaySource, SourceInfo, closed_on_failure
+
+if TYPE_CHECKING:
+    from tachograph.live.snapshot import Snapshot
+
+QUICK_S: Final = 0.5  # within which an exporter of this node takes a connection, or is taken for absent
+_ANSWER_S: Final = 2.0  # within which it answers
+_EXPORTER: Final = "dcgm-exporter"
+# what decides about the kind of work of a GPU; the first two are what a source is preferred for
+ACTIVITY: Final = ("sm_active", "tensor_active")
+DECIDING: Final = (*ACTIVITY, "dram_active", "gr_engine_active", "fp64_active", "pcie_rx_bytes_per_s")
+_LOOK_AROUND = "run it on a node with GPUs, name an exporter with --url, or look around with --simulate 8"
+_NAME_A_FLEET = (
+    "for other nodes name a Prometheus or exporters under [[sources]] in tachograph.toml, or exporters with --url; "
+    "for this one run it where GPUs are; or look around with --simulate 8"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRequest:
+    """What was asked for; None, empty: not asked. speed: of a recording. interval_s: between two looks."""
+
+    source: str | None = None
+    urls: tuple[str, ...] = ()
+    gpus: str | None = None
+    job: str | None = None
+    everything: bool = False
+    recording: str | None = None
+    speed: float = 1.0
+    simulate: int | None = None
+    interval_s: float = 1.0
+
+
+SourceOpener = Callable[[Configuration, SourceRequest], LiveSource]
+AllocationPoller = Callable[[], HeldBySlurm]
+
+
+def _nvml(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+    from tachograph.live.sources import nvml
+
+    return nvml.connect(configuration)
+
+
+def _exporter_here(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+    """The exporter of this node, with the names of metrics and labels that the configuration has."""
+    import msgspec
+
+    from tachograph.live.sources import exporter
+
+    url = configuration.watch.exporter
+    _probe(url)
+    usual = next((raw for raw in configuration.sources if raw.get("source") == _EXPORTER), {"source": _EXPORTER})
+    here = {**usual, "url": "", "urls": [url], "timeout_s": _ANSWER_S}
+    return exporter.connect(msgspec.structs.replace(configuration, sources=(here,)))
+
+
+def _probe(url: str) -> None:
+    """Find out whether somebody listens. Errors: InputError."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname or "", port), QUICK_S).close()
+    except (OSError, ValueError) as problem:
+        reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+        raise InputError(reason.lower(), where=url, do="is dcgm-exporter running? name it in watch.exporter") from None
+
+
+def _exporters(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+    from tachograph.live.sources import exporter
+
+    try:
+        return exporter.connect(configuration, urls=wanted.urls)
+    except ConfigError as problem:
+        if not wanted.urls or _EXPORTER in _configured(configuration, OPENERS.beyond):
+            raise
+        raise UsageError(f"--url {', '.join(wanted.urls)}: {problem.what}", do=problem.do) from None
+
+
+def _dmon(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+    from tachograph.live.sources import dmon
+
+    return dmon.connect(configuration, interval_s=wanted.interval_s)
+
+
+def _prometheus(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+    from tachograph.live.sources import prometheus
+
+    if len(wanted.urls) > 1:
+        raise UsageError("several addresses of a Prometheus", do="give one --url")
+    return prometheus.connect(configuration, url=wanted.urls[0] if wanted.urls else None)
+
+
+def _recording(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+    from tachograph.live.sources import recording
+
+    return recording.connect(configuration, path=wanted.recording or "", speed=wanted.speed)
+
+
+def _simulated(configuration: Configuration, wanted: SourceRequest) -> LiveSource:
+    from tachograph.live.sources.simulated import SimulatedSource
+
+    if not wanted.simulate or wanted.simulate < 0:
+        raise UsageError(f"--simulate {wanted.simulate}: there must be a GPU", do="write --simulate 8")
+    return SimulatedSource(wanted.simulate)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOpeners:
+    """How sources are opened, by name; tests pass in others. here: of this node, in the order of preference."""
+
+    here: Mapping[str, SourceOpener]
+    beyond: Mapping[str, SourceOpener]
+    recording: SourceOpener = _recording
+    simulated: SourceOpener = _simulated
+
+
+OPENERS: Final = SourceOpeners(
+    MappingProxyType({"nvml": _nvml, _EXPORTER: _exporter_here, "dmon": _dmon}),
+    MappingProxyType({"prometheus": _prometheus, _EXPORTER: _exporters}),
+)
+NAMES: Final = ("nvml", _EXPORTER, "dmon", "prometheus")
+
+
+@dataclass(frozen=True, slots=True)
+class _FoundSource:
+    """A source. real: its GPUs exist now, and Slurm may know who holds them; here: it tells of this node alone."""
+
+    source: LiveSource
+    here: bool = False
+    real: bool = True
+    words: str = ""  # what people should know of the choice
+
+
+def choose_source(
+    configuration: Configuration,
+    wanted: SourceRequest,
+    *,
+    environment: Mapping[str, str] = os.environ,
+    openers: SourceOpeners = OPENERS,
+    ask: AllocationPoller | None = None,
+) -> SelectedSource:
+    """Return the source that was asked for, else the best there is, with the GPUs to be seen; it was read once.
+
+    Its `about` says which it is, which GPUs are shown, what it cannot see. ask: who tells which job holds which GPU;
+    None: as the configuration says.
+    Errors: UsageError, ConfigError for what does not fit; NotFoundError where nothing answers, naming what was tried,
+    where a GPU or a job is not seen, naming those that are; InputError for a source that was asked for and fails.
+    """
+    held = job_environment(environment)
+    found = _find(configuration, wanted, held, openers)
+    source = found.source
+
+    def close() -> None:
+        source.close()  # whichever it is by then
+
+    with closed_on_failure(close):
+        chosen = _selector_of(found, wanted, held, environment)
+        pick = chosen.pick
+        # indices of NVML inside a job count what its cgroup shows, those of Slurm do not
+        if chosen.of_others and found.real and not (held and source.about.name == "nvml"):
+            asked = ask or allocation_poller(configuration)
+            source = source if asked is None else AllocatedSource(source, asked)
+        if chosen.job is not None and isinstance(source, AllocatedSource):
+            source.wait()
+            pick = select_job(chosen.job, source.names)
+        pick = _with_words(pick, found.words)
+        if isinstance(source, ReplaySource):
+            shown: SelectedSource = SelectedReplay(source, pick)
+            if chosen.job is not None:
+                source.to_first(chosen.job)
+        else:
+            shown = SelectedSource(source, pick)
+        shown.look()
+    return shown
+
+
+def _find(
+    configuration: Configuration, wanted: SourceRequest, held: JobEnvironment | None, openers: SourceOpeners
+) -> _FoundSource:
+    if wanted.simulate is not None:
+        return _FoundSource(openers.simulated(configuration, wanted), real=False)
+    if wanted.recording is not None:
+        return _FoundSource(openers.recording(configuration, wanted), real=False)
+    name = wanted.source or (_EXPORTER if wanted.urls else configuration.watch.source)
+    if name:
+        return _named(name, configuration, wanted, openers)
+    fleet = _configured(configuration, openers.beyond)
+    beyond = _looks_beyond(wanted, held)
+    if fleet and beyond:
+        return _FoundSource(_first(fleet, configuration, wanted, openers.beyond))
+    found = _of_this_node(configuration, wanted, openers, fleet, beyond=beyond)
+    if wanted.job is not None and beyond:
+        words = "of this node alone: [[sources]] names no Prometheus and no exporters"
+        return replace(found, words=words)
+    return found
+
+
+def _named(name: str, configuration: Configuration, wanted: SourceRequest, openers: SourceOpeners) -> _FoundSource:
+    """The source that was asked for; what goes wrong is told as it is."""
+    if name not in NAMES:
+        where = "--source" if wanted.source else "watch.source"
+        kind: type[TachographError] = UsageError if wanted.source else ConfigError
+        raise kind(f"{where}: no source {name!r}", do=f"use one of: {', '.join(NAMES)}")
+    if wanted.urls and name not in openers.beyond:
+        raise UsageError(f"--url says nothing to {name}", do=f"use it with {' or '.join(openers.beyond)}")
+    of_fleet = wanted.urls or ((wanted.everything or wanted.job) and name in _configured(configuration, openers.beyond))
+    if name in openers.here and not of_fleet:
+        return _FoundSource(openers.here[name](configuration, wanted), here=True)
+    return _FoundSource(openers.beyond[name](configuration, wanted))
+
+
+def _configured(configuration: Configuration, beyond: Mapping[str, SourceOpener]) -> list[str]:
+    """Those of `beyond` that [[sources]] names, in the order of preference."""
+    named = {str(raw.get("source")) for raw in configuration.sources}
+    return [name for name in beyond if name in named]
+
+
+def _looks_beyond(wanted: SourceRequest, held: JobEnvironment | None) -> bool:
+    """Whether GPUs of other nodes are asked for."""
+    if wanted.gpus is not None:
+        here = {short_host(socket.gethostname()), held.node if held else None}
+        return any(term.node is not None and short_host(term.node) not in here for term in gpu_terms(wanted.gpus))
+    if wanted.job is not None:
+        return not (_is_own(wanted.job, held) and held is not None and held.nodes == 1)
+    return wanted.everything
+
+
+def _is_own(job: str, held: JobEnvironment | None) -> bool:
+    return held is not None and job in (held.job, held.shown_job)
+
+
+def _first(
+    names: Sequence[str], configuration: Configuration, wanted: SourceRequest, openers: Mapping[str, SourceOpener]
+) -> LiveSource:
+    """The first source of a fleet that answers."""
+    failed: dict[str, TachographError] = {}
+    for name in names:
+        try:
+            return openers[name](configuration, wanted)
+        except ConfigError:
+            raise
+        except TachographError as problem:
+            failed[name] = problem
+    raise _nothing(failed, "see whether they answer with `tachograph collect --check`")
+
+
+def _of_this_node(
+    configuration: Configuration, wanted: SourceRequest, openers: SourceOpeners, fleet: Sequence[str], *, beyond: bool
+) -> _FoundSource:
+    """The best source of this node; where there is none, the fleet. beyond: other nodes were asked for, too."""
+    failed: dict[str, TachographError] = {}
+    best: LiveSource | None = None
+    for name, opener in openers.here.items():
+        try:
+            source = opener(configuration, wanted)
+        except ConfigError:
+            raise
+        except TachographError as problem:
+            failed[name] = problem
+            continue
+        if best is None or _worth(source.about) > _worth(best.about):
+            best, source = source, best or source
+        if source is not best:
+            source.close()
+        if not set(ACTIVITY) & set(best.about.blind):
+            break
+    if best is not None:
+        return _FoundSource(best, here=True)
+    if not fleet:
+        raise _nothing(failed, _NAME_A_FLEET if beyond else _LOOK_AROUND)
+    return _FoundSource(
+        _first(fleet, configuration, wanted, openers.beyond), words="nothing tells of GPUs of this node"
+    )
+
+
+def _worth(about: SourceInfo) -> tuple[int, int]:
+    """How much a source tells: of what decides, of all."""
+    return -len(set(DECIDING) & set(about.blind)), -len(about.blind)
+
+
+def _nothing(failed: Mapping[str, TachographError], do: str) -> NotFoundError:
+    """No source answers: a point for each that was tried."""
+    tried = "".join(f"{BREAK}{name}: {f'{one.where}: ' if one.where else ''}{one.what}" for name, one in failed.items())
+    return NotFoundError(f"nothing tells how GPUs are; tried:{tried}", do=do)
+
+
+@dataclass(frozen=True, slots=True)
+class _SelectorChoice:
+    """What picks the GPUs. job: whose GPUs are looked for among all; of_others: also GPUs that others hold.
+
+    Slurm is asked for these, not by everybody who looks at a job of their own.
+    """
+
+    pick: GpuSelector
+    job: str | None = None
+    of_others: bool = True
+
+
+def _selector_of(
+    found: _FoundSource, wanted: SourceRequest, held: JobEnvironment | None, environment: Mapping[str, str]
+) -> _SelectorChoice:
+    if wanted.gpus is not None:
+        return _SelectorChoice(select_named(wanted.gpus))
+    if wanted.everything or not found.real or (held is None and wanted.job is None):
+        if wanted.job:
+            return _SelectorChoice(select_job(wanted.job), wanted.job)
+        return _SelectorChoice(_select_all(held if found.here else None))
+    own = wanted.job is None or _is_own(wanted.job, held)
+    if held is not None and own and (found.here or held.job is None):
+        host = short_host(environment.get("SLURMD_NODENAME") or socket.gethostname())
+        return _SelectorChoice(select_own(held, host=host), of_others=False)
+    job = wanted.job or (held.job if held else None) or ""
+    return _SelectorChoice(select_job(job), job)
+
+
+def _select_all(held: JobEnvironment | None) -> GpuSelector:
+    """What picks all; where others are hidden by a cgroup, all are one's own."""
+
+    def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
+        rows = tuple(range(len(snapshot.gpus)))
+        if held is not None and held.job and about.name == "nvml" and confined(snapshot, held):
+            return GpuSelection(rows, f"{counted(snapshot)} of {held.name}, which sees no others", held.holder)
+        return GpuSelection(rows, "all are shown")
+
+    return pick
+
+
+def _with_words(pick: GpuSelector, words: str) -> GpuSelector:
+    """The same choice, with more to say of it."""
+    if not words:
+        return pick
+
+    def picked(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
+        found = pick(snapshot, about)
+        return GpuSelection(found.rows, f"{found.words}; {words}", found.holder)
+
+    return picked

@@ -1,0 +1,372 @@
+"""What is seen now, as rows: objects for `--json`, cells for `--csv` in the columns of KempnerPulse, a table as text.
+
+Source of the columns and their units: KempnerPulse, docs/export.md; ours stand behind them.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.errors import UsageError
+from tachograph.live.snapshot import GpuAllocation, GpuDevice
+
+if TYPE_CHECKING:
+    from tachograph.judge.workload.settings import WorkloadSettings
+    from tachograph.live.view import View
+
+_UNKNOWN: Final = "unknown"
+_NO_DEVICE, _NO_HOLDER = GpuDevice(), GpuAllocation()
+_WHOLE: Final = frozenset(counter.name for counter in COUNTERS if counter.storage == "i64")
+_GB: Final = 1e9
+
+
+def json_rows(view: View, settings: WorkloadSettings | None = None) -> list[dict[str, object]]:
+    """Return one object per GPU, in the order of the view: what it is, who holds it, every counter, what was judged.
+
+    t: when it was looked; stale_s: how old the values are. needs: counters without which the class is unknown.
+    None: missing. settings: those with which the view was judged.
+    """
+    columns = {counter.name: _plain(view, counter.name) for counter in COUNTERS}
+    t = datetime.fromtimestamp(view.snapshot.t, UTC)
+    return [
+        {
+            "t": t,
+            **_whose(view, row),
+            "class": view.label(row),
+            "bottleneck": view.bottleneck(row),
+            "real_utilisation": _known(view.real[row]),
+            "health": view.state(row),
+            **{name: values[row] for name, values in columns.items()},
+            "stale_s": _known(view.stale_s[row]),
+            "needs": _needs(view, row, settings or view.settings),
+            "processes": [asdict(one) for one in view.snapshot.processes.get(view.snapshot.gpus[row], ())],
+        }
+        for row in range(len(view.snapshot.gpus))
+    ]
+
+
+def _whose(view: View, row: int) -> dict[str, object]:
+    gpu = view.snapshot.gpus[row]
+    device, holder = _device(view, row), _holder(view, row)
+    return {
+        "node": gpu.node,
+        "gpu": gpu.gpu,
+        "mig": gpu.mig,
+        "model": device.model,
+        "uuid": device.uuid,
+        "pci": device.pci,
+        "hbm_mib": device.hbm_mib,
+        "job_id": holder.job_id,
+        "user": holder.user,
+    }
+
+
+def _needs(view: View, row: int, settings: WorkloadSettings) -> list[str]:
+    """Of the means over the window, as the class is: one reading may be decided where they are not."""
+    if view.label(row) != _UNKNOWN:
+        return []
+    from tachograph.judge.workload.rules import GpuReading, classify, reading_of
+
+    judged = view.means or view.snapshot.values
+    reading = reading_of({name: float(column[row]) for name, column in judged.items()})
+    return list(classify(reading if view.told[row] else GpuReading(), settings).needs)
+
+
+def _plain(view: View, counter: str) -> list[float | int | None]:
+    values = view.snapshot.column(counter).tolist()
+    whole = counter in _WHOLE
+    return [None if value != value else int(value) if whole else value for value in values]
+
+
+def _device(view: View, row: int) -> GpuDevice:
+    return view.snapshot.devices.get(view.snapshot.gpus[row], _NO_DEVICE)
+
+
+def _holder(view: View, row: int) -> GpuAllocation:
+    return view.snapshot.holders.get(view.snapshot.gpus[row], _NO_HOLDER)
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else float(value)
+
+
+# --- CSV
+
+_Cell = Callable[["View", int, "View | None"], "float | str | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class _CsvColumn:
+    """A column: its value in the unit its name says, and how a number is written."""
+
+    value: _Cell
+    form: str = ".2f"
+
+
+def _counter(name: str, factor: float = 1.0, form: str = ".2f") -> _CsvColumn:
+    def value(view: View, row: int, before: View | None) -> float | None:
+        found = view.snapshot.value(name, row)
+        return None if found is None else found * factor
+
+    return _CsvColumn(value, form)
+
+
+def _fraction(name: str) -> _CsvColumn:
+    return _counter(name, 100.0)
+
+
+def _never(view: View, row: int, before: View | None) -> None:
+    """What KempnerPulse has a column for and nobody here measures."""
+    return
+
+
+def _hbm_mib(view: View, row: int, before: View | None = None) -> float | None:
+    """Memory of the device; where it is not told, what is used and what is free."""
+    told = _device(view, row).hbm_mib
+    if told is not None:
+        return told
+    used, free = (view.snapshot.value(name, row) for name in ("hbm_used_mib", "hbm_free_mib"))
+    return None if used is None or free is None else used + free
+
+
+def _hbm_used_pct(view: View, row: int, before: View | None) -> float | None:
+    used, total = view.snapshot.value("hbm_used_mib", row), _hbm_mib(view, row)
+    return None if used is None or not total else used / total * 100
+
+
+def _nvlink_gbps(view: View, row: int, before: View | None) -> float | None:
+    both = [view.snapshot.value(f"nvlink_{way}_bytes_per_s", row) for way in ("tx", "rx")]
+    return None if None in both else sum(filter(None, both)) / _GB
+
+
+def _replay_rate(view: View, row: int, before: View | None) -> float | None:
+    """Replays per second since the reading before; a count that went back began anew.
+
+    Of a reading that was shown before there is no rate: nothing new was counted, not nothing.
+    """
+    if before is None or before.snapshot.gpus != view.snapshot.gpus:
+        return None
+    now, then = (one.snapshot.value("pcie_replays", row) for one in (view, before))
+    passed = float(view.snapshot.measured[row] - before.snapshot.measured[row])
+    if now is None or then is None or not passed > 0:
+        return None
+    return (now - then if now >= then else now) / passed
+
+
+_MODEL_ENDS = re.compile(r"[ -](?:SXM\w*|PCIE|NVL|OAM|HBM\w*|MIG|\d+GB|GENERATION|GRAPHICS|WITH)\b.*", re.IGNORECASE)
+_VENDORS = re.compile(r"^(?:NVIDIA|AMD|TESLA|QUADRO|GEFORCE|INSTINCT)\s+", re.IGNORECASE)
+
+
+def short_model(model: str) -> str:
+    """Return the name of a model without vendor, form and memory.
+
+    >>> short_model("NVIDIA H100 80GB HBM3"), short_model("NVIDIA A100-SXM4-80GB"), short_model("NVIDIA RTX A6000")
+    ('H100', 'A100', 'RTX A6000')
+    >>> short_model("NVIDIA RTX 6000 Ada Generation"), short_model("Tesla V100-SXM2-32GB"), short_model("GH200 480GB")
+    ('RTX 6000 Ada', 'V100', 'GH200')
+    """
+    name = model.strip()
+    while (shorter := _VENDORS.sub("", name)) != name:
+        name = shorter
+    return _MODEL_ENDS.sub("", name) or model
+
+
+def _model(view: View, row: int, before: View | None = None) -> str | None:
+    model = _device(view, row).model
+    return None if model is None else short_model(model)
+
+
+_COLUMNS: Mapping[str, _CsvColumn] = MappingProxyType(
+    {
+        "timestamp": _CsvColumn(lambda view, row, before: view.snapshot.t),
+        "gpu_id": _CsvColumn(lambda view, row, before: view.snapshot.gpus[row].gpu, "d"),
+        "model": _CsvColumn(_model),
+        "real_util_pct": _CsvColumn(lambda view, row, before: float(view.real[row]) * 100),
+        "status": _CsvColumn(lambda view, row, before: view.label(row)),
+        "health": _CsvColumn(lambda view, row, before: view.state(row)),
+        "sm_active_pct": _fraction("sm_active"),
+        "tensor_active_pct": _fraction("tensor_active"),
+        "dram_active_pct": _fraction("dram_active"),
+        "gr_engine_active_pct": _fraction("gr_engine_active"),
+        "gpu_util_pct": _fraction("gpu_util"),
+        "mem_used_mib": _counter("hbm_used_mib", form=".0f"),
+        "mem_total_mib": _CsvColumn(_hbm_mib, ".0f"),
+        "mem_used_pct": _CsvColumn(_hbm_used_pct),
+        "power_w": _counter("power_w"),
+        "gpu_temp_c": _counter("gpu_temp_c", form=".0f"),
+        "mem_temp_c": _counter("mem_temp_c", form=".0f"),
+        "sm_occupancy_pct": _fraction("sm_occupancy"),
+        "fp16_pipe_pct": _fraction("fp16_active"),
+        "fp32_pipe_pct": _fraction("fp32_active"),
+        "fp64_pipe_pct": _fraction("fp64_active"),
+        "memcpy_util_pct": _fraction("mem_copy_util"),
+        "pcie_rx_bytes_s": _counter("pcie_rx_bytes_per_s", form=".0f"),
+        "pcie_tx_bytes_s": _counter("pcie_tx_bytes_per_s", form=".0f"),
+        "nvlink_gbps": _CsvColumn(_nvlink_gbps, ".3f"),
+        "sm_clock_mhz": _counter("sm_clock_mhz", form=".0f"),
+        "mem_clock_mhz": _counter("mem_clock_mhz", form=".0f"),
+        "pcie_replay_rate_s": _CsvColumn(_replay_rate, ".4g"),
+        "energy_j": _counter("energy_j", form=".3f"),
+        "tc_hmma_pct": _fraction("tensor_hmma_active"),
+        "tc_imma_pct": _fraction("tensor_imma_active"),
+        "tc_dfma_pct": _fraction("tensor_dfma_active"),
+        "tc_dmma_pct": _CsvColumn(_never),
+        "tc_qmma_pct": _CsvColumn(_never),
+        # ours
+        "node": _CsvColumn(lambda view, row, before: view.snapshot.gpus[row].node),
+        "mig": _CsvColumn(lambda view, row, before: view.snapshot.gpus[row].mig, "d"),
+        "uuid": _CsvColumn(lambda view, row, before: _device(view, row).uuid),
+        "pci": _CsvColumn(lambda view, row, before: _device(view, row).pci),
+        "job_id": _CsvColumn(lambda view, row, before: _holder(view, row).job_id),
+        "user": _CsvColumn(lambda view, row, before: _holder(view, row).user),
+        "bottleneck": _CsvColumn(lambda view, row, before: view.bottleneck(row)),
+        "throttle_reasons": _counter("throttle_reasons", form=".0f"),
+        "xid": _counter("xid", form=".0f"),
+        "pcie_replays": _counter("pcie_replays", form=".0f"),
+        "remapped_rows_uncorrectable": _counter("remapped_rows_uncorrectable", form=".0f"),
+        "remapped_rows_correctable": _counter("remapped_rows_correctable", form=".0f"),
+        "row_remap_failure": _counter("row_remap_failure", form=".0f"),
+        "stale_s": _CsvColumn(lambda view, row, before: float(view.stale_s[row])),
+    }
+)
+ALL_COLUMNS: tuple[str, ...] = tuple(_COLUMNS)
+DEFAULT_COLUMNS: tuple[str, ...] = (
+    *("timestamp", "gpu_id", "model", "gpu_util_pct", "mem_used_mib", "real_util_pct"),
+    *("sm_active_pct", "tensor_active_pct", "dram_active_pct"),
+)
+OF_TWO_LOOKS: Final = frozenset({"pcie_replay_rate_s", "health"})  # columns that want a look before
+
+
+def csv_columns(written: str) -> tuple[str, ...]:
+    """Return the columns that are written: some, separated by commas, `all`, or "" for the usual ones.
+
+    >>> columns_of("gpu_id, node"), len(columns_of("")), columns_of("all") == ALL_COLUMNS
+    (('gpu_id', 'node'), 9, True)
+
+    Errors: UsageError naming the closest column.
+    """
+    if written.strip() in ("", "all"):
+        return ALL_COLUMNS if written.strip() else DEFAULT_COLUMNS
+    chosen = tuple(name.strip() for name in written.split(",") if name.strip())
+    for name in chosen:
+        if name not in _COLUMNS:
+            close = difflib.get_close_matches(name, ALL_COLUMNS, n=1)
+            do = f"did you mean {close[0]}?" if close else f"there are: {', '.join(ALL_COLUMNS)}"
+            raise UsageError(f"--csv: no column {name!r}", do=do)
+    return chosen
+
+
+def csv_header(columns: Sequence[str] = DEFAULT_COLUMNS) -> str:
+    """Return the first line of a CSV document."""
+    return _line(columns)
+
+
+def csv_row(view: View, row: int, columns: Sequence[str] = DEFAULT_COLUMNS, before: View | None = None) -> str:
+    """Return the line of one GPU; what is missing is empty. before: the look before, of which rates are made."""
+    return _line(_written(_COLUMNS[name], view, row, before) for name in columns)
+
+
+def _written(column: _CsvColumn, view: View, row: int, before: View | None) -> str:
+    value = column.value(view, row, before)
+    if value is None or value != value:
+        return ""
+    return value if isinstance(value, str) else format(value, column.form)
+
+
+def _line(cells: Iterable[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
+
+
+# --- text
+
+# title of a column; where the table is too wide, they go in this order
+_LEAVING: Final = ("MODEL", "USER", "JOB", "UTIL", "TEMP", "W", "MEM")
+_LEFT: Final = frozenset({"GPU", "MODEL", "JOB", "USER", "CLASS", "HEALTH"})
+_ABSENT: Final = "-"
+
+
+def text_table(view: View, *, width: int) -> str:
+    """Return a table of all GPUs, one line each, for a terminal of `width` characters; `-` is missing.
+
+    Columns that do not fit are left out, the least telling first. Percent, MiB as share of the memory, W, degrees C.
+    """
+    cells = {title: _cells(view, title) for title in _TITLES}
+    for leaving in range(len(_LEAVING) + 1):
+        shown = [title for title in _TITLES if title not in _LEAVING[:leaving]]
+        for gap in (2, 1):
+            lines = _aligned({title: cells[title] for title in shown}, gap)
+            if max(map(len, lines)) <= width:
+                return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _percent(value: float | None) -> str | None:
+    return None if value is None or value != value else f"{value:.0f}%"
+
+
+def _share(name: str) -> Callable[[View, int], str | None]:
+    def cell(view: View, row: int) -> str | None:
+        value = view.snapshot.value(name, row)
+        return _percent(None if value is None else value * 100)
+
+    return cell
+
+
+def _number(name: str) -> Callable[[View, int], str | None]:
+    def cell(view: View, row: int) -> str | None:
+        value = view.snapshot.value(name, row)
+        return None if value is None else f"{value:.0f}"
+
+    return cell
+
+
+_TITLES: Mapping[str, Callable[[View, int], str | None]] = MappingProxyType(
+    {
+        "GPU": lambda view, row: view.snapshot.gpus[row].name,
+        "MODEL": _model,
+        "JOB": lambda view, row: _holder(view, row).job_id,
+        "USER": lambda view, row: _holder(view, row).user,
+        "UTIL": _share("gpu_util"),
+        "REAL": lambda view, row: _percent(float(view.real[row]) * 100),
+        "SM": _share("sm_active"),
+        "TENS": _share("tensor_active"),
+        "DRAM": _share("dram_active"),
+        "MEM": lambda view, row: _percent(_hbm_used_pct(view, row, None)),
+        "W": _number("power_w"),
+        "TEMP": _number("gpu_temp_c"),
+        "HEALTH": lambda view, row: view.state(row),
+        "CLASS": lambda view, row: view.label(row),
+    }
+)
+
+
+def _cells(view: View, title: str) -> list[str]:
+    cell = _TITLES[title]
+    found = [cell(view, row) for row in range(len(view.snapshot.gpus))]
+    # names of users and jobs come from outside: they must not steer the terminal
+    return [_ABSENT if text is None else "".join(c if c.isprintable() else "?" for c in text) for text in found]
+
+
+def _aligned(columns: Mapping[str, Sequence[str]], gap: int) -> list[str]:
+    widths = {title: max(len(title), *map(len, cells), 0) for title, cells in columns.items()}
+    heads = [[title] for title in columns]
+    every = [[*head, *columns[head[0]]] for head in heads]
+    lines = []
+    for line in zip(*every, strict=True):
+        set_out = [
+            cell.ljust(widths[title]) if title in _LEFT else cell.rjust(widths[title])
+            for title, cell in zip(columns, line, strict=True)
+        ]
+        lines.append((" " * gap).join(set_out).rstrip())
+    return lines

@@ -1,0 +1,360 @@
+"""Which GPUs are shown: those named, or those of a job; and a source that shows no others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from tachograph.catalog.errors import NotFoundError, TachographError, UsageError
+from tachograph.live.snapshot import (
+    GpuAllocation,
+    GpuDevice,
+    GpuId,
+    LiveSource,
+    ReplaySource,
+    Snapshot,
+    SourceInfo,
+    SourceProblem,
+)
+
+_SOME: Final = 12  # names in a message
+_NO_DEVICE = GpuDevice()
+UUID = re.compile(r"(?:GPU|MIG)-[0-9a-zA-Z][0-9a-zA-Z/_-]*")
+_OLD_MIG = re.compile(r"MIG-(GPU-[^/]+)/(\d+)/\d+")  # up to driver 460: GPU, GPU instance, compute instance
+_PCI = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+_PLACE = re.compile(
+    r"(?:(?P<node>[A-Za-z][\w.-]*):)?(?P<low>\d{1,4})(?:-(?P<high>\d{1,4})|\.(?P<mig>\d{1,4}))?", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSelection:
+    """Rows of a snapshot, in its order, and why: "2 of 8 GPUs, those of job 12". holder: who holds them, where that is
+    known from how they were picked."""
+
+    rows: tuple[int, ...]
+    words: str
+    holder: GpuAllocation | None = None
+
+
+GpuSelector = Callable[[Snapshot, SourceInfo], GpuSelection]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTerm:
+    """One name of GPUs: a UUID, an address on the PCI bus, or indices, of a node where one is named."""
+
+    written: str
+    uuid: str | None = None
+    pci: tuple[int, ...] | None = None
+    node: str | None = None
+    gpus: range = range(0)
+    mig: int | None = None
+
+    def fits(self, gpu: GpuId, device: GpuDevice) -> bool:
+        """Whether a GPU is called so. A UUID may be cut off behind its first characters."""
+        if self.uuid is not None:
+            return _fits_uuid(self.uuid, gpu, device.uuid)
+        if self.pci is not None:
+            return device.pci is not None and bus_address(device.pci) == self.pci
+        if self.node is not None and self.node not in (gpu.node, short_host(gpu.node)):
+            return False
+        return gpu.gpu in self.gpus and (self.mig is None or gpu.mig == self.mig)
+
+
+def gpu_terms(written: str) -> tuple[GpuTerm, ...]:
+    """Return the names of `--gpus`: `0,1,3-5`, `GPU-8932f937`, `3b:00.0`, `nid001:2`, `0.7` (a slice), mixed.
+
+    >>> [term.gpus for term in terms("0,3-5")], terms("0000:3B:00.0")[0].pci
+    ([range(0, 1), range(3, 6)], (0, 59, 0, 0))
+    >>> terms("nid001:3.7")[0].node, terms("nid001:3.7")[0].mig
+    ('nid001', 7)
+
+    Errors: UsageError for what names no GPU.
+    """
+    found = tuple(_gpu_term(part.strip()) for part in written.split(",") if part.strip())
+    if not found:
+        raise UsageError("--gpus names no GPU", do="write 0,1,3-5, UUIDs or PCI addresses")
+    return found
+
+
+def _gpu_term(written: str) -> GpuTerm:
+    if UUID.fullmatch(written):
+        return GpuTerm(written, uuid=written)
+    address = bus_address(written)
+    if address is not None:
+        return GpuTerm(written, pci=address)
+    place = _PLACE.fullmatch(written)
+    if place is None:
+        raise UsageError(
+            f"--gpus: {written!r} names no GPU", do="write 0,1,3-5, NODE:0, a UUID, or a PCI address such as 3b:00.0"
+        )
+    low = int(place["low"])
+    high = int(place["high"] or low)
+    if high < low:
+        raise UsageError(f"--gpus: {written} goes backwards", do=f"write {high}-{low}")
+    mig = None if place["mig"] is None else int(place["mig"])
+    return GpuTerm(written, node=place["node"], gpus=range(low, high + 1), mig=mig)
+
+
+def bus_address(written: str) -> tuple[int, ...] | None:
+    """Return domain, bus, device and function of a PCI address, however many digits it has; None for none.
+
+    >>> bus_address("00000000:3B:00.0") == bus_address("3b:00.0"), bus_address("n1:3")
+    (True, None)
+    """
+    found = _PCI.fullmatch(written.strip())
+    return None if found is None else tuple(int(part or "0", 16) for part in found.groups())
+
+
+def _fits_uuid(wanted: str, gpu: GpuId, uuid: str | None) -> bool:
+    if uuid is None:
+        return False
+    old = _OLD_MIG.fullmatch(wanted)
+    if old is not None:
+        return uuid == wanted or (uuid.lower() == old[1].lower() and gpu.mig == int(old[2]))
+    return uuid.lower().startswith(wanted.lower())
+
+
+def select_named(written: str) -> GpuSelector:
+    """Return what picks the GPUs of `--gpus`; an index without a node is that of every node.
+
+    Errors: UsageError for what names no GPU. When picking: NotFoundError for a GPU that is not there, naming those that
+    are; UsageError for a beginning of several UUIDs.
+    """
+    wanted = gpu_terms(written)
+
+    def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
+        chosen: set[int] = set()
+        for term in wanted:
+            rows = [row for row, gpu in enumerate(snapshot.gpus) if term.fits(gpu, device_of(snapshot, gpu))]
+            if not rows or (term.pci is None and term.uuid is None and not _all_there(term, snapshot, rows)):
+                raise NotFoundError(f"no GPU {term.written} is there", do=f"there are {_named(snapshot)}")
+            if term.uuid and len({device_of(snapshot, snapshot.gpus[row]).uuid for row in rows}) > 1:
+                raise UsageError(f"--gpus: several UUIDs begin with {term.written}", do="write more of it")
+            chosen.update(rows)
+        return GpuSelection(tuple(sorted(chosen)), f"{len(chosen)} of {counted(snapshot)}, as named")
+
+    return pick
+
+
+def _all_there(term: GpuTerm, snapshot: Snapshot, rows: Iterable[int]) -> bool:
+    return {snapshot.gpus[row].gpu for row in rows} == set(term.gpus)
+
+
+def select_job(job: str, names_of: Callable[[str], frozenset[str]] = lambda job: frozenset((job,))) -> GpuSelector:
+    """Return what picks the GPUs that a job holds now, on all nodes. names_of: {every id that means the same job}.
+
+    `3` picks all tasks of the array 3, all components of the heterogeneous job 3.
+    When picking: NotFoundError naming jobs that hold GPUs, or what to do where nobody tells.
+    """
+
+    def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
+        names = names_of(job) | {job}
+        rows = [row for row in range(len(snapshot.gpus)) if holds(snapshot, row, names)]
+        if not rows:
+            raise NotFoundError(f"job {job} holds no GPU that is seen", do=_jobs_seen(snapshot))
+        nodes = len({snapshot.gpus[row].node for row in rows})
+        on = "" if nodes == 1 else f" on {nodes} nodes"
+        return GpuSelection(tuple(rows), f"{len(rows)} of {counted(snapshot)}, those of job {job}{on}")
+
+    return pick
+
+
+def holds(snapshot: Snapshot, row: int, names: Iterable[str | None]) -> bool:
+    """Return whether a job of one of these ids holds a GPU, alone or with others; of an array or a heterogeneous job:
+    one of its parts."""
+    holder = snapshot.holders.get(snapshot.gpus[row])
+    return holder is not None and is_of(holder, names)
+
+
+def is_of(holder: GpuAllocation, names: Iterable[str | None]) -> bool:
+    """Return whether a holder is a job of one of these ids, or has one among others.
+
+    >>> is_of(Holder("3_0"), ["3"]), is_of(Holder("8,9"), ["9"]), is_of(Holder("30"), ["3"])
+    (True, True, False)
+    """
+    return any(job == name or job.startswith((f"{name}_", f"{name}+")) for name in names if name for job in holder.jobs)
+
+
+def _jobs_seen(snapshot: Snapshot) -> str:
+    jobs = sorted({job for holder in snapshot.holders.values() for job in holder.jobs})
+    if jobs:
+        return f"jobs seen: {_some(jobs)}"
+    return (
+        "nobody tells who holds which GPU: run it where squeue works, let dcgm-exporter write hpc_job "
+        "(--hpc-job-mapping-dir), or name GPUs with --gpus"
+    )
+
+
+def _named(snapshot: Snapshot) -> str:
+    """The GPUs there are: by name, of one host by index."""
+    if len({gpu.node for gpu in snapshot.gpus}) == 1:
+        return f"{_some(gpu.name.partition(':')[2] for gpu in snapshot.gpus)} on {snapshot.gpus[0].node}"
+    return _some(gpu.name for gpu in snapshot.gpus)
+
+
+def _some(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - _SOME} others" if len(every) > _SOME else ""
+    return ", ".join(every[:_SOME]) + more
+
+
+def counted(snapshot: Snapshot) -> str:
+    """Return how many GPUs there are."""
+    return "1 GPU" if len(snapshot.gpus) == 1 else f"{len(snapshot.gpus):,} GPUs"
+
+
+def device_of(snapshot: Snapshot, gpu: GpuId) -> GpuDevice:
+    """Return what is known of a GPU's device."""
+    return snapshot.devices.get(gpu, _NO_DEVICE)
+
+
+def short_host(host: str) -> str:
+    """Return a host name without its domain; an address stays whole."""
+    return host if host.replace(".", "").isdigit() or ":" in host else host.partition(".")[0]
+
+
+def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = None) -> Snapshot:
+    """Return some rows of a snapshot; problems stay. like: the same rows of one with the same GPUs and holders."""
+    if list(rows) == list(range(len(snapshot.gpus))):
+        return snapshot
+    places = np.array(rows, np.intp)
+    gpus = tuple(snapshot.gpus[row] for row in rows) if like is None else like.gpus
+    devices, holders = snapshot.devices, snapshot.holders
+    running = snapshot.processes
+    return replace(
+        snapshot,
+        gpus=gpus,
+        measured=snapshot.measured[places],
+        values={name: values[places] for name, values in snapshot.values.items()},
+        devices=like.devices if like else {gpu: devices[gpu] for gpu in gpus if gpu in devices},
+        holders=like.holders if like else {gpu: holders[gpu] for gpu in gpus if gpu in holders},
+        processes={gpu: running[gpu] for gpu in gpus if gpu in running} if running else running,
+    )
+
+
+class SelectedSource:
+    """A source that shows the GPUs that are picked, and no others. Picked anew when GPUs or holders change.
+
+    What cannot be picked any longer (a job that ended) leaves the GPUs as they were, and is told as a problem.
+    """
+
+    def __init__(self, source: LiveSource, pick: GpuSelector | None) -> None:
+        self._source = source
+        self._pick = pick
+        self._picked: GpuSelection | None = None
+        self._of: Snapshot | None = None  # what was picked from
+        self._gpus: tuple[GpuId, ...] = ()
+        self._part: Snapshot | None = None  # of it
+        self._lost: SourceProblem | None = None
+        self._first: Snapshot | None = None
+
+    @property
+    def about(self) -> SourceInfo:
+        """What the source is, and which of its GPUs are shown."""
+        about = self._source.about
+        return about if self._picked is None else replace(about, sentence=f"{about.sentence}; {self._picked.words}")
+
+    def look(self) -> Snapshot:
+        """Read once ahead: the next `read` returns the same. Errors: also NotFoundError, UsageError of what picks."""
+        if self._first is None:
+            self._first = self._shown(self._source.read())
+        return self._first
+
+    def read(self) -> Snapshot:
+        """Return the newest snapshot of the GPUs that are picked. Errors: as the source."""
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first
+        return self._shown(self._source.read())
+
+    def close(self) -> None:
+        """Let go of the source."""
+        self._source.close()
+
+    def _shown(self, snapshot: Snapshot) -> Snapshot:
+        if self._pick is None or not snapshot.gpus:
+            return snapshot
+        if self._changed(snapshot):
+            self._pick_from(snapshot, self._pick)
+            self._part = None
+        rows = self._picked.rows if self._picked is not None else ()
+        shown = self._part = subset(snapshot, rows, like=self._part)
+        if self._picked is not None and self._picked.holder is not None:
+            shown = replace(shown, holders=dict.fromkeys(shown.gpus, self._picked.holder))
+        return replace(shown, problems=(*shown.problems, self._lost)) if self._lost else shown
+
+    def _changed(self, snapshot: Snapshot) -> bool:
+        before = self._of
+        return before is None or (
+            snapshot.gpus != before.gpus or snapshot.holders != before.holders or snapshot.devices != before.devices
+        )
+
+    def _pick_from(self, snapshot: Snapshot, pick: GpuSelector) -> None:
+        try:
+            self._picked, self._lost = pick(snapshot, self._source.about), None
+            self._gpus = tuple(snapshot.gpus[row] for row in self._picked.rows)
+        except TachographError as problem:
+            if self._picked is None:
+                raise
+            places = {gpu: row for row, gpu in enumerate(snapshot.gpus)}
+            rows = tuple(sorted(places[gpu] for gpu in self._gpus if gpu in places))
+            self._picked = replace(self._picked, rows=rows)
+            self._lost = SourceProblem(problem.what, do="shown are the GPUs as they were picked before")
+        self._of = snapshot
+
+
+class SelectedReplay(SelectedSource):
+    """The same of a recording, which keeps its speed, stands still, and is moved as if all of it were shown."""
+
+    def __init__(self, source: ReplaySource, pick: GpuSelector | None) -> None:
+        super().__init__(source, pick)
+        self._replay = source
+
+    @property
+    def speed(self) -> float:
+        """So many times as fast as it was recorded."""
+        return self._replay.speed
+
+    @speed.setter
+    def speed(self, speed: float) -> None:
+        self._replay.speed = speed
+
+    @property
+    def paused(self) -> bool:
+        """Whether it stands still."""
+        return self._replay.paused
+
+    @paused.setter
+    def paused(self, paused: bool) -> None:
+        self._replay.paused = paused
+
+    @property
+    def start(self) -> float:
+        """When its first sample was measured (seconds since 1970)."""
+        return self._replay.start
+
+    @property
+    def end(self) -> float:
+        """When its last sample was measured."""
+        return self._replay.end
+
+    def seek(self, t: float) -> None:
+        """Go on from `t`."""
+        self._first = None
+        self._replay.seek(t)
+
+    def to_first(self, job: str) -> None:
+        """Go on from where a job began."""
+        self._first = None
+        self._replay.to_first(job)
+
+    def to_last(self, job: str | None = None) -> None:
+        """Stand still at the last instant at which GPUs told something."""
+        self._first = None
+        self._replay.to_last(job)

@@ -1,0 +1,202 @@
+"""Accumulators of runs: merged by addition, kept until a run is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.catalog.counters import COUNTERS
+from tachograph.pipeline.partition import INTEGRATED
+from tachograph.pipeline.reduction import ReducedPartition
+from tachograph.pipeline.timelines import merge_timelines
+from tachograph.pipeline.windows import BORDER_WINDOWS, IMBALANCE, Windows, fold_windows
+
+SEGMENT_KEY = ("run", "node", "gpu", "mig")
+DAY_US = 86_400_000_000
+_UNIT = "unit"  # the key as a number
+
+
+def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return one row per (run, node, gpu, mig) from any number of frames of segments.
+
+    Sums and counts add, maxima are compared; between neighbouring segments a cumulative counter's step, an integral's
+    trapezoid and a code's change are added, so that cutting a job at midnight changes nothing.
+    """
+    frames = [part for part in parts if part.height]
+    if not frames:
+        return pl.DataFrame(schema=dict.fromkeys(SEGMENT_KEY, pl.Null)) if not parts else parts[0]
+    together = pl.concat(frames, how="diagonal").sort(*SEGMENT_KEY, "t_first")
+    together = together.with_columns(pl.struct(SEGMENT_KEY).rle_id().alias(_UNIT))
+    repeated = together.get_column(_UNIT).is_duplicated()
+    if not repeated.any():
+        return together.drop(_UNIT)
+    several = together.filter(repeated)
+    several = several.with_columns(_joints(several.columns))
+    merged = several.group_by(_UNIT, maintain_order=True).agg(_additions(several.columns))
+    return pl.concat([together.filter(~repeated), merged.select(together.columns)]).sort(_UNIT).drop(_UNIT)
+
+
+def _joints(columns: Sequence[str]) -> list[pl.Expr]:
+    """What happened between a segment and the one before it, added to the segment.
+
+    Within a day two segments of one job and GPU are apart because somebody else held the GPU in between: a cumulative
+    counter's step there is not the job's.
+    """
+    expressions: list[pl.Expr] = []
+    next_day = pl.col("t_first") // DAY_US != pl.col("t_last").shift(1).over(_UNIT) // DAY_US
+    longest = pl.max_horizontal(pl.col("gap_us"), pl.col("gap_us").shift(1).over(_UNIT))
+    for name in INTEGRATED:
+        if f"area_{name}" in columns:
+            distance = pl.col(f"t_first_{name}") - _last_known(f"t_last_{name}")
+            both = _last_known(f"last_{name}") + pl.col(f"first_{name}")
+            bridged = (distance <= longest).fill_null(value=False)
+            expressions.append(_plus(f"area_{name}", bridged, both * distance * 0.5e-6))
+            expressions.append(_plus(f"seconds_{name}", bridged, distance * 1e-6))
+    for counter in COUNTERS:
+        name = counter.name
+        if f"grown_{name}" in columns:
+            step = (pl.col(f"first_{name}") - _last_known(f"last_{name}")).clip(lower_bound=0)
+            distance = pl.col(f"t_first_{name}") - _last_known(f"t_last_{name}")
+            expressions.append(_plus(f"grown_{name}", next_day, step))
+            expressions.append(_plus(f"seconds_{name}", next_day, distance * 1e-6))
+        if f"events_{name}" in columns:
+            first = pl.col(f"first_{name}")
+            new = (
+                (first != _last_known(f"last_{name}")) & (first != 0) & next_day
+            )  # within a day the kernel has seen it
+            expressions.append(pl.col(f"events_{name}") + new.fill_null(value=False).cast(pl.Int64))
+            expressions.append(pl.max_horizontal(f"max_new_{name}", pl.when(new).then(first)).alias(f"max_new_{name}"))
+    return expressions
+
+
+def _plus(name: str, condition: pl.Expr, value: pl.Expr) -> pl.Expr:
+    """The column and, where `condition` holds and the value is known, the value."""
+    return pl.col(name) + pl.when(condition).then(value).otherwise(0.0).fill_null(0.0)
+
+
+def _last_known(name: str) -> pl.Expr:
+    """Last value that is not null in any segment before this one of the same job and GPU."""
+    return pl.col(name).forward_fill().shift(1).over(_UNIT)
+
+
+def _additions(columns: Sequence[str]) -> list[pl.Expr]:
+    """How each accumulator column of neighbouring segments, ordered in time, becomes one."""
+    expressions: list[pl.Expr] = []
+    for name in columns:
+        if name == _UNIT:
+            continue
+        column = pl.col(name)
+        if name in SEGMENT_KEY:
+            expressions.append(column.first())
+            continue
+        stem = name.partition("_")[0]
+        if stem == "first" or name.startswith("t_first"):
+            expressions.append(column.drop_nulls().first())
+        elif stem == "last" or name.startswith("t_last"):
+            expressions.append(column.drop_nulls().last())
+        elif name == "interval_us":
+            expressions.append(column.drop_nans().median().fill_null(float("nan")))
+        elif name == "gap_us" or stem == "max":
+            expressions.append(column.max())
+        elif stem == "bits":
+            expressions.append(column.bitwise_or())
+        else:
+            expressions.append(column.sum())
+    return expressions
+
+
+_INTENSITY_SCHEMA = {"run": pl.Int32(), "bin": pl.Int32(), "samples": pl.Int64()}
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Everything that was reduced of some runs: merged segments, intensities, imbalance, timelines."""
+
+    segments: pl.DataFrame
+    intensities: pl.DataFrame
+    imbalance: pl.DataFrame
+    timelines: pl.DataFrame
+
+
+class Accumulated:
+    """Accumulators of runs under way; memory is that of the runs, not of their samples."""
+
+    def __init__(self, starts: Mapping[int, datetime], gpus: pl.DataFrame, analysis: AnalysisOptions) -> None:
+        self.starts, self.gpus, self.analysis = starts, gpus, analysis
+        self.segments: list[pl.DataFrame] = []
+        self.intensities: list[pl.DataFrame] = []
+        self.imbalance: list[pl.DataFrame] = []
+        self.timelines: list[pl.DataFrame] = []
+        self.windows: list[Windows] = []  # of the day that is under way
+        self.border = pl.DataFrame(schema=BORDER_WINDOWS)
+
+    def add(self, piece: ReducedPartition) -> None:
+        """Add one partition."""
+        part = piece.reduced
+        if part.segments.height:
+            self.segments.append(part.segments)
+            self.intensities.append(part.intensities)
+            self.windows.append(part.windows)
+            self.imbalance.append(part.windows.settled)
+            self.timelines.append(piece.minutes.timeline)
+
+    def end_day(self, day: date, timeline: pl.DataFrame) -> None:
+        """All partitions of a day are in: its windows are complete, but for those that cross its end.
+
+        `timeline`: of minutes that the beginning of the day had cut.
+        """
+        self.timelines.append(timeline)
+        windows, self.windows = self.windows, []
+        self._fold(windows, day, last=False)
+
+    def close(self, day: date, timeline: pl.DataFrame) -> None:
+        """No day follows: windows and minutes that wait for one are complete."""
+        self.timelines.append(timeline)
+        self._fold([], day, last=True)
+
+    def unfinished(self) -> pl.DataFrame:
+        """Runs of which a window waits for the next day."""
+        return self.border.select("run").unique()
+
+    def take(self, runs: pl.DataFrame) -> Merged:
+        """Return what there is of some runs, and forget it."""
+        gone = np.zeros(max(self.starts, default=0) + 1, np.bool_)
+        gone[runs.get_column("run").to_numpy()] = True
+        segments, intensities, imbalance, timelines = (
+            _out(kept, gone) for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
+        )
+        return Merged(
+            merge_segments(segments),
+            pl.concat([pl.DataFrame(schema=_INTENSITY_SCHEMA), *intensities]),
+            pl.concat([pl.DataFrame(schema=IMBALANCE), *imbalance]),
+            merge_timelines(timelines),
+        )
+
+    def _fold(self, windows: list[Windows], day: date, *, last: bool) -> None:
+        folded, self.border = fold_windows(
+            windows, self.border, self.starts, self.gpus, analysis=self.analysis, day=day, last=last
+        )
+        if folded.height:
+            self.imbalance.append(folded)
+
+
+def _out(kept: list[pl.DataFrame], gone: NDArray[np.bool_]) -> list[pl.DataFrame]:
+    """The rows of the runs that are `gone`, taken out of `kept`; what is left there is one frame."""
+    mine, rest = [], []
+    for frame in kept:
+        taken = pl.Series(gone[frame.get_column("run").to_numpy()])
+        if taken.all():
+            mine.append(frame)
+        elif taken.any():
+            mine.append(frame.filter(taken))
+            rest.append(frame.filter(~taken))
+        else:
+            rest.append(frame)
+    kept[:] = [pl.concat(rest, how="diagonal")] if rest else []
+    return [frame for frame in mine if frame.height]

@@ -1,0 +1,396 @@
+"""Attribution: the runs of jobs, the GPUs of the site, and when each GPU belongs to which run.
+
+jobs, allocations, inventory  ->  runs (one row per run of a job)  ->  intervals (who owns the samples of a GPU)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+from ClusterShell.NodeSet import NodeSet, NodeSetParseError
+
+from tachograph.catalog.config import NodeOptions, SlurmOptions
+from tachograph.catalog.devices import Device, match_device, ridge
+from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.tables import PIPES, TIME
+
+COARSE_S = 60.0
+GPU_UNIT = ("node", "gpu", "mig")
+FINAL_STATES = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REQUEUED",
+    "REVOKED",
+    "TIMEOUT",
+)  # states of Slurm that a run does not leave
+
+
+def build_runs(jobs: pl.DataFrame, allocations: pl.DataFrame, *, slurm: SlurmOptions, now: datetime) -> pl.DataFrame:
+    """Return one row per run of a job that has started: the columns of `jobs`, `run` (0, 1, ...) and `job_key`.
+
+    `end` null becomes `now` in `until`, the instant up to which the run is looked at; `end` itself stays null. Where
+    the state says that the run is over, `until` is its start plus `elapsed_s`, or its start where that is null.
+    A job that still waits is none, whatever start its record gives. A null `cluster` is that of the job's other rows,
+    or the only one there is.
+    Runs that began and ended at the same instant are kept: they own no samples. Jobs that only a map names get
+    a row whose accounting columns are null.
+    """
+    names = _clusters(jobs, allocations)
+    known = _merge(_named(jobs, names)).drop("seq")
+    allocations = _named(allocations, names)
+    waiting = (pl.col("state") == "PENDING").fill_null(value=False) & pl.col("end").is_null()
+    started = known.filter(pl.col("start").is_not_null() & ~waiting)
+    mapped = _from_maps(allocations, known)
+    runs = pl.concat([started, mapped], how="diagonal").select(*started.columns)
+    runs = runs.with_columns(
+        until=pl.coalesce("end", _looked_at(now)),
+        exclusive=_exclusive(runs, slurm),
+        display_id=pl.coalesce("display_id", "job_id"),
+        job_key=pl.concat_str(
+            pl.col("cluster").fill_null(""),
+            pl.col("job_id"),
+            pl.coalesce("submit", "start").dt.epoch("s"),
+            separator=":",
+        ),
+    )
+    return runs.sort("job_key").with_row_index("run").with_columns(pl.col("run").cast(pl.Int32))
+
+
+def _looked_at(now: datetime) -> pl.Expr:
+    """Up to when a run without end is looked at."""
+    known = pl.col("start") + pl.duration(microseconds=(pl.col("elapsed_s").fill_null(0) * 1e6).cast(pl.Int64))
+    still = pl.max_horizontal(pl.lit(now, dtype=TIME), "start")
+    return pl.when(pl.col("state").is_in(FINAL_STATES)).then(known.cast(TIME)).otherwise(still)
+
+
+def _clusters(jobs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
+    """The cluster that rows without one are of, per job id (`job_id`, `of_job`) for which there is one."""
+    pairs = pl.concat([frame.select("job_id", "cluster") for frame in (jobs, allocations)]).unique()
+    everywhere = pairs.get_column("cluster").drop_nulls().unique()
+    only = everywhere.item() if everywhere.len() == 1 else None
+    named = pl.col("cluster").drop_nulls()
+    of_job = pl.when(named.len() == 1).then(named.first()).when(named.len() == 0).then(pl.lit(only, dtype=pl.String))
+    return pairs.group_by("job_id").agg(of_job=of_job).drop_nulls()
+
+
+def _named(rows: pl.DataFrame, clusters: pl.DataFrame) -> pl.DataFrame:
+    joined = rows.join(clusters, on="job_id", how="left", maintain_order="left")
+    return joined.with_columns(cluster=pl.coalesce("cluster", "of_job")).drop("of_job")
+
+
+def _merge(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Records of one run, told with and without cluster or with times written to the minute, made one.
+
+    An export to the minute and the accounting to the second differ in `submit`; they are one run when they
+    agree to the minute. A record that has an end counts before one that has none, then the finer one.
+    """
+    job = ["cluster", "job_id"]
+    coarse = (pl.col("time_precision_s") >= COARSE_S).fill_null(value=False).any().over(job)
+    moment = pl.coalesce("submit", "start")
+    keyed = jobs.with_columns(moment=pl.when(coarse).then(moment.dt.truncate("1m")).otherwise(moment))
+    repeated = keyed.select(pl.struct(*job, "moment").is_duplicated()).to_series()
+    if not repeated.any():
+        return jobs
+    rest = [name for name in jobs.columns if name not in job]
+    merged = (
+        keyed.filter(repeated)
+        .sort(
+            pl.col("end").is_not_null(), -pl.col("time_precision_s").fill_null(0), "seq", "submit", maintain_order=True
+        )
+        .group_by(*job, "moment", maintain_order=True)
+        .agg(pl.col(name).drop_nulls().last() for name in rest)
+    )
+    return pl.concat([jobs.filter(~repeated), merged.select(*jobs.columns)])
+
+
+def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Runs of jobs that only maps know, from the first to the last instant a map gives.
+
+    Of a GPU the last row tells whether it is still held: whoever wrote the one before may have ended without a word.
+    """
+    maps = allocations.filter(pl.col("start").is_not_null()).with_row_index("row")
+    accounted = maps.join(jobs.select("job_id", theirs="cluster").unique(), on="job_id", how="inner")
+    accounted = accounted.filter((pl.col("cluster") == pl.col("theirs")).fill_null(value=True))
+    unknown = maps.join(accounted, on="row", how="anti")
+    last = unknown.sort("start", "end", nulls_last=False).with_columns(
+        held=pl.col("end").is_null() & (pl.int_range(pl.len()).reverse() == 0).over("cluster", "job_id", *GPU_UNIT)
+    )
+    return (
+        last.group_by("cluster", "job_id")
+        .agg(
+            start=pl.col("start").min(),
+            end=pl.when(pl.col("held").any()).then(None).otherwise(pl.col("end").max()),
+            nodes=pl.col("node").n_unique().cast(pl.Int64),
+            gpus=pl.when(pl.col("gpu").is_not_null().all())
+            .then(pl.struct("node", "gpu", "mig").n_unique())
+            .cast(pl.Int64),
+        )
+        .with_columns(elapsed_s=(pl.col("end") - pl.col("start")).dt.total_milliseconds() / 1000)
+    )
+
+
+def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions) -> pl.Expr:
+    """Configured names of partitions and QOS first, then what the accounting says."""
+    shared, alone = _matching(runs, slurm.shared), _matching(runs, slurm.exclusive)
+    return pl.when(shared).then(pl.lit(value=False)).when(alone).then(pl.lit(value=True)).otherwise("exclusive")
+
+
+def _matching(runs: pl.DataFrame, patterns: tuple[str, ...]) -> pl.Expr:
+    matched = pl.lit(value=False)
+    for column in ("partition", "qos"):
+        names = runs.get_column(column).drop_nulls().unique().to_list()
+        fits = [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+        matched = matched | pl.col(column).is_in(fits).fill_null(value=False)
+    return matched
+
+
+RANK = {"explicit": 0, "live_index": 1, "whole_node": 2, "ambiguous": 3}
+HANDOVER = timedelta(seconds=60)  # a job's recorded end may lie this far behind its successor's start
+
+INTERVALS_SCHEMA = {
+    "run": pl.Int32(),
+    "node": pl.String(),
+    "gpu": pl.Int16(),
+    "mig": pl.Int16(),
+    "start": TIME,
+    "end": TIME,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Who owns what.
+
+    runs: one row per run that held or may have held GPUs, with `attribution`.
+    intervals: one row per (node, gpu, mig) and stretch [start, end) owned by one run; they never overlap.
+    contested: stretches that two runs claim with equal right; their samples belong to nobody.
+    unsure: (run, node, start, end) where ambiguous runs were; they have no intervals.
+    """
+
+    runs: pl.DataFrame
+    intervals: pl.DataFrame
+    contested: pl.DataFrame
+    unsure: pl.DataFrame
+
+
+def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataFrame) -> Attribution:
+    """Return who owns each GPU's samples.
+
+    `inventory` has one row per (node, gpu, mig) known to exist. Order of rows is irrelevant.
+    """
+    placed = _place(runs, allocations)
+    best = placed.with_columns(rank=pl.col("provenance").replace_strict(RANK, default=3, return_dtype=pl.Int8))
+    best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node"))
+    told = best.filter(pl.col("gpu").is_not_null())
+    asked = best.filter(pl.col("gpu").is_null()).join(told, on=["run", "node"], how="anti")
+    whole, unclear = _whole_nodes(asked, told, runs, inventory, _accompanied(placed, runs))
+    claims = pl.concat([_told_units(told, inventory), whole]).unique()
+    intervals, contested = separate(claims)
+    per_node = pl.concat(
+        [
+            told.select("run", "rank"),
+            whole.select("run", rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)),
+            unclear.select("run", rank=pl.lit(RANK["ambiguous"], dtype=pl.Int8)),
+        ]
+    )
+    worst = per_node.group_by("run").agg(pl.col("rank").max())
+    named = runs.join(worst, on="run", how="left").with_columns(
+        attribution=pl.col("rank")
+        .fill_null(RANK["ambiguous"])
+        .replace_strict({rank: name for name, rank in RANK.items()}, return_dtype=pl.String)
+    )
+    held = named.filter((pl.col("gpus").is_null() & pl.col("rank").is_not_null()) | (pl.col("gpus") > 0)).drop("rank")
+    ambiguous = held.filter(pl.col("attribution") == "ambiguous")
+    unambiguous = held.join(ambiguous, on="run", how="anti")
+    unsure = placed.join(ambiguous, on="run", how="semi").select("run", "node", "start", "end").unique()
+    return Attribution(held, intervals.join(unambiguous, on="run", how="semi"), contested, unsure)
+
+
+def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
+    """Allocations given to the runs they overlap, clipped to them.
+
+    Of a job that was requeued, what is held for a run may end seconds after its next run began (the epilog), or has
+    no end at all (its end was never recorded): that next run never had it.
+    """
+    keys = runs.select("run", "job_id", "start", "until", job_cluster="cluster")
+    joined = allocations.drop("seq").with_row_index("row").join(keys, on="job_id", how="inner", suffix="_run")
+    same_cluster = (pl.col("cluster") == pl.col("job_cluster")).fill_null(value=True)
+    mine = joined.filter(same_cluster).with_columns(
+        begun=pl.col("start"), open=pl.col("end").is_null(), over=pl.coalesce("end", "until")
+    )
+    clipped = mine.with_columns(start=pl.max_horizontal("start", "start_run"), end=pl.min_horizontal("over", "until"))
+    of_no_length = (pl.col("start_run") == pl.col("until")) & (pl.col("start") <= pl.col("end"))
+    clipped = clipped.filter((pl.col("start") < pl.col("end")) | of_no_length)
+    first = pl.col("start_run").min().over("row", "job_cluster")
+    of_earlier = (pl.col("begun") < pl.col("start_run")) & (first < pl.col("start_run"))
+    rest = (pl.col("over") < pl.col("until")) & (pl.col("end") - pl.col("start") <= HANDOVER)
+    kept = clipped.filter(~(of_earlier & (rest | pl.col("open"))).fill_null(value=False))
+    return kept.select("run", "node", "gpu", "mig", "start", "end", "provenance").unique()
+
+
+def _told_units(told: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+    """Named GPUs; one that is cut into MIG slices and was given whole stands for all its slices."""
+    slices = inventory.filter(pl.col("mig").is_not_null()).select("node", "gpu", slice="mig")
+    joined = told.join(slices, on=["node", "gpu"], how="left")
+    return joined.with_columns(mig=pl.coalesce("mig", "slice")).select(*INTERVALS_SCHEMA, "rank").unique()
+
+
+def _whole_nodes(
+    asked: pl.DataFrame, told: pl.DataFrame, runs: pl.DataFrame, inventory: pl.DataFrame, accompanied: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Of nodes whose GPUs are not told: those that a run had whole, as claims on every GPU; and the others.
+
+    A run had its nodes whole when it is exclusive, or when its GPUs are as many as theirs and those told elsewhere
+    and it was alone on them: beside others, the node may have more GPUs than were seen so far.
+    """
+    there = inventory.group_by("node").agg(there=pl.col("gpu").n_unique().cast(pl.Int64))
+    nodes = asked.select("run", "node").unique().join(there, on="node", how="left")
+    unknown = pl.col("there").is_null().any()
+    counted = nodes.group_by("run").agg(counted=pl.when(~unknown).then(pl.col("there").sum()))
+    named = told.group_by("run").agg(named=pl.struct("node", "gpu", "mig").n_unique().cast(pl.Int64))
+    sized = asked.join(counted, on="run", how="left").join(named, on="run", how="left")
+    sized = sized.join(runs.select("run", "gpus", "exclusive"), on="run", how="left")
+    all_of_them = pl.col("counted") + pl.col("named").fill_null(0) == pl.col("gpus")
+    crowded = asked.join(accompanied, on=["run", "node"], how="semi").get_column("run").unique()
+    alone = ~pl.col("run").is_in(crowded.implode())
+    decided = sized.with_columns(whole=(pl.col("exclusive") | (all_of_them & alone)).fill_null(value=False))
+    units = decided.filter(pl.col("whole")).drop("gpu", "mig").join(inventory, on="node", how="inner")
+    whole = units.with_columns(rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)).select(*INTERVALS_SCHEMA, "rank")
+    return whole, decided.filter(~pl.col("whole"))
+
+
+def _accompanied(placed: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
+    """(run, node) where another run that may have GPUs was on the node too, for longer than a hand-over."""
+    gpu_runs = runs.filter(pl.col("gpus").is_null() | (pl.col("gpus") > 0))
+    stays = placed.join(gpu_runs, on="run", how="semi").group_by("run", "node")
+    # two stays overlap by more than a hand-over exactly when they overlap with their ends that much earlier
+    cut = stays.agg(pl.col("start").min(), end=pl.col("end").max() - HANDOVER)
+    cut = cut.filter(pl.col("start") < pl.col("end")).sort("node", "start", "run")
+    before = pl.col("end").cum_max().shift(1).over("node") > pl.col("start")
+    after = pl.col("start").shift(-1).over("node") < pl.col("end")
+    return cut.filter(before.fill_null(value=False) | after.fill_null(value=False)).select("run", "node")
+
+
+def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return (intervals, contested) from claims that may overlap on a GPU.
+
+    A better rank wins; of equal rank, an overlap of a minute or less is a hand-over and goes to the run that
+    began later; a longer one is contested and goes to nobody. Empty claims are left out.
+    """
+    claims = claims.filter(pl.col("start") < pl.col("end"))
+    unit = ["node", "gpu", "mig"]
+    ordered = claims.sort(*unit, "start", "end", "run")
+    clash = pl.col("start") < pl.col("end").cum_max().shift(1).over(unit)
+    crowded = ordered.filter(clash.fill_null(value=False)).select(unit).unique()
+    clean = ordered.join(crowded, on=unit, how="anti", nulls_equal=True).select(*INTERVALS_SCHEMA)
+    owned: list[tuple[object, ...]] = []
+    contested: list[tuple[object, ...]] = []
+    fought = ordered.join(crowded, on=unit, how="semi", nulls_equal=True)
+    for key, group in fought.group_by(unit, maintain_order=True):
+        for run, start, end in _sweep(group):
+            target = contested if run is None else owned
+            target.append((run, *key, start, end))
+    frames = [pl.DataFrame(rows, schema=INTERVALS_SCHEMA, orient="row") for rows in (owned, contested)]
+    return pl.concat([clean, frames[0]]).sort(*unit, "start"), frames[1].drop("run")
+
+
+def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:
+    """Stretches of one GPU between any two borders of its claims, each with its owner; None where contested."""
+    claims = sorted(group.select("start", "end", "rank", "run").iter_rows())
+    borders = sorted({border for start, end, _, _ in claims for border in (start, end)})
+    stretches: list[tuple[int | None, object, object]] = []
+    here: list[tuple[Any, ...]] = []
+    begun = 0
+    for low, high in pairwise(borders):
+        here = [claim for claim in here if claim[1] > low]
+        while begun < len(claims) and claims[begun][0] <= low:
+            here.append(claims[begun])
+            begun += 1
+        if not here:
+            continue
+        rank = min(claim[2] for claim in here)
+        equals = sorted((claim for claim in here if claim[2] == rank), key=lambda claim: (claim[0], claim[3]))
+        owner: int | None = equals[-1][3]
+        if len({claim[3] for claim in equals}) > 1:
+            overlap = min(claim[1] for claim in equals) - max(claim[0] for claim in equals)
+            owner = owner if overlap <= HANDOVER and equals[-1][0] > equals[0][0] else None
+        if stretches and stretches[-1][0] == owner and stretches[-1][2] == low:
+            stretches[-1] = (owner, stretches[-1][1], high)
+        else:
+            stretches.append((owner, low, high))
+    return stretches
+
+
+_UNIT = ("node", "gpu", "mig")
+
+
+def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
+    """Return one row per (node, gpu, mig): `model` and `hbm_mib` as known, configuration before telemetry.
+
+    `nodes.gpus` adds GPUs that were never seen; `nodes.models` names the model of a node's GPUs.
+    Errors: ConfigError for a broken hostlist.
+    """
+    known = devices.select(*_UNIT, "model", "hbm_mib")
+    told = [
+        (node, gpu, None, None, None)
+        for hosts, count in nodes.gpus.items()
+        for node in _expand(hosts)
+        for gpu in range(count)
+    ]
+    extra = pl.DataFrame(told, schema=known.schema, orient="row").join(known, on=["node", "gpu"], how="anti")
+    together = pl.concat([known, extra])
+    models = {node: model for hosts, model in nodes.models.items() for node in _expand(hosts)}
+    if models:
+        named = pl.DataFrame({"node": list(models), "told": list(models.values())})
+        together = (
+            together.join(named, on="node", how="left").with_columns(model=pl.coalesce("told", "model")).drop("told")
+        )
+    return together.sort(*_UNIT)
+
+
+def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], tuple[float, ...]]]:
+    """Return (node, gpu, mig, gpu_model, hbm_mib) and the ridges (FLOP/B) of each GPU whose model is known.
+
+    Capacity is the catalogue's where the model is known, else what telemetry measured.
+    """
+    kinds: dict[tuple[str | None, float | None], Device | None] = {}
+    names: list[str | None] = []
+    capacities: list[float | None] = []
+    ridges: dict[tuple[str, int], tuple[float, ...]] = {}
+    for node, gpu, mig, model, hbm in units.select(*_UNIT, "model", "hbm_mib").iter_rows():
+        if (model, hbm) not in kinds:
+            kinds[model, hbm] = match_device(model, hbm)
+        device = kinds[model, hbm]
+        names.append(device.name if device else model)
+        capacities.append(device.hbm_mib if device and mig is None else hbm)
+        if device:
+            ridges[node, gpu] = tuple(_ridge(device, pipe) for pipe in PIPES)
+    table = units.select(*_UNIT).with_columns(
+        pl.Series("gpu_model", names, dtype=pl.String), pl.Series("hbm_mib", capacities, dtype=pl.Float64)
+    )
+    return table, ridges
+
+
+def _ridge(device: Device, pipe: str) -> float:
+    value = ridge(device, pipe)
+    return float("nan") if value is None else value
+
+
+def _expand(hosts: str) -> list[str]:
+    try:
+        return list(NodeSet(hosts))
+    except NodeSetParseError as problem:
+        raise ConfigError(
+            f"{hosts!r} is no hostlist: {problem}", where="[nodes]", do="write it like nid[001-004]"
+        ) from None

@@ -1,0 +1,355 @@
+"""A pool of Dask workers: local processes, those of a running scheduler, or jobs of Slurm.
+
+A task whose worker died runs again on another one. Local processes and Slurm jobs use TLS with a certificate made for
+this one analysis; a running scheduler is used as Dask's configuration says.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
+
+import cryptography  # noqa: F401  # what Dask makes certificates with; without it it would fail later
+import dask
+from dask_jobqueue.slurm import SLURMCluster
+from distributed import Client, Future, KilledWorker, LocalCluster, Security, wait
+from distributed.comm.core import CommClosedError
+
+from tachograph.catalog.config import WorkerOptions
+from tachograph.catalog.errors import ConfigError, UsageError, WorkersError
+from tachograph.lake.delta import Lake
+from tachograph.pipeline.workers import (
+    INSTALL,
+    PACKAGES,
+    LocalWorkers,
+    RunningScheduler,
+    SlurmWorkers,
+    check_worker,
+    disagreements,
+    expected,
+    parse_workers,
+    run_there,
+)
+
+T = TypeVar("T")
+
+LOOK_S = 5.0  # waiting for a result: how often it is looked whether there are workers
+FETCH_S = 600.0  # for a result that is there to arrive
+ASKED_AGAIN, ASK_AGAIN_S = 10, 2.0  # it takes the scheduler some seconds to see that a worker is gone
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """The workers of one analysis.
+
+    width: tasks that run at a time when all are there. size: workers there should be; where there are fewer,
+    `hire` asks for those that are missing. logs: in words, where to read what became of them.
+    """
+
+    client: Client
+    width: int
+    size: int
+    hire: Callable[[], None]
+    logs: str
+
+
+class DaskPool:
+    """Runs tasks on the workers of a crew, each of which is looked at first.
+
+    Errors: WorkersError when a worker has other versions, LakeError when it does not see the lake.
+    """
+
+    def __init__(self, crew: Crew, lake: Lake, *, wait_s: float) -> None:
+        self.width = crew.width
+        self._crew, self._client, self._wait_s = crew, crew.client, wait_s
+        self._none_since: float | None = None
+        self._expected = expected(lake)
+        self._check()
+
+    def share(self, value: T) -> Any:
+        """Hand a large value to the workers, who give it to each other."""
+        return self._client.submit(_itself, value, pure=False)
+
+    def submit(self, function: Callable[..., T], /, *arguments: Any) -> DaskTask[T]:
+        """Start a task as soon as a worker is free."""
+        return DaskTask(self, self._client.submit(run_there, self._expected, function, *arguments, pure=False))
+
+    def everywhere(self, function: Callable[..., T], /, *arguments: Any) -> Mapping[str, T]:
+        """Return what the function returns on each worker that is there, by its address; raises what one raises.
+
+        Those that leave while they are asked do not count. Errors: WorkersError where that does not end.
+        """
+        for _ in range(ASKED_AGAIN):
+            try:
+                return cast("Mapping[str, T]", self._client.run(function, *arguments))
+            except CommClosedError:
+                time.sleep(ASK_AGAIN_S)
+        raise WorkersError("workers leave while they are asked", do=f"look {self._crew.logs}")
+
+    def look_after(self) -> None:
+        """Ask for the workers that are missing.
+
+        Errors: WorkersError when there has been none for too long.
+        """
+        present = len(self._client.nthreads())
+        if present < self._crew.size:
+            self._crew.hire()
+        if present:
+            self._none_since = None
+            return
+        since = self._none_since = self._none_since or time.monotonic()
+        if time.monotonic() - since > self._wait_s:
+            raise WorkersError(
+                f"all workers are gone, and none came within {self._wait_s:.0f} s", do=f"look {self._crew.logs}"
+            )
+
+    def died(self, problem: KilledWorker) -> WorkersError:
+        """Return what to say when a task took several workers with it."""
+        return WorkersError(
+            f"{problem.allowed_failures + 1} workers died over one partition, the last of them "
+            f"{problem.last_worker.address}",
+            do=f"give each worker more memory, or start fewer on a machine; look {self._crew.logs}",
+        )
+
+    def _check(self) -> None:
+        """Look at the workers that are there; those that come later look at themselves before their first task."""
+        found: dict[str, dict[str, str | None]] = {}
+        for name in PACKAGES:
+            told = self._client.run(metadata.version, name, on_error="return")
+            for worker, version in told.items():
+                found.setdefault(worker, {})[name] = version if isinstance(version, str) else None
+        wrong = disagreements(self._expected.versions, found)
+        if wrong:
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            raise WorkersError(f"{wrong[0]}{more}", do=INSTALL)
+        self.everywhere(check_worker, self._expected)
+
+
+class DaskTask(Generic[T]):
+    """What a worker will return."""
+
+    def __init__(self, pool: DaskPool, future: Future[T]) -> None:
+        self._pool, self._future = pool, future
+
+    def result(self) -> T:
+        """Return it, once it is there.
+
+        Errors: what the task raised; WorkersError when there are no workers, or they died over it, or the scheduler
+        is gone.
+        """
+        try:
+            return self._wait()
+        except KilledWorker as problem:
+            raise self._pool.died(problem) from None
+        except (CancelledError, OSError) as problem:
+            if isinstance(problem, OSError) and self._future.status == "error":
+                raise  # by the task itself
+            raise WorkersError(
+                "the Dask scheduler is gone, or has forgotten this analysis",
+                do="start it again and run the analysis anew: nothing is half done",
+            ) from None
+
+    def _wait(self) -> T:
+        while True:
+            try:
+                wait([self._future], timeout=LOOK_S)
+                return self._future.result(timeout=FETCH_S)
+            except TimeoutError:
+                if self._future.status == "error":
+                    raise
+                self._pool.look_after()
+
+
+def _itself(value: T) -> T:
+    return value
+
+
+CONNECT_S = 20.0
+JOB_NAME = "tachograph"
+_SETTINGS: dict[str, Any] = {
+    "distributed.admin.large-graph-warning-threshold": "1GB",
+    "distributed.scheduler.http.routes": [],  # no pages, which nobody asked for
+}
+_SILENT = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+
+
+@contextmanager
+def workers(words: str, settings: WorkerOptions, lake: Lake, *, say: Callable[[str], None]) -> Iterator[DaskPool]:
+    """The pool that `words` names for the time of the block; what was started for it is gone afterwards.
+
+    Errors: UsageError, ConfigError; WorkersError when no worker comes, LakeError when one does not see the lake.
+    """
+    place = parse_workers(words)
+    with dask.config.set(_SETTINGS), ExitStack() as stack:
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what is to be known becomes an error of ours
+        match place:
+            case LocalWorkers():
+                crew, first = _processes(place, stack), place.count
+            case RunningScheduler():
+                crew, first = _running(place, settings, stack), 1
+            case SlurmWorkers():
+                crew, first = _jobs(place, settings, stack), 1
+                say(f"waiting for {place.count} jobs of Slurm, named {JOB_NAME}; look {crew.logs}")
+        _await(crew, first, settings.wait_s)
+        yield DaskPool(crew, lake, wait_s=settings.wait_s)
+
+
+def _processes(place: LocalWorkers, stack: ExitStack) -> Crew:
+    cluster = stack.enter_context(
+        LocalCluster(
+            n_workers=place.count,
+            threads_per_worker=1,
+            processes=True,
+            security=True,
+            silence_logs=logging.CRITICAL,
+            dashboard_address=None,
+            scheduler_kwargs=_SILENT,
+            env={"POLARS_MAX_THREADS": os.environ.get("POLARS_MAX_THREADS", "1")},
+        )
+    )
+    client = stack.enter_context(Client(cluster))
+    hire = partial(cluster.scale, place.count)
+    return Crew(client, place.count, place.count, hire, "at the memory of this machine")
+
+
+def _running(place: RunningScheduler, settings: WorkerOptions, stack: ExitStack) -> Crew:
+    where = place.address or _address(Path(place.file))
+    try:
+        client = stack.enter_context(Client(where, timeout=CONNECT_S))
+    except (OSError, ValueError) as problem:
+        raise WorkersError(
+            "no Dask scheduler answers there",
+            where=where,
+            do="start one with `dask scheduler`, or name the one that runs",
+        ) from problem
+    logs = "into the output of `dask worker` on their machines"
+    _await(Crew(client, 1, 0, _nobody, logs), 1, settings.wait_s)
+    return Crew(client, sum(client.nthreads().values()), 0, _nobody, logs)
+
+
+def _address(file: Path) -> str:
+    """Return the address in the file of a scheduler.
+
+    Errors: UsageError.
+    """
+    do = f"start a scheduler: dask scheduler --scheduler-file {file}"
+    try:
+        address = json.loads(file.read_text(encoding="utf-8"))["address"]
+    except FileNotFoundError:
+        raise UsageError("there is no such file", where=str(file), do=do) from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError("this is not the file of a scheduler", where=str(file), do=do) from None
+    return str(address)
+
+
+def _jobs(place: SlurmWorkers, settings: WorkerOptions, stack: ExitStack) -> Crew:
+    folder = Path(settings.log_directory or "tachograph-workers").absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ConfigError(
+            problem.strerror or str(problem),
+            where=str(folder),
+            do="set workers.log_directory to a folder you may write",
+        ) from None
+    cluster = stack.enter_context(
+        SLURMCluster(
+            cores=settings.cores,
+            processes=1,
+            memory=settings.memory,
+            queue=settings.partition or None,
+            account=settings.account or None,
+            walltime=settings.walltime,
+            interface=settings.interface or None,
+            python=settings.python or None,
+            job_name=JOB_NAME,
+            job_extra_directives=list(settings.job_extra_directives),
+            job_script_prologue=[f"export POLARS_MAX_THREADS={settings.cores}", *settings.prologue],
+            log_directory=str(folder),
+            security=_certificate(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=".", dir=folder)))),
+            scheduler_options=_SILENT,
+            silence_logs=logging.CRITICAL,
+        )
+    )
+    _try(cluster.job_script())
+    client = stack.enter_context(Client(cluster))
+    hire: Callable[[], None] = partial(cluster.scale, jobs=place.count)
+    hire()
+    logs = f"into {folder}"
+    return Crew(client, place.count * settings.cores, place.count, hire, logs)
+
+
+def _certificate(folder: Path) -> Security:
+    """Return what encrypts and lets in nobody else, written into a folder that only its owner may enter.
+
+    (What dask-jobqueue writes itself stays until somebody collects garbage.)
+    """
+    made = Security.temporary()
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_text(made.tls_client_cert)
+    key.write_text(made.tls_client_key)
+    both = {
+        f"tls_{role}_{kind}": str(path)
+        for role in ("client", "scheduler", "worker")
+        for kind, path in (("cert", certificate), ("key", key))
+    }
+    return Security(require_encryption=True, tls_ca_file=str(certificate), **both)
+
+
+def _try(script: str) -> None:
+    """Ask Slurm whether it would take the job: afterwards a refusal would only be a line in a log.
+
+    Errors: WorkersError with Slurm's own words.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".sh") as file:
+        file.write(script)
+        file.flush()
+        try:
+            done = subprocess.run(
+                ["sbatch", "--test-only", file.name], capture_output=True, text=True, timeout=120, check=False
+            )
+        except FileNotFoundError:
+            raise WorkersError(
+                "there is no sbatch here", do="run where jobs are submitted, or use --workers N"
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise WorkersError("Slurm does not answer within 120 s", do="see whether `sinfo` does") from None
+    if done.returncode:
+        raise WorkersError(f"Slurm refuses the job: {refusal(done.stderr)}", do="mend [workers] of the configuration")
+
+
+def refusal(said: str) -> str:
+    """Return why Slurm refuses, from what sbatch wrote: its last line without what every line begins with.
+
+    >>> refusal("sbatch: error: x\\nsbatch: error: Batch job submission failed: Invalid account\\n")
+    'Invalid account'
+    """
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "no reason given")
+    return re.sub(r"^(sbatch: |error: |fatal: |allocation failure: |Batch job submission failed: )+", "", last.strip())
+
+
+def _await(crew: Crew, count: int, wait_s: float) -> None:
+    try:
+        crew.client.wait_for_workers(count, timeout=wait_s)
+    except TimeoutError:
+        raise WorkersError(
+            f"{len(crew.client.nthreads())} of {max(count, crew.size)} workers came within {wait_s:.0f} s",
+            do=f"look {crew.logs}; workers.wait_s is the time to wait",
+        ) from None
+
+
+def _nobody() -> None:
+    """Ask for nobody: these workers are started by others."""

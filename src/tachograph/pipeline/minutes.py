@@ -1,0 +1,288 @@
+"""Minutes of jobs: written where partitions are reduced, whole across midnight, committed day by day, read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+
+import numpy as np
+import polars as pl
+from deltalake.transaction import AddAction
+from numpy.typing import NDArray
+
+from tachograph.catalog.arrays import Ints, Longs, Singles
+from tachograph.catalog.tables import (
+    HOST_CHARACTERISTICS,
+    JOB_MINUTES,
+    JOB_NODE_MINUTES,
+    MINUTE_MAXIMA,
+    MINUTE_MEANS,
+    TIME,
+    LakeTable,
+)
+from tachograph.lake.delta import Lake
+from tachograph.lake.problems import lake_errors
+from tachograph.lake.query import read_gpus, scan_minutes
+from tachograph.pipeline.kernel import MINUTE_US
+from tachograph.pipeline.timelines import empty_timeline, timeline_of_minutes, timeline_of_slots, timelines_of
+
+
+class Landing:
+    """The staged files of one table; each `land` makes what came since the last one count, in one step."""
+
+    def __init__(self, lake: Lake, table: LakeTable, number: int) -> None:
+        self.lake, self.table, self.number = lake, table, number
+        self.staged: list[AddAction] = []
+        self.landed = 0
+
+    def take(self, file: AddAction) -> None:
+        """Take a file that was staged elsewhere."""
+        self.staged.append(file)
+
+    def stage(self, rows: pl.DataFrame) -> None:
+        """Write rows in the schema and order of the table, one file per day."""
+        for day, of_day in rows.group_by(pl.col("t").dt.date(), maintain_order=True):
+            if isinstance(day[0], date):
+                self.staged.append(self.lake.stage(self.table, of_day, day=day[0]))
+
+    def land(self) -> None:
+        """Make what is staged count."""
+        if self.staged:
+            self.landed += 1
+            self.lake.land(self.table, self.staged, app_id=f"analysis:{self.number}", mark=self.landed)
+            self.staged = []
+
+    def discard(self) -> None:
+        """Delete what was written and will not land."""
+        self.lake.discard(self.table, self.staged)
+
+
+DAY_US = 86_400_000_000
+UNIT = ("node", "gpu", "mig")
+_VALUES = (*MINUTE_MEANS, *MINUTE_MAXIMA)
+CUT_MINUTES: Mapping[str, pl.DataType] = {
+    "run": pl.Int32(),
+    **{name: JOB_MINUTES.schema[name] for name in (*UNIT, "minute", "t", "samples", *_VALUES)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMinutes:
+    """Minutes of a partition, in order of segment and time.
+
+    owner: one row per segment (run, node, gpu, mig). begin: first minute of each segment, and behind the last their
+    number. values: {counter: mean or maximum}, NaN where nobody measured.
+    """
+
+    owner: pl.DataFrame
+    begin: Longs
+    minute: Ints
+    samples: Ints
+    values: Mapping[str, Singles]
+
+
+def no_minutes() -> PartitionMinutes:
+    """Return no minutes."""
+    owner = pl.DataFrame(schema={name: CUT_MINUTES[name] for name in ("run", *UNIT)})
+    return PartitionMinutes(owner, np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), {})
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenMinutes:
+    """file: where the whole minutes are, which no reader sees yet; None where there are none. cut: rows of the others.
+
+    timeline: of the whole minutes.
+    """
+
+    file: AddAction | None
+    cut: pl.DataFrame
+    timeline: pl.DataFrame
+
+
+def write_minutes(
+    lake: Lake, minutes: PartitionMinutes, keys: pl.DataFrame, *, number: int, day: date, idle_util: float
+) -> WrittenMinutes:
+    """Write the whole minutes of a partition as one file; return what is to land, and what is left.
+
+    `keys`: run, job_key, job_id, start. Errors: LakeError when it cannot be written.
+    """
+    if not len(minutes.minute):
+        return WrittenMinutes(None, pl.DataFrame(schema=CUT_MINUTES), empty_timeline())
+    owner = minutes.owner.join(keys, on="run", how="left", maintain_order="left")
+    lengths = np.diff(minutes.begin)
+    start = owner.get_column("start").to_physical().to_numpy()
+    t = np.repeat(start, lengths) + minutes.minute * np.int64(MINUTE_US)
+    whole = ~_cut(minutes, t, day)
+    order = _order(minutes, owner)
+    whole &= ~_shared(minutes, owner, order)
+    first, behind = minutes.begin[:-1][order], minutes.begin[1:][order]
+    slots = _ranges(first, behind)
+    segment = np.repeat(order, behind - first)
+    if not whole.all():
+        kept = whole[slots]
+        left = np.flatnonzero(~whole)
+        cut = _rows(minutes, owner, np.repeat(np.arange(len(lengths)), lengths)[left], left, t, number)
+        slots, segment = slots[kept], segment[kept]
+    else:
+        cut = _rows(minutes, owner, segment[:0], slots[:0], t, number)
+    rows = _rows(minutes, owner, segment, slots, t, number).select(*JOB_MINUTES.schema)
+    run = minutes.owner.get_column("run").to_numpy()
+    return WrittenMinutes(
+        lake.stage(JOB_MINUTES, rows, day=day) if rows.height else None,
+        cut.select(*CUT_MINUTES),
+        timeline_of_slots(run, minutes.begin, minutes.minute, whole, minutes.values, idle_util=idle_util),
+    )
+
+
+def _cut(minutes: PartitionMinutes, t: Longs, day: date) -> NDArray[np.bool_]:
+    """True for minutes that began before the day, or end after it: only a segment's first and last can."""
+    midnight = int(datetime.combine(day, time(), UTC).timestamp()) * 1_000_000
+    cut = np.zeros(len(t), np.bool_)
+    first, last = minutes.begin[:-1], minutes.begin[1:] - 1
+    cut[first] = t[first] < midnight
+    cut[last] |= t[last] + MINUTE_US > midnight + DAY_US
+    return cut
+
+
+def _order(minutes: PartitionMinutes, owner: pl.DataFrame) -> Longs:
+    """Segments in the order of the table."""
+    placed = owner.select("job_key", *UNIT, minute=minutes.minute[minutes.begin[:-1]])
+    order: Longs = placed.select(pl.arg_sort_by(JOB_MINUTES.sort)).to_series().cast(pl.Int64).to_numpy()
+    return order
+
+
+def _shared(minutes: PartitionMinutes, owner: pl.DataFrame, order: Longs) -> NDArray[np.bool_]:
+    """True for a minute in which a segment ends and the next one of the same run and GPU begins."""
+    shared = np.zeros(len(minutes.minute), np.bool_)
+    same = owner.select("run", *UNIT)[order.tolist()].select(pl.all_horizontal(pl.all().eq_missing(pl.all().shift(-1))))
+    here = np.flatnonzero(same.to_series().to_numpy()[:-1])
+    last, following = minutes.begin[1:][order[here]] - 1, minutes.begin[:-1][order[here + 1]]
+    twice = minutes.minute[last] == minutes.minute[following]
+    shared[last[twice]] = shared[following[twice]] = True
+    return shared
+
+
+def _ranges(first: Longs, behind: Longs) -> Longs:
+    """The numbers from each `first` to before its `behind`, one range behind the other.
+
+    >>> _ranges(np.array([5, 0]), np.array([7, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    lengths = behind - first
+    begun = np.cumsum(lengths) - lengths
+    numbers: Longs = np.arange(int(lengths.sum())) + np.repeat(first - begun, lengths)
+    return numbers
+
+
+def _rows(
+    minutes: PartitionMinutes, owner: pl.DataFrame, segment: Longs, slot: Longs, t: Longs, number: int
+) -> pl.DataFrame:
+    """Some minutes as rows of the table, and whose they are (`run`)."""
+    place = pl.Series(segment)
+    columns = {name: owner.get_column(name).gather(place) for name in ("run", "job_key", "job_id", *UNIT)}
+    columns["t"] = pl.Series(t[slot]).cast(TIME)
+    columns["minute"], columns["samples"] = pl.Series(minutes.minute[slot]), pl.Series(minutes.samples[slot])
+    for name in _VALUES:
+        if name in minutes.values:
+            columns[name] = pl.Series(minutes.values[name][slot]).fill_nan(None)
+        else:
+            columns[name] = pl.repeat(None, len(slot), dtype=pl.Float32, eager=True)
+    columns["seq"] = pl.repeat(number, len(slot), dtype=pl.Int64, eager=True)
+    return pl.DataFrame(columns)
+
+
+_MINUTE_KEY = ("run", "node", "gpu", "mig", "minute")
+
+
+class MinuteWriter:
+    """Takes what partitions have written, day by day; a minute that midnight cuts waits for its other part."""
+
+    def __init__(self, lake: Lake, keys: pl.DataFrame, number: int, *, idle_util: float) -> None:
+        self.keys, self.number, self.idle_util = keys, number, idle_util
+        self.landing = Landing(lake, JOB_MINUTES, number)
+        self.cut = pl.DataFrame(schema=CUT_MINUTES)
+
+    def add(self, written: WrittenMinutes) -> None:
+        """Take what one partition has written, and what it left."""
+        if written.file is not None:
+            self.landing.take(written.file)
+        self.cut = pl.concat([self.cut, written.cut])
+
+    def end_day(self, day: date) -> pl.DataFrame:
+        """All partitions of a day are in: land its minutes; return the timeline of those that were cut."""
+        midnight = pl.lit(datetime.combine(day + timedelta(days=1), time(), UTC), dtype=TIME)
+        waits = pl.col("t") + pl.duration(minutes=1) > midnight
+        done, self.cut = self.cut.filter(~waits), self.cut.filter(waits)
+        return self._land(done)
+
+    def close(self) -> pl.DataFrame:
+        """No day follows: land what waits; return its timeline."""
+        done, self.cut = self.cut, self.cut.clear()
+        return self._land(done)
+
+    def unfinished(self) -> pl.DataFrame:
+        """Runs of which a minute waits for the next day."""
+        return self.cut.select("run").unique()
+
+    def discard(self) -> None:
+        """Delete what was written and will not land."""
+        self.landing.discard()
+
+    def _land(self, cut: pl.DataFrame) -> pl.DataFrame:
+        joined = joined_minutes(cut)
+        self.landing.stage(self._rows(joined))
+        self.landing.land()
+        return timeline_of_minutes(joined, idle_util=self.idle_util)
+
+    def _rows(self, minutes: pl.DataFrame) -> pl.DataFrame:
+        keyed = minutes.join(self.keys, on="run", how="left").with_columns(seq=pl.lit(self.number, dtype=pl.Int64))
+        return keyed.select(pl.col(name).cast(dtype) for name, dtype in JOB_MINUTES.schema.items()).sort(
+            *JOB_MINUTES.sort
+        )
+
+
+def joined_minutes(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return parts of a minute made one row: means weighted by samples. Grain: (run, node, gpu, mig, minute)."""
+    weight = pl.col("samples")
+    means = [
+        ((pl.col(name) * weight).sum() / weight.filter(pl.col(name).is_not_null()).sum())
+        .fill_nan(None)
+        .cast(pl.Float32)
+        .alias(name)
+        for name in MINUTE_MEANS
+    ]
+    maxima = [pl.col(name).max() for name in MINUTE_MAXIMA]
+    repeated = rows.select(pl.struct(_MINUTE_KEY).is_duplicated()).to_series()
+    merged = rows.filter(repeated).group_by(*_MINUTE_KEY, maintain_order=True)
+    one = merged.agg(*means, *maxima, pl.col("samples").sum(), pl.col("t").first())
+    return pl.concat([rows.filter(~repeated), one.select(*rows.columns)])
+
+
+JOBS_PER_BATCH = 1000  # jobs whose minutes are in memory at a time
+_NODE_MINUTE_KEY = ("job_key", "node", "minute")
+
+
+def read_stored(lake: Lake, jobs: pl.DataFrame, *, idle_util: float) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Return what is judged of `jobs` (rows of job_summaries): their GPUs, timelines, minutes of nodes.
+
+    Timelines have one row per (job_key, minute), minutes of nodes one per (job_key, node, minute).
+    """
+    ordered = jobs.sort("start", "job_key")
+    parts = [
+        _timelines(lake, ordered.slice(at, JOBS_PER_BATCH), idle_util)
+        for at in range(0, max(1, ordered.height), JOBS_PER_BATCH)
+    ]
+    return read_gpus(lake, jobs), pl.concat(parts), read_nodes(lake, ordered)
+
+
+def read_nodes(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the minutes of the nodes of `jobs`, one row per (job_key, node, minute); none where hosts tell nothing."""
+    with lake_errors(lake.uri(JOB_NODE_MINUTES)):
+        rows = scan_minutes(lake, JOB_NODE_MINUTES, jobs).select(*_NODE_MINUTE_KEY, *HOST_CHARACTERISTICS).collect()
+    return rows.sort(*_NODE_MINUTE_KEY)
+
+
+def _timelines(lake: Lake, jobs: pl.DataFrame, idle_util: float) -> pl.DataFrame:
+    with lake_errors(lake.uri(JOB_MINUTES)):
+        return timelines_of(scan_minutes(lake, JOB_MINUTES, jobs).collect(), idle_util=idle_util)

@@ -1,0 +1,471 @@
+"""One partition reduced: sorted samples and intervals in, accumulators out."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+
+from tachograph.catalog.arrays import Bytes, Floats, Ints, Longs, Singles
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
+from tachograph.catalog.tables import MINUTE_MAXIMA, MINUTE_MEANS, PIPES
+from tachograph.pipeline import kernel
+from tachograph.pipeline.minutes import PartitionMinutes
+from tachograph.pipeline.windows import MinuteSlots, Windows, windows_of
+
+LOWERING_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # power cap, hardware slowdown, software and hardware thermal, brake
+INTEGRATED = tuple(c.name for c in COUNTERS if c.kind is CounterKind.RATE or c.name == "power_w")
+UNIT = ("node", "gpu", "mig")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Labeller(Protocol):
+    """Says of each minute of a GPU what it did then; can be pickled, as minutes are reduced on other machines."""
+
+    @property
+    def labels(self) -> int:
+        """How many labels there are."""
+
+    @property
+    def counters(self) -> Collection[str]:
+        """Counters whose means it looks at."""
+
+    def __call__(self, means: Mapping[str, Singles], size: int) -> Bytes:
+        """Return the labels of `size` minutes, numbers from 0. `means`: of counters that are there; NaN: missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What one partition comes to; results of several are put together by `merge`.
+
+    segments: one row per (run, node, gpu, mig): counts, sums, maxima, borders of every counter present; samples in
+    minutes of each label (`label_0`, ...) where there is a labeller.
+    intensities: one row per (run, pipe, bin): samples.
+    windows: sums and maxima over GPUs per (run, counter, window), for spatial imbalance.
+    minutes: means and maxima of every minute of every GPU.
+    samples, attributed: rows seen, rows that belong to a run; gpu_seconds likewise (rows times sampling interval).
+    """
+
+    segments: pl.DataFrame
+    intensities: pl.DataFrame
+    windows: Windows
+    minutes: PartitionMinutes
+    samples: int
+    attributed: int
+    gpu_seconds: float
+    gpu_seconds_attributed: float
+
+
+@dataclass(slots=True)
+class _Layout:
+    """Rows, stripes, segments and slots of a partition."""
+
+    t: Longs
+    stripes: Longs
+    interval_us: Floats  # per stripe
+    seg_a: Longs
+    seg_b: Longs
+    seg_stripe: Longs
+    seg_interval: Longs
+    seg_slot: Longs
+    slot_a: Longs
+    slot_b: Longs
+    slot_seg: Longs
+    slot_minute: Ints
+
+    @property
+    def segments(self) -> int:
+        return len(self.seg_a)
+
+    @property
+    def slots(self) -> int:
+        return len(self.slot_a)
+
+
+@dataclass(frozen=True, slots=True)
+class _SlotValues:
+    """What a counter comes to in each slot: values, sum, maximum (-inf without any) and mean (NaN)."""
+
+    n: Ints
+    total: Floats
+    most: Singles
+    mean: Singles
+
+
+def reduce_partition(
+    frame: pl.DataFrame,
+    intervals: pl.DataFrame,
+    starts: Mapping[int, datetime],
+    ridges: Mapping[tuple[str, int], tuple[float, ...]],
+    *,
+    analysis: AnalysisOptions,
+    day: date,
+    gpus: Mapping[int, int] = MappingProxyType({}),
+    labeller: Labeller | None = None,
+) -> Reduced:
+    """Return the accumulators of `frame` (gpu_samples sorted by node, gpu, mig, t; each key once).
+
+    `intervals`: one row per stretch of a GPU owned by a run, sorted, never overlapping. `starts`: each run's start,
+    at which its windows are anchored. `ridges`: FLOP/B of fp64, fp32, fp16, tensor per (node, gpu), where known.
+    `gpus`: how many GPUs each run has; one that has them all in `intervals` needs no other partition for its windows.
+    """
+    stripe_rows = _stripe_rows(frame)
+    keys = frame.select(*UNIT)[stripe_rows[:-1].tolist()] if frame.height else frame.select(*UNIT)
+    layout = _lay_out(frame, stripe_rows, keys, intervals, starts)
+    segments = _identity(layout, keys, intervals)
+    gap = layout.interval_us[layout.seg_stripe] * analysis.max_gap_intervals
+    segments.update(_spans(layout, gap))
+    by_minute: dict[str, _SlotValues] = {}
+    columns = _Columns(frame)
+    steps = np.zeros(frame.height, np.int32)
+    kernel.spaces(layout.t, layout.seg_a, layout.seg_b, gap, steps)
+    minutely = frozenset((*MINUTE_MEANS, *MINUTE_MAXIMA, *(labeller.counters if labeller else ())))
+    for counter in COUNTERS:
+        if counter.name in columns:
+            segments.update(_counter(counter, columns, layout, gap, steps, minutely, by_minute))
+    if labeller:
+        segments.update(_labelled(labeller, layout, by_minute))
+    roof, histogram = _roofline(columns, layout, keys, ridges, segments, time_weighted=analysis.time_weighted_bound)
+    segments.update(roof)
+    segment_frame = pl.DataFrame(segments)
+    run = segment_frame.get_column("run").to_numpy()
+    sums = {name: (slots.n, slots.total) for name, slots in by_minute.items()}
+    slots = MinuteSlots(run, layout.seg_stripe, layout.seg_slot, layout.slot_seg, layout.slot_minute, sums, keys)
+    minutes = _minutes(layout, segment_frame, by_minute)
+    rows_per_stripe = np.diff(layout.stripes)
+    seconds = np.nan_to_num(layout.interval_us) * 1e-6
+    attributed = layout.seg_b - layout.seg_a
+    return Reduced(
+        segments=segment_frame,
+        intensities=_intensities(segment_frame, histogram),
+        windows=windows_of(slots, starts, _all_here(intervals, gpus), analysis=analysis, day=day),
+        minutes=minutes,
+        samples=frame.height,
+        attributed=int(attributed.sum()),
+        gpu_seconds=float((rows_per_stripe * seconds).sum()),
+        gpu_seconds_attributed=float((attributed * seconds[layout.seg_stripe]).sum()),
+    )
+
+
+def _all_here(intervals: pl.DataFrame, gpus: Mapping[int, int]) -> dict[int, int]:
+    """{run: GPUs} of the runs that have no GPU outside `intervals`."""
+    here = intervals.select("run", *UNIT).unique().group_by("run").len()
+    return {run: count for run, count in here.iter_rows() if gpus.get(run) == count}
+
+
+def _stripe_rows(frame: pl.DataFrame) -> Longs:
+    """First row of each (node, gpu, mig), and behind the last the number of rows.
+
+    Nodes are few and sorted, so their borders are found by bisection; names are not compared row by row.
+    """
+    nodes = frame.get_column("node")
+    starts, row = np.zeros(frame.height, np.bool_), 0
+    while row < frame.height:
+        starts[row] = True
+        row = bisect_right(nodes, nodes[row], row)
+    for name in ("gpu", "mig"):
+        column = frame.get_column(name)
+        if column.null_count() < frame.height:
+            values = column.fill_null(-1).to_numpy()
+            starts[1:] |= values[1:] != values[:-1]
+    return np.append(np.flatnonzero(starts), frame.height).astype(np.int64)
+
+
+def _microseconds(column: pl.Series) -> Longs:
+    return column.to_physical().to_numpy()
+
+
+def _lay_out(
+    frame: pl.DataFrame, stripes: Longs, keys: pl.DataFrame, intervals: pl.DataFrame, starts: Mapping[int, datetime]
+) -> _Layout:
+    t = _microseconds(frame.get_column("t"))
+    first_of: dict[tuple[object, ...], tuple[int, int]] = {}
+    for row, unit in enumerate(intervals.select(*UNIT).iter_rows()):
+        first_of[unit] = (first_of.get(unit, (row, row))[0], row + 1)
+    spans = [first_of.get(unit, (0, 0)) for unit in keys.iter_rows()]
+    low = np.array([span[0] for span in spans], np.int64)
+    high = np.array([span[1] for span in spans], np.int64)
+    start, end = _microseconds(intervals.get_column("start")), _microseconds(intervals.get_column("end"))
+    zero = np.array([_epoch_us(starts[run]) for run in intervals.get_column("run")], np.int64)
+    interval_us = np.empty(len(stripes) - 1)
+    kernel.spacing(t, stripes, interval_us)
+    segments, slots = kernel.count_segments(t, stripes, low, high, start, end, zero)
+    layout = _Layout(
+        t=t,
+        stripes=stripes,
+        interval_us=interval_us,
+        seg_a=np.empty(segments, np.int64),
+        seg_b=np.empty(segments, np.int64),
+        seg_stripe=np.empty(segments, np.int64),
+        seg_interval=np.empty(segments, np.int64),
+        seg_slot=np.empty(segments + 1, np.int64),
+        slot_a=np.empty(slots, np.int64),
+        slot_b=np.empty(slots, np.int64),
+        slot_seg=np.empty(slots, np.int64),
+        slot_minute=np.empty(slots, np.int32),
+    )
+    kernel.fill_segments(
+        t, stripes, low, high, start, end, zero,
+        layout.seg_a, layout.seg_b, layout.seg_stripe, layout.seg_interval, layout.seg_slot,
+        layout.slot_a, layout.slot_seg, layout.slot_minute,
+    )  # fmt: skip
+    layout.slot_b[:-1] = layout.slot_a[1:]
+    layout.slot_b[layout.seg_slot[1:] - 1] = layout.seg_b
+    return layout
+
+
+def _epoch_us(when: datetime) -> int:
+    return (when - EPOCH) // timedelta(microseconds=1)
+
+
+def _identity(layout: _Layout, keys: pl.DataFrame, intervals: pl.DataFrame) -> dict[str, pl.Series]:
+    columns = {"run": intervals.get_column("run").gather(layout.seg_interval)}
+    columns.update({name: keys.get_column(name).gather(layout.seg_stripe) for name in UNIT})
+    return columns
+
+
+def _spans(layout: _Layout, gap: Floats) -> dict[str, pl.Series]:
+    return {
+        "samples": pl.Series(layout.seg_b - layout.seg_a),
+        "t_first": pl.Series(layout.t[layout.seg_a]),
+        "t_last": pl.Series(layout.t[np.maximum(layout.seg_b - 1, 0)]),
+        "interval_us": pl.Series(layout.interval_us[layout.seg_stripe]),
+        "gap_us": pl.Series(gap).fill_nan(None),
+    }
+
+
+class _Columns:
+    """Counters of a partition as arrays, each made once: missing is NaN; no copy where nothing is missing."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self.frame = frame
+        self.made: dict[str, Singles] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.frame.columns and self.frame.get_column(name).null_count() < self.frame.height
+
+    def singles(self, name: str) -> Singles:
+        if name not in self.made:
+            column = self.frame.get_column(name).cast(pl.Float32)
+            self.made[name] = (column.fill_null(float("nan")) if column.null_count() else column).rechunk().to_numpy()
+        return self.made[name]
+
+    def doubles(self, name: str) -> Floats:
+        column = self.frame.get_column(name).cast(pl.Float64)
+        return (column.fill_null(float("nan")) if column.null_count() else column).rechunk().to_numpy()
+
+    def longs(self, name: str) -> Longs:
+        return self.frame.get_column(name).fill_null(-1).rechunk().to_numpy()
+
+
+def _counter(
+    counter: Counter,
+    columns: _Columns,
+    layout: _Layout,
+    gap: Floats,
+    steps: Ints,
+    minutely: Collection[str],
+    by_minute: dict[str, _SlotValues],
+) -> dict[str, pl.Series]:
+    """Accumulator columns of one counter, by its kind."""
+    if counter.unit == "bitmask":
+        return _bits(counter.name, columns, layout)
+    if counter.unit == "code":
+        return _changes(counter.name, columns, layout)
+    if counter.kind is CounterKind.CUMULATIVE:
+        return _increases(counter.name, columns, layout)
+    size = layout.segments
+    column = columns.singles(counter.name)
+    n, total, most = np.empty(size, np.int64), np.empty(size), np.empty(size)
+    if counter.name in minutely:
+        slots = _of_slots(column, layout)
+        by_minute[counter.name] = slots
+        kernel.over_minutes(layout.seg_slot, slots.n, slots.total, slots.most, n, total, most)
+    else:
+        kernel.levels(column, layout.seg_a, layout.seg_b, n, total, most)
+    result = {f"n_{counter.name}": pl.Series(n), f"sum_{counter.name}": pl.Series(total)}
+    result[f"max_{counter.name}"] = pl.Series(np.where(n > 0, most, np.nan)).fill_nan(None)
+    if counter.name == "gpu_util":
+        zero = np.empty(size, np.int64)
+        kernel.zeros(column, layout.seg_a, layout.seg_b, zero)
+        result["zeros_gpu_util"] = pl.Series(zero)
+    if counter.name in INTEGRATED:
+        result.update(_integrals(counter.name, column, layout, gap, steps))
+    return result
+
+
+def _integrals(name: str, column: Singles, layout: _Layout, gap: Floats, steps: Ints) -> dict[str, pl.Series]:
+    n, t_first, t_last = (np.zeros(layout.segments, np.int64) for _ in range(3))
+    area, seconds, first, last = (np.empty(layout.segments) for _ in range(4))
+    kernel.integrals(
+        layout.t, steps, column, layout.seg_a, layout.seg_b, gap, n, area, seconds, first, last, t_first, t_last
+    )
+    sums = {f"area_{name}": pl.Series(area), f"seconds_{name}": pl.Series(seconds)}
+    return sums | _borders(name, n, first, last, t_first, t_last)
+
+
+def _borders(name: str, n: Longs, first: Floats, last: Floats, t_first: Longs, t_last: Longs) -> dict[str, pl.Series]:
+    """First and last value of a segment and their times (us); null where it has none."""
+    times = pl.DataFrame({"n": n, "first": t_first, "last": t_last}).select(
+        pl.when(pl.col("n") > 0).then("first").alias("first"), pl.when(pl.col("n") > 0).then("last").alias("last")
+    )
+    return {
+        f"first_{name}": pl.Series(first).fill_nan(None),
+        f"last_{name}": pl.Series(last).fill_nan(None),
+        f"t_first_{name}": times.get_column("first"),
+        f"t_last_{name}": times.get_column("last"),
+    }
+
+
+def _increases(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Series]:
+    size = layout.segments
+    n, t_first, t_last = (np.zeros(size, np.int64) for _ in range(3))
+    first, last, grown = (np.empty(size) for _ in range(3))
+    column = columns.doubles(name)
+    kernel.increases(layout.t, column, layout.seg_a, layout.seg_b, n, first, last, grown, t_first, t_last)
+    sums = {
+        f"n_{name}": pl.Series(n),
+        f"grown_{name}": pl.Series(grown),
+        f"seconds_{name}": pl.Series((t_last - t_first) * 1e-6),
+    }
+    return sums | _borders(name, n, first, last, t_first, t_last)
+
+
+def _changes(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Series]:
+    size = layout.segments
+    n, events = np.empty(size, np.int64), np.empty(size, np.int64)
+    most, newest, first, last = (np.empty(size) for _ in range(4))
+    kernel.changes(
+        columns.doubles(name), layout.stripes, layout.seg_stripe, layout.seg_a, layout.seg_b,
+        n, events, most, newest, first, last,
+    )  # fmt: skip
+    return {
+        f"n_{name}": pl.Series(n),
+        f"events_{name}": pl.Series(events),
+        f"max_{name}": pl.Series(np.where(n > 0, most, np.nan)).fill_nan(None),
+        f"max_new_{name}": pl.Series(newest).fill_nan(None),
+        f"first_{name}": pl.Series(first).fill_nan(None),
+        f"last_{name}": pl.Series(last).fill_nan(None),
+    }
+
+
+def _bits(name: str, columns: _Columns, layout: _Layout) -> dict[str, pl.Series]:
+    column = columns.longs(name)
+    n, lowered, seen = (np.empty(layout.segments, np.int64) for _ in range(3))
+    kernel.bits(column, LOWERING_BITS, layout.seg_a, layout.seg_b, n, lowered, seen)
+    return {f"n_{name}": pl.Series(n), f"lowered_{name}": pl.Series(lowered), f"bits_{name}": pl.Series(seen)}
+
+
+def _roofline(
+    columns: _Columns,
+    layout: _Layout,
+    keys: pl.DataFrame,
+    ridges: Mapping[tuple[str, int], tuple[float, ...]],
+    segments: Mapping[str, pl.Series],
+    *,
+    time_weighted: bool,
+) -> tuple[dict[str, pl.Series], Longs]:
+    """Labels per pipe, and the histogram of intensities (segments x 4 x 32); nothing where memory is not measured."""
+    size = layout.segments
+    histogram = np.zeros((size, 4, kernel.INTENSITY_BINS), np.int64)
+    if "n_dram_active" not in segments or not any(f"n_{name}" in segments for name in PIPES.values()):
+        return {}, histogram
+    dram = columns.singles("dram_active")
+    measured = np.zeros((size, 4), np.float32)
+    pipes = [dram] * 4  # where a pipe is not measured, its column is never looked at
+    for place, name in enumerate(PIPES.values()):
+        if f"n_{name}" in segments:
+            measured[:, place] = segments[f"n_{name}"].to_numpy() > 0
+            pipes[place] = columns.singles(name)
+    compute, memory = np.zeros((size, 4)), np.zeros((size, 4))
+    idle, known = np.zeros(size), np.zeros(size)
+    weight = _weights(layout) if time_weighted else np.empty(0, np.float32)
+    kernel.labels(
+        pipes[0], pipes[1], pipes[2], pipes[3], dram, weight, measured, layout.seg_a, layout.seg_b,
+        compute, memory, idle, known,
+    )  # fmt: skip
+    any_pipe = measured.any(axis=1)  # memory alone says neither idle nor busy
+    result = {"idle": pl.Series(np.where(any_pipe, idle, 0.0)), "known": pl.Series(np.where(any_pipe, known, 0.0))}
+    for place, pipe in enumerate(PIPES):
+        seen = measured[:, place] > 0
+        result[f"compute_{pipe}"] = pl.Series(np.where(seen, compute[:, place], 0.0))
+        result[f"memory_{pipe}"] = pl.Series(np.where(seen, memory[:, place], 0.0))
+    _count_intensities(pipes, dram, measured, _ridges(layout, keys, ridges), layout, histogram)
+    return result, histogram
+
+
+def _ridges(layout: _Layout, keys: pl.DataFrame, ridges: Mapping[tuple[str, int], tuple[float, ...]]) -> Singles:
+    """FLOP/B per segment and pipe; NaN unknown."""
+    unknown = (float("nan"),) * 4
+    of_stripe = np.array([ridges.get((node, gpu), unknown) for node, gpu, _ in keys.iter_rows()], np.float32)
+    return of_stripe.reshape(-1, 4)[layout.seg_stripe]
+
+
+def _count_intensities(
+    pipes: list[Singles], dram: Singles, measured: Singles, ridge: Singles, layout: _Layout, histogram: Longs
+) -> None:
+    cells, edges = kernel.intensity_bins()
+    for place in range(len(pipes)):
+        counts = np.zeros((layout.segments, kernel.INTENSITY_BINS + 1), np.int64)
+        known = np.where(measured[:, place] > 0, ridge[:, place], np.float32(np.nan))
+        if not np.isnan(known).all():
+            kernel.intensities(pipes[place], dram, known, cells, edges, layout.seg_a, layout.seg_b, counts)
+            histogram[:, place] = counts[:, :-1]
+
+
+def _weights(layout: _Layout) -> Singles:
+    """Seconds each sample stands for: until the next of its GPU, a silence counting as one sampling interval."""
+    distance = np.empty(len(layout.t))
+    distance[:-1] = np.diff(layout.t)
+    typical = np.repeat(np.nan_to_num(layout.interval_us, nan=1e6), np.diff(layout.stripes))
+    ends = layout.stripes[1:] - 1
+    distance[ends] = typical[ends]
+    return (np.where(distance > 3 * typical, typical, distance) * 1e-6).astype(np.float32)
+
+
+def _intensities(segments: pl.DataFrame, histogram: Longs) -> pl.DataFrame:
+    """One row per (run, pipe, bin) that has samples."""
+    segment, pipe, place = np.nonzero(histogram)
+    frame = pl.DataFrame(
+        {
+            "run": segments.get_column("run").gather(segment),
+            "bin": pl.Series(pipe * 32 + place, dtype=pl.Int32),
+            "samples": pl.Series(histogram[segment, pipe, place], dtype=pl.Int64),
+        }
+    )
+    return frame.group_by("run", "bin").agg(pl.col("samples").sum())
+
+
+def _of_slots(column: Singles, layout: _Layout) -> _SlotValues:
+    size = layout.slots
+    found = _SlotValues(
+        np.empty(size, np.int32), np.empty(size), np.empty(size, np.float32), np.empty(size, np.float32)
+    )
+    kernel.by_minute(column, layout.slot_a, layout.slot_b, found.n, found.total, found.most, found.mean)
+    return found
+
+
+def _labelled(labeller: Labeller, layout: _Layout, by_minute: Mapping[str, _SlotValues]) -> dict[str, pl.Series]:
+    """Samples of each segment in slots of each label."""
+    label = labeller({name: slots.mean for name, slots in by_minute.items()}, layout.slots)
+    counts = np.zeros((labeller.labels, layout.segments), np.int64)
+    kernel.add_labels(layout.seg_slot, layout.slot_a, layout.slot_b, label, counts)
+    return {f"label_{place}": pl.Series(row) for place, row in enumerate(counts)}
+
+
+def _minutes(layout: _Layout, segments: pl.DataFrame, by_minute: Mapping[str, _SlotValues]) -> PartitionMinutes:
+    """The slots with their means and maxima in single precision."""
+    values = {name: slots.mean for name, slots in by_minute.items() if name in MINUTE_MEANS}
+    for name in MINUTE_MAXIMA:
+        if name in by_minute:
+            most = by_minute[name].most
+            values[name] = np.where(by_minute[name].n > 0, most, np.float32(np.nan))
+    samples = (layout.slot_b - layout.slot_a).astype(np.int32)
+    return PartitionMinutes(segments.select("run", *UNIT), layout.seg_slot, layout.slot_minute, samples, values)

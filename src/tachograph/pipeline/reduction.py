@@ -1,0 +1,210 @@
+"""The reduction of days: partitions as tasks on a pool, each read, reduced and released."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import islice
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import polars as pl
+
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.catalog.tables import GPU_SAMPLES, TIME
+from tachograph.lake.delta import Lake
+from tachograph.lake.partitions import Partition, partitions, read_partition
+from tachograph.pipeline.minutes import WrittenMinutes, no_minutes, write_minutes
+from tachograph.pipeline.partition import UNIT, Labeller, Reduced, reduce_partition
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class PendingResult(Protocol[T_co]):
+    """What a task will return."""
+
+    def result(self) -> T_co:
+        """Return it, once it is there; raises what the task raised."""
+
+
+class TaskPool(Protocol):
+    """Runs tasks: functions of a module with arguments that can be pickled.
+
+    A task may be run again where its worker is killed, so running it twice must do no harm.
+    """
+
+    width: int  # how many tasks run at a time
+
+    def share(self, value: T) -> Any:
+        """Hand a large value to every worker once; what comes back is given to `submit` in its place."""
+
+    def submit(self, function: Callable[..., T], /, *arguments: Any) -> PendingResult[T]:
+        """Start a task as soon as a worker is free."""
+
+
+class ThreadPool:
+    """A pool of threads; at the end of its block tasks that wait are dropped, and those that run are waited for."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._executor = ThreadPoolExecutor(max_workers=width)
+
+    def __enter__(self) -> ThreadPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._executor.shutdown(cancel_futures=True)
+
+    def share(self, value: T) -> T:
+        """Return the value: threads see it as it is."""
+        return value
+
+    def submit(self, function: Callable[..., T], /, *arguments: Any) -> PendingResult[T]:
+        """Start a task as soon as a thread is free."""
+        return self._executor.submit(function, *arguments)
+
+
+Ridges = Mapping[tuple[str, int], tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionWork:
+    """What is to be reduced, by whose intervals, under which number; a GPU at rest is below `idle_util`.
+
+    intervals: sorted by (node, gpu, mig, start), never overlapping. keys: run, job_key, job_id, start, and how
+    many `gpus`, of each run. labeller: says of each minute of a GPU what it did then; None: nobody asks.
+    """
+
+    intervals: pl.DataFrame
+    keys: pl.DataFrame
+    ridges: Ridges
+    analysis: AnalysisOptions
+    number: int
+    idle_util: float
+    labeller: Labeller | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReductionSetting:
+    """What is the same for every partition; workers get it once."""
+
+    lake: Lake
+    ridges: Ridges
+    analysis: AnalysisOptions
+    number: int
+    idle_util: float
+    labeller: Labeller | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedPartition:
+    """What one partition comes to, and its minutes, which are written but do not count yet."""
+
+    reduced: Reduced
+    minutes: WrittenMinutes
+
+
+def reduce_days(
+    lake: Lake,
+    work: ReductionWork,
+    *,
+    pool: TaskPool,
+    everything: bool = False,
+    progress: Callable[[date, int, int], None] | None = None,
+) -> Iterator[tuple[date, ReducedPartition | None]]:
+    """Yield (day, accumulators) of each partition that has samples of the runs' nodes, in order of day and node.
+
+    (day, None) follows the last partition of a day. `everything`: also partitions of which no run holds a GPU, so that
+    all that was recorded is counted. The pool goes on while a result is looked at; at most twice its width of tasks
+    are under way or wait to be looked at.
+    """
+    days = lake.days(GPU_SAMPLES) if everything else _days(lake, work.intervals)
+    setting = pool.share(ReductionSetting(lake, work.ridges, work.analysis, work.number, work.idle_util, work.labeller))
+    tasks = _tasks(lake, work, days, everything=everything)
+    under_way: deque[tuple[date, PendingResult[ReducedPartition] | None]] = deque()
+    done = 0
+    while True:
+        for day, task in islice(tasks, 2 * pool.width - len(under_way)):
+            under_way.append((day, pool.submit(reduce_one, setting, *task) if task else None))
+        if not under_way:
+            return
+        day, pending = under_way.popleft()
+        if pending is None:
+            done += 1
+            if progress:
+                progress(day, done, len(days))
+        yield day, pending.result() if pending else None
+
+
+def reduce_one(
+    setting: ReductionSetting, part: Partition, intervals: pl.DataFrame, keys: pl.DataFrame, columns: Sequence[str]
+) -> ReducedPartition:
+    """Return what one partition comes to. `intervals`, `keys`: of its day and nodes.
+
+    Run twice it writes two files, of which the one that lands counts.
+    """
+    frame, _ = read_partition(setting.lake, GPU_SAMPLES, part, columns)
+    starts: dict[int, datetime] = dict(keys.select("run", "start").iter_rows())
+    gpus: dict[int, int] = dict(keys.select("run", "gpus").iter_rows())
+    reduced = reduce_partition(
+        frame, intervals, starts, setting.ridges,
+        analysis=setting.analysis, day=part.day, gpus=gpus, labeller=setting.labeller,
+    )  # fmt: skip
+    written = write_minutes(
+        setting.lake, reduced.minutes, keys, number=setting.number, day=part.day, idle_util=setting.idle_util
+    )
+    return ReducedPartition(replace(reduced, minutes=no_minutes()), written)
+
+
+def _tasks(
+    lake: Lake, work: ReductionWork, days: Sequence[date], *, everything: bool
+) -> Iterator[tuple[date, tuple[Any, ...] | None]]:
+    """Yield what is to be done: for each day the arguments of its partitions' tasks, and None when they were all."""
+    for day in days:
+        of_day = overlapping_day(work.intervals, day)
+        for part in partitions(lake, GPU_SAMPLES, [day]):
+            mine = _of_nodes(of_day, part)
+            if mine.height:
+                columns = [name for name in GPU_SAMPLES.schema if name != "seq" and (part.has(name) or name in UNIT)]
+                yield day, (part, mine, work.keys.join(mine, on="run", how="semi"), columns)
+            elif everything:
+                yield day, (part, mine, work.keys.clear(), ["t", *UNIT])
+        yield day, None
+
+
+def overlapping_day(intervals: pl.DataFrame, day: date) -> pl.DataFrame:
+    """Return the intervals that have a part on `day` (UTC)."""
+    begin = datetime.combine(day, time(), UTC)
+    return intervals.filter(
+        (pl.col("start") < pl.lit(begin + timedelta(days=1), dtype=TIME)) & (pl.col("end") > pl.lit(begin, dtype=TIME))
+    )
+
+
+def _days(lake: Lake, intervals: pl.DataFrame) -> list[date]:
+    if not intervals.height:
+        return []
+    first = intervals.get_column("start").dt.date().min()
+    last = intervals.get_column("end").dt.date().max()
+    return [
+        day
+        for day in lake.days(GPU_SAMPLES)
+        if isinstance(first, date) and isinstance(last, date) and first <= day <= last
+    ]
+
+
+def _of_nodes(intervals: pl.DataFrame, part: Partition) -> pl.DataFrame:
+    low, high = part_nodes(part)
+    return intervals.filter(pl.col("node").is_between(pl.lit(low), pl.lit(high)))
+
+
+def part_nodes(part: Partition) -> tuple[str, str]:
+    """Return the least and greatest node of a partition."""
+    low = part.low if part.low is not None else min(file.low or "" for file in part.files)
+    high = part.high if part.high is not None else max(file.high or "\U0010ffff" for file in part.files)
+    return low, high

@@ -1,0 +1,365 @@
+"""One analysis: find what is new, attribute, reduce day by day, summarize jobs as they are complete, write.
+
+Rows of one analysis carry its number; the GPUs, minutes and findings of a job count only when their number is that of
+its summary, so an analysis that was killed leaves nothing that a reader sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+
+import polars as pl
+
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.tables import (
+    ALLOCATIONS,
+    ANALYSES,
+    DEVICES,
+    FINDINGS,
+    JOB_GPUS,
+    JOB_SUMMARIES,
+    JOBS,
+    TIME,
+    WINDOWED,
+    LakeTable,
+)
+from tachograph.judge.finding import REPORTED
+from tachograph.judge.judge import judge_jobs
+from tachograph.judge.rules_in_use import rules_in_use
+from tachograph.judge.workload.kernel import MinuteLabeller
+from tachograph.judge.workload.settings import settings_of
+from tachograph.lake.conform import resolve
+from tachograph.lake.delta import Lake
+from tachograph.lake.problems import lake_errors
+from tachograph.pipeline.accumulators import Accumulated
+from tachograph.pipeline.attribution import Attribution, attribute, build_runs, gpu_facts, inventory
+from tachograph.pipeline.hosts import HostMinutes
+from tachograph.pipeline.minutes import MinuteWriter
+from tachograph.pipeline.partition import Reduced
+from tachograph.pipeline.reduction import ReductionWork, TaskPool, ThreadPool, reduce_days
+from tachograph.pipeline.state import (
+    EVER,
+    InputVersions,
+    NewInput,
+    news_since,
+    next_number,
+    seen_last,
+    seen_now,
+)
+from tachograph.pipeline.summaries import gpu_columns, summarize_gpus, summarize_jobs, used_pipes
+
+
+class Pieces:
+    """Takes rows of one table, and appends them when there are `limit`; rows of one analysis carry its number."""
+
+    def __init__(self, lake: Lake, table: LakeTable, number: int, *, limit: int) -> None:
+        self.lake, self.table, self.number, self.limit = lake, table, number, limit
+        self.waiting: list[pl.DataFrame] = []
+        self.appends = 0
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Take rows, without `seq`."""
+        self.waiting.append(frame)
+        if sum(frame.height for frame in self.waiting) >= self.limit:
+            self.write()
+
+    def write(self) -> None:
+        """Append what waits."""
+        frame = pl.concat([self.table.empty().drop("seq"), *self.waiting])
+        self.waiting = []
+        if frame.height:
+            self.appends += 1
+            self.lake.append(self.table, frame, app_id=f"analysis:{self.number}", mark=self.appends, seq=self.number)
+
+
+DROP_ATTEMPTS = 10
+
+
+def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
+    """Take the rows of the keys in `gone` (column job_key) out of job_summaries, in one step.
+
+    Only rows of analyses before `number` go: a later one may know of jobs that this one could not.
+
+    Their GPUs, minutes and findings count only beside a summary, so they are gone with it. Where others rewrite the
+    table all the time it stays as it is until the next analysis.
+    Errors: LakeError when it cannot be written.
+    """
+    for _ in range(DROP_ATTEMPTS):
+        files = lake.files(JOB_SUMMARIES)
+        with lake_errors(lake.uri(JOB_SUMMARIES)):
+            rows = lake.read_files(JOB_SUMMARIES, files).collect()
+        left = rows.filter((pl.col("seq") >= number) | ~pl.col("job_key").is_in(gone.get_column("job_key").implode()))
+        kept, _ = resolve(left, JOB_SUMMARIES)
+        if lake.replace(JOB_SUMMARIES, files, [(None, kept)] if kept.height else []):
+            return
+
+
+GPU_ROWS = 100_000  # of job_gpus that wait to be written: a row has about 800 bytes
+FINDING_ROWS = 250_000  # of findings: a row has about 500 bytes, a job some thirty rows
+Progress = Callable[[str, int, int], None]
+UNIT = ("node", "gpu", "mig")
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisReport:
+    """What one analysis did. GPU-seconds recorded = attributed + those of no job (full analyses only)."""
+
+    jobs: int
+    ambiguous: int
+    samples: int
+    attributed: int
+    gpu_seconds: float
+    gpu_seconds_attributed: float
+    contested_s: float
+    findings: int
+    full: bool
+    rule_problems: tuple[str, ...] = ()  # why rules of the site's folder were left out
+
+
+def analyze(
+    lake: Lake,
+    configuration: Configuration,
+    *,
+    now: datetime,
+    pool: TaskPool | None = None,
+    threads: int = 2,
+    full: bool = False,
+    progress: Progress | None = None,
+) -> AnalysisReport:
+    """Summarize every job that new data touch (all of them with `full`), and write the computed tables.
+
+    A second run without new data writes nothing. Jobs that still run are summarized as of `now`. Partitions are
+    reduced on `pool`; where none is given, on so many `threads`.
+    Errors: LakeError, ConfigError.
+    """
+    _check(configuration)
+    settings_of(configuration.workload)  # tells what is wrong with it before anything is done
+    seen = seen_now(lake, configuration)
+    news = news_since(lake, None if full else seen_last(lake), seen)
+    if news.nothing:
+        return AnalysisReport(0, 0, 0, 0, 0.0, 0.0, 0.0, 0, full=False)
+    units = inventory(lake.latest(DEVICES), configuration.nodes)
+    allocations = lake.latest(ALLOCATIONS)
+    runs = build_runs(lake.latest(JOBS), allocations, slurm=configuration.slurm, now=now)
+    owned = attribute(runs, allocations, units.select(*UNIT))
+    before = lake.latest(JOB_SUMMARIES).select("job_key", "job_id", "start", "as_of")
+    touched = _touched(owned, allocations, news, before)
+    analysis = _Analysis(lake, configuration, owned, touched, units, seen, now, progress)
+    if pool is not None:
+        return analysis.run(pool, full=news.everything)
+    with ThreadPool(threads) as own:
+        return analysis.run(own, full=news.everything)
+
+
+def _check(configuration: Configuration) -> None:
+    unknown = [name for name in configuration.analysis.imbalance_counters if name not in WINDOWED]
+    if unknown:
+        raise ConfigError(
+            f"analysis.imbalance_counters: no windows are kept of {', '.join(unknown)}",
+            do=f"use some of: {', '.join(WINDOWED)}",
+        )
+
+
+def _touched(owned: Attribution, allocations: pl.DataFrame, news: NewInput, before: pl.DataFrame) -> pl.DataFrame:
+    """Runs to be done: named by new accounting, never done, on nodes that new samples are of, or beside such a run.
+
+    Beside means on the node while the run is there, or was thought to be: `before` has one row per summary so far.
+    What came may take GPUs from a run and leave it none on the node, so nodes count rather than intervals. A run
+    beside may be attributed otherwise on all its nodes, so those beside it there are done too.
+    """
+    if news.everything:
+        return owned.runs.select("run")
+    told = pl.col("job_id").is_in(list(news.job_ids))
+    places = allocations.select("job_id", "node").unique()
+    stays = owned.runs.select("run", "job_id", "start", "until").join(places, on="job_id")
+    named = owned.runs.filter(told).select("run")
+    fresh = owned.runs.join(before, on="job_key", how="anti").select("run")
+    spans = stays.join(news.spans, on="node", how="inner")
+    sampled = spans.filter((pl.col("start") <= pl.col("last")) & (pl.col("until") >= pl.col("first")))
+    recounted = sampled.filter(pl.col("first") == pl.lit(EVER[0], dtype=TIME)).select("run")
+    was = before.filter(told).join(places, on="job_id").select("node", "start", until="as_of")
+    changed = stays.join(pl.concat([named, fresh, recounted]), on="run", how="semi")
+    beside = _beside(stays, pl.concat([changed.select("node", "start", "until"), was]))
+    unsure = owned.runs.filter(
+        pl.col("attribution").is_in(["whole_node", "ambiguous"]) & ~pl.col("exclusive").fill_null(value=False)
+    )
+    open_runs = beside.join(unsure, on="run", how="semi")
+    further = _beside(stays, stays.join(open_runs, on="run", how="semi").select("node", "start", "until"))
+    return pl.concat([named, fresh, sampled.select("run"), beside, further]).unique()
+
+
+def _beside(stays: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+    """Runs on a node of `places` (node, start, until) between the first start and the last end there."""
+    window = places.group_by("node").agg(first=pl.col("start").min(), last=pl.col("until").max())
+    near = stays.join(window, on="node", how="inner")
+    return near.filter((pl.col("start") < pl.col("last")) & (pl.col("until") > pl.col("first"))).select("run").unique()
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What was recorded, and how much of it belongs to jobs."""
+
+    samples: int = 0
+    attributed: int = 0
+    gpu_seconds: float = 0.0
+    gpu_seconds_attributed: float = 0.0
+
+    def add(self, part: Reduced) -> None:
+        self.samples += part.samples
+        self.attributed += part.attributed
+        self.gpu_seconds += part.gpu_seconds
+        self.gpu_seconds_attributed += part.gpu_seconds_attributed
+
+
+class _Analysis:
+    """State of one analysis while its days go by."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        configuration: Configuration,
+        owned: Attribution,
+        touched: pl.DataFrame,
+        units: pl.DataFrame,
+        seen: InputVersions,
+        now: datetime,
+        progress: Progress | None,
+    ) -> None:
+        self.lake, self.configuration, self.now, self.progress, self.seen = lake, configuration, now, progress, seen
+        self.all_runs = owned.runs.select("job_key")
+        self.runs = owned.runs.join(touched, on="run", how="semi")
+        self.intervals = owned.intervals.join(touched, on="run", how="semi").sort(*UNIT, "start")
+        self.contested_s = _seconds(owned.contested)
+        self.facts, ridges = gpu_facts(units)
+        self.starts: dict[int, datetime] = dict(self.runs.select("run", "start").iter_rows())
+        self.number = next_number(lake)
+        held = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
+        self.held = self.intervals.group_by("run", *UNIT, maintain_order=True).agg(held_s=held)
+        per_run = self.held.group_by("run").len("gpus")
+        keys = self.runs.select("run", "job_key", "job_id", "start").join(per_run, on="run", how="left")
+        idle_util = configuration.thresholds.idle_util
+        labeller = MinuteLabeller(settings_of(configuration.workload))
+        self.work = ReductionWork(
+            self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, labeller
+        )
+        self.minutes = MinuteWriter(lake, keys, self.number, idle_util=idle_util)
+        max_gap_intervals = configuration.analysis.max_gap_intervals
+        self.hosts = HostMinutes(lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals)
+        self.ruleset = rules_in_use(configuration)
+        self.accumulated = Accumulated(self.starts, per_run, configuration.analysis)
+        self.waiting = self.runs
+        self.summaries: list[pl.DataFrame] = []
+        self.gpus = Pieces(lake, JOB_GPUS, self.number, limit=GPU_ROWS)
+        self.told = 0
+        self.findings = Pieces(lake, FINDINGS, self.number, limit=FINDING_ROWS)
+
+    def run(self, pool: TaskPool, *, full: bool) -> AnalysisReport:
+        try:
+            tally = self._reduce(pool, full=full)
+            jobs = self._write()
+        finally:
+            self.minutes.discard()  # nothing, where all has landed
+            self.hosts.discard()
+        report = AnalysisReport(
+            jobs=jobs.height,
+            ambiguous=jobs.filter(pl.col("attribution") == "ambiguous").height,
+            samples=tally.samples,
+            attributed=tally.attributed,
+            gpu_seconds=tally.gpu_seconds,
+            gpu_seconds_attributed=tally.gpu_seconds_attributed,
+            contested_s=self.contested_s,
+            findings=self.told,
+            full=full,
+            rule_problems=tuple(map(str, self.ruleset.errors)),
+        )
+        self._remember(report)
+        return report
+
+    def _reduce(self, pool: TaskPool, *, full: bool) -> _Tally:
+        """Reduce day by day, and summarize what is over by the end of each."""
+        tally = _Tally()
+        for day, piece in reduce_days(self.lake, self.work, pool=pool, everything=full, progress=self._tell):
+            if piece is not None:
+                tally.add(piece.reduced)
+                self.minutes.add(piece.minutes)
+                self.accumulated.add(piece)
+                continue
+            self.accumulated.end_day(day, self.minutes.end_day(day))
+            self.hosts.up_to(day)
+            self._finish(self._over_by(day))
+        self.accumulated.close(self.now.date(), self.minutes.close())
+        self.hosts.close()
+        self._finish(self.waiting)
+        return tally
+
+    def _tell(self, day: date, done: int, total: int) -> None:
+        if self.progress:
+            self.progress(f"analyze {day}", done, total)
+
+    def _over_by(self, day: date) -> pl.DataFrame:
+        """Runs that ended by the end of a day and of which nothing is to come."""
+        midnight = datetime.combine(day + timedelta(days=1), time(), UTC)
+        over = self.waiting.filter(pl.col("until") <= pl.lit(midnight, dtype=TIME))
+        unfinished = pl.concat([self.accumulated.unfinished(), self.minutes.unfinished()])
+        return over.join(unfinished, on="run", how="anti")
+
+    def _finish(self, runs: pl.DataFrame) -> None:
+        """Summarize runs that are over."""
+        if not runs.height:
+            return
+        mine = runs.select("run")
+        analysis, filters = self.configuration.analysis, self.configuration.filters
+        merged = self.accumulated.take(mine)
+        held = self.held.join(mine, on="run", how="semi")
+        gpus = summarize_gpus(merged.segments, held, runs, self.facts, analysis=analysis)
+        jobs = summarize_jobs(
+            runs, gpus, merged.intensities, merged.imbalance, analysis=analysis, filters=filters, now=self.now
+        )
+        of_jobs = gpu_columns(gpus)
+        timelines = merged.timelines.join(runs.select("run", "job_key"), on="run", maintain_order="left")
+        nodes = self.hosts.take(mine)
+        judged = judge_jobs(jobs, of_jobs, timelines, nodes, configuration=self.configuration, ruleset=self.ruleset)
+        self.summaries.append(judged.jobs)
+        self.gpus.add(judged.gpus)
+        self.findings.add(judged.findings)
+        self.told += judged.findings.filter(REPORTED).height
+        self.waiting = self.waiting.join(mine, on="run", how="anti")
+
+    def _write(self) -> pl.DataFrame:
+        """The GPUs and findings that are left, and last the summaries, which make the others count."""
+        self.gpus.write()
+        self.findings.write()
+        columns = [name for name in JOB_SUMMARIES.schema if name != "seq"]
+        new = pl.concat([JOB_SUMMARIES.empty().drop("seq"), *self.summaries])
+        known = self.lake.latest(JOB_SUMMARIES).join(new, on="job_key", how="anti")
+        gone = known.join(self.all_runs, on="job_key", how="anti").select("job_key")
+        known = known.join(gone, on="job_key", how="anti")
+        population = pl.concat([new, known.select(columns)])
+        new = used_pipes(new, population, analysis=self.configuration.analysis)
+        self._append(JOB_SUMMARIES, new)
+        if gone.height:
+            drop_summaries(self.lake, gone, number=self.number)
+        return new
+
+    def _append(self, table: LakeTable, frame: pl.DataFrame) -> None:
+        if frame.height:
+            self.lake.append(table, frame, app_id=f"analysis:{self.number}", mark=1, seq=self.number)
+
+    def _remember(self, report: AnalysisReport) -> None:
+        row = {
+            **{f"{table}_version": version for table, version in self.seen.versions.items()},
+            "method": self.seen.method,
+            "as_of": self.now,
+            "jobs": report.jobs,
+            "samples": report.samples,
+            "attributed": report.attributed,
+        }
+        schema = {name: dtype for name, dtype in ANALYSES.schema.items() if name != "seq"}
+        self._append(ANALYSES, pl.DataFrame([row], schema=schema))
+
+
+def _seconds(stretches: pl.DataFrame) -> float:
+    return float(stretches.select((pl.col("end") - pl.col("start")).dt.total_microseconds().sum()).item() or 0) / 1e6

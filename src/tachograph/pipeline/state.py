@@ -1,0 +1,128 @@
+"""What the last analysis read, and what is new since."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+import polars as pl
+
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.tables import (
+    ALLOCATIONS,
+    ANALYSED,
+    ANALYSES,
+    DEVICES,
+    GPU_SAMPLES,
+    JOBS,
+    NODE_SAMPLES,
+    TIME,
+    LakeTable,
+)
+from tachograph.judge.rules.ruleset import digest
+from tachograph.lake.delta import Lake
+from tachograph.lake.problems import lake_errors
+from tachograph.pipeline.hosts import HOST_COUNTERS_READ
+
+METHOD = "6"  # raised when the same input gives other numbers than before
+EVER = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))  # of nodes with other devices than before
+
+
+@dataclass(frozen=True, slots=True)
+class InputVersions:
+    """Versions of the inputs, and the digest of the options."""
+
+    versions: dict[str, int]
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewInput:
+    """What is new: spans of samples per node, ids of jobs. `everything`: all is to be done again."""
+
+    everything: bool
+    spans: pl.DataFrame  # node, first, last
+    job_ids: frozenset[str]
+
+    @property
+    def nothing(self) -> bool:
+        """Nothing to do."""
+        return not self.everything and not self.spans.height and not self.job_ids
+
+
+def seen_now(lake: Lake, configuration: Configuration) -> InputVersions:
+    """Return what an analysis that starts now will have seen."""
+    return InputVersions({table.name: lake.version(table) for table in ANALYSED}, method_digest(configuration))
+
+
+def method_digest(configuration: Configuration) -> str:
+    """Return a digest of every option that decides the numbers."""
+    deciding = [METHOD, configuration.slurm, configuration.nodes, configuration.filters, configuration.analysis]
+    judging = [
+        configuration.thresholds,
+        configuration.classes,
+        configuration.scores,
+        configuration.workload,
+        configuration.waste.idle_minutes,
+        digest(configuration.rules),
+    ]
+    return hashlib.sha256(msgspec.json.encode([*deciding, *judging])).hexdigest()[:16]
+
+
+def seen_last(lake: Lake) -> InputVersions | None:
+    """Return what the last complete analysis had seen; None where there was none."""
+    done = lake.latest(ANALYSES)
+    if not done.height:
+        return None
+    row = done.row(-1, named=True)
+    versions = {table.name: row[f"{table.name}_version"] for table in ANALYSED}
+    return InputVersions(
+        {name: -1 if version is None else version for name, version in versions.items()}, row["method"]
+    )
+
+
+def next_number(lake: Lake) -> int:
+    """Return a number no analysis had, greater than those of all that are complete: microseconds since 1970."""
+    last = lake.latest(ANALYSES).get_column("seq").max()
+    return max(time.time_ns() // 1000, (last if isinstance(last, int) else 0) + 1)
+
+
+def news_since(lake: Lake, last: InputVersions | None, now: InputVersions) -> NewInput:
+    """Return what came into the lake after `last`."""
+    spans = pl.DataFrame(schema={"node": pl.String, "first": TIME, "last": TIME})
+    if last is None or last.method != now.method:
+        return NewInput(True, spans, frozenset())
+    before = last.versions
+    ids: set[str] = set()
+    for table in (JOBS, ALLOCATIONS):
+        if now.versions[table.name] > before[table.name]:
+            with lake_errors(lake.uri(table)):
+                fresh = lake.scan(table).filter(pl.col("seq") > before[table.name]).select("job_id").unique().collect()
+            ids.update(fresh.get_column("job_id"))
+    parts = [spans]
+    for table, telling in ((GPU_SAMPLES, ()), (NODE_SAMPLES, HOST_COUNTERS_READ)):
+        if now.versions[table.name] > before[table.name]:
+            parts.append(_new_spans(lake, table, before[table.name], telling))
+    if now.versions[DEVICES.name] > before[DEVICES.name]:
+        parts.append(_new_devices(lake, before[DEVICES.name]))
+    return NewInput(False, pl.concat(parts), frozenset(ids))
+
+
+def _new_spans(lake: Lake, table: LakeTable, version: int, telling: Sequence[str]) -> pl.DataFrame:
+    """First and last new sample of each node; of those that have a value in one of `telling`, where some are given."""
+    files = [file for file in lake.files(table) if file.seq > version and not file.empty.issuperset(telling or ["t"])]
+    with lake_errors(lake.uri(table)):
+        rows = lake.read_files(table, files, ["node", "t", "seq", *telling]).filter(pl.col("seq") > version)
+        told = rows.filter(pl.any_horizontal(pl.col(telling).is_not_null())) if telling else rows
+        return told.group_by("node").agg(first=pl.col("t").min(), last=pl.col("t").max()).collect()
+
+
+def _new_devices(lake: Lake, version: int) -> pl.DataFrame:
+    """A node of which something new is known: all its jobs are touched."""
+    with lake_errors(lake.uri(DEVICES)):
+        nodes = lake.scan(DEVICES).filter(pl.col("seq") > version).select("node").unique().collect()
+    return nodes.with_columns(first=pl.lit(EVER[0], dtype=TIME), last=pl.lit(EVER[1], dtype=TIME))

@@ -1,0 +1,416 @@
+"""From accumulators to one row per GPU and one row per job: every metric of the study."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from tachograph.catalog.config import AnalysisOptions, StudyFilters
+from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
+from tachograph.catalog.tables import (
+    JOB_GPUS,
+    JOB_SUMMARIES,
+    OTHER_IMBALANCES,
+    PIPES,
+    RATE_VOLUMES,
+    WINDOWED,
+    in_schema,
+)
+from tachograph.pipeline.accumulators import SEGMENT_KEY
+
+
+def excluded(frame: pl.DataFrame, filters: StudyFilters) -> pl.Expr:
+    """Return the reasons of each job, joined with a comma; null: it is in the study."""
+    reasons: dict[str, pl.Expr] = {
+        "ambiguous_attribution": pl.col("attribution") == "ambiguous",
+        "still_running": pl.col("end").is_null(),
+        "no_samples": pl.col("samples") == 0,
+    }
+    if filters.min_elapsed_s:
+        reasons["short"] = pl.col("elapsed_s") < filters.min_elapsed_s
+    if filters.min_gpu_util_mean:
+        reasons["idle"] = pl.col("gpu_util_mean") < filters.min_gpu_util_mean
+    if filters.gpu_partitions:
+        reasons["other_partition"] = ~pl.col("partition").is_in(list(filters.gpu_partitions))
+    if filters.staff_accounts:
+        reasons["staff_account"] = pl.col("account").is_in(list(filters.staff_accounts))
+    if filters.login_nodes:
+        reasons["login_node"] = pl.col("node_list").is_in(list(filters.login_nodes))
+    named = [pl.when(test).then(pl.lit(name)) for name, test in reasons.items()]
+    joined = pl.concat_str(named, separator=",", ignore_nulls=True)
+    return pl.when(joined != "").then(joined)
+
+
+COARSE_S = 60.0
+
+
+def summarize_gpus(
+    segments: pl.DataFrame, held: pl.DataFrame, runs: pl.DataFrame, facts: pl.DataFrame, *, analysis: AnalysisOptions
+) -> pl.DataFrame:
+    """Return one row per (run, node, gpu, mig) held: JOB_GPUS without `seq`, and what `jobs` adds up.
+
+    `segments`: merged, one row per (run, GPU) that has samples. `held`: one row per (run, GPU) with `held_s`.
+    `facts`: (node, gpu, mig) with `gpu_model` and `hbm_mib`. A GPU without samples has samples 0 and null statistics.
+    """
+    running = pl.col("end").is_null().alias("running")
+    run_columns = runs.select("run", "job_key", "job_id", "elapsed_s", "time_precision_s", running)
+    joined = held.join(run_columns, on="run", how="left").join(
+        facts, on=list(SEGMENT_KEY[1:]), how="left", nulls_equal=True
+    )
+    if segments.width > len(SEGMENT_KEY):
+        joined = joined.join(segments, on=list(SEGMENT_KEY), how="left", nulls_equal=True)
+    joined = _with_all_accumulators(joined)
+    joined = joined.with_columns(
+        samples=pl.col("samples").fill_null(0),
+        span_s=_span(analysis),
+    )
+    joined = joined.with_columns(
+        pl.when(pl.col(f"seconds_{rate}") > 0).then(f"area_{rate}").alias(f"area_{rate}") for rate in RATE_VOLUMES
+    )
+    statistics = [expression for counter in COUNTERS for expression in _statistics(counter)]
+    return joined.with_columns(
+        pl.from_epoch("t_first", "us").dt.replace_time_zone("UTC").alias("first_t"),
+        pl.from_epoch("t_last", "us").dt.replace_time_zone("UTC").alias("last_t"),
+        *statistics,
+        *_energy(),
+        temporal_imbalance=_temporal("gpu_util", analysis),
+        hbm_peak_fraction=pl.col("max_hbm_used_mib") / pl.col("hbm_mib"),
+        zero_util_fraction=_ratio("zeros_gpu_util", "n_gpu_util"),
+        workload_samples=_labelled(joined.columns),
+        remapped_rows_uncorrectable_last="last_remapped_rows_uncorrectable",
+        xid_events=pl.when(pl.col("n_xid") > 0).then("events_xid"),
+        xid_event_max=pl.col("max_new_xid"),
+        **{f"temporal_imbalance_{name}": _temporal(name, analysis) for name in OTHER_IMBALANCES},
+    )
+
+
+def gpu_columns(gpus: pl.DataFrame) -> pl.DataFrame:
+    """Return only what the table JOB_GPUS holds, without `seq`."""
+    return in_schema(gpus, JOB_GPUS)
+
+
+def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame with every accumulator column a metric may ask for, null where nothing was measured."""
+    wanted: dict[str, pl.DataType] = {"samples": pl.Int64(), "t_first": pl.Int64(), "t_last": pl.Int64()}
+    wanted |= {"interval_us": pl.Float64(), "zeros_gpu_util": pl.Int64(), "idle": pl.Float64(), "known": pl.Float64()}
+    for counter in COUNTERS:
+        name = counter.name
+        wanted[f"n_{name}"] = pl.Int64()
+        stems = {CounterKind.CUMULATIVE: ("grown",), CounterKind.RATE: ("sum", "max", "area", "seconds")}.get(
+            counter.kind, ("sum", "max")
+        )
+        wanted |= {f"{stem}_{name}": pl.Float64() for stem in stems}
+    wanted |= {name: pl.Float64() for name in ("area_power_w", "seconds_power_w", "seconds_energy_j")}
+    wanted |= {f"{stem}_throttle_reasons": pl.Int64() for stem in ("lowered", "bits")}
+    wanted |= {"events_xid": pl.Int64(), "max_new_xid": pl.Float64()}
+    wanted |= {"last_remapped_rows_uncorrectable": pl.Float64()}
+    wanted |= {f"{label}_{pipe}": pl.Float64() for pipe in PIPES for label in ("compute", "memory")}
+    return frame.with_columns(
+        pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in frame.columns
+    )
+
+
+def _labelled(columns: list[str]) -> pl.Expr:
+    """Samples by label in the order of labels; null without samples, or where nobody labelled them."""
+    labels = [pl.col(f"label_{place}") for place in range(sum(name.startswith("label_") for name in columns))]
+    if not labels:
+        return pl.lit(None, dtype=pl.List(pl.Int64))
+    return pl.when(pl.col("samples") > 0).then(pl.concat_list(labels))
+
+
+def _ratio(part: str, whole: str) -> pl.Expr:
+    return pl.when(pl.col(whole) > 0).then(pl.col(part) / pl.col(whole))
+
+
+def _statistics(counter: Counter) -> list[pl.Expr]:
+    name = counter.name
+    if counter.unit == "bitmask":
+        return [
+            _ratio(f"lowered_{name}", f"n_{name}").alias(f"{name}_mean"),
+            pl.when(pl.col(f"n_{name}") > 0).then(f"bits_{name}").alias(f"{name}_max"),
+        ]
+    if counter.unit == "code":
+        return [pl.lit(None, dtype=pl.Float64).alias(f"{name}_mean"), pl.col(f"max_{name}").alias(f"{name}_max")]
+    if counter.kind is CounterKind.CUMULATIVE:
+        grown = pl.when(pl.col(f"n_{name}") > 1).then(f"grown_{name}")
+        return [grown.alias(f"{name}_mean"), grown.alias(f"{name}_max")]
+    return [_ratio(f"sum_{name}", f"n_{name}").alias(f"{name}_mean"), pl.col(f"max_{name}").alias(f"{name}_max")]
+
+
+def _temporal(name: str, analysis: AnalysisOptions) -> pl.Expr:
+    """TI(j, g) = 1 - sum / (n * max); a GPU without activity: null, or 0 as the notebooks have it."""
+    if name not in ("gpu_util", *analysis.imbalance_counters):
+        return pl.lit(None, dtype=pl.Float64)
+    idle = pl.lit(0.0) if analysis.zero_temporal_imbalance else pl.lit(None, dtype=pl.Float64)
+    most = pl.col(f"max_{name}")
+    value = 1 - pl.col(f"sum_{name}") / (pl.col(f"n_{name}") * most)
+    return pl.when(pl.col(f"n_{name}") > 0).then(pl.when(most > 0).then(value.clip(lower_bound=0)).otherwise(idle))
+
+
+def _span(analysis: AnalysisOptions) -> pl.Expr:
+    """Seconds that energy is said of: the job's hold on the GPU; of a running job what was measured, and its ends.
+
+    Accounting may be stale: what it says runs may have ended long ago, and nobody measured what came after. So an end
+    without samples counts for as many intervals as a silence that is no gap.
+    """
+    coarse = (pl.col("time_precision_s") >= COARSE_S).fill_null(value=False)
+    whole = pl.when(coarse).then(pl.coalesce("elapsed_s", "held_s")).otherwise("held_s")
+    ends_us = 2 * analysis.max_gap_intervals * pl.col("interval_us").fill_nan(None)
+    measured = (pl.col("t_last") - pl.col("t_first") + ends_us) / 1e6
+    return pl.when("running").then(pl.min_horizontal(whole, measured)).otherwise(whole)
+
+
+def _energy() -> list[pl.Expr]:
+    """Energy over the span (`_span`): the counter's increase or integrated power, each scaled from what it covers.
+
+    The counter is used unless it stood still while power was drawn, or covers less than half of what power covers.
+    Null for a MIG slice: what is measured is the whole GPU's.
+    """
+    whole = pl.col("mig").is_null()
+    counted_s, measured_s = pl.col("seconds_energy_j"), pl.col("seconds_power_w")
+    stuck = (pl.col("grown_energy_j") == 0) & (pl.col("area_power_w") > 0)
+    poor = counted_s < 0.5 * measured_s
+    usable = (counted_s > 0) & ~stuck.fill_null(value=False) & ~poor.fill_null(value=False)
+    counted = pl.when(whole & usable).then(pl.col("grown_energy_j") * pl.col("span_s") / counted_s)
+    integrated = pl.when(whole & (measured_s > 0)).then(pl.col("area_power_w") * pl.col("span_s") / measured_s)
+    source = pl.when(counted.is_not_null()).then(pl.lit("counter"))
+    return [
+        pl.coalesce(counted, integrated).alias("energy_j"),
+        source.when(integrated.is_not_null()).then(pl.lit("power")).alias("energy_source"),
+    ]
+
+
+def volume_columns() -> dict[str, str]:
+    """{accumulator: summary column} of the integrals of rates."""
+    return {f"area_{rate}": volume for rate, volume in RATE_VOLUMES.items()}
+
+
+HISTOGRAM_BINS = 4 * 32
+LEAST_POPULATION = 100  # jobs
+
+
+def summarize_jobs(
+    runs: pl.DataFrame,
+    gpus: pl.DataFrame,
+    intensities: pl.DataFrame,
+    imbalance: pl.DataFrame,
+    *,
+    analysis: AnalysisOptions,
+    filters: StudyFilters,
+    now: datetime,
+) -> pl.DataFrame:
+    """Return one row per run in the schema of JOB_SUMMARIES without `seq` and `pipes`, which need all jobs.
+
+    `gpus`: from `summarize_gpus`. `imbalance`: one row per (run, counter), added up over days. Ambiguous runs have
+    their identity, GPUs and GPU-hours, and null for everything that would need samples.
+    """
+    summed = gpus.group_by("run").agg(_sums(gpus))
+    frame = runs.drop("elapsed_s").join(summed, on="run", how="left")
+    frame = frame.join(runs.select("run", accounted_s="elapsed_s"), on="run", how="left")
+    frame = frame.join(_spatial(imbalance, gpus, analysis), on="run", how="left")
+    frame = frame.join(_histograms(intensities), on="run", how="left")
+    ambiguous = pl.col("attribution") == "ambiguous"
+    wall_s = (pl.col("until") - pl.col("start")).dt.total_microseconds() / 1e6
+    frame = frame.with_columns(
+        as_of=pl.coalesce("end", pl.lit(now, dtype=frame.schema["until"])),
+        elapsed_s=pl.when(pl.col("end").is_null()).then(wall_s).otherwise(pl.coalesce("accounted_s", wall_s)),
+        gpus=pl.coalesce("gpus", "gpus_held"),
+        samples=pl.when(~ambiguous).then(pl.col("samples").fill_null(0)),
+        gpus_seen=pl.when(~ambiguous).then(pl.col("gpus_seen").fill_null(0)),
+    )
+    frame = frame.with_columns(
+        gpu_hours=pl.col("gpus") * pl.col("elapsed_s") / 3600,
+        coverage=_coverage(ambiguous),
+        power_w_mean=pl.when((pl.col("energy_gpus") > 0) & (pl.col("span_sum_s") > 0)).then(
+            pl.col("energy_j") / pl.col("span_sum_s")
+        ),
+        **_roofline(),
+    )
+    frame = frame.with_columns(excluded=excluded(frame, filters), pipes=pl.lit(None, dtype=pl.List(pl.String)))
+    return in_schema(frame, JOB_SUMMARIES)
+
+
+def used_pipes(summaries: pl.DataFrame, population: pl.DataFrame, *, analysis: AnalysisOptions) -> pl.DataFrame:
+    """Return `summaries` with `pipes`: those whose job mean exceeds max(5th percentile of `population`, 0.005).
+
+    The paper takes the percentile over all jobs; the notebooks use the fixed threshold alone
+    (analysis.pipe_percentile false), and so does a population too small for a percentile to mean anything.
+    """
+    names = []
+    measured = pl.any_horizontal(pl.col(f"{counter}_mean").is_not_null() for counter in PIPES.values())
+    for pipe, counter in PIPES.items():
+        threshold = analysis.pipe_threshold
+        means = population.get_column(f"{counter}_mean").drop_nulls()
+        if analysis.pipe_percentile and len(means) >= LEAST_POPULATION:
+            low = means.quantile(0.05, "linear")
+            threshold = max(threshold, low or 0.0)
+        names.append(pl.when(pl.col(f"{counter}_mean") > threshold).then(pl.lit(pipe)))
+    return summaries.with_columns(pipes=pl.when(measured).then(pl.concat_list(names).list.drop_nulls()))
+
+
+def _sums(gpus: pl.DataFrame) -> list[pl.Expr]:
+    """What the GPUs of a run add up to."""
+    expressions: list[pl.Expr] = [
+        pl.len().cast(pl.Int64).alias("gpus_held"),
+        pl.col("samples").sum(),
+        (pl.col("samples") > 0).sum().cast(pl.Int64).alias("gpus_seen"),
+        (_weighted_median("interval_us") * 1e-6).alias("interval_s"),
+        pl.col("gpu_model").drop_nulls().unique(maintain_order=True).sort().str.join("+").replace("", None),
+        pl.col("hbm_mib").min(),
+        pl.col("hbm_peak_fraction").max(),
+        _sum_known("energy_j"),
+        pl.col("energy_source").drop_nulls().unique().sort().str.join("+").replace("", None),
+        pl.col("energy_j").is_not_null().sum().cast(pl.Int64).alias("energy_gpus"),
+        pl.col("span_s").filter(pl.col("energy_j").is_not_null()).sum().alias("span_sum_s"),
+        pl.col("power_w_mean").mean().alias("power_w_sampled_mean"),
+        pl.when(pl.col("n_gpu_util").sum() > 0)
+        .then(((pl.col("n_gpu_util") > 0) & (pl.col("max_gpu_util") == 0)).sum())
+        .cast(pl.Int64)
+        .alias("gpus_never_used"),
+        (_sum_known("zeros_gpu_util") / _sum_known("n_gpu_util")).fill_nan(None).alias("zero_util_fraction"),
+        _sum_known("xid_events"),
+        pl.col("xid_event_max").max(),
+        pl.col("temporal_imbalance").max(),
+        *(pl.col(f"temporal_imbalance_{name}").max() for name in OTHER_IMBALANCES),
+        *(_sum_known(accumulator).alias(volume) for accumulator, volume in volume_columns().items()),
+        *(_sum_known(name) for name in ("known", "idle")),
+    ]
+    for pipe, activity in PIPES.items():
+        expressions += [_sum_known(f"{label}_{pipe}") for label in ("compute", "memory")]
+        expressions.append(_sum_known(f"n_{activity}").alias(f"measured_{pipe}"))
+    for counter in COUNTERS:
+        if counter.name != "power_w":
+            expressions.append(pl.col(f"{counter.name}_mean").mean())
+        most = pl.col(f"{counter.name}_max")
+        expressions.append(
+            pl.when(most.is_not_null().any())
+            .then(most.cast(pl.Int64).fill_null(0).bitwise_or())
+            .alias(most.meta.output_name())
+            if counter.unit == "bitmask"
+            else most.max()
+        )
+    return expressions
+
+
+def _sum_known(name: str) -> pl.Expr:
+    """Sum of the values that are not null; null where there is none."""
+    return pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name)
+
+
+def _weighted_median(name: str) -> pl.Expr:
+    return pl.col(name).fill_nan(None).filter(pl.col("samples") > 0).drop_nulls().median()
+
+
+def _coverage(ambiguous: pl.Expr) -> pl.Expr:
+    """Samples present over samples expected at the job's own interval, at most 1."""
+    expected = pl.max_horizontal(pl.col("gpus_held") * pl.col("elapsed_s") / pl.col("interval_s"), pl.lit(1.0))
+    share = pl.min_horizontal(pl.col("samples") / expected, pl.lit(1.0))
+    known = pl.when(pl.col("interval_s").is_not_null()).then(share)
+    return pl.when(~ambiguous).then(pl.when(pl.col("samples") == 0).then(0.0).otherwise(known))
+
+
+def _roofline() -> dict[str, pl.Expr]:
+    columns: dict[str, pl.Expr] = {}
+    for pipe in PIPES:
+        end = "" if pipe == "fp64" else f"_{pipe}"
+        compute, memory = pl.col(f"compute_{pipe}"), pl.col(f"memory_{pipe}")
+        measured = (pl.col(f"measured_{pipe}") > 0) & (pl.col("known") > 0)
+        labelled = pl.when(measured & (compute + memory > 0)).then(compute + memory)
+        columns[f"compute_fraction{end}"] = compute / labelled
+        columns[f"memory_fraction{end}"] = memory / labelled
+        columns[f"idle_fraction{end}"] = pl.when(measured).then(pl.col("idle") / pl.col("known"))
+        majority = pl.when(compute > memory).then(pl.lit("compute")).when(memory > compute).then(pl.lit("memory"))
+        columns[f"bound{end}"] = pl.when(labelled.is_not_null()).then(majority)
+    return columns
+
+
+def _spatial(imbalance: pl.DataFrame, gpus: pl.DataFrame, analysis: AnalysisOptions) -> pl.DataFrame:
+    """One row per run: imbalance over GPUs, windows, share of all-zero windows; null for a single GPU."""
+    several = gpus.group_by("run").len("held").with_columns(several=pl.col("held") > 1)
+    added = imbalance.group_by("run", "counter").agg(pl.col("windows", "zero_windows", "imbalance").sum())
+    counted = pl.col("windows") - (0 if analysis.count_zero_windows else pl.col("zero_windows"))
+    added = added.join(several, on="run", how="left").with_columns(
+        value=pl.when("several").then(pl.when(counted > 0).then(pl.col("imbalance") / counted))
+    )
+    of_util = added.filter(pl.col("counter") == "gpu_util")
+    result = several.select("run").join(
+        of_util.select(
+            "run",
+            spatial_imbalance="value",
+            spatial_windows="windows",
+            spatial_zero_fraction=pl.col("zero_windows") / pl.col("windows"),
+        ),
+        on="run",
+        how="left",
+    )
+    for name in OTHER_IMBALANCES:
+        one = added.filter(pl.col("counter") == name).select("run", pl.col("value").alias(f"spatial_imbalance_{name}"))
+        result = result.join(one, on="run", how="left")
+    return result
+
+
+def _histograms(intensities: pl.DataFrame) -> pl.DataFrame:
+    """One row per run that has any: its 4 x 32 bins as a list."""
+    added = intensities.group_by("run", "bin").agg(pl.col("samples").sum())
+    found = added.get_column("run").unique().sort()
+    place = {run: row for row, run in enumerate(found)}
+    dense = np.zeros((len(found), HISTOGRAM_BINS), np.int64)
+    for run, where, samples in added.iter_rows():
+        dense[place[run], where] += samples
+    lists = pl.Series("intensity_histogram", dense.tolist(), dtype=pl.List(pl.Int64))
+    return pl.DataFrame({"run": found.cast(pl.Int32), "intensity_histogram": lists})
+
+
+PIPE_THRESHOLD = 0.005  # notebooks 2, 7, 9
+
+
+def as_in_notebooks(jobs: pl.DataFrame, analysis: AnalysisOptions) -> pl.DataFrame:
+    """Return job_summaries, row by row and column by column, with what the notebooks define otherwise.
+
+    `analysis`: what the summaries were made with. A job without samples, which the notebooks never see, has null in
+    all that is changed.
+    """
+    seen = pl.when(pl.col("gpus_seen") > 0).then(pl.col("gpus_seen"))
+    elapsed_s = (pl.col("end") - pl.col("start")).dt.total_microseconds() / 1e6
+    energy_j = pl.when(pl.col("energy_j").is_not_null()).then(pl.col("energy_j_mean") * seen)
+    fixed = msgspec.structs.replace(analysis, pipe_percentile=False, pipe_threshold=PIPE_THRESHOLD)
+    changed = used_pipes(jobs, jobs, analysis=fixed).with_columns(
+        gpus=seen,
+        gpu_hours=seen * elapsed_s / 3600,
+        spatial_imbalance=_notebook_spatial(analysis, seen),
+        hbm_peak_fraction=pl.col("hbm_peak_fraction").clip(0, 1),
+        energy_j=energy_j,
+        energy_gpus=pl.when(energy_j.is_not_null()).then(seen),
+        energy_source=pl.when(energy_j.is_not_null()).then(pl.lit("counter")),
+        power_w_mean=pl.when(elapsed_s > 0).then(energy_j / (seen * elapsed_s)),
+        **_notebook_temporal(analysis),
+    )
+    return changed.select(pl.col(name).cast(dtype) for name, dtype in jobs.schema.items())
+
+
+def _notebook_spatial(analysis: AnalysisOptions, seen: pl.Expr) -> pl.Expr:
+    """Mean over all windows of 1 - sum / (GPUs with samples x max), 0 where nothing ran; null without any activity.
+
+    Every window's sum / max is known but for the number of GPUs, so their mean is, too. GPUs held are those that
+    accounting tells, or more where more were recorded.
+    """
+    held = pl.max_horizontal("gpus", "gpus_seen")
+    active = 1 - pl.col("spatial_zero_fraction")
+    stored = pl.col("spatial_imbalance")
+    of_active = stored / active if analysis.count_zero_windows else stored
+    over_seen = (1 - (1 - of_active) * held / seen).clip(0, 1)
+    return pl.when((active > 0) & (seen > 1)).then(over_seen * active)
+
+
+def _notebook_temporal(analysis: AnalysisOptions) -> dict[str, pl.Expr]:
+    """The largest of the GPUs' imbalances is missing only where all of them were idle, or it was not asked for."""
+    asked = [name for name in WINDOWED if name in ("gpu_util", *analysis.imbalance_counters)]
+    columns = {"temporal_imbalance" if name == "gpu_util" else f"temporal_imbalance_{name}": name for name in asked}
+    return {
+        column: pl.when(pl.col(f"{name}_mean").is_not_null()).then(pl.col(column).fill_null(0.0))
+        for column, name in columns.items()
+        if name != "power_w"
+    }

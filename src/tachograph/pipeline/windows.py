@@ -1,0 +1,350 @@
+"""Windows of spatial imbalance: per run and window the sum and the largest GPU's share, whole across midnight.
+
+SI(j, w) = 1 - sum_g TC / (g_j * max_g TC), TC = sum of the counter over the window on one GPU; windows are anchored
+at the job's start (IPDPS 2026, section on load imbalance). A GPU without samples in a window counts 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tachograph.catalog.arrays import Floats, Ints, Longs
+from tachograph.catalog.config import AnalysisOptions
+from tachograph.catalog.errors import ConfigError
+from tachograph.catalog.tables import TIME
+from tachograph.pipeline import kernel
+
+DAY_US = 86_400_000_000
+UNIT = ("node", "gpu", "mig")
+COMPLETE_WINDOWS = {
+    "run": pl.Int32(),
+    "counter": pl.String(),
+    "window": pl.Int32(),
+    "total": pl.Float64(),
+    "most": pl.Float64(),
+}
+BORDER_WINDOWS = {
+    "run": pl.Int32(),
+    "node": pl.String(),
+    "gpu": pl.Int16(),
+    "mig": pl.Int16(),
+    "counter": pl.String(),
+    "window": pl.Int32(),
+    "n": pl.Int64(),
+    "total": pl.Float64(),
+}
+IMBALANCE = {
+    "run": pl.Int32(),
+    "counter": pl.String(),
+    "windows": pl.Int64(),
+    "zero_windows": pl.Int64(),
+    "imbalance": pl.Float64(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """complete: one row per (run, counter, window) of this partition's GPUs; border: one row per (run, GPU, counter,
+    window) for windows that cross midnight, which the neighbouring day completes. settled: one row per (run, counter)
+    of runs that have all their GPUs in this partition; their complete windows are in it and nowhere else.
+    """
+
+    complete: pl.DataFrame
+    border: pl.DataFrame
+    settled: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class MinuteSlots:
+    """A partition's minutes, in order of stripe and time: whose they are, and what the counters come to in them.
+
+    run, stripe: of each segment; begin: first slot of each segment, and behind the last the number of slots;
+    segment, minute: of each slot. sums: {counter: (values, sum)} per slot. units: node, gpu, mig per stripe.
+    """
+
+    run: NDArray[np.int32]
+    stripe: Longs
+    begin: Longs
+    segment: Longs
+    minute: Ints
+    sums: Mapping[str, tuple[Ints, Floats]]
+    units: pl.DataFrame
+
+
+def windows_of(
+    slots: MinuteSlots, starts: Mapping[int, datetime], gpus: Mapping[int, int], *, analysis: AnalysisOptions, day: date
+) -> Windows:
+    """Return the windows of one partition's minutes, those that cross midnight apart.
+
+    `gpus`: how many GPUs the runs have that have none outside the partition.
+    """
+    counters = [name for name in dict.fromkeys(("gpu_util", *analysis.imbalance_counters)) if name in slots.sums]
+    if not counters or not len(slots.minute):
+        return Windows(*(pl.DataFrame(schema=schema) for schema in (COMPLETE_WINDOWS, BORDER_WINDOWS, IMBALANCE)))
+    every = slots.minute if analysis.window_s == 60 else slots.minute // (analysis.window_s // 60)
+    groups = _per_gpu(slots, every)
+    if groups is None:
+        window, lengths = every, np.diff(slots.begin)
+    else:
+        window, lengths = every[groups.slot], np.bincount(slots.segment[groups.slot], minlength=len(slots.run))
+    runs, of_segment = np.unique(slots.run, return_inverse=True)
+    offset, owner, numbers = window_places(of_segment, every[slots.begin[:-1]], every[slots.begin[1:] - 1])
+    segment = np.repeat(np.arange(len(slots.run)), lengths) if groups is None else slots.segment[groups.slot]
+    since = _since_midnight(runs, starts, day)
+    begin = since[owner] + numbers * np.int64(analysis.window_s * 1_000_000)
+    place = offset[of_segment][segment] + window
+    crosses = _crosses_midnight(begin, analysis.window_s)
+    across_all = np.flatnonzero(crosses[place])
+    place[across_all] = -1
+    held = np.array([gpus.get(int(run), 0) for run in runs], np.int64)
+    complete, border, settled = [], [], []
+    for name in counters:
+        n, total = slots.sums[name] if groups is None else groups.add(*slots.sums[name])
+        counted, summed, most = np.zeros(len(owner), np.int64), np.zeros(len(owner)), np.full(len(owner), -np.inf)
+        kernel.over_gpus(place, n, total, counted, summed, most)
+        there = counted > 0
+        settled.append(_settled(name, runs, held, owner, there, summed, most))
+        kept = np.flatnonzero(there & (held[owner] == 0))
+        run = runs[owner[kept]]
+        complete.append(
+            _frame(COMPLETE_WINDOWS, name, run=run, window=numbers[kept], total=summed[kept], most=most[kept])
+        )
+        across = across_all[n[across_all] > 0]
+        units = {key: slots.units.get_column(key).gather(slots.stripe[segment[across]]) for key in UNIT}
+        run = runs[of_segment[segment[across]]]
+        border.append(
+            _frame(BORDER_WINDOWS, name, run=run, window=window[across], n=n[across], total=total[across], **units)
+        )
+    return Windows(pl.concat(complete), pl.concat(border), pl.concat(settled))
+
+
+def _settled(
+    name: str, runs: NDArray[np.int32], held: Longs, owner: Longs, there: NDArray[np.bool_], total: Floats, most: Floats
+) -> pl.DataFrame:
+    """Imbalance of the windows that are `there`, added up by run, of runs with a number of GPUs `held`."""
+    active = there & (most > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        imbalance = np.where(active, 1 - total / (held[owner] * most), 0.0)
+    count = np.bincount(owner, there, minlength=len(runs)).astype(np.int64)
+    busy = np.bincount(owner, active, minlength=len(runs)).astype(np.int64)
+    added = np.bincount(owner, imbalance, minlength=len(runs))
+    kept = np.flatnonzero((held > 0) & (count > 0))
+    return _frame(
+        IMBALANCE, name, run=runs[kept], windows=count[kept], zero_windows=(count - busy)[kept], imbalance=added[kept]
+    )
+
+
+def _frame(schema: Mapping[str, pl.DataType], counter: str, **columns: object) -> pl.DataFrame:
+    frame = pl.DataFrame(columns).with_columns(counter=pl.lit(counter))
+    return frame.select(pl.col(name).cast(dtype) for name, dtype in schema.items())
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """An order in which the minutes of one run, GPU and window lie together, and where each such group begins."""
+
+    order: Longs
+    first: Longs
+
+    @property
+    def slot(self) -> Longs:
+        """One slot of each group."""
+        return self.order[self.first]
+
+    def add(self, n: Ints, total: Floats) -> tuple[Ints, Floats]:
+        """Values and sums of each group."""
+        return np.add.reduceat(n[self.order], self.first), np.add.reduceat(total[self.order], self.first)
+
+
+def _per_gpu(slots: MinuteSlots, window: Ints) -> _Groups | None:
+    """The minutes that make a window of a GPU; None where every minute is one."""
+    pair = slots.stripe * (np.int64(slots.run.max()) + 1) + slots.run
+    again = len(np.unique(pair)) < len(pair)  # a run has a GPU, loses it to another, and has it again
+    if not again and window is slots.minute:
+        return None
+    whose = pair[slots.segment]
+    order = np.lexsort((window, whose)) if again else np.arange(len(window))
+    whose, window = whose[order], window[order]
+    changed = np.ones(len(order), np.bool_)
+    changed[1:] = (whose[1:] != whose[:-1]) | (window[1:] != window[:-1])
+    return _Groups(order, np.flatnonzero(changed))
+
+
+def _since_midnight(runs: NDArray[np.int32], starts: Mapping[int, datetime], day: date) -> Longs:
+    """Start of each run, in microseconds since the beginning of `day`."""
+    midnight = datetime.combine(day, time(), UTC)
+    return np.array([(starts[int(run)] - midnight) // timedelta(microseconds=1) for run in runs], np.int64)
+
+
+def _crosses_midnight(begin: Longs, length_s: int) -> NDArray[np.bool_]:
+    """True for windows that begin before a border of the day and end after it."""
+    end = begin + length_s * 1_000_000
+    return np.asarray(((begin < 0) & (end > 0)) | ((begin < DAY_US) & (end > DAY_US)))
+
+
+def window_places(of_segment: Longs, first: Ints, last: Ints) -> tuple[Longs, Longs, Longs]:
+    """Return where a run's windows lie in an array of those of all runs: its offset; each place's run and window.
+
+    `of_segment`: run of each segment, counted from 0; `first`, `last`: window in which it begins and ends.
+    """
+    runs = int(of_segment.max()) + 1
+    low, high = np.full(runs, np.iinfo(np.int64).max), np.full(runs, np.iinfo(np.int64).min)
+    np.minimum.at(low, of_segment, first)
+    np.maximum.at(high, of_segment, last)
+    count = high - low + 1
+    offset = np.cumsum(count) - count - low
+    owner = np.repeat(np.arange(runs), count)
+    return offset, owner, np.arange(len(owner)) - offset[owner]
+
+
+def _over_gpus(per_gpu: pl.DataFrame) -> pl.DataFrame:
+    return (
+        per_gpu.group_by("run", "counter", "window")
+        .agg(pl.col("total").sum(), most=pl.col("total").max())
+        .select(*COMPLETE_WINDOWS)
+    )
+
+
+def fold_windows(
+    parts: Sequence[Windows], carried: pl.DataFrame, starts: Mapping[int, datetime], gpus: pl.DataFrame, *,
+    analysis: AnalysisOptions, day: date, last: bool,
+) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
+    """Return (one row per (run, counter) of this day's complete windows, border windows to carry to the next day).
+
+    `gpus`: one row per run with the number of GPUs it held. `last`: nothing follows, so nothing is carried.
+    """
+    border = pl.concat([carried, *(part.border for part in parts)])
+    unit = ["run", "node", "gpu", "mig", "counter", "window"]
+    border = border.group_by(unit, maintain_order=True).agg(pl.col("n", "total").sum()).select(*BORDER_WINDOWS)
+    begun = pl.DataFrame({"run": list(starts), "begun": list(starts.values())}, schema={"run": pl.Int32, "begun": TIME})
+    midnight = datetime.combine(day + timedelta(days=1), time(), UTC)
+    length = pl.duration(seconds=(pl.col("window").cast(pl.Int64) + 1) * analysis.window_s)
+    timed = border.join(begun, on="run", how="left").with_columns(open=(pl.col("begun") + length) > midnight)
+    still_open = timed.filter("open").select(*BORDER_WINDOWS) if not last else pl.DataFrame(schema=BORDER_WINDOWS)
+    done = timed.select(*BORDER_WINDOWS) if last else timed.filter(~pl.col("open")).select(*BORDER_WINDOWS)
+    windows = pl.concat([*(part.complete for part in parts), _over_gpus(done)])
+    windows = windows.group_by("run", "counter", "window", maintain_order=True).agg(
+        pl.col("total").sum(), pl.col("most").max()
+    )
+    imbalance = 1 - pl.col("total") / (pl.col("held") * pl.col("most"))
+    active = pl.col("most") > 0
+    result = (
+        windows.join(gpus.select("run", held="gpus"), on="run", how="left")
+        .group_by("run", "counter")
+        .agg(
+            windows=pl.len().cast(pl.Int64),
+            zero_windows=(~active).sum().cast(pl.Int64),
+            imbalance=pl.when(active).then(imbalance).otherwise(0.0).sort_by("window").sum(),
+        )
+    )
+    return result.select(*IMBALANCE), still_open
+
+
+MINUTE_S = 60
+_UNIT_WINDOW = ("run", "window", "node", "gpu", "mig")
+_FOLDED = {"run": pl.UInt32(), "windows": pl.Int64(), "zero_windows": pl.Int64(), "imbalance": pl.Float64()}
+
+
+def spatial_imbalance(
+    minutes: pl.LazyFrame, jobs: pl.DataFrame, *, window_s: int, count_zero_windows: bool = False
+) -> pl.DataFrame:
+    """Return (job_key, spatial_imbalance, spatial_windows, spatial_zero_fraction), one row per row of `jobs`, in order.
+
+    `minutes`: rows of job_minutes; those of other jobs or another analysis are passed over. `jobs`: job_key, seq and
+    `gpus`, the GPUs held (`with_gpus_held`). A GPU silent in a window counts 0; windows in which all is zero are left
+    out, or count 0 with `count_zero_windows`. Imbalance is null for a single GPU and where nothing was active; all is
+    null where utilisation was not measured.
+
+    Days are read one after the other, so that memory is that of one day. A minute's sum is its mean times its samples:
+    exact up to the single precision of stored means where utilisation is in each sample, else samples without it count
+    like the others of their minute.
+    Errors: ConfigError for windows that are not of whole minutes.
+    """
+    if window_s <= 0 or window_s % MINUTE_S:
+        raise ConfigError(f"windows of {window_s} s are not of whole minutes", do="use 60, 300, 900 or 1800")
+    numbered = jobs.select("job_key", "seq", "gpus").with_row_index("run")
+    rows = _parts_of_windows(minutes, numbered, window_s // MINUTE_S)
+    still_open = pl.DataFrame(schema=rows.collect_schema()).drop("t")
+    folded = [pl.DataFrame(schema=_FOLDED)]
+    for day in _days(minutes):
+        midnight, next_midnight = _midnight(day), _midnight(day + timedelta(days=1))
+        of_day = rows.filter((pl.col("t") >= midnight) & (pl.col("t") < next_midnight)).drop("t")
+        whole = (
+            pl.concat([still_open.lazy(), of_day])
+            .group_by(_UNIT_WINDOW)
+            .agg(pl.col("ends").max(), pl.col("total").sum())
+            .select(still_open.columns)
+            .collect(engine="streaming")
+        )
+        still_open = whole.filter(pl.col("ends") > next_midnight)
+        folded.append(_fold(whole.filter(pl.col("ends") <= next_midnight), numbered))
+    return _of_jobs(pl.concat([*folded, _fold(still_open, numbered)]), numbered, count_zero_windows=count_zero_windows)
+
+
+def with_gpus_held(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
+    """Return `jobs` with `gpus` the number of GPUs each held: its rows of job_gpus. Accounting may tell another."""
+    held = gpus.group_by("job_key", "seq").agg(gpus=pl.len().cast(pl.Int64))
+    return jobs.drop("gpus").join(held, on=["job_key", "seq"], how="left").select(*jobs.columns)
+
+
+def _parts_of_windows(minutes: pl.LazyFrame, numbered: pl.DataFrame, length: int) -> pl.LazyFrame:
+    """Per minute and GPU: whose it is, its window, when that ends, what utilisation comes to."""
+    wanted = numbered.lazy().select("run", "job_key", "seq")
+    measured = minutes.filter(pl.col("gpu_util").is_not_null())
+    window = pl.col("minute") // length
+    left = ((window + 1) * length - pl.col("minute")).cast(pl.Int64)
+    return measured.join(wanted, on=["job_key", "seq"], how="inner").select(
+        "t",
+        "run",
+        "node",
+        "gpu",
+        "mig",
+        window=window,
+        ends=pl.col("t") + pl.duration(minutes=left),
+        total=pl.col("gpu_util").cast(pl.Float64) * pl.col("samples"),
+    )
+
+
+def _days(minutes: pl.LazyFrame) -> list[date]:
+    found = minutes.select(day=pl.col("t").dt.date()).unique().collect(engine="streaming")
+    return sorted(found.get_column("day").to_list())
+
+
+def _midnight(day: date) -> pl.Expr:
+    return pl.lit(datetime.combine(day, time(), UTC), dtype=TIME)
+
+
+def _fold(per_gpu: pl.DataFrame, numbered: pl.DataFrame) -> pl.DataFrame:
+    """One row per run: its windows, those in which all is zero, the sum of the others' imbalances."""
+    active = pl.col("most") > 0
+    imbalance = 1 - pl.col("total") / (pl.col("gpus") * pl.col("most"))
+    return (
+        per_gpu.group_by("run", "window")
+        .agg(pl.col("total").sum(), most=pl.col("total").max())
+        .join(numbered.select("run", "gpus"), on="run", how="left")
+        .sort("run", "window")
+        .group_by("run", maintain_order=True)
+        .agg(
+            windows=pl.len().cast(pl.Int64),
+            zero_windows=(~active).sum().cast(pl.Int64),
+            imbalance=imbalance.filter(active).sum(),
+        )
+    )
+
+
+def _of_jobs(folded: pl.DataFrame, numbered: pl.DataFrame, *, count_zero_windows: bool) -> pl.DataFrame:
+    added = folded.group_by("run", maintain_order=True).agg(pl.col("windows", "zero_windows", "imbalance").sum())
+    counted = pl.col("windows") - (0 if count_zero_windows else pl.col("zero_windows"))
+    several = pl.col("gpus") > 1
+    return numbered.join(added, on="run", how="left", maintain_order="left").select(
+        "job_key",
+        spatial_imbalance=pl.when(several & (counted > 0)).then(pl.col("imbalance") / counted),
+        spatial_windows="windows",
+        spatial_zero_fraction=pl.col("zero_windows") / pl.col("windows"),
+    )

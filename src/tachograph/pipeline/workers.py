@@ -1,0 +1,152 @@
+"""Workers of an analysis: which ones an option names, and which packages and lake each must have. It needs no Dask."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from socket import gethostname
+from typing import Any, TypeVar
+
+from tachograph.catalog.errors import LakeError, UsageError, WorkersError
+from tachograph.catalog.tables import GPU_SAMPLES
+from tachograph.lake.delta import Lake
+from tachograph.lake.store import is_remote
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWorkers:
+    """So many processes of this machine."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningScheduler:
+    """A scheduler that runs: its address, or the file that it wrote."""
+
+    address: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmWorkers:
+    """So many jobs of Slurm."""
+
+    count: int
+
+
+def parse_workers(words: str) -> LocalWorkers | RunningScheduler | SlurmWorkers:
+    """Return which workers are meant.
+
+    >>> parse_workers("4"), parse_workers("slurm:8")
+    (Processes(count=4), Jobs(count=8))
+    >>> parse_workers("tcp://n1:8786").address, parse_workers("scheduler.json").file
+    ('tcp://n1:8786', 'scheduler.json')
+
+    Errors: UsageError for anything else.
+    """
+    told = re.fullmatch(r"(slurm:)?([1-9]\d{0,4})", words)
+    if told:
+        return SlurmWorkers(int(told[2])) if told[1] else LocalWorkers(int(told[2]))
+    if "://" in words:
+        return RunningScheduler(address=words)
+    if words.endswith(".json"):
+        return RunningScheduler(file=words)
+    raise UsageError(
+        f"--workers {words}: neither a number of processes, slurm:N, tcp://HOST:PORT nor a scheduler's .json file",
+        do="see `tachograph analyze --help`",
+    )
+
+
+TaskResult = TypeVar("TaskResult")
+
+PACKAGES = ("tachograph", "polars", "numpy", "numba", "deltalake")  # of others numbers could come out otherwise
+INSTALL = "install on the workers what is installed here: the same Python environment, best in a shared folder"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRequirements:
+    """Versions of PACKAGES, and the lake: its samples by the id of their table and the version they have at least.
+
+    table: None where no samples were written yet.
+    """
+
+    versions: tuple[str, ...]
+    location: str
+    table: str | None
+    version: int
+
+
+_fit: set[WorkerRequirements] = set()  # what this worker was found to have
+
+
+def expected(lake: Lake) -> WorkerRequirements:
+    """Return what this process has."""
+    versions = tuple(metadata.version(name) for name in PACKAGES)
+    delta = lake.delta(GPU_SAMPLES)
+    if delta is None:
+        return WorkerRequirements(versions, lake.location, None, -1)
+    return WorkerRequirements(versions, lake.location, str(delta.metadata().id), delta.version())
+
+
+def disagreements(wanted: tuple[str, ...], found: Mapping[str, Mapping[str, str | None]]) -> list[str]:
+    """Return in words which worker has which package in another version; None is one it does not have.
+
+    >>> disagreements(("1.0", "2.0", "3.0", "4.0", "5.0"), {"tcp://n1:7": {"tachograph": "1.1", "polars": "2.0"}})
+    ['tcp://n1:7 has tachograph 1.1, here it is 1.0']
+    """
+    return [
+        f"{worker} has {f'{name} {versions[name]}' if versions[name] else f'no {name}'}, here it is {version}"
+        for worker, versions in found.items()
+        for name, version in zip(PACKAGES, wanted, strict=True)
+        if name in versions and versions[name] != version
+    ]
+
+
+def run_there(wanted: WorkerRequirements, function: Callable[..., TaskResult], /, *arguments: Any) -> TaskResult:
+    """Return what the function returns, on a worker, which is looked at before its first task.
+
+    Errors: what the function raises, a LakeError with the name of the worker's machine; WorkersError for a version.
+    """
+    check_worker(wanted)
+    try:
+        return function(*arguments)
+    except LakeError as problem:
+        raise LakeError(problem.what, where=f"{problem.where} on {gethostname()}", do=problem.do) from None
+
+
+def check_worker(wanted: WorkerRequirements) -> None:
+    """Look whether this process has what it must, once.
+
+    Errors: WorkersError, LakeError.
+    """
+    if wanted in _fit:
+        return
+    mine = dict(zip(PACKAGES, (metadata.version(name) for name in PACKAGES), strict=True))
+    wrong = disagreements(wanted.versions, {f"the worker on {gethostname()}": mine})
+    if wrong:
+        raise WorkersError(wrong[0], do=INSTALL)
+    _check_lake(wanted)
+    _fit.add(wanted)
+
+
+def _check_lake(wanted: WorkerRequirements) -> None:
+    if wanted.table is None:
+        return
+    where = f"{wanted.location} on {gethostname()}"
+    share = "keep the lake in a folder that all workers see under one path, or in an object store"
+    try:
+        delta = Lake.open(wanted.location).delta(GPU_SAMPLES)
+    except LakeError as problem:
+        do = problem.do if is_remote(wanted.location) else share
+        raise LakeError(f"a worker cannot read the lake: {problem.what}", where=where, do=do) from None
+    if delta is None or str(delta.metadata().id) != wanted.table:
+        raise LakeError("a worker sees another lake there", where=where, do=share)
+    if delta.version() < wanted.version:
+        raise LakeError(
+            f"a worker sees version {delta.version()} of {GPU_SAMPLES.name}, here it is {wanted.version}",
+            where=where,
+            do="wait until the shared file system shows it everywhere, and run again",
+        )

@@ -1,1 +1,0 @@
-"""What a day of shared GPUs came to under each policy: table, JSON, figure."""

@@ -1,0 +1,200 @@
+"""Findings in words: groups by kind, intervals, values against thresholds, missing counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from tachograph.catalog import counters
+from tachograph.catalog.columns import local_time
+from tachograph.catalog.counters import DCGM_PREFIX, HOST_COUNTERS
+from tachograph.catalog.tables import HOST_CHARACTERISTICS
+from tachograph.catalog.units import shown_s, text, zone
+from tachograph.judge.finding import EVIDENCE, FINDING_KINDS, SEVERITIES, CheckedValue, Finding, FindingKind, Verdict
+
+KIND_NAMES: Mapping[FindingKind, str] = MappingProxyType(
+    {
+        "class": "Job classes",
+        "rule": "Rules",
+        "score": "Scores",
+        "workload": "Kind of work",
+        "health": "Health",
+        "advice": "Advice",
+    }
+)
+VERDICT_NAMES: Mapping[Verdict, str] = MappingProxyType({"yes": "yes", "no": "no", "insufficient": "not enough data"})
+# what is told first: what is so, what cannot be said, what is not so
+_ANSWER_ORDER: tuple[Verdict, ...] = ("yes", "insufficient", "no")
+_OF_NODES = frozenset([*HOST_CHARACTERISTICS, *(counter.name for counter in HOST_COUNTERS)])
+SHOWN_CHECKS = 4  # in short
+SHOWN_COUNTERS = 3  # of GPUs, of nodes, of others, in short
+
+
+@dataclass(frozen=True, slots=True)
+class FindingGroup:
+    """The verdicts of one kind that are told in the table of what was looked for."""
+
+    kind: FindingKind
+    findings: tuple[Finding, ...]
+
+    @property
+    def name(self) -> str:
+        """What stands above them."""
+        return KIND_NAMES[self.kind]
+
+    def of(self, verdict: Verdict) -> tuple[Finding, ...]:
+        """Return those with this verdict."""
+        return tuple(finding for finding in self.findings if finding.verdict == verdict)
+
+    @property
+    def counts(self) -> tuple[tuple[str, int], ...]:
+        """(verdict in words, how many), of those that there are."""
+        numbers = ((VERDICT_NAMES[verdict], len(self.of(verdict))) for verdict in _ANSWER_ORDER)
+        return tuple((name, number) for name, number in numbers if number)
+
+
+def by_kind(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return findings by kind; of one kind what is so, what cannot be said, what is not so; else in their order."""
+    return tuple(sorted(findings, key=lambda one: (FINDING_KINDS.index(one.kind), _ANSWER_ORDER.index(one.verdict))))
+
+
+def worth_knowing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings that hold and are no mere facts, most urgent first."""
+    held = (finding for finding in findings if finding.verdict == "yes" and finding.severity != "fact")
+    return tuple(sorted(held, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def finding_sentence(finding: Finding) -> str:
+    """Return the sentence of a fact; one with advice was something to mend, and something above says the same.
+
+    >>> what_is_so(Finding("stable", "fact", "", "It did the same all the time."))
+    'It did the same all the time.'
+    >>> what_is_so(Finding("low_gpu_use", "fact", "", "The GPUs were active 12% of the time.", "Use fewer."))
+    '(as above, in other words) The GPUs were active 12% of the time.'
+    """
+    again = finding.verdict == "yes" and finding.severity == "fact" and finding.advice
+    return f"(as above, in other words) {finding.sentence}" if again else finding.sentence
+
+
+def finding_groups(verdicts: Sequence[Finding]) -> tuple[FindingGroup, ...]:
+    """Return the verdicts by kind, advice last and without the advice that is given: it is told by itself."""
+    groups = []
+    for kind in KIND_NAMES:
+        of_kind = (one for one in verdicts if one.kind == kind)
+        told = [one for one in of_kind if kind != "advice" or one.verdict != "yes" or one.severity == "fact"]
+        if told:
+            groups.append(FindingGroup(kind, tuple(told)))
+    return tuple(groups)
+
+
+def missing_counters(verdicts: Iterable[Finding], *, at_most: int | None = None) -> tuple[str, ...]:
+    """Return what nobody measured and would decide more, each once, and how to have it measured: sentences.
+
+    Those that more verdicts wait for come first; `at_most` of GPUs, of nodes and of others are named, the rest counted.
+
+    >>> made = Finding("score_gpu", "note", "", "", verdict="insufficient", needs=("sm_occupancy", "cpu_user"))
+    >>> missing_counters([made, made])[1]
+    'Of the nodes: cpu_user. Have node_exporter or LDMS record them.'
+    """
+    waiting = Counter(name for one in verdicts if one.verdict == "insufficient" for name in dict.fromkeys(one.needs))
+    names = [name for name, _ in waiting.most_common()]
+    of_gpus = [name for name in names if name in counters.COUNTERS_BY_NAME]
+    of_nodes = [name for name in names if name in _OF_NODES]
+    others = [name for name in names if name not in counters.COUNTERS_BY_NAME and name not in _OF_NODES]
+    said = []
+    if of_gpus:
+        listed = _first([_with_field(name) for name in of_gpus], at_most)
+        said.append(f"Of the GPUs: {listed}. Have dcgm-exporter or LDMS record these fields.")
+    if of_nodes:
+        said.append(f"Of the nodes: {_first(of_nodes, at_most)}. Have node_exporter or LDMS record them.")
+    if others:
+        said.append(f"Not known: {_first(others, at_most)}.")
+    return tuple(said)
+
+
+def _first(names: Sequence[str], at_most: int | None) -> str:
+    shown = names if at_most is None else names[:at_most]
+    more = len(names) - len(shown)
+    return f"{', '.join(shown)}, and {more} more, see --verdicts" if more else ", ".join(shown)
+
+
+def _with_field(name: str) -> str:
+    field = counters.COUNTERS_BY_NAME[name].dcgm_name
+    return f"{name} ({DCGM_PREFIX}{field})" if field else name
+
+
+def interval_text(finding: Finding, start: datetime | None, until: datetime | None, *, zone_name: str) -> str | None:
+    """Return the interval a finding is about, in the site's zone; None where it is about the whole job.
+
+    `start`, `until`: of the job; they stand where the finding leaves its begin or end open. The date is told where it
+    is not that of the job's start.
+
+    >>> begin, end = datetime(2026, 4, 23, 21, 5, tzinfo=UTC), datetime(2026, 4, 23, 22, 40, tzinfo=UTC)
+    >>> made = Finding("hung", "problem", "", "", begin=begin, end=end)
+    >>> interval_text(made, begin, end, zone_name="America/Los_Angeles")
+    'from 14:05 to 15:40, 1 h 35 min'
+    """
+    if finding.begin is None and finding.end is None:
+        return None
+    begin, end = finding.begin or start, finding.end or until
+    if begin is None or end is None:
+        return None
+    local = [moment.astimezone(zone(zone_name)) for moment in (begin, end)]
+    changed = local[0].utcoffset() != local[1].utcoffset()  # clocks were changed in between
+    day = (start or begin).astimezone(zone(zone_name)).date()
+    told = []
+    for moment in local:
+        date = "" if moment.date() == day else f"{moment:%Y-%m-%d} "
+        told.append(f"{date}{moment:%H:%M}{f' {moment:%Z}' if changed else ''}")
+        day = moment.date()
+    return f"from {told[0]} to {told[1]}, {text(shown_s(begin, end), 's')}"
+
+
+def check_text(check: CheckedValue, *, zone_name: str = "UTC") -> str:
+    """Return a value against its threshold.
+
+    >>> check_text(Check("sm_active", 0.004, "<", 0.01, "fraction", True))
+    'sm_active 0.4 % < 1 %'
+    >>> check_text(Check("power_w", 250.0, "<", 90.0, "W", False))
+    'power_w 250 W, not < 90 W'
+    >>> check_text(Check("pcie", None, "<", 5.0, "B/s", None))
+    'pcie not measured (< 5 B/s)'
+    """
+    threshold = f"{check.relation} {value_text(check.threshold, check.unit, zone_name=zone_name)}"
+    if check.value is None:
+        return f"{check.name} not measured ({threshold})"
+    value = value_text(check.value, check.unit, zone_name=zone_name)
+    if check.holds is None:
+        return f"{check.name} {value}, undecided ({threshold})"
+    return f"{check.name} {value} {threshold}" if check.holds else f"{check.name} {value}, not {threshold}"
+
+
+def checks_text(finding: Finding, *, zone_name: str = "UTC", at_most: int | None = SHOWN_CHECKS) -> str:
+    """Return values against thresholds of a finding, those that decided it first; empty where it has none."""
+    decisive = finding.verdict == "yes"
+    ordered = sorted(finding.checks, key=lambda check: check.holds is not decisive)
+    shown = ordered if at_most is None else ordered[:at_most]
+    more = len(ordered) - len(shown)
+    said = "; ".join(check_text(check, zone_name=zone_name) for check in shown)
+    return f"{said}; and {more} more" if more else said
+
+
+def evidence_texts(finding: Finding, zone_name: str) -> tuple[tuple[str, str], ...]:
+    """Return the numbers behind a finding as (label, text)."""
+    return tuple(
+        (EVIDENCE[name][0], value_text(value, EVIDENCE[name][1], zone_name=zone_name))
+        for name, value in finding.evidence.items()
+        if name in EVIDENCE
+    )
+
+
+def value_text(value: float, unit: str, *, zone_name: str = "UTC") -> str:
+    """Return a number of a finding; those with unit `time` are seconds since 1970."""
+    if unit == "time":
+        return local_time(datetime.fromtimestamp(value, UTC), zone_name)
+    if unit == "percent":
+        return text(value / 100, "fraction")
+    return f"{value:.0f}" if unit == "code" else text(value, unit)

@@ -1,0 +1,109 @@
+"""The report of one job as one self-contained HTML page: no script, no reference to anything outside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+from jinja2 import Environment
+from markupsafe import Markup
+
+from tachograph.catalog.columns import local_time
+from tachograph.catalog.units import text
+from tachograph.catalog.version import __version__
+from tachograph.figures import job_page
+from tachograph.figures.timeline import Series
+from tachograph.judge.checks.evidence import number
+from tachograph.report.findings import VERDICT_NAMES, check_text, checks_text, evidence_texts, finding_sentence
+from tachograph.report.job import GpuUse, JobReport
+from tachograph.report.job_text import what_ran_where
+from tachograph.report.pages import environment
+
+MANY_GPUS = 16  # up to here the page has a row for each GPU
+
+
+def job_html(report: JobReport) -> str:
+    """Return the page."""
+    many = len(report.gpus) > MANY_GPUS
+    least, most = report.extremes
+    return (
+        _environment()
+        .get_template("job.html.j2")
+        .render(
+            report=report,
+            row=report.summary,
+            what_ran_where=what_ran_where(report),
+            tables=[("least busy", least), ("most busy", most)] if many and least else [("", report.gpus)],
+            many=many,
+            plots=job_plots(report),
+            version=__version__,
+        )
+    )
+
+
+def job_plots(report: JobReport) -> dict[str, Markup | None]:
+    """Return the plots {use, activity, work, roofline, memory, power}: SVG, or None where there is nothing to show."""
+    timeline = report.timeline
+    by_key = [(gpu, timeline.per_gpu.get((gpu.row["node"], gpu.row["gpu"], gpu.row["mig"]))) for gpu in report.gpus]
+    drawn = [(gpu, series) for gpu, series in by_key if series is not None]
+    levels = np.vstack([_floats(series) for _, series in drawn]) if drawn else np.empty((0, 0))
+    means = {name: _floats(series) for name, series in timeline.means.items()}
+    watts = (_floats(timeline.means.get("power_w", ())), _floats(timeline.power_low), _floats(timeline.power_high))
+    pipes = {
+        pipe.name: (pipe.compute_fraction, pipe.memory_fraction)
+        for pipe in report.pipes
+        if pipe.active_mean and pipe.compute_fraction is not None and pipe.memory_fraction is not None
+    }
+    svgs = {
+        "use": job_page.utilisation(levels, [gpu.label for gpu, _ in drawn], timeline.bin_s, marks=report.marks),
+        "activity": job_page.activity(means, timeline.bin_s, marks=report.marks),
+        "work": job_page.work(dict(report.work)),
+        "roofline": job_page.roofline(pipes),
+        "memory": job_page.memory(
+            _column(report.gpus, "hbm_used_mib_max"),
+            _column(report.gpus, "hbm_mib"),
+            [gpu.label for gpu in report.gpus],
+        ),
+        "power": job_page.power(*watts, timeline.bin_s, marks=report.marks),
+    }
+    return {name: None if svg is None else Markup(svg) for name, svg in svgs.items()}
+
+
+def _floats(series: Series) -> npt.NDArray[np.float64]:
+    return np.array([np.nan if value is None else value for value in series], dtype=np.float64)
+
+
+def _column(gpus: Sequence[GpuUse], name: str) -> npt.NDArray[np.float64]:
+    return _floats(tuple(number(gpu.row, name) for gpu in gpus))
+
+
+def spark_points(series: Series, *, width: float = 160, height: float = 22) -> list[str]:
+    """Return the `points` of SVG polylines through a series of 0..1, one per stretch without a gap.
+
+    >>> spark_points((0.0, 1.0, None, 0.5, 0.5), width=50, height=10)
+    ['5.0,10.0 15.0,0.0', '35.0,5.0 45.0,5.0']
+    """
+    step = width / max(1, len(series))
+    stretches: list[list[str]] = [[]]
+    for place, value in enumerate(series):
+        if value is None:
+            stretches.append([])
+        else:
+            stretches[-1].append(f"{(place + 0.5) * step:.1f},{height * (1 - min(1.0, max(0.0, value))):.1f}")
+    return [" ".join(points) for points in stretches if points]
+
+
+@cache
+def _environment() -> Environment:
+    made = environment()
+    made.filters["quantity"] = text
+    made.filters["local_time"] = local_time
+    made.filters["capitalize_first"] = lambda said: f"{said[:1].upper()}{said[1:]}"
+    made.globals.update(
+        answer_names=VERDICT_NAMES, check_text=check_text, checks_text=checks_text, evidence_texts=evidence_texts,
+        what_is_so=finding_sentence,
+        spark_points=spark_points, number=number,
+    )  # fmt: skip
+    return made

@@ -1,1 +1,0 @@
-"""What Nsight Compute reports say: one structured report; text, JSON, CSV and HTML show its numbers."""

@@ -1,0 +1,614 @@
+"""The report on profiled kernels as lines of text: the table, one kernel explained, pairs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tachograph.catalog.units import plural, printable, text
+from tachograph.figures.kernel_page import shortened, shortened_apart
+from tachograph.report.lines import Line, bar, plain, wrapped
+from tachograph.sharing.advice import times
+from tachograph.sharing.demand import PIPES, Matrix, Sharing
+from tachograph.sharing.kernel_facts import (
+    DisturbingKernel,
+    GpuPart,
+    KernelFact,
+    KernelsReport,
+    KernelView,
+    MissingMetric,
+    NumberedKernel,
+    SetEstimate,
+    busiest_pipe,
+    fear_words,
+    launches_words,
+    limited_words,
+    pitfall_numbers,
+    pitfall_words,
+    resource_name,
+    roofline_words,
+    said,
+    took,
+    total_s,
+)
+from tachograph.sharing.kernels import options_for
+from tachograph.sharing.mixes import MixOutcome
+from tachograph.sharing.utilization import Sensitivity
+
+MOST_COLUMNS = 16  # of a matrix that is printed
+_LISTED = 5  # pairs of a list
+NOTHING = 255  # in Matrix.binding
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPair:
+    """A kernel beside another. slowdown, gain None: not known. binding: the resource, None nothing."""
+
+    row: KernelView
+    column: NumberedKernel
+    slowdown: float | None
+    gain: float | None
+    binding: str | None
+    safe: bool
+
+
+def pairs_of(part: GpuPart) -> list[KernelPair]:
+    """Return all pairs of a part, row by row; none where they were not asked for."""
+    found = part.pairs
+    if found is None:
+        return []
+    return [
+        KernelPair(
+            row,
+            column,
+            _known(float(found.slowdown[i, j])),
+            _known(float(found.gain[i, j])),
+            binding_of(found, i, j),
+            bool(found.safe[i, j]),
+        )
+        for i, row in enumerate(part.kernels)
+        for j, column in enumerate(part.columns)
+    ]
+
+
+def binding_of(found: Matrix, row: int, column: int) -> str | None:
+    """Return what binds a row beside a column; None: nothing."""
+    place = int(found.binding[row, column])
+    return None if place == NOTHING else found.resources[place]
+
+
+def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
+    """Yield the slowdown of each kernel while another runs beside it."""
+    shares = "" if report.sharing.shares is None else ", MPS with shares of the SMs"
+    yield from wrapped(f"Slowdown of a row while a column runs beside it{shares}", width, style="bold")
+    table = list(_matrix(part, width)) if len(part.columns) <= MOST_COLUMNS else []
+    if table and max(len(words) for ((words, _),) in table) <= width:
+        yield from table
+        yield from _named_columns(part, width)
+    else:
+        told = f"{len(part.kernels)} x {len(part.columns)} pairs: all of them with --json, --csv or --html"
+        yield from wrapped(told, width, style="dim")
+    yield from _best(part, width)
+    if part.mixed is not None:
+        yield from wrapped(mixed_words(part.mixed), width)
+    yield from wrapped(calibrated_words(part), width, style="dim")
+
+
+def mixed_words(mixed: MixOutcome) -> str:
+    """Return what happens to all kernels of a report beside all of another, in a sentence.
+
+    >>> mixed_words(Together((1.2, None), (None, None), ((2.0, "copy", "mm"), None), safe=False))
+    'All beside all of the other report, weighted by time: 1.20x, the other –; worst is copy beside mm, 2.00x.'
+    """
+    here, there = text(mixed.slowdown, "times"), text(mixed.other_slowdown, "times")
+    worst = ""
+    if mixed.worst is not None:
+        slowdown, one, other = mixed.worst
+        worst = f"; worst is {one} beside {other}, {text(slowdown, 'times')}"
+    return f"All beside all of the other report, weighted by time: {here}, the other {there}{worst}."
+
+
+def calibrated_words(part: GpuPart) -> str:
+    """Return what the estimates rest on, in a sentence."""
+    calibration = part.calibration
+    if calibration.measured_on is None:
+        return "Estimated with what was published of the H100 NVL: nothing was measured on this GPU."
+    measured_on, published = calibration.measured_on, calibration.source == "published"
+    if published:
+        words = f"Estimated with what was published of the {measured_on.removeprefix('NVIDIA ')}"
+    else:
+        words = f"Estimated with what was measured on {measured_on} ({calibration.source})"
+    same = part.gpu.name == measured_on
+    return words + ("." if same else ", which is another GPU: measure this one with `tachograph interference bench`.")
+
+
+def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
+    cells = [[factor(pair.slowdown) for pair in row] for row in _rows(part)]
+    heads = [str(view.number) for view in part.columns]
+    wide = max(len(cell) for row in [heads, *cells] for cell in row)
+    room = max(8, width - (wide + 2) * len(heads) - 4)
+    names = shortened_apart([view.label for view in part.kernels], min(36, room))
+    longest = max(map(len, names))
+    yield plain(" " * (longest + 4) + "".join(f"  {head:>{wide}}" for head in heads), "bold")
+    for view, name, row in zip(part.kernels, names, cells, strict=True):
+        yield plain(f"{view.number:>3} {name:<{longest}}" + "".join(f"  {cell:>{wide}}" for cell in row))
+
+
+def _named_columns(part: GpuPart, width: int) -> Iterator[Line]:
+    """What the numbers above the columns are, where no row tells it."""
+    if part.columns[0].number != part.kernels[0].number:
+        named = ", ".join(f"{view.number} {shortened(view.label, 30)}" for view in part.columns)
+        yield from wrapped(named, width, first="columns: ", indent="  ")
+
+
+def _rows(part: GpuPart) -> Iterator[list[KernelPair]]:
+    pairs, columns = pairs_of(part), len(part.columns)
+    for begin in range(0, len(pairs), columns):
+        yield pairs[begin : begin + columns]
+
+
+def _best(part: GpuPart, width: int) -> Iterator[Line]:
+    safe: dict[frozenset[int], KernelPair] = {}
+    for pair in pairs_of(part):
+        if pair.safe:  # either way round it is one pair
+            safe.setdefault(frozenset((pair.row.number, pair.column.number)), pair)
+    if not safe:
+        yield from wrapped("No pair is safe: in each a resource nears its limit, or was not measured.", width)
+        return
+    best = sorted(safe.values(), key=lambda pair: (-(pair.gain or 0.0), pair.row.number, pair.column.number))[:_LISTED]
+    named = ", ".join(f"{pair.row.number}+{pair.column.number} ({part_of_time(pair.gain)})" for pair in best)
+    are = "pair is" if len(safe) == 1 else "pairs are"
+    yield from wrapped(
+        f"{len(safe):,} {are} safe: no resource nears its limit. Best, with the time together as a share of the time "
+        f"one after the other: {named}.",
+        width,
+    )
+
+
+def part_of_time(gain: float | None) -> str:
+    """Return the time together as a share of the time one after the other, `?` where it is not known.
+
+    >>> part_of_time(2.0), part_of_time(0.88), part_of_time(None)
+    ('50 %', '114 %', '?')
+    """
+    return "?" if gain is None or not gain > 0 else f"{100 / gain:.0f} %"
+
+
+def factor(value: float | None) -> str:
+    """Return a factor without its sign, `?` where it is not known.
+
+    >>> factor(1.0), factor(15.84), factor(None)
+    ('1.00', '15.8', '?')
+    """
+    return "?" if value is None else text(value, "times").removesuffix("x")
+
+
+def worst_of(part: GpuPart) -> KernelPair | None:
+    """Return the pair in which one is slowed down most."""
+    known = [pair for pair in pairs_of(part) if pair.slowdown is not None]
+    return max(known, key=lambda pair: pair.slowdown or 0.0, default=None)
+
+
+def binding_words(pair: KernelPair) -> str:
+    """Return what binds a pair, in a word."""
+    return "nothing" if pair.binding is None else resource_name(pair.binding)
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else value
+
+
+_BAR = 14
+_UNUSED = 0.005  # a resource asked for less is named only
+_LEAST_NOTE = 24  # characters: shorter ones tell nothing
+LEVELS = {"high": "much", "some": "some", "low": "little", "unknown": "not known"}
+
+
+def explain_lines(view: KernelView, *, width: int = 100, ascii_only: bool = False) -> list[Line]:
+    """Return everything about one kernel as styled lines."""
+    lines = wrapped(f"{view.number}  {view.label}", width, first="", indent="   ", style="bold")
+    lines += wrapped(printable(view.kernel.name), width, first="   ", indent="   ", style="dim")
+    lines += wrapped(where_it_ran(view), width, first="   ", indent="   ")
+    for heading, body in (
+        ("What it uses, and what each number is read from", _facts(view.facts.values(), width, ascii_only)),
+        ("What limits it", _limits(view, width, ascii_only)),
+        ("What disturbs it when others run beside it", _disturbed(view, width)),
+        ("Under the roofs of the GPU", wrapped(roofline_words(view.judged.placement), width, first="  ", indent="  ")),
+        ("Scores, 0 best, 100 worst", _facts(view.scores.values(), width, ascii_only)),
+        ("Do not be misled", _explained_pitfalls(view, width)),
+        ("Not collected", _lacking(view, width)),
+    ):
+        told = list(body)
+        if told:
+            lines += [plain(""), plain(heading, "bold"), *told]
+    return lines
+
+
+def where_it_ran(view: KernelView) -> str:
+    """Return GPU, shape and time of a kernel, in a sentence."""
+    kernel, footprint = view.kernel, view.kernel.demand.footprint
+    shape = "shape not told" if footprint is None else f"{footprint.blocks:,} blocks of {footprint.threads:,} threads"
+    if kernel.variants > 1:
+        shape += f" (the longest of {kernel.variants} shapes)"
+    share = "" if view.share is None else f", {text(view.share, 'fraction')} of the time"
+    spent = f"{launches_words(kernel.launches)}, {took(kernel.seconds)}{share}"
+    return printable(f"{kernel.gpu.name}; {shape}; {spent}; {', '.join(kernel.reports)}")
+
+
+def _facts(facts: Iterable[KernelFact], width: int, ascii_only: bool) -> Iterator[Line]:
+    told = list(facts)
+    labels, values = max(len(fact.label) for fact in told), max(len(said(fact)) for fact in told)
+    for fact in told:
+        drawn = bar(fact.share, _BAR, ascii_only=ascii_only)
+        line = f"  {fact.label:<{labels}}  {drawn}  {said(fact):>{values}}"
+        note = _note(fact, width - len(line) - 2)
+        yield (line, ""), (f"  {note}" if note else "", "dim")
+
+
+def _note(fact: KernelFact, room: int) -> str:
+    """What a number means and is read from, as much as there is room for."""
+    both = "; ".join(part for part in (fact.note, fact.metric) if part)
+    if len(both) <= room:
+        return both
+    if fact.note and len(fact.note) <= room:
+        return fact.note
+    return shortened(fact.metric, room) if room >= _LEAST_NOTE else ""
+
+
+def _limits(view: KernelView, width: int, ascii_only: bool) -> Iterator[Line]:
+    found = view.judged.limits
+    yield from wrapped(limited_words(found), width, first="  ", indent="  ")
+    used = [limit for limit in found.resources if limit.demand >= _UNUSED]
+    names = max((len(resource_name(limit.resource)) for limit in used), default=0)
+    for limit in used:
+        drawn = bar(limit.demand, _BAR, ascii_only=ascii_only)
+        of = " of what can be achieved" if limit.measured_on else ""
+        room = f"{text(limit.head_room, 'fraction')} left{of}"
+        yield plain(f"  {resource_name(limit.resource):<{names}}  {drawn}  {text(limit.demand, 'fraction'):>6}  {room}")
+    unused = [resource_name(limit.resource) for limit in found.resources if limit.demand < _UNUSED]
+    if unused:
+        yield from wrapped(f"not used: {', '.join(unused)}", width, first="  ", indent="  ", style="dim")
+
+
+def _disturbed(view: KernelView, width: int) -> Iterator[Line]:
+    fears = [fear for fear in view.judged.fears if not _is_unused(fear)]
+    names = max(len(resource_name(fear.resource)) for fear in fears)
+    for fear in fears:
+        first = f"  {resource_name(fear.resource):<{names}}  {LEVELS[fear.level]:<9}  "
+        yield from wrapped(fear_words(fear), width, first=first, indent=" " * len(first))
+
+
+def _is_unused(fear: Sensitivity) -> bool:
+    """Whether it is a pipeline with nothing to do."""
+    return fear.resource in PIPES and fear.value is not None and fear.value < _UNUSED
+
+
+def _explained_pitfalls(view: KernelView, width: int) -> Iterator[Line]:
+    for pitfall in view.judged.pitfalls:
+        yield from wrapped(pitfall_words(pitfall), width, first="  ", indent="  ")
+
+
+def _lacking(view: KernelView, width: int) -> Iterator[Line]:
+    missing = view.kernel.missing
+    for lack in missing:
+        yield from wrapped(f"{lack.metric}: {lack.tells}", width, first="  ", indent="    ", style="dim")
+    if missing:
+        yield plain(f"  collect it with: ncu {options_for(missing)} -o REPORT PROGRAM")
+
+
+SLOWDOWN_SAYS = (
+    "slowdown: time beside the others over time alone; worst: where the others are served first; held up by: what "
+    "there is too little of."
+)
+Cell = Callable[[KernelView], str]
+_DISTURBERS = 3  # named in a line
+_SUMS = 6  # resources named
+_NUMBERS = 8  # kernels named by number in a line, of more only how many there are
+
+
+def limited_by(view: KernelView) -> str:
+    """Return what limits a kernel, in a word or two."""
+    resource = view.judged.limited_by
+    return "–" if resource is None else resource_name(resource)
+
+
+def disturbed_by(view: KernelView) -> str:
+    """Return the resources by which others disturb a kernel much, else somewhat; `?` behind what nobody measured."""
+    fears = [fear for fear in view.judged.fears if fear.resource != "sms"]  # tells how to read the others
+    named = [resource_name(fear.resource) for fear in fears if fear.level == "high"]
+    unknown = [f"{resource_name(fear.resource)}?" for fear in fears if fear.level == "unknown"]
+    some = [resource_name(fear.resource) for fear in fears if fear.level == "some"]
+    if some and not named:
+        named = [f"some: {', '.join(some)}"]
+    return ", ".join(named + unknown) or "little"
+
+
+def score_text(view: KernelView, name: str) -> str:
+    """Return a score as it is shown."""
+    return said(view.scores[name])
+
+
+def pipe_text(view: KernelView) -> str:
+    """Return the busiest pipeline and how busy it is."""
+    busiest = busiest_pipe(view.kernel)
+    return text(None) if busiest is None else f"{resource_name(busiest[0])} {text(busiest[1], 'fraction')}"
+
+
+# heading, cell; forms from wide to narrow leave out what tells least
+_COLUMNS: dict[str, tuple[str, Cell]] = {
+    "time": ("time", lambda view: text(view.share, "fraction")),
+    "launches": ("launches", lambda view: text(view.kernel.launches, "count")),
+    "smi": ("nvidia-smi", lambda view: said(view.facts["gpu_util"])),
+    "ipc": ("IPC", lambda view: text(view.facts["ipc"].value, "ratio")),
+    "pipe": ("busiest pipe", pipe_text),
+    "dram": ("DRAM", lambda view: said(view.facts["dram"])),
+    "occupancy": ("occupancy", lambda view: said(view.facts["occupancy"])),
+    "sms": ("SMs", lambda view: said(view.facts["sm_share"])),
+    "limited": ("limited by", limited_by),
+    "disturbed": ("disturbed by", disturbed_by),
+    "score": ("score", lambda view: score_text(view, "score_gpu_practice")),
+    "score_mem": ("of memory", lambda view: score_text(view, "score_gpumem_practice")),
+}
+_SHORT = {"launches": "n", "smi": "smi", "pipe": "pipe", "occupancy": "occ.", "score": "score", "score_mem": "mem."}
+_IN_FULL = {"score_mem": "score of memory"}  # where it stands alone
+_LEFT = frozenset({"limited", "disturbed"})
+_FORMS: tuple[tuple[int, bool, tuple[str, ...]], ...] = (  # least room of a name, short headings, columns left out
+    (36, False, ()),
+    (26, True, ()),
+    (24, True, ("score_mem", "launches")),
+    (24, True, ("score_mem", "score", "launches")),
+    (20, True, ("score_mem", "score", "launches", "smi")),
+    (16, True, ("score_mem", "score", "launches", "smi", "sms", "time")),
+    (12, True, ("score_mem", "score", "launches", "smi", "sms", "time", "occupancy", "pipe", "ipc")),
+)
+_NAME = 36  # most characters of a name
+_COLUMNS_SAY = {
+    "time": "share of the time of all",
+    "launches": "how often it ran",
+    "smi": "what nvidia-smi shows as utilisation",
+    "ipc": "instructions per cycle and SM, at most 4",
+    "pipe": "the busiest pipeline, each for a kind of instructions (ALU, FMA, FP64, LSU, ...)",
+    "dram": "share of the peak bandwidth",
+    "occupancy": "warps there, of all that fit",
+    "sms": "share of the time in which they had work",
+    "limited": "the fullest resource (issue: the slots for instructions), or latency: it waits",
+    "score": "0 best, 100 worst",
+    "score_mem": "the same of memory",
+}
+
+
+def kernels_lines(report: KernelsReport, *, width: int = 100, ascii_only: bool = False) -> list[Line]:
+    """Return the report as styled lines (see lines.to_rich)."""
+    if report.explained is not None:
+        lines = explain_lines(report.explained, width=width, ascii_only=ascii_only)
+    elif report.together is not None and not any(part.columns for part in report.parts):
+        lines = []
+    else:
+        lines = [line for part in report.parts for line in _part(report, part, width)]
+    if report.together is not None:
+        lines += together_lines(report, report.together, width)
+    while lines and lines[-1] == plain(""):
+        lines.pop()
+    return lines
+
+
+def headline(part: GpuPart) -> str:
+    """Return what was read of a GPU, in a sentence."""
+    launches = sum(view.kernel.launches for view in part.kernels)
+    sms = f", {part.gpu.sms} SMs" if part.gpu.sms else ""
+    less = "took less time" if total_s(part) is not None else "not shown"
+    more = f"; {plural(part.left_out, 'more kernel')} {less}" if part.left_out else ""
+    counts = f"{plural(len(part.kernels), 'kernel')}, {launches_words(launches)}, {took(total_s(part))}"
+    return f"{part.gpu.name}{sms}: {counts}{more}"
+
+
+def numbers_text(numbers: Sequence[int], of: int) -> str:
+    """Return which kernels are meant, by their numbers.
+
+    >>> numbers_text([1, 2, 5], 9), numbers_text([1, 2], 2), numbers_text([1], 1)
+    ('kernels 1, 2, 5', 'all kernels', 'the kernel')
+    """
+    if len(numbers) == of:
+        return "all kernels" if of > 1 else "the kernel"
+    if len(numbers) > _NUMBERS:
+        return f"{len(numbers)} kernels"
+    return f"kernel{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _part(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
+    yield from wrapped(headline(part), width, style="bold")
+    yield plain("")
+    yield from _table(part.kernels, width)
+    if part.disturbers is not None:
+        yield from wrapped(disturbers_words(part.disturbers), width)
+    yield plain("")
+    if part.pairs is not None:
+        yield from pair_lines(report, part, width)
+        yield plain("")
+    yield from _pitfalls(part, width)
+    yield from lacking_lines(part.lacking, part.command, len(part.kernels), width)
+
+
+def disturbers_words(found: Sequence[DisturbingKernel]) -> str:
+    """Return which kernels of a table disturb others most, in a line.
+
+    >>> disturbers_words([Disturber(4, "fmul<4, 256>", 2.0, 3, "issue")]), disturbers_words([])
+    ('Disturbs most: 4 fmul<4, 256> (3 takes 2.00x as long: held up by issue)', 'Disturbs most: none disturbs another.')
+    """
+    named = [
+        f"{one.number} {shortened(one.label, 24)} ({one.victim} takes {times(one.slowdown)} as long{_why(one.binding)})"
+        for one in found[:_DISTURBERS]
+    ]
+    return f"Disturbs most: {', '.join(named) or 'none disturbs another.'}"
+
+
+def _why(binding: str | None) -> str:
+    if binding is None:
+        return ""
+    return f": {'waits for' if binding == 'blocks' else 'held up by'} {resource_name(binding)}"
+
+
+def legend(columns: Iterable[str] = tuple(_COLUMNS), *, short: bool = True) -> str:
+    """Return what the columns of the table are, in a sentence.
+
+    >>> legend(["time", "occupancy"]), legend(["occupancy"], short=False)
+    ('time: share of the time of all; occ.: warps there, of all that fit.', 'occupancy: warps there, of all that fit.')
+    """
+    said = (
+        f"{_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0]}: {_COLUMNS_SAY[name]}"
+        for name in columns
+        if name in _COLUMNS_SAY
+    )
+    return f"{'; '.join(said)}."
+
+
+def _table(views: Sequence[KernelView], width: int) -> list[Line]:
+    """The widest form that fits, what it has no room for, and what its columns are."""
+    for least, short, left_out in _FORMS:
+        columns = [name for name in _COLUMNS if name not in left_out]
+        table = _form(views, columns, least, short=short)
+        spare = width - _wide(table)
+        if spare >= 0:
+            named = max(len(name) for name in shortened_apart([view.label for view in views], least))
+            table = _form(views, columns, max(least, min(_NAME, named + spare)), short=short)
+            break
+    else:
+        table = _form(views, columns, least, short=short, width=width)
+    lacks = [_IN_FULL.get(name, _COLUMNS[name][0]) for name in _COLUMNS if name not in columns]
+    no_room = wrapped(f"no room for: {', '.join(lacks)}", width, style="dim") if lacks else []
+    return [*table, *no_room, *wrapped(legend(columns, short=short), width, style="dim")]
+
+
+def _form(
+    views: Sequence[KernelView], columns: Sequence[str], name_width: int, *, short: bool, width: int | None = None
+) -> list[Line]:
+    """Such columns as lines; the last goes on below itself where `width` is given, and too little for it."""
+    headings = [_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0] for name in columns]
+    names = shortened_apart([view.label for view in views], name_width)
+    rows = [
+        [str(view.number), name, *(_COLUMNS[column][1](view) for column in columns)]
+        for view, name in zip(views, names, strict=True)
+    ]
+    left = {1, *(place + 2 for place, name in enumerate(columns) if name in _LEFT)}
+    table = aligned(["#", "kernel", *headings], rows, left=left)
+    if width is None or _wide(table) <= width:
+        return table
+    last = max(len(cells[-1]) for cells in [headings, *rows])
+    room = max(len(headings[-1]), width - (_wide(table) - last))
+    folded = [
+        cells
+        for row in rows
+        for place, part in enumerate(textwrap.wrap(row[-1], room))
+        for cells in ([*(row[:-1] if place == 0 else [""] * (len(row) - 1)), part],)
+    ]
+    return [((words[:width], style),) for ((words, style),) in aligned(["#", "kernel", *headings], folded, left=left)]
+
+
+def _wide(table: Sequence[Line]) -> int:
+    return max(len(words) for ((words, _),) in table)
+
+
+def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: set[int]) -> list[Line]:
+    """Return a heading and rows; columns of `left` begin at the left, the others end at the right."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        placed = zip(cells, widths, range(len(widths)), strict=True)
+        return "  ".join(f"{cell:<{wide}}" if n in left else f"{cell:>{wide}}" for cell, wide, n in placed).rstrip()
+
+    return [plain(line(headings), "bold"), *(plain(line(row)) for row in rows)]
+
+
+def _pitfalls(part: GpuPart, width: int) -> Iterator[Line]:
+    """Each conclusion that would be wrong once, with the kernels it is wrong of."""
+    of: dict[str, list[str]] = {}
+    for view in part.kernels:
+        for pitfall in view.judged.pitfalls:
+            named = f"{view.number} {shortened(view.label, 24)} ({pitfall_numbers(pitfall)})"
+            of.setdefault(pitfall.why, []).append(named)
+    if not of:
+        return
+    yield plain("Do not be misled", "bold")
+    for why, kernels in of.items():
+        more = [f"and {len(kernels) - _NUMBERS} more"] if len(kernels) > _NUMBERS else []
+        yield from wrapped(f"{why}:", width, first="  ", indent="  ")
+        yield from wrapped(", ".join([*kernels[:_NUMBERS], *more]), width, first="    ", indent="    ", style="dim")
+    yield plain("")
+
+
+def lacking_lines(lacking: Sequence[MissingMetric], command: str | None, of: int, width: int) -> Iterator[Line]:
+    """Yield what was not collected, and the command that collects it."""
+    if not lacking:
+        return
+    yield plain("Not collected", "bold")
+    for lack in lacking:
+        yield from wrapped(
+            f"{lack.metric}: {lack.tells} ({numbers_text(lack.of, of)})", width, first="  ", indent="    ", style="dim"
+        )
+    if command:
+        yield plain(f"  collect it with: {command}")
+    yield plain("")
+
+
+def together_lines(report: KernelsReport, together: SetEstimate, width: int) -> list[Line]:
+    """Return what is expected of a set of kernels."""
+    found = together.estimate
+    lines = wrapped(together_heading(report.sharing), width, style="bold")
+    rows = [
+        [
+            str(view.number),
+            shortened(view.label, 36),
+            times(outcome.slowdown),
+            times(outcome.worst),
+            resource_name(outcome.binding) if outcome.binding else "nothing" if outcome.slowdown else "–",
+        ]
+        for view, outcome in zip(together.members, found.members, strict=True)
+    ]
+    lines += aligned(["#", "kernel", "slowdown", "worst", "held up by"], rows, left={1, 4})
+    if found.sums:
+        lines += wrapped(sums_words(found.sums), width)
+    lines += wrapped(f"{gain_words(found.gain, found.worst_gain)} {safe_words(found.safe)}", width)
+    for unknown in found.unknown:
+        lines += wrapped(unknown, width, first="  not known: ", indent="    ", style="dim")
+    return lines + wrapped(SLOWDOWN_SAYS, width, style="dim")
+
+
+def together_heading(sharing: Sharing) -> str:
+    """Return how kernels run together.
+
+    >>> together_heading(Sharing()), together_heading(Sharing("mps", (0.5, 0.25)))
+    ('Together, as streams of one process', 'Together, as processes under MPS, with 50 % + 25 % of the SMs')
+    """
+    way = "streams of one process" if sharing.way == "streams" else "processes under MPS"
+    shares = "" if sharing.shares is None else " + ".join(text(share, "fraction") for share in sharing.shares)
+    return f"Together, as {way}" + (f", with {shares} of the SMs" if shares else "")
+
+
+def sums_words(sums: Mapping[str, float]) -> str:
+    """Return what all ask for together, the most first.
+
+    >>> sums_words({"dram": 0.84, "issue": 1.9, "fp64": 0.0})
+    'All together ask for: issue 190 %, DRAM 84 %.'
+    """
+    asked = sorted(sums.items(), key=lambda item: -item[1])[:_SUMS]
+    named = ", ".join(f"{resource_name(name)} {text(share, 'fraction')}" for name, share in asked if share > 0)
+    return f"All together ask for: {named}."
+
+
+def gain_words(gain: float | None, worst: float | None) -> str:
+    """Return how long all take together, in a sentence.
+
+    >>> gain_words(1.8, 1.0)
+    'Together they take 56 % of the time that they take one after the other, at the worst 100 %.'
+    """
+    if gain is None:
+        return "How long they take together cannot be said."
+    at_worst = "" if worst is None else f", at the worst {part_of_time(worst)}"
+    return f"Together they take {part_of_time(gain)} of the time that they take one after the other{at_worst}."
+
+
+def safe_words(safe: bool) -> str:
+    """Return whether the set is safe, in a sentence."""
+    return "Safe: no resource nears its limit." if safe else "Not safe: a resource nears its limit, or is not known."

@@ -1,0 +1,364 @@
+"""The report on co-location as lines of text: the table of pairs, one pair explained, the matrix of job groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tachograph.catalog.columns import local_time
+from tachograph.catalog.units import MI, plural, printable, text
+from tachograph.report.lines import Line, plain, wrapped
+from tachograph.sharing.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, PROFILE_THEM, SHARING_MODES, resource, times
+from tachograph.sharing.colocation import ColocateReport
+from tachograph.sharing.demand import Demand
+from tachograph.sharing.job_groups import LEFT_OUT, JobGroup, short_label
+from tachograph.sharing.mixes import MixOutcome
+from tachograph.sharing.proposals import GroupMatrix, SharingProposal
+
+BY_PROFILE = (
+    "*: by profile, kernel by kernel, each meeting those of the other for the share of their times. Nsight Compute "
+    "runs one kernel at a time, at locked clocks, with caches emptied before: what kernels of one job take from each "
+    "other is not in it, and all shares are of that clock."
+)
+
+
+def pair_called(proposal: SharingProposal) -> str:
+    """Return what a pair is called."""
+    other = "itself" if proposal.one is proposal.other else printable(proposal.other.label)
+    return f"{printable(proposal.one.label)} with {other}"
+
+
+def way_called(proposal: SharingProposal) -> str:
+    """Return what its way of sharing is called, with the shares or slices."""
+    advice = proposal.advice
+    if advice.shares is not None:
+        return f"MPS {' / '.join(text(share, 'fraction') for share in advice.shares)}"
+    if advice.profiles is not None:
+        return f"MIG {' / '.join(advice.profiles)}"
+    return SHARING_MODES[advice.way]
+
+
+def both_of(numbers: Sequence[float | None]) -> str:
+    """Return slowdowns of both; one number where they are the same."""
+    return " / ".join(dict.fromkeys(map(times, numbers))) if numbers else text(None)
+
+
+def pipes_said(demand: Demand) -> str:
+    """Return what is asked of each pipe, of those that are asked for anything, to be followed by something else."""
+    return "".join(
+        f"{resource(pipe)} {text(share, 'fraction')}, " for pipe, share in demand.cycles.items() if share >= 0.01
+    )
+
+
+def bandwidth(report: ColocateReport, only: str | None = None) -> str:
+    """Return which bandwidth counts as all there is; `only`: on this model."""
+    models = ", ".join(
+        f"{text(share, 'fraction')} of the peak on {model}"
+        for model, share in report.achievable
+        if only in (None, model)
+    )
+    origin = report.calibration.measured_on or "another model"
+    return (
+        f"Bandwidth that can be achieved: {models}; as calibrated ({report.calibration.source}, {origin}), or the "
+        "highest sample of these jobs where that is more."
+    )
+
+
+def profile_lines(kind: JobGroup, width: int) -> Iterator[Line]:
+    """Yield of which reports a kind is known, its kernels of most time, and what does not fit the lake."""
+    profile = kind.profile
+    if profile is None:
+        return
+    mean, pipes = profile.mix.mean, pipes_said(profile.mix.mean)
+    first = sorted(profile.mix.members, key=lambda member: -member[0])[:3]
+    kernels = ", ".join(f"{text(share, 'fraction')} {printable(one.name)}" for share, one in first)
+    said = (
+        f"{printable(kind.label)}: by {printable(', '.join(profile.reports))}: {plural(profile.kernels, 'kernel')}, "
+        f"launched {plural(profile.launches, 'time')}; of their time {kernels}; on average "
+        f"{pipes}memory bandwidth {text(mean.dram, 'fraction')} of the peak."
+    )
+    yield from wrapped(said, width, first="  ", indent="    ")
+    for apart in profile.apart:
+        yield from wrapped(f"{printable(apart)}.", width, first="  ! ", indent="    ")
+
+
+def explained_lines(report: ColocateReport, proposal: SharingProposal, width: int) -> Iterator[Line]:
+    """Yield all that is to be said of a pair."""
+    one, other, advice = proposal.one, proposal.other, proposal.advice
+    yield plain(f"{pair_called(proposal)}, {one.gpus} x {one.device.name}: {way_called(proposal)}", "bold")
+    for kind in (one,) if one is other else (one, other):
+        yield from wrapped(_asks(kind), width, first="  ", indent="    ")
+        yield from profile_lines(kind, width) if kind.profile else ()
+    measured = one.issue == other.issue == "profile"
+    yield plain("Why", "bold")
+    for sentence in advice.why:
+        yield from wrapped(sentence, width, first="  ", indent="    ")
+    if advice.worst:
+        more = "" if measured else ", and what was not measured is short"
+        said = f"At worst {both_of(advice.worst)}: always busy at the same time{more}."
+        yield from wrapped(said, width, first="  ", indent="    ")
+    if proposal.kernels is not None:
+        yield from wrapped(_by_kernels(proposal.kernels, assumed=not measured), width, first="  ", indent="    ")
+    if proposal.runs is not None and proposal.runs.worst is not None:
+        mean = both_of((proposal.runs.slowdown, proposal.runs.other_slowdown))
+        said = f"Over all pairs of their runs, while both are busy, read carefully: {mean} on average, "
+        said += f"{times(proposal.runs.worst[0])} in the worst pair."
+        yield from wrapped(said, width, first="  ", indent="    ")
+    if proposal.saved_h:
+        saved = f"Saved: up to {text(proposal.saved_h, 'h')} of GPU time, were they always there at the same time."
+        yield from wrapped(saved, width, first="  ", indent="    ")
+    told = (*advice.unknown, *advice.cautions, *((BY_PROFILE,) if proposal.kernels else ()))
+    if told:
+        yield plain("Not known, and to be minded", "bold")
+        for sentence in told:
+            yield from wrapped(f"{sentence.removesuffix('.')}.", width, first="  ", indent="    ")
+    yield from wrapped(bandwidth(report, one.device.name), width, style="dim")
+
+
+def _asks(kind: JobGroup) -> str:
+    """What a kind asks: the run that asks most."""
+    most = kind.mix.highest
+    memory = None if most.hbm_bytes is None else most.hbm_bytes / MI
+    parts = [
+        f"busy {text(kind.busy, 'fraction')} of the time; while busy",
+        f"SMs {text(most.sm_share, 'fraction')},",
+        f"{pipes_said(most)}memory bandwidth {text(most.dram, 'fraction')} of the peak;",
+        f"memory {text(memory, 'MiB')}",
+    ]
+    return (
+        f"{printable(kind.label)}: {plural(kind.runs, 'run')}, {text(kind.gpu_hours, 'h')}; "
+        f"at the most {' '.join(parts)}."
+        + (f" A run is at most {text(kind.spread, 'fraction')} away from their mean." if kind.runs > 1 else "")
+    )
+
+
+def _by_kernels(found: MixOutcome, *, assumed: bool) -> str:
+    """What is expected kernel by kernel, and of each side the kernel that is worst off."""
+    worst = [
+        f"{printable(name)} {times(slowdown)} beside {printable(beside)}"
+        for slowdown, name, beside in dict.fromkeys(one for one in found.worst_of if one)
+    ]
+    carefully = ", issue slots assumed" if assumed else ""
+    return (
+        f"Kernel by kernel under MPS, all SMs for both, while both are busy{carefully}: "
+        f"{both_of(found.slowdowns)} on average; at worst {'; '.join(worst)}."
+    )
+
+
+MOST_PRINTED = 20  # kinds of a matrix that is printed, those of most GPU-hours
+_CELL = 6
+_READ = (
+    "Slowdown of the row beside the column by MPS, of the time in which the row uses the GPU, what nobody measured "
+    "counted; mem: memory does not hold both. *: by profile. `--csv` and `--json` have all, and what slows."
+)
+
+
+def matrices_lines(matrices: Sequence[GroupMatrix], width: int) -> Iterator[Line]:
+    """Yield each matrix, of the kinds of most GPU-hours, as many as fit, and how to read them."""
+    for of_all in matrices:
+        yield from _matrix_lines(of_all, width)
+        yield plain("")
+    yield from wrapped(_READ, width, style="dim")
+
+
+def _matrix_lines(of_all: GroupMatrix, width: int) -> Iterator[Line]:
+    names = [short_label(kind) for kind in of_all.kinds]
+    wide = max(map(len, names[:MOST_PRINTED]))
+    count = min(len(names), MOST_PRINTED, max(1, (width - wide - 3) // _CELL))
+    first = of_all.kinds[0]
+    yield plain(f"{first.gpus} x {first.device.name}: {plural(len(names), 'kind')} of jobs", "bold")
+    yield plain(" " * (wide + 3) + "".join(f"{number:>{_CELL}}" for number in range(1, count + 1)), "bold")
+    for row in range(count):
+        cells = "".join(f"{_cell(of_all, row, column):>{_CELL}}" for column in range(count))
+        yield plain(f"{row + 1:>2} {names[row]:<{wide}}{cells}")
+    if count < len(names):
+        yield plain(f"{count} of {plural(len(names), 'kind')}, those of most GPU-hours", "dim")
+
+
+def _cell(of_all: GroupMatrix, row: int, column: int) -> str:
+    if of_all.full[row, column]:
+        return "mem"
+    slowdown = float(of_all.careful[row, column])
+    return text(None) if slowdown != slowdown else f"{slowdown:.2f}"
+
+
+_ISSUE = 7  # column of a table: where issue slots are known from, of use where any kind was profiled
+_NOTHING = "No two kinds of jobs are proposed to share a GPU."
+_SAVED = (
+    "saved: GPU-hours of both less those of one GPU until the slower one is through, if both are always there at the "
+    "same time: the most there is. No kind is in two pairs; pairs of one user come first, nobody else has to agree."
+)
+_SLOWDOWN = (
+    "measured: slowdown by what was measured, of the time in which a job uses the GPU, by the runs that ask most; both "
+    "are taken to be busy at times that have nothing to do with each other. careful: what decides; the same were "
+    "{assumed} of the issue slots asked for by each, and kernels on a part of the SMs as wide as the GPU{margin}; only "
+    "where it holds a pair is proposed. at worst: always at the same time, and what was not measured is short."
+)
+_MARGIN = ", where a kind was profiled with the estimator's margin of {:g} unless all pairs of kernels are safe"
+_NOT_LOOKED_AT = (
+    "Not looked at: processors and memory of the host, PCIe, NVLink, network, and whether Slurm lets jobs share."
+)
+_UNKNOWN = f"None is safe before its kernels were profiled: DCGM tells neither issue slots nor caches. {PROFILE_THEM}"
+
+
+def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None = None) -> list[Line]:
+    """Return the report as styled lines (see lines.to_rich); `top`: at most so many pairs of each table."""
+    if report.chosen:
+        return [line for proposal in report.chosen for line in explained_lines(report, proposal, width)]
+    if report.matrices:
+        return list(matrices_lines(report.matrices, width))
+    lines = [line for said in headlines(report) for line in wrapped(said, width, style="bold")]
+    if report.missing:
+        lines += wrapped(_missing(report), width)
+    if report.proposals:
+        lines += [plain(""), *_table(report.proposals[:top], width), plain("")]
+        lines += _reasons(report.proposals[:top], width)
+        if top is not None and len(report.proposals) > top:
+            lines += [plain(f"{top:,} of {plural(len(report.proposals), 'pair')}", "dim")]
+        lines += [plain(""), plain("Read it so", "bold"), *_notes(report, width)]
+    if report.profiled:
+        lines += [plain(""), plain("Profiled", "bold")]
+        lines += [line for kind in report.profiled for line in profile_lines(kind, width)]
+    if report.refused:
+        lines += [plain(""), plain("Not proposed", "bold"), *_refused(report.refused[:top], width)]
+        if top is not None and report.not_proposed > top:
+            lines += [plain(f"{top:,} of {plural(report.not_proposed, 'pair')}", "dim")]
+    return [*lines, *_left_out(report, width)]
+
+
+def headlines(report: ColocateReport) -> tuple[str, str]:
+    """Return the report in two sentences: what was looked at, what came of it."""
+    if report.first is None or report.last is None:
+        return "No job to look at.", _NOTHING
+    begin, end = (local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last))
+    looked = (
+        f"{begin} to {end}: {plural(report.jobs, 'job')} ({text(report.gpu_hours, 'h')} of GPU time), "
+        f"{plural(report.kinds, 'kind')} of jobs that may share."
+    )
+    if not report.proposals:
+        return looked, " ".join([_NOTHING, *_why_none(report)])
+    pairs = plural(len(report.proposals), "pair")
+    return looked, f"{pairs} on one GPU in place of two would save up to {text(report.saved_h, 'h')}."
+
+
+def _why_none(report: ColocateReport) -> Iterator[str]:
+    """Why there is no proposal, and what to try."""
+    if report.short:
+        short = ", ".join(f"{resource(name)} {count:,}" for name, count in report.short)
+        judged = plural(sum(count for _, count in report.short), "pair")
+        yield f"{judged} judged; what they have too little of: {short}. `--all` shows each with its numbers."
+    elif not report.kinds and report.left_out:
+        yield "None may share, for the reasons below."
+    rare = next((jobs for reason, jobs, _ in report.left_out if reason == "few_runs"), 0)
+    if rare:
+        often = f"fewer than {report.least_runs} times under its name"
+        yield f"{plural(rare, 'job')} left out, each of a kind that ran {often}: `--runs 1` takes them in."
+
+
+def _missing(report: ColocateReport) -> str:
+    return (
+        f"Never measured: {', '.join(report.missing)}. Without them nothing can be said of any job: let DCGM, "
+        "dcgm-exporter or LDMS record these fields (docs/counters.md)."
+    )
+
+
+def _table(proposals: Sequence[SharingProposal], width: int) -> list[Line]:
+    headings = ["", "one", "other", "GPUs", "how", "measured", "careful"]
+    headings += ["issue slots", "at worst", "memory", "short first", "saved"]
+    rows = [
+        [
+            str(number),
+            short_label(proposal.one),
+            "itself" if proposal.one is proposal.other else short_label(proposal.other),
+            f"{proposal.one.gpus} x {proposal.one.device.name}",
+            way_called(proposal),
+            both_of(proposal.advice.slowdowns),
+            both_of(proposal.advice.careful),
+            " / ".join(dict.fromkeys((proposal.one.issue, proposal.other.issue))),
+            both_of(proposal.advice.worst),
+            text(proposal.memory, "fraction"),
+            resource(proposal.advice.binding) if proposal.advice.binding else text(None),
+            text(proposal.saved_h, "h"),
+        ]
+        for number, proposal in enumerate(proposals, 1)
+    ]
+    for kept in (
+        range(12),
+        (0, 1, 2, 3, 4, 5, 6, 7, 8, 11),
+        (0, 1, 2, 3, 4, 5, 6, 7, 11),
+        (0, 1, 2, 3, 4, 6, 7, 11),
+        (0, 1, 2, 3, 4, 6, 11),
+        (0, 1, 2, 3, 6, 11),
+    ):  # less of it where there is little room
+        places = [n for n in kept if n != _ISSUE or any(proposal.kernels for proposal in proposals)]
+        lines = _aligned([[cells[n] for n in places] for cells in (headings, *rows)])
+        if max(len(line[0][0]) for line in lines) <= width:
+            break
+    return lines
+
+
+def _reasons(proposals: Sequence[SharingProposal], width: int) -> Iterator[Line]:
+    for number, proposal in enumerate(proposals, 1):
+        own = "one user's own; " if proposal.same_user else ""
+        said = f"{own}{_runs(proposal)}. {proposal.advice.why[-1]}"
+        yield from wrapped(said, width, first=f"{number:>2} ", indent="   ")
+
+
+def _runs(proposal: SharingProposal) -> str:
+    one, other = proposal.one, proposal.other
+    if one is other:
+        more = f", up to {proposal.packed} at a time" if proposal.packed > 2 else ""
+        return f"{plural(one.runs, 'run')}{more}"
+    return f"{plural(one.runs, 'run')} and {plural(other.runs, 'run')}"
+
+
+def _notes(report: ColocateReport, width: int) -> Iterator[Line]:
+    margin = _MARGIN.format(report.settings.margin) if report.profiled else ""
+    said = [_SAVED, _SLOWDOWN.format(assumed=text(report.settings.assumed_issue, "fraction"), margin=margin)]
+    if any("assumed" in (proposal.one.issue, proposal.other.issue) for proposal in report.proposals):
+        said.append(_UNKNOWN)
+    if any(proposal.kernels for proposal in report.proposals):
+        said.append(BY_PROFILE)
+    said += [
+        f"Memory: the highest use of any run, and {text(CONTEXT_BYTES / MI, 'MiB')} for a further context.",
+        bandwidth(report),
+        _NOT_LOOKED_AT,
+    ]
+    if any(proposal.advice.cautions for proposal in report.proposals):
+        said.append(MPS_OF_ONE_USER)
+    for sentence in said:
+        yield from wrapped(sentence, width, first="  ", indent="    ")
+
+
+def _refused(proposals: Sequence[SharingProposal], width: int) -> Iterator[Line]:
+    for proposal in proposals:
+        head = f"  {pair_called(proposal)}: "
+        if proposal.taken:
+            reason = f"{SHARING_MODES[proposal.advice.way]}, but one of them is in a pair above."
+        else:
+            reason = " ".join(proposal.advice.why)
+        yield from wrapped(reason, width, first=head, indent="    ")
+
+
+def _left_out(report: ColocateReport, width: int) -> list[Line]:
+    lines = [plain("Left out", "dim")] if report.left_out else []
+    for reason, jobs, hours in report.left_out:
+        said = f"{plural(jobs, 'job')} ({text(hours, 'h')}): {LEFT_OUT[reason]}"
+        lines += wrapped(said, width, style="dim", first="  ", indent="    ")
+    if report.cut:
+        lines += wrapped(
+            f"Not compared: {plural(report.cut, 'kind')} of few GPU-hours, for there are too many.", width, style="dim"
+        )
+    return [plain(""), *lines] if lines else []
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[Line]:
+    """A heading and rows; the first and the last column, numbers, to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = (0, len(widths) - 1)
+
+    def line(cells: Sequence[str]) -> str:
+        placed = zip(cells, widths, range(len(widths)), strict=True)
+        return "  ".join(f"{cell:>{wide}}" if n in right else f"{cell:<{wide}}" for cell, wide, n in placed).rstrip()
+
+    heading, *body = map(line, rows)
+    return [plain(heading, "bold"), *map(plain, body)]

@@ -1,0 +1,50 @@
+"""The ledger as one self-contained HTML page: no script, no reference to anything outside."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import polars as pl
+from jinja2 import Environment
+from markupsafe import Markup
+
+from tachograph.catalog.tables import WASTE
+from tachograph.catalog.units import plural, text
+from tachograph.catalog.version import __version__
+from tachograph.figures import waste_page
+from tachograph.judge.ledger import WASTE_LEFT_OUT, WasteReport
+from tachograph.report.pages import environment
+from tachograph.report.waste import cause_label, group_name, money, unpriced, waste_headline
+
+
+def waste_html(report: WasteReport) -> str:
+    """Return the page."""
+    page = _environment().get_template("waste.html.j2")
+    return page.render(
+        report=report,
+        headline=waste_headline(report),
+        causes=WASTE,
+        left_out=WASTE_LEFT_OUT,
+        plots=waste_plots(report),
+        version=__version__,
+    )
+
+
+def waste_plots(report: WasteReport) -> dict[str, Markup | None]:
+    """Return the plots {causes, users}: SVG, or None where there is nothing to show."""
+    lost = report.causes.filter(pl.col("cause").is_in(WASTE))
+    hours, back = (lost.get_column(name).to_numpy() for name in ("gpu_hours", "recoverable"))
+    users = [name or "not known" for name in report.users.get_column("user")]
+    svgs = {
+        "causes": waste_page.by_cause([cause_label(cause) for cause in lost.get_column("cause")], hours, back),
+        "users": waste_page.by_user(users, report.users.get_column("lost").to_numpy()),
+    }
+    return {name: None if svg is None else Markup(svg) for name, svg in svgs.items()}
+
+
+@cache
+def _environment() -> Environment:
+    made = environment()
+    made.filters["quantity"] = text
+    made.globals.update(label=cause_label, money=money, group_name=group_name, plural=plural, unpriced=unpriced)
+    return made

@@ -1,1 +1,0 @@
-"""Performance-pattern rules: their language, the catalogue, and what comes of running them over jobs."""

@@ -1,0 +1,197 @@
+"""Metrics of a collection for Prometheus, made from its journal when they are asked for."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from socketserver import ThreadingMixIn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tachograph.catalog.errors import ConfigError
+from tachograph.service.collect.status import CollectStatus, SourceStatus, StepStatus
+
+MOST_HOSTS = 50  # whose clock is off and that are named, per source
+_Labels = tuple[str, ...]
+_Values = Iterable[tuple[_Labels, float | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _MetricSpec:
+    """A metric of each source or step: what it is called without prefix, and its values by further labels."""
+
+    name: str
+    help: str
+    counter: bool = False
+    labels: _Labels = field(default=(), kw_only=True)
+
+
+def _one(value: float | None) -> _Values:
+    return [((), value)]
+
+
+def _by(values: dict[str, int]) -> _Values:
+    return [((key,), float(value)) for key, value in sorted(values.items())]
+
+
+def _stamp(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+_OF_SOURCE: tuple[tuple[_MetricSpec, Callable[[SourceStatus, datetime], _Values]], ...] = (
+    (
+        _MetricSpec("source_up", "1 when the last poll of the source worked, 0 when it failed."),
+        lambda s, now: _one(None if s.last_poll is None else float(not s.failures)),
+    ),
+    (_MetricSpec("source_interval_seconds", "Seconds between polls, as configured."), lambda s, now: _one(s.every_s)),
+    (
+        _MetricSpec("lag_seconds", "Seconds since the instant up to which the source was read."),
+        lambda s, now: _one(s.lag_s(now)),
+    ),
+    (
+        _MetricSpec(
+            "watermark_timestamp_seconds", "Up to when a stream has been read into the lake.", labels=("stream",)
+        ),
+        lambda s, now: [((stream,), _stamp(at)) for stream, at in sorted(s.watermarks.items())],
+    ),
+    (
+        _MetricSpec("last_success_timestamp_seconds", "Begin of the last poll of which everything landed."),
+        lambda s, now: _one(_stamp(s.last_success)),
+    ),
+    (_MetricSpec("polls", "Polls of the source.", counter=True), lambda s, now: _one(s.polls)),
+    (
+        _MetricSpec("errors", "Polls and landings that failed: input, lake or schema.", counter=True, labels=("kind",)),
+        lambda s, now: _by({"input": 0, "lake": 0, "schema": 0} | s.errors),
+    ),
+    (_MetricSpec("chunks_landed", "Chunks in the lake.", counter=True), lambda s, now: _one(s.chunks)),
+    (
+        _MetricSpec("chunks_waiting", "Chunks that were read and have not landed."),
+        lambda s, now: _one(s.chunks_waiting),
+    ),
+    (_MetricSpec("rows_read", "Rows read from the source.", counter=True), lambda s, now: _one(s.rows_read)),
+    (
+        _MetricSpec("rows_landed", "Rows landed in a table.", counter=True, labels=("table",)),
+        lambda s, now: _by(s.rows),
+    ),
+    (
+        _MetricSpec("rejects", "Values and rows removed on the way in.", counter=True, labels=("table", "reason")),
+        lambda s, now: [
+            ((table, reason), float(count))
+            for table, reasons in sorted(s.rejects.items())
+            for reason, count in sorted(reasons.items())
+        ],
+    ),
+    (
+        _MetricSpec("unreachable_endpoints", "Endpoints that did not answer in the last poll, where others did."),
+        lambda s, now: _one(len(s.unreachable)),
+    ),
+    (
+        _MetricSpec("poll_seconds", "Time spent in polls, waiting for the writer included.", counter=True),
+        lambda s, now: _one(s.poll_s),
+    ),
+    (_MetricSpec("landing_seconds", "Time spent landing chunks.", counter=True), lambda s, now: _one(s.land_s)),
+    (
+        _MetricSpec("clock_skew_max_seconds", "Furthest that a host's clock is off ours, either way."),
+        lambda s, now: _one(max(map(abs, s.skew_s.values()), default=None)),
+    ),
+    (
+        _MetricSpec("skewed_hosts", "Hosts whose clock is off by more than a second."),
+        lambda s, now: _one(len(s.skewed())),
+    ),
+    (
+        _MetricSpec(
+            "clock_skew_seconds",
+            "How far a host's clock is ahead of ours; the worst of those off by more than a second.",
+            labels=("host",),
+        ),
+        lambda s, now: [((host,), skew) for host, skew in list(s.skewed().items())[:MOST_HOSTS]],
+    ),
+)
+_OF_STEP: tuple[tuple[_MetricSpec, Callable[[StepStatus, datetime], _Values]], ...] = (
+    (_MetricSpec("step_runs", "Analyses and compactions begun.", counter=True),
+     lambda s, now: _one(s.runs)),
+    (_MetricSpec("step_failures", "Analyses and compactions that failed.", counter=True),
+     lambda s, now: _one(s.failures)),
+    (_MetricSpec("step_running", "1 while it runs."),
+     lambda s, now: _one(float(s.running))),
+    (_MetricSpec("step_last_success_timestamp_seconds", "When it last succeeded."),
+     lambda s, now: _one(_stamp(s.last_success))),
+    (_MetricSpec("step_last_duration_seconds", "How long the last that succeeded took."),
+     lambda s, now: _one(s.last_duration_s)),
+)  # fmt: skip
+
+
+class CollectionMetrics(Collector):
+    """The metrics of a collection as it is when they are asked for."""
+
+    def __init__(self, snapshot: Callable[[], CollectStatus]) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric; of what is not known no sample."""
+        status = self._snapshot()
+        build = GaugeMetricFamily("tachograph_build_info", "What runs; always 1.", labels=("version",))
+        build.add_metric((status.version,), 1.0)
+        yield build
+        for of, source_values in _OF_SOURCE:
+            rows = ((name, source_values(one, status.updated)) for name, one in status.sources.items())
+            yield _family(of, "source", rows)
+        for of, step_values in _OF_STEP:
+            rows = ((name, step_values(one, status.updated)) for name, one in status.steps.items())
+            yield _family(of, "step", rows)
+
+
+def _family(of: _MetricSpec, label: str, rows: Iterable[tuple[str, _Values]]) -> Metric:
+    kind = CounterMetricFamily if of.counter else GaugeMetricFamily
+    family = kind(f"tachograph_collect_{of.name}", of.help, labels=(label, *of.labels))
+    for name, values in rows:
+        for labels, value in values:
+            if value is not None:
+                family.add_metric((name, *labels), value)
+    return family
+
+
+def metric_names() -> list[str]:
+    """Return the names of all metrics, as they are exposed."""
+    every = [of for of, _ in _OF_SOURCE] + [of for of, _ in _OF_STEP]
+    return ["tachograph_build_info", *(f"tachograph_collect_{of.name}{'_total' * of.counter}" for of in every)]
+
+
+class _MetricsServer(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _MetricsServerIPv6(_MetricsServer):
+    address_family = socket.AF_INET6
+
+
+class _SilentHandler(WSGIRequestHandler):
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Say nothing about each request."""
+
+
+def serve_metrics(listen: str, snapshot: Callable[[], CollectStatus]) -> WSGIServer:
+    """Return the server of `/metrics` on `listen` (host:port), which answers in a thread of its own.
+
+    Errors: ConfigError when the address is none, or taken.
+    """
+    host, _, port = listen.rpartition(":")
+    where, do = "collect.listen", 'use host:port, such as "127.0.0.1:9798", or "" for none'
+    if not host or not port.isdigit():
+        raise ConfigError(f"{listen!r} is no address", where=where, do=do)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(CollectionMetrics(snapshot))
+    ProcessCollector(registry=registry)
+    try:
+        kind = _MetricsServerIPv6 if ":" in host else _MetricsServer
+        server = make_server(host.strip("[]"), int(port), make_wsgi_app(registry), kind, _SilentHandler)
+    except (OSError, OverflowError) as problem:
+        raise ConfigError(f"cannot listen on {listen}: {problem}", where=where, do=do) from None
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server

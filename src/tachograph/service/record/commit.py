@@ -1,0 +1,83 @@
+"""A spool becomes the tables of a lake: in the folder of the recording, once the work is over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+
+from tachograph.catalog.chunks import Chunk, ChunkPart
+from tachograph.catalog.spool import SpoolRows, read_spool
+from tachograph.catalog.tables import JOBS
+from tachograph.lake.delta import Lake
+from tachograph.lake.ingest import ingest
+from tachograph.sources.recording import SpooledRecording, read_chunks
+
+SOURCE_NOTE_SUFFIX = ".json"  # of the file that tells of source and troubles, in the place of the spool
+
+
+def commit_spool(spool: Path, folder: Path, *, cluster: str = "", now: datetime | None = None) -> Lake:
+    """Put a spool into the lake `folder`, and a file that tells of its source in its place; return the lake.
+
+    A job that has been recorded before in the same lake, by another command or on another node, becomes one from the
+    first start to the last end. The spool goes when all has landed.
+    Errors: InputError for a damaged spool, LakeError where the lake cannot be written: the spool stays.
+    """
+    lake = Lake.create(str(folder))
+    ingest(lake, _widened(read_chunks(spool, cluster=cluster), lake), now=now or datetime.now(UTC))
+    _write_source_note(spool)
+    spool.unlink()
+    return lake
+
+
+def _widened(chunks: Iterable[Chunk], lake: Lake) -> Iterable[Chunk]:
+    known = lake.latest(JOBS)
+    for chunk in chunks:
+        yield Chunk(
+            chunk.id, chunk.source, chunk.origin, tuple(_wider(part, known) for part in chunk.parts),
+            chunk.rows_read, chunk.watermark, chunk.since,
+        )  # fmt: skip
+
+
+def _wider(part: ChunkPart, known: pl.DataFrame) -> ChunkPart:
+    """The job with the span of what is known of it."""
+    if part.table != JOBS.name or known.is_empty():
+        return part
+    before = known.select("cluster", "job_id", "submit", was="start", until="end")
+    rows = part.frame.with_columns(submit=pl.lit(None, dtype=JOBS.schema["submit"])).join(
+        before, on=["cluster", "job_id", "submit"], how="left", nulls_equal=True
+    )
+    rows = rows.with_columns(start=pl.min_horizontal("start", "was"), end=pl.max_horizontal("end", "until"))
+    rows = rows.with_columns(elapsed_s=(pl.col("end") - pl.col("start")).dt.total_microseconds() / 1e6)
+    return ChunkPart(part.table, rows.drop("was", "until"), part.units, part.rejects, part.overlaps, part.counted)
+
+
+def _write_source_note(spool: Path) -> None:
+    """Write what no table keeps: how it was recorded, troubles of the source, at which temperature GPUs slow down."""
+    records = iter(read_spool(spool))
+    head = next(records)
+    if isinstance(head, SpoolRows):
+        return
+    spooled = SpooledRecording(head)
+    for record in records:
+        if not isinstance(record, SpoolRows):
+            spooled.take(record)
+    slowdown = [
+        {"node": one["node"], "gpu": one["gpu"], "mig": one["mig"], "slowdown_c": one["slowdown_c"]}
+        for one in spooled.gpus.values()
+        if one.get("slowdown_c") is not None
+    ]
+    told = {
+        "id": head["id"],
+        "version": head["version"],
+        "job_id": head["job"]["job_id"],
+        "start": head["start"],
+        "interval_s": head["interval_s"],
+        "source": {name: spooled.about[name] for name in ("name", "sentence", "blind")} if spooled.about else None,
+        "slowdown_c": slowdown,
+        "problems": spooled.problems,
+    }
+    spool.with_suffix(SOURCE_NOTE_SUFFIX).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,197 @@
+"""Runs a command as if nobody stood between it and the shell: terminal, job control, signals, exit status.
+
+The command stays in our process group, with our streams. What a terminal or a group is sent reaches it by itself;
+what is sent to us alone is handed on. Which of the two it was, a third process of the group tells: it echoes every
+signal that it gets (`echoing`). Where it is gone, only what the kernel itself sends counts as sent to the group.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import select
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from tachograph.catalog.errors import UsageError
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126  # exit codes of shells
+_OF_FAULTS = {
+    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT),
+    *(signal.SIGTRAP, signal.SIGSYS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD),
+}
+HANDED_ON = frozenset(signal.valid_signals() - _OF_FAULTS)
+_BY_KERNEL = 0x80  # si_code, asm-generic/siginfo.h: of a terminal, to the whole group
+_ECHO_S = 0.2  # so long an echo may take
+_LOOK_S = 2.0  # a child's end that nobody told
+_Mask = set[signal.Signals | int]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnd:
+    """How a command ended. code: None where a signal did it. at: seconds since 1970. cpu_s: of it and its children."""
+
+    code: int | None
+    signal: int | None
+    at: float
+    cpu_s: float = 0.0
+
+    @property
+    def status(self) -> int:
+        """The exit code as shells count it."""
+        return self.code if self.code is not None else 128 + (self.signal or 0)
+
+
+@contextmanager
+def signals_held() -> Iterator[_Mask]:
+    """Keep what may be handed on from ending this process inside the block; yields the mask of before."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*HANDED_ON, signal.SIGCHLD})
+    try:
+        yield before
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def run_in_foreground(
+    command: Sequence[str],
+    *,
+    mask: _Mask,
+    echo: int | None = None,
+    started: Callable[[int], None] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> CommandEnd:
+    """Run `command` to its end, inside `signals_held`, whose mask it gets; tell `started` its process.
+
+    echo: a descriptor from which the echoes of signals are read.
+    Errors: UsageError with the exit code of shells where it cannot be started.
+    """
+    pid = _spawn(command, dict(os.environ if environment is None else environment), mask)
+    if started:
+        started(pid)
+    echoes = _SignalEchoes(echo)
+    while True:
+        info = signal.sigtimedwait({*HANDED_ON, signal.SIGCHLD}, _LOOK_S)
+        if info is not None and info.si_signo != signal.SIGCHLD:
+            _hand_on(info, pid, echoes)
+        ended = _look_at(pid)
+        if ended is not None:
+            return ended
+
+
+def end_alike(number: int) -> None:
+    """End this process by a signal, as the command was; returns only where the signal does not end processes."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+    os.kill(os.getpid(), number)
+
+
+def echo_signals(descriptor: int) -> None:
+    """Survive what may be handed on, and write the number of each signal into a descriptor that does not block."""
+    for number in HANDED_ON:
+        signal.signal(number, _survive)
+        signal.siginterrupt(number, False)
+    signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+
+
+def _survive(number: int, frame: FrameType | None) -> None:
+    """The byte is written by then."""
+
+
+def _spawn(command: Sequence[str], environment: dict[str, str], mask: _Mask) -> int:
+    def start(file: str, words: Sequence[str]) -> int:
+        # Python ignores these two; a command expects them as they are
+        defaults = (signal.SIGPIPE, signal.SIGXFSZ)
+        return os.posix_spawnp(file, list(words), environment, setsigmask=mask, setsigdef=defaults)
+
+    try:
+        try:
+            return start(command[0], command)
+        except OSError as problem:
+            script = shutil.which(command[0])
+            if problem.errno != errno.ENOEXEC or script is None:
+                raise
+            return start("/bin/sh", ["/bin/sh", script, *command[1:]])  # as shells do with a script that names none
+    except (OSError, ValueError) as problem:
+        found = not isinstance(problem, FileNotFoundError)
+        what = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+        raise NotStartedError(what.lower(), where=command[0], found=found) from None
+
+
+class NotStartedError(UsageError):
+    """The command cannot be started."""
+
+    def __init__(self, what: str, *, where: str, found: bool) -> None:
+        super().__init__(what, where=where, do="check the command behind --")
+        self.exit_code = NOT_EXECUTABLE if found else NOT_FOUND
+
+
+class _SignalEchoes:
+    """Signals that the echoing process got, each counted once."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+        self._seen: list[tuple[float, int]] = []
+
+    def has(self, number: int) -> bool:
+        """Whether it got this signal just now, or gets it in a moment."""
+        until = time.monotonic() + _ECHO_S
+        while True:
+            now = time.monotonic()
+            self._seen = [one for one in self._seen if now - one[0] < 2 * _ECHO_S]
+            for one in self._seen:
+                if one[1] == number:
+                    self._seen.remove(one)
+                    return True
+            if self._descriptor is None or now >= until or not self._read(until - now):
+                return False
+
+    def _read(self, wait_s: float) -> bool:
+        """Take in what was echoed; False where nothing came."""
+        descriptor = self._descriptor
+        if descriptor is None or not select.select([descriptor], [], [], wait_s)[0]:
+            return False
+        numbers = os.read(descriptor, 4096)
+        if not numbers:  # it is gone
+            self._descriptor = None
+            return False
+        now = time.monotonic()
+        self._seen += [(now, number) for number in numbers]
+        return True
+
+
+def _hand_on(info: signal.struct_siginfo, pid: int, echoes: _SignalEchoes) -> None:
+    """Send the command what it did not get by itself."""
+    number = info.si_signo
+    echoed = echoes.has(number)
+    of_terminal = info.si_code == _BY_KERNEL and number != signal.SIGHUP  # which a session's first process gets alone
+    if echoed or of_terminal or info.si_pid == pid:
+        return
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:  # it has ended, and is looked at next
+        return
+
+
+def _look_at(pid: int) -> CommandEnd | None:
+    """How the command ended; None while it lives. Where it was stopped, so are we: the shell must see it."""
+    found, status, used = os.wait4(pid, os.WNOHANG | os.WUNTRACED)
+    if not found:
+        return None
+    if os.WIFSTOPPED(status):
+        number = os.WSTOPSIG(status)
+        os.kill(os.getpid(), number)  # while it is held: the terminal's own, where it waits, and this one are one
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})  # comes back when we are continued
+        signal.pthread_sigmask(signal.SIG_BLOCK, {number} - {signal.SIGSTOP})
+        return None
+    cpu_s = used.ru_utime + used.ru_stime
+    if os.WIFSIGNALED(status):
+        return CommandEnd(None, os.WTERMSIG(status), time.time(), cpu_s)
+    return CommandEnd(os.WEXITSTATUS(status), None, time.time(), cpu_s)

@@ -1,0 +1,357 @@
+"""Records a command, or a Slurm job: a process or thread that samples beside the work, until the work is over."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tachograph.service.record.foreground import (
+    CommandEnd,
+    NotStartedError,
+    echo_signals,
+    run_in_foreground,
+    signals_held,
+)
+from tachograph.service.record.spooling import (
+    FOREVER,
+    Connect,
+    RecordPlan,
+    SpoolResult,
+    identify,
+    sleeping_until,
+    spool_samples,
+)
+
+if TYPE_CHECKING:
+    from tachograph.live.snapshot import LiveSource
+
+
+NICE = 5
+_END_S = 15.0  # so long the last flush may take
+_BEGIN_S = 3.0  # so long a source may be looked for when the command has ended already
+_REAP_S = 1.0
+
+
+@dataclass(slots=True)
+class RecorderProcess:
+    """The recording process, as its parent sees it. echo: where its echoes are read."""
+
+    pid: int
+    echo: int
+    _orders: int
+    _words: int
+
+    @classmethod
+    def start(cls, plan: RecordPlan, connect: Connect, *, mask: set[Any]) -> RecorderProcess:
+        """Fork it, inside `signals_held`, whose mask it gets. Errors: OSError where there is no further process."""
+        (echo, echoing), (ordered, orders), (words, wording) = os.pipe(), os.pipe(), os.pipe()
+        os.set_blocking(echoing, False)
+        pid = os.fork()
+        if pid:
+            for descriptor in (echoing, ordered, wording):
+                os.close(descriptor)
+            return cls(pid, echo, orders, words)
+        try:
+            for descriptor in (echo, orders, words):
+                os.close(descriptor)
+            _work(plan, connect, echoing, ordered, wording, mask)
+        finally:  # never back into what the parent does
+            os._exit(0)
+
+    def tell(self, order: dict[str, Any]) -> None:
+        """Send it a line; one that is gone is not told."""
+        try:
+            os.write(self._orders, json.dumps(order).encode() + b"\n")
+        except OSError:
+            return
+
+    def finish(self, ended: CommandEnd, plan: RecordPlan) -> SpoolResult:
+        """Tell it the end, wait for it, return what it kept."""
+        self.tell({"end": ended.at, "code": ended.code, "signal": ended.signal})
+        said = self._read_words(_END_S if plan.spool.exists() else _BEGIN_S)
+        status = self._reap()
+        spool = plan.spool if plan.spool.exists() else None
+        if not said:
+            return SpoolResult(problem=f"the recording process died ({_death(status)})", spool=spool)
+        told = json.loads(said)
+        return SpoolResult(told["rows"], told["lost"], told["problem"], spool if told["spool"] else None)
+
+    def _read_words(self, wait_s: float) -> bytes:
+        until = time.monotonic() + wait_s
+        said = b""
+        while (left := until - time.monotonic()) > 0:
+            if not select.select([self._words], [], [], left)[0]:
+                break
+            piece = os.read(self._words, 1 << 16)
+            if not piece:
+                break
+            said += piece
+        return said
+
+    def _reap(self) -> int:
+        for descriptor in (self.echo, self._orders, self._words):
+            os.close(descriptor)
+        until = time.monotonic() + _REAP_S
+        while time.monotonic() < until:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            if found:
+                return status
+            time.sleep(0.005)
+        os.kill(self.pid, signal.SIGKILL)
+        return os.waitpid(self.pid, 0)[1]
+
+
+def _death(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _work(plan: RecordPlan, connect: Connect, echo: int, orders: int, words: int, mask: set[Any]) -> None:
+    """What the process does."""
+    echo_signals(echo)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    _let_go_of_streams()
+    os.nice(NICE)
+    listening = _RecorderOrders(orders)
+    kept = spool_samples(plan, connect, wait=listening.wait, ended=listening.ended)
+    told = asdict(kept) | {"spool": kept.spool is not None}
+    os.write(words, json.dumps(told).encode())
+
+
+def _let_go_of_streams() -> None:
+    """So that nobody waits for the end of what this process will never write."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    os.close(nothing)
+
+
+class _RecorderOrders:
+    """What the parent tells: the command's process, and how it ended."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+        self._buffer = b""
+        self._command: int | None = None  # a descriptor of its process
+        self._end: CommandEnd | None = None
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; True as soon as the command has ended. A parent that is gone cannot tell: then its end is seen."""
+        until = time.monotonic() + seconds
+        while self._end is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            watched = self._command if self._descriptor is None else self._descriptor
+            if watched is None:  # neither parent nor command
+                self._end = CommandEnd(None, None, time.time())
+            elif select.select([watched], [], [], None if left == FOREVER else left)[0]:
+                self._read()
+        return True
+
+    def ended(self) -> CommandEnd | None:
+        """How it ended."""
+        return self._end
+
+    def _read(self) -> None:
+        if self._descriptor is None:
+            self._end = CommandEnd(None, None, time.time())
+            return
+        piece = os.read(self._descriptor, 1 << 16)
+        if not piece:
+            self._descriptor = None
+        *lines, self._buffer = (self._buffer + piece).split(b"\n")
+        for order in map(json.loads, lines):
+            if "pid" in order:
+                self._command = _watched(order["pid"])
+            else:
+                self._end = CommandEnd(order["code"], order["signal"], order["end"])
+
+
+def _watched(pid: int) -> int | None:
+    """A descriptor that can be read when the process has ended; None where there is no such process, or kernel."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCommand:
+    """A command that was recorded: how it ended, what was kept where."""
+
+    plan: RecordPlan
+    ended: CommandEnd
+    kept: SpoolResult
+
+
+def plan_recording(
+    command: Sequence[str],
+    *,
+    folder: str | Path | None = None,
+    interval_s: float = 1.0,
+    anonymous: bool = False,
+    cluster: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> RecordPlan:
+    """Return what is recorded where, from now on; no command: the job around us."""
+    start = time.time()
+    told = os.environ if environment is None else environment
+    identity = identify(command, told, start=start, anonymous=anonymous, cluster=cluster)
+    chosen = Path(folder) if folder else Path(f"tachograph-{identity.job_id}")
+    return RecordPlan(chosen.absolute(), identity, start, interval_s, anonymous)  # the command may change the directory
+
+
+def record_command(command: Sequence[str], connect: Connect, plan: RecordPlan) -> RecordedCommand:
+    """Run a command in the foreground, with a process beside it that records.
+
+    For programs of one thread: it forks. Nothing of the recording keeps the command from running.
+    Errors: NotStartedError where the command cannot be started.
+    """
+    with signals_held() as mask:
+        try:
+            beside = RecorderProcess.start(plan, connect, mask=mask)
+        except OSError as problem:  # no process to be had
+            return RecordedCommand(plan, run_in_foreground(command, mask=mask), SpoolResult(problem=str(problem)))
+        try:
+            ended = run_in_foreground(
+                command, mask=mask, echo=beside.echo, started=lambda pid: beside.tell({"pid": pid})
+            )
+        except NotStartedError as problem:
+            beside.finish(CommandEnd(problem.exit_code, None, time.time()), plan)
+            plan.spool.unlink(missing_ok=True)
+            _leave_no_trace(plan)
+            raise
+        return RecordedCommand(plan, ended, beside.finish(ended, plan))
+
+
+def record_in_thread(
+    command: Sequence[str],
+    source: LiveSource,
+    *,
+    folder: str | Path | None = None,
+    interval_s: float = 1.0,
+    anonymous: bool = False,
+) -> RecordedCommand:
+    """Run a command and record what `source` tells meanwhile, in a thread of this process; its tables are in `folder`.
+
+    The source is closed at the end. Errors: NotStartedError where the command cannot be started; LakeError, InputError
+    where its tables cannot be written: the spool in `folder` holds what was recorded.
+    """
+    plan = plan_recording(command, folder=folder, interval_s=interval_s, anonymous=anonymous)
+    over, result = threading.Event(), _ThreadResult(CommandEnd(None, None, 0.0), SpoolResult())
+
+    def work() -> None:
+        result.kept = spool_samples(plan, lambda: source, wait=over.wait, ended=lambda: result.ended)
+
+    with signals_held() as mask:
+        thread = threading.Thread(target=work, name="record", daemon=True)
+        thread.start()
+        try:
+            result.ended = run_in_foreground(command, mask=mask)
+        finally:
+            over.set()
+            thread.join()
+    if result.kept.spool is not None:
+        from tachograph.service.record.commit import commit_spool
+
+        commit_spool(result.kept.spool, plan.folder)
+    return RecordedCommand(plan, result.ended, result.kept)
+
+
+@dataclass(slots=True)
+class _ThreadResult:
+    """What thread and command come to."""
+
+    ended: CommandEnd
+    kept: SpoolResult
+
+
+def record_until(
+    connect: Connect, plan: RecordPlan, *, over: Callable[[], bool], duration_s: float | None = None
+) -> SpoolResult:
+    """Sample in this process until `over` says so, the duration has passed, or SIGTERM, SIGINT or SIGHUP comes.
+
+    Where nothing can be written, it ends at once: no command wants to go on. A second signal ends the process at once;
+    what was recorded stays.
+    """
+    until = None if duration_s is None else time.monotonic() + duration_s
+    asked = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def stop(number: int, frame: object) -> None:
+        if asked.is_set():
+            os._exit(128 + number)
+        asked.set()
+
+    def finished() -> bool:
+        return asked.is_set() or (until is not None and time.monotonic() >= until) or over()
+
+    def wait(seconds: float) -> bool:
+        return sleep(seconds) if seconds != FOREVER or plan.spool.exists() else True
+
+    sleep = sleeping_until(finished)
+    before = [signal.signal(number, stop) for number in numbers]
+    try:
+        return spool_samples(plan, connect, wait=wait, ended=lambda: CommandEnd(None, None, time.time()))
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _leave_no_trace(plan: RecordPlan) -> None:
+    """Take away the folders that were made for nothing."""
+    for folder in (plan.spool.parent, plan.folder):
+        try:
+            folder.rmdir()
+        except OSError:  # not made, or not empty
+            return
+
+
+SQUEUE_EVERY_S = 30.0
+_TIMEOUT_S = 20.0
+_UNKNOWN_JOB = "Invalid job id"
+_GONE = ("COMPLETING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY")
+
+
+def job_is_over(
+    job_id: str, *, command: Sequence[str] = ("squeue",), clock: Callable[[], float] = time.monotonic
+) -> Callable[[], bool]:
+    """Return a function that tells whether a job is over, asking `squeue` now and then.
+
+    A Slurm that does not answer says nothing: the job counts as running, and is asked for again.
+    """
+    asked = clock()
+    gone = False
+
+    def over() -> bool:
+        nonlocal asked, gone
+        if not gone and clock() - asked >= SQUEUE_EVERY_S:
+            gone = _is_gone(job_id, command)
+            asked = clock()
+        return gone
+
+    return over
+
+
+def _is_gone(job_id: str, command: Sequence[str]) -> bool:
+    try:
+        done = subprocess.run(
+            [*command, "--noheader", "--jobs", job_id, "--format", "%T"],
+            capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    if done.returncode:
+        return _UNKNOWN_JOB in done.stderr
+    states = done.stdout.split()
+    return all(state in _GONE for state in states)

@@ -1,0 +1,138 @@
+"""Asks a source at an interval and keeps what is new in a spool. Light: it runs beside somebody's work."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tachograph.catalog.arrays import Flags, Floats, Ints, Longs
+from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.spool import SpoolRows, SpoolWriter
+from tachograph.live.snapshot import GpuDevice, GpuId, LiveSource, Snapshot, SourceProblem
+from tachograph.service.record.spooling import SOMEWHERE
+
+SINGLES = tuple(counter.name for counter in COUNTERS if counter.storage == "f32")
+DOUBLES = tuple(counter.name for counter in COUNTERS if counter.storage != "f32")  # whole numbers fit, too
+FLUSH_S = 5.0  # so much is lost where the recorder is killed, less in the first seconds
+_FLUSH_ROWS = 20_000
+_PROBLEMS = 100  # different ones that are kept
+
+
+@dataclass(slots=True)
+class SpoolSampler:
+    """Samples of one source in one spool, step by step.
+
+    A row is written for each GPU whose values were measured anew. A GPU that falls silent leaves one row without
+    values, so that whoever reads knows when. anonymous: hosts are numbered, GPUs have no identity.
+    """
+
+    source: LiveSource
+    spool: SpoolWriter
+    anonymous: bool = False
+    rows: int = 0
+    _gpus: tuple[GpuId, ...] = ()
+    _places: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    _known: dict[GpuId, int] = field(default_factory=dict)
+    _devices: dict[GpuId, GpuDevice] = field(default_factory=dict)
+    _nodes: dict[str, str] = field(default_factory=dict)
+    _measured: Floats = field(default_factory=lambda: np.zeros(0))  # by place; NaN: nothing, or silent
+    _problems: set[SourceProblem] = field(default_factory=set)
+    _began: float = 0.0
+    _flushed: float = 0.0  # when, and at how many rows
+    _written: int = 0
+
+    def step(self) -> Snapshot:
+        """Ask once, keep what is new, write now and then; return the snapshot. Errors: those of the source."""
+        snapshot = self.source.read()
+        self._note_gpus(snapshot)
+        self._note_problems(snapshot)
+        self._add(snapshot)
+        now = time.monotonic()
+        self._began = self._began or now
+        if now - self._flushed >= min(FLUSH_S, (now - self._began) / 4) or self.rows - self._written >= _FLUSH_ROWS:
+            self._flushed, self._written = now, self.rows
+            self.spool.flush()
+        return snapshot
+
+    def _note_gpus(self, snapshot: Snapshot) -> None:
+        """Name GPUs and devices when they are seen for the first time, or otherwise than before."""
+        if snapshot.gpus != self._gpus:
+            for gpu in snapshot.gpus:
+                self._known.setdefault(gpu, len(self._known))
+            self._gpus = snapshot.gpus
+            self._places = np.array([self._known[gpu] for gpu in snapshot.gpus], np.int32)
+            grown = np.full(len(self._known), np.nan)
+            grown[: len(self._measured)] = self._measured
+            self._measured = grown
+        new = [gpu for gpu in snapshot.gpus if self._devices.get(gpu) != snapshot.devices.get(gpu, GpuDevice())]
+        if new:
+            self._devices |= {gpu: snapshot.devices.get(gpu, GpuDevice()) for gpu in new}
+            self.spool.note({"kind": "gpus", "gpus": [self._told(gpu) for gpu in new]})
+
+    def _told(self, gpu: GpuId) -> dict[str, Any]:
+        device = self._devices[gpu]
+        node = self._node(gpu.node)
+        told = {"place": self._known[gpu], "node": node, "gpu": gpu.gpu, "mig": gpu.mig, "model": device.model}
+        told |= {"hbm_mib": device.hbm_mib, "slowdown_c": device.slowdown_c}
+        return told if self.anonymous else told | {"uuid": device.uuid, "pci": device.pci}
+
+    def _node(self, name: str) -> str:
+        if not self.anonymous:
+            return name
+        return self._nodes.setdefault(name, f"{SOMEWHERE}{len(self._nodes) + 1}")
+
+    def _note_problems(self, snapshot: Snapshot) -> None:
+        for problem in snapshot.problems:
+            if problem not in self._problems and len(self._problems) < _PROBLEMS:
+                self._problems.add(problem)
+                said = problem.what if self.anonymous else problem.sentence
+                self.spool.note({"kind": "problem", "t": snapshot.t, "text": said})
+
+    def _add(self, snapshot: Snapshot) -> None:
+        before = self._measured[self._places]
+        singles = _matrix(snapshot, SINGLES)
+        doubles = _matrix(snapshot, DOUBLES)
+        silent: Flags = np.isnan(snapshot.measured) | (np.isnan(singles).all(0) & np.isnan(doubles).all(0))
+        fell_silent = silent & ~np.isnan(before)
+        write = (~silent & (snapshot.measured != before)) | fell_silent
+        self._measured[self._places] = np.where(silent, np.nan, snapshot.measured)
+        count = int(np.count_nonzero(write))
+        if not count:
+            return
+        at: Floats = np.where(silent, snapshot.t, snapshot.measured)[write]
+        t: Longs = np.round(at * 1e6).astype(np.int64)
+        kept = singles[:, write].astype(np.float32)
+        self.spool.add(SpoolRows(t, self._places[write], kept, doubles[:, write]))
+        self.rows += count
+
+
+def _matrix(snapshot: Snapshot, counters: tuple[str, ...]) -> Floats:
+    """(counters x GPUs), NaN missing."""
+    matrix = np.full((len(counters), len(snapshot.gpus)), np.nan)
+    for place, counter in enumerate(counters):
+        values = snapshot.values.get(counter)
+        if values is not None:
+            matrix[place] = values
+    return matrix
+
+
+def sample(sampler: SpoolSampler, *, interval_s: float, wait: Callable[[float], bool]) -> None:
+    """Step at the interval until `wait`, which is given seconds, returns True; a step that came late is left out.
+
+    The first step is taken at once. Errors: those of the source.
+    """
+    due = time.monotonic()
+    while True:
+        snapshot = sampler.step()
+        if any(problem.fatal for problem in snapshot.problems):
+            wait(float("inf"))
+            return
+        now = time.monotonic()
+        due += interval_s * max(1, math.ceil((now - due) / interval_s))
+        if wait(due - now):
+            return

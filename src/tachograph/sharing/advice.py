@@ -1,0 +1,523 @@
+"""How kernels or jobs should share a GPU, if at all: MPS, MPS with shares of the SMs, MIG, time-slicing; and why.
+
+The order is: memory holds all of them; MPS where all demand fits; MPS with a share of the SMs for each where issue
+slots or a pipe are short; MIG where memory bandwidth or L2 are, which MPS does not keep apart; else time-slicing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Literal
+
+from tachograph.catalog.config import InterferenceOptions
+from tachograph.catalog.units import MI, text
+from tachograph.sharing.demand import CYCLES, Calibration, CorunOutcome, Demand, Estimate, GpuCapacity
+from tachograph.sharing.mixes import MixMembers, issued_at_least, issuing
+from tachograph.sharing.partitions import (
+    MigProfile,
+    if_wide,
+    on_share,
+    on_slice,
+    profiles_of,
+    shares_for,
+    smallest_together,
+)
+
+SharingMode = Literal["mps", "mps_share", "mig", "time_slicing", "no"]
+SHARING_MODES: Mapping[SharingMode, str] = MappingProxyType(
+    {
+        "mps": "MPS",
+        "mps_share": "MPS with shares",
+        "mig": "MIG",
+        "time_slicing": "in turn",
+        "no": "do not",
+    }
+)
+# what resources are called; a pipe that is not here is "<name> pipe"
+RESOURCE_LABELS: Mapping[str, str] = MappingProxyType(
+    {
+        "issue": "issue slots",
+        "fma": "FP32 pipe",
+        "fp16": "FP16 pipe",
+        "fp64": "FP64 pipe",
+        "tensor": "tensor cores",
+        "dram": "memory bandwidth",
+        "l2": "L2 cache",
+        "l1": "L1 cache",
+        "blocks": "room for blocks",
+        "sms": "SMs",
+        "hbm": "memory",
+    }
+)
+PROFILE_THEM = (
+    "A profile of the kernels of both settles it: `ncu --set full -o report PROGRAM`, then `tachograph kernels "
+    "report.ncu-rep`, and `tachograph colocate --profile KIND=report.ncu-rep`."
+)
+MPS_OF_ONE_USER = (
+    "MPS: if one process ends with a GPU fault, those of the others end, too; a server serves one user at a time, so "
+    "jobs of different users need one that is started for several, or wait for each other."
+)
+
+
+def resource(name: str) -> str:
+    """Return what people call a resource.
+
+    >>> resource("dram"), resource("xu")
+    ('memory bandwidth', 'xu pipe')
+    """
+    return RESOURCE_LABELS.get(name, f"{name} pipe")
+
+
+def times(slowdown: float | None) -> str:
+    """Return a slowdown as people read it.
+
+    >>> times(1.1), times(15.8), times(None)
+    ('1.10x', '15.8x', '–')
+    """
+    return text(slowdown, "times")
+
+
+def each(slowdowns: Sequence[float | None]) -> str:
+    """Return slowdowns of all members; one number where they are alike.
+
+    >>> each([1.0, 1.25]), each([1.0, 1.0])
+    ('1.00x and 1.25x', '1.00x each')
+    """
+    return _joined([times(slowdown) for slowdown in slowdowns])
+
+
+def percents(shares: Sequence[float]) -> str:
+    """Return shares of all members; one number where they are alike.
+
+    >>> percents([0.4, 0.6]), percents([0.5, 0.5])
+    ('40 % and 60 %', '50 % each')
+    """
+    return _joined([text(share, "fraction") for share in shares])
+
+
+def _joined(said: Sequence[str]) -> str:
+    return f"{said[0]} each" if len(set(said)) == 1 else " and ".join(said)
+
+
+def limit(name: str, settings: InterferenceOptions) -> float:
+    """Return up to which share a resource may be asked for by all together."""
+    return settings.safe_dram if name == "dram" else settings.safe_cycles if name in CYCLES else 1.0
+
+
+def asked_together(sums: Mapping[str, float], settings: InterferenceOptions) -> str:
+    """Return the three resources that come nearest to their limits.
+
+    >>> asked_together({"issue": 0.3, "dram": 0.35}, Interference())
+    'together they ask for memory bandwidth 35 % (limit 70 %), issue slots 30 % (limit 90 %)'
+    """
+    near = sorted(sums.items(), key=lambda item: -item[1] / limit(item[0], settings))
+    shown = [
+        f"{resource(name)} {text(total, 'fraction')} (limit {text(limit(name, settings), 'fraction')})"
+        for name, total in near[:3]
+        if total > 0
+    ]
+    return f"together they ask for {', '.join(shown)}" if shown else "together they ask for nothing that was measured"
+
+
+Slowdowns = tuple[float | None, ...]  # of each member; None not known
+
+
+@dataclass(frozen=True, slots=True)
+class SharingAdvice:
+    """How to share, and why.
+
+    shares: of the SMs, one for each member (`mps_share`). profiles: MIG, one for each. slowdowns: what is expected of
+    each in that way by what was measured; careful: what decides, see `Case`; worst: were they always busy together and
+    what nobody measured short. binding: the resource that slows them most. why:
+    sentences with the numbers, those of ways that were passed over among them.
+    safe: all sums are below their limits, and nothing that decides is unknown.
+    """
+
+    way: SharingMode
+    shares: tuple[float, ...] | None
+    why: tuple[str, ...]
+    unknown: tuple[str, ...]
+    slowdowns: Slowdowns = ()
+    careful: Slowdowns = ()
+    worst: Slowdowns = ()
+    binding: str | None = None
+    profiles: tuple[str, ...] | None = None
+    cautions: tuple[str, ...] = ()
+    safe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SharingCase:
+    """What is judged.
+
+    estimate: by what was measured. careful: by `assumed`, the demands with issue slots where nobody measured them; the
+    same where all were. members: of each its kernels, with the share of its time, where they are known; else `assumed`
+    is its one member. others: for each member the share of time in which another is busy. shared: what happens under
+    MPS with these shares of the SMs, None not told. missing: what nobody measured, sentences. by_margin: the kernels of
+    one were profiled, so that upper values decide, unless those of all were and all pairs of them are safe.
+    """
+
+    estimate: Estimate
+    careful: Estimate
+    demands: tuple[Demand, ...]
+    assumed: tuple[Demand, ...]
+    members: tuple[MixMembers, ...]
+    gpu: GpuCapacity
+    settings: InterferenceOptions
+    calibration: Calibration
+    others: tuple[float, ...]
+    shared: Callable[[tuple[float, ...]], Estimate] | None = None
+    missing: tuple[str, ...] = ()
+    by_margin: bool = False
+
+    @property
+    def blind(self) -> list[str]:
+        """Names of those whose issue slots were not measured."""
+        return [demand.name for demand in self.demands if "issue" not in demand.cycles]
+
+    @property
+    def slowdowns(self) -> Slowdowns:
+        """What is expected of each by what was measured."""
+        return self.met([member.slowdown for member in self.estimate.members])
+
+    @property
+    def carefully(self) -> Slowdowns:
+        """What decides: the same were unmeasured issue slots asked for, or the estimator as wrong as it may be."""
+        known = [member.upper if self.unsure(self.careful) else member.slowdown for member in self.careful.members]
+        return self.met(known)
+
+    @property
+    def worst(self) -> Slowdowns:
+        """Always together; where issue slots were not measured they may be what is short, then each has its part."""
+        count = float(len(self.demands))
+        known = [member.worst for member in self.estimate.members]
+        if self.blind:
+            return tuple(max(worst or 1.0, count) for worst in known)
+        if not self.unsure(self.estimate):
+            return tuple(known)
+        uppers = [member.upper for member in self.estimate.members]
+        return tuple(max(worst or 1.0, upper or 1.0) for worst, upper in zip(known, uppers, strict=True))
+
+    @property
+    def binding(self) -> str | None:
+        """The resource that slows them most; where none does, the one that they ask most of."""
+        slowed = [member for member in self.careful.members if member.binding is not None]
+        if slowed:
+            return max(slowed, key=lambda member: member.slowdown or math.inf).binding
+        return max(self.estimate.sums, key=lambda name: self.estimate.sums[name], default=None)
+
+    def unsure(self, estimate: Estimate) -> bool:
+        """Whether the upper values of `estimate` decide, in place of what is expected."""
+        return self.by_margin and bool(self.blind or not estimate.safe)
+
+    def good(self, slowdowns: Sequence[float | None]) -> bool:
+        """Whether all are known and none is above the limit."""
+        return all(s is not None and s <= self.settings.max_slowdown + 1e-9 for s in slowdowns)
+
+    def met(self, slowdowns: Sequence[float | None]) -> Slowdowns:
+        """What is expected of slowdowns that hold while others are busy, too."""
+        return tuple(
+            None if s is None else 1 + share * (s - 1) for s, share in zip(slowdowns, self.others, strict=True)
+        )
+
+    def over(self) -> list[str]:
+        """Resources of which what was measured reaches the limit, the shortest one first."""
+        sums, settings = self.estimate.sums, self.settings
+        names = [name for name, total in sums.items() if total >= limit(name, settings)]
+        return sorted(names, key=lambda name: sums[name] / limit(name, settings), reverse=True)
+
+    def conflicts(self) -> list[str]:
+        """Resources that reach their limit, and what slows a member beyond what is allowed."""
+        names = self.over()
+        for estimate, slowdowns in ((self.estimate, self.slowdowns), (self.careful, self.carefully)):
+            for member, slowdown in zip(estimate.members, slowdowns, strict=True):
+                if member.binding and slowdown is not None and slowdown > self.settings.max_slowdown:
+                    names.append(member.binding)
+        return list(dict.fromkeys(names))
+
+
+# kept free beside what both used: their own contexts are in what was used, that of the MPS server is not. Ours
+CONTEXT_BYTES = 512 * MI
+NOT_KEPT_APART = frozenset({"dram", "l2"})  # by MPS
+
+
+def by_mps(case: SharingCase) -> SharingAdvice | str:
+    """MPS, all SMs for all."""
+    slowdowns, careful = case.slowdowns, case.carefully
+    if None in slowdowns or None in careful:
+        return "MPS: what would happen cannot be said, see what is not known."
+    over = case.over()
+    if over:
+        return f"MPS alone: {_too_much(case, over)}; {_expected(case)}."
+    if not case.good(careful):
+        by = next(iter(case.conflicts()), None)
+        slowed = f", slowed by {resource(by)}" if by else ""
+        return f"MPS alone: {_expected(case)}{slowed}; more than {times(case.settings.max_slowdown)}."
+    why = (f"MPS: {asked_together(case.estimate.sums, case.settings)}; {_expected(case)}.",)
+    safe = case.estimate.safe and not case.missing
+    return SharingAdvice("mps", None, why, case.missing, slowdowns, careful, case.worst, case.binding, safe=safe)
+
+
+def by_shares(case: SharingCase) -> SharingAdvice | str:
+    """MPS with a share of the SMs for each, where an SM is what they have too little of."""
+    conflicts = case.conflicts()
+    if not conflicts or None in case.slowdowns or NOT_KEPT_APART & set(conflicts):
+        return ""
+    shares = shares_for(case.assumed)
+    found = None if case.shared is None else case.shared(shares)
+    told = None if found is None else found.members
+    lost = _on_shares(case, shares, told)
+    wide = tuple(if_wide(demand, share) for demand, share in zip(case.demands, shares, strict=True))
+    unsure = found is not None and case.unsure(found)
+    careful = _careful(case.members, _unsure(case, lost, told) if unsure and told else lost, wide)
+    said = (
+        f"MPS with parts of the SMs, {percents(shares)}, in proportion to what they need, so that no SM is shared: "
+        f"{_by_width(case, lost, careful)}{_with_margin(case) if unsure else ''}."
+    )
+    if not case.good(lost) or not case.good(careful):
+        return said
+    worst = [one.worst for one in told] if told else careful
+    most = tuple(
+        worst if _laid_out(members) else wide for members, worst, wide in zip(case.members, worst, wide, strict=True)
+    )
+    return SharingAdvice("mps_share", shares, (said,), case.missing, lost, careful, most, conflicts[0])
+
+
+def _on_shares(case: SharingCase, shares: tuple[float, ...], told: Sequence[CorunOutcome] | None) -> Slowdowns:
+    """What each loses all the time it works, for its share is its own whether others are busy or not."""
+    own = [
+        _of_members(members, partial(on_share, share=share, gpu=case.gpu))
+        for members, share in zip(case.members, shares, strict=True)
+    ]
+    return tuple(own) if told is None else tuple(map(_on_its_own, case.members, told, own))
+
+
+def _unsure(case: SharingCase, lost: Slowdowns, told: Sequence[CorunOutcome]) -> Slowdowns:
+    """The same were the estimator as wrong as it may be, for the time in which another is busy as well."""
+    return tuple(
+        None if slowdown is None else slowdown + share * ((one.upper or 1.0) - (one.slowdown or 1.0))
+        for slowdown, share, one in zip(lost, case.others, told, strict=True)
+    )
+
+
+def _of_members(members: MixMembers, lost: Callable[[Demand], float | None]) -> float | None:
+    """A slowdown over all kernels of one, each for its share of the time; None where that of one is not known."""
+    found = [(share, slowdown) for share, demand in members if (slowdown := lost(demand)) is not None]
+    return math.fsum(share * slowdown for share, slowdown in found) if len(found) == len(members) else None
+
+
+def _laid_out(members: MixMembers) -> bool:
+    """Whether it is known how many blocks its kernels launch, and with it how wide they are."""
+    return all(demand.footprint is not None for _, demand in members)
+
+
+def _on_its_own(members: MixMembers, told: CorunOutcome, own: float | None) -> float | None:
+    """The slowdown on a share of the SMs: without a footprint `own` knows how wide it is, `told` what memory does."""
+    if _laid_out(members) or told.slowdown is None:
+        return told.slowdown
+    return max(told.slowdown, own) if own is not None and told.binding in NOT_KEPT_APART else own
+
+
+def by_slices(case: SharingCase) -> SharingAdvice | str:
+    """MIG, where memory bandwidth or L2 are what they have too little of."""
+    short = next((name for name in case.conflicts() if name in NOT_KEPT_APART), None)
+    if short is None:
+        return ""
+    profiles = profiles_of(case.gpu.name, case.gpu.hbm_bytes)
+    if not profiles:
+        return f"MIG would keep {resource(short)} apart, but {case.gpu.name} has no MIG."
+    chosen = smallest_together(
+        [
+            [one for one in profiles if _fits(case, demand, members, one)]
+            for demand, members in zip(case.assumed, case.members, strict=True)
+        ]
+    )
+    if chosen is None:
+        return (
+            f"MIG would keep {resource(short)} apart, but no slices of one GPU hold both without slowing them: fewer "
+            "SMs, and half of the bandwidth at the most, whatever their kernels are."
+        )
+    lost = tuple(_on_slice(case, members, one) for members, one in zip(case.members, chosen, strict=True))
+    wide = tuple(_wide_on(demand, one) for demand, one in zip(case.assumed, chosen, strict=True))
+    careful = _careful(case.members, lost, wide)
+    names = tuple(profile.name for profile in chosen)
+    said = (
+        f"MIG keeps {resource(short)} apart: {' and '.join(names)} are the smallest slices that hold them; "
+        f"{_by_width(case, lost, careful)}."
+    )
+    return SharingAdvice("mig", None, (said,), case.missing, lost, careful, wide, short, profiles=names)
+
+
+def _fits(case: SharingCase, demand: Demand, members: MixMembers, profile: MigProfile) -> bool:
+    if demand.hbm_bytes is None or case.gpu.hbm_bytes is None:
+        return False
+    if demand.hbm_bytes + CONTEXT_BYTES > case.settings.safe_hbm * float(profile.memory) * case.gpu.hbm_bytes:
+        return False
+    lost = (_on_slice(case, members, profile),)
+    return case.good(lost) and case.good(_careful([members], lost, (_wide_on(demand, profile),)))
+
+
+def _on_slice(case: SharingCase, members: MixMembers, profile: MigProfile) -> float | None:
+    return _of_members(members, partial(on_slice, profile=profile, gpu=case.gpu, calibration=case.calibration))
+
+
+def _wide_on(demand: Demand, profile: MigProfile) -> float | None:
+    return if_wide(demand, float(min(profile.sms, profile.memory)))
+
+
+def in_turn(case: SharingCase) -> SharingAdvice | str:
+    """Time-slicing: whoever works has the whole GPU, and half of the time while another works."""
+    count = float(len(case.demands))
+    slowdowns = case.met([count] * len(case.demands))
+    meeting = percents(case.others)
+    said = f"In turn: of the time in which they work another works as well, {meeting}; expected {each(slowdowns)}."
+    if not case.good(slowdowns):
+        return said
+    worst = (count,) * len(case.demands)
+    return SharingAdvice("time_slicing", None, (said,), case.missing, slowdowns, slowdowns, worst, "sms")
+
+
+def _careful(members: Sequence[MixMembers], lost: Slowdowns, wide: Slowdowns) -> Slowdowns:
+    """Of a part of the SMs: without a footprint nobody knows how wide kernels are, so that they count as wide."""
+    return tuple(
+        one if _laid_out(own) or one is None else None if most is None else max(one, most)
+        for own, one, most in zip(members, lost, wide, strict=True)
+    )
+
+
+def _too_much(case: SharingCase, over: Sequence[str]) -> str:
+    sums, settings = case.estimate.sums, case.settings
+    said = [
+        f"{resource(name)} {text(sums[name], 'fraction')}, limit {text(limit(name, settings), 'fraction')}"
+        for name in over[:3]
+    ]
+    return f"too much is asked of {'; '.join(said)}"
+
+
+def _expected(case: SharingCase) -> str:
+    """Both readings, where there are two."""
+    told = f"expected {each(case.slowdowns)}"
+    unsure = case.unsure(case.careful)
+    if not case.blind:
+        if unsure:
+            return f"{told}, up to {each(case.carefully)}{_with_margin(case)}"
+        return f"{told}, which decides, for all pairs of their kernels are safe" if case.by_margin else told
+    assumed = text(case.settings.assumed_issue, "fraction")
+    who = "each" if len(case.blind) == len(case.demands) else " and ".join(case.blind)
+    return (
+        f"{told} by what was measured, {each(case.carefully)} if {who} also asks for {assumed} of the issue slots"
+        f"{_with_margin(case) if unsure else ''}"
+    )
+
+
+def _with_margin(case: SharingCase) -> str:
+    return f" with the estimator's margin of {case.settings.margin:g}, which decides"
+
+
+def _by_width(case: SharingCase, lost: Slowdowns, careful: Slowdowns) -> str:
+    told = f"expected {each(lost)}"
+    if all(map(_laid_out, case.members)):
+        return told if careful == lost else f"{told}, {each(careful)}"
+    return f"{told} if their kernels leave the other SMs idle, {each(careful)} if they are as wide as the GPU"
+
+
+def advise(
+    estimate: Estimate,
+    demands: Sequence[Demand],
+    *,
+    gpu: GpuCapacity,
+    settings: InterferenceOptions,
+    careful: Estimate | None = None,
+    calibration: Calibration | None = None,
+    members: Sequence[MixMembers] | None = None,
+    busy: Sequence[float] | None = None,
+    same_user: bool = True,
+    by_margin: bool = False,
+    shared: Callable[[tuple[float, ...]], Estimate] | None = None,
+) -> SharingAdvice:
+    """Return how `demands` should share `gpu`, of which `estimate` tells what happens without anything kept apart.
+
+    `careful`: the same were issue slots that nobody measured asked for, as much as `settings.assumed_issue`; a way is
+    advised only where that holds, too. Left out, nothing is assumed. `members`: of each its kernels, with the share of
+    its time, read carefully; left out, each is one. `busy`: share 0..1 of its time in which each does anything at all
+    (1: always); they are taken to be independent, so that a member is slowed for the share of its time in which another
+    is busy. `by_margin`: what is expected comes from profiled kernels of one at the least, so that where `estimate` is
+    not safe, or issue slots are assumed, the upper value of each decides. `shared`: what happens under MPS with these
+    shares of the SMs; without it every kernel is taken to spread evenly over fewer SMs.
+
+    >>> from tachograph.sharing.demand import Outcome
+    >>> asked = [Demand(name=name, cycles={"issue": 0.2}, dram=0.1, hbm_bytes=4e9) for name in "ab"]
+    >>> alone = Estimate(tuple(Outcome(name, 1.0, 1.0, None) for name in "ab"), {"issue": 0.4}, 2.0, 1.0, True, ())
+    >>> advise(alone, asked, gpu=Gpu(name="A100 SXM 40GB", hbm_bytes=40e9), settings=Interference()).way
+    'mps'
+    """
+    shares = tuple(busy) if busy is not None else (1.0,) * len(demands)
+    assumed = tuple(issuing(demand, settings.assumed_issue) for demand in demands)
+    case = SharingCase(
+        estimate=estimate,
+        careful=careful or estimate,
+        demands=tuple(demands),
+        assumed=assumed,
+        members=tuple(members) if members is not None else tuple(((1.0, demand),) for demand in assumed),
+        gpu=gpu,
+        settings=settings,
+        calibration=calibration or Calibration(),
+        others=tuple(min(1.0, math.fsum(shares) - share) for share in shares),
+        shared=shared,
+        missing=tuple(dict.fromkeys((*estimate.unknown, *_unknown(demands, gpu, settings)))),
+        by_margin=by_margin,
+    )
+    room, held = _memory(case)
+    if not held:
+        return SharingAdvice("no", None, (room,), case.missing, binding="hbm")
+    passed = [room]
+    for way in (by_mps, by_shares, by_slices, in_turn):
+        found = way(case)
+        if isinstance(found, SharingAdvice):
+            cautions = (MPS_OF_ONE_USER,) if found.way in ("mps", "mps_share") and not same_user else ()
+            return replace(found, why=(*passed, *found.why), cautions=cautions)
+        passed += [found] if found else []
+    last = f"No way is expected to keep all of them below {times(settings.max_slowdown)}."
+    slowdowns, most = case.slowdowns, case.carefully
+    return SharingAdvice("no", None, (*passed, last), case.missing, slowdowns, most, case.worst, case.binding)
+
+
+def _unknown(demands: Sequence[Demand], gpu: GpuCapacity, settings: InterferenceOptions) -> list[str]:
+    """What decides and nobody measured, a sentence each."""
+    told = []
+    blind = [demand for demand in demands if "issue" not in demand.cycles]
+    if blind:
+        whose = "" if len(blind) == len(demands) else f" of {' and '.join(demand.name for demand in blind)}"
+        least = percents([issued_at_least(demand) for demand in blind])
+        told.append(
+            f"Issue slots{whose} were not measured: pipes take at least {least}, anything above is possible; "
+            f"{text(settings.assumed_issue, 'fraction')} are counted for {'each' if len(blind) > 1 else 'it'}. "
+            f"{PROFILE_THEM}"
+        )
+    if any(demand.dram is None for demand in demands):
+        told.append("Memory bandwidth was not measured.")
+    if any(demand.hbm_bytes is None for demand in demands) or gpu.hbm_bytes is None:
+        told.append("How much memory they need together, or what the GPU has, is not known.")
+    return told
+
+
+def _memory(case: SharingCase) -> tuple[str, bool]:
+    """A sentence on memory, and whether it holds all of them; what is not known is not held against them."""
+    used = [demand.hbm_bytes for demand in case.demands]
+    known = [amount for amount in used if amount is not None]
+    if len(known) < len(used) or case.gpu.hbm_bytes is None:
+        return "Memory: whether it holds all of them is not known.", True
+    total = math.fsum(known) + CONTEXT_BYTES
+    share, allowed = total / case.gpu.hbm_bytes, case.settings.safe_hbm
+    amounts = " + ".join(text(amount / MI, "MiB") for amount in known)
+    held = share <= allowed
+    verdict = "within" if held else "more than"
+    return (
+        f"Memory: {amounts} at their peaks and {text(CONTEXT_BYTES / MI, 'MiB')} for a further context are "
+        f"{text(share, 'fraction')} of {text(case.gpu.hbm_bytes / MI, 'MiB')}, {verdict} the "
+        f"{text(allowed, 'fraction')} allowed."
+    ), held

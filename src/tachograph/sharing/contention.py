@@ -1,0 +1,209 @@
+"""Rates of kernels that contend for one resource: cycles of an SM, caches, DRAM."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import sqrt
+
+import numpy as np
+
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.compiled import either
+
+# a demand so many times another's is served first; any value of 1.3 to 5.6 keeps the errors of published numbers low
+DOMINANCE = 2.0
+
+
+@either
+def granted(own: float, dominant: float, peers: float) -> float:
+    """Return the rate, 0..1 of that alone, of a kernel that uses all it is given.
+
+    `dominant`, `peers`: sums of what kernels ask that are served before it, or share with it.
+
+    >>> granted(0.75, 0.0, 0.75), round(granted(0.15, 0.9, 0.0), 3)
+    (0.6666666666666666, 0.667)
+    """
+    left = 1.0 - dominant
+    if own + peers <= left:
+        return 1.0
+    return max(left, 0.0) / (own + peers)
+
+
+def elsewhere(own: Floats, warps: Floats) -> Floats:
+    """Return how long a warp waits elsewhere between two visits of the server, in times of a visit, `own` above 0.
+
+    All N warps together make `own` visits in the time of one: N / own is the time from visit to visit. What the visit
+    itself takes, standing in line included, is 1 / (1 - own (N - 1) / N).
+
+    >>> elsewhere(np.array([0.75, 1.0]), np.array([1.0, 8.0])).round(3).tolist()
+    [0.333, 0.0]
+    """
+    return np.maximum(warps / own - 1.0 / (1.0 - own * (warps - 1.0) / warps), 0.0)
+
+
+@either
+def through(own: float, waits: float, warps: float, left: float) -> float:
+    """Return the rate of a closed queue at a server of which `left` is left, 0..1 of that with all of it.
+
+    `waits`: see `elsewhere`. Exact for one warp, and for many where the server is full.
+
+    >>> round(through(0.75, 1 / 3, 1.0, 0.5), 3)
+    0.571
+    """
+    away = left * waits
+    return warps / own * 2.0 * left / (away + warps + sqrt((warps - away) * (warps - away) + 4.0 * away))
+
+
+@either
+def cycles_rate(
+    own: float, dominant: float, peers: float, others: float, waits: float, warps: float, irregular: float
+) -> float:
+    """Return the rate of a kernel, 0..1 of that alone. `others`: what all others take from it, `irregular`: 0..1.
+
+    >>> waits = float(elsewhere(np.array(0.1525), np.array(8.0)))
+    >>> [round(rate(0.1525, 0.8625, 0.0, 0.8625, waits, 8.0, irregular), 3) for irregular in (0.0, 1.0)]
+    [0.902, 0.705]
+    """
+    regular = granted(own, dominant, peers)
+    if irregular == 0.0:
+        return regular
+    queued = through(own, waits, warps, max(own * regular, 1.0 - others))
+    return min(regular, regular + irregular * (queued - regular))
+
+
+# share of its bytes that a cache gives to data; published of copies alone: their two arrays stay up to 22.5 MB each of
+# the H100's 50 MB of L2 (section 4.1.2), up to 108 KB each of 256 KB of L1 (section 4.2.1)
+L2_HOLDS = 2 * 22.5 / 50
+L1_HOLDS = 2 * 108 / 256
+_MOST = 16.0  # times full: all but nothing stays
+_PER_TIME = 256  # places of the table, evenly spaced
+
+
+@lru_cache(maxsize=1)
+def cache_table() -> Floats:
+    """Return which share stays in a cache that is 1, 1 + 1/256, 1 + 2/256 .. times full."""
+    missed = np.append(np.linspace(0.0, 1.0, 4097)[1:-1], 1.0 - np.geomspace(1e-4, 1e-8, 100))
+    sizes = np.append(1.0, -np.log1p(-missed) / missed)
+    full = np.linspace(1.0, _MOST, round((_MOST - 1.0) * _PER_TIME) + 1)
+    kept: Floats = np.interp(full, sizes, np.append(1.0, 1.0 - missed))
+    return kept
+
+
+@either
+def cache_stays(filled: float, kept: Floats) -> float:
+    """Return which share, 0..1, of what is swept again and again stays in a cache that is `filled` times full.
+
+    >>> [round(float(stays(times, table())), 2) for times in (0.9, 1.8, 3.6)]
+    [1.0, 0.27, 0.03]
+    """
+    place = (filled - 1.0) * _PER_TIME
+    if place <= 0.0:
+        return 1.0
+    if place >= len(kept) - 1:
+        return float(kept[-1])
+    low = int(place)
+    return float(kept[low] + (place - low) * (kept[low + 1] - kept[low]))
+
+
+@either
+def cache_rate(hit: float, filled: float, others: float, cost: float, exposed: float, kept: Floats) -> float:
+    """Return the rate of a kernel, 0..1 of that alone.
+
+    `hit`: of sectors, alone, 0..1. `filled`, `others`: footprints, its own and all others', over what the cache has
+    room for.
+    `cost`: time of a miss over that of a hit. `exposed`: share of its time that waits for memory at most, 0..1.
+    `kept`: the table.
+    """
+    fewer = hit * cache_stays(filled + others, kept) / cache_stays(filled, kept)
+    longer = (1.0 + (1.0 - fewer) * (cost - 1.0)) / (1.0 + (1.0 - hit) * (cost - 1.0))
+    return 1.0 / (1.0 + exposed * max(longer - 1.0, 0.0))
+
+
+PARTS = 3  # numbers of each kernel in a row of all: share used, share of its time that waits, latency alone
+_STEPS = 60  # of Newton's method, at most: a handful is enough
+_NONE = 1e-9  # a curvature, or a step, below this is none
+
+
+@either
+def latency_alone(used: float, curvature: float) -> float:
+    """Return the latency under the load of one kernel, in times of that without load."""
+    return 1.0 + curvature * used * used
+
+
+@either
+def outstanding(used: float, curvature: float) -> float:
+    """Return the requests on their way that make a kernel use the share `used`, 0..1, alone."""
+    return used * latency_alone(used, curvature)
+
+
+@either
+def dram_load(requests: float, curvature: float) -> float:
+    """Return the load, 0..1, that so many requests make.
+
+    >>> [round(load(n, 0.571), 3) for n in (0.1, outstanding(0.5, 0.571), 3.0)]
+    [0.099, 0.5, 1.0]
+    """
+    if requests >= 1.0 + curvature:
+        return 1.0
+    guess = min(requests, 1.0)
+    for _ in range(_STEPS):  # from above to the root of a convex function
+        square = curvature * guess * guess
+        less = (guess * (1.0 + square) - requests) / (1.0 + 3.0 * square)
+        guess -= less
+        if less <= 1e-15 * guess:
+            break
+    return min(guess, 1.0)
+
+
+@either
+def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> float:
+    """Return the latency under the load of so many kernels together; `of_all`: `PARTS` numbers of each.
+
+    Newton's method from below: what is asked for at a latency falls in it and is convex, the load rises and is concave.
+
+    >>> copy = [0.6918, 1.0, latency_alone(0.6918, 0.571)]
+    >>> round(latency(copy + copy, 2, 0.571) / copy[2], 3)
+    1.384
+    """
+    most = 0.0
+    for place in range(count):
+        most = max(most, of_all[PARTS * place])
+    if most <= 0.0:
+        return 1.0
+    asked, _ = _asked(of_all, count, 1.0 + curvature)
+    full = asked >= 1.0
+    if curvature < _NONE and not full:
+        return 1.0
+    above = curvature if full else curvature * most * most
+    for _ in range(_STEPS):
+        asked, slope = _asked(of_all, count, 1.0 + above)
+        used = 1.0 if full else sqrt(above / curvature)
+        step = (asked - used) / ((0.0 if full else 0.5 * used / above) - slope)
+        above += max(step, 0.0)
+        if step <= _NONE * _NONE + 1e-15 * above:
+            break
+    return 1.0 + above
+
+
+@either
+def _asked(of_all: Floats | list[float], count: int, at: float) -> tuple[float, float]:
+    """Return the share of DRAM that all use at a latency, and how that grows with it."""
+    asked, slope = 0.0, 0.0
+    for place in range(count):
+        used, waits, alone = of_all[PARTS * place], of_all[PARTS * place + 1], of_all[PARTS * place + 2]
+        going = dram_rate(waits, alone, at)
+        asked += used * going
+        slope -= used * going * going * waits / alone
+    return asked, slope
+
+
+@either
+def dram_rate(waits: float, alone: float, together: float) -> float:
+    """Return the rate, 0..1 of that alone, of a kernel of whose time the share `waits` waits for DRAM.
+
+    `alone`, `together`: latencies.
+
+    >>> rate(1.0, 1.25, 2.5), rate(0.5, 1.25, 2.5), rate(0.0, 1.25, 2.5)
+    (0.5, 0.6666666666666666, 1.0)
+    """
+    return min(1.0, 1.0 / (1.0 + waits * (together / alone - 1.0)))

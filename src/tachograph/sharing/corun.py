@@ -1,0 +1,254 @@
+"""State of kernels that run together, a row each, and what their rates come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from tachograph.catalog.arrays import Floats
+from tachograph.catalog.compiled import either
+from tachograph.sharing import contention, vectors
+from tachograph.sharing.demand import CYCLES, Calibration, Demand, GpuCapacity
+from tachograph.sharing.vectors import Vectors, demand_vectors, occupied, of_a_block
+
+RESOURCES = (*CYCLES, "dram", "l2", "l1", "blocks", "sms")
+NOTHING = 255
+_DRAM, _L2, _L1, _BLOCKS, _SMS = (RESOURCES.index(name) for name in ("dram", "l2", "l1", "blocks", "sms"))
+STARVED = 100.0  # times as long: how rarely a scheduler turns to a warp that waits behind others was never published
+_FELT = 0.995  # a rate above this is not said to be bound by anything
+
+# places in a row OWN: what it asks; waits elsewhere and stands in line, see contention; takes of an SM, needs a block
+_KINDS = len(CYCLES)
+_WAITS, _STANDS = _KINDS, 2 * _KINDS
+(_WARPS, _IRREGULAR, _EXPOSED, _USED, _DRAM_WAITS, _ALONE, _L2_FILLS, _L2_HIT, _L1_FILLS, _L1_HIT, SECONDS, LONGER) = (
+    range(3 * _KINDS, 3 * _KINDS + 12)
+)
+_ROOM = 4  # blocks, threads, registers, shared bytes
+_TAKES = LONGER + 1
+_NEEDS = _TAKES + _ROOM
+OWN = _NEEDS + _ROOM
+# places in a row BESIDE: sums over all others, and the latency of DRAM while all run
+_DOMINANT, _PEERS, _ALL, _STANDING = 0, _KINDS, 2 * _KINDS, 3 * _KINDS
+LATENCY, _OTHER_USED, _OTHER_L2, _OTHER_L1, _TURNS, _OTHERS = range(4 * _KINDS, 4 * _KINDS + 6)
+_TAKEN = _OTHERS + 1
+BESIDE = _TAKEN + _ROOM
+# places in a row of what GPU and calibration tell
+_CURVATURE, _L2_COST, _L1_COST, _DOMINANCE, _LASTING, _HAS = range(6)
+
+Row: TypeAlias = Floats | list[float]
+Two: TypeAlias = tuple[float, float]
+
+
+def machine(
+    gpu: GpuCapacity, calibration: Calibration, *, dominance: float = contention.DOMINANCE, lasting: bool = False
+) -> Floats:
+    """Return what GPU and calibration tell, and whether launches follow each other without end, as a row."""
+    told = (calibration.dram_curvature, calibration.l2_miss_cost, calibration.l1_miss_cost, dominance, float(lasting))
+    return np.array([*told, *vectors.room(gpu)])
+
+
+def rows(vectors: Vectors, longer: Floats, gpu: GpuCapacity, calibration: Calibration) -> Floats:
+    """Return a row OWN for each demand: nothing is asked of what is unknown. `longer`: on its share of the SMs."""
+    asked = np.nan_to_num(vectors.cycles)
+    warps = vectors.warps[:, None]
+    some = np.where(asked > 0, asked, 1.0)
+    waits = contention.elsewhere(some, warps)
+    stands = asked / (1.0 + asked / np.where(vectors.counted[:, None], warps, np.inf))
+    used = np.nan_to_num(vectors.dram)
+    busiest = asked.max(axis=1, initial=0.0)
+    waits_for_dram = np.divide(used, busiest, out=np.ones(len(used)), where=busiest > used)
+    columns: list[Floats] = [
+        vectors.warps, vectors.irregular, vectors.exposed,
+        used, waits_for_dram, 1.0 + calibration.dram_curvature * used * used,
+        np.nan_to_num(vectors.l2), _hits(vectors.l2, vectors.l2_hit),
+        np.nan_to_num(vectors.l1), _hits(vectors.l1, vectors.l1_hit),
+        np.nan_to_num(vectors.seconds), longer,
+    ]  # fmt: skip
+    takes = np.nan_to_num(occupied(vectors.launches, gpu))
+    needs = np.nan_to_num(of_a_block(vectors.launches))
+    return np.column_stack([asked, waits, stands, *columns, takes, needs])
+
+
+def _hits(filled: Floats, hit: Floats) -> Floats:
+    """Hit rates; 0, which nothing lowers, where the rate or the footprint is unknown."""
+    return np.where(np.isfinite(filled), np.nan_to_num(hit), 0.0)
+
+
+@either
+def add(beside: Row, own: Row, other: Row, told: Row) -> None:
+    """Add to what is beside `own` one other kernel."""
+    dominance = told[_DOMINANCE]
+    for kind in range(_KINDS):
+        mine, asked = own[kind], other[kind]
+        if asked > dominance * mine:
+            beside[_DOMINANT + kind] += asked
+            beside[_STANDING + kind] += asked
+        else:
+            beside[_STANDING + kind] += other[_STANDS + kind]
+            if mine <= dominance * asked:
+                beside[_PEERS + kind] += asked
+        beside[_ALL + kind] += asked
+    beside[_OTHER_USED] += other[_USED]
+    beside[_OTHER_L2] += other[_L2_FILLS]
+    beside[_OTHER_L1] += other[_L1_FILLS]
+    both_known = own[SECONDS] > 0.0 and other[SECONDS] > 0.0
+    beside[_TURNS] += other[SECONDS] / own[SECONDS] if both_known else 1.0
+    beside[_OTHERS] += 1.0
+    for place in range(_ROOM):
+        beside[_TAKEN + place] += other[_TAKES + place]
+
+
+@either
+def put_dram(of_all: Row, place: int, own: Row) -> None:
+    """Put what `dram` must know of one kernel at its place in a row of all."""
+    of_all[contention.PARTS * place] = own[_USED]
+    of_all[contention.PARTS * place + 1] = own[_DRAM_WAITS]
+    of_all[contention.PARTS * place + 2] = own[_ALONE]
+
+
+@either
+def latency(of_all: Row, count: int, told: Row) -> float:
+    """Return the latency of DRAM while so many kernels run."""
+    return contention.dram_latency(of_all, count, told[_CURVATURE])
+
+
+@either
+def pace(own: Row, beside: Row, told: Row, kept: Floats, meet: bool) -> tuple[float, float, int]:
+    """Return its rate by cycles and room, its rate by memory, both 0..1 of alone, and the place of what binds it.
+
+    `meet`: whether it meets the others in SMs. `kept`: the table of `caches`.
+    """
+    cycles, memory, binding = 1.0, 1.0, NOTHING
+    if meet:
+        for kind in range(_KINDS):
+            if own[kind] > 0.0 and beside[_ALL + kind] > 0.0:
+                rate = contention.cycles_rate(
+                    own[kind], beside[_DOMINANT + kind], beside[_PEERS + kind], beside[_STANDING + kind],
+                    own[_WAITS + kind], own[_WARPS], own[_IRREGULAR],
+                )  # fmt: skip
+                if rate < cycles:
+                    cycles, binding = rate, kind
+    if own[_USED] > 0.0 and beside[_OTHER_USED] > 0.0:
+        memory = contention.dram_rate(own[_DRAM_WAITS], own[_ALONE], beside[LATENCY])
+        binding = _DRAM if memory < cycles else binding
+    if own[_L2_HIT] > 0.0 and beside[_OTHER_L2] > 0.0:
+        rate = contention.cache_rate(
+            own[_L2_HIT], own[_L2_FILLS], beside[_OTHER_L2], told[_L2_COST], own[_EXPOSED], kept
+        )
+        binding = _L2 if rate < min(cycles, memory) else binding
+        memory = min(memory, rate)
+    if meet and own[_L1_HIT] > 0.0 and beside[_OTHER_L1] > 0.0:
+        rate = contention.cache_rate(
+            own[_L1_HIT], own[_L1_FILLS], beside[_OTHER_L1], told[_L1_COST], own[_EXPOSED], kept
+        )
+        binding = _L1 if rate < min(cycles, memory) else binding
+        memory = min(memory, rate)
+    if meet and shut_out(own, beside, told):
+        cycles, binding = 0.0, _BLOCKS
+    return cycles, memory, binding if min(cycles, memory) < _FELT else NOTHING
+
+
+@either
+def shut_out(own: Row, beside: Row, told: Row) -> bool:
+    """Return whether none of its blocks finds room on an SM beside the others; what is unknown finds room."""
+    if beside[_TAKEN] <= 0.0:
+        return False
+    full = False
+    for place in range(_ROOM):
+        full |= own[_NEEDS + place] + beside[_TAKEN + place] > told[_HAS + place]  # NaN: not told
+    return full
+
+
+@either
+def in_turn(beside: Row, told: Row, waits: bool) -> float:
+    """Return its slowdown when all run one after the other; `waits`: it is shut out.
+
+    Launches that follow each other without end take turns only for room, and share cycles equally.
+    """
+    return 1.0 + beside[_TURNS if waits or told[_LASTING] == 0.0 else _OTHERS]
+
+
+@either
+def longest(turns: float, told: Row, waits: bool, take_turns: bool) -> float:
+    """Return the most its slowdown by waiting for cycles and room can be; `take_turns`: all wait for each other."""
+    return turns if waits or take_turns or told[_LASTING] == 0.0 else STARVED
+
+
+@either
+def slowdown(cycles: float, memory: float, longer: float, most: float) -> float:
+    """Return the slowdown that both rates make; `longer`: on its share of the SMs, `most`: see `longest`."""
+    waits = most if cycles * most <= 1.0 else 1.0 / cycles
+    return max(waits, 1.0 / memory) * longer
+
+
+@either
+def bound_by(binding: int, cycles: float, memory: float, longer: float) -> int:
+    """Return the place of what binds, the share of SMs included."""
+    return _SMS if longer * max(min(cycles, memory), 1e-9) > 1.0 else binding
+
+
+@either
+def worst(own: Row, beside: Row, meet: bool, most: float) -> float:
+    """Return the slowdown were it served after all others, all its waiting irregular; at most `most`."""
+    least = 1.0
+    if meet:
+        for kind in range(_KINDS):
+            others = beside[_ALL + kind]
+            if own[kind] > 0.0 and others > 0.0:
+                left = max(1.0 - others, 0.0)
+                least = min(least, contention.through(own[kind], own[_WAITS + kind], own[_WARPS], left))
+    if own[_USED] > 0.0:
+        least = min(least, max(1.0 - beside[_OTHER_USED], 0.0) / own[_USED])
+    return most if least * most <= 1.0 else 1.0 / least
+
+
+@either
+def until_both_ended(seconds: Two, shared: Two, alone: Two) -> float:
+    """Return when the later of two has ended: together until one has, then the other alone. Rates 0..1, one above 0.
+
+    >>> until_both_ended((1.0, 1.0), (1.0, 0.5), (1.0, 1.0))
+    1.5
+    """
+    first = 1 if seconds[0] * shared[1] > seconds[1] * shared[0] else 0
+    last = 1 - first
+    end = seconds[first] / shared[first]
+    return end + max(seconds[last] - end * shared[last], 0.0) / alone[last]
+
+
+_LEAST = 1e-6  # share: no GPU has so many SMs
+_NARROWER = 1e-9  # than a share with an SM more
+
+
+def confine(asked: Vectors, share: float, gpu: GpuCapacity) -> tuple[Vectors, Floats]:
+    """Return demands as they are on a `share`, 0..1, of the SMs, and how many times longer each takes there alone.
+
+    Of those SMs more is asked, of DRAM less in the same time.
+    """
+    share = max(share, _LEAST)
+    if share >= 1.0:
+        return asked, np.ones(len(asked.names))
+    longer = vectors.confined(asked.launches, _busiest(asked), share, gpu)
+    fuller = np.minimum(1.0, asked.cycles / (share * longer[:, None]))
+    return replace(asked, cycles=fuller, dram=asked.dram / longer), longer
+
+
+def least_on_sms(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration) -> Floats:
+    """Return how many times longer each takes alone on 0, 1, 2 .. SMs, by the widest share of so many: (rows, SMs).
+
+    0 on none, which is no share; one column where nobody told how many SMs there are.
+    """
+    asked, count = demand_vectors(demands, gpu, calibration), gpu.sms or 0
+    longer, busiest = np.zeros((len(demands), count + 1)), _busiest(asked)
+    for sms in range(1, count + 1):
+        longer[:, sms] = vectors.confined(asked.launches, busiest, (sms + 1) / count * (1 - _NARROWER), gpu)
+    return longer
+
+
+def _busiest(asked: Vectors) -> Floats:
+    """Of the cycles of an SM the share that is asked for most; NaN: nothing was measured."""
+    known = np.isfinite(asked.cycles)
+    most: Floats = np.max(np.where(known, asked.cycles, 0.0), axis=1, initial=0.0)
+    return np.where(known.any(axis=1), most, np.nan)

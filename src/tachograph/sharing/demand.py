@@ -1,0 +1,191 @@
+"""What a kernel, alone on a GPU, needs of each resource, what the GPU has, and what is expected when kernels share it.
+
+All else of this package is computed from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal
+
+from tachograph.catalog.arrays import Bytes, Floats
+
+# pipelines of an SM, named as in sm__inst_executed_pipe_<name>; `tensor` is the busiest of the tensor pipes
+PIPES = ("alu", "fma", "fp16", "fp64", "lsu", "tensor", "tex", "uniform", "xu")
+# what an SM hands out cycle by cycle: slots to issue warp instructions, and each pipeline
+CYCLES = ("issue", *PIPES)
+BandwidthBasis = Literal["achievable", "peak"]
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What the blocks of a launch occupy. None: not told.
+
+    `shared_bytes`: of a block, static, dynamic and reserved. `blocks_per_sm`: how many fit into an empty SM.
+    """
+
+    blocks: int
+    threads: int  # of a block
+    registers: int | None = None  # of a thread
+    shared_bytes: float | None = None
+    blocks_per_sm: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What a kernel, or a mix of kernels, asks when it runs alone. None, or absent from `cycles`: nobody measured it.
+
+    cycles: {one of CYCLES: fraction 0..1 of what an SM gives while a warp is on it}.
+    dram: fraction 0..1 of the bandwidth that `dram_of` names. l2_bytes, l1_bytes: what it comes back to, on the GPU and
+    on an SM. l2_most: bytes of L2 that it touches at all, at the most, where what it comes back to is not known.
+    l2_hit, l1_hit: fraction of sectors found there. warps: resident on one scheduler, mean.
+    irregular: fraction 0..1 of its waiting that differs in length from time to time: for memory, barriers; 0 where it
+    only waits for arithmetic. sm_share: fraction 0..1 of the SMs' time that a warp is on them.
+    seconds: how long it takes alone.
+    """
+
+    name: str
+    cycles: Mapping[str, float] = field(default_factory=dict)
+    dram: float | None = None
+    dram_of: BandwidthBasis = "peak"
+    l2_hit: float | None = None
+    l2_bytes: float | None = None
+    l2_most: float | None = None
+    l1_hit: float | None = None
+    l1_bytes: float | None = None
+    warps: float | None = None
+    irregular: float | None = None
+    sm_share: float | None = None
+    seconds: float | None = None
+    hbm_bytes: float | None = None
+    footprint: Footprint | None = None
+
+    def named(self, name: str) -> Demand:
+        """Return the same under another name."""
+        return replace(self, name=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCapacity:
+    """What a GPU has. None: nobody tells. `told_by`: {field: the report, or the catalogue of devices}."""
+
+    name: str
+    sms: int | None = None
+    schedulers: int = 4  # of an SM, each issues one warp instruction per cycle, on all chips since Volta
+    threads_per_sm: int | None = None
+    blocks_per_sm: int | None = None
+    registers_per_sm: int | None = None
+    shared_bytes_per_sm: float | None = None
+    l1_bytes: float | None = None
+    l2_bytes: float | None = None
+    dram_bytes_per_s: float | None = None
+    hbm_bytes: float | None = None
+    told_by: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What micro-benchmarks told of one model of GPU; the defaults are those published of the H100 NVL.
+
+    dram_curvature: c of L(U) = 1 + c U^2, how latency of DRAM grows with its load U, from kernels that ran alone.
+    achievable_share: highest bandwidth that was achieved, of the peak. l2_miss_cost, l1_miss_cost: time of a miss over
+    that of a hit. measured_on: the GPU; None: nothing was measured on it, these are the H100's.
+    """
+
+    dram_curvature: float = 0.571
+    achievable_share: float = 0.607  # 42 % of peak where 69.18 % of what is achievable was measured
+    issue_capacity: float = 1.0
+    l2_miss_cost: float = 1.991  # 1.79 times as long where two copies of 22.5 MB arrays just no longer fit L2
+    l1_miss_cost: float = 4.386  # as long as in turn where two blocks copy arrays of 64 KB each on an SM
+    measured_on: str | None = "NVIDIA H100 NVL"
+    source: str = "published"
+
+
+H100_NVL = GpuCapacity(
+    name="NVIDIA H100 NVL",
+    sms=132,
+    threads_per_sm=2048,
+    blocks_per_sm=32,
+    registers_per_sm=65536,
+    shared_bytes_per_sm=228 * 1024.0,
+    l1_bytes=256 * 1024.0,
+    l2_bytes=50e6,
+    dram_bytes_per_s=3.938e12,
+    hbm_bytes=94 * 2.0**30,
+    told_by=MappingProxyType({"*": "published with the measurements"}),
+)
+
+
+CorunMode = Literal["streams", "mps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How kernels share: streams of one process, or processes under MPS, each with `shares` of the SMs (0..1).
+
+    lasting: each launches again and again, as jobs do, and none ends; else each launches once, at the same time.
+    """
+
+    way: CorunMode = "streams"
+    shares: tuple[float, ...] | None = None
+    lasting: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CorunOutcome:
+    """What happens to one member while all run: its slowdown (1: none), the worst it can be, what binds it.
+
+    binding: one of demand.CYCLES, dram, l2, l1, blocks, sms; None: nothing. slowdown None: cannot be said, see
+    Estimate.unknown. worst: were every contended resource given to the others first, or the launches run in turn.
+    upper: what the slowdown may be, as wrong as the estimator was at most about published numbers; it can be above
+    `worst`, for what is not modelled is in no bound, and it is no promise of what nobody measured.
+    """
+
+    name: str
+    slowdown: float | None
+    worst: float | None
+    binding: str | None
+    upper: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What happens when `members` run together.
+
+    sums: {resource: sum of what is asked of it}; 1 is all there is. gain: time one after the other over time together,
+    None where durations are not known; where they last, the sum of what each does over what it does alone in the same
+    time. worst_gain: the same at the worst slowdowns. safe: no resource reaches its limit, all that decides was
+    measured. unknown: what nobody measured, a sentence each.
+    """
+
+    members: tuple[CorunOutcome, ...]
+    sums: Mapping[str, float]
+    gain: float | None
+    worst_gain: float | None
+    safe: bool
+    unknown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """All pairs, as arrays of shape (rows, columns).
+
+    slowdown[i, j]: of row i while column j runs beside it, NaN unknown. gain[i, j]: as in Estimate. binding[i, j]:
+    place in `resources` of what binds row i, 255 nothing. safe[i, j]: 1 safe, 0 not. margin: upper over slowdown.
+    """
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    resources: tuple[str, ...]
+    slowdown: Floats
+    gain: Floats
+    binding: Bytes
+    safe: Bytes
+    margin: float = 1.0
+
+    @property
+    def upper(self) -> Floats:
+        """What slowdowns may be, see Outcome; NaN unknown."""
+        return self.slowdown * self.margin

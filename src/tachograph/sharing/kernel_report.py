@@ -1,0 +1,442 @@
+"""The report on profiled kernels, built of what was read: selected, numbered, judged where shown."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tachograph.catalog.config import Configuration
+from tachograph.catalog.errors import InputError, NotFoundError, UsageError
+from tachograph.catalog.units import plural, printable
+from tachograph.figures.kernel_page import shared_start
+from tachograph.nsight.launches import NcuReport
+from tachograph.report.kernels_text import binding_of
+from tachograph.sharing import mixes
+from tachograph.sharing.calibration import calibration_of
+from tachograph.sharing.demand import Calibration, Matrix, Sharing
+from tachograph.sharing.estimate import estimate, matrix
+from tachograph.sharing.kernel_facts import (
+    DisturbingKernel,
+    GpuPart,
+    KernelsReport,
+    KernelsRequest,
+    KernelView,
+    MissingMetric,
+    NumberedKernel,
+    ReportFileRead,
+    SetEstimate,
+    facts_of,
+    judge_kernel,
+    scores_of,
+)
+from tachograph.sharing.kernels import Kernel, kernels_of, options_for
+
+if TYPE_CHECKING:
+    from tachograph.sharing.kernel_facts import NumberedKernel
+
+
+_WILD = re.compile(r"[*?]")
+_LONG = 36  # characters of a name that is not shortened
+_NAMED = 4  # of several that match, so many are named
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Return whether a name fits: `/.../` a regular expression, with `*` or `?` as a shell has it, else a part.
+
+    >>> [matcher(pattern)("void fmul<4>(float*)") for pattern in ("fmul", "*fmul*", "/fmul<[1-4]>/", "f?ul")]
+    [True, True, True, False]
+
+    Errors: UsageError for an expression that is none.
+    """
+    if len(pattern) > 1 and pattern[0] == pattern[-1] == "/":
+        try:
+            expression = re.compile(pattern[1:-1])
+        except re.error as problem:
+            raise UsageError(f"no regular expression: {problem}", where=pattern, do="mend it") from None
+        return lambda name: expression.search(name) is not None
+    if _WILD.search(pattern):
+        return lambda name: fnmatch.fnmatchcase(name, pattern) or pattern in name  # `float*` stands in names
+    return lambda name: pattern in name
+
+
+def chosen(kernels: Sequence[Kernel], patterns: Sequence[str], device: str | None) -> list[Kernel]:
+    """Return the kernels that fit one of the patterns, all where there are none, on the GPUs that are asked for.
+
+    Errors: NotFoundError where none does.
+    """
+    of_device = [kernel for kernel in kernels if device is None or device.lower() in kernel.gpu.name.lower()]
+    if not of_device:
+        names = ", ".join(sorted({kernel.gpu.name for kernel in kernels}))
+        raise NotFoundError(f"nothing ran on a GPU with {device!r} in its name", do=f"the reports know: {names}")
+    tests = [matcher(pattern) for pattern in patterns]
+    found = [kernel for kernel in of_device if not tests or any(_fits(test, kernel) for test in tests)]
+    if not found:
+        raise _no_kernel(" or ".join(patterns), [kernel.short for kernel in of_device])
+    return found
+
+
+def one(views: Sequence[NumberedKernel], asked: str) -> NumberedKernel:
+    """Return the kernel that a number, a name, or a pattern means.
+
+    Errors: NotFoundError where none is meant, UsageError where several are.
+    """
+    if asked.isdecimal():  # never a part of a name: what it means would change with the number of kernels
+        by_number = [view for view in views if str(view.number) == asked]
+        if by_number:
+            return by_number[0]
+        last = max((view.number for view in views), default=0)
+        raise NotFoundError(f"no kernel has number {printable(asked[:20])}", do=f"they are numbered 1 to {last}")
+    for exact in (
+        [view for view in views if asked == view.label],
+        [view for view in views if asked in (view.kernel.short, view.kernel.name)],
+        [view for view in views if _fits(matcher(asked), view.kernel)],
+    ):
+        if len(exact) == 1:
+            return exact[0]
+        if exact:
+            named = ", ".join(f"{view.number} ({view.label})" for view in exact[:_NAMED])
+            more = f" and {len(exact) - _NAMED} more" if len(exact) > _NAMED else ""
+            raise UsageError(f"{asked!r} fits several kernels: {named}{more}", do="name one by its number")
+    raise _no_kernel(asked, [view.label for view in views])
+
+
+def labels(kernels: Sequence[Kernel]) -> list[str]:
+    """Return what each kernel is called: its short name, with template arguments, block or chip where these differ."""
+    names = [printable(kernel.short) for kernel in kernels]
+    arguments: dict[str, set[str]] = {}
+    for kernel, name in zip(kernels, names, strict=True):
+        arguments.setdefault(name, set()).add(printable(_with_arguments(kernel)))
+    ends = {name: shared_ends(group) for name, group in arguments.items()}
+    longer = [
+        differing(printable(_with_arguments(kernel)), ends[name]) for kernel, name in zip(kernels, names, strict=True)
+    ]
+    names = _told_apart(names, longer)
+    blocks = [f"{name} x{_threads(kernel)}" for name, kernel in zip(names, kernels, strict=True)]
+    return _counted(_told_apart(names, blocks), kernels)
+
+
+def shared_ends(group: Collection[str]) -> tuple[int, int] | None:
+    """Return how many characters all names of a group begin with, and end with; None for a group of one.
+
+    >>> shared_ends(["gemm<64, 2>", "gemm<128, 2>"])
+    (5, 4)
+    """
+    return None if len(group) < 2 else (shared_start(group), shared_start([name[::-1] for name in group]))
+
+
+def differing(name: str, ends: tuple[int, int] | None) -> str:
+    """Return a long name with what it has in common with the others of its group (see `shared_ends`) left out.
+
+    >>> names = [f"device_kernel<Gemm<Tile<128, {n}>, Cluster<2>>>" for n in (64, 128)]
+    >>> [differing(name, shared_ends(names)) for name in names]
+    ['device_kernel<…64…>', 'device_kernel<…128…>']
+    """
+    begin, bracket = name[: name.find("<") + 1], name.find("<") + 1
+    if len(name) <= _LONG or ends is None or not bracket:
+        return name
+    start = max(bracket, ends[0])
+    end = len(name) - ends[1]
+    while start > bracket and name[start - 1].isalnum():  # whole words
+        start -= 1
+    end = max(start, end)
+    while end < len(name) and name[end].isalnum():
+        end += 1
+    return f"{begin}…{name[start:end]}…>"
+
+
+def _told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+    counts = Counter(names)
+    return [other if counts[name] > 1 else name for name, other in zip(names, longer, strict=True)]
+
+
+def _counted(names: Sequence[str], kernels: Sequence[Kernel]) -> list[str]:
+    """Kernels of different names that would still be called alike, by a count: names may differ in a space only."""
+    of: dict[str, dict[str, int]] = {}
+    places = []
+    for name, kernel in zip(names, kernels, strict=True):
+        seen = of.setdefault(name, {})
+        places.append(seen.setdefault(kernel.name, len(seen) + 1))
+    return [f"{name} ({place})" if place > 1 else name for name, place in zip(names, places, strict=True)]
+
+
+def _with_arguments(kernel: Kernel) -> str:
+    """The name from the short one on, up to the parameters."""
+    place = kernel.name.find(kernel.short)
+    if place < 0:
+        return kernel.name
+    rest, depth = kernel.name[place + len(kernel.short) :], 0
+    for end, letter in enumerate(rest):
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        if letter == "(" and depth == 0:
+            return kernel.short + rest[:end]
+    return kernel.short + rest
+
+
+def _threads(kernel: Kernel) -> str:
+    footprint = kernel.demand.footprint
+    return "?" if footprint is None else str(footprint.threads)
+
+
+def _fits(test: Callable[[str], bool], kernel: Kernel) -> bool:
+    return test(kernel.name) or test(kernel.short)
+
+
+def _no_kernel(asked: str, names: Sequence[str]) -> NotFoundError:
+    close = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
+    distinct = list(dict.fromkeys(names))
+    more = f" and {len(distinct) - _NAMED} more" if len(distinct) > _NAMED else ""
+    known = f"{', '.join(distinct[:_NAMED])}{more}"
+    return NotFoundError(
+        f"no kernel {asked!r}", do=f"did you mean {close[0]!r}?" if close else f"the reports know: {known}"
+    )
+
+
+MOST_DISTURBERS = 40  # kernels of a table up to which all pairs are looked at for those that disturb most
+_DISTURBED = 1.1  # a slowdown below it is none to speak of
+ProgressFunction = Callable[[str, int, int], None]
+
+
+def build_kernels_report(
+    reports: Sequence[NcuReport],
+    asked: KernelsRequest,
+    *,
+    configuration: Configuration,
+    beside: Sequence[NcuReport] = (),
+    tell: ProgressFunction | None = None,
+) -> KernelsReport:
+    """Return what is told of the kernels of `reports`, those that took most time first on each GPU.
+
+    `beside`: other reports, whose kernels run beside each of these. `tell`: takes what is being done, the steps of it
+    that are done, and all of them.
+    Errors: InputError where the reports hold no kernel, NotFoundError, UsageError for kernels that are not there.
+    """
+    found, others = _kernels(reports), _kernels(beside) if beside else ()
+    views = _numbered(found, others)
+    judging = _KernelJudging(calibration_of(configuration), tell)
+    kept = {id(kernel) for kernel in chosen(found, asked.kernels, asked.device)}
+    mine = [view for view in views[: len(found)] if id(view.kernel) in kept]
+    theirs = views[len(found) :]
+    sharing = Sharing() if asked.shares is None else Sharing("mps", asked.shares)
+    parts = _parts(mine, theirs, asked, sharing, configuration, judging)
+    if beside and not any(part.columns for part in parts):
+        names = [", ".join(sorted({view.kernel.gpu.name for view in side})) for side in (mine, theirs)]
+        raise UsageError(f"these ran on {names[0]}, the others on {names[1]}", do="compare kernels of one GPU")
+    return KernelsReport(
+        files=tuple(_file(report) for report in (*reports, *beside)),
+        parts=parts,
+        sharing=sharing,
+        together=_together(views, asked, sharing, configuration) if asked.together else None,
+        explained=judging.view(one(views, asked.explain)) if asked.explain is not None else None,
+        beside=tuple(report.file for report in beside),
+        problems=_problems([*reports, *beside], [view.kernel for view in mine]),
+    )
+
+
+def _kernels(reports: Sequence[NcuReport]) -> tuple[Kernel, ...]:
+    launches = [launch for report in reports for launch in report.launches]
+    if not launches:
+        said = next((problem for report in reports for problem in report.problems), "no kernel was profiled")
+        files = ", ".join(Path(report.file).name for report in reports[:3])
+        raise InputError(said, where=files, do="profile with `ncu -o FILE PROGRAM`")
+    return kernels_of(launches)
+
+
+@dataclass(slots=True)
+class _KernelJudging:
+    """Judges each kernel that is shown, once. size: how many will be, as far as is known."""
+
+    calibration: Calibration
+    tell: ProgressFunction | None
+    size: int = 0
+    done: dict[int, KernelView] = field(default_factory=dict)
+
+    def view(self, of: NumberedKernel) -> KernelView:
+        """Return a kernel with all that is told of it."""
+        if of.number not in self.done:
+            kernel = of.kernel
+            judged = judge_kernel(kernel, calibration=self.calibration)
+            facts = facts_of(kernel, judged.work)
+            self.done[of.number] = KernelView(of.number, of.label, kernel, of.share, facts, scores_of(kernel), judged)
+            if self.tell is not None:
+                self.tell("judge kernels", len(self.done), max(self.size, len(self.done)))
+        return self.done[of.number]
+
+
+def _numbered(found: Sequence[Kernel], others: Sequence[Kernel]) -> list[NumberedKernel]:
+    """All kernels, numbered in the order in which they come; shares are of the time of their own reports."""
+    named = labels([*found, *others])
+    return [
+        NumberedKernel(number, label, kernel, share)
+        for number, (kernel, label, share) in enumerate(
+            zip([*found, *others], named, [*_shares(found), *_shares(others)], strict=True), 1
+        )
+    ]
+
+
+def _shares(found: Sequence[Kernel]) -> list[float | None]:
+    """Of the time of all kernels on the same GPU."""
+    seconds: dict[tuple[object, ...], float] = {}
+    for kernel in found:
+        seconds[gpu_key(kernel)] = seconds.get(gpu_key(kernel), 0.0) + (kernel.seconds or 0.0)
+    return [kernel.seconds / seconds[gpu_key(kernel)] if kernel.seconds else None for kernel in found]
+
+
+def gpu_key(kernel: Kernel) -> tuple[object, ...]:
+    """Return what kernels of one GPU share; a slice of a GPU bears its name, and has fewer SMs."""
+    gpu = kernel.gpu
+    named = kernel.chip.name is not None
+    return gpu.name, gpu.sms, kernel.chip.compute_capability, () if named else kernel.reports
+
+
+def _parts(
+    mine: Sequence[NumberedKernel],
+    theirs: Sequence[NumberedKernel],
+    asked: KernelsRequest,
+    sharing: Sharing,
+    configuration: Configuration,
+    judging: _KernelJudging,
+) -> tuple[GpuPart, ...]:
+    sides = _by_gpu(mine), _by_gpu(theirs)
+    shown = {key: views[: asked.top] for key, views in sides[0].items()}
+    judging.size = sum(map(len, shown.values()))
+    return tuple(
+        _part(views, sides[1].get(key, []), [judging.view(view) for view in shown[key]], asked, sharing, configuration)
+        for key, views in sides[0].items()
+    )
+
+
+def _by_gpu(views: Sequence[NumberedKernel]) -> dict[tuple[object, ...], list[NumberedKernel]]:
+    found: dict[tuple[object, ...], list[NumberedKernel]] = {}
+    for view in views:
+        found.setdefault(gpu_key(view.kernel), []).append(view)
+    return found
+
+
+def _part(
+    mine: Sequence[NumberedKernel],
+    theirs: Sequence[NumberedKernel],
+    shown: Sequence[KernelView],
+    asked: KernelsRequest,
+    sharing: Sharing,
+    configuration: Configuration,
+) -> GpuPart:
+    columns = tuple(theirs) or (tuple(shown) if asked.matrix else ())
+    gpu, calibration = mine[0].kernel.gpu, calibration_of(configuration)
+    pairs = None
+    if columns:
+        if sharing.shares is not None and len(sharing.shares) != 2 and not asked.together:
+            raise UsageError("pairs have two shares", where="--mps-share", do="write 50,50")
+        pairs = matrix(
+            [view.demand for view in shown],
+            [view.demand for view in columns],
+            gpu=gpu,
+            calibration=calibration,
+            sharing=sharing if sharing.shares is None or len(sharing.shares) == 2 else Sharing("mps"),
+            settings=configuration.interference,
+        )
+    beside_each_other = partial(matrix, gpu=gpu, calibration=calibration, settings=configuration.interference)
+    mixed = _mixed(mine, theirs, beside_each_other) if theirs and sharing == Sharing() else None
+    lacking = _lacking(shown)
+    return GpuPart(
+        gpu,
+        calibration,
+        tuple(shown),
+        len(mine) - len(shown),
+        columns,
+        pairs,
+        lacking,
+        _command(lacking) if lacking else None,
+        _disturbers(shown, beside_each_other),
+        mixed,
+    )
+
+
+def _mixed(
+    mine: Sequence[NumberedKernel], theirs: Sequence[NumberedKernel], pairs: partial[Matrix]
+) -> mixes.MixOutcome:
+    """All beside all, each kernel meeting those of the other side as often as these run: again and again."""
+    here, there = (mixes.mix([view.demand for view in side]) for side in (mine, theirs))
+    return mixes.corun_of_mixes(here, there, pairs=partial(pairs, sharing=Sharing(lasting=True)))
+
+
+def _disturbers(shown: Sequence[KernelView], pairs: partial[Matrix]) -> tuple[DisturbingKernel, ...] | None:
+    """The kernels beside which another of the same table takes longest, as streams of one process."""
+    if not 1 < len(shown) <= MOST_DISTURBERS:
+        return None
+    beside = pairs([view.demand for view in shown])
+    slowdown = beside.slowdown
+    found = []
+    for place, view in enumerate(shown):
+        others = [
+            (float(slowdown[row, place]), -row)
+            for row in range(len(shown))
+            if row != place and slowdown[row, place] >= _DISTURBED
+        ]
+        if others:
+            most, first = max(others)
+            binding = binding_of(beside, -first, place)
+            found.append(DisturbingKernel(view.number, view.label, most, shown[-first].number, binding))
+    return tuple(sorted(found, key=lambda one: (-one.slowdown, one.number)))
+
+
+def _together(
+    views: Sequence[NumberedKernel], asked: KernelsRequest, sharing: Sharing, configuration: Configuration
+) -> SetEstimate:
+    members = tuple(one(views, name) for name in asked.together)
+    if len(members) < 2:
+        raise UsageError("one kernel is alone", where="--together", do="name two or more, or one twice")
+    if sharing.shares is not None and len(sharing.shares) != len(members):
+        said = f"{plural(len(sharing.shares), 'share')} for {plural(len(members), 'kernel')}"
+        raise UsageError(said, where="--mps-share", do="give one percentage for each")
+    if len({gpu_key(view.kernel) for view in members}) > 1:
+        ran = "; ".join(f"{view.label} on {view.kernel.gpu.name}" for view in members)
+        raise UsageError(f"kernels of different GPUs cannot be put together: {ran}", do="profile both on one GPU")
+    found = estimate(
+        [view.demand for view in members],
+        gpu=members[0].kernel.gpu,
+        calibration=calibration_of(configuration),
+        sharing=sharing,
+        settings=configuration.interference,
+    )
+    return SetEstimate(members, found)
+
+
+def _lacking(views: Sequence[KernelView]) -> tuple[MissingMetric, ...]:
+    """What kernels lack, in the order in which it is missed, each metric once."""
+    of: dict[tuple[str, str], list[int]] = {}
+    for view in views:
+        for missing in view.kernel.missing:
+            of.setdefault((missing.metric, missing.tells), []).append(view.number)
+    return tuple(MissingMetric(metric, tells, tuple(numbers)) for (metric, tells), numbers in of.items())
+
+
+def _command(lacking: Sequence[MissingMetric]) -> str:
+    return f"ncu {options_for([lack.metric for lack in lacking])} -o REPORT PROGRAM"
+
+
+def _file(report: NcuReport) -> ReportFileRead:
+    rejected = Counter[str]()
+    for reject in report.rejects:
+        rejected[reject.reason] += reject.count
+    return ReportFileRead(report.file, len(report.launches), dict(rejected), report.problems)
+
+
+def _problems(reports: Sequence[NcuReport], found: Sequence[Kernel]) -> tuple[str, ...]:
+    """What people must know: of each file what could not be used, of each kernel what is odd."""
+    said = []
+    for report in reports:
+        said += [f"{report.file}: {problem}" for problem in report.problems]
+        for reject in report.rejects:
+            example = f", such as {reject.example}" if reject.example else ""
+            of = "" if reject.column is None else f" of {reject.column}"
+            what = plural(reject.count, "value" if of else "row")
+            said.append(f"{report.file}: left out {what}{of}: {reject.reason}{example}")
+    said += [f"{kernel.short}: {problem}" for kernel in found for problem in kernel.problems]
+    return tuple(dict.fromkeys(said))

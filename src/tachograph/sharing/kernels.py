@@ -1,0 +1,343 @@
+"""Kernels of profiled launches: their demands, and which metrics are missing, with how to collect them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
+from types import MappingProxyType
+
+from tachograph.nsight.launches import Chip, Launch
+from tachograph.sharing import kernel_metrics
+from tachograph.sharing.capacity import footprint_of, gpu_of, l2_most
+from tachograph.sharing.demand import Demand, Footprint, GpuCapacity
+from tachograph.sharing.kernel_metrics import is_measured, merge_launches
+
+_ATTRIBUTE = "device__attribute_"
+_SASS = r"(sm|smsp)__sass_thread_inst_executed_op"
+_RAW_PAGE = "--page raw"  # attributes are part of every report; of text, the raw page alone shows them
+
+# section -> what it collects, of all that is asked for here and for the scores; the first that fits is named
+SECTIONS: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        section: re.compile(pattern)
+        for section, pattern in {
+            "SpeedOfLight": r"gpu__time_duration\.sum|gpu__dram_throughput\.avg\.pct.*|gpc__cycles_elapsed\..*"
+            r"|sm__cycles_active\.avg|(sm|lts|l1tex|gpu__compute_memory)__?throughput\.avg\.pct.*"
+            r"|dram__cycles_elapsed\.avg\.per_second|smsp__cycles_active\.avg",
+            "Occupancy": r"launch__occupancy_limit_.*|launch__occupancy_per_.*|sm__warps_active\.avg\.p.*_active"
+            r"|sm__maximum_warps_.*",
+            "LaunchStats": r"launch__(?!occupancy_).*",
+            "WorkloadDistribution": r"(sm|smsp|l1tex|lts|dram)__cycles_(active|elapsed)\.(avg|min|max|sum)",
+            "ComputeWorkloadAnalysis": r"sm__inst_(issued|executed)\.avg\.(per_cycle|pct).*"
+            r"|sm__inst_executed_pipe_\w+\.avg\.pct.*_active|sm__pipe_\w+_cycles_active\.avg\.pct.*_active",
+            "MemoryWorkloadAnalysis": r"dram__bytes\.sum\.per_second|(lts|l1tex)__t_sector_hit_rate\.pct"
+            r"|dram__throughput\.avg\.pct.*",
+            "SchedulerStats": r"smsp__(issue_active|inst_issued|warps_active|warps_eligible)\.avg\.p.*",
+            "WarpStateStats": r"smsp__average_warps_issue_stalled_\w+_per_issue_active\.ratio"
+            r"|smsp__average_warp_latency_per_inst_issued\.ratio"
+            r"|smsp__thread_inst_executed_(pred_on_)?per_inst_executed\.ratio",
+            "InstructionStats": r"smsp__inst_(issued|executed)\.(sum|avg)",
+            "SpeedOfLight_RooflineChart": rf"{_SASS}_[df](add|mul|fma)_pred_on\.sum\.p.*"
+            rf"|derived__{_SASS}_[df]fma_pred_on_x2|dram__bytes\.sum\.peak_sustained|smsp__cycles_elapsed\.avg\.per_second",
+            "SpeedOfLight_HierarchicalHalfRooflineChart": rf"{_SASS}_h(add|mul|fma)_pred_on\.sum\.p.*",
+            "SpeedOfLight_HierarchicalTensorRooflineChart": r"sm__ops_path_tensor_\w+\.sum\.p.*",
+        }.items()
+    }
+)
+_BASIC = ("LaunchStats", "Occupancy", "SpeedOfLight", "WorkloadDistribution")
+_DETAILED = (*_BASIC, "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "SpeedOfLight_RooflineChart")
+# set -> sections of SECTIONS in it; the one that costs least comes first
+SETS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {"basic": frozenset(_BASIC), "detailed": frozenset(_DETAILED), "full": frozenset(SECTIONS)}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A metric that no launch of a kernel has. `tells`: what it would tell; `options`: those of ncu that collect it."""
+
+    metric: str
+    tells: str
+    options: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """Something to be known of a kernel: the metric that tells it, and others by which it is known as well."""
+
+    metric: str
+    tells: str
+    others: tuple[str, ...] = ()
+
+
+_NEEDS = (
+    _Need("gpu__time_duration.sum", "how long it takes, the weight of its launches"),
+    _Need("launch__registers_per_thread", "what its blocks occupy, whether others fit beside them"),
+    _Need("launch__shared_mem_per_block", "what its blocks occupy, whether others fit beside them",
+          ("launch__shared_mem_per_block_allocated", "launch__shared_mem_per_block_dynamic")),
+    _Need("sm__cycles_active.avg", "how much of the time the SMs had work"),
+    _Need("gpc__cycles_elapsed.max", "how much of the time the SMs had work", kernel_metrics.ELAPSED),
+    _Need("sm__cycles_active.max", "how evenly the work lies on the SMs"),
+    _Need("sm__cycles_active.min", "how evenly the work lies on the SMs"),
+    _Need("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum.per_cycle_elapsed", "its arithmetic intensity",
+          ("derived__smsp__sass_thread_inst_executed_op_ffma_pred_on_x2",
+           *(f"{unit}__sass_thread_inst_executed_op_ffma_pred_on.sum{of}"
+             for unit in ("sm", "smsp") for of in ("", ".per_second", ".per_cycle_elapsed")))),
+    _Need("dram__bytes.sum.per_second", "its traffic with memory, its arithmetic intensity",
+          ("dram__bytes.sum", "dram__bytes_read.sum.per_second")),
+    _Need(kernel_metrics.THREADS, "how many threads of a warp take part"),
+)  # fmt: skip
+# pipelines that every chip since Volta has; those that are told only where others are not
+_EVERYWHERE = ("alu", "fma", "fp64", "lsu", "tensor")
+
+
+def missing_of(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -> tuple[Missing, ...]:
+    """Return what is not known of a kernel for want of a metric, and how to get it; `demand`: what was read of them.
+
+    >>> [lack.metric for lack in missing_of({}, Gpu(name="?"), Demand(name="?"))][:2]
+    ['gpu__time_duration.sum', 'launch__registers_per_thread']
+    """
+    lacks = [(need.metric, need.tells) for need in _NEEDS if not metrics.keys() & {need.metric, *need.others}]
+    lacks += _unread(metrics, gpu, demand)
+    lacks += [(kernel_metrics.pipe_metric(pipe), f"the load of the {pipe} pipeline")
+              for pipe in _EVERYWHERE if pipe not in demand.cycles]  # fmt: skip
+    if demand.footprint is None:
+        lacks.append(("launch__grid_size", "how many blocks it has, how many SMs it needs"))
+    elif demand.footprint.blocks_per_sm is None:
+        lacks.append(("launch__occupancy_limit_registers", "how many of its blocks fit into an SM"))
+    if gpu.sms is None:
+        lacks.append((f"{_ATTRIBUTE}multiprocessor_count", "what the GPU has"))
+    return tuple(Missing(metric, tells, options(metric)) for metric, tells in lacks)
+
+
+def _unread(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -> list[tuple[str, str]]:
+    """Quantities that none of several metrics tells."""
+    asked = (
+        (
+            demand.cycles.get("issue"),
+            kernel_metrics.ISSUED,
+            "the load of the schedulers, on which most interference rests",
+        ),
+        (demand.dram, kernel_metrics.DRAM, "the load of DRAM"),
+        (demand.l2_hit, kernel_metrics.L2_HIT, "whether others in L2 slow it down"),
+        (demand.l1_hit, kernel_metrics.L1_HIT, "whether others in L1 slow it down"),
+        (kernel_metrics.occupancy(metrics, gpu), kernel_metrics.OCCUPANCY, "how many warps are resident"),
+        (kernel_metrics.stalls(metrics), _STALLS[0], "what its warps wait for"),
+    )
+    return [(metric, tells) for value, metric, tells in asked if value is None]
+
+
+_STALLS = tuple(
+    f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio" for reason in ("long_scoreboard", "wait")
+)
+
+
+@lru_cache(maxsize=4096)
+def options(metric: str) -> str:
+    """Return the options of `ncu` that collect a metric: the section that has it, else the metric by its name.
+
+    >>> options("lts__t_sector_hit_rate.pct"), options("smsp__inst_executed_op_branch.sum")
+    ('--section MemoryWorkloadAnalysis', '--metrics smsp__inst_executed_op_branch.sum')
+    """
+    if metric.startswith(_ATTRIBUTE):
+        return _RAW_PAGE
+    section = next((name for name, collects in SECTIONS.items() if collects.fullmatch(metric)), None)
+    return f"--metrics {metric}" if section is None else f"--section {section}"
+
+
+def options_for(missing: Iterable[Missing] | Iterable[str]) -> str:
+    """Return the fewest options of `ncu` that collect all of `missing`, at the least cost; "" for nothing.
+
+    One section is named as such, of several the smallest set that has them all.
+
+    >>> options_for(["gpu__time_duration.sum", "launch__grid_size", "lts__t_sector_hit_rate.pct"])
+    '--set detailed'
+    """
+    metrics = sorted({lack if isinstance(lack, str) else lack.metric for lack in missing})
+    collected = [metric for metric in metrics if not metric.startswith(_ATTRIBUTE)]
+    by_name = [metric for metric in collected if options(metric).startswith("--metrics")]
+    sections = _cover([metric for metric in collected if metric not in by_name])
+    parts = _shortest(sections)
+    if by_name:
+        parts.append(f"--metrics {','.join(by_name)}")
+    if len(collected) < len(metrics):
+        parts.append(_RAW_PAGE)
+    return " ".join(parts)
+
+
+def _cover(metrics: Sequence[str]) -> list[str]:
+    """Few sections that have all: again and again the one that has most of what is left."""
+    left, chosen = set(metrics), []
+    while left:
+        best = max(SECTIONS, key=lambda section: sum(bool(SECTIONS[section].fullmatch(metric)) for metric in left))
+        chosen.append(best)
+        left = {metric for metric in left if not SECTIONS[best].fullmatch(metric)}
+    return [section for section in SECTIONS if section in chosen]
+
+
+def _shortest(sections: Sequence[str]) -> list[str]:
+    if len(sections) < 2:
+        return [f"--section {section}" for section in sections]
+    return [f"--set {next(name for name, has in SETS.items() if has >= set(sections))}"]
+
+
+_SHAPE = ("launch__registers_per_thread", "launch__shared_mem_per_block", "launch__grid_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """All launches of one kernel with one number of threads in a block on one chip.
+
+    short: the name without result type, template arguments and parameters. seconds: of all launches together, None
+    where no launch tells. variants: how many different grids, shapes of blocks, registers or shared memory were
+    launched. metrics: as in Launch: rates and percentages weighted by time, counts (`.sum`, `.avg`, `.min`, `.max`)
+    added up, `launch__*` of the longest launch. coverage: {metric that some launches lack: fraction 0..1 of the time of
+    those that have it}. missing: what no launch has. problems: lines for people about launches that could not be used.
+    """
+
+    name: str
+    short: str
+    launches: int
+    seconds: float | None
+    chip: Chip
+    gpu: GpuCapacity
+    demand: Demand
+    block: tuple[int, int, int] | None = None
+    grid: tuple[int, int, int] | None = None  # of the longest launch
+    variants: int = 1
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    coverage: Mapping[str, float] = field(default_factory=dict)
+    missing: tuple[Missing, ...] = ()
+    problems: tuple[str, ...] = ()
+    reports: tuple[str, ...] = ()
+    ranges: tuple[str, ...] = ()  # NVTX, of the longest launch
+
+    def per_second(self, metric: str) -> float | None:
+        """Return a count of `metrics` per second of the launches that have it; None: not collected, or no time told."""
+        count = self.metrics.get(metric)
+        covered = (self.seconds or 0.0) * self.coverage.get(metric, 1.0)
+        return count / covered if count is not None and covered > 0 else None
+
+
+def kernels_of(launches: Iterable[Launch]) -> tuple[Kernel, ...]:
+    """Return the kernels of launches, the longest first: one per name, size of block and chip.
+
+    Chips that a report does not name are told apart by report: two may be different GPUs. The order of launches does
+    not matter.
+    """
+    groups: dict[Hashable, list[Launch]] = defaultdict(list)
+    for launch in launches:
+        groups[launch.kernel, _threads(launch), _chip_key(launch)].append(launch)
+    found = [_kernel(group) for group in groups.values()]
+    return tuple(sorted(found, key=lambda kernel: (-(kernel.seconds or 0.0), kernel.name, *_rest(kernel))))
+
+
+def short_name(name: str) -> str:
+    """Return the name of a kernel without result type, template arguments and parameters.
+
+    >>> short_name("void at::native::reduce_kernel<512, 1, Op<float>>(Op<float>, int)")
+    'at::native::reduce_kernel'
+    >>> short_name("(anonymous namespace)::copy(float *)"), short_name("sgemm_128x64_tn")
+    ('copy', 'sgemm_128x64_tn')
+    """
+    text = re.sub(r"\(anonymous namespace\)::|<unnamed>::|\(anonymous\)::", "", name)
+    depth = 0
+    kept: list[str] = []
+    for letter in text:
+        if letter == "(" and depth == 0 and kept:
+            break
+        depth += {"<": 1, ">": -1}.get(letter, 0)
+        if depth == 0 and letter != ">":
+            kept.append(letter)
+    words = "".join(kept).split()
+    return words[-1] if words and depth >= 0 and "operator" not in text else name
+
+
+def demand_of(metrics: Mapping[str, float], coverage: Mapping[str, float], gpu: GpuCapacity, *, name: str,
+              seconds: float | None = None, footprint: Footprint | None = None) -> Demand:  # fmt: skip
+    """Return what a kernel asks of each resource, of its metrics alone: what was not collected is None.
+
+    Footprints in caches are not measured by a profiler, nor is the memory of the GPU that a process holds: None.
+
+    >>> gpu = Gpu(name="H100")
+    >>> demand = demand_of({readings.ISSUED: 3.0, readings.pipe_metric("fma"): 60.0}, {}, gpu, name="mm")
+    >>> dict(demand.cycles), demand.dram
+    ({'issue': 0.75, 'fma': 0.6}, None)
+    """
+    issued = kernel_metrics.issue(metrics, gpu)
+    cycles = {} if issued is None else {"issue": issued.value}
+    cycles |= {pipe: reading.value for pipe, reading in kernel_metrics.pipes(metrics, coverage).items()}
+    return Demand(
+        name=name,
+        cycles=MappingProxyType(cycles),
+        dram=_value(kernel_metrics.dram(metrics, gpu, coverage)),
+        dram_of="peak",
+        l2_hit=_value(kernel_metrics.share(metrics, kernel_metrics.L2_HIT)),
+        l1_hit=_value(kernel_metrics.share(metrics, kernel_metrics.L1_HIT)),
+        warps=_value(kernel_metrics.warps(metrics, gpu)),
+        irregular=kernel_metrics.irregular(metrics, gpu, coverage),
+        sm_share=_value(kernel_metrics.sm_share(metrics, coverage)),
+        seconds=seconds,
+        footprint=footprint,
+    )
+
+
+def _kernel(launches: Sequence[Launch]) -> Kernel:
+    whole = merge_launches(launches)
+    longest = whole.longest
+    gpu = gpu_of(longest.chip, whole.metrics)
+    short = short_name(longest.kernel)
+    footprint = footprint_of(longest, gpu)
+    demand = demand_of(whole.metrics, whole.coverage, gpu, name=short, seconds=whole.seconds, footprint=footprint)
+    return Kernel(
+        name=longest.kernel,
+        short=short,
+        launches=len(launches),
+        seconds=whole.seconds,
+        chip=longest.chip,
+        gpu=gpu,
+        demand=replace(demand, l2_most=l2_most(launches)),
+        block=longest.block,
+        grid=longest.grid,
+        variants=len({_shape(launch) for launch in launches}),
+        metrics=MappingProxyType(whole.metrics),
+        coverage=MappingProxyType(whole.coverage),
+        missing=missing_of(whole.metrics, gpu, demand),
+        problems=whole.problems,
+        reports=tuple(sorted({launch.report for launch in launches})),
+        ranges=longest.ranges,
+    )
+
+
+def _threads(launch: Launch) -> Hashable:
+    """How many threads a block has: of a details page that is a number, of other reports a shape."""
+    if launch.block is not None:
+        return prod(launch.block)
+    told = launch.metrics.get("launch__block_size")
+    return told if told is not None and is_measured(told) else None
+
+
+def _shape(launch: Launch) -> Hashable:
+    return launch.grid, launch.block, *(launch.metrics.get(name) for name in _SHAPE)
+
+
+def _chip_key(launch: Launch) -> Hashable:
+    """What two launches on one chip share. A slice of a GPU bears the GPU's name, with fewer SMs."""
+    chip = launch.chip
+    if chip.name is not None:
+        return chip.name, chip.compute_capability, chip.attributes.get("multiprocessor_count")
+    if chip.attributes:
+        return chip.compute_capability, frozenset(chip.attributes.items())
+    return chip.compute_capability, launch.report
+
+
+def _rest(kernel: Kernel) -> tuple[str, ...]:
+    return str(kernel.block), kernel.chip.name or "", str(kernel.gpu.sms), *kernel.reports
+
+
+def _value(reading: kernel_metrics.MetricValue | None) -> float | None:
+    return None if reading is None else reading.value

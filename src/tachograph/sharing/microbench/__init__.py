@@ -1,0 +1,1 @@
+"""Micro-benchmarks of a GPU: they calibrate the estimator of `tachograph.sharing`."""

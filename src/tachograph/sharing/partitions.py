@@ -1,0 +1,303 @@
+"""Parts of a GPU: MIG profiles, shares of the SMs, and which pairs fit on none of them for certain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import product
+from types import MappingProxyType
+
+import numpy as np
+
+from tachograph.catalog.arrays import Flags, Floats
+from tachograph.catalog.config import InterferenceOptions
+from tachograph.catalog.devices import match_device
+from tachograph.catalog.units import MI
+from tachograph.sharing.demand import Calibration, Demand, GpuCapacity
+from tachograph.sharing.mixes import Mix, issuing
+
+
+@dataclass(frozen=True, slots=True)
+class MigProfile:
+    """A slice: share of the SMs, and of memory, of its bandwidth and of L2 alike."""
+
+    name: str
+    sms: Fraction
+    memory: Fraction
+
+
+def _of_seven(one: str, two: str, half: str) -> tuple[MigProfile, ...]:
+    """Slices of a GPU of 7 parts of SMs and 8 of memory, whose names end with these amounts of memory."""
+    return (
+        MigProfile(f"1g.{one}", Fraction(1, 7), Fraction(1, 8)),
+        MigProfile(f"1g.{two}", Fraction(1, 7), Fraction(2, 8)),
+        MigProfile(f"2g.{two}", Fraction(2, 7), Fraction(2, 8)),
+        MigProfile(f"3g.{half}", Fraction(3, 7), Fraction(4, 8)),
+        MigProfile(f"4g.{half}", Fraction(4, 7), Fraction(4, 8)),
+    )
+
+
+_GH200_96, _H200 = _of_seven("12gb", "24gb", "48gb"), _of_seven("18gb", "35gb", "71gb")
+# {model in the catalogue of devices: its slices, smallest first}; the slice that is all of it is none here
+MIG_PROFILES: Mapping[str, tuple[MigProfile, ...]] = MappingProxyType(
+    {
+        "A30": (
+            MigProfile("1g.6gb", Fraction(1, 4), Fraction(1, 4)),
+            MigProfile("2g.12gb", Fraction(2, 4), Fraction(2, 4)),
+        ),
+        "A100 SXM 40GB": _of_seven("5gb", "10gb", "20gb"),
+        "A100 PCIe 40GB": _of_seven("5gb", "10gb", "20gb"),
+        "A100 SXM 80GB": _of_seven("10gb", "20gb", "40gb"),
+        "A100 PCIe 80GB": _of_seven("10gb", "20gb", "40gb"),
+        "H100 SXM 80GB": _of_seven("10gb", "20gb", "40gb"),
+        "H100 PCIe 80GB": _of_seven("10gb", "20gb", "40gb"),
+        "H100 NVL 94GB": _of_seven("12gb", "24gb", "47gb"),
+        "H200 SXM 141GB": _H200,
+        "H200 NVL 141GB": _H200,
+        "GH200 96GB": _GH200_96,
+        "GH200 144GB": _of_seven("18gb", "36gb", "72gb"),
+        "B200": _of_seven("23gb", "45gb", "90gb"),
+    }
+)
+
+
+def profiles_of(model: str, hbm_bytes: float | None = None) -> tuple[MigProfile, ...]:
+    """Return the slices of a GPU as its driver or the catalogue names it, smallest first; none where it has no MIG.
+
+    >>> [profile.name for profile in profiles_of("A100 SXM 80GB")][-1], profiles_of("L4")
+    ('4g.40gb', ())
+    """
+    device = match_device(model, None if hbm_bytes is None else hbm_bytes / MI)
+    return MIG_PROFILES.get(model) or (() if device is None else MIG_PROFILES.get(device.name, ()))
+
+
+def smallest_together(choices: Sequence[Sequence[MigProfile]]) -> tuple[MigProfile, ...] | None:
+    """Return one profile for each member, of those it may have, that fit on one GPU and are least of it; None: none do.
+
+    >>> a100 = profiles_of("A100 SXM 80GB")
+    >>> [profile.name for profile in smallest_together([a100[2:], a100[3:]])]
+    ['2g.20gb', '3g.40gb']
+    >>> smallest_together([a100[4:], a100[4:]])
+    """
+    fitting = [
+        chosen
+        for chosen in product(*choices)
+        if sum(profile.sms for profile in chosen) <= 1 and sum(profile.memory for profile in chosen) <= 1
+    ]
+    return min(
+        fitting,
+        key=lambda chosen: (sum(profile.sms for profile in chosen), sum(profile.memory for profile in chosen)),
+        default=None,
+    )
+
+
+def shares_for(demands: Sequence[Demand]) -> tuple[float, ...]:
+    """Return shares of the SMs in proportion to what each needs of an SM, where it is; alike where that is not known.
+
+    >>> wide, narrow = (Demand(name="a", cycles={"issue": 0.6}, sm_share=share) for share in (0.6, 0.2))
+    >>> [round(share, 2) for share in shares_for([wide, narrow])]
+    [0.75, 0.25]
+    """
+    needs = [
+        max(demand.cycles.values(), default=0.0) * (1.0 if demand.sm_share is None else demand.sm_share)
+        for demand in demands
+    ]
+    total = math.fsum(needs)
+    return tuple(need / total if min(needs) > 0 else 1 / len(needs) for need in needs)
+
+
+def on_share(demand: Demand, share: float, *, gpu: GpuCapacity) -> float | None:
+    """Return how much longer a kernel takes on a share 0..1 of the SMs; None where what it occupies is not known.
+
+    With a footprint: as many more waves of blocks, or, where an SM is asked for more than it gives, that. Without:
+    what it keeps busy of the SMs over what it gets.
+
+    >>> on_share(Demand(name="a", sm_share=0.6), 0.5, gpu=Gpu(name="g"))
+    1.2
+    """
+    if share <= 0:
+        return None
+    width = 1.0 if demand.sm_share is None else demand.sm_share
+    crowded = max((asked * width / share for asked in demand.cycles.values()), default=0.0)
+    feet = demand.footprint
+    if feet is not None and feet.blocks_per_sm and gpu.sms:
+        some = max(1, math.floor(gpu.sms * share + 1e-9))
+        waves = math.ceil(feet.blocks / (some * feet.blocks_per_sm)) / math.ceil(
+            feet.blocks / (gpu.sms * feet.blocks_per_sm)
+        )
+        return max(1.0, waves, crowded)
+    return None if demand.sm_share is None else max(1.0, width / share, crowded)
+
+
+def if_wide(demand: Demand, share: float) -> float | None:
+    """Return the same were every kernel as wide as the GPU, for the part of the time in which SMs are active.
+
+    A mean does not tell it from kernels that keep a part of the SMs busy all the time.
+
+    >>> if_wide(Demand(name="a", sm_share=0.2), 0.5)
+    1.2
+    """
+    return None if demand.sm_share is None or share <= 0 else 1 + demand.sm_share * (1 / share - 1)
+
+
+def on_slice(demand: Demand, profile: MigProfile, *, gpu: GpuCapacity, calibration: Calibration) -> float | None:
+    """Return the slowdown on a slice: that of fewer SMs, or of less bandwidth; None where either is not known."""
+    narrow = on_share(demand, float(profile.sms), gpu=gpu)
+    if narrow is None or demand.dram is None:
+        return None
+    share = demand.dram / (calibration.achievable_share if demand.dram_of == "peak" else 1.0)
+    return max(narrow, share / float(profile.memory))
+
+
+SLACK = 1e-6  # what is so near the limit is judged itself: sums of floats differ in their last digits
+
+
+def ruled_out(
+    slowdown: Floats,
+    demands: Sequence[Demand],
+    *,
+    busy: Sequence[float],
+    gpu: GpuCapacity,
+    settings: InterferenceOptions,
+) -> Flags:
+    """Return, of each pair of `demands`, whether `advise` says `no` to it for certain: (rows, columns), symmetric.
+
+    `slowdown`: of each row beside each column while both are busy, read carefully (see `advise`); NaN, not known, rules
+    nothing out. What is not ruled out may get a `no` nevertheless.
+
+    >>> busy = [Demand(name=name, cycles={"fma": 1.0}, sm_share=1.0) for name in "ab"]
+    >>> ruled_out(np.full((2, 2), 2.0), busy, busy=[1.0, 0.05], gpu=Gpu(name="A40"), settings=Interference()).tolist()
+    [[True, True], [True, False]]
+    """
+    most = settings.max_slowdown - 1 + SLACK
+    share = np.array(busy)
+    slowed = share[None, :] * (slowdown - 1) > most
+    meeting = share > most
+    wide = np.array([np.nan if demand.sm_share is None else demand.sm_share for demand in demands])
+    unbound = np.array([demand.footprint is not None for demand in demands])  # its width is no limit
+    sliced = _sliced(wide, gpu) <= most
+    found: Flags = slowed | slowed.T
+    found &= meeting[:, None] | meeting[None, :]  # in turn
+    found &= ~(_on_shares(demands, wide, settings) <= most)
+    found &= ~(sliced[:, None] & sliced[None, :])
+    found &= ~(unbound[:, None] | unbound[None, :])
+    return found
+
+
+def _on_shares(demands: Sequence[Demand], wide: Floats, settings: InterferenceOptions) -> Floats:
+    """What the one that is slowed more loses on its share of the SMs at the least, were all kernels wide; NaN: all."""
+    assumed = [issuing(demand, settings.assumed_issue) for demand in demands]
+    needs = np.array([max(demand.cycles.values(), default=0.0) for demand in assumed]) * np.nan_to_num(wide, nan=1.0)
+    both = (needs[:, None] > 0) & (needs[None, :] > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rest = np.where(both, needs[None, :] / needs[:, None], 1.0)
+    lost = wide[:, None] * rest
+    worst: Floats = np.maximum(lost, lost.T)
+    return worst
+
+
+def _sliced(wide: Floats, gpu: GpuCapacity) -> Floats:
+    """What each loses at the least on the largest slice that leaves room for another; infinite without any."""
+    shares = [float(min(one.sms, one.memory)) for one in profiles_of(gpu.name, gpu.hbm_bytes)]
+    lost: Floats = np.nan_to_num(wide, nan=np.inf) * (1 / max(shares) - 1) if shares else np.full(len(wide), np.inf)
+    return lost
+
+
+def by_kernels_ruled_out(
+    slowdown: Floats,
+    mixes: Sequence[Mix],
+    *,
+    by_memory: Flags,
+    narrow: Floats,
+    profiled: Sequence[bool],
+    busy: Sequence[float],
+    gpu: GpuCapacity,
+    calibration: Calibration,
+    settings: InterferenceOptions,
+) -> Flags:
+    """Return, of each pair of `mixes`, whether `advise` says `no` to it for certain: (rows, columns), symmetric.
+
+    Only pairs are looked at of which one was `profiled`. `slowdown`: of each row beside each column over all its time,
+    as it decides; NaN, not known, rules nothing out. `by_memory`: whether memory bandwidth or L2 are what slows the row
+    there. `narrow`: of each mix the least it is slowed alone on 0, 1, 2 .. SMs, used where all its launches are known.
+    What is not ruled out may get a `no` nevertheless.
+    """
+    most = settings.max_slowdown + SLACK
+    slowed: Flags = slowdown > most
+    meeting = 1 + np.array(busy) > most
+    kernels = np.array(profiled, dtype=bool)
+    found: Flags = (slowed | slowed.T) & (meeting[:, None] | meeting[None, :]) & (kernels[:, None] | kernels[None, :])
+    asked = np.array([_bandwidth(one.mean, calibration) for one in mixes])
+    total = asked[:, None] + asked[None, :]
+    short = slowed & by_memory
+    surely = short | short.T | (total >= settings.safe_dram + SLACK)  # then slices are looked at, and no shares
+    unsure = np.array([_unsure(one) for one in mixes])
+    perhaps = by_memory | by_memory.T | ~(total < settings.safe_dram - SLACK) | unsure[:, None] | unsure[None, :]
+    slices = [_slices(one, gpu, calibration, settings) for one in mixes]
+    means = [issuing(one.mean, settings.assumed_issue) for one in mixes]
+    for i, j in zip(*np.nonzero(np.triu(found)), strict=True):
+        fits = bool(perhaps[i, j]) and _together(slices[i], slices[j])
+        if not fits and not surely[i, j]:
+            shares = shares_for((means[i], means[j]))
+            lost = [_on_share(mixes[at], narrow[at], share, gpu) for at, share in zip((i, j), shares, strict=True)]
+            by_margin = bool(kernels[i] and kernels[j])
+            fits = max(_with_margin(lost, (busy[j], busy[i]), settings) if by_margin else lost) <= most
+        found[i, j] = found[j, i] = not fits
+    return found
+
+
+def _bandwidth(demand: Demand, calibration: Calibration) -> float:
+    """Share of the bandwidth that can be achieved; NaN not known."""
+    if demand.dram is None:
+        return math.nan
+    return min(1.0, demand.dram / (calibration.achievable_share if demand.dram_of == "peak" else 1.0))
+
+
+def _unsure(one: Mix) -> bool:
+    """Whether it may be short of memory though the matrix does not say so: by L2, or read by what was measured only."""
+    return one.mean.l2_bytes is not None or any("issue" not in demand.cycles for _, demand in one.members)
+
+
+def _slices(
+    one: Mix, gpu: GpuCapacity, calibration: Calibration, settings: InterferenceOptions
+) -> tuple[MigProfile, ...]:
+    """The slices that may hold it."""
+    members = [(share, issuing(demand, settings.assumed_issue)) for share, demand in one.members]
+
+    def fits(profile: MigProfile) -> bool:
+        lost = [(share, on_slice(demand, profile, gpu=gpu, calibration=calibration)) for share, demand in members]
+        known = [share * slowdown for share, slowdown in lost if slowdown is not None]
+        least = max(math.fsum(known), _if_wide(one, float(min(profile.sms, profile.memory))))
+        return len(known) == len(lost) and least <= settings.max_slowdown + SLACK
+
+    return tuple(filter(fits, profiles_of(gpu.name, gpu.hbm_bytes)))
+
+
+@lru_cache(maxsize=4096)
+def _together(one: tuple[MigProfile, ...], other: tuple[MigProfile, ...]) -> bool:
+    return smallest_together((one, other)) is not None
+
+
+def _on_share(one: Mix, narrow: Floats, share: float, gpu: GpuCapacity) -> float:
+    """What it is slowed at the least on a share of the SMs."""
+    if not _laid_out(one) or gpu.sms is None:
+        return _if_wide(one, share)
+    return float(narrow[max(1, math.floor(share * gpu.sms))])
+
+
+def _if_wide(one: Mix, share: float) -> float:
+    """What it is counted to lose, at the least, where nobody knows how wide its kernels are; else nothing."""
+    return 0.0 if _laid_out(one) else if_wide(one.mean, share) or 0.0
+
+
+def _laid_out(one: Mix) -> bool:
+    return all(demand.footprint is not None for _, demand in one.members)
+
+
+def _with_margin(lost: Sequence[float], others: Sequence[float], settings: InterferenceOptions) -> list[float]:
+    """The same as it decides: two are not safe where one of them is slowed by its share alone."""
+    more = max(settings.margin, 1.0) - 1 if max(lost) > 1 + SLACK else 0.0
+    return [slowdown * (1 + min(1.0, share) * more) for slowdown, share in zip(lost, others, strict=True)]

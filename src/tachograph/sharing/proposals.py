@@ -1,0 +1,331 @@
+"""Two job groups on one GPU, judged: sharing mode, slowdowns, GPU-hours saved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import chain
+
+import numpy as np
+
+from tachograph.catalog.arrays import Bytes, Flags, Floats
+from tachograph.catalog.config import InterferenceOptions
+from tachograph.catalog.units import MI
+from tachograph.sharing.advice import CONTEXT_BYTES, NOT_KEPT_APART, SharingAdvice, advise
+from tachograph.sharing.demand import Calibration, CorunOutcome, Demand, Estimate, GpuCapacity, Matrix, Sharing
+from tachograph.sharing.job_groups import JobGroup
+from tachograph.sharing.mixes import Mix, MixOutcome, PairsFunction, corun_of_mixes, folded, mix_issuing, shares_of
+from tachograph.sharing.partitions import by_kernels_ruled_out, ruled_out
+
+MOST_PACKED = 8  # runs of one kind on a GPU that are tried
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """What tells of demands on one GPU: rows beside columns, and a set, that share in some way.
+
+    alone: the least that each is slowed alone on 0, 1, 2 .. SMs, (demands, SMs); None: it does not tell.
+    """
+
+    pairs: Callable[[Sequence[Demand], Sequence[Demand], Sharing], Matrix]
+    estimate: Callable[[Sequence[Demand], Sharing], Estimate]
+    alone: Callable[[Sequence[Demand]], Floats] | None = None
+
+
+# the estimator of one GPU, calibrated
+EstimatorOf = Callable[[GpuCapacity, Calibration], Estimator]
+_SLACK = 1e-6  # sums of floats differ in their last digits
+_UNBOUND = 255  # in Matrix.binding
+_BESIDE = Sharing("mps", lasting=True)  # jobs launch again and again
+_UNASKED = Estimate((), {}, None, None, safe=False, unknown=())  # of a pair that memory does not hold
+
+
+@dataclass(frozen=True, slots=True)
+class SharingProposal:
+    """Two kinds on one GPU in place of two; both may be the same kind: two of its runs.
+
+    overlap_h: GPU-hours of one of them that the other can run beside, at the most. saved_h: GPU-hours fewer then; 0
+    where it is not proposed. taken: one of them is in a pair that saves more. packed: so many runs of a kind beside
+    itself may share under MPS. runs: what is expected over all pairs of their runs; None where not asked for.
+    kernels: the same over all pairs of their kernels, while both are busy, read carefully, where one was profiled; a
+    kind that was not is one kernel.
+    """
+
+    one: JobGroup
+    other: JobGroup
+    advice: SharingAdvice
+    overlap_h: float
+    saved_h: float
+    taken: bool = False
+    packed: int = 2
+    runs: MixOutcome | None = None
+    kernels: MixOutcome | None = None
+
+    @property
+    def memory(self) -> float | None:
+        """Share of a GPU's memory that both need together, and a further context; None not known."""
+        return memory_share(self.one, self.other)
+
+    @property
+    def same_user(self) -> bool:
+        """Whether both are of one user, who can do it without asking anybody."""
+        return self.one.user is not None and self.one.user == self.other.user
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """All pairs of kinds, before any is judged.
+
+    slowdown: of each kind (row) beside each (column) by MPS, all its time, as it decides, NaN not known. gone:
+    certainly not to be proposed. matrix: while both are busy, as expected.
+    """
+
+    slowdown: Floats
+    gone: Flags
+    matrix: Matrix
+
+    def short_of(self, i: int, j: int) -> str | None:
+        """What a pair that is gone has too little of, as its advice would say; None where it has to be judged."""
+        if not self.gone[i, j]:
+            return None
+        slowdown, binding = self.matrix.slowdown, self.matrix.binding
+        ends = [(slowdown[at], int(binding[at])) for at in ((i, j), (j, i)) if binding[at] != _UNBOUND]
+        return self.matrix.resources[max(ends, key=lambda end: end[0])[1]] if ends else None
+
+
+@dataclass(frozen=True, slots=True)
+class PairJudge:
+    """Judges kinds on as many GPUs of one model, with the estimator of that GPU."""
+
+    gpu: GpuCapacity
+    calibration: Calibration
+    settings: InterferenceOptions
+    estimator: Estimator
+
+    def outlook(self, kinds: Sequence[JobGroup]) -> Outlook:
+        """What all pairs of kinds come to, of the runs that ask most, read carefully."""
+        found = self.matrix(kinds, self.settings.assumed_issue)
+        most, busy = [kind.asks.mean for kind in kinds], [kind.busy for kind in kinds]
+        gone = ruled_out(found.slowdown, most, busy=busy, gpu=self.gpu, settings=self.settings)
+        by_kernels = np.array([kind.profile is not None for kind in kinds], dtype=bool)
+        gone &= ~(by_kernels[:, None] | by_kernels[None, :])  # kernels may fit on parts of the SMs where means do not
+        slowdown = met(decisive(found, kinds), kinds)
+        if any(by_kernels) and self.estimator.alone is not None:
+            asks = [kind.asks for kind in kinds]
+            gone |= by_kernels_ruled_out(
+                slowdown,
+                asks,
+                by_memory=np.isin(found.binding, [found.resources.index(name) for name in NOT_KEPT_APART]),
+                narrow=self._narrow(asks, self.estimator.alone),
+                profiled=by_kernels.tolist(),
+                busy=busy,
+                gpu=self.gpu,
+                calibration=self.calibration,
+                settings=self.settings,
+            )
+        return Outlook(slowdown, gone, found)
+
+    def _narrow(self, asked: Sequence[Mix], alone: Callable[[Sequence[Demand]], Floats]) -> Floats:
+        """What each loses at the least alone on 0, 1, 2 .. SMs: (mixes, SMs)."""
+        mixes = self._carefully(asked)
+        lost: Floats = shares_of(mixes) @ alone([demand for one in mixes for _, demand in one.members])
+        return lost
+
+    def matrix(self, kinds: Sequence[JobGroup], assumed: float = 0.0) -> Matrix:
+        """Each kind beside each while both are busy, under MPS; where issue slots were not measured: `assumed`."""
+        mixes = [mix_issuing(kind.asks, assumed) for kind in kinds]
+        members = [demand for _, demand in chain.from_iterable(one.members for one in mixes)]
+        found = self.estimator.pairs(members, members, _BESIDE)
+        if len(members) == len(kinds):
+            return found
+        shares = shares_of(mixes)
+        return folded(found, shares, shares)
+
+    def full(self, one: JobGroup, other: JobGroup) -> bool:
+        """Whether memory is known not to hold both."""
+        return (memory_share(one, other) or 0.0) > self.settings.safe_hbm
+
+    def proposal(self, one: JobGroup, other: JobGroup) -> SharingProposal:
+        """What decides of a pair: limits and slowdowns are those of the runs that ask most."""
+        full = self.full(one, other)  # then nothing else is looked at
+        asked, profiled = (one.asks, other.asks), bool(one.profile or other.profile)
+        advice = self._advice(
+            asked,
+            (one.busy, other.busy),
+            same_user=one.user is not None and one.user == other.user,
+            by_kernels=profiled,
+            by_margin=profiled,
+            full=full,
+        )
+        overlap = overlap_h(one, other)
+        return SharingProposal(one, other, advice, overlap, _saved_h(advice, overlap))
+
+    def _advice(
+        self,
+        asked: Sequence[Mix],
+        busy: Sequence[float],
+        *,
+        same_user: bool,
+        by_kernels: bool = False,
+        by_margin: bool = False,
+        full: bool = False,
+    ) -> SharingAdvice:
+        least, most = [mix_issuing(one) for one in asked], self._carefully(asked)
+        blind = any("issue" not in demand.cycles for one in asked for _, demand in one.members)
+
+        def told(mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
+            if by_kernels:
+                return self._of_kernels(mixes, sharing)
+            return self.estimator.estimate([one.mean for one in mixes], sharing)
+
+        return advise(
+            _UNASKED if full else told(least, _BESIDE),
+            [one.mean for one in asked],
+            careful=told(most, _BESIDE) if blind and not full else None,
+            members=[one.members for one in most],
+            gpu=self.gpu,
+            settings=self.settings,
+            calibration=self.calibration,
+            busy=busy,
+            same_user=same_user,
+            by_margin=by_margin,
+            shared=lambda shares: told(most, replace(_BESIDE, shares=shares)),
+        )
+
+    def _of_kernels(self, mixes: Sequence[Mix], sharing: Sharing) -> Estimate:
+        """What happens to two of which one was profiled: kernel by kernel, at worst as beside the worst one.
+
+        Sums are those of the means: what phases do is in the slowdowns.
+        """
+        found = self._member_by_member(mixes, sharing)
+        sums = self.estimator.estimate([one.mean for one in mixes], _BESIDE).sums
+        unknown = self.estimator.estimate([demand for one in mixes for demand in _unlike(one)], _BESIDE).unknown
+        ends = zip(mixes, found.slowdowns, found.worst_of, found.bindings, found.uppers, strict=True)
+        outcomes = [
+            CorunOutcome(one.mean.name, slowdown, worst[0] if worst else None, binding, upper)
+            for one, slowdown, worst, binding, upper in ends
+        ]
+        return Estimate(tuple(outcomes), sums, None, None, safe=found.safe, unknown=unknown)
+
+    def _member_by_member(self, mixes: Sequence[Mix], sharing: Sharing) -> MixOutcome:
+        one, other = mixes
+        turned = sharing if sharing.shares is None else replace(sharing, shares=sharing.shares[::-1])
+        return corun_of_mixes(one, other, pairs=self._beside(sharing), turned=self._beside(turned))
+
+    def _beside(self, sharing: Sharing) -> PairsFunction:
+        return lambda rows, columns: self.estimator.pairs(rows, columns, sharing)
+
+    def packed(self, proposal: SharingProposal) -> SharingProposal:
+        """The same with how many runs of a kind may share at once, of those that there are; by kernels only two."""
+        kind, count = proposal.one, 2
+        if kind is not proposal.other or kind.profile or proposal.advice.way != "mps":
+            return proposal
+        while count < min(MOST_PACKED, kind.runs):
+            more = count + 1
+            if self._too_slow(kind, more):  # by one estimate, before three and their sentences
+                break
+            if self._advice([kind.asks] * more, [kind.busy] * more, same_user=True).way != "mps":
+                break
+            count = more
+        return replace(proposal, packed=count)
+
+    def _too_slow(self, kind: JobGroup, count: int) -> bool:
+        """Whether so many runs of a kind are certainly too slow under MPS."""
+        one = self._carefully([kind.asks])[0].mean
+        slowdown = self.estimator.estimate([one] * count, _BESIDE).members[0].slowdown
+        beside = min(1.0, kind.busy * (count - 1))
+        return slowdown is not None and 1 + beside * (slowdown - 1) > self.settings.max_slowdown + _SLACK
+
+    def over_kernels(self, proposal: SharingProposal) -> SharingProposal:
+        """The same with what is expected over all pairs of kernels, where one was profiled: shown, not decisive."""
+        one, other = proposal.one, proposal.other
+        if not (one.profile or other.profile):
+            return proposal
+        return replace(proposal, kernels=self._member_by_member(self._carefully((one.asks, other.asks)), _BESIDE))
+
+    def over_runs(self, proposal: SharingProposal) -> SharingProposal:
+        """The same with what is expected over all pairs of runs, where nothing is known of kernels."""
+        one, other = proposal.one, proposal.other
+        if one.profile or other.profile:
+            return proposal
+        return replace(proposal, runs=self._member_by_member(self._carefully((one.mix, other.mix)), _BESIDE))
+
+    def _carefully(self, asked: Sequence[Mix]) -> list[Mix]:
+        return [mix_issuing(one, self.settings.assumed_issue) for one in asked]
+
+
+def met(slowdown: Floats, kinds: Sequence[JobGroup]) -> Floats:
+    """Return the slowdown of each kind beside each over all its time, of that while both are busy."""
+    over_all: Floats = 1 + np.array([kind.busy for kind in kinds])[None, :] * (slowdown - 1)
+    return over_all
+
+
+def decisive(found: Matrix, kinds: Sequence[JobGroup]) -> Floats:
+    """Return what decides of each kind beside each, while both are busy.
+
+    Where one was profiled their upper values, unless both were and all pairs of their kernels are safe; else what is
+    expected.
+    """
+    profiled = np.array([kind.profile is not None for kind in kinds], dtype=bool)
+    measured = np.array([kind.issue == "profile" for kind in kinds], dtype=bool)
+    safe = (found.safe & found.safe.T > 0) & measured[:, None] & measured[None, :]
+    return np.where((profiled[:, None] | profiled[None, :]) & ~safe, found.upper, found.slowdown)
+
+
+def _unlike(asked: Mix) -> list[Demand]:
+    """One member for each set of what was measured, under the name of all: to tell what was not."""
+    found: dict[object, Demand] = {}
+    for _, demand in asked.members:
+        lacks = [field.name for field in fields(demand) if getattr(demand, field.name) is None]
+        found.setdefault((frozenset(demand.cycles), *lacks), demand.named(asked.mean.name))
+    return list(found.values())
+
+
+def memory_share(one: JobGroup, other: JobGroup) -> float | None:
+    """Return the share of a GPU's memory that both need at their peaks, and a further context; None not known."""
+    known = [kind.mix.highest.hbm_bytes for kind in (one, other) if kind.mix.highest.hbm_bytes is not None]
+    return None if len(known) < 2 else (math.fsum(known) + CONTEXT_BYTES) / (one.device.hbm_mib * MI)
+
+
+def overlap_h(one: JobGroup, other: JobGroup) -> float:
+    """GPU-hours of each that can run beside the other, were they always there at the same time."""
+    return one.gpu_hours / 2 if one is other else min(one.gpu_hours, other.gpu_hours)
+
+
+def _saved_h(advice: SharingAdvice, overlap: float) -> float:
+    """Two GPUs for the overlap, less the one GPU that both take until the slower one is through, read carefully."""
+    known = [slowdown for slowdown in advice.careful if slowdown is not None]
+    if advice.way == "no" or len(known) < 2:
+        return 0.0
+    return max(0.0, overlap * (2 - max(known)))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMatrix:
+    """Kinds on as many GPUs of one model, each (row) beside each (column) under MPS, itself among them.
+
+    slowdown: of the row over all its time, as expected by what was measured; careful: what decides, with issue slots
+    that nobody measured, and the margin of the estimator where one was profiled; NaN not known. binding: place in
+    `resources` of what slows the row, read carefully, 255 nothing. full: whether memory is known not to hold both.
+    """
+
+    kinds: tuple[JobGroup, ...]
+    slowdown: Floats
+    careful: Floats
+    binding: Bytes
+    resources: tuple[str, ...]
+    full: Flags
+
+
+def group_matrix(kinds: Sequence[JobGroup], judge: PairJudge) -> GroupMatrix:
+    """Return all of `kinds`, which are on as many GPUs of one model, beside all."""
+    least, most = judge.matrix(kinds), judge.matrix(kinds, judge.settings.assumed_issue)
+    return GroupMatrix(
+        kinds=tuple(kinds),
+        slowdown=met(least.slowdown, kinds),
+        careful=met(decisive(most, kinds), kinds),
+        binding=most.binding,
+        resources=most.resources,
+        full=np.array([[judge.full(one, other) for other in kinds] for one in kinds], dtype=bool),
+    )

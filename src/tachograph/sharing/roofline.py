@@ -1,0 +1,376 @@
+"""What a kernel computes, what limits it, and where it stands in the roofline model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from tachograph.sharing import kernel_metrics
+from tachograph.sharing.capacity import REPORT, device_of
+from tachograph.sharing.demand import Calibration, GpuCapacity
+from tachograph.sharing.kernel_metrics import MetricValue
+from tachograph.sharing.kernels import Kernel
+
+# operations of one instruction of a thread. Instructions on halves always work on two at once (HADD2, HFMA2), those on
+# pairs of fp32 (FADD2, FFMA2, on Blackwell alone) too
+_OPERATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        "fp64": {"dadd": 1.0, "dmul": 1.0, "dfma": 2.0},
+        "fp32": {"fadd": 1.0, "fmul": 1.0, "ffma": 2.0},
+        "fp16": {"hadd": 2.0, "hmul": 2.0, "hfma": 4.0},
+    }
+)
+_PAIRS: Mapping[str, float] = MappingProxyType({"fadd2": 2.0, "fmul2": 2.0, "ffma2": 4.0})
+# by what sections of rooflines multiply instructions. Older ones take one of halves for two operations, not for four:
+# what they tell is divided by their own factor
+_FACTORS = (4.0, 2.0)
+# kind of numbers -> pipeline that works on them
+PIPE_OF: Mapping[str, str] = MappingProxyType({"fp64": "fp64", "fp32": "fma", "fp16": "fp16", "tensor": "tensor"})
+_IDLE = 0.005  # a pipeline with less than this to do did nothing that counts
+_CLOCKS = tuple(f"{unit}__cycles_elapsed.avg.per_second" for unit in ("smsp", "sm", "gpc"))
+_TENSOR = re.compile(
+    r"sm__ops_path_tensor_(src_(?!u?int)[a-z0-9]+)(?:_(dst_[a-z0-9]+))?(?:_(sparsity_on|sparsity_off))?\.sum"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWork:
+    """What a kernel computes and moves per second, alone.
+
+    flop_per_s: {fp64, fp32, fp16, tensor: of those that were counted}. bytes_per_s: with DRAM, None: not told.
+    uncounted: kinds whose pipeline was busy while nobody counted operations; the intensity is then unknown.
+    unsure: kinds of which neither operations nor the load of the pipeline is told; the intensity is then at least this.
+    """
+
+    flop_per_s: Mapping[str, float]
+    bytes_per_s: float | None
+    uncounted: tuple[str, ...]
+    unsure: tuple[str, ...]
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOP per byte of DRAM traffic; None: not known, or no traffic."""
+        if not self.flop_per_s or self.uncounted or not self.bytes_per_s:
+            return None
+        return sum(self.flop_per_s.values()) / self.bytes_per_s
+
+
+def work_of(kernel: Kernel) -> KernelWork:
+    """Return what a kernel computes and moves per second, of whichever form of the counts was collected."""
+    counted = {kind: rate for kind in _OPERATIONS if (rate := _rate_of_kind(kernel, kind)) is not None}
+    tensor = _tensor(kernel)
+    if tensor is not None:
+        counted["tensor"] = tensor
+    load = kernel_metrics.pipes(kernel.metrics, kernel.coverage)
+    untold = [kind for kind in PIPE_OF if kind not in counted]
+    return KernelWork(
+        flop_per_s=MappingProxyType(counted),
+        bytes_per_s=_traffic(kernel),
+        uncounted=tuple(kind for kind in untold if PIPE_OF[kind] in load and load[PIPE_OF[kind]].value >= _IDLE),
+        unsure=tuple(kind for kind in untold if PIPE_OF[kind] not in load),
+    )
+
+
+def reported_peak(kernel: Kernel, kind: str) -> float | None:
+    """Return the peak of fp64, fp32, fp16 or tensor in FLOP/s as the report tells it: per cycle, times the clock."""
+    per_cycle = _tensor_peak(kernel) if kind == "tensor" else _vector_peak(kernel, kind)
+    peak = (per_cycle or 0.0) * (_clock(kernel) or 0.0)
+    return peak if peak > 0 else None
+
+
+def _vector_peak(kernel: Kernel, kind: str) -> float | None:
+    """Operations per cycle on fp64, fp32 or fp16."""
+    letter, times = {"fp64": ("d", 2.0), "fp32": ("f", 2.0), "fp16": ("h", 4.0)}[kind]
+    stem = f"__sass_thread_inst_executed_op_{letter}fma_pred_on"
+    scales = {f"sm{stem}.sum.peak_sustained": times}
+    scales |= {f"derived__sm{stem}_x{factor:.0f}": times / factor for factor in _FACTORS}
+    peak = kernel_metrics.first(kernel.metrics, scales)
+    return None if peak is None else peak.value
+
+
+def _clock(kernel: Kernel) -> float | None:
+    """Cycles per second; None: not told, as where it is 0, at which nothing runs."""
+    told = (kernel.metrics.get(name, 0.0) for name in _CLOCKS)
+    return next((clock for clock in told if clock > 0), None)
+
+
+def _rate_of_kind(kernel: Kernel, kind: str) -> float | None:
+    """FLOP/s; None unless additions, multiplications and both at once were all counted."""
+    counted = {operation: _instructions(kernel, operation) for operation in _OPERATIONS[kind]}
+    if kind == "fp32":
+        pairs = {operation: _instructions(kernel, operation) for operation in _PAIRS}
+        counted |= {operation: rate for operation, rate in pairs.items() if rate is not None}
+    times = {**_OPERATIONS[kind], **_PAIRS}
+    rates = [None if rate is None else rate * times[operation] for operation, rate in counted.items()]
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if len(known) == len(rates) else None
+
+
+def _instructions(kernel: Kernel, operation: str) -> float | None:
+    """Instructions of threads per second, of whichever form they were collected in."""
+    stem = f"sass_thread_inst_executed_op_{operation}_pred_on"
+    rates = (_rate(kernel, f"{unit}__{stem}.sum") for unit in ("smsp", "sm"))
+    rate = next((rate for rate in rates if rate is not None), None)
+    return _derived(kernel, stem) if rate is None else rate
+
+
+def _derived(kernel: Kernel, stem: str) -> float | None:
+    """Instructions per second from operations per cycle, which is how sections of rooflines tell them."""
+    scales = {f"derived__smsp__{stem}_x{factor:.0f}": 1 / factor for factor in _FACTORS}
+    per_cycle, clock = kernel_metrics.first(kernel.metrics, scales), _clock(kernel)
+    return None if per_cycle is None or clock is None else per_cycle.value * clock
+
+
+def _rate(kernel: Kernel, count: str) -> float | None:
+    """A count per second: told so, or per cycle, or in all."""
+    if (told := kernel.metrics.get(f"{count}.per_second")) is not None:
+        return told
+    per_cycle = kernel.metrics.get(f"{count}.per_cycle_elapsed")
+    clock = _clock(kernel)
+    if per_cycle is not None and clock is not None:
+        return per_cycle * clock
+    return kernel.per_second(count)
+
+
+def _tensor(kernel: Kernel) -> float | None:
+    """Operations of the tensor cores on floating-point numbers, per second, over all types that were counted."""
+    counts = {parts: rate for parts in _tensor_parts(kernel)
+              if (rate := _rate(kernel, _tensor_count(parts))) is not None}  # fmt: skip
+    # a count without a destination, or without sparsity, has in it those that name one
+    whole = [rate for parts, rate in counts.items() if not any(parts[:cut] in counts for cut in range(1, len(parts)))]
+    return sum(whole) if whole else None
+
+
+def _tensor_peak(kernel: Kernel) -> float | None:
+    """Per cycle, of the type of numbers with most operations."""
+    told = [(rate, peak) for parts in _tensor_parts(kernel)
+            if (rate := _rate(kernel, _tensor_count(parts)))
+            and (peak := kernel.metrics.get(f"{_tensor_count(parts)}.peak_sustained"))]  # fmt: skip
+    return max(told)[1] if told else None
+
+
+def _tensor_parts(kernel: Kernel) -> set[tuple[str, ...]]:
+    """What the counts of tensor operations in a report tell apart: source, then destination, then sparsity."""
+    found = (_TENSOR.match(name) for name in kernel.metrics if name.startswith("sm__ops_path_tensor"))
+    return {tuple(part for part in match.groups() if part) for match in found if match}
+
+
+def _tensor_count(parts: tuple[str, ...]) -> str:
+    return f"sm__ops_path_tensor_{'_'.join(parts)}.sum"
+
+
+def _traffic(kernel: Kernel) -> float | None:
+    whole = _rate(kernel, "dram__bytes.sum")
+    if whole is not None:
+        return whole
+    read, written = (_rate(kernel, f"dram__bytes_{way}.sum") for way in ("read", "write"))
+    if read is not None and written is not None:
+        return read + written
+    told = kernel_metrics.traffic(kernel.metrics, kernel.coverage)
+    return None if told is None else told.value
+
+
+NEAR = 0.6  # of a resource: below it on all of them, Nsight Compute itself speaks of latency
+
+LimitKind = Literal["throughput", "latency"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A resource as a kernel uses it, alone. Fractions 0..1; head_room: what it leaves.
+
+    resource: one of demand.CYCLES, dram (see `achievable`), l2, l1 (of the throughput of the cache). measured_on: for
+    DRAM the GPU on which was measured what can be achieved, of which `demand` is a share; None: of the peak.
+    """
+
+    resource: str
+    demand: float
+    head_room: float
+    measured_by: str
+    measured_on: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A reason to wait, and its fraction 0..1 of the waiting."""
+
+    reason: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLimits:
+    """All resources that were measured, the fullest first.
+
+    bound: throughput, the first of `resources` is nearly full; latency, nothing is, its warps wait; None: schedulers
+    or DRAM were not measured, and nothing that was is nearly full. limiting: the resource, for throughput. stall: what
+    its warps wait for most, where that was collected.
+    """
+
+    resources: tuple[Limit, ...]
+    bound: LimitKind | None
+    limiting: Limit | None
+    stall: Stall | None
+
+
+def limits(kernel: Kernel, *, calibration: Calibration | None = None) -> KernelLimits:
+    """Return what a kernel uses of each resource, and what limits it. Ties: in the order of resources."""
+    calibration = calibration or Calibration()
+    told = _loads(kernel, calibration)
+    same = kernel.gpu.name if calibration.measured_on == kernel.gpu.name else None
+    found = [
+        Limit(name, load.value, 1 - load.value, load.metric, same if name == "dram" else None)
+        for name, load in told.items()
+    ]
+    resources = tuple(sorted(found, key=lambda limit: -limit.demand))
+    limiting = resources[0] if resources and resources[0].demand >= NEAR else None
+    bound: LimitKind | None = "throughput" if limiting else "latency" if {"issue", "dram"} <= told.keys() else None
+    return KernelLimits(resources, bound, limiting, _worst_stall(kernel.metrics))
+
+
+def achievable(share: float, gpu: GpuCapacity, calibration: Calibration) -> float:
+    """Return a share of DRAM's peak as one of what can be achieved; of another GPU than was measured it stays as it is.
+
+    >>> from tachograph.sharing.demand import H100_NVL
+    >>> round(achievable(0.42, H100_NVL, Calibration()), 2), achievable(0.42, Gpu(name="A100"), Calibration())
+    (0.69, 0.42)
+    """
+    return min(1.0, share / calibration.achievable_share) if calibration.measured_on == gpu.name else share
+
+
+def _loads(kernel: Kernel, calibration: Calibration) -> dict[str, MetricValue]:
+    metrics = kernel.metrics
+    issue, dram = kernel_metrics.issue(metrics, kernel.gpu), kernel_metrics.dram(metrics, kernel.gpu, kernel.coverage)
+    loads: dict[str, MetricValue | None] = {
+        "issue": issue,
+        **kernel_metrics.pipes(metrics, kernel.coverage),
+        "dram": None if dram is None else MetricValue(achievable(dram.value, kernel.gpu, calibration), dram.metric),
+        "l2": kernel_metrics.share(metrics, kernel_metrics.L2_BUSY),
+        "l1": kernel_metrics.share(metrics, kernel_metrics.L1_BUSY),
+    }
+    return {name: load for name, load in loads.items() if load is not None}
+
+
+def _worst_stall(metrics: Mapping[str, float]) -> Stall | None:
+    shares = kernel_metrics.stalls(metrics)
+    if not shares:
+        return None
+    reason = min(shares, key=lambda name: (-shares[name], name))
+    return Stall(reason, shares[reason])
+
+
+RooflineSide = Literal["compute", "memory"]
+CATALOGUE = "the catalogue of devices"
+# pipelines that compute; what moves data is not among them
+_COMPUTING = ("issue", "alu", "fma", "fp16", "fp64", "tensor", "xu")
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """A peak. name: dram (byte/s), or fp64, fp32, fp16, tensor (FLOP/s). told_by: the report, or the catalogue."""
+
+    name: str
+    peak: float
+    told_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflinePlacement:
+    """A kernel under the roofline; None: not known.
+
+    intensity: FLOP per byte of DRAM traffic, `at_least` where some operations may not have been counted. achieved:
+    {kind of numbers: FLOP/s}. ridge: FLOP per byte at which the roof of the kind that takes most time meets DRAM's.
+    side: compute or memory, the class by which schedulers pair kernels. bound: the same, but latency where nothing is
+    near its limit. by: intensity; or load, of pipelines and DRAM, where operations or peaks are not known.
+    """
+
+    intensity: float | None
+    at_least: bool
+    achieved: Mapping[str, float]
+    bytes_per_s: float | None
+    roofs: tuple[Roof, ...]
+    kind: str | None
+    ridge: float | None
+    side: RooflineSide | None
+    bound: Literal["compute", "memory", "latency"] | None
+    by: Literal["intensity", "load"] | None
+
+    def roof(self, name: str) -> Roof | None:
+        """Return the roof of that name; None: nobody tells it."""
+        return next((roof for roof in self.roofs if roof.name == name), None)
+
+
+def placement(
+    kernel: Kernel,
+    *,
+    calibration: Calibration | None = None,
+    work: KernelWork | None = None,
+    found: KernelLimits | None = None,
+) -> RooflinePlacement:
+    """Return where a kernel stands. Peaks are the report's own, else those of the catalogue; each says which.
+
+    `work`, `found`: its work and its limits where these were computed before.
+    """
+    work = work or work_of(kernel)
+    roofs = _roofs(kernel)
+    peaks = {roof.name: roof.peak for roof in roofs}
+    kind = _kind(work.flop_per_s, peaks)
+    ridge = peaks[kind] / peaks["dram"] if kind in peaks and "dram" in peaks else None
+    side = _side_by_intensity(work, ridge)
+    by: Literal["intensity", "load"] | None = "intensity" if side else None
+    if side is None and (side := _side_by_load(kernel)) is not None:
+        by = "load"
+    waits = (found or limits(kernel, calibration=calibration)).bound == "latency"
+    return RooflinePlacement(
+        intensity=work.intensity,
+        at_least=work.intensity is not None and bool(work.unsure),
+        achieved=MappingProxyType(dict(work.flop_per_s)),
+        bytes_per_s=work.bytes_per_s,
+        roofs=roofs,
+        kind=kind,
+        ridge=ridge,
+        side=side,
+        bound="latency" if waits else side,
+        by=by,
+    )
+
+
+def _roofs(kernel: Kernel) -> tuple[Roof, ...]:
+    roofs = []
+    if kernel.gpu.dram_bytes_per_s:
+        teller = kernel.gpu.told_by.get("dram_bytes_per_s", REPORT)
+        roofs.append(Roof("dram", kernel.gpu.dram_bytes_per_s, teller))
+    device = device_of(kernel.chip)
+    for kind in PIPE_OF:
+        peak, teller = reported_peak(kernel, kind), REPORT
+        if peak is None and device is not None:
+            peak, teller = device.peak_flop_per_s(kind), CATALOGUE
+        if peak is not None:
+            roofs.append(Roof(kind, peak, teller))
+    return tuple(roofs)
+
+
+def _kind(achieved: Mapping[str, float], peaks: Mapping[str, float]) -> str | None:
+    """The kind of numbers that takes most time at its peak: operations on others are seldom what a kernel waits for."""
+    done = {kind: rate / peaks[kind] for kind, rate in achieved.items() if rate > 0 and peaks.get(kind)}
+    return max(done, key=lambda kind: done[kind]) if done else None
+
+
+def _side_by_intensity(work: KernelWork, ridge: float | None) -> RooflineSide | None:
+    """None: not known, or operations that nobody counted may lift the kernel over the ridge."""
+    if work.intensity is None or (ridge is None and work.intensity > 0):
+        return None
+    if ridge is not None and work.intensity >= ridge:
+        return "compute"
+    return None if work.unsure else "memory"
+
+
+def _side_by_load(kernel: Kernel) -> RooflineSide | None:
+    """Whether pipelines and schedulers or DRAM are busier; None: one of the two was not measured."""
+    loads = [kernel.demand.cycles[name] for name in _COMPUTING if name in kernel.demand.cycles]
+    if not loads or kernel.demand.dram is None:
+        return None
+    return "compute" if max(loads) >= kernel.demand.dram else "memory"

@@ -1,0 +1,390 @@
+"""Utilization of a GPU by a kernel: metrics side by side, sensitivity to co-runners, and wrong conclusions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from types import MappingProxyType
+from typing import Literal
+
+from tachograph.sharing import kernel_metrics
+from tachograph.sharing.capacity import resident_per_sm
+from tachograph.sharing.demand import Calibration, Footprint, GpuCapacity
+from tachograph.sharing.kernels import Kernel, options
+from tachograph.sharing.roofline import KernelWork, RooflinePlacement, achievable, placement, work_of
+
+_WARP = 32.0
+_WAVES = "launch__waves_per_multiprocessor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlacement:
+    """How a launch lies on the SMs; None: not known.
+
+    needed: SMs it needs when each takes as many blocks as fit. reached: SMs that get a block, as blocks are spread
+    out. slots_taken: fraction 0..1 of the places for its blocks on all SMs that it takes. waves: how many times it
+    fills the GPU. tail: fraction 0..1 of the places that stay empty over all waves, the last one being short; 0 for a
+    launch of one wave or less.
+    """
+
+    needed: int | None = None
+    reached: int | None = None
+    slots_taken: float | None = None
+    waves: float | None = None
+    tail: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SmDistribution:
+    """Cycles in which an SM had a warp: of the mean SM, the least and the most busy one, over all launches.
+
+    idle: fraction 0..1 of the busiest SM's cycles in which the mean SM had nothing. spread: highest less lowest over
+    the mean.
+    """
+
+    mean: float
+    low: float | None
+    high: float
+
+    @property
+    def idle(self) -> float:
+        """1 - mean / high.
+
+        >>> Distribution(50.0, 0.0, 100.0).idle
+        0.5
+        """
+        return max(0.0, 1 - self.mean / self.high) if self.high > 0 else 0.0
+
+    @property
+    def spread(self) -> float | None:
+        """(high - low) / mean; None: the lowest is not told, or no SM had anything."""
+        return None if self.low is None or self.mean <= 0 else (self.high - self.low) / self.mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisation:
+    """What each metric says of one kernel; None: not collected. Fractions run 0..1.
+
+    nvidia_smi: what nvidia-smi says while a kernel runs, whichever it is. intensity: FLOP per byte of DRAM traffic;
+    at_least: some operations may not have been counted. ipc: warp instructions per cycle and SM. thread_efficiency:
+    threads that take part in an instruction, of a warp's 32.
+    """
+
+    nvidia_smi: float
+    launched: LaunchPlacement
+    sm_share: float | None
+    intensity: float | None
+    intensity_at_least: bool
+    occupancy: float | None
+    occupancy_possible: float | None
+    issue: float | None
+    ipc_issued: float | None
+    ipc_executed: float | None
+    pipes: Mapping[str, float]
+    dram: float | None
+    l2_hit: float | None
+    l1_hit: float | None
+    thread_efficiency: float | None
+    distribution: SmDistribution | None
+
+
+def utilisation(kernel: Kernel, *, work: KernelWork | None = None) -> Utilisation:
+    """Return all metrics of utilization of a kernel; `work`: what it computes, where that was found before."""
+    metrics, demand = kernel.metrics, kernel.demand
+    work, pipes = work or work_of(kernel), kernel_metrics.pipes(metrics, kernel.coverage)
+    occupied = kernel_metrics.occupancy(metrics, kernel.gpu)
+    threads = kernel_metrics.first(metrics, {kernel_metrics.THREADS: 1 / _WARP})
+    return Utilisation(
+        nvidia_smi=1.0,
+        launched=launched(demand.footprint, kernel.gpu, waves=metrics.get(_WAVES)),
+        sm_share=demand.sm_share,
+        intensity=work.intensity,
+        intensity_at_least=work.intensity is not None and bool(work.unsure),
+        occupancy=None if occupied is None else occupied.value,
+        occupancy_possible=_possible(demand.footprint, kernel),
+        issue=demand.cycles.get("issue"),
+        ipc_issued=_ipc(kernel),
+        ipc_executed=metrics.get(kernel_metrics.EXECUTED),
+        pipes=MappingProxyType({pipe: reading.value for pipe, reading in pipes.items()}),
+        dram=demand.dram,
+        l2_hit=demand.l2_hit,
+        l1_hit=demand.l1_hit,
+        thread_efficiency=None if threads is None else threads.value,
+        distribution=distribution(kernel),
+    )
+
+
+def launched(footprint: Footprint | None, gpu: GpuCapacity, *, waves: float | None = None) -> LaunchPlacement:
+    """Return how a launch lies on the SMs of `gpu`; `waves` as the profiler tells them, else computed.
+
+    >>> launched(Footprint(198, 1024, blocks_per_sm=1), Gpu(name="H100", sms=132))
+    Launched(needed=132, reached=132, slots_taken=1.0, waves=1.5, tail=0.25)
+    """
+    if footprint is None or gpu.sms is None:
+        return LaunchPlacement(waves=waves, tail=_tail(waves))
+    reached = min(footprint.blocks, gpu.sms)
+    fit, resident = footprint.blocks_per_sm, resident_per_sm(footprint, gpu)
+    if fit is None or resident is None:
+        return LaunchPlacement(reached=reached, waves=waves, tail=_tail(waves))
+    computed = footprint.blocks / (fit * gpu.sms) if waves is None else waves
+    return LaunchPlacement(
+        needed=min(gpu.sms, ceil(footprint.blocks / fit)),
+        reached=reached,
+        slots_taken=resident / fit,
+        waves=computed,
+        tail=_tail(computed),
+    )
+
+
+def distribution(kernel: Kernel) -> SmDistribution | None:
+    """Return how evenly the work lies on the SMs; None: mean or highest not collected, or not by the same launches."""
+    names = (kernel_metrics.SM_ACTIVE, kernel_metrics.SM_ACTIVE_MIN, kernel_metrics.SM_ACTIVE_MAX)
+    mean, low, high = (kernel.metrics.get(name) for name in names)
+    if mean is None or high is None or len({kernel.coverage.get(name, 1.0) for name in names}) > 1:
+        return None
+    return SmDistribution(mean, low, high)
+
+
+def _tail(waves: float | None) -> float | None:
+    if waves is None:
+        return None
+    return 0.0 if waves <= 1 else 1 - waves / ceil(waves)
+
+
+def _possible(footprint: Footprint | None, kernel: Kernel) -> float | None:
+    """Occupancy that the resources of a block allow: as told, else of the blocks that fit."""
+    told = kernel_metrics.first(kernel.metrics, {"sm__maximum_warps_per_active_cycle_pct": 0.01})
+    if told is not None:
+        return min(1.0, told.value)
+    if footprint is None or footprint.blocks_per_sm is None or kernel.gpu.threads_per_sm is None:
+        return None
+    warps = ceil(footprint.threads / _WARP) * footprint.blocks_per_sm
+    return min(1.0, warps * _WARP / kernel.gpu.threads_per_sm)
+
+
+def _ipc(kernel: Kernel) -> float | None:
+    told = kernel.metrics.get(kernel_metrics.ISSUED)
+    issued = kernel.demand.cycles.get("issue")
+    return told if told is not None else None if issued is None else issued * kernel.gpu.schedulers
+
+
+SensitivityLevel = Literal["high", "some", "low", "unknown"]
+_LIMITS = tuple(f"launch__occupancy_limit_{what}" for what in ("blocks", "registers", "shared_mem", "warps"))
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What a kernel has to fear on one resource.
+
+    resource: blocks, l2, dram, l1, issue, a pipeline, or sms (how evenly its work lies on them: read the others with
+    it). value: fraction 0..1, None where unknown; threshold: from which on it is high. metrics: that the value is made
+    of. missing: options of ncu that collect what is not known.
+    """
+
+    resource: str
+    level: SensitivityLevel
+    value: float | None
+    threshold: float
+    why: str
+    metrics: tuple[str, ...]
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """From which value on a resource is at risk, and somewhat so."""
+
+    high: float
+    some: float
+
+    def level(self, value: float) -> SensitivityLevel:
+        return "high" if value >= self.high else "some" if value >= self.some else "low"
+
+
+# of what an SM gives per cycle: above one half two of the kind do not fit; a tenth is lost beside one that takes all
+CYCLES = _Scale(0.5, 0.1)
+# of achievable bandwidth: published slowdowns beside the same are 1.36, 1.23, 1.14, 1.06 at 69, 55, 40, 21 %
+DRAM = _Scale(0.5, 0.2)
+# a stream that never comes back to its data still hits with all it writes: one half says little
+HITS = _Scale(0.7, 0.3)
+# of the throughput of a cache: below it hits are too few to matter
+TRAFFIC = 0.05
+# of the places for its blocks on all SMs: all taken, others wait
+SLOTS = _Scale(1.0, 0.5)
+IDLE = _Scale(0.3, 0.1)
+_WHAT = {"l2": "L2", "l1": "L1"}
+
+
+def sensitivities(kernel: Kernel, *, calibration: Calibration | None = None) -> tuple[Sensitivity, ...]:
+    """Return what a kernel has to fear on each resource, from what all SMs share to what those on one SM share."""
+    return (
+        _blocks(kernel),
+        _cache(kernel, "l2", kernel_metrics.L2_HIT, kernel_metrics.L2_BUSY),
+        _dram(kernel, calibration or Calibration()),
+        _cache(kernel, "l1", kernel_metrics.L1_HIT, kernel_metrics.L1_BUSY),
+        _issue(kernel),
+        *_pipes(kernel),
+        _evenness(kernel),
+    )
+
+
+def _blocks(kernel: Kernel) -> Sensitivity:
+    lies = launched(kernel.demand.footprint, kernel.gpu)
+    if lies.slots_taken is None:
+        lacks = options("device__attribute_multiprocessor_count" if kernel.gpu.sms is None else _LIMITS[0])
+        return Sensitivity("blocks", "unknown", None, SLOTS.high, "how many blocks fit is not told", _LIMITS, lacks)
+    level = SLOTS.level(lies.slots_taken)
+    why = {
+        "high": "its blocks take every place on all SMs: those of others wait",
+        "some": "its blocks take half of the places on the SMs or more",
+    }.get(level, "most places for blocks stay free")
+    names = ("launch__grid_size", *_LIMITS)
+    return Sensitivity("blocks", level, lies.slots_taken, SLOTS.high, why, names)
+
+
+def _cache(kernel: Kernel, resource: str, hit: str, busy: str) -> Sensitivity:
+    hits, traffic = kernel_metrics.share(kernel.metrics, hit), kernel_metrics.share(kernel.metrics, busy)
+    if hits is None:
+        return Sensitivity(resource, "unknown", None, HITS.high, "its hits are not told", (hit,), options(hit))
+    name = _WHAT[resource]
+    if traffic is not None and traffic.value < TRAFFIC:
+        why = f"{name} has little to do for it: what it hits there does not count"
+        return Sensitivity(resource, "low", hits.value, HITS.high, why, (hit, busy))
+    level = HITS.level(hits.value)
+    why = {
+        "high": f"it lives on what {name} holds: others that use it turn hits into misses",
+        "some": f"some of its data comes from {name}",
+    }.get(level, f"{name} holds little that it comes back to")
+    if traffic is None and level != "low":
+        why += "; how busy the cache is was not collected"
+    return Sensitivity(resource, level, hits.value, HITS.high, why, (hit,) if traffic is None else (hit, busy),
+                          options(busy) if traffic is None else "")  # fmt: skip
+
+
+def _dram(kernel: Kernel, calibration: Calibration) -> Sensitivity:
+    reading = kernel_metrics.dram(kernel.metrics, kernel.gpu, kernel.coverage)
+    if reading is None:
+        names = (kernel_metrics.DRAM,)
+        return Sensitivity("dram", "unknown", None, DRAM.high, "its bandwidth is not told", names, options(*names))
+    value = achievable(reading.value, kernel.gpu, calibration)
+    level = DRAM.level(value)
+    measured = calibration.measured_on == kernel.gpu.name
+    why = {
+        "high": "it takes half of the bandwidth or more: two of the kind slow each other down",
+        "some": "latency of DRAM grows with what others ask of it",
+    }.get(level, "it asks little of DRAM")
+    of = "of what can be achieved" if measured else "of the peak; what can be achieved was not measured on this GPU"
+    return Sensitivity("dram", level, value, DRAM.high, f"{why} ({of})", (reading.metric,))
+
+
+def _issue(kernel: Kernel) -> Sensitivity:
+    reading = kernel_metrics.issue(kernel.metrics, kernel.gpu)
+    if reading is None:
+        names = (kernel_metrics.ISSUED,)
+        return Sensitivity("issue", "unknown", None, CYCLES.high, "its IPC is not told", names, options(*names))
+    level = CYCLES.level(reading.value)
+    why = {
+        "high": "it takes half of the issue slots or more: two of the kind do not fit",
+        "some": "it slows down beside a kernel that takes most issue slots",
+    }.get(level, "it seldom issues")
+    return Sensitivity("issue", level, reading.value, CYCLES.high, why, (reading.metric,))
+
+
+def _pipes(kernel: Kernel) -> tuple[Sensitivity, ...]:
+    found = []
+    for pipe, reading in kernel_metrics.pipes(kernel.metrics, kernel.coverage).items():
+        level, name = CYCLES.level(reading.value), kernel_metrics.PIPE_NAMES[pipe]
+        why = {
+            "high": f"it takes half of the {name} pipeline or more: two of the kind do not fit",
+            "some": f"it slows down beside a kernel that takes most of the {name} pipeline",
+        }.get(level, f"it seldom uses the {name} pipeline")
+        found.append(Sensitivity(pipe, level, reading.value, CYCLES.high, why, (reading.metric,)))
+    if not found:
+        metric = kernel_metrics.pipe_metric("fma")
+        why = "no pipeline was measured"
+        found.append(Sensitivity("pipelines", "unknown", None, CYCLES.high, why, (metric,), options(metric)))
+    return tuple(found)
+
+
+def _evenness(kernel: Kernel) -> Sensitivity:
+    names = (kernel_metrics.SM_ACTIVE, kernel_metrics.SM_ACTIVE_MIN, kernel_metrics.SM_ACTIVE_MAX)
+    lies = distribution(kernel)
+    if lies is None:
+        lacks = options(kernel_metrics.SM_ACTIVE_MAX)
+        return Sensitivity("sms", "unknown", None, IDLE.high, "how its work lies on the SMs is not told", names, lacks)
+    level = IDLE.level(lies.idle)
+    why = {
+        "high": "SMs stand idle while others work: its other numbers are those of the SMs that work",
+        "some": "some SMs finish early",
+    }.get(level, "all SMs work alike")
+    return Sensitivity("sms", level, lies.idle, IDLE.high, why, names)
+
+
+# IPC of the published copy kernel, alone on an H100: the memory-bound partner that such schedulers would choose
+COPY_IPC = 0.61
+HALF = 0.5  # above it two of the kind exceed a resource, below it they fit by occupancy
+FEW_SMS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Pitfall:
+    """A conclusion that would be wrong. numbers: {name: value}, the evidence; IPC per SM, fractions 0..1.
+
+    name: roofline_class (a scheduler pairs it with a memory-bound kernel, for which it leaves no issue slots),
+    occupancy (two of it seem to fit, their occupancy being under 100 %), nvidia_smi (100 % busy, on few SMs).
+    """
+
+    name: Literal["roofline_class", "occupancy", "nvidia_smi"]
+    why: str
+    numbers: Mapping[str, float]
+
+
+def pitfalls(kernel: Kernel, *, placed: RooflinePlacement | None = None) -> tuple[Pitfall, ...]:
+    """Return the pitfalls that a kernel is an example of; those whose numbers were not collected are not in it.
+
+    `placed`: its place under the roofline where that was computed before.
+    """
+    found = (_roofline_class(kernel, placed), _occupancy(kernel), _nvidia_smi(kernel))
+    return tuple(pitfall for pitfall in found if pitfall is not None)
+
+
+def _roofline_class(kernel: Kernel, placed: RooflinePlacement | None) -> Pitfall | None:
+    issue = kernel.demand.cycles.get("issue")
+    if issue is None or (placed or placement(kernel)).side != "compute":
+        return None
+    ipc, most = issue * kernel.gpu.schedulers, float(kernel.gpu.schedulers)
+    if most - ipc >= COPY_IPC:
+        return None
+    why = (
+        "compute-bound, so memory-bound kernels seem good company; yet it leaves fewer issue slots than "
+        "even a copy needs"
+    )
+    numbers = {"ipc": ipc, "ipc_left": most - ipc, "ipc_of_copy": COPY_IPC}
+    return Pitfall("roofline_class", why, MappingProxyType(numbers))
+
+
+def _occupancy(kernel: Kernel) -> Pitfall | None:
+    occupied = kernel_metrics.occupancy(kernel.metrics, kernel.gpu)
+    loads = kernel.demand.cycles
+    if occupied is None or occupied.value >= HALF or not loads:
+        return None
+    fullest = max(loads, key=lambda name: loads[name])
+    if loads[fullest] <= HALF:
+        return None
+    what = "issue slots" if fullest == "issue" else f"{kernel_metrics.PIPE_NAMES[fullest]} pipeline"
+    why = f"by occupancy two of it fit with room to spare; yet they ask for more than all of the {what}"
+    numbers = {"occupancy": occupied.value, "occupancy_of_two": 2 * occupied.value,
+               fullest: loads[fullest], f"{fullest}_of_two": 2 * loads[fullest]}  # fmt: skip
+    return Pitfall("occupancy", why, MappingProxyType(numbers))
+
+
+def _nvidia_smi(kernel: Kernel) -> Pitfall | None:
+    lies = launched(kernel.demand.footprint, kernel.gpu)
+    reached = lies.reached / kernel.gpu.sms if lies.reached is not None and kernel.gpu.sms else None
+    told = {"sm_share": kernel.demand.sm_share, "sms_reached_share": reached}
+    numbers = {name: value for name, value in told.items() if value is not None}
+    if not numbers or min(numbers.values()) >= FEW_SMS:
+        return None
+    why = "nvidia-smi shows 100 % while it runs; yet most of the SMs' time nothing is on them"
+    return Pitfall("nvidia_smi", why, MappingProxyType({"nvidia_smi": 1.0, **numbers}))

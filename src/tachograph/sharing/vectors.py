@@ -1,0 +1,332 @@
+"""Demands as arrays, where the blocks of launches go, and what was not measured of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tachograph.catalog.arrays import Flags, Floats
+from tachograph.sharing import contention
+from tachograph.sharing.demand import CYCLES, Calibration, Demand, Footprint, GpuCapacity
+
+_UNIT = 256.0  # registers are given to a warp by so many
+_WARP = 32.0
+_LEAST = 1e-9  # a share below this is none, and no divisor
+_TIMES = (1e-12, 1e12)  # seconds: shorter ones count as this, so that no quotient of two overflows
+_FILLED = 1e9  # times full, at most
+_QUIET = 0.01  # of what there is: who asks less of memory keeps nothing in a cache that others would miss
+_HITS = 0.5  # a kernel that finds so much in a cache is worth asking what it keeps there
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchVectors:
+    """What a block of each launch occupies, and how many there are; NaN: not told."""
+
+    blocks: Floats
+    threads: Floats  # of a block, in whole warps
+    registers: Floats  # of a block
+    shared: Floats  # bytes of a block
+    fit: Floats  # blocks that fit into an empty SM
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """What decides whether a cache matters to kernels. `uses`: more than next to nothing, or nobody knows.
+
+    `finds`: uses it and finds much there, or nobody knows. `untold`: uses it, and what it comes back to is not known.
+    `most`: what it touches at the most, over what the cache has room for; NaN: not known.
+    """
+
+    uses: Flags
+    finds: Flags
+    untold: Flags
+    most: Floats
+
+    def only(self, part: slice | list[int]) -> CacheUse:
+        """Return some of them."""
+        return CacheUse(*(getattr(self, name)[part] for name in CacheUse.__slots__))
+
+    @property
+    def contended(self) -> bool:
+        """Whether two of these or more use it, one finds much there, and it is not known to hold all they touch."""
+        held = float(self.most[self.uses].sum()) < 1.0
+        return bool(np.count_nonzero(self.uses) > 1 and self.finds.any() and not held)
+
+    @property
+    def decides_unknown(self) -> bool:
+        """Whether, of all these together, what decides is not known."""
+        return self.contended and bool(self.untold.any())
+
+    def pairs_unknown(self, other: CacheUse) -> Flags:
+        """Return the same of each of these with each of the others."""
+        found: Flags = self.uses[:, None] & other.uses[None, :]
+        found &= self.finds[:, None] | other.finds[None, :]
+        found &= ~(self.most[:, None] + other.most[None, :] < 1.0)  # NaN: not known to be held
+        return found & (self.untold[:, None] | other.untold[None, :])
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Demands, a row each; NaN: not measured.
+
+    cycles: (rows, CYCLES). dram: share of what can be achieved. warps: at least 1, which is also what is taken where
+    nobody `counted`. irregular: 1 where nobody knows. l2, l1: footprint over what the cache has room for.
+    exposed: share of the time, at most, in which it waits for memory.
+    """
+
+    names: tuple[str, ...]
+    cycles: Floats
+    dram: Floats
+    warps: Floats
+    counted: Flags
+    irregular: Floats
+    exposed: Floats
+    l2: Floats
+    l2_hit: Floats
+    l1: Floats
+    l1_hit: Floats
+    seconds: Floats
+    in_l2: CacheUse
+    in_l1: CacheUse
+    launches: LaunchVectors
+
+    @property
+    def known(self) -> Flags:
+        """Whether something is known of (rows, CYCLES and dram)."""
+        return np.isfinite(np.column_stack([self.cycles, self.dram]))
+
+    def only(self, part: slice | list[int]) -> Vectors:
+        """Return some of them."""
+        chosen = range(len(self.names))[part] if isinstance(part, slice) else part
+        launches = LaunchVectors(*(getattr(self.launches, name)[part] for name in LaunchVectors.__slots__))
+        columns = {name: getattr(self, name)[part] for name in _PLAIN}
+        return Vectors(
+            names=tuple(self.names[place] for place in chosen),
+            in_l2=self.in_l2.only(part),
+            in_l1=self.in_l1.only(part),
+            launches=launches,
+            **columns,
+        )
+
+
+_PLAIN = tuple(name for name in Vectors.__slots__ if name not in ("names", "in_l2", "in_l1", "launches"))
+
+
+def joined(parts: Sequence[Vectors]) -> Vectors:
+    """Return the rows of all parts as one."""
+    launches = LaunchVectors(
+        *(np.concatenate([getattr(part.launches, name) for part in parts]) for name in LaunchVectors.__slots__)
+    )
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _PLAIN}
+    return Vectors(
+        names=tuple(name for part in parts for name in part.names),
+        in_l2=_joined_caches([part.in_l2 for part in parts]),
+        in_l1=_joined_caches([part.in_l1 for part in parts]),
+        launches=launches,
+        **columns,
+    )
+
+
+def _joined_caches(parts: Sequence[CacheUse]) -> CacheUse:
+    return CacheUse(*(np.concatenate([getattr(part, name) for part in parts]) for name in CacheUse.__slots__))
+
+
+def demand_vectors(demands: Sequence[Demand], gpu: GpuCapacity, calibration: Calibration) -> Vectors:
+    """Return the demands as arrays, those on issue slots and DRAM as shares of what can be achieved."""
+    cycles = np.array([[_number(demand.cycles.get(name)) for name in CYCLES] for demand in demands])
+    cycles = np.clip(cycles.reshape(len(demands), len(CYCLES)), 0.0, 1.0)
+    cycles[cycles < _LEAST] = 0.0
+    cycles[:, 0] = np.minimum(cycles[:, 0] / calibration.issue_capacity, 1.0)
+    warps = np.fmax(_column(demands, lambda one: one.warps), 1.0)
+    irregular = np.clip(np.nan_to_num(_column(demands, lambda one: one.irregular), nan=1.0), 0.0, 1.0)
+    busiest = np.max(np.nan_to_num(cycles), axis=1, initial=0.0)
+    dram = _bandwidth(demands, calibration)
+    hits = [_column(demands, lambda one: one.l2_hit), _column(demands, lambda one: one.l1_hit)]
+    sizes = [
+        _filled(_column(demands, lambda one: one.l2_bytes), gpu.l2_bytes, contention.L2_HOLDS),
+        _filled(_column(demands, lambda one: one.l1_bytes), gpu.l1_bytes, contention.L1_HOLDS),
+    ]
+    reads = cycles[:, [CYCLES.index("lsu"), CYCLES.index("tex")]]
+    quiet = (reads < _QUIET).all(axis=1)  # NaN: not known, and not quiet
+    missed = np.clip(1.0 - hits[0], 0.0, 1.0)
+    little = (dram < _QUIET * missed) | (quiet & (dram < _QUIET))  # what DRAM gives is what L2 was asked for and missed
+    touched = _filled(_column(demands, lambda one: one.l2_most), gpu.l2_bytes, contention.L2_HOLDS)
+    return Vectors(
+        names=tuple(demand.name for demand in demands),
+        cycles=cycles,
+        dram=dram,
+        warps=warps,
+        counted=np.array([demand.warps is not None for demand in demands]),
+        irregular=irregular,
+        exposed=irregular * (1.0 - busiest),
+        l2=sizes[0],
+        l2_hit=hits[0],
+        l1=sizes[1],
+        l1_hit=hits[1],
+        seconds=np.clip(_column(demands, lambda one: one.seconds if one.seconds else None), *_TIMES),
+        in_l2=_cached(~little, hits[0], sizes[0], touched),
+        in_l1=_cached(~quiet, hits[1], sizes[1], sizes[1]),
+        launches=_launches(demands, gpu),
+    )
+
+
+def _filled(kept: Floats, size: float | None, holds: float) -> Floats:
+    """Footprints over what the cache has room for."""
+    return np.minimum(kept / (_number(size) * holds), _FILLED)
+
+
+def _cached(uses: Flags, hit: Floats, filled: Floats, touched: Floats) -> CacheUse:
+    return CacheUse(uses, uses & ~(hit < _HITS), uses & np.isnan(filled), np.where(np.isnan(filled), touched, filled))
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else float(value)
+
+
+def _column(demands: Sequence[Demand], of: Callable[[Demand], float | None]) -> Floats:
+    return np.array([_number(of(demand)) for demand in demands])
+
+
+def _bandwidth(demands: Sequence[Demand], calibration: Calibration) -> Floats:
+    """Shares of the bandwidth that can be achieved, at most all of it."""
+    share = [calibration.achievable_share if demand.dram_of == "peak" else 1.0 for demand in demands]
+    used: Floats = np.clip(_column(demands, lambda one: one.dram) / np.array(share), 0.0, 1.0)
+    return np.where(used < _LEAST, 0.0, used)
+
+
+def _launches(demands: Sequence[Demand], gpu: GpuCapacity) -> LaunchVectors:
+    def of(value: Callable[[Footprint], float | None]) -> Floats:
+        return _column(demands, lambda one: None if one.footprint is None else value(one.footprint))
+
+    threads, registers = of(lambda one: one.threads), of(lambda one: one.registers)
+    shared, told = of(lambda one: one.shared_bytes), of(lambda one: one.blocks_per_sm)
+    warps = np.ceil(threads / _WARP)
+    threads, registers = warps * _WARP, np.ceil(registers * _WARP / _UNIT) * _UNIT * warps
+    room = (
+        (gpu.blocks_per_sm, np.ones(len(threads))),
+        (gpu.threads_per_sm, threads),
+        (gpu.registers_per_sm, registers),
+        (gpu.shared_bytes_per_sm, shared),
+    )
+    fit = np.full(len(threads), np.nan)
+    for all_there_is, of_a_block in room:
+        some = np.where(of_a_block >= 1.0, of_a_block, np.nan)
+        fit = np.fmin(fit, np.floor(_number(all_there_is) / some))
+    fit = np.where(np.isnan(threads), np.nan, np.maximum(np.where(np.isnan(told), fit, told), 1.0))
+    return LaunchVectors(of(lambda one: one.blocks), threads, registers, shared, fit)
+
+
+def occupied(launches: LaunchVectors, gpu: GpuCapacity) -> Floats:
+    """Return what launches occupy of the SM that they load least: (rows; blocks, threads, registers, shared bytes)."""
+    sms = np.nan if gpu.sms is None else float(gpu.sms)
+    count = np.fmin(np.floor(launches.blocks / sms), launches.fit)
+    return np.stack([count, count * launches.threads, count * launches.registers, count * launches.shared], axis=-1)
+
+
+def of_a_block(launches: LaunchVectors) -> Floats:
+    """Return what one block occupies: (rows; blocks, threads, registers, shared bytes)."""
+    ones = np.where(np.isnan(launches.threads), np.nan, 1.0)
+    return np.stack([ones, launches.threads, launches.registers, launches.shared], axis=-1)
+
+
+def room(gpu: GpuCapacity) -> Floats:
+    """Return what an SM has: blocks, threads, registers, shared bytes; NaN: not told."""
+    has = (gpu.blocks_per_sm, gpu.threads_per_sm, gpu.registers_per_sm, gpu.shared_bytes_per_sm)
+    return np.array([np.nan if value is None else float(value) for value in has])
+
+
+def told(launches: LaunchVectors, gpu: GpuCapacity) -> Flags:
+    """Return of which launches everything is known that decides whether their blocks find room beside others."""
+    needs = np.concatenate([occupied(launches, gpu), of_a_block(launches)], axis=-1)
+    known: Flags = np.isfinite(needs).all(axis=-1) & np.isfinite(room(gpu)).all()
+    return known
+
+
+def apart(blocks: float, shares: float, gpu: GpuCapacity) -> bool:
+    """Return whether launches of so many blocks on such shares of the SMs, all together, meet in no SM.
+
+    So it is where each has SMs of its own, or there is an SM for each block. NaN: not known.
+    """
+    return shares <= 1.0 or (gpu.sms is not None and blocks <= gpu.sms)
+
+
+def confined(launches: LaunchVectors, busiest: Floats, share: float, gpu: GpuCapacity) -> Floats:
+    """Return how many times longer launches take on a `share` of the SMs: waves of blocks, each as long as it must be.
+
+    `busiest`: of the cycles of an SM, the share that is asked for most, 0..1; NaN counts as all. A wave takes longer
+    than one block once its blocks ask for more than there is. Where the launch is not known: by cycles alone.
+
+    >>> few = Launches(*(np.array([x]) for x in (132.0, 128.0, np.nan, np.nan, 16.0)))
+    >>> confined(few, np.array([0.8625]), 0.0625, Gpu(name="", sms=132)).round(2).tolist()
+    [14.8]
+    """
+    if share >= 1.0:
+        return np.ones(len(busiest))
+    asked = np.where(np.isnan(busiest), 1.0, busiest)
+    by_cycles = np.maximum(1.0, asked / share)
+    if gpu.sms is None:
+        return by_cycles
+    all_of_them, few = float(gpu.sms), max(1.0, np.floor(share * gpu.sms))
+    spread = np.ceil(np.minimum(launches.blocks, all_of_them * launches.fit) / all_of_them)
+    one = asked / np.maximum(spread, 1.0)  # asked by each block
+    longer = _waves(launches, one, few) / _waves(launches, one, all_of_them)
+    return np.where(np.isnan(longer), by_cycles, np.maximum(longer, 1.0))
+
+
+def _waves(launches: LaunchVectors, asked: Floats, sms: float) -> Floats:
+    """Time of all waves, in times of a block."""
+    full = np.floor(launches.blocks / (sms * launches.fit))
+    rest = np.ceil((launches.blocks - full * sms * launches.fit) / sms)
+    last = np.where(rest > 0, np.maximum(1.0, asked * rest), 0.0)
+    return full * np.maximum(1.0, asked * launches.fit) + last
+
+
+_LABELS = {"issue": "issue slots", "dram": "bandwidth of DRAM"}
+
+
+def unknown(
+    demands: Sequence[Demand], vectors: Vectors, *, gpu: GpuCapacity, calibration: Calibration
+) -> tuple[str, ...]:
+    """Return a sentence for all that is missing of these demands, of the GPU, of its calibration; each once."""
+    if len(demands) < 2:
+        return ()
+    said = (*_of_members(demands, vectors), *_of_caches(demands, vectors), *_of_gpu(vectors, gpu, calibration))
+    return tuple(dict.fromkeys(said))
+
+
+def _of_members(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
+    names = (*CYCLES, "dram")
+    known = vectors.known
+    asked = np.nan_to_num(np.column_stack([vectors.cycles, vectors.dram])).max(axis=0, initial=0.0) > 0
+    wanted = asked | np.array([name in ("issue", "dram") for name in names])
+    for demand, has in zip(demands, known, strict=True):
+        missing = [_LABELS.get(name, name) for name, one, need in zip(names, has, wanted, strict=True) if need > one]
+        if missing:
+            yield f"{demand.name}: not measured: {', '.join(missing)}"
+        if demand.irregular is None:
+            yield f"{demand.name}: why its warps wait is not known; taken as irregular"
+        if demand.irregular != 0 and demand.warps is None:
+            yield f"{demand.name}: warps on a scheduler are not known; taken as one"
+        if demand.footprint is None:
+            yield f"{demand.name}: launch is not known; that its blocks find room beside others is taken for granted"
+        if not demand.seconds:
+            yield f"{demand.name}: how long it takes alone is not known"
+
+
+def _of_caches(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
+    for label, cached, hits in (("L2", vectors.in_l2, vectors.l2_hit), ("L1", vectors.in_l1, vectors.l1_hit)):
+        lacks = cached.untold | (cached.uses & np.isnan(hits))
+        missing = dict.fromkeys(one.name for one, lack in zip(demands, lacks, strict=True) if lack)
+        if missing and cached.contended:
+            verbs = "finds there or comes back to" if len(missing) == 1 else "find there or come back to"
+            yield f"{label}: what {' and '.join(missing)} {verbs} is not known; left out"
+
+
+def _of_gpu(vectors: Vectors, gpu: GpuCapacity, calibration: Calibration) -> Iterator[str]:
+    if np.isfinite(vectors.launches.blocks).any() and gpu.sms is None:
+        yield "the GPU: number of SMs is not known; where blocks go is left out"
+    if calibration.measured_on != gpu.name and np.count_nonzero(np.nan_to_num(vectors.dram) > 0) > 1:
+        of = calibration.measured_on or "another GPU"
+        yield f"{gpu.name}: latency of DRAM under load was not measured on it; that of {of} is taken"

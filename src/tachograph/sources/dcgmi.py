@@ -1,0 +1,194 @@
+"""What `dcgmi` prints, taken apart: the stream of `dmon`, its list of fields, the devices of `discovery`.
+
+Formats: DCGM's own `dcgmi` (2.x to 4.x). A header names the columns and is repeated every 14 ticks, a row of units
+follows; one row per entity and tick. Names differ between versions, so `dmon -l` of the one installed is asked.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from tachograph.catalog.chunks import TEXT_BLANKS
+
+# short names where `dmon -l` gives none; {name: field}
+DMON_NAMES: Final[Mapping[str, int]] = MappingProxyType({
+    "SMCLK": 100, "MMCLK": 101, "MMTMP": 140, "MTMP": 140, "TMPTR": 150, "GTMP": 150, "POWER": 155, "TOTEC": 156,
+    "PCIRP": 202, "GPUTL": 203, "MCUTL": 204, "FBFRE": 251, "FBUSD": 252, "GRACT": 1001, "SMACT": 1002, "SMOCC": 1003,
+    "TENSO": 1004, "DRAMA": 1005, "DRACT": 1005, "FP64A": 1006, "FP32A": 1007, "FP16A": 1008, "PCITX": 1009,
+    "PCIRX": 1010, "NVLTX": 1011, "NVLRX": 1012,
+})  # fmt: skip
+_TOKEN = re.compile(r"\S+")
+_HEADER = re.compile(r"\s*#\s*Entity\b")
+_UNITS = re.compile(r"\s*I[Dd]\b")
+_ROW = re.compile(r"\s*(GPU|GPU-I|GPU-CI|vGPU|Switch|NvSwitch|Link|CPU|Core)\s+(\d{1,9})(?=\s|$)", re.ASCII)
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_FIELD = re.compile(r"\S+\s+(\S+)\s+(\d{1,5})\s*", re.ASCII)
+_DEVICE = re.compile(r"\|\s*(\d*)\s*\|\s*(Name|PCI Bus ID|Device UUID):\s*(.*?)\s*\|", re.ASCII)
+_INSTANCE = re.compile(r"\bI\s+(\d+)/(\d+)\b.*EntityID:\s*(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class DcgmEntity:
+    """Whom a row is of: GPU, GPU-I (a slice), GPU-CI (a part of one), and others."""
+
+    kind: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class DmonRow:
+    """One row: {column: value}, of the columns that hold a number."""
+
+    entity: DcgmEntity
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _DmonColumn:
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class DmonStream:
+    """The stream of `dmon`, line by line. columns: those of the last header. complaints: lines of another kind."""
+
+    columns: tuple[str, ...] = ()
+    complaints: list[str] = field(default_factory=list)
+    _columns: tuple[_DmonColumn, ...] = ()
+
+    def line(self, text: str) -> DmonRow | None:
+        """Return the row that a line is; None where it is none.
+
+        >>> stream = Stream()
+        >>> stream.line("#Entity   GPUTL  SMACT"), stream.line("ID       ")
+        (None, None)
+        >>> stream.line("GPU 0     N/A    0.973")
+        Row(entity=Entity(kind='GPU', number=0), values={'SMACT': 0.973})
+        """
+        header = _HEADER.match(text)
+        if header:
+            found = _TOKEN.finditer(text, header.end())
+            self._columns = tuple(_DmonColumn(one[0], one.start(), one.end()) for one in found)
+            self.columns = tuple(column.name for column in self._columns)
+            return None
+        row = _ROW.match(text)
+        if row and self._columns:
+            cells = _cells(
+                self._columns, [(one[0], one.start(), one.end()) for one in _TOKEN.finditer(text, row.end())]
+            )
+            values = {name: number for name, cell in cells.items() if (number := _number(cell)) is not None}
+            return DmonRow(DcgmEntity(row[1], int(row[2])), values)
+        said = " ".join(text.split())
+        if said and not _UNITS.match(text):
+            self.complaints = [*self.complaints[-_KEPT_COMPLAINTS:], said[:300]]
+        return None
+
+
+_KEPT_COMPLAINTS = 19
+
+
+def _cells(columns: Sequence[_DmonColumn], tokens: Sequence[tuple[str, int, int]]) -> Mapping[str, str]:
+    """{column: what stands under it}; nothing where it cannot be told which column a cell belongs to.
+
+    A row that is full is read in the order of the header. Where cells are empty, those that stand begin (or, in old
+    versions, end) where the names do; else each lies between two names.
+    """
+    names = [column.name for column in columns]
+    if len(set(names)) < len(names) or len(tokens) > len(columns):
+        return {}
+    if len(tokens) == len(columns):
+        return {name: token[0] for name, token in zip(names, tokens, strict=True)}
+    begins, ends = {one.start: one.name for one in columns}, {one.end: one.name for one in columns}
+    if all(start in begins for _, start, _ in tokens):
+        return {begins[start]: text for text, start, _ in tokens}
+    if all(end in ends for _, _, end in tokens):
+        return {ends[end]: text for text, _, end in tokens}
+    return _between(columns, tokens)
+
+
+def _between(columns: Sequence[_DmonColumn], tokens: Sequence[tuple[str, int, int]]) -> Mapping[str, str]:
+    ends = [column.start for column in columns[1:]] + [1 << 30]
+    found: dict[str, str] = {}
+    for text, start, end in tokens:
+        inside = [one.name for one, until in zip(columns, ends, strict=True) if one.start <= start and end <= until]
+        if len(inside) != 1 or inside[0] in found:
+            return {}
+        found[inside[0]] = text
+    return found
+
+
+def _number(cell: str) -> float | None:
+    """The value of a cell; None for a mark that means missing, and for what was cut short to fit (`1234...`)."""
+    if cell in TEXT_BLANKS or not _NUMBER.fullmatch(cell):
+        return None
+    value = float(cell)
+    return value if math.isfinite(value) else None
+
+
+def dmon_fields(columns: Sequence[str], asked: Sequence[int], names: Mapping[str, int]) -> Mapping[str, int]:
+    """Return {column: field}, of columns that are known by name.
+
+    A header stands in the order of what was asked for; so where it has as many columns, and every known name is in its
+    place, the others are known, too.
+
+    >>> dict(fields_of(["GPUTL", "SLOWT"], [203, 158], {"GPUTL": 203}))
+    {'GPUTL': 203, 'SLOWT': 158}
+    >>> dict(fields_of(["SLOWT", "GPUTL"], [203, 158], {"GPUTL": 203}))
+    {'GPUTL': 203}
+    """
+    wanted = set(asked)
+    known = {name: names[name] for name in columns if names.get(name) in wanted}
+    in_order = dict(zip(columns, asked, strict=False))
+    if len(columns) == len(asked) and all(in_order[name] == number for name, number in known.items()):
+        return in_order
+    return known
+
+
+def dmon_field_names(listed: str) -> Mapping[str, int]:
+    """Return {short name: field} of what `dcgmi dmon -l` prints; a name that two fields have is none.
+
+    >>> dict(field_names("gpu_utilization      GPUTL               203"))
+    {'GPUTL': 203}
+    """
+    found: dict[str, int] = {}
+    twice: set[str] = set()
+    for line in listed.splitlines():
+        row = _FIELD.fullmatch(line.strip())
+        if row:
+            twice |= {row[1]} & set(found)
+            found[row[1]] = int(row[2])
+    return {name: number for name, number in found.items() if name not in twice}
+
+
+def discovered_devices(listed: str) -> Mapping[int, Mapping[str, str]]:
+    """Return {GPU: {"Name": ..., "PCI Bus ID": ..., "Device UUID": ...}} of what `dcgmi discovery -l` prints.
+
+    >>> devices("| 0      | Name: NVIDIA H100 |\\n|        | PCI Bus ID: 00000000:18:00.0 |")
+    {0: {'Name': 'NVIDIA H100', 'PCI Bus ID': '00000000:18:00.0'}}
+    """
+    found: dict[int, dict[str, str]] = {}
+    gpu: int | None = None
+    for line in listed.splitlines():
+        row = _DEVICE.match(line.strip())
+        if row:
+            gpu = int(row[1]) if row[1] else gpu
+            if gpu is not None and row[3]:
+                found.setdefault(gpu, {})[row[2]] = row[3]
+    return found
+
+
+def discovered_instances(listed: str) -> Mapping[int, tuple[int, int]]:
+    """Return {number of a GPU-I entity: (GPU, slice)} of what `dcgmi discovery -c` prints.
+
+    >>> instances("| -> I 0/2          | GPU Instance (EntityID: 21)      |")
+    {21: (0, 2)}
+    """
+    rows = (_INSTANCE.search(line) for line in listed.splitlines())
+    return {int(row[3]): (int(row[1]), int(row[2])) for row in rows if row}

@@ -1,0 +1,106 @@
+"""Exporters as the configuration names them: settings, and the addresses that hostlists stand for."""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from itertools import chain
+from urllib.parse import urlsplit
+
+import msgspec
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+from tachograph.catalog.errors import ConfigError
+from tachograph.sources.http import LEAST_ACCESS, HttpServer, ServerAccess
+from tachograph.sources.metrics import USUAL_LABELS, LabelNames, host_of, refuse_unknown_metrics
+from tachograph.sources.registry import refuse_less
+
+DCGM_EXPORTER = "dcgm-exporter"
+MAX_ENDPOINTS = 20_000
+_HOSTS = re.compile(r"(https?://)([^/:]+)(.*)")
+_IPV6 = re.compile(r"https?://\[[^\]]*:")
+_NUMBERS = re.compile(r"\[([^\]]*)\]")
+
+
+class ExporterSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What `[[sources]]` says of exporters. A hostlist in a URL stands for many: http://gpu[001-512]:9400/metrics."""
+
+    urls: tuple[str, ...] = ()
+    every_s: float = 30.0
+    refresh_s: float = 30.0  # between two looks of the exporter at its GPUs
+    timeout_s: float = 5.0
+    attempts: int = 1  # the next round asks again
+    parallel: int = 64
+    metrics: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)  # {a metric of the site: (counter, unit)}
+    labels: LabelNames = USUAL_LABELS
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterEndpoint:
+    """One exporter. `label`: how people name it; `node`: its host, for pages that tell none."""
+
+    label: str
+    node: str
+    server: HttpServer
+
+
+def endpoints_of(settings: ExporterSettings) -> list[ExporterEndpoint]:
+    """Return the exporters of settings, each once; nothing is asked yet.
+
+    Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is missing.
+    """
+    where = f"[[sources]] {settings.title}"
+    refuse_unknown_metrics(settings.metrics, where=where)
+    refuse_less(settings, {"parallel": 1, "refresh_s": 0.0, **LEAST_ACCESS}, where=where)
+    given = (settings.url, *settings.urls) if settings.url else settings.urls
+    urls = tuple(dict.fromkeys(chain.from_iterable(expand_url(url) for url in given)))
+    if not urls:
+        raise ConfigError("urls is missing", where=where, do='write urls = ["http://gpu[001-512]:9400/metrics"]')
+    if len(urls) > MAX_ENDPOINTS:
+        raise ConfigError(f"urls names {len(urls)} exporters", where=where, do="share them among several collectors")
+    return [ExporterEndpoint(_label(url), _node(url), HttpServer(settings, url=url)) for url in urls]
+
+
+def expand_url(url: str) -> tuple[str, ...]:
+    """Return the URLs that one with a hostlist stands for; without a path it is /metrics.
+
+    >>> expand_url("http://gpu[01-02].example.org:9400/metrics")
+    ('http://gpu01.example.org:9400/metrics', 'http://gpu02.example.org:9400/metrics')
+    >>> expand_url("http://n1:9100")
+    ('http://n1:9100/metrics',)
+
+    Errors: ConfigError when it is no hostlist, or names too many hosts.
+    """
+    found = _HOSTS.fullmatch(url)
+    if not found or _IPV6.match(url):
+        return (_with_path(url),)  # what is no URL is told by who asks
+    scheme, hosts, rest = found.groups()
+    widest = max((_span(part) for numbers in _NUMBERS.findall(hosts) for part in numbers.split(",")), default=1)
+    try:
+        names = NodeSet(hosts, resolver=RESOLVER_NOGROUP) if widest <= MAX_ENDPOINTS else ()
+    except NodeSetException as problem:
+        raise ConfigError(f"no hostlist: {problem}", where=url, do="write it like http://gpu[001-512]:9400") from None
+    if not 0 < len(names) <= MAX_ENDPOINTS:
+        raise ConfigError("it names no host, or too many", where=url, do=f"name up to {MAX_ENDPOINTS:,}")
+    return tuple(_with_path(f"{scheme}{name}{rest}") for name in names)
+
+
+def _span(part: str) -> int:
+    low, _, high = part.partition("-")
+    return int(high) - int(low) if low.isdigit() and high.isdigit() else 1
+
+
+def _with_path(url: str) -> str:
+    return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/metrics"
+
+
+def _label(url: str) -> str:
+    """Host and port, and the path where it is an unusual one."""
+    parts = urlsplit(url)
+    return parts.netloc + (parts.path if parts.path != "/metrics" else "")
+
+
+def _node(url: str) -> str:
+    """The host of a URL; ours where it is this one."""
+    return host_of(urlsplit(url).netloc) or socket.gethostname()

@@ -1,0 +1,388 @@
+"""Source and feed `prometheus`: Prometheus, Thanos, Mimir, VictoriaMetrics, and saved answers of theirs."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx2
+import msgspec
+
+from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk
+from tachograph.catalog.errors import ConfigError, UsageError
+from tachograph.catalog.units import parse_time
+from tachograph.sources.files import fingerprint, read_bytes
+from tachograph.sources.http import HttpAnswer, RequestError
+from tachograph.sources.prometheus_query import (
+    PROMETHEUS,
+    QUERY_METHODS,
+    PrometheusQueries,
+    PrometheusSettings,
+    SeriesAnswer,
+    SeriesRun,
+    check_settings,
+    origin,
+    read_export,
+    read_result,
+)
+from tachograph.sources.registry import PollOutcome, Watermark, entry_errors, settings_of, start_time
+from tachograph.sources.series import SeriesMemory, SeriesRereads, series_parts
+
+if TYPE_CHECKING:
+    from tachograph.catalog.config import Configuration
+    from tachograph.sources.series import SeriesMemory
+
+
+# {option: key of the settings}
+_KEYS = {
+    "url": "url",
+    "selector": "selector",
+    "how": "how",
+    "step_s": "step_s",
+    "window_s": "window_s",
+    "parallel": "parallel",
+    "refresh_s": "refresh_s",
+    "token_file": "token_file",
+    "user": "user",
+    "password_file": "password_file",
+    "ca_file": "ca_file",
+    "timeout_s": "timeout_s",
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the server and the time to read, or files."""
+    parser.add_argument("files", nargs="*", metavar="FILE", help="saved answers (JSON), in place of a server")
+    parser.add_argument("--url", help="address of the server, with its path")
+    parser.add_argument("--name", help="entry of [[sources]] that says the rest, where there are several")
+    parser.add_argument("--from", dest="from_", metavar="TIME", help="first time: 2026-04-23T10:30, or 12h before now")
+    parser.add_argument("--to", metavar="TIME", help="first time no longer read (default now)")
+    parser.add_argument("--selector", help="""matchers every series must fulfil: '{job="dcgm"}'""")
+    parser.add_argument(
+        "--how", choices=QUERY_METHODS, help="how samples are asked for (default auto: the best it knows)"
+    )
+    parser.add_argument("--step", dest="step_s", type=float, metavar="S", help="scrape interval, for --how range")
+    parser.add_argument("--window", dest="window_s", type=float, metavar="S", help="asked at a time (default 3600)")
+    parser.add_argument("--parallel", type=int, metavar="N", help="questions at a time (default 4)")
+    parser.add_argument("--refresh", dest="refresh_s", type=float, metavar="S", help="between looks of the exporters")
+    parser.add_argument("--token-file", metavar="FILE", help="file that holds a bearer token")
+    parser.add_argument("--user", help="user, with --password-file")
+    parser.add_argument("--password-file", metavar="FILE", help="file that holds the password")
+    parser.add_argument("--ca-file", metavar="FILE", help="certificates to trust in place of the system's")
+    parser.add_argument(
+        "--header", action="append", default=[], metavar="NAME=VALUE", help="header to send; repeatable"
+    )
+    parser.add_argument("--timeout", dest="timeout_s", type=float, metavar="S", help="longest silence (default 30)")
+
+
+def settings_of_options(options: argparse.Namespace, configuration: Configuration) -> PrometheusSettings:
+    """Return the settings: those of the configuration's entry where there is one, and what options say over it.
+
+    Errors: UsageError where no server is named, or several are; ConfigError for an entry that does not fit.
+    """
+    raw = dict(_entry(options, configuration))
+    raw |= {key: value for name, key in _KEYS.items() if (value := getattr(options, name)) is not None}
+    raw["headers"] = {**_headers_of(raw), **dict(_header(written) for written in options.header)}
+    if not raw.get("url") and not options.files:
+        raise UsageError("no server is named", do="name one with --url, or in [[sources]] of tachograph.toml")
+    settings = settings_of({**raw, "source": PROMETHEUS}, where="--url")
+    if not isinstance(settings, PrometheusSettings):
+        raise ConfigError(f"{PROMETHEUS} has other settings", where="[[sources]]", do="see docs/ingest-prometheus.md")
+    return settings
+
+
+def _entry(options: argparse.Namespace, configuration: Configuration) -> dict[str, object]:
+    """The entry of the configuration that is meant; none where a server is named and no entry."""
+    entries = [entry for entry in configuration.sources if entry.get("source") == PROMETHEUS]
+    if options.name is not None:
+        entries = [entry for entry in entries if entry.get("name", PROMETHEUS) == options.name]
+        if not entries:
+            raise UsageError(
+                f"no [[sources]] entry of {PROMETHEUS} is called {options.name!r}", do="see tachograph.toml"
+            )
+    elif options.url or options.files:
+        return {}
+    if len(entries) > 1:
+        names = ", ".join(str(entry.get("name", PROMETHEUS)) for entry in entries)
+        raise UsageError(f"several [[sources]] entries of {PROMETHEUS}", do=f"choose one with --name: {names}")
+    return entries[0] if entries else {}
+
+
+def _headers_of(raw: dict[str, object]) -> dict[str, str]:
+    return msgspec.convert(raw.get("headers", {}), dict[str, str])
+
+
+def _header(written: str) -> tuple[str, str]:
+    name, equals, value = written.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"--header {written!r} has no value", do="write it as NAME=VALUE")
+    return name.strip(), value
+
+
+# what changes the rows; how they are asked for does not, but for the times of `range`
+_SETTING_KEYS = ("url", "selector", "how", "step_s", "labels", "metrics", "refresh_s")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportWindow:
+    """[start, end), milliseconds since 1970."""
+
+    start: int
+    end: int
+
+
+def windows(start: int, end: int, size: int) -> Iterator[ImportWindow]:
+    """Yield the windows of [start, end), cut where the time since 1970 is a multiple of `size`.
+
+    >>> list(windows(5, 25, 10))
+    [Window(start=5, end=10), Window(start=10, end=20), Window(start=20, end=25)]
+    """
+    while start < end:
+        until = min(end, (start // size + 1) * size)
+        yield ImportWindow(start, until)
+        start = until
+
+
+def pending(
+    querying: PrometheusQueries, memory: SeriesMemory, start: int, end: int, *, settled: int
+) -> Iterator[PendingChunk]:
+    """Yield the windows of [start, end) as chunks that are asked for only where they are not in the lake.
+
+    What is younger than `settled` may not all be there yet: it is a window of its own, and so is asked for again as a
+    part of the whole one by whoever comes later.
+    """
+    reached: list[int] = []
+
+    def fetch(window: ImportWindow, chunk_id: str) -> Chunk:
+        if reached[-1:] != [window.start]:  # a window in between was there already: nobody watched who held what
+            memory.holders.now.clear()
+        reached[:] = [window.end]
+        found = querying.samples(window.start, window.end)
+        made = series_parts(found, memory, overlaps=True)
+        return Chunk(chunk_id, PROMETHEUS, origin(querying), made, rows_read=found.points)
+
+    asked = list(windows(start, min(end, settled), round(querying.settings.window_s * 1000)))
+    if end > settled:
+        asked.append(ImportWindow(max(start, settled), end))
+    for window in asked:
+        chunk_id = f"{PROMETHEUS}:{_name(querying.settings, window)}"
+        yield PendingChunk(chunk_id, PROMETHEUS, origin(querying), partial(fetch, window, chunk_id))
+
+
+def milliseconds(moment: datetime) -> int:
+    """Return the milliseconds since 1970.
+
+    >>> milliseconds(datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC))
+    1500
+    """
+    return round(moment.timestamp() * 1000)
+
+
+def moment(milliseconds: int) -> datetime:
+    """Return the UTC time of milliseconds since 1970.
+
+    >>> moment(1500).isoformat()
+    '1970-01-01T00:00:01.500000+00:00'
+    """
+    seconds, rest = divmod(milliseconds, 1000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest * 1000)
+
+
+def _name(settings: PrometheusSettings, window: ImportWindow) -> str:
+    """What the window is called: the same whenever the same is asked."""
+    told = msgspec.to_builtins(settings)
+    said = [told[name] for name in _SETTING_KEYS] + [window.start, window.end]
+    return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:32]
+
+
+_TOLERATED_S = 2.0  # of difference between clocks: `Date` has whole seconds
+
+
+@dataclass(slots=True)
+class PrometheusFeed:
+    """One Prometheus, asked again and again."""
+
+    settings: PrometheusSettings
+    querying: PrometheusQueries
+    memory: SeriesMemory
+    zone_name: str = "UTC"
+    asked: PollOutcome = field(default_factory=PollOutcome)
+    _late_memory: SeriesMemory = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._late_memory = SeriesMemory(
+            legend=self.memory.legend, devices=self.memory.devices, rereads=SeriesRereads(self.settings.refresh_s)
+        )
+
+    def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
+        """Yield the windows since the watermark, then those that were read `lookback_s` ago once more.
+
+        Errors: AskError when the server gives nothing; what was yielded before stays.
+        """
+        self.asked = PollOutcome()
+        if self.querying.how == "auto":
+            self.querying.how = self.querying.choose()
+        until = self._until(now)
+        since = watermark(self.settings.stream)
+        late_since = watermark(self._late)
+        if since is None:
+            since = moment(milliseconds(start_time(self.settings.from_, now=now, zone_name=self.zone_name)))
+        if late_since is None and self.settings.lookback_s > 0:
+            late_since = since
+            yield self._chunk(self._late, (), 0, since=since, until=since)
+        reached = milliseconds(since)
+        settled = until - self._lookback
+        for window in windows(reached, until, self._window):
+            found = self.querying.samples(window.start, window.end)
+            rows = series_parts(found, self.memory, overlaps=False)
+            yield self._chunk(
+                self.settings.stream, rows, found.points, since=moment(window.start), until=moment(window.end)
+            )
+            if late_since == moment(window.start) and window.start < settled:
+                late_since = moment(min(window.end, settled))  # read that long after: whatever is late has come
+                yield self._chunk(self._late, (), 0, since=moment(window.start), until=late_since)
+            reached = window.end
+        if late_since is not None:
+            yield from self._second_look(milliseconds(late_since), min(reached, settled))
+        self._note_clocks()
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self.querying.server.close()
+
+    @property
+    def _late(self) -> str:
+        return f"{self.settings.stream}:late"
+
+    @property
+    def _lookback(self) -> int:
+        return round(self.settings.lookback_s * 1000)
+
+    @property
+    def _window(self) -> int:
+        return round(self.settings.window_s * 1000)
+
+    def _until(self, now: datetime) -> int:
+        """Up to when every scrape can be asked for, by the clock of the server, whose times samples carry."""
+        skew_s = self.querying.server.skew_s or 0.0
+        ahead = skew_s if abs(skew_s) > _TOLERATED_S else 0.0
+        return milliseconds(now) + math.floor((ahead - self.settings.settle_s) * 1000)
+
+    def _second_look(self, since: int, until: int) -> Iterator[Chunk]:
+        """Yield what was read at least `lookback_s` ago once more; not each time, but `lookback_s` of it together."""
+        if self._lookback == 0 or until - since < self._lookback:
+            return
+        for window in windows(since, until, self._window):
+            found = self.querying.samples(window.start, window.end)
+            rows = tuple(
+                ChunkPart(part.table, part.frame, part.units, overlaps=True, counted=True)
+                for part in series_parts(found, self._late_memory, overlaps=True)
+                if part.table != "allocations"  # who held what was seen when it came
+            )
+            yield self._chunk(self._late, rows, found.points, since=moment(window.start), until=moment(window.end))
+
+    def _chunk(
+        self, stream: str, rows: tuple[ChunkPart, ...], points: int, *, since: datetime, until: datetime
+    ) -> Chunk:
+        return Chunk(stream, PROMETHEUS, origin(self.querying), rows, points, watermark=until, since=since)
+
+    def _note_clocks(self) -> None:
+        """How far clocks are ahead: the server's, by its answers, and those of nodes that tell theirs."""
+        server = self.querying.server
+        if server.skew_s is not None:
+            self.asked.skew_s[httpx2.URL(server.address).host] = server.skew_s
+        try:
+            found = self.querying.node_skew_s()
+        except RequestError:  # samples were read; a clock that is not told is not known
+            return
+        for run in found.runs:
+            told = self.memory.legend.host_of(run.labels)
+            if told is not None:
+                self.asked.skew_s[told] = (server.skew_s or 0.0) + float(run.values[-1])
+
+
+def read_saved(path: Path, memory: SeriesMemory) -> Chunk:
+    """Return the rows of one file; answers of one instant, one metric each, complete each other in the lake.
+
+    An instant query tells when it was asked. Whoever asks for one metric after the other means one instant, so its
+    times are taken in whole seconds.
+    Errors: InputError for a file that cannot be read, or that holds an error or no answer.
+    """
+    chunk_id = f"{PROMETHEUS}:{fingerprint(path, PROMETHEUS, repr(memory.legend.names), repr(memory.legend.own))}"
+    found = _decode(read_bytes(path), str(path))
+    if found.instant:
+        found.runs = [SeriesRun(run.labels, run.t // 1000 * 1000, run.values) for run in found.runs]
+    return Chunk(chunk_id, PROMETHEUS, str(path), series_parts(found, memory, overlaps=False), rows_read=found.points)
+
+
+def _decode(content: bytes, where: str) -> SeriesAnswer:
+    """An export has a series per line, an answer is one object that tells its status."""
+    first = content.lstrip()[:4096].partition(b"\n")[0]
+    if first.startswith(b'{"metric"'):
+        return read_export(content.split(b"\n"), where)
+    return read_result(HttpAnswer(content, where, kind="a file"))
+
+
+SUFFIXES = (".json", ".jsonl")
+
+
+def connect(settings: PrometheusSettings, *, configuration: Configuration) -> PrometheusFeed:
+    """Return the feed of a `[[sources]]` entry; nothing is asked yet.
+
+    Errors: ConfigError naming the key.
+    """
+    # MOVED
+    from tachograph.sources.prometheus_query import PrometheusQueries, server_of
+
+    with entry_errors(settings.title):
+        check_settings(settings)
+        memory = _memory(settings)
+        start_time(settings.from_, now=datetime.now(UTC), zone_name=configuration.site.time_zone)
+        querying = PrometheusQueries(settings, server_of(settings), memory.legend.metrics)
+    return PrometheusFeed(settings, querying, memory, zone_name=configuration.site.time_zone)
+
+
+def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk | PendingChunk]:
+    """Yield saved answers, or the windows of the time asked for.
+
+    Errors: InputError for a file that cannot be read, or a server that does not answer; UsageError, ConfigError.
+    """
+    # MOVED
+    from tachograph.sources.prometheus_query import PrometheusQueries, server_of
+    # MOVED
+
+    settings = settings_of_options(options, configuration)
+    check_settings(settings, where="--url")
+    memory = _memory(settings)
+    if options.files:
+        for file in options.files:
+            yield read_saved(Path(file), memory)
+        return
+    if options.from_ is None:
+        raise UsageError("--from is missing", do="say from when on: a time, or a span before now such as 12h")
+    zone_name = configuration.site.time_zone
+    start = milliseconds(parse_time(options.from_, now=now, zone_name=zone_name))
+    end = milliseconds(parse_time(options.to, now=now, zone_name=zone_name)) if options.to else milliseconds(now)
+    end = min(end, milliseconds(now))
+    settled = milliseconds(now) - round(settings.settle_s * 1000)
+    if start >= end:
+        raise UsageError("--from is not before --to, or both are yet to come", do="give a time that has passed")
+    server = server_of(settings)
+    try:
+        querying = PrometheusQueries(settings, server, memory.legend.metrics)
+        yield from pending(querying, memory, start, end, settled=settled)
+    finally:
+        server.close()
+
+
+def _memory(settings: PrometheusSettings) -> SeriesMemory:
+    from tachograph.sources.series import SeriesLegend, SeriesMemory, SeriesRereads
+
+    return SeriesMemory(SeriesLegend(settings.labels, settings.metrics), rereads=SeriesRereads(settings.refresh_s))

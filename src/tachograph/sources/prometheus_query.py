@@ -1,0 +1,513 @@
+"""Prometheus and its kind over HTTP: settings, queries for the samples of a window, answers decoded into series."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from tachograph.catalog.arrays import Bytes, Floats, Longs
+from tachograph.catalog.compiled import compiled
+from tachograph.catalog.errors import ConfigError
+from tachograph.sources.http import LEAST_ACCESS, HttpAnswer, HttpServer, RequestError, ServerAccess, read_json
+from tachograph.sources.metrics import LabelNames, refuse_unknown_metrics
+from tachograph.sources.registry import refuse_less
+
+PROMETHEUS = "prometheus"
+QueryMethod = Literal["auto", "raw", "range", "export"]
+QUERY_METHODS: tuple[QueryMethod, ...] = ("auto", "raw", "range", "export")
+_MATCHER = re.compile(r'\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=|!=|=~|!~)\s*"(?:[^"\\]|\\.)*"\s*', re.ASCII)
+
+
+class PrometheusSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One Prometheus, Thanos, Mimir or VictoriaMetrics."""
+
+    selector: str = ""  # matchers that every series must fulfil: {cluster="main"}
+    how: QueryMethod = "auto"
+    step_s: float | None = None  # interval at which targets are scraped; only `how = "range"` must know it
+    window_s: float = 3600.0  # what is asked and lands at a time
+    lookback_s: float = 300.0  # how late samples may come; 0: not looked for
+    settle_s: float = 30.0  # how long a scrape may take until it can be asked for
+    refresh_s: float = 0.0  # between two looks of the exporters at their GPUs, where that is more than a scrape
+    from_: str = msgspec.field(name="from", default="1h")  # where a feed begins that has read nothing yet
+    parallel: int = 4
+    labels: LabelNames = LabelNames()
+    metrics: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)  # {metric: (counter, unit)}
+
+
+def matchers(selector: str) -> str:
+    """Return the matchers of a selector without its braces.
+
+    >>> matchers('{job="dcgm", cluster=~"a|b"}'), matchers("")
+    ('job="dcgm", cluster=~"a|b"', '')
+
+    Errors: ConfigError for what is no list of matchers.
+    """
+    inside = selector.strip().removeprefix("{").removesuffix("}").strip().rstrip(",").rstrip()
+    at = 0
+    while inside and at <= len(inside):
+        found = _MATCHER.match(inside, at)
+        if found is None or (found.end() < len(inside) and inside[found.end()] != ","):
+            raise ConfigError(f"selector {selector!r} is none", do="""write it as '{job="dcgm",cluster="main"}'""")
+        at = found.end() + 1
+    return inside
+
+
+def check_settings(settings: PrometheusSettings, *, where: str = "") -> None:
+    """Check what types do not.
+
+    Errors: ConfigError naming the key.
+    """
+    if settings.how == "range" and settings.step_s is None:
+        raise ConfigError("how = range needs step_s", where=where, do="give the interval at which targets are scraped")
+    least = {"step_s": 0.001, "window_s": 1.0, "parallel": 1, "lookback_s": 0.0, "settle_s": 0.0, "refresh_s": 0.0}
+    refuse_less(settings, {**least, **LEAST_ACCESS}, where=where)
+    matchers(settings.selector)
+    refuse_unknown_metrics(settings.metrics, where=where)
+
+
+_EXACT = 1 << 53
+_SPLIT = 134217729.0  # 2**27 + 1: halves of 26 bits
+_POWERS = np.array([10.0**power for power in range(23)])
+_AROUND = b'[]" \t\r\n'
+
+
+def numbers(text: bytes) -> Floats:
+    """Return the numbers of a JSON array, nested ones one after the other; null is NaN, numbers in quotes are numbers.
+
+    >>> numbers(b'[[1790000000.123,"0.95"],[1790000015,"NaN"]]').tolist()
+    [1790000000.123, 0.95, 1790000015.0, nan]
+
+    Errors: ValueError for anything else.
+    """
+    found = np.empty(text.count(b",") + 1)
+    count = int(_scan(np.frombuffer(text, np.uint8), _POWERS, found))
+    if count >= 0:
+        return found[:count]
+    written = text.translate(None, _AROUND).split(b",")
+    return np.array([float("nan" if one == b"null" else one) for one in written if one])
+
+
+@compiled
+def _product_error(a: float, b: float, product: float) -> float:
+    """What rounding took from a * b."""
+    t = _SPLIT * a
+    a_high = t - (t - a)
+    t = _SPLIT * b
+    b_high = t - (t - b)
+    a_low, b_low = a - a_high, b - b_high
+    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+@compiled
+def _scaled(mantissa: int, exponent: int, powers: Floats) -> float:
+    """mantissa * 10**exponent, rounded once."""
+    high = float(mantissa)
+    low = float(mantissa - np.int64(high))
+    if exponent >= 0:
+        power = float(powers[exponent])
+        product = high * power
+        return (
+            product
+            if low == 0 and mantissa <= _EXACT
+            else product + (_product_error(high, power, product) + low * power)
+        )
+    power = float(powers[-exponent])
+    quotient = high / power
+    if mantissa <= _EXACT:
+        return quotient
+    product = quotient * power
+    rest = (high - product) - _product_error(quotient, power, product)
+    return quotient + (rest + low) / power
+
+
+@compiled
+def _scan(text: Bytes, powers: Floats, found: Floats) -> int:
+    """Fill `found`, return how many; -1 for what this reader leaves to another."""
+    count = 0
+    i = 0
+    end = text.size
+    while i < end:
+        c = text[i]
+        if c == 0x22 or c == 0x2C or c == 0x5B or c == 0x5D or c <= 0x20:  # " , [ ] and white space
+            i += 1
+            continue
+        negative = c == 0x2D
+        i += negative
+        mantissa, digits, point = 0, 0, -1
+        while i < end:
+            c = text[i]
+            if 0x30 <= c <= 0x39:
+                mantissa = mantissa * 10 + (c - 0x30)
+                digits += digits > 0 or c > 0x30
+            elif c == 0x2E and point < 0:
+                point = i
+            else:
+                break
+            i += 1
+        if point == i - 1 or text[i - 1] == 0x2D or digits > 18:  # no digit, or more than 64 bits hold
+            return -1
+        exponent = point + 1 - i if point >= 0 else 0
+        if i < end and (text[i] | 0x20) == 0x65:  # e, E
+            i += 1
+            down = i < end and text[i] == 0x2D
+            i += i < end and (text[i] == 0x2D or text[i] == 0x2B)
+            written = 0
+            while i < end and 0x30 <= text[i] <= 0x39 and written < 1000:
+                written = written * 10 + (text[i] - 0x30)
+                i += 1
+            exponent += -written if down else written
+        ended = i == end or text[i] == 0x22 or text[i] == 0x2C or text[i] == 0x5D or text[i] <= 0x20
+        if not ended or exponent > 22 or exponent < -22:
+            return -1
+        value = _scaled(mantissa, exponent, powers)
+        found[count] = -value if negative else value
+        count += 1
+    return count
+
+
+EXPECTED = "an answer of Prometheus"
+_BARE = re.compile(rb"(?<=[\[,])([+-]?Inf|NaN)(?=[,\]])")  # written by Go, unknown to JSON
+_VALUES = b'"values":'  # never inside a label: there its quotes are escaped
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesRun:
+    """Points of one series. `t`: milliseconds since 1970, rising; `labels`: a JSON object."""
+
+    labels: bytes
+    t: Longs
+    values: Floats
+
+
+@dataclass(slots=True)
+class SeriesAnswer:
+    """What one answer, or several, came to. `instant`: the times are when it was asked, not those of scrapes."""
+
+    runs: list[SeriesRun] = field(default_factory=list)
+    instant: bool = False
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def points(self) -> int:
+        """How many values there are."""
+        return sum(run.t.size for run in self.runs)
+
+    def add(self, others: SeriesAnswer) -> None:
+        """Take in what another answer came to."""
+        self.runs += others.runs
+        self.warnings += others.warnings
+
+
+class _MatrixSeries(msgspec.Struct, frozen=True):
+    metric: msgspec.Raw
+    values: msgspec.Raw = msgspec.Raw(b"[]")  # of a matrix
+    value: msgspec.Raw = msgspec.Raw(b"[]")  # of a vector
+
+
+class _MatrixData(msgspec.Struct, frozen=True, rename="camel"):
+    result_type: str = ""
+    result: list[_MatrixSeries] = msgspec.field(default_factory=list)
+
+
+class _MatrixEnvelope(msgspec.Struct, frozen=True, rename="camel"):
+    status: str
+    data: _MatrixData | msgspec.UnsetType | None = msgspec.UNSET
+    error_type: str = ""
+    error: str = ""
+    warnings: list[str] | None = None
+    is_partial: bool = False  # VictoriaMetrics cluster: a storage node did not answer
+
+
+class _ExportedSeries(msgspec.Struct, frozen=True):
+    metric: msgspec.Raw
+    values: msgspec.Raw
+    timestamps: msgspec.Raw
+
+
+def server_message(body: bytes) -> str:
+    """Return what a server says about an error in its answer; "" where it says nothing that can be read.
+
+    >>> own_words(b'{"status":"error","errorType":"bad_data","error":"no such thing"}')
+    'bad_data: no such thing'
+    >>> own_words(b"<html>")
+    ''
+    """
+    try:
+        said = msgspec.json.decode(body, type=_MatrixEnvelope)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    kind = said.error_type
+    return f"{kind}: {said.error}" if kind and not kind.isdigit() else said.error
+
+
+def read_result(answer: HttpAnswer) -> SeriesAnswer:
+    """Return the series of a matrix or a vector.
+
+    Errors: AskError for an error, a partial answer, another shape, or a result that holds no series.
+    """
+    said = read_json(answer, _MatrixEnvelope, expected=EXPECTED)
+    if said.status != "success" or not isinstance(said.data, _MatrixData):
+        told = server_message(answer.content) or "the answer says neither success nor why not"
+        raise RequestError(told, where=answer.where, do="mend what is asked")
+    if said.is_partial:
+        what = "the answer is partial: a part of its storage did not answer"
+        raise RequestError(what, where=answer.where, do="mend its storage", refused=False)
+    if said.data.result_type not in ("matrix", "vector"):
+        what = f"the result is a {said.data.result_type or 'thing without a type'}, not series"
+        raise RequestError(what, where=answer.where, do=f"is this {EXPECTED}?")
+    try:
+        runs = [_run(one.metric, numbers(bytes(one.values) + bytes(one.value))) for one in said.data.result]
+    except ValueError as problem:
+        raise RequestError(f"a point is no number: {problem}", where=answer.where, do=f"is this {EXPECTED}?") from None
+    instant = said.data.result_type == "vector"
+    return SeriesAnswer([run for run in runs if run.t.size], instant, list(said.warnings or ()))
+
+
+def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:
+    """Return the series of an export; a value that is null, or a bare NaN, is a stale mark, and absent.
+
+    VictoriaMetrics 1.79 writes the first value of a block as Go does (NaN, +Inf), the later stale marks as null.
+
+    Errors: AskError naming the line that is none of an export.
+    """
+    found = SeriesAnswer()
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                one = msgspec.json.decode(_as_json(line), type=_ExportedSeries)
+                t, values = numbers(bytes(one.timestamps)), numbers(bytes(one.values))
+            except (ValueError, RecursionError) as problem:  # msgspec's errors are ValueErrors, too
+                what = f"line {number} is none of an export: {str(problem).replace('`', chr(39))}"
+                raise RequestError(what, where=where, do=f"is this {EXPECTED}?") from None
+            if t.size != values.size:
+                what = f"line {number} has {t.size} times and {values.size} values"
+                raise RequestError(what, where=where, do=f"is this {EXPECTED}?")
+            run = SeriesRun(bytes(one.metric), t.astype(np.int64), values)
+            if b"null" in bytes(one.values):
+                run = keep(run, ~np.isnan(values))
+            if run.t.size:
+                found.runs.append(run)
+    return found
+
+
+def _as_json(line: bytes) -> bytes:
+    """The line with what Go writes for numbers that JSON has not: NaN as null, infinities in quotes."""
+    if b"NaN" not in line and b"Inf" not in line:
+        return line
+    labels, values, points = line.rpartition(_VALUES)
+    return labels + values + _BARE.sub(lambda found: b"null" if found[1] == b"NaN" else b'"%b"' % found[1], points)
+
+
+def keep(run: SeriesRun, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> SeriesRun:
+    """Return the points under the mask."""
+    return SeriesRun(run.labels, run.t[mask], run.values[mask])
+
+
+def _run(labels: msgspec.Raw, flat: Floats) -> SeriesRun:
+    """Points written as time, value, time, value."""
+    if flat.size % 2:
+        raise ValueError("a time without a value")
+    return SeriesRun(bytes(labels), np.rint(flat[0::2] * 1000).astype(np.int64), flat[1::2])
+
+
+POINTS_PER_SERIES = 10_000  # Prometheus gives 11,000
+_POINTS_PER_ANSWER = 500_000  # about 20 MB of JSON
+_LIKELY_STEP_S = 10.0  # to judge how much will come, before anything did
+_TOO_MUCH = re.compile(r"too many|too large|exceed|limit|maximum|memory|time[d ]* ?out", re.IGNORECASE)
+_SHORTEST_MS = 1000
+# A part of the storage that does not answer is an error: Thanos; VictoriaMetrics; the others overlook it.
+_WHOLE = {"partial_response": "false", "deny_partial_response": "1"}
+
+
+@dataclass(slots=True)
+class PrometheusQueries:
+    """One server and what was learned of it."""
+
+    settings: PrometheusSettings
+    server: HttpServer
+    metrics: Sequence[str]
+    how: QueryMethod = "auto"
+    _series: dict[str, int] = field(default_factory=dict)  # {metric: how many}
+    _closed: bool = False  # its windows include their start (Prometheus before 3)
+
+    def samples(self, start: int, end: int) -> SeriesAnswer:
+        """Return the samples in [start, end), milliseconds since 1970.
+
+        Errors: AskError when the server does not give them.
+        """
+        if self.how == "auto":
+            self.how = self.choose()
+        self._count_series(end)
+        found = SeriesAnswer()
+        batches = list(self._batches((end - start) / 1000))
+        with ThreadPoolExecutor(self.settings.parallel) as pool:
+            asked = [pool.submit(self._ask, batch, start, end) for batch in batches]
+            for answer in asked:
+                found.add(answer.result())
+        return found
+
+    def choose(self) -> QueryMethod:
+        """Return the best way that the server knows, and see that the selector is one.
+
+        Errors: AskError when it knows none.
+        """
+        version = self._version()
+        self._closed = bool(version) and version.partition(".")[0] in ("1", "2")
+        nothing = self._selector(["tachograph_asks"])
+        if self.settings.how != "auto":
+            return self.settings.how
+        for how, path, form in (
+            ("export", "/api/v1/export", {"match[]": nothing, "start": "1", "end": "2"}),
+            ("raw", "/api/v1/query", {"query": f"{nothing}[1s]", "time": "1"}),
+        ):
+            try:
+                self.server.post(path, form)
+            except RequestError as problem:
+                if problem.status is None or problem.status in (401, 429) or not problem.refused:
+                    raise
+                if how == "raw" and self.settings.step_s is None:
+                    raise
+            else:
+                return "export" if how == "export" else "raw"
+        return "range"
+
+    def node_skew_s(self) -> SeriesAnswer:
+        """Return how far the clock of each node is ahead of the server's, seconds, where node_exporter tells."""
+        selector = self._selector(["node_time_seconds"])
+        form = {"query": f"{selector} - timestamp({selector})", **_WHOLE}
+        return self.server.post_read("/api/v1/query", form, read_result)
+
+    def _version(self) -> str:
+        """The version of a Prometheus; "" where it is something else, or not told."""
+        try:
+            said = msgspec.json.decode(self.server.get("/api/v1/status/buildinfo").content, type=_BuildInfo)
+        except RequestError as problem:
+            if problem.status is None or not problem.refused:
+                raise
+            return ""
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ""
+        return said.data.version if not said.data.application else ""
+
+    def _count_series(self, at: int) -> None:
+        """How many series there are of each metric, so that answers can be kept small; roughly is good enough."""
+        if self._series:
+            return
+        query = f"count by (__name__) ({self._selector(self.metrics)})"
+        form = {"query": query, "time": _seconds(at - 1), **_WHOLE}
+        for run in self.server.post_read("/api/v1/query", form, read_result).runs:
+            name = msgspec.json.decode(run.labels, type=dict[str, str]).get("__name__", "")
+            self._series[name] = int(run.values[-1])
+
+    def _batches(self, seconds: float) -> Iterator[list[str]]:
+        """Metrics to ask for together; those of which nothing was seen in one go, as there may be something."""
+        points = seconds / (self.settings.step_s or _LIKELY_STEP_S)
+        batch: list[str] = []
+        expected = 0.0
+        for name in sorted(name for name in self.metrics if name in self._series):
+            more = self._series[name] * points
+            if batch and expected + more > _POINTS_PER_ANSWER:
+                yield batch
+                batch, expected = [], 0.0
+            batch.append(name)
+            expected += more
+        unseen = [name for name in self.metrics if name not in self._series]
+        if expected < _POINTS_PER_ANSWER:
+            batch, unseen = batch + unseen, []
+        yield from (names for names in (batch, unseen) if names)
+
+    def _ask(self, names: Sequence[str], start: int, end: int) -> SeriesAnswer:
+        """The samples of some metrics; in halves where they are too many for the server or for one answer."""
+        try:
+            return self._once(names, start, end)
+        except RequestError as problem:
+            halves = _halves(names, start, end, problem)
+            if not halves:
+                raise
+        found = SeriesAnswer()
+        for half in halves:
+            found.add(self._ask(*half))
+        return found
+
+    def _once(self, names: Sequence[str], start: int, end: int) -> SeriesAnswer:
+        selector = self._selector(names)
+        if self.how == "export":
+            form = {"match[]": selector, "start": _seconds(start), "end": _seconds(end - 1), **_WHOLE}
+            where = f"{self.server.where}/api/v1/export"
+            found = self.server.post_lines("/api/v1/export", form, lambda lines: read_export(lines, where))
+        elif self.how == "raw":
+            form = {"query": f"{selector}[{end - start}ms]", "time": _seconds(end - 1), **_WHOLE}
+            found = self.server.post_read("/api/v1/query", form, read_result)
+        else:
+            return self._range(selector, start, end)
+        return _inside(found, start, end)
+
+    def _range(self, selector: str, start: int, end: int) -> SeriesAnswer:
+        """The last sample of each step, on a grid counted from 1970, in pieces below the limit of points."""
+        step = max(1, round((self.settings.step_s or _LIKELY_STEP_S) * 1000))
+        first, last = -(-start // step) * step, (end - 1) // step * step
+        query = f"last_over_time({selector}[{step - self._closed}ms])"
+        found = SeriesAnswer()
+        for begin in range(first, last + 1, step * POINTS_PER_SERIES):
+            until = min(last, begin + step * (POINTS_PER_SERIES - 1))
+            form = {"query": query, "start": _seconds(begin), "end": _seconds(until), "step": f"{step}ms", **_WHOLE}
+            found.add(self.server.post_read("/api/v1/query_range", form, read_result))
+        return found
+
+    def _selector(self, names: Sequence[str]) -> str:
+        escaped = "|".join(re.escape(name) for name in names).replace("\\", "\\\\").replace('"', '\\"')
+        operator = "=" if len(names) == 1 and re.fullmatch(r"\w+", names[0], re.ASCII) else "=~"
+        others = matchers(self.settings.selector)
+        return f'{{__name__{operator}"{escaped}"{"," if others else ""}{others}}}'
+
+
+class _BuildVersion(msgspec.Struct, frozen=True):
+    version: str = ""
+    application: str = ""  # Mimir names itself
+
+
+class _BuildInfo(msgspec.Struct, frozen=True):
+    data: _BuildVersion = _BuildVersion()
+
+
+def server_of(settings: PrometheusSettings) -> HttpServer:
+    """Return the server of the settings. Errors: ConfigError."""
+    return HttpServer(settings, own_words=server_message)
+
+
+def _halves(
+    names: Sequence[str], start: int, end: int, problem: RequestError
+) -> Sequence[tuple[Sequence[str], int, int]]:
+    """What to ask in place of what was too much; nothing where that cannot be the reason."""
+    if problem.status in (None, 429) or not (problem.status in (413, 504) or _TOO_MUCH.search(problem.what)):
+        return ()
+    if len(names) > 1:
+        return (names[: len(names) // 2], start, end), (names[len(names) // 2 :], start, end)
+    middle = (start + end) // 2
+    return ((names, start, middle), (names, middle, end)) if end - start > _SHORTEST_MS else ()
+
+
+def _inside(found: SeriesAnswer, start: int, end: int) -> SeriesAnswer:
+    """The points of the window: some servers give the start of it, others the end, too."""
+    runs = []
+    for run in found.runs:
+        mask = (run.t >= start) & (run.t < end)
+        kept = run if mask.all() else keep(run, mask)
+        if kept.t.size:
+            runs.append(kept)
+    return SeriesAnswer(runs, warnings=found.warnings)
+
+
+def _seconds(milliseconds: int) -> str:
+    return f"{milliseconds // 1000}.{milliseconds % 1000:03d}"
+
+
+def origin(querying: PrometheusQueries) -> str:
+    """Return where samples come from, in words: the address and the way they are asked for."""
+    return querying.server.where if querying.how == "auto" else f"{querying.server.where} ({querying.how})"

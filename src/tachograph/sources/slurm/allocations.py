@@ -1,0 +1,355 @@
+"""Which GPUs jobs hold: `scontrol show job -d`, `squeue --json`, slurmrestd; tables, logs of prolog and epilog."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tachograph.sources.slurm.fields import (
+    BadRowError,
+    expand_nodes,
+    from_epoch,
+    instants,
+    job_id,
+    number_at,
+    short_name,
+    text_at,
+    value_at,
+)
+from tachograph.sources.slurm.records import RejectedRecord, SlurmCluster, SlurmEntry, SlurmRow
+
+MAX_INDEX = 4095  # a node has fewer GPUs
+
+_GRES = re.compile(r"\bgpu(?::(?P<type>[^:(),]+))?(?::(?P<count>\d+))?\(IDX:(?P<indices>[^)]*)\)")
+_MIG = re.compile(r"(?:^|[_-])\d+g\.\d+")
+_RECORD = re.compile(r"^JobId=", re.MULTILINE)
+_NODE_LINE = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES(?:_IDX)?=([^\n]*)")
+
+
+def indices(written: str) -> tuple[int, ...]:
+    """Return the GPU indices of a list: `0-1,3`, `0;1`, `[0-3]`.
+
+    >>> indices("0-1,3"), indices("0;1"), indices("[2-3]")
+    ((0, 1, 3), (0, 1), (2, 3))
+
+    Errors: BadRowError when it is no list of indices.
+    """
+    found: list[int] = []
+    for part in re.split(r"[,;\s]+", written.strip().strip("[]").strip()):
+        ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part, re.ASCII)
+        if not ends:
+            raise BadRowError("bad_gpu_index", "gpu")
+        low, high = int(ends[1]), int(ends[2] or ends[1])
+        if high < low or high > MAX_INDEX:
+            raise BadRowError("bad_gpu_index", "gpu")
+        found += range(low, high + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def gpu_indices(gres: str) -> tuple[int, ...]:
+    """Return the GPU indices of one node's GRES; other GRES are left out, () where there is no GPU.
+
+    >>> gpu_indices("gpu:h100:2(IDX:0-1),gpu:h200:4(IDX:2-5)"), gpu_indices("shard:4(IDX:0)")
+    ((0, 1, 2, 3, 4, 5), ())
+
+    Errors: BadRowError `index_not_told` for `(IDX:N/A)`, `mig_index` for slices: their index is not the GPU's.
+    """
+    found: list[int] = []
+    for match in _GRES.finditer(gres):
+        if match["count"] == "0":
+            continue
+        if match["type"] and _MIG.search(match["type"]):
+            raise BadRowError("mig_index", "gpu")
+        if match["indices"].strip() in {"", "N/A"}:
+            raise BadRowError("index_not_told", "gpu")
+        found += indices(match["indices"])
+    return tuple(dict.fromkeys(found))
+
+
+def read_scontrol(content: str) -> Iterator[SlurmEntry]:
+    """Yield the records of `scontrol show job -d`, one per job; `place` is the number of its first line."""
+    starts = [match.start() for match in _RECORD.finditer(content)]
+    for begin, end in zip(starts, [*starts[1:], len(content)], strict=True):
+        record = content[begin:end]
+        yield SlurmEntry(content.count("\n", 0, begin) + 1, record.strip()[:4000], {"record": record})
+
+
+def scontrol_allocations(record: str, cluster: SlurmCluster) -> list[SlurmRow]:
+    """Return the rows of `allocations` of one record: one per node and GPU. None while it waits, or once it ended.
+
+    Errors: BadRowError with the reason when it cannot be read.
+    """
+    job = re.match(r"JobId=(\d+)\b", record)
+    if not job:
+        raise BadRowError("bad_job_id")
+    found = [(nodes, gpu_indices(gres)) for nodes, gres in _NODE_LINE.findall(record) if "gpu" in gres]
+    if not found:
+        return []
+    written = re.search(r"\bStartTime=(\S+)", record)
+    times = instants(written[1], cluster.time_zone) if written else ()
+    start = times[0] if times else None
+    return [
+        allocation_row(cluster.name, job[1], node, gpu, start=start)
+        for nodes, held in found
+        for node in expand_nodes(nodes)
+        for gpu in held
+    ]
+
+
+def read_controller(document: object) -> Iterator[SlurmEntry]:
+    """Yield the jobs of a `squeue --json`, `scontrol show job --json` or slurmrestd answer; `place` counts them."""
+    jobs = value_at(document, "jobs")
+    for place, job in enumerate(jobs if isinstance(jobs, list) else [], start=1):
+        if isinstance(job, dict):
+            brief = ", ".join(f"{name}={job.get(name)}" for name in ("job_id", "job_state", "nodes", "gres_detail"))
+            yield SlurmEntry(place, brief, job)
+        else:
+            yield SlurmEntry(place, str(job)[:200], reason="not_an_object")
+
+
+def controller_allocations(job: Mapping[str, object], cluster: SlurmCluster) -> list[SlurmRow]:
+    """Return the rows of `allocations` of one job: one per node and GPU. None while it waits, or once it ended.
+
+    `gres_detail` holds one text per node, in the order of the node list.
+    Errors: BadRowError with the reason when it cannot be read.
+    """
+    detail = job.get("gres_detail")
+    per_node = (
+        [str(part) for part in detail] if isinstance(detail, list) else [text_at(detail)] if text_at(detail) else []
+    )
+    held = [gpu_indices(part or "") for part in per_node]
+    if not any(held):
+        return []
+    raw = number_at(job.get("job_id"))
+    if not raw or raw < 0:
+        raise BadRowError("bad_job_id")
+    nodes = expand_nodes(text_at(job.get("nodes")) or "")
+    if len(nodes) != len(held):
+        raise BadRowError("index_count_mismatch", "gpu")
+    seconds = number_at(job.get("start_time"))
+    start = None if seconds is None else from_epoch(seconds)
+    name = text_at(job.get("cluster")) or cluster.name
+    return [
+        allocation_row(name, str(raw), node, gpu, start=start)
+        for node, gpus in zip(nodes, held, strict=True)
+        for gpu in gpus
+    ]
+
+
+def allocation_row(
+    cluster: str | None,
+    job: str,
+    node: str,
+    gpu: int,
+    *,
+    mig: int | None = None,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    provenance: str = "live_index",
+) -> SlurmRow:
+    """Return one row of `allocations`."""
+    return {
+        "cluster": cluster,
+        "job_id": job,
+        "node": node,
+        "gpu": gpu,
+        "mig": mig,
+        "start": start,
+        "end": end,
+        "provenance": provenance,
+    }
+
+
+_REQUIRED = frozenset({"job_id", "node", "gpu"})
+_COLUMNS = frozenset({"job_id", "node", "gpu", "mig", "start", "end", "cluster"})
+
+
+def read_table(text: str, *, cluster: SlurmCluster) -> tuple[list[SlurmRow], list[RejectedRecord], int]:
+    """Return (rows of `allocations`, rejected, records) of a CSV with a header; other columns are left out.
+
+    >>> rows, _, _ = read_table("job_id,node,gpu\\n7,gpu[1-2],0;3\\n", cluster=Cluster())
+    >>> [(row["node"], row["gpu"]) for row in rows]
+    [('gpu1', 0), ('gpu1', 3), ('gpu2', 0), ('gpu2', 3)]
+    """
+    lines = text.split("\n")
+    head = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    between, names = header(lines[head])
+    rows: list[SlurmRow] = []
+    rejected: list[RejectedRecord] = []
+    count = 0
+    for number, line in enumerate(lines[head + 1 :], start=head + 2):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        count += 1
+        try:
+            rows += _table_rows(line, names, between, cluster)
+        except BadRowError as problem:
+            rejected.append((number, problem.reason, line.rstrip("\r")[:2000]))
+    return rows, rejected, count
+
+
+def header(line: str) -> tuple[str, list[str]]:
+    """Return what stands between the columns of a table, and their names in lower case.
+
+    >>> header('job_id;"node";gpu')
+    (';', ['job_id', 'node', 'gpu'])
+    """
+    between = max(",;\t", key=line.count)
+    return between, [name.strip(' "\ufeff\r').lower() for name in line.split(between)]
+
+
+def _table_rows(line: str, names: list[str], between: str, cluster: SlurmCluster) -> Iterator[SlurmRow]:
+    try:
+        values = next(csv.reader([line.rstrip("\r")], delimiter=between, skipinitialspace=True))
+    except csv.Error:
+        raise BadRowError("field_count") from None
+    if len(values) != len(names):
+        raise BadRowError("field_count")
+    row = {name: value.strip() for name, value in zip(names, values, strict=True) if name in _COLUMNS}
+    if _REQUIRED - row.keys():
+        raise BadRowError("field_count")
+    start = _instant(row.get("start", ""), cluster)
+    end = _instant(row.get("end", ""), cluster, later=True)
+    if start and end and end < start:
+        raise BadRowError("end_before_start")
+    slices = indices(row["mig"]) if row.get("mig") else ()
+    if len(slices) > 1:
+        raise BadRowError("bad_mig", "mig")
+    job = job_id(row["job_id"])
+    if job.is_step:
+        raise BadRowError("bad_job_id")
+    held = indices(row["gpu"])
+    return (
+        allocation_row(
+            row.get("cluster") or cluster.name,
+            job.raw,
+            node,
+            gpu,
+            mig=slices[0] if slices else None,
+            start=start,
+            end=end,
+            provenance="explicit",
+        )
+        for node in expand_nodes(row["node"])
+        for gpu in held
+    )
+
+
+def _instant(written: str, cluster: SlurmCluster, *, later: bool = False) -> datetime | None:
+    """The time written; of an hour that occurs twice the outer bound: its first for a start, its second for an end."""
+    times = instants(written, cluster.time_zone)
+    return times[-1 if later else 0] if times else None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldEvent:
+    """One line of the log."""
+
+    time: datetime
+    kind: str
+    cluster: str | None
+    job: str
+    node: str
+    gpus: tuple[int, ...]
+    restart: str | None = None  # which start of the job, where the log tells
+
+    @property
+    def key(self) -> tuple[str | None, str, str]:
+        """Whose interval it is."""
+        return self.cluster, self.job, self.node
+
+    def repeats(self, begun: HoldEvent) -> bool:
+        """Whether it tells once more that the job began, as after a prolog that was called twice."""
+        if self.restart is not None and begun.restart is not None:
+            return self.restart == begun.restart
+        return (self.time, self.gpus) == (begun.time, begun.gpus)
+
+
+_LINE = re.compile(r"(\S+) (prolog|epilog) (.*)")
+
+
+def read_log(text: str, *, cluster: SlurmCluster) -> tuple[list[SlurmRow], list[RejectedRecord], int]:
+    """Return (rows of `allocations`, rejected, records) of a prolog and epilog log.
+
+    A prolog opens the interval of its (job, node), the epilog closes it. A second prolog closes the one before (the
+    job was started again); without epilog it stays open; an epilog alone has held since the start of the job.
+
+    >>> log = "1795247442 prolog job=1 node=n1 gpus=0,1\\n1795247444 epilog job=1 node=n1 gpus=0,1\\n"
+    >>> rows, _, _ = read_log(log, cluster=Cluster())
+    >>> [(row["gpu"], (row["end"] - row["start"]).seconds) for row in rows]
+    [(0, 2), (1, 2)]
+    """
+    events, rejected, count = read_events(text, cluster=cluster)
+    intervals = HoldIntervals()
+    return [*intervals.ended(events), *intervals.open()], rejected, count
+
+
+def read_events(text: str, *, cluster: SlurmCluster) -> tuple[list[HoldEvent], list[RejectedRecord], int]:
+    """Return (events in the order of time, rejected, records) of a prolog and epilog log."""
+    events: list[HoldEvent] = []
+    rejected: list[RejectedRecord] = []
+    count = 0
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        count += 1
+        try:
+            events.append(_event(line.strip(), cluster))
+        except BadRowError as problem:
+            rejected.append((number, problem.reason, line[:2000]))
+    return sorted(events, key=lambda event: event.time), rejected, count
+
+
+def _event(line: str, cluster: SlurmCluster) -> HoldEvent:
+    found = _LINE.fullmatch(line)
+    if not found:
+        raise BadRowError("not_understood")
+    values = dict(part.partition("=")[::2] for part in found[3].split())
+    time = _instant(found[1], cluster, later=found[2] == "epilog")
+    if time is None:
+        raise BadRowError("bad_time")
+    job = job_id(values.get("job", ""))
+    node = short_name(values.get("node", ""))
+    if not node:
+        raise BadRowError("bad_node_list", "node")
+    if values.get("mig") and not values.get("gpus"):
+        raise BadRowError("mig_index", "gpu")
+    gpus = indices(values["gpus"]) if values.get("gpus") else ()
+    return HoldEvent(
+        time, found[2], values.get("cluster") or cluster.name, job.raw, node, gpus, values.get("restart") or None
+    )
+
+
+@dataclass(slots=True)
+class HoldIntervals:
+    """Events put together to intervals, also where a log is read piece by piece: it knows what is still open."""
+
+    _opened: dict[tuple[str | None, str, str], HoldEvent] = field(default_factory=dict)
+
+    def ended(self, events: Iterable[HoldEvent]) -> Iterator[SlurmRow]:
+        """Yield the rows of `allocations` of the intervals that end with one of the events, in the order of time."""
+        for event in events:
+            begun = self._opened.get(event.key)
+            if begun and event.kind == "prolog" and event.repeats(begun):
+                continue
+            self._opened.pop(event.key, None)
+            if event.kind == "prolog":
+                self._opened[event.key] = event
+            if begun:
+                yield from _held(begun, begun.time, event.time)
+            elif event.kind == "epilog":
+                yield from _held(event, None, event.time)
+
+    def open(self, events: Iterable[HoldEvent] | None = None) -> Iterator[SlurmRow]:
+        """Yield the rows of the intervals that are open; of those alone that one of `events` is about, if given."""
+        keys = self._opened if events is None else dict.fromkeys(event.key for event in events)
+        for begun in (self._opened[key] for key in keys if key in self._opened):
+            yield from _held(begun, begun.time, None)
+
+
+def _held(event: HoldEvent, start: datetime | None, end: datetime | None) -> Iterator[SlurmRow]:
+    for gpu in event.gpus:
+        yield allocation_row(event.cluster, event.job, event.node, gpu, start=start, end=end, provenance="explicit")

@@ -1,0 +1,224 @@
+"""Commands of the site: `sacct`, `squeue`, `scontrol`, also on another host through `ssh`."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import IO, Final, Protocol
+
+from tachograph.catalog.errors import ConfigError, InputError
+
+LARGEST: Final = 1 << 30  # bytes of one answer
+_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class SiteProgram:
+    """How a program is called: its words (`("ssh", "login", "sacct")`), what is set in its environment, its limits."""
+
+    words: tuple[str, ...]
+    timeout_s: float = 300.0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    largest: int = LARGEST
+
+    @property
+    def name(self) -> str:
+        """The words as one types them."""
+        return shlex.join(self.words)
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return the whole command line; what runs it elsewhere does not take our environment along, `env` does.
+
+        >>> Program(("ssh", "login", "sacct"), environment={"A": "1"}).command("-e")
+        ['ssh', 'login', 'env', 'A=1', 'sacct', '-e']
+        >>> Program(("sacct",), environment={"A": "1"}).command("-e")
+        ['sacct', '-e']
+        """
+        *before, program = self.words
+        settings = ["env", *(f"{name}={value}" for name, value in self.environment.items())]
+        return [*before, *(settings if before and self.environment else []), program, *arguments]
+
+    def output(self, *arguments: str) -> bytes:
+        """Return what the program prints, once it has ended well.
+
+        Errors: InputError naming the program and the reason, when it cannot be run, fails, is too slow, or prints
+        more than `largest` bytes; then it is ended.
+        """
+        with tempfile.TemporaryFile() as complaints:  # no pipe: what ssh leaves running would hold it open
+            process = self._start(arguments, complaints)
+            try:
+                printed = self._read(process)
+            finally:
+                _end(process)
+            if process.returncode:
+                raise self._problem(_ending(process.returncode, complaints), "run it by hand")
+        return printed
+
+    def _start(self, arguments: tuple[str, ...], complaints: IO[bytes]) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                self.command(*arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as problem:
+            reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+            raise self._problem(f"cannot be run: {reason}", "name it with command in [[sources]]") from None
+
+    def _read(self, process: subprocess.Popen[bytes]) -> bytes:
+        """All that is printed until the program ends."""
+        until = time.monotonic() + self.timeout_s
+        printed = bytearray()
+        with selectors.DefaultSelector() as ready:
+            if process.stdout is not None:
+                ready.register(process.stdout, selectors.EVENT_READ)
+            while ready.get_map():
+                for key, _ in ready.select(max(0.0, until - time.monotonic())):
+                    block = os.read(key.fd, _BLOCK)
+                    printed += block
+                    if not block:
+                        ready.unregister(key.fileobj)
+                if len(printed) > self.largest:
+                    raise self._problem(f"printed more than {self.largest >> 20} MiB", "ask for less at a time: step_s")
+                if ready.get_map() and time.monotonic() >= until:
+                    raise self._too_slow()
+        try:
+            process.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise self._too_slow() from None
+        return bytes(printed)
+
+    def _too_slow(self) -> InputError:
+        return self._problem(f"has not ended within {self.timeout_s:g} s", "is Slurm busy? raise timeout_s")
+
+    def _problem(self, what: str, do: str) -> InputError:
+        return InputError(what, where=self.name, do=do)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a program that still runs, with all it started."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _ending(code: int, complaints: IO[bytes]) -> str:
+    """How it ended, and what it said: the last error it names, else its first line."""
+    how = f"failed with exit code {code}" if code > 0 else f"was ended by signal {-code}"
+    complaints.seek(0)
+    lines = [" ".join(line.split()) for line in complaints.read(_BLOCK).decode("utf-8", "replace").splitlines()]
+    said = [line for line in lines if line]
+    errors = [line for line in said if "error:" in line or "fatal:" in line]
+    chosen = errors[-1:] or said[:1]
+    return f"{how}: {''.join(filter(str.isprintable, chosen[0]))[:300]}" if chosen else how
+
+
+def check_how(how: str, *, url: str, command: tuple[str, ...]) -> None:
+    """Check that it is said who is asked. Errors: ConfigError."""
+    if how == "command" and url:
+        raise ConfigError('url is given, but how is "command"', do='add how = "rest", or take url away')
+    if not command or not all(command):
+        raise ConfigError("command is empty", do='write it as ["ssh", "login", "sacct"]')
+
+
+BETWEEN: Final = "\x1f"  # between fields: a character that nobody has in the name of a job
+FIELDS: Final = (
+    "JobID JobIDRaw Cluster Partition QOS Account User Submit Eligible Start End Elapsed ElapsedRaw Suspended State "
+    "ExitCode NNodes AllocCPUS NodeList AllocTRES ReqTRES Constraints Exclusive Timelimit TimelimitRaw JobName "
+    "SubmitLine"  # last: it may hold line breaks
+)
+IN_SECONDS: Final[Mapping[str, str]] = {"SLURM_TIME_FORMAT": "%s"}
+
+RunProgram = Callable[..., bytes]  # arguments of a program -> what it prints
+
+
+@dataclass(frozen=True, slots=True)
+class AccountingSpan:
+    """From when to when accounting is asked for."""
+
+    first: datetime
+    last: datetime
+
+    @property
+    def written(self) -> tuple[str, str]:
+        """Both ends as Slurm reads them."""
+        return f"uts{int(self.first.timestamp())}", f"uts{int(self.last.timestamp())}"
+
+
+class AccountingAccess(Protocol):
+    """Who is asked."""
+
+    where: str
+
+    @property
+    def delimiter(self) -> str | None:
+        """What stands between the fields of an answer; None where it is no text."""
+        ...
+
+    def ask(self, span: AccountingSpan) -> bytes:
+        """Return the answer as it came. Errors: InputError when there is none, or only a part of one."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class SacctCommand:
+    """`sacct`, run by us. `clusters`: of several under one slurmdbd; else the one it is configured for."""
+
+    delimiter = BETWEEN
+
+    def __init__(self, run: RunProgram, *, where: str = "sacct", clusters: tuple[str, ...] = ()) -> None:
+        self.where = where
+        self._run = run
+        self._clusters = clusters
+        self._fields = ""
+
+    @classmethod
+    def of(cls, words: tuple[str, ...], *, timeout_s: float, clusters: tuple[str, ...] = ()) -> SacctCommand:
+        """Return the program called so."""
+        program = SiteProgram(words, timeout_s=timeout_s, environment=IN_SECONDS)
+        return cls(program.output, where=program.name, clusters=clusters)
+
+    def ask(self, span: AccountingSpan) -> bytes:
+        """Return the jobs of the span as text with a header; no steps, and every run of a requeued job.
+
+        Errors: InputError when sacct fails, or the answer is not whole.
+        """
+        first, last = span.written
+        answer = self._run(
+            *("--allusers", "--duplicates", "--allocations", "--parsable2", f"--delimiter={BETWEEN}"),
+            *((f"--clusters={','.join(self._clusters)}",) if self._clusters else ()),
+            *(f"--starttime={first}", f"--endtime={last}", f"--format={self._known_fields()}"),
+        )
+        if not answer.endswith(b"\n") or not answer.startswith(b"JobID"):
+            begins = answer[:60].decode("utf-8", "replace").strip()
+            what = "the answer broke off" if answer.startswith(b"JobID") else f"is no accounting: {begins!r}"
+            raise InputError(what, where=self.where, do="run it by hand")
+        return answer
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _known_fields(self) -> str:
+        """The fields that this version of Slurm knows, of those that are read; asked once."""
+        if not self._fields:
+            known = set(self._run("--helpformat").decode("utf-8", "replace").split())
+            self._fields = ",".join(name for name in FIELDS.split() if name in known or not known)
+        return self._fields

@@ -1,0 +1,295 @@
+"""An export of accounting: its format, known by its content, and its rows of `jobs` and `allocations`."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal
+
+import polars as pl
+
+from tachograph.catalog.chunks import Reject
+from tachograph.catalog.errors import InputError
+from tachograph.catalog.tables import LakeTable
+from tachograph.sources.slurm import database, nersc, sacct_text
+from tachograph.sources.slurm.allocations import header
+from tachograph.sources.slurm.fields import BadRowError, objects_at, parse_document, text_at, value_at
+from tachograph.sources.slurm.nersc import is_iris, is_superfacility
+from tachograph.sources.slurm.records import (
+    JobRecord,
+    RejectedRecord,
+    SlurmCluster,
+    SlurmEntry,
+    SlurmRow,
+    allocation_rows,
+    counted_rejects,
+    from_fields,
+    job_row,
+)
+
+ExportKind = Literal["text", "database", "superfacility", "iris", "controller", "scontrol", "map", "prolog"]
+
+NOTHING_FOUND = 9003  # ESLURM_REST_EMPTY_RESULT of slurm_errno.h: an answer, no failure
+_HEAD = 65536  # bytes that are looked at
+_PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"PK\x03\x04": "zip"}
+_PROLOG = re.compile(r"^\S+ (?:prolog|epilog) \S*=", re.MULTILINE)
+_EXPORTER = re.compile(r"^(?:# (?:HELP|TYPE) |(?:DCGM_FI_|nvidia_|node_)\w+[{ ])", re.MULTILINE)
+_DMON = re.compile(r"^#\s*Entity\b", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class DetectedExport:
+    """A format, the document where it is JSON, and whether all its text was UTF-8."""
+
+    kind: ExportKind
+    document: object = None
+    clean: bool = True
+
+
+def detect(content: bytes, *, where: str) -> DetectedExport:
+    """Return the format of a file.
+
+    Errors: InputError for packed files, telemetry (naming the source that reads it), other JSON, broken JSON.
+    """
+    for magic, name in _PACKED.items():
+        if content.startswith(magic):
+            raise InputError(f"the file is packed with {name}", where=where, do="unpack it first")
+    if content.startswith(b"PAR1"):
+        raise InputError("this is Parquet, no Slurm accounting", where=where, do="name the export of sacct")
+    start = content.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    if start in {b"{", b"["}:
+        document, clean = parse_document(content, where=where)
+        return DetectedExport(_document_kind(document, where), document, clean)
+    return DetectedExport(_text_kind(content[:_HEAD].decode("utf-8", "replace"), where))
+
+
+def _text_kind(head: str, where: str) -> ExportKind:
+    first = next((line for line in head.split("\n") if line.strip()), "").lower()
+    if not first:
+        raise InputError("the file holds nothing but blanks", where=where, do="export it again")
+    columns = set(header(first)[1])
+    if {"job_id", "node", "gpu"} <= columns:
+        return "map"
+    if head.lstrip().startswith("JobId="):
+        return "scontrol"
+    if _PROLOG.match(head.lstrip()):
+        return "prolog"
+    if _EXPORTER.match(head.lstrip()):
+        raise _telemetry("metrics of an exporter", "dcgm-exporter", where)
+    if _DMON.search(head):
+        raise _telemetry("output of `dcgmi dmon`", None, where)
+    if "gpu_id" in columns or any(name.startswith("nersc_ldms_dcgm_") for name in columns):
+        raise _telemetry("a telemetry export", "ldms", where)
+    return "text"
+
+
+def _document_kind(document: object, where: str) -> ExportKind:
+    if isinstance(value_at(document, "jobs"), list):
+        return _jobs_kind(document, where)
+    if isinstance(value_at(document, "metrics"), list) and isinstance(value_at(document, "data"), list):
+        raise _telemetry("a telemetry export", "ldms", where)
+    if value_at(document, "data", "resultType") is not None or value_at(document, "errorType") is not None:
+        raise _telemetry("an answer of Prometheus", "prometheus", where)
+    if is_iris(document):
+        return "iris"
+    if is_superfacility(document):
+        return "superfacility"
+    rows = objects_at(document) or (
+        objects_at(next(iter(document.values()), None)) if isinstance(document, dict) else []
+    )
+    if rows and any(name.startswith("nersc_ldms") or name == "gpu_id" for name in rows[0]):
+        raise _telemetry("a telemetry export", "ldms", where)
+    raise InputError(
+        "this JSON is no answer of Slurm or NERSC that is known",
+        where=where,
+        do="export with `sacct --json` or `sacct --parsable2`",
+    )
+
+
+def _jobs_kind(document: object, where: str) -> ExportKind:
+    jobs = objects_at(value_at(document, "jobs"))
+    problems = [
+        text_at(value_at(problem, "description")) or text_at(value_at(problem, "error"))
+        for problem in objects_at(value_at(document, "errors"))
+        if value_at(problem, "error_number") != NOTHING_FOUND
+    ]
+    if not jobs and problems:
+        raise InputError(f"Slurm answered with an error: {problems[0]}", where=where, do="ask it again")
+    asked_controller = jobs and not isinstance(jobs[0].get("time"), dict) and "job_state" in jobs[0]
+    empty_controller = not jobs and (
+        value_at(document, "last_update") is not None or "slurmctld" in str(value_at(document, "meta"))
+    )
+    return "controller" if asked_controller or empty_controller else "database"
+
+
+def _telemetry(what: str, source: str | None, where: str) -> InputError:
+    do = f"read it with `tachograph ingest {source}`" if source else "no source reads it yet"
+    return InputError(f"this is {what}, no accounting", where=where, do=do)
+
+
+ROWS_PER_CHUNK = 100_000
+
+_TRACKED = re.compile(rb"gres/gpu(?::[^=,|]{1,64})?=\d")
+_TEXTS = ("name", "user", "account", "submit_line")  # in which people write what they like
+_COLUMN = {"jobname": "name", "submitline": "submit_line"}  # of sacct's fields; others are called the same
+
+
+@dataclass(slots=True)
+class AccountingReading:
+    """What a part of a file holds: rows for `jobs` and `allocations`, what was rejected, how many steps were passed."""
+
+    jobs: list[SlurmRow] = field(default_factory=list)
+    allocations: list[SlurmRow] = field(default_factory=list)
+    rejected: list[RejectedRecord] = field(default_factory=list)
+    steps: int = 0
+    rows_read: int = 0
+    replaced: Counter[str] = field(default_factory=Counter)
+    no_raw_id: list[str] = field(default_factory=list)
+    names_gpus: bool = False
+
+    def rejects(self) -> tuple[Reject, ...]:
+        """Rows given up, by reason; texts that were not UTF-8, by column; ids that only people know."""
+        broken = [Reject("invalid_utf8", _COLUMN.get(name, name), n) for name, n in sorted(self.replaced.items())]
+        ids = [Reject("no_raw_job_id", "job_id", len(self.no_raw_id), self.no_raw_id[0])] if self.no_raw_id else []
+        return (*counted_rejects(self.rejected), *broken, *ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _ExportFormat:
+    """How one format is read: its records, a record's job (None: a step), what is shown of one, its steps."""
+
+    entries: Iterator[SlurmEntry]
+    record: Callable[[SlurmEntry], JobRecord | None]
+    shown: Callable[[SlurmEntry], str]
+    steps: Callable[[SlurmEntry], int]
+
+
+def read_content(
+    content: bytes,
+    *,
+    where: str,
+    cluster: SlurmCluster,
+    fields: str | None = None,
+    delimiter: str | None = None,
+    rows_per_chunk: int = ROWS_PER_CHUNK,
+    names_gpus: bool = False,
+) -> Iterator[AccountingReading]:
+    """Yield what an export holds, `rows_per_chunk` records at a time; one empty reading where it has no records.
+
+    `names_gpus`: this accounting is known to name GPUs, also where this part of it has none.
+    Errors: InputError naming `where` for what is no accounting.
+    """
+    found = detect(content, where=where)
+    replaced: Counter[str] = Counter()
+    tracked = database.names_gpus(found.document) if found.kind == "database" else bool(_TRACKED.search(content))
+    cluster = replace(cluster, tracks_gpus=tracked or names_gpus)
+    how = _format(found, content, cluster, where, replaced, fields=fields, delimiter=delimiter)
+    del content
+    reading = AccountingReading(names_gpus=cluster.tracks_gpus)
+    for entry in how.entries:
+        if len(reading.jobs) + len(reading.rejected) + reading.steps >= rows_per_chunk:
+            yield _closed(reading, replaced)
+            reading = AccountingReading(names_gpus=cluster.tracks_gpus)
+        job = _take(entry, how, reading, cluster)
+        if job and not found.clean:
+            replaced.update(name for name in _TEXTS if "\ufffd" in (getattr(job, name) or ""))
+    yield _closed(reading, replaced)
+
+
+def _closed(reading: AccountingReading, replaced: Counter[str]) -> AccountingReading:
+    """The reading with the count of texts that were not UTF-8 so far, which starts again."""
+    reading.replaced = Counter(replaced)
+    replaced.clear()
+    return reading
+
+
+def _format(
+    found: DetectedExport,
+    content: bytes,
+    cluster: SlurmCluster,
+    where: str,
+    replaced: Counter[str],
+    *,
+    fields: str | None,
+    delimiter: str | None,
+) -> _ExportFormat:
+    match found.kind:
+        case "text":
+            return _ExportFormat(
+                sacct_text.read_text(content, fields=fields, delimiter=delimiter, where=where, replaced=replaced),
+                lambda entry: from_fields(entry.fields or {}, cluster),
+                lambda entry: entry.text,
+                lambda entry: 0,
+            )
+        case "database":
+            return _ExportFormat(
+                database.read_database(found.document),
+                lambda entry: database.from_database(entry.fields or {}, cluster),
+                lambda entry: entry.text or database.database_example(entry.fields or {}),
+                lambda entry: database.steps(entry.fields or {}),
+            )
+        case "superfacility":
+            return _ExportFormat(
+                nersc.read_superfacility(found.document, where=where),
+                lambda entry: nersc.from_superfacility(entry.fields or {}, cluster),
+                lambda entry: entry.text or nersc.nersc_example(entry.fields or {}),
+                lambda entry: 0,
+            )
+        case "iris":
+            return _ExportFormat(
+                nersc.read_iris(found.document),
+                lambda entry: nersc.from_iris(entry.fields or {}, cluster),
+                lambda entry: entry.text or nersc.nersc_example(entry.fields or {}),
+                lambda entry: 0,
+            )
+        case _:
+            raise InputError(
+                "this says which GPUs jobs hold, it is no accounting",
+                where=where,
+                do="read it with `tachograph ingest allocation-map`",
+            )
+
+
+def _take(entry: SlurmEntry, how: _ExportFormat, reading: AccountingReading, cluster: SlurmCluster) -> JobRecord | None:
+    """Add one record to a reading: as rows, as a step, or as rejected; return the job whose rows were added."""
+    steps = how.steps(entry)
+    reading.steps += steps
+    reading.rows_read += 1 + steps
+    if entry.reason is not None:
+        reading.rejected.append((entry.place, entry.reason, how.shown(entry)))
+        return None
+    try:
+        job = how.record(entry)
+        if job is None:
+            reading.steps += 1
+            return None
+        row = job_row(job, cluster)
+        allocations = list(allocation_rows(row))
+    except BadRowError as problem:
+        reading.rejected.append((entry.place, problem.reason, how.shown(entry)))
+        return None
+    if not job.id.raw_told:
+        reading.no_raw_id.append(job.id.raw)
+    reading.jobs.append(row)
+    reading.allocations += allocations
+    return job
+
+
+def frame_of(rows: list[SlurmRow], table: LakeTable) -> pl.DataFrame:
+    """Return rows as a frame in the schema of `table`, without `seq`."""
+    schema = {name: dtype for name, dtype in table.schema.items() if name != "seq"}
+    columns = {name: [row[name] for row in rows] for name in schema}
+    times = {
+        name: pl.Series(name, [_microseconds(value) for value in columns.pop(name)], pl.Int64).cast(dtype)
+        for name, dtype in schema.items()
+        if isinstance(dtype, pl.Datetime)
+    }
+    return pl.DataFrame({name: times[name] if name in times else columns[name] for name in schema}, schema=schema)
+
+
+def _microseconds(time: object) -> int | None:
+    """Since 1970; many times faster than handing over datetimes with a zone."""
+    return round(time.timestamp() * 1e6) if isinstance(time, datetime) else None

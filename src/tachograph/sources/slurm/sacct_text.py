@@ -1,0 +1,270 @@
+"""`sacct --parsable2` text: records put together again where names or submit lines hold newlines or delimiters."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+from tachograph.catalog.errors import InputError
+from tachograph.sources.slurm.records import SlurmEntry
+
+DELIMITERS = ("^|^", "|#", "|", ";", "\t", ",")
+
+# sacct -P -n -X -D of Open XDMoD, and the fields this project asks for (spec: submit line last)
+_XDMOD = (
+    "jobid jobidraw cluster partition qos account group gid user uid submit eligible start end elapsed exitcode "
+    "state nnodes ncpus reqcpus reqmem reqtres alloctres timelimit nodelist jobname"
+)
+_OURS = (
+    "jobid jobidraw cluster partition qos account user submit eligible start end elapsed state exitcode nnodes "
+    "nodelist alloctres reqtres constraints timelimit jobname submitline"
+)
+LAYOUTS = (tuple(_XDMOD.split()), tuple(_OURS.split()))
+# fields in which people write what they like, the likeliest to hold a delimiter first
+_FREE = ("submitline", "jobname", "comment", "admincomment", "systemcomment", "extra", "workdir", "reason")
+
+_ID = re.compile(r"[1-9]\d{0,17}(?:_(?:\d+|\[[^\]|]*\](?:%\d+)?)|\+\d+)?(?:\.\S+)?\Z", re.ASCII)
+_RAW_ID = re.compile(r"(?:[1-9]\d{0,17}(?:\.\S+)?)?\Z", re.ASCII)
+_TIME = re.compile(r"(?:\d{4}-\d\d-\d\dT\d\d:\d\d.*|\d+|Unknown|None|N/A|)\Z")
+_SHAPES: Mapping[str, re.Pattern[str]] = {
+    "jobid": _ID,
+    "jobidraw": _RAW_ID,
+    "state": re.compile(r"(?:[A-Z][A-Z_]*\+?(?: by .*)?|)\Z"),
+    "exitcode": re.compile(r"(?:\d+:\d+|)\Z", re.ASCII),
+    **dict.fromkeys(("submit", "eligible", "start", "end"), _TIME),
+    **dict.fromkeys(("elapsed", "suspended"), re.compile(r"(?:[\d:.-]+|)\Z", re.ASCII)),
+    **dict.fromkeys(("elapsedraw", "nnodes", "ncpus", "alloccpus", "uid"), re.compile(r"\d*\Z", re.ASCII)),
+    **dict.fromkeys(("alloctres", "reqtres"), re.compile(r"(?:[^=,]+=[^=,]*(?:,[^=,]+=[^=,]*)*|)\Z")),
+}
+
+
+@dataclass(frozen=True)
+class SacctLayout:
+    """Names of the columns (lower case) and what stands between them."""
+
+    names: tuple[str, ...]
+    delimiter: str
+    has_header: bool
+
+    @cached_property
+    def checks(self) -> list[tuple[int, re.Pattern[str]]]:
+        """Columns whose content has a known shape."""
+        return [(place, _SHAPES[name]) for place, name in enumerate(self.names) if name in _SHAPES]
+
+    @cached_property
+    def id_checks(self) -> list[tuple[int, re.Pattern[str]]]:
+        """The columns that say that a record begins."""
+        return [
+            (place, _ID if name == "jobid" or "jobid" not in self.names else _RAW_ID)
+            for place, name in enumerate(self.names)
+            if name in {"jobid", "jobidraw"}
+        ]
+
+    @cached_property
+    def free(self) -> tuple[int, ...]:
+        """Columns that may hold delimiters; where none is known for it, the last one."""
+        known = [self.names.index(name) for name in _FREE if name in self.names]
+        return tuple(known) or (len(self.names) - 1,)
+
+    @property
+    def open_end(self) -> bool:
+        """Whether the last column may go on in the next line."""
+        return self.names[-1] in _FREE
+
+    def starts(self, line: str) -> bool:
+        """Whether a line begins a record: its id columns are there and have the shape of job ids."""
+        values = line.split(self.delimiter, self.id_checks[-1][0] + 1)
+        if len(values) <= min(self.id_checks[0][0] + 1, len(self.names) - 1):  # an id is followed by a delimiter
+            return False
+        return all(pattern.match(values[place]) for place, pattern in self.id_checks if place < len(values))
+
+    def checked(self, where: str) -> SacctLayout:
+        """Return the layout itself when jobs can be read from it.
+
+        Errors: InputError when start or end is not among the fields.
+        """
+        missing = [name for name in ("Start", "End") if name.lower() not in self.names]
+        if missing:
+            raise InputError(
+                f"no field {' and no field '.join(missing)}",
+                where=where,
+                do="export with sacct --format=JobID,JobIDRaw,User,Submit,Start,End,Elapsed,State,NodeList,AllocTRES",
+            )
+        return self
+
+
+def column_names(fields: str) -> tuple[str, ...]:
+    """Return the names of a `--fields` list, lower case, without widths.
+
+    >>> column_names("JobID,JobIDRaw,JobName%50")
+    ('jobid', 'jobidraw', 'jobname')
+
+    Errors: InputError when it names no job id.
+    """
+    names = tuple(name.strip().partition("%")[0].lower() for name in fields.split(",") if name.strip())
+    if "jobid" not in names and "jobidraw" not in names:
+        raise InputError("the list of fields names no JobID", where="--fields", do="give the list that sacct was given")
+    return names
+
+
+def find_layout(first_line: str, *, fields: str | None, delimiter: str | None, where: str) -> SacctLayout:
+    """Return the layout of a file from its first line: header, else `fields`, else a known list of fields.
+
+    Errors: InputError when it is not known.
+    """
+    line = first_line.rstrip("\r")
+    between = delimiter or _delimiter_of(line)
+    if between is None:
+        raise InputError(
+            "this is no sacct text with delimiters", where=where, do="export with `sacct --parsable2` or `sacct --json`"
+        )
+    parts = [part.strip().lower() for part in line.split(between)]
+    if parts[-1] == "" and len(parts) > 1:  # --parsable: a delimiter behind the last field
+        parts.pop()
+    if "jobid" in parts or "jobidraw" in parts:
+        return SacctLayout(tuple(part.partition("%")[0] for part in parts), between, has_header=True).checked(where)
+    if fields:
+        return SacctLayout(column_names(fields), between, has_header=False).checked(where)
+    for names in LAYOUTS:
+        layout = SacctLayout(names, between, has_header=False)
+        if len(parts) == len(names) and layout.starts(line):
+            return layout
+    raise InputError(
+        f"no header, and {len(parts)} fields are no known list",
+        where=where,
+        do="export without --noheader, or give the list with --fields jobid,jobidraw,...",
+    )
+
+
+def _delimiter_of(line: str) -> str | None:
+    """The delimiter of a line; one of several characters only where every bar belongs to it."""
+    bars = line.count("|")
+    for candidate in DELIMITERS:
+        if candidate in line and (len(candidate) == 1 or line.count(candidate) == bars):
+            return candidate
+    return None
+
+
+def decode(content: bytes, *, where: str) -> tuple[str, bool]:
+    """Return the text and whether it is all UTF-8; other bytes become surrogates, to be counted and replaced.
+
+    Errors: InputError for UTF-16.
+    """
+    if content[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+        raise InputError("the file is UTF-16", where=where, do="save it as UTF-8")
+    try:
+        return content.decode("utf-8-sig"), True
+    except UnicodeDecodeError:
+        return content.decode("utf-8-sig", "surrogateescape"), False
+
+
+def read_text(
+    content: bytes, *, fields: str | None, delimiter: str | None, where: str, replaced: Counter[str]
+) -> Iterator[SlurmEntry]:
+    """Yield the records of `sacct --parsable2` output, {field: text}; `place` is the number of its first line.
+
+    Bytes that are not UTF-8 become U+FFFD and are counted in `replaced` by field.
+    Errors: InputError when the layout is not known; a record that cannot be split has a reason instead of fields.
+    """
+    text, clean = decode(content, where=where)
+    lines = text.split("\n")
+    first = next((line for line in lines if line.strip()), "")
+    layout = find_layout(first, fields=fields, delimiter=delimiter, where=where)
+    header = first.rstrip("\r") if layout.has_header else None
+    for place, record in _records(lines, layout, header):
+        values = _split(record, layout)
+        if values is None:
+            yield SlurmEntry(place, _replace(record), reason="field_count")
+            continue
+        named = dict(zip(layout.names, values, strict=True))
+        if not clean and not record.isascii():
+            named = {name: _counted_replace(name, value, replaced) for name, value in named.items()}
+            record = _replace(record)
+        yield SlurmEntry(place, record, named)
+
+
+def _records(lines: Iterable[str], layout: SacctLayout, header: str | None) -> Iterator[tuple[int, str]]:
+    """Lines put together to records, with the number of the first line."""
+    wanted, between = len(layout.names), layout.delimiter
+    held: list[str] = []
+    begun = count = 0
+    for number, line in enumerate(lines, start=1):
+        line = line.removesuffix("\r")
+        if header is not None and line == header:
+            continue
+        width = line.count(between) + 1
+        if held and not _begins(line, width, count, wanted, layout):
+            if line or layout.open_end or count < wanted:
+                held.append(line)
+                count += width - 1
+            continue
+        if held:
+            yield begun, "\n".join(held).rstrip("\n")
+        held, begun, count = ([line], number, width) if line.strip() else ([], number, 0)
+    if held:
+        yield begun, "\n".join(held).rstrip("\n")
+
+
+def _begins(line: str, width: int, count: int, wanted: int, layout: SacctLayout) -> bool:
+    """Whether a line of `width` fields begins a record, after `count` of `wanted` fields of the one before."""
+    if count < wanted:  # the record before is not complete: go on, unless that cannot be
+        overfull = count + width - 1 > wanted
+        return (width >= wanted or overfull) and (layout.starts(line) or (width >= wanted and overfull))
+    if not line:
+        return False
+    return width >= wanted or not layout.open_end or layout.starts(line)
+
+
+def _split(record: str, layout: SacctLayout) -> list[str] | None:
+    """The fields of a record; delimiters inside a free text are put back where all other fields then fit."""
+    parts = record.split(layout.delimiter)
+    wanted = len(layout.names)
+    if len(parts) == wanted + 1 and not parts[-1].strip():
+        parts.pop()
+    if len(parts) <= wanted:
+        return parts if len(parts) == wanted else None
+    return next((whole for whole in _joined(parts, layout) if _fits(whole, layout)), None)
+
+
+def _joined(parts: list[str], layout: SacctLayout) -> Iterator[list[str]]:
+    """Every way to put surplus delimiters back into one free text, then into two."""
+    surplus = len(parts) - len(layout.names)
+    for place in layout.free:
+        yield _join(parts, [(place, surplus)], layout.delimiter)
+    if surplus > 64:
+        return
+    for low, high in combinations(sorted(layout.free), 2):
+        for share in range(1, surplus):
+            yield _join(parts, [(low, share), (high, surplus - share)], layout.delimiter)
+
+
+def _join(parts: list[str], shares: list[tuple[int, int]], between: str) -> list[str]:
+    """`parts` with (place, surplus) fields joined, places counted in the result."""
+    whole: list[str] = []
+    taken = 0
+    for place, surplus in shares:
+        ahead = place - len(whole)
+        whole += parts[taken : taken + ahead]
+        taken += ahead
+        whole.append(between.join(parts[taken : taken + surplus + 1]))
+        taken += surplus + 1
+    return whole + parts[taken:]
+
+
+def _fits(values: list[str], layout: SacctLayout) -> bool:
+    return all(pattern.match(values[place]) for place, pattern in layout.checks)
+
+
+def _replace(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _counted_replace(name: str, value: str, replaced: Counter[str]) -> str:
+    whole = value if value.isascii() else _replace(value)
+    if whole != value:
+        replaced[name] += 1
+    return whole

@@ -1,1 +1,0 @@
-"""From accumulators to one row per job."""

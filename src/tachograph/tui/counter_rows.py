@@ -1,0 +1,201 @@
+"""Every counter of one GPU as rows: name, value, bar, what it was in the last minutes; or how to enable it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+from rich.segment import Segment
+
+from tachograph.catalog import devices
+from tachograph.catalog.arrays import Floats, Singles
+from tachograph.catalog.counters import COUNTERS_BY_NAME, CounterKind
+from tachograph.judge.health import CLOCKS_LOWERED, clock_reasons, xid_meaning
+from tachograph.live import unsupported
+from tachograph.live.snapshot import GpuDevice
+from tachograph.live.view import View
+from tachograph.tui import colours
+from tachograph.tui.chart import bar, blocks, means
+from tachograph.tui.page import MISSING, Row, cell, heading, quantity
+
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "Activity": (
+            *("gpu_util", "gr_engine_active", "sm_active", "sm_occupancy", "tensor_active", "tensor_hmma_active"),
+            *("tensor_imma_active", "tensor_dfma_active", "fp64_active", "fp32_active", "fp16_active", "dram_active"),
+            "mem_copy_util",
+        ),
+        "Memory and traffic": (
+            *("hbm_used_mib", "hbm_free_mib", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"),
+            *("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s"),
+        ),
+        "Power, heat, clocks": (
+            *("power_w", "energy_j", "gpu_temp_c", "mem_temp_c", "sm_clock_mhz", "mem_clock_mhz", "throttle_reasons"),
+        ),
+        "Errors": (
+            *("xid", "pcie_replays", "remapped_rows_uncorrectable", "remapped_rows_correctable", "row_remap_failure"),
+        ),
+    }
+)
+# reasons that are nobody's trouble, and those that are. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
+_USUAL = {0x1: "idle", 0x2: "application clocks", 0x10: "boost in step with others", 0x100: "display clocks"}
+THROTTLED: Mapping[int, str] = MappingProxyType(dict(sorted({**_USUAL, **CLOCKS_LOWERED}.items())))
+_NAME, _VALUE, _BAR = 27, 10, 12
+_SPANS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600)  # s that one block may stand for
+
+
+@dataclass(frozen=True, slots=True)
+class CounterScale:
+    """What a bar and a history are drawn against. full: None where nothing says what much is; then no bar."""
+
+    low: float
+    full: float | None
+
+
+def throttled(bits: float | None) -> str:
+    """Return why clocks are lowered, in words.
+
+    >>> throttled(0), throttled(0x44), throttled(0x400), throttled(None)
+    ('none', "the power limit, heat (the hardware's limit)", 'bit 0x400', '-')
+    """
+    if bits is None or bits != bits:
+        return MISSING
+    left = int(bits)
+    named = [name for bit, name in THROTTLED.items() if left & bit]
+    other = left & ~sum(THROTTLED)
+    return ", ".join([*named, *([f"bit {other:#x}"] if other else [])]) or "none"
+
+
+def counter_text(counter: str, value: float | None) -> str:
+    """Return the value of a counter as text.
+
+    >>> shown("power_w", 312.4), shown("xid", 79), shown("xid", 0), shown("row_remap_failure", 1)
+    ('312 W', 'XID 79: GPU has fallen off the bus', 'none', 'yes')
+    """
+    if value is None or value != value:
+        return MISSING
+    match counter:
+        case "throttle_reasons":
+            return throttled(value)
+        case "xid":
+            return f"XID {value:.0f}: {xid_meaning(int(value))}" if value else "none"
+        case "row_remap_failure":
+            return "yes" if value else "no"
+    return quantity(value, COUNTERS_BY_NAME[counter].unit)
+
+
+def counter_scale(counter: str, device: GpuDevice | None) -> CounterScale:
+    """Return what a counter of a device is drawn against.
+
+    >>> scale("sm_active", None), scale("hbm_used_mib", Device(hbm_mib=81559.0)).full, scale("power_w", None).full
+    (Scale(low=0.0, full=1.0), 81559.0, None)
+    """
+    if COUNTERS_BY_NAME[counter].unit == "fraction":
+        return CounterScale(0.0, 1.0)
+    match counter:
+        case "hbm_used_mib" | "hbm_free_mib":
+            return CounterScale(0.0, device.hbm_mib if device else None)
+        case "power_w":
+            known = devices.match_device(device.model) if device else None
+            return CounterScale(0.0, known.board_power_w if known else None)
+        case "gpu_temp_c" | "mem_temp_c":
+            return CounterScale(20.0, 100.0)
+    return CounterScale(0.0, None)
+
+
+def counters(view: View, row: int, *, width: int) -> list[Row]:
+    """Return the counters of one GPU in groups, each row `width` characters wide. Those that are missing say why."""
+    return [line for name in GROUPS for line in counter_group(view, row, name, width=width)]
+
+
+def counter_group(view: View, row: int, name: str, *, width: int) -> list[Row]:
+    """Return one group of counters with its heading."""
+    times = view.history.times()
+    columns = max(0, width - _NAME - _VALUE - _BAR - 3)
+    each = span(times, columns)
+    reach = f"last {quantity(columns * each, 's')}" if columns >= 8 and len(times) > 1 else ""
+    rows = [heading(name, width, reach if name == "Activity" else "")]
+    return rows + [_row(view, row, counter, times, width=width, each=each) for counter in GROUPS[name]]
+
+
+def span(times: Floats, columns: int) -> float:
+    """Return for how many seconds one block stands, so that `columns` of them hold all that is kept.
+
+    >>> span(np.arange(100.0), 30), span(np.arange(2.0), 30)
+    (5, 1)
+    """
+    held = float(times[-1] - times[0]) + 1 if len(times) else 0.0
+    least = float(np.median(np.diff(times))) if len(times) > 2 else 0.0  # one value at least in most of them
+    return next((each for each in _SPANS if each * max(columns, 1) >= held and each >= 0.95 * least), _SPANS[-1])
+
+
+def _row(view: View, row: int, counter: str, times: Floats, *, width: int, each: float) -> Row:
+    snapshot = view.snapshot
+    value = snapshot.value(counter, row)
+    rest = width - _NAME - 1
+    if value is None:
+        gpu = snapshot.gpus[row]
+        now = counter in snapshot.values
+        why = (
+            "not told now"
+            if now
+            else unsupported.brief_fix(
+                counter, view.about.name, mig=gpu.mig is not None, profiles=unsupported.has_profiling(view.about)
+            )
+        )
+        return [
+            cell(counter, _NAME, colours.DIM),
+            cell(MISSING, _VALUE + 1, colours.DIM, right=True),
+            cell(f"  {why}", rest - _VALUE, colours.DIM),
+        ]
+    if counter in ("throttle_reasons", "xid"):
+        told = counter_text(counter, value)
+        alarmed = bool(clock_reasons(int(value))) if counter == "throttle_reasons" else value != 0
+        style = colours.NOTICE if alarmed else colours.PLAIN
+        return [cell(counter, _NAME), Segment(" "), cell(f"{told:>{_VALUE}}", max(rest, 0), style)]
+    drawn = counter_scale(counter, snapshot.devices.get(snapshot.gpus[row]))
+    full = "" if drawn.full is None else bar((value - drawn.low) / (drawn.full - drawn.low), _BAR)
+    columns = rest - _VALUE - _BAR - 2
+    style = colours.ALARM if _bad(counter, value) else colours.PLAIN
+    return [
+        cell(counter, _NAME, style),
+        cell(counter_text(counter, value), _VALUE + 1, style, right=True),
+        Segment(" "),
+        cell(full, _BAR, colours.PLAIN),
+        Segment(" "),
+        cell(_past(counter, times, view.history.series(counter, row), drawn, columns, each), max(columns, 0)),
+    ]
+
+
+def _past(counter: str, times: Floats, values: Singles, drawn: CounterScale, columns: int, each: float) -> str:
+    """The history of a counter; of a sum what came up. Against its scale, or between its own lowest and highest."""
+    if columns < 4:
+        return ""
+    if COUNTERS_BY_NAME[counter].kind is CounterKind.CUMULATIVE:
+        rises = np.clip(np.diff(values.astype(np.float64)), 0, None)
+        return _between(means(times[1:], rises, width=columns, each=each)) if np.nansum(rises) else ""
+    averaged = means(times, values, width=columns, each=each)
+    if drawn.full is None:
+        return _between(averaged) if COUNTERS_BY_NAME[counter].unit != "flag" else ""
+    return "".join(blocks(averaged, low=drawn.low, high=drawn.full))
+
+
+def _between(averaged: Floats) -> str:
+    known = averaged[np.isfinite(averaged)]
+    return "".join(blocks(averaged, low=0.0, high=float(known.max()) if len(known) and known.max() > 0 else 1.0))
+
+
+def _bad(counter: str, value: float) -> bool:
+    """Whether a count of errors is worth a colour; of replays only new ones are, which health tells."""
+    return counter in ("remapped_rows_uncorrectable", "row_remap_failure") and value > 0
+
+
+def untold(view: View, *, but: Collection[str] = ()) -> Sequence[str]:
+    """Return what the source does not tell, and how to enable it: a sentence for each thing that can be done.
+
+    but: counters of which that is said elsewhere.
+    """
+    left = {name: how for name, how in view.about.blind.items() if name not in but}
+    return unsupported.unsupported_lines(replace(view.about, blind=left)) if left else ()

@@ -1,0 +1,407 @@
+"""Columns of the fleet table: values, widths, which columns give way, titles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from rich.cells import cell_len, set_cell_size
+from rich.style import Style
+
+from tachograph.catalog.arrays import Floats, Longs
+from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WORST_FIRST
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES
+from tachograph.live.view import View
+from tachograph.tui import colours
+from tachograph.tui.fleet_rows import FleetGroup, FleetRows
+from tachograph.tui.page import Pieces
+
+MISSING = "-"
+OTHER_NOW = "~"  # the newest reading alone has another class
+_SUM = "Σ"
+_FULL, _HALF = "━", "╸"
+_ALL_TEXT = 24  # characters of a name, at most
+_BAR_FROM, _BAR_TO = 13, 45
+
+
+@dataclass(frozen=True, slots=True)
+class FleetColumn:
+    """One column. name: as in `:sort`. of_gpu, of_group: its text for a row or a group. width: 0 from the data."""
+
+    name: str
+    title: str
+    width: int
+    of_gpu: Callable[[FleetRows, int], str]
+    of_group: Callable[[FleetRows, FleetGroup], str]
+    left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlace:
+    """A column on the screen."""
+
+    column: FleetColumn
+    width: int
+    at: int = field(default=0)
+
+
+def percent(value: float) -> str:
+    """Return a fraction in at most four characters.
+
+    >>> percent(0.423), percent(1.0), percent(float("nan"))
+    ('42%', '100%', '-')
+    """
+    return MISSING if value != value else f"{value * 100:.0f}%"
+
+
+def short(value: float) -> str:
+    """Return a large number in at most five characters.
+
+    >>> short(2.13e9), short(950.4), short(12_345), short(float("nan"))
+    ('2.1G', '950', '12k', '-')
+    """
+    if value != value:
+        return MISSING
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.1f}{prefix}" if abs(value) < 9.95 * size else f"{value / size:.0f}{prefix}"
+    return f"{value:.0f}"
+
+
+def span(seconds: float) -> str:
+    """Return a time that passed in at most six characters.
+
+    >>> span(59), span(7325), span(3 * 86400), span(float("nan"))
+    ('59s', '2h02', '3d00h', '-')
+    """
+    if seconds != seconds:
+        return MISSING
+    whole = max(0, int(seconds))
+    if whole < 3600:
+        return f"{whole}s" if whole < 60 else f"{whole // 60}m{whole % 60:02d}"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def bar(value: float, width: int) -> str:
+    """Return a bar in steps of half a character, and the percent behind it.
+
+    >>> bar(0.5, 14)
+    '━━━━╸      50%'
+    """
+    if value != value:
+        return MISSING.rjust(width)
+    room = width - 5
+    full, half = divmod(round(min(max(value, 0.0), 1.0) * room * 2), 2)
+    drawn = _FULL * full + (_HALF if half else "")
+    return f"{drawn:<{room}}{percent(value):>5}"
+
+
+def fit(
+    rows: FleetRows, width: int, *, skip: int = 0, first: int = 8, group: str = "", sort: str = ""
+) -> list[ColumnPlace]:
+    """Return the columns that fit, from left to right.
+
+    skip: so many of those that may give way are passed over. first: so wide is the name of a GPU or a group at least.
+    group: by what lines are grouped, which needs no column then. sort: the column that gives way to no other.
+    """
+    widths: dict[str, int] = {}
+    left = width
+    for name, wanted in _steps(rows, skip, first, sort):
+        if name == group != "class":  # the classes of a group are counted in their column
+            continue
+        needs = wanted - widths[name] if name in widths else wanted + bool(widths)
+        if needs <= left:
+            widths[name], left = wanted, left - needs
+    if "real" in widths and widths["real"] >= _BAR_FROM:
+        widths["real"] += min(left, _BAR_TO - widths["real"])
+    placed, at = [], 0
+    for column in COLUMNS:
+        if column.name in widths:
+            placed.append(ColumnPlace(column, widths[column.name], at))
+            at += widths[column.name] + 1
+    return placed
+
+
+def _steps(rows: FleetRows, skip: int, least: int, sort: str) -> list[tuple[str, int]]:
+    """(column, width) in the order in which room is given; a column named again becomes wider."""
+    natural = {name: min(_ALL_TEXT, max(map(len, rows.text(name)), default=0)) for name in ("gpu", "job", "user")}
+    kept = [("gpu", max(least, natural["gpu"])), ("class", 16), ("real", 4), ("health", 7)]
+    first = ["sm", "job", "user", "real", "tensor", "dram", "class", "util", "mem", "power", "temp"]
+    more = ["occ", "fp64", "memtemp", "clock", "rx", "tx", "nvlink", "fp32", "fp16", "held", "model"]
+    widths = {column.name: column.width for column in COLUMNS}
+    widths |= {"job": max(4, natural["job"]), "user": max(4, natural["user"]), "real": _BAR_FROM, "class": 22}
+    kept += [(sort, widths[sort])] if sort in (*first, *more) and sort not in dict(kept) else []
+    return kept + [(name, widths[name]) for name in (first + more)[min(skip, len(first + more) - 1) :]]
+
+
+def _gpu_of_group(rows: FleetRows, group: FleetGroup) -> str:
+    return f"{'▸' if group.folded else '▾'} {group.name or '(none)'} ({len(group.rows)})"
+
+
+def _of_all(name: str) -> Callable[[FleetRows, FleetGroup], str]:
+    def told(rows: FleetRows, group: FleetGroup) -> str:
+        texts = rows.text(name)
+        found = {texts[row] for row in group.rows.tolist()} - {""}
+        return found.pop() if len(found) == 1 else f"{len(found)} {name}s" if found else MISSING
+
+    return told
+
+
+def _classes_of_group(rows: FleetRows, group: FleetGroup) -> str:
+    counts = np.bincount(rows.view.labels[group.rows], minlength=len(WORKLOAD_CLASSES))
+    by_mark = dict.fromkeys(colours.MARKS.values(), 0)
+    for mark, count in zip(colours.CLASS_MARKS, counts.tolist(), strict=True):
+        by_mark[mark] += count
+    return " ".join(f"{count}{mark}" for mark, count in by_mark.items() if count)
+
+
+def _worst(rows: FleetRows, group: FleetGroup) -> str:
+    states = {STATES[state] for state in np.unique(rows.view.health[group.rows]).tolist()}
+    return min(states, key=WORST_FIRST.index)
+
+
+def _health_of_group(rows: FleetRows, group: FleetGroup) -> str:
+    return _state(_worst(rows, group))
+
+
+def class_cell(view: View, row: int) -> str:
+    """Return the class of a GPU; a sign behind its letter where the newest reading alone has another.
+
+    The class is that of a window, the numbers beside it are of now: without the sign they would contradict.
+    """
+    text = colours.class_text(view.label(row))
+    differs = view.told[row] and view.raw[row] != view.labels[row]
+    return text.replace(" ", OTHER_NOW, 1) if differs else text
+
+
+def _state(state: str) -> str:
+    return state if state == HEALTH_UNKNOWN else colours.state_text(state)
+
+
+def _mean(values: Floats, rows: Longs) -> float:
+    told = values[rows]
+    told = told[~np.isnan(told)]
+    return float(told.mean()) if len(told) else float("nan")
+
+
+def _sum(values: Floats, rows: Longs) -> float:
+    told = values[rows]
+    told = told[~np.isnan(told)]
+    return float(told.sum()) if len(told) else float("nan")
+
+
+def _sums(used: Floats, there: Floats, rows: Longs) -> tuple[float, float]:
+    """What is used and what there is, of those GPUs alone that tell what they use."""
+    telling = rows[~np.isnan(used[rows])]
+    whole = not np.isnan(there[telling]).any()
+    return _sum(used, telling), _sum(there, telling) if whole else float("nan")
+
+
+def _max(values: Floats, rows: Longs) -> float:
+    told = values[rows]
+    told = told[~np.isnan(told)]
+    return float(told.max()) if len(told) else float("nan")
+
+
+def _text(name: str, title: str) -> FleetColumn:
+    return FleetColumn(name, title, 0, lambda rows, row: rows.text(name)[row] or MISSING, _of_all(name), left=True)
+
+
+def _number(
+    name: str, title: str, width: int, written: Callable[[float], str], merged: Callable[[Floats, Longs], float]
+) -> FleetColumn:
+    return FleetColumn(
+        name,
+        title,
+        width,
+        lambda rows, row: written(rows.number(name)[row]),
+        lambda rows, group: written(merged(rows.number(name), group.rows)),
+    )
+
+
+def _sum_of(name: str, title: str, width: int, written: Callable[[float], str]) -> FleetColumn:
+    return FleetColumn(
+        name,
+        title,
+        width,
+        lambda rows, row: written(rows.number(name)[row]),
+        lambda rows, group: _summed(written(_sum(rows.number(name), group.rows))),
+    )
+
+
+def _summed(written: str) -> str:
+    """A sum that is known for one: other numbers of a group are means, temperatures the highest."""
+    return written if written == MISSING else f"{_SUM}{written}"
+
+
+def _memory(used: float, there: float) -> str:
+    if used != used:
+        return MISSING
+    written = f"{used:.1f}" if used < 99.95 else short(used)
+    return written if there != there else f"{written}/{there:.0f}" if there < 1e3 else f"{written}/{short(there)}"
+
+
+def _degrees(value: float) -> str:
+    return MISSING if value != value else f"{value:.0f}°"
+
+
+def _watts(value: float) -> str:
+    return f"{short(value)}W" if value == value else MISSING
+
+
+COLUMNS: tuple[FleetColumn, ...] = (
+    FleetColumn("gpu", "gpu", 0, lambda rows, row: rows.text("gpu")[row], _gpu_of_group, left=True),
+    _text("job", "job"),
+    _text("user", "user"),
+    FleetColumn("class", "class", 22, lambda rows, row: class_cell(rows.view, row), _classes_of_group, left=True),
+    FleetColumn(
+        "real",
+        "real utilisation",
+        _BAR_FROM,
+        lambda rows, row: percent(rows.view.real[row]),
+        lambda rows, group: percent(_mean(rows.view.real, group.rows)),
+        left=True,
+    ),
+    _number("util", "GPU", 4, percent, _mean),
+    _number("sm", "SM", 4, percent, _mean),
+    _number("tensor", "TENS", 4, percent, _mean),
+    _number("dram", "DRAM", 4, percent, _mean),
+    FleetColumn(
+        "mem",
+        "memory GiB",
+        10,
+        lambda rows, row: _memory(float(rows.number("mem")[row]), float(rows.memory_gib[row])),
+        lambda rows, group: _summed(_memory(*_sums(rows.number("mem"), rows.memory_gib, group.rows))),
+    ),
+    _sum_of("power", "power", 6, _watts),
+    _number("temp", "temp", 4, _degrees, _max),
+    FleetColumn("health", "health", 7, lambda rows, row: _state(rows.view.state(row)), _health_of_group, left=True),
+    _number("occ", "OCC", 4, percent, _mean),
+    _number("fp64", "FP64", 4, percent, _mean),
+    _number("fp32", "FP32", 4, percent, _mean),
+    _number("fp16", "FP16", 4, percent, _mean),
+    _number("memtemp", "mem°", 4, _degrees, _max),
+    _number("clock", "MHz", 4, lambda value: MISSING if value != value else f"{value:.0f}", _mean),
+    _sum_of("rx", "PCIe<", 5, short),
+    _sum_of("tx", "PCIe>", 5, short),
+    _sum_of("nvlink", "NVLnk", 5, short),
+    _number("held", "held", 6, span, _max),
+    FleetColumn(
+        "model", "model", 24, lambda rows, row: rows.text("model")[row] or MISSING, _of_all("model"), left=True
+    ),
+)
+SORTED_BY = tuple(column.name for column in COLUMNS)
+
+
+@lru_cache(maxsize=4096)
+def cell(text: str, width: int, left: bool) -> str:
+    """Return a text cut or filled to a width.
+
+    >>> cell("tensor-heavy", 8, True), cell("42%", 5, False)
+    ('tensor-…', '  42%')
+    """
+    length = len(text) if text.isascii() else cell_len(text)
+    if length > width:
+        return set_cell_size(text, width - 1) + "…" if width > 1 else set_cell_size(text, width)
+    return text + " " * (width - length) if left else " " * (width - length) + text
+
+
+def pieces(rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace]) -> list[tuple[str, Style]]:
+    """Return a line as texts and styles, neighbours of one style together."""
+    if isinstance(line, FleetGroup):
+        made = [(_group_cell(rows, line, place), _group_style(rows, line, place.column.name)) for place in places]
+    else:
+        plain = colours.PLAIN if rows.view.told[line] else colours.DIM
+        made = [(_gpu_cell(rows, line, place), _style(rows, line, place.column.name, plain)) for place in places]
+    found: list[tuple[str, Style]] = []
+    for text, style in made:
+        if found:
+            before, its = found[-1]
+            if its is style:
+                found[-1] = (f"{before} {text}", style)
+                continue
+            found[-1] = (f"{before} ", its) if its is not colours.HEALTH_STYLES[CRIT] else (before, its)
+            text = f" {text}" if its is colours.HEALTH_STYLES[CRIT] else text
+        found.append((text, style))
+    return found
+
+
+def spoken(rows: FleetRows, row: int, *, width: int) -> str:
+    """Return one GPU in a line that needs no headings, as much as fits."""
+    told = [rows.text("gpu")[row], f"job {rows.text('job')[row] or MISSING}", rows.text("user")[row] or MISSING]
+    told += [class_cell(rows.view, row), colours.state_text(rows.view.state(row))]
+    named = [column for column in COLUMNS if column.name not in ("gpu", "job", "user", "class", "health", "model")]
+    told += [f"{'real' if column.name == 'real' else column.title} {column.of_gpu(rows, row)}" for column in named]
+    line = ""
+    for one in told:
+        longer = f"{line}  {one}" if line else one
+        if len(longer) > width:
+            break
+        line = longer
+    return line
+
+
+def _gpu_cell(rows: FleetRows, row: int, place: ColumnPlace) -> str:
+    column = place.column
+    if column.name == "real" and place.width >= _BAR_FROM:
+        return bar(float(rows.view.real[row]), place.width)
+    return cell(column.of_gpu(rows, row), place.width, column.left and column.name != "real")
+
+
+def _group_cell(rows: FleetRows, group: FleetGroup, place: ColumnPlace) -> str:
+    column = place.column
+    if column.name == "real" and place.width >= _BAR_FROM:
+        return bar(_mean(rows.view.real, group.rows), place.width)
+    return cell(column.of_group(rows, group), place.width, column.left and column.name != "real")
+
+
+def _group_style(rows: FleetRows, group: FleetGroup, name: str) -> Style:
+    if name == "gpu":
+        return colours.GROUP
+    worst = _worst(rows, group)
+    return colours.HEALTH_STYLES[worst] if name == "health" and worst != OK else colours.BOLD
+
+
+def _style(rows: FleetRows, row: int, name: str, plain: Style) -> Style:
+    if name in ("class", "real"):
+        return colours.CLASS_STYLES[int(rows.view.labels[row])]
+    if name == "health":
+        return colours.STATE_STYLES[int(rows.view.health[row])]
+    if name == "temp" and rows.view.state(row) == HOT:
+        return colours.ALARM
+    return plain
+
+
+MORE = "›"  # columns did not fit
+_NAMES = ("gpu", "node", "job", "user", "class", "model")  # sorted from A to Z, numbers from the highest
+
+
+def titles(places: Sequence[ColumnPlace], *, sort: str, reverse: bool, group: str, width: int) -> Pieces:
+    """Return the titles of columns at their places; the one sorted by is marked with an arrow."""
+    arrow = "▲" if (sort in _NAMES) != reverse else "▼"
+    made: Pieces = []
+    for number, place in enumerate(places):
+        is_sorted = place.column.name == sort
+        written = _written(place, arrow if is_sorted else "")
+        made.append((f" {written}" if number else written, colours.SORTED if is_sorted else colours.TITLE))
+    return [*made, *_more(places, group=group, width=width)]
+
+
+def _written(place: ColumnPlace, arrow: str) -> str:
+    column = place.column
+    title = column.title if len(column.title) <= place.width else column.title.split()[0]
+    title = f"{title[: place.width - len(arrow)]}{arrow}"
+    return title.ljust(place.width) if column.left else title.rjust(place.width)
+
+
+def _more(places: Sequence[ColumnPlace], *, group: str, width: int) -> Pieces:
+    """A sign at the right edge where there are columns that are not seen."""
+    grouped = group not in ("", "class")  # that column is the heading of groups
+    if not places or len(places) + grouped >= len(COLUMNS):
+        return []
+    used = places[-1].at + places[-1].width
+    return [(MORE.rjust(width - used), colours.BOLD)] if used < width else []

@@ -1,0 +1,415 @@
+"""GPUs of one job in numbers: facts, spread among GPUs, programs, and the rows of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from rich.segment import Segment
+from rich.style import Style
+
+from tachograph.catalog.arrays import Flags, Floats, Longs, Singles
+from tachograph.catalog.units import plural, printable
+from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES
+from tachograph.live.snapshot import GpuAllocation, GpuProcess
+from tachograph.live.view import View
+from tachograph.tui import colours
+from tachograph.tui.chart import blocks, spark
+from tachograph.tui.counter_rows import span
+from tachograph.tui.fleet_table import percent
+from tachograph.tui.page import MISSING, Row, cell, flow, heading, join_parts, paragraph, quantity
+
+# counters that say whether a GPU was working, best known first; MIG slices have no gpu_util
+ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")
+WINDOW_S = 60.0  # as stored metrics have it
+OVER_S = 300.0  # so far back is looked
+FAR = 0.25  # from the median lag: further than noise and one slow step, and worth a third of a job's speed
+FAR_ACTIVITY = 0.05  # and so far from the median activity: GPUs that all do next to nothing have no stragglers
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSpread:
+    """Of a job. imbalance: 0..1, None for one GPU, or where nothing was active or measured.
+
+    lags: per GPU, 0 the busiest, 1 at rest; NaN of a GPU that told nothing, and of all where nothing was active.
+    windows: how many were looked at, `zero_windows` of them with all at rest, which do not count. behind, ahead:
+    whether the lag of each GPU is FAR above or below the job's median, and its activity FAR_ACTIVITY from it; none is
+    where no window is over yet. growing_s: so much was seen of the only window there is, None where whole ones are.
+    """
+
+    imbalance: float | None
+    lags: Floats
+    windows: int
+    zero_windows: int
+    behind: Flags
+    ahead: Flags
+    growing_s: float | None = None
+
+
+def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s: float = WINDOW_S) -> GpuSpread:
+    """Return how evenly GPUs worked. activity: (times x GPUs), 0..1, NaN missing.
+
+    Windows begin at `anchor` (the start of the job) and go on every `window_s`. Those count of which all is there: not
+    the first where times begin within it, nor the last, which is still growing, unless there is no other. A GPU silent
+    in a window counts 0 there, one that told nothing at all is left out.
+
+    >>> found = spread(np.arange(120.0), np.tile([0.8, 0.8, 0.4, 0.8], (120, 1)), anchor=0.0)
+    >>> round(found.imbalance, 3), found.lags.round(3).tolist(), found.behind.tolist()
+    (0.125, [0.0, 0.0, 0.5, 0.0], [False, False, True, False])
+    """
+    count = activity.shape[1]
+    known = np.isfinite(activity)
+    told: Flags = np.logical_or.reduce(known, axis=0)
+    values = np.where(known, activity, 0.0)
+    kept, window, over = _windows(times, anchor=anchor, window_s=window_s)
+    starts = np.flatnonzero(np.diff(window[kept], prepend=np.nan) != 0)
+    totals = np.add.reduceat(values[kept], starts, axis=0) if len(kept) else np.zeros((0, count))
+    most = totals.max(axis=1, initial=0.0)
+    active = most > 0
+    lags = np.full(count, np.nan)
+    if active.any():
+        lags[told] = (1 - totals[active][:, told] / most[active, None]).mean(axis=0)
+    several = int(told.sum()) > 1 and bool(active.any())
+    imbalance = float(lags[told].mean()) if several else None
+    off, away = _from_median(lags, told), _from_median(values[kept].mean(axis=0) if len(kept) else lags, told)
+    marked = over & (np.abs(away) >= FAR_ACTIVITY)
+    growing_s = None if over or not len(kept) else float(times[kept[-1]] - times[kept[0]])
+    behind, ahead = marked & (off >= FAR), marked & (off <= -FAR)
+    return GpuSpread(imbalance, lags, len(totals), int((~active).sum()), behind, ahead, growing_s)
+
+
+def _windows(times: Floats, *, anchor: float, window_s: float) -> tuple[Longs, Floats, bool]:
+    """Which times count, the number of the window of each time, and whether a window is over yet."""
+    window = np.floor((times - anchor) / window_s)
+    if not len(times):
+        return np.empty(0, np.int64), window, False
+    whole = (anchor + window * window_s >= times[0]) & (window < window[-1])
+    over = bool(whole.any())
+    return np.flatnonzero(whole if over else window == window[-1]), window, over
+
+
+def _from_median(values: Floats, told: Flags) -> Floats:
+    """How far each value is from the median of those told; 0 where it is missing."""
+    found: Floats = np.nan_to_num(values - np.median(values[told])) if told.any() else np.zeros(len(values))
+    return found
+
+
+def activity_counter(view: View, rows: Sequence[int]) -> str | None:
+    """Return the counter that tells whether GPUs are working; None where none of them tells one."""
+    for counter in ACTIVITY:
+        values = view.snapshot.values.get(counter)
+        if values is not None and np.isfinite(values[list(rows)]).any():
+            return counter
+    return None
+
+
+def never_used(activity: Floats | Singles) -> Flags:
+    """Return for each GPU whether it was at zero in all that is known of it; False where nothing is.
+
+    >>> never_used(np.array([[0.0, 0.5, np.nan], [0.0, 0.0, np.nan]])).tolist()
+    [True, False, False]
+    """
+    known = np.isfinite(activity)
+    found: Flags = known.any(axis=0) & (np.where(known, activity, 0.0).max(axis=0, initial=0.0) == 0)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """One row per GPU of the job, in the order of `rows` (places in the view).
+
+    counter: what says that a GPU works, None where nothing does; activity: its values at `times`, all that is kept.
+    unused: GPUs at zero in all that time.
+    """
+
+    job_id: str
+    rows: tuple[int, ...]
+    holder: GpuAllocation
+    counter: str | None
+    times: Floats
+    activity: Singles
+    spread: GpuSpread
+    unused: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgram:
+    """Processes with one user and command: how many, on how many GPUs, their device memory (None: not told)."""
+
+    user: str | None
+    command: str | None
+    processes: int
+    gpus: int
+    hbm_used_mib: float | None
+
+
+def job_facts(view: View, job_id: str) -> JobFacts | None:
+    """Return what is known of a job; None where it holds no GPU that is seen."""
+    snapshot = view.snapshot
+    held = [(place, snapshot.holders.get(gpu)) for place, gpu in enumerate(snapshot.gpus)]
+    own = [(place, holder) for place, holder in held if holder is not None and job_id in (*holder.jobs, holder.job_id)]
+    if not own:
+        return None
+    rows = tuple(place for place, _ in own)
+    holder = own[0][1]
+    times = view.history.times()
+    counter = activity_counter(view, rows)
+    activity = view.history.block(counter or "gpu_util", rows)
+    last = times > snapshot.t - OVER_S - WINDOW_S
+    anchor = holder.since if holder.since is not None else 0.0
+    evenness = spread(times[last], activity[last], anchor=anchor)
+    return JobFacts(job_id, rows, holder, counter, times, activity, evenness, never_used(activity))
+
+
+def total(values: Floats) -> float | None:
+    """Return the sum of what is known; None where nothing is.
+
+    >>> total(np.array([1.0, np.nan, 2.0])), total(np.array([np.nan]))
+    (3.0, None)
+    """
+    known = values[np.isfinite(values)]
+    return float(known.sum()) if len(known) else None
+
+
+def mean(values: Floats) -> float | None:
+    """Return the mean of what is known; None where nothing is."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def programs(view: View, rows: Sequence[int]) -> list[JobProgram]:
+    """Return what runs on some GPUs, by user and command, the one with most memory first."""
+    grouped: dict[tuple[str | None, str | None], list[tuple[int, GpuProcess]]] = {}
+    for row in rows:
+        for process in view.snapshot.processes.get(view.snapshot.gpus[row], ()):
+            grouped.setdefault((process.user, process.command), []).append((row, process))
+    found = [
+        JobProgram(
+            user,
+            command,
+            len({(view.snapshot.gpus[row].node, process.pid) for row, process in members}),
+            len({row for row, _ in members}),
+            total(np.array([process.hbm_used_mib for _, process in members], np.float64)),
+        )
+        for (user, command), members in grouped.items()
+    ]
+    return sorted(found, key=lambda one: -(one.hbm_used_mib or 0.0))
+
+
+BEHIND, AHEAD, UNUSED, LOST = "<", ">", "0", "!"
+MAPPED = 16  # GPUs from which on a map shows all at once
+_NAMED = 6  # GPUs that a sentence lists
+_PROGRAMS = 6
+ORDERS = ("stragglers first", "in place", "least active first", "most memory first")
+_COLUMNS = (("real", 6), ("SM", 6), ("tensor", 7), ("DRAM", 6), ("memory", 10), ("power", 8))
+_COUNTERS = ("sm_active", "tensor_active", "dram_active", "hbm_used_mib", "power_w")
+_UNITS = ("fraction", "fraction", "fraction", "fraction", "MiB", "W")
+
+
+def job_title(view: View, job: JobFacts, *, width: int) -> list[Row]:
+    """Return who the job is, what it does, how evenly, and which GPUs stand out."""
+    snapshot, holder = view.snapshot, job.holder
+    nodes = len({snapshot.gpus[row].node for row in job.rows})
+    since = "" if holder.since is None else f"for {quantity(max(0.0, snapshot.t - holder.since), 's')}"
+    places = list(job.rows)
+    who = join_parts(
+        [f"user {holder.user or MISSING}", f"{plural(len(places), 'GPU')} on {plural(nodes, 'node')}", since]
+    )
+    means = join_parts(
+        [
+            f"real {quantity(mean(view.real[places]), 'fraction')}",
+            *(
+                f"{name} {quantity(mean(snapshot.column(counter)[places]), 'fraction')}"
+                for name, counter in (("SM", "sm_active"), ("tensor", "tensor_active"), ("DRAM", "dram_active"))
+            ),
+            f"Σ memory {quantity(total(snapshot.column('hbm_used_mib')[places]), 'MiB')}",
+            f"Σ power {quantity(total(snapshot.column('power_w')[places]), 'W')}",
+        ]
+    )
+    first: Row = [Segment(f"job {printable(job.job_id)}  ", colours.BOLD), Segment(printable(who))]
+    return [first, *_kinds(view, job, width=width), *paragraph(means, width), *evenness(view, job, width=width)]
+
+
+def _kinds(view: View, job: JobFacts, *, width: int) -> list[Row]:
+    """How many GPUs are of which class, the most frequent first."""
+    found = np.bincount(view.labels[list(job.rows)], minlength=len(WORKLOAD_CLASSES))
+    seen = [place for place in np.argsort(-found, kind="stable").tolist() if found[place]]
+    return flow(
+        (
+            [Segment(f"{colours.CLASS_MARKS[one]} {found[one]} {WORKLOAD_CLASSES[one]}  ", colours.CLASS_STYLES[one])]
+            for one in seen
+        ),
+        width,
+    )
+
+
+def evenness(view: View, job: JobFacts, *, width: int) -> list[Row]:
+    """Return spatial imbalance, stragglers, GPUs that were not used and that tell nothing, as sentences."""
+    if job.counter is None:
+        return paragraph("how evenly the GPUs work is not known: no activity is told", width, colours.DIM)
+    of = job.spread
+    rows: list[Row] = []
+    if len(job.rows) > 1:
+        counted = f"over {plural(of.windows - of.zero_windows, 'window')} of {WINDOW_S:.0f} s"
+        if of.growing_s is not None:
+            counted = f"of the first window, {of.growing_s:.0f} of {WINDOW_S:.0f} s"
+        written = quantity(of.imbalance, "ratio")
+        rest = "" if of.imbalance is not None else ": nothing was active" if of.windows else ": no window is over yet"
+        rows += paragraph(f"spatial imbalance {written} {counted} ({job.counter}){rest}", width)
+    told = view.told[list(job.rows)]
+    marked = (
+        (of.behind & told & ~job.unused, f"{BEHIND} far behind the others", colours.NOTICE),
+        (of.ahead & told, f"{AHEAD} far ahead of the others", colours.NOTICE),
+        (job.unused & told, f"{UNUSED} not used in the last {quantity(_kept_s(job), 's')}", colours.NOTICE),
+        (~told, f"{LOST} tells nothing now", colours.ALARM),
+    )
+    for flags, said, style in marked:
+        if flags.any():
+            rows += paragraph(f"{said}: {_named(view, job, np.flatnonzero(flags).tolist())}", width, style, indent=2)
+    return rows
+
+
+def _kept_s(job: JobFacts) -> float:
+    return float(job.times[-1] - job.times[0]) if len(job.times) > 1 else 0.0
+
+
+def _named(view: View, job: JobFacts, places: Sequence[int]) -> str:
+    names = [view.snapshot.gpus[job.rows[place]].name for place in places[:_NAMED]]
+    return ", ".join(names) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
+
+
+def mapped(view: View, job: JobFacts, *, width: int) -> list[Row]:
+    """Return a block for each GPU, node by node: as high as it is active, coloured by what limits it."""
+    values = view.snapshot.column(job.counter or "gpu_util")[list(job.rows)]
+    drawn = [
+        block if known else "?"
+        for block, known in zip(blocks(values, low=0.0, high=1.0), values == values, strict=True)
+    ]
+    nodes: dict[str, list[int]] = {}
+    for place, row in enumerate(job.rows):
+        nodes.setdefault(view.snapshot.gpus[row].node, []).append(place)
+    labels = view.labels[list(job.rows)].tolist()
+    longest = max(len(name) for name in nodes)
+    most = max(len(places) for places in nodes.values())
+    each = longest + 1 + most + 2
+    rows: list[Row] = [heading("All GPUs", width, f"{job.counter or 'nothing told'}, now")]
+    fit = max(1, width // each)
+    named = list(nodes.items())
+    for begin in range(0, len(named), fit):
+        together: Row = []
+        for name, places in named[begin : begin + fit]:
+            together.append(cell(name, longest + 1, colours.DIM))
+            for label, alike in groupby(places, key=labels.__getitem__):
+                together.append(Segment("".join(drawn[place] for place in alike), colours.CLASS_STYLES[label]))
+            together.append(Segment(" " * (most - len(places) + 2)))
+        rows.append(together)
+    return rows
+
+
+def ordered(view: View, job: JobFacts, order: str) -> list[int]:
+    """Return places in `job.rows` in the order of lines; what is missing last."""
+    rows = list(job.rows)
+    lags = job.spread.lags
+    match order:
+        case "stragglers first":
+            told = view.told[rows]
+            rank = np.select([~told, job.unused, job.spread.behind, job.spread.ahead], [0, 1, 2, 3], 4)
+            keys = rank + np.where((rank == 2) | (rank == 3), 0.5 - np.nan_to_num(lags) / 2, 0.0)  # worst first
+        case "least active first":
+            values = view.snapshot.column(job.counter or "gpu_util")[rows]
+            keys = np.where(np.isfinite(values), values, np.inf)
+        case "most memory first":
+            used = view.snapshot.column("hbm_used_mib")[rows]
+            keys = np.where(np.isfinite(used), -used, np.inf)
+        case _:
+            keys = np.zeros(len(rows))
+    found: list[int] = np.argsort(keys, kind="stable").tolist()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class JobGpuTable:
+    """What the lines of GPUs are made of. names, classes, history, programs: characters of these columns.
+
+    each: seconds that a block of the history stands for.
+    """
+
+    names: int
+    classes: int
+    history: int
+    programs: int
+    each: float
+
+
+def job_gpu_table(view: View, job: JobFacts, *, width: int) -> JobGpuTable:
+    """Return the columns that fit."""
+    names = min(24, max(len(view.snapshot.gpus[row].name) for row in job.rows))
+    fixed = 2 + names + 1 + sum(size for _, size in _COLUMNS) + 1
+    classes = 23 if width - fixed >= 60 else 15
+    programs_width = 26 if width - fixed - classes >= 66 else 0
+    left = max(0, width - fixed - classes - programs_width - 1)
+    return JobGpuTable(names, classes, left, programs_width, span(job.times, max(1, left)))
+
+
+def table_head(columns: JobGpuTable) -> Row:
+    """Return the names of the columns."""
+    row: Row = [cell("", 2), cell("GPU", columns.names + 1, colours.BOLD), cell("class", columns.classes, colours.BOLD)]
+    row += [cell(name, size, colours.BOLD, right=True) for name, size in _COLUMNS]
+    reach = f" last {quantity(columns.history * columns.each, 's')}" if columns.history >= 12 else ""
+    row += [Segment(" "), cell(reach, columns.history, colours.DIM)]
+    return [*row, cell(" processes" if columns.programs else "", columns.programs + 1, colours.BOLD)]
+
+
+def gpu_row(view: View, job: JobFacts, place: int, columns: JobGpuTable) -> Row:
+    """Return the line of one GPU."""
+    row = job.rows[place]
+    snapshot = view.snapshot
+    sign, style = _sign(view, job, place)
+    label = int(view.labels[row])
+    name = WORKLOAD_CLASSES[label] if columns.classes > 20 else WORKLOAD_CODES[label]
+    values = (float(view.real[row]), *(snapshot.value(counter, row) for counter in _COUNTERS))
+    found: Row = [
+        cell(sign, 2, style),
+        cell(snapshot.gpus[row].name, columns.names + 1, style),
+        cell(f"{colours.CLASS_MARKS[label]} {name}", columns.classes, colours.CLASS_STYLES[label]),
+    ]
+    for value, unit, (_, size) in zip(values, _UNITS, _COLUMNS, strict=True):
+        known = float("nan") if value is None else value
+        written = percent(known) if unit == "fraction" else quantity(value, unit)
+        found.append(cell(written, size, right=True))
+    past = spark(job.times, job.activity[:, place], width=columns.history, each=columns.each, low=0.0, high=1.0)
+    found += [Segment(" "), cell(past, columns.history)]
+    if columns.programs:
+        running = snapshot.processes.get(snapshot.gpus[row], ())
+        users = ", ".join(sorted({printable(one.user or MISSING) for one in running}))
+        used = quantity(total(np.array([one.hbm_used_mib for one in running], np.float64)), "MiB")
+        found.append(cell(f" {len(running)}: {users} {used}" if running else f" {MISSING}", columns.programs + 1))
+    return found
+
+
+def _sign(view: View, job: JobFacts, place: int) -> tuple[str, Style]:
+    if not view.told[job.rows[place]]:
+        return LOST, colours.ALARM
+    if job.unused[place]:
+        return UNUSED, colours.NOTICE
+    if job.spread.behind[place]:
+        return BEHIND, colours.NOTICE
+    return (AHEAD, colours.NOTICE) if job.spread.ahead[place] else (" ", colours.PLAIN)
+
+
+def programs_rows(view: View, job: JobFacts, *, width: int) -> list[Row]:
+    """Return what runs on the job's GPUs, by user and command."""
+    found = programs(view, job.rows)
+    rows: list[Row] = [heading("Processes", width)]
+    if not found:
+        return rows + paragraph("none is known", width, colours.DIM)
+    for one in found[:_PROGRAMS]:
+        count = "1 process" if one.processes == 1 else f"{one.processes:,} processes"
+        what = f"{count} on {plural(one.gpus, 'GPU')}"
+        who = printable(one.user or MISSING)
+        used = quantity(one.hbm_used_mib, "MiB")
+        rows.append([cell(f"{who}  {used}  {what}  {printable(one.command or MISSING)}", width)])
+    more = len(found) - _PROGRAMS
+    return rows + (paragraph(f"and {more} more", width, colours.DIM) if more > 0 else [])
