@@ -15,7 +15,7 @@ from tachograph.lake.delta import Lake
 
 FILL = """
 import sys
-from tachograph.fill import fill
+from tachograph.service.fill import fill
 from tachograph.simulate import NodeGroup, Plan
 if __name__ == "__main__":
     plan = Plan(seed=3, days=3, groups=(NodeGroup(6, 4, "A100 SXM 40GB"),), interval_s=60, rows_per_file=12_000)

@@ -162,7 +162,8 @@ def test_a_row_and_its_condition_add_a_workload_class(package: Path) -> None:
     replace(
         workload / "classes.py",
         {
-            '    WorkloadClass("memory-active"': '    WorkloadClass("half-active", "half_active", "mixed", "SM >= 40",\n'  # noqa: E501
+            '    WorkloadClass("memory-active"': '    WorkloadClass("half-active", "half_active",'
+            ' "mixed", "SM >= 40",\n'
             '                  {"sm": (0.4, 1)}, (0.45, 0, 0.2, 0.8, 0, 0)),\n    WorkloadClass("memory-active"'
         },
     )

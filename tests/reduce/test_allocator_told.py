@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import os, sys
-from tachograph.reduce import memory
+from tachograph.pipeline import memory
 was, loaded = memory.keep_freed_memory, []
 def watched():
     loaded.append("polars" in sys.modules)

@@ -46,7 +46,7 @@ class RuleSource:
 
 def shipped_sources() -> tuple[tuple[RuleSource, ...], RuleSource | None]:
     """Return the files of the catalogue, and its parameters."""
-    folder = files("tachograph.rules") / "catalogue"
+    folder = files("tachograph.judge.rules") / "catalogue"
     texts = {item.name: item.read_text(encoding="utf-8") for item in folder.iterdir() if item.is_file()}
     rules = tuple(RuleSource(name, texts[name]) for name in sorted(texts) if name.endswith(".json"))
     return rules, RuleSource(PARAMETERS, texts[PARAMETERS])

@@ -37,7 +37,7 @@ class CompiledProgram:
 
 def source() -> str:
     """Return the CUDA C++ of all kernels."""
-    return files("tachograph.microbench").joinpath("kernels.cu").read_text(encoding="utf-8")
+    return files("tachograph.sharing.microbench").joinpath("kernels.cu").read_text(encoding="utf-8")
 
 
 def compile_kernels(arch: str) -> CompiledProgram:
