@@ -7,7 +7,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?=
-WORKERS ?= auto
+WORKERS ?= $(shell expr $$(nproc) + 1)
 ARGS ?=
 UPGRADE ?=
 KILLS ?= 1000
@@ -21,17 +21,23 @@ CANDIDATES := $(PYTHON) python3.13 python3.12 python3.11 python3
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 COMPILE := $(BIN)/python -m uv --quiet pip compile pyproject.toml --python-version 3.11 --universal --generate-hashes \
 	--no-annotate --no-header --no-emit-index-url $(UPGRADE)
+# A worker more than cores: tests that wait leave their core to the others. Bytecode is kept, also where containers
+# forbid it: thousands of tests start processes.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --benchmark-disable
 BENCHMARKS := $(sort $(wildcard benchmarks/*.py))
 
 help: ## what there is to make
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/dev.stamp ## set up .venv for development
 demo: $(VENV)/run.stamp ## simulate a cluster, analyze it, show what was found (ARGS=... is passed on)
 	$(BIN)/tachograph demo $(ARGS)
 
-test: $(VENV)/dev.stamp ## run the tests (WORKERS=2, ARGS='-k name')
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --benchmark-disable $(ARGS)
+test: $(VENV)/dev.stamp ## run the tests but for those marked slow (WORKERS=3, ARGS='-k name')
+	$(PYTEST) -m 'not slow' $(ARGS)
+
+test-all: $(VENV)/dev.stamp ## run all tests (ARGS='-m slow': those that `make test` leaves out)
+	$(PYTEST) $(ARGS)
 
 lint: $(VENV)/dev.stamp ## style, format, types, layers, generated pages
 	$(BIN)/ruff check .
@@ -71,7 +77,7 @@ clean: ## remove .venv, caches and the demo
 	rm -rf $(VENV) dist tachograph-demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
 	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help setup demo test lint bench month chaos readers fuzz screens docs lock clean
+.PHONY: help setup demo test test-all lint bench month chaos readers fuzz screens docs lock clean
 
 # A candidate counts once it runs (a version manager's stand-in may not), is new enough and can make environments.
 $(BIN)/python:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import polars as pl
+import pytest
 from readers import GPUS, chunk
 from story import NOW
 
@@ -18,6 +19,8 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_consistently, read_gpus, read_summaries, rows_that_count
 from tachograph.pipeline.run import analyze
+
+pytestmark = pytest.mark.slow
 
 
 def redo(lake: Lake) -> None:

@@ -45,6 +45,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_one_command_writes_the_study_and_tells_it(lake: Path, tmp_path: Path) -> None:
     done = run(tmp_path, "--lake", str(lake), "--format", "svg")
     assert (done.returncode, done.stderr) == (0, "")

@@ -113,6 +113,7 @@ def test_what_was_read_before_a_failure_lands_and_the_next_poll_goes_on_there(tm
     assert lying(plan.lake) == all_of(NAME, 9)
 
 
+@pytest.mark.slow
 def test_a_source_that_hangs_keeps_no_other_from_landing_and_the_process_from_stopping(tmp_path: Path) -> None:
     released = threading.Event()
 
@@ -162,6 +163,7 @@ class Full(Lake):
         return super().append(table, frame, **how)
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing_bounds_what_waits_and_is_told_once(tmp_path: Path) -> None:
     lake = Full(str(tmp_path / "lake"))
     tape = Tape(NAME, 300, 0.0, size=10)
@@ -300,6 +302,7 @@ def test_a_defect_ends_the_process_with_its_traceback_after_a_clean_stop(tmp_pat
     assert status.stopped is not None
 
 
+@pytest.mark.slow
 def test_once_polls_each_source_once_and_analyzes(tmp_path: Path) -> None:
     tape, broken = Tape("fake:one", 40, 0.0), Scripted([fails("refused")])
     plan = plan_of(tmp_path / "lake", [PolledSource("fake:one", 60, tape), PolledSource("fake:two", 60, broken)])
@@ -338,6 +341,7 @@ def test_what_was_known_outlives_the_process(tmp_path: Path) -> None:
     assert (after.rows, after.errors) == ({}, {"input": 1})
 
 
+@pytest.mark.slow
 def test_two_collections_of_one_lake_land_each_row_once(tmp_path: Path) -> None:
     """The lock keeps them apart on one host; without it the marks and the lake's transactions do."""
     plans = [

@@ -83,6 +83,7 @@ class Site:
             process.communicate()
 
 
+@pytest.mark.slow
 def test_the_whole_way_from_exporters_to_analyses_metrics_and_status(tmp_path: Path, nodes: Exporter) -> None:
     site = Site(tmp_path, nodes.urls, f"127.0.0.1:{free_port()}")
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -131,6 +132,7 @@ def metric(site: Site, series: str) -> float:
     return float(found[0]) if found else -1.0
 
 
+@pytest.mark.slow
 def test_once_lands_analyzes_and_ends(tmp_path: Path, nodes: Exporter) -> None:
     site = Site(tmp_path, nodes.urls, every_s=30)
     done = site.run("collect", "--once")

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from collecting import collecting, plan_of, until
 from fake_feeds import START, STEP, Tape, number_of
 
@@ -22,6 +23,8 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
 from tachograph.service.collect.readers import PolledSource
 from tachograph.service.collect.status import CollectLock, read_status, state_folder
+
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 STREAMS = ("tape:a", "tape:b")

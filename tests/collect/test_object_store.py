@@ -18,6 +18,8 @@ from tachograph.lake.ingest import watermark
 from tachograph.service.collect.collector import CollectPlan
 from tachograph.service.collect.readers import PolledSource
 
+pytestmark = pytest.mark.slow
+
 NAME = "fake:one"
 
 

@@ -26,6 +26,8 @@ from tachograph.export.postgresql_tables import TABLES, as_csv
 from tachograph.lake.delta import Lake
 from tachograph.pipeline.run import drop_summaries
 
+pytestmark = pytest.mark.slow
+
 ALL = ("job_summaries", "job_gpus", "findings")
 
 

@@ -10,8 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.lake.delta import Lake
+
+pytestmark = pytest.mark.slow
 
 FILL = """
 import sys

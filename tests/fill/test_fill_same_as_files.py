@@ -78,6 +78,7 @@ def test_samples_are_the_same_bit_by_bit(written: tuple[SimulatedCluster, Lake],
     assert_same_bits(samples(filled), theirs)
 
 
+@pytest.mark.slow
 def test_samples_of_the_month_are_the_same_bit_by_bit(tmp_path: Path) -> None:
     groups = (NodeGroup(5, 4, "A100 SXM 40GB"), NodeGroup(2, 4, "A100 SXM 80GB"))
     plan = replace(SimulationPlan.month(), days=2, groups=groups, interval_s=60, rows_per_file=20_000)
@@ -120,6 +121,7 @@ def test_accounting_devices_and_truth_are_there(written: tuple[SimulatedCluster,
     assert set(filled.latest(ALLOCATIONS)["provenance"]) == {"node_list", "explicit"}
 
 
+@pytest.mark.slow
 def test_a_fill_goes_on_by_days_and_after_it_was_killed(
     filled: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +163,7 @@ def report_rows(lake: Lake, days: int) -> int:
     return sum(file.rows for file in lake.files(GPU_SAMPLES) if file.day and file.day.day - PLAN.start.day < days)
 
 
+@pytest.mark.slow
 def test_processes_side_by_side_land_the_same(tmp_path: Path) -> None:
     plan = replace(PLAN, days=1, interval_s=120, rows_per_file=9000)
     fill(plan, str(tmp_path / "one"), tmp_path / "first", processes=1)

@@ -308,6 +308,7 @@ def changed(before: dict[str, int], after: dict[str, int]) -> set[str]:
     return {key.split(":")[1] for key in after if before.get(key) != after[key]}
 
 
+@pytest.mark.slow
 def test_only_touched_jobs_are_summarized_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,6 +31,7 @@ def piped(folder: Path, content: bytes, *arguments: str) -> subprocess.Completed
     return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
+@pytest.mark.slow
 def test_a_report_comes_by_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "good.csv").write_text(sample(), encoding="utf-8")
     got = piped(tmp_path, b"output of the program\n" + sample().encode(), "-", "--json")

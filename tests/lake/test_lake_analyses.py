@@ -59,6 +59,7 @@ def test_readers_see_the_rows_of_the_latest_analysis_only(lake: Lake, tmp_path: 
     assert [more > less for more, less in zip(all_lying(lake), before, strict=True)] == [True, True, True]
 
 
+@pytest.mark.slow
 def test_compaction_drops_what_was_superseded_and_nothing_else(lake: Lake, tmp_path: Path) -> None:
     ingest(lake, [recording(2, start_s=600)], now=NOW)
     for _ in range(2):
@@ -75,6 +76,7 @@ def test_compaction_drops_what_was_superseded_and_nothing_else(lake: Lake, tmp_p
     assert [lake.version(table) for table in ALL_TABLES] == versions
 
 
+@pytest.mark.slow
 def test_an_analysis_that_died_hides_nothing_even_after_compaction(lake: Lake) -> None:
     seen, before = computed(lake), all_lying(lake)
     with pytest.raises(KeyboardInterrupt):
@@ -101,6 +103,7 @@ def test_an_analysis_under_way_finds_its_rows_after_a_compaction(lake: Lake) -> 
     assert computed(lake) == seen
 
 
+@pytest.mark.slow
 def test_compaction_is_no_news(lake: Lake) -> None:
     ingest(lake, [recording(1, power_w=300.0)], now=NOW)
     assert analyzed(lake) == 1
@@ -118,6 +121,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_analyses_and_a_compaction_at_once_leave_what_one_analysis_leaves(lake: Lake) -> None:
     seen, before = computed(lake), all_lying(lake)
     at_once([started(ANALYZE, lake.location, what) for what in ("analyze", "compact", "analyze")])

@@ -178,6 +178,7 @@ for place in range(10):
 """
 
 
+@pytest.mark.slow
 def test_compactions_and_an_ingest_at_once(lake: Lake) -> None:
     first = [samples("n1", seconds=range(place, 600, 10)) for place in range(4)]
     fill(lake, *first)

@@ -10,11 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
+import pytest
 from lake_jobs import compacted, computed
 from lake_rows import lying, rows
 
 from tachograph.catalog.tables import ALL_TABLES, ANALYSES, REJECTS, TABLES
 from tachograph.lake.delta import Lake
+
+pytestmark = pytest.mark.slow
 
 KILLS_PER_STEP = 3
 SPANS_S = (0.3, 1.5, 0.4)  # how long ingest, analyze and compact take, about: kills fall within

@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from lake_rows import START, lying, samples
 
 from tachograph.catalog.tables import GPU_SAMPLES
@@ -34,6 +35,7 @@ def append(lake: Lake, number: int) -> bool:
     return lake.append(GPU_SAMPLES, frame, app_id="stream", mark=number + 1).known
 
 
+@pytest.mark.slow
 def test_what_is_old_is_taken_away_and_what_landed_is_known_for_ever(tmp_path: Path) -> None:
     lake = Lake.create(str(tmp_path / "lake"))
     lake.append(GPU_SAMPLES, samples("n9", seconds=[0]), app_id="import", mark=1)

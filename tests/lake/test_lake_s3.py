@@ -25,6 +25,8 @@ from tachograph.lake.describe import describe_nodes, describe_tables
 from tachograph.lake.ingest import ingest
 from tachograph.lake.store import ObjectStore
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:

@@ -60,6 +60,7 @@ def test_streams_that_are_closed_are_no_defect(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (6, "", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("halts", [(), (signal.SIGSTOP, signal.SIGCONT)])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals, halts: tuple[signal.Signals, ...]) -> None:

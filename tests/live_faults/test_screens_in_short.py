@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pytest
 import screens
 from faulty_fleet import METRICS, FaultyFleet
 
@@ -15,6 +16,7 @@ from tachograph.live.snapshot import GpuId, Snapshot
 SCREENS = 120
 
 
+@pytest.mark.slow
 def test_screens_of_faulty_exporters(recorded: Path) -> None:
     page = recorded / "prometheus_h100" / "dcgm_exporter_metrics_excerpt.prom"
     outcome = screens.run(SCREENS, seed=3, recorded=page.read_bytes(), life=60)

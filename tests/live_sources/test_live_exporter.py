@@ -142,6 +142,7 @@ def test_a_time_behind_the_value_is_when_it_was_measured() -> None:
     assert measured == pytest.approx(served, abs=0.002)
 
 
+@pytest.mark.slow
 def test_a_slow_exporter_delays_nobody_and_its_last_values_stay() -> None:
     with exporter(TWO_NODES, slow_s=6.0) as server, watching(server.urls, timeout_s=60.0) as source:
         before = source.read()

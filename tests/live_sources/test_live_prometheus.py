@@ -26,6 +26,8 @@ from tachograph.live.snapshot import GpuId, Snapshot
 from tachograph.live.sources.prometheus import PrometheusSource, ScrapeTimes, connect
 from tachograph.live.sources.series import SeriesLayout
 
+pytestmark = pytest.mark.slow
+
 UTIL, POWER, SM = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_PROF_SM_ACTIVE"
 NODES = {name: {gpu: {UTIL: 10 * gpu + 5, POWER: 100.25, SM: 0.5} for gpu in range(2)} for name in ("n1", "n2")}
 Rows = list[tuple[Mapping[str, str], str]]

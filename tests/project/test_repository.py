@@ -97,6 +97,7 @@ TARGETS = [
     "setup",
     "demo",
     "test",
+    "test-all",
     "lint",
     "bench",
     "month",

@@ -24,6 +24,8 @@ from tachograph.sources.prometheus import connect
 from tachograph.sources.prometheus_query import PrometheusQueries, PrometheusSettings, server_message
 from tachograph.sources.registry import settings_of
 
+pytestmark = pytest.mark.slow
+
 PARTIAL = b'{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":[]}}'
 START, END = moment(T0).isoformat(), moment(T0 + 1500).isoformat()
 GARBAGE = b"<html><body>502 from somebody in between</body></html>"

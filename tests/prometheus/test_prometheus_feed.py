@@ -28,6 +28,8 @@ from tachograph.sources.prometheus import PrometheusFeed, connect
 from tachograph.sources.prometheus_query import PrometheusSettings
 from tachograph.sources.registry import settings_of
 
+pytestmark = pytest.mark.slow
+
 END = T0 + STEP * 400
 
 
@@ -144,7 +146,6 @@ def test_what_is_removed_counts_once_however_often_it_is_looked_at(tmp_path: Pat
     assert removed == [("gpu_samples", "out_of_range", "gpu_util", 1)]
 
 
-@pytest.mark.slow
 def test_a_gap_of_the_exporter_and_a_restart_of_the_server_stay_gaps(tmp_path: Path) -> None:
     """What a real Prometheus scraped from a real exporter is what the exporter served: nothing more, nothing less."""
     started = time.time()

@@ -29,6 +29,8 @@ from tachograph.lake.ingest import IngestReport, ingest
 from tachograph.sources import prometheus as source
 from tachograph.sources.http import RequestError
 
+pytestmark = pytest.mark.slow
+
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 START = datetime.fromtimestamp(T0, UTC).isoformat()
 END = datetime.fromtimestamp(T0 + 6000, UTC).isoformat()

@@ -16,6 +16,8 @@ from in_process import run_here
 from tachograph.catalog.errors import LakeError
 from tachograph.service.record.spooling import folder_errors
 
+pytestmark = pytest.mark.slow
+
 
 def a_file(run: Path) -> Path:
     run.write_text("mine\n")

@@ -59,6 +59,7 @@ def test_a_slurm_that_is_not_there_ends_nothing(tmp_path: Path) -> None:
     assert ask() is False
 
 
+@pytest.mark.slow
 def test_a_duration(tmp_path: Path) -> None:
     done = subprocess.run(
         [*RECORD, "--duration", "1"], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False

@@ -168,6 +168,7 @@ def test_of_jobs_on_a_part_of_a_node_nothing_is_said_of_gpus(
         assert found[job_id][code]["verdict"] == "insufficient"
 
 
+@pytest.mark.slow
 def test_taken_for_whole_nodes_they_used_one_gpu_or_some(tmp_path: Path, recorded: Path) -> None:
     """What a site gets that calls a shared QOS exclusive: GPUs of others are taken for unused ones."""
     lake = judged(tmp_path, recorded, shared="[]")

@@ -130,6 +130,7 @@ def limited(size: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [200, 6_000, 12_000])
 def test_where_files_cannot_grow_the_lake_stays_as_it_was(lake: Path, size: int) -> None:
     before = contents(lake)
@@ -143,6 +144,7 @@ def test_where_files_cannot_grow_the_lake_stays_as_it_was(lake: Path, size: int)
     assert len(data_files(lake, "gpu_samples")) == orphans + 1 == 2
 
 
+@pytest.mark.slow
 def test_an_analysis_that_cannot_write_leaves_the_results_as_they_were(lake: Path) -> None:
     before = results(lake)
     done = tachograph("analyze", "--full", "--lake", lake, before=limited(6_000))
@@ -200,6 +202,7 @@ def closed_lake(lake: Path) -> Iterator[Path]:
 NOT_PERMITTED = "not permitted; ask for permission, or name another lake with --lake"
 
 
+@pytest.mark.slow
 def test_a_lake_that_may_not_be_written_is_named_and_can_be_read(closed_lake: Path) -> None:
     before = contents(closed_lake)
     more = csv(closed_lake.parent, "more.csv", rows(10, first=60))
@@ -211,6 +214,7 @@ def test_a_lake_that_may_not_be_written_is_named_and_can_be_read(closed_lake: Pa
     assert (done.code, done.said) == (0, "")
 
 
+@pytest.mark.slow
 def test_what_may_not_be_read_or_made_is_named(closed_lake: Path) -> None:
     more = csv(closed_lake.parent, "more.csv", rows(10, first=60))
     done = tachograph("ingest", "ldms", more, "--lake", closed_lake / "below", before=obedient)
@@ -224,6 +228,7 @@ def test_what_may_not_be_read_or_made_is_named(closed_lake: Path) -> None:
     assert_one_line(done, 4, f"{more}: Permission denied", "name a readable file")
 
 
+@pytest.mark.slow
 def test_two_analyses_at_once_leave_what_one_leaves(lake: Path) -> None:
     before = results(lake)
     command = [sys.executable, "-m", "tachograph", "analyze", "--full", "--lake", str(lake)]

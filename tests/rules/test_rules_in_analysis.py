@@ -99,6 +99,7 @@ def test_what_was_hardly_measured_is_not_multiplied_by_the_run_time() -> None:
         assert row["verdict"] == verdict
 
 
+@pytest.mark.slow
 def test_a_changed_value_judges_all_jobs_again(tmp_path: Path) -> None:
     lake = ruled_lake(tmp_path / "lake")
     analyze(lake, Configuration(), now=NOW)
@@ -109,6 +110,7 @@ def test_a_changed_value_judges_all_jobs_again(tmp_path: Path) -> None:
     assert analyze(lake, lower, now=NOW).jobs == 0
 
 
+@pytest.mark.slow
 def test_a_rule_of_the_folder_is_reloaded_by_the_next_analysis(tmp_path: Path) -> None:
     lake = ruled_lake(tmp_path / "lake")
     analyze(lake, own_folder(tmp_path / "rules", 0.3), now=NOW)

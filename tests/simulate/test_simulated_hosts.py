@@ -156,6 +156,7 @@ def test_without_defects_nothing_is_missing(tmp_path: Path) -> None:
     assert pl.read_parquet(made.folder / "truth" / "hosts.parquet").is_empty()
 
 
+@pytest.mark.slow
 def test_a_lake_is_filled_with_what_the_files_hold(small: SimulatedCluster, tmp_path: Path) -> None:
     files, straight = Lake.create(str(tmp_path / "files")), tmp_path / "straight"
     ingest(files, (chunk for file in small.hosts for chunk in ldms.read_file(file)), now=SMALL.end)

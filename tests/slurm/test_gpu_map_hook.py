@@ -141,6 +141,7 @@ def test_a_folder_that_cannot_be_written_fails_no_job(tmp_path: Path) -> None:
     assert blocked.read_text(encoding="utf-8") == ""
 
 
+@pytest.mark.slow
 def test_storage_that_hangs_holds_up_no_job(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gpu01.log")  # opening it waits for somebody who reads
     began = time.monotonic()

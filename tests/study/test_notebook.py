@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOKS = Path(__file__).resolve().parent.parent.parent / "docs" / "notebooks"
 
 
-@pytest.mark.slow
 def test_the_cells_print_what_the_notebook_shows(demo: Path, tmp_path: Path) -> None:
     shutil.copytree(demo, tmp_path / demo.name)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}

@@ -12,6 +12,7 @@ import tachograph
 from tachograph.catalog.errors import NotFoundError
 
 
+@pytest.mark.slow
 def test_the_command(study_lake: Path, tmp_path: Path) -> None:
     done = figures(study_lake, "radar", "-o", str(tmp_path / "r"), "--format", "png", "--by", "partition")
     assert (done.code, done.err) == (0, "")

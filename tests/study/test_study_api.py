@@ -72,6 +72,7 @@ def test_a_figure_its_numbers_and_the_study_agree(opened: OpenLake) -> None:
     assert repr(study).startswith("2 jobs studied; filters left out still_running 1, no_samples 1, short 1, idle 1.")
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_same(opened: OpenLake, study_lake: Path, tmp_path: Path) -> None:
     done = figures(study_lake, "-o", str(tmp_path / "a"), "--figure", "6", "--format", "svg", "--json")
     written = opened.study(["6"]).write(tmp_path / "b", formats=["svg"])

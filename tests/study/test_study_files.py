@@ -19,6 +19,7 @@ from tachograph.report.study_files import writable
 SMALL = ("--figure", "spatial_imbalance", "--format", "svg")
 
 
+@pytest.mark.slow
 def test_every_file_that_is_named_is_there(study_lake: Path, tmp_path: Path) -> None:
     folder = tmp_path / "a" / "study"
     done = figures(study_lake, "-o", str(folder), "--format", "svg")
@@ -34,6 +35,7 @@ def test_every_file_that_is_named_is_there(study_lake: Path, tmp_path: Path) -> 
     assert f"{len(study['files'])} files in {folder}" in done.out
 
 
+@pytest.mark.slow
 def test_the_formats_asked_for_are_written_and_no_other(study_lake: Path, tmp_path: Path) -> None:
     figures(
         study_lake, "-o", str(tmp_path / "s"), "--figure", "6", "--format", "pdf", "--format", "png", "--format", "pdf"
@@ -44,6 +46,7 @@ def test_the_formats_asked_for_are_written_and_no_other(study_lake: Path, tmp_pa
     assert "data:image/svg+xml;base64," in (tmp_path / "s" / "study.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_other_files_stay_and_those_of_an_earlier_study_go(study_lake: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     (tmp_path / "06_spatial_imbalance.old.csv").write_text("mine", encoding="utf-8")
@@ -56,6 +59,7 @@ def test_other_files_stay_and_those_of_an_earlier_study_go(study_lake: Path, tmp
     assert (tmp_path / "06_spatial_imbalance.old.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_study_json_that_lies_removes_nothing_else(study_lake: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
     names = ["notes.txt", "../notes.txt", "07_x/../notes.txt", 3]
@@ -66,6 +70,7 @@ def test_a_study_json_that_lies_removes_nothing_else(study_lake: Path, tmp_path:
     assert figures(study_lake, "-o", str(tmp_path), *SMALL).code == 0
 
 
+@pytest.mark.slow
 def test_the_same_jobs_give_the_same_files(study_lake: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         figures(study_lake, "-o", str(tmp_path / name), "--figure", "6")
@@ -97,6 +102,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_leaves_the_folder_as_it_was(study_lake: Path, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     assert figures(study_lake, "-o", str(folder), *SMALL).code == 0

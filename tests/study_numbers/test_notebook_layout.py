@@ -19,6 +19,8 @@ from simulated_lake import lake_of, sample_rows
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 
+pytestmark = pytest.mark.slow
+
 layouts = neighbour("../benchmarks", "notebook_layout")
 P = "nersc_ldms_dcgm_"
 # what the notebooks name, file by file

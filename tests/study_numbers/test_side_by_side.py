@@ -53,6 +53,7 @@ def truth(layout: Any) -> pl.DataFrame:
     return jobs
 
 
+@pytest.mark.slow
 def test_a_notebook_runs_is_timed_and_compared(layout: Any, clone: Path, tmp_path: Path) -> None:
     out = tmp_path / "times"
     times = side_by_side.run_notebook(notebook(clone, MEANS), layout, out, options())
@@ -67,6 +68,7 @@ def test_a_notebook_runs_is_timed_and_compared(layout: Any, clone: Path, tmp_pat
     assert other["job_metrics.mean_utilization"]["largest_difference"] == pytest.approx(1.0, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_constants_are_replaced_and_failures_told(layout: Any, clone: Path, tmp_path: Path) -> None:
     file = notebook(clone, "raise ValueError('too few: least 1000')")
     assert side_by_side.run_notebook(file, layout, tmp_path / "a", options()) == "ValueError: too few: least 1000"

@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from madelake import fill, held, job, make_lake, summarized, utc
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_findings, read_gpus, read_summaries
@@ -23,6 +25,7 @@ def ids(lake: Lake) -> list[tuple[str, str | None]]:
     return list(rows.select("job_id", "user").iter_rows())
 
 
+@pytest.mark.slow
 def test_accounting_behind_a_map(tmp_path: Path) -> None:
     """A map alone made the job of it; the accounting adds when it was submitted, which is part of its key."""
     end = START + timedelta(minutes=20)
@@ -38,6 +41,7 @@ def test_accounting_behind_a_map(tmp_path: Path) -> None:
     assert set(read_findings(lake, read_summaries(lake)).get_column("job_key")) <= keys
 
 
+@pytest.mark.slow
 def test_seconds_behind_minutes(tmp_path: Path) -> None:
     """An export to the minute came first."""
     end = START + timedelta(minutes=20)
@@ -64,6 +68,7 @@ def test_job_that_turns_out_to_have_had_no_gpus(tmp_path: Path) -> None:
     assert [job_id for job_id, _ in ids(lake)] == ["8"]
 
 
+@pytest.mark.slow
 def test_other_jobs_keep_their_summaries(tmp_path: Path) -> None:
     """Summaries of jobs that are as they were are neither computed nor lost."""
     end = START + timedelta(minutes=5)

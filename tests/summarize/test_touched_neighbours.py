@@ -6,6 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from madelake import NOW, fill, held, job, make_lake, summarized, utc
 from tachograph.catalog.config import Configuration
 from tachograph.lake.delta import Lake
@@ -61,6 +63,7 @@ def test_end_of_a_job_that_seemed_to_run_on(tmp_path: Path) -> None:
     check_against_full(lake, before)
 
 
+@pytest.mark.slow
 def test_job_that_had_no_gpus_after_all(tmp_path: Path) -> None:
     """What it had claimed is free again."""
     lake = three_jobs(tmp_path, job("1", SECOND, SECOND + timedelta(minutes=10), gpus=2, exclusive=True))

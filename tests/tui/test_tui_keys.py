@@ -52,7 +52,7 @@ def test_help_tells_every_key_and_command() -> None:
     assert set(COMMAND_ACTIONS) == {command.name for command in COMMANDS}
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_keys_in_any_order_do_no_harm(seed: int) -> None:
     """With the real monitor; what raises in a screen ends the app, and with it the test."""
     rng = random.Random(seed)

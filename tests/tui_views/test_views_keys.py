@@ -292,6 +292,7 @@ def test_the_bell_is_off_until_it_is_asked_for() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_every_size_is_survived() -> None:
     async def test() -> None:
         for name, of in (("focus", G[1]), ("plot", None), ("job", "1001"), ("events", None)):

@@ -61,6 +61,7 @@ def labels(path: Path, truth: pl.DataFrame, codes: tuple[str, ...]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_accuracies_are_those_of_the_verdicts_in_the_lake(kept: Path, told: Any, truth: pl.DataFrame) -> None:
     lake = Lake.open(str(kept / "kept" / "lake"))
     verdicts = read_verdicts(lake, read_summaries(lake)).filter(pl.col("kind") == "class")
@@ -93,6 +94,7 @@ def test_accuracies_are_those_of_the_verdicts_in_the_lake(kept: Path, told: Any,
     assert told["classes"][0]["published"] == {"accuracy": 0.955, "jobs": 333, "false_positives": 2}
 
 
+@pytest.mark.slow
 def test_tune_is_the_same_byte_for_byte_and_reads_back(
     kept: Path, truth: pl.DataFrame, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,8 @@ from servers.slurm import SlurmCluster
 from servers.slurm.cluster import wait_for
 from tachograph.cli import main
 
+pytestmark = pytest.mark.slow
+
 NODES = ("gpu01", "gpu02", "gpu03", "gpu04")
 SMALL = ("-c", "1", "--mem=100M")
 SCRIPT = "env > env.$SLURM_JOB_ID; sleep 120"

@@ -11,6 +11,8 @@ from tachograph.catalog.tables import FINDINGS, JOB_GPUS
 from tachograph.pipeline import run
 from tachograph.pipeline.run import analyze
 
+pytestmark = pytest.mark.slow
+
 
 def test_gpus_written_in_many_pieces_are_those_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulated = Simulated.of(tmp_path / "cluster")

@@ -20,6 +20,8 @@ from tachograph.lake.delta import Lake
 from tachograph.pipeline.dask_workers import JOB_NAME, workers
 from tachograph.pipeline.run import analyze
 
+pytestmark = pytest.mark.slow
+
 SHAPE = WorkerOptions(partition="cpu", account="root", cores=1, memory="3GB", interface="lo", wait_s=90)
 
 

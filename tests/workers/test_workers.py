@@ -72,6 +72,7 @@ def analyzed(lake: Lake, simulated: Simulated, pool: TaskPool) -> Lake:
     return lake
 
 
+@pytest.mark.slow
 def test_workers_come_to_the_numbers_of_threads(
     raw: Lake, by_threads: Lake, simulated: Simulated, pool: DaskPool, tmp_path: Path
 ) -> None:
@@ -79,6 +80,7 @@ def test_workers_come_to_the_numbers_of_threads(
     assert same(by_threads, analyzed(copied(raw, tmp_path), simulated, pool))
 
 
+@pytest.mark.slow
 def test_workers_that_are_killed_change_nothing(
     raw: Lake, by_threads: Lake, simulated: Simulated, pool: DaskPool, tmp_path: Path
 ) -> None:
@@ -87,6 +89,7 @@ def test_workers_that_are_killed_change_nothing(
     assert deadly.deaths == 2
 
 
+@pytest.mark.slow
 def test_what_was_shared_survives_the_death_of_all(pool: DaskPool) -> None:
     shared = pool.share([1, 2, 3])
     assert pool.submit(sum, shared).result() == 6
@@ -97,6 +100,7 @@ def test_what_was_shared_survives_the_death_of_all(pool: DaskPool) -> None:
     assert pool.submit(os.getpid).result() not in victims
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_whoever_takes_it_is_told(pool: DaskPool, tmp_path: Path) -> None:
     deadly = Deadly(pool, tmp_path, tasks=range(1), times=9)
     with pytest.raises(WorkersError, match=r"^4 workers died over one partition, .*; give each worker more memory"):
@@ -114,6 +118,7 @@ def test_errors_of_a_task_come_back_as_they_are(pool: DaskPool) -> None:
             pool.submit(fail, kind).result()
 
 
+@pytest.mark.slow
 def test_a_lake_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = Simulated.of(tmp_path / "cluster", replace(PLAN, days=2, groups=(NodeGroup(2, 2, "A40"),)))
     here = small.lake(str(tmp_path / "lake"))
@@ -136,6 +141,7 @@ def command(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str
     )
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_lake_named_from_here(
     raw: Lake, by_threads: Lake, simulated: Simulated, tmp_path: Path
 ) -> None:
@@ -175,6 +181,7 @@ def worker(address: str, folder: Path, *, python_path: Path | None = None) -> It
         yield
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_runs_and_then_does_not(
     raw: Lake, by_threads: Lake, simulated: Simulated, tmp_path: Path
 ) -> None:
@@ -192,6 +199,7 @@ def test_a_scheduler_that_runs_and_then_does_not(
                 task.result()
 
 
+@pytest.mark.slow
 def test_workers_that_cannot_be_used(raw: Lake, tmp_path: Path) -> None:
     """None at all; one of another version; one that sees no lake."""
     lake = copied(raw, tmp_path)

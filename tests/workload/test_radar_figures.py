@@ -139,6 +139,7 @@ def test_nothing_and_nonsense() -> None:
         draw_radar(radar.compute(made(1)), "pie")
 
 
+@pytest.mark.slow
 def test_files_hold_the_same_numbers_and_the_same_bytes(tmp_path: Path) -> None:
     report = build_radar(made(4), by="user", chosen=[("user", "ann")])
     files = write_radar(report, tmp_path / "a", formats=["svg"])

@@ -228,6 +228,7 @@ class Travelling:
         return done
 
 
+@pytest.mark.slow
 def test_other_machines_count_alike(lake: Lake, tmp_path: Path) -> None:
     there = lake_of(tmp_path / "there")
     analyze(there, Configuration(), now=NOW, pool=Travelling())

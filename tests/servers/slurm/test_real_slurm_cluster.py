@@ -10,8 +10,11 @@ import time
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from servers.slurm import SlurmCluster, leftovers
+
+pytestmark = pytest.mark.slow
 
 
 def test_jobs_of_two_users_share_a_node_on_different_gpus(slurm: SlurmCluster) -> None:
