@@ -18,7 +18,7 @@ from tachograph.catalog.chunks import Reject
 from tachograph.catalog.errors import InputError
 from tachograph.sources.slurm.database import from_database
 from tachograph.sources.slurm.exports import AccountingReading
-from tachograph.sources.slurm.fields import BadRowError, number_at, parse_document, text_at
+from tachograph.sources.slurm.fields import BadRowError, json_number, json_text, parse_document
 from tachograph.sources.slurm.records import SlurmCluster, job_row
 
 Job = dict[str, Any]
@@ -208,8 +208,8 @@ PLACES = ("job_id", "state", "exit_code", "time", "tres", "array", "het", "nodes
 
 @given(SHAPES)
 def test_any_value_anywhere_is_read_or_rejected(value: object) -> None:
-    assert number_at(value) is None or isinstance(number_at(value), int)
-    assert text_at(value) is None or isinstance(text_at(value), str)
+    assert json_number(value) is None or isinstance(json_number(value), int)
+    assert json_text(value) is None or isinstance(json_text(value), str)
     for place in PLACES:
         with contextlib.suppress(BadRowError):
             job_row(from_database({**DOCUMENT["jobs"][0], place: value}, SlurmCluster()), SlurmCluster())

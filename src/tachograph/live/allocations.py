@@ -65,7 +65,7 @@ def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> Sl
     """
     from tachograph.sources.slurm.allocations import controller_allocations, read_scontrol, scontrol_allocations
     from tachograph.sources.slurm.exports import detect
-    from tachograph.sources.slurm.fields import objects_at, value_at
+    from tachograph.sources.slurm.fields import json_objects, json_value
 
     gpus: dict[tuple[str, int], GpuAllocation] = {}
     jobs: dict[str, GpuAllocation] = {}
@@ -75,7 +75,7 @@ def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> Sl
             record = str((entry.fields or {}).get("record"))
             _add(gpus, jobs, _names_in(record), partial(scontrol_allocations, record, cluster))
     else:
-        for job in objects_at(value_at(found.document, "jobs")):
+        for job in json_objects(json_value(found.document, "jobs")):
             _add(gpus, jobs, _names_of(job), partial(controller_allocations, job, cluster))
     return SlurmAllocations(gpus, jobs)
 
@@ -106,21 +106,21 @@ def _add(
 
 def _names_of(job: Mapping[str, object]) -> tuple[str, GpuAllocation] | None:
     """The raw id of a job in JSON, and the job as a holder."""
-    from tachograph.sources.slurm.fields import BadRowError, number_at, reported_job_id, text_at
+    from tachograph.sources.slurm.fields import BadRowError, json_number, json_text, reported_job_id
 
     try:
         told = reported_job_id(
-            number_at(job.get("job_id")),
-            array=number_at(job.get("array_job_id")),
-            task=number_at(job.get("array_task_id")),
-            het=number_at(job.get("het_job_id")),
-            offset=number_at(job.get("het_job_offset")),
+            json_number(job.get("job_id")),
+            array=json_number(job.get("array_job_id")),
+            task=json_number(job.get("array_task_id")),
+            het=json_number(job.get("het_job_id")),
+            offset=json_number(job.get("het_job_offset")),
         )
     except BadRowError:
         return None
-    start = number_at(job.get("start_time"))
+    start = json_number(job.get("start_time"))
     return told.raw, GpuAllocation(
-        told.display or told.raw, text_at(job.get("user_name")), float(start) if start else None
+        told.display or told.raw, json_text(job.get("user_name")), float(start) if start else None
     )
 
 

@@ -154,6 +154,9 @@ class AllocationLogSettings(FeedSettings, frozen=True, forbid_unknown_fields=Tru
     files: tuple[str, ...] = ()
 
 
+SETTINGS = AllocationLogSettings
+
+
 def connect(settings: FeedSettings, *, configuration: Configuration) -> AllocationLogFeed:
     """Return the feed; nothing is read yet. Errors: ConfigError naming the key."""
     if not isinstance(settings, AllocationLogSettings) or not settings.files or not all(settings.files):

@@ -69,10 +69,10 @@ def _samplers() -> tuple[str, ...]:
 def host_column_meaning(name: str, sampler: str = "") -> HostColumnMeaning | None:
     """Return what a column of a sampler means, or None. `sampler`: the one that the file is known to hold.
 
-    >>> meaning("rx_bytes#hsn0")
-    Meaning(counter='network_rx_bytes', copy='hsn0', unit='B')
-    >>> meaning("user"), meaning("user", "procstat")
-    (None, Meaning(counter='cpu_user_s', copy='', unit='jiffy'))
+    >>> host_column_meaning("rx_bytes#hsn0")
+    HostColumnMeaning(counter='network_rx_bytes', copy='hsn0', unit='B')
+    >>> host_column_meaning("user"), host_column_meaning("user", "procstat")
+    (None, HostColumnMeaning(counter='cpu_user_s', copy='', unit='jiffy'))
     """
     lower = name.lower().strip()
     if lower in UNITS:

@@ -177,6 +177,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node", help="host of pages that name none")
 
 
+SETTINGS = ExporterSettings
+
+
 def connect(settings: FeedSettings, *, configuration: Configuration) -> ScrapeFeed:
     """Return the feed; nothing is asked yet.
 

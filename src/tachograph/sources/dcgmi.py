@@ -66,11 +66,11 @@ class DmonStream:
     def line(self, text: str) -> DmonRow | None:
         """Return the row that a line is; None where it is none.
 
-        >>> stream = Stream()
+        >>> stream = DmonStream()
         >>> stream.line("#Entity   GPUTL  SMACT"), stream.line("ID       ")
         (None, None)
         >>> stream.line("GPU 0     N/A    0.973")
-        Row(entity=Entity(kind='GPU', number=0), values={'SMACT': 0.973})
+        DmonRow(entity=DcgmEntity(kind='GPU', number=0), values={'SMACT': 0.973})
         """
         header = _HEADER.match(text)
         if header:
@@ -138,9 +138,9 @@ def dmon_fields(columns: Sequence[str], asked: Sequence[int], names: Mapping[str
     A header stands in the order of what was asked for; so where it has as many columns, and every known name is in its
     place, the others are known, too.
 
-    >>> dict(fields_of(["GPUTL", "SLOWT"], [203, 158], {"GPUTL": 203}))
+    >>> dict(dmon_fields(["GPUTL", "SLOWT"], [203, 158], {"GPUTL": 203}))
     {'GPUTL': 203, 'SLOWT': 158}
-    >>> dict(fields_of(["SLOWT", "GPUTL"], [203, 158], {"GPUTL": 203}))
+    >>> dict(dmon_fields(["SLOWT", "GPUTL"], [203, 158], {"GPUTL": 203}))
     {'GPUTL': 203}
     """
     wanted = set(asked)
@@ -154,7 +154,7 @@ def dmon_fields(columns: Sequence[str], asked: Sequence[int], names: Mapping[str
 def dmon_field_names(listed: str) -> Mapping[str, int]:
     """Return {short name: field} of what `dcgmi dmon -l` prints; a name that two fields have is none.
 
-    >>> dict(field_names("gpu_utilization      GPUTL               203"))
+    >>> dict(dmon_field_names("gpu_utilization      GPUTL               203"))
     {'GPUTL': 203}
     """
     found: dict[str, int] = {}
@@ -170,7 +170,7 @@ def dmon_field_names(listed: str) -> Mapping[str, int]:
 def discovered_devices(listed: str) -> Mapping[int, Mapping[str, str]]:
     """Return {GPU: {"Name": ..., "PCI Bus ID": ..., "Device UUID": ...}} of what `dcgmi discovery -l` prints.
 
-    >>> devices("| 0      | Name: NVIDIA H100 |\\n|        | PCI Bus ID: 00000000:18:00.0 |")
+    >>> discovered_devices("| 0      | Name: NVIDIA H100 |\\n|        | PCI Bus ID: 00000000:18:00.0 |")
     {0: {'Name': 'NVIDIA H100', 'PCI Bus ID': '00000000:18:00.0'}}
     """
     found: dict[int, dict[str, str]] = {}
@@ -187,7 +187,7 @@ def discovered_devices(listed: str) -> Mapping[int, Mapping[str, str]]:
 def discovered_instances(listed: str) -> Mapping[int, tuple[int, int]]:
     """Return {number of a GPU-I entity: (GPU, slice)} of what `dcgmi discovery -c` prints.
 
-    >>> instances("| -> I 0/2          | GPU Instance (EntityID: 21)      |")
+    >>> discovered_instances("| -> I 0/2          | GPU Instance (EntityID: 21)      |")
     {21: (0, 2)}
     """
     rows = (_INSTANCE.search(line) for line in listed.splitlines())

@@ -61,7 +61,7 @@ def parse_page(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> PageSamp
 
     Lines of metrics that are not wanted are not looked at, and so not given up either.
 
-    >>> list(parse(b'# HELP t Temperature\\nt{gpu="0"} 41\\nt{gpu="1"} 39 1700000000000\\n'))
+    >>> list(parse_page(b'# HELP t Temperature\\nt{gpu="0"} 41\\nt{gpu="1"} 39 1700000000000\\n'))
     [('t', 'gpu="0"', 41.0, None), ('t', 'gpu="1"', 39.0, 1700000000.0)]
     """
     lines, rejects = _lines(page)

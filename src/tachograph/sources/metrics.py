@@ -77,12 +77,12 @@ USUAL_LABELS = LabelNames()
 def locate(labels: Mapping[str, str], *, names: LabelNames = USUAL_LABELS) -> SeriesLocation | UnusableLabels:
     """Return what the labels of one series name.
 
-    >>> place({"Hostname": "n1.example.org", "gpu": "0", "GPU_I_ID": "7", "UUID": "GPU-a", "hpc_job": "0"})
-    Place(node='n1', gpu=0, mig=7, uuid='GPU-a', pci=None, model=None, job=None)
-    >>> place({"instance": "n2:9100", "device": "eth0"}).node
+    >>> locate({"Hostname": "n1.example.org", "gpu": "0", "GPU_I_ID": "7", "UUID": "GPU-a", "hpc_job": "0"})
+    SeriesLocation(node='n1', gpu=0, mig=7, uuid='GPU-a', pci=None, model=None, job=None)
+    >>> locate({"instance": "n2:9100", "device": "eth0"}).node
     'n2'
-    >>> place({"gpu": "all"})
-    Misplaced(reason='bad_gpu', example='gpu=all')
+    >>> locate({"gpu": "all"})
+    UnusableLabels(reason='bad_gpu', example='gpu=all')
 
     Misplaced: `bad_gpu` and `bad_mig`, an index that is no number; `not_a_gpu`, one link of a GPU, a switch, a CPU.
     """
@@ -252,11 +252,11 @@ _HOST_UNITS: Mapping[str, str] = MappingProxyType({counter.name: counter.unit fo
 def metric_target(metric: str, labels: Mapping[str, str], *, own: SiteMetrics = NO_SITE_METRICS) -> MetricTarget | None:
     """Return where the values of a series belong; None for one that nobody here knows.
 
-    >>> target("DCGM_FI_DEV_GPU_UTIL", {})
-    Target(table='gpu_samples', column='gpu_util', unit='percent', adds_up=False)
-    >>> target("node_cpu_seconds_total", {"cpu": "3", "mode": "iowait"}).column
+    >>> metric_target("DCGM_FI_DEV_GPU_UTIL", {})
+    MetricTarget(table='gpu_samples', column='gpu_util', unit='percent', adds_up=False)
+    >>> metric_target("node_cpu_seconds_total", {"cpu": "3", "mode": "iowait"}).column
     'cpu_iowait_s'
-    >>> target("gpu_busy", {}, own={"gpu_busy": ("gpu_util", "fraction")}).unit
+    >>> metric_target("gpu_busy", {}, own={"gpu_busy": ("gpu_util", "fraction")}).unit
     'fraction'
     """
     if metric in own:
@@ -270,7 +270,7 @@ def metric_target(metric: str, labels: Mapping[str, str], *, own: SiteMetrics = 
 def metric_target_of_all(metric: str, *, own: SiteMetrics = NO_SITE_METRICS) -> MetricTarget | None:
     """Return the target that every series of a metric has; None where it depends on their labels, or nobody knows it.
 
-    >>> target_of_all("DCGM_FI_DEV_GPU_UTIL").column, target_of_all("node_cpu_seconds_total")
+    >>> metric_target_of_all("DCGM_FI_DEV_GPU_UTIL").column, metric_target_of_all("node_cpu_seconds_total")
     ('gpu_util', None)
     """
     if metric in own:
@@ -281,7 +281,7 @@ def metric_target_of_all(metric: str, *, own: SiteMetrics = NO_SITE_METRICS) -> 
 
 
 def metric_names(*, own: SiteMetrics = NO_SITE_METRICS) -> tuple[str, ...]:
-    """Return every metric that `target` knows."""
+    """Return every metric that `metric_target` knows."""
     return tuple(dict.fromkeys((*own, *_choices())))
 
 

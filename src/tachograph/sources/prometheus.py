@@ -142,7 +142,7 @@ def windows(start: int, end: int, size: int) -> Iterator[ImportWindow]:
     """Yield the windows of [start, end), cut where the time since 1970 is a multiple of `size`.
 
     >>> list(windows(5, 25, 10))
-    [Window(start=5, end=10), Window(start=10, end=20), Window(start=20, end=25)]
+    [ImportWindow(start=5, end=10), ImportWindow(start=10, end=20), ImportWindow(start=20, end=25)]
     """
     while start < end:
         until = min(end, (start // size + 1) * size)
@@ -331,6 +331,9 @@ def _decode(content: bytes, where: str) -> SeriesAnswer:
 
 
 SUFFIXES = (".json", ".jsonl")
+
+
+SETTINGS = PrometheusSettings
 
 
 def connect(settings: PrometheusSettings, *, configuration: Configuration) -> PrometheusFeed:

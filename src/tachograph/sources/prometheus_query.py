@@ -233,9 +233,9 @@ class _ExportedSeries(msgspec.Struct, frozen=True):
 def server_message(body: bytes) -> str:
     """Return what a server says about an error in its answer; "" where it says nothing that can be read.
 
-    >>> own_words(b'{"status":"error","errorType":"bad_data","error":"no such thing"}')
+    >>> server_message(b'{"status":"error","errorType":"bad_data","error":"no such thing"}')
     'bad_data: no such thing'
-    >>> own_words(b"<html>")
+    >>> server_message(b"<html>")
     ''
     """
     try:

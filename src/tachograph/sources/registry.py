@@ -148,7 +148,7 @@ class SourceFeed(Protocol):
 class FeedModule(Protocol):
     """What a module of such a source offers."""
 
-    Settings: type[FeedSettings]
+    SETTINGS: type[FeedSettings]
 
     def connect(self, settings: FeedSettings, *, configuration: Configuration) -> SourceFeed:
         """Return the feed; nothing is asked yet.
@@ -158,13 +158,13 @@ class FeedModule(Protocol):
         ...
 
 
-# {source: module in tachograph.catalog.chunks}
+# {source: module in tachograph.sources}
 FEEDS: Mapping[str, str] = MappingProxyType(
     {
         "prometheus": "prometheus",
-        "sacct": "slurm_accounting",
+        "sacct": "sacct",
         "slurm-live": "slurm_live",
-        "allocation-map": "allocation_log",
+        "allocation-map": "allocation_map",
         "dcgm-exporter": "dcgm_exporter",
     }
 )
@@ -179,7 +179,7 @@ def settings_of(raw: Mapping[str, object], *, where: str) -> FeedSettings:
     if not isinstance(name, str) or name not in FEEDS:
         do = f"use one of: {', '.join(FEEDS)}"
         raise ConfigError(f"no source {name!r} that can be collected", where=where, do=do)
-    return convert_settings(raw, load_feed(name).Settings, where=where)
+    return convert_settings(raw, load_feed(name).SETTINGS, where=where)
 
 
 def convert_settings(raw: Mapping[str, object], struct: type[S], *, where: str) -> S:
@@ -245,7 +245,7 @@ def start_time(written: str, *, now: datetime, zone_name: str) -> datetime:
     """Return where a feed begins that has read nothing yet, as its key `from` says: never in the future.
 
     >>> from datetime import UTC
-    >>> beginning("1d", now=datetime(2026, 1, 2, tzinfo=UTC), zone_name="UTC").isoformat()
+    >>> start_time("1d", now=datetime(2026, 1, 2, tzinfo=UTC), zone_name="UTC").isoformat()
     '2026-01-01T00:00:00+00:00'
 
     Errors: ConfigError for what is no time.

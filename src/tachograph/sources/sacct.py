@@ -45,6 +45,9 @@ class SacctSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=True, k
     step_s: float = 86400.0  # the longest span asked at a time
 
 
+SETTINGS = SacctSettings
+
+
 def connect(settings: FeedSettings, *, configuration: Configuration) -> AccountingFeed:
     """Return the feed; nothing is asked yet. Errors: ConfigError naming the key."""
     if not isinstance(settings, SacctSettings):

@@ -165,7 +165,7 @@ class AllocationTracker:
     def changes(self, unit: GpuUnit, scrapes: Longs, named: Mapping[str, Longs]) -> Iterator[AllocationSpan]:
         """Yield what began and what ended. `scrapes`: when the GPU was seen; `named`: when each job was named on it.
 
-        >>> holders, times = Holders(), np.array([10, 20, 30, 40])
+        >>> holders, times = AllocationTracker(), np.array([10, 20, 30, 40])
         >>> [(hold.job, hold.start, hold.end) for hold in holders.changes(("n", 0, None), times, {"7": times[1:3]})]
         [('7', 20, 40)]
         """
@@ -209,7 +209,7 @@ class SeriesRereads:
         """Return which rows of a GPU are new samples, not the values last kept read again.
 
         >>> t = np.arange(0, 60_000, 10_000)
-        >>> Rereads(30).fresh("gpu", t, {"gpu_util": np.array([1.0, 1, 1, 1, 2, 2])}).tolist()
+        >>> SeriesRereads(30).fresh("gpu", t, {"gpu_util": np.array([1.0, 1, 1, 1, 2, 2])}).tolist()
         [True, False, False, True, True, False]
         """
         mask = np.ones(t.size, dtype=np.bool_)

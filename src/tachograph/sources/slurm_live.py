@@ -54,6 +54,9 @@ class SlurmLiveSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=Tru
     timeout_s: float = 60.0
 
 
+SETTINGS = SlurmLiveSettings
+
+
 def connect(settings: FeedSettings, *, configuration: Configuration) -> RunningJobsFeed:
     """Return the feed; nothing is asked yet. Errors: ConfigError naming the key."""
     if not isinstance(settings, SlurmLiveSettings):

@@ -14,10 +14,10 @@ from tachograph.sources.slurm.fields import (
     from_epoch,
     instants,
     job_id,
-    number_at,
+    json_number,
+    json_text,
+    json_value,
     short_name,
-    text_at,
-    value_at,
 )
 from tachograph.sources.slurm.records import RejectedRecord, SlurmCluster, SlurmEntry, SlurmRow
 
@@ -101,7 +101,7 @@ def scontrol_allocations(record: str, cluster: SlurmCluster) -> list[SlurmRow]:
 
 def read_controller(document: object) -> Iterator[SlurmEntry]:
     """Yield the jobs of a `squeue --json`, `scontrol show job --json` or slurmrestd answer; `place` counts them."""
-    jobs = value_at(document, "jobs")
+    jobs = json_value(document, "jobs")
     for place, job in enumerate(jobs if isinstance(jobs, list) else [], start=1):
         if isinstance(job, dict):
             brief = ", ".join(f"{name}={job.get(name)}" for name in ("job_id", "job_state", "nodes", "gres_detail"))
@@ -118,20 +118,20 @@ def controller_allocations(job: Mapping[str, object], cluster: SlurmCluster) -> 
     """
     detail = job.get("gres_detail")
     per_node = (
-        [str(part) for part in detail] if isinstance(detail, list) else [text_at(detail)] if text_at(detail) else []
+        [str(part) for part in detail] if isinstance(detail, list) else [json_text(detail)] if json_text(detail) else []
     )
     held = [gpu_indices(part or "") for part in per_node]
     if not any(held):
         return []
-    raw = number_at(job.get("job_id"))
+    raw = json_number(job.get("job_id"))
     if not raw or raw < 0:
         raise BadRowError("bad_job_id")
-    nodes = expand_nodes(text_at(job.get("nodes")) or "")
+    nodes = expand_nodes(json_text(job.get("nodes")) or "")
     if len(nodes) != len(held):
         raise BadRowError("index_count_mismatch", "gpu")
-    seconds = number_at(job.get("start_time"))
+    seconds = json_number(job.get("start_time"))
     start = None if seconds is None else from_epoch(seconds)
-    name = text_at(job.get("cluster")) or cluster.name
+    name = json_text(job.get("cluster")) or cluster.name
     return [
         allocation_row(name, str(raw), node, gpu, start=start)
         for node, gpus in zip(nodes, held, strict=True)
@@ -170,7 +170,7 @@ _COLUMNS = frozenset({"job_id", "node", "gpu", "mig", "start", "end", "cluster"}
 def read_table(text: str, *, cluster: SlurmCluster) -> tuple[list[SlurmRow], list[RejectedRecord], int]:
     """Return (rows of `allocations`, rejected, records) of a CSV with a header; other columns are left out.
 
-    >>> rows, _, _ = read_table("job_id,node,gpu\\n7,gpu[1-2],0;3\\n", cluster=Cluster())
+    >>> rows, _, _ = read_table("job_id,node,gpu\\n7,gpu[1-2],0;3\\n", cluster=SlurmCluster())
     >>> [(row["node"], row["gpu"]) for row in rows]
     [('gpu1', 0), ('gpu1', 3), ('gpu2', 0), ('gpu2', 3)]
     """
@@ -278,7 +278,7 @@ def read_log(text: str, *, cluster: SlurmCluster) -> tuple[list[SlurmRow], list[
     job was started again); without epilog it stays open; an epilog alone has held since the start of the job.
 
     >>> log = "1795247442 prolog job=1 node=n1 gpus=0,1\\n1795247444 epilog job=1 node=n1 gpus=0,1\\n"
-    >>> rows, _, _ = read_log(log, cluster=Cluster())
+    >>> rows, _, _ = read_log(log, cluster=SlurmCluster())
     >>> [(row["gpu"], (row["end"] - row["start"]).seconds) for row in rows]
     [(0, 2), (1, 2)]
     """

@@ -38,9 +38,9 @@ class SiteProgram:
     def command(self, *arguments: str) -> list[str]:
         """Return the whole command line; what runs it elsewhere does not take our environment along, `env` does.
 
-        >>> Program(("ssh", "login", "sacct"), environment={"A": "1"}).command("-e")
+        >>> SiteProgram(("ssh", "login", "sacct"), environment={"A": "1"}).command("-e")
         ['ssh', 'login', 'env', 'A=1', 'sacct', '-e']
-        >>> Program(("sacct",), environment={"A": "1"}).command("-e")
+        >>> SiteProgram(("sacct",), environment={"A": "1"}).command("-e")
         ['sacct', '-e']
         """
         *before, program = self.words

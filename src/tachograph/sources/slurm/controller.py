@@ -16,12 +16,12 @@ from tachograph.sources.slurm.fields import (
     JobId,
     base_state,
     from_epoch,
-    number_at,
-    objects_at,
+    json_number,
+    json_objects,
+    json_text,
+    json_value,
     reported_job_id,
-    text_at,
     tres,
-    value_at,
 )
 from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmRow, job_row
 
@@ -118,8 +118,8 @@ _UNLIMITED = 0xFFFFFFFE  # NO_VAL of slurm.h, and INFINITE above it
 
 def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
     """Yield the rows of `jobs` of those that run; records that cannot be read are left to the accounting."""
-    jobs = objects_at(value_at(document, "jobs"))
-    names_gpus = any("gres/gpu" in (text_at(job.get("tres_alloc_str")) or "") for job in jobs)
+    jobs = json_objects(json_value(document, "jobs"))
+    names_gpus = any("gres/gpu" in (json_text(job.get("tres_alloc_str")) or "") for job in jobs)
     known = replace(cluster, tracks_gpus=names_gpus)
     for job in jobs:
         try:
@@ -132,51 +132,51 @@ def running_rows(document: object, cluster: SlurmCluster) -> Iterator[SlurmRow]:
 def polled_at(document: object) -> int | None:
     """Return the clock of the controller when it answered, seconds since 1970; None up to Slurm 23.02.
 
-    >>> asked_at({"last_update": {"set": True, "infinite": False, "number": 1795245396}})
+    >>> polled_at({"last_update": {"set": True, "infinite": False, "number": 1795245396}})
     1795245396
     """
-    return number_at(value_at(document, "last_update")) or None
+    return json_number(json_value(document, "last_update")) or None
 
 
 def _runs(job: Mapping[str, object]) -> bool:
     """One that is about to end has its flag beside the state."""
     state = job.get("job_state")
     flags = state[1:] if isinstance(state, list) else []
-    return base_state(text_at(state) or "") in _RUNS and "COMPLETING" not in flags
+    return base_state(json_text(state) or "") in _RUNS and "COMPLETING" not in flags
 
 
 def _record(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
-    limit = number_at(job.get("time_limit"))
+    limit = json_number(job.get("time_limit"))
     return JobRecord(
         id=_job_id(job),
-        cluster=text_at(job.get("cluster")) or cluster.name,
-        name=text_at(job.get("name")),
-        user=text_at(job.get("user_name")),
-        account=text_at(job.get("account")),
-        partition=text_at(job.get("partition")),
-        qos=text_at(job.get("qos")),
-        state=base_state(text_at(job.get("job_state")) or ""),
+        cluster=json_text(job.get("cluster")) or cluster.name,
+        name=json_text(job.get("name")),
+        user=json_text(job.get("user_name")),
+        account=json_text(job.get("account")),
+        partition=json_text(job.get("partition")),
+        qos=json_text(job.get("qos")),
+        state=base_state(json_text(job.get("job_state")) or ""),
         submit=_time(job, "submit_time"),
         start=_time(job, "start_time"),
         timelimit_s=limit * 60.0 if limit is not None and 0 <= limit < _UNLIMITED else None,
-        nodes=number_at(job.get("node_count")),
-        node_list=text_at(job.get("nodes")) or "None assigned",
-        allocated=tres(text_at(job.get("tres_alloc_str")) or ""),
-        submit_line=text_at(job.get("submit_line")),
+        nodes=json_number(job.get("node_count")),
+        node_list=json_text(job.get("nodes")) or "None assigned",
+        allocated=tres(json_text(job.get("tres_alloc_str")) or ""),
+        submit_line=json_text(job.get("submit_line")),
     )
 
 
 def _job_id(job: Mapping[str, object]) -> JobId:
     """The id taken apart. Slurm 22.05 writes null for an index that is none, later ones {set: false}."""
     return reported_job_id(
-        number_at(job.get("job_id")),
-        array=number_at(job.get("array_job_id")),
-        task=number_at(job.get("array_task_id")),
-        het=number_at(job.get("het_job_id")),
-        offset=number_at(job.get("het_job_offset")),
+        json_number(job.get("job_id")),
+        array=json_number(job.get("array_job_id")),
+        task=json_number(job.get("array_task_id")),
+        het=json_number(job.get("het_job_id")),
+        offset=json_number(job.get("het_job_offset")),
     )
 
 
 def _time(job: Mapping[str, object], name: str) -> datetime | None:
-    seconds = number_at(job.get(name))
+    seconds = json_number(job.get(name))
     return None if seconds is None else from_epoch(seconds)

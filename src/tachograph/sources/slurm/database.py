@@ -16,19 +16,19 @@ from tachograph.sources.slurm.fields import (
     base_state,
     folded_exit_code,
     from_epoch,
-    number_at,
-    objects_at,
+    json_number,
+    json_objects,
+    json_text,
+    json_value,
     reported_job_id,
-    text_at,
-    value_at,
 )
 from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmEntry, requested_exclusive
 
 
 def read_database(document: object) -> Iterator[SlurmEntry]:
     """Yield the jobs of a document; `place` is the position in its list."""
-    found = value_at(document, "jobs")
-    cluster = text_at(value_at(document, "meta", "slurm", "cluster"))
+    found = json_value(document, "jobs")
+    cluster = json_text(json_value(document, "meta", "slurm", "cluster"))
     for place, job in enumerate(found if isinstance(found, list) else [], start=1):
         if not isinstance(job, dict):
             yield SlurmEntry(place, _shown(job), reason="not_an_object")
@@ -40,9 +40,9 @@ def names_gpus(document: object) -> bool:
     """Return whether any job's TRES names GPUs: where none does, the site does not account for them."""
     return any(
         row.get("type") == "gres" and str(row.get("name")).partition(":")[0] == "gpu"
-        for job in objects_at(value_at(document, "jobs"))
+        for job in json_objects(json_value(document, "jobs"))
         for kind in ("allocated", "requested")
-        for row in objects_at(value_at(job, "tres", kind))
+        for row in json_objects(json_value(job, "tres", kind))
     )
 
 
@@ -67,19 +67,19 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
     Errors: BadRowError with the reason when it cannot be read.
     """
     identity = _job_id(job)
-    state = _state(value_at(job, "state", "current") or job.get("job_state"))
+    state = _state(json_value(job, "state", "current") or job.get("job_state"))
     code, signal = _exit_status(job.get("exit_code"), state)
-    limit = number_at(value_at(job, "time", "limit"))
-    elapsed = number_at(value_at(job, "time", "elapsed"))
-    requested = _tres(value_at(job, "tres", "requested"))
+    limit = json_number(json_value(job, "time", "limit"))
+    elapsed = json_number(json_value(job, "time", "elapsed"))
+    requested = _tres(json_value(job, "tres", "requested"))
     return JobRecord(
         id=identity,
-        cluster=text_at(job.get("cluster")) or text_at(value_at(job, "association", "cluster")) or cluster.name,
-        name=text_at(job.get("name")),
-        user=text_at(job.get("user")) or text_at(value_at(job, "association", "user")),
-        account=text_at(job.get("account")) or text_at(value_at(job, "association", "account")),
-        partition=text_at(job.get("partition")) or text_at(value_at(job, "association", "partition")),
-        qos=text_at(job.get("qos")),
+        cluster=json_text(job.get("cluster")) or json_text(json_value(job, "association", "cluster")) or cluster.name,
+        name=json_text(job.get("name")),
+        user=json_text(job.get("user")) or json_text(json_value(job, "association", "user")),
+        account=json_text(job.get("account")) or json_text(json_value(job, "association", "account")),
+        partition=json_text(job.get("partition")) or json_text(json_value(job, "association", "partition")),
+        qos=json_text(job.get("qos")),
         state=state,
         exit_code=code,
         exit_signal=signal,
@@ -89,25 +89,25 @@ def from_database(job: Mapping[str, object], cluster: SlurmCluster) -> JobRecord
         end=_time(job, "end"),
         elapsed_s=None if elapsed is None or elapsed < 0 else float(elapsed),
         timelimit_s=limit * 60.0 if limit is not None and 0 <= limit < 0xFFFFFFFE else None,
-        nodes=number_at(job.get("allocation_nodes")),
-        node_list=text_at(job.get("nodes")) or "None assigned",
-        allocated=_tres(value_at(job, "tres", "allocated")),
+        nodes=json_number(job.get("allocation_nodes")),
+        node_list=json_text(job.get("nodes")) or "None assigned",
+        allocated=_tres(json_value(job, "tres", "allocated")),
         requested=requested or {},
-        names_gpus="gpu" in (text_at(job.get("used_gres")) or ""),
-        cpus=number_at(value_at(job, "required", "CPUs")),
-        constraints=text_at(job.get("constraints")),
-        submit_line=text_at(job.get("submit_line")),
-        exclusive=requested_exclusive(text_at(job.get("exclusive"))),
+        names_gpus="gpu" in (json_text(job.get("used_gres")) or ""),
+        cpus=json_number(json_value(job, "required", "CPUs")),
+        constraints=json_text(job.get("constraints")),
+        submit_line=json_text(job.get("submit_line")),
+        exclusive=requested_exclusive(json_text(job.get("exclusive"))),
     )
 
 
 def _job_id(job: Mapping[str, object]) -> JobId:
     return reported_job_id(
-        number_at(job.get("job_id")),
-        array=number_at(value_at(job, "array", "job_id")),
-        task=number_at(value_at(job, "array", "task_id")),
-        het=number_at(value_at(job, "het", "job_id")),
-        offset=number_at(value_at(job, "het", "job_offset")),
+        json_number(job.get("job_id")),
+        array=json_number(json_value(job, "array", "job_id")),
+        task=json_number(json_value(job, "array", "task_id")),
+        het=json_number(json_value(job, "het", "job_id")),
+        offset=json_number(json_value(job, "het", "job_offset")),
         waiting=_waiting(job),
     )
 
@@ -118,7 +118,7 @@ def _waiting(job: Mapping[str, object]) -> str | None:
     >>> _waiting({"array": {"task": "0x35", "limits": {"max": {"running": {"tasks": 2}}}}})
     '0,2,4-5%2'
     """
-    written = text_at(value_at(job, "array", "task"))
+    written = json_text(json_value(job, "array", "task"))
     if written is None or not re.fullmatch(r"0x[0-9A-Fa-f]{1,5000}", written):
         return written
     bits = int(written, 16)
@@ -126,22 +126,22 @@ def _waiting(job: Mapping[str, object]) -> str | None:
     first = [index for index in indices if not (bits << 1) >> index & 1]
     last = [index for index in indices if not bits >> index + 1 & 1]
     ranges = (str(low) if low == high else f"{low}-{high}" for low, high in zip(first, last, strict=True))
-    at_once = number_at(value_at(job, "array", "limits", "max", "running", "tasks"))
+    at_once = json_number(json_value(job, "array", "limits", "max", "running", "tasks"))
     return ",".join(ranges) + (f"%{at_once}" if at_once else "")
 
 
 def _state(value: object) -> str | None:
     """The base state; a list puts it first, flags such as COMPLETING follow."""
-    return base_state(text_at(value) or "")
+    return base_state(json_text(value) or "")
 
 
 def _exit_status(value: object, state: str | None) -> tuple[int | None, int | None]:
     """Code (folded) and signal. Slurm to 22.05 writes SUCCESS for failed jobs, too: not told, then."""
-    code, signal = number_at(value_at(value, "return_code")), number_at(value_at(value, "signal", "id"))
+    code, signal = json_number(json_value(value, "return_code")), json_number(json_value(value, "signal", "id"))
     if signal is None:
-        signal = number_at(value_at(value, "signal", "signal_id"))
-    old_shape = isinstance(value_at(value, "status"), str)
-    if old_shape and value_at(value, "status") == "SUCCESS" and state not in {"COMPLETED", "PENDING", "RUNNING"}:
+        signal = json_number(json_value(value, "signal", "signal_id"))
+    old_shape = isinstance(json_value(value, "status"), str)
+    if old_shape and json_value(value, "status") == "SUCCESS" and state not in {"COMPLETED", "PENDING", "RUNNING"}:
         return None, None
     if code is None and signal:
         code = 0
@@ -149,7 +149,7 @@ def _exit_status(value: object, state: str | None) -> tuple[int | None, int | No
 
 
 def _time(job: Mapping[str, object], name: str) -> datetime | None:
-    seconds = number_at(value_at(job, "time", name))
+    seconds = json_number(json_value(job, "time", name))
     return None if seconds is None else from_epoch(seconds)
 
 
@@ -158,8 +158,8 @@ def _tres(value: object) -> dict[str, int] | None:
     if not isinstance(value, list):
         return None
     counts: dict[str, int] = {}
-    for row in objects_at(value):
-        kind, name, count = text_at(row.get("type")), text_at(row.get("name")), number_at(row.get("count"))
+    for row in json_objects(value):
+        kind, name, count = json_text(row.get("type")), json_text(row.get("name")), json_number(row.get("count"))
         if count is None or count < 0:
             continue
         if kind in {"cpu", "node"}:

@@ -16,7 +16,7 @@ from tachograph.catalog.errors import InputError
 from tachograph.catalog.tables import LakeTable
 from tachograph.sources.slurm import database, nersc, sacct_text
 from tachograph.sources.slurm.allocations import header
-from tachograph.sources.slurm.fields import BadRowError, objects_at, parse_document, text_at, value_at
+from tachograph.sources.slurm.fields import BadRowError, json_objects, json_text, json_value, parse_document
 from tachograph.sources.slurm.nersc import is_iris, is_superfacility
 from tachograph.sources.slurm.records import (
     JobRecord,
@@ -87,18 +87,18 @@ def _text_kind(head: str, where: str) -> ExportKind:
 
 
 def _document_kind(document: object, where: str) -> ExportKind:
-    if isinstance(value_at(document, "jobs"), list):
+    if isinstance(json_value(document, "jobs"), list):
         return _jobs_kind(document, where)
-    if isinstance(value_at(document, "metrics"), list) and isinstance(value_at(document, "data"), list):
+    if isinstance(json_value(document, "metrics"), list) and isinstance(json_value(document, "data"), list):
         raise _telemetry("a telemetry export", "ldms", where)
-    if value_at(document, "data", "resultType") is not None or value_at(document, "errorType") is not None:
+    if json_value(document, "data", "resultType") is not None or json_value(document, "errorType") is not None:
         raise _telemetry("an answer of Prometheus", "prometheus", where)
     if is_iris(document):
         return "iris"
     if is_superfacility(document):
         return "superfacility"
-    rows = objects_at(document) or (
-        objects_at(next(iter(document.values()), None)) if isinstance(document, dict) else []
+    rows = json_objects(document) or (
+        json_objects(next(iter(document.values()), None)) if isinstance(document, dict) else []
     )
     if rows and any(name.startswith("nersc_ldms") or name == "gpu_id" for name in rows[0]):
         raise _telemetry("a telemetry export", "ldms", where)
@@ -110,17 +110,17 @@ def _document_kind(document: object, where: str) -> ExportKind:
 
 
 def _jobs_kind(document: object, where: str) -> ExportKind:
-    jobs = objects_at(value_at(document, "jobs"))
+    jobs = json_objects(json_value(document, "jobs"))
     problems = [
-        text_at(value_at(problem, "description")) or text_at(value_at(problem, "error"))
-        for problem in objects_at(value_at(document, "errors"))
-        if value_at(problem, "error_number") != NOTHING_FOUND
+        json_text(json_value(problem, "description")) or json_text(json_value(problem, "error"))
+        for problem in json_objects(json_value(document, "errors"))
+        if json_value(problem, "error_number") != NOTHING_FOUND
     ]
     if not jobs and problems:
         raise InputError(f"Slurm answered with an error: {problems[0]}", where=where, do="ask it again")
     asked_controller = jobs and not isinstance(jobs[0].get("time"), dict) and "job_state" in jobs[0]
     empty_controller = not jobs and (
-        value_at(document, "last_update") is not None or "slurmctld" in str(value_at(document, "meta"))
+        json_value(document, "last_update") is not None or "slurmctld" in str(json_value(document, "meta"))
     )
     return "controller" if asked_controller or empty_controller else "database"
 

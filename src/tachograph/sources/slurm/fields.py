@@ -43,10 +43,10 @@ def parse_document(content: bytes, *, where: str) -> tuple[object, bool]:
 _LARGEST = 1 << 62  # what a column of integers holds, and far more than Slurm counts
 
 
-def value_at(value: object, *path: str) -> object:
+def json_value(value: object, *path: str) -> object:
     """Return what lies at `path` of nested objects, None where it ends.
 
-    >>> at({"time": {"start": 5}}, "time", "start"), at({"time": 3}, "time", "start")
+    >>> json_value({"time": {"start": 5}}, "time", "start"), json_value({"time": 3}, "time", "start")
     (5, None)
     """
     for name in path:
@@ -56,12 +56,12 @@ def value_at(value: object, *path: str) -> object:
     return value
 
 
-def number_at(value: object) -> int | None:
+def json_number(value: object) -> int | None:
     """Return a number in any of Slurm's shapes: plain, text, {set, infinite, number}; None: not set, or infinite.
 
-    >>> number(5), number({"set": True, "infinite": False, "number": 7}), number({"set": False, "number": 0})
+    >>> json_number(5), json_number({"set": True, "infinite": False, "number": 7}), json_number({"set": False, "number": 0})
     (5, 7, None)
-    >>> number({"set": True, "infinite": True, "number": 0}), number(None), number("INFINITE")
+    >>> json_number({"set": True, "infinite": True, "number": 0}), json_number(None), json_number("INFINITE")
     (None, None, None)
     """
     if isinstance(value, dict):
@@ -77,26 +77,26 @@ def number_at(value: object) -> int | None:
     return value if isinstance(value, int) and abs(value) < _LARGEST else None
 
 
-def text_at(value: object) -> str | None:
+def json_text(value: object) -> str | None:
     """Return a text, the first of a list of texts, a number as text; None for anything else, and for an empty text.
 
-    >>> text("a"), text(["COMPLETED"]), text(""), text(7), text(7.0)
+    >>> json_text("a"), json_text(["COMPLETED"]), json_text(""), json_text(7), json_text(7.0)
     ('a', 'COMPLETED', None, '7', '7')
     """
     if isinstance(value, list):
         value = value[0] if value else None
     if isinstance(value, int | float) and not isinstance(value, bool):
-        whole = number_at(value)
+        whole = json_number(value)
         value = str(value) if whole is None and value == value else None if whole is None else str(whole)
     if not isinstance(value, str) or not value:
         return None
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
 
 
-def objects_at(value: object) -> list[dict[str, object]]:
+def json_objects(value: object) -> list[dict[str, object]]:
     """Return the objects of a list, [] where there is none.
 
-    >>> objects([{"a": 1}, 3]), objects(None)
+    >>> json_objects([{"a": 1}, 3]), json_objects(None)
     ([{'a': 1}], [])
     """
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
@@ -149,9 +149,9 @@ def reported_job_id(
 ) -> JobId:
     """Return the parts of an id that Slurm tells as numbers; 0 means none. `waiting`: tasks that do not run yet.
 
-    >>> told_id(14, array=3, task=0, het=0, offset=None).display
+    >>> reported_job_id(14, array=3, task=0, het=0, offset=None).display
     '3_0'
-    >>> told_id(12, array=0, task=None, het=11, offset=1).display
+    >>> reported_job_id(12, array=0, task=None, het=11, offset=1).display
     '11+1'
 
     Errors: BadRowError without a raw id.

@@ -16,10 +16,10 @@ from tachograph.sources.slurm.fields import (
     base_state,
     instants,
     job_id,
-    objects_at,
+    json_objects,
+    json_text,
+    json_value,
     settle,
-    text_at,
-    value_at,
 )
 from tachograph.sources.slurm.records import JobRecord, SlurmCluster, SlurmEntry, from_fields
 
@@ -45,12 +45,12 @@ def read_superfacility(document: object, *, where: str) -> Iterator[SlurmEntry]:
 
     Errors: InputError when every answer is an error.
     """
-    answers = objects_at(document) if isinstance(document, list) else objects_at([document])
+    answers = json_objects(document) if isinstance(document, list) else json_objects([document])
     problems = [str(answer["error"]) for answer in answers if answer.get("error")]
     records = [
         record
         for answer in answers
-        for record in (objects_at(answer["output"]) if isinstance(answer.get("output"), list) else _alone(answer))
+        for record in (json_objects(answer["output"]) if isinstance(answer.get("output"), list) else _alone(answer))
     ]
     if problems and not records:
         raise InputError(f"the service answered: {problems[0][:200]}", where=where, do="ask it again")
@@ -67,7 +67,7 @@ def from_superfacility(record: Mapping[str, object], cluster: SlurmCluster) -> J
 
     Errors: BadRowError with the reason when it cannot be read.
     """
-    fields = {name.lower(): text_at(value) or "" for name, value in record.items()}
+    fields = {name.lower(): json_text(value) or "" for name, value in record.items()}
     if "st" not in fields and "submit_time" not in fields:
         return from_fields(fields, cluster)
     return from_fields(_as_sacct(fields), cluster)
@@ -109,7 +109,7 @@ def _per_node(fields: Mapping[str, str]) -> str:
 
 def read_iris(document: object) -> Iterator[SlurmEntry]:
     """Yield the records of an Iris export; `place` counts them."""
-    for place, record in enumerate(objects_at(document), start=1):
+    for place, record in enumerate(json_objects(document), start=1):
         yield SlurmEntry(place, "", record)
 
 
@@ -120,19 +120,19 @@ def from_iris(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
     """
     elapsed = _float(record.get("Elapsed secs"), "elapsed_s")
     candidates = [
-        instants(text_at(record.get(name)) or "", cluster.time_zone)
+        instants(json_text(record.get(name)) or "", cluster.time_zone)
         for name in ("Submit Time", "Eligible Time", "Start Time", "End Time")
     ]
     submit, eligible, start, end = settle(candidates, elapsed)
-    state = base_state(text_at(record.get("State")) or "")
+    state = base_state(json_text(record.get("State")) or "")
     return JobRecord(
-        id=job_id(text_at(record.get("Job ID")) or ""),
-        cluster=(text_at(record.get("Hostname")) or "").partition(" ")[0] or cluster.name,
-        name=text_at(record.get("Job Name")),
-        user=text_at(record.get("User")),
-        account=text_at(record.get("Project")),
-        partition=text_at(record.get("Partition")),
-        qos=text_at(record.get("QOS")),
+        id=job_id(json_text(record.get("Job ID")) or ""),
+        cluster=(json_text(record.get("Hostname")) or "").partition(" ")[0] or cluster.name,
+        name=json_text(record.get("Job Name")),
+        user=json_text(record.get("User")),
+        account=json_text(record.get("Project")),
+        partition=json_text(record.get("Partition")),
+        qos=json_text(record.get("QOS")),
         state=state,
         submit=submit,
         eligible=eligible,
@@ -179,13 +179,13 @@ def nersc_example(record: Mapping[str, object]) -> str:
 
 def is_iris(document: object) -> bool:
     """Return whether a document is an export of Iris."""
-    rows = objects_at(document)
+    rows = json_objects(document)
     return bool(rows) and "Job ID" in rows[0] and "Start Time" in rows[0]
 
 
 def is_superfacility(document: object) -> bool:
     """Return whether a document is an answer of the Superfacility API, or the rows of one."""
-    rows = objects_at(document) or objects_at([document])
+    rows = json_objects(document) or json_objects([document])
     return bool(rows) and (
-        "output" in rows[0] or ("jobid" in rows[0] and not isinstance(value_at(rows[0], "time"), dict))
+        "output" in rows[0] or ("jobid" in rows[0] and not isinstance(json_value(rows[0], "time"), dict))
     )

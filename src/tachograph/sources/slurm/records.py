@@ -59,9 +59,9 @@ class SubmitRequest:
 def read_submit_line(submit_line: str, het_offset: int | None = None) -> SubmitRequest:
     """Return what a submit line asks for, of the component `het_offset` where it has several (` : `).
 
-    >>> submitted("sbatch -N2 -C gpu&hbm80g --exclusive job.sh -C mine").constraint
+    >>> read_submit_line("sbatch -N2 -C gpu&hbm80g --exclusive job.sh -C mine").constraint
     'gpu&hbm80g'
-    >>> submitted("sbatch -N2 --exclusive=user job.sh").exclusive
+    >>> read_submit_line("sbatch -N2 --exclusive=user job.sh").exclusive
     """
     if not _INTERESTING.search(submit_line, 0, _LONGEST_SUBMIT_LINE):
         return SubmitRequest()
@@ -150,7 +150,7 @@ class RejectedBefore:
     def first_time(self, *what: object) -> bool:
         """Whether this was not told before; from now on it was.
 
-        >>> told = Told()
+        >>> told = RejectedBefore()
         >>> told.first_time("a", 1), told.first_time("a", 1)
         (True, False)
         """
@@ -243,7 +243,7 @@ class JobRecord:
 def requested_exclusive(written: object) -> bool | None:
     """Return True for Slurm's words for "whole nodes". `NO` says nothing: the partition may still give whole nodes.
 
-    >>> asked_exclusive("NODE"), asked_exclusive("NO"), asked_exclusive("USER")
+    >>> requested_exclusive("NODE"), requested_exclusive("NO"), requested_exclusive("USER")
     (True, None, None)
     """
     return True if written and str(written).strip().upper() in {"YES", "NODE", "TRUE"} else None

@@ -97,7 +97,7 @@ JOB_SYNONYMS: Mapping[str, str] = MappingProxyType(
 def counter_meaning(name: str) -> tuple[str, str] | None:
     """Return (counter, unit) of a column name, or None. The unit is "" where neither name nor producer tells it.
 
-    >>> meaning("utilization.gpu [%]"), meaning("DCGM_FI_DEV_GPU_UTIL"), meaning("fan")
+    >>> counter_meaning("utilization.gpu [%]"), counter_meaning("DCGM_FI_DEV_GPU_UTIL"), counter_meaning("fan")
     (('gpu_util', 'percent'), ('gpu_util', 'percent'), None)
     """
     known = counter_names().get(name.lower().strip())
@@ -164,7 +164,7 @@ _CUMULATIVE = frozenset(counter.name for counter in HOST_COUNTERS if counter.kin
 def host_counter_meaning(name: str) -> tuple[str, str] | None:
     """Return the (host counter, unit) of a column name, or None. The unit is "" where the name does not tell it.
 
-    >>> host_word("CPU user [jiffies]"), host_word("MemTotal"), host_word("rx_bytes#hsn0"), host_word("fan")
+    >>> host_counter_meaning("CPU user [jiffies]"), host_counter_meaning("MemTotal"), host_counter_meaning("rx_bytes#hsn0"), host_counter_meaning("fan")
     (('cpu_user_s', 'jiffy'), ('memory_total_mib', 'KiB'), None, None)
     """
     known = host_column_meaning(name)
