@@ -7,13 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal
-
-import polars as pl
+from typing import TYPE_CHECKING, Literal
 
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.tables import LakeTable
 from tachograph.sources.slurm import database, nersc, sacct_text
 from tachograph.sources.slurm.allocations import header
 from tachograph.sources.slurm.fields import BadRowError, json_objects, json_text, json_value, parse_document
@@ -29,6 +26,11 @@ from tachograph.sources.slurm.records import (
     from_fields,
     job_row,
 )
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tachograph.catalog.tables import LakeTable
 
 ExportKind = Literal["text", "database", "superfacility", "iris", "controller", "scontrol", "map", "prolog"]
 
@@ -280,6 +282,8 @@ def _take(entry: SlurmEntry, how: _ExportFormat, reading: AccountingReading, clu
 
 def frame_of(rows: list[SlurmRow], table: LakeTable) -> pl.DataFrame:
     """Return rows as a frame in the schema of `table`, without `seq`."""
+    import polars as pl  # live views recognize formats, and load no table library
+
     schema = {name: dtype for name, dtype in table.schema.items() if name != "seq"}
     columns = {name: [row[name] for row in rows] for name in schema}
     times = {

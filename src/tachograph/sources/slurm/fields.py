@@ -59,10 +59,12 @@ def json_value(value: object, *path: str) -> object:
 def json_number(value: object) -> int | None:
     """Return a number in any of Slurm's shapes: plain, text, {set, infinite, number}; None: not set, or infinite.
 
-    >>> json_number(5), json_number({"set": True, "infinite": False, "number": 7}), json_number({"set": False, "number": 0})
-    (5, 7, None)
-    >>> json_number({"set": True, "infinite": True, "number": 0}), json_number(None), json_number("INFINITE")
-    (None, None, None)
+    >>> [json_number(one) for one in (5, "7", None, "INFINITE")]
+    [5, 7, None, None]
+    >>> json_number({"set": True, "infinite": False, "number": 7}), json_number({"set": False, "number": 0})
+    (7, None)
+    >>> json_number({"set": True, "infinite": True, "number": 0}) is None
+    True
     """
     if isinstance(value, dict):
         if value.get("set") is False or value.get("infinite") is True:

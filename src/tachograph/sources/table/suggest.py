@@ -164,8 +164,8 @@ _CUMULATIVE = frozenset(counter.name for counter in HOST_COUNTERS if counter.kin
 def host_counter_meaning(name: str) -> tuple[str, str] | None:
     """Return the (host counter, unit) of a column name, or None. The unit is "" where the name does not tell it.
 
-    >>> host_counter_meaning("CPU user [jiffies]"), host_counter_meaning("MemTotal"), host_counter_meaning("rx_bytes#hsn0"), host_counter_meaning("fan")
-    (('cpu_user_s', 'jiffy'), ('memory_total_mib', 'KiB'), None, None)
+    >>> [host_counter_meaning(name) for name in ("CPU user [jiffies]", "MemTotal", "rx_bytes#hsn0", "fan")]
+    [('cpu_user_s', 'jiffy'), ('memory_total_mib', 'KiB'), None, None]
     """
     known = host_column_meaning(name)
     if known is not None:
