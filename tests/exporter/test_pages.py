@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from tachograph.catalog.chunks import ChunkPart
-from tachograph.catalog.tables import TABLES, conform
+from tachograph.catalog.tables import TABLES
+from tachograph.lake.conform import conform
 from tachograph.sources.exporter_pages import ExporterRows, PageVocabulary
 from tachograph.sources.metrics import LabelNames
 

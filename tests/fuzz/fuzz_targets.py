@@ -32,7 +32,8 @@ import tachograph.judge.rules
 from tachograph.catalog import config
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import Configuration, SiteOptions
-from tachograph.catalog.tables import TABLES, conform
+from tachograph.catalog.tables import TABLES
+from tachograph.lake.conform import conform
 from tachograph.sources import allocation_map, dcgm_exporter, ldms, prometheus, sacct, table
 from tachograph.sources.registry import settings_of
 from tachograph.sources.table import suggest

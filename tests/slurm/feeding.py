@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import polars as pl
 
 from tachograph.catalog.chunks import Chunk
-from tachograph.catalog.tables import ALLOCATIONS, JOBS, TABLES, LakeTable, conform
-from tachograph.lake.conform import resolve
+from tachograph.catalog.tables import ALLOCATIONS, JOBS, TABLES, LakeTable
+from tachograph.lake.conform import conform, resolve
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -15,7 +15,8 @@ from slurm_reading import MADE, VERSIONS, Write
 
 from tachograph.catalog.config import Configuration, SiteOptions
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.tables import ALLOCATIONS, conform
+from tachograph.catalog.tables import ALLOCATIONS
+from tachograph.lake.conform import conform
 from tachograph.sources import allocation_map
 from tachograph.sources.allocation_map import AllocationMapReading, read_map
 from tachograph.sources.slurm.allocations import gpu_indices, indices

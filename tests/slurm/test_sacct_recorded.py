@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from slurm_reading import MADE, VERSIONS, reading_of, told
 
-from tachograph.catalog.tables import ALLOCATIONS, JOBS, conform
+from tachograph.catalog.tables import ALLOCATIONS, JOBS
+from tachograph.lake.conform import conform
 from tachograph.sources.slurm.exports import frame_of
 from tachograph.sources.slurm.fields import count_nodes, expand_nodes
 from tachograph.sources.slurm.records import SlurmRow

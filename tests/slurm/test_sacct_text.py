@@ -17,7 +17,8 @@ from own_time import own_seconds
 from tachograph.catalog.chunks import Chunk, Reject
 from tachograph.catalog.config import Configuration, SiteOptions, SlurmOptions
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.tables import ALLOCATIONS, JOBS, conform
+from tachograph.catalog.tables import ALLOCATIONS, JOBS
+from tachograph.lake.conform import conform
 from tachograph.sources import sacct
 from tachograph.sources.slurm.exports import frame_of
 from tachograph.sources.slurm.records import SlurmCluster

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
-from tachograph.catalog.tables import GPU_SAMPLES, conform
+from tachograph.catalog.tables import GPU_SAMPLES
+from tachograph.lake.conform import conform
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 

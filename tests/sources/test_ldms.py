@@ -18,8 +18,9 @@ from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
 from tachograph.catalog.config import Configuration, SiteOptions
 from tachograph.catalog.counters import outside_names
 from tachograph.catalog.errors import ConfigError, InputError
-from tachograph.catalog.tables import TABLES, Conformed, conform
+from tachograph.catalog.tables import TABLES
 from tachograph.catalog.units import factor
+from tachograph.lake.conform import Conformed, conform
 from tachograph.sources.ldms import LdmsOptions, add_options, read, read_file
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

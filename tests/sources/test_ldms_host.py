@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from tachograph.catalog.chunks import Chunk, ChunkPart
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.counters import HOST_COUNTERS
-from tachograph.catalog.tables import NODE_SAMPLES, conform
+from tachograph.catalog.tables import NODE_SAMPLES
+from tachograph.lake.conform import conform
 from tachograph.sources.columns import HostColumns, host_column_meaning, host_values, sampler_of
 from tachograph.sources.ldms import add_options, read
 

@@ -12,7 +12,8 @@ import pytest
 
 from tachograph.catalog.config import Configuration, SiteOptions
 from tachograph.catalog.errors import InputError, UsageError
-from tachograph.catalog.tables import TABLES, conform
+from tachograph.catalog.tables import TABLES
+from tachograph.lake.conform import conform
 from tachograph.sources.table import add_options, read, read_file
 from tachograph.sources.table.mapping import numbers, parse
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tachograph.catalog.tables import NODE_SAMPLES, conform
+from tachograph.catalog.tables import NODE_SAMPLES
+from tachograph.lake.conform import conform
 from tachograph.sources.table import read_file
 from tachograph.sources.table.mapping import load
 from tachograph.sources.table.suggest import host_counter_meaning, suggest

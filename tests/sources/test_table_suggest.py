@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.tables import TABLES, conform
+from tachograph.catalog.tables import TABLES
+from tachograph.lake.conform import conform
 from tachograph.sources import ldms
 from tachograph.sources.table import read_file
 from tachograph.sources.table.mapping import parse

@@ -96,3 +96,17 @@ class PendingChunk:
     source: str
     origin: str
     fetch: Callable[[], Chunk]
+
+
+def first_as_text(values: pl.Series) -> str | None:
+    """Return the first value as Python writes it, 200 characters at most; None for null.
+
+    A time outside Python's years is written as Polars does.
+    """
+    try:
+        value = values[0]
+    except (ValueError, OverflowError):
+        import polars as pl  # `nsight` and `live` load this module without it
+
+        value = values.head(1).cast(pl.String)[0]
+    return None if value is None else str(value)[:200]

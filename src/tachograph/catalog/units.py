@@ -15,6 +15,8 @@ from tachograph.catalog.errors import ConfigError, InputError
 
 KI = 1024.0
 MI = KI * KI
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DAY_US = 86_400_000_000
 
 # factor to the unit on the right; the left is what a producer writes
 _FACTORS: dict[tuple[str, str], float] = {

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import polars as pl
 
-from tachograph.catalog.tables import GPU_SAMPLES, REJECTS, TIME, LakeTable
+from tachograph.catalog.tables import GPU_KEY, GPU_SAMPLES, REJECTS, TIME, LakeTable
 from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import partitions, read_partition
 
@@ -61,15 +61,14 @@ def describe_nodes(lake: Lake, progress: Callable[[str, int, int], None] | None 
     with most silence. One partition is in memory at a time.
     """
     parts = list(partitions(lake, GPU_SAMPLES))
-    unit = ["node", "gpu", "mig"]
     pieces = []
     for count, part in enumerate(parts):
-        frame, _ = read_partition(lake, GPU_SAMPLES, part, [*unit, "t"])
-        distance = (pl.col("t").diff().dt.total_microseconds() / 1e6).over(unit)
-        timed = frame.with_columns(d=distance).with_columns(typical=pl.col("d").median().over(unit))
+        frame, _ = read_partition(lake, GPU_SAMPLES, part, [*GPU_KEY, "t"])
+        distance = (pl.col("t").diff().dt.total_microseconds() / 1e6).over(GPU_KEY)
+        timed = frame.with_columns(d=distance).with_columns(typical=pl.col("d").median().over(GPU_KEY))
         silent = pl.col("d") > GAP_INTERVALS * pl.col("typical")
         pieces.append(
-            timed.group_by(unit).agg(
+            timed.group_by(GPU_KEY).agg(
                 pl.len().alias("samples"),
                 pl.col("t").min().alias("first"),
                 pl.col("t").max().alias("last"),
@@ -92,12 +91,11 @@ _NODES = {
 
 def _by_node(pieces: pl.DataFrame) -> pl.DataFrame:
     """Days of a GPU put together, silence across midnight included; then GPUs of a node."""
-    unit = ["node", "gpu", "mig"]
-    ordered = pieces.sort(*unit, "first")
-    across = ((pl.col("first") - pl.col("last").shift(1)).dt.total_microseconds() / 1e6).over(unit)
-    ordered = ordered.with_columns(across=across, usual=pl.col("typical").median().over(unit))
+    ordered = pieces.sort(*GPU_KEY, "first")
+    across = ((pl.col("first") - pl.col("last").shift(1)).dt.total_microseconds() / 1e6).over(GPU_KEY)
+    ordered = ordered.with_columns(across=across, usual=pl.col("typical").median().over(GPU_KEY))
     silent = pl.col("across") > GAP_INTERVALS * pl.col("usual")
-    gpus = ordered.group_by(unit).agg(
+    gpus = ordered.group_by(GPU_KEY).agg(
         pl.col("samples").sum(), pl.col("first").min(), pl.col("last").max(), pl.col("usual").first(),
         (pl.col("gaps").sum() + silent.sum()).alias("gaps"),
         pl.max_horizontal(pl.col("longest").max(), pl.col("across").filter(silent).max()).alias("longest"),

@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 import polars as pl
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, PendingChunk, Reject
-from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, REJECTS, TABLES, Conformed, LakeTable, conform
-from tachograph.lake.conform import resolve
+from tachograph.catalog.tables import DEVICES, GPU_SAMPLES, REJECTS, TABLES, LakeTable
+from tachograph.catalog.units import EPOCH
+from tachograph.lake.conform import Conformed, conform, resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 
@@ -48,9 +49,6 @@ def _known_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFra
     with lake_errors(lake.uri(table)):
         rows = lake.read_files(table, files).filter(pl.col("t").is_between(first, last)).collect()
     return resolve(rows, table)[0]
-
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.units import DAY_US
 from tachograph.pipeline.partition import INTEGRATED
 from tachograph.pipeline.reduction import ReducedPartition
 from tachograph.pipeline.timelines import merge_timelines
 from tachograph.pipeline.windows import BORDER_WINDOWS, IMBALANCE, Windows, fold_windows
 
 SEGMENT_KEY = ("run", "node", "gpu", "mig")
-DAY_US = 86_400_000_000
 _UNIT = "unit"  # the key as a number
 
 

@@ -17,10 +17,9 @@ from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 from tachograph.catalog.config import NodeOptions, SlurmOptions
 from tachograph.catalog.devices import Device, match_device, ridge
 from tachograph.catalog.errors import ConfigError
-from tachograph.catalog.tables import PIPES, TIME
+from tachograph.catalog.tables import GPU_KEY, PIPES, TIME
 
 COARSE_S = 60.0
-GPU_UNIT = ("node", "gpu", "mig")
 FINAL_STATES = (
     "BOOT_FAIL",
     "CANCELLED",
@@ -124,7 +123,7 @@ def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     accounted = accounted.filter((pl.col("cluster") == pl.col("theirs")).fill_null(value=True))
     unknown = maps.join(accounted, on="row", how="anti")
     last = unknown.sort("start", "end", nulls_last=False).with_columns(
-        held=pl.col("end").is_null() & (pl.int_range(pl.len()).reverse() == 0).over("cluster", "job_id", *GPU_UNIT)
+        held=pl.col("end").is_null() & (pl.int_range(pl.len()).reverse() == 0).over("cluster", "job_id", *GPU_KEY)
     )
     return (
         last.group_by("cluster", "job_id")
@@ -332,16 +331,13 @@ def _sweep(group: pl.DataFrame) -> list[tuple[int | None, object, object]]:
     return stretches
 
 
-_UNIT = ("node", "gpu", "mig")
-
-
 def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
     """Return one row per (node, gpu, mig): `model` and `hbm_mib` as known, configuration before telemetry.
 
     `nodes.gpus` adds GPUs that were never seen; `nodes.models` names the model of a node's GPUs.
     Errors: ConfigError for a broken hostlist.
     """
-    known = devices.select(*_UNIT, "model", "hbm_mib")
+    known = devices.select(*GPU_KEY, "model", "hbm_mib")
     told = [
         (node, gpu, None, None, None)
         for hosts, count in nodes.gpus.items()
@@ -356,7 +352,7 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
         together = (
             together.join(named, on="node", how="left").with_columns(model=pl.coalesce("told", "model")).drop("told")
         )
-    return together.sort(*_UNIT)
+    return together.sort(*GPU_KEY)
 
 
 def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], tuple[float, ...]]]:
@@ -368,7 +364,7 @@ def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], 
     names: list[str | None] = []
     capacities: list[float | None] = []
     ridges: dict[tuple[str, int], tuple[float, ...]] = {}
-    for node, gpu, mig, model, hbm in units.select(*_UNIT, "model", "hbm_mib").iter_rows():
+    for node, gpu, mig, model, hbm in units.select(*GPU_KEY, "model", "hbm_mib").iter_rows():
         if (model, hbm) not in kinds:
             kinds[model, hbm] = match_device(model, hbm)
         device = kinds[model, hbm]
@@ -376,7 +372,7 @@ def gpu_facts(units: pl.DataFrame) -> tuple[pl.DataFrame, dict[tuple[str, int], 
         capacities.append(device.hbm_mib if device and mig is None else hbm)
         if device:
             ridges[node, gpu] = tuple(_ridge(device, pipe) for pipe in PIPES)
-    table = units.select(*_UNIT).with_columns(
+    table = units.select(*GPU_KEY).with_columns(
         pl.Series("gpu_model", names, dtype=pl.String), pl.Series("hbm_mib", capacities, dtype=pl.Float64)
     )
     return table, ridges

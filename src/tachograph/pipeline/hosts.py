@@ -15,6 +15,7 @@ from tachograph.catalog.arrays import Floats, Longs
 from tachograph.catalog.compiled import compiled
 from tachograph.catalog.counters import HOST_COUNTERS
 from tachograph.catalog.tables import HOST_CHARACTERISTICS, JOB_NODE_MINUTES, NODE_SAMPLES, TIME
+from tachograph.catalog.units import DAY_US, EPOCH
 from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import Partition, partitions, read_partition
 from tachograph.pipeline.attribution import Attribution
@@ -131,8 +132,6 @@ def _with_minutes(found: pl.DataFrame, present: pl.DataFrame, starts: Mapping[in
     return chained.with_columns(until=pl.col("end").max().over("run", "node", "chain")).select(*STRETCHES)
 
 
-DAY_US = 86_400_000_000
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CPU_TIMES = ("cpu_user_s", "cpu_nice_s", "cpu_system_s", "cpu_iowait_s", "cpu_idle_s")
 LOAD = "load_average"
 # counters of which a characteristic is made; of CPU time it is the share of the first in all of them

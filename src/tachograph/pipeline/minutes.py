@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tachograph.catalog.arrays import Ints, Longs, Singles
 from tachograph.catalog.tables import (
+    GPU_KEY,
     HOST_CHARACTERISTICS,
     JOB_MINUTES,
     JOB_NODE_MINUTES,
@@ -21,6 +22,7 @@ from tachograph.catalog.tables import (
     TIME,
     LakeTable,
 )
+from tachograph.catalog.units import DAY_US
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import read_gpus, scan_minutes
@@ -58,12 +60,10 @@ class Landing:
         self.lake.discard(self.table, self.staged)
 
 
-DAY_US = 86_400_000_000
-UNIT = ("node", "gpu", "mig")
 _VALUES = (*MINUTE_MEANS, *MINUTE_MAXIMA)
 CUT_MINUTES: Mapping[str, pl.DataType] = {
     "run": pl.Int32(),
-    **{name: JOB_MINUTES.schema[name] for name in (*UNIT, "minute", "t", "samples", *_VALUES)},
+    **{name: JOB_MINUTES.schema[name] for name in (*GPU_KEY, "minute", "t", "samples", *_VALUES)},
 }
 
 
@@ -84,7 +84,7 @@ class PartitionMinutes:
 
 def no_minutes() -> PartitionMinutes:
     """Return no minutes."""
-    owner = pl.DataFrame(schema={name: CUT_MINUTES[name] for name in ("run", *UNIT)})
+    owner = pl.DataFrame(schema={name: CUT_MINUTES[name] for name in ("run", *GPU_KEY)})
     return PartitionMinutes(owner, np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), {})
 
 
@@ -147,7 +147,7 @@ def _cut(minutes: PartitionMinutes, t: Longs, day: date) -> NDArray[np.bool_]:
 
 def _order(minutes: PartitionMinutes, owner: pl.DataFrame) -> Longs:
     """Segments in the order of the table."""
-    placed = owner.select("job_key", *UNIT, minute=minutes.minute[minutes.begin[:-1]])
+    placed = owner.select("job_key", *GPU_KEY, minute=minutes.minute[minutes.begin[:-1]])
     order: Longs = placed.select(pl.arg_sort_by(JOB_MINUTES.sort)).to_series().cast(pl.Int64).to_numpy()
     return order
 
@@ -155,7 +155,9 @@ def _order(minutes: PartitionMinutes, owner: pl.DataFrame) -> Longs:
 def _shared(minutes: PartitionMinutes, owner: pl.DataFrame, order: Longs) -> NDArray[np.bool_]:
     """True for a minute in which a segment ends and the next one of the same run and GPU begins."""
     shared = np.zeros(len(minutes.minute), np.bool_)
-    same = owner.select("run", *UNIT)[order.tolist()].select(pl.all_horizontal(pl.all().eq_missing(pl.all().shift(-1))))
+    same = owner.select("run", *GPU_KEY)[order.tolist()].select(
+        pl.all_horizontal(pl.all().eq_missing(pl.all().shift(-1)))
+    )
     here = np.flatnonzero(same.to_series().to_numpy()[:-1])
     last, following = minutes.begin[1:][order[here]] - 1, minutes.begin[:-1][order[here + 1]]
     twice = minutes.minute[last] == minutes.minute[following]
@@ -180,7 +182,7 @@ def _rows(
 ) -> pl.DataFrame:
     """Some minutes as rows of the table, and whose they are (`run`)."""
     place = pl.Series(segment)
-    columns = {name: owner.get_column(name).gather(place) for name in ("run", "job_key", "job_id", *UNIT)}
+    columns = {name: owner.get_column(name).gather(place) for name in ("run", "job_key", "job_id", *GPU_KEY)}
     columns["t"] = pl.Series(t[slot]).cast(TIME)
     columns["minute"], columns["samples"] = pl.Series(minutes.minute[slot]), pl.Series(minutes.samples[slot])
     for name in _VALUES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from types import MappingProxyType
 from typing import Protocol
 
@@ -15,15 +15,14 @@ import polars as pl
 from tachograph.catalog.arrays import Bytes, Floats, Ints, Longs, Singles
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
-from tachograph.catalog.tables import MINUTE_MAXIMA, MINUTE_MEANS, PIPES
+from tachograph.catalog.tables import GPU_KEY, MINUTE_MAXIMA, MINUTE_MEANS, PIPES
+from tachograph.catalog.units import EPOCH
 from tachograph.pipeline import kernel
 from tachograph.pipeline.minutes import PartitionMinutes
 from tachograph.pipeline.windows import MinuteSlots, Windows, windows_of
 
 LOWERING_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # power cap, hardware slowdown, software and hardware thermal, brake
 INTEGRATED = tuple(c.name for c in COUNTERS if c.kind is CounterKind.RATE or c.name == "power_w")
-UNIT = ("node", "gpu", "mig")
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Labeller(Protocol):
@@ -117,7 +116,7 @@ def reduce_partition(
     `gpus`: how many GPUs each run has; one that has them all in `intervals` needs no other partition for its windows.
     """
     stripe_rows = _stripe_rows(frame)
-    keys = frame.select(*UNIT)[stripe_rows[:-1].tolist()] if frame.height else frame.select(*UNIT)
+    keys = frame.select(*GPU_KEY)[stripe_rows[:-1].tolist()] if frame.height else frame.select(*GPU_KEY)
     layout = _lay_out(frame, stripe_rows, keys, intervals, starts)
     segments = _identity(layout, keys, intervals)
     gap = layout.interval_us[layout.seg_stripe] * analysis.max_gap_intervals
@@ -156,7 +155,7 @@ def reduce_partition(
 
 def _all_here(intervals: pl.DataFrame, gpus: Mapping[int, int]) -> dict[int, int]:
     """{run: GPUs} of the runs that have no GPU outside `intervals`."""
-    here = intervals.select("run", *UNIT).unique().group_by("run").len()
+    here = intervals.select("run", *GPU_KEY).unique().group_by("run").len()
     return {run: count for run, count in here.iter_rows() if gpus.get(run) == count}
 
 
@@ -187,7 +186,7 @@ def _lay_out(
 ) -> _Layout:
     t = _microseconds(frame.get_column("t"))
     first_of: dict[tuple[object, ...], tuple[int, int]] = {}
-    for row, unit in enumerate(intervals.select(*UNIT).iter_rows()):
+    for row, unit in enumerate(intervals.select(*GPU_KEY).iter_rows()):
         first_of[unit] = (first_of.get(unit, (row, row))[0], row + 1)
     spans = [first_of.get(unit, (0, 0)) for unit in keys.iter_rows()]
     low = np.array([span[0] for span in spans], np.int64)
@@ -227,7 +226,7 @@ def _epoch_us(when: datetime) -> int:
 
 def _identity(layout: _Layout, keys: pl.DataFrame, intervals: pl.DataFrame) -> dict[str, pl.Series]:
     columns = {"run": intervals.get_column("run").gather(layout.seg_interval)}
-    columns.update({name: keys.get_column(name).gather(layout.seg_stripe) for name in UNIT})
+    columns.update({name: keys.get_column(name).gather(layout.seg_stripe) for name in GPU_KEY})
     return columns
 
 
@@ -468,4 +467,4 @@ def _minutes(layout: _Layout, segments: pl.DataFrame, by_minute: Mapping[str, _S
             most = by_minute[name].most
             values[name] = np.where(by_minute[name].n > 0, most, np.float32(np.nan))
     samples = (layout.slot_b - layout.slot_a).astype(np.int32)
-    return PartitionMinutes(segments.select("run", *UNIT), layout.seg_slot, layout.slot_minute, samples, values)
+    return PartitionMinutes(segments.select("run", *GPU_KEY), layout.seg_slot, layout.slot_minute, samples, values)

@@ -14,11 +14,11 @@ from typing import Any, Protocol, TypeVar
 import polars as pl
 
 from tachograph.catalog.config import AnalysisOptions
-from tachograph.catalog.tables import GPU_SAMPLES, TIME
+from tachograph.catalog.tables import GPU_KEY, GPU_SAMPLES, TIME
 from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import Partition, partitions, read_partition
 from tachograph.pipeline.minutes import WrittenMinutes, no_minutes, write_minutes
-from tachograph.pipeline.partition import UNIT, Labeller, Reduced, reduce_partition
+from tachograph.pipeline.partition import Labeller, Reduced, reduce_partition
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -171,10 +171,10 @@ def _tasks(
         for part in partitions(lake, GPU_SAMPLES, [day]):
             mine = _of_nodes(of_day, part)
             if mine.height:
-                columns = [name for name in GPU_SAMPLES.schema if name != "seq" and (part.has(name) or name in UNIT)]
+                columns = [name for name in GPU_SAMPLES.schema if name != "seq" and (part.has(name) or name in GPU_KEY)]
                 yield day, (part, mine, work.keys.join(mine, on="run", how="semi"), columns)
             elif everything:
-                yield day, (part, mine, work.keys.clear(), ["t", *UNIT])
+                yield day, (part, mine, work.keys.clear(), ["t", *GPU_KEY])
         yield day, None
 
 

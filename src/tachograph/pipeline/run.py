@@ -19,6 +19,7 @@ from tachograph.catalog.tables import (
     ANALYSES,
     DEVICES,
     FINDINGS,
+    GPU_KEY,
     JOB_GPUS,
     JOB_SUMMARIES,
     JOBS,
@@ -100,7 +101,6 @@ def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
 GPU_ROWS = 100_000  # of job_gpus that wait to be written: a row has about 800 bytes
 FINDING_ROWS = 250_000  # of findings: a row has about 500 bytes, a job some thirty rows
 Progress = Callable[[str, int, int], None]
-UNIT = ("node", "gpu", "mig")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def analyze(
     units = inventory(lake.latest(DEVICES), configuration.nodes)
     allocations = lake.latest(ALLOCATIONS)
     runs = build_runs(lake.latest(JOBS), allocations, slurm=configuration.slurm, now=now)
-    owned = attribute(runs, allocations, units.select(*UNIT))
+    owned = attribute(runs, allocations, units.select(*GPU_KEY))
     before = lake.latest(JOB_SUMMARIES).select("job_key", "job_id", "start", "as_of")
     touched = _touched(owned, allocations, news, before)
     analysis = _Analysis(lake, configuration, owned, touched, units, seen, now, progress)
@@ -231,13 +231,13 @@ class _Analysis:
         self.lake, self.configuration, self.now, self.progress, self.seen = lake, configuration, now, progress, seen
         self.all_runs = owned.runs.select("job_key")
         self.runs = owned.runs.join(touched, on="run", how="semi")
-        self.intervals = owned.intervals.join(touched, on="run", how="semi").sort(*UNIT, "start")
+        self.intervals = owned.intervals.join(touched, on="run", how="semi").sort(*GPU_KEY, "start")
         self.contested_s = _seconds(owned.contested)
         self.facts, ridges = gpu_facts(units)
         self.starts: dict[int, datetime] = dict(self.runs.select("run", "start").iter_rows())
         self.number = next_number(lake)
         held = (pl.col("end") - pl.col("start")).dt.total_microseconds().sum() / 1e6
-        self.held = self.intervals.group_by("run", *UNIT, maintain_order=True).agg(held_s=held)
+        self.held = self.intervals.group_by("run", *GPU_KEY, maintain_order=True).agg(held_s=held)
         per_run = self.held.group_by("run").len("gpus")
         keys = self.runs.select("run", "job_key", "job_id", "start").join(per_run, on="run", how="left")
         idle_util = configuration.thresholds.idle_util

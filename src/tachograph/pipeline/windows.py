@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from tachograph.catalog.arrays import Floats, Ints, Longs
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.errors import ConfigError
-from tachograph.catalog.tables import TIME
+from tachograph.catalog.tables import GPU_KEY, TIME
+from tachograph.catalog.units import DAY_US
 from tachograph.pipeline import kernel
 
-DAY_US = 86_400_000_000
-UNIT = ("node", "gpu", "mig")
 COMPLETE_WINDOWS = {
     "run": pl.Int32(),
     "counter": pl.String(),
@@ -116,7 +115,7 @@ def windows_of(
             _frame(COMPLETE_WINDOWS, name, run=run, window=numbers[kept], total=summed[kept], most=most[kept])
         )
         across = across_all[n[across_all] > 0]
-        units = {key: slots.units.get_column(key).gather(slots.stripe[segment[across]]) for key in UNIT}
+        units = {key: slots.units.get_column(key).gather(slots.stripe[segment[across]]) for key in GPU_KEY}
         run = runs[of_segment[segment[across]]]
         border.append(
             _frame(BORDER_WINDOWS, name, run=run, window=window[across], n=n[across], total=total[across], **units)

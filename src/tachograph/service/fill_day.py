@@ -19,9 +19,9 @@ import polars as pl
 from tachograph.catalog.chunks import Reject
 from tachograph.catalog.counters import COUNTERS_BY_NAME, Counter
 from tachograph.catalog.errors import LakeError
-from tachograph.catalog.tables import GPU_SAMPLES, conform
+from tachograph.catalog.tables import GPU_SAMPLES
 from tachograph.catalog.units import factor
-from tachograph.lake.conform import resolve
+from tachograph.lake.conform import conform, resolve
 from tachograph.lake.delta import Lake
 from tachograph.simulate import defects as faults
 from tachograph.simulate.defects import DefectLog, SampleBlock, TelemetryDefect

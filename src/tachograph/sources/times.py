@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from tachograph.catalog.chunks import TEXT_BLANKS, Reject
+from tachograph.catalog.chunks import TEXT_BLANKS, Reject, first_as_text
 from tachograph.catalog.errors import InputError
-from tachograph.catalog.tables import TIME, first_as_text
+from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import zone
 
 AUTO = "auto"

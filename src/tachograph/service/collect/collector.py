@@ -21,7 +21,8 @@ from types import FrameType
 from tachograph.catalog.chunks import Chunk
 from tachograph.catalog.config import CollectOptions
 from tachograph.catalog.errors import ConfigError, LakeError, TachographError
-from tachograph.catalog.tables import TABLES, conform
+from tachograph.catalog.tables import TABLES
+from tachograph.lake.conform import conform
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import watermark
 from tachograph.service.collect import children

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from tachograph.catalog.chunks import Chunk, ChunkPart, Reject
 from tachograph.catalog.errors import LakeError, SchemaError
-from tachograph.catalog.tables import TABLES, conform
+from tachograph.catalog.tables import TABLES
+from tachograph.lake.conform import conform
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import IngestReport, ingest, watermark
 from tachograph.service.collect.journal import CollectJournal
