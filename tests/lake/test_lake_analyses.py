@@ -114,7 +114,7 @@ def test_compaction_is_no_news(lake: Lake) -> None:
 ANALYZE = f"""
 import sys
 from lake_jobs import analyzed, compacted
-from tachograph.lake import Lake
+from tachograph.lake.delta import Lake
 {WAIT}
 for _ in range(2):
     analyzed(Lake(sys.argv[1]), full=True) if sys.argv[2] == "analyze" else compacted(Lake(sys.argv[1]))

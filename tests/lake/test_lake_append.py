@@ -64,7 +64,7 @@ def test_chunks_are_remembered_beyond_the_checkpoints_of_the_log(lake: Lake) -> 
 APPEND = f"""
 import sys
 from lake_rows import samples
-from tachograph.lake import Lake
+from tachograph.lake.delta import Lake
 from tachograph.catalog.tables import GPU_SAMPLES
 lake = Lake.create(sys.argv[1])
 {WAIT}
@@ -96,7 +96,7 @@ def test_chunks_of_two_processes_at_once_all_land_each_in_its_own_version(lake: 
 CREATE = f"""
 import sys
 from lake_rows import samples
-from tachograph.lake import Lake
+from tachograph.lake.delta import Lake
 from tachograph.catalog.tables import GPU_SAMPLES
 {WAIT}
 for place in range(20):

@@ -159,7 +159,7 @@ def test_readers_see_the_same_rows_while_days_are_compacted(lake: Lake) -> None:
 
 COMPACT = f"""
 import sys
-from tachograph.lake import Lake
+from tachograph.lake.delta import Lake
 from tachograph.lake.compact import compact
 from tachograph.catalog.tables import GPU_SAMPLES
 {WAIT}
@@ -169,7 +169,7 @@ for _ in range(3):
 INGEST = f"""
 import sys
 from lake_rows import samples
-from tachograph.lake import Lake
+from tachograph.lake.delta import Lake
 from tachograph.catalog.tables import GPU_SAMPLES
 {WAIT}
 for place in range(10):

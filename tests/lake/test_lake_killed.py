@@ -26,8 +26,8 @@ SPANS_S = (0.3, 1.5, 0.4)  # how long ingest, analyze and compact take, about: k
 NURSERY = """
 import json, os, signal, sys, time
 from lake_jobs import whole_way
-from tachograph.pipeline import analyze
-from tachograph.lake import Lake
+from tachograph.pipeline.run import analyze
+from tachograph.lake.delta import Lake
 for line in sys.stdin:
     location, step, seconds = json.loads(line)
     child = os.fork()

@@ -17,11 +17,11 @@ from tachograph.catalog.errors import UsageError
 from tachograph.catalog.units import parse_time
 from tachograph.catalog.version import __version__
 from tachograph.cli import output
-from tachograph.lake.delta import Lake
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from tachograph.lake.delta import Lake
     from tachograph.lake.filters import JobFilter
     from tachograph.live.discovery import SourceRequest
 
@@ -154,6 +154,8 @@ def open_lake(arguments: Arguments) -> OpenedLake:
     Errors: ConfigError, LakeError where there is no lake.
     """
     configuration = config.load(arguments.config)
+    from tachograph.lake.delta import Lake
+
     lake = Lake.open(config.lake_location(arguments.lake, configuration))
     now = datetime.now(UTC)
     as_of = getattr(arguments, "as_of", None)
