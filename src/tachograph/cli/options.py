@@ -153,9 +153,9 @@ def open_lake(arguments: Arguments) -> OpenedLake:
 
     Errors: ConfigError, LakeError where there is no lake.
     """
-    configuration = config.load(arguments.config)
     from tachograph.lake.delta import Lake
 
+    configuration = config.load(arguments.config)
     lake = Lake.open(config.lake_location(arguments.lake, configuration))
     now = datetime.now(UTC)
     as_of = getattr(arguments, "as_of", None)

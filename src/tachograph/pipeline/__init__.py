@@ -1,1 +1,1 @@
-"""From samples and accounting in the lake to summaries, minutes and findings beside them: attribute, reduce, summarize."""
+"""From samples and accounting to summaries, minutes and findings: attribute, reduce, summarize, and the run."""
