@@ -112,7 +112,7 @@ class LaunchMetrics(Mapping[str, float]):
 class MetricColumns:
     """Metrics of many launches, each metric as a list of its values in their order; NaN: not measured.
 
-    >>> columns = Columns([{"a": 1.0}, {"a": 2.0, "b": 3.0}])
+    >>> columns = MetricColumns([{"a": 1.0}, {"a": 2.0, "b": 3.0}])
     >>> sorted(columns.names()), columns["a"], columns["b"]
     (['a', 'b'], [1.0, 2.0], [nan, 3.0])
     """

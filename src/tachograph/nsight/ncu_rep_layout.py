@@ -41,7 +41,7 @@ def layout(report: bytes | mmap) -> NcuRepLayout:
     """Return the layout of a report that begins with MAGIC.
 
     >>> layout(MAGIC + b"\\x02\\0\\0\\0\\x08\\x07")
-    Layout(version=7, results=0, promised=0, whole_bytes=10, rest=b'')
+    NcuRepLayout(version=7, results=0, promised=0, whole_bytes=10, rest=b'')
     >>> layout(MAGIC + b"\\x02\\0\\0").version is None
     True
     """

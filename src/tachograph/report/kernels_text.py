@@ -98,7 +98,7 @@ def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Lin
 def mixed_words(mixed: MixOutcome) -> str:
     """Return what happens to all kernels of a report beside all of another, in a sentence.
 
-    >>> mixed_words(Together((1.2, None), (None, None), ((2.0, "copy", "mm"), None), safe=False))
+    >>> mixed_words(MixOutcome((1.2, None), (None, None), ((2.0, "copy", "mm"), None), safe=False))
     'All beside all of the other report, weighted by time: 1.20x, the other –; worst is copy beside mm, 2.00x.'
     """
     here, there = text(mixed.slowdown, "times"), text(mixed.other_slowdown, "times")
@@ -433,7 +433,7 @@ def _part(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
 def disturbers_words(found: Sequence[DisturbingKernel]) -> str:
     """Return which kernels of a table disturb others most, in a line.
 
-    >>> disturbers_words([Disturber(4, "fmul<4, 256>", 2.0, 3, "issue")]), disturbers_words([])
+    >>> disturbers_words([DisturbingKernel(4, "fmul<4, 256>", 2.0, 3, "issue")]), disturbers_words([])
     ('Disturbs most: 4 fmul<4, 256> (3 takes 2.00x as long: held up by issue)', 'Disturbs most: none disturbs another.')
     """
     named = [

@@ -333,7 +333,7 @@ def margin(judged: Sequence[CheckedEstimate]) -> float:
     Left out is a table with all it taught: so wrong is the estimator about what it has no model of. It is the default
     of `interference.margin`, and no simulated day had a part in it.
 
-    >>> round(margin(accuracy().twenty), 2)
+    >>> round(margin(estimator_accuracy().twenty), 2)
     1.14
     """
     return max(one.longer_left_out for one in judged)

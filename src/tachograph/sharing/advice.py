@@ -111,7 +111,7 @@ def limit(name: str, settings: InterferenceOptions) -> float:
 def asked_together(sums: Mapping[str, float], settings: InterferenceOptions) -> str:
     """Return the three resources that come nearest to their limits.
 
-    >>> asked_together({"issue": 0.3, "dram": 0.35}, Interference())
+    >>> asked_together({"issue": 0.3, "dram": 0.35}, InterferenceOptions())
     'together they ask for memory bandwidth 35 % (limit 70 %), issue slots 30 % (limit 90 %)'
     """
     near = sorted(sums.items(), key=lambda item: -item[1] / limit(item[0], settings))
@@ -449,10 +449,10 @@ def advise(
     not safe, or issue slots are assumed, the upper value of each decides. `shared`: what happens under MPS with these
     shares of the SMs; without it every kernel is taken to spread evenly over fewer SMs.
 
-    >>> from tachograph.sharing.demand import Outcome
+    >>> from tachograph.sharing.demand import CorunOutcome
     >>> asked = [Demand(name=name, cycles={"issue": 0.2}, dram=0.1, hbm_bytes=4e9) for name in "ab"]
-    >>> alone = Estimate(tuple(Outcome(name, 1.0, 1.0, None) for name in "ab"), {"issue": 0.4}, 2.0, 1.0, True, ())
-    >>> advise(alone, asked, gpu=Gpu(name="A100 SXM 40GB", hbm_bytes=40e9), settings=Interference()).way
+    >>> alone = Estimate(tuple(CorunOutcome(name, 1.0, 1.0, None) for name in "ab"), {"issue": 0.4}, 2.0, 1.0, True, ())
+    >>> advise(alone, asked, gpu=GpuCapacity(name="A100 SXM 40GB", hbm_bytes=40e9), settings=InterferenceOptions()).way
     'mps'
     """
     shares = tuple(busy) if busy is not None else (1.0,) * len(demands)

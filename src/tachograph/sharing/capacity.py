@@ -268,7 +268,7 @@ def computed_fit(footprint: Footprint, gpu: GpuCapacity) -> int | None:
 def resident_per_sm(footprint: Footprint, gpu: GpuCapacity) -> float | None:
     """Return how many blocks lie on an SM at once, on average over all SMs, while there are blocks left to start.
 
-    >>> resident_per_sm(Footprint(66, 128, blocks_per_sm=16), Gpu(name="H100", sms=132))
+    >>> resident_per_sm(Footprint(66, 128, blocks_per_sm=16), GpuCapacity(name="H100", sms=132))
     0.5
     """
     if footprint.blocks_per_sm is None or gpu.sms is None:

@@ -61,7 +61,7 @@ def cycles_rate(
     """Return the rate of a kernel, 0..1 of that alone. `others`: what all others take from it, `irregular`: 0..1.
 
     >>> waits = float(elsewhere(np.array(0.1525), np.array(8.0)))
-    >>> [round(rate(0.1525, 0.8625, 0.0, 0.8625, waits, 8.0, irregular), 3) for irregular in (0.0, 1.0)]
+    >>> [round(cycles_rate(0.1525, 0.8625, 0.0, 0.8625, waits, 8.0, irregular), 3) for irregular in (0.0, 1.0)]
     [0.902, 0.705]
     """
     regular = granted(own, dominant, peers)
@@ -93,7 +93,7 @@ def cache_table() -> Floats:
 def cache_stays(filled: float, kept: Floats) -> float:
     """Return which share, 0..1, of what is swept again and again stays in a cache that is `filled` times full.
 
-    >>> [round(float(stays(times, table())), 2) for times in (0.9, 1.8, 3.6)]
+    >>> [round(float(cache_stays(times, cache_table())), 2) for times in (0.9, 1.8, 3.6)]
     [1.0, 0.27, 0.03]
     """
     place = (filled - 1.0) * _PER_TIME
@@ -140,7 +140,7 @@ def outstanding(used: float, curvature: float) -> float:
 def dram_load(requests: float, curvature: float) -> float:
     """Return the load, 0..1, that so many requests make.
 
-    >>> [round(load(n, 0.571), 3) for n in (0.1, outstanding(0.5, 0.571), 3.0)]
+    >>> [round(dram_load(n, 0.571), 3) for n in (0.1, outstanding(0.5, 0.571), 3.0)]
     [0.099, 0.5, 1.0]
     """
     if requests >= 1.0 + curvature:
@@ -162,7 +162,7 @@ def dram_latency(of_all: Floats | list[float], count: int, curvature: float) -> 
     Newton's method from below: what is asked for at a latency falls in it and is convex, the load rises and is concave.
 
     >>> copy = [0.6918, 1.0, latency_alone(0.6918, 0.571)]
-    >>> round(latency(copy + copy, 2, 0.571) / copy[2], 3)
+    >>> round(dram_latency(copy + copy, 2, 0.571) / copy[2], 3)
     1.384
     """
     most = 0.0
@@ -203,7 +203,7 @@ def dram_rate(waits: float, alone: float, together: float) -> float:
 
     `alone`, `together`: latencies.
 
-    >>> rate(1.0, 1.25, 2.5), rate(0.5, 1.25, 2.5), rate(0.0, 1.25, 2.5)
+    >>> dram_rate(1.0, 1.25, 2.5), dram_rate(0.5, 1.25, 2.5), dram_rate(0.0, 1.25, 2.5)
     (0.5, 0.6666666666666666, 1.0)
     """
     return min(1.0, 1.0 / (1.0 + waits * (together / alone - 1.0)))

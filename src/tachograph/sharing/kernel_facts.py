@@ -158,7 +158,7 @@ def _distributed(found: SmDistribution | None) -> list[KernelFact]:
 def said(fact: KernelFact) -> str:
     """Return the value of a number as it is shown, the same in every format.
 
-    >>> said(Fact("ipc", "IPC", 3.45, "of 4", "")), said(Fact("score", "", 61.78, "score", ""))
+    >>> said(KernelFact("ipc", "IPC", 3.45, "of 4", "")), said(KernelFact("score", "", 61.78, "score", ""))
     ('3.45 of 4', '62')
     """
     if fact.unit == "score":

@@ -88,7 +88,7 @@ def first(metrics: Mapping[str, float], scales: Mapping[str, float]) -> MetricVa
     """Return the first metric of `scales` that was collected, times its scale; None: none was.
 
     >>> first({"b": 50.0}, {"a": 1.0, "b": 0.01})
-    Reading(value=0.5, metric='b')
+    MetricValue(value=0.5, metric='b')
     """
     for metric, scale in scales.items():
         value = metrics.get(metric)
@@ -100,8 +100,8 @@ def first(metrics: Mapping[str, float], scales: Mapping[str, float]) -> MetricVa
 def issue(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
     """Return the fraction of issue slots that were used, while a warp was on the SM.
 
-    >>> issue({ISSUED: 3.0}, Gpu(name="H100"))
-    Reading(value=0.75, metric='sm__inst_issued.avg.per_cycle_active')
+    >>> issue({ISSUED: 3.0}, GpuCapacity(name="H100"))
+    MetricValue(value=0.75, metric='sm__inst_issued.avg.per_cycle_active')
     """
     return _fraction(
         first(
@@ -137,7 +137,7 @@ def pipes(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> dict[s
 def dram(metrics: Mapping[str, float], gpu: GpuCapacity, coverage: Mapping[str, float]) -> MetricValue | None:
     """Return the fraction of the DRAM's peak bandwidth; traffic counts where the GPU's peak is known.
 
-    >>> dram({DRAM: 42.0}, Gpu(name="H100"), {}).value
+    >>> dram({DRAM: 42.0}, GpuCapacity(name="H100"), {}).value
     0.42
     """
     told = first(metrics, {DRAM: 0.01, "dram__throughput.avg.pct_of_peak_sustained_elapsed": 0.01})
@@ -151,7 +151,7 @@ def traffic(metrics: Mapping[str, float], coverage: Mapping[str, float]) -> Metr
     """Return byte/s with DRAM, as told or by bytes and time; None also where launches told only one of these two.
 
     >>> traffic({"dram__bytes.sum": 3000.0, DURATION: 1000.0}, {})
-    Reading(value=3000000000.0, metric='dram__bytes.sum / gpu__time_duration.sum')
+    MetricValue(value=3000000000.0, metric='dram__bytes.sum / gpu__time_duration.sum')
     """
     told = first(metrics, {DRAM_BYTES: 1.0})
     whole, took = "dram__bytes.sum", metrics.get(DURATION)
@@ -174,7 +174,7 @@ def share(metrics: Mapping[str, float], metric: str) -> MetricValue | None:
 def occupancy(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
     """Return the fraction of an SM's places for warps that were taken, while it had a warp.
 
-    >>> occupancy({OCCUPANCY: 6.25}, Gpu(name="H100")).value
+    >>> occupancy({OCCUPANCY: 6.25}, GpuCapacity(name="H100")).value
     0.0625
     """
     scales = {OCCUPANCY: 0.01}
@@ -186,7 +186,7 @@ def occupancy(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | N
 def warps(metrics: Mapping[str, float], gpu: GpuCapacity) -> MetricValue | None:
     """Return the warps resident on one scheduler, mean.
 
-    >>> warps({"sm__warps_active.avg.per_cycle_active": 4.0}, Gpu(name="H100")).value
+    >>> warps({"sm__warps_active.avg.per_cycle_active": 4.0}, GpuCapacity(name="H100")).value
     1.0
     """
     scales = {"sm__warps_active.avg.per_cycle_active": 1 / gpu.schedulers, "smsp__warps_active.avg.per_cycle_active": 1}

@@ -98,7 +98,7 @@ _EVERYWHERE = ("alu", "fma", "fp64", "lsu", "tensor")
 def missing_of(metrics: Mapping[str, float], gpu: GpuCapacity, demand: Demand) -> tuple[Missing, ...]:
     """Return what is not known of a kernel for want of a metric, and how to get it; `demand`: what was read of them.
 
-    >>> [lack.metric for lack in missing_of({}, Gpu(name="?"), Demand(name="?"))][:2]
+    >>> [lack.metric for lack in missing_of({}, GpuCapacity(name="?"), Demand(name="?"))][:2]
     ['gpu__time_duration.sum', 'launch__registers_per_thread']
     """
     lacks = [(need.metric, need.tells) for need in _NEEDS if not metrics.keys() & {need.metric, *need.others}]
@@ -263,8 +263,8 @@ def demand_of(metrics: Mapping[str, float], coverage: Mapping[str, float], gpu: 
 
     Footprints in caches are not measured by a profiler, nor is the memory of the GPU that a process holds: None.
 
-    >>> gpu = Gpu(name="H100")
-    >>> demand = demand_of({readings.ISSUED: 3.0, readings.pipe_metric("fma"): 60.0}, {}, gpu, name="mm")
+    >>> gpu = GpuCapacity(name="H100")
+    >>> demand = demand_of({kernel_metrics.ISSUED: 3.0, kernel_metrics.pipe_metric("fma"): 60.0}, {}, gpu, name="mm")
     >>> dict(demand.cycles), demand.dram
     ({'issue': 0.75, 'fma': 0.6}, None)
     """

@@ -115,7 +115,7 @@ def on_share(demand: Demand, share: float, *, gpu: GpuCapacity) -> float | None:
     With a footprint: as many more waves of blocks, or, where an SM is asked for more than it gives, that. Without:
     what it keeps busy of the SMs over what it gets.
 
-    >>> on_share(Demand(name="a", sm_share=0.6), 0.5, gpu=Gpu(name="g"))
+    >>> on_share(Demand(name="a", sm_share=0.6), 0.5, gpu=GpuCapacity(name="g"))
     1.2
     """
     if share <= 0:
@@ -169,7 +169,8 @@ def ruled_out(
     nothing out. What is not ruled out may get a `no` nevertheless.
 
     >>> busy = [Demand(name=name, cycles={"fma": 1.0}, sm_share=1.0) for name in "ab"]
-    >>> ruled_out(np.full((2, 2), 2.0), busy, busy=[1.0, 0.05], gpu=Gpu(name="A40"), settings=Interference()).tolist()
+    >>> gpu, settings = GpuCapacity(name="A40"), InterferenceOptions()
+    >>> ruled_out(np.full((2, 2), 2.0), busy, busy=[1.0, 0.05], gpu=gpu, settings=settings).tolist()
     [[True, True], [True, False]]
     """
     most = settings.max_slowdown - 1 + SLACK

@@ -235,7 +235,7 @@ def achievable(share: float, gpu: GpuCapacity, calibration: Calibration) -> floa
     """Return a share of DRAM's peak as one of what can be achieved; of another GPU than was measured it stays as it is.
 
     >>> from tachograph.sharing.demand import H100_NVL
-    >>> round(achievable(0.42, H100_NVL, Calibration()), 2), achievable(0.42, Gpu(name="A100"), Calibration())
+    >>> round(achievable(0.42, H100_NVL, Calibration()), 2), achievable(0.42, GpuCapacity(name="A100"), Calibration())
     (0.69, 0.42)
     """
     return min(1.0, share / calibration.achievable_share) if calibration.measured_on == gpu.name else share

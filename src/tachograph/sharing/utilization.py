@@ -51,7 +51,7 @@ class SmDistribution:
     def idle(self) -> float:
         """1 - mean / high.
 
-        >>> Distribution(50.0, 0.0, 100.0).idle
+        >>> SmDistribution(50.0, 0.0, 100.0).idle
         0.5
         """
         return max(0.0, 1 - self.mean / self.high) if self.high > 0 else 0.0
@@ -118,8 +118,8 @@ def utilisation(kernel: Kernel, *, work: KernelWork | None = None) -> Utilisatio
 def launched(footprint: Footprint | None, gpu: GpuCapacity, *, waves: float | None = None) -> LaunchPlacement:
     """Return how a launch lies on the SMs of `gpu`; `waves` as the profiler tells them, else computed.
 
-    >>> launched(Footprint(198, 1024, blocks_per_sm=1), Gpu(name="H100", sms=132))
-    Launched(needed=132, reached=132, slots_taken=1.0, waves=1.5, tail=0.25)
+    >>> launched(Footprint(198, 1024, blocks_per_sm=1), GpuCapacity(name="H100", sms=132))
+    LaunchPlacement(needed=132, reached=132, slots_taken=1.0, waves=1.5, tail=0.25)
     """
     if footprint is None or gpu.sms is None:
         return LaunchPlacement(waves=waves, tail=_tail(waves))

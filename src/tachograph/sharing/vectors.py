@@ -258,8 +258,8 @@ def confined(launches: LaunchVectors, busiest: Floats, share: float, gpu: GpuCap
     `busiest`: of the cycles of an SM, the share that is asked for most, 0..1; NaN counts as all. A wave takes longer
     than one block once its blocks ask for more than there is. Where the launch is not known: by cycles alone.
 
-    >>> few = Launches(*(np.array([x]) for x in (132.0, 128.0, np.nan, np.nan, 16.0)))
-    >>> confined(few, np.array([0.8625]), 0.0625, Gpu(name="", sms=132)).round(2).tolist()
+    >>> few = LaunchVectors(*(np.array([x]) for x in (132.0, 128.0, np.nan, np.nan, 16.0)))
+    >>> confined(few, np.array([0.8625]), 0.0625, GpuCapacity(name="", sms=132)).round(2).tolist()
     [14.8]
     """
     if share >= 1.0:

@@ -100,9 +100,9 @@ class Bench:
 def value_of(runs: Sequence[ExperimentRun], compared: Compared) -> MeasuredValue | None:
     """Return what is compared, of the medians of all times; None where it was not measured.
 
-    >>> runs = [Run((1.0, 1.0), 2.0, Together(1.5, t)) for t in (1.25, 1.5, 2.0)]
+    >>> runs = [ExperimentRun((1.0, 1.0), 2.0, PairedRun(1.5, t)) for t in (1.25, 1.5, 2.0)]
     >>> value_of(runs, "gain"), value_of(runs, "second").median
-    (Value(median=1.3333333333333333, low=1.0, high=1.3333333333333333), 1.5)
+    (MeasuredValue(median=1.3333333333333333, low=1.0, high=1.3333333333333333), 1.5)
     """
     each = [_ratio(run.alone, run.in_turn, run.together, compared) for run in runs]
     turns = [run.in_turn for run in runs if run.in_turn is not None]
@@ -510,7 +510,7 @@ def _row(result: ExperimentResult) -> BenchRow:
 def gpu_words(gpu: GpuCapacity) -> str:
     """Return a GPU in words.
 
-    >>> gpu_words(Gpu(name="NVIDIA H200", sms=132, l2_bytes=60e6))
+    >>> gpu_words(GpuCapacity(name="NVIDIA H200", sms=132, l2_bytes=60e6))
     'NVIDIA H200, 132 SMs, L2 60 MB'
     """
     parts = [gpu.name]

@@ -77,7 +77,7 @@ class BenchWorkload:
     def words(self) -> str:
         """The launch in words for people.
 
-        >>> Workload(kernel="copy", blocks=66, threads=1024, floats=2_000_000).words
+        >>> BenchWorkload(kernel="copy", blocks=66, threads=1024, floats=2_000_000).words
         'copy 66x1024, 8 MB'
         """
         size = self.floats * FLOAT
@@ -117,7 +117,7 @@ class BenchWorkload:
     def units(self, rounds: int) -> float:
         """Units of work of all warps, see Kernel.instructions.
 
-        >>> Workload(kernel="fmul_4", blocks=132, threads=128).units(10)
+        >>> BenchWorkload(kernel="fmul_4", blocks=132, threads=128).units(10)
         5280.0
         """
         warps = self.blocks * self.threads / WARP
@@ -157,7 +157,7 @@ def resident_blocks(workload: BenchWorkload, gpu: GpuCapacity) -> int:
     """Return how many blocks an SM has at once, by threads and blocks alone.
 
     >>> from tachograph.sharing.demand import H100_NVL
-    >>> resident_blocks(Workload(kernel="sleep", blocks=264, threads=1024), H100_NVL)
+    >>> resident_blocks(BenchWorkload(kernel="sleep", blocks=264, threads=1024), H100_NVL)
     2
     """
     sms = gpu.sms or 1
@@ -233,7 +233,7 @@ def experiments(gpu: GpuCapacity, free_bytes: float | None = None) -> tuple[Expe
 def half_of_an_sm(gpu: GpuCapacity) -> int:
     """Return the threads of a block of which two fill an SM, 1024 at most.
 
-    >>> half_of_an_sm(Gpu(name="NVIDIA A40", threads_per_sm=1536))
+    >>> half_of_an_sm(GpuCapacity(name="NVIDIA A40", threads_per_sm=1536))
     768
     """
     return min(1024, (gpu.threads_per_sm or 2048) // 2)
