@@ -99,9 +99,9 @@ def test_the_world_knows_no_estimator() -> None:
         node.module.rsplit(".", 1)[-1]
         for module in (day_world, day_kernels)
         for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tachograph.interference")
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tachograph.sharing")
     }
-    assert imported == {"kernels", "demand"}
+    assert imported == {"demand"}
 
 
 def walked(first: Shares, second: Shares, cycles: tuple[float, float], seed: int) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from published_launches import MM, launch
 
-from tachograph.sharing.kernel_facts import limited_words
+from tachograph.report.kernels_sentences import limited_words
 from tachograph.sharing.kernels import kernels_of
 from tachograph.sharing.roofline import limits
 

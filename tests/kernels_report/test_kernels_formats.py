@@ -18,22 +18,16 @@ from tachograph.figures import kernel_page
 from tachograph.nsight.reports import read_reports
 from tachograph.report.kernels_html import kernels_html, plots
 from tachograph.report.kernels_json import kernels_json
-from tachograph.report.kernels_text import disturbed_by, disturbers_words, factor, kernels_lines, limited_by
+from tachograph.report.kernels_sentences import disturbers_words, factor, limited_words, roofline_words, said
+from tachograph.report.kernels_text import disturbed_by, kernels_lines, limited_by
 from tachograph.report.lines import to_text
 from tachograph.sharing import kernel_report
 from tachograph.sharing.advice import times
 from tachograph.sharing.demand import Calibration
 from tachograph.sharing.estimate import matrix
-from tachograph.sharing.kernel_facts import (
-    JudgedKernel,
-    KernelsReport,
-    KernelsRequest,
-    judge_kernel,
-    limited_words,
-    roofline_words,
-    said,
-)
-from tachograph.sharing.kernel_report import build_kernels_report, labels, matcher
+from tachograph.sharing.kernel_facts import JudgedKernel, KernelsReport, KernelsRequest, judge_kernel
+from tachograph.sharing.kernel_names import labels, matcher
+from tachograph.sharing.kernel_report import build_kernels_report
 from tachograph.sharing.kernels import Kernel
 
 LONG = "void cutlass::device_kernel<cutlass::gemm::GemmUniversal<cute::tuple<int, int>, Collective<{}>>>(Params)"
@@ -183,7 +177,7 @@ def test_only_what_is_shown_is_judged(tmp_path: Path, monkeypatch: pytest.Monkey
         judged.append(kernel.name)
         return judge_kernel(kernel, calibration=calibration)
 
-    monkeypatch.setattr(kernel_report, "judge", counted)
+    monkeypatch.setattr(kernel_report, "judge_kernel", counted)
     report(tmp_path, asked=KernelsRequest(top=3))
     assert len(judged) == 3
     judged.clear()

@@ -19,7 +19,8 @@ from tachograph.figures import kernel_page
 from tachograph.nsight.reports import read_reports
 from tachograph.report.kernels_html import plots
 from tachograph.report.kernels_json import kernels_json
-from tachograph.sharing.kernel_facts import NAMES, KernelsRequest
+from tachograph.report.kernels_sentences import RESOURCE_NAMES
+from tachograph.sharing.kernel_facts import KernelsRequest
 from tachograph.sharing.kernel_report import build_kernels_report
 
 Told = dict[str, Any]
@@ -58,7 +59,7 @@ def up(line: Line2D) -> list[float]:
 
 def along(axis: str, kernel: Told) -> float:
     """What the JSON says of an axis of the radars."""
-    names = {name: key for key, name in NAMES.items()}
+    names = {name: key for key, name in RESOURCE_NAMES.items()}
     if axis == "DRAM":
         return float(kernel["demand"]["dram"])
     if axis in ("warps", "SMs"):

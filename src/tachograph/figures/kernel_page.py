@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import log10, pi
 from typing import cast
@@ -28,13 +28,13 @@ from tachograph.figures.inline_svg import (
     new_figure,
     to_svg,
 )
+from tachograph.sharing.kernel_names import shortened_apart
 
 MAX_DIALS = 12  # kernels that get a radar
 _COLUMNS = 4
 TOLD_CELLS = 16  # kernels up to which a cell of the matrix shows its number
 MAX_CELLS = 60  # kernels of a matrix that is drawn
 _SHOWN_SLOWDOWN = 2.0  # the colour of this and all above
-_NAME = 26  # characters of a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,51 +250,3 @@ def _tell_cells(axes: Axes, slowdown: Floats, scale: Normalize) -> None:
             ink = "#ffffff" if scale(value) > 0.45 else "#111111"
             written = text(value, "times").removesuffix("x")
             axes.text(column, row, written, ha="center", va="center", fontsize=8, color=ink)
-
-
-def shortened(name: str, width: int = _NAME) -> str:
-    """Return a name of at most `width` characters, its middle left out: the ends tell kernels apart.
-
-    >>> shortened("cutlass_sm90_gemm_128x128x64", 15)
-    'cutlass…x128x64'
-    """
-    if len(name) <= width:
-        return name
-    kept = (width - 1) // 2
-    return f"{name[:kept]}…{name[-(width - 1 - kept) :]}"
-
-
-def shortened_apart(names: Sequence[str], width: int = _NAME) -> list[str]:
-    """Return names of at most `width` characters; of those whose ends are alike, what tells them apart is kept.
-
-    >>> shortened_apart(["gemm_bf16_tile128x64_execute", "gemm_bf16_tile128x256_execute", "copy"], 16)
-    ['gemm…tile128x64…', 'gemm…ile128x256…', 'copy']
-    """
-    short = [shortened(name, width) for name in names]
-    alike: dict[str, set[str]] = {}
-    for name, form in zip(names, short, strict=True):
-        alike.setdefault(form, set()).add(name)
-    return [
-        form if len(alike[form]) == 1 else _middle(name, alike[form], width)
-        for name, form in zip(names, short, strict=True)
-    ]
-
-
-def _middle(name: str, group: Collection[str], width: int) -> str:
-    """The beginning of a name, and what is behind what all of its group begin with, before what all end with."""
-    begin = shared_start(group)
-    stop = len(name) - shared_start([one[::-1] for one in group])
-    kept = (width - 2) // 3
-    room = width - 2 - kept
-    begin = begin if stop - begin > room else max(kept, stop - room)
-    return f"{name[:kept]}…{name[begin : begin + room]}…"
-
-
-def shared_start(names: Collection[str]) -> int:
-    """Return how many characters all names begin with.
-
-    >>> shared_start(["fmul<4>", "fmul<3>"])
-    5
-    """
-    least, most = min(names), max(names)
-    return next((place for place, letter in enumerate(least) if most[place] != letter), len(least))

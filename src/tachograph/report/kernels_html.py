@@ -11,43 +11,34 @@ from markupsafe import Markup
 from tachograph.catalog.units import printable, text
 from tachograph.catalog.version import __version__
 from tachograph.figures import kernel_page
-from tachograph.report.kernels_text import (
-    LEVELS,
+from tachograph.report.kernels_sentences import (
+    PIPE_KIND_LABELS,
+    RESOURCE_NAMES,
     SLOWDOWN_SAYS,
     calibrated_words,
-    disturbed_by,
     disturbers_words,
     factor,
+    fear_words,
     gain_words,
     headline,
-    legend,
-    limited_by,
+    limited_words,
     mixed_words,
     numbers_text,
-    pairs_of,
     part_of_time,
-    pipe_text,
-    safe_words,
-    sums_words,
-    together_heading,
-    where_it_ran,
-)
-from tachograph.report.pages import environment
-from tachograph.sharing.advice import times
-from tachograph.sharing.demand import PIPES
-from tachograph.sharing.kernel_facts import (
-    KIND_NAMES,
-    NAMES,
-    GpuPart,
-    KernelsReport,
-    KernelView,
-    fear_words,
-    limited_words,
     pitfall_words,
     resource_name,
     roofline_words,
+    safe_words,
     said,
+    sums_words,
+    together_heading,
 )
+from tachograph.report.kernels_text import LEVELS, disturbed_by, legend, limited_by, pipe_text, where_it_ran
+from tachograph.report.pages import environment
+from tachograph.sharing.advice import times
+from tachograph.sharing.demand import PIPES
+from tachograph.sharing.kernel_facts import GpuPart, KernelsReport, KernelView, pairs_of
+from tachograph.sharing.kernel_names import shortened, shortened_apart
 
 TOLD_IN_FULL = 40  # kernels that have a paragraph of their own
 LISTED = 50  # pairs of a table, files, problems; all are in JSON
@@ -93,7 +84,7 @@ def _axes(views: Sequence[KernelView]) -> dict[str, list[float | None]]:
     for pipe in PIPES:
         values = [view.demand.cycles.get(pipe) for view in views]
         if any(value is not None and value > _DRAWN for value in values):
-            axes[NAMES[pipe]] = values
+            axes[RESOURCE_NAMES[pipe]] = values
     axes["DRAM"] = [view.demand.dram for view in views]
     axes["warps"] = [view.facts["occupancy"].share for view in views]
     axes["SMs"] = [view.demand.sm_share for view in views]
@@ -116,14 +107,14 @@ def _peaks(views: Sequence[KernelView]) -> dict[str, float]:
     for view in views:
         for roof in view.judged.placement.roofs:
             if roof.name in used:
-                name = KIND_NAMES[roof.name]
+                name = PIPE_KIND_LABELS[roof.name]
                 peaks[name] = max(roof.peak, peaks.get(name, 0.0))
     return peaks
 
 
 def _named(views: Sequence[KernelView]) -> list[tuple[KernelView, str]]:
     """Kernels with what they are called in the table."""
-    names = kernel_page.shortened_apart([view.label for view in views], _NAME_IN_TABLE)
+    names = shortened_apart([view.label for view in views], _NAME_IN_TABLE)
     return list(zip(views, names, strict=True))
 
 
@@ -139,7 +130,7 @@ def _environment() -> Environment:
         resource=resource_name,
         shown=printable,
     )
-    made.filters["short"] = partial(kernel_page.shortened, width=_NAME)
+    made.filters["short"] = partial(shortened, width=_NAME)
     made.globals.update(
         headline=headline,
         limited_by=limited_by,

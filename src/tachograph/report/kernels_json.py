@@ -9,16 +9,16 @@ from dataclasses import asdict
 from typing import Any
 
 from tachograph.catalog.units import printable
-from tachograph.report.kernels_text import KernelPair, pairs_of
+from tachograph.report.kernels_sentences import limited_words, roofline_words
 from tachograph.sharing.demand import Demand, GpuCapacity
 from tachograph.sharing.kernel_facts import (
     GpuPart,
     KernelFact,
+    KernelPair,
     KernelsReport,
     KernelView,
     SetEstimate,
-    limited_words,
-    roofline_words,
+    pairs_of,
 )
 from tachograph.sharing.mixes import MixOutcome as Mixed
 from tachograph.sharing.roofline import KernelLimits, RooflinePlacement

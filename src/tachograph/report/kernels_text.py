@@ -3,79 +3,52 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tachograph.catalog.units import plural, printable, text
-from tachograph.figures.kernel_page import shortened, shortened_apart
-from tachograph.report.lines import Line, bar, plain, wrapped
-from tachograph.sharing.advice import times
-from tachograph.sharing.demand import PIPES, Matrix, Sharing
-from tachograph.sharing.kernel_facts import (
-    DisturbingKernel,
-    GpuPart,
-    KernelFact,
-    KernelsReport,
-    KernelView,
-    MissingMetric,
-    NumberedKernel,
-    SetEstimate,
-    busiest_pipe,
+from tachograph.catalog.units import printable, text
+from tachograph.report.kernels_sentences import (
+    SLOWDOWN_SAYS,
+    calibrated_words,
+    disturbers_words,
+    factor,
     fear_words,
+    gain_words,
+    headline,
     launches_words,
     limited_words,
+    mixed_words,
+    numbers_text,
+    part_of_time,
     pitfall_numbers,
     pitfall_words,
     resource_name,
     roofline_words,
+    safe_words,
     said,
+    sums_words,
+    together_heading,
     took,
-    total_s,
 )
+from tachograph.report.lines import Line, bar, plain, wrapped
+from tachograph.sharing.advice import times
+from tachograph.sharing.demand import PIPES
+from tachograph.sharing.kernel_facts import (
+    GpuPart,
+    KernelFact,
+    KernelPair,
+    KernelsReport,
+    KernelView,
+    MissingMetric,
+    SetEstimate,
+    busiest_pipe,
+    pairs_of,
+)
+from tachograph.sharing.kernel_names import shortened, shortened_apart
 from tachograph.sharing.kernels import options_for
-from tachograph.sharing.mixes import MixOutcome
 from tachograph.sharing.utilization import Sensitivity
 
 MOST_COLUMNS = 16  # of a matrix that is printed
 _LISTED = 5  # pairs of a list
-NOTHING = 255  # in Matrix.binding
-
-
-@dataclass(frozen=True, slots=True)
-class KernelPair:
-    """A kernel beside another. slowdown, gain None: not known. binding: the resource, None nothing."""
-
-    row: KernelView
-    column: NumberedKernel
-    slowdown: float | None
-    gain: float | None
-    binding: str | None
-    safe: bool
-
-
-def pairs_of(part: GpuPart) -> list[KernelPair]:
-    """Return all pairs of a part, row by row; none where they were not asked for."""
-    found = part.pairs
-    if found is None:
-        return []
-    return [
-        KernelPair(
-            row,
-            column,
-            _known(float(found.slowdown[i, j])),
-            _known(float(found.gain[i, j])),
-            binding_of(found, i, j),
-            bool(found.safe[i, j]),
-        )
-        for i, row in enumerate(part.kernels)
-        for j, column in enumerate(part.columns)
-    ]
-
-
-def binding_of(found: Matrix, row: int, column: int) -> str | None:
-    """Return what binds a row beside a column; None: nothing."""
-    place = int(found.binding[row, column])
-    return None if place == NOTHING else found.resources[place]
 
 
 def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
@@ -93,34 +66,6 @@ def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Lin
     if part.mixed is not None:
         yield from wrapped(mixed_words(part.mixed), width)
     yield from wrapped(calibrated_words(part), width, style="dim")
-
-
-def mixed_words(mixed: MixOutcome) -> str:
-    """Return what happens to all kernels of a report beside all of another, in a sentence.
-
-    >>> mixed_words(MixOutcome((1.2, None), (None, None), ((2.0, "copy", "mm"), None), safe=False))
-    'All beside all of the other report, weighted by time: 1.20x, the other –; worst is copy beside mm, 2.00x.'
-    """
-    here, there = text(mixed.slowdown, "times"), text(mixed.other_slowdown, "times")
-    worst = ""
-    if mixed.worst is not None:
-        slowdown, one, other = mixed.worst
-        worst = f"; worst is {one} beside {other}, {text(slowdown, 'times')}"
-    return f"All beside all of the other report, weighted by time: {here}, the other {there}{worst}."
-
-
-def calibrated_words(part: GpuPart) -> str:
-    """Return what the estimates rest on, in a sentence."""
-    calibration = part.calibration
-    if calibration.measured_on is None:
-        return "Estimated with what was published of the H100 NVL: nothing was measured on this GPU."
-    measured_on, published = calibration.measured_on, calibration.source == "published"
-    if published:
-        words = f"Estimated with what was published of the {measured_on.removeprefix('NVIDIA ')}"
-    else:
-        words = f"Estimated with what was measured on {measured_on} ({calibration.source})"
-    same = part.gpu.name == measured_on
-    return words + ("." if same else ", which is another GPU: measure this one with `tachograph interference bench`.")
 
 
 def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
@@ -166,37 +111,10 @@ def _best(part: GpuPart, width: int) -> Iterator[Line]:
     )
 
 
-def part_of_time(gain: float | None) -> str:
-    """Return the time together as a share of the time one after the other, `?` where it is not known.
-
-    >>> part_of_time(2.0), part_of_time(0.88), part_of_time(None)
-    ('50 %', '114 %', '?')
-    """
-    return "?" if gain is None or not gain > 0 else f"{100 / gain:.0f} %"
-
-
-def factor(value: float | None) -> str:
-    """Return a factor without its sign, `?` where it is not known.
-
-    >>> factor(1.0), factor(15.84), factor(None)
-    ('1.00', '15.8', '?')
-    """
-    return "?" if value is None else text(value, "times").removesuffix("x")
-
-
 def worst_of(part: GpuPart) -> KernelPair | None:
     """Return the pair in which one is slowed down most."""
     known = [pair for pair in pairs_of(part) if pair.slowdown is not None]
     return max(known, key=lambda pair: pair.slowdown or 0.0, default=None)
-
-
-def binding_words(pair: KernelPair) -> str:
-    """Return what binds a pair, in a word."""
-    return "nothing" if pair.binding is None else resource_name(pair.binding)
-
-
-def _known(value: float) -> float | None:
-    return None if value != value else value
 
 
 _BAR = 14
@@ -297,13 +215,7 @@ def _lacking(view: KernelView, width: int) -> Iterator[Line]:
         yield plain(f"  collect it with: ncu {options_for(missing)} -o REPORT PROGRAM")
 
 
-SLOWDOWN_SAYS = (
-    "slowdown: time beside the others over time alone; worst: where the others are served first; held up by: what "
-    "there is too little of."
-)
 Cell = Callable[[KernelView], str]
-_DISTURBERS = 3  # named in a line
-_SUMS = 6  # resources named
 _NUMBERS = 8  # kernels named by number in a line, of more only how many there are
 
 
@@ -393,29 +305,6 @@ def kernels_lines(report: KernelsReport, *, width: int = 100, ascii_only: bool =
     return lines
 
 
-def headline(part: GpuPart) -> str:
-    """Return what was read of a GPU, in a sentence."""
-    launches = sum(view.kernel.launches for view in part.kernels)
-    sms = f", {part.gpu.sms} SMs" if part.gpu.sms else ""
-    less = "took less time" if total_s(part) is not None else "not shown"
-    more = f"; {plural(part.left_out, 'more kernel')} {less}" if part.left_out else ""
-    counts = f"{plural(len(part.kernels), 'kernel')}, {launches_words(launches)}, {took(total_s(part))}"
-    return f"{part.gpu.name}{sms}: {counts}{more}"
-
-
-def numbers_text(numbers: Sequence[int], of: int) -> str:
-    """Return which kernels are meant, by their numbers.
-
-    >>> numbers_text([1, 2, 5], 9), numbers_text([1, 2], 2), numbers_text([1], 1)
-    ('kernels 1, 2, 5', 'all kernels', 'the kernel')
-    """
-    if len(numbers) == of:
-        return "all kernels" if of > 1 else "the kernel"
-    if len(numbers) > _NUMBERS:
-        return f"{len(numbers)} kernels"
-    return f"kernel{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
 def _part(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
     yield from wrapped(headline(part), width, style="bold")
     yield plain("")
@@ -428,25 +317,6 @@ def _part(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Line]:
         yield plain("")
     yield from _pitfalls(part, width)
     yield from lacking_lines(part.lacking, part.command, len(part.kernels), width)
-
-
-def disturbers_words(found: Sequence[DisturbingKernel]) -> str:
-    """Return which kernels of a table disturb others most, in a line.
-
-    >>> disturbers_words([DisturbingKernel(4, "fmul<4, 256>", 2.0, 3, "issue")]), disturbers_words([])
-    ('Disturbs most: 4 fmul<4, 256> (3 takes 2.00x as long: held up by issue)', 'Disturbs most: none disturbs another.')
-    """
-    named = [
-        f"{one.number} {shortened(one.label, 24)} ({one.victim} takes {times(one.slowdown)} as long{_why(one.binding)})"
-        for one in found[:_DISTURBERS]
-    ]
-    return f"Disturbs most: {', '.join(named) or 'none disturbs another.'}"
-
-
-def _why(binding: str | None) -> str:
-    if binding is None:
-        return ""
-    return f": {'waits for' if binding == 'blocks' else 'held up by'} {resource_name(binding)}"
 
 
 def legend(columns: Iterable[str] = tuple(_COLUMNS), *, short: bool = True) -> str:
@@ -573,42 +443,3 @@ def together_lines(report: KernelsReport, together: SetEstimate, width: int) -> 
     for unknown in found.unknown:
         lines += wrapped(unknown, width, first="  not known: ", indent="    ", style="dim")
     return lines + wrapped(SLOWDOWN_SAYS, width, style="dim")
-
-
-def together_heading(sharing: Sharing) -> str:
-    """Return how kernels run together.
-
-    >>> together_heading(Sharing()), together_heading(Sharing("mps", (0.5, 0.25)))
-    ('Together, as streams of one process', 'Together, as processes under MPS, with 50 % + 25 % of the SMs')
-    """
-    way = "streams of one process" if sharing.way == "streams" else "processes under MPS"
-    shares = "" if sharing.shares is None else " + ".join(text(share, "fraction") for share in sharing.shares)
-    return f"Together, as {way}" + (f", with {shares} of the SMs" if shares else "")
-
-
-def sums_words(sums: Mapping[str, float]) -> str:
-    """Return what all ask for together, the most first.
-
-    >>> sums_words({"dram": 0.84, "issue": 1.9, "fp64": 0.0})
-    'All together ask for: issue 190 %, DRAM 84 %.'
-    """
-    asked = sorted(sums.items(), key=lambda item: -item[1])[:_SUMS]
-    named = ", ".join(f"{resource_name(name)} {text(share, 'fraction')}" for name, share in asked if share > 0)
-    return f"All together ask for: {named}."
-
-
-def gain_words(gain: float | None, worst: float | None) -> str:
-    """Return how long all take together, in a sentence.
-
-    >>> gain_words(1.8, 1.0)
-    'Together they take 56 % of the time that they take one after the other, at the worst 100 %.'
-    """
-    if gain is None:
-        return "How long they take together cannot be said."
-    at_worst = "" if worst is None else f", at the worst {part_of_time(worst)}"
-    return f"Together they take {part_of_time(gain)} of the time that they take one after the other{at_worst}."
-
-
-def safe_words(safe: bool) -> str:
-    """Return whether the set is safe, in a sentence."""
-    return "Safe: no resource nears its limit." if safe else "Not safe: a resource nears its limit, or is not known."

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import fsum
 
-from tachograph.catalog.units import text
 from tachograph.sharing import kernel_metrics, mixes, nsight_scores
-from tachograph.sharing.demand import PIPES, Calibration, Demand, Estimate, GpuCapacity, Matrix, Sharing
+from tachograph.sharing.demand import PIPES, Calibration, Estimate, GpuCapacity, Matrix, Sharing
 from tachograph.sharing.kernel_metrics import PIPE_NAMES, MetricValue
+from tachograph.sharing.kernel_names import NumberedKernel
 from tachograph.sharing.kernels import Kernel
-from tachograph.sharing.roofline import KernelLimits, KernelWork, Limit, RooflinePlacement, limits, placement, work_of
+from tachograph.sharing.roofline import KernelLimits, KernelWork, RooflinePlacement, limits, placement, work_of
 from tachograph.sharing.utilization import (
     LaunchPlacement,
     Pitfall,
@@ -21,11 +21,6 @@ from tachograph.sharing.utilization import (
     sensitivities,
     utilisation,
 )
-
-NAMES: Mapping[str, str] = {
-    "issue": "issue", "dram": "DRAM", "l2": "L2", "l1": "L1", "blocks": "block slots", "sms": "SMs", **PIPE_NAMES,
-}  # fmt: skip
-
 
 _WARPS = 64  # of an SM where nobody tells: most chips have so many, some 48 or 32
 _LIMITS = "launch__occupancy_limit_*"
@@ -155,46 +150,6 @@ def _distributed(found: SmDistribution | None) -> list[KernelFact]:
     ]
 
 
-def said(fact: KernelFact) -> str:
-    """Return the value of a number as it is shown, the same in every format.
-
-    >>> said(KernelFact("ipc", "IPC", 3.45, "of 4", "")), said(KernelFact("score", "", 61.78, "score", ""))
-    ('3.45 of 4', '62')
-    """
-    if fact.unit == "score":
-        return text(fact.value, "count")
-    if fact.unit.startswith("of "):
-        return f"{text(fact.value, 'ratio')} {fact.unit}" if fact.value is not None else text(None)
-    return text(fact.value, fact.unit)
-
-
-def launches_words(count: int) -> str:
-    """Return a number of launches.
-
-    >>> launches_words(1), launches_words(1200)
-    ('1 launch', '1,200 launches')
-    """
-    return f"{count:,} launch{'' if count == 1 else 'es'}"
-
-
-def took(seconds: float | None) -> str:
-    """Return a time from nanoseconds to days.
-
-    >>> took(0.012), took(9.2e-05), took(2.5), took(None)
-    ('12 ms', '92 µs', '2.5 s', 'time not told')
-    """
-    if seconds is None:
-        return "time not told"
-    if seconds >= 1 or seconds == 0:
-        return text(seconds, "s")
-    return text(seconds * 1e3, "ms") if seconds >= 1e-3 else text(seconds * 1e6, "µs")
-
-
-KIND_NAMES = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "tensor cores"}
-_NUMBERS = {"ipc": "IPC", "ipc_left": "IPC left", "ipc_of_copy": "IPC of a copy", "nvidia_smi": "nvidia-smi"}
-_SIDES = {"compute": "on the side of compute", "memory": "on the side of memory"}
-
-
 @dataclass(frozen=True, slots=True)
 class JudgedKernel:
     """Its work, its limits, what it has to fear, what misleads, and its place under the roofline."""
@@ -220,106 +175,7 @@ def judge_kernel(kernel: Kernel, *, calibration: Calibration) -> JudgedKernel:
     return JudgedKernel(work, found, fears, pitfalls(kernel, placed=placed), placed)
 
 
-def resource_name(resource: str) -> str:
-    """Return what people call a resource.
-
-    >>> resource_name("fma"), resource_name("blocks")
-    ('FMA', 'block slots')
-    """
-    return NAMES.get(resource, resource)
-
-
-def limited_words(found: KernelLimits) -> str:
-    """Return what limits a kernel, in a sentence."""
-    fullest = found.resources[0] if found.resources else None
-    most = "" if fullest is None else f" (most: {resource_name(fullest.resource)} {text(fullest.demand, 'fraction')})"
-    stall = found.stall
-    waits = "" if stall is None else f", most of all for {stall.reason} ({text(stall.share, 'fraction')})"
-    if found.limiting is not None:
-        name, used = resource_name(found.limiting.resource), text(found.limiting.demand, "fraction")
-        measured = {limit.resource for limit in found.resources}
-        untold = [resource_name(resource) for resource in ("issue", "dram") if resource not in measured]
-        lacks = f" Not measured, and perhaps fuller: {', '.join(untold)}." if untold else ""
-        left = text(found.limiting.head_room, "fraction")
-        return f"{name}: {used} of {all_words(found.limiting)} is used, {left} is left to others.{lacks}"
-    if found.bound == "latency":
-        return f"Latency: nothing is near its limit{most}; its warps wait{waits}."
-    return f"Cannot be said: issue slots or DRAM were not measured{most}."
-
-
-def all_words(limit: Limit) -> str:
-    """Return what a load is a share of.
-
-    >>> all_words(Limit("dram", 0.69, 0.31, "", "NVIDIA H100 NVL")), all_words(Limit("issue", 0.5, 0.5, ""))
-    ('what can be achieved (as measured on NVIDIA H100 NVL)', 'it')
-    """
-    if limit.measured_on is not None:
-        return f"what can be achieved (as measured on {limit.measured_on})"
-    return "its peak" if limit.resource == "dram" else "it"
-
-
-def roofline_words(place: RooflinePlacement) -> str:
-    """Return where a kernel stands under the roofline, in sentences."""
-    said = []
-    if place.intensity is not None:
-        least = "at least " if place.at_least else ""
-        ridge = "" if place.ridge is None else f", the ridge is at {text(place.ridge)}"
-        said.append(f"It does {least}{text(place.intensity)} FLOP per byte of DRAM{ridge}.")
-    if place.side is not None:
-        how = "" if place.by == "intensity" else ", by the load of pipelines and DRAM: FLOP were not counted"
-        said.append(f"That is {_SIDES[place.side]}{how}.")
-    else:
-        said.append("It has no place: FLOP, traffic, or a peak is not told.")
-    for kind, rate in place.achieved.items():
-        roof = place.roof(kind)
-        if rate > 0 and roof is not None:
-            share = text(rate / roof.peak, "fraction")
-            said.append(f"{KIND_NAMES[kind]}: {flops(rate)}, {share} of {flops(roof.peak)} ({roof.told_by}).")
-    dram = place.roof("dram")
-    if place.bytes_per_s is not None and dram is not None:
-        share = text(place.bytes_per_s / dram.peak, "fraction")
-        said.append(f"DRAM: {text(place.bytes_per_s, 'B/s')}, {share} of {text(dram.peak, 'B/s')} ({dram.told_by}).")
-    if place.bound == "latency":
-        said.append("It is far below both roofs: latency.")
-    return " ".join(said)
-
-
-def fear_words(fear: Sensitivity) -> str:
-    """Return what a kernel has to fear on a resource, with the number, and what would tell it."""
-    number = "" if fear.value is None else f"{text(fear.value, 'fraction')}: "
-    lacks = f" (collect it with ncu {fear.missing})" if fear.missing else ""
-    return f"{number}{fear.why}{lacks}"
-
-
-def pitfall_words(pitfall: Pitfall) -> str:
-    """Return a conclusion that would be wrong, with its numbers."""
-    return f"{pitfall.why} ({pitfall_numbers(pitfall)})"
-
-
-def pitfall_numbers(pitfall: Pitfall) -> str:
-    """Return the numbers behind a conclusion that would be wrong; of two of a kind only what they ask together."""
-    of_two = {
-        name.removesuffix("_of_two"): value for name, value in pitfall.numbers.items() if name.endswith("_of_two")
-    }
-    told = of_two or dict(list(pitfall.numbers.items())[:2])
-    said = (
-        f"{_NUMBERS.get(name, NAMES.get(name, name.replace('_', ' ')))} {_number(name, value)}"
-        for name, value in told.items()
-    )
-    return f"{'two: ' if of_two else ''}{', '.join(said)}"
-
-
-def flops(rate: float) -> str:
-    """Return a rate of floating-point operations.
-
-    >>> flops(2.5e13)
-    '25.00 TFLOP/s'
-    """
-    return f"{text(rate, 'B').removesuffix('B')}FLOP/s"
-
-
-def _number(name: str, value: float) -> str:
-    return text(value, "ratio" if name.startswith("ipc") else "fraction")
+NOTHING = 255  # in Matrix.binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,21 +189,6 @@ class KernelsRequest:
     together: tuple[str, ...] = ()
     matrix: bool = False
     shares: tuple[float, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedKernel:
-    """One kernel. share: fraction 0..1 of the time of all kernels on its GPU, None where times are not told."""
-
-    number: int
-    label: str
-    kernel: Kernel
-    share: float | None
-
-    @property
-    def demand(self) -> Demand:
-        """What it asks, under the name that tells it apart."""
-        return self.kernel.demand.named(self.label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,3 +278,44 @@ def total_s(part: GpuPart) -> float | None:
     """Return the time of the kernels that are shown, None where none is told."""
     told = [view.kernel.seconds for view in part.kernels if view.kernel.seconds is not None]
     return fsum(told) if told else None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPair:
+    """A kernel beside another. slowdown, gain None: not known. binding: the resource, None nothing."""
+
+    row: KernelView
+    column: NumberedKernel
+    slowdown: float | None
+    gain: float | None
+    binding: str | None
+    safe: bool
+
+
+def pairs_of(part: GpuPart) -> list[KernelPair]:
+    """Return all pairs of a part, row by row; none where they were not asked for."""
+    found = part.pairs
+    if found is None:
+        return []
+    return [
+        KernelPair(
+            row,
+            column,
+            _known(float(found.slowdown[i, j])),
+            _known(float(found.gain[i, j])),
+            binding_of(found, i, j),
+            bool(found.safe[i, j]),
+        )
+        for i, row in enumerate(part.kernels)
+        for j, column in enumerate(part.columns)
+    ]
+
+
+def binding_of(found: Matrix, row: int, column: int) -> str | None:
+    """Return what binds a row beside a column; None: nothing."""
+    place = int(found.binding[row, column])
+    return None if place == NOTHING else found.resources[place]
+
+
+def _known(value: float) -> float | None:
+    return None if value != value else value

@@ -1,23 +1,21 @@
-"""The report on profiled kernels, built of what was read: selected, numbered, judged where shown."""
+"""The report on profiled kernels, built of what was read: selected, numbered, judged where shown.
+
+Kernels of different GPUs are never compared: each GPU has its own part, and no pair spans two. Only kernels that are
+shown are judged; of the others no more is known than their demands.
+"""
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tachograph.catalog.config import Configuration
-from tachograph.catalog.errors import InputError, NotFoundError, UsageError
-from tachograph.catalog.units import plural, printable
-from tachograph.figures.kernel_page import shared_start
+from tachograph.catalog.errors import InputError, UsageError
+from tachograph.catalog.units import plural
 from tachograph.nsight.launches import NcuReport
-from tachograph.report.kernels_text import binding_of
 from tachograph.sharing import mixes
 from tachograph.sharing.calibration import calibration_of
 from tachograph.sharing.demand import Calibration, Matrix, Sharing
@@ -29,174 +27,15 @@ from tachograph.sharing.kernel_facts import (
     KernelsRequest,
     KernelView,
     MissingMetric,
-    NumberedKernel,
     ReportFileRead,
     SetEstimate,
+    binding_of,
     facts_of,
     judge_kernel,
     scores_of,
 )
+from tachograph.sharing.kernel_names import NumberedKernel, chosen, labels, one
 from tachograph.sharing.kernels import Kernel, kernels_of, options_for
-
-if TYPE_CHECKING:
-    from tachograph.sharing.kernel_facts import NumberedKernel
-
-
-_WILD = re.compile(r"[*?]")
-_LONG = 36  # characters of a name that is not shortened
-_NAMED = 4  # of several that match, so many are named
-
-
-def matcher(pattern: str) -> Callable[[str], bool]:
-    """Return whether a name fits: `/.../` a regular expression, with `*` or `?` as a shell has it, else a part.
-
-    >>> [matcher(pattern)("void fmul<4>(float*)") for pattern in ("fmul", "*fmul*", "/fmul<[1-4]>/", "f?ul")]
-    [True, True, True, False]
-
-    Errors: UsageError for an expression that is none.
-    """
-    if len(pattern) > 1 and pattern[0] == pattern[-1] == "/":
-        try:
-            expression = re.compile(pattern[1:-1])
-        except re.error as problem:
-            raise UsageError(f"no regular expression: {problem}", where=pattern, do="mend it") from None
-        return lambda name: expression.search(name) is not None
-    if _WILD.search(pattern):
-        return lambda name: fnmatch.fnmatchcase(name, pattern) or pattern in name  # `float*` stands in names
-    return lambda name: pattern in name
-
-
-def chosen(kernels: Sequence[Kernel], patterns: Sequence[str], device: str | None) -> list[Kernel]:
-    """Return the kernels that fit one of the patterns, all where there are none, on the GPUs that are asked for.
-
-    Errors: NotFoundError where none does.
-    """
-    of_device = [kernel for kernel in kernels if device is None or device.lower() in kernel.gpu.name.lower()]
-    if not of_device:
-        names = ", ".join(sorted({kernel.gpu.name for kernel in kernels}))
-        raise NotFoundError(f"nothing ran on a GPU with {device!r} in its name", do=f"the reports know: {names}")
-    tests = [matcher(pattern) for pattern in patterns]
-    found = [kernel for kernel in of_device if not tests or any(_fits(test, kernel) for test in tests)]
-    if not found:
-        raise _no_kernel(" or ".join(patterns), [kernel.short for kernel in of_device])
-    return found
-
-
-def one(views: Sequence[NumberedKernel], asked: str) -> NumberedKernel:
-    """Return the kernel that a number, a name, or a pattern means.
-
-    Errors: NotFoundError where none is meant, UsageError where several are.
-    """
-    if asked.isdecimal():  # never a part of a name: what it means would change with the number of kernels
-        by_number = [view for view in views if str(view.number) == asked]
-        if by_number:
-            return by_number[0]
-        last = max((view.number for view in views), default=0)
-        raise NotFoundError(f"no kernel has number {printable(asked[:20])}", do=f"they are numbered 1 to {last}")
-    for exact in (
-        [view for view in views if asked == view.label],
-        [view for view in views if asked in (view.kernel.short, view.kernel.name)],
-        [view for view in views if _fits(matcher(asked), view.kernel)],
-    ):
-        if len(exact) == 1:
-            return exact[0]
-        if exact:
-            named = ", ".join(f"{view.number} ({view.label})" for view in exact[:_NAMED])
-            more = f" and {len(exact) - _NAMED} more" if len(exact) > _NAMED else ""
-            raise UsageError(f"{asked!r} fits several kernels: {named}{more}", do="name one by its number")
-    raise _no_kernel(asked, [view.label for view in views])
-
-
-def labels(kernels: Sequence[Kernel]) -> list[str]:
-    """Return what each kernel is called: its short name, with template arguments, block or chip where these differ."""
-    names = [printable(kernel.short) for kernel in kernels]
-    arguments: dict[str, set[str]] = {}
-    for kernel, name in zip(kernels, names, strict=True):
-        arguments.setdefault(name, set()).add(printable(_with_arguments(kernel)))
-    ends = {name: shared_ends(group) for name, group in arguments.items()}
-    longer = [
-        differing(printable(_with_arguments(kernel)), ends[name]) for kernel, name in zip(kernels, names, strict=True)
-    ]
-    names = _told_apart(names, longer)
-    blocks = [f"{name} x{_threads(kernel)}" for name, kernel in zip(names, kernels, strict=True)]
-    return _counted(_told_apart(names, blocks), kernels)
-
-
-def shared_ends(group: Collection[str]) -> tuple[int, int] | None:
-    """Return how many characters all names of a group begin with, and end with; None for a group of one.
-
-    >>> shared_ends(["gemm<64, 2>", "gemm<128, 2>"])
-    (5, 4)
-    """
-    return None if len(group) < 2 else (shared_start(group), shared_start([name[::-1] for name in group]))
-
-
-def differing(name: str, ends: tuple[int, int] | None) -> str:
-    """Return a long name with what it has in common with the others of its group (see `shared_ends`) left out.
-
-    >>> names = [f"device_kernel<Gemm<Tile<128, {n}>, Cluster<2>>>" for n in (64, 128)]
-    >>> [differing(name, shared_ends(names)) for name in names]
-    ['device_kernel<…64…>', 'device_kernel<…128…>']
-    """
-    begin, bracket = name[: name.find("<") + 1], name.find("<") + 1
-    if len(name) <= _LONG or ends is None or not bracket:
-        return name
-    start = max(bracket, ends[0])
-    end = len(name) - ends[1]
-    while start > bracket and name[start - 1].isalnum():  # whole words
-        start -= 1
-    end = max(start, end)
-    while end < len(name) and name[end].isalnum():
-        end += 1
-    return f"{begin}…{name[start:end]}…>"
-
-
-def _told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
-    counts = Counter(names)
-    return [other if counts[name] > 1 else name for name, other in zip(names, longer, strict=True)]
-
-
-def _counted(names: Sequence[str], kernels: Sequence[Kernel]) -> list[str]:
-    """Kernels of different names that would still be called alike, by a count: names may differ in a space only."""
-    of: dict[str, dict[str, int]] = {}
-    places = []
-    for name, kernel in zip(names, kernels, strict=True):
-        seen = of.setdefault(name, {})
-        places.append(seen.setdefault(kernel.name, len(seen) + 1))
-    return [f"{name} ({place})" if place > 1 else name for name, place in zip(names, places, strict=True)]
-
-
-def _with_arguments(kernel: Kernel) -> str:
-    """The name from the short one on, up to the parameters."""
-    place = kernel.name.find(kernel.short)
-    if place < 0:
-        return kernel.name
-    rest, depth = kernel.name[place + len(kernel.short) :], 0
-    for end, letter in enumerate(rest):
-        depth += {"<": 1, ">": -1}.get(letter, 0)
-        if letter == "(" and depth == 0:
-            return kernel.short + rest[:end]
-    return kernel.short + rest
-
-
-def _threads(kernel: Kernel) -> str:
-    footprint = kernel.demand.footprint
-    return "?" if footprint is None else str(footprint.threads)
-
-
-def _fits(test: Callable[[str], bool], kernel: Kernel) -> bool:
-    return test(kernel.name) or test(kernel.short)
-
-
-def _no_kernel(asked: str, names: Sequence[str]) -> NotFoundError:
-    close = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
-    distinct = list(dict.fromkeys(names))
-    more = f" and {len(distinct) - _NAMED} more" if len(distinct) > _NAMED else ""
-    known = f"{', '.join(distinct[:_NAMED])}{more}"
-    return NotFoundError(
-        f"no kernel {asked!r}", do=f"did you mean {close[0]!r}?" if close else f"the reports know: {known}"
-    )
-
 
 MOST_DISTURBERS = 40  # kernels of a table up to which all pairs are looked at for those that disturb most
 _DISTURBED = 1.1  # a slowdown below it is none to speak of

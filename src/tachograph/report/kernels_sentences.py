@@ -1,0 +1,304 @@
+"""Sentences on profiled kernels that text and page share: numbers, limits, roofline, co-location."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tachograph.catalog.units import plural, text
+from tachograph.sharing.advice import times
+from tachograph.sharing.demand import Sharing
+from tachograph.sharing.kernel_facts import (
+    DisturbingKernel,
+    GpuPart,
+    KernelFact,
+    KernelPair,
+    total_s,
+)
+from tachograph.sharing.kernel_metrics import PIPE_NAMES
+from tachograph.sharing.kernel_names import shortened
+from tachograph.sharing.mixes import MixOutcome
+from tachograph.sharing.roofline import KernelLimits, Limit, RooflinePlacement
+from tachograph.sharing.utilization import Pitfall, Sensitivity
+
+RESOURCE_NAMES: Mapping[str, str] = {
+    "issue": "issue", "dram": "DRAM", "l2": "L2", "l1": "L1", "blocks": "block slots", "sms": "SMs", **PIPE_NAMES,
+}  # fmt: skip
+PIPE_KIND_LABELS = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "tensor cores"}
+_SIDES = {"compute": "on the side of compute", "memory": "on the side of memory"}
+_NUMBER_LABELS = {"ipc": "IPC", "ipc_left": "IPC left", "ipc_of_copy": "IPC of a copy", "nvidia_smi": "nvidia-smi"}
+SLOWDOWN_SAYS = (
+    "slowdown: time beside the others over time alone; worst: where the others are served first; held up by: what "
+    "there is too little of."
+)
+_SUMS = 6  # resources named
+_DISTURBERS = 3  # named in a line
+_NUMBERS = 8  # kernels named by number in a line, of more only how many there are
+
+
+def said(fact: KernelFact) -> str:
+    """Return the value of a number as it is shown, the same in every format.
+
+    >>> said(KernelFact("ipc", "IPC", 3.45, "of 4", "")), said(KernelFact("score", "", 61.78, "score", ""))
+    ('3.45 of 4', '62')
+    """
+    if fact.unit == "score":
+        return text(fact.value, "count")
+    if fact.unit.startswith("of "):
+        return f"{text(fact.value, 'ratio')} {fact.unit}" if fact.value is not None else text(None)
+    return text(fact.value, fact.unit)
+
+
+def launches_words(count: int) -> str:
+    """Return a number of launches.
+
+    >>> launches_words(1), launches_words(1200)
+    ('1 launch', '1,200 launches')
+    """
+    return f"{count:,} launch{'' if count == 1 else 'es'}"
+
+
+def took(seconds: float | None) -> str:
+    """Return a time from nanoseconds to days.
+
+    >>> took(0.012), took(9.2e-05), took(2.5), took(None)
+    ('12 ms', '92 µs', '2.5 s', 'time not told')
+    """
+    if seconds is None:
+        return "time not told"
+    if seconds >= 1 or seconds == 0:
+        return text(seconds, "s")
+    return text(seconds * 1e3, "ms") if seconds >= 1e-3 else text(seconds * 1e6, "µs")
+
+
+def resource_name(resource: str) -> str:
+    """Return what people call a resource.
+
+    >>> resource_name("fma"), resource_name("blocks")
+    ('FMA', 'block slots')
+    """
+    return RESOURCE_NAMES.get(resource, resource)
+
+
+def limited_words(found: KernelLimits) -> str:
+    """Return what limits a kernel, in a sentence."""
+    fullest = found.resources[0] if found.resources else None
+    most = "" if fullest is None else f" (most: {resource_name(fullest.resource)} {text(fullest.demand, 'fraction')})"
+    stall = found.stall
+    waits = "" if stall is None else f", most of all for {stall.reason} ({text(stall.share, 'fraction')})"
+    if found.limiting is not None:
+        name, used = resource_name(found.limiting.resource), text(found.limiting.demand, "fraction")
+        measured = {limit.resource for limit in found.resources}
+        untold = [resource_name(resource) for resource in ("issue", "dram") if resource not in measured]
+        lacks = f" Not measured, and perhaps fuller: {', '.join(untold)}." if untold else ""
+        left = text(found.limiting.head_room, "fraction")
+        return f"{name}: {used} of {all_words(found.limiting)} is used, {left} is left to others.{lacks}"
+    if found.bound == "latency":
+        return f"Latency: nothing is near its limit{most}; its warps wait{waits}."
+    return f"Cannot be said: issue slots or DRAM were not measured{most}."
+
+
+def all_words(limit: Limit) -> str:
+    """Return what a load is a share of.
+
+    >>> all_words(Limit("dram", 0.69, 0.31, "", "NVIDIA H100 NVL")), all_words(Limit("issue", 0.5, 0.5, ""))
+    ('what can be achieved (as measured on NVIDIA H100 NVL)', 'it')
+    """
+    if limit.measured_on is not None:
+        return f"what can be achieved (as measured on {limit.measured_on})"
+    return "its peak" if limit.resource == "dram" else "it"
+
+
+def roofline_words(place: RooflinePlacement) -> str:
+    """Return where a kernel stands under the roofline, in sentences."""
+    said = []
+    if place.intensity is not None:
+        least = "at least " if place.at_least else ""
+        ridge = "" if place.ridge is None else f", the ridge is at {text(place.ridge)}"
+        said.append(f"It does {least}{text(place.intensity)} FLOP per byte of DRAM{ridge}.")
+    if place.side is not None:
+        how = "" if place.by == "intensity" else ", by the load of pipelines and DRAM: FLOP were not counted"
+        said.append(f"That is {_SIDES[place.side]}{how}.")
+    else:
+        said.append("It has no place: FLOP, traffic, or a peak is not told.")
+    for kind, rate in place.achieved.items():
+        roof = place.roof(kind)
+        if rate > 0 and roof is not None:
+            share = text(rate / roof.peak, "fraction")
+            said.append(f"{PIPE_KIND_LABELS[kind]}: {flops(rate)}, {share} of {flops(roof.peak)} ({roof.told_by}).")
+    dram = place.roof("dram")
+    if place.bytes_per_s is not None and dram is not None:
+        share = text(place.bytes_per_s / dram.peak, "fraction")
+        said.append(f"DRAM: {text(place.bytes_per_s, 'B/s')}, {share} of {text(dram.peak, 'B/s')} ({dram.told_by}).")
+    if place.bound == "latency":
+        said.append("It is far below both roofs: latency.")
+    return " ".join(said)
+
+
+def fear_words(fear: Sensitivity) -> str:
+    """Return what a kernel has to fear on a resource, with the number, and what would tell it."""
+    number = "" if fear.value is None else f"{text(fear.value, 'fraction')}: "
+    lacks = f" (collect it with ncu {fear.missing})" if fear.missing else ""
+    return f"{number}{fear.why}{lacks}"
+
+
+def pitfall_words(pitfall: Pitfall) -> str:
+    """Return a conclusion that would be wrong, with its numbers."""
+    return f"{pitfall.why} ({pitfall_numbers(pitfall)})"
+
+
+def pitfall_numbers(pitfall: Pitfall) -> str:
+    """Return the numbers behind a conclusion that would be wrong; of two of a kind only what they ask together."""
+    of_two = {
+        name.removesuffix("_of_two"): value for name, value in pitfall.numbers.items() if name.endswith("_of_two")
+    }
+    told = of_two or dict(list(pitfall.numbers.items())[:2])
+    said = (
+        f"{_NUMBER_LABELS.get(name, RESOURCE_NAMES.get(name, name.replace('_', ' ')))} {_number(name, value)}"
+        for name, value in told.items()
+    )
+    return f"{'two: ' if of_two else ''}{', '.join(said)}"
+
+
+def flops(rate: float) -> str:
+    """Return a rate of floating-point operations.
+
+    >>> flops(2.5e13)
+    '25.00 TFLOP/s'
+    """
+    return f"{text(rate, 'B').removesuffix('B')}FLOP/s"
+
+
+def _number(name: str, value: float) -> str:
+    return text(value, "ratio" if name.startswith("ipc") else "fraction")
+
+
+def mixed_words(mixed: MixOutcome) -> str:
+    """Return what happens to all kernels of a report beside all of another, in a sentence.
+
+    >>> mixed_words(MixOutcome((1.2, None), (None, None), ((2.0, "copy", "mm"), None), safe=False))
+    'All beside all of the other report, weighted by time: 1.20x, the other –; worst is copy beside mm, 2.00x.'
+    """
+    here, there = text(mixed.slowdown, "times"), text(mixed.other_slowdown, "times")
+    worst = ""
+    if mixed.worst is not None:
+        slowdown, one, other = mixed.worst
+        worst = f"; worst is {one} beside {other}, {text(slowdown, 'times')}"
+    return f"All beside all of the other report, weighted by time: {here}, the other {there}{worst}."
+
+
+def calibrated_words(part: GpuPart) -> str:
+    """Return what the estimates rest on, in a sentence."""
+    calibration = part.calibration
+    if calibration.measured_on is None:
+        return "Estimated with what was published of the H100 NVL: nothing was measured on this GPU."
+    measured_on, published = calibration.measured_on, calibration.source == "published"
+    if published:
+        words = f"Estimated with what was published of the {measured_on.removeprefix('NVIDIA ')}"
+    else:
+        words = f"Estimated with what was measured on {measured_on} ({calibration.source})"
+    same = part.gpu.name == measured_on
+    return words + ("." if same else ", which is another GPU: measure this one with `tachograph interference bench`.")
+
+
+def part_of_time(gain: float | None) -> str:
+    """Return the time together as a share of the time one after the other, `?` where it is not known.
+
+    >>> part_of_time(2.0), part_of_time(0.88), part_of_time(None)
+    ('50 %', '114 %', '?')
+    """
+    return "?" if gain is None or not gain > 0 else f"{100 / gain:.0f} %"
+
+
+def factor(value: float | None) -> str:
+    """Return a factor without its sign, `?` where it is not known.
+
+    >>> factor(1.0), factor(15.84), factor(None)
+    ('1.00', '15.8', '?')
+    """
+    return "?" if value is None else text(value, "times").removesuffix("x")
+
+
+def binding_words(pair: KernelPair) -> str:
+    """Return what binds a pair, in a word."""
+    return "nothing" if pair.binding is None else resource_name(pair.binding)
+
+
+def headline(part: GpuPart) -> str:
+    """Return what was read of a GPU, in a sentence."""
+    launches = sum(view.kernel.launches for view in part.kernels)
+    sms = f", {part.gpu.sms} SMs" if part.gpu.sms else ""
+    less = "took less time" if total_s(part) is not None else "not shown"
+    more = f"; {plural(part.left_out, 'more kernel')} {less}" if part.left_out else ""
+    counts = f"{plural(len(part.kernels), 'kernel')}, {launches_words(launches)}, {took(total_s(part))}"
+    return f"{part.gpu.name}{sms}: {counts}{more}"
+
+
+def numbers_text(numbers: Sequence[int], of: int) -> str:
+    """Return which kernels are meant, by their numbers.
+
+    >>> numbers_text([1, 2, 5], 9), numbers_text([1, 2], 2), numbers_text([1], 1)
+    ('kernels 1, 2, 5', 'all kernels', 'the kernel')
+    """
+    if len(numbers) == of:
+        return "all kernels" if of > 1 else "the kernel"
+    if len(numbers) > _NUMBERS:
+        return f"{len(numbers)} kernels"
+    return f"kernel{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def disturbers_words(found: Sequence[DisturbingKernel]) -> str:
+    """Return which kernels of a table disturb others most, in a line.
+
+    >>> disturbers_words([DisturbingKernel(4, "fmul<4, 256>", 2.0, 3, "issue")]), disturbers_words([])
+    ('Disturbs most: 4 fmul<4, 256> (3 takes 2.00x as long: held up by issue)', 'Disturbs most: none disturbs another.')
+    """
+    named = [
+        f"{one.number} {shortened(one.label, 24)} ({one.victim} takes {times(one.slowdown)} as long{_why(one.binding)})"
+        for one in found[:_DISTURBERS]
+    ]
+    return f"Disturbs most: {', '.join(named) or 'none disturbs another.'}"
+
+
+def _why(binding: str | None) -> str:
+    if binding is None:
+        return ""
+    return f": {'waits for' if binding == 'blocks' else 'held up by'} {resource_name(binding)}"
+
+
+def together_heading(sharing: Sharing) -> str:
+    """Return how kernels run together.
+
+    >>> together_heading(Sharing()), together_heading(Sharing("mps", (0.5, 0.25)))
+    ('Together, as streams of one process', 'Together, as processes under MPS, with 50 % + 25 % of the SMs')
+    """
+    way = "streams of one process" if sharing.way == "streams" else "processes under MPS"
+    shares = "" if sharing.shares is None else " + ".join(text(share, "fraction") for share in sharing.shares)
+    return f"Together, as {way}" + (f", with {shares} of the SMs" if shares else "")
+
+
+def sums_words(sums: Mapping[str, float]) -> str:
+    """Return what all ask for together, the most first.
+
+    >>> sums_words({"dram": 0.84, "issue": 1.9, "fp64": 0.0})
+    'All together ask for: issue 190 %, DRAM 84 %.'
+    """
+    asked = sorted(sums.items(), key=lambda item: -item[1])[:_SUMS]
+    named = ", ".join(f"{resource_name(name)} {text(share, 'fraction')}" for name, share in asked if share > 0)
+    return f"All together ask for: {named}."
+
+
+def gain_words(gain: float | None, worst: float | None) -> str:
+    """Return how long all take together, in a sentence.
+
+    >>> gain_words(1.8, 1.0)
+    'Together they take 56 % of the time that they take one after the other, at the worst 100 %.'
+    """
+    if gain is None:
+        return "How long they take together cannot be said."
+    at_worst = "" if worst is None else f", at the worst {part_of_time(worst)}"
+    return f"Together they take {part_of_time(gain)} of the time that they take one after the other{at_worst}."
+
+
+def safe_words(safe: bool) -> str:
+    """Return whether the set is safe, in a sentence."""
+    return "Safe: no resource nears its limit." if safe else "Not safe: a resource nears its limit, or is not known."
