@@ -65,8 +65,9 @@ fuzz: $(VENV)/dev.stamp ## read FUZZ=1000000 mutations of the recorded inputs; s
 screens: $(VENV)/dev.stamp ## draw SCREENS=10000 screens of exporters with faults at random (a quarter of an hour and more)
 	$(BIN)/python tests/live_faults/screens.py --screens $(SCREENS) $(ARGS)
 
-docs: $(VENV)/run.stamp ## write the generated pages anew
+docs: $(VENV)/dev.stamp ## write the generated pages anew, and what commands print into the others
 	$(BIN)/python docs/generate.py
+	$(BIN)/python tests/doc_pages.py
 
 lock: $(VENV)/dev.stamp ## compile requirements/*.txt anew (UPGRADE=--upgrade for newer versions)
 	@$(BIN)/python -m uv --version >/dev/null 2>&1 || $(PIP) install --quiet uv

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,20 +40,31 @@ def recorded() -> Path:
     pytest.skip(f"no recorded inputs at {RECORDED}: set TACHOGRAPH_RECORDED to their folder")
 
 
-@pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the demo, made once for all tests and workers: to be read, or copied."""
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "demo-of-all"
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that the first worker fills, for all workers: to be read, or copied."""
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / f"{name}-of-all"
     folder.mkdir(exist_ok=True)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "made").exists():
-            command = [sys.executable, "-m", "tachograph", "demo", "--quiet"]
-            subprocess.run(command, cwd=folder, env=environment | {"NO_COLOR": "1"}, check=True, stdout=subprocess.PIPE)
+            shutil.rmtree(folder / name, ignore_errors=True)
+            (folder / name).mkdir()
+            make(folder / name)
             (folder / "made").touch()
-    return folder / "tachograph-demo"
+    return folder / name
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the demo, made once for all tests and workers by the command: to be read, or copied."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TACHOGRAPH_")}
+
+    def make(folder: Path) -> None:
+        command = [sys.executable, "-m", "tachograph", "demo", "--quiet"]
+        subprocess.run(command, cwd=folder, env=environment | {"NO_COLOR": "1"}, check=True, stdout=subprocess.PIPE)
+
+    return made_once(tmp_path_factory, "demo", make) / "tachograph-demo"
 
 
 @pytest.fixture(scope="session")
