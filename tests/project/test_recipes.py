@@ -1,55 +1,74 @@
-"""The recipes of CONTRIBUTING.md, followed in a copy of the package."""
+"""The recipes of CONTRIBUTING.md, applied word for word to a copy of the tree.
+
+The line above a code block says where the block goes:
+
+    New file `PATH`:                     it is the file
+    In `PATH`, at the end of `NAME`:     before the line that closes NAME
+    In `PATH`, below `TEXT`:             below the only line that is TEXT
+    In `PATH`, at the end:               below the last line
+
+All recipes of `APPLIED` go into one copy. Then `make docs` is run there, lint, and the tests that the recipes name.
+Other recipes are followed step by step in a copy of the package alone.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from conftest import made_once
+
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 TESTS = REPOSITORY / "tests"
 CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
-
+APPLIED = ("A counter", "A device", "A figure", "An export")
+MOST_FILES = 3
 UNCOMPILED = {"NUMBA_DISABLE_JIT": "1"}  # a copy has no compiled code yet, and compiling takes longer than these jobs
-FULL_POWER = '''"""full_power: the GPUs drew nearly all the power they may."""
-
-from collections.abc import Iterator
-from itertools import pairwise
-
-import numpy as np
-
-from tachograph.judge.classes.inputs import Form, JobClass, needs_of
-from tachograph.judge.finding import Answer, Finding
+_EDIT = re.compile(
+    r"^(?:New file|In) `(?P<path>[^`]+)`"
+    r"(?:, at the end of `(?P<name>\w+)`|, below `(?P<line>[^`]+)`|(?P<end>, at the end))?:\n\n"
+    r"```\w+\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+_CLOSING = re.compile(r"^(?:\)|\]|\}|    \})", re.MULTILINE)
 
 
-def _judge(job_class: JobClass, form: Form) -> Iterator[tuple[int, Finding]]:
-    power = form.series.of("power")
-    for place, (begin, end) in enumerate(pairwise(form.series.offset.tolist())):
-        known = power[begin:end][~np.isnan(power[begin:end])]
-        verdict: Answer = "insufficient" if not known.size else "yes" if np.median(known) >= 0.95 else "no"
-        needs = () if known.size else needs_of(form, job_class.gpu)
-        yield place, Finding("full_power", "fact", job_class.title, "Seen.", kind="class", verdict=verdict, needs=needs)
+@dataclass(frozen=True)
+class Edit:
+    """One code block of a recipe, and where it goes."""
 
+    path: str
+    text: str
+    name: str | None
+    line: str | None
+    at_end: bool
 
-FULL_POWER = JobClass("full_power", "fact", "At full power", _judge, gpu=("power",), host=())
-'''
-COLD = {
-    "name": "Cold GPU", "description": "The GPU stayed cold.", "criterion": "Its highest temperature is low.",
-    "false_positives": ["A room that is cold."], "cures": ["Look whether the program uses the GPU."],
-    "rules": [{
-        "name": "Cold GPU", "type": "bool", "tag": "cold_gpu", "level": "gpu", "severity": "note",
-        "parameter": ["cold_c"],
-        "rule_terms": [{"highest": "SelectMetric(gpu_temp_c_peak, OverAll)"}, {"alert": "highest < cold_c"}],
-        "output": "alert", "template": "It never reached {cold_c} degrees.",
-    }],
-}  # fmt: skip
+    def apply(self, tree: Path) -> None:
+        file = tree / self.path
+        if not (self.name or self.line or self.at_end):
+            assert not file.exists(), f"{self.path} is no new file"
+            file.write_text(self.text, encoding="utf-8")
+            return
+        text = file.read_text(encoding="utf-8")
+        at = len(text)
+        if self.name:
+            begin = re.search(rf"^{self.name}\b.*$", text, re.MULTILINE)
+            assert begin, f"{self.path} has no {self.name}"
+            closing = _CLOSING.search(text, begin.end())
+            assert closing, f"{self.path}: {self.name} has no end"
+            at = closing.start()
+        elif self.line:
+            assert text.count(f"{self.line}\n") == 1, f"{self.path} has no single line {self.line!r}"
+            at = text.index(f"{self.line}\n") + len(self.line) + 1
+        file.write_text(text[:at] + self.text + text[at:], encoding="utf-8")
 
 
 def recipe(title: str) -> str:
@@ -59,8 +78,88 @@ def recipe(title: str) -> str:
     return found[1]
 
 
+def edits(title: str) -> list[Edit]:
+    """The code blocks of a recipe, in order."""
+    found = [
+        Edit(part["path"], part["text"], part["name"], part["line"], part["end"] is not None)
+        for part in _EDIT.finditer(recipe(title))
+    ]
+    assert len(found) == recipe(title).count("```") // 2, "a code block without a place"
+    return found
+
+
+def area(title: str) -> list[str]:
+    """The tests that a recipe names."""
+    (named,) = re.findall(r"`make test ARGS='([^']+)'`", recipe(title))
+    return named.split()
+
+
 def code(section: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+def copy_of_the_tree(folder: Path) -> None:
+    """Copy what git tracks, and what was compiled; apply all recipes; write the generated pages."""
+    listed = subprocess.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=REPOSITORY, check=True,
+                            capture_output=True, text=True)  # fmt: skip
+    for name in filter(None, listed.stdout.split("\0")):
+        if (REPOSITORY / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(REPOSITORY / name, folder / name)
+    for cache in (REPOSITORY / "src").rglob("__pycache__"):
+        shutil.copytree(cache, folder / cache.relative_to(REPOSITORY), dirs_exist_ok=True)
+    if (REPOSITORY / ".mypy_cache").is_dir():
+        shutil.copytree(REPOSITORY / ".mypy_cache", folder / ".mypy_cache")
+    subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+    for title in APPLIED:
+        for edit in edits(title):
+            edit.apply(folder)
+    subprocess.run(["git", "add", "--all"], cwd=folder, check=True)
+    in_tree(folder, "docs/generate.py")
+
+
+def in_tree(tree: Path, *arguments: str) -> None:
+    """Run a program of the tree with its package; it must succeed."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "TACHOGRAPH_RECIPES": "1"}
+    environment.setdefault("TACHOGRAPH_RECORDED", str(REPOSITORY.parent / "shared" / "data"))
+    for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS"):
+        environment.pop(name, None)
+    done = subprocess.run([sys.executable, *arguments], cwd=tree, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
+
+
+@pytest.fixture(scope="session")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the tree with all applied recipes, made once for all workers."""
+    return made_once(tmp_path_factory, "recipes", copy_of_the_tree)
+
+
+@pytest.mark.parametrize("title", APPLIED)
+def test_a_recipe_changes_few_files(title: str) -> None:
+    assert 1 <= len({edit.path for edit in edits(title)}) <= MOST_FILES
+    assert [folder for folder in area(title) if not (REPOSITORY / folder).exists()] == []
+
+
+@pytest.mark.slow
+def test_style_of_the_tree_with_all_recipes(tree: Path) -> None:
+    in_tree(tree, "-m", "ruff", "check", "--no-cache", "src", "tests", "docs")
+    in_tree(tree, "-m", "ruff", "format", "--no-cache", "--check", "src", "tests", "docs")
+
+
+@pytest.mark.slow
+def test_layers_of_the_tree_with_all_recipes(tree: Path) -> None:
+    in_tree(tree, str(Path(sys.executable).parent / "lint-imports"), "--no-cache")
+
+
+@pytest.mark.slow
+def test_types_of_the_tree_with_all_recipes(tree: Path) -> None:
+    in_tree(tree, "-m", "mypy", "--strict", "src")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", sorted({folder for title in APPLIED for folder in area(title)}))
+def test_the_tests_that_recipes_name_pass_with_all_recipes(tree: Path, folder: str) -> None:
+    in_tree(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--benchmark-disable", folder)
 
 
 @pytest.fixture
@@ -97,26 +196,6 @@ def python(package: Path, *arguments: str, **more: str) -> str:
     return done.stdout
 
 
-def test_one_row_adds_a_counter(package: Path) -> None:
-    (row,) = code(recipe("A counter"))
-    add_to_end_of_tuple(package / "counters.py", "COUNTERS", row)
-    listed = json.loads(python(package, "-m", "tachograph", "counters", "--json"))
-    assert [counter["dcgm_id"] for counter in listed if counter["name"] == "hbm_reserved_mib"] == [253]
-    columns = python(
-        package,
-        "-c",
-        "from tachograph.catalog.tables import GPU_SAMPLES; from tachograph.catalog.tables import JOB_SUMMARIES\n"
-        "print(*GPU_SAMPLES.schema, *JOB_SUMMARIES.schema)",
-    ).split()
-    assert {"hbm_reserved_mib", "hbm_reserved_mib_mean", "hbm_reserved_mib_max"} <= set(columns)
-    known = python(
-        package,
-        "-c",
-        "from tachograph.catalog.counters import outside_names; print(outside_names()['DCGM_FI_DEV_FB_RESERVED'])",
-    )
-    assert known.strip() == "('hbm_reserved_mib', 'MiB')"
-
-
 def test_one_file_and_one_line_add_a_command(package: Path) -> None:
     file, line = code(recipe("A command"))
     (package / "cli" / "hello.py").write_text(file, encoding="utf-8")
@@ -126,39 +205,9 @@ def test_one_file_and_one_line_add_a_command(package: Path) -> None:
     assert "Greet somebody." in python(package, "-m", "tachograph", "hello", "--help")
 
 
-def test_one_file_and_one_line_add_a_class(package: Path) -> None:
-    (package / "classes" / "full_power.py").write_text(FULL_POWER, encoding="utf-8")
-    replace(
-        package / "classes" / "__init__.py",
-        {
-            "from tachograph.judge.classes.inputs import Form": "from tachograph.judge.classes.verdicts.full_power import FULL_POWER\n"  # noqa: E501
-            "from tachograph.judge.classes.inputs import Form",
-            "IDLE_GPUS, STABLE)": "IDLE_GPUS, STABLE, FULL_POWER)",
-        },
-    )
-    code = (
-        "from made_jobs import WORKING, gpu_minutes, phases, verdicts\n"
-        "from tachograph.catalog.codes import known_codes\n"
-        "assert 'full_power' in known_codes()\n"
-        "found = [verdicts(gpu_minutes(phases((30, WORKING | {'power_w': watts})))) for watts in (399.0, 200.0)]\n"
-        "print(*(told['full_power'].verdict for told in found), verdicts()['full_power'].needs)"
-    )
-    assert python(package, "-c", code, **UNCOMPILED).strip() == "yes no ('power_w',)"
-
-
-def test_a_file_of_the_catalogue_and_a_line_for_its_parameter_add_a_rule(package: Path) -> None:
-    catalogue = package / "rules" / "catalogue"
-    (catalogue / "cold.json").write_text(json.dumps(COLD), encoding="utf-8")
-    with (catalogue / "parameters.toml").open("a", encoding="utf-8") as file:
-        file.write('\n[cold_gpu]\ncold_c = { default = 35.0, unit = "C", meaning = "highest temperature below it" }\n')
-    listed = json.loads(python(package, "-m", "tachograph", "rules", "list", "--json"))
-    (rule,) = (rule for rule in (listed["rules"] if isinstance(listed, dict) else listed) if rule["rule"] == "cold_gpu")
-    assert "gpu_temp_c" in rule["needs"]
-
-
 def test_a_row_and_its_condition_add_a_workload_class(package: Path) -> None:
     """Between compute-active and memory-active."""
-    workload = package / "workload"
+    workload = package / "judge" / "workload"
     replace(
         workload / "classes.py",
         {
@@ -182,13 +231,16 @@ def test_a_row_and_its_condition_add_a_workload_class(package: Path) -> None:
     )  # fmt: skip
     code = (
         "import numpy as np\n"
-        "from tachograph.workload import CLASSES, Reading, Settings, classify\n"
+        "from tachograph.judge.workload.classes import WORKLOAD_CLASSES\n"
+        "from tachograph.judge.workload.rules import GpuReading, classify\n"
+        "from tachograph.judge.workload.settings import WorkloadSettings\n"
         "from tachograph.judge.workload.kernel import classify_arrays\n"
         "known = dict(tensor_active=0, dram_active=0.1, gr_engine_active=0.5, fp64_active=0, tensor_dfma_active=0,\n"
         "             pcie_tx_bytes_per_s=0, pcie_rx_bytes_per_s=0)\n"
         "for sm in (0.45, 0.35):\n"
         "    values = {name: np.array([value], np.float32) for name, value in (known | {'sm_active': sm}).items()}\n"
-        "    print(classify(Reading(**known, sm_active=sm)).name, CLASSES[classify_arrays(values, 1, Settings())[0]])"
+        "    place = classify_arrays(values, 1, WorkloadSettings())[0]\n"
+        "    print(classify(GpuReading(**known, sm_active=sm)).name, WORKLOAD_CLASSES[place])"
     )
     told = python(package, "-c", code, **UNCOMPILED).splitlines()
     assert told == ["half-active half-active", "mixed / moderate mixed / moderate"]
@@ -196,13 +248,13 @@ def test_a_row_and_its_condition_add_a_workload_class(package: Path) -> None:
 
 def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
     replace(
-        package / "scores" / "telemetry.py",
+        package / "judge" / "scores.py",
         {
             "scored = rows.with_columns(": "scored = rows.with_columns(score_sm=_limited(1 - pl.col('sm')),",
         },
     )
     replace(
-        package / "summarize" / "schema.py",
+        package / "catalog" / "tables.py",
         {
             '"score_gpumem", "score_gpumem_normalized")': '"score_gpumem", "score_gpumem_normalized", "score_sm")',
             '        _f("score_gpumem_normalized"': '        _f("score_sm", "percent", "SMs at rest.", null),\n'
@@ -212,11 +264,11 @@ def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
     code = (
         "import polars as pl\n"
         "from jobframes import frame, gpus, summary\n"
-        "from tachograph import scores\n"
-        "from tachograph.catalog.config import Scores\n"
+        "from tachograph.judge.scores import judge_scores\n"
+        "from tachograph.catalog.config import ScoreOptions\n"
         "from tachograph.catalog.tables import JOB_SUMMARIES\n"
         "of = gpus({'sm_active_mean': 0.2}, {'sm_active_mean': 0.4, 'dram_active_mean': 0.1}, {})\n"
-        "scored = scores.judge(frame(JOB_SUMMARIES, [summary()]), of, Scores())\n"
+        "scored = judge_scores(frame(JOB_SUMMARIES, [summary()]), of, ScoreOptions())\n"
         "print(scored.gpus['score_sm'].round(3).to_list(), scored.jobs['score_sm'].round(3).to_list())"
     )
     assert python(package, "-c", code).strip() == "[80.0, 60.0, None] [60.0]"  # of a job: of GPUs that tell both
@@ -224,11 +276,11 @@ def test_an_expression_and_a_column_add_a_score(package: Path) -> None:
 
 def test_a_name_and_a_share_of_a_minute_add_a_cause(package: Path) -> None:
     replace(
-        package / "summarize" / "schema.py",
+        package / "catalog" / "tables.py",
         {'"cold_start", "idle", "imbalance")': '"cold_start", "half", "idle", "imbalance")'},
     )
     replace(
-        package / "waste" / "ledger.py",
+        package / "judge" / "waste.py",
         {
             '        "idle": idle_s,\n': '        "half": others * rest * scale / 2,\n        "idle": idle_s,\n',
             '        "energy_idle": ': '        "energy_half": pl.lit(0.0),\n        "energy_idle": ',
@@ -236,20 +288,20 @@ def test_a_name_and_a_share_of_a_minute_add_a_cause(package: Path) -> None:
     )
     code = (
         "from jobframes import frame, gpus, minutes, summary\n"
-        "from tachograph import waste\n"
+        "from tachograph.judge.waste import judge_waste, productive\n"
         "from tachograph.pipeline.timelines import timelines_of\n"
         "from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES\n"
         "job = frame(JOB_SUMMARIES, [summary(gpus=1, elapsed_s=3600.0)])\n"
         "of, never = timelines_of(minutes([1.0] * 60), idle_util=0.1), gpus({'gpu_util_max': 1.0})\n"
-        "found = waste.judge(job, never, of, frame(FINDINGS, []), idle_util=0.1, idle_minutes=9)\n"
-        "print(found['gpu_hours_half'].item(), found.select(waste.productive()).item())"
+        "found = judge_waste(job, never, of, frame(FINDINGS, []), idle_util=0.1, idle_minutes=9)\n"
+        "print(found['gpu_hours_half'].item(), found.select(productive()).item())"
     )
     assert python(package, "-c", code, **UNCOMPILED).strip() == "0.5 0.5"
 
 
 def test_a_row_adds_a_label_of_nsight_compute(package: Path) -> None:
     row = '        "Replayed Instructions": "smsp__inst_replayed.sum",'
-    replace(package / "nsight" / "catalogue.py", {'    "instruction": {': f'    "instruction": {{\n{row}'})
+    replace(package / "nsight" / "metrics.py", {'    "instruction": {': f'    "instruction": {{\n{row}'})
     code = (
         "from tachograph.nsight.metrics import metric_of\n"
         "print(metric_of('Instruction Statistics', 'Replayed Instructions'))"
@@ -258,7 +310,7 @@ def test_a_row_adds_a_label_of_nsight_compute(package: Path) -> None:
 
 
 def test_a_name_adds_a_pipeline_to_the_estimator(package: Path) -> None:
-    replace(package / "interference" / "demand.py", {'"uniform", "xu")': '"uniform", "xu", "ray")'})
+    replace(package / "sharing" / "demand.py", {'"uniform", "xu")': '"uniform", "xu", "ray")'})
     code = (
         "from tachograph.sharing.demand import H100_NVL, Demand\n"
         "from tachograph.sharing.estimate import estimate\n"
@@ -270,43 +322,12 @@ def test_a_name_adds_a_pipeline_to_the_estimator(package: Path) -> None:
     assert python(package, "-c", code, **UNCOMPILED).strip() == "ray 1.5 [[1.5]]"
 
 
-def test_a_function_and_a_row_add_a_policy(package: Path) -> None:
-    policies = package / "interference" / "day" / "policies.py"
-    replace(
-        policies,
-        {
-            "def oracle(": "def trusting(known: Known) -> Permits:\n"
-            '    """All may share."""\n'
-            "    return Permits(known.expected > 0, known.expected)\n\n\ndef oracle("
-        },
-    )
-    add_to_end_of_tuple(policies, "POLICIES", '    Policy("trusting", "whoever fits", trusting),\n')
-    replace(
-        package / "cli" / "interference_day.py",
-        {'_POLICIES = ("exclusive",': '_POLICIES = ("trusting", "exclusive",'},
-    )
-    code = (
-        "import numpy as np\n"
-        "from tachograph.catalog.config import Interference\n"
-        "from day.jobs import Seen\n"
-        "from day.schedule import POLICIES, Known, permitted\n"
-        "seen = [Seen(name, (), size, 'memory', 0.9) for name, size in (('a', 40.0), ('b', 40.0), ('c', 80.0))]\n"
-        "slow = np.full((3, 3), 2.0)\n"
-        "known = Known(seen=seen, expected=slow, safe=slow < 1, true=slow, settings=Interference())\n"
-        "(policy,) = [one for one in POLICIES if one.code == 'trusting']\n"
-        "print(permitted(policy, known, hbm_bytes=100.0).may.astype(int).tolist())"
-    )
-    assert python(package, "-c", code).strip() == "[[1, 1, 0], [1, 1, 0], [0, 0, 0]]"
-    assert "trusting" in python(package, "-m", "tachograph", "interference", "day", "--help")
-
-
 @pytest.mark.parametrize(
     "title",
     [
-        *("A counter", "A device", "A source", "A piece of advice", "A job class", "A rule of the catalogue"),
-        *("A workload class, a limit of health", "A score", "A cause of the ledger"),
-        *("A figure", "A label of Nsight Compute", "A resource of the estimator", "A policy of the simulated day"),
-        *("A micro-benchmark", "A reporter", "A command"),
+        *("A counter", "A device", "A figure", "An export", "A source", "A workload class, a health limit"),
+        *("A score", "A cause of waste", "A label of Nsight Compute", "A resource of the estimator"),
+        *("A micro-benchmark", "A renderer", "A command"),
     ],
 )
 def test_a_recipe_is_short_and_its_files_exist(title: str) -> None:
@@ -315,4 +336,5 @@ def test_a_recipe_is_short_and_its_files_exist(title: str) -> None:
     assert len(steps) <= 10
     named = re.findall(r"`(src/tachograph/[\w/.]+)`", section)
     assert named
-    assert [path for path in named if not (REPOSITORY / path).exists()] == []
+    made = {edit.path for edit in edits(title)} if title in APPLIED else set()
+    assert [path for path in named if path not in made and not (REPOSITORY / path).exists()] == []
