@@ -17,10 +17,9 @@ from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
 from tachograph.catalog.units import text
 from tachograph.figures.timeline import MAX_BINS, build_timeline
 from tachograph.report.findings import VERDICT_NAMES, check_text, checks_text, evidence_texts
-from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes
+from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes, job_json
 from tachograph.report.job_page import job_html, job_plots
 from tachograph.report.job_text import job_lines, job_text
-from tachograph.report.json_values import job_json
 from tachograph.report.lines import bar, resample, sparkline, to_rich
 
 _VOID = {"meta", "br", "img", "hr", "link", "input"}
@@ -143,7 +142,7 @@ def test_json_has_every_contract_name_and_null_stays_null() -> None:
     assert set(JOB_SUMMARIES.schema) - {"seq"} <= set(values)
     assert values["gpus"] == 4
     assert values["fp16_active_mean"] is None
-    assert values["start"] == "2026-04-23T17:00:00+00:00"
+    assert values["start"] == "2026-04-23T17:00:00Z"
     assert [set(row) for row in values["per_gpu"]] == [set(JOB_GPUS.schema) - {"seq"}] * 4
     assert [finding["code"] for finding in values["findings"]] == list(values["evidence"]) == ["hung"]
 

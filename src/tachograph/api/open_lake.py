@@ -51,10 +51,9 @@ from tachograph.lake.problems import lake_errors
 from tachograph.lake.query import as_judged, read_answers, read_intervals
 from tachograph.pipeline.state import method_digest, seen_last
 from tachograph.pipeline.windows import spatial_imbalance, with_gpus_held
-from tachograph.report.job import JobReport
+from tachograph.report.job import JobReport, job_json
 from tachograph.report.job_page import job_html
 from tachograph.report.job_text import job_lines
-from tachograph.report.json_values import job_json
 from tachograph.report.lines import to_text
 from tachograph.report.radar import build_radar, draw_radar
 from tachograph.report.study import study_json, study_lines

@@ -29,8 +29,8 @@ def run(arguments: Arguments) -> int:
     """Print or write the page."""
     from tachograph.api.job_report import read_job
     from tachograph.cli.options import open_lake
+    from tachograph.report.job import job_json
     from tachograph.report.job_text import job_lines
-    from tachograph.report.json_values import job_json
     from tachograph.report.lines import to_rich
 
     opened = open_lake(arguments)

@@ -250,8 +250,8 @@ def _drop(kept: SpoolResult, plan: RecordPlan) -> None:
 
 
 def _report(plan: RecordPlan, configuration: Configuration, arguments: Arguments) -> None:
+    from tachograph.report.job import job_json
     from tachograph.report.job_text import job_lines
-    from tachograph.report.json_values import job_json
     from tachograph.report.lines import to_text
 
     report = _analyzed(plan, configuration)

@@ -66,7 +66,7 @@ class WasteReport:
     GPU-hours, `energy_money`, `recoverable` GPU-hours, `recoverable_money`. `groups`: one row per value of `by`, most
     lost first: `jobs`, `gpu_hours`, a column per BUCKETS in GPU-hours, `lost` (their causes' sum), `lost_share`,
     `lost_energy_j`, `lost_money`, `recoverable`; None where `by` is cause. `concerned`: the jobs behind the cause
-    `chosen`, most first; of ALL most recoverable first, `gpu_hours_lost` to all causes together and `cause`: that of
+    `jobs_of`, most first; of ALL most recoverable first, `gpu_hours_lost` to all causes together and `cause`: that of
     most recoverable hours. Money is null where no price is configured.
     """
 
@@ -80,7 +80,7 @@ class WasteReport:
     users: pl.DataFrame
     by: str = "cause"
     groups: pl.DataFrame | None = None
-    chosen: str | None = None
+    jobs_of: str | None = None
     concerned: pl.DataFrame | None = None
     concerned_jobs: int = 0
     currency: str = ""
@@ -100,7 +100,7 @@ class WasteReport:
     @property
     def concerned_hours(self) -> str:
         """The column of `concerned` that has the GPU-hours of the chosen cause, of ALL those lost to any."""
-        return "gpu_hours_lost" if self.chosen == ALL_CAUSES else f"gpu_hours_{self.chosen}"
+        return "gpu_hours_lost" if self.jobs_of == ALL_CAUSES else f"gpu_hours_{self.jobs_of}"
 
     def total(self, amount: str) -> float | None:
         """Return the sum of an amount over all causes; None where it is known of none."""
@@ -155,7 +155,7 @@ def build_waste_report(
         users=_groups(ledger, entries, "user"),
         by=by,
         groups=None if by == "cause" else _cut(_groups(ledger, entries, by), top),
-        chosen=jobs_of,
+        jobs_of=jobs_of,
         concerned=concerned if concerned is None or top is None else concerned.head(top),
         concerned_jobs=0 if concerned is None else concerned.height,
         currency=settings.currency,

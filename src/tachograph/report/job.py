@@ -31,6 +31,7 @@ from tachograph.report.findings import (
     missing_counters,
     worth_knowing,
 )
+from tachograph.report.json_values import json_values, public_row
 
 PIPE_NAMES = {"fp64": "FP64 units", "fp32": "FP32 units", "fp16": "FP16 units", "tensor": "tensor cores"}
 _ATTRIBUTION = {
@@ -458,3 +459,34 @@ def _gpu_uses(gpus: pl.DataFrame, counter: str | None, timeline: JobTimeline) ->
         )
         for row in gpus.sort("node", "gpu", "mig").iter_rows(named=True)
     )
+
+
+def job_json(report: JobReport) -> dict[str, Any]:
+    """Return the summary's columns and, beside them, `findings`, `verdicts`, `evidence`, `per_gpu` and `timeline`.
+
+    `gpus` is the summary's number of GPUs; their rows are `per_gpu`. `findings`: those that are reported; `verdicts`:
+    every check. `evidence` is {code: {name: number}} of `findings`. Null: not measured.
+    """
+    timeline = report.timeline
+    units = sorted(timeline.per_gpu.items(), key=lambda item: (item[0][:2], item[0][2] or 0))
+    values: dict[str, Any] = json_values(
+        {
+            **public_row(report.summary),
+            "node_list": report.node_list,
+            "headline": report.headline,
+            "findings": report.findings,
+            "verdicts": report.verdicts,
+            "evidence": {finding.code: finding.evidence for finding in report.findings},
+            "per_gpu": [public_row(gpu.row) for gpu in report.gpus],
+            "timeline": {
+                "bin_s": timeline.bin_s,
+                "bins": timeline.bins,
+                "counter": timeline.counter,
+                "gpus": [{"node": node, "gpu": gpu, "mig": mig, "values": each} for (node, gpu, mig), each in units],
+                "means": timeline.means,
+            },
+            "caveats": report.caveats,
+            "other_runs": [other["job_key"] for other in report.other_runs],
+        }
+    )
+    return values

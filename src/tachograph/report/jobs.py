@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from tachograph.catalog.columns import FINDINGS_COLUMN, column_heading, column_t
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import zone
 from tachograph.judge.finding import REPORTED
-from tachograph.report.json_values import INTERNAL, row_json
+from tachograph.report.json_values import INTERNAL, json_values
 from tachograph.report.lines import Line, bar, plain, to_text
+from tachograph.report.tables import TextColumn, cut, fit_table
 
 DEFAULT_COLUMNS = (
     *("display_id", "user", "partition", "state", "start", "gpus", "elapsed_s", "gpu_util_mean"),
@@ -100,7 +101,8 @@ def _with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFr
 
 def jobs_json(table: JobsTable) -> list[dict[str, Any]]:
     """Return one object per job: all columns of job_summaries, and `findings` (list of codes)."""
-    return [row_json(row) for row in table.frame.iter_rows(named=True)]
+    values: list[dict[str, Any]] = json_values(table.frame)
+    return values
 
 
 def jobs_csv(table: JobsTable) -> str:
@@ -132,22 +134,24 @@ def jobs_text(table: JobsTable, *, width: int = 80, ascii_only: bool = False) ->
 
 
 def jobs_lines(table: JobsTable, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
-    """Return the table as styled lines: a heading, a line per job, and what was left out."""
-    cells = {name: _cells(table, name, ascii_only=ascii_only) for name in table.columns}
-    widths = {name: max(map(len, (column_heading(name), *values))) for name, values in cells.items()}
-    shown_columns = _fitting(table, widths, width)
-    if FINDINGS_COLUMN in shown_columns and not table.chosen:
-        others = sum(widths[name] + 2 for name in shown_columns if name != FINDINGS_COLUMN)
-        widths[FINDINGS_COLUMN] = max(_NARROWEST_FINDINGS, min(widths[FINDINGS_COLUMN], width - others))
+    """Return the table as styled lines: titles, a line per job, and what was left out."""
     if table.frame.is_empty():
         return [plain("No job matches.")]
-    head = _row([column_heading(name) for name in shown_columns], shown_columns, widths)
-    lines = [plain(head, "bold")]
-    lines += [
-        plain(_row([cells[name][place] for name in shown_columns], shown_columns, widths))
-        for place in range(table.frame.height)
-    ]
-    return [*lines, *_footer(table, shown_columns)]
+    columns = [_text_column(table, name, ascii_only=ascii_only) for name in table.columns]
+    more = [f"{table.frame.height:,} of {table.matching:,} jobs"] if table.matching > table.frame.height else []
+    return fit_table(columns, width).with_note(*more, width=width)
+
+
+def _text_column(table: JobsTable, name: str, *, ascii_only: bool) -> TextColumn:
+    """One column; of those that were chosen by name none gives way."""
+    numeric = JOB_SUMMARIES.schema.get(name, pl.String()).is_numeric()
+    return TextColumn(
+        column_heading(name),
+        _cells(table, name, ascii_only=ascii_only),
+        right=numeric and name != _BAR_COLUMN,
+        least=_NARROWEST_FINDINGS if name == FINDINGS_COLUMN and not table.chosen else None,
+        hide=_EXPENDABLE.index(name) if name in _EXPENDABLE and not table.chosen else None,
+    )
 
 
 def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> list[str]:
@@ -165,45 +169,4 @@ def _cells(table: JobsTable, name: str, *, ascii_only: bool) -> list[str]:
     if name == _BAR_COLUMN:
         bars = [bar(value, _BAR, ascii_only=ascii_only) for value in table.frame[name]]
         return [f"{drawn} {value:>5}" for drawn, value in zip(bars, values, strict=True)]
-    return values if name in _IDS else [_cut(value, _WIDEST.get(name, 60)) for value in values]
-
-
-def _fitting(table: JobsTable, widths: dict[str, int], width: int) -> tuple[str, ...]:
-    names = list(table.columns)
-    if table.chosen:
-        return tuple(names)
-
-    def needed() -> int:
-        return sum(min(widths[n], _NARROWEST_FINDINGS if n == FINDINGS_COLUMN else 99) + 2 for n in names) - 2
-
-    for expendable in _EXPENDABLE:
-        if needed() <= width:
-            break
-        if expendable in names:
-            names.remove(expendable)
-    return tuple(names)
-
-
-def _row(values: Sequence[str], names: Sequence[str], widths: dict[str, int]) -> str:
-    parts = []
-    for name, value in zip(names, values, strict=True):
-        dtype = JOB_SUMMARIES.schema.get(name, pl.String())
-        right = dtype.is_numeric() and name != _BAR_COLUMN
-        cut = _cut(value, widths[name])
-        parts.append(f"{cut:>{widths[name]}}" if right else f"{cut:<{widths[name]}}")
-    return "  ".join(parts).rstrip()
-
-
-def _footer(table: JobsTable, shown_columns: Sequence[str]) -> Iterator[Line]:
-    said = []
-    if table.matching > table.frame.height:
-        said.append(f"{table.frame.height:,} of {table.matching:,} jobs")
-    left_out = [column_heading(name) for name in table.columns if name not in shown_columns]
-    if left_out:
-        said.append(f"no room for: {', '.join(left_out)}")
-    if said:
-        yield plain("; ".join(said), "dim")
-
-
-def _cut(words: str, length: int) -> str:
-    return words if len(words) <= length else words[: max(0, length - 1)] + "…"
+    return values if name in _IDS else [cut(value, _WIDEST.get(name, 60)) for value in values]

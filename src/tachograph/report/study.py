@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -15,11 +13,12 @@ from tachograph.catalog.columns import local_time
 from tachograph.catalog.units import plural, text
 from tachograph.catalog.version import __version__
 from tachograph.figures.dataset import LOW_COVERAGE, Dataset
-from tachograph.figures.numbers import Fact, count_jobs, percent
+from tachograph.figures.numbers import count_jobs, percent
 from tachograph.figures.registry import QUESTIONS
 from tachograph.figures.statistics import BOX_CAPTION
 from tachograph.figures.study import VARIANTS, MadeFigure, StudyReport, StudySettings
 from tachograph.pipeline.summaries import PIPE_THRESHOLD
+from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, plain, wrapped
 
 SOURCE = (
@@ -190,68 +189,57 @@ def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]
 
     `files`: what was written beside it. Times are ISO 8601 in UTC, fractions 0..1, missing values null.
     """
-    return {
-        "title": report.title,
-        "site": report.site,
-        "made": report.now.isoformat(),
-        "tachograph": __version__,
-        "settings": _settings_json(report.settings),
-        "dataset": _dataset_json(report.dataset),
-        "figures": {figure.entry.name: figure_json(figure) for figure in report.figures},
-        "questions": {
-            name: {"question": QUESTIONS[name], "answers": list(said)} for name, said in report.answers().items()
-        },
-        "files": list(files),
-    }
+    settings, dataset = report.settings, report.dataset
+    values: dict[str, Any] = json_values(
+        {
+            "title": report.title,
+            "site": report.site,
+            "made": report.now,
+            "tachograph": __version__,
+            "settings": {
+                "variant": settings.variant,
+                "pipe": settings.options.pipe,
+                "window_s": settings.options.window_s,
+                "chosen_by": dict(settings.choices),
+                "no_filter": settings.no_filter,
+                "filters": settings.filters,
+                "analysis": settings.analysis,
+            },
+            "dataset": {
+                **json_values(dataset),
+                "coverage_low_share": dataset.coverage_low_share,
+                "never_measured": dataset.never_measured,
+            },
+            "figures": {figure.entry.name: figure_json(figure) for figure in report.figures},
+            "questions": {
+                name: {"question": QUESTIONS[name], "answers": said} for name, said in report.answers().items()
+            },
+            "files": files,
+        }
+    )
+    return values
 
 
 def figure_json(figure: MadeFigure) -> dict[str, Any]:
     """Return the numbers of one figure, without its tables, which are CSV files."""
     entry, numbers = figure.entry, figure.numbers
-    return {
-        "number": entry.number,
-        "name": entry.name,
-        "title": entry.title,
-        "question": entry.question,
-        "drawn": figure.drawn,
-        "jobs": numbers.jobs,
-        "facts": {name: _finite_fact(value) for name, value in numbers.facts.items()},
-        "missing": dict(numbers.missing),
-        "sentences": list(figure.sentences),
-        "tables": {part: f"{entry.stem}.{part}.csv" for part in numbers.tables},
-    }
+    values: dict[str, Any] = json_values(
+        {
+            **json_values(entry),
+            "drawn": figure.drawn,
+            "jobs": numbers.jobs,
+            "facts": numbers.facts,
+            "missing": numbers.missing,
+            "sentences": figure.sentences,
+            "tables": {part: f"{entry.stem}.{part}.csv" for part in numbers.tables},
+        }
+    )
+    return values
 
 
 def json_text(value: Mapping[str, Any]) -> str:
     """Return indented JSON."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
-
-
-def _finite_fact(value: Fact) -> Fact:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _settings_json(settings: StudySettings) -> dict[str, Any]:
-    return {
-        "variant": settings.variant,
-        "pipe": settings.options.pipe,
-        "window_s": settings.options.window_s,
-        "chosen_by": dict(settings.choices),
-        "no_filter": list(settings.no_filter),
-        "filters": msgspec.to_builtins(settings.filters),
-        "analysis": msgspec.to_builtins(settings.analysis),
-    }
-
-
-def _dataset_json(dataset: Dataset) -> dict[str, Any]:
-    values = asdict(dataset)
-    values["coverage_low_share"] = dataset.coverage_low_share
-    values["never_measured"] = list(dataset.never_measured)
-    recorded: dict[str, Any] = values["recorded"]
-    for holder in (values, recorded):
-        for name in ("first", "last"):
-            holder[name] = holder[name].isoformat() if holder[name] else None
-    return values
 
 
 def study_lines(report: StudyReport, width: int) -> list[Line]:

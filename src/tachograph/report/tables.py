@@ -1,0 +1,142 @@
+"""Tables of text that fit a width: alignment, and which column gives way where a terminal is narrow.
+
+All tables that reports print as lines are made here, so that one order decides what a narrow terminal loses: first
+bars, then units and long titles, then the ends of long names, then whole columns, which are named below the table.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tachograph.report.lines import Line, plain, wrapped
+
+_GAP = "  "
+_LEAST_FOLDED = 8  # characters of a column that goes on below itself
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextColumn:
+    """A column of a table: its title, a cell per row, and how it gives way where the width does not suffice.
+
+    bar: drawings, which go first and are not named as hidden. short, bare: title, and cells (without units), of a
+    narrow table. least: cells may be cut to so many characters, by `shorten` where it is given; None: never cut. hide:
+    columns of the lowest number are hidden first; None: never hidden. folds: its cells go on below themselves where
+    nothing else can give way; of the last column only.
+    """
+
+    title: str
+    cells: Sequence[str]
+    right: bool = False
+    bar: bool = False
+    short: str | None = None
+    bare: Sequence[str] | None = None
+    least: int | None = None
+    shorten: Callable[[int], Sequence[str]] | None = None
+    hide: int | None = None
+    folds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """A table that was fitted: its lines, titles first; `titles` as they are printed; those of `hidden` columns."""
+
+    lines: tuple[Line, ...]
+    titles: tuple[str, ...]
+    hidden: tuple[str, ...] = ()
+
+    def with_note(self, *before: str, width: int) -> list[Line]:
+        """Return the lines and below them, where there is any, what is `before` and the names of hidden columns."""
+        parts = [*before, *([f"hidden columns: {', '.join(self.hidden)}"] if self.hidden else [])]
+        return [*self.lines, *(wrapped("; ".join(parts), width, style="dim") if parts else [])]
+
+
+# what gives way, one after the other: (bars are there, short titles and bare cells, long names are cut)
+_STAGES = ((True, False, False), (False, False, False), (False, True, False), (False, True, True))
+
+
+def fit_table(columns: Sequence[TextColumn], width: int | None = None, *, indent: str = "") -> TextTable:
+    """Return the columns as a table of at most `width` characters, as far as they can give way; None: of any width.
+
+    >>> made = fit_table([TextColumn("job", ["17"]), TextColumn("user", ["ann"], hide=1)], 6)
+    >>> made.hidden, [line[0][0] for line in made.lines]
+    (('user',), ['job', '17'])
+    """
+    room = None if width is None else width - len(indent)
+    for bars, narrow, cut_names in _STAGES:
+        kept = [_Fitted(column, narrow=narrow, cut_names=cut_names) for column in columns if bars or not column.bar]
+        if room is None or _total(kept) <= room:
+            break
+    hidden = set()
+    for one in sorted(kept, key=lambda one: one.column.hide or 0):
+        if room is None or _total(kept) <= room:
+            break
+        if one.column.hide is not None:
+            kept.remove(one)
+            hidden.add(one.column)
+    lines = tuple(_aligned(kept, room, indent))
+    titles = tuple(one.title for one in kept)
+    return TextTable(lines, titles, tuple(column.title for column in columns if column in hidden))
+
+
+def cut(text: str, width: int) -> str:
+    """Return a text in at most `width` characters.
+
+    >>> cut("imbalance", 9), cut("imbalance", 5)
+    ('imbalance', 'imba…')
+    """
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+class _Fitted:
+    """A column in one stage: its title, its cells, the width it needs and the one that it could use."""
+
+    def __init__(self, column: TextColumn, *, narrow: bool, cut_names: bool) -> None:
+        self.column = column
+        self.title = column.short if narrow and column.short is not None else column.title
+        self.cells = column.bare if narrow and column.bare is not None else column.cells
+        self.natural = max(map(len, (self.title, *self.cells)))
+        least = column.least if cut_names and column.least is not None else self.natural
+        self.needed = max(len(self.title), min(self.natural, least))
+
+    def of_width(self, width: int) -> Sequence[str]:
+        """The cells in at most `width` characters."""
+        if width < self.natural and self.column.shorten is not None:
+            return self.column.shorten(width)
+        return [cut(cell, width) for cell in self.cells]
+
+
+def _total(columns: Sequence[_Fitted]) -> int:
+    return sum(column.needed + len(_GAP) for column in columns) - len(_GAP)
+
+
+def _widths(columns: Sequence[_Fitted], room: int | None) -> list[int]:
+    """The width of each column; those that were cut get what room is left, from left to right."""
+    widths, spare = [], 0 if room is None else room - _total(columns)
+    for column in columns:
+        more = max(0, min(column.natural - column.needed, spare))
+        widths.append(column.needed + more)
+        spare -= more
+    if spare < 0 and columns[-1].column.folds:
+        widths[-1] = max(_LEAST_FOLDED, len(columns[-1].title), widths[-1] + spare)
+    return widths
+
+
+def _aligned(columns: Sequence[_Fitted], room: int | None, indent: str) -> Iterator[Line]:
+    widths, folds = _widths(columns, room), columns[-1].column.folds
+    cells = [column.of_width(wide) for column, wide in zip(columns, widths, strict=True)]
+    if folds:
+        cells[-1] = columns[-1].cells
+    titles = [column.title for column in columns]
+    for style, row in (("bold", titles), *(("", row) for row in zip(*cells, strict=True))):
+        for part in _folded(row, widths[-1]) if folds else (row,):
+            placed = zip(columns, part, widths, strict=True)
+            words = [f"{cell:>{wide}}" if one.column.right else f"{cell:<{wide}}" for one, cell, wide in placed]
+            yield plain(indent + _GAP.join(words).rstrip(), style)
+
+
+def _folded(row: Sequence[str], width: int) -> Iterator[Sequence[str]]:
+    """A row whose last cell goes on below itself."""
+    for place, part in enumerate(textwrap.wrap(row[-1], width) or [""]):
+        yield (*(row[:-1] if place == 0 else [""] * (len(row) - 1)), part)
