@@ -71,8 +71,8 @@ def on_terminal(script: str, **environment: str) -> str:
 
 
 TABLE = (
-    "from tachograph.cli.output import Heading, print_table\n"
-    "print_table([Heading('job', style='red')], [('w' * 100,)], no_color={no_color})"
+    "from tachograph.cli.output import TableHeading, print_table\n"
+    "print_table([TableHeading('job', style='red')], [('w' * 100,)], no_color={no_color})"
 )
 
 

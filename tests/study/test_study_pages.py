@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from studied_lake import TOML, figures
 
-from tachograph.api import open_lake
+from tachograph.api.open_lake import open_lake
 from tachograph.figures.registry import FIGURES, QUESTIONS
 from tachograph.figures.study import StudyReport
 from tachograph.report.study import escaped, json_text, methods, study_json, study_markdown
@@ -21,7 +21,7 @@ from tachograph.report.study_files import study_html
 def report(study_lake: Path) -> StudyReport:
     config = study_lake.parent / "pages.toml"
     config.write_text(TOML, encoding="utf-8")
-    return open_lake.open_lake(str(study_lake), str(config)).study().report
+    return open_lake(str(study_lake), str(config)).study().report
 
 
 def test_every_sentence_stands_in_every_form(report: StudyReport) -> None:
@@ -117,7 +117,7 @@ def test_a_question_without_an_answer_says_so(study_lake: Path, tmp_path: Path) 
 
 
 def test_how_it_was_computed_follows_the_settings(study_lake: Path) -> None:
-    opened = open_lake.open_lake(str(study_lake))
+    opened = open_lake(str(study_lake))
     paper = dict(methods(opened.study(["6"]).report.settings))
     notebooks = dict(
         methods(opened.study(["6"], variant="notebooks", window=15, pipe="tensor", no_filter="short").report.settings)

@@ -1,4 +1,4 @@
-"""Facts and tables of the eleven figures, recomputed from jobs in plain Python.
+"""Facts and tables of the published figures, recomputed from jobs in plain Python.
 
 Each function takes jobs as dictionaries and returns what the figure of that number must show: every fact by name,
 every table as rows in order. `number` in a name is that of the figure in IPDPS 2026.
