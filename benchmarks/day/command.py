@@ -1,26 +1,50 @@
-"""`tachograph interference day`: days of jobs, made up or of a lake, placed with and without advice about sharing."""
+"""The command line of the simulated day: days of jobs, synthetic or of a lake, placed with and without advice."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tachograph.catalog.errors import UsageError
-from tachograph.cli import output
-from tachograph.cli.options import Arguments, add_filters, job_filter, seed
+from day.report import DayReport, How, RecordedJobs, build_day_report, build_recorded_report, recorded
+from day.schedule import POLICIES
+from day.text import SLOWDOWNS, WORK, Column, day_json, heading, legend, table, write_figure
+from tachograph.catalog import config
+from tachograph.catalog.errors import TachographError, UsageError
+from tachograph.catalog.tables import DEVICES
+from tachograph.cli import narrate, output
+from tachograph.cli.narrate import Narrator
+from tachograph.cli.options import Arguments, Parser, add_common, add_filters, add_json, job_filter, open_lake, seed
+from tachograph.lake.filters import filter_jobs
+from tachograph.lake.query import summaries_and_answers
+from tachograph.sharing.calibration import calibration_of
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from day.report import DayReport, RecordedJobs
-    from day.text import Column
-
-_POLICIES = ("exclusive", "roofline", "occupancy", "advice", "safe", "oracle")
+_POLICIES = tuple(policy.code for policy in POLICIES)
 _DRAWN = (".svg", ".png", ".pdf")
-_GPUS, _JOBS, _LOAD = 32, 400, 1.4  # of a made-up day
+_GPUS, _JOBS, _LOAD = 32, 400, 1.4  # of a synthetic day
 _MOST_GPUS, _MOST_JOBS, _MOST_DAYS, _MOST_PER_GPU = 4096, 100_000, 1000, 4
 _OF_LAKE = ("model", "user", "account", "partition", "state", "since", "until", "where", "finding", "attribution")
+
+
+def main(words: Sequence[str]) -> int:
+    """Return the exit code of the command with these arguments: errors of the user are one line on stderr."""
+    output.prepare()
+    try:
+        code = run(parsed(words))
+        output.flush()
+    except TachographError as problem:
+        narrate.error(problem)
+        return problem.exit_code
+    return code
+
+
+def parsed(words: Sequence[str]) -> Arguments:
+    """Return the options of the command."""
+    parser = Parser("python benchmarks/day", "Simulate days of jobs that share GPUs.")
+    add_arguments(parser)
+    add_json(parser)
+    add_common(parser)
+    return parser.parse_args(words, Arguments())
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,13 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus", type=int, metavar="N", help="GPUs of the cluster (default 32; with --lake as many as it has)"
     )
-    parser.add_argument("--jobs", type=int, metavar="N", help="jobs of a made-up day (default 400)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="jobs of a synthetic day (default 400)")
     parser.add_argument(
-        "--load", type=float, metavar="X", help="what made-up jobs ask for over what the GPUs have (default 1.4)"
+        "--load", type=float, metavar="X", help="demand of synthetic jobs over what the GPUs have (default 1.4)"
     )
-    parser.add_argument("--seed", type=seed, default=1, help="of the first day, or draw (default 1)")
+    parser.add_argument("--seed", type=seed, default=1, help="of the first day, or sample (default 1)")
     parser.add_argument(
-        "--seeds", type=int, default=10, metavar="N", help="so many days, or draws, each a seed on (default 10)"
+        "--seeds", type=int, default=10, metavar="N", help="so many days, or samples, each a seed on (default 10)"
     )
     parser.add_argument(
         "--policies", nargs="+", choices=_POLICIES, default=_POLICIES, metavar="POLICY", help=", ".join(_POLICIES)
@@ -42,27 +66,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profiles",
         choices=("measured", "dcgm", "dcgm-careful"),
-        help="what advice sees. measured: kernels as a profiler measures them (default of made-up days); dcgm: means "
-        "of DCGM's counters per job; dcgm-careful: these, and half of the issue slots counted as asked for (default "
+        help="what advice sees. measured: kernels as a profiler measures them (default of synthetic days); dcgm: means "
+        "of DCGM's counters per job; dcgm-careful: these, and half of the issue slots counted as demand (default "
         "with --lake)",
     )
     parser.add_argument("--per-gpu", type=int, default=2, metavar="N", help="jobs that may share a GPU, 2 to 4")
     parser.add_argument(
-        "--model", metavar="NAME", help="model of GPU whose jobs of the lake are played (default: most used)"
+        "--model", metavar="NAME", help="model of GPU whose jobs of the lake are simulated (default: most used)"
     )
     parser.add_argument("--figure", metavar="FILE", help="draw the days into FILE: .svg, .png or .pdf")
     add_filters(parser)
 
 
 def run(arguments: Arguments) -> int:
-    """Play the days, and print what each policy came to."""
+    """Simulate the days, and print the result of each policy."""
     _check(arguments)
-    from day.text import SLOWDOWNS, WORK, day_json, heading, legend, table
-
     report = _report(arguments)
     if arguments.figure:
-        from day.text import write_figure
-
         with output.writing(arguments.figure):
             write_figure(report, Path(arguments.figure))
     if arguments.json:
@@ -84,10 +104,6 @@ def run(arguments: Arguments) -> int:
 
 
 def _report(arguments: Arguments) -> DayReport:
-    from day.report import How, build_day_report, build_recorded_report
-    from tachograph.catalog import config
-    from tachograph.cli.narrate import Narrator
-
     with Narrator.of(arguments).steps() as tell:
         how = How(
             seeds=range(arguments.seed, arguments.seed + arguments.seeds),
@@ -108,13 +124,6 @@ def _report(arguments: Arguments) -> DayReport:
 
 
 def _jobs_of_lake(arguments: Arguments) -> RecordedJobs:
-    from day.report import recorded
-    from tachograph.catalog.tables import DEVICES
-    from tachograph.cli.options import open_lake
-    from tachograph.lake.filters import filter_jobs
-    from tachograph.lake.query import summaries_and_answers
-    from tachograph.sharing.calibration import calibration_of
-
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
     summaries, findings = summaries_and_answers(opened.lake, which.findings)
@@ -139,16 +148,16 @@ def _check(arguments: Arguments) -> None:
     if arguments.figure and Path(arguments.figure).suffix not in _DRAWN:
         raise UsageError("is no format of figures", where=arguments.figure, do=f"name one of {', '.join(_DRAWN)}")
     if arguments.figure:
-        with output.writing(arguments.figure):  # before minutes of playing
+        with output.writing(arguments.figure):  # before minutes of simulation
             next(Path(arguments.figure).parent.iterdir(), None)
     if arguments.lake is None:
         chosen = [option for option in _OF_LAKE if getattr(arguments, option)]
         if chosen:
             raise UsageError(
-                f"--{chosen[0].replace('_', '-')} chooses jobs of a lake, and these days are made up",
+                f"--{chosen[0].replace('_', '-')} chooses jobs of a lake, and these days are synthetic",
                 do="give --lake, too",
             )
     else:
         for name in ("jobs", "load"):
             if getattr(arguments, name) is not None:
-                raise UsageError(f"--{name} is of made-up days", do="leave it out: with --lake its jobs are played")
+                raise UsageError(f"--{name} is of synthetic days", do="omit it: with --lake its jobs are simulated")

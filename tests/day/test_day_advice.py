@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import pytest
-from day_options import parsed
 
 from day import command
 from day.jobs import Application, SharedDay
@@ -154,9 +155,9 @@ def test_days_are_the_same_for_the_same_seed_and_profiles(profiles: str) -> None
 
 def test_the_command_prints_one_result_in_two_forms(capsys: pytest.CaptureFixture[str]) -> None:
     few = ("--gpus", "4", "--jobs", "40", "--seeds", "2", "--policies", "exclusive", "advice")
-    assert command.run(parsed(*few)) == 0
+    assert command.run(command.parsed([*few])) == 0
     text = capsys.readouterr().out
-    assert command.run(parsed(*few, "--json")) == 0
+    assert command.run(command.parsed([*few, "--json"])) == 0
     found = json.loads(capsys.readouterr().out)
     assert [result["policy"] for result in found["results"]] == ["exclusive", "advice"]
     assert f"{found['results'][1]['spread']['per_gpu_hour']['median']:.2f}x" in text
@@ -174,15 +175,15 @@ def test_a_figure_has_a_mark_for_each_policy_and_day(tmp_path: Path) -> None:
     assert text.count("<use ") >= 2 * len(POLICIES)
     assert text.count("allowed") == 1
     with pytest.raises(UsageError, match="its folder does not exist"):
-        command.run(parsed("--figure", str(tmp_path / "absent" / "day.svg"), "--jobs", "100000"))
+        command.run(command.parsed(["--figure", str(tmp_path / "absent" / "day.svg"), "--jobs", "100000"]))
     with pytest.raises(UsageError, match="no format of figures"):
-        command.run(parsed("--figure", "day.txt"))
+        command.run(command.parsed(["--figure", "day.txt"]))
 
 
 @pytest.mark.parametrize("words", [("--gpus", "0"), ("--jobs", "0"), ("--seeds", "0"), ("--load", "nan")])
 def test_days_that_cannot_be_are_refused(words: tuple[str, str]) -> None:
     with pytest.raises(UsageError, match=f"{words[0]} .* is not between"):
-        command.run(parsed(*words))
+        command.run(command.parsed([*words]))
 
 
 def test_the_command_knows_all_policies() -> None:
@@ -190,3 +191,10 @@ def test_the_command_knows_all_policies() -> None:
     command.add_arguments(parser)
     (offered,) = (action.choices for action in parser._actions if action.dest == "policies")
     assert tuple(offered or ()) == tuple(BY_CODE)
+
+
+def test_the_command_runs_as_a_script() -> None:
+    folder = Path(command.__file__).parent
+    done = subprocess.run([sys.executable, str(folder), "--jobs", "0"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "tachograph: --jobs 0 is not between 1 and 100000\n"

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from day_options import parsed
 
 from day import command
 from day.gpu import NAMES, alone, corunners, rates
@@ -284,21 +283,21 @@ def test_bad_input_is_refused_with_what_to_do() -> None:
     [
         (("--lake", "x", "--gpus", "0"), "--gpus 0 is not between"),
         (("--per-gpu", "5"), "--per-gpu 5 is not between 2 and 4"),
-        (("--lake", "x", "--load", "2"), "--load is of made-up days"),
+        (("--lake", "x", "--load", "2"), "--load is of synthetic days"),
         (("--user", "ann"), "--user chooses jobs of a lake"),
         (("--model", "A100"), "--model chooses jobs of a lake"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        command.run(parsed(*words))
+        command.run(command.parsed([*words]))
 
 
 def test_the_command_plays_the_lake_of_the_demo(demo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few = ("--lake", str(demo / "lake"), "--gpus", "8", "--seeds", "1", "--policies", "exclusive", "advice")
-    assert command.run(parsed(*few, "--per-gpu", "3", "--config", "")) == 0
+    assert command.run(command.parsed([*few, "--per-gpu", "3", "--config", ""])) == 0
     text = capsys.readouterr().out
-    assert command.run(parsed(*few, "--per-gpu", "3", "--config", "", "--json")) == 0
+    assert command.run(command.parsed([*few, "--per-gpu", "3", "--config", "", "--json"])) == 0
     told = json.loads(capsys.readouterr().out)
     played = told["played"]
     hours = f"{played['gpu_hours']:,.0f} GPU-hours in all"
