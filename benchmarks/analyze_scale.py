@@ -26,13 +26,12 @@ from typing import Any
 from reduce_speed import COLUMNS, ingest_all
 from tachograph.catalog import config
 from tachograph.catalog.tables import ANALYSES, COMPUTED, GPU_SAMPLES
-from tachograph.judge.checks import summaries
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import partitions, read_partition
 from tachograph.pipeline import reduction as runner
 from tachograph.pipeline import run
-from tachograph.pipeline import run as analysis
 from tachograph.pipeline.accumulators import Accumulated
 from tachograph.pipeline.memory import keep_freed_memory
 from tachograph.pipeline.minutes import MinuteWriter
@@ -48,9 +47,9 @@ PHASES: tuple[tuple[str, Any, str], ...] = (
     ("reduce", runner, "reduce_partition"),
     ("minutes", runner, "write_minutes"),
     ("merge", Accumulated, "take"),
-    ("summarize", analysis, "summarize_gpus"),
-    ("summarize", analysis, "summarize_jobs"),
-    ("findings", summaries, "find_all"),
+    ("summarize", run, "summarize_gpus"),
+    ("summarize", run, "summarize_jobs"),
+    ("findings", JobJudge, "__call__"),
     ("write", MinuteWriter, "end_day"),
     ("write", MinuteWriter, "close"),
     ("write", Lake, "append"),
@@ -124,7 +123,7 @@ def measure(folder: Path, threads: int) -> dict[str, Any]:
         for name in (*COMPUTED, ANALYSES.name):
             shutil.rmtree(folder / "lake" / name, ignore_errors=True)
         cpu, wall = time.process_time(), time.perf_counter()
-        report = run.analyze(lake, configuration, now=now, full=True, **how)
+        report = run.analyze(lake, configuration, judge=JobJudge, now=now, full=True, **how)
         return time.process_time() - cpu, time.perf_counter() - wall, report
 
     cpu, wall, report = all_of_it(threads=threads)
@@ -169,11 +168,11 @@ def _one_more_day(folder: Path, lake: Lake, configuration: config.Configuration,
     shutil.copytree(folder / "lake", folder / "grown", copy_function=os.link)
     grown = Lake.open(str(folder / "grown"))
     grown.replace(GPU_SAMPLES, grown.files(GPU_SAMPLES, [last]), [])
-    run.analyze(grown, configuration, now=now, full=True, pool=InTurn())
+    run.analyze(grown, configuration, judge=JobJudge, now=now, full=True, pool=InTurn())
     grown.append(GPU_SAMPLES, rows, app_id="one more day")
     del rows
     cpu = time.process_time()
-    run.analyze(grown, configuration, now=now, pool=InTurn())
+    run.analyze(grown, configuration, judge=JobJudge, now=now, pool=InTurn())
     spent = time.process_time() - cpu
     shutil.rmtree(folder / "grown")
     return spent

@@ -23,6 +23,7 @@ from pathlib import Path
 from reduce_speed import prepare
 from tachograph.catalog import config
 from tachograph.catalog.config import Configuration, WorkerOptions
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.pipeline.dask_workers import DaskPool, workers
 from tachograph.pipeline.run import analyze
@@ -50,7 +51,7 @@ def measure(lake: Lake, configuration: Configuration, pool: DaskPool) -> Took:
         reduced.append(time.perf_counter())
 
     theirs, own, begin = cpu(pool), time.process_time(), time.perf_counter()
-    analyze(lake, configuration, now=NOW, pool=pool, full=True, progress=tell)
+    analyze(lake, configuration, judge=JobJudge, now=NOW, pool=pool, full=True, progress=tell)
     end = time.perf_counter()
     return Took(end - begin, reduced[-1] - begin, cpu(pool) - theirs, time.process_time() - own)
 

@@ -53,14 +53,15 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _row(jobs: pl.DataFrame, finding: dict[str, Any]) -> dict[str, Any]:
-    return jobs.filter(pl.col("job_key") == finding["job_key"]).row(0, named=True)
+def _of(jobs: pl.DataFrame, finding: dict[str, Any]) -> pl.DataFrame:
+    return jobs.filter(pl.col("job_key") == finding["job_key"])
 
 
 def _over_time(lake: Lake, jobs: pl.DataFrame, finding: dict[str, Any], name: str) -> None:
     """Characteristics of a job over time, the interval shaded."""
-    job = _row(jobs, finding)
-    line = timelines_of(read_minutes(lake, job), idle_util=0.01)
+    mine = _of(jobs, finding)
+    job = mine.row(0, named=True)
+    line = timelines_of(read_minutes(lake, mine), idle_util=0.01)
     minute = line["minute"].to_numpy()
     board = board_power_w(job["gpu_model"]) or float(str(line["mean_power_w"].max()))
     values = (line["mean_power_w"].to_numpy() / board, *(line[f"mean_{c}"].to_numpy() for c in
@@ -77,7 +78,7 @@ def _over_time(lake: Lake, jobs: pl.DataFrame, finding: dict[str, Any], name: st
 
 def _by_unit(lake: Lake, jobs: pl.DataFrame, finding: dict[str, Any], unit: str) -> None:
     """Utilisation of each GPU, or node, of a job over time."""
-    rows = read_minutes(lake, _row(jobs, finding))
+    rows = read_minutes(lake, _of(jobs, finding))
     with style():
         figure, (axes,) = new_figure(*SIZE)
         means = rows.group_by(unit, "minute").agg(pl.col("gpu_util").mean()).sort(unit, "minute")

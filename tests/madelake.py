@@ -12,6 +12,7 @@ import polars as pl
 from tachograph.catalog.chunks import Chunk, ChunkPart
 from tachograph.catalog.config import AnalysisOptions, Configuration, NodeOptions, SlurmOptions, StudyFilters
 from tachograph.catalog.tables import TABLES
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_summaries
@@ -68,7 +69,7 @@ def summarized(
     lake: Lake, configuration: Configuration | None = None, *, now: datetime = NOW
 ) -> tuple[AnalysisReport, dict[str, dict[str, Any]]]:
     """Analyze; return the report and {job id: summary}, of a job with several runs the last one."""
-    report = analyze(lake, configuration or Configuration(), now=now)
+    report = analyze(lake, configuration or Configuration(), judge=JobJudge, now=now)
     rows = read_summaries(lake).sort("start").iter_rows(named=True)
     return report, {row["job_id"]: row for row in rows}
 

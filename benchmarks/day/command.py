@@ -15,8 +15,7 @@ from tachograph.catalog.tables import DEVICES
 from tachograph.cli import narrate, output
 from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_common, add_filters, add_json, job_filter, open_lake, seed
-from tachograph.lake.filters import filter_jobs
-from tachograph.lake.query import summaries_and_answers
+from tachograph.lake.query import read_latest, select_jobs
 from tachograph.sharing.calibration import calibration_of
 
 _POLICIES = tuple(policy.code for policy in POLICIES)
@@ -125,11 +124,9 @@ def _report(arguments: Arguments) -> DayReport:
 
 def _jobs_of_lake(arguments: Arguments) -> RecordedJobs:
     opened = open_lake(arguments)
-    which = job_filter(arguments, opened)
-    summaries, findings = summaries_and_answers(opened.lake, which.findings)
     return recorded(
-        filter_jobs(summaries, findings, which),
-        opened.lake.latest(DEVICES),
+        select_jobs(opened.lake, job_filter(arguments, opened)).jobs,
+        read_latest(opened.lake, DEVICES),
         thresholds=opened.configuration.thresholds,
         achievable=calibration_of(opened.configuration).achievable_share,
         model=arguments.model,

@@ -39,6 +39,7 @@ from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import TachographError
 from tachograph.catalog.tables import ALL_TABLES, GPU_SAMPLES, LakeTable
 from tachograph.cli import main as tachograph
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
@@ -99,7 +100,7 @@ def write(location: str, until: float) -> dict[str, Any]:
         ingest(lake, [chunk(done["chunks"])], now=NOW)
         done["chunks"] += 1
         if done["chunks"] % EVERY == 0:
-            analyze(lake, Configuration(), now=NOW, threads=1, full=done["analyses"] % 2 == 1)
+            analyze(lake, Configuration(), judge=JobJudge, now=NOW, threads=1, full=done["analyses"] % 2 == 1)
             done["analyses"] += 1
             if done["analyses"] % 2 == 0:
                 replaced = compact(
@@ -216,7 +217,7 @@ def _fill(lake: str) -> dict[str, Any]:
     """What readers may count on from the beginning: one analyzed job."""
     opened = AgeingLake.create(lake)
     ingest(opened, [chunk(0)], now=NOW)
-    analyze(opened, Configuration(), now=NOW, threads=1)
+    analyze(opened, Configuration(), judge=JobJudge, now=NOW, threads=1)
     return {}
 
 

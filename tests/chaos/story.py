@@ -243,7 +243,7 @@ def _removed(lake: Lake) -> list[tuple[Any, ...]]:
 def _computed(lake: Lake) -> dict[str, Any]:
     """The computed tables as reports read them."""
     summaries = read_summaries(lake)
-    minutes = pl.concat([read_minutes(lake, row) for row in summaries.iter_rows(named=True)])
+    minutes = read_minutes(lake, summaries)
     frames = {
         "job_summaries": summaries,
         "job_gpus": read_gpus(lake, summaries),

@@ -14,6 +14,7 @@ from story import NOW
 
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import ALL_TABLES, JOB_GPUS, LakeTable
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 def redo(lake: Lake) -> None:
-    analyze(lake, Configuration(), now=NOW, threads=1, full=True)
+    analyze(lake, Configuration(), judge=JobJudge, now=NOW, threads=1, full=True)
     compact(lake, ALL_TABLES, counting=rows_that_count(lake, datetime.now(UTC)))
 
 

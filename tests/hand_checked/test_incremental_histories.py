@@ -12,6 +12,7 @@ import pytest
 
 from madelake import NOW, configured, fill, held, job, make_lake, utc
 from tachograph.catalog.config import AnalysisOptions
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_summaries
 from tachograph.pipeline.run import analyze
@@ -67,10 +68,10 @@ def test_any_history_ends_as_one_analysis_of_everything(tmp_path: Path, seed: in
     for number, arrival in enumerate(history(dice)):
         fill(lake, arrival, chunk=str(number))
         if dice.random() < 0.25:
-            analyze(lake, QUICK, now=NOW)
-    analyze(lake, QUICK, now=NOW)
+            analyze(lake, QUICK, judge=JobJudge, now=NOW)
+    analyze(lake, QUICK, judge=JobJudge, now=NOW)
     step_by_step = computed(lake)
-    analyze(lake, QUICK, now=NOW, full=True)
+    analyze(lake, QUICK, judge=JobJudge, now=NOW, full=True)
     at_once = computed(lake)
     for left, right in zip(step_by_step, at_once, strict=True):
         assert left.rows(named=True) == right.rows(named=True)
@@ -84,11 +85,11 @@ def test_neighbour_that_loses_its_gpus_is_done_again(tmp_path: Path) -> None:
         jobs=[job("1", T, after(60), gpus=1, exclusive=True)],
         allocations=held("1", "n1"),
     )
-    analyze(lake, QUICK, now=NOW)
+    analyze(lake, QUICK, judge=JobJudge, now=NOW)
     assert read_summaries(lake).get_column("samples").to_list() == [60]
     late = job("2", T, after(60), gpus=1, exclusive=True)
     fill(lake, {"jobs": [late], "allocations": held("2", "n1")}, chunk="late")
-    analyze(lake, QUICK, now=NOW)
+    analyze(lake, QUICK, judge=JobJudge, now=NOW)
     assert read_summaries(lake).get_column("samples").fill_null(0).sum() == 0
 
 
@@ -100,9 +101,9 @@ def test_jobs_that_only_now_are_known_to_be_of_a_cluster_keep_their_summary(tmp_
         jobs=[job("1", T, after(60), gpus=1)],
         allocations=held("1", "n1"),
     )
-    analyze(lake, QUICK, now=NOW)
+    analyze(lake, QUICK, judge=JobJudge, now=NOW)
     fill(lake, {"jobs": [job("2", after(90), after(99), gpus=1, cluster="a")]}, chunk="late")
-    analyze(lake, QUICK, now=NOW)
+    analyze(lake, QUICK, judge=JobJudge, now=NOW)
     rows = read_summaries(lake).sort("job_id").select("job_id", "cluster", "samples").rows()
     assert [row[:2] for row in rows] == [("1", "a"), ("2", "a")]
     assert rows[0][2] == 60
@@ -122,8 +123,8 @@ def test_summaries_of_an_analysis_that_overtook_another_stay(tmp_path: Path) -> 
         if not overtaken:
             overtaken.append(day)
             fill(lake, {"jobs": [job("B", T, after(60), gpus=1)], "allocations": held("B", "n2")}, chunk="b")
-            analyze(lake, QUICK, now=NOW)
+            analyze(lake, QUICK, judge=JobJudge, now=NOW)
 
-    analyze(lake, QUICK, now=NOW, progress=overtake)
+    analyze(lake, QUICK, judge=JobJudge, now=NOW, progress=overtake)
     assert overtaken
     assert sorted(read_summaries(lake).get_column("job_id")) == ["A", "B"]

@@ -23,6 +23,7 @@ from tachograph.catalog.tables import (
     NODE_SAMPLES,
     LakeTable,
 )
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake, Landed
 from tachograph.lake.query import read_node_minutes, read_summaries, rows_that_count
@@ -35,10 +36,10 @@ WIDE = configured(analysis=AnalysisOptions(max_gap_intervals=GAP))
 
 
 def read(lake: Lake) -> dict[Key, dict[str, Any]]:
-    rows = [read_node_minutes(lake, summary) for summary in read_summaries(lake).iter_rows(named=True)]
+    rows = read_node_minutes(lake, read_summaries(lake))
     starts = dict(read_summaries(lake).select("job_key", "start").iter_rows())
     found = {}
-    for row in pl.concat(rows).iter_rows(named=True):
+    for row in rows.iter_rows(named=True):
         assert row["t"] == starts[row["job_key"]] + timedelta(minutes=row["minute"])
         key = (row["job_id"], row["node"], row["minute"])
         assert key not in found
@@ -80,9 +81,9 @@ def test_samples_that_come_bit_by_bit_give_the_same(tmp_path: Path) -> None:
         begin, end = (BEGIN + timedelta(hours=hours) for hours in (low - 1, high - 1))
         rows = [row for row in hosts.samples if begin <= row["t"] < end]
         fill(lake, {"node_samples": rows}, chunk=f"bit {number}")
-        assert analyze(lake, WIDE, now=utc(30)).jobs > 0
+        assert analyze(lake, WIDE, judge=JobJudge, now=utc(30)).jobs > 0
     assert read(lake) == read(once)
-    assert analyze(lake, WIDE, now=utc(30)).jobs == 0
+    assert analyze(lake, WIDE, judge=JobJudge, now=utc(30)).jobs == 0
 
 
 def one_node(
@@ -167,7 +168,7 @@ def test_an_analysis_that_died_hides_nothing_and_is_dropped(tmp_path: Path) -> N
     summarized(lake)
     seen = read(lake)
     with pytest.raises(KeyboardInterrupt):
-        analyze(Dying(lake.location), Configuration(), now=utc(30), full=True)
+        analyze(Dying(lake.location), Configuration(), judge=JobJudge, now=utc(30), full=True)
     assert (read(lake), lying(lake)) == (seen, 20)
     later = datetime.now(UTC) + timedelta(days=2)
     compact(lake, ALL_TABLES, counting=rows_that_count(lake, later))
@@ -194,7 +195,7 @@ def test_a_lake_of_an_earlier_version_takes_its_node_samples_as_new(tmp_path: Pa
             return super().append(table, frame, **how)
 
     lake = make_lake(tmp_path / "lake", **one_node(seconds=range(0, 600, 10)))
-    assert analyze(Earlier(lake.location), Configuration(), now=utc(30)).jobs == 1
+    assert analyze(Earlier(lake.location), Configuration(), judge=JobJudge, now=utc(30)).jobs == 1
     last = seen_last(lake)
     assert last is not None
     assert last.versions[NODE_SAMPLES.name] == -1

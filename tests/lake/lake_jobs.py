@@ -11,6 +11,7 @@ from lake_rows import NOW, START, chunk, samples
 from tachograph.catalog.chunks import Chunk, ChunkPart
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import ALL_TABLES, ALLOCATIONS, JOBS, LakeTable
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import Compaction, compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
@@ -66,7 +67,7 @@ def recording(job_id: int, *, power_w: float = 200.0, start_s: int = 0, end_s: i
 
 def analyzed(lake: Lake, *, full: bool = False) -> int:
     """Analyze as of NOW; return how many jobs were summarized."""
-    return analyze(lake, Configuration(), now=NOW, threads=1, full=full).jobs
+    return analyze(lake, Configuration(), judge=JobJudge, now=NOW, threads=1, full=full).jobs
 
 
 def compacted(lake: Lake, now: datetime = NOW) -> list[Compaction]:
@@ -87,7 +88,7 @@ def whole_way() -> list[Callable[[Lake], object]]:
 def computed(lake: Lake) -> dict[str, list[tuple[object, ...]]]:
     """Return the computed tables as reports read them, without `seq`."""
     summaries = read_summaries(lake)
-    minutes = pl.concat([read_minutes(lake, row) for row in summaries.iter_rows(named=True)])
+    minutes = read_minutes(lake, summaries)
     frames = {
         "job_summaries": summaries,
         "job_gpus": read_gpus(lake, summaries),

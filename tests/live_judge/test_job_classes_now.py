@@ -16,6 +16,7 @@ from madelake import held, job, make_lake
 from tachograph.catalog.config import Configuration
 from tachograph.judge.classes.verdicts import CLASS_CODES
 from tachograph.judge.finding import Finding, read_findings
+from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.lake.query import read_summaries, read_verdicts
 from tachograph.live.job_classes import EVERY_S, FORGET_S, JOB_CLASS_COUNTERS, MOST_MINUTES, JobMinutes, LiveJobClasses
@@ -117,7 +118,7 @@ def test_live_verdicts_are_those_of_the_analysis(
                      for row in held(name, gpus[0].node, [gpu.gpu for gpu in gpus], began[name])],
         devices=[{"node": gpu.node, "gpu": gpu.gpu, "model": MODEL, "t": START} for gpu in GPUS],
     )  # fmt: skip
-    analyze(lake, Configuration(), now=now)
+    analyze(lake, Configuration(), judge=JobJudge, now=now)
     summaries = read_summaries(lake)
     verdicts = read_verdicts(lake, summaries)
     assert set(live) == set(JOBS)

@@ -15,6 +15,7 @@ from plain_numbers import PRESETS, Values, kind
 
 from madelake import held, job, make_lake
 from tachograph.catalog.config import Configuration
+from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.lake.query import read_gpus, read_summaries, read_verdicts
@@ -121,7 +122,7 @@ def stored(
 ) -> tuple[Mapping[str, Any], Mapping[GpuId, Any], Mapping[str, Any]]:
     """Summaries by job, rows by GPU, verdicts of classes by job."""
     lake = lake_of(tmp_path_factory.mktemp("stored") / "lake")
-    analyze(lake, Configuration(), now=START + timedelta(days=1))
+    analyze(lake, Configuration(), judge=JobJudge, now=START + timedelta(days=1))
     summaries = read_summaries(lake)
     jobs = {row["job_id"]: row for row in summaries.iter_rows(named=True)}
     gpus = {GpuId(row["node"], row["gpu"]): row for row in read_gpus(lake, summaries).iter_rows(named=True)}
@@ -216,7 +217,7 @@ def test_spatial_imbalance_on_the_screen_is_the_stored_one(tmp_path: Path) -> No
     """The screen looks back over five whole windows: those of a job that began with the first of them, stored."""
     end = 10 * PER_MINUTE  # the look at which window 10 begins
     lake = lake_of(tmp_path / "lake", start=end - 5 * PER_MINUTE, looks=end)
-    analyze(lake, Configuration(), now=START + timedelta(days=1))
+    analyze(lake, Configuration(), judge=JobJudge, now=START + timedelta(days=1))
     view = None
     monitor = Monitor(SimulatedSource(8).about, settings=WorkloadSettings(), history=History(600))
     for one in SNAPSHOTS[: end + 1]:

@@ -16,6 +16,7 @@ from madelake import NOW, held, job, make_lake, summarized, utc
 from tachograph.catalog.config import Configuration, Thresholds
 from tachograph.catalog.tables import JOB_MINUTES
 from tachograph.judge.checks.summaries import find_in_summary
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries
 from tachograph.pipeline.run import analyze
@@ -75,7 +76,7 @@ def test_findings_are_those_of_the_stored_minutes(lake: Lake) -> None:
     codes: set[str] = set()
     for summary in summaries.iter_rows(named=True):
         mine = summaries.filter(summaries["job_key"] == summary["job_key"])
-        minutes = read_minutes(lake, summary)
+        minutes = read_minutes(lake, mine)
         found = find_in_summary(summary, read_gpus(lake, mine), minutes, Thresholds())
         told = {
             row["code"]: row for row in stored.filter(stored["job_key"] == summary["job_key"]).iter_rows(named=True)
@@ -108,6 +109,6 @@ def test_what_an_analysis_wrote_is_deleted_when_it_fails(lake: Lake, tmp_path: P
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        analyze(made, Configuration(), now=NOW, threads=1, progress=fail)
+        analyze(made, Configuration(), judge=JobJudge, now=NOW, threads=1, progress=fail)
     assert made.scan(JOB_MINUTES).collect().height == 0
     assert not list((tmp_path / "job_minutes" / "day=2026-04-01").glob("*.parquet"))

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from plain_reference import Run, Telemetry, Unit, job_reference, minute_reference
 from random_cluster import Cluster, random_cluster
@@ -99,11 +100,12 @@ def test_every_number_of_every_job_and_gpu(tmp_path: Path, seed: int, variant: s
 def test_every_minute(tmp_path: Path) -> None:
     cluster, telemetry = cluster_of(3)
     lake = make_lake(tmp_path, **cluster.tables())
-    _, summaries = summarized(lake)
+    summarized(lake)
+    summaries = read_summaries(lake)
     for run in cluster.runs:
         _, gpus = job_reference(run, telemetry, cluster.capacities, cluster.ridges, AnalysisOptions())
         wanted = minute_reference(run, gpus)
-        rows = list(read_minutes(lake, summaries[run.job_id]).iter_rows(named=True))
+        rows = list(read_minutes(lake, summaries.filter(pl.col("job_id") == run.job_id)).iter_rows(named=True))
         found = {((row["node"], row["gpu"], row["mig"]), row["minute"]): row for row in rows}
         assert set(found) == set(wanted), run
         assert len(rows) == len(found)

@@ -14,6 +14,7 @@ from random_cluster import random_cluster
 from madelake import NOW, fill, make_lake, summarized
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import GPU_SAMPLES, JOB_MINUTES
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import partitions
@@ -95,9 +96,9 @@ def test_size_of_partitions(tables: dict[str, Any], plain: Lake, tmp_path: Path,
 
 def test_number_of_threads(tables: dict[str, Any], plain: Lake, tmp_path: Path) -> None:
     lake = make_lake(tmp_path, **tables)
-    analyze(lake, Configuration(), now=NOW, threads=1)
+    analyze(lake, Configuration(), judge=JobJudge, now=NOW, threads=1)
     assert_same(plain, lake)
-    analyze(lake, Configuration(), now=NOW, threads=5, full=True)
+    analyze(lake, Configuration(), judge=JobJudge, now=NOW, threads=5, full=True)
     assert_same(plain, lake)
 
 

@@ -13,6 +13,7 @@ import pytest
 from madelake import NOW, held, job, make_lake, utc
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.tables import FINDINGS, JOB_GPUS, JOB_MINUTES
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.pipeline.reduction import ThreadPool
@@ -82,8 +83,8 @@ def made(folder: Path) -> Lake:
 def test_tasks_run_elsewhere_and_twice_give_the_same(tmp_path: Path) -> None:
     here, there = made(tmp_path / "here"), made(tmp_path / "there")
     pool = Elsewhere()
-    analyze(here, Configuration(), now=NOW, threads=1)
-    analyze(there, Configuration(), now=NOW, pool=pool)
+    analyze(here, Configuration(), judge=JobJudge, now=NOW, threads=1)
+    analyze(there, Configuration(), judge=JobJudge, now=NOW, pool=pool)
     assert pool.tasks == 2
     assert read_summaries(here).drop("seq").equals(read_summaries(there).drop("seq"))
     for table in (JOB_GPUS, JOB_MINUTES, FINDINGS):

@@ -15,6 +15,7 @@ from madelake import NOW, configured, make_lake, utc
 from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import JOB_MINUTES
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_summaries
 from tachograph.pipeline.run import analyze
@@ -102,7 +103,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 def test_equal_to_the_pass_over_samples(lake: Lake, window_s: int, *, count_zero: bool) -> None:
     """Rows of the analyses before lie in the same table and do not count."""
     options = AnalysisOptions(window_s=window_s, count_zero_windows=count_zero)
-    analyze(lake, configured(analysis=options), now=NOW, full=True)
+    analyze(lake, configured(analysis=options), judge=JobJudge, now=NOW, full=True)
     jobs = read_summaries(lake)
     held = with_gpus_held(jobs, read_gpus(lake, jobs))
     found = spatial_imbalance(lake.scan(JOB_MINUTES), held, window_s=window_s, count_zero_windows=count_zero)

@@ -113,7 +113,7 @@ def results(lake: Path) -> list[list[tuple[Any, ...]]]:
     """Return what reports read of the analyzed jobs, without the number of the analysis."""
     opened = Lake.open(str(lake))
     summaries = read_summaries(opened)
-    minutes = [read_minutes(opened, row) for row in summaries.iter_rows(named=True)]
+    minutes = [read_minutes(opened, summaries)]
     frames = [summaries, read_gpus(opened, summaries), read_findings(opened, summaries), *minutes]
     return [frame.drop("seq").rows() for frame in frames]
 

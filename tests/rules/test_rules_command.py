@@ -16,6 +16,7 @@ from ruled_lake import ACTIVITY, ruled_lake
 from madelake import NOW
 from tachograph.catalog.config import Configuration
 from tachograph.cli import main
+from tachograph.judge.job_judge import JobJudge
 from tachograph.pipeline.run import analyze
 
 BROKEN = '{"name": "x", "tag": "x_y", "rule_terms": [{"a": "walltime > nowhere"}], "output": "a"}'
@@ -39,7 +40,7 @@ Run = Callable[..., Done]
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("ruled") / "lake"
-    analyze(ruled_lake(folder), Configuration(), now=NOW)
+    analyze(ruled_lake(folder), Configuration(), judge=JobJudge, now=NOW)
     return str(folder)
 
 

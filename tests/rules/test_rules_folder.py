@@ -12,9 +12,9 @@ from ruled_jobs import Job, found
 
 from tachograph.catalog.config import Configuration, RuleOptions
 from tachograph.catalog.errors import ConfigError, NotFoundError
+from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.rules.ruleset import PARAMETERS, digest, read_files, read_rules
 from tachograph.judge.rules_in_use import RESERVED, rules_in_use
-from tachograph.pipeline.state import method_digest
 
 
 def rule(tag: str = "busy_site", expression: str = "activity_mean > limit", **others: Any) -> dict[str, Any]:
@@ -60,8 +60,8 @@ def test_the_digest_of_an_analysis_holds_rules_and_their_values(tmp_path: Path) 
         Configuration(rules=RuleOptions(parameters={"hot_gpu": {"hot_c": 80.0}})),
         Configuration(rules=of(tmp_path)),
     )
-    assert len({method_digest(one) for one in variants}) == len(variants)
-    assert method_digest(plain) == method_digest(Configuration())
+    assert len({JobJudge(one).digest for one in variants}) == len(variants)
+    assert JobJudge(plain).digest == JobJudge(Configuration()).digest
 
 
 def test_a_broken_rule_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from madelake import NOW
 from tachograph.catalog.config import Configuration, RuleOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.judge.checks import contract, summaries
+from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.rules.verdicts import judge_rules
 from tachograph.judge.rules_in_use import RESERVED, said
 from tachograph.lake.delta import Lake
@@ -41,7 +42,7 @@ def verdicts(lake: Lake, code: str) -> dict[str, str]:
 
 def test_every_job_has_a_row_for_every_rule(tmp_path: Path) -> None:
     lake = ruled_lake(tmp_path / "lake")
-    analyze(lake, Configuration(), now=NOW)
+    analyze(lake, Configuration(), judge=JobJudge, now=NOW)
     rows = read_verdicts(lake, read_summaries(lake)).filter(pl.col("kind") == "rule")
     assert rows.height == len(ACTIVITY) * rows["code"].n_unique()
     assert rows["code"].n_unique() >= 13
@@ -56,7 +57,7 @@ def test_every_job_has_a_row_for_every_rule(tmp_path: Path) -> None:
 
 def test_what_advice_says_is_not_told_twice(tmp_path: Path) -> None:
     lake = ruled_lake(tmp_path / "lake")
-    analyze(lake, Configuration(), now=NOW)
+    analyze(lake, Configuration(), judge=JobJudge, now=NOW)
     summaries = read_summaries(lake)
     told = read_findings(lake, summaries).filter(pl.col("job_id") == "1")["code"].to_list()
     assert "low_utilisation" in told
@@ -102,24 +103,24 @@ def test_what_was_hardly_measured_is_not_multiplied_by_the_run_time() -> None:
 @pytest.mark.slow
 def test_a_changed_value_judges_all_jobs_again(tmp_path: Path) -> None:
     lake = ruled_lake(tmp_path / "lake")
-    analyze(lake, Configuration(), now=NOW)
-    assert analyze(lake, Configuration(), now=NOW).jobs == 0
+    analyze(lake, Configuration(), judge=JobJudge, now=NOW)
+    assert analyze(lake, Configuration(), judge=JobJudge, now=NOW).jobs == 0
     lower = Configuration(rules=RuleOptions(parameters={"low_gpu_use": {"low_activity": 0.1}}))
-    assert analyze(lake, lower, now=NOW).jobs == len(ACTIVITY)
+    assert analyze(lake, lower, judge=JobJudge, now=NOW).jobs == len(ACTIVITY)
     assert verdicts(lake, "low_gpu_use") == dict.fromkeys(ACTIVITY, "no")
-    assert analyze(lake, lower, now=NOW).jobs == 0
+    assert analyze(lake, lower, judge=JobJudge, now=NOW).jobs == 0
 
 
 @pytest.mark.slow
 def test_a_rule_of_the_folder_is_reloaded_by_the_next_analysis(tmp_path: Path) -> None:
     lake = ruled_lake(tmp_path / "lake")
-    analyze(lake, own_folder(tmp_path / "rules", 0.3), now=NOW)
+    analyze(lake, own_folder(tmp_path / "rules", 0.3), judge=JobJudge, now=NOW)
     assert verdicts(lake, "works_a_little") == {"1": "no", "2": "yes", "3": "yes"}
     configuration = own_folder(tmp_path / "rules", 0.5)
-    assert analyze(lake, configuration, now=NOW).jobs == len(ACTIVITY)
+    assert analyze(lake, configuration, judge=JobJudge, now=NOW).jobs == len(ACTIVITY)
     assert verdicts(lake, "works_a_little") == {"1": "no", "2": "no", "3": "yes"}
     (tmp_path / "rules" / "own.json").unlink()
-    analyze(lake, configuration, now=NOW)
+    analyze(lake, configuration, judge=JobJudge, now=NOW)
     assert verdicts(lake, "works_a_little") == {}
 
 
@@ -127,7 +128,7 @@ def test_a_broken_rule_is_told_and_the_others_are_judged(tmp_path: Path) -> None
     lake = ruled_lake(tmp_path / "lake")
     configuration = own_folder(tmp_path / "rules", 0.3)
     (tmp_path / "rules" / "broken.json").write_text("{")
-    report = analyze(lake, configuration, now=NOW)
+    report = analyze(lake, configuration, judge=JobJudge, now=NOW)
     assert len(report.rule_problems) == 1
     assert "broken.json:1:" in report.rule_problems[0]
     assert verdicts(lake, "works_a_little") == {"1": "no", "2": "yes", "3": "yes"}
@@ -137,17 +138,17 @@ def test_a_broken_rule_is_told_and_the_others_are_judged(tmp_path: Path) -> None
 def test_a_folder_that_is_gone_ends_the_analysis_and_changes_nothing(tmp_path: Path) -> None:
     lake = ruled_lake(tmp_path / "lake")
     configuration = own_folder(tmp_path / "rules", 0.3)
-    analyze(lake, configuration, now=NOW)
+    analyze(lake, configuration, judge=JobJudge, now=NOW)
     before = read_verdicts(lake, read_summaries(lake))
     (tmp_path / "rules").rename(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"rules\.folder"):
-        analyze(lake, configuration, now=NOW)
+        analyze(lake, configuration, judge=JobJudge, now=NOW)
     assert read_verdicts(lake, read_summaries(lake)).equals(before)
 
 
 def test_a_rule_that_is_off_leaves_no_row(tmp_path: Path) -> None:
     lake = ruled_lake(tmp_path / "lake")
-    analyze(lake, Configuration(rules=RuleOptions(disabled=("low_gpu_use", "loadimba"))), now=NOW)
+    analyze(lake, Configuration(rules=RuleOptions(disabled=("low_gpu_use", "loadimba"))), judge=JobJudge, now=NOW)
     assert verdicts(lake, "low_gpu_use") == {}
     assert verdicts(lake, "load_imbalance_waste") == {}
     assert verdicts(lake, "short_run") == dict.fromkeys(ACTIVITY, "no")
@@ -155,7 +156,7 @@ def test_a_rule_that_is_off_leaves_no_row(tmp_path: Path) -> None:
 
 def test_no_other_finding_has_the_name_of_a_rule(tmp_path: Path) -> None:
     lake = ruled_lake(tmp_path / "lake")
-    analyze(lake, Configuration(), now=NOW)
+    analyze(lake, Configuration(), judge=JobJudge, now=NOW)
     rows = read_verdicts(lake, read_summaries(lake))
     others = set(rows.filter(pl.col("kind") != "rule")["code"])
     assert others <= RESERVED

@@ -11,6 +11,7 @@ import pytest
 
 from tachograph.catalog.config import load
 from tachograph.catalog.tables import HOST_CHARACTERISTICS, NODE_SAMPLES
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.lake.query import read_node_minutes, read_summaries
@@ -46,9 +47,9 @@ def minutes(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     folder = tmp_path_factory.mktemp("filled")
     fill(PLAN, str(folder / "lake"), folder / "site")
     lake = Lake.open(str(folder / "lake"))
-    analyze(lake, load(str(folder / "site" / "tachograph.toml"), {}), now=PLAN.end)
+    analyze(lake, load(str(folder / "site" / "tachograph.toml"), {}), judge=JobJudge, now=PLAN.end)
     summaries = read_summaries(lake)
-    rows = pl.concat([read_node_minutes(lake, row) for row in summaries.iter_rows(named=True)])
+    rows = read_node_minutes(lake, summaries)
     truth = pl.read_parquet(folder / "site" / "truth" / "jobs.parquet")
     named = summaries.select("job_key", "job_id", "submit").join(truth, on=["job_id", "submit"])
     found = rows.drop("job_id").join(named.rename({"start": "begun"}), on="job_key")

@@ -16,6 +16,7 @@ from jobframes import frame, summary
 from tachograph.catalog.config import AnalysisOptions, Configuration, load
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.cli import main
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.pipeline.run import analyze
@@ -49,7 +50,7 @@ def summaries(folder: Path, analysis: AnalysisOptions) -> pl.DataFrame:
     lake = Lake.open(str(folder / "tachograph-lake"))
     told = load(str(folder / "tachograph.toml"), {})
     configuration = Configuration(site=told.site, slurm=told.slurm, nodes=told.nodes, analysis=analysis)
-    analyze(lake, configuration, now=NOW, full=True)
+    analyze(lake, configuration, judge=JobJudge, now=NOW, full=True)
     return read_summaries(lake)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from madelake import NOW, fill, held, job, make_lake, summarized, utc
 from tachograph.catalog.config import Configuration
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_summaries
 from tachograph.pipeline.run import analyze
@@ -46,7 +47,7 @@ def check_against_full(lake: Lake, untouched: dict[str, int]) -> None:
     found = everything(lake)
     seqs = dict(read_summaries(lake).select("job_id", "seq").iter_rows())
     assert seqs["3"] == untouched["3"]
-    analyze(lake, Configuration(), now=NOW, full=True)
+    analyze(lake, Configuration(), judge=JobJudge, now=NOW, full=True)
     assert everything(lake) == found
 
 

@@ -8,6 +8,7 @@ import pytest
 from worker_lakes import NOW, Simulated, copied, same
 
 from tachograph.catalog.tables import FINDINGS, JOB_GPUS
+from tachograph.judge.job_judge import JobJudge
 from tachograph.pipeline import run
 from tachograph.pipeline.run import analyze
 
@@ -18,10 +19,10 @@ def test_gpus_written_in_many_pieces_are_those_written_at_once(tmp_path: Path, m
     simulated = Simulated.of(tmp_path / "cluster")
     once = simulated.lake(str(tmp_path / "lake"))
     pieces = copied(once, tmp_path / "pieces")
-    analyze(once, simulated.configuration, now=NOW)
+    analyze(once, simulated.configuration, judge=JobJudge, now=NOW)
     monkeypatch.setattr(run, "GPU_ROWS", 1)
     monkeypatch.setattr(run, "FINDING_ROWS", 1)
-    analyze(pieces, simulated.configuration, now=NOW)
+    analyze(pieces, simulated.configuration, judge=JobJudge, now=NOW)
     assert (len(once.files(JOB_GPUS)), len(pieces.files(JOB_GPUS)) > 3) == (1, True)
     assert (len(once.files(FINDINGS)), len(pieces.files(FINDINGS)) > 3) == (1, True)
     assert same(once, pieces)

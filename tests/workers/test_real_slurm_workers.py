@@ -16,6 +16,7 @@ from servers.slurm import SlurmCluster
 from servers.slurm.cluster import wait_for
 from tachograph.catalog.config import WorkerOptions
 from tachograph.catalog.errors import WorkersError
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.pipeline.dask_workers import JOB_NAME, workers
 from tachograph.pipeline.run import analyze
@@ -40,7 +41,7 @@ def raw(simulated: Simulated, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 def by_threads(raw: Lake, simulated: Simulated, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """The same lake, analyzed on threads."""
     lake = copied(raw, tmp_path_factory.mktemp("threads"))
-    analyze(lake, simulated.configuration, now=NOW, threads=2)
+    analyze(lake, simulated.configuration, judge=JobJudge, now=NOW, threads=2)
     return lake
 
 
@@ -95,7 +96,7 @@ def test_a_job_that_ends_is_asked_for_again(
         first = ours(slurm, "R")
         slurm.command("scancel", *first)
         wait_for(lambda: not pool.everywhere(len, ""), "the worker's end", 30)
-        analyze(lake, simulated.configuration, now=NOW, pool=pool)
+        analyze(lake, simulated.configuration, judge=JobJudge, now=NOW, pool=pool)
         second = ours(slurm, "R")
         assert stat.S_IMODE(next((folder / "logs").glob(".*/key.pem")).parent.stat().st_mode) == 0o700
     assert len(first) == len(second) == 1

@@ -23,6 +23,7 @@ from servers.process import free_port, listens, running
 from servers.s3 import s3_server
 from tachograph.catalog.config import WorkerOptions
 from tachograph.catalog.errors import LakeError, UsageError, WorkersError
+from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.pipeline import dask_workers
 from tachograph.pipeline.dask_workers import DaskPool, refusal, workers
@@ -50,7 +51,7 @@ def raw(simulated: Simulated, tmp_path_factory: pytest.TempPathFactory) -> Lake:
 def by_threads(raw: Lake, simulated: Simulated, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """The same lake, analyzed on threads."""
     lake = copied(raw, tmp_path_factory.mktemp("threads"))
-    analyze(lake, simulated.configuration, now=NOW, threads=2)
+    analyze(lake, simulated.configuration, judge=JobJudge, now=NOW, threads=2)
     return lake
 
 
@@ -68,7 +69,7 @@ def started(words: str, lake: Lake, settings: WorkerOptions | None = None) -> It
 
 
 def analyzed(lake: Lake, simulated: Simulated, pool: TaskPool) -> Lake:
-    analyze(lake, simulated.configuration, now=NOW, pool=pool)
+    analyze(lake, simulated.configuration, judge=JobJudge, now=NOW, pool=pool)
     return lake
 
 
@@ -122,7 +123,7 @@ def test_errors_of_a_task_come_back_as_they_are(pool: DaskPool) -> None:
 def test_a_lake_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = Simulated.of(tmp_path / "cluster", replace(PLAN, days=2, groups=(NodeGroup(2, 2, "A40"),)))
     here = small.lake(str(tmp_path / "lake"))
-    analyze(here, small.configuration, now=NOW, threads=2)
+    analyze(here, small.configuration, judge=JobJudge, now=NOW, threads=2)
     with s3_server(tmp_path) as s3:
         for name, value in s3.environment.items():
             monkeypatch.setenv(name, value)

@@ -19,6 +19,7 @@ from madelake import NOW, held, job, make_lake, utc
 from tachograph.catalog.config import Configuration, WorkloadOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import JOB_MINUTES
+from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES, WORKLOAD_CODES
 from tachograph.judge.workload.jobs import OF_JOB
 from tachograph.judge.workload.rules import GpuReading, classify
@@ -82,7 +83,7 @@ def lake_of(folder: Path) -> Lake:
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     made = lake_of(tmp_path_factory.mktemp("workload"))
-    analyze(made, Configuration(), now=NOW)
+    analyze(made, Configuration(), judge=JobJudge, now=NOW)
     return made
 
 
@@ -188,7 +189,7 @@ def test_what_advice_tells_is_not_told_twice(tmp_path: Path) -> None:
         row["remapped_rows_uncorrectable"] = int(place > 20)
     lake = make_lake(tmp_path, gpu_samples=rows, jobs=[job("1", START, START + timedelta(hours=1), gpus=1)],
                      allocations=held("1", "n1", (0,)))  # fmt: skip
-    analyze(lake, Configuration(), now=NOW)
+    analyze(lake, Configuration(), judge=JobJudge, now=NOW)
     found = read_verdicts(lake, read_summaries(lake))
     told = {row["code"]: row["severity"] for row in found.iter_rows(named=True)}
     assert (told["remapped_rows"], told["health"]) == ("problem", "fact")
@@ -197,7 +198,7 @@ def test_what_advice_tells_is_not_told_twice(tmp_path: Path) -> None:
 
 def test_reference_and_weights_change_what_is_counted(lake: Lake, tmp_path: Path) -> None:
     other = lake_of(tmp_path / "reference")
-    analyze(other, Configuration(workload=WorkloadOptions(classifier="reference")), now=NOW)
+    analyze(other, Configuration(workload=WorkloadOptions(classifier="reference")), judge=JobJudge, now=NOW)
     for row in gpus(other):
         if row["samples"]:
             assert row["workload_samples"][-1] == 0
@@ -208,7 +209,7 @@ def test_reference_and_weights_change_what_is_counted(lake: Lake, tmp_path: Path
 def test_a_wrong_setting_is_told_before_anything_is_written(tmp_path: Path) -> None:
     lake = lake_of(tmp_path / "wrong")
     with pytest.raises(ConfigError, match=r"workload\.preset"):
-        analyze(lake, Configuration(workload=WorkloadOptions(preset="nothing")), now=NOW)
+        analyze(lake, Configuration(workload=WorkloadOptions(preset="nothing")), judge=JobJudge, now=NOW)
     assert not lake.days(JOB_MINUTES)
 
 
@@ -231,5 +232,5 @@ class Travelling:
 @pytest.mark.slow
 def test_other_machines_count_alike(lake: Lake, tmp_path: Path) -> None:
     there = lake_of(tmp_path / "there")
-    analyze(there, Configuration(), now=NOW, pool=Travelling())
+    analyze(there, Configuration(), judge=JobJudge, now=NOW, pool=Travelling())
     assert [row["workload_samples"] for row in gpus(there)] == [row["workload_samples"] for row in gpus(lake)]

@@ -29,7 +29,7 @@ def read_job(
         return build_job_report(
             chosen.row,
             read_gpus(lake, mine),
-            read_minutes(lake, chosen.row),
+            read_minutes(lake, mine),
             read_verdicts(lake, mine),
             now,
             zone_name=zone_name,

@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from tachograph.api.choices import JobChoice, StudyChoice, check_names, job_filter, settings_of
 from tachograph.api.job_report import read_job
 from tachograph.catalog import config
+from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.columns import must_exist
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError
@@ -42,14 +43,15 @@ from tachograph.figures.study import (
 )
 from tachograph.figures.style import FORMATS
 from tachograph.judge.finding import VERDICTS, Verdict
+from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.ledger import WasteReport, build_waste_report
+from tachograph.judge.waste import CAUSE_OF_CLASS
 from tachograph.lake import query
 from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_tables
 from tachograph.lake.filters import JobFilter, choose_job, filter_jobs
 from tachograph.lake.problems import lake_errors
-from tachograph.lake.query import as_judged, read_answers, read_intervals
-from tachograph.pipeline.state import method_digest, seen_last
+from tachograph.pipeline.state import is_stale
 from tachograph.pipeline.windows import spatial_imbalance, with_gpus_held
 from tachograph.report.job import JobReport, job_json
 from tachograph.report.job_page import job_html
@@ -171,8 +173,7 @@ class OpenLake:
         """
         check_names(which, JobChoice)
         wanted = self._filter(which)
-        summaries, answers = self._of_one_moment(lambda: self._summaries_and_answers(wanted))
-        return filter_jobs(summaries, answers, wanted).sort("start", "job_key")
+        return query.select_jobs(self.lake, wanted).jobs.sort("start", "job_key")
 
     def gpus(self, job: str | pl.DataFrame) -> pl.DataFrame:
         """Return rows of job_gpus, one per GPU that a job held: of a job (its id), or of rows of `jobs()`."""
@@ -190,11 +191,7 @@ class OpenLake:
         return self._by_minute(JOB_NODE_MINUTES, job)
 
     def _by_minute(self, table: LakeTable, job: str | pl.DataFrame) -> pl.DataFrame:
-        def read() -> pl.DataFrame:
-            with lake_errors(self.lake.uri(table)):
-                return query.scan_minutes(self.lake, table, self._rows(job)).collect().sort(*table.sort)
-
-        return self._of_one_moment(read)
+        return self._of_one_moment(lambda: query.read_rows(self.lake, table, self._rows(job)))
 
     def findings(self, job: str | pl.DataFrame | None = None, *, verdict: Verdict | None = "yes") -> pl.DataFrame:
         """Return rows of findings: of a job (its id), of rows of `jobs()`, or of all jobs.
@@ -205,11 +202,8 @@ class OpenLake:
         must_exist([] if verdict is None else [verdict], VERDICTS, what="verdict")
 
         def read() -> pl.DataFrame:
-            rows = self._rows(job)
-            found = as_judged(query.read_verdicts(self.lake, rows).lazy())
-            chosen = pl.lit(value=True) if verdict is None else pl.col("verdict") == verdict
-            facts = (pl.col("severity") == "fact") if verdict == "yes" else pl.lit(value=False)
-            return found.filter(chosen & ~facts).collect()
+            given = None if verdict is None else pl.col("verdict") == verdict
+            return query.read_verdicts(self.lake, self._rows(job), REPORTED if verdict == "yes" else given)
 
         return self._of_one_moment(read)
 
@@ -232,11 +226,7 @@ class OpenLake:
         check_names(which, JobChoice)
         wanted = self._filter(which)
 
-        def read() -> tuple[pl.DataFrame, pl.DataFrame]:
-            summaries = query.read_summaries(self.lake)
-            return summaries, read_intervals(self.lake, summaries, wanted.findings)
-
-        summaries, intervals = self._of_one_moment(read)
+        summaries, intervals = query.summaries_and_intervals(self.lake, (*CAUSE_OF_CLASS, *wanted.findings))
         report = build_waste_report(
             filter_jobs(summaries, intervals, wanted),
             intervals,
@@ -336,7 +326,7 @@ class OpenLake:
         with lake_errors(self.lake.location):
             held = self._held(jobs).select("job_key", "seq").collect()
             return spatial_imbalance(
-                query.scan_minutes(self.lake, JOB_MINUTES, jobs),
+                query.scan_rows(self.lake, JOB_MINUTES, jobs),
                 with_gpus_held(jobs, held),
                 window_s=window_s,
                 count_zero_windows=analysis.count_zero_windows,
@@ -344,7 +334,7 @@ class OpenLake:
 
     def _held(self, jobs: pl.DataFrame) -> pl.LazyFrame:
         """The rows of job_gpus of some jobs, not read yet."""
-        return self.lake.scan(JOB_GPUS).join(_keys(jobs), on=["job_key", "seq"], how="semi")
+        return query.scan_rows(self.lake, JOB_GPUS, jobs)
 
     def _filter(self, which: JobChoice) -> JobFilter:
         return job_filter(which, now=self.now, zone_name=self.configuration.site.time_zone)
@@ -354,7 +344,7 @@ class OpenLake:
 
     def _summaries_and_answers(self, wanted: JobFilter) -> tuple[pl.DataFrame, pl.DataFrame]:
         summaries = query.read_summaries(self.lake)
-        return summaries, read_answers(self.lake, summaries, wanted.findings)
+        return summaries, query.read_answers(self.lake, summaries, wanted.findings)
 
     def _rows(self, job: str | pl.DataFrame | None) -> pl.DataFrame:
         """Rows of job_summaries: those given, of one job, or all."""
@@ -372,10 +362,4 @@ class OpenLake:
 
     def _stale(self) -> bool:
         """Whether the last analysis was made with another configuration."""
-        seen = seen_last(self.lake)
-        return seen is not None and seen.method != method_digest(self.configuration)
-
-
-def _keys(jobs: pl.DataFrame) -> pl.LazyFrame:
-    """What the rows that belong to a summary have of it."""
-    return jobs.lazy().select("job_key", "seq")
+        return is_stale(self.lake, self.configuration, JobJudge(self.configuration).digest)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import polars as pl
+
 from tachograph.catalog.columns import must_exist
 from tachograph.judge.checks import summaries
 from tachograph.judge.classes import verdicts
 
 _OTHERS = ("score_gpu", "score_gpumem", "workload", "health")
+
+VERDICTS = ("yes", "no", "insufficient")
+# rows of findings that are reported: they hold and are no mere facts; those of lakes that knew no verdicts hold
+REPORTED = (pl.col("verdict").fill_null("yes") == "yes") & (pl.col("severity") != "fact")
 
 
 def known_codes() -> tuple[str, ...]:

@@ -75,6 +75,7 @@ def _measured(
 
     from tachograph.catalog import config
     from tachograph.judge.accuracy import accuracies, with_keys
+    from tachograph.judge.job_judge import JobJudge
     from tachograph.lake.delta import Lake
     from tachograph.lake.query import read_summaries, read_verdicts
     from tachograph.pipeline.run import analyze
@@ -89,7 +90,8 @@ def _measured(
         fill(plan, location, cluster, processes=processes, progress=lambda done, total: tell("simulate", done, total))
         site = config.load(str(cluster / "tachograph.toml"), {})
         lake = Lake.open(location)
-        analyze(lake, msgspec.structs.replace(site, classes=settings.classes), now=plan.end, progress=tell)
+        configuration = msgspec.structs.replace(site, classes=settings.classes)
+        analyze(lake, configuration, judge=JobJudge, now=plan.end, progress=tell)
     jobs = read_summaries(lake)
     truth: pl.DataFrame = with_keys(pl.read_parquet(cluster / "truth" / CLASSES_FILE), jobs)
     known = truth.filter(pl.col("known"))

@@ -42,6 +42,7 @@ def run(arguments: Arguments) -> int:
 
     keep_freed_memory()  # before anything below brings Polars
     from tachograph.cli.options import open_lake
+    from tachograph.judge.job_judge import JobJudge
     from tachograph.pipeline.run import analyze
 
     opened = open_lake(arguments)
@@ -53,6 +54,7 @@ def run(arguments: Arguments) -> int:
         report = analyze(
             lake,
             opened.configuration,
+            judge=JobJudge,
             now=opened.now,
             pool=pool,
             threads=max(1, arguments.threads),

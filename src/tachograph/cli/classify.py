@@ -79,20 +79,14 @@ def judged(opened: OpenedLake, jobs: pl.DataFrame, narrator: Narrator) -> pl.Dat
 def _chosen(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
     import polars as pl
 
-    from tachograph.lake.filters import choose_job, filter_jobs
-    from tachograph.lake.query import read_consistently, read_summaries, read_verdicts
+    from tachograph.lake.filters import choose_job
+    from tachograph.lake.query import select_jobs
 
-    which = job_filter(arguments, opened)
-
-    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = read_summaries(opened.lake)
-        return summaries, read_verdicts(opened.lake, summaries if which.findings else summaries.clear())
-
-    summaries, findings = read_consistently(opened.lake, read)
-    if arguments.job:
-        keys = [choose_job(summaries, job).row["job_key"] for job in arguments.job]
-        summaries = summaries.filter(pl.col("job_key").is_in(keys))
-    return filter_jobs(summaries, findings, which)
+    selected = select_jobs(opened.lake, job_filter(arguments, opened))
+    if not arguments.job:
+        return selected.jobs
+    keys = [choose_job(selected.summaries, job).row["job_key"] for job in arguments.job]
+    return selected.jobs.filter(pl.col("job_key").is_in(keys))
 
 
 def _counts(found: pl.DataFrame) -> pl.DataFrame:

@@ -10,8 +10,6 @@ from tachograph.cli.options import Arguments, Parser, add_filters, add_json, job
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import polars as pl
-
     from tachograph.catalog.arrays import Floats
     from tachograph.catalog.config import Configuration, InterferenceOptions
     from tachograph.nsight.launches import Launch
@@ -78,18 +76,14 @@ def run(arguments: Arguments) -> int:
 def _report(arguments: Arguments) -> ColocateReport:
     from tachograph.cli.options import open_lake
     from tachograph.lake.filters import filter_jobs
-    from tachograph.lake.query import read_consistently, read_intervals, read_summaries
+    from tachograph.lake.query import summaries_and_intervals
     from tachograph.sharing.calibration import calibration_of
     from tachograph.sharing.colocation import build_colocate_report
 
     opened = open_lake(arguments)
     which, settings = job_filter(arguments, opened), opened.configuration.interference
 
-    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = read_summaries(opened.lake)
-        return summaries, read_intervals(opened.lake, summaries, ("stable", *which.findings))
-
-    summaries, verdicts = read_consistently(opened.lake, read)
+    summaries, verdicts = summaries_and_intervals(opened.lake, ("stable", *which.findings))
     return build_colocate_report(
         filter_jobs(summaries, verdicts, which),
         verdicts,

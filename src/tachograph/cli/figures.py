@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    import polars as pl
-
     from tachograph.figures.study import StudyReport
     from tachograph.report.radar import RadarReport
     from tachograph.report.study_files import WrittenStudy
@@ -80,8 +78,7 @@ def _radar(arguments: Arguments) -> int:
     from tachograph.api.choices import described
     from tachograph.cli.options import open_lake
     from tachograph.figures.style import FORMATS
-    from tachograph.lake.filters import filter_jobs
-    from tachograph.lake.query import read_consistently, read_findings, read_summaries
+    from tachograph.lake.query import select_jobs
     from tachograph.report.radar import build_radar, radar_json, write_radar
 
     given = [name for name, default in arguments.of_study.items() if getattr(arguments, name) != default]
@@ -89,12 +86,7 @@ def _radar(arguments: Arguments) -> int:
         raise UsageError(f"--{given[0].replace('_', '-')} is an option of the study, not of radar", do="leave it out")
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
-
-    def read() -> pl.DataFrame:
-        summaries = read_summaries(opened.lake)
-        return filter_jobs(summaries, read_findings(opened.lake, summaries), which)
-
-    jobs = read_consistently(opened.lake, read).filter(pl.col("samples") > 0)
+    jobs = select_jobs(opened.lake, which).jobs.filter(pl.col("samples") > 0)
     if jobs.is_empty():
         raise NotFoundError("no job with samples is left to draw", do="widen --since, --until, --where and the like")
     report = build_radar(jobs, by=arguments.by or "job", chosen=described(which, opened.configuration.site.time_zone))

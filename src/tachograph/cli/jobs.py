@@ -42,14 +42,13 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: Arguments) -> int:
     """Print or write the jobs."""
     from tachograph.cli.options import open_lake
-    from tachograph.lake.filters import filter_jobs
-    from tachograph.lake.query import summaries_and_answers
+    from tachograph.lake.query import select_jobs
     from tachograph.report.jobs import build_jobs_table
 
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
-    summaries, findings = summaries_and_answers(opened.lake, which.findings)
-    chosen = filter_jobs(summaries, findings, which)
+    selected = select_jobs(opened.lake, which, answers=True)
+    chosen = selected.jobs
     if which.findings and chosen.is_empty():
         _tell_if_stale(arguments, opened)
     exported = bool(arguments.json or arguments.csv or arguments.output)
@@ -58,14 +57,14 @@ def run(arguments: Arguments) -> int:
     limit = arguments.limit if arguments.limit is not None or exported else 40
     table = build_jobs_table(
         chosen,
-        findings,
+        selected.answers,
         columns=tuple(name for name in (arguments.columns or "").split(",") if name),
         sort=arguments.sort,
         limit=limit,
         zone_name=opened.configuration.site.time_zone,
     )
     if chosen.is_empty() and not exported:
-        output.print_text(none_matches(summaries, zone_name=opened.configuration.site.time_zone))
+        output.print_text(none_matches(selected.summaries, zone_name=opened.configuration.site.time_zone))
         return 0
     _show(table, arguments)
     return 0
@@ -73,10 +72,10 @@ def run(arguments: Arguments) -> int:
 
 def _tell_if_stale(arguments: Arguments, opened: OpenedLake) -> None:
     """Say so where jobs were judged by another version or configuration: what it found may have another name now."""
-    from tachograph.pipeline.state import method_digest, seen_last
+    from tachograph.judge.job_judge import JobJudge
+    from tachograph.pipeline.state import is_stale
 
-    seen = seen_last(opened.lake)
-    if seen is not None and seen.method != method_digest(opened.configuration):
+    if is_stale(opened.lake, opened.configuration, JobJudge(opened.configuration).digest):
         Narrator.of(arguments).say("judged by another version or configuration: `tachograph analyze` judges anew")
 
 

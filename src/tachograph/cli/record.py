@@ -272,9 +272,10 @@ def _analyzed(plan: RecordPlan, configuration: Configuration) -> JobReport:
     from datetime import UTC, datetime
 
     from tachograph.api.job_report import read_job
+    from tachograph.judge.job_judge import JobJudge
     from tachograph.lake.delta import Lake
     from tachograph.pipeline.run import analyze
 
     lake = Lake.open(str(plan.folder))
-    analyze(lake, configuration, now=datetime.now(UTC), threads=1)
+    analyze(lake, configuration, judge=JobJudge, now=datetime.now(UTC), threads=1)
     return read_job(lake, plan.identity.job_id, now=datetime.now(UTC), zone_name=configuration.site.time_zone)

@@ -374,17 +374,9 @@ def _setting(words: str) -> tuple[str, float]:
 
 def _jobs(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
     """Summaries of the jobs that the filters choose, in order of their start."""
-    from tachograph.lake.filters import filter_jobs
-    from tachograph.lake.query import read_consistently, read_summaries, read_verdicts
+    from tachograph.lake.query import select_jobs
 
-    which = job_filter(arguments, opened)
-
-    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = read_summaries(opened.lake)
-        return summaries, read_verdicts(opened.lake, summaries if which.findings else summaries.clear())
-
-    summaries, findings = read_consistently(opened.lake, read)
-    return filter_jobs(summaries, findings, which).sort("start", "job_key")
+    return select_jobs(opened.lake, job_filter(arguments, opened)).jobs.sort("start", "job_key")
 
 
 def _batches(
@@ -393,13 +385,12 @@ def _batches(
     """Jobs with their GPUs and minutes of nodes, some at a time; minutes are read where a rule names host metrics."""
     from tachograph.catalog.tables import JOB_NODE_MINUTES
     from tachograph.judge.rules.metrics import OF_HOSTS
-    from tachograph.lake.query import read_gpus
-    from tachograph.pipeline.minutes import read_nodes
+    from tachograph.lake.query import read_gpus, read_node_minutes
 
     hosts = any(not OF_HOSTS.isdisjoint(ruleset.metrics) for ruleset in rulesets)
     for first in range(0, max(1, jobs.height), _BATCH):
         some = jobs.slice(first, _BATCH)
-        nodes = read_nodes(opened.lake, some) if hosts else JOB_NODE_MINUTES.empty()
+        nodes = read_node_minutes(opened.lake, some) if hosts else JOB_NODE_MINUTES.empty()
         yield some, read_gpus(opened.lake, some), nodes
 
 

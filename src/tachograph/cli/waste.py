@@ -8,8 +8,6 @@ from tachograph.cli.formats import ReportFormats, add_formats, write_report
 from tachograph.cli.options import Arguments, Parser, add_filters, job_filter
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from tachograph.judge.ledger import WasteReport
 
 _TOP = 20  # groups and jobs of a printed table
@@ -53,17 +51,14 @@ def run(arguments: Arguments) -> int:
 def _report(arguments: Arguments) -> WasteReport:
     from tachograph.cli.options import open_lake
     from tachograph.judge.ledger import build_waste_report
+    from tachograph.judge.waste import CAUSE_OF_CLASS
     from tachograph.lake.filters import filter_jobs
-    from tachograph.lake.query import read_consistently, read_intervals, read_summaries
+    from tachograph.lake.query import summaries_and_intervals
 
     opened = open_lake(arguments)
     which = job_filter(arguments, opened)
 
-    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = read_summaries(opened.lake)
-        return summaries, read_intervals(opened.lake, summaries, which.findings)
-
-    summaries, intervals = read_consistently(opened.lake, read)
+    summaries, intervals = summaries_and_intervals(opened.lake, (*CAUSE_OF_CLASS, *which.findings))
     exported = arguments.json or arguments.csv
     return build_waste_report(
         filter_jobs(summaries, intervals, which),

@@ -12,11 +12,18 @@ from pathlib import Path
 import polars as pl
 
 from tachograph.catalog.errors import ExportError
-from tachograph.catalog.tables import DEVICES, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES, LakeTable
+from tachograph.catalog.tables import DEVICES, JOB_SUMMARIES
 from tachograph.lake.delta import Lake
-from tachograph.lake.filters import JobFilter, filter_jobs
-from tachograph.lake.problems import lake_errors
-from tachograph.lake.query import as_judged, read_answers, read_gpus, read_verdicts, scan_minutes, summaries_and_answers
+from tachograph.lake.filters import JobFilter
+from tachograph.lake.query import (
+    read_answers,
+    read_gpus,
+    read_latest,
+    read_minutes,
+    read_node_minutes,
+    read_verdicts,
+    select_jobs,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +39,10 @@ class ExportContent:
 
     def findings(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
         """Everything that was looked for in the chosen jobs, or in some of them: rows of findings, every verdict."""
-        rows = read_verdicts(self.lake, self.summaries if summaries is None else summaries)
-        return as_judged(rows.lazy()).collect()
+        return read_verdicts(self.lake, self.summaries if summaries is None else summaries)
 
     def answers(self) -> pl.DataFrame:
-        """The same in short, to be counted: columns ANSWER."""
+        """The same in short, to be counted: columns SHORT_FINDING."""
         return read_answers(self.lake, self.summaries, every=True)
 
     def gpus(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
@@ -45,19 +51,15 @@ class ExportContent:
 
     def minutes(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
         """Rows of job_minutes of the chosen jobs, or of some of them."""
-        return self._by_minute(JOB_MINUTES, self.summaries if summaries is None else summaries)
+        return read_minutes(self.lake, self.summaries if summaries is None else summaries)
 
     def node_minutes(self) -> pl.DataFrame:
         """Rows of job_node_minutes of the chosen jobs; none where hosts tell nothing."""
-        return self._by_minute(JOB_NODE_MINUTES, self.summaries)
-
-    def _by_minute(self, table: LakeTable, jobs: pl.DataFrame) -> pl.DataFrame:
-        with lake_errors(self.lake.uri(table)):
-            return scan_minutes(self.lake, table, jobs).collect().sort(*table.sort)
+        return read_node_minutes(self.lake, self.summaries)
 
     def devices(self) -> pl.DataFrame:
         """What GPUs there are."""
-        return self.lake.latest(DEVICES)
+        return read_latest(self.lake, DEVICES)
 
     @property
     def lake_id(self) -> str:
@@ -71,8 +73,7 @@ def read_content(lake: Lake, wanted: JobFilter, *, now: datetime) -> ExportConte
 
     Errors: LakeError where nothing was analyzed yet; NotFoundError for a filter that names what does not exist.
     """
-    summaries, answers = summaries_and_answers(lake, wanted.findings)
-    return ExportContent(lake, now, filter_jobs(summaries, answers, wanted).sort("start", "job_key"))
+    return ExportContent(lake, now, select_jobs(lake, wanted).jobs.sort("start", "job_key"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,11 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.codes import check_codes
+from tachograph.catalog.codes import VERDICTS, check_codes
 from tachograph.catalog.columns import COLUMN_UNITS, must_exist
 from tachograph.catalog.errors import InputError, NotFoundError, UsageError
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import plural, span_s
-from tachograph.judge.finding import VERDICTS
 
 _CONDITION = re.compile(r"^\s*([A-Za-z_]\w*)\s*(<=|>=|!=|==|=|<|>|~)\s*(.*?)\s*$")
 _COMPARE: Mapping[str, Callable[[pl.Expr, Any], pl.Expr]] = {

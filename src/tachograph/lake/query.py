@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import polars as pl
 
-from tachograph.catalog.codes import check_codes, known_codes
+from tachograph.catalog.codes import REPORTED, check_codes, known_codes
 from tachograph.catalog.errors import LakeError
 from tachograph.catalog.tables import (
     ANALYSES,
     FINDINGS,
+    GPU_SAMPLES,
     JOB_GPUS,
     JOB_MINUTES,
     JOB_NODE_MINUTES,
     JOB_SUMMARIES,
+    TIME,
     LakeTable,
 )
-from tachograph.judge.finding import REPORTED
-from tachograph.judge.waste import CAUSE_OF_CLASS
+from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
+from tachograph.lake.filters import JobFilter, filter_jobs
 from tachograph.lake.problems import lake_errors
 
 READ_ATTEMPTS = 5  # at results that change while they are read
@@ -54,52 +57,178 @@ def read_summaries(lake: Lake) -> pl.DataFrame:
     return lake.latest(JOB_SUMMARIES)
 
 
-def read_findings(lake: Lake, summaries: pl.DataFrame) -> pl.DataFrame:
-    """Return what is worth knowing about these jobs: findings that hold and are no mere facts.
+def read_latest(lake: Lake, table: LakeTable) -> pl.DataFrame:
+    """Return the rows of a table that sources fill, one per key, the last of each: jobs, allocations, devices."""
+    return lake.latest(table)
 
-    Rows are those of the analysis their summary is of.
+
+def scan_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame, rows: pl.LazyFrame | None = None) -> pl.LazyFrame:
+    """Return the rows of a computed table that belong to `jobs`, not read yet: those of the analysis of their summary.
+
+    `jobs`: rows of job_summaries. Of a table by day only the days of the jobs are read. `rows`: those of the table to
+    choose from, in place of all. Errors: LakeError when collected inside `lake_errors`.
     """
-    return _current(lake, FINDINGS, lake.scan(FINDINGS).filter(REPORTED), summaries)
-
-
-def read_verdicts(lake: Lake, summaries: pl.DataFrame) -> pl.DataFrame:
-    """Return everything that was looked for in these jobs: also what does not hold, and what cannot be decided."""
-    return _current(lake, FINDINGS, lake.scan(FINDINGS), summaries)
-
-
-def read_gpus(lake: Lake, summaries: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of job_gpus of these jobs."""
-    return _current(lake, JOB_GPUS, lake.scan(JOB_GPUS), summaries)
-
-
-def read_minutes(lake: Lake, summary: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the rows of job_minutes of one job, in order of GPU and minute."""
-    return _of_one_job(lake, JOB_MINUTES, summary)
-
-
-def read_node_minutes(lake: Lake, summary: Mapping[str, Any]) -> pl.DataFrame:
-    """Return the rows of job_node_minutes of one job, in order of node and minute; none where hosts tell nothing."""
-    return _of_one_job(lake, JOB_NODE_MINUTES, summary)
-
-
-def _of_one_job(lake: Lake, table: LakeTable, summary: Mapping[str, Any]) -> pl.DataFrame:
-    with lake_errors(lake.uri(table)):
-        mine = (pl.col("job_key") == summary["job_key"]) & (pl.col("seq") == summary["seq"])
-        days = _days(lake, table, summary["start"].date(), summary["as_of"].date())
-        return lake.scan(table, days).filter(mine).collect().sort(*table.sort)
-
-
-def scan_minutes(lake: Lake, table: LakeTable, summaries: pl.DataFrame) -> pl.LazyFrame:
-    """Return the rows of these jobs in job_minutes or job_node_minutes, not read yet; of other days nothing is read."""
-    if summaries.is_empty():
+    if table.by_day and jobs.is_empty():
         return table.empty().lazy()
-    first, last = summaries.select(pl.col("start").dt.date().min(), pl.col("as_of").dt.date().max()).row(0)
-    counting = summaries.lazy().select("job_key", "seq")
-    return lake.scan(table, _days(lake, table, first, last)).join(counting, on=["job_key", "seq"], how="semi")
+    if rows is None:
+        rows = lake.scan(table, _days(lake, table, jobs) if table.by_day else None)
+    if jobs.height == 1:  # row groups of other jobs are not decoded
+        rows = rows.filter(pl.col("job_key") == jobs.item(0, "job_key"))
+    return rows.join(jobs.lazy().select("job_key", "seq"), on=["job_key", "seq"], how="semi")
 
 
-def _days(lake: Lake, table: LakeTable, first: date, last: date) -> list[date]:
+def read_rows(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of a computed table that belong to `jobs` (rows of job_summaries), in the order of the table."""
+    with lake_errors(lake.uri(table)):
+        return scan_rows(lake, table, jobs).collect().sort(*table.sort)
+
+
+def read_gpus(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of job_gpus of these jobs."""
+    return read_rows(lake, JOB_GPUS, jobs)
+
+
+def read_minutes(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of job_minutes of these jobs."""
+    return read_rows(lake, JOB_MINUTES, jobs)
+
+
+def read_node_minutes(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of job_node_minutes of these jobs; none where no host counter was recorded."""
+    return read_rows(lake, JOB_NODE_MINUTES, jobs)
+
+
+def _days(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> list[date]:
+    first, last = jobs.select(pl.col("start").dt.date().min(), pl.col("as_of").dt.date().max()).row(0)
     return [day for day in lake.days(table) if first <= day <= last]
+
+
+# ---------------------------------------------------------------------------------------------------------- findings
+
+SHORT_FINDING = ("job_key", "code", "kind", "verdict", "severity")  # for filters, tables and counts
+FINDING_INTERVAL = (*SHORT_FINDING, "begin", "end")
+
+
+def read_verdicts(
+    lake: Lake, jobs: pl.DataFrame, where: pl.Expr | None = None, columns: Sequence[str] = tuple(FINDINGS.schema)
+) -> pl.DataFrame:
+    """Return `columns` of the findings of these jobs, with any verdict, or those of them `where` something holds."""
+    rows = _as_of_now(lake.scan(FINDINGS))
+    if where is not None:
+        rows = rows.filter(where)
+    with lake_errors(lake.uri(FINDINGS)):
+        found = scan_rows(lake, FINDINGS, jobs, rows).select(list(dict.fromkeys((*FINDINGS.sort, *columns))))
+        return found.collect().sort(*FINDINGS.sort).select(columns)
+
+
+def read_findings(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Return the reported findings of these jobs."""
+    return read_verdicts(lake, jobs, REPORTED)
+
+
+def read_answers(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str] = (), *, every: bool = False) -> pl.DataFrame:
+    """Return columns SHORT_FINDING of the findings of these jobs that hold; those of `codes` with any verdict.
+
+    `every`: all with any verdict. Errors: NotFoundError for a code that neither the program nor the lake knows.
+    """
+    if not set(known_codes()).issuperset(codes):
+        check_codes(codes, _stored_codes(lake))
+    holds = (pl.col("verdict") == "yes") | pl.col("code").is_in(list(codes))
+    return read_verdicts(lake, jobs, None if every else holds, SHORT_FINDING)
+
+
+def read_intervals(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str]) -> pl.DataFrame:
+    """Return columns FINDING_INTERVAL of the findings of these jobs called `codes`, with any verdict."""
+    return read_verdicts(lake, jobs, pl.col("code").is_in(list(codes)), FINDING_INTERVAL)
+
+
+def _as_of_now(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Rows of findings that an earlier version wrote without kind and verdict: advice that holds."""
+    return rows.with_columns(
+        pl.col("kind").fill_null("advice"),
+        pl.col("verdict").fill_null("yes"),
+        pl.col("checks").fill_null("[]"),
+        pl.col("needs").fill_null(pl.lit([], dtype=pl.List(pl.String))),
+    )
+
+
+def _stored_codes(lake: Lake) -> list[str]:
+    with lake_errors(lake.uri(FINDINGS)):
+        return lake.scan(FINDINGS).select(pl.col("code").unique().sort()).collect().get_column("code").to_list()
+
+
+# -------------------------------------------------------------------------------------------------- jobs by filter
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedJobs:
+    """The jobs that a filter selects, of one moment of the lake.
+
+    jobs: rows of job_summaries, in the order of the table. summaries: those of all jobs. answers: what `read_answers`
+    returns of all jobs, where they were read.
+    """
+
+    jobs: pl.DataFrame
+    summaries: pl.DataFrame
+    answers: pl.DataFrame
+
+
+def select_jobs(lake: Lake, wanted: JobFilter, *, answers: bool = False) -> SelectedJobs:
+    """Return the jobs that are wanted. `answers`: read them even if the filter names no finding.
+
+    Errors: LakeError where nothing was analyzed yet; those of `read_answers` and `filter_jobs`.
+    """
+
+    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
+        summaries = read_summaries(lake)
+        asked = summaries if answers or wanted.findings else summaries.clear()
+        return summaries, read_answers(lake, asked, wanted.findings)
+
+    summaries, found = read_consistently(lake, read)
+    return SelectedJobs(filter_jobs(summaries, found, wanted), summaries, found)
+
+
+def summaries_and_intervals(lake: Lake, codes: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the summaries of all jobs, and what `read_intervals` returns of them, both of one moment of the lake."""
+
+    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
+        summaries = read_summaries(lake)
+        return summaries, read_intervals(lake, summaries, codes)
+
+    return read_consistently(lake, read)
+
+
+# ------------------------------------------------------------------------------------------------- samples by time
+
+
+class SampleReader:
+    """Reads GPU samples by time; what was in the lake when it was made."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._files = [file for file in lake.files(GPU_SAMPLES) if file.rows and file.first and file.last]
+
+    @property
+    def rows(self) -> int:
+        """How many samples there are."""
+        return sum(file.rows for file in self._files)
+
+    @property
+    def span(self) -> tuple[datetime, datetime] | None:
+        """Times of the first and the last sample; None without samples."""
+        firsts = [file.first for file in self._files if file.first]
+        lasts = [file.last for file in self._files if file.last]
+        return (min(firsts), max(lasts)) if firsts and lasts else None
+
+    def read(self, first: datetime, end: datetime) -> pl.DataFrame:
+        """Return the samples of [first, end), one row per key. Errors: LakeError."""
+        files = [file for file in self._files if file.first and file.last and file.first < end and file.last >= first]
+        inside = (pl.col("t") >= pl.lit(first, dtype=TIME)) & (pl.col("t") < pl.lit(end, dtype=TIME))
+        with lake_errors(self._lake.uri(GPU_SAMPLES)):
+            return resolve(self._lake.read_files(GPU_SAMPLES, files).filter(inside).collect(), GPU_SAMPLES)[0]
+
+
+# ------------------------------------------------------------------------------------------------------- compaction
 
 
 def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFrame], pl.LazyFrame]]:
@@ -119,73 +248,3 @@ def rows_that_count(lake: Lake, now: datetime) -> dict[str, Callable[[pl.LazyFra
         return joined.filter(current | unfinished).drop("current")
 
     return {table.name: left for table in (JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, FINDINGS)}
-
-
-def _current(lake: Lake, table: LakeTable, rows: pl.LazyFrame, summaries: pl.DataFrame) -> pl.DataFrame:
-    with lake_errors(lake.uri(table)):
-        counting = summaries.lazy().select("job_key", "seq")
-        return rows.join(counting, on=["job_key", "seq"], how="semi").collect().sort(*table.sort)
-
-
-ANSWER = ("job_key", "code", "kind", "verdict", "severity")
-
-
-def as_judged(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Return rows of findings with a kind and a verdict also where an earlier version wrote none: advice that holds."""
-    return rows.with_columns(
-        pl.col("kind").fill_null("advice"),
-        pl.col("verdict").fill_null("yes"),
-        pl.col("checks").fill_null("[]"),
-        pl.col("needs").fill_null(pl.lit([], dtype=pl.List(pl.String))),
-    )
-
-
-def read_answers(
-    lake: Lake, summaries: pl.DataFrame, codes: Sequence[str] = (), *, every: bool = False
-) -> pl.DataFrame:
-    """Return columns ANSWER of the findings of these jobs that hold; of `codes`, or with `every`, with any verdict.
-
-    Errors: NotFoundError for a code that neither the program knows nor the lake holds.
-    """
-    _check(lake, codes)
-    wanted = pl.lit(value=True) if every else (pl.col("verdict") == "yes") | pl.col("code").is_in(list(codes))
-    rows = as_judged(lake.scan(FINDINGS).select("seq", *ANSWER, "checks", "needs")).filter(wanted)
-    with lake_errors(lake.uri(FINDINGS)):
-        counting = summaries.lazy().select("job_key", "seq")
-        found = rows.join(counting, on=["job_key", "seq"], how="semi").select(ANSWER).collect()
-    return found.sort("job_key", "code")
-
-
-def summaries_and_answers(lake: Lake, codes: Sequence[str] = ()) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the summaries of all jobs, and what `read_answers` tells of them, both of one moment of the lake."""
-
-    def read() -> tuple[pl.DataFrame, pl.DataFrame]:
-        summaries = read_summaries(lake)
-        return summaries, read_answers(lake, summaries, codes)
-
-    return read_consistently(lake, read)
-
-
-def _check(lake: Lake, codes: Sequence[str]) -> None:
-    if set(known_codes()).issuperset(codes):
-        return
-    with lake_errors(lake.uri(FINDINGS)):
-        stored = lake.scan(FINDINGS).select(pl.col("code").unique().sort()).collect().get_column("code").to_list()
-    check_codes(codes, stored)
-
-
-_COLUMNS = ("job_key", "code", "kind", "verdict", "severity", "begin", "end")
-
-
-def read_intervals(lake: Lake, summaries: pl.DataFrame, codes: Sequence[str] = ()) -> pl.DataFrame:
-    """Return findings of these jobs that say when they hung or had not begun, and those called `codes`.
-
-    Columns: job_key, code, kind, verdict, severity, begin, end. Rows are those of the analysis their summary is of.
-    """
-    wanted = pl.col("code").is_in([*CAUSE_OF_CLASS, *codes])
-    rows = lake.scan(FINDINGS).filter(wanted).select("seq", *_COLUMNS)
-    rows = rows.with_columns(pl.col("kind").fill_null("advice"), pl.col("verdict").fill_null("yes"))
-    with lake_errors(lake.uri(FINDINGS)):
-        counting = summaries.lazy().select("job_key", "seq")
-        found = rows.join(counting, on=["job_key", "seq"], how="semi").select(_COLUMNS).collect()
-    return found.sort("job_key", "code")

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from tachograph.catalog.arrays import Ints, Longs, Singles
 from tachograph.catalog.tables import (
     GPU_KEY,
-    HOST_CHARACTERISTICS,
     JOB_MINUTES,
-    JOB_NODE_MINUTES,
     MINUTE_MAXIMA,
     MINUTE_MEANS,
     TIME,
@@ -24,8 +22,7 @@ from tachograph.catalog.tables import (
 )
 from tachograph.catalog.units import DAY_US
 from tachograph.lake.delta import Lake
-from tachograph.lake.problems import lake_errors
-from tachograph.lake.query import read_gpus, scan_minutes
+from tachograph.lake.query import read_gpus, read_minutes, read_node_minutes
 from tachograph.pipeline.kernel import MINUTE_US
 from tachograph.pipeline.timelines import empty_timeline, timeline_of_minutes, timeline_of_slots, timelines_of
 
@@ -262,7 +259,6 @@ def joined_minutes(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 JOBS_PER_BATCH = 1000  # jobs whose minutes are in memory at a time
-_NODE_MINUTE_KEY = ("job_key", "node", "minute")
 
 
 def read_stored(lake: Lake, jobs: pl.DataFrame, *, idle_util: float) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
@@ -272,19 +268,7 @@ def read_stored(lake: Lake, jobs: pl.DataFrame, *, idle_util: float) -> tuple[pl
     """
     ordered = jobs.sort("start", "job_key")
     parts = [
-        _timelines(lake, ordered.slice(at, JOBS_PER_BATCH), idle_util)
+        timelines_of(read_minutes(lake, ordered.slice(at, JOBS_PER_BATCH)), idle_util=idle_util)
         for at in range(0, max(1, ordered.height), JOBS_PER_BATCH)
     ]
-    return read_gpus(lake, jobs), pl.concat(parts), read_nodes(lake, ordered)
-
-
-def read_nodes(lake: Lake, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Return the minutes of the nodes of `jobs`, one row per (job_key, node, minute); none where hosts tell nothing."""
-    with lake_errors(lake.uri(JOB_NODE_MINUTES)):
-        rows = scan_minutes(lake, JOB_NODE_MINUTES, jobs).select(*_NODE_MINUTE_KEY, *HOST_CHARACTERISTICS).collect()
-    return rows.sort(*_NODE_MINUTE_KEY)
-
-
-def _timelines(lake: Lake, jobs: pl.DataFrame, idle_util: float) -> pl.DataFrame:
-    with lake_errors(lake.uri(JOB_MINUTES)):
-        return timelines_of(scan_minutes(lake, JOB_MINUTES, jobs).collect(), idle_util=idle_util)
+    return read_gpus(lake, jobs), pl.concat(parts), read_node_minutes(lake, ordered)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Protocol
 
 import polars as pl
 
+from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.tables import (
@@ -27,11 +29,6 @@ from tachograph.catalog.tables import (
     WINDOWED,
     LakeTable,
 )
-from tachograph.judge.finding import REPORTED
-from tachograph.judge.judge import judge_jobs
-from tachograph.judge.rules_in_use import rules_in_use
-from tachograph.judge.workload.kernel import MinuteLabeller
-from tachograph.judge.workload.settings import settings_of
 from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
@@ -39,7 +36,7 @@ from tachograph.pipeline.accumulators import Accumulated
 from tachograph.pipeline.attribution import Attribution, attribute, build_runs, gpu_facts, inventory
 from tachograph.pipeline.hosts import HostMinutes
 from tachograph.pipeline.minutes import MinuteWriter
-from tachograph.pipeline.partition import Reduced
+from tachograph.pipeline.partition import Labeller, Reduced
 from tachograph.pipeline.reduction import ReductionWork, TaskPool, ThreadPool, reduce_days
 from tachograph.pipeline.state import (
     EVER,
@@ -50,7 +47,7 @@ from tachograph.pipeline.state import (
     seen_last,
     seen_now,
 )
-from tachograph.pipeline.summaries import gpu_columns, summarize_gpus, summarize_jobs, used_pipes
+from tachograph.pipeline.summaries import JobTables, gpu_columns, summarize_gpus, summarize_jobs, used_pipes
 
 
 class Pieces:
@@ -103,6 +100,25 @@ FINDING_ROWS = 250_000  # of findings: a row has about 500 bytes, a job some thi
 Progress = Callable[[str, int, int], None]
 
 
+class Judge(Protocol):
+    """What judges jobs of which everything is summarized."""
+
+    @property
+    def digest(self) -> str:
+        """A digest of every option that decides a verdict."""
+
+    @property
+    def labeller(self) -> Labeller:
+        """What labels the minutes of GPUs while samples are reduced."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why rules of the site were left out."""
+
+    def __call__(self, tables: JobTables) -> JobTables:
+        """Return the tables with judged columns and with findings."""
+
+
 @dataclass(frozen=True, slots=True)
 class AnalysisReport:
     """What one analysis did. GPU-seconds recorded = attributed + those of no job (full analyses only)."""
@@ -123,6 +139,7 @@ def analyze(
     lake: Lake,
     configuration: Configuration,
     *,
+    judge: Callable[[Configuration], Judge],
     now: datetime,
     pool: TaskPool | None = None,
     threads: int = 2,
@@ -132,12 +149,13 @@ def analyze(
     """Summarize every job that new data touch (all of them with `full`), and write the computed tables.
 
     A second run without new data writes nothing. Jobs that still run are summarized as of `now`. Partitions are
-    reduced on `pool`; where none is given, on so many `threads`.
+    reduced on `pool`; where none is given, on so many `threads`. `judge`: what judges the jobs, made of the
+    configuration before anything is done.
     Errors: LakeError, ConfigError.
     """
     _check(configuration)
-    settings_of(configuration.workload)  # tells what is wrong with it before anything is done
-    seen = seen_now(lake, configuration)
+    judging = judge(configuration)
+    seen = seen_now(lake, configuration, judging.digest)
     news = news_since(lake, None if full else seen_last(lake), seen)
     if news.nothing:
         return AnalysisReport(0, 0, 0, 0, 0.0, 0.0, 0.0, 0, full=False)
@@ -147,7 +165,7 @@ def analyze(
     owned = attribute(runs, allocations, units.select(*GPU_KEY))
     before = lake.latest(JOB_SUMMARIES).select("job_key", "job_id", "start", "as_of")
     touched = _touched(owned, allocations, news, before)
-    analysis = _Analysis(lake, configuration, owned, touched, units, seen, now, progress)
+    analysis = _Analysis(lake, configuration, judging, owned, touched, units, seen, now, progress)
     if pool is not None:
         return analysis.run(pool, full=news.everything)
     with ThreadPool(threads) as own:
@@ -221,6 +239,7 @@ class _Analysis:
         self,
         lake: Lake,
         configuration: Configuration,
+        judge: Judge,
         owned: Attribution,
         touched: pl.DataFrame,
         units: pl.DataFrame,
@@ -229,6 +248,7 @@ class _Analysis:
         progress: Progress | None,
     ) -> None:
         self.lake, self.configuration, self.now, self.progress, self.seen = lake, configuration, now, progress, seen
+        self.judge = judge
         self.all_runs = owned.runs.select("job_key")
         self.runs = owned.runs.join(touched, on="run", how="semi")
         self.intervals = owned.intervals.join(touched, on="run", how="semi").sort(*GPU_KEY, "start")
@@ -241,19 +261,17 @@ class _Analysis:
         per_run = self.held.group_by("run").len("gpus")
         keys = self.runs.select("run", "job_key", "job_id", "start").join(per_run, on="run", how="left")
         idle_util = configuration.thresholds.idle_util
-        labeller = MinuteLabeller(settings_of(configuration.workload))
         self.work = ReductionWork(
-            self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, labeller
+            self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, judge.labeller
         )
         self.minutes = MinuteWriter(lake, keys, self.number, idle_util=idle_util)
         max_gap_intervals = configuration.analysis.max_gap_intervals
         self.hosts = HostMinutes(lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals)
-        self.ruleset = rules_in_use(configuration)
         self.accumulated = Accumulated(self.starts, per_run, configuration.analysis)
         self.waiting = self.runs
         self.summaries: list[pl.DataFrame] = []
         self.gpus = Pieces(lake, JOB_GPUS, self.number, limit=GPU_ROWS)
-        self.told = 0
+        self.reported = 0
         self.findings = Pieces(lake, FINDINGS, self.number, limit=FINDING_ROWS)
 
     def run(self, pool: TaskPool, *, full: bool) -> AnalysisReport:
@@ -271,9 +289,9 @@ class _Analysis:
             gpu_seconds=tally.gpu_seconds,
             gpu_seconds_attributed=tally.gpu_seconds_attributed,
             contested_s=self.contested_s,
-            findings=self.told,
+            findings=self.reported,
             full=full,
-            rule_problems=tuple(map(str, self.ruleset.errors)),
+            rule_problems=self.judge.problems,
         )
         self._remember(report)
         return report
@@ -321,11 +339,11 @@ class _Analysis:
         of_jobs = gpu_columns(gpus)
         timelines = merged.timelines.join(runs.select("run", "job_key"), on="run", maintain_order="left")
         nodes = self.hosts.take(mine)
-        judged = judge_jobs(jobs, of_jobs, timelines, nodes, configuration=self.configuration, ruleset=self.ruleset)
+        judged = self.judge(JobTables(jobs, of_jobs, timelines, nodes))
         self.summaries.append(judged.jobs)
         self.gpus.add(judged.gpus)
         self.findings.add(judged.findings)
-        self.told += judged.findings.filter(REPORTED).height
+        self.reported += judged.findings.filter(REPORTED).height
         self.waiting = self.waiting.join(mine, on="run", how="anti")
 
     def _write(self) -> pl.DataFrame:

@@ -23,7 +23,6 @@ from tachograph.catalog.tables import (
     TIME,
     LakeTable,
 )
-from tachograph.judge.rules.ruleset import digest
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
 from tachograph.pipeline.hosts import HOST_COUNTERS_READ
@@ -54,23 +53,17 @@ class NewInput:
         return not self.everything and not self.spans.height and not self.job_ids
 
 
-def seen_now(lake: Lake, configuration: Configuration) -> InputVersions:
+def seen_now(lake: Lake, configuration: Configuration, judge_digest: str) -> InputVersions:
     """Return what an analysis that starts now will have seen."""
-    return InputVersions({table.name: lake.version(table) for table in ANALYSED}, method_digest(configuration))
+    versions = {table.name: lake.version(table) for table in ANALYSED}
+    return InputVersions(versions, method_digest(configuration, judge_digest))
 
 
-def method_digest(configuration: Configuration) -> str:
-    """Return a digest of every option that decides the numbers."""
+def method_digest(configuration: Configuration, judge_digest: str) -> str:
+    """Return a digest of every option that decides the numbers and the verdicts; `judge_digest`: of the latter."""
     deciding = [METHOD, configuration.slurm, configuration.nodes, configuration.filters, configuration.analysis]
-    judging = [
-        configuration.thresholds,
-        configuration.classes,
-        configuration.scores,
-        configuration.workload,
-        configuration.waste.idle_minutes,
-        digest(configuration.rules),
-    ]
-    return hashlib.sha256(msgspec.json.encode([*deciding, *judging])).hexdigest()[:16]
+    idle_util = configuration.thresholds.idle_util  # of timelines
+    return hashlib.sha256(msgspec.json.encode([*deciding, idle_util, judge_digest])).hexdigest()[:16]
 
 
 def seen_last(lake: Lake) -> InputVersions | None:
@@ -83,6 +76,12 @@ def seen_last(lake: Lake) -> InputVersions | None:
     return InputVersions(
         {name: -1 if version is None else version for name, version in versions.items()}, row["method"]
     )
+
+
+def is_stale(lake: Lake, configuration: Configuration, judge_digest: str) -> bool:
+    """Return whether the last analysis was made with another configuration or version."""
+    seen = seen_last(lake)
+    return seen is not None and seen.method != method_digest(configuration, judge_digest)
 
 
 def next_number(lake: Lake) -> int:

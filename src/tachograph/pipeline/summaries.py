@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import msgspec
@@ -11,6 +12,7 @@ import polars as pl
 from tachograph.catalog.config import AnalysisOptions, StudyFilters
 from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
 from tachograph.catalog.tables import (
+    FINDINGS,
     JOB_GPUS,
     JOB_SUMMARIES,
     OTHER_IMBALANCES,
@@ -20,6 +22,22 @@ from tachograph.catalog.tables import (
     in_schema,
 )
 from tachograph.pipeline.accumulators import SEGMENT_KEY
+
+
+@dataclass(frozen=True, slots=True)
+class JobTables:
+    """What is known of some jobs, in rows without `seq`.
+
+    jobs: rows of job_summaries. gpus: their rows of job_gpus. timelines: one row per (job_key, minute), in order, as
+    `merge_timelines` returns them. node_minutes: HOST_CHARACTERISTICS, one row per (job_key, node, minute), in order;
+    none where no host counter was recorded. findings: none before the jobs are judged.
+    """
+
+    jobs: pl.DataFrame
+    gpus: pl.DataFrame
+    timelines: pl.DataFrame
+    node_minutes: pl.DataFrame
+    findings: pl.DataFrame = field(default_factory=lambda: FINDINGS.empty().drop("seq"))
 
 
 def excluded(frame: pl.DataFrame, filters: StudyFilters) -> pl.Expr:

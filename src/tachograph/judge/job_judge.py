@@ -1,0 +1,53 @@
+"""The judge of an analysis: what `pipeline.run.analyze` is handed."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+
+import msgspec
+
+from tachograph.catalog.config import Configuration
+from tachograph.judge.judge import judge_jobs
+from tachograph.judge.rules.ruleset import RuleSet, digest
+from tachograph.judge.rules_in_use import rules_in_use
+from tachograph.judge.workload.kernel import MinuteLabeller
+from tachograph.judge.workload.settings import settings_of
+from tachograph.pipeline.summaries import JobTables
+
+
+class JobJudge:
+    """Judges complete jobs by the checks, rules and settings of a configuration."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        """Errors: ConfigError for settings of workload classes that make no sense."""
+        self.configuration = configuration
+        self.labeller = MinuteLabeller(settings_of(configuration.workload))
+
+    @property
+    def digest(self) -> str:
+        """A digest of every option that decides a verdict, and of the texts of rules."""
+        options = self.configuration
+        deciding = [options.thresholds, options.classes, options.scores, options.workload, options.waste.idle_minutes]
+        return hashlib.sha256(msgspec.json.encode([*deciding, digest(options.rules)])).hexdigest()[:16]
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why rules of the site's folder were left out."""
+        return tuple(map(str, self._ruleset.errors))
+
+    def __call__(self, tables: JobTables) -> JobTables:
+        """Return the tables with judged columns and with findings: one per (job_key, code)."""
+        judged = judge_jobs(
+            tables.jobs,
+            tables.gpus,
+            tables.timelines,
+            tables.node_minutes,
+            configuration=self.configuration,
+            ruleset=self._ruleset,
+        )
+        return JobTables(judged.jobs, judged.gpus, tables.timelines, tables.node_minutes, judged.findings)
+
+    @cached_property
+    def _ruleset(self) -> RuleSet:
+        return rules_in_use(self.configuration)
