@@ -1,6 +1,6 @@
-"""The command line: finds the command, imports only its module, and turns errors into one line and an exit code.
+"""The command line: finds the command, imports its module alone, and turns errors into one line and an exit code.
 
-Exit codes: 0 done; those of `tachograph.catalog.errors`; 130 interrupted; 141 the reader of stdout went away.
+Exit codes: 0 done; those of `tachograph.catalog.errors`; 130 interrupted; 141 stdout was closed by its reader.
 Anything else that goes wrong is a defect and keeps its traceback.
 """
 
@@ -23,7 +23,7 @@ _HEAD = """usage: tachograph COMMAND [options]
 The flight recorder for GPU jobs: what each job did with its GPUs, what was wrong, what it cost, what to do.
 """
 _TAIL = """
-`tachograph COMMAND --help` tells its options; `tachograph --version` the version.
+`tachograph COMMAND --help` lists the options of a command; `tachograph --version` prints the version.
 """
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -56,7 +56,7 @@ def _run(argv: list[str]) -> int:
         output.print_text(f"tachograph {__version__}\n")
         return 0
     if argv[0].startswith("-"):
-        raise UsageError(f"{argv[0]} stands before the command", do="write `tachograph COMMAND [options]`")
+        raise UsageError(f"option {argv[0]} before the command", do="write `tachograph COMMAND [options]`")
     return execute(argv)
 
 
@@ -76,13 +76,13 @@ def _fail(problem: TachographError) -> int:
 
 
 def _as_lake_error(problem: OSError) -> LakeError:
-    """Return what a full disk or a missing permission means to people.
+    """Return a full disk or a missing permission as an error of the project.
 
     Errors: `problem` itself when it is neither, which is a defect.
     """
     where = str(problem.filename or "")
     if problem.errno in _DISK_FULL:
-        return LakeError("the disk is full", where=where, do="free some space, then run it again")
+        return LakeError("the disk is full", where=where, do="free some space, then run the command again")
     if problem.errno in _NOT_PERMITTED:
-        return LakeError("not permitted", where=where, do="use a place you may read and write")
+        return LakeError("permission denied", where=where, do="use a folder you may read and write")
     raise problem

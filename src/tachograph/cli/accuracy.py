@@ -1,4 +1,4 @@
-"""`tachograph accuracy`: simulate jobs whose truth is known, analyze them, and tell how many verdicts are right."""
+"""`tachograph accuracy`: simulate jobs with ground truth, analyze them, and measure the accuracy of the verdicts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ LEAST, MOST = 30, 100_000
 def add_arguments(parser: Parser) -> None:
     """Declare the jobs, the seed, and where to leave them."""
     parser.add_argument("--jobs", type=int, default=4000, metavar="N", help="jobs to simulate (default 4000)")
-    parser.add_argument("--seed", type=seed, default=2, help="of the simulated jobs (default 2)")
-    parser.add_argument("--keep", metavar="DIR", help="leave lake, accounting and truth in this new folder")
+    parser.add_argument("--seed", type=seed, default=2, help="seed of the simulated jobs (default 2)")
+    parser.add_argument("--keep", metavar="DIR", help="keep lake, accounting and ground truth in this new folder")
     add_json(parser)
 
 
@@ -38,11 +38,11 @@ def run(arguments: Arguments) -> int:
     from tachograph.judge.accuracy import CHOSEN_ON
 
     if not LEAST <= arguments.jobs <= MOST:
-        raise UsageError(f"--jobs {arguments.jobs} is not between {LEAST} and {MOST}")
+        raise UsageError(f"invalid --jobs {arguments.jobs}", do=f"use {LEAST} to {MOST}")
     settings = config.load(arguments.config) if arguments.config else config.Configuration()
     narrator = Narrator.of(arguments)
     if arguments.seed == CHOSEN_ON:
-        narrator.say(f"seed {CHOSEN_ON} is the one on which the built-in thresholds were looked at: take another")
+        narrator.say(f"the built-in thresholds were chosen on seed {CHOSEN_ON}: use another seed")
     with _folder(arguments.keep) as folder:
         found, known, ambiguous = _measured(arguments, folder, settings, narrator)
     if arguments.json:
@@ -62,14 +62,14 @@ def _folder(keep: str | None) -> Iterator[Path]:
         return
     folder = Path(keep)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError("is not an empty folder", where=keep, do="name a new folder with --keep")
+        raise UsageError("not an empty folder", where=keep, do="name a new folder with --keep")
     yield folder
 
 
 def _measured(
     arguments: Arguments, folder: Path, settings: Configuration, narrator: Narrator
 ) -> tuple[Sequence[ClassAccuracy], int, int]:
-    """Accuracies, jobs that were judged, and jobs of which nobody recorded the GPUs."""
+    """Accuracies, judged jobs, and jobs whose GPUs are not recorded."""
     import msgspec
     import polars as pl
 
@@ -86,12 +86,14 @@ def _measured(
     plan: SimulationPlan = SimulationPlan.judging(arguments.jobs, seed=arguments.seed)
     cluster, location = folder / "cluster", str(folder / "lake")
     processes = min(os.cpu_count() or 1, 4) if arguments.jobs >= 1000 else 1
-    with narrator.steps() as tell:
-        fill(plan, location, cluster, processes=processes, progress=lambda done, total: tell("simulate", done, total))
+    with narrator.steps() as progress:
+        fill(
+            plan, location, cluster, processes=processes, progress=lambda done, total: progress("simulate", done, total)
+        )
         site = config.load(str(cluster / "tachograph.toml"), {})
         lake = Lake.open(location)
         configuration = msgspec.structs.replace(site, classes=settings.classes)
-        analyze(lake, configuration, judge=JobJudge, now=plan.end, progress=tell)
+        analyze(lake, configuration, judge=JobJudge, now=plan.end, progress=progress)
     jobs = read_summaries(lake)
     truth: pl.DataFrame = with_keys(pl.read_parquet(cluster / "truth" / CLASSES_FILE), jobs)
     known = truth.filter(pl.col("known"))
@@ -116,7 +118,7 @@ def _as_json(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, a
 
 
 def score_json(score: VerdictScore) -> dict[str, Any]:
-    """Return a score as JSON holds it: counts, accuracy of what is decided, its interval."""
+    """Return a score for JSON: counts, accuracy of the decided verdicts, its interval."""
     return {
         "jobs": score.jobs,
         "positives": score.positives,
@@ -152,14 +154,14 @@ def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambi
     thresholds = f"those of {arguments.config}" if arguments.config else f"built in, chosen on seed {CHOSEN_ON}"
     output.print_text(
         f"{arguments.jobs:,} simulated jobs, seed {arguments.seed}, telemetry with defects; {known:,} judged, "
-        f"{ambiguous:,} left out because nobody recorded which GPUs they held.\nThresholds: {thresholds}.\n\n"
+        f"{ambiguous:,} left out because their GPUs are not recorded.\nThresholds: {thresholds}.\n\n"
     )
     numbers = ("jobs", "positives", "accuracy", "95 % interval", "false positives", "false negatives", "insufficient")
     headings = [output.TableHeading("class"), *(output.TableHeading(name, right=True) for name in numbers)]
     headings.append(output.TableHeading("published (jobs, false positives)", right=True))
     output.print_table(headings, [_cells(each) for each in found], no_color=arguments.no_color)
     output.print_text("\n")
-    pairs = [f"{said} ({truth})" for truth in ("is", "is not") for said in ("yes", "no", "insufficient")]
+    pairs = [f"{verdict} ({truth})" for truth in ("is", "is not") for verdict in ("yes", "no", "insufficient")]
     headings = [
         output.TableHeading("class"),
         *(output.TableHeading(name, right=True) for name in [*pairs, "too near to call"]),
@@ -168,8 +170,8 @@ def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambi
 
 
 def _cells(each: ClassAccuracy) -> list[str | None]:
-    score, told = each.score, each.published
-    published = None if told is None else f"{100 * told.accuracy:.1f} % ({told.jobs}, {told.false_positives})"
+    score, paper = each.score, each.published
+    published = None if paper is None else f"{100 * paper.accuracy:.1f} % ({paper.jobs}, {paper.false_positives})"
     counts = (score.false_positives, score.false_negatives, score.insufficient)
     return [
         each.code,

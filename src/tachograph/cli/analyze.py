@@ -1,4 +1,4 @@
-"""`tachograph analyze`: summarize every job that new data touch."""
+"""`tachograph analyze`: summarize and judge every job that new data concern."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ OF_DASK = ("dask", "distributed", "dask_jobqueue", "cryptography")
 
 def add_arguments(parser: Parser) -> None:
     """Declare `--full`, `--threads`, `--workers`, `--as-of`, `--json`."""
-    parser.add_argument("--full", action="store_true", help="all jobs, not only those that new data touch")
+    parser.add_argument("--full", action="store_true", help="all jobs, not only those that new data concern")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 2, help="partitions reduced at a time")
     parser.add_argument(
         "--workers",
         metavar="WHICH",
-        help="reduce on Dask workers: N processes, slurm:N jobs, or those of a scheduler: tcp://HOST:PORT, FILE.json",
+        help="reduce on Dask workers: N processes, slurm:N jobs, or a running scheduler: tcp://HOST:PORT, FILE.json",
     )
     add_as_of(parser)
     add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
-    """Analyze; print how many jobs and samples it was."""
+    """Analyze; print the numbers of jobs and samples."""
     from tachograph.pipeline.memory import keep_freed_memory
 
     keep_freed_memory()  # before anything below brings Polars
@@ -50,7 +50,7 @@ def run(arguments: Arguments) -> int:
     lake, settings = opened.lake, opened.configuration.workers
     if arguments.workers is not None:
         lake = seen_from_anywhere(lake)
-    with _pool(arguments.workers, settings, lake, narrator) as pool, narrator.steps() as tell:
+    with _pool(arguments.workers, settings, lake, narrator) as pool, narrator.steps() as progress:
         report = analyze(
             lake,
             opened.configuration,
@@ -59,10 +59,10 @@ def run(arguments: Arguments) -> int:
             pool=pool,
             threads=max(1, arguments.threads),
             full=arguments.full,
-            progress=tell,
+            progress=progress,
         )
     for problem in report.rule_problems:
-        remark(f"a rule was left out: {problem}")
+        remark(f"rule skipped: {problem}")
     if arguments.json:
         output.print_json(report)
     else:
@@ -71,26 +71,26 @@ def run(arguments: Arguments) -> int:
 
 
 @contextmanager
-def _pool(words: str | None, settings: WorkerOptions, lake: Lake, narrator: Narrator) -> Iterator[TaskPool | None]:
-    """The workers that are asked for; None where none are."""
+def _pool(option: str | None, settings: WorkerOptions, lake: Lake, narrator: Narrator) -> Iterator[TaskPool | None]:
+    """The workers named by the option; None without it."""
     from tachograph.pipeline.workers import parse_workers
 
-    if words is None:
+    if option is None:
         yield None
         return
-    parse_workers(words)  # a mistake is told before Dask is missed
+    parse_workers(option)  # reported before a missing Dask
     try:
         from tachograph.pipeline.dask_workers import workers
     except ModuleNotFoundError as problem:
         if (problem.name or "").partition(".")[0] not in OF_DASK:
             raise
         raise UsageError("--workers needs Dask", do="pip install 'tachograph[dask]'") from None
-    with workers(words, settings, lake, say=narrator.say) as pool:
+    with workers(option, settings, lake, say=narrator.say) as pool:
         yield pool
 
 
 def seen_from_anywhere(lake: Lake) -> Lake:
-    """Return the lake under a name that does not depend on where a process works: an absolute path."""
+    """Return the lake under an absolute path, valid in every process."""
     from tachograph.lake.delta import Lake
     from tachograph.lake.store import is_remote
 
@@ -98,11 +98,11 @@ def seen_from_anywhere(lake: Lake) -> Lake:
 
 
 def sentence(report: AnalysisReport) -> str:
-    """Return what the analysis did, as people read it."""
+    """Return the result of an analysis as one line of text."""
     if not report.jobs and not report.samples:
-        return "nothing new: all jobs are as they were"
+        return "no new data; all jobs unchanged"
     if not report.jobs:
-        return f"{plural(report.samples, 'sample')} read, of no job that is known: ingest the accounting of that time"
+        return f"{plural(report.samples, 'sample')} read, none of a known job: ingest the accounting of that time"
     share = report.attributed / report.samples if report.samples else 0.0
     read = plural(report.samples, "sample")
     of_no_job = (

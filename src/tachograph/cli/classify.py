@@ -20,17 +20,17 @@ BATCH = 1000  # jobs whose minutes are in memory at a time
 
 def add_arguments(parser: Parser) -> None:
     """Declare the jobs, the filters, and the format."""
-    parser.add_argument("job", metavar="ID", nargs="*", help="job ids; none: all that the filters choose")
+    parser.add_argument("job", metavar="ID", nargs="*", help="job ids (default: all that the filters choose)")
     add_filters(parser)
     parser.add_argument(
         "--class", action="append", default=[], dest="codes", metavar="CODE", help="only this class; repeatable"
     )
-    parser.add_argument("--all", action="store_true", help="also what is not so; of jobs named by ID it always is")
+    parser.add_argument("--all", action="store_true", help="also the verdict no (default for jobs named by ID)")
     add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
-    """Judge, and print what is so or cannot be told, then how many jobs are of each class. Nothing is written."""
+    """Judge; print verdicts yes and unknown, then the number of jobs of each class. Nothing is written."""
     import polars as pl
 
     from tachograph.catalog.columns import must_exist
@@ -49,7 +49,7 @@ def run(arguments: Arguments) -> int:
         output.print_json({"verdicts": list(map(_as_json, found.iter_rows(named=True))), "counts": counts.to_dicts()})
         return 0
     if found.is_empty():
-        output.print_text("No job matches.\n")
+        output.print_text("No matching jobs.\n")
         return 0
     every = arguments.all or arguments.job
     _show(found if every else found.filter(pl.col("verdict") != "no"), opened, no_color=arguments.no_color)
@@ -58,7 +58,7 @@ def run(arguments: Arguments) -> int:
 
 
 def judged(opened: OpenedLake, jobs: pl.DataFrame, narrator: Narrator) -> pl.DataFrame:
-    """Return the findings of the classes of `jobs`, in order of start, from what is stored of them."""
+    """Return the findings of the classes of `jobs`, in order of start, from stored minutes."""
     import polars as pl
 
     from tachograph.judge.classes import verdicts
@@ -67,12 +67,12 @@ def judged(opened: OpenedLake, jobs: pl.DataFrame, narrator: Narrator) -> pl.Dat
     idle_util = opened.configuration.thresholds.idle_util
     ordered = jobs.sort("start", "job_key")
     found: list[pl.DataFrame] = []
-    with narrator.steps() as tell:
+    with narrator.steps() as progress:
         for at in range(0, max(1, ordered.height), BATCH):
             some = ordered.slice(at, BATCH)
             gpus, timelines, nodes = read_stored(opened.lake, some, idle_util=idle_util)
             found.append(verdicts.judge_classes(some, gpus, timelines, nodes, opened.configuration.classes))
-            tell("classify", min(at + BATCH, ordered.height), ordered.height)
+            progress("classify", min(at + BATCH, ordered.height), ordered.height)
     return pl.concat(found)
 
 
@@ -108,7 +108,7 @@ def _as_json(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show(found: pl.DataFrame, opened: OpenedLake, *, no_color: bool) -> None:
-    """Print a row per job and class; classes of a job of which the same is said share one."""
+    """Print a row per job and class; classes of a job with the same sentence share one."""
     import polars as pl
 
     from tachograph.cli.output import TableHeading
@@ -116,7 +116,7 @@ def _show(found: pl.DataFrame, opened: OpenedLake, *, no_color: bool) -> None:
     same = ("job_key", "display_id", "job_id", "verdict", "begin", "end", "sentence")
     found = found.group_by(same, maintain_order=True).agg(pl.col("code").str.join(", "))
     zone = opened.configuration.site.time_zone
-    headings = [TableHeading(name) for name in ("job", "class", "verdict", "interval", "what was seen")]
+    headings = [TableHeading(name) for name in ("job", "class", "verdict", "interval", "evidence")]
     output.print_table(headings, [_cells(row, zone) for row in found.iter_rows(named=True)], no_color=no_color)
 
 

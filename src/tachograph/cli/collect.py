@@ -1,4 +1,4 @@
-"""`tachograph collect`: keep a lake up to date: ask every configured source again and again, analyze, compact."""
+"""`tachograph collect`: keep a lake up to date: poll every configured source, analyze, compact."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: Parser) -> None:
     """Declare `--once`, `--check`, `--wait`."""
-    parser.add_argument("--once", action="store_true", help="poll every source once, analyze, end (for cron)")
-    parser.add_argument("--check", action="store_true", help="ask every source once, land nothing, tell what would be")
-    parser.add_argument("--wait", action="store_true", help="where another process collects, begin when it ends")
+    parser.add_argument("--once", action="store_true", help="poll every source once, analyze, exit (for cron)")
+    parser.add_argument("--check", action="store_true", help="poll each source once, commit nothing (dry run)")
+    parser.add_argument("--wait", action="store_true", help="where another process collects, start when it ends")
 
 
 def run(arguments: Arguments) -> int:
-    """Collect until a signal says stop."""
+    """Collect until a signal ends it."""
     from tachograph.catalog import config
 
     if arguments.check and (arguments.once or arguments.wait):
-        raise UsageError("--check goes with no other of --once, --wait", do="name one")
+        raise UsageError("--check excludes --once and --wait", do="give one of them")
     configuration = config.load(arguments.config)
     location = config.lake_location(arguments.lake, configuration)
     plan = _plan(configuration, location, arguments)
@@ -73,14 +73,14 @@ def _collect(plan: CollectPlan, arguments: Arguments) -> int:
     if not arguments.once:
         say("stopped")
         return 0
-    return _tell_once(done)
+    return _print_once(done)
 
 
-def _tell_once(status: CollectStatus) -> int:
-    """Print what landed; return the exit code."""
+def _print_once(status: CollectStatus) -> int:
+    """Print the committed rows of each source; return the exit code."""
     for name, source in status.sources.items():
-        landed = ", ".join(f"{rows:,} {table}" for table, rows in source.rows.items() if rows) or "nothing new"
-        output.print_text(f"{name}: {'failed' if source.failures else landed}\n")
+        committed = ", ".join(f"{rows:,} {table}" for table, rows in source.rows.items() if rows) or "nothing new"
+        output.print_text(f"{name}: {'failed' if source.failures else committed}\n")
     analysis = status.steps["analyze"]
     if analysis.runs:
         output.print_text(f"{'analysis failed' if analysis.failures else analysis.said}\n")
@@ -100,12 +100,12 @@ def _check(plan: CollectPlan, configuration: Configuration, arguments: Arguments
         TableHeading("source"),
         TableHeading("every", right=True),
         TableHeading("from"),
-        TableHeading("would land"),
+        TableHeading("would commit"),
         TableHeading("remarks"),
     )
     zone = configuration.site.time_zone
     rows = [_row(one, zone) for one in checked]
-    output.print_table(headings, rows, title=f"Would collect into {plan.lake.location}", no_color=arguments.no_color)
+    output.print_table(headings, rows, title=f"Dry run; lake: {plan.lake.location}", no_color=arguments.no_color)
     return InputError.exit_code if any(one.problem for one in checked) else 0
 
 
@@ -114,11 +114,11 @@ def _row(checked: SourceCheck, zone: str) -> Sequence[str | None]:
     from tachograph.catalog.units import text
 
     known = [at for at in checked.watermarks.values() if at is not None]
-    landing = ", ".join(f"{rows:,} {table}" for table, rows in checked.rows.items()) or "nothing"
+    rows_by_table = ", ".join(f"{rows:,} {table}" for table, rows in checked.rows.items()) or "nothing"
     remarks = [checked.problem] if checked.problem else []
-    remarks += ["and more"] if checked.more else []
+    remarks += ["more chunks available"] if checked.more else []
     remarks += [f"{count:,} × {reason.replace('_', ' ')}" for reason, count in checked.rejects.items()]
     others = [f"{place}: {why}" for place, why in checked.unreachable.items() if why not in (checked.problem or "")]
     remarks += others[:3]
     begin = local_time(min(known), zone) if known else "the beginning"
-    return checked.name, text(checked.every_s, "s"), begin, landing, "; ".join(remarks) or None
+    return checked.name, text(checked.every_s, "s"), begin, rows_by_table, "; ".join(remarks) or None

@@ -24,18 +24,18 @@ _TOP = 20  # pairs of a printed table
 def add_arguments(parser: Parser) -> None:
     """Declare which jobs, which pairs, and the formats."""
     add_filters(parser)
-    parser.add_argument("--runs", type=int, default=2, metavar="N", help="kinds of jobs that ran N times (default: 2)")
+    parser.add_argument("--runs", type=int, default=2, metavar="N", help="only job groups with N runs (default: 2)")
     parser.add_argument(
-        "--profile", action="append", default=[], metavar="KIND=REPORT",
-        help="judge jobs of this kind (user/name, a job's id, or 'user/*') by their kernels, of a file or folder that "
+        "--profile", action="append", default=[], metavar="GROUP=REPORT",
+        help="estimate this job group (user/name, a job's id, or 'user/*') from its kernels: a file or folder that "
         "`tachograph kernels` reads; repeatable",
     )  # fmt: skip
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--pair", nargs=2, metavar=("A", "B"), help="explain one pair: user/name or job ids; also one not to be made"
+        "--pair", nargs=2, metavar=("A", "B"), help="explain one pair (user/name or job ids), proposed or not"
     )
-    which.add_argument("--all", action="store_true", help="also the pairs that are not proposed, with the reasons")
-    which.add_argument("--matrix", action="store_true", help="each kind of jobs beside each: how much slower it gets")
+    which.add_argument("--all", action="store_true", help="also pairs that are not proposed, with reasons")
+    which.add_argument("--matrix", action="store_true", help="slowdown of each job group beside each other")
     parser.add_argument(
         "--top", type=int, metavar="N", help="at most N pairs (default: 20 where printed, all in exports)"
     )
@@ -45,11 +45,11 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Print what could share."""
+    """Print the pairs of job groups that could share a GPU."""
     from tachograph.catalog.errors import UsageError
 
     if arguments.top is not None and arguments.top < 1:
-        raise UsageError(f"--top {arguments.top} shows nothing", do="give 1 or more")
+        raise UsageError(f"invalid --top {arguments.top}", do="give 1 or more")
     report = _report(arguments)
     for problem in report.refused_profiles:
         narrate.remark(problem)
@@ -105,23 +105,23 @@ def _report(arguments: Arguments) -> ColocateReport:
 def _profiles(written: Sequence[str], configuration: Configuration) -> list[GivenProfile]:
     """The profiles that the command and the configuration name.
 
-    Errors: UsageError for what is no KIND=REPORT.
+    Errors: UsageError for an option that is not GROUP=REPORT.
     """
     from tachograph.catalog.errors import UsageError
     from tachograph.sharing.job_groups import GivenProfile
 
     given = []
     for one in written:
-        kind, _, report = one.partition("=")
-        if not kind or not report:
-            raise UsageError(f"--profile {one!r} is no KIND=REPORT", do="write --profile user/name=report.ncu-rep")
-        given.append(GivenProfile(kind, report))
+        group, _, report = one.partition("=")
+        if not group or not report:
+            raise UsageError(f"invalid --profile '{one}'", do="write --profile user/name=report.ncu-rep")
+        given.append(GivenProfile(group, report))
     kept = configuration.interference.profiles.items()
-    return [*given, *(GivenProfile(kind, report, configured=True) for kind, report in kept)]
+    return [*given, *(GivenProfile(group, report, configured=True) for group, report in kept)]
 
 
 def _launches(report: str) -> list[Launch]:
-    """The launches of a file, or of all reports in a folder; what could not be read of them is told.
+    """The launches of a file, or of all reports in a folder; unreadable ones are reported.
 
     Errors: InputError where nothing could be read.
     """

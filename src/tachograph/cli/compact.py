@@ -26,13 +26,13 @@ def run(arguments: Arguments) -> int:
     from tachograph.lake.query import rows_that_count
 
     opened = open_lake(arguments)
-    with Narrator.of(arguments).steps() as tell:
+    with Narrator.of(arguments).steps() as progress:
         done = compact(
             opened.lake,
             ALL_TABLES,
             counting=rows_that_count(opened.lake, opened.now),
             vacuum_hours=arguments.vacuum_hours,
-            progress=tell,
+            progress=progress,
         )
     if arguments.json:
         output.print_json(done)

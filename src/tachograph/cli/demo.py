@@ -1,4 +1,4 @@
-"""`tachograph demo`: a simulated cluster with planted problems through the whole pipeline, by the real commands."""
+"""`tachograph demo`: a simulated cluster with planted problems, taken through the pipeline by the real commands."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ _LAKE = "lake"  # inside the folder
 
 def add_arguments(parser: Parser) -> None:
     """Declare the folder and the seed."""
-    parser.add_argument("--folder", default=FOLDER, metavar="DIR", help=f"where to put it (default ./{FOLDER})")
-    parser.add_argument("--seed", type=seed, default=7, help="another cluster (default 7)")
+    parser.add_argument("--folder", default=FOLDER, metavar="DIR", help=f"folder of the demo (default ./{FOLDER})")
+    parser.add_argument("--seed", type=seed, default=7, help="seed of the simulated cluster (default 7)")
 
 
 def run(arguments: Arguments) -> int:
-    """Simulate, ingest, analyze, show; write the pages; tell what to try next."""
+    """Simulate, ingest, analyze, show; write the page; print what to try next."""
     from tachograph.simulate.cluster import simulate
     from tachograph.simulate.plan import SimulationPlan
 
     folder = Path(arguments.folder)
     _make_room(folder)
     narrator = Narrator.of(arguments)
-    narrator.say("A simulated cluster: 36 nodes, 144 GPUs, two days; every problem below was planted, and so were the")
-    narrator.say("defects of its telemetry. What follows is what you would type for a real one.")
+    narrator.say("Simulated cluster: 36 nodes, 144 GPUs, two days, with planted problems and telemetry defects.")
+    narrator.say("The commands below are those for a real cluster.")
     plan = SimulationPlan.demo(seed=arguments.seed)
-    with narrator.steps() as tell:
-        cluster = simulate(plan, folder / "cluster", lambda done, total: tell("simulate", done, total))
+    with narrator.steps() as progress:
+        cluster = simulate(plan, folder / "cluster", lambda done, total: progress("simulate", done, total))
     configuration = cluster.configuration.read_text(encoding="utf-8")
     (folder / "tachograph.toml").write_text(f'lake = "{_LAKE}"\n\n{configuration}', encoding="utf-8")
     with contextlib.chdir(folder), _without_overrides(os.environ):
@@ -56,7 +56,7 @@ def run(arguments: Arguments) -> int:
 
 @contextlib.contextmanager
 def _without_overrides(environment: MutableMapping[str, str]) -> Iterator[None]:
-    """An environment that names no other lake and no other configuration: nobody's own lake gets made-up jobs."""
+    """An environment without TACHOGRAPH_ variables, so that synthetic jobs reach no other lake."""
     own = {name: value for name, value in environment.items() if name.startswith("TACHOGRAPH_")}
     for name in own:
         del environment[name]
@@ -67,7 +67,7 @@ def _without_overrides(environment: MutableMapping[str, str]) -> Iterator[None]:
 
 
 def _walk(end: str) -> str:
-    """The whole way, command by command, inside the demo's folder; returns the job whose page was shown."""
+    """Run the commands inside the demo's folder; return the job whose page was shown."""
     _step(["ingest", "ldms", "cluster/telemetry"])
     _step(["ingest", "sacct", "cluster/accounting/sacct.txt"])
     _step(["ingest", "allocation-map", "cluster/allocations/gpu_map.csv"])
@@ -81,20 +81,20 @@ def _walk(end: str) -> str:
 
 
 def _make_room(folder: Path) -> None:
-    """An empty folder; what an earlier demo left in it is taken away.
+    """Create an empty folder; files of an earlier demo are removed.
 
-    Errors: UsageError when the folder holds something else.
+    Errors: UsageError where the folder holds other files.
     """
     if folder.exists():
         if any(folder.iterdir()) and not (folder / _MARK).exists():
-            raise UsageError("is not empty and not from a demo", where=str(folder), do="name another with --folder")
+            raise UsageError("not empty and not from a demo", where=str(folder), do="name another folder with --folder")
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     (folder / _MARK).touch()
 
 
 def _step(command: list[str]) -> None:
-    """Show a command as a person would type it, and run it."""
+    """Print a command as typed, and run it."""
     from tachograph.cli.registry import execute
 
     output.print_text(f"\n$ tachograph {shlex.join(command)}\n")
@@ -103,7 +103,7 @@ def _step(command: list[str]) -> None:
 
 
 def _worst() -> str:
-    """The finished job with a problem that left most GPU time unused."""
+    """The finished job with a problem and most unused GPU-hours."""
     import polars as pl
 
     from tachograph.lake.delta import Lake
@@ -112,13 +112,13 @@ def _worst() -> str:
     opened = Lake.open(_LAKE)
     summaries = read_summaries(opened)
     problems = read_findings(opened, summaries).filter(pl.col("severity") == "problem")
-    lost = (pl.col("gpu_hours") * (1 - pl.col("gpu_util_mean"))).alias("lost")
+    unused = (pl.col("gpu_hours") * (1 - pl.col("gpu_util_mean"))).alias("unused")
     ended = summaries.filter(pl.col("end").is_not_null()).join(problems, on="job_key", how="semi")
-    return str(ended.sort(lost, descending=True, nulls_last=True).get_column("display_id")[0])
+    return str(ended.sort(unused, descending=True, nulls_last=True).get_column("display_id")[0])
 
 
 def _truth(cluster: SimulatedCluster) -> str:
-    """Planted problems and how many of them were found, as a table of text."""
+    """Planted problems and how many of them were found, as a text table."""
     import polars as pl
 
     from tachograph.lake.delta import Lake
@@ -129,13 +129,13 @@ def _truth(cluster: SimulatedCluster) -> str:
     known = summaries.filter((pl.col("attribution") != "ambiguous") & pl.col("end").is_not_null())
     counted = _found(cluster.jobs, known, read_findings(opened, known))
     lines = [f"  {problem:<22} {planted:>7} {found:>6}" for problem, planted, found in counted.iter_rows()]
-    head = "\nWhat was planted in finished jobs whose GPUs are known, and what was found\n"
-    total = f"  {'together':<22} {counted['planted'].sum():>7} {counted['found'].sum():>6}\n"
+    head = "\nPlanted and found problems in finished jobs with known GPUs\n"
+    total = f"  {'total':<22} {counted['planted'].sum():>7} {counted['found'].sum():>6}\n"
     return f"{head}  {'problem':<22} {'planted':>7} {'found':>6}\n" + "\n".join(lines) + "\n" + total
 
 
 def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
-    """Planted problems, and how many of them were found: as such, or as the job class that tells the same."""
+    """Planted problems, and how many of them were found: under the same code, or as its job class."""
     import polars as pl
 
     from tachograph.simulate.behaviours import CLASS_OF_PROBLEM
@@ -143,9 +143,9 @@ def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame)
     planted = truth.filter(pl.col("problem").is_not_null()).select("job_id", "submit", "problem")
     planted = planted.join(summaries.select("job_id", "submit", "job_key"), on=["job_id", "submit"], how="inner")
     names = [pl.col("problem"), pl.col("problem").replace(CLASS_OF_PROBLEM)]
-    told = pl.concat([planted.with_columns(code=name) for name in names])
-    told = told.join(findings, on=["job_key", "code"], how="semi").select("job_key", "problem").unique()
-    hits = planted.join(told.with_columns(hit=pl.lit(value=True)), on=["job_key", "problem"], how="left")
+    found = pl.concat([planted.with_columns(code=name) for name in names])
+    found = found.join(findings, on=["job_key", "code"], how="semi").select("job_key", "problem").unique()
+    hits = planted.join(found.with_columns(hit=pl.lit(value=True)), on=["job_key", "problem"], how="left")
     return (
         hits.group_by("problem")
         .agg(planted=pl.len(), found=pl.col("hit").sum().cast(pl.Int64))
@@ -161,10 +161,10 @@ The page of job {worst} with its plots: {folder / f"job-{worst}.html"}
 Try next
   cd {shlex.quote(str(folder))}
   {program} jobs --finding job_hang
-  {program} classify {worst}     did it hang, start cold, stall, leave nodes or GPUs idle
-  {program} waste                where GPU time went that did no work, whose, how much is recoverable
-  {program} colocate --runs 1    which jobs could share a GPU, how, how much slower each gets, what it saves
+  {program} classify {worst}     hang, cold start, stall, idle nodes or GPUs
+  {program} waste                unused GPU-hours by cause, cost, recoverable part
+  {program} colocate --runs 1    jobs that could share a GPU: mode, slowdown, savings
   {program} jobs --sort -energy_j --columns display_id,user,gpus,gpu_hours,energy_j,bound,pipes --limit 10
   {program} lake
-  {program} ingest --help        feed your own recordings and accounting
+  {program} ingest --help        read your own recordings and accounting
 """

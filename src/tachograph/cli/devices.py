@@ -36,7 +36,7 @@ def run(arguments: Arguments) -> int:
 
 
 def _plain(device: Device) -> dict[str, object]:
-    names = (field.name for field in dataclasses.fields(device) if field.name != "elsewhere")  # `sources` tells it
+    names = (field.name for field in dataclasses.fields(device) if field.name != "elsewhere")  # in `sources`
     return {
         **{name: getattr(device, name) for name in names},
         "ridges_flop_per_byte": {pipe: ridge(device, pipe) for pipe in DEVICE_PIPES},

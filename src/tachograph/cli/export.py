@@ -1,4 +1,4 @@
-"""`tachograph export TARGET`: hand jobs and findings on to a database, to files, to Prometheus, to ClusterCockpit."""
+"""`tachograph export TARGET`: export jobs and findings to a database, files, Prometheus, ClusterCockpit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Read what is wanted, write it, print what was written."""
+    """Read the chosen jobs, export them, print what was written."""
     target = _find(arguments.target)
     try:
         options = _options_of(target).parse_args(arguments.rest, Arguments())
@@ -44,7 +44,7 @@ def _find(name: str) -> ExportTarget:
     for target in TARGETS:
         if target.name == name:
             return target
-    raise UsageError(f"no target {name!r}", do=f"use one of: {', '.join(target.name for target in TARGETS)}")
+    raise UsageError(f"unknown target '{name}'", do=f"use one of: {', '.join(target.name for target in TARGETS)}")
 
 
 def _options_of(target: ExportTarget) -> Parser:
@@ -62,12 +62,12 @@ def _export(target: ExportTarget, options: Arguments) -> list[ExportResult]:
 
     opened = open_lake(options)
     content = read_content(opened.lake, job_filter(options, opened), now=opened.now)
-    with Narrator.of(options).steps() as tell:
-        return list(load_target(target).export(content, options, tell))
+    with Narrator.of(options).steps() as progress:
+        return list(load_target(target).export(content, options, progress))
 
 
 def _lines(done: Iterable[ExportResult]) -> Iterable[str]:
     for one in done:
         removed = f", {one.removed:,} removed" if one.removed else ""
-        unchanged = f", {one.unchanged:,} as they were" if one.unchanged else ""
+        unchanged = f", {one.unchanged:,} unchanged" if one.unchanged else ""
         yield f"{one.where}: {one.written:,} {one.what} written{removed}{unchanged}"

@@ -1,4 +1,4 @@
-"""`tachograph figures`: the published study of this system: figures, their numbers, the answers to six questions.
+"""`tachograph figures`: the published study for this system: figures, their numbers, the answers to six questions.
 
 `tachograph figures radar`: profiles of jobs along six axes of GPU activity.
 """
@@ -28,10 +28,10 @@ _OF_STUDY = ("figure", "pipe", "window", "variant", "no_filter")
 def add_arguments(parser: Parser) -> None:
     """Declare folder, formats, figures, jobs, variants."""
     parser.add_argument(
-        "what", nargs="?", default="study", metavar="radar", help="profiles of jobs instead of the study: radar plots"
+        "what", nargs="?", default="study", metavar="radar", help="radar plots of jobs instead of the study"
     )
     parser.add_argument(
-        "-o", "--output", metavar="DIR", help=f"folder to write into (default ./{FOLDER}, of radar ./{RADAR_FOLDER})"
+        "-o", "--output", metavar="DIR", help=f"output folder (default ./{FOLDER}, radar: ./{RADAR_FOLDER})"
     )
     parser.add_argument(
         "--format", action="append", default=[], metavar="NAME", help="pdf, svg, png; repeatable (default: all three)"
@@ -39,20 +39,20 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--figure", action="append", default=[], metavar="NAME", help="only this one, by name or number; repeatable"
     )
-    parser.add_argument("--pipe", default="fp64", metavar="NAME", help="fp64, fp32, fp16, tensor: whose roofline")
+    parser.add_argument("--pipe", default="fp64", metavar="NAME", help="pipe of the roofline: fp64, fp32, fp16, tensor")
     parser.add_argument(
-        "--window", type=int, metavar="MIN", help="of spatial imbalance: 1, 5, 15, 30 (default: as configured)"
+        "--window", type=int, metavar="MIN", help="window of spatial imbalance: 1, 5, 15, 30 (default: as configured)"
     )
-    parser.add_argument("--variant", default="paper", metavar="NAME", help="metrics as in the paper, or notebooks")
+    parser.add_argument("--variant", default="paper", metavar="NAME", help="metrics as in the paper or the notebooks")
     parser.add_argument(
         "--no-filter",
         action="append",
         default=[],
         metavar="REASON",
-        help="bring back jobs left out for this reason only, such as short; repeatable",
+        help="include jobs left out for this reason only, such as short; repeatable",
     )
     parser.add_argument(
-        "--by", metavar="NAME", help="of radar: one profile per job (default), user, account, partition, workload, all"
+        "--by", metavar="NAME", help="radar: one profile per job (default), user, account, partition, workload, all"
     )
     add_filters(parser, study=False)
     add_json(parser)
@@ -60,11 +60,13 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Make the study, or the radar plots, write them, print what was drawn and the answers."""
+    """Write the study or the radar plots; print figures and answers."""
     if arguments.what == "radar":
         return _radar(arguments)
     if arguments.what != "study":
-        raise UsageError(f"no figures {arguments.what!r}", do="use radar; one figure of the study is --figure NAME")
+        raise UsageError(
+            f"unknown argument '{arguments.what}'", do="use radar; one figure of the study is --figure NAME"
+        )
     if arguments.by is not None:
         raise UsageError("--by is an option of `tachograph figures radar`", do="leave it out")
     return _study(arguments)
@@ -88,11 +90,11 @@ def _radar(arguments: Arguments) -> int:
     which = job_filter(arguments, opened)
     jobs = select_jobs(opened.lake, which).jobs.filter(pl.col("samples") > 0)
     if jobs.is_empty():
-        raise NotFoundError("no job with samples is left to draw", do="widen --since, --until, --where and the like")
+        raise NotFoundError("no matching job has samples", do="widen the job filter: --since, --until, --where ...")
     report = build_radar(jobs, by=arguments.by or "job", chosen=described(which, opened.configuration.site.time_zone))
     folder = Path(arguments.output or RADAR_FOLDER)
-    with Narrator.of(arguments).steps() as tell:
-        files = write_radar(report, folder, formats=arguments.format or FORMATS, tell=tell)
+    with Narrator.of(arguments).steps() as progress:
+        files = write_radar(report, folder, formats=arguments.format or FORMATS, tell=progress)
     if arguments.json:
         output.print_json(radar_json(report, files))
     else:
@@ -109,8 +111,8 @@ def _show_radar(report: RadarReport, folder: Path, files: Sequence[str], *, no_c
     output.print_table(headings, rows, no_color=no_color)
     left = report.profiles.tables["profiles"].height - len(rows)
     more = [f"{left} more in radar.json"] if left else []
-    said = [*more, *sentences(report.profiles), f"{len(files)} files in {folder}"]
-    output.print_text("\n" + "\n".join(said) + "\n")
+    lines = [*more, *sentences(report.profiles), f"{len(files)} files in {folder}"]
+    output.print_text("\n" + "\n".join(lines) + "\n")
 
 
 def _study(arguments: Arguments) -> int:
@@ -126,19 +128,19 @@ def _study(arguments: Arguments) -> int:
     narrator = Narrator.of(arguments)
     folder, formats = Path(arguments.output or FOLDER), check_formats(arguments.format or FORMATS)
     check_folder(folder)
-    with narrator.steps() as tell:
+    with narrator.steps() as progress:
         study = OpenLake(opened.lake, opened.configuration, opened.now).study(
             arguments.figure,
             wanted=job_filter(arguments, opened),
-            tell=tell,
+            tell=progress,
             pipe=arguments.pipe,
             window=arguments.window,
             variant=arguments.variant,
             no_filter=arguments.no_filter,
         )
-        written = study.write(folder, formats=formats, tell=tell)
+        written = study.write(folder, formats=formats, tell=progress)
     if study.dataset.stale:
-        narrator.say("the configuration changed after the last analysis: `tachograph analyze` brings the numbers along")
+        narrator.say("the configuration changed after the last analysis; run `tachograph analyze` to update")
     if arguments.json:
         output.print_json(study_json(study.report, written.files))
     else:
@@ -158,7 +160,7 @@ def _show(report: StudyReport, written: WrittenStudy, *, no_color: bool) -> None
         output.TableHeading("", right=True),
         output.TableHeading("figure"),
         output.TableHeading("jobs", right=True),
-        output.TableHeading("drawn"),
+        output.TableHeading("status"),
     ]
     output.print_table(headings, rows, no_color=no_color)
     width = min(output.width(), 110)
@@ -167,4 +169,4 @@ def _show(report: StudyReport, written: WrittenStudy, *, no_color: bool) -> None
 
 def _where(written: WrittenStudy) -> Iterator[tuple[tuple[str, str], ...]]:
     removed = f"; {len(written.removed)} of an earlier study removed" if written.removed else ""
-    yield ((f"{len(written.files)} files in {written.folder}{removed}; begin with study.html", ""),)
+    yield ((f"{len(written.files)} files in {written.folder}{removed}; main page: study.html", ""),)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReportFormats:
-    """A report in each form; only what is asked for is made. lines: of so many characters, ASCII only or not."""
+    """A report in each format, built on demand. lines: (characters of a line, ASCII only) to lines."""
 
     html: Callable[[], str]
     json: Callable[[], object]
@@ -28,7 +28,7 @@ class ReportFormats:
 
 
 def add_formats(parser: Parser, *, csv: str) -> None:
-    """Add `--html`, `--csv` and `--json`, one of which may be given; `csv`: what is in the CSV."""
+    """Add `--html`, `--csv` and `--json`, one of which may be given; `csv`: contents of the CSV."""
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE")
     form.add_argument("--csv", action="store_true", help=f"print CSV: {csv}")
@@ -36,13 +36,13 @@ def add_formats(parser: Parser, *, csv: str) -> None:
 
 
 def write_report(forms: ReportFormats, arguments: Arguments) -> None:
-    """Print the report, or write its page, in the form that is asked for.
+    """Print the report, or write its page, in the chosen format.
 
     Errors: UsageError for a file that cannot be written.
     """
     if arguments.html is not None:
         _write_page(forms.html, arguments.html)
-        Narrator.of(arguments).say(f"written to {arguments.html}")
+        Narrator.of(arguments).say(f"page written to {arguments.html}")
     elif arguments.json:
         output.print_json(forms.json())
     elif arguments.csv:
@@ -52,8 +52,8 @@ def write_report(forms: ReportFormats, arguments: Arguments) -> None:
 
 
 def _write_page(made: Callable[[], str], file: str) -> None:
-    if not file:  # Path("") is the folder one stands in
-        raise UsageError("the name of the page is empty", where="--html", do="name a file")
+    if not file:  # Path("") is the current folder
+        raise UsageError("empty file name", where="--html", do="name a file")
     page = made()
     with output.writing(file):
         Path(file).write_text(page, encoding="utf-8")

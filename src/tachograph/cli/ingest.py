@@ -1,6 +1,6 @@
-"""`tachograph ingest SOURCE FILES`: put recordings and accounting into the lake, each chunk once.
+"""`tachograph ingest SOURCE FILES`: read recordings and accounting into the lake, each chunk once.
 
-A file that cannot be read is named on stderr and does not keep the others from landing; the exit code tells.
+A file that cannot be read is named on stderr; the others are committed, and the exit code reports it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Read, conform, land; print what was read, kept and removed."""
+    """Read, conform, commit; print the numbers of rows read, committed and rejected."""
     source = _find(arguments.source)
     try:
         options = _options_of(source).parse_args(arguments.rest, Arguments())
@@ -48,14 +48,16 @@ def _find(name: str) -> SourceEntry:
     for source in SOURCES:
         if source.name == name:
             return source
-    raise UsageError(f"no source {name!r}", do=f"use one of: {', '.join(source.name for source in SOURCES)}")
+    raise UsageError(f"unknown source '{name}'", do=f"use one of: {', '.join(source.name for source in SOURCES)}")
 
 
 def _options_of(source: SourceEntry) -> Parser:
     parser = Parser(f"tachograph ingest {source.name}", sentence(source.sentence))
     load_source(source).add_options(parser)
     parser.add_argument(
-        "--show-rejected", action="store_true", help="print what was removed; of accounting every record"
+        "--show-rejected",
+        action="store_true",
+        help="print examples of rejects; for accounting every rejected record",
     )
     add_json(parser)
     add_common(parser)
@@ -88,7 +90,7 @@ def _ingest(source: SourceEntry, options: Arguments, narrator: Narrator) -> int:
             try:
                 chunks = module.read(one, configuration=configuration, now=now)
                 ingest(lake, chunks, now=now, progress=lambda chunk: advance(chunk.rows_read), report=report)
-            except InputError as problem:  # the boundary: one file, or one asking
+            except InputError as problem:  # the boundary: one file, or one query
                 _note_unread(report, file, problem)
     _print(report, lake.location, options)
     if options.show_rejected and not options.json:
@@ -108,7 +110,7 @@ def _one_by_one(module: SourceModule, options: Arguments) -> Iterator[tuple[str,
 
 
 def _of_folder(name: str, module: SourceModule) -> list[str]:
-    """The files of a folder that the source reads; none where it is no folder, or has none: the source says so."""
+    """The files of a folder that the source reads; none where it is no folder or has none, which the source reports."""
     from pathlib import Path
 
     from tachograph.sources.files import expand
@@ -120,7 +122,7 @@ def _of_folder(name: str, module: SourceModule) -> list[str]:
 
 
 def _note_unread(report: IngestReport, file: str, problem: InputError) -> None:
-    """Say it once, where several files have the same problem."""
+    """Report a problem once where several files have it."""
     if str(problem) not in report.unread.values():
         narrate.error(problem)
     report.unread[file] = str(problem)
@@ -138,11 +140,11 @@ def _print(report: IngestReport, where: str, options: Arguments) -> None:
 
 def _lines(report: IngestReport, where: str) -> Sequence[str]:
     counted = (plural(count, table.removesuffix("s")) for table, count in report.rows.items() if count)
-    landed = ", ".join(counted) or "nothing new"
-    lines = [f"{plural(report.rows_read, 'row')} read; {landed} into {where}"]
+    committed = ", ".join(counted) or "nothing new"
+    lines = [f"{plural(report.rows_read, 'row')} read; {committed} committed to {where}"]
     if report.chunks_known:
         were = "was" if report.chunks_known == 1 else "were"
-        lines.append(f"{report.chunks_known:,} of {plural(report.chunks, 'chunk')} {were} there already")
+        lines.append(f"{report.chunks_known:,} of {plural(report.chunks, 'chunk')} {were} already in the lake")
     files = [file for file in report.unread if file]
     if files:
         lines.append(f"{plural(len(files), 'file')} could not be read")
@@ -151,12 +153,12 @@ def _lines(report: IngestReport, where: str) -> Sequence[str]:
     for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1]):
         if reason != "duplicate":
             what = f"{plural(count, 'value')} of {column}" if column else plural(count, "row")
-            lines.append(f"removed: {what} of {table}: {reason.replace('_', ' ')}")
+            lines.append(f"rejected: {what} of {table}: {reason.replace('_', ' ')}")
     return lines
 
 
 def _print_rejected(report: IngestReport, options: Arguments) -> None:
-    headings = tuple(map(output.TableHeading, ("table", "reason", "column", "removed", "example")))
+    headings = tuple(map(output.TableHeading, ("table", "reason", "column", "rejected", "example")))
     rows = [
         (table, reason, column, f"{count:,}", report.examples.get((table, reason, column)))
         for (table, reason, column), count in sorted(report.rejects.items(), key=lambda item: -item[1])
@@ -165,7 +167,7 @@ def _print_rejected(report: IngestReport, options: Arguments) -> None:
 
 
 def _print_records(source: SourceEntry, options: Arguments, configuration: Configuration) -> None:
-    """Every record that could not be read, where the source can tell them one by one."""
+    """Every record that could not be read, where the source reports single records."""
     module = load_record_source(source)
     rows = [] if module is None else list(module.rejected(options, configuration=configuration))
     if rows:

@@ -16,14 +16,14 @@ from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser
 
 _HEAD = f"""\
-# Configuration of Tachograph. Every key is at its default; what you do not need may go.
+# Configuration of Tachograph. Every key is at its default; unneeded keys may be deleted.
 # TACHOGRAPH_<SECTION>_<KEY> in the environment overrides a key, for example TACHOGRAPH_SITE_TIME_ZONE=Europe/Berlin.
 
 # a folder or an object store's address; empty: ./{DEFAULT_LAKE}
 """
 _TAIL = """
-# What `tachograph collect` asks again and again, one [[sources]] each: take away the # of what you have. The keys
-# of each are on its page, see docs/collect.md; secrets are named by file.
+# Sources that `tachograph collect` polls, one [[sources]] each: remove the # of those you have. The keys of each are on
+# its page, see docs/collect.md; secrets are named by file.
 #
 # [[sources]]
 # source = "prometheus"
@@ -93,8 +93,8 @@ def _lines(configuration: Configuration) -> Iterator[str]:
             yield f"{line}  # {remarks[field.name]}" if field.name in remarks else line
 
 
-def _comment(words: str) -> Iterator[str]:
-    return (f"# {line}" for line in words.splitlines())
+def _comment(text: str) -> Iterator[str]:
+    return (f"# {line}" for line in text.splitlines())
 
 
 def _toml(value: object) -> str:

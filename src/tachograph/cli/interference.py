@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tachograph.sharing.microbench.run import Conditions, MpsProcesses
 
 
-_MEASURED_AS = "H100 NVL"  # of which numbers are published
+_MEASURED_AS = "H100 NVL"  # model of the published numbers
 _COMPARED = {
     "gain": "time one after the other over time of both at once: 2 is perfect overlap, 1 none",
     "first": "time of the first beside the second over its time alone",
@@ -37,32 +37,36 @@ _MODES = 5  # times of a launch in a run of a pair: each alone, two one after th
 
 
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the action; `--json` and those of every command are added by the caller."""
+    """Declare the options of `bench`; the caller adds `--json` and the options of every command."""
     parser.add_argument("--device", type=int, default=0, metavar="N", help="number of the GPU (default: 0)")
     parser.add_argument("--runs", type=_runs, default=10, metavar="N", help="runs of each experiment (default: 10)")
     parser.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="these experiments, or groups; repeatable"
+        "--only", action="append", default=[], metavar="NAME", help="only these experiments or groups; repeatable"
     )
-    parser.add_argument("--mps", action="store_true", help="under MPS as well, whose daemon you have started")
+    parser.add_argument("--mps", action="store_true", help="also under MPS; its daemon must be running")
     parser.add_argument(
-        "--duration", type=_duration, default=50.0, metavar="MS", help="of each launch alone, in ms (default: 50)"
+        "--duration", type=_duration, default=50.0, metavar="MS", help="duration of a launch alone, in ms (default: 50)"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the calibration into FILE")
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument("--list", action="store_true", help="show what each experiment tests; needs no GPU")
-    modes.add_argument("--dry-run", action="store_true", help="show what would be launched; needs no GPU")
+    modes.add_argument("--list", action="store_true", help="list the experiments; no GPU needed")
+    modes.add_argument("--dry-run", action="store_true", help="list the launches (dry run); no GPU needed")
     modes.add_argument(
-        "--compile", nargs="?", const="sm_90", metavar="ARCH", help="only compile the kernels (sm_90); needs no GPU"
+        "--compile",
+        nargs="?",
+        const="sm_90",
+        metavar="ARCH",
+        help="only compile the kernels (sm_90); no GPU needed",
     )
     parser.add_argument(
         "--as", dest="model", default=_MEASURED_AS, metavar="MODEL",
-        help=f"the GPU that --list and --dry-run are for (default: {_MEASURED_AS})",
+        help=f"GPU model of --list and --dry-run (default: {_MEASURED_AS})",
     )  # fmt: skip
 
 
 def _runs(written: str) -> int:
     if not written.isdecimal() or not 1 <= int(written) <= 1000:
-        raise argparse.ArgumentTypeError(f"{written!r} is no number of runs, from 1 to 1000")
+        raise argparse.ArgumentTypeError(f"invalid number of runs '{written}': not between 1 and 1000")
     return int(written)
 
 
@@ -72,12 +76,12 @@ def _duration(written: str) -> float:
     except ValueError:
         value = 0.0
     if not 1 <= value <= 10_000:
-        raise argparse.ArgumentTypeError(f"{written!r} is no duration in ms, from 1 to 10000")
+        raise argparse.ArgumentTypeError(f"invalid duration '{written}' ms: not between 1 and 10000")
     return value
 
 
 def run_bench(arguments: Arguments) -> int:
-    """Do what the options ask for; return the exit code."""
+    """Run the micro-benchmarks, or list or compile them; return the exit code."""
     _check_names(arguments)
     if arguments.compile:
         return _compile(arguments)
@@ -102,21 +106,21 @@ def run_bench(arguments: Arguments) -> int:
 def measure_bench(
     arguments: Arguments, device: BenchDevice, processes: MpsProcesses | None, observe: Callable[[], Conditions]
 ) -> int:
-    """Run the chosen experiments on `device`, print what came out, write the calibration; return the exit code."""
+    """Run the chosen experiments on `device`, print results, write the calibration; return the exit code."""
     from tachograph.sharing.microbench.calibrate import calibrate
     from tachograph.sharing.microbench.experiments import chosen, experiments
     from tachograph.sharing.microbench.run import BenchPlan, bench
 
     wanted = chosen(experiments(device.gpu, device.free_bytes()), arguments.only)
     before = observe()
-    with Narrator.of(arguments).steps() as told:
+    with Narrator.of(arguments).steps() as progress:
         found = bench(
             device, wanted, plan=BenchPlan(arguments.runs, arguments.duration / 1e3), predictor=predict_bench,
-            processes=processes, told=told,
+            processes=processes, told=progress,
         )  # fmt: skip
     after = observe()
-    for words in dict.fromkeys((*before.warnings(), *after.warnings())):
-        narrate.remark(f"beware: {words}")
+    for warning in dict.fromkeys((*before.warnings(), *after.warnings())):
+        narrate.remark(f"warning: {warning}")
     content = calibrate(found, lanes=device.lanes)
     if arguments.json:
         output.print_json({"calibration": content, "conditions": [before, after], "results": found.results})
@@ -133,7 +137,7 @@ def measure_bench(
 def predict_bench(
     demands: tuple[Demand, Demand], gpu: GpuCapacity, sharing: Sharing, calibration: Calibration
 ) -> Estimate:
-    """Return what the estimator says."""
+    """Return the estimate of a pair."""
     from tachograph.sharing.estimate import estimate
 
     return estimate(demands, gpu=gpu, calibration=calibration, sharing=sharing)
@@ -171,8 +175,8 @@ def _plan(arguments: Arguments) -> int:
     gpu = gpu_called(arguments.model)
     wanted = chosen(experiments(gpu), arguments.only)
     if arguments.json:
-        told = {one.name: getattr(gpu, one.name) for one in fields(gpu) if one.name != "told_by"}
-        output.print_json({"gpu": told, "experiments": wanted})
+        capacity = {one.name: getattr(gpu, one.name) for one in fields(gpu) if one.name != "told_by"}
+        output.print_json({"gpu": capacity, "experiments": wanted})
         return 0
     output.print_text(f"{gpu_words(gpu)}\n\n")
     (_list if arguments.list else _launches)(wanted, arguments)
@@ -192,11 +196,11 @@ def _list(wanted: Sequence[Experiment], arguments: Arguments) -> None:
     output.print_table(headings, rows, no_color=arguments.no_color)
     found = {row[2] for row in rows}
     output.print_text("\ncompared:\n")
-    output.print_text("".join(f"  {name or '–'}: {words}\n" for name, words in _COMPARED.items() if name in found))
+    output.print_text("".join(f"  {name or '–'}: {meaning}\n" for name, meaning in _COMPARED.items() if name in found))
 
 
 def _published(one: Experiment) -> str | None:
-    """What was measured in streams, under MPS."""
+    """Published values in streams and under MPS."""
     under = None if one.published_shares is None else f"{one.published_shares:g} MPS"
     return ", ".join(filter(None, (_number(one.published), under))) or None
 
@@ -220,7 +224,7 @@ def _show_bench(found: Bench, content: CalibrationFile, arguments: Arguments) ->
     from tachograph.sharing.microbench.calibrate import gpu_words
 
     output.print_text(f"{gpu_words(found.gpu)}; {found.driver}; {found.date}\n\n")
-    headings = [TableHeading("experiment"), TableHeading("way"), TableHeading("compared")]
+    headings = [TableHeading("experiment"), TableHeading("sharing mode"), TableHeading("compared")]
     headings += [
         TableHeading(name, right=True)
         for name in ("predicted", "calibrated", "measured", "lowest", "highest", "error", "published")
@@ -230,7 +234,7 @@ def _show_bench(found: Bench, content: CalibrationFile, arguments: Arguments) ->
     headings = [
         TableHeading("value"),
         TableHeading("", right=True),
-        TableHeading("told by"),
+        TableHeading("source"),
         TableHeading("residual", right=True),
     ]
     entries = [
@@ -259,9 +263,9 @@ def _number(value: float | None) -> str | None:
 
 
 def _check_names(arguments: Arguments) -> None:
-    """Before a GPU is looked for; whether it has the experiment is seen when it is there.
+    """Validate names before a GPU is opened.
 
-    Errors: NotFoundError, UsageError for a GPU or an experiment that nobody knows.
+    Errors: NotFoundError, UsageError for an unknown GPU or experiment.
     """
     from tachograph.sharing.microbench.experiments import chosen, every_experiment, gpu_called
 
@@ -271,11 +275,11 @@ def _check_names(arguments: Arguments) -> None:
 
 
 def _check_target(file: str | None) -> None:
-    """Before minutes of measuring: what is written at the end has to find its folder."""
+    """Check the folder of the output before minutes of measuring."""
     from pathlib import Path
 
     if file is not None and not Path(file).absolute().parent.is_dir():
-        raise UsageError("its folder does not exist", where=file, do="make the folder, or name another file")
+        raise UsageError("the folder does not exist", where=file, do="create the folder, or name another file")
 
 
 def _write(file: str, content: CalibrationFile, narrator: Narrator) -> None:
@@ -287,7 +291,7 @@ def _write(file: str, content: CalibrationFile, narrator: Narrator) -> None:
         write_calibration(Path(file), content)
     measured = sum(entry.provenance == "measured" for entry in content.calibration.values())
     narrator.say(f"wrote {file}: {measured} of {len(content.calibration)} values measured; "
-                 f'use it with interference.calibration = "{file}"')  # fmt: skip
+                 f'configure it as interference.calibration = "{file}"')  # fmt: skip
 
 
 _HELD_OUT = "Another GPU, of 80 SMs, held out: nothing was fitted to it (wangpeiwen/gpu-util-interference)"
@@ -295,7 +299,7 @@ _HELD_OUT = "Another GPU, of 80 SMs, held out: nothing was fitted to it (wangpei
 
 _READ_AS = (
     "A number is a slowdown, the time beside the other over the time alone (table 2, pitfalls, section 4.3, bandwidth) "
-    "or a gain, the time one after the other over the time together (all others): the third column tells which. One "
+    "or a gain, the time one after the other over the time together (all others): see the third column. One "
     "constant is fitted: how much the latency of DRAM grows with its load, from kernels of table 2 that ran alone. "
     "'without its table': the error where nothing from that table is used. Nothing is fitted to the other GPU."
 )
@@ -304,17 +308,17 @@ _READ_AS = (
 def add_arguments(parser: Parser) -> None:
     """Declare the actions, each with its own options."""
     action = actions_of(parser)
-    action("accuracy", "tell the errors of the estimator against published measurements", _of_accuracy)
-    action("bench", "run micro-benchmarks on a GPU, and calibrate the estimator by them", add_bench_arguments)
+    action("accuracy", "compare the estimator with published measurements", _of_accuracy)
+    action("bench", "run micro-benchmarks on a GPU to calibrate the estimator", add_bench_arguments)
 
 
 def _of_accuracy(parser: argparse.ArgumentParser) -> None:
-    """It has no options of its own; its help tells what the numbers are."""
+    """No options of its own; the help explains the numbers."""
     parser.epilog = _READ_AS
 
 
 def run(arguments: Arguments) -> int:
-    """Do what the action says."""
+    """Run the action."""
     actions: dict[str, Callable[[Arguments], int]] = {
         "accuracy": _accuracy,
         "bench": run_bench,

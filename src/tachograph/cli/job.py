@@ -1,4 +1,4 @@
-"""`tachograph job ID`: one job's page: what it did with its GPUs, what was wrong, what to do."""
+"""`tachograph job ID`: the report of one job: GPU use, problems, what to do."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ if TYPE_CHECKING:
 def add_arguments(parser: Parser) -> None:
     """Declare the job, its run, and the formats."""
     parser.add_argument("job", metavar="ID", help="job id: 123, 123_4 (array), 123+1 (heterogeneous)")
-    parser.add_argument(
-        "--run", type=int, dest="nth", metavar="N", help="of a requeued job the N-th run (default: last)"
-    )
-    parser.add_argument("--cluster", metavar="NAME", help="which cluster, where several have the id")
+    parser.add_argument("--run", type=int, dest="nth", metavar="N", help="N-th run of a requeued job (default: last)")
+    parser.add_argument("--cluster", metavar="NAME", help="cluster, where several have the job id")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE, and print where it is")
-    parser.add_argument("--verdicts", action="store_true", help="tell everything that was looked for, with its values")
+    form.add_argument("--html", metavar="FILE", help="write the page with plots into FILE")
+    parser.add_argument("--verdicts", action="store_true", help="list all checks with their values")
     add_json(form)
 
 

@@ -1,4 +1,4 @@
-"""`tachograph jobs`: the table of jobs, filtered and sorted, shown or exported."""
+"""`tachograph jobs`: the table of jobs, filtered and sorted, printed or exported."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def add_arguments(parser: Parser) -> None:
         "--sort",
         default="-start",
         metavar="COLUMN",
-        help="order: a column of job_summaries (docs/tables.md), with - before it descending (default: -start)",
+        help="sort by a column of job_summaries (docs/tables.md); -COLUMN: descending (default: -start)",
     )
     parser.add_argument(
         "--columns",
         metavar="LIST",
-        help="columns to show, separated by commas: of job_summaries (docs/tables.md), findings",
+        help="columns, separated by commas: those of job_summaries (docs/tables.md), findings",
     )
     parser.add_argument(
         "--limit", type=int, metavar="N", help="at most N jobs (default: 40 in a printed table, all in exports)"
@@ -50,10 +50,10 @@ def run(arguments: Arguments) -> int:
     selected = select_jobs(opened.lake, which, answers=True)
     chosen = selected.jobs
     if which.findings and chosen.is_empty():
-        _tell_if_stale(arguments, opened)
+        _remark_if_stale(arguments, opened)
     exported = bool(arguments.json or arguments.csv or arguments.output)
     if arguments.limit is not None and arguments.limit < 1:
-        raise UsageError(f"--limit {arguments.limit} shows nothing", do="give 1 or more")
+        raise UsageError(f"invalid --limit {arguments.limit}", do="give 1 or more")
     limit = arguments.limit if arguments.limit is not None or exported else 40
     table = build_jobs_table(
         chosen,
@@ -70,13 +70,13 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _tell_if_stale(arguments: Arguments, opened: OpenedLake) -> None:
-    """Say so where jobs were judged by another version or configuration: what it found may have another name now."""
+def _remark_if_stale(arguments: Arguments, opened: OpenedLake) -> None:
+    """Report where jobs were judged by another version or configuration, whose finding codes may differ."""
     from tachograph.judge.job_judge import JobJudge
     from tachograph.pipeline.state import is_stale
 
     if is_stale(opened.lake, opened.configuration, JobJudge(opened.configuration).digest):
-        Narrator.of(arguments).say("judged by another version or configuration: `tachograph analyze` judges anew")
+        Narrator.of(arguments).say("findings of another version or configuration; run `tachograph analyze` to update")
 
 
 def _show(table: JobsTable, arguments: Arguments) -> None:
@@ -98,7 +98,7 @@ def _show(table: JobsTable, arguments: Arguments) -> None:
 
 
 def _write(table: JobsTable, target: Path) -> None:
-    """Write the jobs in the format that the ending names."""
+    """Write the jobs in the format of the file's suffix."""
     from tachograph.report.jobs import jobs_csv, jobs_json, write_jobs_parquet
 
     match target.suffix:
@@ -109,4 +109,4 @@ def _write(table: JobsTable, target: Path) -> None:
         case ".json":
             target.write_bytes(output.json_bytes(jobs_json(table)))
         case other:
-            raise UsageError(f"cannot write {other or 'a file without ending'}", do="use .csv, .parquet or .json")
+            raise UsageError(f"unknown file type {other or '(none)'}", do="use .csv, .parquet or .json")

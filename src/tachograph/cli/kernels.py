@@ -1,6 +1,6 @@
-"""`tachograph kernels`: what kernels need of a GPU, what disturbs them, what happens when they share one.
+"""`tachograph kernels`: demand and sensitivity of kernels, and the estimated slowdown when they share a GPU.
 
-Reports that come by a pipe: kept in a file while they are read, and told of as stdin.
+Reports from a pipe are copied to a file while they are read; messages name them stdin.
 """
 
 from __future__ import annotations
@@ -30,40 +30,43 @@ if TYPE_CHECKING:
 _TOP = 20  # kernels of a printed table
 _WIDEST = 140  # characters of a line
 _STDIN = "-"  # as a report
-_MOST_LINES = 20  # of what was left out, on stderr
+_MOST_LINES = 20  # remarks on stderr
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the reports, which kernels of them, what to ask of them, and the formats."""
+    """Declare reports, kernel filter, questions, and formats."""
     parser.add_argument(
         "reports", nargs="+", metavar="REPORT", help="a .ncu-rep, CSV of `ncu --csv`, a folder, or - for stdin"
     )
-    chosen = parser.add_argument_group("which kernels")
+    chosen = parser.add_argument_group("kernel filter")
     chosen.add_argument(
         "--kernel", action="append", default=[], metavar="PATTERN",
-        help="only kernels whose name has this in it; * and ? as in a shell, /.../ a regular expression; repeatable",
+        help="only kernels whose name contains this; * and ? as in a shell, /.../ a regular expression; repeatable",
     )  # fmt: skip
     chosen.add_argument(
-        "--top", type=_count, metavar="N", help=f"the N of each GPU that took most time (default: {_TOP} where printed)"
+        "--top",
+        type=_count,
+        metavar="N",
+        help=f"the N longest-running kernels of each GPU (default: {_TOP} in text)",
     )
-    chosen.add_argument("--device", metavar="NAME", help="only those that ran on a GPU with this in its name")
-    asked = parser.add_argument_group("what to tell")
-    asked.add_argument("--explain", metavar="KERNEL", help="everything about one kernel, by number or pattern")
-    asked.add_argument(
-        "--together", nargs="+", metavar="KERNEL", help="what happens when these run at the same time (behind REPORT)"
+    chosen.add_argument("--device", metavar="NAME", help="only kernels on a GPU whose name contains this")
+    report = parser.add_argument_group("report")
+    report.add_argument("--explain", metavar="KERNEL", help="all values of one kernel, by number or pattern")
+    report.add_argument(
+        "--together", nargs="+", metavar="KERNEL", help="slowdown when these run at the same time (behind REPORT)"
     )
-    asked.add_argument("--with", dest="beside", metavar="REPORT", help="each kernel beside each of another report")
-    asked.add_argument("--matrix", action="store_true", help="each kernel beside each other and beside itself")
-    asked.add_argument(
+    report.add_argument("--with", dest="beside", metavar="REPORT", help="each kernel beside each of another report")
+    report.add_argument("--matrix", action="store_true", help="each kernel beside each other and beside itself")
+    report.add_argument(
         "--mps-share", type=_shares, metavar="P,P",
-        help="they are processes under MPS (NVIDIA's service to share a GPU) with these percentages of the SMs, as "
-        "50,50; else streams of one process",
+        help="processes under MPS (NVIDIA's service to share a GPU) with these percentages of the SMs, as 50,50; "
+        "default: streams of one process",
     )  # fmt: skip
-    add_formats(parser, csv="the kernels, or what was asked of them together")
+    add_formats(parser, csv="the kernels, or the estimates of those together")
 
 
 def run(arguments: Arguments) -> int:
-    """Print or write what the reports tell."""
+    """Print or write the report on kernels."""
     from tachograph.catalog import config
     from tachograph.sharing.kernel_facts import KernelsRequest
     from tachograph.sharing.kernel_report import build_kernels_report
@@ -71,7 +74,7 @@ def run(arguments: Arguments) -> int:
     _check_names([*arguments.reports, *([] if arguments.beside is None else [arguments.beside])])
     settings = config.load(arguments.config)
     exported = arguments.json or arguments.csv or arguments.html is not None
-    asked = KernelsRequest(
+    request = KernelsRequest(
         kernels=tuple(arguments.kernel),
         device=arguments.device,
         top=arguments.top if arguments.top is not None or exported else _TOP,
@@ -82,8 +85,8 @@ def run(arguments: Arguments) -> int:
     )
     reports = _read(arguments.reports, arguments)
     beside = _read([arguments.beside], arguments) if arguments.beside is not None else ()
-    with Narrator.of(arguments).steps() as tell:
-        report = build_kernels_report(reports, asked, configuration=settings, beside=beside, tell=tell)
+    with Narrator.of(arguments).steps() as progress:
+        report = build_kernels_report(reports, request, configuration=settings, beside=beside, tell=progress)
     _remark_some(report.problems, more="--json has them all")
     _show(report, arguments)
     return 0
@@ -104,22 +107,22 @@ def _show(report: KernelsReport, arguments: Arguments) -> None:
 
 
 def _read(names: Sequence[str], arguments: Arguments) -> tuple[NcuReport, ...]:
-    """The reports of files and folders; one that cannot be read is told and left out, as long as another can."""
+    """The reports of files and folders; an unreadable one is reported and skipped, as long as another is readable."""
     # MOVED
     from tachograph.nsight.reports import read_reports
 
-    with stdin_as_file(wanted=_STDIN in names) as kept, Narrator.of(arguments).steps() as tell:
+    with stdin_as_file(wanted=_STDIN in names) as kept, Narrator.of(arguments).steps() as progress:
         paths = [kept.path if name == _STDIN else Path(name) for name in names]
-        said: list[str] = []
+        remarks: list[str] = []
         with kept.failing():
-            reports = read_reports(paths, told=kept.telling(said.append), progress=tell)
+            reports = read_reports(paths, told=kept.renaming(remarks.append), progress=progress)
     if not arguments.quiet:
-        _remark_some(said, more="these files were left out, or read once")
+        _remark_some(remarks, more="these files were left out, or read once")
     return tuple(kept.named(report) for report in reports)
 
 
 def _remark_some(lines: Sequence[str], *, more: str) -> None:
-    """Thousands of files may have the same to say."""
+    """Write the first remarks: thousands of files may have one each."""
     for line in lines[:_MOST_LINES]:
         remark(line)
     if len(lines) > _MOST_LINES:
@@ -127,15 +130,15 @@ def _remark_some(lines: Sequence[str], *, more: str) -> None:
 
 
 def _check_names(names: Sequence[str]) -> None:
-    """Errors: UsageError for a name that stands for nothing, or for stdin twice."""
-    if not all(names):  # Path("") is the folder one stands in
-        raise UsageError("the name of a report is empty", do="name a file or a folder; the current one is .")
+    """Errors: UsageError for an empty name, or for stdin twice."""
+    if not all(names):  # Path("") is the current folder
+        raise UsageError("empty report name", do="name a file or a folder; the current one is .")
     if names.count(_STDIN) > 1:
         raise UsageError("stdin can be read once only", where=_STDIN, do="write one of the reports into a file")
 
 
 def _html(report: KernelsReport) -> str:
-    from tachograph.report.kernels_html import kernels_html  # draws: only where it is asked for
+    from tachograph.report.kernels_html import kernels_html  # draws: only for --html
 
     return kernels_html(report)
 
@@ -146,7 +149,7 @@ def _count(written: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise ArgumentTypeError(f"{written!r} is no number of kernels, from 1 on")
+        raise ArgumentTypeError(f"invalid number of kernels '{written}'")
     return number
 
 
@@ -159,9 +162,9 @@ def _shares(written: str) -> tuple[float, ...]:
     try:
         shares = tuple(float(part) / 100 for part in written.split(","))
     except ValueError:
-        raise UsageError(f"{written!r} are no percentages", where="--mps-share", do="write 50,50") from None
+        raise UsageError(f"invalid percentages '{written}'", where="--mps-share", do="write 50,50") from None
     if not all(0 < share <= 1 for share in shares):
-        raise UsageError("each is above 0 and at most 100", where="--mps-share", do="write 50,50")
+        raise UsageError("percentages must be above 0 and at most 100", where="--mps-share", do="write 50,50")
     return shares
 
 
@@ -170,20 +173,20 @@ STDIN_NAME = "stdin"
 
 @dataclass(frozen=True, slots=True)
 class StdinFile:
-    """The file; what is said of it names stdin."""
+    """A file that holds stdin; messages about it name stdin."""
 
     path: Path
 
     def named(self, report: NcuReport) -> NcuReport:
-        """The report under the name that people know."""
+        """The report under the name stdin."""
         if report.file != str(self.path):
             return report
         launches = tuple(replace(launch, report=STDIN_NAME) for launch in report.launches)
         return replace(report, file=STDIN_NAME, launches=launches)
 
-    def telling(self, tell: Callable[[str], None]) -> Callable[[str], None]:
-        """The same, for lines that name the file."""
-        return lambda line: tell(self._renamed(line))
+    def renaming(self, write: Callable[[str], None]) -> Callable[[str], None]:
+        """Return `write` for lines that name the file."""
+        return lambda line: write(self._renamed(line))
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -193,16 +196,15 @@ class StdinFile:
         except InputError as problem:
             raise InputError(self._renamed(problem.what), where=self._renamed(problem.where), do=problem.do) from None
 
-    def _renamed(self, words: str) -> str:
-        return words.replace(str(self.path), STDIN_NAME)
+    def _renamed(self, line: str) -> str:
+        return line.replace(str(self.path), STDIN_NAME)
 
 
 @contextmanager
 def stdin_as_file(*, wanted: bool, stdin: BinaryIO | None = None) -> Iterator[StdinFile]:
-    """Have a file with all that comes on stdin while the block runs: reports are known by content, and read twice.
+    """Copy stdin to a file while the block runs: reports are recognized by content, and read twice.
 
-    Errors: UsageError where stdin is a terminal, on which nobody would type a report, or is closed. Where it is not
-    `wanted` nothing is read.
+    Nothing is read where it is not `wanted`. Errors: UsageError where stdin is a terminal or closed.
     """
     if not wanted:
         yield StdinFile(Path(STDIN_NAME))
@@ -210,7 +212,7 @@ def stdin_as_file(*, wanted: bool, stdin: BinaryIO | None = None) -> Iterator[St
     if stdin is None:
         stdin = None if sys.stdin is None else sys.stdin.buffer
     if stdin is None or stdin.isatty():
-        what = "stdin is closed" if stdin is None else "stdin is a terminal, no report comes from there"
+        what = "stdin is closed" if stdin is None else "stdin is a terminal"
         raise UsageError(what, where="-", do="write ncu --csv ... | tachograph kernels -")
     with TemporaryDirectory(prefix="tachograph-") as folder:
         path = Path(folder) / STDIN_NAME

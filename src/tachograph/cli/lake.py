@@ -1,4 +1,4 @@
-"""`tachograph lake`: what is in it: rows, span, gaps per node, bytes per row, what was removed by reason."""
+"""`tachograph lake`: contents of the lake: rows, time span, gaps per node, bytes per row, rejects by reason."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ WORST = 10
 
 def add_arguments(parser: Parser) -> None:
     """Declare `--nodes`, `--no-gaps`, `--json`."""
-    parser.add_argument("--nodes", action="store_true", help="all nodes, not only those with most silence")
-    parser.add_argument("--no-gaps", action="store_true", help="do not read the samples to look for gaps")
+    parser.add_argument("--nodes", action="store_true", help="all nodes, not only those with the longest gaps")
+    parser.add_argument("--no-gaps", action="store_true", help="skip the search for gaps in samples")
     add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
-    """Print tables, nodes and removals."""
+    """Print tables, nodes and rejects."""
     from tachograph.catalog.tables import ALL_TABLES
     from tachograph.cli.options import open_lake
     from tachograph.lake.describe import describe_nodes, describe_rejects, describe_tables
@@ -35,8 +35,8 @@ def run(arguments: Arguments) -> int:
     opened = open_lake(arguments)
     zone = opened.configuration.site.time_zone
     tables = describe_tables(opened.lake, ALL_TABLES)
-    with Narrator.of(arguments).steps() as tell:
-        nodes = None if arguments.no_gaps else describe_nodes(opened.lake, tell)
+    with Narrator.of(arguments).steps() as progress:
+        nodes = None if arguments.no_gaps else describe_nodes(opened.lake, progress)
     rejects = describe_rejects(opened.lake)
     if arguments.json:
         found = {"tables": tables, "rejects": rejects.to_dicts()}
@@ -90,8 +90,8 @@ def _print_nodes(nodes: pl.DataFrame, zone: str, arguments: Arguments) -> None:
         TableHeading("samples", right=True),
         TableHeading("every", right=True),
         TableHeading("gaps", right=True),
-        TableHeading("longest", right=True),
-        TableHeading("silence", right=True),
+        TableHeading("longest gap", right=True),
+        TableHeading("all gaps", right=True),
     )
     rows = [
         (
@@ -100,7 +100,7 @@ def _print_nodes(nodes: pl.DataFrame, zone: str, arguments: Arguments) -> None:
         )
         for row in shown.iter_rows(named=True)
     ]  # fmt: skip
-    title = "Nodes" if arguments.nodes else f"Nodes with most silence ({len(rows)} of {nodes.height})"
+    title = "Nodes" if arguments.nodes else f"Nodes with the longest gaps ({len(rows)} of {nodes.height})"
     output.print_text("\n")
     output.print_table(headings, rows, title=title, no_color=arguments.no_color)
 
@@ -110,7 +110,7 @@ def _print_rejects(rejects: pl.DataFrame, arguments: Arguments) -> None:
         TableHeading("table"),
         TableHeading("reason"),
         TableHeading("column"),
-        TableHeading("removed", right=True),
+        TableHeading("rejected", right=True),
         TableHeading("example"),
     )
     rows = [
@@ -119,6 +119,6 @@ def _print_rejects(rejects: pl.DataFrame, arguments: Arguments) -> None:
     ]
     output.print_text("\n")
     if rows:
-        output.print_table(headings, rows, title="Removed on the way in", no_color=arguments.no_color)
+        output.print_table(headings, rows, title="Rejected by ingest", no_color=arguments.no_color)
     else:
-        output.print_text("Nothing was removed on the way in.\n")
+        output.print_text("No rejects.\n")

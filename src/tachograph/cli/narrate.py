@@ -17,15 +17,15 @@ def error(problem: TachographError) -> None:
 
 
 def interrupted() -> None:
-    """Write that the work was ended by the user, and that nothing is half done."""
-    sys.stderr.write("\ntachograph: interrupted; nothing is left half done\n")
+    """Write that the user interrupted the command."""
+    sys.stderr.write("\ntachograph: interrupted; the lake is consistent\n")
 
 
-def remark(words: str) -> None:
-    """Write one line, and one per point of the words, that is said even to those who want quiet."""
+def remark(text: str) -> None:
+    """Write one line, and one per point of the text, with `--quiet` too."""
     from tachograph.catalog.units import printable
 
-    points = (printable(" ".join(point.split())) for point in words.split(BREAK))
+    points = (printable(" ".join(point.split())) for point in text.split(BREAK))
     sys.stderr.write(f"tachograph: {BREAK.join(points)}\n")
 
 
@@ -36,14 +36,14 @@ def on_terminal() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Narrator:
-    """Tells what is going on; a quiet one tells nothing."""
+    """Writes progress on stderr; with `quiet` nothing."""
 
     quiet: bool = False
     no_color: bool = False
 
     @classmethod
     def of(cls, arguments: Arguments) -> Narrator:
-        """Return the narrator that the options ask for."""
+        """Return the narrator for these options."""
         return cls(quiet=arguments.quiet, no_color=arguments.no_color)
 
     def say(self, remark: str) -> None:
@@ -55,7 +55,7 @@ class Narrator:
 
     @contextmanager
     def steps(self) -> Iterator[Callable[[str, int, int], None]]:
-        """Show a bar for work that tells (what it does, steps done, steps in all). Off a terminal it is silent."""
+        """Show a progress bar; call what it yields with (step, done, total). Nothing is shown off a terminal."""
         if self.quiet or not sys.stderr.isatty():
             yield lambda doing, done, total: None
             return
@@ -69,7 +69,7 @@ class Narrator:
 
     @contextmanager
     def progress(self, doing: str, *, total: float | None = None) -> Iterator[Callable[[float], None]]:
-        """Show a bar while the block runs; call what it yields with each amount done. Off a terminal it is silent."""
+        """Show a progress bar; call what it yields with each amount done. Nothing is shown off a terminal."""
         if self.quiet or not sys.stderr.isatty():
             yield _ignore
             return
@@ -83,4 +83,4 @@ class Narrator:
 
 
 def _ignore(amount: float) -> None:
-    """Progress nobody watches."""
+    """No progress is shown."""

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from tachograph.catalog import config
-from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import UsageError
-from tachograph.catalog.units import parse_time
 from tachograph.catalog.version import __version__
 from tachograph.cli import output
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from tachograph.catalog.config import Configuration
     from tachograph.lake.delta import Lake
     from tachograph.lake.filters import JobFilter
     from tachograph.live.discovery import SourceRequest
@@ -43,7 +41,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Take `--sort -start` for what it says: argparse would take the column for an option."""
+        """Parse `--sort -start` as an option and its value: argparse would take the column for an option."""
         return super().parse_known_args(None if args is None else _joined(args), namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -58,7 +56,7 @@ _MAY_BEGIN_WITH_DASH = "--sort"
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments with `--sort -x` as one; what stands behind `--` is a command, and stays as it is.
+    """Return the arguments with `--sort -x` as one; those behind `--` are a command and are not changed.
 
     >>> _joined(["--sort", "-energy_j", "--json", "--", "ls", "--sort", "size"])
     ['--sort=-energy_j', '--json', '--', 'ls', '--sort', 'size']
@@ -74,13 +72,13 @@ def _joined(arguments: Sequence[str]) -> list[str]:
     return joined
 
 
-def sentence(words: str) -> str:
-    """Return `words` as a sentence.
+def sentence(phrase: str) -> str:
+    """Return a phrase as a sentence.
 
     >>> sentence("list the counters")
     'List the counters.'
     """
-    return f"{words[0].upper()}{words[1:]}."
+    return f"{phrase[0].upper()}{phrase[1:]}."
 
 
 def add_common(parser: Parser) -> None:
@@ -90,7 +88,7 @@ def add_common(parser: Parser) -> None:
         "--lake", metavar="DIR", help="the lake: a folder or an object store's address [$TACHOGRAPH_LAKE]"
     )
     group.add_argument("--config", metavar="FILE", help="the configuration [$TACHOGRAPH_CONFIG, ./tachograph.toml]")
-    group.add_argument("--quiet", action="store_true", help="say nothing on stderr but errors")
+    group.add_argument("--quiet", action="store_true", help="only errors on stderr")
     group.add_argument("--no-color", action="store_true", help="no colours [$NO_COLOR]")
     group.add_argument("--version", action="version", version=f"tachograph {__version__}", help="show the version")
 
@@ -99,19 +97,19 @@ Declare = Callable[[argparse.ArgumentParser], None]
 
 
 def actions_of(parser: Parser) -> Callable[[str, str, Declare], None]:
-    """Return what adds an action to a command: its name, a line of help, what declares the options of its own.
+    """Return a function that adds an action to a command: name, line of help, function that declares its options.
 
-    Each prints JSON where asked, and takes the options of every command, before the action or behind it.
+    Every action has `--json` and the options of every command, which may precede the action or follow it.
     """
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    def add(name: str, words: str, declare: Declare) -> None:
-        one: Parser = actions.add_parser(name, description=sentence(words), help=words)
+    def add(name: str, phrase: str, declare: Declare) -> None:
+        one: Parser = actions.add_parser(name, description=sentence(phrase), help=phrase)
         declare(one)
         add_json(one)
         known = len(one._actions)
         add_common(one)
-        for option in one._actions[known:]:  # given before the action, they count as well
+        for option in one._actions[known:]:  # may be given before the action
             option.default = argparse.SUPPRESS
 
     return add
@@ -130,18 +128,18 @@ def seed(written: str) -> int:
     """
     number = int(written)
     if number < 0:
-        raise argparse.ArgumentTypeError(f"{written} is below 0")
+        raise argparse.ArgumentTypeError(f"invalid seed {written}: below 0")
     return number
 
 
 def add_as_of(parser: Parser) -> None:
     """Add `--as-of`."""
-    parser.add_argument("--as-of", metavar="TIME", help="take this for now: jobs that run are looked at up to it")
+    parser.add_argument("--as-of", metavar="TIME", help="analyze as of this time: running jobs up to it")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedLake:
-    """Configuration, lake, and the instant up to which things are looked at."""
+    """Configuration, lake, and the instant up to which jobs are considered."""
 
     configuration: Configuration
     lake: Lake
@@ -149,10 +147,12 @@ class OpenedLake:
 
 
 def open_lake(arguments: Arguments) -> OpenedLake:
-    """Return what the options name.
+    """Return configuration and lake that the options name.
 
     Errors: ConfigError, LakeError where there is no lake.
     """
+    from tachograph.catalog import config
+    from tachograph.catalog.units import parse_time
     from tachograph.lake.delta import Lake
 
     configuration = config.load(arguments.config)
@@ -165,23 +165,23 @@ def open_lake(arguments: Arguments) -> OpenedLake:
 
 
 def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
-    """Add the filters, as a group of their own in the help; with `study` those of the study's own filters, too."""
-    group = parser.add_argument_group("which jobs (default: all)")
+    """Add the filters, as a group of their own in the help; with `study` also those of the study's own filters."""
+    group = parser.add_argument_group("job filter (default: all jobs)")
     for option, what in (("user", "user"), ("account", "account"), ("partition", "partition"), ("state", "state")):
         group.add_argument(
-            f"--{option}", action="append", default=[], metavar="NAME", help=f"of this {what}; repeatable"
+            f"--{option}", action="append", default=[], metavar="NAME", help=f"jobs of this {what}; repeatable"
         )
-    group.add_argument("--since", metavar="TIME", help="that ran after it: 2026-04-23, 2026-04-23T10:30, or 12h ago")
-    group.add_argument("--until", metavar="TIME", help="that ran before it")
+    group.add_argument("--since", metavar="TIME", help="jobs that ran after: 2026-04-23, 2026-04-23T10:30, 12h ago")
+    group.add_argument("--until", metavar="TIME", help="jobs that ran before")
     group.add_argument(
         "--where",
         action="append",
         default=[],
         metavar="CONDITION",
-        help="such as 'gpu_util_mean<0.1'; repeatable: all of them",
+        help="such as 'gpu_util_mean<0.1'; repeatable: all must hold",
     )
     group.add_argument(
-        "--finding", action="append", default=[], metavar="CODE", help="with this finding; repeatable: any of them"
+        "--finding", action="append", default=[], metavar="CODE", help="jobs with this finding; repeatable: any of them"
     )
     group.add_argument(
         "--verdict", default="yes", metavar="ANSWER", help="on --finding: yes (default), no, insufficient (data)"
@@ -190,25 +190,25 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
     parser.set_defaults(in_study=False, excluded=False)
     if study:
         either = group.add_mutually_exclusive_group()
-        either.add_argument("--in-study", action="store_true", help="only those that no filter of the study leaves out")
-        either.add_argument("--excluded", action="store_true", help="only those that one leaves out")
+        either.add_argument("--in-study", action="store_true", help="only jobs that no filter of the study leaves out")
+        either.add_argument("--excluded", action="store_true", help="only jobs that a filter of the study leaves out")
 
 
 def none_matches(summaries: pl.DataFrame, *, zone_name: str) -> str:
-    """Return what is said where filters leave no job of `summaries`: how many there are, and of which time."""
+    """Return the message where filters leave no job of `summaries`: number of jobs, and start of the newest."""
     from tachograph.catalog.units import zone
 
     newest = None if summaries.is_empty() else summaries["start"].max()
     if not isinstance(newest, datetime):
-        return "No job matches.\n"
+        return "No matching jobs.\n"
     began = newest.astimezone(zone(zone_name))
-    return f"No job matches; the newest of {summaries.height:,} jobs began {began:%Y-%m-%d}.\n"
+    return f"No matching jobs; the newest of {summaries.height:,} jobs began {began:%Y-%m-%d}.\n"
 
 
 def job_filter(arguments: argparse.Namespace, opened: OpenedLake) -> JobFilter:
     """Return the filter that the options make.
 
-    Errors: UsageError for a condition or a time that is none.
+    Errors: UsageError for an invalid condition or time.
     """
     from tachograph.catalog.units import parse_time
     from tachograph.lake.filters import JobFilter, parse_condition
@@ -234,7 +234,7 @@ def job_filter(arguments: argparse.Namespace, opened: OpenedLake) -> JobFilter:
 
 
 def live_selection(arguments: Arguments, *, interval_s: float) -> SourceRequest:
-    """Return what both commands' options ask for; what only one of them has is left as it is without."""
+    """Return the live source that the options of `watch` and `record` name, with defaults for those of one alone."""
     from tachograph.live.discovery import SourceRequest
 
     return SourceRequest(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-_UNBOUNDED = 100_000  # columns of characters: what rich takes a pipe or a file to be wide
+_UNBOUNDED = 100_000  # columns of characters: width of a pipe or a file
 _ABSENT = "–"
 _DRAWN = "─█▁–°"
 
@@ -35,9 +35,9 @@ class TableHeading:
 
 
 def prepare() -> None:
-    """Let stdout write out what its encoding lacks, as stderr does by itself, in place of failing.
+    """Make stdout escape characters that its encoding lacks, as stderr does, in place of failing.
 
-    Streams that whoever started us has closed go nowhere; else the next file that is opened would take their place.
+    Streams that were closed by the parent process go to /dev/null; else the next opened file would take their number.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -72,12 +72,12 @@ def width(default: int = 100) -> int:
 
 
 def on_terminal() -> bool:
-    """Return whether a person sits there: stdout and stdin are a terminal."""
+    """Return whether stdout and stdin are a terminal."""
     return sys.stdout.isatty() and sys.stdin.isatty()
 
 
 def ascii_only() -> bool:
-    """Return whether stdout cannot show the characters that bars and rules are made of."""
+    """Return whether stdout cannot encode the characters of bars and rules."""
     try:
         _DRAWN.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -106,7 +106,7 @@ def print_table(
 ) -> None:
     """Write a table, one text cell per heading in every row; None is shown as a dash.
 
-    Cells are shown as they are: no markup is read from them, control characters are made visible.
+    Cells are printed literally: no markup is parsed, control characters are made visible.
     """
     from rich.console import Console
 
@@ -125,28 +125,30 @@ def print_table(
 
 @contextmanager
 def writing(file: str) -> Iterator[None]:
-    """Turn what keeps a file named by the user from being written into an error that says so.
+    """Turn a failure to write a file named by the user into a UsageError.
 
     Errors: UsageError for a folder that does not exist, or a name that is one.
     """
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
-        raise UsageError("its folder does not exist", where=file, do="make the folder, or name another file") from None
+        raise UsageError(
+            "the folder does not exist", where=file, do="create the folder, or name another file"
+        ) from None
     except IsADirectoryError:
-        raise UsageError("is a folder", where=file, do="name a file in it") from None
+        raise UsageError("this is a folder", where=file, do="name a file in it") from None
 
 
 def flush() -> None:
-    """Hand everything written to the reader.
+    """Flush stdout.
 
-    Errors: BrokenPipeError when the reader is gone, OSError when the disk is full.
+    Errors: BrokenPipeError where the reader closed stdout, OSError where the disk is full.
     """
     sys.stdout.flush()
 
 
 def abandon() -> None:
-    """Forget what could not be written, so that the interpreter does not try again at its end."""
+    """Discard what could not be written, so that the interpreter does not try again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,7 +1,7 @@
-"""`tachograph record -- COMMAND`: run a command, record its GPUs beside it, report what it did with them.
+"""`tachograph record -- COMMAND`: run a command, record its GPUs, report the job.
 
-stdout, stdin and the exit code are the command's; what is said here comes behind it, on stderr. Nothing that goes
-wrong with the recording keeps the command from running, or changes its exit code.
+stdout, stdin and the exit code are the command's; the report follows on stderr. No failure of the recording keeps the
+command from running or changes its exit code.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tachograph.service.record.foreground import CommandEnd
     from tachograph.service.record.spooling import RecordPlan, SpoolResult
 
-SHORTEST_S = 0.1  # between two samples: what GPUs tell is hardly newer
-_SHORT_S = 5.0  # so long a source may take to begin
+SHORTEST_S = 0.1  # between two samples: counters update no faster
+_SHORT_S = 5.0  # a source may take so long to start
 
 
 def add_arguments(parser: Parser) -> None:
@@ -39,39 +39,39 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--source", metavar="NAME", help="dcgm-exporter, dmon, prometheus, nvml (default: the best)")
     parser.add_argument(
-        "--url", metavar="URL", action="append", default=[], help="an exporter, or Prometheus; repeatable"
+        "--url", metavar="URL", action="append", default=[], help="address of an exporter or of Prometheus; repeatable"
     )
     parser.add_argument("--gpus", metavar="WHICH", help="indices, UUIDs, PCI addresses (default: those of the job)")
-    parser.add_argument("--simulate", metavar="N", type=int, help="N GPUs that do not exist")
-    parser.add_argument("--anonymous", action="store_true", help="nothing of user, host, command, job in the recording")
-    parser.add_argument("--until-job-ends", action="store_true", help="no command: the job around it, until it ends")
+    parser.add_argument("--simulate", metavar="N", type=int, help="N simulated GPUs")
+    parser.add_argument("--anonymous", action="store_true", help="no user, host, command or job in the recording")
+    parser.add_argument("--until-job-ends", action="store_true", help="no command: the surrounding job, until it ends")
     parser.add_argument("--job", metavar="ID", help="with --until-job-ends: another job")
-    parser.add_argument("--duration", metavar="S", type=_duration, help="no command: so many seconds")
+    parser.add_argument("--duration", metavar="S", type=_duration, help="no command: for S seconds")
     add_json(parser)
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what is run, behind --")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command, behind --")
 
 
 def _interval(written: str) -> float:
-    """The seconds between two samples, as argparse wants them.
+    """The seconds between two samples, as an argparse type.
 
     >>> _interval("0.5")
     0.5
     """
     number = _number(written)
     if not SHORTEST_S <= number <= 3600:
-        raise argparse.ArgumentTypeError(f"{written} is not between {SHORTEST_S} and 3600")
+        raise argparse.ArgumentTypeError(f"invalid interval {written}: not between {SHORTEST_S} and 3600")
     return number
 
 
 def _duration(written: str) -> float:
     number = _number(written)
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{written} is no number above 0")
+        raise argparse.ArgumentTypeError(f"invalid duration {written}: must be above 0")
     return number
 
 
 def _number(written: str) -> float:
-    """NaN for what is none."""
+    """NaN where it is not a number."""
     try:
         return float(written)
     except ValueError:
@@ -89,22 +89,24 @@ def run(arguments: Arguments) -> int:
 
 
 def _command(arguments: Arguments) -> list[str]:
-    words: list[str] = arguments.command
-    return words[1:] if words[:1] == ["--"] else words
+    command: list[str] = arguments.command
+    return command[1:] if command[:1] == ["--"] else command
 
 
 def _check(arguments: Arguments, command: list[str]) -> None:
     alone = arguments.until_job_ends or arguments.duration is not None
     if command and alone:
-        raise UsageError("--until-job-ends and --duration go without a command", do="leave one out")
+        raise UsageError("--until-job-ends and --duration exclude a command", do="leave one out")
     if not command and not alone:
         raise UsageError("no command", do="write it behind --: tachograph record -- python train.py")
     if arguments.job and not arguments.until_job_ends:
-        raise UsageError("--job goes with --until-job-ends", do="name both")
+        raise UsageError("--job needs --until-job-ends", do="give both")
     if arguments.lake:
-        raise UsageError("a recording is a lake of its own", do="name its folder with -o, ingest it where you like")
+        raise UsageError(
+            "--lake does not apply: a recording is a lake of its own", do="name its folder with -o; ingest it later"
+        )
     if arguments.until_job_ends and not (arguments.job or os.environ.get("SLURM_JOB_ID")):
-        raise UsageError("--until-job-ends: there is no job around it", do="name one with --job, or use --duration")
+        raise UsageError("--until-job-ends outside of a job", do="name a job with --job, or use --duration")
 
 
 def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[], LiveSource]:
@@ -113,7 +115,7 @@ def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[],
         from tachograph.live.discovery import choose_source
 
         wanted = live_selection(arguments, interval_s=arguments.interval)
-        # whose the GPUs are is settled: Slurm is asked only where another job's are looked for
+        # Slurm is queried only for the GPUs of another job
         return choose_source(configuration, wanted, ask=None if arguments.job else SlurmAllocations)
 
     return connect
@@ -166,7 +168,7 @@ def _of_job(configuration: Configuration, arguments: Arguments) -> int:
     if kept.spool is None and kept.problem:
         raise LakeError(f"nothing was recorded: {kept.problem}")
     if not kept.rows:
-        raise NotFoundError(f"nothing was recorded: {kept.problem or 'no GPU told anything'}", where=str(plan.folder))
+        raise NotFoundError(f"nothing was recorded: {kept.problem or 'no GPU reported values'}", where=str(plan.folder))
     _finish(kept, None, plan, configuration, arguments)
     return 0
 
@@ -176,14 +178,14 @@ def _remark_unfinished(problem: Exception | None, spool: Path | None, plan: Reco
     if problem is not None and not isinstance(problem, TachographError | OSError):
         what = f"{type(problem).__name__}: {what}"
     left = spool is not None and spool.exists()
-    do = f"; what was recorded is kept: tachograph ingest recording {plan.folder} --lake {plan.folder}" if left else ""
+    do = f"; recorded samples are kept: tachograph ingest recording {plan.folder} --lake {plan.folder}" if left else ""
     narrate.remark(f"the recording is not finished: {what}{do}")
 
 
 def _finish(
     kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, configuration: Configuration, arguments: Arguments
 ) -> None:
-    """Turn the spool into tables, report the job, tell what was lost. ended: None where there was no command.
+    """Commit the spool, report the job and lost samples. ended: None without a command.
 
     Errors: LakeError, InputError where that cannot be done: the spool stays.
     """
@@ -193,18 +195,18 @@ def _finish(
         narrate.remark(_nothing(kept, ended, plan, _command(arguments)))
         _drop(kept, plan)
         return
-    tells = not arguments.quiet and is_reporting_task(os.environ)
-    if tells and not arguments.json:
+    reports = not arguments.quiet and is_reporting_task(os.environ)
+    if reports and not arguments.json:
         Narrator.of(arguments).say(_reading(kept, ended, plan, _command(arguments)))
     from tachograph.service.record.commit import commit_spool
 
     commit_spool(kept.spool, plan.folder, cluster=configuration.site.cluster)
-    if tells:
+    if reports:
         _report(plan, configuration, arguments)
     if kept.problem:
-        narrate.remark(f"the recording is not whole: {kept.problem}")
+        narrate.remark(f"the recording is incomplete: {kept.problem}")
     if kept.lost:
-        narrate.remark(f"{kept.lost:,} samples were lost: {plan.folder} could not be written")
+        narrate.remark(f"{kept.lost:,} samples lost: {plan.folder} could not be written")
 
 
 def _has_samples(spool: Path, ended: CommandEnd | None, plan: RecordPlan) -> bool:
@@ -224,12 +226,12 @@ def _short(ended: CommandEnd, plan: RecordPlan) -> bool:
 def _nothing(kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]) -> str:
     """Why there is no recording."""
     if kept.problem or ended is None or not _short(ended, plan):
-        return f"nothing was recorded: {kept.problem or 'no GPU told anything'}"
+        return f"nothing was recorded: {kept.problem or 'no GPU reported values'}"
     return f"{_end(ended, plan, command)}; nothing was recorded: it ended before the first sample"
 
 
 def _reading(kept: SpoolResult, ended: CommandEnd | None, plan: RecordPlan, command: list[str]) -> str:
-    """What goes on between the end of the command and its report."""
+    """The line between the end of the command and its report."""
     samples = f"reading {plural(kept.rows, 'sample')} ..." if kept.rows else "reading the samples ..."
     return samples if ended is None else f"{_end(ended, plan, command)}; {samples}"
 
@@ -240,7 +242,7 @@ def _end(ended: CommandEnd, plan: RecordPlan, command: list[str]) -> str:
 
 
 def _drop(kept: SpoolResult, plan: RecordPlan) -> None:
-    """Take away what was made for nothing."""
+    """Remove an empty spool and its empty folders."""
     if kept.spool is None:
         return
     kept.spool.unlink(missing_ok=True)
@@ -257,10 +259,10 @@ def _report(plan: RecordPlan, configuration: Configuration, arguments: Arguments
     report = _analyzed(plan, configuration)
     narrator = Narrator.of(arguments)
     if arguments.json:
-        told = output.json_bytes(job_json(report)).decode()
+        written = output.json_bytes(job_json(report)).decode()
     else:
-        told = to_text(job_lines(report, width=min(output.width(), 100)))
-    for line in told.rstrip("\n").split("\n"):
+        written = to_text(job_lines(report, width=min(output.width(), 100)))
+    for line in written.rstrip("\n").split("\n"):
         narrator.say(line)
     if not arguments.json:
         narrator.say("")

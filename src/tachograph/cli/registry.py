@@ -1,7 +1,7 @@
 """The commands, in the order of `tachograph --help`; a command is added by one file and one line here.
 
 A command's module has `add_arguments(parser) -> None` and `run(arguments) -> int` (the exit code), and is imported
-only when its command is the one asked for. This module imports nothing heavy: `--help` depends on it.
+only when its command is run. This module imports nothing heavy: `--help` depends on it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GROUPS: Mapping[str, str] = MappingProxyType(
     {
         "start": "Start",
         "feed": "Feed the lake",
-        "look": "Look at jobs",
+        "look": "Inspect jobs",
         "share": "Share GPUs",
         "reference": "Reference",
     }
@@ -39,39 +39,35 @@ class CommandEntry:
 
 
 COMMANDS: tuple[CommandEntry, ...] = (
-    CommandEntry("demo", "demo", "simulate a cluster with planted problems, analyze it, show what was found", "start"),
+    CommandEntry("demo", "demo", "simulate a cluster with planted problems, analyze it, show the findings", "start"),
     CommandEntry("init", "init", "write tachograph.toml with every key at its default", "start"),
-    CommandEntry("ingest", "ingest", "put recordings and accounting into the lake", "feed"),
-    CommandEntry("analyze", "analyze", "summarize and judge the jobs that new data touch", "feed"),
+    CommandEntry("ingest", "ingest", "read recordings and accounting into the lake", "feed"),
+    CommandEntry("analyze", "analyze", "summarize and judge the jobs that new data concern", "feed"),
     CommandEntry("compact", "compact", "rewrite days as few sorted files, merge duplicates", "feed"),
+    CommandEntry("collect", "collect", "keep a lake up to date: poll the sources, analyze, compact", "feed"),
+    CommandEntry("status", "status", "show the state of the collector: lag, errors, unreachable hosts, clocks", "feed"),
+    CommandEntry("lake", "lake", "show the contents of the lake: rows, gaps, rejects", "feed"),
+    CommandEntry("jobs", "jobs", "list jobs with their GPU use and findings, filtered and sorted", "look"),
+    CommandEntry("job", "job", "report one job: GPU use, problems, what to do", "look"),
+    CommandEntry("watch", "watch", "show GPUs live: on a screen, as a table, JSON or CSV", "look"),
+    CommandEntry("record", "record", "run a command, record its GPUs, report the job", "look"),
     CommandEntry(
-        "collect", "collect", "keep a lake up to date: ask the sources again and again, analyze, compact", "feed"
-    ),
-    CommandEntry("status", "status", "show how the collecting goes: lag, errors, unreachable hosts, clocks", "feed"),
-    CommandEntry("lake", "lake", "show what is in the lake: rows, gaps, what was removed", "feed"),
-    CommandEntry("jobs", "jobs", "list jobs with what they did, filtered and sorted", "look"),
-    CommandEntry("job", "job", "report one job: what it did, what is wrong, what to do", "look"),
-    CommandEntry("watch", "watch", "show how GPUs are now: on a screen, as a table, JSON or CSV", "look"),
-    CommandEntry("record", "record", "run a command, record its GPUs meanwhile, report what it did", "look"),
-    CommandEntry(
-        "classify", "classify", "judge job classes again from stored minutes, show verdicts and intervals", "look"
+        "classify", "classify", "judge job classes again from stored minutes; print verdicts and intervals", "look"
     ),
     CommandEntry("tune", "tune", "choose thresholds of job classes from labelled jobs, or propose some", "look"),
     CommandEntry("rules", "rules", "list, check, run, back-test and import performance-pattern rules", "look"),
-    CommandEntry("figures", "figures", "write the published study of this system: figures, numbers, answers", "look"),
-    CommandEntry("waste", "waste", "account for GPU time: what did no work, why, whose, what it costs", "look"),
-    CommandEntry("export", "export", "hand jobs on: PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
-    CommandEntry(
-        "kernels", "kernels", "tell from Nsight Compute reports what kernels need and what disturbs them", "share"
-    ),
+    CommandEntry("figures", "figures", "write the published study for this system: figures, numbers, answers", "look"),
+    CommandEntry("waste", "waste", "account for unused GPU time: by cause and user, with its cost", "look"),
+    CommandEntry("export", "export", "export jobs to PostgreSQL, CSV, Parquet, Prometheus, ClusterCockpit", "look"),
+    CommandEntry("kernels", "kernels", "report demand and sensitivity of kernels from Nsight Compute reports", "share"),
     CommandEntry("colocate", "colocate", "propose which jobs of a lake could share a GPU, how, and why", "share"),
-    CommandEntry("interference", "interference", "check, calibrate and try the estimator of interference", "share"),
-    CommandEntry("simulate", "simulate", "write a simulated cluster whose truth is known", "reference"),
-    CommandEntry("accuracy", "accuracy", "tell how many verdicts on simulated jobs are right", "reference"),
+    CommandEntry("interference", "interference", "check and calibrate the estimator of interference", "share"),
+    CommandEntry("simulate", "simulate", "write a simulated cluster with its ground truth", "reference"),
+    CommandEntry("accuracy", "accuracy", "measure the accuracy of verdicts on simulated jobs", "reference"),
     CommandEntry(
         "counters",
         "counters",
-        "list the counters: units, kinds, meaning; the names at each producer with --json",
+        "list the counters: units, kinds, meaning; with --json their names at each producer",
         "reference",
     ),
     CommandEntry("devices", "devices", "list the GPU models: peaks, memory, ridge points", "reference"),
@@ -80,13 +76,13 @@ COMMANDS: tuple[CommandEntry, ...] = (
 
 
 class CommandModule(Protocol):
-    """What a command's module offers."""
+    """Interface of a command's module."""
 
     def add_arguments(self, parser: Parser) -> None:
         """Declare the command's own options."""
 
     def run(self, arguments: Arguments) -> int:
-        """Do it; return the exit code."""
+        """Run the command; return the exit code."""
         ...
 
 
@@ -100,7 +96,7 @@ def find(name: str) -> CommandEntry:
             return command
     close = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1, cutoff=0.5)
     do = f"did you mean `tachograph {close[0]}`?" if close else "see `tachograph --help`"
-    raise UsageError(f"no command {name!r}", do=do)
+    raise UsageError(f"unknown command '{name}'", do=do)
 
 
 def load(command: CommandEntry) -> CommandModule:

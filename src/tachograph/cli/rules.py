@@ -8,41 +8,40 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.units import plural, printable, text
 from tachograph.cli import narrate, output
 from tachograph.cli.options import Arguments, OpenedLake, Parser, actions_of, add_filters, job_filter, open_lake
-from tachograph.judge.rules.clustercockpit import Translated, limits_of, parameters_toml, translate_class
-from tachograph.judge.rules.ruleset import PARAMETERS, RuleSet, read_source
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from tachograph.catalog.config import Configuration
+    from tachograph.judge.rules.clustercockpit import Translated
     from tachograph.judge.rules.ruleset import RuleSet
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the actions, each with its own options."""
     action = actions_of(parser)
-    action("list", "show the rules in use: what each looks for, its parameters, what it needs", _of_list)
-    action("check", "look for mistakes in files of rules, without any job", _of_check)
-    action("run", "judge stored jobs by rules; nothing is written", _of_run)
-    action("backtest", "show which jobs change verdict when a parameter, or the rule, changes", _of_backtest)
+    action("list", "list the rules in use with parameters and needed counters", _of_list)
+    action("check", "validate files of rules", _of_check)
+    action("run", "judge stored jobs by rules; no stored verdict changes", _of_run)
+    action("backtest", "list the jobs whose verdict changes with a parameter or rule", _of_backtest)
     action("import-clustercockpit", "translate job classes of ClusterCockpit", _of_import)
 
 
 def _of_list(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("rules", nargs="*", metavar="RULE", help="tell all about these")
+    parser.add_argument("rules", nargs="*", metavar="RULE", help="print these rules in full")
     _add_folder(parser)
 
 
 def _of_check(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="files of rules, or folders of some")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="files or folders of rules")
 
 
 def _of_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("rules", nargs="*", metavar="RULE", help="only these")
+    parser.add_argument("rules", nargs="*", metavar="RULE", help="only these rules")
     add_filters(parser)
     _add_folder(parser)
     _add_set(parser)
@@ -54,18 +53,18 @@ def _of_backtest(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
     _add_folder(parser)
     _add_set(parser)
-    parser.add_argument("--file", metavar="FILE", help="the changed rule: the one of this name in FILE")
-    parser.add_argument("--labels", metavar="FILE", help="what people said of jobs: CSV with job_id, class, label")
+    parser.add_argument("--file", metavar="FILE", help="file with the changed rule, under the same name")
+    parser.add_argument("--labels", metavar="FILE", help="labels of jobs: CSV with job_id, class, label")
 
 
 def _of_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="DIR", help="folder of job classes, with their parameters.json")
     parser.add_argument("-o", "--output", metavar="DIR", help="write the rules into this folder")
-    parser.add_argument("--cluster", metavar="FILE", help="cluster.json, of which limits of metrics are taken")
+    parser.add_argument("--cluster", metavar="FILE", help="cluster.json with the limits of metrics")
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--folder", metavar="DIR", help="the site's own rules, in place of rules.folder")
+    parser.add_argument("--folder", metavar="DIR", help="folder of the site's rules (default: rules.folder)")
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:
@@ -75,12 +74,12 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="changed",
         metavar="PARAMETER=VALUE",
-        help="another value, also RULE.PARAMETER=VALUE; repeatable",
+        help="override a parameter, also RULE.PARAMETER=VALUE; repeatable",
     )
 
 
 def run(arguments: Arguments) -> int:
-    """Do what the action says."""
+    """Run the action."""
     actions: dict[str, Callable[[Arguments], int]] = {
         "list": _list,
         "check": _check_rules,
@@ -109,7 +108,9 @@ def _list(arguments: Arguments) -> int:
 def _show_rules(ruleset: RuleSet, arguments: Arguments) -> None:
     from tachograph.judge.rules.listing import parameter_text
 
-    headings = [output.TableHeading(name) for name in ("rule", "what", "of", "urgency", "parameter", "value", "needs")]
+    headings = [
+        output.TableHeading(name) for name in ("rule", "name", "level", "severity", "parameter", "value", "counters")
+    ]
     rows = []
     for entry in (*ruleset.entries, *ruleset.disabled):
         state = "off" if entry in ruleset.disabled else entry.severity
@@ -119,15 +120,15 @@ def _show_rules(ruleset: RuleSet, arguments: Arguments) -> None:
         for place, (name, value) in enumerate(lines):
             rows.append([*(first if not place else [""] * 4), name, value, "" if place else needs])
     output.print_table(headings, rows, no_color=arguments.no_color)
-    report_left_out(ruleset)
+    remark_skipped(ruleset)
 
 
-def report_left_out(ruleset: RuleSet) -> None:
-    """Say which rules are left out, and why."""
+def remark_skipped(ruleset: RuleSet) -> None:
+    """Report the rules that were skipped, and why."""
     from tachograph.cli import narrate
 
     for problem in ruleset.errors:
-        narrate.remark(f"a rule was left out: {problem}")
+        narrate.remark(f"rule skipped: {problem}")
 
 
 def _check_rules(arguments: Arguments) -> int:
@@ -144,10 +145,10 @@ def _check_rules(arguments: Arguments) -> int:
         for problem in ruleset.problems:
             output.print_text(f"{printable(str(problem))}\n")
         for entry in ruleset.entries:
-            needs = ", ".join(entry.counters) or "nothing"
-            output.print_text(f"{entry.rule.file}: {entry.code} is fine; of each {entry.rule.level}; needs {needs}\n")
+            needs = ", ".join(entry.counters) or "none"
+            output.print_text(f"{entry.rule.file}: {entry.code} valid; level: {entry.rule.level}; counters: {needs}\n")
     if not ruleset.entries and not ruleset.problems:
-        raise InputError("no rules there", where=", ".join(arguments.files), do="name files of rules, or their folder")
+        raise InputError("no rules found", where=", ".join(arguments.files), do="name files of rules, or their folder")
     return InputError.exit_code if ruleset.errors else 0
 
 
@@ -170,7 +171,7 @@ def _import(arguments: Arguments) -> int:
 
 
 def ruleset_of(arguments: Arguments, configuration: Configuration) -> RuleSet:
-    """The rules in use; `--folder` stands for the folder of the configuration."""
+    """The rules in use; `--folder` replaces the folder of the configuration."""
     import msgspec
 
     from tachograph.judge.rules_in_use import rules_in_use
@@ -186,7 +187,9 @@ _BATCH = 10_000  # jobs whose GPUs are in memory at a time
 
 
 def run_rules(arguments: Arguments) -> int:
-    """Judge the chosen jobs by the chosen rules; print those that hold, and how many jobs have which verdict."""
+    """Judge the chosen jobs by the chosen rules; print findings, and the number of jobs per verdict."""
+    import polars as pl
+
     from tachograph.judge.rules.verdicts import judge_rules
 
     opened = open_lake(arguments)
@@ -207,20 +210,20 @@ def run_rules(arguments: Arguments) -> int:
         return 0
     _show_verdicts(found, arguments)
     _show_counts(counted, [entry.code for entry in ruleset.entries], arguments)
-    report_left_out(ruleset)
+    remark_skipped(ruleset)
     return 0
 
 
 def _show_verdicts(found: pl.DataFrame, arguments: Arguments) -> None:
     if found.is_empty():
-        output.print_text(f"No job with the verdict {arguments.show or 'yes'}.\n")
+        output.print_text(f"No job with verdict {arguments.show or 'yes'}.\n")
         return
     headings = [output.TableHeading("job"), output.TableHeading("rule"), output.TableHeading("GPU-h", right=True)]
     rows = [
         [row["display_id"] or row["job_id"], row["code"], text(row["gpu_hours"], "h"), row["sentence"]]
         for row in found.head(_LIMIT).iter_rows(named=True)
     ]
-    output.print_table([*headings, output.TableHeading("what")], rows, no_color=arguments.no_color)
+    output.print_table([*headings, output.TableHeading("finding")], rows, no_color=arguments.no_color)
     if found.height > _LIMIT:
         output.print_text(f"... and {found.height - _LIMIT} more: see --json\n")
 
@@ -234,14 +237,16 @@ def _show_counts(counted: pl.DataFrame, codes: Sequence[str], arguments: Argumen
 
 
 def backtest(arguments: Arguments) -> int:
-    """Judge the chosen jobs by a rule as it is and as it would be; print what changes."""
+    """Judge the chosen jobs by a rule before and after a change; print the differences."""
+    import polars as pl
+
     from tachograph.judge.rules.verdicts import compare
 
     opened = open_lake(arguments)
     before = ruleset_of(arguments, opened.configuration).only([arguments.rule])
     after = _changed(_replaced(before, arguments.file), arguments.changed)
     if after == before:
-        raise UsageError("nothing changes", do="give --set PARAMETER=VALUE with another value, or --file FILE")
+        raise UsageError("the rule is unchanged", do="give --set PARAMETER=VALUE with another value, or --file FILE")
     jobs = _jobs(arguments, opened)
     labels = _labels(arguments.labels, before, jobs)
     compared = pl.concat([compare(*tables, before, after) for tables in _batches(opened, jobs, before, after)])
@@ -264,7 +269,7 @@ def _show_backtest(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, boo
          row["before"], row["after"], row["sentence_after"]]
         for row in changed.head(_LIMIT).iter_rows(named=True)
     ]  # fmt: skip
-    headings += [output.TableHeading(name) for name in ("before", "after", "what it says then")]
+    headings += [output.TableHeading(name) for name in ("before", "after", "finding after")]
     output.print_table(headings, rows, title="Jobs whose verdict changes", no_color=arguments.no_color)
     if changed.height > _LIMIT:
         output.print_text(f"... and {changed.height - _LIMIT} more: see --json\n")
@@ -276,26 +281,28 @@ def _show_backtest(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, boo
     for one in agreed:
         share = text(one["accuracy"], "fraction")
         output.print_text(
-            f"{one['code']} {one['when']}: {share} of the decided labels right; wrong yes {one['wrong_yes']}, "
-            f"wrong no {one['wrong_no']}, undecided {one['undecided']}\n"
+            f"{one['code']} {one['when']}: accuracy {share}; false positives {one['wrong_yes']}, "
+            f"false negatives {one['wrong_no']}, undecided {one['undecided']}\n"
         )
 
 
 def _agreements(compared: pl.DataFrame, labels: Mapping[str, Mapping[str, bool]]) -> Iterator[dict[str, Any]]:
-    """How verdicts agree with labels, before and after."""
+    """Agreement of verdicts with labels, before and after."""
     from dataclasses import asdict
+
+    import polars as pl
 
     from tachograph.judge.rules.verdicts import agreement
 
-    for code, said in labels.items():
+    for code, labelled in labels.items():
         mine = compared.filter(pl.col("code") == code)
         for when in ("before", "after"):
-            found = agreement(dict(mine.select("job_key", when).iter_rows()), said)
+            found = agreement(dict(mine.select("job_key", when).iter_rows()), labelled)
             yield {"code": code, "when": when, **asdict(found), "accuracy": found.accuracy}
 
 
 def _labels(file: str | None, ruleset: RuleSet, jobs: pl.DataFrame) -> Mapping[str, Mapping[str, bool]]:
-    """{code: {job_key: whether it is so}}; lines that are not used are told."""
+    """{code: {job_key: label}}; unused lines are reported."""
     if file is None:
         return {}
     from tachograph.cli import narrate
@@ -309,9 +316,9 @@ def _labels(file: str | None, ruleset: RuleSet, jobs: pl.DataFrame) -> Mapping[s
 
 
 def _replaced(before: RuleSet, file: str | None) -> RuleSet:
-    """The rules as they stand in a file.
+    """The rules as a file defines them.
 
-    Errors: InputError where it is broken or holds none of them.
+    Errors: InputError where it is invalid or defines none of them.
     """
     if file is None:
         return before
@@ -323,23 +330,23 @@ def _replaced(before: RuleSet, file: str | None) -> RuleSet:
     entries, problems = read_changed(Path(file), before.entries)
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
-        raise InputError(str(errors[0]), do="mend it; `tachograph rules check` shows all mistakes")
+        raise InputError(str(errors[0]), do="fix it; `tachograph rules check` lists all mistakes")
     if not entries:
         names = ", ".join(entry.code for entry in before.entries)
-        raise InputError(f"holds no rule called {names}", where=file, do="give the rule the same tag or id")
+        raise InputError(f"no rule {names}", where=file, do="give the rule the same tag or id")
     return replace(before, entries=entries)
 
 
 def _changed(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
-    """The rules with other values.
+    """The rules with other parameter values.
 
-    Errors: UsageError for what is no number or becomes negative, and for a parameter that none of them has.
+    Errors: UsageError for an invalid or negative number, and for an unknown parameter.
     """
     from dataclasses import replace
 
     entries = list(ruleset.entries)
-    for words in given:
-        name, value = _setting(words)
+    for option in given:
+        name, value = _setting(option)
         rule, _, parameter = name.rpartition(".")
         places = [
             place
@@ -349,31 +356,31 @@ def _changed(ruleset: RuleSet, given: Sequence[str]) -> RuleSet:
         if not places:
             if rule and not any(entry.is_called(rule) for entry in entries):
                 names = ", ".join(entry.code for entry in entries)
-                raise UsageError(f"--set {words}: {rule!r} is not among the rules", do=f"these are: {names}")
+                raise UsageError(f"--set {option}: unknown rule '{rule}'", do=f"use one of: {names}")
             known = sorted({name for entry in entries for name in entry.values if not rule or entry.is_called(rule)})
-            raise UsageError(f"--set {words}: no such parameter", do=f"there are: {', '.join(known) or 'none'}")
+            raise UsageError(f"--set {option}: unknown parameter", do=f"use one of: {', '.join(known) or 'none'}")
         for place in places:
             if value < 0 <= entries[place].values[parameter]:
-                raise UsageError(f"--set {words}: less than 0", do=f"{parameter} is a number from 0 on")
+                raise UsageError(f"--set {option}: negative value", do=f"{parameter} must be 0 or more")
             entries[place] = entries[place].with_values({parameter: value})
     return replace(ruleset, entries=tuple(entries))
 
 
-def _setting(words: str) -> tuple[str, float]:
+def _setting(option: str) -> tuple[str, float]:
     from math import isfinite
 
-    name, equals, value = words.partition("=")
+    name, equals, value = option.partition("=")
     try:
         number = float(value[:-1]) / 100 if value.endswith("%") else float(value)
     except ValueError:
         number = float("nan")
     if not equals or not name.strip() or not isfinite(number):
-        raise UsageError(f"--set {words}: no number is given", do="write PARAMETER=VALUE, such as low_activity=0.2")
+        raise UsageError(f"--set {option}: invalid number", do="write PARAMETER=VALUE, such as low_activity=0.2")
     return name.strip(), number
 
 
 def _jobs(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
-    """Summaries of the jobs that the filters choose, in order of their start."""
+    """Summaries of the jobs that the filters choose, in order of start."""
     from tachograph.lake.query import select_jobs
 
     return select_jobs(opened.lake, job_filter(arguments, opened)).jobs.sort("start", "job_key")
@@ -382,7 +389,7 @@ def _jobs(arguments: Arguments, opened: OpenedLake) -> pl.DataFrame:
 def _batches(
     opened: OpenedLake, jobs: pl.DataFrame, *rulesets: RuleSet
 ) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
-    """Jobs with their GPUs and minutes of nodes, some at a time; minutes are read where a rule names host metrics."""
+    """Jobs with their GPUs and node minutes, in batches; node minutes are read where a rule names host metrics."""
     from tachograph.catalog.tables import JOB_NODE_MINUTES
     from tachograph.judge.rules.metrics import OF_HOSTS
     from tachograph.lake.query import read_gpus, read_node_minutes
@@ -398,10 +405,12 @@ _PARAMETERS = "parameters.json"
 
 
 def import_classes(arguments: Arguments) -> int:
-    """Translate, report, and write where a folder is named.
+    """Translate job classes, report, and write them where a folder is named.
 
-    Errors: InputError for a folder without job classes, or of which none can be translated.
+    Errors: InputError for a folder without job classes, or where none can be translated.
     """
+    from tachograph.judge.rules.clustercockpit import limits_of
+
     folder = Path(arguments.folder)
     texts = _classes(folder)
     parameters = _parameters(folder / _PARAMETERS)
@@ -414,31 +423,35 @@ def import_classes(arguments: Arguments) -> int:
     else:
         _report(found, arguments)
     if not any(one.text for one in found):
-        raise InputError("no job class of it could be translated", where=str(folder), do="see what is missing above")
+        raise InputError("no job class could be translated", where=str(folder), do="see the missing parts above")
     return 0
 
 
 def _classes(folder: Path) -> list[tuple[str, str | None]]:
-    """Names and texts of the files of job classes; None: it cannot be read."""
+    """Names and texts of the files of job classes; None: unreadable."""
+    from tachograph.judge.rules.ruleset import read_source
+
     if not folder.is_dir():
-        what = "is no folder" if folder.exists() else "no such folder"
+        what = "not a folder" if folder.exists() else "no such folder"
         raise InputError(what, where=str(folder), do="name the folder of job classes, jobclasses/")
     files = [path for path in sorted(folder.glob("*.json")) if path.name != _PARAMETERS]
     if not files:
-        raise InputError("holds no job classes", where=str(folder), do="name the folder with their .json files")
+        raise InputError("no job classes found", where=str(folder), do="name the folder with their .json files")
     return [(path.name, read_source(path).text) for path in files]
 
 
 def _translated(
     name: str, text: str | None, parameters: Mapping[str, float], limits: Mapping[str, Mapping[str, float]]
 ) -> Translated:
+    from tachograph.judge.rules.clustercockpit import Translated, translate_class
+
     if text is None:
-        return Translated(name, "", None, {}, ("it is no text that can be read",))
+        return Translated(name, "", None, {}, ("unreadable text",))
     return translate_class(text, name, parameters, limits)
 
 
 def _without_taken_tags(found: Sequence[Translated]) -> list[Translated]:
-    """The same, without a second class of one tag."""
+    """The translated classes without a second one of the same tag."""
     from dataclasses import replace
 
     from tachograph.catalog.config import Configuration
@@ -449,8 +462,8 @@ def _without_taken_tags(found: Sequence[Translated]) -> list[Translated]:
     kept = []
     for one in found:
         if one.text is not None and one.tag in taken:
-            said = f"its tag {one.tag} is taken by {taken[one.tag]}: give it another"
-            kept.append(replace(one, text=None, missing=(said,)))
+            taken_by = f"tag {one.tag} is used by {taken[one.tag]}: choose another"
+            kept.append(replace(one, text=None, missing=(taken_by,)))
             continue
         if one.text is not None:
             taken[one.tag] = one.file
@@ -463,7 +476,7 @@ def _parameters(path: Path) -> dict[str, float]:
         return {}
     given = _json(path)
     if not isinstance(given, dict):
-        raise InputError("is no object of parameters", where=str(path), do='write {"name": number, ...}')
+        raise InputError("not an object of parameters", where=str(path), do='write {"name": number, ...}')
     return {
         str(name): float(value)
         for name, value in given.items()
@@ -472,25 +485,30 @@ def _parameters(path: Path) -> dict[str, float]:
 
 
 def _json(path: Path) -> Any:
+    from tachograph.judge.rules.ruleset import read_source
+
     source = read_source(path)
     if source.text is None:
         raise InputError(source.problem, where=str(path), do="name a file of JSON")
     try:
         return json.loads(source.text)
     except (ValueError, RecursionError) as problem:
-        raise InputError(f"is not valid JSON: {problem}", where=str(path), do="mend it") from None
+        raise InputError(f"invalid JSON: {problem}", where=str(path), do="fix it") from None
 
 
 def _write(folder: Path, found: Sequence[Translated]) -> None:
-    """Write rules and parameters; what is there stays.
+    """Write rules and parameters; no file is overwritten.
 
-    Errors: UsageError where a file of that name is there.
+    Errors: UsageError where a file of that name exists.
     """
+    from tachograph.judge.rules.clustercockpit import parameters_toml
+    from tachograph.judge.rules.ruleset import PARAMETERS
+
     documents = {one.file: one.text for one in found if one.text is not None}
     documents[PARAMETERS] = parameters_toml(found)
     there = [name for name in documents if (folder / name).exists()]
     if there:
-        raise UsageError("is there already", where=str(folder / there[0]), do="name a new folder with -o")
+        raise UsageError("file exists", where=str(folder / there[0]), do="name a new folder with -o")
     with output.writing(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in documents.items():
@@ -514,7 +532,7 @@ def _report(found: Sequence[Translated], arguments: Arguments) -> None:
         for what, lines in (("no counterpart", one.missing), ("remark", one.remarks)):
             output.print_text("".join(f"  {what}: {printable(line)}\n" for line in lines))
     done = sum(one.text is not None for one in found)
-    where = f", written into {arguments.output}" if arguments.output else "; -o DIR writes them"
+    where = f", written to {arguments.output}" if arguments.output else "; write them with -o DIR"
     narrate.Narrator.of(arguments).say(
-        f"{done} of {plural(len(found), 'job class').replace('classs', 'classes')}{where}"
+        f"{done} of {plural(len(found), 'job class').replace('classs', 'classes')} translated{where}"
     )

@@ -1,6 +1,6 @@
-"""`tachograph simulate DIR`: write a simulated cluster whose truth is known, in the forms real ones are recorded in.
+"""`tachograph simulate DIR`: write a simulated cluster with its ground truth, in the formats of real recordings.
 
-With `--lake` its samples go straight into a lake, as ingest and compaction would leave them there.
+With `--lake` its samples are committed to a lake directly, as ingest and compaction would leave them.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the size, the seed, and whether telemetry has defects."""
+    """Declare size, seed, and telemetry defects."""
     parser.add_argument("folder", metavar="DIR", help="a new folder")
     parser.add_argument("--seed", type=seed, default=7, help="the same seed gives the same files (default 7)")
     parser.add_argument("--nodes", type=int, metavar="N", help="nodes with four A100 each (default: 36 mixed ones)")
-    parser.add_argument("--days", type=int, metavar="N", help="length of the recording (default 2)")
+    parser.add_argument("--days", type=int, metavar="N", help="days of the recording (default 2)")
     parser.add_argument("--interval", type=int, metavar="S", help="seconds between samples of a GPU (default 30)")
-    parser.add_argument("--no-defects", action="store_true", help="without gaps, resets, duplicates, marks, clock skew")
-    parser.add_argument("--hosts", action="store_true", help="what hosts count, too: CPU, network, files, caches")
+    parser.add_argument("--no-defects", action="store_true", help="no gaps, resets, duplicates, blanks, clock skew")
+    parser.add_argument("--hosts", action="store_true", help="also host metrics: CPU, network, files, caches")
     parser.add_argument("--month", action="store_true", help="31 days of 7,168 GPUs: 1.92e9 samples")
-    straight = parser.add_argument_group("straight into the lake that --lake names, without telemetry files")
-    straight.add_argument(
-        "--fill-days", type=int, metavar="N", help="only the first N days; again with more, it goes on"
+    direct = parser.add_argument_group("directly into the lake of --lake, without telemetry files")
+    direct.add_argument(
+        "--fill-days", type=int, metavar="N", help="only the first N days; a later run with more continues"
     )
-    straight.add_argument("--processes", type=int, metavar="N", help="processes that simulate (default: one per core)")
+    direct.add_argument("--processes", type=int, metavar="N", help="processes that simulate (default: one per core)")
     add_json(parser)
 
 
 def run(arguments: Arguments) -> int:
-    """Write it; print what it holds."""
+    """Write the cluster; print its size."""
     plan = _plan(arguments)
     if arguments.lake is not None:
         return _fill(plan, arguments)
     if arguments.fill_days is not None or arguments.processes is not None:
-        raise UsageError("--fill-days and --processes fill a lake", do="name it with --lake, or leave them out")
+        raise UsageError("--fill-days and --processes need --lake", do="name a lake with --lake, or leave them out")
     return _write(plan, arguments)
 
 
 def _write(plan: SimulationPlan, arguments: Arguments) -> int:
-    """As files."""
+    """Write files."""
     from tachograph.simulate.cluster import simulate
 
-    with Narrator.of(arguments).steps() as tell:
-        cluster = simulate(plan, arguments.folder, lambda done, total: tell("simulate", done, total))
+    with Narrator.of(arguments).steps() as progress:
+        cluster = simulate(plan, arguments.folder, lambda done, total: progress("simulate", done, total))
     problems = cluster.jobs.get_column("problem").drop_nulls().len()
     if arguments.json:
         output.print_json(
@@ -67,36 +67,36 @@ def _write(plan: SimulationPlan, arguments: Arguments) -> int:
         )
     else:
         output.print_text(
-            f"{cluster.folder}: {cluster.rows:,} samples, {cluster.jobs.height:,} runs of jobs, {problems:,} of them "
+            f"{cluster.folder}: {cluster.rows:,} samples, {cluster.jobs.height:,} job runs, {problems:,} of them "
             f"with a planted problem, from {plan.start:%Y-%m-%d} to {plan.end:%Y-%m-%d} UTC\n"
         )
     return 0
 
 
 def _fill(plan: SimulationPlan, arguments: Arguments) -> int:
-    """Straight into the lake."""
+    """Commit to the lake."""
     from tachograph.service.fill import fill
 
     lake = str(arguments.lake)
     processes = arguments.processes if arguments.processes is not None else os.cpu_count() or 1
-    with Narrator.of(arguments).steps() as tell:
+    with Narrator.of(arguments).steps() as progress:
         filled = fill(
             plan,
             lake,
             arguments.folder,
             days=arguments.fill_days,
             processes=max(1, processes),
-            progress=lambda done, total: tell("simulate", done, total),
+            progress=lambda done, total: progress("simulate", done, total),
         )
     if arguments.json:
         output.print_json({"lake": lake, "folder": str(arguments.folder), **dataclasses.asdict(filled)})
     else:
         were = "was" if filled.chunks == 1 else "were"
-        known = f" ({filled.chunks_known} of {plural(filled.chunks, 'chunk')} {were} there)"
+        known = f" ({filled.chunks_known} of {plural(filled.chunks, 'chunk')} {were} already in the lake)"
         output.print_text(
-            f"{lake}: {filled.rows:,} samples landed{known if filled.chunks_known else ''}, "
-            f"{filled.jobs:,} runs of jobs known; "
-            f"configuration, accounting and truth in {arguments.folder}\n"
+            f"{lake}: {filled.rows:,} samples committed{known if filled.chunks_known else ''}, "
+            f"{filled.jobs:,} job runs; "
+            f"configuration, accounting and ground truth in {arguments.folder}\n"
         )
     return 0
 
@@ -106,7 +106,7 @@ def _plan(arguments: Arguments) -> SimulationPlan:
 
     plan = SimulationPlan.month(seed=arguments.seed) if arguments.month else SimulationPlan.demo(seed=arguments.seed)
     if arguments.month and (arguments.nodes or arguments.days or arguments.interval):
-        raise UsageError("--month has its own size", do="leave out --nodes, --days and --interval")
+        raise UsageError("--month excludes --nodes, --days and --interval", do="leave them out")
     nodes = arguments.nodes
     return dataclasses.replace(
         plan,

@@ -1,4 +1,4 @@
-"""`tachograph status`: how the collecting goes; exit code 0 when all is well, 1 when a source is late or failing."""
+"""`tachograph status`: state of the collector; exit code 0: healthy, 1: a source is late or failing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
     from tachograph.service.collect.status import CollectOverview, SourceStatus
 
-NOT_WELL = 1
+UNHEALTHY = 1
 _NAMED = 5  # endpoints and hosts
 _STEPS = {"analyze": "analysis", "compact": "compaction"}
 
@@ -27,7 +27,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: Arguments) -> int:
-    """Print sources, what is wrong with them, the last analysis and compaction."""
+    """Print sources, their errors, the last analysis and compaction."""
     from tachograph.catalog import config
     from tachograph.service.collect.status import overview, state_folder, utc_now
     from tachograph.sources.registry import configured_feeds
@@ -46,23 +46,23 @@ def run(arguments: Arguments) -> int:
         output.print_json(found.as_json())
     else:
         _print(found, configuration, arguments)
-    return 0 if found.is_healthy else NOT_WELL
+    return 0 if found.is_healthy else UNHEALTHY
 
 
 def _print(found: CollectOverview, configuration: Configuration, arguments: Arguments) -> None:
     zone = configuration.site.time_zone
     output.print_text(f"{_headline(found, zone)}\n\n")
     if not found.sources:
-        output.print_text("No sources: name some under [[sources]] of the configuration.\n")
+        output.print_text("No sources configured: add [[sources]] to the configuration.\n")
         return
     headings = (
         TableHeading("source"),
-        TableHeading("is"),
+        TableHeading("state"),
         TableHeading("last success"),
         TableHeading("read up to"),
         TableHeading("lag", right=True),
         TableHeading("rows", right=True),
-        TableHeading("removed", right=True),
+        TableHeading("rejected", right=True),
         TableHeading("errors", right=True),
         TableHeading("waiting", right=True),
     )
@@ -79,21 +79,21 @@ def _headline(found: CollectOverview, zone: str) -> str:
     if found.holder is not None:
         who = f"process {found.holder.pid} on {found.holder.host}, since {_time(found.holder.since, zone)}"
         if found.hangs and found.status is not None:
-            silent = text((found.now - found.status.updated).total_seconds(), "s")
-            return f"Hangs: {who}, has not said anything for {silent}; restart it. Lake: {found.lake}"
-        return f"Collecting into {found.lake}: {who}"
+            unresponsive = text((found.now - found.status.updated).total_seconds(), "s")
+            return f"Collector hangs: {who}, no status for {unresponsive}; restart it. Lake: {found.lake}"
+        return f"Collector running: {who}. Lake: {found.lake}"
     if found.status is None:
-        return f"Nothing was collected into {found.lake} yet."
+        return f"No collector has run yet. Lake: {found.lake}"
     stopped, updated = found.status.stopped, found.status.updated
-    how = f"stopped at {_time(stopped, zone)}" if stopped else f"broke off after {_time(updated, zone)}"
-    return f"Nobody collects into {found.lake}: the last {how}"
+    how = f"stopped at {_time(stopped, zone)}" if stopped else f"ended unexpectedly after {_time(updated, zone)}"
+    return f"No collector running: the last one {how}. Lake: {found.lake}"
 
 
 def _row(source: SourceStatus, now: datetime, zone: str) -> tuple[str | None, ...]:
     from tachograph.catalog.units import text
 
     lag = source.lag_s(now)
-    removed = sum(sum(reasons.values()) for reasons in source.rejects.values())
+    rejected = sum(sum(reasons.values()) for reasons in source.rejects.values())
     return (
         source.name,
         source.condition(now),
@@ -101,7 +101,7 @@ def _row(source: SourceStatus, now: datetime, zone: str) -> tuple[str | None, ..
         _time(source.read_up_to, zone),
         None if lag is None else text(max(0.0, lag), "s"),
         f"{sum(source.rows.values()):,}",
-        f"{removed:,}",
+        f"{rejected:,}",
         f"{sum(source.errors.values()):,}",
         f"{source.chunks_waiting:,}",
     )
@@ -120,10 +120,10 @@ def _remarks(found: CollectOverview, zone: str) -> Iterator[str]:
     for name, step in found.steps.items():
         what = _STEPS.get(name, name)
         if step.last_success is not None:
-            said = f": {step.said}" if step.said else ""
-            yield f"Last {what} at {_time(step.last_success, zone)}, {_took(step.last_duration_s)}{said}"
+            result = f": {step.said}" if step.said else ""
+            yield f"Last {what} at {_time(step.last_success, zone)}, {_took(step.last_duration_s)}{result}"
         if step.is_failing:
-            yield f"The {what} fails, last at {_time(step.last_error_at, zone)}: {step.last_error}"
+            yield f"{what.capitalize()} fails, last at {_time(step.last_error_at, zone)}: {step.last_error}"
 
 
 def _clocks(source: SourceStatus) -> Iterator[str]:
@@ -134,7 +134,7 @@ def _clocks(source: SourceStatus) -> Iterator[str]:
             for host, skew in list(skewed.items())[:_NAMED]
         )
         more = f" and {len(skewed) - _NAMED} more" if len(skewed) > _NAMED else ""
-        yield f"{source.name}: clocks that differ from this host's by more than a second: {named}{more}"
+        yield f"{source.name}: clock differs from this host by more than 1 s: {named}{more}"
 
 
 def _took(seconds: float | None) -> str:

@@ -1,4 +1,4 @@
-"""`tachograph tune`: thresholds of the job classes for this site, from labelled jobs or from what was recorded."""
+"""`tachograph tune`: thresholds of the job classes for this site, from labelled jobs or from recorded minutes."""
 
 from __future__ import annotations
 
@@ -26,24 +26,26 @@ LATEST = 4000  # jobs that thresholds are proposed from
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare what is learned from, the bound, the split, and the file."""
+    """Declare labels, bound, split, and output file."""
     what = parser.add_mutually_exclusive_group()
     what.add_argument("labels", nargs="?", metavar="LABELS.csv", help="job_id, class, label (yes or no), cluster")
     what.add_argument(
-        "--truth", metavar="DIR", help="a simulated cluster whose jobs are in the lake, in place of labels"
+        "--truth", metavar="DIR", help="folder of a simulated cluster whose jobs are in the lake, instead of labels"
     )
-    what.add_argument("--propose", action="store_true", help="from jobs without labels: thresholds from what they show")
+    what.add_argument("--propose", action="store_true", help="propose thresholds from jobs without labels")
     parser.add_argument(
         "--max-false-positives",
         type=float,
         default=0.01,
         metavar="SHARE",
-        help="false alarms over jobs that are not of a class, at most (default 0.01)",
+        help="largest false-positive rate of a class (default 0.01)",
     )
-    parser.add_argument("--split", default="user", metavar="HOW", help="measure on other users, or on later jobs: time")
-    parser.add_argument("--length", action="store_true", help="search T, the least length of a hang, too")
     parser.add_argument(
-        "--jobs", type=int, default=LATEST, metavar="N", help=f"--propose: the latest so many (default {LATEST})"
+        "--split", default="user", metavar="HOW", help="test set: other users (user) or later jobs (time)"
+    )
+    parser.add_argument("--length", action="store_true", help="also search T, the minimum length of a hang")
+    parser.add_argument(
+        "--jobs", type=int, default=LATEST, metavar="N", help=f"with --propose: the latest N jobs (default {LATEST})"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the settings as a configuration")
     add_json(parser)
@@ -54,11 +56,11 @@ def run(arguments: Arguments) -> int:
     from tachograph.cli.options import open_lake
 
     if not (arguments.labels or arguments.truth or arguments.propose):
-        raise UsageError("nothing to learn from", do="name a CSV file of labels, or say --truth DIR or --propose")
+        raise UsageError("no labels", do="name a CSV file of labels, or give --truth DIR or --propose")
     if arguments.output:
         from tachograph.judge.tune.configuration import check_target
 
-        check_target(arguments.output)  # before the search, which takes long
+        check_target(arguments.output)  # before the long search
     opened = open_lake(arguments)
     if arguments.propose:
         return _propose(arguments, opened)
@@ -72,7 +74,7 @@ def _tune(arguments: Arguments, opened: OpenedLake) -> int:
     origin = str(arguments.labels or arguments.truth)
     jobs, labelled = _labels(arguments, opened, origin)
     population = _population(opened, jobs)
-    with narrator.steps() as tell:
+    with narrator.steps() as progress:
         tuned = tune(
             population,
             labelled.of,
@@ -80,7 +82,7 @@ def _tune(arguments: Arguments, opened: OpenedLake) -> int:
             split=arguments.split,
             max_false_positives=arguments.max_false_positives,
             tune_length=arguments.length,
-            progress=lambda done, total: tell("tune", done, total),
+            progress=lambda done, total: progress("tune", done, total),
         )
     for code, why in tuned.not_tuned.items():
         narrate.remark(f"{code} stays as it is: too few labels ({why})")
@@ -93,7 +95,7 @@ def _tune(arguments: Arguments, opened: OpenedLake) -> int:
 
 
 def _labels(arguments: Arguments, opened: OpenedLake, origin: str) -> tuple[pl.DataFrame, Labelled]:
-    """The jobs that are labelled, in order of start, and their labels."""
+    """The labelled jobs in order of start, and their labels."""
     import polars as pl
 
     from tachograph.judge.classes.verdicts import CLASS_CODES
@@ -111,7 +113,7 @@ def _labels(arguments: Arguments, opened: OpenedLake, origin: str) -> tuple[pl.D
     known = pl.col("job_key").is_in(list(keys)) & (pl.col("attribution") != "ambiguous")
     jobs = summaries.filter(known).sort("start", "job_key")
     if jobs.is_empty():
-        raise InputError("no label is of a job whose minutes are known", where=origin, do="label jobs of this lake")
+        raise InputError("no labelled job has stored minutes", where=origin, do="label jobs of this lake")
     return jobs, labelled
 
 
@@ -127,9 +129,9 @@ def _truth(folder: str, summaries: pl.DataFrame) -> Labelled:
     file = Path(folder) / "truth" / CLASSES_FILE
     if not file.is_file():
         raise InputError(
-            "holds no truth of job classes",
+            "no ground truth of job classes",
             where=folder,
-            do="name DIR/cluster that `tachograph accuracy --keep DIR` left",
+            do="name DIR/cluster of `tachograph accuracy --keep DIR`",
         )
     return Labelled(labels_of(with_keys(pl.read_parquet(file), summaries)))
 
@@ -150,7 +152,7 @@ def _propose(arguments: Arguments, opened: OpenedLake) -> int:
     from tachograph.lake.query import read_summaries
 
     if arguments.jobs < 1:
-        raise UsageError(f"--jobs {arguments.jobs} are none", do="take 1 or more")
+        raise UsageError(f"invalid --jobs {arguments.jobs}", do="give 1 or more")
     known = read_summaries(opened.lake).filter((pl.col("attribution") != "ambiguous") & (pl.col("samples") > 0))
     jobs = known.sort("start", "job_key").tail(min(arguments.jobs, known.height))
     population = _population(opened, jobs)
@@ -179,14 +181,14 @@ def _write(arguments: Arguments, settings: ClassOptions, comments: list[str]) ->
 def _comments(tuned: Tuned, origin: str) -> Iterator[str]:
     yield f"Chosen by `tachograph tune` from {origin}: searched on {plural(tuned.jobs[0], 'job')}, measured on"
     yield (
-        f"{plural(tuned.jobs[1], 'job')} (split by {tuned.split}), at most {tuned.max_false_positives:g} false alarms "
-        "per job that is not of a class."
+        f"{plural(tuned.jobs[1], 'job')} (split by {tuned.split}), false-positive rate at most "
+        f"{tuned.max_false_positives:g}."
     )
     for code, sides in tuned.after.items():
         score = sides.test
-        share = "nothing decided" if score.accuracy is None else f"{100 * score.accuracy:.2f} % right"
-        wrong = f"{score.false_positives} false alarms, {score.false_negatives} missed"
-        yield f"{code}: {share} of {score.jobs} jobs, {wrong}"
+        share = "no verdict decided" if score.accuracy is None else f"accuracy {100 * score.accuracy:.2f} %"
+        wrong = f"{score.false_positives} false positives, {score.false_negatives} false negatives"
+        yield f"{code}: {share} on {score.jobs} jobs, {wrong}"
 
 
 def _tuned_json(tuned: Tuned, labelled: Labelled, origin: str) -> dict[str, Any]:
@@ -220,14 +222,14 @@ def _show_tuned(tuned: Tuned, arguments: Arguments) -> None:
 
     output.print_text(
         f"Searched on {plural(tuned.jobs[0], 'job')} of {plural(tuned.users[0], 'user')}, measured on "
-        f"{plural(tuned.jobs[1], 'job')} of {plural(tuned.users[1], 'user')}, {tuned.users_on_both} on both sides.\n\n"
+        f"{plural(tuned.jobs[1], 'job')} of {plural(tuned.users[1], 'user')}, {tuned.users_on_both} on both.\n\n"
     )
     numbers = (
         "jobs",
-        "is: yes",
+        "positives: yes",
         "no",
         "insufficient",
-        "is not: yes",
+        "negatives: yes",
         "no",
         "insufficient",
         "accuracy",
@@ -250,9 +252,9 @@ def _show_tuned(tuned: Tuned, arguments: Arguments) -> None:
                 rows.append([code, side, name, *cells])
     output.print_table(headings, rows, no_color=arguments.no_color)
     changed = list(_changes(tuned.built_in, tuned.settings))
-    output.print_text("\nWhat differs from the built-in settings" + (":\n" if changed else ": nothing\n"))
+    output.print_text("\nChanged settings" + (":\n" if changed else ": none\n"))
     output.print_text("".join(f"  {line}\n" for line in changed))
-    _tell_file(arguments)
+    _print_target(arguments)
 
 
 def _changes(before: ClassOptions, after: ClassOptions) -> Iterator[str]:
@@ -271,11 +273,11 @@ def _changes(before: ClassOptions, after: ClassOptions) -> Iterator[str]:
 
 def _show_proposals(proposals: Sequence[ThresholdProposal], arguments: Arguments, jobs: int, minutes: int) -> None:
     output.print_text(f"From {plural(jobs, 'job')} with {minutes:,} minutes, without labels.\n\n")
-    numbers = ("built in", "proposed", "at rest", "at work", "minutes at rest", "minutes at work", "jobs")
+    numbers = ("built in", "proposed", "idle", "busy", "idle minutes", "busy minutes", "jobs")
     headings = [
         output.TableHeading("key"),
         *(output.TableHeading(name, right=True) for name in numbers),
-        output.TableHeading("why not"),
+        output.TableHeading("why not proposed"),
     ]
     rows = [
         [
@@ -287,11 +289,11 @@ def _show_proposals(proposals: Sequence[ThresholdProposal], arguments: Arguments
         for each in proposals
     ]
     output.print_table(headings, rows, no_color=arguments.no_color)
-    _tell_file(arguments)
+    _print_target(arguments)
 
 
-def _tell_file(arguments: Arguments) -> None:
+def _print_target(arguments: Arguments) -> None:
     if arguments.output:
-        output.print_text(f"\nwritten to {arguments.output}\n")
+        output.print_text(f"\nWritten to {arguments.output}.\n")
     else:
-        output.print_text("\nnothing was written: name a file with -o\n")
+        output.print_text("\nNot written; name a file with -o.\n")

@@ -1,4 +1,4 @@
-"""`tachograph version`: what a bug report needs to name."""
+"""`tachograph version`: versions to name in a bug report."""
 
 from __future__ import annotations
 

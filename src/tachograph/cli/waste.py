@@ -1,4 +1,4 @@
-"""`tachograph waste`: the ledger: where GPU-hours went, what they cost, what could be had back."""
+"""`tachograph waste`: the ledger of unused GPU-hours: causes, cost, recoverable part."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _WIDEST = 100  # characters of a line
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare which jobs, grouped how, and the formats."""
+    """Declare job filter, grouping, and formats."""
     add_filters(parser)
     parser.add_argument(
-        "--by", default="cause", metavar="WHAT", help="cause (default), user, account, partition or gpu_model"
+        "--by", default="cause", metavar="WHAT", help="group by cause (default), user, account, partition or gpu_model"
     )
     parser.add_argument(
         "--jobs",
         metavar="CAUSE",
-        help="also list the jobs behind never_used, hung, cold_start, idle, imbalance, unmeasured, or all: by any "
-        "cause, most recoverable first",
+        help="also list the jobs of a cause: never_used, hung, cold_start, idle, imbalance, unmeasured, or all; "
+        "largest recoverable first",
     )
     parser.add_argument(
         "--top", type=int, metavar="N", help="at most N groups and jobs (default: 20 where printed, all in exports)"
@@ -72,6 +72,6 @@ def _report(arguments: Arguments) -> WasteReport:
 
 
 def _html(report: WasteReport) -> str:
-    from tachograph.report.waste_page import waste_html  # draws: only where it is asked for
+    from tachograph.report.waste_page import waste_html  # draws: only for --html
 
     return waste_html(report)

@@ -1,4 +1,4 @@
-"""`tachograph watch`: how GPUs are now, on a screen that goes on, as a table, as JSON, as CSV."""
+"""`tachograph watch`: GPUs live: on a screen, as a table, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -24,53 +24,53 @@ if TYPE_CHECKING:
     from tachograph.live.snapshot import LiveSource
     from tachograph.live.view import View
 
-LEAST_S = 0.1  # counters of DCGM and GPM are not new more often
+LEAST_S = 0.1  # DCGM and GPM update no faster
 MOST_S = 3600.0
-AGAIN_S = 0.3  # between the two looks of --once
-FIRST_S = 3.5  # so long --once waits for values that a source does not tell at once: dmon does at its second tick
-_EARLY_S = 60.0  # before the end of a recording: then it is told
+AGAIN_S = 0.3  # between the two polls of --once
+FIRST_S = 3.5  # --once waits so long for values that a source reports late: dmon at its second tick
+_EARLY_S = 60.0  # before the end of a recording: then the distance is printed
 _SOURCES = ("nvml", "dcgm-exporter", "dmon", "prometheus")
 _PRESETS = ("ai", "hpc", "mem")
 _CLASSIFIERS = ("default", "reference")
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare source, GPUs, form, and how they are judged."""
-    source = parser.add_argument_group("where it comes from (default: the best there is; a line says which)")
-    source.add_argument("--source", choices=_SOURCES, help="this one")
+    """Declare source, GPUs, format, and workload classifier."""
+    source = parser.add_argument_group("source (default: the best available, named on stderr)")
+    source.add_argument("--source", choices=_SOURCES, help="kind of the source")
     given = source.add_mutually_exclusive_group()
     given.add_argument("--url", action="append", default=[], help="an exporter's address; hostlist allowed; repeatable")
-    given.add_argument("--recording", metavar="PATH", help="a recording, or a lake, played back")
-    given.add_argument("--simulate", type=int, metavar="N", help="N GPUs that do not exist, to look around")
+    given.add_argument("--recording", metavar="PATH", help="replay a recording or a lake")
+    given.add_argument("--simulate", type=int, metavar="N", help="N simulated GPUs")
     source.add_argument(
-        "--speed", type=_positive, default=1.0, metavar="X", help="of a recording: 10 is ten times as fast"
+        "--speed", type=_positive, default=1.0, metavar="X", help="replay speed of a recording: 10 is ten times as fast"
     )
-    gpus = parser.add_argument_group("which GPUs (default: those of your job, outside of one all of this node)")
+    gpus = parser.add_argument_group("GPUs (default: those of your job; outside of a job all of this node)")
     which = gpus.add_mutually_exclusive_group()
     which.add_argument("--gpus", metavar="LIST", help="0,1,3-5, NODE:0, UUIDs, PCI addresses")
-    which.add_argument("--job", metavar="ID", help="those of a job, on all its nodes")
+    which.add_argument("--job", metavar="ID", help="GPUs of a job, on all its nodes")
     which.add_argument(
-        "--all", action="store_true", help="all, of all nodes where [[sources]] name Prometheus or exporters"
+        "--all", action="store_true", help="all GPUs; of all nodes where [[sources]] name Prometheus or exporters"
     )
-    form = parser.add_argument_group("in which form (default: a screen)")
+    form = parser.add_argument_group("format (default: a screen)")
+    form.add_argument("--once", action="store_true", help="print one table, or one round of --json or --csv, and exit")
+    form.add_argument("--json", action="store_true", help="a list of objects: one line per round; with --once indented")
     form.add_argument(
-        "--once", action="store_true", help="print a table of now, or one round of --json or --csv, and end"
+        "--csv",
+        nargs="?",
+        const="",
+        metavar="COLUMNS",
+        help="a line per GPU and round: all columns, or names with commas",
     )
-    form.add_argument(
-        "--json", action="store_true", help="a list of objects: one line a round; --once: for people, too"
-    )
-    form.add_argument(
-        "--csv", nargs="?", const="", metavar="COLUMNS", help="a line per GPU and round: all, or names with commas"
-    )
-    form.add_argument("--interval", type=_interval, metavar="SECONDS", help="between two looks [watch.interval_s]")
-    judged = parser.add_argument_group("how they are judged (default: [workload] of the configuration)")
+    form.add_argument("--interval", type=_interval, metavar="SECONDS", help="seconds between polls [watch.interval_s]")
+    judged = parser.add_argument_group("workload classifier (default: [workload] of the configuration)")
     judged.add_argument("--classifier", choices=_CLASSIFIERS, help="reference: the rules as published")
     judged.add_argument("--preset", choices=_PRESETS, help="weights of real utilisation")
-    judged.add_argument("--weights", metavar="LIST", help="the same by hand: sm=3,tensor=3,dram=2,gr=1")
+    judged.add_argument("--weights", metavar="LIST", help="weights as numbers: sm=3,tensor=3,dram=2,gr=1")
 
 
 def run(arguments: Arguments) -> int:
-    """Show until the user, or the source, ends it."""
+    """Show GPUs until the user or the source ends it."""
     from tachograph.catalog import config
     from tachograph.live.discovery import choose_source
     from tachograph.live.render import csv_columns
@@ -86,7 +86,7 @@ def run(arguments: Arguments) -> int:
     try:
         if not printed:
             _check_terminal()
-        _tell(source, Narrator.of(arguments))
+        _narrate_source(source, Narrator.of(arguments))
         if arguments.once and isinstance(source, SelectedReplay):
             source.to_last(arguments.job)
             Narrator.of(arguments).say(_instant(source, of_job=arguments.job is not None))
@@ -98,21 +98,21 @@ def run(arguments: Arguments) -> int:
 
 
 def _check(arguments: Arguments) -> None:
-    """Refuse what does not fit together before anything is asked."""
+    """Reject options that exclude each other, before any poll."""
     if arguments.json and arguments.csv is not None:
-        raise UsageError("--json and --csv are both given", do="give one of them")
+        raise UsageError("--json excludes --csv", do="give one of them")
     if arguments.speed != 1.0 and arguments.recording is None:
-        raise UsageError("--speed is of a recording", do="name one with --recording")
+        raise UsageError("--speed needs a recording", do="name one with --recording")
     if arguments.source and (arguments.recording is not None or arguments.simulate is not None):
-        raise UsageError("--source names another source", do="leave it out")
+        raise UsageError("--source excludes --recording and --simulate", do="leave it out")
 
 
 def _check_terminal() -> None:
-    """Refuse to draw a screen where there is none; a source that is missing is told first."""
+    """Reject a screen without a terminal; a missing source is reported first."""
     if not output.on_terminal():
-        raise UsageError("there is no terminal to show a screen on", do="give --once, --json or --csv")
+        raise UsageError("the screen needs a terminal", do="give --once, --json or --csv")
     if not narrate.on_terminal():
-        raise UsageError("the screen is drawn on stderr, which is no terminal", do="give --once, --json or --csv")
+        raise UsageError("the screen is drawn on stderr, which is not a terminal", do="give --once, --json or --csv")
 
 
 def _wanted(arguments: Arguments, configuration: Configuration) -> SourceRequest:
@@ -125,7 +125,7 @@ def _interval_s(arguments: Arguments, configuration: Configuration) -> float:
 
 
 def _settings(arguments: Arguments, configuration: Configuration) -> WorkloadSettings:
-    """How GPUs are judged: the configuration, and the options over it."""
+    """Settings of the workload classifier: the configuration, overridden by options."""
     import msgspec
 
     from tachograph.judge.workload.settings import settings_of
@@ -137,7 +137,7 @@ def _settings(arguments: Arguments, configuration: Configuration) -> WorkloadSet
         chosen |= {"preset": arguments.preset, "weights": {}}
     if arguments.weights is not None:
         if arguments.preset:
-            raise UsageError("--preset and --weights are both given", do="give one of them")
+            raise UsageError("--preset excludes --weights", do="give one of them")
         chosen["weights"] = _weights(arguments.weights)
     return settings_of(msgspec.structs.replace(configuration.workload, **chosen))
 
@@ -149,12 +149,14 @@ def _weights(written: str) -> dict[str, float]:
         try:
             found[name.strip()] = float(value)
         except ValueError:
-            raise UsageError(f"--weights: {part!r} is no weight", do="write sm=3,tensor=3,dram=2,gr=1") from None
+            raise UsageError(
+                f"invalid weight '{part}'", where="--weights", do="write sm=3,tensor=3,dram=2,gr=1"
+            ) from None
     return found
 
 
-def _tell(source: LiveSource, narrator: Narrator) -> None:
-    """Say what is shown, and what it cannot see."""
+def _narrate_source(source: LiveSource, narrator: Narrator) -> None:
+    """Print the source and its unsupported counters."""
     from tachograph.live.unsupported import unsupported_lines
 
     about = source.about
@@ -164,13 +166,13 @@ def _tell(source: LiveSource, narrator: Narrator) -> None:
 
 
 def _instant(source: SelectedReplay, *, of_job: bool) -> str:
-    """When it is on a recording that stands still, how long before its end, and how many GPUs told something then."""
+    """Instant of a paused replay, its distance from the end, and the number of GPUs with values."""
     now = source.read()
-    telling, count = sum(t == t for t in now.measured.tolist()), len(now.gpus)
+    measured, count = sum(t == t for t in now.measured.tolist()), len(now.gpus)
     early_s = source.end - now.t
     before = f", {text(early_s, 's')} before its end" if early_s > _EARLY_S and not of_job else ""
-    some = "" if telling == count else f"; {telling:,} of {plural(count, 'GPU')} told something"
-    return f"as it was at {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(now.t))} UTC{before}{some}"
+    some = "" if measured == count else f"; {measured:,} of {plural(count, 'GPU')} measured"
+    return f"as of {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(now.t))} UTC{before}{some}"
 
 
 def _on_screen(
@@ -208,34 +210,34 @@ def _print(
         output.flush()
     before, due = None, time.monotonic()
     while True:
-        view = _look(source, monitor)
+        view = _poll(source, monitor)
         until = time.monotonic() + FIRST_S
-        moves = not getattr(source, "paused", False)  # the last instant of a recording stays as it is
-        while arguments.once and moves and time.monotonic() < until and _needs_another_look(view, columns):
+        moves = not getattr(source, "paused", False)  # the last instant of a recording does not change
+        while arguments.once and moves and time.monotonic() < until and _needs_another_poll(view, columns):
             time.sleep(min(interval_s, AGAIN_S))
-            before, view = view, _look(source, monitor)
+            before, view = view, _poll(source, monitor)
         _print_round(view, before, arguments, settings, columns)
-        _tell_problems(view, None if arguments.once else before, narrator)  # of a first look nothing was told
+        _narrate_problems(view, None if arguments.once else before, narrator)  # nothing reported before a first poll
         if arguments.once or any(problem.fatal for problem in view.snapshot.problems):
             return 0
-        before, due = view, max(due + interval_s, time.monotonic())  # what was missed is not made up for
+        before, due = view, max(due + interval_s, time.monotonic())  # missed rounds are skipped
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _look(source: LiveSource, monitor: Monitor) -> View:
+def _poll(source: LiveSource, monitor: Monitor) -> View:
     snapshot = source.read()
     return monitor.step(snapshot, source.about)
 
 
-def _needs_another_look(view: View, columns: tuple[str, ...] | None) -> bool:
-    """Whether something is not told yet that takes two looks: rates, health (new replays), the first values of some."""
+def _needs_another_poll(view: View, columns: tuple[str, ...] | None) -> bool:
+    """Whether values are missing that take two polls: rates, health (new replays), the first values of some sources."""
     from tachograph.live.discovery import DECIDING
     from tachograph.live.render import OF_TWO_LOOKS
 
     made_of_two = columns is None or OF_TWO_LOOKS & set(columns)
-    told = [name for name in DECIDING if name not in view.about.blind]
+    supported = [name for name in DECIDING if name not in view.about.blind]
     counted = made_of_two and view.replays is not None and "pcie_replays" in view.snapshot.values
-    return bool(counted and _nothing(view.replays)) or any(_nothing(view.snapshot.column(name)) for name in told)
+    return bool(counted and _nothing(view.replays)) or any(_nothing(view.snapshot.column(name)) for name in supported)
 
 
 def _nothing(values: Floats | None) -> bool:
@@ -260,11 +262,11 @@ def _print_round(
     output.flush()
 
 
-_UNBOUNDED = 100_000  # characters of a line where no terminal says otherwise
+_UNBOUNDED = 100_000  # characters of a line without a terminal
 
 
-def _tell_problems(view: View, before: View | None, narrator: Narrator) -> None:
-    """Say what went wrong, when it is news."""
+def _narrate_problems(view: View, before: View | None, narrator: Narrator) -> None:
+    """Report problems that are new."""
     known = () if before is None else before.snapshot.problems
     for problem in view.snapshot.problems:
         if problem not in known:
@@ -272,20 +274,20 @@ def _tell_problems(view: View, before: View | None, narrator: Narrator) -> None:
 
 
 def _positive(written: str) -> float:
-    """A number above 0, as argparse wants it."""
+    """A number above 0, as an argparse type."""
     try:
         number = float(written)
     except ValueError:
         number = 0.0
     if not (number > 0 and math.isfinite(number)):
-        raise argparse.ArgumentTypeError(f"{written} is no number above 0")
+        raise argparse.ArgumentTypeError(f"invalid number {written}: must be above 0")
     return number
 
 
 def _interval(written: str) -> float:
     number = _positive(written)
     if number < LEAST_S:
-        raise argparse.ArgumentTypeError(f"{written} s is less than {LEAST_S:g} s: counters are not new more often")
+        raise argparse.ArgumentTypeError(f"{written} s is less than {LEAST_S:g} s, the fastest update of counters")
     if number > MOST_S:
         raise argparse.ArgumentTypeError(f"{written} s is more than {MOST_S:g} s")
     return number
