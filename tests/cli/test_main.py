@@ -122,7 +122,7 @@ def test_every_command_has_help_and_the_common_options(command: CommandEntry) ->
         (("xyzzy",), "tachograph: no command 'xyzzy'; see `tachograph --help`\n"),
         (
             ("--json", "counters"),
-            "tachograph: --json stands before the command; write `tachograph COMMAND [options]`\n",
+            "tachograph: --json before the command; write `tachograph COMMAND [options]`\n",
         ),
         (("counters", "--frob"), "tachograph: unrecognized arguments: --frob; see `tachograph counters --help`\n"),
         (("counters", "--js"), "tachograph: unrecognized arguments: --js; see `tachograph counters --help`\n"),
@@ -175,7 +175,7 @@ def test_a_full_disk_is_one_line() -> None:
         done = subprocess.run(
             [sys.executable, "-m", "tachograph", "counters"], stdout=full, stderr=subprocess.PIPE, text=True
         )
-    assert (done.returncode, done.stderr) == (5, "tachograph: the disk is full; free some space, then run it again\n")
+    assert (done.returncode, done.stderr) == (5, "tachograph: the disk is full; free some space, then run the command again\n")
 
 
 BOUNDARY = """
@@ -184,7 +184,7 @@ from tachograph.cli import main, registry
 {define}
 module = types.SimpleNamespace(add_arguments=lambda parser: None, run=run)
 sys.modules["tachograph.cli.planted"] = module
-registry.COMMANDS += (registry.Command("planted", "planted", "fail", "start"),)
+registry.COMMANDS += (registry.CommandEntry("planted", "planted", "fail", "start"),)
 import tachograph.cli
 sys.exit(main(["planted"]))
 """
@@ -208,9 +208,9 @@ def planted(define: str) -> subprocess.CompletedProcess[str]:
         (
             "PermissionError(13, 'Permission denied', 'lake')",
             5,
-            "tachograph: lake: not permitted; use a place you may read and write\n",
+            "tachograph: lake: not permitted; use a folder you may read and write\n",
         ),
-        ("KeyboardInterrupt()", 130, "\ntachograph: interrupted; nothing is left half done\n"),
+        ("KeyboardInterrupt()", 130, "\ntachograph: interrupted; the lake is consistent\n"),
     ],
 )
 def test_an_error_is_one_line_and_its_exit_code(raised: str, code: int, line: str) -> None:
@@ -235,7 +235,7 @@ def test_an_interrupt_from_the_keyboard_ends_it_with_one_line() -> None:
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
-    assert (process.returncode, said.strip()) == (130, b"tachograph: interrupted; nothing is left half done")
+    assert (process.returncode, said.strip()) == (130, b"tachograph: interrupted; the lake is consistent")
 
 
 def test_a_terminal_that_knows_ascii_only_gets_the_rest_written_out() -> None:

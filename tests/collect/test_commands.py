@@ -120,7 +120,7 @@ def test_the_whole_way_from_exporters_to_analyses_metrics_and_status(tmp_path: P
     assert told[0].startswith("collecting dcgm-exporter into ")
     assert "tachograph: dcgm-exporter: works again" in told
     assert told[-1] == "stopped"
-    assert site.run("status").stdout.startswith(f"Nobody collects into {site.lake}: the last stopped at ")
+    assert site.run("status").stdout.startswith(f"No collector running: the last one {site.lake}: the last stopped at ")
     assert "gpu_samples" in site.run("lake", "--no-gaps").stdout
 
 
@@ -231,5 +231,5 @@ def test_status_before_anything_was_collected(tmp_path: Path, capsys: pytest.Cap
     site = Site(tmp_path, ["http://127.0.0.1:1/metrics"])
     assert main(["status", "--config", str(site.file)]) == 1
     shown = capsys.readouterr().out
-    assert shown.startswith(f"Nothing was collected into {lake} yet.\n")
+    assert shown.startswith(f"No collector has run yet. Lake: {lake} yet.\n")
     assert "never asked" in shown

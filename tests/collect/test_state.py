@@ -131,7 +131,7 @@ def test_what_status_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     lake = written(tmp_path, updated=NOW, stopped=NOW)
     assert main(["status", "--lake", str(lake)]) == 1  # all of that is long ago
     head, empty, title, headings, rule, row, *rest = capsys.readouterr().out.replace(str(lake), "LAKE").splitlines()
-    assert (head, empty) == ("Nobody collects into LAKE: the last stopped at 2026-03-01 12:00:00 UTC", "")
+    assert (head, empty) == ("No collector running: the last one LAKE: the last stopped at 2026-03-01 12:00:00 UTC", "")
     assert title == "Sources (times: UTC)"
     assert headings.split("  ")[0] == "source"
     assert set(rule) == {"─"}

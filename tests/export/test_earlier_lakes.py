@@ -112,8 +112,8 @@ def test_commands_read_it(lake: Lake, tmp_path: Path) -> None:
 def test_a_code_of_today_is_known_and_says_why_nobody_has_it(lake: Lake) -> None:
     said = told(lake, "jobs", "--finding", "job_hang", "--verdict", "insufficient")
     assert said == (
-        "No job matches; the newest of 4 jobs began 2026-04-01.\n",
-        "judged by another version or configuration: `tachograph analyze` judges anew\n",
+        "No matching jobs; the newest of 4 jobs began 2026-04-01.\n",
+        "findings of another version or configuration; run `tachograph analyze` to update\n",
     )
     assert told(lake, "jobs", "--finding", "hung")[1] == said[1]
 

@@ -87,5 +87,5 @@ def test_what_fills_a_lake_needs_one(tmp_path: Path) -> None:
     done = tachograph(tmp_path, "simulate", "cluster", *SIZE, "--fill-days", "1")
     assert done.returncode == 2
     assert done.stderr == (
-        "tachograph: --fill-days and --processes fill a lake; name it with --lake, or leave them out\n"
+        "tachograph: --fill-days and --processes need --lake; name a lake with --lake, or leave them out\n"
     )

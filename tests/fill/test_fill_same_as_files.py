@@ -180,7 +180,7 @@ def test_another_plan_another_lake_and_lost_state_are_named(filled: Lake, tmp_pa
         fill(PLAN, filled.location, tmp_path / "new")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "file").touch()
-    with pytest.raises(UsageError, match="is not an empty folder"):
+    with pytest.raises(UsageError, match="not an empty folder"):
         fill(PLAN, str(tmp_path / "lake"), tmp_path / "old")
     with pytest.raises(UsageError, match="4 of 3 days"):
         fill(PLAN, str(tmp_path / "lake"), tmp_path / "new", days=4)

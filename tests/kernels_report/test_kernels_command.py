@@ -156,7 +156,7 @@ def test_another_report_gives_the_columns(folder: Path, capsys: pytest.CaptureFi
     Path("theirs.csv").write_text(raw_csv([made("copy"), made("dmul<3>")]))
     told = json_of(capsys, "mine.csv", "--with", "theirs.csv")
     code, _, err = run(capsys, "mine.csv", "--with", "")
-    assert (code, "the name of a report is empty" in err) == (2, True)
+    assert (code, "empty report name" in err) == (2, True)
     assert run(capsys, "")[0] == 2
     pairs = told["gpus"][0]["pairs"]
     assert [(pair["row_name"], pair["column_name"]) for pair in pairs] == [("dmul<4>", "copy"), ("dmul<4>", "dmul<3>")]

@@ -98,7 +98,7 @@ def test_every_question_of_the_first_page_has_an_answer_in_the_demo(demo: Path) 
     for question, command in rows:
         if "-o " not in command:
             printed = run_step(Step(command, ""), demo).stdout
-            assert printed.startswith("No job matches; the newest of ") is ("none in the demo" in question), command
+            assert printed.startswith("No matching jobs; the newest of ") is ("none in the demo" in question), command
 
 
 @pytest.mark.parametrize(

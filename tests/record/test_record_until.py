@@ -88,7 +88,7 @@ def test_sigterm_ends_it_and_the_recording_is_whole(tmp_path: Path) -> None:
         ([], "no command"),
         (["--duration", "1", "--", "true"], "go without a command"),
         (["--job", "7", "--", "true"], "--job goes with"),
-        (["--lake", "x", "--", "true"], "a recording is a lake of its own"),
+        (["--lake", "x", "--", "true"], "--lake: a recording is a lake of its own"),
         (["--interval", "0.01", "--", "true"], "0.01 is not between"),
     ],
 )

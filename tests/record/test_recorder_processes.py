@@ -292,7 +292,7 @@ def test_a_recorder_that_is_killed_takes_nobody_with_it(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (4, "done\n")
-    assert "the recording is not whole: the recording process died (signal 9)" in err
+    assert "the recording is incomplete: the recording process died (signal 9)" in err
     assert not spool.exists()
     lake = Lake.open(str(tmp_path / "run"))
     assert lake.latest(GPU_SAMPLES).height > 10

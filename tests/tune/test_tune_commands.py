@@ -190,7 +190,7 @@ def test_a_configuration_that_tune_did_not_write_stays(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("content", "code", "message"),
     [
-        ("job_id,class,label\n1,job_hang,yes\n", 4, "no label is of a job whose minutes are known"),
+        ("job_id,class,label\n1,job_hang,yes\n", 4, "no labelled job has stored minutes"),
         ("job_id,class,label\n", 4, "holds no labels"),
     ],
 )

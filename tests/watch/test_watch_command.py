@@ -240,7 +240,7 @@ def _more(terminal: int) -> bytes:
 def test_without_a_terminal_it_is_told_what_to_give(watch: Watch) -> None:
     done = watch("--simulate", "4")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "tachograph: there is no terminal to show a screen on; give --once, --json or --csv\n"
+    assert done.stderr == "tachograph: the screen needs a terminal; give --once, --json or --csv\n"
 
 
 def test_where_nothing_is_there_all_that_was_tried_is_told(watch: Watch, tmp_path: Path) -> None:
