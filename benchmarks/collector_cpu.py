@@ -95,7 +95,7 @@ class Round:
 
     scrape_s: float
     parse_s: float
-    land_s: float
+    commit_s: float
     rows: int
 
 
@@ -146,7 +146,7 @@ def main() -> int:
         server.kill()
         server.join()
     scrape, parse, land = (
-        statistics.median(getattr(one, name) for one in rounds) for name in ("scrape_s", "parse_s", "land_s")
+        statistics.median(getattr(one, name) for one in rounds) for name in ("scrape_s", "parse_s", "commit_s")
     )
     total = scrape + parse + land + compact_s / len(rounds)
     measured = {

@@ -114,7 +114,7 @@ def collect(lake: Path) -> int:
     quiet = CollectOptions(listen="", analyze_s=3600, compact_s=3600)
     plan = CollectPlan(Lake.create(str(lake)), sources, quiet, ["--lake", str(lake), "--quiet"], retry_s=(0.05, 0.2))
     plan.folder.mkdir(parents=True, exist_ok=True)
-    Collection(plan, tell=lambda _: None, stopping=stopping, notifier=NO_NOTIFIER).run()
+    Collection(plan, remark=lambda _: None, stopping=stopping, notifier=NO_NOTIFIER).run()
     return 0
 
 

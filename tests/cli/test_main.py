@@ -60,7 +60,7 @@ def test_help_imports_neither_commands_nor_anything_heavy() -> None:
     assert imported & HEAVY == set()
     assert {name for name in imported if name.startswith("tachograph.")} == {
         *("tachograph.cli", "tachograph.cli.narrate", "tachograph.cli.options", "tachograph.cli.output"),
-        *("tachograph.cli.registry", "tachograph.catalog.errors"),
+        *("tachograph.cli.registry", "tachograph.catalog", "tachograph.catalog.errors", "tachograph.catalog.version"),
     }
 
 
@@ -118,11 +118,11 @@ def test_every_command_has_help_and_the_common_options(command: CommandEntry) ->
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("cuonters",), "tachograph: no command 'cuonters'; did you mean `tachograph counters`?\n"),
-        (("xyzzy",), "tachograph: no command 'xyzzy'; see `tachograph --help`\n"),
+        (("cuonters",), "tachograph: unknown command 'cuonters'; did you mean `tachograph counters`?\n"),
+        (("xyzzy",), "tachograph: unknown command 'xyzzy'; see `tachograph --help`\n"),
         (
             ("--json", "counters"),
-            "tachograph: --json before the command; write `tachograph COMMAND [options]`\n",
+            "tachograph: option --json before the command; write `tachograph COMMAND [options]`\n",
         ),
         (("counters", "--frob"), "tachograph: unrecognized arguments: --frob; see `tachograph counters --help`\n"),
         (("counters", "--js"), "tachograph: unrecognized arguments: --js; see `tachograph counters --help`\n"),
@@ -175,7 +175,8 @@ def test_a_full_disk_is_one_line() -> None:
         done = subprocess.run(
             [sys.executable, "-m", "tachograph", "counters"], stdout=full, stderr=subprocess.PIPE, text=True
         )
-    assert (done.returncode, done.stderr) == (5, "tachograph: the disk is full; free some space, then run the command again\n")
+    line = "tachograph: the disk is full; free some space, then run the command again\n"
+    assert (done.returncode, done.stderr) == (5, line)
 
 
 BOUNDARY = """
@@ -208,13 +209,13 @@ def planted(define: str) -> subprocess.CompletedProcess[str]:
         (
             "PermissionError(13, 'Permission denied', 'lake')",
             5,
-            "tachograph: lake: not permitted; use a folder you may read and write\n",
+            "tachograph: lake: permission denied; use a folder you may read and write\n",
         ),
         ("KeyboardInterrupt()", 130, "\ntachograph: interrupted; the lake is consistent\n"),
     ],
 )
 def test_an_error_is_one_line_and_its_exit_code(raised: str, code: int, line: str) -> None:
-    done = planted(f"from tachograph import errors\ndef run(arguments):\n    raise {raised}")
+    done = planted(f"from tachograph.catalog import errors\ndef run(arguments):\n    raise {raised}")
     assert (done.returncode, done.stderr) == (code, line)
 
 
@@ -244,7 +245,7 @@ def test_a_terminal_that_knows_ascii_only_gets_the_rest_written_out() -> None:
     assert "sm_clock_mhz" in done.stdout
     done = tachograph("größe", PYTHONIOENCODING="ascii")
     assert done.returncode == 2
-    assert done.stderr.startswith("tachograph: no command 'gr\\xf6\\xdfe'")
+    assert done.stderr.startswith("tachograph: unknown command 'gr\\xf6\\xdfe'")
 
 
 def test_the_exit_code_of_a_command_is_that_of_the_process() -> None:

@@ -36,7 +36,7 @@ def collecting(plan: CollectPlan) -> Iterator[list[str]]:
     """Collect for the time of the block, without a lock; yields what is told."""
     told: list[str] = []
     stopping = threading.Event()
-    collection = Collection(plan, tell=told.append, stopping=stopping, notifier=NO_NOTIFIER)
+    collection = Collection(plan, remark=told.append, stopping=stopping, notifier=NO_NOTIFIER)
     thread = threading.Thread(target=collection.run)
     thread.start()
     try:
@@ -77,7 +77,8 @@ def main(lake: str, settings: Settings) -> None:
         sys.stderr.write(f"{words}\n")
         sys.stderr.flush()
 
-    done = collect(plan_of(lake, sources, settings.collect), tell=say, say=say, once=settings.once, wait=settings.wait)
+    plan = plan_of(lake, sources, settings.collect)
+    done = collect(plan, remark=say, narrate=say, once=settings.once, wait=settings.wait)
     say("stopped" if done else "never began")
 
 

@@ -30,23 +30,23 @@ class Rig:
         self.told: list[str] = []
         self.clock = Clock()
         self.changes = 0
-        self.journal = CollectJournal(lake="lake", sources={}, now=datetime.now(UTC), tell=self.told.append)
+        self.journal = CollectJournal(lake="lake", sources={}, now=datetime.now(UTC), remark=self.told.append)
         steps = [
             ChildStep("analyze", [sys.executable, "-c", analyze], 100.0, 10.0, lambda: self.changes),
             ChildStep("compact", [sys.executable, "-c", compact], 1000.0, 10.0),
         ]
         self.children = Children(steps, self.journal, self.clock)
-        self.children.look()
+        self.children.run_due()
 
     def at(self, now: float, *, ends: bool = True) -> None:
         """Look at an instant, and where wanted again when the child has ended."""
         self.clock.now = now
-        self.children.look()
+        self.children.run_due()
         if ends:
             until(self._has_ended)
 
     def _has_ended(self) -> bool:
-        self.children.look_after()
+        self.children.reap()
         return not self.children.is_busy
 
     def status(self, step: str = "analyze") -> StepStatus:
@@ -59,10 +59,10 @@ def test_each_runs_when_it_is_due_and_never_two_at_a_time() -> None:
     assert (rig.status().runs, rig.status("compact").runs) == (0, 0)
     rig.at(10.0)
     assert (rig.status().runs, rig.status("compact").runs) == (1, 0)  # it is due, too, and waits
-    assert rig.status().said == "12 jobs"
+    assert rig.status().result == "12 jobs"
     rig.at(10.5)
     assert (rig.status().runs, rig.status("compact").runs) == (1, 1)
-    assert rig.status("compact").said == "3 files"
+    assert rig.status("compact").result == "3 files"
 
 
 def test_an_analysis_is_made_when_something_landed_since_the_last_that_worked() -> None:
@@ -134,7 +134,7 @@ def test_one_that_does_not_want_to_end_is_killed() -> None:
 def test_much_output_is_no_reason_to_wait_and_its_last_line_is_what_counts() -> None:
     rig = Rig("import sys; print('x' * 1000000); print('the end')")
     rig.at(10.0)
-    assert rig.status().said == "the end"
+    assert rig.status().result == "the end"
 
 
 def test_one_that_cannot_be_started_is_a_failure_like_others() -> None:

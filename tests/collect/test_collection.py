@@ -292,7 +292,7 @@ def test_a_defect_ends_the_process_with_its_traceback_after_a_clean_stop(tmp_pat
 
     feeds = [Scripted([wrong]), Scripted([nothing])]
     plan = plan_of(tmp_path / "lake", [PolledSource(f"fake:{number}", 0.05, feed) for number, feed in enumerate(feeds)])
-    collection = Collection(plan, tell=lambda words: None, stopping=threading.Event(), notifier=NO_NOTIFIER)
+    collection = Collection(plan, remark=lambda line: None, stopping=threading.Event(), notifier=NO_NOTIFIER)
     with pytest.raises(ZeroDivisionError, match="a defect"):
         collection.run()
     assert all(feed.closed for feed in feeds)
@@ -306,7 +306,7 @@ def test_a_defect_ends_the_process_with_its_traceback_after_a_clean_stop(tmp_pat
 def test_once_polls_each_source_once_and_analyzes(tmp_path: Path) -> None:
     tape, broken = Tape("fake:one", 40, 0.0), Scripted([fails("refused")])
     plan = plan_of(tmp_path / "lake", [PolledSource("fake:one", 60, tape), PolledSource("fake:two", 60, broken)])
-    status = Collection(plan, tell=lambda words: None, stopping=threading.Event(), notifier=NO_NOTIFIER).once()
+    status = Collection(plan, remark=lambda line: None, stopping=threading.Event(), notifier=NO_NOTIFIER).once()
     assert lying(plan.lake) == all_of("fake:one", 40)
     assert (status.sources["fake:one"].failures, status.sources["fake:two"].failures) == (0, 1)
     analysis = status.steps["analyze"]
@@ -319,7 +319,7 @@ def test_once_does_not_wait_for_a_lake_that_takes_nothing(tmp_path: Path) -> Non
     lake = Full(str(tmp_path / "lake"))
     made = plan_of(lake.location, [PolledSource(NAME, 60, Tape(NAME, 40, 0.0))])
     plan = CollectPlan(lake, made.sources, QUIET, retry_s=(30.0, 30.0))
-    status = Collection(plan, tell=lambda words: None, stopping=threading.Event(), notifier=NO_NOTIFIER).once()
+    status = Collection(plan, remark=lambda line: None, stopping=threading.Event(), notifier=NO_NOTIFIER).once()
     assert status.sources[NAME].errors == {"lake": 1}
 
 

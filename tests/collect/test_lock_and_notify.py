@@ -87,7 +87,7 @@ def test_the_service_manager_hears_what_is_told(tmp_path: Path) -> None:
         manager.settimeout(5)
         notifier = SystemdNotifier.of({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "120000000"})
         assert notifier.watchdog_s == 60.0
-        notifier.tell("READY=1", "STATUS=2 sources")
+        notifier.notify("READY=1", "STATUS=2 sources")
         assert manager.recv(100) == b"READY=1\nSTATUS=2 sources"
 
 
@@ -96,13 +96,13 @@ def test_an_abstract_address_is_meant_by_an_at_sign() -> None:
         name = f"tachograph-test-{os.getpid()}"
         manager.bind(f"\0{name}")
         manager.settimeout(5)
-        SystemdNotifier(f"@{name}").tell("STOPPING=1")
+        SystemdNotifier(f"@{name}").notify("STOPPING=1")
         assert manager.recv(100) == b"STOPPING=1"
 
 
 def test_nobody_is_told_where_nobody_listens(tmp_path: Path) -> None:
-    NO_NOTIFIER.tell("READY=1")
-    SystemdNotifier(str(tmp_path / "absent")).tell("READY=1")
+    NO_NOTIFIER.notify("READY=1")
+    SystemdNotifier(str(tmp_path / "absent")).notify("READY=1")
     assert SystemdNotifier.of({}) == NO_NOTIFIER
     assert SystemdNotifier.of({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}).watchdog_s is None
     assert SystemdNotifier.of({"WATCHDOG_USEC": "soon"}).watchdog_s is None

@@ -46,7 +46,7 @@ def status() -> CollectStatus:
         unreachable={"n1": "refused", "n2": "silent"},
         skew_s={"n1": 0.2, "n2": -3.5, **{f"m{number}": 2.0 for number in range(80)}},
         poll_s=12.5,
-        land_s=2.5,
+        commit_s=2.5,
     )
     steps = {"analyze": StepStatus(3, 1, last_success=NOW, last_duration_s=4.5), "compact": StepStatus()}
     fresh = SourceStatus('odd "name"\\', 5.0)
@@ -100,14 +100,14 @@ def test_every_number_of_the_status_is_there() -> None:
         ("polls_total", (name,), 7),
         ("errors_total", ("input", name), 2),
         ("errors_total", ("schema", name), 0),
-        ("chunks_landed_total", (name,), 5),
+        ("chunks_committed_total", (name,), 5),
         ("chunks_waiting", (name,), 1),
         ("rows_read_total", (name,), 1000),
-        ("rows_landed_total", (name, "gpu_samples"), 900),
+        ("rows_committed_total", (name, "gpu_samples"), 900),
         ("rejects_total", ("not_finite", name, "gpu_samples"), 2),
         ("unreachable_endpoints", (name,), 2),
         ("poll_seconds_total", (name,), 12.5),
-        ("landing_seconds_total", (name,), 2.5),
+        ("commit_seconds_total", (name,), 2.5),
         ("clock_skew_max_seconds", (name,), 3.5),
         ("skewed_hosts", (name,), 81),
         ("clock_skew_seconds", ("n2", name), -3.5),

@@ -47,7 +47,7 @@ def source(**given: object) -> SourceStatus:
         ({"last_success": ago(240)}, "ok"),
         ({"last_success": ago(241)}, "late"),
         ({"last_success": None}, "late"),
-        ({"last_success": None, "last_poll": None}, "never asked"),
+        ({"last_success": None, "last_poll": None}, "never polled"),
         ({"watermarks": {"fake:one": ago(900)}}, "ok"),
         ({"watermarks": {"fake:one": ago(901)}}, "behind"),
         ({"watermarks": {"fake:one": ago(40), "fake:one:late": ago(5000)}}, "ok"),
@@ -78,7 +78,7 @@ def status(lake: Path, *, updated: datetime, stopped: datetime | None = None) ->
     """What a process wrote that collected one source which is well at NOW."""
     one = source(last_error="http://n1: refused", last_error_at=ago(900), skew_s={"n1": 3.25, "n2": -2.0})
     one.unreachable = {f"n{number}": "refused" for number in range(7)}
-    steps = {"analyze": StepStatus(last_success=ago(90), last_duration_s=4.0, said="3 jobs summarized")}
+    steps = {"analyze": StepStatus(last_success=ago(90), last_duration_s=4.0, result="3 jobs summarized")}
     return CollectStatus("1", str(lake), "head1", 7, ago(9000), updated, stopped, {one.name: one}, steps)
 
 
@@ -123,7 +123,7 @@ def test_a_source_of_the_configuration_that_was_never_asked_is_not_well(tmp_path
     found = overview(
         str(lake), state_folder(str(lake)), [FeedSettings(source="fake", name="two", every_s=5.0)], now=NOW
     )
-    assert [one.condition(NOW) for one in found.sources] == ["never asked", "ok"]
+    assert [one.condition(NOW) for one in found.sources] == ["never polled", "ok"]
     assert not found.is_healthy
 
 
@@ -131,7 +131,7 @@ def test_what_status_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     lake = written(tmp_path, updated=NOW, stopped=NOW)
     assert main(["status", "--lake", str(lake)]) == 1  # all of that is long ago
     head, empty, title, headings, rule, row, *rest = capsys.readouterr().out.replace(str(lake), "LAKE").splitlines()
-    assert (head, empty) == ("No collector running: the last one LAKE: the last stopped at 2026-03-01 12:00:00 UTC", "")
+    assert (head, empty) == ("No collector running: the last one stopped at 2026-03-01 12:00:00 UTC. Lake: LAKE", "")
     assert title == "Sources (times: UTC)"
     assert headings.split("  ")[0] == "source"
     assert set(rule) == {"─"}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 FILL = """
 import sys
 from tachograph.service.fill import fill
-from tachograph.simulate import NodeGroup, Plan
+from tachograph.simulate.plan import NodeGroup, SimulationPlan as Plan
 if __name__ == "__main__":
     plan = Plan(seed=3, days=3, groups=(NodeGroup(6, 4, "A100 SXM 40GB"),), interval_s=60, rows_per_file=12_000)
     fill(plan, sys.argv[1], sys.argv[1] + "-cluster", processes=2)
@@ -55,7 +55,7 @@ def test_a_lake_is_filled_and_analyzed(tmp_path: Path) -> None:
     assert 0.9 * told["samples"] < told["rows"] <= told["samples"]
     second = tachograph(tmp_path, "simulate", "cluster", *SIZE, "--lake", "lake", "--processes", "2")
     assert second.returncode == 0, second.stderr
-    assert "(1 of 2 chunks were there)" in second.stdout
+    assert "(1 of 2 chunks were already in the lake)" in second.stdout
     more = ("--lake", "lake", "--config", "cluster/tachograph.toml")
     analyzed = tachograph(tmp_path, "analyze", "--as-of", "2025-03-05T00:00:00Z", "--json", *more)
     found = json.loads(analyzed.stdout)

@@ -125,7 +125,7 @@ def test_what_cannot_run_together_is_refused(folder: Path, capsys: pytest.Captur
         (("--together", "copy", "fmul"), "fits several kernels"),
         (("--together", "copy", "copy", "--mps-share", "50"), "1 share for 2 kernels"),
         (("--matrix", "--mps-share", "30,30,30"), "pairs have two shares"),
-        (("--mps-share", "half"), "are no percentages"),
+        (("--mps-share", "half"), "invalid percentages"),
         (("--mps-share", "0,50"), "above 0 and at most 100"),
     ):
         code, out, err = run(capsys, "good.csv", *arguments)

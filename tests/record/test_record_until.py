@@ -84,12 +84,12 @@ def test_sigterm_ends_it_and_the_recording_is_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--until-job-ends"], "there is no job around it"),
+        (["--until-job-ends"], "--until-job-ends outside of a job"),
         ([], "no command"),
-        (["--duration", "1", "--", "true"], "go without a command"),
-        (["--job", "7", "--", "true"], "--job goes with"),
-        (["--lake", "x", "--", "true"], "--lake: a recording is a lake of its own"),
-        (["--interval", "0.01", "--", "true"], "0.01 is not between"),
+        (["--duration", "1", "--", "true"], "exclude a command"),
+        (["--job", "7", "--", "true"], "--job needs"),
+        (["--lake", "x", "--", "true"], "a recording is a lake of its own"),
+        (["--interval", "0.01", "--", "true"], "0.01: not between"),
     ],
 )
 def test_options_that_do_not_fit_are_told_before_anything_runs(

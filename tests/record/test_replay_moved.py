@@ -159,7 +159,7 @@ def test_once_shows_the_last_that_was_recorded(tmp_path: Path, capsys: pytest.Ca
     shown = live[-2]
     watts = [float(line.split(",")[-1]) for line in out.splitlines()[1:]]
     assert watts == pytest.approx(shown.column("power_w").tolist(), abs=0.5)
-    assert "as it was at 2025-03-04 09:20:48 UTC\n" in err
+    assert "as of 2025-03-04 09:20:48 UTC\n" in err
     assert "ended" not in err
 
 
@@ -172,5 +172,5 @@ def test_once_says_how_long_before_the_end_it_was_and_how_many_told_something() 
     early_s = shown.end - shown.read().t
     assert 96 <= early_s <= 900
     said = _instant(shown, of_job=False)
-    assert said.endswith(f" UTC, {text(early_s, 's')} before its end; 2 of 3 GPUs told something")
+    assert said.endswith(f" UTC, {text(early_s, 's')} before its end; 2 of 3 GPUs measured")
     assert "before its end" not in _instant(shown, of_job=True)

@@ -203,7 +203,7 @@ def test_chosen_columns_are_all_shown() -> None:
 
 
 def test_no_job_matches() -> None:
-    assert jobs_text(build_jobs_table(JOB_SUMMARIES.empty(), FINDINGS.empty())) == "No matching jobs.\n"
+    assert jobs_text(build_jobs_table(JOB_SUMMARIES.empty(), FINDINGS.empty())) == "No job matches.\n"
 
 
 def test_json_is_a_list_of_contract_objects(snapshot: SnapshotAssertion) -> None:

@@ -142,7 +142,7 @@ def test_backtest_of_a_rule_as_it_stands_in_a_file(run: Run, tmp_path: Path) -> 
 
 def test_check_tells_each_mistake_with_its_place(run: Run, tmp_path: Path) -> None:
     Path("fine.json").write_text(FINE)
-    assert run("check", "fine.json") == Done(0, "fine.json: x_y is fine; of each job; needs elapsed_s\n", "")
+    assert run("check", "fine.json") == Done(0, "fine.json: x_y valid; level: job; counters: elapsed_s\n", "")
     Path("broken.json").write_text(BROKEN)
     done = run("check", "broken.json", "nothing.json")
     assert done.code == 4
@@ -170,8 +170,8 @@ def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
     assert done.code == 0
     assert sorted(path.name for path in Path("own").iterdir()) == ["low.json", "parameters.toml"]
     assert "flops.json: not translated\n  no counterpart: name flops_any.avg\n" in done.out
-    assert "its tag low_share is taken by low.json" in done.out
-    assert "its tag hot_gpu is taken by a shipped rule" in done.out
+    assert "tag low_share is used by low.json" in done.out
+    assert "tag hot_gpu is used by a shipped rule" in done.out
     assert run("check", "own").code == 0
     verdicts = run("run", "low_share", "--folder", "own", "--json").data["verdicts"]
     assert {row["job_id"]: row["verdict"] for row in verdicts} == {"1": "yes", "2": "no", "3": "no"}
@@ -191,23 +191,23 @@ def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
         (("list", "--folder", "nowhere"), 3, "rules.folder nowhere"),
         (("run", "hot_gpus"), 6, "no rule 'hot_gpus'"),
         (("run", "--set", "hot_c"), 2, "PARAMETER=VALUE"),
-        (("run", "--set", "hot_c=warm"), 2, "no number"),
-        (("run", "--set", "hot_c=nan"), 2, "no number"),
-        (("run", "--set", "=1"), 2, "no number"),
-        (("run", "--set", "hot_c=-1"), 2, "less than 0; hot_c must be 0 or more"),
-        (("run", "hot_gpu", "--set", "warm_c=1"), 2, "there are: hot_c"),
+        (("run", "--set", "hot_c=warm"), 2, "invalid number"),
+        (("run", "--set", "hot_c=nan"), 2, "invalid number"),
+        (("run", "--set", "=1"), 2, "invalid number"),
+        (("run", "--set", "hot_c=-1"), 2, "negative value; hot_c must be 0 or more"),
+        (("run", "hot_gpu", "--set", "warm_c=1"), 2, "use one of: hot_c"),
         (
             ("run", "hot_gpu", "--set", "short_run.short_s=1"),
             2,
-            "not among the rules; these are: hot_gpu",
+            "unknown rule 'short_run'; use one of: hot_gpu",
         ),
-        (("run", "hot_gpu", "--set", "short_s=1"), 2, "no such parameter; there are: hot_c"),
+        (("run", "hot_gpu", "--set", "short_s=1"), 2, "unknown parameter; use one of: hot_c"),
         (("check", "."), 4, "no rules found"),
         (("run", "--show", "maybe"), 2, "maybe"),
         (("run", "--where", "nothing"), 2, "condition"),
         (("backtest",), 2, "RULE"),
-        (("backtest", "hot_gpu"), 2, "nothing changes"),
-        (("backtest", "hot_gpu", "--set", "hot_c=85"), 2, "nothing changes"),
+        (("backtest", "hot_gpu"), 2, "the rule is unchanged"),
+        (("backtest", "hot_gpu", "--set", "hot_c=85"), 2, "the rule is unchanged"),
         (("backtest", "hot_gpu", "--file", "nowhere.json"), 4, "no such file"),
         (("backtest", "hot_gpu", "--set", "hot_c=1", "--labels", "nowhere.csv"), 4, "nowhere.csv"),
         (("check",), 2, "FILE"),

@@ -67,7 +67,9 @@ def _collect(plan: CollectPlan, arguments: Arguments) -> int:
 
     notifier = SystemdNotifier.of(os.environ)
     say = Narrator.of(arguments).say
-    done = collect(plan, tell=narrate.remark, say=say, once=arguments.once, wait=arguments.wait, notifier=notifier)
+    done = collect(
+        plan, remark=narrate.remark, narrate=say, once=arguments.once, wait=arguments.wait, notifier=notifier
+    )
     if done is None:
         return 0
     if not arguments.once:
@@ -83,7 +85,7 @@ def _print_once(status: CollectStatus) -> int:
         output.print_text(f"{name}: {'failed' if source.failures else committed}\n")
     analysis = status.steps["analyze"]
     if analysis.runs:
-        output.print_text(f"{'analysis failed' if analysis.failures else analysis.said}\n")
+        output.print_text(f"{'analysis failed' if analysis.failures else analysis.result}\n")
     if any(source.failures and source.errors.get("lake") for source in status.sources.values()) or analysis.failures:
         return LakeError.exit_code
     return InputError.exit_code if any(source.failures for source in status.sources.values()) else 0

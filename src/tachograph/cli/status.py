@@ -120,7 +120,7 @@ def _remarks(found: CollectOverview, zone: str) -> Iterator[str]:
     for name, step in found.steps.items():
         what = _STEPS.get(name, name)
         if step.last_success is not None:
-            result = f": {step.said}" if step.said else ""
+            result = f": {step.result}" if step.result else ""
             yield f"Last {what} at {_time(step.last_success, zone)}, {_took(step.last_duration_s)}{result}"
         if step.is_failing:
             yield f"{what.capitalize()} fails, last at {_time(step.last_error_at, zone)}: {step.last_error}"

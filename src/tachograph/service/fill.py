@@ -44,14 +44,14 @@ def ingest_accounting(
 ) -> None:
     """Write accounting and allocations as of the end of day number `days`, and ingest them, devices and all.
 
-    What was told for fewer days is not told again: only records that changed since then.
+    Records that were written for fewer days are not repeated, only those that changed.
     """
     for part in ("accounting", "allocations", "truth"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     accounting.write_configuration(plan, folder / "tachograph.toml")
     accounting.write_devices(plan, folder / "devices.csv")
     accounting.write_devices_mapping(folder / "devices.toml")
-    before = max((told for told in _days_written(folder / "accounting") if told < days), default=0)
+    before = max((done for done in _days_written(folder / "accounting") if done < days), default=0)
     until = replace(plan, days=days)
     seen = as_of(runs, until.seconds)
     fresh = [run for run in seen if run.end_s is None or run.end_s > before * 86400]
@@ -64,7 +64,7 @@ def ingest_accounting(
 
 
 def ingest_hosts(plan: SimulationPlan, lake: Lake, folder: Path, runs: Sequence[SimulatedRun], *, days: int) -> None:
-    """Ingest what hosts count up to a day, a file after the other; what landed before is known by its content."""
+    """Ingest host metrics up to a day, file by file; a file ingested before is recognized by its content."""
     accounting.write_configuration(plan, folder / "tachograph.toml")
     allocations = allocations_of(runs)
     defects = [pl.DataFrame(schema=dict(DEFECTS))]
@@ -80,7 +80,7 @@ def ingest_hosts(plan: SimulationPlan, lake: Lake, folder: Path, runs: Sequence[
 
 
 def write_truth(plan: SimulationPlan, folder: Path, runs: Sequence[SimulatedRun], log: DefectLog, *, days: int) -> int:
-    """Write what was planted in jobs and samples up to a day, without sums over samples; return the number of runs."""
+    """Write the ground truth up to a day, without sums over samples; return the number of runs."""
     until = replace(plan, days=days)
     defects = log.frame()
     seen = [run for run in as_of(runs, until.seconds) if run.submit_s < until.seconds]
@@ -127,7 +127,7 @@ _THREADS = "POLARS_MAX_THREADS"  # a process has one core
 
 @dataclass(frozen=True, slots=True)
 class FilledLake:
-    """What a lake was filled with: samples before defects, rows that landed now, chunks (and those there before)."""
+    """Result of a fill: samples before defects, rows committed now, chunks (and those committed before)."""
 
     samples: int
     rows: int
@@ -145,16 +145,16 @@ def fill(
     processes: int = 2,
     progress: Progress | None = None,
 ) -> FilledLake:
-    """Put the first `days` days of a plan (all by default) into the lake at `location`; write all else to `folder`.
+    """Commit the first `days` days of a plan (all by default) to the lake at `location`; write the rest to `folder`.
 
-    Samples land in files as `compact` would make them, packed a little less, each once; a fill that was killed, or
-    one of fewer days, is gone on with. Memory is bounded by `plan.rows_per_file` and by the jobs, not by the length.
-    `folder` keeps accounting, truth and what is needed to go on.
+    Samples are committed in files as `compact` would make them, packed a little less, each once; a fill that was
+    killed, or one of fewer days, is continued. Memory is bounded by `plan.rows_per_file` and by the jobs, not by the
+    length. `folder` keeps accounting, truth and the state to continue from.
     Errors: UsageError when folder or lake hold something else; LakeError when they cannot be written.
     """
     days = plan.days if days is None else days
     if not 1 <= days <= plan.days:
-        raise UsageError(f"{days} of {plan.days} days cannot be filled", do=f"choose 1 to {plan.days} days")
+        raise UsageError(f"invalid number of days {days}", do=f"choose 1 to {plan.days} days")
     root = Path(folder)
     lake = Lake.create(location)
     try:
@@ -162,7 +162,7 @@ def fill(
         return _Fill(plan, lake, root, name, days).run(processes, progress)
     except OSError as problem:
         raise LakeError(
-            problem.strerror or str(problem), where=str(root), do="make room, or name a folder that can be written"
+            problem.strerror or str(problem), where=str(root), do="free some space, or name a writable folder"
         ) from None
 
 
@@ -171,19 +171,19 @@ def _claim(plan: SimulationPlan, lake: Lake, root: Path) -> str:
 
     Errors: UsageError when it is another plan's, or the lake was filled from elsewhere.
     """
-    said = repr(plan)
+    described = repr(plan)
     note = root / "state" / "plan.txt"
     if note.exists():
-        if note.read_text(encoding="utf-8") != said:
-            raise UsageError("holds the state of another plan", where=str(root), do="name a new folder and a new lake")
+        if note.read_text(encoding="utf-8") != described:
+            raise UsageError("the folder is of another plan", where=str(root), do="name a new folder and a new lake")
     else:
         if root.exists() and (not root.is_dir() or any(root.iterdir())):
-            raise UsageError("is not an empty folder", where=str(root), do="name a new folder")
+            raise UsageError("not an empty folder", where=str(root), do="name a new folder")
         if lake.version(GPU_SAMPLES) >= 0:
-            raise UsageError("the lake holds samples of something else", where=lake.location, do="name a new lake")
+            raise UsageError("the lake holds other samples", where=lake.location, do="name a new lake")
         note.parent.mkdir(parents=True)
-        note.write_text(said, encoding="utf-8")
-    return hashlib.sha256(said.encode()).hexdigest()[:16]
+        note.write_text(described, encoding="utf-8")
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
 class _Fill:
@@ -196,23 +196,23 @@ class _Fill:
         self.per_node_day = {number: group.gpus * plan.samples_per_day for number, group in enumerate(plan.groups)}
 
     def run(self, processes: int, progress: Progress | None) -> FilledLake:
-        """Samples first, then what the site tells: a job that is known has samples."""
+        """Samples first, then accounting: a known job has samples."""
         runs = place_runs(self.plan, sample_requests(self.plan))
-        rows, known = self._land(runs, processes, progress)
+        rows, known = self._commit(runs, processes, progress)
         if self.plan.hosts:
             ingest_hosts(self.plan, self.lake, self.root, runs, days=self.days)
-        log = self._land_rejects()
+        log = self._commit_rejects()
         ingest_accounting(self.plan, self.lake, self.root, runs, days=self.days)
         jobs = write_truth(self.plan, self.root, runs, log, days=self.days)
         samples = self.plan.gpus * self.plan.samples_per_day * self.days
         return FilledLake(samples, rows, len(self.divided) * self.days, known, jobs)
 
-    def _land(self, runs: Sequence[SimulatedRun], processes: int, progress: Progress | None) -> tuple[int, int]:
-        """Land all chunks; return the rows, and how many chunks were there already."""
+    def _commit(self, runs: Sequence[SimulatedRun], processes: int, progress: Progress | None) -> tuple[int, int]:
+        """Commit all chunks; return the rows, and the number of chunks committed before."""
         total = self.plan.gpus * self.plan.samples_per_day * self.days
         rows = known = done = 0
-        for task, landed in _finished(self._tasks(runs), processes):
-            rows, known = rows + landed, known + (landed == 0)
+        for task, committed in _finished(self._tasks(runs), processes):
+            rows, known = rows + committed, known + (committed == 0)
             done += len(self.divided[task.part]) * self.per_node_day[self.divided[task.part][0].group]
             if progress is not None:
                 progress(done, total)
@@ -235,8 +235,8 @@ class _Fill:
     ) -> FillTask:
         return FillTask(self.plan, self.lake.location, self.root / "state", self.name, part, day, sources, drawn)
 
-    def _land_rejects(self) -> DefectLog:
-        """Land what was removed, each part's in place of what was told of fewer days; return all that was planted."""
+    def _commit_rejects(self) -> DefectLog:
+        """Commit the rejects of each part, replacing those of fewer days; return all planted defects."""
         log = DefectLog()
         for part in range(len(self.divided)):
             removed = removed_by(self._task(part, self.days, (), {}))
@@ -269,7 +269,7 @@ def _of_nodes(
 
 
 def _finished(tasks: Iterator[FillTask], processes: int) -> Iterator[tuple[FillTask, int]]:
-    """Yield each task and the rows it landed; the days of a part one after the other, parts side by side.
+    """Yield each task and the rows it committed; the days of a part one after the other, parts side by side.
 
     Errors: LakeError when a process was killed.
     """
@@ -289,14 +289,14 @@ def _finished(tasks: Iterator[FillTask], processes: int) -> Iterator[tuple[FillT
                 yield from _next(running)
         except BrokenProcessPool:
             raise LakeError(
-                "a process that simulates was killed", do="run it again, it goes on from there; was memory short?"
+                "a simulating process was killed", do="run it again, it continues from there; check the memory"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def _end_with_parent() -> None:
-    """Let this process end when the one that started it is killed: it would wait for work for ever."""
+    """End this process when its parent is killed: it would wait for work for ever."""
     parent = multiprocessing.parent_process()
 
     def watch() -> None:

@@ -142,7 +142,7 @@ def _converted(counter: Counter, given: Array) -> pl.Series:
 
 
 def _unsupported(counter: Counter, given: Array, spans: Sequence[tuple[int, int]]) -> Reject:
-    """Zeros that mean that the device does not tell, outside of the stretches."""
+    """Zeros of counters that the device does not support, outside of the stretches."""
     zeros = 0
     if counter.zero_is_missing:
         zeros = given.size - int(np.count_nonzero(given))
@@ -198,7 +198,7 @@ class FillTask:
 
     @property
     def transaction(self) -> str:
-        """What the landing of the chunk is called."""
+        """Name of the commit of the chunk."""
         return f"fill:{self.name}:{self.part}:{self.day}"
 
     def state(self, day: int) -> Path:
@@ -215,7 +215,7 @@ class RemovedValues:
 
 
 def run_task(task: FillTask) -> int:
-    """Simulate and land the chunk; return its rows, 0 where it was there already.
+    """Simulate and commit the chunk; return its rows, 0 where it was committed before.
 
     Errors: LakeError when it cannot be written, or the state that it begins with is gone.
     """
@@ -267,9 +267,9 @@ def _restore(task: FillTask) -> RemovedValues:
 
 
 def _removed(arrays: Mapping[str, Any]) -> RemovedValues:
-    told = json.loads(str(arrays["told"]))
+    notes = json.loads(str(arrays["notes"]))
     return RemovedValues(
-        tuple(Reject(*row) for row in told["rejects"]), DefectLog([tuple(row) for row in told["defects"]])
+        tuple(Reject(*row) for row in notes["rejects"]), DefectLog([tuple(row) for row in notes["defects"]])
     )
 
 
@@ -278,9 +278,9 @@ def _keep(task: FillTask, removed: RemovedValues) -> None:
     states: dict[str, Any] = {name: np.stack([getattr(s.state, name) for s in task.sources]) for name in _OF_STATE}
     resets: dict[str, Any] = {name: np.stack([getattr(s.resets, name) for s in task.sources]) for name in _OF_RESETS}
     rejects = [(each.reason, each.column, each.count, each.example) for each in removed.rejects]
-    told = np.array(json.dumps({"rejects": rejects, "defects": removed.log.rows}))
+    notes = np.array(json.dumps({"rejects": rejects, "defects": removed.log.rows}))
     file = task.state(task.day + 1)
     half = file.with_suffix(".half")
     with half.open("wb") as out:
-        np.savez(out, last_ns=[s.state.last_ns for s in task.sources], told=told, **states, **resets)
+        np.savez(out, last_ns=[s.state.last_ns for s in task.sources], notes=notes, **states, **resets)
     half.replace(file)

@@ -50,9 +50,9 @@ def write_devices(plan: SimulationPlan, file: Path) -> None:
         out.write("node,gpu,uuid,pci,model,hbm_mib\n")
         for node in plan.nodes():
             group = plan.groups[node.group]
-            words = np.random.default_rng([plan.seed, 9, node.index]).integers(0, 1 << 32, (group.gpus, 4))
+            parts = np.random.default_rng([plan.seed, 9, node.index]).integers(0, 1 << 32, (group.gpus, 4))
             for gpu in range(group.gpus):
-                text = "".join(f"{int(word):08x}" for word in words[gpu])
+                text = "".join(f"{int(word):08x}" for word in parts[gpu])
                 uuid = f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
                 pci = f"00000000:{0x03 + 0x40 * (gpu % 4) + gpu // 4:02X}:00.0"
                 out.write(f"{node.name},{gpu},{uuid},{pci},{group.driver.name},{group.driver.total_mib}\n")
@@ -136,12 +136,12 @@ def _record(plan: SimulationPlan, run: SimulatedRun, nodes: Sequence[SimulatedNo
     """One row of a job, {field: text}."""
     request, state = run.request, state_of(plan, run)
     start_s, end_s = run.start_s, run.end_s
-    asked = run.request.gpus
+    requested = run.request.gpus
     count = len(run.places) or max(1, request.nodes)
     running = state == "RUNNING"
     waiting = start_s is None
     until = plan.seconds if running or end_s is None else end_s
-    partition = "cpu" if not asked else "gpu" if request.nodes else "shared"
+    partition = "cpu" if not requested else "gpu" if request.nodes else "shared"
     submit_line = _submit_line(plan, run, partition)
     where = fold(nodes[node].name for node, _ in run.places) if run.places else CPU_NODE
     return {
@@ -171,7 +171,7 @@ def _record(plan: SimulationPlan, run: SimulatedRun, nodes: Sequence[SimulatedNo
 
 
 def _constraint(plan: SimulationPlan, run: SimulatedRun) -> str:
-    """Features asked for: the model where it is not the usual one, and the memory tier where there are several."""
+    """Requested features: the model where it is not the usual one, and the memory tier where there are several."""
     if not run.request.gpus:
         return ""
     group = plan.groups[run.request.group]
@@ -194,19 +194,19 @@ def _tres(plan: SimulationPlan, run: SimulatedRun, nodes: int, *, typed: bool) -
 
 def _submit_line(plan: SimulationPlan, run: SimulatedRun, partition: str) -> str:
     request = run.request
-    words = ["sbatch", f"-J '{request.name}'", f"-p {partition}", f"-A {request.account}", f"-q {request.qos}"]
-    words += [f"-t {request.limit_min}", f"-N {max(1, request.nodes)}"]
+    line = ["sbatch", f"-J '{request.name}'", f"-p {partition}", f"-A {request.account}", f"-q {request.qos}"]
+    line += [f"-t {request.limit_min}", f"-N {max(1, request.nodes)}"]
     if request.gpus:
-        words += [f'-C "{_constraint(plan, run)}"']
+        line += [f'-C "{_constraint(plan, run)}"']
         per_node = request.gpus // max(1, request.nodes)
-        words += [f"--gpus-per-node={per_node}"]
-        words += ["--exclusive"] if request.nodes and request.serial % 7 == 0 else []
+        line += [f"--gpus-per-node={per_node}"]
+        line += ["--exclusive"] if request.nodes and request.serial % 7 == 0 else []
     if request.array and request.array[1] >= 0:
-        words.append("--array=0-7")
-    if request.het:  # one line asks for all components
-        words.insert(1, f"-J '{request.name}' -p cpu -A {request.account} -n 1 :")
+        line.append("--array=0-7")
+    if request.het:  # one line requests all components
+        line.insert(1, f"-J '{request.name}' -p cpu -A {request.account} -n 1 :")
     script = "job.sh" if request.serial % 11 else "--wrap 'srun ./run | tee out.log'"  # the delimiter in the last field
-    return " ".join([*words, script])
+    return " ".join([*line, script])
 
 
 def _het_leader(record: dict[str, str], run: SimulatedRun) -> Iterator[tuple[str, ...]]:

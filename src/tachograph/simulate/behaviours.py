@@ -79,7 +79,7 @@ JOB_KINDS: Mapping[JobKind, JobKindFacts] = MappingProxyType(
     }
 )
 
-# {planted problem: the job class that tells it where it lasts long}
+# {planted problem: job class of a long one}
 CLASS_OF_PROBLEM: Mapping[str, str] = MappingProxyType(
     {"hung": "job_hang", "busy_waiting": "job_hang", "late_start": "cold_start", "stalled": "stall"}
 )
@@ -171,7 +171,7 @@ class JobBehaviour:
             else [ActivityPhase(0, work)]
         )
         if self.planted is not None:
-            phases = self._with_silence(phases, held, work)
+            phases = self._with_rest(phases, held, work)
         return phases
 
     def _works(self, slot: int, slots: int) -> bool:
@@ -187,17 +187,15 @@ class JobBehaviour:
             return max(0.02, 1.0 - self.uneven * ((slot * 0.381966 + self.spread) % 1.0))
         return 0.10 + 0.25 * ((slot * 0.381966 + self.spread) % 1.0)
 
-    def _with_silence(
-        self, phases: list[ActivityPhase], held: ActivityLevel, work: ActivityLevel
-    ) -> list[ActivityPhase]:
-        """No work in the planted interval; in a deadlock the GPU looks busy there."""
+    def _with_rest(self, phases: list[ActivityPhase], held: ActivityLevel, work: ActivityLevel) -> list[ActivityPhase]:
+        """No work in the planted interval; in a deadlock the GPU is busy-waiting there."""
         begin, end = self.planted or (0, 0)
-        silent = held._replace(util=1.0, sm=0.008, occupancy=0.001) if self.kind is JobKind.DEADLOCK else held
+        resting = held._replace(util=1.0, sm=0.008, occupancy=0.001) if self.kind is JobKind.DEADLOCK else held
         if self.kind is JobKind.COLD_START:
             return [ActivityPhase(0, idle_level(NOTHING_HELD_MIB)), ActivityPhase(end, work)]
         kept = [phase for phase in phases if phase.begin_s < begin]
         after = [ActivityPhase(end, work)] if self.kind is JobKind.STALLED else []
-        return [*kept, ActivityPhase(begin, silent), *after]
+        return [*kept, ActivityPhase(begin, resting), *after]
 
 
 _WORK: Mapping[JobKind, Mapping[str, tuple[float, float]]] = MappingProxyType(
@@ -290,7 +288,7 @@ class CourseActivity(StrEnum):
     LOAD = "load"  # data come in, GPUs do next to nothing
     REST = "rest"
     BLIP = "blip"  # something tiny runs while the job rests: a monitor, a heartbeat
-    SPIN = "spin"  # waits, and looks busy: utilisation near 100 %, no arithmetic, no memory traffic
+    SPIN = "spin"  # busy-waiting: utilisation near 100 %, no arithmetic, no memory traffic
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tachograph.simulate.samples import F64, I64, Array
 class DefectKind(StrEnum):
     """What a planted defect does to the samples in its window."""
 
-    GAP = "gap"  # the node is silent
+    GAP = "gap"  # no samples of the node
     DUPLICATE = "duplicate"  # rows written twice
     DUPLICATE_NULLS = "duplicate_nulls"  # rows written again with part of the counters absent
     OUT_OF_ORDER = "out_of_order"  # rows of a GPU written backwards
@@ -29,7 +29,7 @@ class DefectKind(StrEnum):
     UTIL_OVERFLOW = "util_overflow"  # utilisation 4294967295
     SM_OVER_ONE = "sm_over_one"  # sm_active 1.2
     CLOCK_SKEW = "clock_skew"  # the node's clock is wrong
-    MISSING_COUNTER = "missing_counter"  # nobody measures the counter on these nodes
+    MISSING_COUNTER = "missing_counter"  # the counter is not measured on these nodes
 
 
 # how often in a node and day; each kind occurs at least once in a plan
@@ -323,7 +323,7 @@ def _instead(rows: pl.DataFrame, kind: DefectKind, columns: Sequence[str]) -> li
 
 
 def missing_counters(plan: SimulationPlan, nodes: Sequence[SimulatedNode]) -> list[TelemetryDefect]:
-    """Return a row per node and counter that nobody measures there; times are those of the plan."""
+    """Return a row per node and counter that is not measured there; times are those of the plan."""
     if not plan.defects:
         return []
     begin, end = plan.start_s * 10**9, (plan.start_s + plan.seconds) * 10**9

@@ -178,8 +178,8 @@ def _of_node(
     for name in _OF_PAPI if lacks == "no_cache_counters" else ():
         columns[_COLUMNS[name]] = pl.repeat(None, len(whole), dtype=pl.Int64, eager=True)
     stamps = np.round((seconds[kept] + plan.start_s) * 1e6).astype(np.int64) * 1000
-    told = {"ProducerName": pl.repeat(node.name, len(whole), eager=True), "ts_ns": pl.Series(stamps)}
-    return pl.DataFrame({**told, **columns, _IDLE_COLUMN: pl.Series(whole[:, len(COUNTED)])}), defects
+    keys = {"ProducerName": pl.repeat(node.name, len(whole), eager=True), "ts_ns": pl.Series(stamps)}
+    return pl.DataFrame({**keys, **columns, _IDLE_COLUMN: pl.Series(whole[:, len(COUNTED)])}), defects
 
 
 def _times(plan: SimulationPlan, rng: np.random.Generator) -> F64:
@@ -217,9 +217,9 @@ def _worked(elapsed: F64, period: F64, duty: F64) -> F64:
 def _rates(level: F32, wide: Flags) -> F64:
     """What a GPU's process does to each counter per second, per level; CPU times as shares of its part of the CPUs."""
     util, dram, rx, nvlink = (level[:, COLUMN[name]].astype(float) for name in ("util", "dram", "pcie_rx", "nvlink"))
-    silent = dram < 1e-4
-    spins, loads = silent & (util > 0.5), (rx >= 3e8) & ~level[:, [COLUMN[name] for name in _PIPES]].any(axis=1)
-    works = ~silent & ~loads
+    resting = dram < 1e-4
+    spins, loads = resting & (util > 0.5), (rx >= 3e8) & ~level[:, [COLUMN[name] for name in _PIPES]].any(axis=1)
+    works = ~resting & ~loads
     others = np.where(works & wide, 2e6 + 0.05 * nvlink + 0.3 * rx, np.where(works, 3e4 * util, 0.0))
     read = np.where(loads, rx, np.where(works, 0.02 * rx, 0.0))
     write = np.where(works, 1.5e6 * util, 0.0)

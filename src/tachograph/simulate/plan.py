@@ -54,7 +54,7 @@ _BOARD_W = MappingProxyType({"GH200 96GB": 700.0})  # where no power of the GPU 
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes of one kind. `model` is a name of the device catalogue; `lacks` are counters nobody measures there."""
+    """Nodes of one kind. `model` is a name of the device catalogue; `lacks`: counters that are not measured there."""
 
     count: int
     gpus: int
@@ -68,7 +68,7 @@ class NodeGroup:
 
     @property
     def driver(self) -> DriverView:
-        """What its driver says."""
+        """Values that its driver reports."""
         return DRIVER[self.model]
 
     @property
@@ -91,7 +91,7 @@ class SimulatedNode:
 class SimulationPlan:
     """Everything a simulated cluster follows from; the same plan gives the same files.
 
-    `load`: share of GPU time that jobs ask for. `shared`: share of the nodes that run several jobs at a time.
+    `load`: share of GPU time that jobs request. `shared`: share of the nodes that run several jobs at a time.
     `unmapped`: share of the jobs on shared nodes of which no one recorded their GPUs. `each_kind`: how often every
     kind of job occurs at least, where the nodes and the time allow it. `time_zone`: of the accounting.
     `rows_per_file`: upper bound of samples held in memory and written into one file. `as_printed`: values in the

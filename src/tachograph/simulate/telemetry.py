@@ -99,7 +99,7 @@ def write_telemetry(
 
 
 def note_missing(plan: SimulationPlan, nodes: Sequence[SimulatedNode], log: DefectLog) -> None:
-    """Note the counters that nobody measures on some nodes."""
+    """Note the counters that are not measured on some nodes."""
     for defect in faults.missing_counters(plan, nodes):
         span = np.array([defect.begin_ns, defect.end_ns])
         gpus = plan.groups[nodes[defect.node].group].gpus

@@ -111,9 +111,11 @@ def _counter_of(column: str) -> str:
 
 
 def _is_known(plan: SimulationPlan, column: str) -> pl.Expr:
-    """Whether there are samples and somebody measures the counter on the node."""
-    silent = [node.name for node in plan.nodes() if _counter_of(column) not in measured(plan, plan.groups[node.group])]
-    return (pl.col("samples") > 0) & ~pl.col("node").is_in(silent)
+    """Whether there are samples and the counter is measured on the node."""
+    unmeasured = [
+        node.name for node in plan.nodes() if _counter_of(column) not in measured(plan, plan.groups[node.group])
+    ]
+    return (pl.col("samples") > 0) & ~pl.col("node").is_in(unmeasured)
 
 
 def jobs_frame(plan: SimulationPlan, runs: Sequence[SimulatedRun], gpus: pl.DataFrame) -> pl.DataFrame:
@@ -274,7 +276,7 @@ CLASS_TRUTH_SCHEMA = {
 def classes_frame(plan: SimulationPlan, runs: Sequence[SimulatedRun]) -> pl.DataFrame:
     """Return one row per run that follows a course and is over: which classes are true of it; null: too near to call.
 
-    `submit_s`: seconds since 1970. `known`: somebody recorded which GPUs it held. `rest_begin_s`, `rest_end_s`: the
+    `submit_s`: seconds since 1970. `known`: its GPUs are recorded. `rest_begin_s`, `rest_end_s`: the
     longest interval without work, in seconds after its start; null: none.
     """
     return pl.DataFrame(
@@ -311,7 +313,7 @@ def _class_row(plan: SimulationPlan, run: SimulatedRun) -> tuple[Any, ...]:
 
 
 def rests(level: ActivityLevel) -> bool:
-    """Return whether a GPU at this level does nothing, however busy it looks.
+    """Return whether a GPU at this level does no work, also when busy-waiting.
 
     >>> rests(Level(util=1.0, sm=0.008)), rests(Level(util=0.05, sm=0.02, dram=0.01))
     (True, False)
@@ -389,8 +391,8 @@ def is_stable(lines: Sequence[Sequence[ActivityPhase]], elapsed_s: int, interval
 
     None where it is too near to call.
 
-    Asked of utilisation and of SM activity: one that waits may look busy. What samples fall below their level is even
-    between nothing and `noise`: the share of minutes that it takes beyond the bound, and the mean distance, are
+    Evaluated on utilisation and on SM activity: busy-waiting shows in one only. Samples fall evenly between nothing and
+    `noise` below their level: the share of minutes that it takes beyond the bound, and the mean distance, are
     expected values.
     """
     alike = Counter(map(tuple, lines))

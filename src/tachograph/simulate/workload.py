@@ -348,7 +348,7 @@ def _numbered(requests: list[SimulatedRequest]) -> list[SimulatedRequest]:
 
 
 _DEPTH = 48  # how many waiting jobs are tried out of turn
-_PATIENCE_S = 2 * 3600  # the first in line waits at most this long before nobody overtakes it
+_PATIENCE_S = 2 * 3600  # the first in line waits at most this long before backfill ends
 _NEEDS_ITS_END = frozenset(
     {JobKind.HUNG, JobKind.DEADLOCK, JobKind.COLD_START, JobKind.STALLED, JobKind.BURSTY, JobKind.SHORT}
 )
@@ -478,7 +478,7 @@ def _startable(
 ) -> list[SimulatedRequest]:
     """Waiting jobs in the order in which they are tried.
 
-    `shared_waits`: nobody waits for one that waits for a part of a shared node, which are few.
+    `shared_waits`: no job waits for one that waits for a part of a shared node, which are few.
     """
     if not queue or not (pool.free or any(pool.shared.values())):
         return []

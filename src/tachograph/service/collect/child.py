@@ -1,4 +1,4 @@
-"""What a child of `tachograph collect` runs: a command of its own, kindly, and only as long as its parent lives.
+"""A child process of `tachograph collect`: one command at low priority, which ends with its parent.
 
 python -m tachograph.service.collect.child PARENT COMMAND [options]
 """
@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the kernel kill this process when its parent is gone; at once where it is gone already."""
+    """Have the kernel kill this process when its parent ends; at once where it has ended."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Analysis and compaction as children: their memory is theirs, they can be killed, and never two run at a time."""
+"""Analysis and compaction as child processes: own memory, can be killed, one at a time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tachograph.service.collect.journal import CollectJournal
 from tachograph.service.collect.readers import PollGrid
 from tachograph.service.collect.status import utc_now
 
-GRACE_S = 5.0  # between asking a child to end and killing it
+GRACE_S = 5.0  # between SIGTERM and SIGKILL
 SHORTEST_LIMIT_S = 3600.0
 LIMIT_INTERVALS = 10
-_TAIL = 4096  # bytes of a child's words that are looked at
+_TAIL = 4096  # bytes of a child's output that are read
 
 
 @dataclass(frozen=True, slots=True)
 class ChildStep:
-    """What is done again and again. `changes`: a count; where it is as it was for the last that succeeded, skipped."""
+    """A periodic command. `changes`: a count; skipped where it is that of the last success."""
 
     name: str
     command: Sequence[str]
@@ -32,7 +32,7 @@ class ChildStep:
 
     @property
     def limit_s(self) -> float:
-        """A child that takes longer hangs, and is killed."""
+        """A child that takes longer is killed."""
         return max(SHORTEST_LIMIT_S, LIMIT_INTERVALS * self.every_s)
 
 
@@ -50,7 +50,7 @@ class _RunningChild:
 
 @dataclass(slots=True)
 class Children:
-    """The steps, of which one at most runs. To be used by one thread."""
+    """The steps, of which at most one runs. For use by one thread."""
 
     steps: Sequence[ChildStep]
     journal: CollectJournal
@@ -61,9 +61,9 @@ class Children:
     _done: dict[str, int] = field(default_factory=dict)
     _running: _RunningChild | None = None
 
-    def look(self) -> None:
-        """Take notice of a child that ended or hangs, and start what is due."""
-        self.look_after()
+    def run_due(self) -> None:
+        """Reap a child that ended or hangs, and start what is due."""
+        self.reap()
         now = self.clock()
         for step in self.steps:
             due = self._due.setdefault(step.name, now + step.first_s)
@@ -73,28 +73,28 @@ class Children:
             if self.possible() and (step.changes is None or step.changes() != self._done.get(step.name)):
                 self.start(step)
 
-    def look_after(self) -> None:
-        """Take notice of a child that ended or hangs."""
+    def reap(self) -> None:
+        """Reap a child that ended or hangs."""
         if self._running is not None:
-            self._look_after(self._running, self.clock())
+            self._reap(self._running, self.clock())
 
     def start(self, step: ChildStep) -> None:
-        """Start a child; that it cannot be started (no memory left) is a failure like others."""
+        """Start a child; a failure to start (no memory left) counts as a failure."""
         changes = 0 if step.changes is None else step.changes()
         self.journal.begin_step(step.name)
-        output = os.memfd_create(step.name)  # not a pipe: nobody needs to read it for the child to go on
+        output = os.memfd_create(step.name)  # not a pipe, which would block the child when full
         try:
             process = subprocess.Popen(
                 step.command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # an interrupt of the terminal is for the parent, which ends its children
+                start_new_session=True,  # a terminal's interrupt goes to the parent, which ends its children
             )
         except OSError as problem:
             os.close(output)
             why = f"cannot be started: {problem.strerror}"
-            self.journal.end_step(step.name, seconds=0.0, now=utc_now(), said="", problem=why)
+            self.journal.end_step(step.name, seconds=0.0, now=utc_now(), result="", problem=why)
         else:
             self._running = _RunningChild(step, process, output, self.clock(), changes)
 
@@ -104,7 +104,7 @@ class Children:
         return self._running is not None
 
     def stop(self) -> None:
-        """End what runs: kindly, then by force. The lake is as before it or as after it."""
+        """End the running child: SIGTERM, then SIGKILL. The lake is as before or after its commit."""
         running = self._running
         if running is None:
             return
@@ -118,12 +118,12 @@ class Children:
         self.journal.ended_step(running.step.name)
 
     def kill(self) -> None:
-        """End what runs at once."""
+        """Kill the running child."""
         if self._running is not None:
             _signal(self._running.process, signal.SIGKILL)
             self._running.process.wait()
 
-    def _look_after(self, running: _RunningChild, now: float) -> None:
+    def _reap(self, running: _RunningChild, now: float) -> None:
         code = running.process.poll()
         if code is None:
             if now - running.began > running.step.limit_s:
@@ -133,15 +133,17 @@ class Children:
             else:
                 return
         self._running = None
-        said = _last_words(running.output)
-        problem = None if code == 0 else _problem(running, code, said)
-        self.journal.end_step(running.step.name, seconds=now - running.began, now=utc_now(), said=said, problem=problem)
+        result = _last_line(running.output)
+        problem = None if code == 0 else _problem(running, code, result)
+        self.journal.end_step(
+            running.step.name, seconds=now - running.began, now=utc_now(), result=result, problem=problem
+        )
         if problem is None:
             self._done[running.step.name] = running.changes
 
 
 def command(name: str, *options: str) -> list[str]:
-    """Return how to run `tachograph NAME` as a child of this process."""
+    """Return the command line of `tachograph NAME` as a child of this process."""
     return [sys.executable, "-m", "tachograph.service.collect.child", str(os.getpid()), name, *options]
 
 
@@ -151,16 +153,16 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-def _problem(running: _RunningChild, code: int, said: str) -> str:
+def _problem(running: _RunningChild, code: int, result: str) -> str:
     if running.hangs:
         return f"took longer than {running.step.limit_s:.0f} s and was killed"
     if code < 0:
         return f"was killed by signal {-code} ({signal.Signals(-code).name})"
-    return said or f"ended with exit code {code}"
+    return result or f"ended with exit code {code}"
 
 
-def _last_words(output: int) -> str:
-    """The last line that a child wrote; closes the file."""
+def _last_line(output: int) -> str:
+    """The last line of a child's output; closes the file."""
     with os.fdopen(output, "rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(max(0, size - _TAIL))

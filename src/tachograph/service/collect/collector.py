@@ -41,44 +41,44 @@ from tachograph.service.collect.status import (
 )
 from tachograph.service.collect.writer import RETRY_S, ChunkWriter
 
-_ASKING = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
 def stopping_on_signals(stopping: threading.Event, *, kill: Callable[[], None]) -> Iterator[None]:
     """Set `stopping` at the first signal; at the second call `kill`, and end the process as the signal would."""
 
-    def asked(number: int, frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         if stopping.is_set():
             kill()
             os._exit(128 + number)
         stopping.set()
 
-    before = [signal.signal(number, asked) for number in _ASKING]
+    before = [signal.signal(number, stop) for number in _STOP_SIGNALS]
     try:
         yield
     finally:
-        for number, handler in zip(_ASKING, before, strict=True):
+        for number, handler in zip(_STOP_SIGNALS, before, strict=True):
             signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True)
 class SystemdNotifier:
-    """Tells the service manager; where there is none it tells nobody. `watchdog_s`: how often it wants to hear."""
+    """Notifies the service manager, where there is one. `watchdog_s`: seconds between notifications."""
 
     address: str = ""
     watchdog_s: float | None = None
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> SystemdNotifier:
-        """Return the one that $NOTIFY_SOCKET and $WATCHDOG_USEC ask for; half the watchdog's patience."""
+        """Return the notifier for $NOTIFY_SOCKET and $WATCHDOG_USEC, at half the interval of the watchdog."""
         microseconds = environment.get("WATCHDOG_USEC", "")
         ours = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         watchdog = int(microseconds) / 2e6 if microseconds.isdigit() and ours else None
         return cls(environment.get("NOTIFY_SOCKET", ""), watchdog)
 
-    def tell(self, *lines: str) -> None:
-        """Send `lines`, such as READY=1. A manager that does not listen is no reason to fail."""
+    def notify(self, *lines: str) -> None:
+        """Send `lines`, such as READY=1. Failures to send are ignored."""
         if not self.address:
             return
         address = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
@@ -94,14 +94,14 @@ NO_NOTIFIER = SystemdNotifier()
 
 
 TICK_S = 0.5
-LAND_S = 10.0  # at the end, for what waits to land
-POLL_S = 2.0  # at the end, for polls to end: what they read lands no more
-HANGS_S = 900.0  # a chunk that takes longer to land: the watchdog is not told that all is well
+COMMIT_S = 10.0  # at the end, for queued chunks
+POLL_S = 2.0  # at the end, for polls, whose chunks are not committed
+HANGS_S = 900.0  # a longer commit of one chunk: no more notifications to the watchdog
 
 
 @dataclass(frozen=True, slots=True)
 class CollectPlan:
-    """What is to be collected, and how. `options`: of the children, so that they find lake and configuration."""
+    """Sources, lake and settings of a collector. `options`: command-line options of the child processes."""
 
     lake: Lake
     sources: Sequence[PolledSource]
@@ -111,12 +111,12 @@ class CollectPlan:
 
     @property
     def folder(self) -> Path:
-        """Where lock and status are."""
+        """Folder of lock and status."""
         return state_folder(self.lake.location, self.collect.state)
 
     @property
     def sentence(self) -> str:
-        """What is collected where."""
+        """One line: sources, lake, address of the metrics."""
         metrics = f"; metrics on http://{self.collect.listen}/metrics" if self.collect.listen else ""
         return f"collecting {', '.join(source.name for source in self.sources)} into {self.lake.location}{metrics}"
 
@@ -124,25 +124,25 @@ class CollectPlan:
 def collect(
     plan: CollectPlan,
     *,
-    tell: Narrate,
-    say: Narrate,
+    remark: Narrate,
+    narrate: Narrate,
     once: bool = False,
     wait: bool = False,
     notifier: SystemdNotifier = NO_NOTIFIER,
 ) -> CollectStatus | None:
-    """Collect until a signal says stop, or `once`; return how it was left, None where it never began.
+    """Collect until a signal ends it, or `once`; return the final status, None where it never started.
 
-    `tell` takes what is wrong, `say` what goes on. `wait`: until the process ends that collects into the lake now.
-    Errors: LakeError naming the process that does; ConfigError; whatever ended a thread.
+    `remark` takes problems, `narrate` progress. `wait`: for the end of another process that collects into the lake.
+    Errors: LakeError naming that process; ConfigError; the failure of a thread.
     """
     stopping = threading.Event()
     begun: list[Collection] = []
-    told: set[str] = set()
+    announced: set[str] = set()
 
     def waits(holder: str) -> bool:
-        if holder not in told:
-            told.add(holder)
-            say(f"waiting for {holder} to end")
+        if holder not in announced:
+            announced.add(holder)
+            narrate(f"waiting for {holder} to end")
         return not stopping.is_set()
 
     def kill() -> None:
@@ -157,33 +157,33 @@ def collect(
     ):
         if not held:
             return None
-        begun.append(Collection(plan, tell=tell, stopping=stopping, notifier=notifier))
-        return begun[0].once() if once else begun[0].run(ready=lambda: say(plan.sentence))
+        begun.append(Collection(plan, remark=remark, stopping=stopping, notifier=notifier))
+        return begun[0].once() if once else begun[0].run(ready=lambda: narrate(plan.sentence))
 
 
 def _check(numbers: CollectOptions) -> None:
-    """Errors: ConfigError for what would never or always be due."""
+    """Errors: ConfigError for intervals and limits that are not above 0."""
     for key in ("analyze_s", "compact_s", "waiting_chunks", "threads", "vacuum_hours"):
         if not getattr(numbers, key) > 0:
             raise ConfigError(f"collect.{key} must be above 0", do=f"its default is {getattr(CollectOptions(), key)}")
 
 
 class Collection:
-    """One run of a plan, which holds its lock."""
+    """One run of a plan, under its lock."""
 
     def __init__(
-        self, plan: CollectPlan, *, tell: Narrate, stopping: threading.Event, notifier: SystemdNotifier
+        self, plan: CollectPlan, *, remark: Narrate, stopping: threading.Event, notifier: SystemdNotifier
     ) -> None:
         self._plan = plan
-        self._tell = tell
+        self._remark = remark
         self._stopping = stopping
         self._notifier = notifier
-        self._untold: str | None = None
+        self._status_problem: str | None = None
         self._journal = CollectJournal(
             lake=plan.lake.location,
             sources={source.name: source.every_s for source in plan.sources},
             now=utc_now(),
-            tell=tell,
+            remark=remark,
             before=read_status(plan.folder),
         )
         self._defects = ThreadFailures(stopping.set)
@@ -209,10 +209,10 @@ class Collection:
         self.children = Children(self._steps(), self._journal, possible=self._has_lake)
 
     def run(self, *, ready: Callable[[], None] | None = None) -> CollectStatus:
-        """Collect until `stopping` is set; land what waits, end the children; return how it was left.
+        """Collect until `stopping` is set; commit queued chunks, end the children; return the final status.
 
-        `ready` is called when everything runs: lock and address are this process's.
-        Errors: ConfigError for an address that cannot be listened on; whatever ended a thread.
+        `ready` is called when lock and address are this process's.
+        Errors: ConfigError for an address that cannot be bound; the failure of a thread.
         """
         server = serve_metrics(self._plan.collect.listen, self._snapshot) if self._plan.collect.listen else None
         try:
@@ -220,10 +220,10 @@ class Collection:
                 self._writer.start()
                 for reader in self._readers:
                     reader.start()
-                self._notifier.tell("READY=1", self._sentence())
+                self._notifier.notify("READY=1", self._sentence())
                 if ready:
                     ready()
-                self._look_after()
+                self._supervise()
         finally:
             if server is not None:
                 server.shutdown()
@@ -232,16 +232,16 @@ class Collection:
         return self._snapshot()
 
     def once(self) -> CollectStatus:
-        """Poll every source once, land what came, analyze; return how it went.
+        """Poll every source once, commit, analyze; return the final status.
 
-        Errors: whatever ended a thread.
+        Errors: the failure of a thread.
         """
         with self._ending():
             self._writer.start()
             polls = [threading.Thread(target=self._poll_once, args=(reader,), daemon=True) for reader in self._readers]
             for poll in polls:
                 poll.start()
-            while not self._stopping.wait(0.02) and (any(poll.is_alive() for poll in polls) or self._lands()):
+            while not self._stopping.wait(0.02) and (any(poll.is_alive() for poll in polls) or self._commits()):
                 pass
             if not self._stopping.is_set() and self._has_lake():
                 self._analyze()
@@ -253,41 +253,41 @@ class Collection:
             reader.poll()
             reader.close()
 
-    def _lands(self) -> bool:
-        """Whether something waits to land; a lake that takes nothing is not waited for."""
+    def _commits(self) -> bool:
+        """Whether chunks are queued and the lake can be written."""
         return not self._waiting.is_empty and not self._writer.refused
 
     def _analyze(self) -> None:
         (analysis,) = (step for step in self.children.steps if step.name == "analyze")
         self.children.start(analysis)
         while self.children.is_busy and not self._stopping.wait(0.05):
-            self.children.look_after()
+            self.children.reap()
 
-    def _look_after(self) -> None:
-        """What the main thread does: children, the status file, the watchdog."""
+    def _supervise(self) -> None:
+        """The loop of the main thread: children, status file, watchdog."""
         written = alive = float("-inf")
         while not self._stopping.wait(TICK_S):
             now = time.monotonic()
-            self.children.look()
+            self.children.run_due()
             if now - written >= STATUS_EVERY_S:
                 written = now
                 self._write_status()
             if self._notifier.watchdog_s is not None and now - alive >= self._notifier.watchdog_s and self._moves(now):
                 alive = now
-                self._notifier.tell("WATCHDOG=1", self._sentence())
+                self._notifier.notify("WATCHDOG=1", self._sentence())
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """Whatever happens inside: stop reading, land what waits, end the children, write down how it was left."""
+        """At the end of the block, also after an error: stop polling, commit, end the children, write the status."""
         try:
             yield
         finally:
-            self._notifier.tell("STOPPING=1")
+            self._notifier.notify("STOPPING=1")
             self._stopping.set()
             self._waiting.close()
             self._writer.finish()
             self.children.stop()
-            _join([self._writer], within_s=LAND_S)
+            _join([self._writer], within_s=COMMIT_S)
             _join(self._readers, within_s=POLL_S)
             self._journal.stopped(utc_now())
             self._write_status()
@@ -305,15 +305,15 @@ class Collection:
         return f"STATUS={len(status.sources)} sources" + (f"; failing: {', '.join(failing)}" if failing else "")
 
     def _write_status(self) -> None:
-        """Write the status file; a disk that is full keeps nobody from collecting. Told when it is news."""
+        """Write the status file; a failure is reported once and does not stop the collector."""
         try:
             write_status(self._plan.folder, self._snapshot())
         except LakeError as problem:
-            if str(problem) != self._untold:
-                self._untold = str(problem)
-                self._tell(f"status: {problem}")
+            if str(problem) != self._status_problem:
+                self._status_problem = str(problem)
+                self._remark(f"status: {problem}")
         else:
-            self._untold = None
+            self._status_problem = None
 
     def _has_lake(self) -> bool:
         try:
@@ -327,39 +327,39 @@ class Collection:
         analyze = children.command("analyze", "--threads", str(collect.threads), *options)
         compact = children.command("compact", "--vacuum-hours", str(collect.vacuum_hours), *options)
         return [
-            ChildStep("analyze", analyze, collect.analyze_s, self._first("analyze"), lambda: self._journal.landings),
+            ChildStep("analyze", analyze, collect.analyze_s, self._first("analyze"), lambda: self._journal.commits),
             ChildStep("compact", compact, collect.compact_s, self._first("compact")),
         ]
 
     def _first(self, step: str) -> float:
-        """Seconds until the first of this process: an interval after the last, whichever process did it."""
+        """Seconds until the first run: an interval after the last one, by whichever process."""
         every_s = self._plan.collect.analyze_s if step == "analyze" else self._plan.collect.compact_s
         last = self._snapshot().steps[step].last_success
         return every_s if last is None else min(every_s, max(0.0, every_s - (utc_now() - last).total_seconds()))
 
 
 def _join(threads: Sequence[threading.Thread], *, within_s: float) -> None:
-    """Wait for threads to end, for so long in all."""
+    """Wait for threads to end, `within_s` in total."""
     until = time.monotonic() + within_s
     for thread in threads:
         if thread.is_alive():
             thread.join(max(0.0, until - time.monotonic()))
 
 
-LONGEST_S = 20.0  # of chunks of one source; what is left is not asked for
+LONGEST_S = 20.0  # a dry run of one source ends after it
 MOST_CHUNKS = 5
 
 
 @dataclass(slots=True)
 class SourceCheck:
-    """What one source answered. `watermarks`: from where each stream would be read on; None: from its beginning."""
+    """Dry run of one source. `watermarks`: where each stream would be continued; None: from its beginning."""
 
     name: str
     every_s: float
     problem: str | None = None
     chunks: int = 0
-    more: bool = False  # there would have been more chunks
-    rows: dict[str, int] = field(default_factory=dict)  # that would land, by table
+    more: bool = False  # more chunks are available
+    rows: dict[str, int] = field(default_factory=dict)  # that would be committed, by table
     rejects: dict[str, int] = field(default_factory=dict)  # by reason
     watermarks: dict[str, datetime | None] = field(default_factory=dict)
     unreachable: dict[str, str] = field(default_factory=dict)
@@ -367,7 +367,7 @@ class SourceCheck:
 
 
 def check_source(source: PolledSource, lake: Lake, *, now: datetime) -> SourceCheck:
-    """Ask a source once, without landing what it answers; what goes wrong is part of the answer."""
+    """Poll a source once without a commit; problems are part of the result."""
     checked = SourceCheck(source.name, source.every_s)
 
     def known(stream: str) -> datetime | None:

@@ -1,4 +1,4 @@
-"""What happens in a collection, written down by all threads; the status file and the metrics are copies of it."""
+"""Journal of a collector, written by all threads; status file and metrics are copies of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = ("analyze", "compact")
 
 
 class CollectJournal:
-    """The status of a collection, changed under a lock. `tell` takes a line for people."""
+    """The status of a collector, changed under a lock. `remark` takes lines for stderr."""
 
     def __init__(
         self,
@@ -30,14 +30,14 @@ class CollectJournal:
         lake: str,
         sources: Mapping[str, float],
         now: datetime,
-        tell: Narrate,
+        remark: Narrate,
         before: CollectStatus | None = None,
     ) -> None:
-        """`sources`: {name: seconds between polls}. `before`: the status another process left."""
+        """`sources`: {name: seconds between polls}. `before`: the last status of another process."""
         self._lock = threading.Lock()
-        self._tell = tell
-        self._told: dict[str, str] = {}
-        self.landings = 0  # chunks that brought rows
+        self._remark = remark
+        self._reported: dict[str, str] = {}
+        self.commits = 0  # commits with rows
         self._status = CollectStatus(__version__, lake, socket.gethostname(), os.getpid(), started=now, updated=now)
         for name, every_s in sources.items():
             self._status.sources[name] = _carried_over(SourceStatus(name, every_s), before)
@@ -57,30 +57,30 @@ class CollectJournal:
             self._status.stopped = now
 
     def begin_poll(self, source: str, now: datetime) -> None:
-        """Note that a source is asked."""
+        """Note the start of a poll."""
         with self._source(source) as status:
             status.polls += 1
             status.last_poll = now
 
-    def end_poll(self, source: str, asked: PollOutcome, seconds: float) -> None:
-        """Note how an asking went, whatever became of it."""
+    def end_poll(self, source: str, outcome: PollOutcome, seconds: float) -> None:
+        """Note the end and outcome of a poll."""
         with self._source(source) as status:
             status.poll_s += seconds
-            status.unreachable = dict(asked.unreachable)
-            status.skew_s = dict(asked.skew_s)
+            status.unreachable = dict(outcome.unreachable)
+            status.skew_s = dict(outcome.skew_s)
 
     def success(self, source: str, polled: datetime) -> None:
-        """Note that everything which a poll brought has landed; what failed after its begin is not over with it."""
+        """Note that a poll is committed; later failures stay."""
         with self._source(source) as status:
             status.last_success = polled
             if status.failures and status.last_error_at is not None and status.last_error_at > polled:
                 return
             status.failures = 0
-        if self._told.pop(source, None) is not None:
-            self._tell(f"{source}: works again")
+        if self._reported.pop(source, None) is not None:
+            self._remark(f"{source}: works again")
 
     def failure(self, source: str, problem: TachographError, now: datetime) -> int:
-        """Note what went wrong, tell it where it is news; return how often in a row it did."""
+        """Note a failure, report it where it is new; return the number of failures in a row."""
         message = " ".join(str(problem).split())
         with self._source(source) as status:
             kind = _kind(problem)
@@ -88,33 +88,33 @@ class CollectJournal:
             status.failures += 1
             status.last_error, status.last_error_at = message, now
             failures = status.failures
-        if self._told.get(source) != message:
-            self._told[source] = message
-            self._tell(f"{source}: {message}")
+        if self._reported.get(source) != message:
+            self._reported[source] = message
+            self._remark(f"{source}: {message}")
         return failures
 
     def waiting(self, source: str, chunks: int) -> None:
-        """Note how many chunks of a source wait for the writer."""
+        """Note the number of queued chunks of a source."""
         with self._source(source) as status:
             status.chunks_waiting = chunks
 
     def watermark(self, source: str, stream: str, until: datetime) -> None:
-        """Note how far a stream is in the lake."""
+        """Note the watermark of a stream in the lake."""
         with self._source(source) as status:
             status.watermarks[stream] = until
 
-    def landed(self, source: str, chunk: Chunk, report: IngestReport, seconds: float) -> None:
-        """Note what became of a chunk."""
+    def committed(self, source: str, chunk: Chunk, report: IngestReport, seconds: float) -> None:
+        """Note a committed chunk."""
         with self._source(source) as status:
             status.chunks += 1
-            status.land_s += seconds
+            status.commit_s += seconds
             status.rows_read += chunk.rows_read
             for table, rows in report.rows.items():
                 status.rows[table] = status.rows.get(table, 0) + rows
             for (table, reason, _), count in report.rejects.items():
                 reasons = status.rejects.setdefault(table, {})
                 reasons[reason] = reasons.get(reason, 0) + count
-            self.landings += any(report.rows.values())
+            self.commits += any(report.rows.values())
 
     def begin_step(self, step: str) -> None:
         """Note that an analysis or a compaction runs."""
@@ -122,26 +122,26 @@ class CollectJournal:
             status.runs += 1
             status.running = True
 
-    def end_step(self, step: str, *, seconds: float, now: datetime, said: str, problem: str | None) -> None:
-        """Note its end: `said` is its last line, `problem` why it failed."""
+    def end_step(self, step: str, *, seconds: float, now: datetime, result: str, problem: str | None) -> None:
+        """Note its end: `result`: last line of its output; `problem`: reason of its failure."""
         with self._step(step) as status:
             status.running = False
             if problem is None:
-                status.last_success, status.last_duration_s, status.said = now, seconds, said
+                status.last_success, status.last_duration_s, status.result = now, seconds, result
             else:
                 status.failures += 1
                 status.last_error, status.last_error_at = problem, now
-        told = self._told.get(step)
+        reported = self._reported.get(step)
         if problem is None:
-            self._told.pop(step, None)
-            if told is not None:
-                self._tell(f"{step}: works again")
-        elif told != problem:
-            self._told[step] = problem
-            self._tell(f"{step}: {problem}")
+            self._reported.pop(step, None)
+            if reported is not None:
+                self._remark(f"{step}: works again")
+        elif reported != problem:
+            self._reported[step] = problem
+            self._remark(f"{step}: {problem}")
 
     def ended_step(self, step: str) -> None:
-        """Note that it was ended before it was done, because the process stops."""
+        """Note that a step was ended because the collector stops."""
         with self._step(step) as status:
             status.running = False
 
@@ -157,12 +157,12 @@ class CollectJournal:
 
 
 def _kind(problem: TachographError) -> str:
-    """What an error is counted as."""
+    """Kind under which an error is counted."""
     return "lake" if isinstance(problem, LakeError) else "schema" if isinstance(problem, SchemaError) else "input"
 
 
 def _carried_over(status: SourceStatus, before: CollectStatus | None) -> SourceStatus:
-    """What was known of the source before this process: times, watermarks, the last error; no counts."""
+    """Times, watermarks and last error of the source before this process; no counts."""
     left = before.sources.get(status.name) if before else None
     if left is not None:
         for name in ("last_success", "last_error", "last_error_at", "watermarks"):
@@ -174,7 +174,7 @@ def _without_counts(left: StepStatus) -> StepStatus:
     return StepStatus(
         last_success=left.last_success,
         last_duration_s=left.last_duration_s,
-        said=left.said,
+        result=left.result,
         last_error=left.last_error,
         last_error_at=left.last_error_at,
     )

@@ -1,4 +1,4 @@
-"""Metrics of a collection for Prometheus, made from its journal when they are asked for."""
+"""Metrics of a collector for Prometheus, made from its journal at each scrape."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from prometheus_client.registry import Collector
 from tachograph.catalog.errors import ConfigError
 from tachograph.service.collect.status import CollectStatus, SourceStatus, StepStatus
 
-MOST_HOSTS = 50  # whose clock is off and that are named, per source
+MOST_HOSTS = 50  # hosts with clock skew that are named, per source
 _Labels = tuple[str, ...]
 _Values = Iterable[tuple[_Labels, float | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class _MetricSpec:
-    """A metric of each source or step: what it is called without prefix, and its values by further labels."""
+    """A metric of each source or step: name without prefix, help, further labels."""
 
     name: str
     help: str
@@ -61,26 +61,26 @@ _OF_SOURCE: tuple[tuple[_MetricSpec, Callable[[SourceStatus, datetime], _Values]
         lambda s, now: [((stream,), _stamp(at)) for stream, at in sorted(s.watermarks.items())],
     ),
     (
-        _MetricSpec("last_success_timestamp_seconds", "Begin of the last poll of which everything landed."),
+        _MetricSpec("last_success_timestamp_seconds", "Start of the last poll that was committed."),
         lambda s, now: _one(_stamp(s.last_success)),
     ),
     (_MetricSpec("polls", "Polls of the source.", counter=True), lambda s, now: _one(s.polls)),
     (
-        _MetricSpec("errors", "Polls and landings that failed: input, lake or schema.", counter=True, labels=("kind",)),
+        _MetricSpec("errors", "Polls and commits that failed: input, lake or schema.", counter=True, labels=("kind",)),
         lambda s, now: _by({"input": 0, "lake": 0, "schema": 0} | s.errors),
     ),
-    (_MetricSpec("chunks_landed", "Chunks in the lake.", counter=True), lambda s, now: _one(s.chunks)),
+    (_MetricSpec("chunks_committed", "Chunks committed to the lake.", counter=True), lambda s, now: _one(s.chunks)),
     (
-        _MetricSpec("chunks_waiting", "Chunks that were read and have not landed."),
+        _MetricSpec("chunks_waiting", "Chunks that were read and not yet committed."),
         lambda s, now: _one(s.chunks_waiting),
     ),
     (_MetricSpec("rows_read", "Rows read from the source.", counter=True), lambda s, now: _one(s.rows_read)),
     (
-        _MetricSpec("rows_landed", "Rows landed in a table.", counter=True, labels=("table",)),
+        _MetricSpec("rows_committed", "Rows committed to a table.", counter=True, labels=("table",)),
         lambda s, now: _by(s.rows),
     ),
     (
-        _MetricSpec("rejects", "Values and rows removed on the way in.", counter=True, labels=("table", "reason")),
+        _MetricSpec("rejects", "Values and rows rejected by ingest.", counter=True, labels=("table", "reason")),
         lambda s, now: [
             ((table, reason), float(count))
             for table, reasons in sorted(s.rejects.items())
@@ -95,48 +95,48 @@ _OF_SOURCE: tuple[tuple[_MetricSpec, Callable[[SourceStatus, datetime], _Values]
         _MetricSpec("poll_seconds", "Time spent in polls, waiting for the writer included.", counter=True),
         lambda s, now: _one(s.poll_s),
     ),
-    (_MetricSpec("landing_seconds", "Time spent landing chunks.", counter=True), lambda s, now: _one(s.land_s)),
+    (_MetricSpec("commit_seconds", "Time spent committing chunks.", counter=True), lambda s, now: _one(s.commit_s)),
     (
-        _MetricSpec("clock_skew_max_seconds", "Furthest that a host's clock is off ours, either way."),
+        _MetricSpec("clock_skew_max_seconds", "Largest clock skew of a host, in either direction."),
         lambda s, now: _one(max(map(abs, s.skew_s.values()), default=None)),
     ),
     (
-        _MetricSpec("skewed_hosts", "Hosts whose clock is off by more than a second."),
+        _MetricSpec("skewed_hosts", "Hosts with more than a second of clock skew."),
         lambda s, now: _one(len(s.skewed())),
     ),
     (
         _MetricSpec(
             "clock_skew_seconds",
-            "How far a host's clock is ahead of ours; the worst of those off by more than a second.",
+            "Clock of a host minus the local clock; the largest of those above a second.",
             labels=("host",),
         ),
         lambda s, now: [((host,), skew) for host, skew in list(s.skewed().items())[:MOST_HOSTS]],
     ),
 )
 _OF_STEP: tuple[tuple[_MetricSpec, Callable[[StepStatus, datetime], _Values]], ...] = (
-    (_MetricSpec("step_runs", "Analyses and compactions begun.", counter=True),
+    (_MetricSpec("step_runs", "Analyses and compactions started.", counter=True),
      lambda s, now: _one(s.runs)),
     (_MetricSpec("step_failures", "Analyses and compactions that failed.", counter=True),
      lambda s, now: _one(s.failures)),
     (_MetricSpec("step_running", "1 while it runs."),
      lambda s, now: _one(float(s.running))),
-    (_MetricSpec("step_last_success_timestamp_seconds", "When it last succeeded."),
+    (_MetricSpec("step_last_success_timestamp_seconds", "Time of the last success."),
      lambda s, now: _one(_stamp(s.last_success))),
-    (_MetricSpec("step_last_duration_seconds", "How long the last that succeeded took."),
+    (_MetricSpec("step_last_duration_seconds", "Duration of the last success."),
      lambda s, now: _one(s.last_duration_s)),
 )  # fmt: skip
 
 
 class CollectionMetrics(Collector):
-    """The metrics of a collection as it is when they are asked for."""
+    """The metrics of a collector at each scrape."""
 
     def __init__(self, snapshot: Callable[[], CollectStatus]) -> None:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric; of what is not known no sample."""
+        """Yield every metric; unknown values have no sample."""
         status = self._snapshot()
-        build = GaugeMetricFamily("tachograph_build_info", "What runs; always 1.", labels=("version",))
+        build = GaugeMetricFamily("tachograph_build_info", "Version of the collector; always 1.", labels=("version",))
         build.add_metric((status.version,), 1.0)
         yield build
         for of, source_values in _OF_SOURCE:

@@ -26,15 +26,15 @@ LONGEST_RETRY = 10  # times the interval
 
 @dataclass(frozen=True, slots=True)
 class PollGrid:
-    """Instants `start`, `start + every_s`, ...: they do not drift, however long a poll takes."""
+    """Instants `start`, `start + every_s`, ...: they do not drift with the length of a poll."""
 
     start: float
     every_s: float
 
     def after(self, now: float) -> float:
-        """Return the first instant of the grid later than `now`; those that were missed are not made up for.
+        """Return the first instant of the grid later than `now`; missed ones are skipped.
 
-        >>> Grid(100.0, 60.0).after(100.0), Grid(100.0, 60.0).after(279.0)
+        >>> PollGrid(100.0, 60.0).after(100.0), PollGrid(100.0, 60.0).after(279.0)
         (160.0, 280.0)
         """
         later = self.start + (math.floor((now - self.start) / self.every_s) + 1) * self.every_s
@@ -42,7 +42,7 @@ class PollGrid:
 
 
 def retry_s(failures: int, *, every_s: float) -> float:
-    """Return how long to wait after so many failures in a row: doubling, up to ten intervals.
+    """Return the pause after so many failures in a row: doubling, up to ten intervals.
 
     >>> [retry_s(failures, every_s=60.0) for failures in (1, 2, 3, 7, 8, 2000)]
     [5.0, 10.0, 20.0, 320.0, 600.0, 600.0]
@@ -55,7 +55,7 @@ def retry_s(failures: int, *, every_s: float) -> float:
 
 
 class ThreadFailures:
-    """The first exception of a thread that nobody expected. `noticed` is called when there is one."""
+    """The first unexpected exception of a thread. `noticed` is called when there is one."""
 
     def __init__(self, noticed: Callable[[], None]) -> None:
         self._lock = threading.Lock()
@@ -63,13 +63,13 @@ class ThreadFailures:
         self.first: BaseException | None = None
 
     def __enter__(self) -> ThreadFailures:
-        """Begin the work of a thread."""
+        """Start the work of a thread."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        """Keep what ended it."""
+        """Keep the exception."""
         if problem is not None:
             with self._lock:
                 self.first = self.first or problem
@@ -77,35 +77,35 @@ class ThreadFailures:
         return True
 
     def raise_first(self) -> None:
-        """Raise what was kept, where there is something."""
+        """Raise the kept exception, if any."""
         if self.first is not None:
             raise self.first
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedChunk:
-    """What a source hands over: a chunk, or the end of a poll (None). `polled`: when the poll began."""
+    """A chunk of a source, or the end of a poll (None). `polled`: start of the poll."""
 
     source: str
     polled: datetime
     chunk: Chunk | None
-    reading: int  # which reading of the source this belongs to, see `Waiting.forget`
+    reading: int  # number of the reading of the source, see `ChunkQueue.forget`
 
 
 @dataclass(slots=True)
 class _SourceQueue:
-    """What waits of one source. `not_before`: when the writer may try again, after a failure."""
+    """Queued chunks of one source. `not_before`: next attempt of the writer after a failure."""
 
-    handed: deque[QueuedChunk] = field(default_factory=deque)
+    queued: deque[QueuedChunk] = field(default_factory=deque)
     chunks: int = 0
     not_before: float = 0.0
     reading: int = 0
 
 
 class ChunkQueue:
-    """First in, first out for each source; a source that cannot land does not keep others from it.
+    """First in, first out for each source; a source that cannot be committed does not delay others.
 
-    A source may hand over while fewer than `limit` chunks wait, and always when none of its own does.
+    A source may put a chunk while fewer than `limit` chunks are queued, and always when none of its own is.
     """
 
     def __init__(self, sources: Iterable[str], *, limit: int) -> None:
@@ -114,90 +114,90 @@ class ChunkQueue:
         self._changed = threading.Condition()
         self._closed = False
 
-    def put(self, handed: QueuedChunk) -> bool:
-        """Hand over, as soon as there is room; False when nothing is taken any more, or the reading was given up."""
-        line = self._lines[handed.source]
+    def put(self, queued: QueuedChunk) -> bool:
+        """Queue a chunk as soon as there is room; False when the queue is closed or the reading was forgotten."""
+        line = self._lines[queued.source]
         with self._changed:
-            self._changed.wait_for(lambda: not self._takes(line, handed) or self._has_room(line, handed))
-            if not self._takes(line, handed):
+            self._changed.wait_for(lambda: not self._takes(line, queued) or self._has_room(line, queued))
+            if not self._takes(line, queued):
                 return False
-            line.handed.append(handed)
-            line.chunks += handed.chunk is not None
+            line.queued.append(queued)
+            line.chunks += queued.chunk is not None
             self._changed.notify_all()
             return True
 
     def take(self, *, within_s: float) -> QueuedChunk | None:
-        """Return what is to land next, which stays until it is `done`; None where nothing came within that time."""
+        """Return the next chunk to commit, which stays queued until `done`; None where nothing came in time."""
         until = time.monotonic() + within_s
         with self._changed:
             while True:
                 now = time.monotonic()
-                ready = [line for line in self._lines.values() if line.handed and line.not_before <= now]
+                ready = [line for line in self._lines.values() if line.queued and line.not_before <= now]
                 if ready:
-                    return min(ready, key=lambda line: line.handed[0].polled).handed[0]
+                    return min(ready, key=lambda line: line.queued[0].polled).queued[0]
                 if now >= until:
                     return None
-                waits = [line.not_before for line in self._lines.values() if line.handed]
+                waits = [line.not_before for line in self._lines.values() if line.queued]
                 self._changed.wait(max(0.0, min([until, *waits]) - now))
 
-    def done(self, handed: QueuedChunk) -> None:
-        """Forget what has landed."""
-        line = self._lines[handed.source]
+    def done(self, queued: QueuedChunk) -> None:
+        """Remove a committed chunk."""
+        line = self._lines[queued.source]
         with self._changed:
-            if line.handed and line.handed[0] is handed:
-                line.handed.popleft()
-                line.chunks -= handed.chunk is not None
+            if line.queued and line.queued[0] is queued:
+                line.queued.popleft()
+                line.chunks -= queued.chunk is not None
                 line.not_before = 0.0
                 self._changed.notify_all()
 
     def postpone(self, source: str, *, seconds: float) -> None:
-        """Let the writer try this source again only after so long."""
+        """Delay the next attempt of the writer for this source."""
         with self._changed:
             self._lines[source].not_before = time.monotonic() + seconds
 
     def forget(self, source: str) -> None:
-        """Throw away what a source handed over, and what it still reads: it is to be read again from the lake on."""
+        """Drop the queued chunks of a source and its current reading: it is read again from the lake's watermark."""
         line = self._lines[source]
         with self._changed:
-            line.handed.clear()
+            line.queued.clear()
             line.chunks, line.not_before = 0, 0.0
             line.reading += 1
             self._changed.notify_all()
 
     def reading(self, source: str) -> int:
-        """Number of the present reading of a source."""
+        """Number of the current reading of a source."""
         with self._changed:
             return self._lines[source].reading
 
     def chunks(self, source: str) -> int:
-        """How many chunks of a source wait."""
+        """Number of queued chunks of a source."""
         with self._changed:
             return self._lines[source].chunks
 
     def close(self) -> None:
-        """Take nothing more; what waits may still land."""
+        """Accept nothing more; queued chunks may still be committed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     @property
     def is_empty(self) -> bool:
-        """Nothing waits."""
+        """Nothing is queued."""
         with self._changed:
-            return not any(line.handed for line in self._lines.values())
+            return not any(line.queued for line in self._lines.values())
 
-    def _takes(self, line: _SourceQueue, handed: QueuedChunk) -> bool:
-        return not self._closed and line.reading == handed.reading
+    def _takes(self, line: _SourceQueue, queued: QueuedChunk) -> bool:
+        return not self._closed and line.reading == queued.reading
 
-    def _has_room(self, line: _SourceQueue, handed: QueuedChunk) -> bool:
-        return handed.chunk is None or not line.chunks or sum(one.chunks for one in self._lines.values()) < self._limit
+    def _has_room(self, line: _SourceQueue, queued: QueuedChunk) -> bool:
+        return queued.chunk is None or not line.chunks or sum(one.chunks for one in self._lines.values()) < self._limit
 
 
 @dataclass(frozen=True, slots=True)
 class PolledSource:
-    """One source to be collected: a name that no other has, how often, and the connected feed.
+    """One source to be collected: unique name, interval, connected feed.
 
-    `connect` returns another feed like it, for a reading that begins anew; without it the feed itself goes on.
+    `connect` returns a fresh feed for a new reading; without it the feed itself is reused.
     """
 
     name: str
@@ -207,7 +207,7 @@ class PolledSource:
 
 
 class SourceReader(threading.Thread):
-    """Polls one source until `stopping` is set. What is no TachographError is a defect, and ends it."""
+    """Polls one source until `stopping` is set. An exception that is no TachographError ends it as a defect."""
 
     def __init__(
         self,
@@ -228,10 +228,10 @@ class SourceReader(threading.Thread):
         self._stopping = stopping
         self._defects = defects
         self._reading = 0
-        self._handed: dict[str, datetime] = {}  # how far each stream was handed over, in this reading
+        self._queued: dict[str, datetime] = {}  # watermark of each stream that was queued in this reading
 
     def run(self) -> None:
-        """Poll again and again."""
+        """Poll on schedule until stopped."""
         with self._defects, ExitStack() as ending:
             ending.callback(self.close)
             self._run()
@@ -246,18 +246,18 @@ class SourceReader(threading.Thread):
             self._stopping.wait(pause)
 
     def close(self) -> None:
-        """Let go of the feed."""
+        """Close the feed."""
         self._feed.close()
 
     def poll(self, failures: int = 0) -> int:
-        """Ask once and hand over what came; return how often in a row it failed, given how often before."""
+        """Poll once and queue the chunks; return the number of failures in a row, given the number before."""
         name = self.source.name
         polled, began = utc_now(), time.monotonic()
         self._journal.begin_poll(name, polled)
         try:
             self._begin_reading()
             for chunk in self._feed.poll(self._watermark, now=polled):
-                if not self._hand_over(chunk, polled):
+                if not self._enqueue(chunk, polled):
                     return 0
         except TachographError as problem:
             self._journal.failure(name, problem, utc_now())
@@ -268,35 +268,35 @@ class SourceReader(threading.Thread):
         return 0
 
     def _begin_reading(self) -> None:
-        """Read on where the last poll ended; where its chunks were thrown away, from the lake on."""
+        """Continue where the last poll ended; where its chunks were dropped, from the lake's watermark."""
         reading = self._waiting.reading(self.source.name)
         if reading == self._reading:
             return
-        if self.source.connect is not None:  # a feed remembers what it gave, and that has not landed
+        if self.source.connect is not None:  # a feed remembers chunks that were not committed
             fresh = self.source.connect()
             self._feed.close()
             self._feed = fresh
         self._reading = reading
-        self._handed.clear()
+        self._queued.clear()
 
     def _watermark(self, stream: str) -> datetime | None:
-        """How far a stream has been read: what waits will have landed before what is read now."""
+        """Watermark of a stream, queued chunks included: they are committed before what is read now."""
         in_lake = watermark(self._lake, stream)
         if in_lake is None:
-            return self._handed.get(stream)
+            return self._queued.get(stream)
         self._journal.watermark(self.source.name, stream, in_lake)
         return self._note(stream, in_lake)
 
     def _note(self, stream: str, until: datetime) -> datetime:
-        """Note that a stream was read so far, and return how far that is."""
-        self._handed[stream] = max(until, self._handed.get(stream, until))
-        return self._handed[stream]
+        """Note that a stream was read so far; return its watermark."""
+        self._queued[stream] = max(until, self._queued.get(stream, until))
+        return self._queued[stream]
 
-    def _hand_over(self, chunk: Chunk, polled: datetime) -> bool:
-        """Let the writer have a chunk, as soon as there is room; False when it is not wanted any more."""
+    def _enqueue(self, chunk: Chunk, polled: datetime) -> bool:
+        """Queue a chunk as soon as there is room; False when it is not accepted any more."""
         until = chunk.watermark
         if until is not None:
-            chunk = replace(chunk, since=self._handed.get(chunk.id))
+            chunk = replace(chunk, since=self._queued.get(chunk.id))
             self._note(chunk.id, until)
         taken = self._waiting.put(QueuedChunk(self.source.name, polled, chunk, self._reading))
         self._journal.waiting(self.source.name, self._waiting.chunks(self.source.name))

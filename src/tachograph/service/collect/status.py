@@ -25,7 +25,7 @@ STATE_FOLDER = "_collect"  # in a lake that is a folder
 STATUS_FILE = "status.json"
 STATUS_EVERY_S = 5.0  # between writes
 STALE_S = 60.0  # a running process whose status is older hangs
-SKEWED_S = 1.0  # hosts whose clock is off by more are named
+SKEWED_S = 1.0  # hosts with more clock skew are named
 LATE_INTERVALS = 3
 LATE_S = 60.0
 BEHIND_INTERVALS = 10
@@ -33,14 +33,14 @@ BEHIND_S = 900.0
 
 
 class SourceStatus(msgspec.Struct):
-    """One source. Counts are those of this process; times and the last error outlive it."""
+    """One source. Counts are of this process; times and the last error outlive it."""
 
     name: str
     every_s: float
     polls: int = 0
     errors: dict[str, int] = {}  # by kind: input, lake, schema
     last_poll: datetime | None = None
-    last_success: datetime | None = None  # begin of the last poll of which everything landed
+    last_success: datetime | None = None  # start of the last poll that was committed
     failures: int = 0  # polls in a row
     last_error: str | None = None
     last_error_at: datetime | None = None
@@ -53,32 +53,32 @@ class SourceStatus(msgspec.Struct):
     unreachable: dict[str, str] = {}  # why, by host or address
     skew_s: dict[str, float] = {}  # how far a host's clock is ahead of ours
     poll_s: float = 0.0
-    land_s: float = 0.0
+    commit_s: float = 0.0
 
     def lag_s(self, now: datetime) -> float | None:
-        """Seconds since `read_up_to`; None where nothing has landed yet."""
+        """Seconds since `read_up_to`; None where nothing was committed yet."""
         until = self.read_up_to
         return None if until is None else (now - until).total_seconds()
 
     @property
     def read_up_to(self) -> datetime | None:
-        """The watermark of the stream that is furthest behind; but a second look, `stream:late`, is so by nature."""
+        """The oldest watermark of the streams; a second poll for late rows, `stream:late`, does not count."""
         others = tuple(f"{stream}:" for stream in self.watermarks)
         return min((at for stream, at in self.watermarks.items() if not stream.startswith(others)), default=None)
 
     def condition(self, now: datetime) -> str:
-        """`ok`, or what is wrong: `failing`, `late` (no success for three intervals), `behind` (old data)."""
+        """`ok`, `never polled`, `failing`, `late` (no success for three intervals), `behind` (old data)."""
         if self.failures:
             return "failing"
         if self.last_success is None:
-            return "never asked" if self.last_poll is None else "late"
+            return "never polled" if self.last_poll is None else "late"
         if (now - self.last_success).total_seconds() > LATE_INTERVALS * self.every_s + LATE_S:
             return "late"
         lag = self.lag_s(now)
         return "behind" if lag is not None and lag > max(BEHIND_INTERVALS * self.every_s, BEHIND_S) else "ok"
 
     def skewed(self) -> dict[str, float]:
-        """Hosts whose clock is off, the worst first."""
+        """Hosts with clock skew, largest first."""
         off = {host: skew for host, skew in self.skew_s.items() if abs(skew) > SKEWED_S}
         return dict(sorted(off.items(), key=lambda item: (-abs(item[1]), item[0])))
 
@@ -91,7 +91,7 @@ class StepStatus(msgspec.Struct):
     running: bool = False
     last_success: datetime | None = None
     last_duration_s: float | None = None
-    said: str | None = None  # last line of the last that succeeded
+    result: str | None = None  # last line of the last success
     last_error: str | None = None
     last_error_at: datetime | None = None
 
@@ -104,7 +104,7 @@ class StepStatus(msgspec.Struct):
 
 
 class CollectStatus(msgspec.Struct):
-    """Everything that a collection tells of itself."""
+    """Status of a collector."""
 
     version: str
     lake: str
@@ -118,9 +118,9 @@ class CollectStatus(msgspec.Struct):
 
 
 def state_folder(lake: str, configured: str = "", environment: Mapping[str, str] | None = None) -> Path:
-    """Return where lock and status of a lake's collection are: in the lake, where that is a folder.
+    """Return the folder of lock and status: in the lake, where that is a folder.
 
-    Of an object store: `configured`, else a folder of this user on this host, named after the lake.
+    For an object store: `configured`, else a folder of this user on this host, named after the lake.
     """
     if configured:
         return Path(configured)
@@ -132,7 +132,7 @@ def state_folder(lake: str, configured: str = "", environment: Mapping[str, str]
 
 
 def write_status(folder: Path, status: CollectStatus) -> None:
-    """Put the status in the place of the one before, in one step.
+    """Replace the status file atomically.
 
     Errors: LakeError when it cannot be written.
     """
@@ -147,9 +147,9 @@ def write_status(folder: Path, status: CollectStatus) -> None:
 
 
 def read_status(folder: Path) -> CollectStatus | None:
-    """Return the status that was written last; None where there is none, or one that this version cannot read.
+    """Return the last status; None where there is none, or one that this version cannot read.
 
-    Errors: LakeError when it may not be read.
+    Errors: LakeError where it cannot be read.
     """
     try:
         with lake_errors(str(folder / STATUS_FILE)):
@@ -163,22 +163,22 @@ def read_status(folder: Path) -> CollectStatus | None:
 
 
 def is_stale(status: CollectStatus, now: datetime) -> bool:
-    """Whether a process that runs has not written its status for a while."""
+    """Whether the status of a running process is older than STALE_S."""
     return now - status.updated > timedelta(seconds=STALE_S)
 
 
 def utc_now() -> datetime:
-    """The present."""
+    """The current time."""
     return datetime.now(UTC)
 
 
 LOCK_FILE = "lock"
-ATTEMPTS = 5  # `status` holds the lock for a moment to see whether anybody does
+ATTEMPTS = 5  # `status` holds the lock for a moment to test it
 PAUSE_S = 0.1
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """Who holds the lock."""
+    """Process that holds the lock."""
 
     pid: int
     host: str
@@ -186,7 +186,7 @@ class LockHolder(msgspec.Struct, frozen=True):
 
 
 class CollectLock:
-    """The lock of one lake's collection."""
+    """The lock of a lake's collector."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK_FILE
@@ -195,10 +195,10 @@ class CollectLock:
     def held(
         self, *, now: datetime, pause: Callable[[float], object], wait: Callable[[str], bool] | None = None
     ) -> Iterator[bool]:
-        """Hold the lock for the time of the block; the block is told whether it is held.
+        """Hold the lock during the block; yields whether it is held.
 
-        `wait` is asked, again and again, whether to wait for those named; without it they are an error.
-        Errors: LakeError naming who holds it, or when the folder cannot be written.
+        `wait` is called with the holder and decides whether to wait on; without it another holder is an error.
+        Errors: LakeError naming the holder, or where the folder cannot be written.
         """
         with lake_errors(str(self.path.parent), writing=True):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -230,9 +230,9 @@ class CollectLock:
         return True
 
     def holder(self) -> LockHolder | None:
-        """Return who holds the lock now; None where nobody does.
+        """Return the holder of the lock; None without one.
 
-        Errors: LakeError when it may not be looked at.
+        Errors: LakeError where it cannot be read.
         """
         if not self.path.exists():
             return None
@@ -253,9 +253,9 @@ class CollectLock:
 
     def _held(self) -> LakeError:
         return LakeError(
-            f"{self._who()} collects into this lake already",
+            f"{self._who()} already collects into this lake",
             where=str(self.path),
-            do="stop that one, or take over when it ends with --wait",
+            do="stop it, or wait for its end with --wait",
         )
 
 
@@ -269,7 +269,7 @@ def _locked(descriptor: int, kind: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CollectOverview:
-    """How the collecting goes. `holder`: who collects now; `status`: what was written last; None where there is none.
+    """State of a collector. `holder`: the running process; `status`: last status file; None without one.
 
     `sources`: with the watermarks of the lake, which may be newer than the file.
     """
@@ -283,17 +283,17 @@ class CollectOverview:
 
     @property
     def hangs(self) -> bool:
-        """A process holds the lock and has not written its status for a while."""
+        """A process holds the lock, and its status is stale."""
         return self.holder is not None and self.status is not None and is_stale(self.status, self.now)
 
     @property
     def is_healthy(self) -> bool:
-        """No source is late or failing, the last analysis and compaction worked, no process hangs."""
+        """No source is late or failing, the last analysis and compaction succeeded, no process hangs."""
         troubles = [source.condition(self.now) != "ok" for source in self.sources]
         return not any(troubles) and not self.hangs and not any(step.is_failing for step in self.steps.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it, for programs; null is what is not known."""
+        """Return the overview for JSON; null: unknown."""
         return {
             "healthy": self.is_healthy,
             "running": self.holder is not None,
@@ -317,9 +317,9 @@ class CollectOverview:
 
 
 def overview(lake: str, folder: Path, configured: Sequence[FeedSettings], *, now: datetime) -> CollectOverview:
-    """Return how the collecting into `lake` goes; `configured` are the sources of the configuration.
+    """Return the state of the collector of `lake`; `configured`: sources of the configuration.
 
-    Errors: LakeError when there is neither a lake nor a source, or it may not be read.
+    Errors: LakeError where there is neither a lake nor a source, or it cannot be read.
     """
     status = read_status(folder)
     known = dict(status.sources) if status else {}

@@ -1,4 +1,4 @@
-"""The one thread that writes: lands what the sources hand over, and keeps what cannot land until it can."""
+"""The one thread that writes: commits queued chunks; a chunk that fails stays queued."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tachograph.service.collect.status import utc_now
 
 UNREADABLE_CHUNK = "not_understood"
 RETRY_S = (1.0, 60.0)  # first and longest pause after the lake could not be written
-PATIENCE_S = 0.5
+WAIT_S = 0.5
 
 
 class ChunkWriter(threading.Thread):
-    """Lands chunks until told to finish. What is no TachographError is a defect, and ends it."""
+    """Commits chunks until `finish`. An exception that is no TachographError ends it as a defect."""
 
     def __init__(
         self,
@@ -39,64 +39,64 @@ class ChunkWriter(threading.Thread):
         self._journal = journal
         self._defects = defects
         self._retry_s = retry_s
-        self._refused: dict[str, int] = {}  # how often in a row the lake refused a source's chunk
-        self._not_understood: set[str] = set()  # sources of which a part of the present poll was
+        self._refused: dict[str, int] = {}  # failed commits in a row, by source
+        self._unreadable: set[str] = set()  # sources with an unreadable part in the current poll
         self._finish = threading.Event()
         self.busy_since: float | None = None
 
     def run(self) -> None:
-        """Land what comes; once told to finish, what waits and can land at once."""
+        """Commit queued chunks; after `finish` those that can be committed at once."""
         with self._defects:
             while not self._finish.is_set() or not self._waiting.is_empty:
-                handed = self._waiting.take(within_s=0.0 if self._finish.is_set() else PATIENCE_S)
-                if handed is not None:
-                    self._take(handed)
+                queued = self._waiting.take(within_s=0.0 if self._finish.is_set() else WAIT_S)
+                if queued is not None:
+                    self._take(queued)
                 elif self._finish.is_set():
                     break
 
     def finish(self) -> None:
-        """Let the thread end when nothing is left that can land."""
+        """End the thread when nothing is left to commit."""
         self._finish.set()
 
     @property
     def refused(self) -> bool:
-        """The lake could not take a chunk, which waits."""
+        """The last commit of a source failed; its chunk is queued."""
         return bool(self._refused)
 
-    def _take(self, handed: QueuedChunk) -> None:
-        if handed.chunk is None:
-            self._end_poll(handed)
+    def _take(self, queued: QueuedChunk) -> None:
+        if queued.chunk is None:
+            self._end_poll(queued)
             return
         self.busy_since = time.monotonic()
         try:
-            self._land(handed, handed.chunk)
-        except LakeError as problem:  # nothing of it is lost: the chunk waits, and so does its source
-            self._refuse(handed.source, problem)
+            self._commit(queued, queued.chunk)
+        except LakeError as problem:  # the chunk stays queued, and its source waits
+            self._postpone(queued.source, problem)
         else:
-            self._refused.pop(handed.source, None)
-            self._waiting.done(handed)
+            self._refused.pop(queued.source, None)
+            self._waiting.done(queued)
         finally:
             self.busy_since = None
-        self._journal.waiting(handed.source, self._waiting.chunks(handed.source))
+        self._journal.waiting(queued.source, self._waiting.chunks(queued.source))
 
-    def _end_poll(self, handed: QueuedChunk) -> None:
-        """Note that all of a poll has landed, unless a part of it was not understood."""
-        if handed.source in self._not_understood:
-            self._not_understood.remove(handed.source)
+    def _end_poll(self, queued: QueuedChunk) -> None:
+        """Note that a poll is committed, unless a part of it was unreadable."""
+        if queued.source in self._unreadable:
+            self._unreadable.remove(queued.source)
         else:
-            self._journal.success(handed.source, handed.polled)
-        self._waiting.done(handed)
+            self._journal.success(queued.source, queued.polled)
+        self._waiting.done(queued)
 
-    def _land(self, handed: QueuedChunk, chunk: Chunk) -> None:
-        """Land one chunk, or throw away what was read on from where the lake is not any more."""
+    def _commit(self, queued: QueuedChunk, chunk: Chunk) -> None:
+        """Commit one chunk, or drop the reading where the lake lost what came before."""
         if self._has_gone_back(chunk):
-            self._waiting.forget(handed.source)
+            self._waiting.forget(queued.source)
             return
         began = time.monotonic()
-        report = self._ingest(handed.source, chunk)
-        self._journal.landed(handed.source, chunk, report, time.monotonic() - began)
+        report = self._ingest(queued.source, chunk)
+        self._journal.committed(queued.source, chunk, report, time.monotonic() - began)
         if chunk.watermark is not None:
-            self._journal.watermark(handed.source, chunk.id, chunk.watermark)
+            self._journal.watermark(queued.source, chunk.id, chunk.watermark)
 
     def _has_gone_back(self, chunk: Chunk) -> bool:
         """Whether the lake lost what came before this chunk: it was restored from a backup, or deleted."""
@@ -109,21 +109,21 @@ class ChunkWriter(threading.Thread):
         try:
             return ingest(self._lake, [chunk], now=utc_now())
         except SchemaError as problem:
-            self._not_understood.add(source)
+            self._unreadable.add(source)
             self._journal.failure(source, problem, utc_now())
-            return ingest(self._lake, [_understood(chunk)], now=utc_now())
+            return ingest(self._lake, [_readable(chunk)], now=utc_now())
 
-    def _refuse(self, source: str, problem: LakeError) -> None:
+    def _postpone(self, source: str, problem: LakeError) -> None:
         first, longest = self._retry_s
         self._journal.failure(source, problem, utc_now())
         self._refused[source] = self._refused.get(source, 0) + 1
         self._waiting.postpone(source, seconds=min(longest, first * 2.0 ** min(self._refused[source] - 1, 60)))
 
 
-def _understood(chunk: Chunk) -> Chunk:
-    """Return the chunk with the parts that fit their tables; of the others the rows as removed, with the reason.
+def _readable(chunk: Chunk) -> Chunk:
+    """Return the chunk with the parts that fit their tables; rows of the others are rejected, with the reason.
 
-    A table of unknown columns is as unknown when it is read again. The stream goes on, and the lake tells what lacks.
+    Polling again would not help. The stream continues, and the rejects name what is missing.
     """
     return replace(chunk, parts=tuple(_fitting(part, chunk.origin) for part in chunk.parts))
 
@@ -133,6 +133,6 @@ def _fitting(part: ChunkPart, origin: str) -> ChunkPart:
     try:
         conform(part.frame.clear(), table, now=utc_now(), units=part.units, origin=origin)
     except SchemaError as problem:
-        removed = Reject(UNREADABLE_CHUNK, None, part.frame.height, str(problem)[:200])
-        return ChunkPart(part.table, table.empty().drop("seq"), rejects=(*part.rejects, removed))
+        rejected = Reject(UNREADABLE_CHUNK, None, part.frame.height, str(problem)[:200])
+        return ChunkPart(part.table, table.empty().drop("seq"), rejects=(*part.rejects, rejected))
     return part

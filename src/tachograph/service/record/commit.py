@@ -1,4 +1,4 @@
-"""A spool becomes the tables of a lake: in the folder of the recording, once the work is over."""
+"""Commits a spool to the lake in the folder of the recording, once the work is over."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
 from tachograph.sources.recording import SpooledRecording, read_chunks
 
-SOURCE_NOTE_SUFFIX = ".json"  # of the file that tells of source and troubles, in the place of the spool
+SOURCE_NOTE_SUFFIX = ".json"  # of the file on source and problems that replaces the spool
 
 
 def commit_spool(spool: Path, folder: Path, *, cluster: str = "", now: datetime | None = None) -> Lake:
-    """Put a spool into the lake `folder`, and a file that tells of its source in its place; return the lake.
+    """Commit a spool to the lake `folder`, and replace it by a note on its source; return the lake.
 
-    A job that has been recorded before in the same lake, by another command or on another node, becomes one from the
-    first start to the last end. The spool goes when all has landed.
+    A job that was recorded before in the same lake, by another command or on another node, becomes one job from the
+    first start to the last end. The spool is deleted after the commit.
     Errors: InputError for a damaged spool, LakeError where the lake cannot be written: the spool stays.
     """
     lake = Lake.create(str(folder))
@@ -56,7 +56,7 @@ def _wider(part: ChunkPart, known: pl.DataFrame) -> ChunkPart:
 
 
 def _write_source_note(spool: Path) -> None:
-    """Write what no table keeps: how it was recorded, troubles of the source, at which temperature GPUs slow down."""
+    """Write what no table holds: source, its problems, slowdown temperatures of GPUs."""
     records = iter(read_spool(spool))
     head = next(records)
     if isinstance(head, SpoolRows):
@@ -70,7 +70,7 @@ def _write_source_note(spool: Path) -> None:
         for one in spooled.gpus.values()
         if one.get("slowdown_c") is not None
     ]
-    told = {
+    note = {
         "id": head["id"],
         "version": head["version"],
         "job_id": head["job"]["job_id"],
@@ -80,4 +80,4 @@ def _write_source_note(spool: Path) -> None:
         "slowdown_c": slowdown,
         "problems": spooled.problems,
     }
-    spool.with_suffix(SOURCE_NOTE_SUFFIX).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    spool.with_suffix(SOURCE_NOTE_SUFFIX).write_text(json.dumps(note, indent=1) + "\n", encoding="utf-8")

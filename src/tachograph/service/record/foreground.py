@@ -1,8 +1,8 @@
-"""Runs a command as if nobody stood between it and the shell: terminal, job control, signals, exit status.
+"""Runs a command as the shell would: terminal, job control, signals, exit status.
 
-The command stays in our process group, with our streams. What a terminal or a group is sent reaches it by itself;
-what is sent to us alone is handed on. Which of the two it was, a third process of the group tells: it echoes every
-signal that it gets (`echoing`). Where it is gone, only what the kernel itself sends counts as sent to the group.
+The command stays in this process group, with its streams. Signals to the terminal or the group reach it directly;
+signals to this process alone are forwarded. A third process of the group separates the two: it echoes every signal
+that it gets (`echo_signals`). Without it, only signals of the kernel count as sent to the group.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _OF_FAULTS = {
     *(signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT),
     *(signal.SIGTRAP, signal.SIGSYS, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD),
 }
-HANDED_ON = frozenset(signal.valid_signals() - _OF_FAULTS)
+FORWARDED = frozenset(signal.valid_signals() - _OF_FAULTS)
 _BY_KERNEL = 0x80  # si_code, asm-generic/siginfo.h: of a terminal, to the whole group
-_ECHO_S = 0.2  # so long an echo may take
-_LOOK_S = 2.0  # a child's end that nobody told
+_ECHO_S = 0.2  # longest delay of an echo
+_POLL_S = 2.0  # for the end of a child without a signal
 _Mask = set[signal.Signals | int]
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEnd:
-    """How a command ended. code: None where a signal did it. at: seconds since 1970. cpu_s: of it and its children."""
+    """End of a command. code: None where a signal ended it. at: seconds since 1970. cpu_s: of it and its children."""
 
     code: int | None
     signal: int | None
@@ -50,8 +50,8 @@ class CommandEnd:
 
 @contextmanager
 def signals_held() -> Iterator[_Mask]:
-    """Keep what may be handed on from ending this process inside the block; yields the mask of before."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*HANDED_ON, signal.SIGCHLD})
+    """Block the signals that are forwarded during the block; yields the previous mask."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})
     try:
         yield before
     finally:
@@ -66,7 +66,7 @@ def run_in_foreground(
     started: Callable[[int], None] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> CommandEnd:
-    """Run `command` to its end, inside `signals_held`, whose mask it gets; tell `started` its process.
+    """Run `command` to its end, inside `signals_held`, whose mask it gets; call `started` with its process id.
 
     echo: a descriptor from which the echoes of signals are read.
     Errors: UsageError with the exit code of shells where it cannot be started.
@@ -76,10 +76,10 @@ def run_in_foreground(
         started(pid)
     echoes = _SignalEchoes(echo)
     while True:
-        info = signal.sigtimedwait({*HANDED_ON, signal.SIGCHLD}, _LOOK_S)
+        info = signal.sigtimedwait({*FORWARDED, signal.SIGCHLD}, _POLL_S)
         if info is not None and info.si_signo != signal.SIGCHLD:
-            _hand_on(info, pid, echoes)
-        ended = _look_at(pid)
+            _forward(info, pid, echoes)
+        ended = _reap(pid)
         if ended is not None:
             return ended
 
@@ -94,8 +94,8 @@ def end_alike(number: int) -> None:
 
 
 def echo_signals(descriptor: int) -> None:
-    """Survive what may be handed on, and write the number of each signal into a descriptor that does not block."""
-    for number in HANDED_ON:
+    """Ignore the signals that are forwarded, and write the number of each into a non-blocking descriptor."""
+    for number in FORWARDED:
         signal.signal(number, _survive)
         signal.siginterrupt(number, False)
     signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
@@ -106,10 +106,10 @@ def _survive(number: int, frame: FrameType | None) -> None:
 
 
 def _spawn(command: Sequence[str], environment: dict[str, str], mask: _Mask) -> int:
-    def start(file: str, words: Sequence[str]) -> int:
+    def start(file: str, argv: Sequence[str]) -> int:
         # Python ignores these two; a command expects them as they are
         defaults = (signal.SIGPIPE, signal.SIGXFSZ)
-        return os.posix_spawnp(file, list(words), environment, setsigmask=mask, setsigdef=defaults)
+        return os.posix_spawnp(file, list(argv), environment, setsigmask=mask, setsigdef=defaults)
 
     try:
         try:
@@ -134,14 +134,14 @@ class NotStartedError(UsageError):
 
 
 class _SignalEchoes:
-    """Signals that the echoing process got, each counted once."""
+    """Signals of the echoing process, each counted once."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
         self._seen: list[tuple[float, int]] = []
 
     def has(self, number: int) -> bool:
-        """Whether it got this signal just now, or gets it in a moment."""
+        """Whether it got this signal within the last moment, or gets it in the next."""
         until = time.monotonic() + _ECHO_S
         while True:
             now = time.monotonic()
@@ -154,7 +154,7 @@ class _SignalEchoes:
                 return False
 
     def _read(self, wait_s: float) -> bool:
-        """Take in what was echoed; False where nothing came."""
+        """Read echoes; False where none came."""
         descriptor = self._descriptor
         if descriptor is None or not select.select([descriptor], [], [], wait_s)[0]:
             return False
@@ -167,8 +167,8 @@ class _SignalEchoes:
         return True
 
 
-def _hand_on(info: signal.struct_siginfo, pid: int, echoes: _SignalEchoes) -> None:
-    """Send the command what it did not get by itself."""
+def _forward(info: signal.struct_siginfo, pid: int, echoes: _SignalEchoes) -> None:
+    """Forward a signal that the command did not get itself."""
     number = info.si_signo
     echoed = echoes.has(number)
     of_terminal = info.si_code == _BY_KERNEL and number != signal.SIGHUP  # which a session's first process gets alone
@@ -176,12 +176,12 @@ def _hand_on(info: signal.struct_siginfo, pid: int, echoes: _SignalEchoes) -> No
         return
     try:
         os.kill(pid, number)
-    except ProcessLookupError:  # it has ended, and is looked at next
+    except ProcessLookupError:  # it has ended, and is reaped next
         return
 
 
-def _look_at(pid: int) -> CommandEnd | None:
-    """How the command ended; None while it lives. Where it was stopped, so are we: the shell must see it."""
+def _reap(pid: int) -> CommandEnd | None:
+    """End of the command; None while it runs. Where it was stopped, this process stops too, for the shell."""
     found, status, used = os.wait4(pid, os.WNOHANG | os.WUNTRACED)
     if not found:
         return None

@@ -36,69 +36,69 @@ if TYPE_CHECKING:
 
 
 NICE = 5
-_END_S = 15.0  # so long the last flush may take
-_BEGIN_S = 3.0  # so long a source may be looked for when the command has ended already
+_END_S = 15.0  # timeout of the last flush
+_BEGIN_S = 3.0  # timeout of the search for a source after the end of the command
 _REAP_S = 1.0
 
 
 @dataclass(slots=True)
 class RecorderProcess:
-    """The recording process, as its parent sees it. echo: where its echoes are read."""
+    """The recording process, seen by its parent. echo: descriptor of its echoes."""
 
     pid: int
     echo: int
     _orders: int
-    _words: int
+    _results: int
 
     @classmethod
     def start(cls, plan: RecordPlan, connect: Connect, *, mask: set[Any]) -> RecorderProcess:
         """Fork it, inside `signals_held`, whose mask it gets. Errors: OSError where there is no further process."""
-        (echo, echoing), (ordered, orders), (words, wording) = os.pipe(), os.pipe(), os.pipe()
+        (echo, echoing), (ordered, orders), (results, writing) = os.pipe(), os.pipe(), os.pipe()
         os.set_blocking(echoing, False)
         pid = os.fork()
         if pid:
-            for descriptor in (echoing, ordered, wording):
+            for descriptor in (echoing, ordered, writing):
                 os.close(descriptor)
-            return cls(pid, echo, orders, words)
+            return cls(pid, echo, orders, results)
         try:
-            for descriptor in (echo, orders, words):
+            for descriptor in (echo, orders, results):
                 os.close(descriptor)
-            _work(plan, connect, echoing, ordered, wording, mask)
+            _work(plan, connect, echoing, ordered, writing, mask)
         finally:  # never back into what the parent does
             os._exit(0)
 
-    def tell(self, order: dict[str, Any]) -> None:
-        """Send it a line; one that is gone is not told."""
+    def send(self, order: dict[str, Any]) -> None:
+        """Send it a line; nothing where it has ended."""
         try:
             os.write(self._orders, json.dumps(order).encode() + b"\n")
         except OSError:
             return
 
     def finish(self, ended: CommandEnd, plan: RecordPlan) -> SpoolResult:
-        """Tell it the end, wait for it, return what it kept."""
-        self.tell({"end": ended.at, "code": ended.code, "signal": ended.signal})
-        said = self._read_words(_END_S if plan.spool.exists() else _BEGIN_S)
+        """Send it the end of the command, wait for it, return its result."""
+        self.send({"end": ended.at, "code": ended.code, "signal": ended.signal})
+        answer = self._read_result(_END_S if plan.spool.exists() else _BEGIN_S)
         status = self._reap()
         spool = plan.spool if plan.spool.exists() else None
-        if not said:
+        if not answer:
             return SpoolResult(problem=f"the recording process died ({_death(status)})", spool=spool)
-        told = json.loads(said)
-        return SpoolResult(told["rows"], told["lost"], told["problem"], spool if told["spool"] else None)
+        result = json.loads(answer)
+        return SpoolResult(result["rows"], result["lost"], result["problem"], spool if result["spool"] else None)
 
-    def _read_words(self, wait_s: float) -> bytes:
+    def _read_result(self, wait_s: float) -> bytes:
         until = time.monotonic() + wait_s
-        said = b""
+        answer = b""
         while (left := until - time.monotonic()) > 0:
-            if not select.select([self._words], [], [], left)[0]:
+            if not select.select([self._results], [], [], left)[0]:
                 break
-            piece = os.read(self._words, 1 << 16)
+            piece = os.read(self._results, 1 << 16)
             if not piece:
                 break
-            said += piece
-        return said
+            answer += piece
+        return answer
 
     def _reap(self) -> int:
-        for descriptor in (self.echo, self._orders, self._words):
+        for descriptor in (self.echo, self._orders, self._results):
             os.close(descriptor)
         until = time.monotonic() + _REAP_S
         while time.monotonic() < until:
@@ -115,20 +115,20 @@ def _death(status: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _work(plan: RecordPlan, connect: Connect, echo: int, orders: int, words: int, mask: set[Any]) -> None:
-    """What the process does."""
+def _work(plan: RecordPlan, connect: Connect, echo: int, orders: int, results: int, mask: set[Any]) -> None:
+    """Body of the recording process."""
     echo_signals(echo)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    _let_go_of_streams()
+    _detach_streams()
     os.nice(NICE)
     listening = _RecorderOrders(orders)
     kept = spool_samples(plan, connect, wait=listening.wait, ended=listening.ended)
-    told = asdict(kept) | {"spool": kept.spool is not None}
-    os.write(words, json.dumps(told).encode())
+    result = asdict(kept) | {"spool": kept.spool is not None}
+    os.write(results, json.dumps(result).encode())
 
 
-def _let_go_of_streams() -> None:
-    """So that nobody waits for the end of what this process will never write."""
+def _detach_streams() -> None:
+    """Detach from the command's streams, so that no reader waits for this process."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
@@ -136,7 +136,7 @@ def _let_go_of_streams() -> None:
 
 
 class _RecorderOrders:
-    """What the parent tells: the command's process, and how it ended."""
+    """Messages of the parent: process of the command, and its end."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
@@ -145,7 +145,7 @@ class _RecorderOrders:
         self._end: CommandEnd | None = None
 
     def wait(self, seconds: float) -> bool:
-        """Wait; True as soon as the command has ended. A parent that is gone cannot tell: then its end is seen."""
+        """Wait; True as soon as the command has ended. Without a parent its process is watched."""
         until = time.monotonic() + seconds
         while self._end is None:
             left = until - time.monotonic()
@@ -159,7 +159,7 @@ class _RecorderOrders:
         return True
 
     def ended(self) -> CommandEnd | None:
-        """How it ended."""
+        """End of the command; None while it runs."""
         return self._end
 
     def _read(self) -> None:
@@ -178,7 +178,7 @@ class _RecorderOrders:
 
 
 def _watched(pid: int) -> int | None:
-    """A descriptor that can be read when the process has ended; None where there is no such process, or kernel."""
+    """A descriptor that is readable when the process has ended; None without such a process, or kernel support."""
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -187,7 +187,7 @@ def _watched(pid: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCommand:
-    """A command that was recorded: how it ended, what was kept where."""
+    """A recorded command: its end, and the result of the recording."""
 
     plan: RecordPlan
     ended: CommandEnd
@@ -203,10 +203,10 @@ def plan_recording(
     cluster: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> RecordPlan:
-    """Return what is recorded where, from now on; no command: the job around us."""
+    """Return the plan of a recording from now on; no command: the surrounding job."""
     start = time.time()
-    told = os.environ if environment is None else environment
-    identity = identify(command, told, start=start, anonymous=anonymous, cluster=cluster)
+    environment = os.environ if environment is None else environment
+    identity = identify(command, environment, start=start, anonymous=anonymous, cluster=cluster)
     chosen = Path(folder) if folder else Path(f"tachograph-{identity.job_id}")
     return RecordPlan(chosen.absolute(), identity, start, interval_s, anonymous)  # the command may change the directory
 
@@ -220,11 +220,11 @@ def record_command(command: Sequence[str], connect: Connect, plan: RecordPlan) -
     with signals_held() as mask:
         try:
             beside = RecorderProcess.start(plan, connect, mask=mask)
-        except OSError as problem:  # no process to be had
+        except OSError as problem:  # no further process allowed
             return RecordedCommand(plan, run_in_foreground(command, mask=mask), SpoolResult(problem=str(problem)))
         try:
             ended = run_in_foreground(
-                command, mask=mask, echo=beside.echo, started=lambda pid: beside.tell({"pid": pid})
+                command, mask=mask, echo=beside.echo, started=lambda pid: beside.send({"pid": pid})
             )
         except NotStartedError as problem:
             beside.finish(CommandEnd(problem.exit_code, None, time.time()), plan)
@@ -242,7 +242,7 @@ def record_in_thread(
     interval_s: float = 1.0,
     anonymous: bool = False,
 ) -> RecordedCommand:
-    """Run a command and record what `source` tells meanwhile, in a thread of this process; its tables are in `folder`.
+    """Run a command and record `source` meanwhile, in a thread of this process; its tables are in `folder`.
 
     The source is closed at the end. Errors: NotStartedError where the command cannot be started; LakeError, InputError
     where its tables cannot be written: the spool in `folder` holds what was recorded.
@@ -270,7 +270,7 @@ def record_in_thread(
 
 @dataclass(slots=True)
 class _ThreadResult:
-    """What thread and command come to."""
+    """Results of thread and command."""
 
     ended: CommandEnd
     kept: SpoolResult
@@ -279,22 +279,21 @@ class _ThreadResult:
 def record_until(
     connect: Connect, plan: RecordPlan, *, over: Callable[[], bool], duration_s: float | None = None
 ) -> SpoolResult:
-    """Sample in this process until `over` says so, the duration has passed, or SIGTERM, SIGINT or SIGHUP comes.
+    """Sample in this process until `over`, the end of the duration, or SIGTERM, SIGINT or SIGHUP.
 
-    Where nothing can be written, it ends at once: no command wants to go on. A second signal ends the process at once;
-    what was recorded stays.
+    Where nothing can be written, it ends at once. A second signal ends the process at once; recorded samples stay.
     """
     until = None if duration_s is None else time.monotonic() + duration_s
-    asked = threading.Event()
+    stopped = threading.Event()
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
     def stop(number: int, frame: object) -> None:
-        if asked.is_set():
+        if stopped.is_set():
             os._exit(128 + number)
-        asked.set()
+        stopped.set()
 
     def finished() -> bool:
-        return asked.is_set() or (until is not None and time.monotonic() >= until) or over()
+        return stopped.is_set() or (until is not None and time.monotonic() >= until) or over()
 
     def wait(seconds: float) -> bool:
         return sleep(seconds) if seconds != FOREVER or plan.spool.exists() else True
@@ -309,7 +308,7 @@ def record_until(
 
 
 def _leave_no_trace(plan: RecordPlan) -> None:
-    """Take away the folders that were made for nothing."""
+    """Remove the empty folders of a recording."""
     for folder in (plan.spool.parent, plan.folder):
         try:
             folder.rmdir()
@@ -326,18 +325,18 @@ _GONE = ("COMPLETING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED
 def job_is_over(
     job_id: str, *, command: Sequence[str] = ("squeue",), clock: Callable[[], float] = time.monotonic
 ) -> Callable[[], bool]:
-    """Return a function that tells whether a job is over, asking `squeue` now and then.
+    """Return a function that reports whether a job is over, by a periodic query of `squeue`.
 
-    A Slurm that does not answer says nothing: the job counts as running, and is asked for again.
+    Where Slurm does not answer, the job counts as running.
     """
-    asked = clock()
+    queried = clock()
     gone = False
 
     def over() -> bool:
-        nonlocal asked, gone
-        if not gone and clock() - asked >= SQUEUE_EVERY_S:
+        nonlocal queried, gone
+        if not gone and clock() - queried >= SQUEUE_EVERY_S:
             gone = _is_gone(job_id, command)
-            asked = clock()
+            queried = clock()
         return gone
 
     return over

@@ -1,4 +1,4 @@
-"""Asks a source at an interval and keeps what is new in a spool. Light: it runs beside somebody's work."""
+"""Polls a source at an interval and writes new values to a spool. Light: it runs beside a command."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _PROBLEMS = 100  # different ones that are kept
 class SpoolSampler:
     """Samples of one source in one spool, step by step.
 
-    A row is written for each GPU whose values were measured anew. A GPU that falls silent leaves one row without
-    values, so that whoever reads knows when. anonymous: hosts are numbered, GPUs have no identity.
+    A row is written for each GPU with new values. A GPU that stops reporting leaves one row without values.
+    anonymous: hosts are numbered, GPUs have no identity.
     """
 
     source: LiveSource
@@ -40,14 +40,14 @@ class SpoolSampler:
     _known: dict[GpuId, int] = field(default_factory=dict)
     _devices: dict[GpuId, GpuDevice] = field(default_factory=dict)
     _nodes: dict[str, str] = field(default_factory=dict)
-    _measured: Floats = field(default_factory=lambda: np.zeros(0))  # by place; NaN: nothing, or silent
+    _measured: Floats = field(default_factory=lambda: np.zeros(0))  # by place; NaN: no values
     _problems: set[SourceProblem] = field(default_factory=set)
     _began: float = 0.0
     _flushed: float = 0.0  # when, and at how many rows
     _written: int = 0
 
     def step(self) -> Snapshot:
-        """Ask once, keep what is new, write now and then; return the snapshot. Errors: those of the source."""
+        """Poll once, keep new values, flush at intervals; return the snapshot. Errors: those of the source."""
         snapshot = self.source.read()
         self._note_gpus(snapshot)
         self._note_problems(snapshot)
@@ -60,7 +60,7 @@ class SpoolSampler:
         return snapshot
 
     def _note_gpus(self, snapshot: Snapshot) -> None:
-        """Name GPUs and devices when they are seen for the first time, or otherwise than before."""
+        """Write GPUs and devices that are new or changed."""
         if snapshot.gpus != self._gpus:
             for gpu in snapshot.gpus:
                 self._known.setdefault(gpu, len(self._known))
@@ -72,14 +72,14 @@ class SpoolSampler:
         new = [gpu for gpu in snapshot.gpus if self._devices.get(gpu) != snapshot.devices.get(gpu, GpuDevice())]
         if new:
             self._devices |= {gpu: snapshot.devices.get(gpu, GpuDevice()) for gpu in new}
-            self.spool.note({"kind": "gpus", "gpus": [self._told(gpu) for gpu in new]})
+            self.spool.note({"kind": "gpus", "gpus": [self._described(gpu) for gpu in new]})
 
-    def _told(self, gpu: GpuId) -> dict[str, Any]:
+    def _described(self, gpu: GpuId) -> dict[str, Any]:
         device = self._devices[gpu]
         node = self._node(gpu.node)
-        told = {"place": self._known[gpu], "node": node, "gpu": gpu.gpu, "mig": gpu.mig, "model": device.model}
-        told |= {"hbm_mib": device.hbm_mib, "slowdown_c": device.slowdown_c}
-        return told if self.anonymous else told | {"uuid": device.uuid, "pci": device.pci}
+        described = {"place": self._known[gpu], "node": node, "gpu": gpu.gpu, "mig": gpu.mig, "model": device.model}
+        described |= {"hbm_mib": device.hbm_mib, "slowdown_c": device.slowdown_c}
+        return described if self.anonymous else described | {"uuid": device.uuid, "pci": device.pci}
 
     def _node(self, name: str) -> str:
         if not self.anonymous:
@@ -90,21 +90,21 @@ class SpoolSampler:
         for problem in snapshot.problems:
             if problem not in self._problems and len(self._problems) < _PROBLEMS:
                 self._problems.add(problem)
-                said = problem.what if self.anonymous else problem.sentence
-                self.spool.note({"kind": "problem", "t": snapshot.t, "text": said})
+                message = problem.what if self.anonymous else problem.sentence
+                self.spool.note({"kind": "problem", "t": snapshot.t, "text": message})
 
     def _add(self, snapshot: Snapshot) -> None:
         before = self._measured[self._places]
         singles = _matrix(snapshot, SINGLES)
         doubles = _matrix(snapshot, DOUBLES)
-        silent: Flags = np.isnan(snapshot.measured) | (np.isnan(singles).all(0) & np.isnan(doubles).all(0))
-        fell_silent = silent & ~np.isnan(before)
-        write = (~silent & (snapshot.measured != before)) | fell_silent
-        self._measured[self._places] = np.where(silent, np.nan, snapshot.measured)
+        missing: Flags = np.isnan(snapshot.measured) | (np.isnan(singles).all(0) & np.isnan(doubles).all(0))
+        stopped = missing & ~np.isnan(before)
+        write = (~missing & (snapshot.measured != before)) | stopped
+        self._measured[self._places] = np.where(missing, np.nan, snapshot.measured)
         count = int(np.count_nonzero(write))
         if not count:
             return
-        at: Floats = np.where(silent, snapshot.t, snapshot.measured)[write]
+        at: Floats = np.where(missing, snapshot.t, snapshot.measured)[write]
         t: Longs = np.round(at * 1e6).astype(np.int64)
         kept = singles[:, write].astype(np.float32)
         self.spool.add(SpoolRows(t, self._places[write], kept, doubles[:, write]))
@@ -122,7 +122,7 @@ def _matrix(snapshot: Snapshot, counters: tuple[str, ...]) -> Floats:
 
 
 def sample(sampler: SpoolSampler, *, interval_s: float, wait: Callable[[float], bool]) -> None:
-    """Step at the interval until `wait`, which is given seconds, returns True; a step that came late is left out.
+    """Step at the interval until `wait`, which is given seconds, returns True; a late step is skipped.
 
     The first step is taken at once. Errors: those of the source.
     """

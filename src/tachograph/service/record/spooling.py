@@ -33,7 +33,7 @@ SOMEBODY, SOMETHING, SOMEWHERE = "user", "command", "node"
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """A job as the table `jobs` knows it; null where it was not told. nodes: of the job, more than one may record."""
+    """A job as in the table `jobs`; null: unknown. nodes: of the job, of which several may record."""
 
     job_id: str
     name: str | None
@@ -55,9 +55,9 @@ class JobIdentity:
 def identify(
     command: Sequence[str], environment: Mapping[str, str], *, start: float, anonymous: bool = False, cluster: str = ""
 ) -> JobIdentity:
-    """Return who records `command` from `start` on (seconds since 1970); no command: the whole job.
+    """Return the job of a recording of `command` from `start` on (seconds since 1970); no command: the whole job.
 
-    Nothing of an anonymous one tells of user, command, account or job.
+    An anonymous one has no user, command, account or job id.
 
     >>> identify(["python", "-c", "import a\\nrun()"], {"SLURM_JOB_ID": "7", "USER": "ana"}, start=0.0).name
     "python -c 'import a run()'"
@@ -87,7 +87,7 @@ def identify(
 
 
 def is_reporting_task(environment: Mapping[str, str]) -> bool:
-    """Return whether this is the one task of several that reports: those started by `srun` have a rank.
+    """Return whether this task is the one that reports: tasks of `srun` have a rank.
 
     >>> tells_for_all({}), tells_for_all({"SLURM_PROCID": "3"})
     (True, False)
@@ -113,16 +113,16 @@ def _whole(written: str | None) -> int | None:
 
 SPOOL_FOLDER = "recordings"  # the folder of spools in that of a recording
 FOREVER = float("inf")
-_A_FILE = "a file is here, not a folder"
-_NOT_PERMITTED = "not permitted to write here"
-_FULL = "the disk, or a quota of it, is full"
+_A_FILE = "a file, not a folder"
+_NOT_PERMITTED = "no write permission"
+_FULL = "disk or quota full"
 _REFUSED = {
     errno.ENOTDIR: _A_FILE,
     errno.EEXIST: _A_FILE,
-    errno.ELOOP: "symbolic links lead in a circle",
+    errno.ELOOP: "cycle of symbolic links",
     errno.EACCES: _NOT_PERMITTED,
     errno.EPERM: _NOT_PERMITTED,
-    errno.EROFS: "what is mounted here is only to be read",
+    errno.EROFS: "read-only file system",
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EFBIG: _FULL,
@@ -133,7 +133,7 @@ Wait = Callable[[float], bool]
 
 @dataclass(frozen=True, slots=True)
 class RecordPlan:
-    """What is recorded where. start: of the command, seconds since 1970."""
+    """Plan of a recording. start: of the command, seconds since 1970."""
 
     folder: Path
     identity: JobIdentity
@@ -152,7 +152,7 @@ class RecordPlan:
 
 @dataclass(frozen=True, slots=True)
 class SpoolResult:
-    """What became of a recording. rows: samples written; lost: given up; problem: why it is not whole, or "".
+    """Result of a recording. rows: samples written; lost: samples dropped; problem: why it is incomplete, or "".
 
     spool: None where nothing was recorded.
     """
@@ -166,20 +166,20 @@ class SpoolResult:
 def spool_samples(
     plan: RecordPlan, connect: Connect, *, wait: Wait, ended: Callable[[], CommandEnd | None]
 ) -> SpoolResult:
-    """Sample until `wait` returns True, and write how it `ended`; return what was kept.
+    """Sample until `wait` returns True, and write the end of the command; return the result.
 
-    Whatever goes wrong is told in `problem`: nothing that happens here is worth more than what runs beside it.
+    Every failure is reported in `problem`: recording never disturbs the command.
     """
     try:
         source = connect()
     except Exception as problem:  # noqa: BLE001 the boundary: recording never disturbs
         wait(FOREVER)
-        return SpoolResult(problem=_said(problem))
+        return SpoolResult(problem=_message(problem))
     try:
         return _spool_samples(plan, source, wait, ended)
     except Exception as problem:  # noqa: BLE001 the boundary: recording never disturbs
         wait(FOREVER)
-        return SpoolResult(problem=_said(problem))
+        return SpoolResult(problem=_message(problem))
     finally:
         source.close()
 
@@ -199,7 +199,7 @@ def _spool_samples(
         try:
             sample(sampler, interval_s=plan.interval_s, wait=wait)
         except Exception as stopped:  # noqa: BLE001 the boundary: what was recorded so far is kept
-            problem = _said(stopped)
+            problem = _message(stopped)
             spool.flush()
             wait(FOREVER)
         about = source.about
@@ -231,12 +231,12 @@ def _head(plan: RecordPlan) -> dict[str, Any]:
 
 @contextmanager
 def folder_errors(folder: Path) -> Iterator[None]:
-    """Turn what the system says of `folder` inside the block into LakeError: what, where, what to do.
+    """Turn errors of the system about `folder` inside the block into LakeError.
 
     >>> with folder_errors(Path("run")):
     ...     raise PermissionError(errno.EACCES, "Permission denied", "run")
     Traceback (most recent call last):
-    tachograph.catalog.errors.LakeError: run: not permitted to write here; name another folder with -o
+    tachograph.catalog.errors.LakeError: run: no write permission; name another folder with -o
     """
     try:
         yield
@@ -244,16 +244,16 @@ def folder_errors(folder: Path) -> Iterator[None]:
         what = _REFUSED.get(problem.errno or 0) or (problem.strerror or str(problem)).lower()
         in_the_way = (one for one in (folder, *folder.parents) if one.exists() and not one.is_dir())
         where = next(in_the_way, folder) if what == _A_FILE else folder
-        do = "make space, or name another folder with -o" if what == _FULL else "name another folder with -o"
+        do = "free some space, or name another folder with -o" if what == _FULL else "name another folder with -o"
         raise LakeError(what, where=str(where), do=do) from None
 
 
-def _said(problem: Exception) -> str:
+def _message(problem: Exception) -> str:
     return str(problem) if isinstance(problem, TachographError | OSError) else f"{type(problem).__name__}: {problem}"
 
 
-def sleeping_until(stop: Callable[[], bool], *, look_s: float = 0.2) -> Wait:
-    """Return a `wait` that sleeps, and looks whether to stop."""
+def sleeping_until(stop: Callable[[], bool], *, poll_s: float = 0.2) -> Wait:
+    """Return a `wait` that sleeps, and ends early when `stop` returns True."""
 
     def wait(seconds: float) -> bool:
         until = time.monotonic() + seconds
@@ -261,7 +261,7 @@ def sleeping_until(stop: Callable[[], bool], *, look_s: float = 0.2) -> Wait:
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            time.sleep(min(left, look_s))
+            time.sleep(min(left, poll_s))
         return True
 
     return wait
