@@ -173,7 +173,7 @@ def test_a_second_one_is_refused_in_one_line(tmp_path: Path, nodes: Exporter) ->
         done = site.run("collect", "--quiet")
         assert done.returncode == 5
         (line,) = done.stderr.splitlines()
-        assert f"process {process.pid} on {socket.gethostname()} collects into this lake already; " in line
+        assert f"process {process.pid} on {socket.gethostname()} already collects into this lake; " in line
 
 
 def fails(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

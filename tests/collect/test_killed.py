@@ -89,7 +89,7 @@ def test_a_second_process_names_the_first_or_takes_over(tmp_path: Path) -> None:
         refused = subprocess.run(command(lake), capture_output=True, text=True)
         assert refused.returncode == 1  # the program of the tests has no exit codes of its own
         assert f"process {first.pid} on " in refused.stderr
-        assert "collects into this lake already" in refused.stderr
+        assert "already collects into this lake" in refused.stderr
         with running(lake, wait=True) as second:
             assert second.stderr is not None
             said = second.stderr.readline()

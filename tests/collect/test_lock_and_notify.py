@@ -27,7 +27,7 @@ def test_one_holds_it_and_it_is_told_who(tmp_path: Path) -> None:
         assert holder is not None
         assert (holder.pid, holder.host, holder.since) == (os.getpid(), socket.gethostname(), NOW)
         with (
-            pytest.raises(LakeError, match=rf"process {os.getpid()} on .* collects into this lake already"),
+            pytest.raises(LakeError, match=rf"process {os.getpid()} on .* already collects into this lake"),
             CollectLock(tmp_path / "state").held(now=NOW, pause=lambda seconds: None),
         ):
             pass

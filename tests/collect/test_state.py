@@ -135,13 +135,13 @@ def test_what_status_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert title == "Sources (times: UTC)"
     assert headings.split("  ")[0] == "source"
     assert set(rule) == {"─"}
-    cells = [cell for cell in row.split("  ") if cell]
-    assert cells[:4] == ["fake:one", " late", " 2026-03-01 11:59:30 UTC", " 2026-03-01 11:59:20 UTC"]
+    cells = [cell.strip() for cell in row.split("  ") if cell]
+    assert cells[:4] == ["fake:one", "late", "2026-03-01 11:59:30 UTC", "2026-03-01 11:59:20 UTC"]
     assert rest == [
         "",
         "fake:one: last error at 2026-03-01 11:45:00 UTC: http://n1: refused",
         "fake:one: 7 unreachable: n0: refused; n1: refused; n2: refused; n3: refused; n4: refused, ...",
-        "fake:one: clocks that differ from this host's by more than a second: n1 3.2 s ahead, n2 2.0 s behind",
+        "fake:one: clock differs from this host by more than 1 s: n1 3.2 s ahead, n2 2.0 s behind",
         "Last analysis at 2026-03-01 11:58:30 UTC, took 4 s: 3 jobs summarized",
     ]
 
@@ -157,7 +157,7 @@ def test_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "http://n1: refused",
         {"n1": 3.25, "n2": -2.0},
     )
-    assert found["steps"]["analyze"]["said"] == "3 jobs summarized"
+    assert found["steps"]["analyze"]["result"] == "3 jobs summarized"
 
 
 SIGNALLED = """

@@ -176,7 +176,7 @@ def test_import_writes_what_passes_the_check(run: Run, tmp_path: Path) -> None:
     verdicts = run("run", "low_share", "--folder", "own", "--json").data["verdicts"]
     assert {row["job_id"]: row["verdict"] for row in verdicts} == {"1": "yes", "2": "no", "3": "no"}
     again = run("import-clustercockpit", "jobclasses", "-o", "own")
-    assert (again.code, "is there already" in again.err) == (2, True)
+    assert (again.code, "file exists" in again.err) == (2, True)
     report = {one["file"]: one for one in run("import-clustercockpit", "jobclasses", "--json").data}
     assert report["low.json"]["rule"] == "low_share"
     assert report["flops.json"]["rule"] is None

@@ -154,7 +154,7 @@ def test_simulated_truth_serves_as_labels(kept: Path, capsys: pytest.CaptureFixt
     assert code == 0, err
     assert "job_hang" in out
     assert "Not written" in out
-    assert "0 on both sides" in out
+    assert "0 on both" in out
 
 
 def test_proposals_lie_between_rest_and_work(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
