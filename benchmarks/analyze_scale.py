@@ -32,7 +32,7 @@ from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import partitions, read_partition
 from tachograph.pipeline import reduction as runner
 from tachograph.pipeline import run
-from tachograph.pipeline.accumulators import Accumulated
+from tachograph.pipeline.accumulators import OpenRuns
 from tachograph.pipeline.memory import keep_freed_memory
 from tachograph.pipeline.minutes import MinuteWriter
 from tachograph.simulate.cluster import simulate
@@ -46,9 +46,8 @@ PHASES: tuple[tuple[str, Any, str], ...] = (
     ("decode", runner, "read_partition"),
     ("reduce", runner, "reduce_partition"),
     ("minutes", runner, "write_minutes"),
-    ("merge", Accumulated, "take"),
-    ("summarize", run, "summarize_gpus"),
-    ("summarize", run, "summarize_jobs"),
+    ("merge", OpenRuns, "take"),
+    ("summarize", run, "summarize"),
     ("findings", JobJudge, "__call__"),
     ("write", MinuteWriter, "end_day"),
     ("write", MinuteWriter, "close"),

@@ -34,7 +34,7 @@ from tachograph.lake.ingest import ingest
 from tachograph.lake.partitions import Partition, partitions, read_partition
 from tachograph.pipeline.attribution import attribute, build_runs, gpu_facts, inventory
 from tachograph.pipeline.partition import reduce_partition
-from tachograph.pipeline.reduction import ReductionWork, overlapping_day, part_nodes
+from tachograph.pipeline.reduction import Reduction, overlapping_day, part_nodes
 from tachograph.simulate.cluster import SimulatedCluster, simulate
 from tachograph.simulate.plan import LEAN_COUNTERS, SimulationPlan
 from tachograph.sources import ldms, sacct
@@ -50,7 +50,7 @@ class Prepared:
     """A lake ready to be reduced, and what filling it took."""
 
     lake: Lake
-    work: ReductionWork
+    work: Reduction
     samples: int
     bytes_per_row: float
     simulate_s: float
@@ -75,7 +75,7 @@ def prepare(samples: int, folder: Path) -> Prepared:
     owned = attribute(runs, allocations, units.select("node", "gpu", "mig"))
     keys = runs.select("run", "job_key", "job_id", "start", gpus=pl.lit(None, dtype=pl.Int64))
     idle_util, labeller = configuration.thresholds.idle_util, MinuteLabeller(settings_of(configuration.workload))
-    work = ReductionWork(owned.intervals, keys, gpu_facts(units)[1], configuration.analysis, 0, idle_util, labeller)
+    work = Reduction(lake, owned.intervals, keys, gpu_facts(units)[1], configuration.analysis, 0, idle_util, labeller)
     files = lake.files(GPU_SAMPLES)
     rows = sum(file.rows for file in files)
     return Prepared(
@@ -123,9 +123,10 @@ def decode_and_reduce(prepared: Prepared, threads: int) -> tuple[float, int]:
         low, high = part_nodes(part)
         mine = overlapping_day(work.intervals, part.day).filter(pl.col("node").is_between(pl.lit(low), pl.lit(high)))
         frame, _ = read_partition(prepared.lake, GPU_SAMPLES, part, COLUMNS)
-        return reduce_partition(
+        reduced, _ = reduce_partition(
             frame, mine, starts, work.ridges, analysis=work.analysis, day=part.day, labeller=work.labeller
-        ).attributed
+        )
+        return reduced.attributed
 
     begin = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:

@@ -12,9 +12,9 @@ import polars as pl
 from madelake import NOW, Rows, table_frame
 from tachograph.catalog.config import AnalysisOptions, Configuration
 from tachograph.catalog.tables import GPU_SAMPLES
-from tachograph.pipeline.accumulators import merge_segments
+from tachograph.pipeline.accumulators import Accumulators, merge_segments
 from tachograph.pipeline.attribution import Attribution, attribute, build_runs, gpu_facts, inventory
-from tachograph.pipeline.partition import Reduced, reduce_partition
+from tachograph.pipeline.partition import reduce_partition
 from tachograph.pipeline.reduction import overlapping_day
 from tachograph.pipeline.summaries import summarize_gpus, summarize_jobs
 from tachograph.pipeline.windows import BORDER_WINDOWS, IMBALANCE, fold_windows
@@ -28,7 +28,7 @@ class Outcome:
     """What one pass gives: who owned what, the accumulators of each partition, one summary per job, its GPUs."""
 
     owned: Attribution
-    reduced: list[Reduced]
+    reduced: list[Accumulators]
     jobs: dict[str, dict[str, Any]]
     gpus: dict[tuple[str, str, int, int | None], dict[str, Any]]
 
@@ -85,7 +85,7 @@ def outcome(
         reduce_partition(
             frame.filter(pl.col("t").dt.date() == day), overlapping_day(intervals, day), starts, ridges,
             analysis=analysis, day=day,
-        )
+        )[0]
         for day in days
     ]  # fmt: skip
     imbalance = _imbalance(reduced, days, starts, held.group_by("run").len("gpus"), analysis)
@@ -106,7 +106,7 @@ def outcome(
 
 
 def _imbalance(
-    reduced: Sequence[Reduced],
+    reduced: Sequence[Accumulators],
     days: Sequence[date],
     starts: dict[int, datetime],
     gpus: pl.DataFrame,

@@ -3,23 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
 
 import numpy as np
 import polars as pl
+from deltalake.transaction import AddAction
 from numpy.typing import NDArray
 
 from tachograph.catalog.config import AnalysisOptions
-from tachograph.catalog.counters import COUNTERS
+from tachograph.catalog.counters import COUNTERS, CounterKind
 from tachograph.catalog.units import DAY_US
-from tachograph.pipeline.partition import INTEGRATED
-from tachograph.pipeline.reduction import ReducedPartition
 from tachograph.pipeline.timelines import merge_timelines
-from tachograph.pipeline.windows import BORDER_WINDOWS, IMBALANCE, Windows, fold_windows
+from tachograph.pipeline.windows import BORDER_WINDOWS, COMPLETE_WINDOWS, IMBALANCE, Windows, fold_windows
 
 SEGMENT_KEY = ("run", "node", "gpu", "mig")
 _UNIT = "unit"  # the key as a number
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulators:
+    """What samples come to, of one partition or of complete runs: all that goes on from samples to summaries.
+
+    Those of several partitions add up, wherever and in whatever order they were reduced.
+
+    segments: one row per (run, node, gpu, mig): counts, sums, maxima, borders of every counter present; samples in
+    minutes of each label (`label_0`, ...) where there is a labeller.
+    intensities: one row per (run, pipe, bin): samples.
+    windows: sums and maxima over GPUs per (run, counter, window), for spatial imbalance; of complete runs only
+    `settled`, one row per (run, counter).
+    timeline: one row per (run, minute), its GPUs put together: of the whole minutes of a partition, or of all.
+    minutes_file: the data file of the whole minutes of a partition, which no reader sees yet; None where it has none.
+    cut_minutes: rows of its other minutes, whose other part is elsewhere.
+    samples, attributed: rows of a partition, those of them that belong to a run; gpu_seconds likewise (rows times
+    sampling interval).
+    """
+
+    segments: pl.DataFrame
+    intensities: pl.DataFrame
+    windows: Windows
+    timeline: pl.DataFrame = field(default_factory=pl.DataFrame)
+    minutes_file: AddAction | None = None
+    cut_minutes: pl.DataFrame = field(default_factory=pl.DataFrame)
+    samples: int = 0
+    attributed: int = 0
+    gpu_seconds: float = 0.0
+    gpu_seconds_attributed: float = 0.0
 
 
 def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -111,21 +140,12 @@ def _additions(columns: Sequence[str]) -> list[pl.Expr]:
     return expressions
 
 
+INTEGRATED = tuple(c.name for c in COUNTERS if c.kind is CounterKind.RATE or c.name == "power_w")
 _INTENSITY_SCHEMA = {"run": pl.Int32(), "bin": pl.Int32(), "samples": pl.Int64()}
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """Everything that was reduced of some runs: merged segments, intensities, imbalance, timelines."""
-
-    segments: pl.DataFrame
-    intensities: pl.DataFrame
-    imbalance: pl.DataFrame
-    timelines: pl.DataFrame
-
-
-class Accumulated:
-    """Accumulators of runs under way; memory is that of the runs, not of their samples."""
+class OpenRuns:
+    """Accumulators of runs that are not complete yet; memory is that of the runs, not of their samples."""
 
     def __init__(self, starts: Mapping[int, datetime], gpus: pl.DataFrame, analysis: AnalysisOptions) -> None:
         self.starts, self.gpus, self.analysis = starts, gpus, analysis
@@ -136,15 +156,14 @@ class Accumulated:
         self.windows: list[Windows] = []  # of the day that is under way
         self.border = pl.DataFrame(schema=BORDER_WINDOWS)
 
-    def add(self, piece: ReducedPartition) -> None:
+    def add(self, part: Accumulators) -> None:
         """Add one partition."""
-        part = piece.reduced
         if part.segments.height:
             self.segments.append(part.segments)
             self.intensities.append(part.intensities)
             self.windows.append(part.windows)
             self.imbalance.append(part.windows.settled)
-            self.timelines.append(piece.minutes.timeline)
+            self.timelines.append(part.timeline)
 
     def end_day(self, day: date, timeline: pl.DataFrame) -> None:
         """All partitions of a day are in: its windows are complete, but for those that cross its end.
@@ -164,17 +183,21 @@ class Accumulated:
         """Runs of which a window waits for the next day."""
         return self.border.select("run").unique()
 
-    def take(self, runs: pl.DataFrame) -> Merged:
+    def take(self, runs: pl.DataFrame) -> Accumulators:
         """Return what there is of some runs, and forget it."""
         gone = np.zeros(max(self.starts, default=0) + 1, np.bool_)
         gone[runs.get_column("run").to_numpy()] = True
         segments, intensities, imbalance, timelines = (
             _out(kept, gone) for kept in (self.segments, self.intensities, self.imbalance, self.timelines)
         )
-        return Merged(
+        return Accumulators(
             merge_segments(segments),
             pl.concat([pl.DataFrame(schema=_INTENSITY_SCHEMA), *intensities]),
-            pl.concat([pl.DataFrame(schema=IMBALANCE), *imbalance]),
+            Windows(
+                complete=pl.DataFrame(schema=COMPLETE_WINDOWS),
+                border=pl.DataFrame(schema=BORDER_WINDOWS),
+                settled=pl.concat([pl.DataFrame(schema=IMBALANCE), *imbalance]),
+            ),
             merge_timelines(timelines),
         )
 

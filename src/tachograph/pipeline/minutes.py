@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 
 import numpy as np
@@ -23,6 +23,7 @@ from tachograph.catalog.tables import (
 from tachograph.catalog.units import DAY_US
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_gpus, read_minutes, read_node_minutes
+from tachograph.pipeline.accumulators import Accumulators
 from tachograph.pipeline.kernel import MINUTE_US
 from tachograph.pipeline.timelines import empty_timeline, timeline_of_minutes, timeline_of_slots, timelines_of
 
@@ -79,33 +80,22 @@ class PartitionMinutes:
     values: Mapping[str, Singles]
 
 
-def no_minutes() -> PartitionMinutes:
-    """Return no minutes."""
-    owner = pl.DataFrame(schema={name: CUT_MINUTES[name] for name in ("run", *GPU_KEY)})
-    return PartitionMinutes(owner, np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.int32), {})
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenMinutes:
-    """file: where the whole minutes are, which no reader sees yet; None where there are none. cut: rows of the others.
-
-    timeline: of the whole minutes.
-    """
-
-    file: AddAction | None
-    cut: pl.DataFrame
-    timeline: pl.DataFrame
-
-
 def write_minutes(
-    lake: Lake, minutes: PartitionMinutes, keys: pl.DataFrame, *, number: int, day: date, idle_util: float
-) -> WrittenMinutes:
-    """Write the whole minutes of a partition as one file; return what is to land, and what is left.
+    lake: Lake,
+    part: Accumulators,
+    minutes: PartitionMinutes,
+    keys: pl.DataFrame,
+    *,
+    number: int,
+    day: date,
+    idle_util: float,
+) -> Accumulators:
+    """Write the whole minutes of a partition as one file; return `part` with the file, the others, and the timeline.
 
     `keys`: run, job_key, job_id, start. Errors: LakeError when it cannot be written.
     """
     if not len(minutes.minute):
-        return WrittenMinutes(None, pl.DataFrame(schema=CUT_MINUTES), empty_timeline())
+        return replace(part, timeline=empty_timeline(), cut_minutes=pl.DataFrame(schema=CUT_MINUTES))
     owner = minutes.owner.join(keys, on="run", how="left", maintain_order="left")
     lengths = np.diff(minutes.begin)
     start = owner.get_column("start").to_physical().to_numpy()
@@ -125,11 +115,9 @@ def write_minutes(
         cut = _rows(minutes, owner, segment[:0], slots[:0], t, number)
     rows = _rows(minutes, owner, segment, slots, t, number).select(*JOB_MINUTES.schema)
     run = minutes.owner.get_column("run").to_numpy()
-    return WrittenMinutes(
-        lake.stage(JOB_MINUTES, rows, day=day) if rows.height else None,
-        cut.select(*CUT_MINUTES),
-        timeline_of_slots(run, minutes.begin, minutes.minute, whole, minutes.values, idle_util=idle_util),
-    )
+    timeline = timeline_of_slots(run, minutes.begin, minutes.minute, whole, minutes.values, idle_util=idle_util)
+    file = lake.stage(JOB_MINUTES, rows, day=day) if rows.height else None
+    return replace(part, timeline=timeline, minutes_file=file, cut_minutes=cut.select(*CUT_MINUTES))
 
 
 def _cut(minutes: PartitionMinutes, t: Longs, day: date) -> NDArray[np.bool_]:
@@ -202,11 +190,11 @@ class MinuteWriter:
         self.landing = Landing(lake, JOB_MINUTES, number)
         self.cut = pl.DataFrame(schema=CUT_MINUTES)
 
-    def add(self, written: WrittenMinutes) -> None:
+    def add(self, part: Accumulators) -> None:
         """Take what one partition has written, and what it left."""
-        if written.file is not None:
-            self.landing.take(written.file)
-        self.cut = pl.concat([self.cut, written.cut])
+        if part.minutes_file is not None:
+            self.landing.take(part.minutes_file)
+        self.cut = pl.concat([self.cut, part.cut_minutes])
 
     def end_day(self, day: date) -> pl.DataFrame:
         """All partitions of a day are in: land its minutes; return the timeline of those that were cut."""

@@ -18,11 +18,11 @@ from tachograph.catalog.counters import COUNTERS, Counter, CounterKind
 from tachograph.catalog.tables import GPU_KEY, MINUTE_MAXIMA, MINUTE_MEANS, PIPES
 from tachograph.catalog.units import EPOCH
 from tachograph.pipeline import kernel
+from tachograph.pipeline.accumulators import INTEGRATED, Accumulators
 from tachograph.pipeline.minutes import PartitionMinutes
-from tachograph.pipeline.windows import MinuteSlots, Windows, windows_of
+from tachograph.pipeline.windows import MinuteSlots, windows_of
 
 LOWERING_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # power cap, hardware slowdown, software and hardware thermal, brake
-INTEGRATED = tuple(c.name for c in COUNTERS if c.kind is CounterKind.RATE or c.name == "power_w")
 
 
 class Labeller(Protocol):
@@ -38,28 +38,6 @@ class Labeller(Protocol):
 
     def __call__(self, means: Mapping[str, Singles], size: int) -> Bytes:
         """Return the labels of `size` minutes, numbers from 0. `means`: of counters that are there; NaN: missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reduced:
-    """What one partition comes to; results of several are put together by `merge`.
-
-    segments: one row per (run, node, gpu, mig): counts, sums, maxima, borders of every counter present; samples in
-    minutes of each label (`label_0`, ...) where there is a labeller.
-    intensities: one row per (run, pipe, bin): samples.
-    windows: sums and maxima over GPUs per (run, counter, window), for spatial imbalance.
-    minutes: means and maxima of every minute of every GPU.
-    samples, attributed: rows seen, rows that belong to a run; gpu_seconds likewise (rows times sampling interval).
-    """
-
-    segments: pl.DataFrame
-    intensities: pl.DataFrame
-    windows: Windows
-    minutes: PartitionMinutes
-    samples: int
-    attributed: int
-    gpu_seconds: float
-    gpu_seconds_attributed: float
 
 
 @dataclass(slots=True)
@@ -108,8 +86,8 @@ def reduce_partition(
     day: date,
     gpus: Mapping[int, int] = MappingProxyType({}),
     labeller: Labeller | None = None,
-) -> Reduced:
-    """Return the accumulators of `frame` (gpu_samples sorted by node, gpu, mig, t; each key once).
+) -> tuple[Accumulators, PartitionMinutes]:
+    """Return the accumulators of `frame` (gpu_samples sorted by node, gpu, mig, t; each key once), and its minutes.
 
     `intervals`: one row per stretch of a GPU owned by a run, sorted, never overlapping. `starts`: each run's start,
     at which its windows are anchored. `ridges`: FLOP/B of fp64, fp32, fp16, tensor per (node, gpu), where known.
@@ -137,20 +115,19 @@ def reduce_partition(
     run = segment_frame.get_column("run").to_numpy()
     sums = {name: (slots.n, slots.total) for name, slots in by_minute.items()}
     slots = MinuteSlots(run, layout.seg_stripe, layout.seg_slot, layout.slot_seg, layout.slot_minute, sums, keys)
-    minutes = _minutes(layout, segment_frame, by_minute)
     rows_per_stripe = np.diff(layout.stripes)
     seconds = np.nan_to_num(layout.interval_us) * 1e-6
     attributed = layout.seg_b - layout.seg_a
-    return Reduced(
+    accumulators = Accumulators(
         segments=segment_frame,
         intensities=_intensities(segment_frame, histogram),
         windows=windows_of(slots, starts, _all_here(intervals, gpus), analysis=analysis, day=day),
-        minutes=minutes,
         samples=frame.height,
         attributed=int(attributed.sum()),
         gpu_seconds=float((rows_per_stripe * seconds).sum()),
         gpu_seconds_attributed=float((attributed * seconds[layout.seg_stripe]).sum()),
     )
+    return accumulators, _minutes(layout, segment_frame, by_minute)
 
 
 def _all_here(intervals: pl.DataFrame, gpus: Mapping[int, int]) -> dict[int, int]:

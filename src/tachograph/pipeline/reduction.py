@@ -17,8 +17,9 @@ from tachograph.catalog.config import AnalysisOptions
 from tachograph.catalog.tables import GPU_KEY, GPU_SAMPLES, TIME
 from tachograph.lake.delta import Lake
 from tachograph.lake.partitions import Partition, partitions, read_partition
-from tachograph.pipeline.minutes import WrittenMinutes, no_minutes, write_minutes
-from tachograph.pipeline.partition import Labeller, Reduced, reduce_partition
+from tachograph.pipeline.accumulators import Accumulators
+from tachograph.pipeline.minutes import write_minutes
+from tachograph.pipeline.partition import Labeller, reduce_partition
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -74,13 +75,14 @@ Ridges = Mapping[tuple[str, int], tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class ReductionWork:
-    """What is to be reduced, by whose intervals, under which number; a GPU at rest is below `idle_util`.
+class Reduction:
+    """What is to be reduced, by whose intervals, how, and under which number; a GPU below `idle_util` is idle.
 
-    intervals: sorted by (node, gpu, mig, start), never overlapping. keys: run, job_key, job_id, start, and how
-    many `gpus`, of each run. labeller: says of each minute of a GPU what it did then; None: nobody asks.
+    intervals: sorted by (node, gpu, mig, start), never overlapping. keys: run, job_key, job_id, start, and how many
+    `gpus`, of each run. labeller: labels each minute of a GPU; None: no labels are wanted.
     """
 
+    lake: Lake
     intervals: pl.DataFrame
     keys: pl.DataFrame
     ridges: Ridges
@@ -90,48 +92,29 @@ class ReductionWork:
     labeller: Labeller | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReductionSetting:
-    """What is the same for every partition; workers get it once."""
-
-    lake: Lake
-    ridges: Ridges
-    analysis: AnalysisOptions
-    number: int
-    idle_util: float
-    labeller: Labeller | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReducedPartition:
-    """What one partition comes to, and its minutes, which are written but do not count yet."""
-
-    reduced: Reduced
-    minutes: WrittenMinutes
-
-
 def reduce_days(
-    lake: Lake,
-    work: ReductionWork,
+    reduction: Reduction,
     *,
     pool: TaskPool,
     everything: bool = False,
     progress: Callable[[date, int, int], None] | None = None,
-) -> Iterator[tuple[date, ReducedPartition | None]]:
+) -> Iterator[tuple[date, Accumulators | None]]:
     """Yield (day, accumulators) of each partition that has samples of the runs' nodes, in order of day and node.
 
     (day, None) follows the last partition of a day. `everything`: also partitions of which no run holds a GPU, so that
     all that was recorded is counted. The pool goes on while a result is looked at; at most twice its width of tasks
     are under way or wait to be looked at.
     """
-    days = lake.days(GPU_SAMPLES) if everything else _days(lake, work.intervals)
-    setting = pool.share(ReductionSetting(lake, work.ridges, work.analysis, work.number, work.idle_util, work.labeller))
-    tasks = _tasks(lake, work, days, everything=everything)
-    under_way: deque[tuple[date, PendingResult[ReducedPartition] | None]] = deque()
+    lake = reduction.lake
+    days = lake.days(GPU_SAMPLES) if everything else _days(lake, reduction.intervals)
+    # each task has the intervals and keys of its partition
+    shared = pool.share(replace(reduction, intervals=reduction.intervals.clear(), keys=reduction.keys.clear()))
+    tasks = _tasks(reduction, days, everything=everything)
+    under_way: deque[tuple[date, PendingResult[Accumulators] | None]] = deque()
     done = 0
     while True:
         for day, task in islice(tasks, 2 * pool.width - len(under_way)):
-            under_way.append((day, pool.submit(reduce_one, setting, *task) if task else None))
+            under_way.append((day, pool.submit(reduce_one, shared, *task) if task else None))
         if not under_way:
             return
         day, pending = under_way.popleft()
@@ -143,38 +126,38 @@ def reduce_days(
 
 
 def reduce_one(
-    setting: ReductionSetting, part: Partition, intervals: pl.DataFrame, keys: pl.DataFrame, columns: Sequence[str]
-) -> ReducedPartition:
-    """Return what one partition comes to. `intervals`, `keys`: of its day and nodes.
+    reduction: Reduction, part: Partition, intervals: pl.DataFrame, keys: pl.DataFrame, columns: Sequence[str]
+) -> Accumulators:
+    """Return what one partition comes to; its minutes are written, and do not count yet.
 
-    Run twice it writes two files, of which the one that lands counts.
+    `intervals`, `keys`: of its day and nodes. Run twice it writes two files, of which the one that lands counts.
     """
-    frame, _ = read_partition(setting.lake, GPU_SAMPLES, part, columns)
+    frame, _ = read_partition(reduction.lake, GPU_SAMPLES, part, columns)
     starts: dict[int, datetime] = dict(keys.select("run", "start").iter_rows())
     gpus: dict[int, int] = dict(keys.select("run", "gpus").iter_rows())
-    reduced = reduce_partition(
-        frame, intervals, starts, setting.ridges,
-        analysis=setting.analysis, day=part.day, gpus=gpus, labeller=setting.labeller,
+    reduced, minutes = reduce_partition(
+        frame, intervals, starts, reduction.ridges,
+        analysis=reduction.analysis, day=part.day, gpus=gpus, labeller=reduction.labeller,
     )  # fmt: skip
-    written = write_minutes(
-        setting.lake, reduced.minutes, keys, number=setting.number, day=part.day, idle_util=setting.idle_util
-    )
-    return ReducedPartition(replace(reduced, minutes=no_minutes()), written)
+    return write_minutes(
+        reduction.lake, reduced, minutes, keys,
+        number=reduction.number, day=part.day, idle_util=reduction.idle_util,
+    )  # fmt: skip
 
 
 def _tasks(
-    lake: Lake, work: ReductionWork, days: Sequence[date], *, everything: bool
+    reduction: Reduction, days: Sequence[date], *, everything: bool
 ) -> Iterator[tuple[date, tuple[Any, ...] | None]]:
     """Yield what is to be done: for each day the arguments of its partitions' tasks, and None when they were all."""
     for day in days:
-        of_day = overlapping_day(work.intervals, day)
-        for part in partitions(lake, GPU_SAMPLES, [day]):
+        of_day = overlapping_day(reduction.intervals, day)
+        for part in partitions(reduction.lake, GPU_SAMPLES, [day]):
             mine = _of_nodes(of_day, part)
             if mine.height:
                 columns = [name for name in GPU_SAMPLES.schema if name != "seq" and (part.has(name) or name in GPU_KEY)]
-                yield day, (part, mine, work.keys.join(mine, on="run", how="semi"), columns)
+                yield day, (part, mine, reduction.keys.join(mine, on="run", how="semi"), columns)
             elif everything:
-                yield day, (part, mine, work.keys.clear(), ["t", *GPU_KEY])
+                yield day, (part, mine, reduction.keys.clear(), ["t", *GPU_KEY])
         yield day, None
 
 

@@ -32,12 +32,12 @@ from tachograph.catalog.tables import (
 from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
 from tachograph.lake.problems import lake_errors
-from tachograph.pipeline.accumulators import Accumulated
+from tachograph.pipeline.accumulators import Accumulators, OpenRuns
 from tachograph.pipeline.attribution import Attribution, attribute, build_runs, gpu_facts, inventory
 from tachograph.pipeline.hosts import HostMinutes
 from tachograph.pipeline.minutes import MinuteWriter
-from tachograph.pipeline.partition import Labeller, Reduced
-from tachograph.pipeline.reduction import ReductionWork, TaskPool, ThreadPool, reduce_days
+from tachograph.pipeline.partition import Labeller
+from tachograph.pipeline.reduction import Reduction, TaskPool, ThreadPool, reduce_days
 from tachograph.pipeline.state import (
     EVER,
     InputVersions,
@@ -47,7 +47,7 @@ from tachograph.pipeline.state import (
     seen_last,
     seen_now,
 )
-from tachograph.pipeline.summaries import JobTables, gpu_columns, summarize_gpus, summarize_jobs, used_pipes
+from tachograph.pipeline.summaries import JobTables, summarize, used_pipes
 
 
 class Pieces:
@@ -225,7 +225,7 @@ class _Tally:
     gpu_seconds: float = 0.0
     gpu_seconds_attributed: float = 0.0
 
-    def add(self, part: Reduced) -> None:
+    def add(self, part: Accumulators) -> None:
         self.samples += part.samples
         self.attributed += part.attributed
         self.gpu_seconds += part.gpu_seconds
@@ -261,13 +261,13 @@ class _Analysis:
         per_run = self.held.group_by("run").len("gpus")
         keys = self.runs.select("run", "job_key", "job_id", "start").join(per_run, on="run", how="left")
         idle_util = configuration.thresholds.idle_util
-        self.work = ReductionWork(
-            self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, judge.labeller
+        self.reduction = Reduction(
+            lake, self.intervals, keys, ridges, configuration.analysis, self.number, idle_util, judge.labeller
         )
         self.minutes = MinuteWriter(lake, keys, self.number, idle_util=idle_util)
         max_gap_intervals = configuration.analysis.max_gap_intervals
         self.hosts = HostMinutes(lake, owned, keys, number=self.number, max_gap_intervals=max_gap_intervals)
-        self.accumulated = Accumulated(self.starts, per_run, configuration.analysis)
+        self.open_runs = OpenRuns(self.starts, per_run, configuration.analysis)
         self.waiting = self.runs
         self.summaries: list[pl.DataFrame] = []
         self.gpus = Pieces(lake, JOB_GPUS, self.number, limit=GPU_ROWS)
@@ -299,16 +299,16 @@ class _Analysis:
     def _reduce(self, pool: TaskPool, *, full: bool) -> _Tally:
         """Reduce day by day, and summarize what is over by the end of each."""
         tally = _Tally()
-        for day, piece in reduce_days(self.lake, self.work, pool=pool, everything=full, progress=self._tell):
-            if piece is not None:
-                tally.add(piece.reduced)
-                self.minutes.add(piece.minutes)
-                self.accumulated.add(piece)
+        for day, part in reduce_days(self.reduction, pool=pool, everything=full, progress=self._tell):
+            if part is not None:
+                tally.add(part)
+                self.minutes.add(part)
+                self.open_runs.add(part)
                 continue
-            self.accumulated.end_day(day, self.minutes.end_day(day))
+            self.open_runs.end_day(day, self.minutes.end_day(day))
             self.hosts.up_to(day)
             self._finish(self._over_by(day))
-        self.accumulated.close(self.now.date(), self.minutes.close())
+        self.open_runs.close(self.now.date(), self.minutes.close())
         self.hosts.close()
         self._finish(self.waiting)
         return tally
@@ -321,25 +321,25 @@ class _Analysis:
         """Runs that ended by the end of a day and of which nothing is to come."""
         midnight = datetime.combine(day + timedelta(days=1), time(), UTC)
         over = self.waiting.filter(pl.col("until") <= pl.lit(midnight, dtype=TIME))
-        unfinished = pl.concat([self.accumulated.unfinished(), self.minutes.unfinished()])
+        unfinished = pl.concat([self.open_runs.unfinished(), self.minutes.unfinished()])
         return over.join(unfinished, on="run", how="anti")
 
     def _finish(self, runs: pl.DataFrame) -> None:
-        """Summarize runs that are over."""
+        """Summarize and judge runs of which nothing is to come."""
         if not runs.height:
             return
         mine = runs.select("run")
-        analysis, filters = self.configuration.analysis, self.configuration.filters
-        merged = self.accumulated.take(mine)
-        held = self.held.join(mine, on="run", how="semi")
-        gpus = summarize_gpus(merged.segments, held, runs, self.facts, analysis=analysis)
-        jobs = summarize_jobs(
-            runs, gpus, merged.intensities, merged.imbalance, analysis=analysis, filters=filters, now=self.now
+        tables = summarize(
+            self.open_runs.take(mine),
+            self.held.join(mine, on="run", how="semi"),
+            runs,
+            self.facts,
+            self.hosts.take(mine),
+            analysis=self.configuration.analysis,
+            filters=self.configuration.filters,
+            now=self.now,
         )
-        of_jobs = gpu_columns(gpus)
-        timelines = merged.timelines.join(runs.select("run", "job_key"), on="run", maintain_order="left")
-        nodes = self.hosts.take(mine)
-        judged = self.judge(JobTables(jobs, of_jobs, timelines, nodes))
+        judged = self.judge(tables)
         self.summaries.append(judged.jobs)
         self.gpus.add(judged.gpus)
         self.findings.add(judged.findings)

@@ -21,7 +21,7 @@ from tachograph.catalog.tables import (
     WINDOWED,
     in_schema,
 )
-from tachograph.pipeline.accumulators import SEGMENT_KEY
+from tachograph.pipeline.accumulators import SEGMENT_KEY, Accumulators
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,29 @@ class JobTables:
     timelines: pl.DataFrame
     node_minutes: pl.DataFrame
     findings: pl.DataFrame = field(default_factory=lambda: FINDINGS.empty().drop("seq"))
+
+
+def summarize(
+    complete: Accumulators,
+    held: pl.DataFrame,
+    runs: pl.DataFrame,
+    facts: pl.DataFrame,
+    node_minutes: pl.DataFrame,
+    *,
+    analysis: AnalysisOptions,
+    filters: StudyFilters,
+    now: datetime,
+) -> JobTables:
+    """Return what is known of `runs` from all their samples, not judged yet.
+
+    `held`, `facts`: see `summarize_gpus`. `node_minutes`: of these runs.
+    """
+    gpus = summarize_gpus(complete.segments, held, runs, facts, analysis=analysis)
+    jobs = summarize_jobs(
+        runs, gpus, complete.intensities, complete.windows.settled, analysis=analysis, filters=filters, now=now
+    )
+    timelines = complete.timeline.join(runs.select("run", "job_key"), on="run", maintain_order="left")
+    return JobTables(jobs, gpu_columns(gpus), timelines, node_minutes)
 
 
 def excluded(frame: pl.DataFrame, filters: StudyFilters) -> pl.Expr:
