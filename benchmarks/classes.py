@@ -23,7 +23,7 @@ import polars as pl
 
 from tachograph.catalog.config import ClassOptions
 from tachograph.catalog.tables import HOST_CHARACTERISTICS, JOB_GPUS, JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
-from tachograph.judge.classes import verdicts
+from tachograph.judge import job_classes
 from tachograph.pipeline.timelines import timelines_of
 
 GOAL_JOBS_PER_S = 1000.0
@@ -92,16 +92,16 @@ def main() -> int:
     arguments = parser.parse_args()
     settings = ClassOptions()
     few = made(20, 1)
-    verdicts.judge_classes(few[0], few[1], timelines_of(few[2], idle_util=0.01), few[3], settings)  # compiles
+    job_classes.judge_classes(few[0], few[1], timelines_of(few[2], idle_util=0.01), few[3], settings)  # compiles
     jobs, gpus, minutes, hosts = made(arguments.jobs, 2)
     grouping, forming, whole, found = [], [], [], pl.DataFrame()
     for _ in range(arguments.repeat):
         begin = time.process_time()
         timelines = timelines_of(minutes, idle_util=0.01)
         grouped = time.process_time()
-        verdicts.class_inputs(jobs, gpus, timelines, hosts, settings)
+        job_classes.class_inputs(jobs, gpus, timelines, hosts, settings)
         formed = time.process_time()
-        found = verdicts.judge_classes(jobs, gpus, timelines, hosts, settings)
+        found = job_classes.judge_classes(jobs, gpus, timelines, hosts, settings)
         judged = time.process_time()
         grouping.append(grouped - begin)
         forming.append(formed - grouped)

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from tachograph.catalog.config import ClassOptions
 from tachograph.figures.style import FAINT, INK, new_figure, style
 from tachograph.judge.classes.series import board_power_w
-from tachograph.judge.classes.verdicts import judge_classes
+from tachograph.judge.job_classes import judge_classes
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_minutes, read_summaries
 from tachograph.pipeline.minutes import read_stored

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from jobframes import gpus, minutes, summary
+from one_job import findings_of
 from tachograph.catalog.config import Thresholds
-from tachograph.judge.checks.summaries import find_in_summary
 from tachograph.judge.finding import Finding
 
 pytestmark = pytest.mark.recorded
@@ -43,7 +43,7 @@ def _found(file: Path, **given: Any) -> dict[str, Finding]:
         gr_engine_active_max=max(max(seen) for seen in values.values()),
         **given,
     )
-    return {finding.code: finding for finding in find_in_summary(row, rows, minutes(), Thresholds())}
+    return {finding.code: finding for finding in findings_of(row, rows, minutes(), Thresholds())}
 
 
 def test_a_job_that_used_one_gpu_of_a_node(recorded: Path) -> None:
@@ -70,6 +70,6 @@ def test_a_cold_start_of_sixteen_minutes(recorded: Path) -> None:
         per_minute[row["Floored Relative Time"] // 60].append(row["nersc_ldms_dcgm_gpu_utilization"] / 100)
     levels = [mean(per_minute[minute]) for minute in range(max(per_minute) + 1)]
     row = summary(gpu_util_mean=mean(levels), elapsed_s=len(levels) * 60.0)
-    found = {finding.code: finding for finding in find_in_summary(row, gpus(), minutes(levels), Thresholds())}
+    found = {finding.code: finding for finding in findings_of(row, gpus(), minutes(levels), Thresholds())}
     assert list(found) == ["late_start", "low_utilisation"]
     assert found["late_start"].evidence["started_after_s"] == 16 * 60  # 0.25 % at 870 s is no work, 6.8 % at 960 s is

@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobframes import frame, gpus, minutes, summary
+from one_job import findings_of, verdicts_of
+from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
-from tachograph.judge.checks.evidence import runs
-from tachograph.judge.checks.summaries import (
-    SUMMARY_CHECKS,
-    SUMMARY_CODES,
-    find_in_summary,
-    judge_summaries,
-    read_findings,
-)
-from tachograph.judge.finding import EVIDENCE, SEVERITIES, Finding, findings_frame
+from tachograph.judge.activity import runs
+from tachograph.judge.check import FAMILIES, families_around
+from tachograph.judge.checks import CHECKS
+from tachograph.judge.finding import EVIDENCE, SEVERITIES, Finding, findings_frame, read_findings
+from tachograph.judge.judge import judge_summaries
 from tachograph.pipeline.timelines import timelines_of
 
 LIMITS = Thresholds()
@@ -31,7 +29,7 @@ NO_GPUS = gpus()
 def found(
     row: dict[str, Any], gpu_rows: pl.DataFrame = NO_GPUS, minute_rows: pl.DataFrame = NO_MINUTES
 ) -> dict[str, Finding]:
-    return {finding.code: finding for finding in find_in_summary(row, gpu_rows, minute_rows, LIMITS)}
+    return {finding.code: finding for finding in findings_of(row, gpu_rows, minute_rows, LIMITS)}
 
 
 def used(*means: float) -> pl.DataFrame:
@@ -58,7 +56,7 @@ def test_idle_job_supersedes_the_lesser_findings() -> None:
         gpu_util_mean=0.0, gpu_util_max=0.0, gpus_seen=4, samples=10, hbm_request="80g", hbm_peak_fraction=0.02
     )
     result = found(row, used(0, 0, 0, 0), minutes(*[[0.0] * 120] * 4))
-    assert list(result) == ["idle_job"]
+    assert list(result) == ["idle_job", "low_memory"]
     assert result["idle_job"].severity == "problem"
     assert result["idle_job"].evidence["gpu_hours_idle"] == 8.0
     assert "Utilisation of 4 GPUs was 0 % in every sample: 8.0 h" in result["idle_job"].sentence
@@ -86,15 +84,15 @@ def test_some_gpus_never_used() -> None:
     row = summary(gpu_util_mean=0.15, gpus_seen=4, spatial_imbalance=0.6)
     result = found(row, used(0.4, 0, 0.2, 0))
     assert list(result) == ["gpus_never_used"]
-    assert result["gpus_never_used"].title == "2 of 4 GPUs were not used"
-    assert "GPU 1, GPU 3 stayed under 1 % on average while 2 GPUs worked" in result["gpus_never_used"].sentence
+    assert result["gpus_never_used"].sentence.startswith("2 of 4 GPUs (")
+    assert "(GPU 1, GPU 3) stayed under 1 % on average while 2 GPUs worked" in result["gpus_never_used"].sentence
     assert result["gpus_never_used"].evidence["gpu_hours_idle"] == pytest.approx(4.0)
 
 
 def test_a_single_gpu_never_used_is_told_of_as_one() -> None:
     found_one = found(summary(gpu_util_mean=0.15, gpus_seen=4, spatial_imbalance=0.6), used(0.4, 0.3, 0.2, 0))
-    assert found_one["gpus_never_used"].title == "1 of 4 GPUs was not used"
-    assert " It took 2.0 h of GPU time." in found_one["gpus_never_used"].sentence
+    assert found_one["gpus_never_used"].sentence.startswith("1 of 4 GPUs (")
+    assert " It used 2.0 h of GPU time." in found_one["gpus_never_used"].sentence
 
 
 def test_a_gpu_of_a_job_on_two_nodes_is_named_with_its_node() -> None:
@@ -102,14 +100,14 @@ def test_a_gpu_of_a_job_on_two_nodes_is_named_with_its_node() -> None:
     on_two = used(0, 0, 0.8, 0).with_columns(node=pl.Series(["n1", "n1", "n2", "n2"]))
     assert found(row, on_two)["one_gpu_of_many"].sentence.startswith("n2 GPU 2 was at 80 %")
     on_two = used(0.4, 0.4, 0, 0).with_columns(node=pl.Series(["n1", "n1", "n2", "n2"]))
-    assert found(row, on_two)["gpus_never_used"].sentence.startswith("n2 GPU 2, n2 GPU 3 stayed under")
+    assert found(row, on_two)["gpus_never_used"].sentence.startswith("2 of 4 GPUs (n2 GPU 2, n2 GPU 3) stayed under")
 
 
 def test_hung_says_when_and_what_it_cost() -> None:
     levels = [0.9] * 50 + [0.0] * 70
     result = found(summary(gpu_util_mean=0.375, gpu_util_max=1.0), minute_rows=minutes(levels, levels))
     hung = result["hung"]
-    assert hung.severity == "problem"  # 70 minutes
+    assert hung.severity == "hint"
     assert "stopped working 50 min after the start; the job went on for 1 h 10 min" in hung.sentence
     assert hung.evidence["stopped_at_unix_s"] == datetime(2026, 4, 23, 17, 50, tzinfo=UTC).timestamp()
     assert hung.evidence["gpu_hours_idle"] == pytest.approx(4 * 70 / 60)
@@ -157,13 +155,11 @@ def test_bursty_counts_the_periods() -> None:
 def test_low_utilisation_mentions_room_in_memory() -> None:
     row = summary(gpu_util_mean=0.2, zero_util_fraction=0.25, hbm_peak_fraction=0.1)
     low = found(row)["low_utilisation"]
-    assert low.sentence == "GPU utilisation was 20 % on average; in 25 % of the samples a GPU did nothing at all."
-    assert low.advice is not None
-    assert "peak 10 %" in low.advice
+    did_nothing = "in 25 % of the samples a GPU did nothing at all"
+    assert low.sentence == f"GPU utilisation was 20 % on average; {did_nothing}; the memory peak was 10 %."
     assert low.evidence["gpu_hours_idle"] == 2.0
     full = found(summary(gpu_util_mean=0.2, hbm_peak_fraction=0.9))["low_utilisation"]
-    assert full.advice is not None
-    assert "larger batches" not in full.advice
+    assert "memory" not in full.sentence
 
 
 @pytest.mark.parametrize(("mean", "expected"), [(0.01, True), (0.2999, True), (0.30, False), (0.0099, False)])
@@ -181,10 +177,10 @@ def test_low_use_that_comes_of_imbalance_is_told_once() -> None:
     uneven = summary(gpu_util_mean=0.25, spatial_imbalance=0.6)
     result = found(uneven, used(0.62, 0.1, 0.2, 0.08))
     assert list(result) == ["imbalanced_gpus"]
-    assert "profiler" not in (result["imbalanced_gpus"].advice or "")
+    assert "did little" not in result["imbalanced_gpus"].sentence
     result = found(uneven | {"gpu_util_mean": 0.1}, used(0.25, 0.05, 0.05, 0.05))
     assert list(result) == ["imbalanced_gpus"]
-    assert "Even the busiest did little" in (result["imbalanced_gpus"].advice or "")
+    assert result["imbalanced_gpus"].sentence.endswith("; even the busiest did little.")
 
 
 def test_memory_bound_goes_by_the_most_used_pipe() -> None:
@@ -209,7 +205,7 @@ def test_tensor_hint_needs_all_counters_and_no_use() -> None:
 
 def test_low_memory_needs_a_request_for_much() -> None:
     row = summary(gpu_util_mean=0.9, hbm_request="80g", hbm_peak_fraction=0.1, hbm_used_mib_max=8192.0)
-    assert found(row)["low_memory"].sentence == "GPUs with 80 GB were asked for; at the peak 10 % (8.0 GiB) was used."
+    assert found(row)["low_memory"].sentence == "GPUs with 80 GB were requested; at the peak 10 % (8.0 GiB) was used."
     assert found(row | {"hbm_request": "40g"}) == {}
     assert found(row | {"hbm_request": None}) == {}
     assert found(row | {"hbm_peak_fraction": 0.2}) == {}
@@ -224,7 +220,6 @@ def test_memory_nearly_full() -> None:
 @pytest.mark.parametrize(
     ("bits", "severity", "reasons"),
     [
-        (0x4, "note", "the power limit"),
         (0x20 | 0x1, "problem", "heat"),
         (0x8 | 0x80, "problem", "a hardware slowdown, the power limit"),
     ],
@@ -237,7 +232,8 @@ def test_throttled_tells_heat_from_power(bits: int, severity: str, reasons: str)
     assert ("88 °C" in throttled.sentence) is (severity == "problem")
 
 
-def test_throttled_is_silent_about_idle_clocks() -> None:
+def test_throttled_is_silent_about_idle_clocks_and_the_power_limit() -> None:
+    assert found(summary(throttle_reasons_mean=0.4, throttle_reasons_max=4.0)) == {}
     assert found(summary(throttle_reasons_mean=0.4, throttle_reasons_max=1.0)) == {}
     assert found(summary(throttle_reasons_mean=0.05, throttle_reasons_max=64.0)) == {}
 
@@ -301,7 +297,7 @@ def test_low_coverage_counts_silent_gpus() -> None:
 
 
 def test_no_samples_supersedes_what_follows_from_it() -> None:
-    assert list(found(summary(samples=0, gpus_seen=0, coverage=0.0, elapsed_s=60.0))) == ["no_samples"]
+    assert list(found(summary(samples=0, gpus_seen=0, coverage=0.0, elapsed_s=60.0))) == ["no_samples", "short_job"]
 
 
 def test_ambiguous_job_gets_no_advice_on_numbers_that_may_not_be_its_own() -> None:
@@ -319,26 +315,31 @@ def test_short_and_coarse_jobs_are_noted() -> None:
     assert found(summary(elapsed_s=120.0, state="RUNNING")) == {}
 
 
-def test_registry_is_sound() -> None:
-    assert len(set(SUMMARY_CODES)) == len(SUMMARY_CODES)
-    for rule in SUMMARY_CHECKS:
-        assert set(rule.supersedes) <= set(SUMMARY_CODES), rule.code
-        assert rule.code not in rule.supersedes
+def test_every_check_has_one_code_title_and_advice_text() -> None:
+    assert [check.code for check in CHECKS] == list(CODES)
+    titles = [check.title for check in CHECKS]
+    assert len(set(titles)) == len(titles)
+    for check in CHECKS:
+        assert set(check.evidence) <= set(EVIDENCE), check.code
+        assert check.severity in SEVERITIES
+        assert check.decide or check.job_class
+    assert {family for family in FAMILIES.values() if family} <= set(FAMILIES)
+    assert all(families_around(family)[-1] == "low use" for family in FAMILIES)
 
 
 def test_findings_are_ordered_by_severity() -> None:
     row = summary(gpu_util_mean=0.2, xid_events=1, coverage=0.5, samples=10)
-    places = [SEVERITIES.index(finding.severity) for finding in find_in_summary(row, NO_GPUS, NO_MINUTES, LIMITS)]
+    places = [SEVERITIES.index(finding.severity) for finding in findings_of(row, NO_GPUS, NO_MINUTES, LIMITS)]
     assert places == sorted(places)
     assert len(places) == 3
 
 
 def test_frame_of_findings_keeps_everything() -> None:
     row = summary(gpu_util_mean=0.2, xid_events=1, xid_event_max=79.0)
-    findings = find_in_summary(row, NO_GPUS, NO_MINUTES, LIMITS)
+    findings = findings_of(row, NO_GPUS, NO_MINUTES, LIMITS)
     table = findings_frame([(row, findings)])
     assert dict(table.schema) == {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
-    assert read_findings(table.reverse()) == findings
+    assert read_findings(table.reverse(), CODES) == findings
     assert json.loads(table["evidence"][0]) == {"xid_events": 1.0, "xid_event_max": 79.0}
 
 
@@ -347,7 +348,12 @@ def test_find_all_gives_each_job_its_own_rows() -> None:
     two = summary(job_key="b", job_id="2", gpu_util_mean=0.9)
     hang = minutes([0.9] * 30 + [0.0] * 60).with_columns(job_key=pl.lit("b"), job_id=pl.lit("2"))
     table = judge_summaries(frame(JOB_SUMMARIES, [one, two]), NO_GPUS, timelines_of(hang, idle_util=0.01), LIMITS)
-    assert table.select("job_key", "code").rows() == [("a", "low_utilisation"), ("b", "hung")]
+    held = table.filter(pl.col("verdict") == "yes")
+    assert held.select("job_key", "code").rows() == [("a", "low_utilisation"), ("b", "hung")]
+    assert (
+        table.group_by("job_key").len().get_column("len").to_list()
+        == [sum(check.decide is not None for check in CHECKS)] * 2
+    )
     assert judge_summaries(JOB_SUMMARIES.empty(), NO_GPUS, timelines_of(NO_MINUTES, idle_util=0.01), LIMITS).height == 0
 
 
@@ -366,16 +372,49 @@ def test_any_job_is_judged_with_known_evidence(
     levels: list[float | None], means: list[float], numbers: dict[str, Any], bound: str | None
 ) -> None:
     row = summary(elapsed_s=5400.0) | numbers | {"bound": bound, "gpus": len(means)}
-    findings = find_in_summary(row, used(*means), minutes(levels), LIMITS)
-    codes = {finding.code for finding in findings}
+    findings = findings_of(row, used(*means), minutes(levels), LIMITS)
     for finding in findings:
         assert set(finding.evidence) <= set(EVIDENCE), finding
         assert "None" not in finding.sentence
         assert "nan" not in finding.sentence
         assert finding.title[-1] != "."
         assert finding.sentence[-1] == "."
-        rule = next(rule for rule in SUMMARY_CHECKS if rule.code == finding.code)
-        assert not codes & set(rule.supersedes)
+        check = next(check for check in CHECKS if check.code == finding.code)
+        assert set(finding.evidence) <= set(check.evidence)
+        assert (finding.title, finding.advice, finding.severity) == (check.title, check.advice, check.severity)
+
+
+def test_what_is_less_specific_is_kept_with_the_code_that_covers_it() -> None:
+    row = summary(gpu_util_mean=0.2, gpu_util_max=1.0, gpus_seen=4, samples=10, spatial_imbalance=0.75)
+    all_of = {finding.code: finding for finding in verdicts_of(row, used(0.8, 0, 0, 0), NO_MINUTES, LIMITS)}
+    assert all_of["one_gpu_of_many"].covered_by is None
+    for code in ("gpus_never_used", "imbalanced_gpus", "low_utilisation"):
+        assert (all_of[code].verdict, all_of[code].covered_by) == ("yes", "one_gpu_of_many")
+
+
+def test_a_part_of_the_run_covers_what_is_found_of_the_whole_run_where_it_is_half_of_it() -> None:
+    row = summary(gpu_util_mean=0.2, gpu_util_max=1.0, samples=10)
+    assert list(found(row, NO_GPUS, minutes([0.9] * 30 + [0.0] * 90))) == ["hung"]
+    assert list(found(row, NO_GPUS, minutes([0.2] * 100 + [0.0] * 20))) == ["hung", "low_utilisation"]
+
+
+def test_two_periods_of_one_family_are_both_reported() -> None:
+    row = summary(gpu_util_mean=0.5, gpu_util_max=1.0, samples=10)
+    assert list(found(row, NO_GPUS, minutes([0.0] * 30 + [0.9] * 60 + [0.0] * 30))) == ["hung", "late_start"]
+
+
+def test_nothing_is_denied_where_as_much_was_not_measured_as_it_takes_to_hide_it() -> None:
+    row = summary(gpu_util_mean=0.9, gpu_util_max=1.0, samples=10, coverage=0.9)
+    levels = [None] * 12 + [0.9] * 58 + [None] * 9 + [0.9] * 32 + [None] * 9
+    verdicts = {f.code: f for f in verdicts_of(row, used(0.9, 0.9), minutes(levels), LIMITS)}
+    assert verdicts["late_start"].verdict == "unknown"
+    assert verdicts["late_start"].sentence == "Unknown: 12 min at the begin were not measured."
+    assert verdicts["stalled"].verdict == verdicts["hung"].verdict == "no"
+    assert verdicts["low_utilisation"].verdict == "no"
+    assert verdicts["bursty"].sentence == "Unknown: 10 % of the expected samples are missing."
+    assert verdicts["throttled"].needs == ("throttle_reasons",)
+    verdicts = {f.code: f for f in verdicts_of(row | {"coverage": 0.4}, used(0.9, 0.9), minutes(levels), LIMITS)}
+    assert verdicts["low_utilisation"].verdict == "unknown"
 
 
 @given(st.lists(st.integers(0, 60), unique=True).map(sorted))

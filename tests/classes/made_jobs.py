@@ -11,7 +11,7 @@ import polars as pl
 from jobframes import START, frame, gpus, minutes, summary
 from tachograph.catalog.config import ClassOptions
 from tachograph.catalog.tables import HOST_CHARACTERISTICS, JOB_NODE_MINUTES, JOB_SUMMARIES
-from tachograph.judge.classes import verdicts as class_verdicts
+from tachograph.judge import job_classes as class_verdicts
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.pipeline.timelines import timelines_of
 

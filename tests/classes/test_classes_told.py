@@ -17,10 +17,12 @@ from jobframes import START, frame, gpus, summary
 from madelake import held, job, make_lake, summarized
 from tachograph.catalog.config import ClassOptions, Thresholds
 from tachograph.catalog.tables import JOB_MINUTES, JOB_NODE_MINUTES, JOB_SUMMARIES
-from tachograph.judge.checks import precedence, summaries
+from tachograph.judge.checks import CHECKS
 from tachograph.judge.classes.characteristics import GPU, HOST
-from tachograph.judge.classes.verdicts import CLASS_CODES, JOB_CLASSES, judge_classes
-from tachograph.judge.finding import EVIDENCE
+from tachograph.judge.families import covered, settled, unmeasured
+from tachograph.judge.finding import EVIDENCE, FINDING_SCHEMA, Finding, read_findings
+from tachograph.judge.job_classes import CLASS_CODES, JOB_CLASSES, judge_classes
+from tachograph.judge.judge import judge_summaries
 from tachograph.lake.query import read_summaries, read_verdicts
 from tachograph.pipeline.minutes import read_stored
 from tachograph.pipeline.timelines import timelines_of
@@ -33,53 +35,56 @@ EXAMPLES = {
 }
 
 
-def both(minutes: pl.DataFrame, of_gpus: pl.DataFrame, **given: Any) -> tuple[set[str], dict[str, str]]:
-    """Codes of advice given beside the classes, and {class that holds: its severity}."""
-    jobs = pl.DataFrame([summary(gpu_model="A100 SXM 40GB", **given)], schema=JOB_SUMMARIES.schema)
+def both(minutes: pl.DataFrame, of_gpus: pl.DataFrame, **given: Any) -> dict[str, Finding]:
+    """Findings that hold of a job: of classes, and of the checks that see one job."""
+    row = summary(gpu_model="A100 SXM 40GB", samples=1, **given)
+    jobs = pl.DataFrame([row], schema=JOB_SUMMARIES.schema)
     timelines = timelines_of(minutes, idle_util=0.01)
-    found = judge_classes(jobs, of_gpus, timelines, JOB_NODE_MINUTES.empty(), ClassOptions())
-    given_advice = summaries.judge_summaries(jobs, of_gpus, timelines, Thresholds(), found)
-    holds = precedence.settled(found, given_advice).filter(pl.col("verdict") == "yes")
-    return set(given_advice["code"]), dict(holds.select("code", "severity").iter_rows())
+    found = [
+        judge_classes(jobs, of_gpus, timelines, JOB_NODE_MINUTES.empty(), ClassOptions()),
+        judge_summaries(jobs, of_gpus, timelines, Thresholds()),
+    ]
+    joined = settled(pl.concat(found), CHECKS, unmeasured(jobs, timelines), idle_minutes=10)
+    return {finding.code: finding for finding in read_findings(joined) if finding.verdict == "yes"}
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
-def test_a_class_is_not_told_again_as_advice(code: str) -> None:
+def test_a_class_covers_the_finding_of_a_shorter_time(code: str) -> None:
     rows = gpu_minutes(phases(*EXAMPLES[code]))
-    elapsed = 60.0 * rows.height
-    alone = {
-        finding.code for finding in summaries.find_in_summary(summary(elapsed_s=elapsed), gpus(), rows, Thresholds())
-    }
-    assert ADVICE_OF[code] in alone
-    told, holds = both(rows, gpus(), elapsed_s=elapsed)
-    assert ADVICE_OF[code] not in told
-    assert code in holds
+    found = both(rows, gpus(), elapsed_s=60.0 * rows.height)
+    assert found[code].reported
+    assert found[ADVICE_OF[code]].covered_by == code
 
 
-def test_advice_is_given_where_the_time_is_too_short_for_a_class() -> None:
-    told, holds = both(gpu_minutes(phases((70, WORKING), (30, RESTING))), gpus(), elapsed_s=6000.0)
-    assert "hung" in told
-    assert "job_hang" not in holds
+def test_a_time_too_short_for_a_class_is_reported() -> None:
+    found = both(gpu_minutes(phases((70, WORKING), (30, RESTING))), gpus(), elapsed_s=6000.0)
+    assert found["hung"].reported
+    assert "job_hang" not in found
 
 
-def test_idle_gpus_are_a_fact_where_advice_says_which() -> None:
+def test_idle_gpus_decide_load_imbalance_which_more_specific_findings_cover() -> None:
     busy = {"gpu_util_mean": 0.9, "sm_active_mean": 0.5, "power_w_mean": 200.0, "gpu_model": "A100 SXM 40GB"}
     rest = {"gpu_util_mean": 0.0, "sm_active_mean": 0.0, "power_w_mean": 50.0, "gpu_model": "A100 SXM 40GB"}
     rows = gpu_minutes(phases((30, WORKING)))
-    told, holds = both(rows, gpus(busy, rest), gpu_util_mean=0.45, elapsed_s=1800.0)
-    assert "one_gpu_of_many" in told
-    assert holds["idle_gpus"] == "fact"
-    told, holds = both(rows, gpus(busy, rest | {"gpu_util_mean": 0.1}), gpu_util_mean=0.5, elapsed_s=1800.0)
-    assert not told & {"one_gpu_of_many", "gpus_never_used", "imbalanced_gpus"}
-    assert holds["idle_gpus"] == "hint"
+    found = both(rows, gpus(busy, rest), gpu_util_mean=0.45, elapsed_s=1800.0)
+    assert found["one_gpu_of_many"].reported
+    assert found["load_imbalance_waste"].covered_by == "one_gpu_of_many"
+    found = both(rows, gpus(busy, rest | {"gpu_util_mean": 0.1}), gpu_util_mean=0.5, elapsed_s=1800.0)
+    assert not set(found) & {"one_gpu_of_many", "gpus_never_used", "imbalanced_gpus"}
+    assert found["load_imbalance_waste"].reported
+    assert "idle_gpus" not in found
 
 
-@pytest.mark.parametrize(("code", "advised"), [(f"{code}_host", advised) for code, advised in ADVICE_OF.items()])
-def test_a_class_told_from_hosts_is_a_fact_beside_advice_that_says_it(code: str, advised: str) -> None:
-    """Of GPUs the time may be too short for the class, of hosts just long enough."""
-    said = {"job_key": ["a", "b"], "code": [code] * 2, "verdict": ["yes"] * 2, "severity": ["hint"] * 2}
-    given = pl.DataFrame({"job_key": ["a"], "code": [advised], "verdict": ["yes"]})
-    assert precedence.settled(pl.DataFrame(said), given)["severity"].to_list() == ["fact", "hint"]
+@pytest.mark.parametrize("code", ADVICE_OF)
+def test_a_class_of_hosts_is_covered_by_the_one_of_gpus(code: str) -> None:
+    rows = [
+        {**dict.fromkeys(FINDING_SCHEMA), "job_key": job_key, "code": each, "verdict": "yes", "severity": "hint"}
+        for job_key, codes in (("a", (f"{code}_host", code)), ("b", (f"{code}_host",)))
+        for each in codes
+    ]
+    found = pl.DataFrame(rows, schema=dict(FINDING_SCHEMA))
+    gaps = pl.DataFrame({"job_key": ["a", "b"], "elapsed_s": [9e3, 9e3]})
+    assert covered(found, CHECKS, gaps)["covered_by"].to_list() == [code, None, None]
 
 
 def test_the_same_from_stored_minutes_as_while_analysing(tmp_path: Path) -> None:
@@ -101,9 +106,9 @@ def test_the_same_from_stored_minutes_as_while_analysing(tmp_path: Path) -> None
     )
     summarized(lake)
     jobs = read_summaries(lake)
-    stored = read_verdicts(lake, jobs).filter(pl.col("kind") == "class").drop("seq").sort("job_id", "code")
+    stored = read_verdicts(lake, jobs).filter(pl.col("code").is_in(CLASS_CODES)).drop("seq").sort("job_id", "code")
     again = judge_classes(jobs, *read_stored(lake, jobs, idle_util=0.01), ClassOptions()).sort("job_id", "code")
-    assert stored.equals(again)
+    assert stored.equals(again.filter(pl.col("code") != "idle_gpus"))  # it decides load_imbalance_waste
     holds = again.filter(pl.col("verdict") == "yes").select("job_id", "code").rows()
     assert holds == [("1", "job_hang")]
     assert again.height == 2 * 5  # one node: idle_nodes is not asked
@@ -157,5 +162,5 @@ def test_a_recorded_job_that_began_late(recorded: Path) -> None:
 
 def test_without_a_sample_no_class_is_denied() -> None:
     told = verdicts(elapsed_s=20.0, samples=0, gpus=2, gpus_seen=0)
-    assert {finding.verdict for finding in told.values()} == {"insufficient"}
+    assert {finding.verdict for finding in told.values()} == {"unknown"}
     assert {"job_hang", "cold_start", "stall"} <= set(told)

@@ -77,7 +77,7 @@ def test_chosen_jobs_as_json(lake: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert {row["code"] for row in told["verdicts"]} == {"job_hang", "cold_start", "stall", "idle_gpus", "stable"}
     hang = next(row for row in told["verdicts"] if row["code"] == "job_hang")
     assert {check["name"] for check in hang["checks"]} >= {"power", "sm_active"}
-    assert {"code": "job_hang", "yes": 0, "no": 1, "insufficient": 0} in told["counts"]
+    assert {"code": "job_hang", "yes": 0, "no": 1, "unknown": 0} in told["counts"]
 
 
 def test_the_present_configuration_counts(lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from jobframes import START
 from tachograph.catalog.config import ClassOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.units import text
-from tachograph.judge.classes.verdicts import JOB_CLASSES
+from tachograph.judge.job_classes import JOB_CLASSES
 from tachograph.report.findings import interval_text
 
 HUNG = ("job_hang", "cold_start", "stall")
@@ -168,7 +168,7 @@ def test_missing_counters_have_no_vote() -> None:
 def test_less_than_half_of_the_characteristics_do_not_tell() -> None:
     without = (*NVLINK, *PCIE, "sm_active", "tensor_active")
     finding = verdicts(gpu_minutes(phases(*HANGING), without=without))["job_hang"]
-    assert finding.verdict == "insufficient"
+    assert finding.verdict == "unknown"
     assert finding.sentence == (
         "Cannot be told: 2 of 6 characteristics were measured (power, memory traffic); at least 3 are needed."
     )
@@ -181,7 +181,7 @@ def test_utilisation_alone_can_show_that_there_is_none() -> None:
     assert found["cold_start"].verdict == "no"
     assert "for the first 16 min" in found["cold_start"].sentence
     assert found["stall"].verdict == "no"
-    assert found["job_hang"].verdict == "insufficient"  # full utilisation may be waiting
+    assert found["job_hang"].verdict == "unknown"  # full utilisation may be waiting
 
 
 def test_a_running_job_is_judged_as_of_its_last_minute() -> None:
@@ -197,15 +197,15 @@ def test_a_running_job_is_judged_as_of_its_last_minute() -> None:
 
 def test_a_gap_is_neither_flat_nor_work() -> None:
     assert told(((70, WORKING), (4, None), (80, RESTING)))["job_hang"] == "yes"  # before it
-    assert told(((70, WORKING), (80, None)), elapsed_s=150 * 60.0)["job_hang"] == "insufficient"  # may have hung
+    assert told(((70, WORKING), (80, None)), elapsed_s=150 * 60.0)["job_hang"] == "unknown"  # may have hung
     assert told(((70, WORKING), (30, None), (30, WORKING)))["stall"] == "no"  # too short to hold one
-    assert told(((70, WORKING), (61, None), (70, WORKING)))["stall"] == "insufficient"
-    assert told(((80, None), (70, WORKING)))["cold_start"] == "insufficient"
+    assert told(((70, WORKING), (61, None), (70, WORKING)))["stall"] == "unknown"
+    assert told(((80, None), (70, WORKING)))["cold_start"] == "unknown"
 
 
 def test_a_gap_inside_an_interval_does_not_break_it_in_silence() -> None:
     found = verdicts(gpu_minutes(phases((70, WORKING), (40, RESTING), (30, None), (40, RESTING))))["job_hang"]
-    assert found.verdict == "insufficient"
+    assert found.verdict == "unknown"
     assert "in 30 min of the 3 h nobody measured" in found.sentence
     few = verdicts(gpu_minutes(phases((70, WORKING), (40, RESTING), (3, None), (40, RESTING))))["job_hang"]
     assert few.verdict == "yes"
@@ -214,7 +214,7 @@ def test_a_gap_inside_an_interval_does_not_break_it_in_silence() -> None:
 
 def test_the_end_may_be_unmeasured_for_some_minutes() -> None:
     assert told(HANGING, elapsed_s=153 * 60.0)["job_hang"] == "yes"
-    assert told(HANGING, elapsed_s=170 * 60.0)["job_hang"] == "insufficient"  # what it did in the end is not known
+    assert told(HANGING, elapsed_s=170 * 60.0)["job_hang"] == "unknown"  # what it did in the end is not known
 
 
 def test_an_unknown_device_is_measured_by_its_own_highest_power() -> None:
@@ -227,7 +227,7 @@ def test_an_unknown_device_is_measured_by_its_own_highest_power() -> None:
 def test_of_ambiguous_jobs_nothing_can_be_told() -> None:
     told = verdicts(gpu_minutes(phases(*HANGING)), attribution="ambiguous")
     assert {code: finding.verdict for code, finding in told.items()} == {
-        each.code: "insufficient"
+        each.code: "unknown"
         for each in JOB_CLASSES
         if each.code != "idle_nodes"  # of one node it is not asked
     }
@@ -272,7 +272,7 @@ def test_a_job_whose_hosts_have_it(code: str) -> None:
     }
     assert found[f"{code}_host"].evidence["interval_s"] >= 80 * 60
     assert "stayed flat" in found[f"{code}_host"].sentence
-    assert found[code].verdict == "insufficient"  # nobody measured the GPUs
+    assert found[code].verdict == "unknown"  # nobody measured the GPUs
 
 
 def test_a_host_that_worked_for_less_than_an_hour_did_not_hang() -> None:
@@ -287,7 +287,7 @@ def test_a_host_that_worked_for_less_than_an_hour_did_not_hang() -> None:
 def test_hosts_without_half_of_the_characteristics() -> None:
     without = ("l1_misses_per_s", "llc_misses_per_s", "network_rx_packets_per_s")
     found = verdicts(nodes=node_minutes(phases(*HOST_EXAMPLES["job_hang"]), without=without))
-    assert found["job_hang_host"].verdict == "insufficient"
+    assert found["job_hang_host"].verdict == "unknown"
     assert found["job_hang_host"].needs == ("l1_misses", "llc_misses", "network_rx_packets")
 
 

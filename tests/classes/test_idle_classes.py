@@ -65,13 +65,13 @@ def test_missing_counters_have_no_vote() -> None:
     assert finding.needs == ("sm_active", "dram_active")
     few = lacking | {"power_w_mean": None}
     finding = idle(means(0.9) | few, means(0.0, 0.0) | few)
-    assert finding.verdict == "insufficient"
+    assert finding.verdict == "unknown"
     assert "1 of 4 characteristics was measured (utilisation)" in finding.sentence
 
 
 def test_a_gpu_that_left_no_samples_may_be_the_idle_one() -> None:
     finding = idle(means(0.9), means(0.9), {"samples": 0})
-    assert finding.verdict == "insufficient"
+    assert finding.verdict == "unknown"
     assert "1 of 3 GPUs left no samples" in finding.sentence
     assert idle(means(0.9), means(0.0, 0.0), {"samples": 0}).verdict == "yes"
 

@@ -53,11 +53,11 @@ def test_half_of_the_secondary_characteristics_suffice() -> None:
 
 
 def test_too_short_and_too_few_minutes_do_not_tell() -> None:
-    assert stable((19, WORKING)).verdict == "insufficient"
+    assert stable((19, WORKING)).verdict == "unknown"
     assert stable((20, WORKING)).verdict == "yes"
     assert stable((50, WORKING), (20, None), (50, WORKING)).verdict == "yes"
     finding = stable((50, WORKING), (30, None), (50, WORKING))
-    assert finding.verdict == "insufficient"
+    assert finding.verdict == "unknown"
     assert finding.sentence == "Cannot be told: 100 of 130 minutes were measured; 80 % are needed."
 
 
@@ -68,7 +68,7 @@ def test_missing_counters() -> None:
     assert finding.needs == ("sm_active", "dram_active")
     assert "2 of 4 voted; not measured: SM activity, memory traffic" in finding.sentence
     rows = gpu_minutes(phases((60, WORKING), wobble=0.0), without=("sm_active", "dram_active", "power_w"))
-    assert verdicts(rows)["stable"].verdict == "insufficient"
+    assert verdicts(rows)["stable"].verdict == "unknown"
     rows = gpu_minutes(phases((60, WORKING), (60, RESTING)), without=("sm_active", "dram_active", "power_w"))
     assert verdicts(rows)["stable"].verdict == "no"  # one that is not steady is enough
 

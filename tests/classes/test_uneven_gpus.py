@@ -34,7 +34,7 @@ HANGS = phases((60, WORKING), (90, RESTING))
 @pytest.mark.parametrize("more", [(), ("power_w",)])
 def test_one_that_is_busy_and_tells_little_may_be_at_work(more: tuple[str, ...]) -> None:
     works = phases((60, WORKING), (90, BUSY))
-    assert judged(HANGS, works, lacking={1: (*PROFILING, *more)}).verdict == "insufficient"
+    assert judged(HANGS, works, lacking={1: (*PROFILING, *more)}).verdict == "unknown"
 
 
 def test_one_at_rest_that_tells_little_is_at_rest() -> None:
@@ -43,7 +43,7 @@ def test_one_at_rest_that_tells_little_is_at_rest() -> None:
 
 def test_one_that_never_told_anything_may_be_at_work() -> None:
     assert judged(HANGS, lacking={}).verdict == "yes"
-    assert judged(HANGS, lacking={}, held=2).verdict == "insufficient"
+    assert judged(HANGS, lacking={}, held=2).verdict == "unknown"
 
 
 def test_work_is_seen_whoever_is_silent() -> None:
@@ -87,6 +87,6 @@ def test_a_gpu_that_tells_another_counter_is_seen_at_work() -> None:
 
 def test_a_short_job_that_tells_little_is_not_said_to_be_unsteady() -> None:
     rows = gpu_minutes(phases((5, WORKING), (5, RESTING)), without=("power_w", *PROFILING))
-    assert verdicts(rows)["stable"].verdict == "insufficient"
+    assert verdicts(rows)["stable"].verdict == "unknown"
     rows = gpu_minutes(phases((30, WORKING), (30, RESTING)), without=("power_w", *PROFILING))
     assert verdicts(rows)["stable"].verdict == "no"

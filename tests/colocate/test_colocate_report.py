@@ -126,7 +126,7 @@ def test_who_is_left_out_and_why(change: dict[str, Any], reason: str) -> None:
     assert LEFT_OUT[reason] in " ".join(printed(found).split())
 
 
-@pytest.mark.parametrize(("stable", "reason"), [("no", "unsteady"), ("insufficient", "short")])
+@pytest.mark.parametrize(("stable", "reason"), [("no", "unsteady"), ("unknown", "short")])
 def test_only_steady_jobs_share(stable: str, reason: str) -> None:
     assert reasons(report(job(1), job(2), stable=stable)) == {reason: 2}
     summaries, verdicts = lake_of(job(1), job(2))

@@ -110,7 +110,7 @@ def test_commands_read_it(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_a_code_of_today_is_known_and_says_why_nobody_has_it(lake: Lake) -> None:
-    said = told(lake, "jobs", "--finding", "job_hang", "--verdict", "insufficient")
+    said = told(lake, "jobs", "--finding", "job_hang", "--verdict", "unknown")
     assert said == (
         "No matching jobs; the newest of 4 jobs began 2026-04-01.\n",
         "findings of another version or configuration; run `tachograph analyze` to update\n",
@@ -121,7 +121,7 @@ def test_a_code_of_today_is_known_and_says_why_nobody_has_it(lake: Lake) -> None
 def test_python_reads_it(lake: Lake) -> None:
     opened = tachograph.open(lake.location)
     assert opened.findings().equals(opened.findings(verdict=None))
-    assert opened.findings(verdict="insufficient").is_empty()
+    assert opened.findings(verdict="unknown").is_empty()
     assert "About the data" in repr(opened.job("1"))
 
 
@@ -141,14 +141,14 @@ def test_python_chooses_by_verdict(lake: Lake) -> None:
     summarized(lake)
     opened = tachograph.open(lake.location)
     every = opened.findings(verdict=None)
-    counted = {answer: every.filter(pl.col("verdict") == answer).height for answer in ("yes", "no", "insufficient")}
+    counted = {answer: every.filter(pl.col("verdict") == answer).height for answer in ("yes", "no", "unknown")}
     facts = every.filter((pl.col("verdict") == "yes") & (pl.col("severity") == "fact")).height
     assert min(facts, *counted.values()) > 0
     assert opened.findings().height == counted["yes"] - facts
     assert opened.findings(verdict="no").height == counted["no"]
-    assert opened.findings("4", verdict="insufficient").select(pl.col("job_id").unique()).rows() == [("4",)]
-    undecided = opened.jobs(finding="score_gpu", verdict="insufficient")
-    of_score = every.filter((pl.col("code") == "score_gpu") & (pl.col("verdict") == "insufficient"))
+    assert opened.findings("4", verdict="unknown").select(pl.col("job_id").unique()).rows() == [("4",)]
+    undecided = opened.jobs(finding="score_gpu", verdict="unknown")
+    of_score = every.filter((pl.col("code") == "score_gpu") & (pl.col("verdict") == "unknown"))
     assert sorted(undecided["job_key"]) == sorted(of_score["job_key"]) != []
     with pytest.raises(TachographError, match="no verdict 'maybe'"):
         opened.findings(verdict="maybe")  # type: ignore[arg-type]

@@ -304,4 +304,4 @@ def test_a_database_of_an_earlier_version_is_brought_along(database: str, lake: 
     assert ask(database, "SELECT count(*) FROM problems") == [(rows,)]
     assert ask(
         database, "SELECT DISTINCT verdict FROM tachograph.findings WHERE jsonb_typeof(checks) = 'array' ORDER BY 1"
-    ) == [("insufficient",), ("no",), ("yes",)]
+    ) == [("unknown",), ("no",), ("yes",)]

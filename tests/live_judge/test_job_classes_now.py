@@ -14,8 +14,8 @@ import pytest
 
 from madelake import held, job, make_lake
 from tachograph.catalog.config import Configuration
-from tachograph.judge.classes.verdicts import CLASS_CODES
 from tachograph.judge.finding import Finding, read_findings
+from tachograph.judge.job_classes import CLASS_CODES
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.workload.settings import WorkloadSettings
 from tachograph.lake.query import read_summaries, read_verdicts
@@ -126,8 +126,13 @@ def test_live_verdicts_are_those_of_the_analysis(
         mine = verdicts.filter((verdicts["job_key"] == row["job_key"]) & (verdicts["kind"] == "class"))
         stored = read_findings(mine, CLASS_CODES)
         expected = shown(stored)
-        assert {one.code for one in live[row["job_id"]]} == set(expected)
+        # a rule of the language decides it, too, and is not judged live
+        assert {one.code for one in live[row["job_id"]]} - {"load_imbalance_waste"} == set(expected) - {
+            "load_imbalance_waste"
+        }
         for one in live[row["job_id"]]:
+            if one.code not in expected:
+                continue
             assert (
                 *(one.verdict, one.sentence, one.advice, one.begin, one.end, one.needs),
                 [(check.name, check.relation, check.threshold, check.holds) for check in one.checks],
@@ -136,8 +141,8 @@ def test_live_verdicts_are_those_of_the_analysis(
             ) == expected[one.code], (row["job_id"], one.code)
     told = {name: {one.code: one.verdict for one in findings} for name, findings in live.items()}
     assert told["hung"]["job_hang"] == "yes"
-    assert told["lopsided"]["idle_gpus"] == "yes"
-    assert told["slow"]["cold_start"] in ("yes", "insufficient")
+    assert told["lopsided"]["load_imbalance_waste"] == "yes"
+    assert told["slow"]["cold_start"] in ("yes", "unknown")
     assert told["short"]["job_hang"] == "no"
 
 

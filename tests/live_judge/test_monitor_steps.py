@@ -237,9 +237,9 @@ def test_the_way_to_the_first_view_has_no_tables_and_no_compiler() -> None:
     code = (
         "import sys\nfrom tachograph.live.monitor import Monitor\n"
         "from tachograph.live.sources.simulated import SimulatedSource\n"
-        "from tachograph.live.view import History\nfrom tachograph.judge.workload.settings import Settings\n"
+        "from tachograph.live.view import History\nfrom tachograph.judge.workload.settings import WorkloadSettings\n"
         "source = SimulatedSource(4)\n"
-        "Monitor(source.about, settings=Settings(), history=History(9)).step(source.read())\n"
+        "Monitor(source.about, settings=WorkloadSettings(), history=History(9)).step(source.read())\n"
         "print([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

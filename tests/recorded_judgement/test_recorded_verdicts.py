@@ -122,7 +122,7 @@ def test_what_is_said_of_the_job_that_began_late(lake: Lake, found: dict[str, di
     assert worth_knowing(lake, LATE) == {"late_start", "low_utilisation", "time_precision"}
     assert verdicts(told, "class") == dict.fromkeys(("job_hang", "cold_start", "stall", "stable"), "no")
     assert verdicts(told, "score") == {"score_gpu": "yes", "score_gpumem": "no"}
-    assert told["workload"]["verdict"] == told["health"]["verdict"] == "insufficient"
+    assert told["workload"]["verdict"] == told["health"]["verdict"] == "unknown"
     assert told["workload"]["needs"] == ["pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"]  # "no I/O" is part of idle
     assert {code for code, verdict in verdicts(told, "rule").items() if verdict == "yes"} == {"low_gpu_use"}
 
@@ -145,9 +145,9 @@ def test_jobs_that_left_their_gpus_unused(
     assert worth_knowing(lake, job_id) == known | OF_ALL
     told = verdicts(found[job_id], "class")
     assert {told.pop(code) for code in ("job_hang", "cold_start", "stall")} == {"no"}  # they ran for seconds
-    assert told == dict.fromkeys(("idle_nodes", "idle_gpus", "stable"), "insufficient")  # DRAM and PCIe alone tell
+    assert told == dict.fromkeys(("idle_nodes", "idle_gpus", "stable"), "unknown")  # DRAM and PCIe alone tell
     for code in ("score_gpu", "score_gpumem", "workload", "health"):
-        assert found[job_id][code]["verdict"] == "insufficient"
+        assert found[job_id][code]["verdict"] == "unknown"
         assert found[job_id][code]["needs"]
     imbalance = {code for code, row in found[job_id].items() if row["verdict"] == "yes" and row["kind"] == "rule"}
     assert imbalance - {"load_imbalance_spread", "load_imbalance_two_sided"} == {"short_run"}
@@ -160,12 +160,10 @@ def test_of_jobs_on_a_part_of_a_node_nothing_is_said_of_gpus(
 ) -> None:
     assert worth_knowing(lake, job_id) == OF_ALL | {"ambiguous_attribution"}
     # too short for a hang, whichever GPUs were its own
-    told = dict.fromkeys(("job_hang", "cold_start", "stall"), "no") | dict.fromkeys(
-        ("idle_gpus", "stable"), "insufficient"
-    )
+    told = dict.fromkeys(("job_hang", "cold_start", "stall"), "no") | dict.fromkeys(("idle_gpus", "stable"), "unknown")
     assert verdicts(found[job_id], "class") == told
     for code in ("score_gpu", "score_gpumem", "workload", "health", "one_gpu_busy", "unused_gpus"):
-        assert found[job_id][code]["verdict"] == "insufficient"
+        assert found[job_id][code]["verdict"] == "unknown"
 
 
 @pytest.mark.slow

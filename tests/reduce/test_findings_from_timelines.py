@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from madelake import NOW, held, job, make_lake, summarized, utc
+from one_job import findings_of
 from tachograph.catalog.config import Configuration, Thresholds
 from tachograph.catalog.tables import JOB_MINUTES
-from tachograph.judge.checks.summaries import find_in_summary
 from tachograph.judge.job_judge import JobJudge
 from tachograph.lake.delta import Lake
 from tachograph.lake.query import read_findings, read_gpus, read_minutes, read_summaries
@@ -77,7 +77,7 @@ def test_findings_are_those_of_the_stored_minutes(lake: Lake) -> None:
     for summary in summaries.iter_rows(named=True):
         mine = summaries.filter(summaries["job_key"] == summary["job_key"])
         minutes = read_minutes(lake, mine)
-        found = find_in_summary(summary, read_gpus(lake, mine), minutes, Thresholds())
+        found = findings_of(summary, read_gpus(lake, mine), minutes, Thresholds())
         told = {
             row["code"]: row for row in stored.filter(stored["job_key"] == summary["job_key"]).iter_rows(named=True)
         }

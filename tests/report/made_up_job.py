@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 
 from jobframes import START, gpus, minutes, summary
+from one_job import findings_of
 from tachograph.catalog.config import Thresholds
-from tachograph.judge.checks.summaries import find_in_summary
 from tachograph.judge.finding import CheckedValue, Finding
 from tachograph.report.job import JobReport, build_job_report
 
@@ -34,12 +34,12 @@ def judged(stop: int = 60, end: int = 120) -> tuple[Finding, ...]:
         Finding("stable", "fact", "It was steady", "Power stayed within 5 %.", kind="class"),
         Finding("stall", "hint", "It paused", "Work never paused for 60 min.", kind="class", verdict="no",
                 checks=(CheckedValue("longest_pause", 240.0, ">=", 3600.0, "s", holds=False),)),
-        Finding("idle_nodes", "hint", "Idle nodes", "The job had one node.", kind="class", verdict="insufficient"),
+        Finding("idle_nodes", "hint", "Idle nodes", "The job had one node.", kind="class", verdict="unknown"),
         Finding("network_bound", "hint", "Waits for the network", "Nobody measured the network.", kind="rule",
-                verdict="insufficient", needs=("network_rx_bytes_per_s", "nvlink_tx_bytes_per_s")),
+                verdict="unknown", needs=("network_rx_bytes_per_s", "nvlink_tx_bytes_per_s")),
         Finding("idle_while_held", "problem", "Held idle", "Half of its time was idle.", "End it.", {}, "rule", "yes",
                 stopped, ended, flat[:1]),
-        Finding("score_gpu", "note", "GPU score", "Occupancy is not known.", kind="score", verdict="insufficient",
+        Finding("score_gpu", "note", "GPU score", "Occupancy is not known.", kind="score", verdict="unknown",
                 needs=("sm_occupancy",)),
         Finding("score_gpumem", "note", "Memory score", "61 of 100.", kind="score", verdict="no",
                 checks=(CheckedValue("score_gpumem", 61.0, ">=", 70.0, "percent", holds=False),)),
@@ -98,5 +98,5 @@ def report_of(
     row: dict[str, Any], gpu_rows: pl.DataFrame, minute_rows: pl.DataFrame, verdicts: Sequence[Finding] = ()
 ) -> JobReport:
     """Return the report of a job from its tables, with what is found in them, and `verdicts` of others."""
-    findings = (*find_in_summary(row, gpu_rows, minute_rows, Thresholds()), *verdicts)
+    findings = (*findings_of(row, gpu_rows, minute_rows, Thresholds()), *verdicts)
     return build_job_report(row, gpu_rows, minute_rows, findings, NOW, zone_name="America/Los_Angeles")

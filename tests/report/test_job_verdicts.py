@@ -37,9 +37,9 @@ def test_every_kind_and_answer_has_a_name() -> None:
 
 def test_facts_and_what_does_not_hold_are_nothing_to_mend() -> None:
     report = made_up_report(verdicts=judged())
-    assert [finding.code for finding in report.findings] == ["hung", "job_hang", "idle_while_held", "cold_start"]
+    assert [finding.code for finding in report.findings] == ["job_hang", "idle_while_held", "hung", "cold_start"]
     assert len(report.verdicts) == 1 + len(judged())
-    assert "3 problems and 1 hint below" in report.headline
+    assert "2 problems and 2 hints below" in report.headline
     better = job_text(report).split("GPU use")[0]
     assert "steady" not in better
     assert "paused" not in better
@@ -70,26 +70,26 @@ def test_a_job_without_verdicts_has_no_table() -> None:
     assert "looked for" not in job_html(report)
 
 
-def test_what_is_told_above_in_other_words_says_so() -> None:
+def test_what_another_finding_covers_names_it() -> None:
     fact = Finding("steady", "fact", "t", "It was steady.", kind="class")
-    again = Finding("low_gpu_use", "fact", "t", "It was low.", "Use fewer GPUs.", kind="rule")
+    again = Finding("low_gpu_use", "hint", "t", "It was low.", "Use fewer.", kind="rule", covered_by="low_utilisation")
     report = made_up_report(verdicts=(fact, again))
     for told in (job_text(report), job_text(report, every_verdict=True)):
         assert "steady: It was steady." in told
-        assert "low_gpu_use: (as above, in other words) It was low." in told
-    assert "(as above, in other words) It was low." in job_html(report)
+        assert "low_gpu_use: It was low. (same as: low_utilisation)" in told
+    assert "It was low. (same as: low_utilisation)" in job_html(report)
 
 
 def test_health_that_is_not_known_names_its_counters() -> None:
     unknown = Finding(
-        "health", "fact", "t", "s.", kind="health", verdict="insufficient", needs=("pcie_replays", "gpu_temp_c")
+        "health", "fact", "t", "s.", kind="health", verdict="unknown", needs=("pcie_replays", "gpu_temp_c")
     )
     report = made_up_report(verdicts=(unknown,))
     assert "health: pcie_replays, gpu_temp_c not measured" in job_text(report)
 
 
 def test_missing_counters_are_told_once_and_only_where_they_would_decide() -> None:
-    asked = Finding("a", "hint", "t", "s.", verdict="insufficient", needs=("sm_occupancy", "max_warps"))
+    asked = Finding("a", "hint", "t", "s.", verdict="unknown", needs=("sm_occupancy", "max_warps"))
     held = Finding("b", "hint", "t", "s.", needs=("fp64_active",))
     assert missing_counters([asked, replace(asked, code="c"), held]) == (
         "Of the GPUs: sm_occupancy (DCGM_FI_PROF_SM_OCCUPANCY). Have dcgm-exporter or LDMS record these fields.",
@@ -102,7 +102,7 @@ def test_missing_counters_are_told_once_and_only_where_they_would_decide() -> No
 
 def test_the_counters_that_decide_most_are_named_first_and_the_rest_counted() -> None:
     names = ("fp64_active", "sm_active", "sm_occupancy", "dram_active", "tensor_active")
-    every = Finding("a", "hint", "t", "s.", verdict="insufficient", needs=names)
+    every = Finding("a", "hint", "t", "s.", verdict="unknown", needs=names)
     one = replace(every, code="b", needs=("tensor_active",))
     (said,) = missing_counters([every, one], at_most=2)
     assert said.startswith("Of the GPUs: tensor_active (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE), fp64_active (")
@@ -150,7 +150,7 @@ def test_findings_about_one_interval_share_a_mark() -> None:
     report = made_up_report(verdicts=judged())
     assert report.marks == (
         Mark("It began late", 0.0, 600.0),
-        Mark("GPU work stopped and did not come back; The job hung; Held idle", 3600.0, 7200.0),
+        Mark("The job hung; Held idle; GPU work stopped and did not come back", 3600.0, 7200.0),
     )
 
 
@@ -172,7 +172,7 @@ def test_plots_over_time_name_their_marks_and_others_do_not() -> None:
 def test_text_marks_the_stretch_of_time() -> None:
     lines = job_text(made_up_report(verdicts=judged())).splitlines()
     spark = next(line for line in lines if line.startswith("  GPU 0 "))
-    mark = next(line for line in lines if line.lstrip().startswith("GPU work stopped and") and "─" in line)
+    mark = next(line for line in lines if line.lstrip().startswith("The job hung; Held") and "─" in line)
     stopped = [place for place, drawn in enumerate(mark) if drawn == "─"]
     assert spark[stopped[0] - 1] != spark[stopped[0]] == "▁"
     assert stopped[-1] == len(spark) - 1

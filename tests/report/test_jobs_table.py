@@ -44,7 +44,7 @@ FOUND = findings_frame(
             (
                 Finding("stable", "fact", "t", "s.", kind="class"),
                 Finding("hung", "problem", "t", "s.", verdict="no"),
-                Finding("site_rule", "hint", "t", "s.", kind="rule", verdict="insufficient", needs=("sm_occupancy",)),
+                Finding("site_rule", "hint", "t", "s.", kind="rule", verdict="unknown", needs=("sm_occupancy",)),
             ),
         ),
         (ROWS[2], (Finding("short_job", "note", "t", "s."),)),
@@ -68,7 +68,7 @@ def _ids(rows: pl.DataFrame) -> list[str]:
         (JobFilter(findings=("hung",)), ["1"]),
         (JobFilter(findings=("hung", "short_job"), verdict="no"), ["2"]),
         (JobFilter(findings=("stable",)), ["2"]),  # a fact is chosen where it is asked for
-        (JobFilter(findings=("site_rule",), verdict="insufficient"), ["2"]),
+        (JobFilter(findings=("site_rule",), verdict="unknown"), ["2"]),
         (JobFilter(findings=("site_rule",)), []),
         (JobFilter(excluded=True), ["4"]),
         (JobFilter(excluded=False), ["1", "2", "3"]),
@@ -143,8 +143,8 @@ def test_findings_of_the_program_and_of_the_lake_are_known() -> None:
     for name, close in (("hungg", "hung"), ("site_rul", "site_rule"), ("low_utilization", "low_utilisation")):
         with pytest.raises(NotFoundError, match=f"no finding '{name}'; did you mean .*{close}"):
             filter_jobs(JOBS, FOUND, JobFilter(findings=(name,)))
-    with pytest.raises(NotFoundError, match="no verdict 'insuficient'; did you mean insufficient"):
-        filter_jobs(JOBS, FOUND, JobFilter(findings=("hung",), verdict="insuficient"))
+    with pytest.raises(NotFoundError, match="no verdict 'unknow'; did you mean unknown"):
+        filter_jobs(JOBS, FOUND, JobFilter(findings=("hung",), verdict="unknow"))
     with pytest.raises(UsageError, match="verdict 'no' without a finding that it is about; name one"):
         filter_jobs(JOBS, FOUND, JobFilter(verdict="no"))
 

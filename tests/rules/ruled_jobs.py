@@ -61,11 +61,9 @@ def _over(rows: Sequence[Row], name: str) -> float | None:
     return max(known) if name.endswith("_max") else sum(known) / len(known)
 
 
-def found(job: Job, code: str, ruleset: RuleSet = SHIPPED, *, told: Sequence[str] = ()) -> Finding:
-    """What one rule says of a job of which other findings are `told`."""
-    beside = pl.DataFrame([(job.key, one) for one in told], schema=["job_key", "code"], orient="row")
-    beside = beside.cast(pl.String())
-    rows = judge_rules(job.summary, job.devices, job.nodes, ruleset.only([code]), told=beside)
+def found(job: Job, code: str, ruleset: RuleSet = SHIPPED) -> Finding:
+    """The verdict of one rule on a job."""
+    rows = judge_rules(job.summary, job.devices, job.nodes, ruleset.only([code]))
     (one,) = read(rows.with_columns(seq=pl.lit(1)))
     return one
 

@@ -27,7 +27,7 @@ def plain_verdict(job: Job, low: float) -> str:
     mean = job.gpus[0]["gpu_util_mean"]
     if job.given["elapsed_s"] < 600.0:
         return "no"
-    return "insufficient" if mean is None else "yes" if 0.01 <= mean < low else "no"
+    return "unknown" if mean is None else "yes" if 0.01 <= mean < low else "no"
 
 
 def with_low(value: float) -> RuleSet:
@@ -55,7 +55,7 @@ def test_changes_and_counts_are_those_of_plain_loops(old: float, new: float) -> 
 def test_the_sentences_say_why() -> None:
     job = Job(gpus=[{"gpu_util_mean": 0.4, "gpu_util_max": 0.4}])
     row = compare(*together([job]), with_low(0.3), with_low(0.5)).row(0, named=True)
-    assert row["sentence_before"] == "It is not so: activity_mean 40 % is not below 30 %."
+    assert row["sentence_before"] == "Not triggered: activity_mean 40 % is not below 30 %."
     assert row["sentence_after"] == "The GPUs were active 40% of the time, less than 50%."
 
 
@@ -68,16 +68,16 @@ def test_only_rules_that_are_in_both_are_compared() -> None:
 
 def test_agreement_with_labels_is_counted_one_by_one() -> None:
     dice = random.Random(5)
-    verdicts = {str(n): dice.choice(["yes", "no", "insufficient"]) for n in range(200)}
+    verdicts = {str(n): dice.choice(["yes", "no", "unknown"]) for n in range(200)}
     labels = {str(n): dice.random() < 0.5 for n in range(100, 300)}
     found = agreement(verdicts, labels)
-    tally = {"yes": [0, 0], "no": [0, 0], "insufficient": [0, 0]}
+    tally = {"yes": [0, 0], "no": [0, 0], "unknown": [0, 0]}
     for key, said in labels.items():
         if key in verdicts:
             tally[verdicts[key]][said] += 1
     assert (found.wrong_yes, found.right_yes) == tuple(tally["yes"])
     assert (found.right_no, found.wrong_no) == tuple(tally["no"])
-    assert found.undecided == sum(tally["insufficient"])
+    assert found.undecided == sum(tally["unknown"])
     decided = sum(tally["yes"]) + sum(tally["no"])
     assert found.accuracy == pytest.approx((tally["yes"][1] + tally["no"][0]) / decided)
     assert Agreement().accuracy is None

@@ -37,8 +37,6 @@ CLOCKS = util(0.9, 0.9, 0.9, 0.9)
 WAITING = util(0.4, 0.4, pcie_rx_bytes_per_s_mean=1e8)
 KERNELS = util(0.9, 0.9, sm_active_mean=0.1)
 CASES = (
-    Case("one_gpu_busy", Job(gpus=util(0.8, 0.0)), Job(gpus=util(0.8, 0.02)), NOTHING, ("gpu_util",), "GPU 0"),
-    Case("unused_gpus", Job(gpus=util(0.8, 0.8, 0.0)), Job(gpus=util(0.8, 0.8, 0.02)), NOTHING, ("gpu_util",), "GPU 2"),
     Case("low_gpu_use", Job(gpus=util(0.29, 0.29)), Job(gpus=util(0.30, 0.30)), NOTHING, ("gpu_util",), "29%"),
     Case(
         "short_run",
@@ -76,14 +74,6 @@ CASES = (
     ),
     Case("hot_gpu", Job(gpus=[{"gpu_temp_c_max": 60.0}, {"gpu_temp_c_max": 85.0}]),
          Job(gpus=[{"gpu_temp_c_max": 84.0}]), NOTHING, ("gpu_temp_c",), "GPU 1: "),
-    Case(
-        "no_tensor_cores",
-        Job(gpus=[{"fp32_active_mean": 0.15, "fp16_active_mean": 0.05, "tensor_active_max": 0.004}]),
-        Job(gpus=[{"fp32_active_mean": 0.15, "fp16_active_mean": 0.05, "tensor_active_max": 0.005}]),
-        Job(gpus=[{"fp32_active_mean": 0.9, "fp16_active_mean": 0.1}]),
-        ("tensor_active",),
-        "15% and FP16 units 5%",
-    ),
     Case("small_kernels", Job(gpus=KERNELS), Job(gpus=util(0.9, 0.9, sm_active_mean=0.3)),
          Job(gpus=util(0.9)), ("sm_active",), "90% of the time"),
     Case(
@@ -141,20 +131,6 @@ CASES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("code", ["one_gpu_busy", "unused_gpus"])
-@pytest.mark.parametrize(("busiest", "verdict"), [(0.013, "no"), (0.09, "no"), (0.11, "yes")])
-def test_gpus_that_hardly_work_are_not_said_to_work(code: str, busiest: float, verdict: str) -> None:
-    idle = [0.0] * 14
-    working = [busiest] if code == "one_gpu_busy" else [busiest, busiest]
-    assert found(Job(gpus=util(*idle, *working)), code).verdict == verdict
-
-
-def test_uneven_work_of_a_job_at_rest_is_a_mere_fact() -> None:
-    at_rest = Job(gpus=util(0.001, 0.001, 0.002))
-    assert found(at_rest, "load_imbalance_spread", told=("idle_job",)).severity == "fact"
-    assert found(at_rest, "load_imbalance_spread").severity == "hint"
-
-
 def test_every_rule_has_its_case() -> None:
     assert [case.code for case in CASES] == [entry.code for entry in SHIPPED.entries]
 
@@ -176,16 +152,16 @@ def test_a_job_just_short_of_it(case: Case) -> None:
     assert one.verdict == "no", one.sentence
     assert one.advice is None
     assert one.evidence == {}
-    assert one.sentence.startswith("It is not so")
+    assert one.sentence.startswith("Not triggered")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
 def test_a_job_in_which_it_was_not_measured(case: Case) -> None:
     one = found(case.missing, case.code)
-    assert one.verdict == "insufficient", one.sentence
+    assert one.verdict == "unknown", one.sentence
     assert set(case.needs) <= set(one.needs)
     assert set(one.needs) <= set(SHIPPED.called(case.code)[0].counters)
-    assert one.sentence.startswith("It cannot be said")
+    assert one.sentence.startswith("Unknown")
 
 
 @pytest.mark.parametrize("entry", SHIPPED.entries, ids=lambda entry: entry.code)
@@ -230,11 +206,10 @@ def test_a_value_from_the_configuration_moves_the_line() -> None:
 
 
 def test_the_evidence_says_which_ranks_and_how_much() -> None:
-    one = found(Job(gpus=util(0.8, 0.8, 0.0)), "unused_gpus")
+    one = found(Job(gpus=util(0.5, 0.5, 0.61)), "load_imbalance_spread")
     assert one.evidence == {"gpu_hours": 6.0, "gpus_affected": 1}
-    shown = {check.name: (check.value, check.relation, check.threshold, check.holds) for check in one.checks}
-    assert shown["idle_gpus"] == (1.0, ">", 0.0, True)
-    assert shown["each.second"] == (0.0, "<", 0.01, True)
+    shown = {check.name: (check.relation, check.threshold, check.holds) for check in one.checks}
+    assert shown["ratio.second"] == (">", 0.2, True)
 
 
 def test_the_published_waste_is_that_of_plain_arithmetic() -> None:

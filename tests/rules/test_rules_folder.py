@@ -13,8 +13,8 @@ from ruled_jobs import Job, found
 from tachograph.catalog.config import Configuration, RuleOptions
 from tachograph.catalog.errors import ConfigError, NotFoundError
 from tachograph.judge.job_judge import JobJudge
+from tachograph.judge.judge import RESERVED, rules_in_use
 from tachograph.judge.rules.ruleset import PARAMETERS, digest, read_files, read_rules
-from tachograph.judge.rules_in_use import RESERVED, rules_in_use
 
 
 def rule(tag: str = "busy_site", expression: str = "activity_mean > limit", **others: Any) -> dict[str, Any]:

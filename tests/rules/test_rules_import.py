@@ -80,7 +80,7 @@ def test_the_hint_is_said_in_its_own_unit() -> None:
     one = found(job, "below_share", ruleset(translated()))
     assert one.sentence == "Mean 20 percent is below 25, run time 3600"
     missing = found(Job(gpus=[{}]), "below_share", ruleset(translated()))
-    assert (missing.verdict, missing.needs) == ("insufficient", ("gpu_util",))
+    assert (missing.verdict, missing.needs) == ("unknown", ("gpu_util",))
 
 
 def test_the_remark_says_that_sharing_is_left_out() -> None:

@@ -159,7 +159,7 @@ def test_a_rule_of_gpus_names_those_that_it_holds_for() -> None:
     assert outcome(text, Job({"gpu_util": [0.8, 0.9]})).verdict == "no"
     assert outcome(text, Job({"gpu_util": [0.8, None]})).unknown == ("gpu_util",)
     assert outcome(text, Job({"gpu_util": [0.1, None]})).ranks == ("n1/0",)
-    assert outcome(text, Job()).verdict == "insufficient"
+    assert outcome(text, Job()).verdict == "unknown"
 
 
 def test_what_costs_too_much_ends_without_a_verdict() -> None:

@@ -109,7 +109,7 @@ def test_the_text_of_waste_is_in_percent_and_hours() -> None:
 def test_spread_is_what_plain_python_says(name: str) -> None:
     work = JOBS[name]
     if statistics.median(work) == 0:
-        assert outcome(SPREAD, busy(*work)).verdict == "insufficient"
+        assert outcome(SPREAD, busy(*work)).verdict == "unknown"
         return
     ratios = [(one - statistics.median(work)) / statistics.median(work) for one in work]
     over = [f"n1/{place}" for place, ratio in enumerate(ratios) if ratio > 0.2]
@@ -147,7 +147,7 @@ def test_two_sides_are_told_apart() -> None:
 def test_a_median_of_nothing_is_no_alert_and_says_why() -> None:
     found = outcome(SPREAD, busy(0.0, 0.0, 0.0, 36_000.0))
     why = "the median work of its GPUs is 0, so ratio cannot be computed"
-    assert (found.alert, found.verdict, found.reasons) == (None, "insufficient", (why,))
+    assert (found.alert, found.verdict, found.reasons) == (None, "unknown", (why,))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_median_of_nothing_is_no_alert_and_says_why() -> None:
 def test_what_is_zero_is_named(divisor: str, said: str) -> None:
     job = Job({"work": [0.0, 0.0], "load": [0.0]}, {"idle": 0.0})
     found = outcome(written({"share": f"1 / {divisor}", "alert": "share > 2"}), job)
-    assert (found.verdict, found.reasons) == ("insufficient", (f"{said} is 0, so share cannot be computed",))
+    assert (found.verdict, found.reasons) == ("unknown", (f"{said} is 0, so share cannot be computed",))
 
 
 @pytest.mark.parametrize("rule", [WASTE, SPREAD])

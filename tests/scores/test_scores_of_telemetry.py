@@ -144,7 +144,7 @@ def test_averages_come_before_clamps() -> None:
 def test_what_is_missing_is_named(row: dict[str, Any], needs: dict[str, list[str]], words: str) -> None:
     _, _, found = judged(H200 | row)
     for code, names in needs.items():
-        assert (found[code]["verdict"], found[code]["needs"]) == ("insufficient", names)
+        assert (found[code]["verdict"], found[code]["needs"]) == ("unknown", names)
         assert json.loads(found[code]["checks"])[0]["value"] is None
     assert words in found["score_gpumem"]["sentence"]
 
@@ -160,7 +160,7 @@ def test_clocks_that_are_not_known_are_equal_and_it_is_said() -> None:
 def test_a_job_of_which_the_gpus_are_not_known() -> None:
     job, _, found = judged(attribution="ambiguous")
     assert [job[name] for name in SCORES] == [None] * 3
-    assert all(row["verdict"] == "insufficient" and "which GPUs" in row["sentence"] for row in found.values())
+    assert all(row["verdict"] == "unknown" and "which GPUs" in row["sentence"] for row in found.values())
 
 
 def test_scores_are_facts_with_evidence_that_has_a_name() -> None:

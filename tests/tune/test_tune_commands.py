@@ -83,9 +83,9 @@ def test_accuracies_are_those_of_the_verdicts_in_the_lake(kept: Path, told: Any,
         assert each["true_positives"] == pairs.count((True, "yes"))
         assert each["false_positives"] == pairs.count((False, "yes"))
         assert each["false_negatives"] == pairs.count((True, "no"))
-        assert each["insufficient_positives"] == pairs.count((True, "insufficient"))
+        assert each["unknown_positives"] == pairs.count((True, "unknown"))
         right = pairs.count((True, "yes")) + pairs.count((False, "no"))
-        decided = sum(verdict != "insufficient" for _, verdict in pairs)
+        decided = sum(verdict != "unknown" for _, verdict in pairs)
         assert each["accuracy"] == right / decided
         assert each["accuracy"] > 0.95, code
     assert told["judged"] + told["ambiguous"] == truth.height

@@ -70,7 +70,7 @@ def test_confusion_is_counted_job_by_job() -> None:
 
 def test_nothing_decided_has_no_accuracy() -> None:
     found = score_verdicts(np.array([UNDECIDED], np.int8), np.array([True]))
-    assert (found.accuracy, found.interval, found.insufficient) == (None, None, 1)
+    assert (found.accuracy, found.interval, found.unknown) == (None, None, 1)
 
 
 def test_no_user_is_on_both_sides_and_order_of_jobs_is_irrelevant() -> None:

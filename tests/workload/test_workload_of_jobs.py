@@ -95,8 +95,8 @@ def gpus(lake: Lake) -> list[dict[str, Any]]:
     return list(read_gpus(lake, read_summaries(lake)).iter_rows(named=True))
 
 
-def findings(lake: Lake, kind: str) -> dict[str, dict[str, Any]]:
-    rows = read_verdicts(lake, read_summaries(lake)).filter(pl.col("kind") == kind)
+def findings(lake: Lake, name: str, column: str = "kind") -> dict[str, dict[str, Any]]:
+    rows = read_verdicts(lake, read_summaries(lake)).filter(pl.col(column) == name)
     return {row["job_id"]: row for row in rows.iter_rows(named=True)}
 
 
@@ -149,7 +149,7 @@ def test_the_finding_says_what_the_shares_are(lake: Lake) -> None:
     for name, row in findings(lake, "workload").items():
         evidence, shares = json.loads(row["evidence"]), summaries(lake)[name]["workload_fractions"]
         if shares is None:
-            assert (row["verdict"], evidence) == ("insufficient", {})
+            assert (row["verdict"], evidence) == ("unknown", {})
             assert row["needs"]
             continue
         assert (row["verdict"], row["severity"], row["code"]) == ("yes", "fact", "workload")
@@ -169,21 +169,26 @@ def test_health_of_gpus_and_the_worst_of_a_job(lake: Lake) -> None:
 
 
 def test_health_is_told(lake: Lake) -> None:
-    told = {name: (row["verdict"], row["severity"]) for name, row in findings(lake, "health").items()}
-    assert told == {
-        "1": ("no", "fact"), "2": ("yes", "hint"), "3": ("yes", "problem"), "4": ("yes", "hint"),
-        "5": ("insufficient", "fact"), "6": ("insufficient", "fact"),
-    }  # fmt: skip
     rows = findings(lake, "health")
-    assert "2 PCIe replays" in rows["2"]["sentence"]
-    assert "1 memory row" in rows["3"]["sentence"]
-    assert "94 °C, limit 93 °C" in rows["4"]["sentence"]
+    assert {row["severity"] for row in rows.values()} == {"fact"}
+    assert {name: row["verdict"] for name, row in rows.items()} == {
+        "1": "no", "2": "yes", "3": "yes", "4": "yes", "5": "unknown", "6": "unknown",
+    }  # fmt: skip
+    replays, faults, hot = (
+        findings(lake, code, "code") for code in ("pcie_replays", "gpu_memory_fault", "gpu_overheated")
+    )
+    assert [{n for n, row in of.items() if row["verdict"] == "yes"} for of in (replays, faults, hot)] == [
+        {"2"}, {"3"}, {"4"},
+    ]  # fmt: skip
+    assert "2 PCIe replays" in replays["2"]["sentence"]
+    assert "1 memory row" in faults["3"]["sentence"]
+    assert "94 °C, limit 93 °C" in hot["4"]["sentence"]
     assert "field 395" in rows["5"]["sentence"]
     assert rows["5"]["needs"] == list(OF_JOB)
 
 
 def test_what_advice_tells_is_not_told_twice(tmp_path: Path) -> None:
-    """A row remapped during the job is a problem of the advice; then the state is a fact."""
+    """A row remapped during the job is more specific than a GPU with faulty memory."""
     rows = samples_of("n1", 0, 1, 1, **HEALTHY)
     for place, row in enumerate(rows):
         row["remapped_rows_uncorrectable"] = int(place > 20)
@@ -191,8 +196,8 @@ def test_what_advice_tells_is_not_told_twice(tmp_path: Path) -> None:
                      allocations=held("1", "n1", (0,)))  # fmt: skip
     analyze(lake, Configuration(), judge=JobJudge, now=NOW)
     found = read_verdicts(lake, read_summaries(lake))
-    told = {row["code"]: row["severity"] for row in found.iter_rows(named=True)}
-    assert (told["remapped_rows"], told["health"]) == ("problem", "fact")
+    by = {row["code"]: row["covered_by"] for row in found.iter_rows(named=True) if row["verdict"] == "yes"}
+    assert (by["remapped_rows"], by["gpu_memory_fault"]) == (None, "remapped_rows")
     assert summaries(lake)["1"]["health"] == "CRIT"
 
 

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from tachograph.api.choices import JobChoice, StudyChoice, check_names, job_filter, settings_of
 from tachograph.api.job_report import read_job
 from tachograph.catalog import config
-from tachograph.catalog.codes import REPORTED
+from tachograph.catalog.codes import CAUSE_OF_CLASS, REPORTED
 from tachograph.catalog.columns import must_exist
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.errors import NotFoundError
@@ -45,7 +45,6 @@ from tachograph.figures.style import FORMATS
 from tachograph.judge.finding import VERDICTS, Verdict
 from tachograph.judge.job_judge import JobJudge
 from tachograph.judge.ledger import WasteReport, build_waste_report
-from tachograph.judge.waste import CAUSE_OF_CLASS
 from tachograph.lake import query
 from tachograph.lake.delta import Lake
 from tachograph.lake.describe import describe_tables
@@ -196,8 +195,8 @@ class OpenLake:
     def findings(self, job: str | pl.DataFrame | None = None, *, verdict: Verdict | None = "yes") -> pl.DataFrame:
         """Return rows of findings: of a job (its id), of rows of `jobs()`, or of all jobs.
 
-        `verdict`: "yes" is what holds and is worth knowing; "no" what does not hold; "insufficient" what cannot be
-        decided; None everything that was looked for, mere facts (severity `fact`) too.
+        `verdict`: "yes": what holds and is reported; "no": what does not hold; "unknown": not enough was measured;
+        None: everything, also facts (severity `fact`) and covered findings.
         """
         must_exist([] if verdict is None else [verdict], VERDICTS, what="verdict")
 

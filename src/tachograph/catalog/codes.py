@@ -1,44 +1,74 @@
-"""The names of everything that is looked for: those of the program, and those that a lake holds (rules of its site)."""
+"""Codes of findings: what is looked for in a job. Those of rules of the language are in the files of rules.
+
+The order is that of reports and, within a family of checks, from the most specific on: of the findings of one family
+the first that holds is reported and covers the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import polars as pl
 
 from tachograph.catalog.columns import must_exist
-from tachograph.judge.checks import summaries
-from tachograph.judge.classes import verdicts
+from tachograph.catalog.errors import NotFoundError
 
-_OTHERS = ("score_gpu", "score_gpumem", "workload", "health")
+# each is a module of judge.checks that holds the CHECK of this code
+CODES: tuple[str, ...] = (
+    *("idle_job", "one_gpu_of_many", "gpus_never_used"),
+    *("job_hang", "busy_waiting", "hung", "cold_start", "late_start", "stall", "stalled", "bursty"),
+    *("idle_nodes", "imbalanced_gpus", "load_imbalance_waste"),
+    "low_utilisation",
+    *("xid_error", "row_remap_failure", "remapped_rows", "remapped_rows_correctable"),
+    *("gpu_memory_fault", "throttled", "gpu_overheated", "pcie_replays"),
+    *("memory_bound", "no_tensor_use"),
+    *("low_memory", "memory_nearly_full"),
+    *("ambiguous_attribution", "no_samples", "low_coverage", "short_job", "time_precision"),
+    "stable",
+)
+# checks that are also decided from host characteristics
+HOST_CODES = ("job_hang_host", "cold_start_host", "stall_host", "idle_nodes_host", "stable_host")
+VERDICTS = ("yes", "no", "unknown")
+FACTS = ("score_gpu", "score_gpumem", "workload", "health")
+# findings whose intervals are causes of waste: {code: cause}
+CAUSE_OF_CLASS: Mapping[str, str] = MappingProxyType({"job_hang": "hung", "stall": "hung", "cold_start": "cold_start"})
+# codes and names of rules of versions before -> the check that decides the same
+RENAMED: Mapping[str, str] = MappingProxyType(
+    {
+        "idle_gpus": "load_imbalance_waste",
+        "load_imbalance_two_sided": "load_imbalance_spread",
+        "no_tensor_cores": "no_tensor_use",
+        "one_gpu_busy": "one_gpu_of_many",
+        "unused_gpus": "gpus_never_used",
+    }
+)
+_KNOWN = (*CODES, *HOST_CODES, *FACTS)
 
-VERDICTS = ("yes", "no", "insufficient")
-# rows of findings that are reported: they hold and are no mere facts; those of lakes that knew no verdicts hold
-REPORTED = (pl.col("verdict").fill_null("yes") == "yes") & (pl.col("severity") != "fact")
+# rows of findings that are reported: they hold, are no mere facts, and nothing more specific covers them; those of
+# lakes that knew no verdicts hold
+REPORTED = (
+    (pl.col("verdict").fill_null("yes") == "yes") & (pl.col("severity") != "fact") & pl.col("covered_by").is_null()
+)
 
 
 def known_codes() -> tuple[str, ...]:
-    """Return codes of findings that the program knows without its rules, those of advice first.
+    """Return codes of findings that do not come from rules, in the order of reports.
 
     >>> {"hung", "job_hang", "score_gpu"} <= set(known_codes())
     True
     """
-    return tuple(dict.fromkeys((*summaries.SUMMARY_CODES, *verdicts.CLASS_CODES, *_OTHERS)))
-
-
-def rule_codes() -> tuple[str, ...]:
-    """Return codes of the rules that are shipped. They are read and checked for it, which takes a while."""
-    from tachograph.catalog.config import RuleOptions
-    from tachograph.judge.rules.ruleset import read_rules
-
-    return tuple(entry.code for entry in read_rules(RuleOptions()).entries)
+    return _KNOWN
 
 
 def check_codes(codes: Iterable[str], stored: Iterable[str]) -> None:
-    """Check that the program knows all `codes`, or that they are among the `stored` ones.
+    """Check that all `codes` are known, or among the `stored` ones (rules have theirs in their files).
 
-    Errors: NotFoundError naming the unknown one and those close to it.
+    Errors: NotFoundError naming the unknown one and those close to it, or the code that has its place.
     """
-    wanted, known = tuple(codes), {*known_codes(), *stored}
+    wanted, known = tuple(codes), {*_KNOWN, *stored}
+    for code in wanted:
+        if code not in known and code in RENAMED:
+            raise NotFoundError(f"no finding {code!r}", do=f"it is {RENAMED[code]} now")
     if not known.issuperset(wanted):
-        must_exist(wanted, [*known_codes(), *rule_codes(), *sorted(known)], what="finding", page="docs/job-report.md")
+        must_exist(wanted, sorted(known), what="finding", page="docs/job-report.md")

@@ -128,8 +128,8 @@ def score_json(score: VerdictScore) -> dict[str, Any]:
         "false_positives": score.false_positives,
         "true_negatives": score.true_negatives,
         "false_negatives": score.false_negatives,
-        "insufficient_positives": score.undecided_positives,
-        "insufficient_negatives": score.undecided_negatives,
+        "unknown_positives": score.undecided_positives,
+        "unknown_negatives": score.undecided_negatives,
         "false_positive_rate": score.false_positive_rate,
     }
 
@@ -156,12 +156,12 @@ def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambi
         f"{arguments.jobs:,} simulated jobs, seed {arguments.seed}, telemetry with defects; {known:,} judged, "
         f"{ambiguous:,} left out because their GPUs are not recorded.\nThresholds: {thresholds}.\n\n"
     )
-    numbers = ("jobs", "positives", "accuracy", "95 % interval", "false positives", "false negatives", "insufficient")
+    numbers = ("jobs", "positives", "accuracy", "95 % interval", "false positives", "false negatives", "unknown")
     headings = [output.TableHeading("class"), *(output.TableHeading(name, right=True) for name in numbers)]
     headings.append(output.TableHeading("published (jobs, false positives)", right=True))
     output.print_table(headings, [_cells(each) for each in found], no_color=arguments.no_color)
     output.print_text("\n")
-    pairs = [f"{verdict} ({truth})" for truth in ("is", "is not") for verdict in ("yes", "no", "insufficient")]
+    pairs = [f"{verdict} ({truth})" for truth in ("is", "is not") for verdict in ("yes", "no", "unknown")]
     headings = [
         output.TableHeading("class"),
         *(output.TableHeading(name, right=True) for name in [*pairs, "too near to call"]),
@@ -172,7 +172,7 @@ def _show(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambi
 def _cells(each: ClassAccuracy) -> list[str | None]:
     score, paper = each.score, each.published
     published = None if paper is None else f"{100 * paper.accuracy:.1f} % ({paper.jobs}, {paper.false_positives})"
-    counts = (score.false_positives, score.false_negatives, score.insufficient)
+    counts = (score.false_positives, score.false_negatives, score.unknown)
     return [
         each.code,
         f"{score.jobs:,}",

@@ -35,7 +35,7 @@ def run(arguments: Arguments) -> int:
 
     from tachograph.catalog.columns import must_exist
     from tachograph.cli.options import open_lake
-    from tachograph.judge.classes.verdicts import CLASS_CODES
+    from tachograph.judge.job_classes import CLASS_CODES
 
     must_exist(arguments.codes, CLASS_CODES, what="class")
     opened = open_lake(arguments)
@@ -61,7 +61,7 @@ def judged(opened: OpenedLake, jobs: pl.DataFrame, narrator: Narrator) -> pl.Dat
     """Return the findings of the classes of `jobs`, in order of start, from stored minutes."""
     import polars as pl
 
-    from tachograph.judge.classes import verdicts
+    from tachograph.judge import job_classes
     from tachograph.pipeline.minutes import read_stored
 
     idle_util = opened.configuration.thresholds.idle_util
@@ -71,7 +71,7 @@ def judged(opened: OpenedLake, jobs: pl.DataFrame, narrator: Narrator) -> pl.Dat
         for at in range(0, max(1, ordered.height), BATCH):
             some = ordered.slice(at, BATCH)
             gpus, timelines, nodes = read_stored(opened.lake, some, idle_util=idle_util)
-            found.append(verdicts.judge_classes(some, gpus, timelines, nodes, opened.configuration.classes))
+            found.append(job_classes.judge_classes(some, gpus, timelines, nodes, opened.configuration.classes))
             progress("classify", min(at + BATCH, ordered.height), ordered.height)
     return pl.concat(found)
 
@@ -93,8 +93,8 @@ def _counts(found: pl.DataFrame) -> pl.DataFrame:
     """One row per class: how many jobs have each verdict."""
     import polars as pl
 
-    from tachograph.judge.classes.verdicts import CLASS_CODES
     from tachograph.judge.finding import VERDICTS
+    from tachograph.judge.job_classes import CLASS_CODES
 
     answers = [(pl.col("verdict") == answer).sum().alias(answer) for answer in VERDICTS]
     order = pl.DataFrame({"code": CLASS_CODES}, schema={"code": pl.String}).with_row_index("place")
@@ -131,6 +131,6 @@ def _cells(row: dict[str, Any], zone_name: str) -> Sequence[str | None]:
 def _show_counts(counts: pl.DataFrame, *, no_color: bool) -> None:
     from tachograph.cli.output import TableHeading
 
-    numbers = [TableHeading(name, right=True) for name in ("yes", "no", "insufficient")]
-    rows = [[row["code"], *(f"{row[name]:,}" for name in ("yes", "no", "insufficient"))] for row in counts.to_dicts()]
+    numbers = [TableHeading(name, right=True) for name in ("yes", "no", "unknown")]
+    rows = [[row["code"], *(f"{row[name]:,}" for name in ("yes", "no", "unknown"))] for row in counts.to_dicts()]
     output.print_table([TableHeading("class"), *numbers], rows, no_color=no_color)

@@ -183,9 +183,7 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
     group.add_argument(
         "--finding", action="append", default=[], metavar="CODE", help="jobs with this finding; repeatable: any of them"
     )
-    group.add_argument(
-        "--verdict", default="yes", metavar="ANSWER", help="on --finding: yes (default), no, insufficient (data)"
-    )
+    group.add_argument("--verdict", default="yes", metavar="ANSWER", help="on --finding: yes (default), no, unknown")
     group.add_argument("--attribution", action="append", default=[], metavar="KIND", help="explicit, whole_node, ...")
     parser.set_defaults(in_study=False, excluded=False)
     if study:

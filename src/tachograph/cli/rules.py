@@ -45,7 +45,7 @@ def _of_run(parser: argparse.ArgumentParser) -> None:
     add_filters(parser)
     _add_folder(parser)
     _add_set(parser)
-    parser.add_argument("--show", choices=("yes", "no", "insufficient"), help="jobs with this verdict (default: yes)")
+    parser.add_argument("--show", choices=("yes", "no", "unknown"), help="jobs with this verdict (default: yes)")
 
 
 def _of_backtest(parser: argparse.ArgumentParser) -> None:
@@ -134,9 +134,9 @@ def remark_skipped(ruleset: RuleSet) -> None:
 def _check_rules(arguments: Arguments) -> int:
     from pathlib import Path
 
+    from tachograph.judge.judge import RESERVED
     from tachograph.judge.rules.listing import rules_json
     from tachograph.judge.rules.ruleset import read_files
-    from tachograph.judge.rules_in_use import RESERVED
 
     ruleset = read_files(map(Path, arguments.files), reserved=RESERVED)
     if arguments.json:
@@ -174,7 +174,7 @@ def ruleset_of(arguments: Arguments, configuration: Configuration) -> RuleSet:
     """The rules in use; `--folder` replaces the folder of the configuration."""
     import msgspec
 
-    from tachograph.judge.rules_in_use import rules_in_use
+    from tachograph.judge.judge import rules_in_use
 
     if arguments.folder is not None:
         rules = msgspec.structs.replace(configuration.rules, folder=arguments.folder)
@@ -230,7 +230,7 @@ def _show_verdicts(found: pl.DataFrame, arguments: Arguments) -> None:
 
 def _show_counts(counted: pl.DataFrame, codes: Sequence[str], arguments: Arguments) -> None:
     numbers = {(code, verdict): jobs for code, verdict, jobs in counted.iter_rows()}
-    verdicts = ("yes", "no", "insufficient")
+    verdicts = ("yes", "no", "unknown")
     headings = [output.TableHeading("rule"), *(output.TableHeading(verdict, right=True) for verdict in verdicts)]
     rows = [[code, *(str(numbers.get((code, verdict), 0)) for verdict in verdicts)] for code in codes]
     output.print_table(headings, rows, title="Jobs by verdict", no_color=arguments.no_color)
@@ -455,7 +455,7 @@ def _without_taken_tags(found: Sequence[Translated]) -> list[Translated]:
     from dataclasses import replace
 
     from tachograph.catalog.config import Configuration
-    from tachograph.judge.rules_in_use import RESERVED, rules_in_use
+    from tachograph.judge.judge import RESERVED, rules_in_use
 
     taken = dict.fromkeys(RESERVED, "Tachograph")
     taken |= {entry.code: "a shipped rule" for entry in rules_in_use(Configuration()).entries}

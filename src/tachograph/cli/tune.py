@@ -98,7 +98,7 @@ def _labels(arguments: Arguments, opened: OpenedLake, origin: str) -> tuple[pl.D
     """The labelled jobs in order of start, and their labels."""
     import polars as pl
 
-    from tachograph.judge.classes.verdicts import CLASS_CODES
+    from tachograph.judge.job_classes import CLASS_CODES
     from tachograph.judge.tune.labels import match, read_labels, reasons
     from tachograph.lake.query import read_summaries
 
@@ -228,10 +228,10 @@ def _show_tuned(tuned: Tuned, arguments: Arguments) -> None:
         "jobs",
         "positives: yes",
         "no",
-        "insufficient",
+        "unknown",
         "negatives: yes",
         "no",
-        "insufficient",
+        "unknown",
         "accuracy",
         "95 % interval",
     )

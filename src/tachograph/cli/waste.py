@@ -49,9 +49,9 @@ def run(arguments: Arguments) -> int:
 
 
 def _report(arguments: Arguments) -> WasteReport:
+    from tachograph.catalog.codes import CAUSE_OF_CLASS
     from tachograph.cli.options import open_lake
     from tachograph.judge.ledger import build_waste_report
-    from tachograph.judge.waste import CAUSE_OF_CLASS
     from tachograph.lake.filters import filter_jobs
     from tachograph.lake.query import summaries_and_intervals
 

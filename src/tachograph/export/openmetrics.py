@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 import httpx2
 import polars as pl
 
+from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.errors import ExportError, UsageError
 from tachograph.export.content import ExportContent, ExportResult, whole_file
 from tachograph.export.registry import Progress
-from tachograph.judge.finding import REPORTED
 
 LABELS = ("cluster", "user", "account", "partition", "qos", "gpu_model", "state")
 DEFAULT_LABELS = "user,account,partition"

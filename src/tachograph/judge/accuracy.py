@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tachograph.judge.classes.inputs import HOST_SUFFIX
 from tachograph.judge.classes.kernel import NO, UNDECIDED, YES
-from tachograph.judge.classes.verdicts import CLASS_CODES
+from tachograph.judge.job_classes import CLASS_CODES
 
 Z95 = 1.959963984540054  # of the normal distribution: 95 % lie within
 Answers = NDArray[np.int8]  # of jobs: kernel.YES, NO; anything else: cannot be decided
@@ -24,7 +24,7 @@ Truths = NDArray[np.bool_]
 class VerdictScore:
     """How many verdicts on one class are right and wrong.
 
-    `undecided_positives`, `undecided_negatives`: jobs of the class, and others, of which the verdict is insufficient.
+    `undecided_positives`, `undecided_negatives`: jobs of the class, and others, of which the verdict is unknown.
     """
 
     true_positives: int
@@ -37,7 +37,7 @@ class VerdictScore:
     @property
     def jobs(self) -> int:
         """All jobs, those without a decision too."""
-        return self.decided + self.insufficient
+        return self.decided + self.unknown
 
     @property
     def decided(self) -> int:
@@ -60,7 +60,7 @@ class VerdictScore:
         return self.jobs - self.positives
 
     @property
-    def insufficient(self) -> int:
+    def unknown(self) -> int:
         """Jobs of which it cannot be decided."""
         return self.undecided_positives + self.undecided_negatives
 
@@ -110,7 +110,7 @@ def wilson(successes: int, trials: int, z: float = Z95) -> tuple[float, float]:
 CHOSEN_ON = 1
 # what hosts count varies more than what GPUs do; nothing is planted that would tell whether it is steady
 WITHOUT_TRUTH = ("stable_host",)
-_CODE_OF = {"yes": YES, "no": NO, "insufficient": UNDECIDED}
+_CODE_OF = {"yes": YES, "no": NO, "unknown": UNDECIDED}
 
 
 @dataclass(frozen=True, slots=True)

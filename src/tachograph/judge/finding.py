@@ -1,7 +1,7 @@
-"""Findings: what was looked for in a job, what came of it, and the numbers behind it. One type for all who judge.
+"""Findings: what was looked for in a job, the verdict, and the numbers behind it. One type for every check.
 
-Job classes, rules, scores and advice return `Finding`s; the lake keeps them in the table `findings`, those that hold,
-those that do not, and those that cannot be decided for want of data.
+The lake keeps them in the table `findings`: those that hold, those that do not, and those that are unknown because not
+enough was measured.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import polars as pl
 from tachograph.catalog.tables import FINDINGS
 
 Severity = Literal["problem", "hint", "note", "fact"]
-# most urgent first; a fact is true of a job and nothing to mend
+# most urgent first; a fact needs no fix
 SEVERITIES: tuple[Severity, ...] = ("problem", "hint", "note", "fact")
-Verdict = Literal["yes", "no", "insufficient"]
-VERDICTS: tuple[Verdict, ...] = ("yes", "no", "insufficient")
+Verdict = Literal["yes", "no", "unknown"]
+VERDICTS: tuple[Verdict, ...] = ("yes", "no", "unknown")
 FindingKind = Literal["advice", "class", "rule", "score", "workload", "health"]
 FINDING_KINDS: tuple[FindingKind, ...] = ("advice", "class", "rule", "score", "workload", "health")
 Relation = Literal["<", "<=", ">", ">="]
@@ -109,8 +109,9 @@ EVIDENCE: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-# of rows of findings: those that hold and are no mere facts; rows of before there were verdicts hold
-REPORTED = (pl.col("verdict").fill_null("yes") == "yes") & (pl.col("severity") != "fact")
+FINDING_SCHEMA: Mapping[str, pl.DataType] = MappingProxyType(
+    {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +133,11 @@ class CheckedValue:
 class Finding:
     """One thing that was looked for in a job.
 
-    `verdict`: whether it is so; insufficient: what it `needs` was not measured, or not for long enough.
-    `sentence` says what was seen with its numbers, also where the answer is no; `advice` what to do (None: nothing).
+    `verdict`: unknown where what it `needs` was not measured, or not for long enough.
+    `sentence`: what was seen, with its numbers, also where the verdict is no; `advice`: what to do (None: nothing).
     `evidence` holds the numbers behind it, names and units as in EVIDENCE; `checks` the values against thresholds.
     `begin`, `end`: the interval it is about (UTC; None: the whole job). `needs`: counters that are missing.
+    `covered_by`: code of the more specific finding of its family that is reported instead (None: it is reported).
     """
 
     code: str
@@ -150,6 +152,12 @@ class Finding:
     end: datetime | None = None
     checks: tuple[CheckedValue, ...] = ()
     needs: tuple[str, ...] = ()
+    covered_by: str | None = None
+
+    @property
+    def reported(self) -> bool:
+        """Whether it holds, is no mere fact, and nothing more specific covers it."""
+        return self.verdict == "yes" and self.severity != "fact" and self.covered_by is None
 
 
 def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]]) -> pl.DataFrame:
@@ -160,13 +168,12 @@ def findings_frame(found: Iterable[tuple[Mapping[str, Any], Sequence[Finding]]])
             *(finding.code, finding.kind, finding.verdict, finding.severity),
             *(finding.title, finding.sentence, finding.advice, finding.begin, finding.end),
             *(_numbers(finding), _encode(finding.checks).decode()),
-            list(finding.needs),
+            *(list(finding.needs), finding.covered_by),
         )
         for summary, findings in found
         for finding in findings
     ]
-    schema = {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return pl.DataFrame(rows, schema=FINDING_SCHEMA, orient="row")
 
 
 _encode = msgspec.json.Encoder(enc_hook=float).encode  # numbers of NumPy become plain ones
@@ -199,9 +206,10 @@ def _finding(row: Mapping[str, Any]) -> Finding:
         row["advice"],
         json.loads(row["evidence"]),
         row["kind"] or "advice",
-        row["verdict"] or "yes",
+        "unknown" if row["verdict"] == "insufficient" else row["verdict"] or "yes",
         row["begin"],
         row["end"],
         tuple(CheckedValue(**check) for check in json.loads(row["checks"] or "[]")),
         tuple(row["needs"] or ()),
+        row.get("covered_by"),
     )

@@ -25,7 +25,7 @@ _TITLES = {"score_gpu": "GPU score", "score_gpumem": "GPU memory score"}
 def score_findings(row: Mapping[str, Any], *, high: float) -> tuple[Finding, Finding]:
     """Return what the two scores of a job say; `row`: its inputs (`telemetry.inputs_of_jobs`) and scores.
 
-    Verdict yes from `high` on; insufficient where a score is null, naming the counters that were not measured.
+    Verdict yes from `high` on; unknown where a score is null, naming the counters that were not measured.
     """
     return _of_gpu(row, high), _of_memory(row, high)
 
@@ -95,7 +95,7 @@ def _unknown(row: Mapping[str, Any], code: str, high: float, needed: tuple[str, 
         _TITLES[code],
         f"{_TITLES[code]} not known: {why}.",
         kind="score",
-        verdict="insufficient",
+        verdict="unknown",
         checks=(CheckedValue(code, None, ">=", high, "", None),),
         needs=missing,
     )

@@ -9,12 +9,11 @@ from types import MappingProxyType
 import numpy as np
 import polars as pl
 
+from tachograph.catalog.codes import CAUSE_OF_CLASS
 from tachograph.catalog.config import WasteOptions
 from tachograph.catalog.tables import WASTE, WASTE_ENERGY
 from tachograph.pipeline.timelines import ACTIVITY
 
-# class findings whose intervals are causes: {code: cause}
-CAUSE_OF_CLASS: Mapping[str, str] = MappingProxyType({"job_hang": "hung", "stall": "hung", "cold_start": "cold_start"})
 HOURS = tuple(f"gpu_hours_{cause}" for cause in WASTE)
 ENERGIES = tuple(f"energy_j_{cause}" for cause in WASTE_ENERGY)
 UNMEASURED, IDLE_LONG = "gpu_hours_unmeasured", "gpu_hours_idle_long"

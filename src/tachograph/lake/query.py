@@ -105,7 +105,7 @@ def _days(lake: Lake, table: LakeTable, jobs: pl.DataFrame) -> list[date]:
 
 # ---------------------------------------------------------------------------------------------------------- findings
 
-SHORT_FINDING = ("job_key", "code", "kind", "verdict", "severity")  # for filters, tables and counts
+SHORT_FINDING = ("job_key", "code", "kind", "verdict", "severity", "covered_by")  # for filters, tables and counts
 FINDING_INTERVAL = (*SHORT_FINDING, "begin", "end")
 
 
@@ -143,10 +143,10 @@ def read_intervals(lake: Lake, jobs: pl.DataFrame, codes: Sequence[str]) -> pl.D
 
 
 def _as_of_now(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Rows of findings that an earlier version wrote without kind and verdict: advice that holds."""
+    """Rows of findings of any version: without kind and verdict they are advice that holds."""
     return rows.with_columns(
         pl.col("kind").fill_null("advice"),
-        pl.col("verdict").fill_null("yes"),
+        pl.col("verdict").fill_null("yes").replace("insufficient", "unknown"),
         pl.col("checks").fill_null("[]"),
         pl.col("needs").fill_null(pl.lit([], dtype=pl.List(pl.String))),
     )

@@ -15,11 +15,13 @@ import numpy as np
 import polars as pl
 
 from tachograph.catalog.arrays import Floats, Longs, Singles
+from tachograph.catalog.codes import known_codes
 from tachograph.catalog.config import Configuration
 from tachograph.catalog.devices import match_device
 from tachograph.catalog.tables import JOB_GPUS, JOB_NODE_MINUTES, JOB_SUMMARIES
-from tachograph.judge.classes import verdicts
-from tachograph.judge.classes.verdicts import CLASS_CODES
+from tachograph.judge import job_classes
+from tachograph.judge.checks import CHECKS
+from tachograph.judge.families import settled, unmeasured
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId
 from tachograph.live.view import View
@@ -263,15 +265,18 @@ class LiveJobClasses:
         of_jobs = [
             _job_row(job, known[job], [row for row in gpus if row["job_key"] == job], view.snapshot.t) for job in jobs
         ]
-        found = verdicts.judge_classes(
-            _frame(of_jobs, JOB_SUMMARIES.schema),
+        rows, timelines = _frame(of_jobs, JOB_SUMMARIES.schema), merge_timelines(parts, key="job_key")
+        decided = job_classes.judge_classes(
+            rows,
             _frame(gpus, JOB_GPUS.schema),
-            merge_timelines(parts, key="job_key"),
+            timelines,
             _frame([], JOB_NODE_MINUTES.schema),
             self.configuration.classes,
         )
+        idle_minutes = self.configuration.thresholds.idle_minutes
+        found = settled(decided, CHECKS, unmeasured(rows, timelines), idle_minutes=idle_minutes)
         return {
-            key: read_findings(frame, CLASS_CODES)
+            key: read_findings(frame, known_codes())
             for (key,), frame in found.partition_by("job_key", as_dict=True).items()
         }
 

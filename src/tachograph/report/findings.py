@@ -25,9 +25,9 @@ KIND_NAMES: Mapping[FindingKind, str] = MappingProxyType(
         "advice": "Advice",
     }
 )
-VERDICT_NAMES: Mapping[Verdict, str] = MappingProxyType({"yes": "yes", "no": "no", "insufficient": "not enough data"})
+VERDICT_NAMES: Mapping[Verdict, str] = MappingProxyType({"yes": "yes", "no": "no", "unknown": "unknown"})
 # what is told first: what is so, what cannot be said, what is not so
-_ANSWER_ORDER: tuple[Verdict, ...] = ("yes", "insufficient", "no")
+_ANSWER_ORDER: tuple[Verdict, ...] = ("yes", "unknown", "no")
 _OF_NODES = frozenset([*HOST_CHARACTERISTICS, *(counter.name for counter in HOST_COUNTERS)])
 SHOWN_CHECKS = 4  # in short
 SHOWN_COUNTERS = 3  # of GPUs, of nodes, of others, in short
@@ -62,21 +62,20 @@ def by_kind(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def worth_knowing(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings that hold and are no mere facts, most urgent first."""
-    held = (finding for finding in findings if finding.verdict == "yes" and finding.severity != "fact")
+    """Return the findings that are reported, most urgent first."""
+    held = (finding for finding in findings if finding.reported)
     return tuple(sorted(held, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
 def finding_sentence(finding: Finding) -> str:
-    """Return the sentence of a fact; one with advice was something to mend, and something above says the same.
+    """Return the sentence of a finding, and which more specific one is reported instead.
 
-    >>> what_is_so(Finding("stable", "fact", "", "It did the same all the time."))
-    'It did the same all the time.'
-    >>> what_is_so(Finding("low_gpu_use", "fact", "", "The GPUs were active 12% of the time.", "Use fewer."))
-    '(as above, in other words) The GPUs were active 12% of the time.'
+    >>> finding_sentence(Finding("stable", "fact", "", "Steady load."))
+    'Steady load.'
+    >>> finding_sentence(Finding("low_gpu_use", "hint", "", "Active 12 % of the time.", covered_by="bursty"))
+    'Active 12 % of the time. (same as: bursty)'
     """
-    again = finding.verdict == "yes" and finding.severity == "fact" and finding.advice
-    return f"(as above, in other words) {finding.sentence}" if again else finding.sentence
+    return f"{finding.sentence} (same as: {finding.covered_by})" if finding.covered_by else finding.sentence
 
 
 def finding_groups(verdicts: Sequence[Finding]) -> tuple[FindingGroup, ...]:
@@ -84,7 +83,7 @@ def finding_groups(verdicts: Sequence[Finding]) -> tuple[FindingGroup, ...]:
     groups = []
     for kind in KIND_NAMES:
         of_kind = (one for one in verdicts if one.kind == kind)
-        told = [one for one in of_kind if kind != "advice" or one.verdict != "yes" or one.severity == "fact"]
+        told = [one for one in of_kind if kind != "advice" or not one.reported]
         if told:
             groups.append(FindingGroup(kind, tuple(told)))
     return tuple(groups)
@@ -95,11 +94,11 @@ def missing_counters(verdicts: Iterable[Finding], *, at_most: int | None = None)
 
     Those that more verdicts wait for come first; `at_most` of GPUs, of nodes and of others are named, the rest counted.
 
-    >>> made = Finding("score_gpu", "note", "", "", verdict="insufficient", needs=("sm_occupancy", "cpu_user"))
+    >>> made = Finding("score_gpu", "note", "", "", verdict="unknown", needs=("sm_occupancy", "cpu_user"))
     >>> missing_counters([made, made])[1]
     'Of the nodes: cpu_user. Have node_exporter or LDMS record them.'
     """
-    waiting = Counter(name for one in verdicts if one.verdict == "insufficient" for name in dict.fromkeys(one.needs))
+    waiting = Counter(name for one in verdicts if one.verdict == "unknown" for name in dict.fromkeys(one.needs))
     names = [name for name, _ in waiting.most_common()]
     of_gpus = [name for name in names if name in counters.COUNTERS_BY_NAME]
     of_nodes = [name for name in names if name in _OF_NODES]

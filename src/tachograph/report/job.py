@@ -18,7 +18,7 @@ from tachograph.catalog.columns import COLUMN_UNITS, local_time
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import plural, text
 from tachograph.figures.timeline import JobTimeline, Mark, Series, build_timeline
-from tachograph.judge.checks.evidence import ACTIVITY_NAMES, activity_counter, gpu_label, number
+from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter, gpu_label, number
 from tachograph.judge.checks.memory_bound import main_pipe
 from tachograph.judge.finding import Finding, read_findings
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES

@@ -15,7 +15,7 @@ from tachograph.catalog.units import text
 from tachograph.catalog.version import __version__
 from tachograph.figures import job_page
 from tachograph.figures.timeline import Series
-from tachograph.judge.checks.evidence import number
+from tachograph.judge.activity import number
 from tachograph.report.findings import VERDICT_NAMES, check_text, checks_text, evidence_texts, finding_sentence
 from tachograph.report.job import GpuUse, JobReport
 from tachograph.report.job_text import what_ran_where

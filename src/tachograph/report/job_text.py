@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tachograph.catalog.units import plural, text
-from tachograph.judge.checks.evidence import number
+from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
 from tachograph.report.findings import (
     VERDICT_NAMES,
@@ -57,22 +57,22 @@ def verdict_lines(report: JobReport, width: int, *, every: bool = False) -> Iter
 
 
 def _short_group(group: FindingGroup, width: int, *, needs: str) -> Iterator[Line]:
-    above = [finding for finding in group.of("yes") if finding.severity != "fact"]
+    above = [finding for finding in group.of("yes") if finding.reported]
     if above:
         yield from _verdict_row("yes", f"{_codes(above)} (see above)", width)
     for finding in group.of("yes"):
-        if finding.severity == "fact":
+        if not finding.reported:
             yield from _verdict_row("yes", f"{finding.code}: {finding_sentence(finding)}", width)
-    unsaid = group.of("insufficient")
+    unsaid = group.of("unknown")
     without = [finding for finding in unsaid if finding.needs]
     whys = dict.fromkeys(finding.sentence for finding in unsaid if not finding.needs)
     if without:
         named = group.kind == "health" and needs == _NEEDS
         why = f"{', '.join(without[0].needs)} not measured" if named else needs
-        yield from _verdict_row(VERDICT_NAMES["insufficient"], f"{_codes(without)}: {why}", width)
+        yield from _verdict_row(VERDICT_NAMES["unknown"], f"{_codes(without)}: {why}", width)
     for why in whys:
         same = [finding for finding in unsaid if not finding.needs and finding.sentence == why]
-        yield from _verdict_row(VERDICT_NAMES["insufficient"], f"{_codes(same)}: {why}", width)
+        yield from _verdict_row(VERDICT_NAMES["unknown"], f"{_codes(same)}: {why}", width)
     if group.of("no"):
         yield from _verdict_row("no", _codes(group.of("no")), width)
 

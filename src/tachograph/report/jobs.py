@@ -10,11 +10,10 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.codes import known_codes
+from tachograph.catalog.codes import REPORTED, known_codes
 from tachograph.catalog.columns import FINDINGS_COLUMN, column_heading, column_text, must_exist
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import zone
-from tachograph.judge.finding import REPORTED
 from tachograph.report.json_values import INTERNAL, json_values
 from tachograph.report.lines import Line, bar, plain, to_text
 from tachograph.report.tables import TextColumn, cut, fit_table

@@ -205,7 +205,7 @@ def _reason(models: Sequence[str], thresholds: Thresholds) -> pl.Expr:
         "no_counters": unmeasured | no_pipe | busy.is_null() | pl.col("gpu_hours").is_null(),
         "idle": busy < thresholds.idle_util,
         "uneven": uneven.fill_null(value=False),
-        "short": pl.col("steady").fill_null("insufficient") == "insufficient",
+        "short": pl.col("steady").fill_null("unknown") == "unknown",
         "unsteady": pl.col("steady") == "no",
     }
     return pl.coalesce(pl.when(holds).then(pl.lit(reason)) for reason, holds in reasons.items())

@@ -144,16 +144,16 @@ def finding_rows(told: JobFindings, *, width: int) -> list[Row]:
     if told.findings is None:
         return [heading("Job classes", width, "judging ...")]
     rows: list[Row] = [heading("Job classes", width, "judged once a minute")]
-    holding = [one for one in told.findings if one.verdict == "yes" and one.severity != "fact"]
+    holding = [one for one in told.findings if one.reported]
     for one in holding:
         style: Style = _STYLES.get(one.severity, colours.PLAIN)
         rows.append([Segment(f"{one.severity}: ", style), Segment(printable(one.title), colours.BOLD)])
         rows += paragraph(printable(one.sentence), width, indent=2)
     if not holding:
         rows += paragraph(f"nothing stands out of {len(told.findings)} looked for", width, colours.DIM)
-    undecided = [one.code.replace("_", " ") for one in told.findings if one.verdict == "insufficient"]
+    undecided = [one.code.replace("_", " ") for one in told.findings if one.verdict == "unknown"]
     if undecided:
-        rows += paragraph(f"cannot be told yet: {', '.join(undecided)}", width, colours.DIM)
+        rows += paragraph(f"unknown so far: {', '.join(undecided)}", width, colours.DIM)
     return rows
 
 

@@ -8,23 +8,33 @@ from typing import Any
 import polars as pl
 
 from tachograph.catalog.config import Thresholds
-from tachograph.judge.checks.evidence import evidence_of
-from tachograph.judge.finding import Finding
+from tachograph.judge.activity import evidence_of
+from tachograph.judge.check import Check, Found
 
 
-def ambiguous_attribution(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the note that nothing tells which GPUs were the job's."""
+) -> Found | None:
+    """Return that nothing tells which GPUs were the job's."""
     if summary.get("attribution") != "ambiguous":
         return None
-    return Finding(
-        "ambiguous_attribution",
-        "note",
-        "Which GPUs belonged to the job is not known",
+    return Found(
         "Nothing recorded tells which GPUs of its nodes were its own, or that it had the nodes to itself; "
         "the nodes' average is not the job's, so no GPU numbers are given.",
-        "Staff: let the Slurm prolog write a map of job to GPUs, or record `scontrol show job -d` while jobs run; "
-        "both can be ingested. Where a partition or QOS gives whole nodes, name it in [slurm] exclusive.",
         evidence_of(summary, "gpus", "elapsed_s"),
     )
+
+
+CHECK = Check(
+    "ambiguous_attribution",
+    family="data quality",
+    severity="note",
+    title="Which GPUs belonged to the job is not known",
+    advice=(
+        "Staff: let the Slurm prolog write a map of job to GPUs, or record `scontrol show job -d` while jobs run; "
+        "both can be ingested. Where a partition or QOS gives whole nodes, name it in [slurm] exclusive."
+    ),
+    evidence=("gpus", "elapsed_s"),
+    of_samples=False,
+    decide=decide,
+)

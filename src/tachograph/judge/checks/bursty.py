@@ -9,17 +9,17 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.checks.evidence import activity_over_time, evidence_of, idle_periods, may_hold_idle, number
-from tachograph.judge.finding import Finding
+from tachograph.judge.activity import activity_over_time, evidence_of, idle_periods, may_hold_idle, number
+from tachograph.judge.check import ANY_ACTIVITY, Check, Found, Unmeasured
 
 PERIODS = 3  # periods of waiting that make a pattern
 IDLE_SHARE = 0.1  # of the minutes between first and last work
 
 
-def bursty(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the finding that temporal imbalance is at its threshold and work alternates with minutes of waiting."""
+) -> Found | None:
+    """Return that temporal imbalance is at its threshold and work alternates with minutes of waiting."""
     imbalance = number(summary, "temporal_imbalance")
     if imbalance is None or imbalance < thresholds.temporal_imbalance:
         return None
@@ -35,15 +35,10 @@ def bursty(
         return None
     held = number(summary, "gpus") or number(summary, "gpus_seen")
     longest = max(length for _, length in periods)
-    return Finding(
-        "bursty",
-        "hint",
-        "The GPUs worked in bursts",
+    return Found(
         f"Work stopped on all GPUs {len(periods)} times for two minutes or more (longest "
         f"{text(longest * 60, 's')}), {text(share, 'fraction')} of the time between first and last work; "
         f"imbalance over time is {text(imbalance, 'ratio')}.",
-        "Let reading, preprocessing and checkpoints overlap with GPU work: more loader processes, prefetching, "
-        "asynchronous checkpoints, input on fast storage.",
         evidence_of(
             summary,
             "temporal_imbalance",
@@ -55,3 +50,27 @@ def bursty(
             gpu_hours_idle=None if held is None else idle * held / 60,
         ),
     )
+
+
+CHECK = Check(
+    "bursty",
+    family="input",
+    severity="hint",
+    title="The GPUs worked in bursts",
+    advice=(
+        "Let reading, preprocessing and checkpoints overlap with GPU work: more loader processes, prefetching, "
+        "asynchronous checkpoints, input on fast storage."
+    ),
+    evidence=(
+        "temporal_imbalance",
+        "gpu_util_mean",
+        "idle_periods",
+        "longest_idle_s",
+        "idle_s",
+        "idle_fraction",
+        "gpu_hours_idle",
+    ),
+    needs=(ANY_ACTIVITY,),
+    hidden=Unmeasured(share=0.1),
+    decide=decide,
+)

@@ -14,18 +14,18 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.checks.evidence import ENOUGH_MINUTES, evidence_of, moment, number, so_far
-from tachograph.judge.finding import Finding
+from tachograph.judge.activity import ENOUGH_MINUTES, evidence_of, moment, number, so_far
+from tachograph.judge.check import Check, Found, Unmeasured
 
 LOOKS_BUSY = 0.9  # utilisation of at least one GPU (a crashed process leaves its own at 0)
 NO_WORK = 0.01  # arithmetic and memory traffic of every GPU stay below
 WORK_BEFORE = 0.05  # memory traffic or arithmetic in some minute before
 
 
-def busy_waiting(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the finding that for the last `idle_minutes` or more GPUs looked busy and none did work.
+) -> Found | None:
+    """Return that for the last `idle_minutes` or more GPUs looked busy and none did work.
 
     Needs gpu_util, tensor_active and dram_active per minute; None without.
     """
@@ -51,19 +51,14 @@ def _mean_power(series: pl.DataFrame) -> float | None:
 
 def _finding(
     summary: Mapping[str, Any], stopped_s: float, *, idle_s: float, power: float | None, before: float | None
-) -> Finding:
+) -> Found:
     watts = ""
     if power is not None and before is not None:
         watts = f", at {text(power, 'W')} per GPU instead of {text(before, 'W')}"
     held, start = number(summary, "gpus") or number(summary, "gpus_seen"), summary.get("start")
-    return Finding(
-        "busy_waiting",
-        "problem",
-        "The GPUs looked busy but did no work",
+    return Found(
         f"From {text(stopped_s, 's')} after the start, for {text(idle_s, 's')}{so_far(summary)}, GPUs showed "
         f"{text(LOOKS_BUSY, 'fraction')} utilisation or more with next to no arithmetic and memory traffic{watts}.",
-        "This is what a hung collective operation (NCCL) looks like: one process has stopped or left and the others "
-        "wait. Look at the output of that time; set a timeout for collective operations.",
         evidence_of(
             {},
             stopped_after_s=stopped_s,
@@ -76,3 +71,19 @@ def _finding(
         begin=moment(summary, stopped_s),
         end=moment(summary, stopped_s + idle_s),
     )
+
+
+CHECK = Check(
+    "busy_waiting",
+    family="hang",
+    severity="problem",
+    title="The GPUs looked busy but did no work",
+    advice=(
+        "This is what a hung collective operation (NCCL) looks like: one process has stopped or left and the others "
+        "wait. Look at the output of that time; set a timeout for collective operations."
+    ),
+    evidence=("stopped_after_s", "idle_s", "stopped_at_unix_s", "power_then_w", "power_before_w", "gpu_hours_idle"),
+    needs=("gpu_util", "tensor_active", "dram_active"),
+    hidden=Unmeasured("end"),
+    decide=decide,
+)

@@ -8,24 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tachograph.catalog.units import text
+from tachograph.judge.check import Check
+from tachograph.judge.checks.late_start import ADVICE
 from tachograph.judge.classes.characteristics import FIRST_WORK
 from tachograph.judge.classes.hang import HangCase, HangPlace, judge_hang, worked_at
 from tachograph.judge.classes.inputs import ClassInput, JobClass, so_far
 from tachograph.judge.classes.kernel import BEGIN
 from tachograph.judge.finding import Finding
 
-_ADVICE = (
-    "Do what needs no GPU (downloads, unpacking, compiling, reading input) in a CPU job before, keep containers and "
-    "environments on fast storage, and cache what each start computes again."
-)
 
-
-def _found(case: HangCase) -> tuple[str, str]:
+def _found(case: HangCase) -> str:
     share = text(min(1.0, case.end / case.minutes), "fraction")
     what = "stayed flat" if case.form.host else "at rest"
     first = text(case.end * 60, "s")
-    said = f"Nothing was done for the first {first}, {share} of the run{so_far(case.row)} ({case.tally} {what})."
-    return said, _ADVICE
+    return f"Nothing was done for the first {first}, {share} of the run{so_far(case.row)} ({case.tally} {what})."
 
 
 def _none(case: HangCase) -> str:
@@ -59,4 +55,25 @@ COLD_START = JobClass(
         *("l1_misses_per_s", "llc_misses_per_s", "cpu_user"),
         *("network_rx_bytes_per_s", "network_tx_packets_per_s"),
     ),
+    where=BEGIN,
+)
+
+CHECK = Check(
+    "cold_start",
+    family="startup",
+    severity=COLD_START.severity,
+    title=COLD_START.title,
+    advice=ADVICE,
+    evidence=(
+        "interval_begin_s",
+        "interval_s",
+        "gpu_hours_idle",
+        "voted_yes",
+        "voted",
+        "power_fraction_then",
+        "power_fraction_otherwise",
+        "gpu_util_then",
+    ),
+    hidden=None,
+    job_class=COLD_START,
 )

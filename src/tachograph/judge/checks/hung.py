@@ -9,7 +9,7 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.checks.evidence import (
+from tachograph.judge.activity import (
     ENOUGH_MINUTES,
     activity_over_time,
     evidence_of,
@@ -18,15 +18,13 @@ from tachograph.judge.checks.evidence import (
     number,
     so_far,
 )
-from tachograph.judge.finding import Finding
-
-SURE_S = 3600.0  # a tail this long is no writing of results; source: 60 minutes of the hung classes (TASC)
+from tachograph.judge.check import ANY_ACTIVITY, Check, Found, Unmeasured
 
 
-def hung(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the finding that no GPU worked in the last `idle_minutes` or more, though they had worked before."""
+) -> Found | None:
+    """Return that no GPU worked in the last `idle_minutes` or more, though they had worked before."""
     if not may_hold_idle(summary, thresholds.idle_minutes * 60):
         return None
     activity = activity_over_time(minutes, thresholds.idle_util)
@@ -41,14 +39,9 @@ def hung(
     held = number(summary, "gpus") or number(summary, "gpus_seen")
     lost = None if held is None else idle_s * held / 3600
     start = summary.get("start")
-    return Finding(
-        "hung",
-        "problem" if idle_s >= SURE_S else "hint",
-        "GPU work stopped and did not come back",
+    return Found(
         f"The GPUs stopped working {text(stopped_s, 's')} after the start; the job went on for "
         f"{text(idle_s, 's')} without using them{so_far(summary)}.",
-        "Look at the output of that time: a crashed or waiting process, a deadlock, a full disk, or work on the CPU "
-        "that could run in a job of its own. A time limit inside the program ends a hang earlier.",
         evidence_of(
             summary,
             "elapsed_s",
@@ -60,3 +53,21 @@ def hung(
         begin=moment(summary, stopped_s),
         end=moment(summary, stopped_s + idle_s),
     )
+
+
+ADVICE = (
+    "Look at the output of that time: a crashed or waiting process, a deadlock, a full disk, or work on the CPU that "
+    "could run in a job of its own. A time limit inside the program ends a hang earlier."
+)
+
+CHECK = Check(
+    "hung",
+    family="hang",
+    severity="hint",
+    title="GPU work stopped and did not come back",
+    advice=ADVICE,
+    evidence=("elapsed_s", "stopped_after_s", "idle_s", "gpu_hours_idle", "stopped_at_unix_s"),
+    needs=(ANY_ACTIVITY,),
+    hidden=Unmeasured("end"),
+    decide=decide,
+)

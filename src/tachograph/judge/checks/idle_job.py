@@ -9,14 +9,14 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import plural, text
-from tachograph.judge.checks.evidence import ACTIVITY_NAMES, activity_counter, evidence_of, number, so_far
-from tachograph.judge.finding import Finding
+from tachograph.judge.activity import ACTIVITY_NAMES, activity_counter, evidence_of, number, so_far
+from tachograph.judge.check import ANY_ACTIVITY, Check, Found
 
 
-def idle_job(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the finding that mean activity over all GPUs is below `idle_util`; None where it was not measured."""
+) -> Found | None:
+    """Return that mean activity over all GPUs is below `idle_util`; None where it was not measured."""
     counter = activity_counter(summary)
     if counter is None:
         return None
@@ -32,12 +32,22 @@ def idle_job(
     else:
         level = f"{text(mean, 'fraction')} on average (at most {text(peak, 'fraction')})"
         what = f"{ACTIVITY_NAMES[counter].capitalize()} of {plural(seen, 'GPU')} was {level}{so_far(summary)}"
-    return Finding(
-        "idle_job",
-        "problem",
-        "The GPUs were not used",
+    return Found(
         f"{what}: {text(hours, 'h')} of GPU time passed without work." if hours is not None else f"{what}.",
-        "Check that the program was built for GPUs and found them (for PyTorch: torch.cuda.is_available()); "
-        "if it needs none, ask for CPU nodes.",
         evidence_of(summary, "gpu_hours", activity_mean=mean, activity_max=peak, gpus_seen=seen, gpu_hours_idle=hours),
     )
+
+
+CHECK = Check(
+    "idle_job",
+    family="idle GPUs",
+    severity="problem",
+    title="The GPUs were not used",
+    advice=(
+        "Check that the program was built for GPUs and found them (for PyTorch: torch.cuda.is_available()); "
+        "if it needs none, ask for CPU nodes."
+    ),
+    evidence=("gpu_hours", "activity_mean", "activity_max", "gpus_seen", "gpu_hours_idle"),
+    needs=(ANY_ACTIVITY,),
+    decide=decide,
+)

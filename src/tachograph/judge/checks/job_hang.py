@@ -9,26 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tachograph.catalog.units import text
+from tachograph.judge.check import Check
+from tachograph.judge.checks.hung import ADVICE
 from tachograph.judge.classes.hang import HangCase, HangPlace, judge_hang, worked_at
 from tachograph.judge.classes.inputs import ClassInput, JobClass, so_far
 from tachograph.judge.classes.kernel import END, UNUSED
 from tachograph.judge.finding import Finding
 
-_ADVICE = (
-    "Look at the output of that time: a crashed or waiting process, a deadlock, a full disk, or work on the CPU that "
-    "could run in a job of its own. A time limit inside the program ends a hang earlier."
-)
-_COLLECTIVE = (
-    "This is what a hung collective operation (NCCL) looks like: one process has stopped or left and the others wait. "
-    "Look at the output of that time; set a timeout for collective operations."
-)
 
-
-def _found(case: HangCase) -> tuple[str, str]:
+def _found(case: HangCase) -> str:
     span = f"from {text(case.begin * 60, 's')} after the start, for {case.lasted}"
     until = so_far(case.row) or " until the end"
     if case.form.host:
-        return f"Nothing changed on the nodes {span}{until}: {case.tally} stayed flat.", _ADVICE
+        return f"Nothing changed on the nodes {span}{until}: {case.tally} stayed flat."
     then, before = case.mean_inside("power"), case.mean_outside("power")
     power = ""
     if then is not None and before is not None:
@@ -37,8 +30,8 @@ def _found(case: HangCase) -> tuple[str, str]:
         util = case.mean_inside("gpu_util")  # MIG slices have none
         busy = "seemingly busy" if util is None else f"utilisation {text(util, 'fraction')}"
         said = f"The GPUs waited busily {span}{until}: {busy} with next to no arithmetic and memory traffic"
-        return f"{said}{power} ({case.tally} at rest).", _COLLECTIVE
-    return f"The GPUs stood still {span}{until}{power} ({case.tally} at rest).", _ADVICE
+        return f"{said}{power} ({case.tally} at rest)."
+    return f"The GPUs stood still {span}{until}{power} ({case.tally} at rest)."
 
 
 def _none(case: HangCase) -> str:
@@ -72,4 +65,25 @@ JOB_HANG = JobClass(
         *("l1_misses_per_s", "llc_misses_per_s", "network_rx_packets_per_s", "network_tx_bytes_per_s"),
         "load_average",
     ),
+    where=END,
+)
+
+CHECK = Check(
+    "job_hang",
+    family="hang",
+    severity=JOB_HANG.severity,
+    title=JOB_HANG.title,
+    advice=f"{ADVICE} Where GPUs look busy without doing work, set a timeout for collective operations (NCCL).",
+    evidence=(
+        "interval_begin_s",
+        "interval_s",
+        "gpu_hours_idle",
+        "voted_yes",
+        "voted",
+        "power_fraction_then",
+        "power_fraction_otherwise",
+        "gpu_util_then",
+    ),
+    hidden=None,
+    job_class=JOB_HANG,
 )

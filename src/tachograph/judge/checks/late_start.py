@@ -9,7 +9,7 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.checks.evidence import (
+from tachograph.judge.activity import (
     ENOUGH_MINUTES,
     activity_over_time,
     evidence_of,
@@ -17,13 +17,13 @@ from tachograph.judge.checks.evidence import (
     moment,
     number,
 )
-from tachograph.judge.finding import Finding
+from tachograph.judge.check import ANY_ACTIVITY, Check, Found, Unmeasured
 
 
-def late_start(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the finding that no GPU worked in the first `idle_minutes` or more."""
+) -> Found | None:
+    """Return that no GPU worked in the first `idle_minutes` or more."""
     if not may_hold_idle(summary, thresholds.idle_minutes * 60):
         return None
     activity = activity_over_time(minutes, thresholds.idle_util)
@@ -37,14 +37,27 @@ def late_start(
     lost = None if held is None else idle_s * held / 3600
     elapsed = number(summary, "elapsed_s")
     share = "" if not elapsed else f", {text(min(1.0, idle_s / elapsed), 'fraction')} of the run"
-    return Finding(
-        "late_start",
-        "hint",
-        "The GPUs waited a long time for their first work",
+    return Found(
         f"No GPU worked in the first {text(idle_s, 's')}{share}.",
-        "Do what needs no GPU (downloads, unpacking, compiling, reading input) in a CPU job before, "
-        "keep containers and environments on fast storage, and cache what each start computes again.",
         evidence_of(summary, "elapsed_s", started_after_s=idle_s, gpu_hours_idle=lost),
         begin=moment(summary, 0.0),
         end=moment(summary, idle_s),
     )
+
+
+ADVICE = (
+    "Do what needs no GPU (downloads, unpacking, compiling, reading input) in a CPU job before, "
+    "keep containers and environments on fast storage, and cache what each start computes again."
+)
+
+CHECK = Check(
+    "late_start",
+    family="startup",
+    severity="hint",
+    title="The GPUs waited a long time for their first work",
+    advice=ADVICE,
+    evidence=("elapsed_s", "started_after_s", "gpu_hours_idle"),
+    needs=(ANY_ACTIVITY,),
+    hidden=Unmeasured("begin"),
+    decide=decide,
+)

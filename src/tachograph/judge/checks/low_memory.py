@@ -1,4 +1,4 @@
-"""A GPU with large memory was asked for and little of it used."""
+"""A GPU with large memory was requested and little of it used."""
 
 from __future__ import annotations
 
@@ -10,30 +10,40 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.checks.evidence import evidence_of, number, so_far
-from tachograph.judge.finding import Finding
+from tachograph.judge.activity import evidence_of, number, so_far
+from tachograph.judge.check import Check, Found
 
 _TIER = re.compile(r"(\d+)\s*g", re.IGNORECASE)
 LARGE_GB = 64  # a request from here on is one for large memory
 
 
-def low_memory(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the finding that a large memory tier was requested and the peak is below `low_hbm_fraction` of it."""
+) -> Found | None:
+    """Return that a large memory tier was requested and the peak is below `low_hbm_fraction` of it."""
     request, peak = summary.get("hbm_request"), number(summary, "hbm_peak_fraction")
     tier = _TIER.search(request) if request else None
     if tier is None or int(tier[1]) < LARGE_GB or peak is None or peak >= thresholds.low_hbm_fraction:
         return None
     used = number(summary, "hbm_used_mib_max")
     amount = "" if used is None else f" ({text(used, 'MiB')})"
-    return Finding(
-        "low_memory",
-        "hint",
-        "Large GPU memory was asked for and hardly used",
-        f"GPUs with {tier[1]} GB were asked for; at the peak{so_far(summary)} "
+    return Found(
+        f"GPUs with {tier[1]} GB were requested; at the peak{so_far(summary)} "
         f"{text(peak, 'fraction')}{amount} was used.",
-        "Leave the memory constraint out: GPUs with less memory are usually free sooner. "
-        "Keep it if the next runs will be larger.",
         evidence_of(summary, "hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"),
     )
+
+
+CHECK = Check(
+    "low_memory",
+    family="memory",
+    severity="hint",
+    title="Large GPU memory was requested and hardly used",
+    advice=(
+        "Leave the memory constraint out: GPUs with less memory are usually free sooner. "
+        "Keep it if the next runs will be larger."
+    ),
+    evidence=("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"),
+    needs=("hbm_used_mib",),
+    decide=decide,
+)

@@ -10,8 +10,8 @@ import polars as pl
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.tables import PIPES
 from tachograph.catalog.units import text
-from tachograph.judge.checks.evidence import evidence_of, number
-from tachograph.judge.finding import Finding
+from tachograph.judge.activity import evidence_of, number
+from tachograph.judge.check import Check, Found
 
 MUCH_TRAFFIC = 0.3  # mean DRAM activity from which traffic is worth a word
 
@@ -27,10 +27,10 @@ def main_pipe(summary: Mapping[str, Any]) -> str | None:
     return pipe if means[pipe] > 0 else None
 
 
-def memory_bound(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the finding that most samples are memory-bound on the most used pipe, with much traffic."""
+) -> Found | None:
+    """Return that most samples are memory-bound on the most used pipe, with much traffic."""
     pipe = main_pipe(summary)
     if pipe is None:
         return None
@@ -41,14 +41,9 @@ def memory_bound(
     if share < thresholds.memory_bound_fraction or traffic < MUCH_TRAFFIC:
         return None
     name = "tensor cores" if pipe == "tensor" else f"{pipe.upper()} units"
-    return Finding(
-        "memory_bound",
-        "hint",
-        "Memory traffic set the speed",
+    return Found(
         f"{text(share, 'fraction')} of the samples with work are memory-bound, judged by the {name}; memory was "
         f"moving data {text(traffic, 'fraction')} of the time.",
-        "Move fewer bytes for each operation: fuse kernels, reuse data in caches and shared memory, store in a "
-        "smaller type where accuracy allows. Faster arithmetic alone will not help; faster memory will.",
         evidence_of(
             summary,
             "dram_active_mean",
@@ -56,3 +51,18 @@ def memory_bound(
             compute_fraction=number(summary, f"compute_fraction{end}"),
         ),
     )
+
+
+CHECK = Check(
+    "memory_bound",
+    family="kernels",
+    severity="hint",
+    title="Memory traffic set the speed",
+    advice=(
+        "Move fewer bytes for each operation: fuse kernels, reuse data in caches and shared memory, store in a "
+        "smaller type where accuracy allows. Faster arithmetic alone will not help; faster memory will."
+    ),
+    evidence=("dram_active_mean", "memory_fraction", "compute_fraction"),
+    needs=("dram_active",),
+    decide=decide,
+)

@@ -9,29 +9,39 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.checks.evidence import evidence_of, number
-from tachograph.judge.finding import Finding
+from tachograph.judge.activity import evidence_of, number
+from tachograph.judge.check import Check, Found
 
 MUCH_ARITHMETIC = 0.2  # mean activity of the FP16 and FP32 pipes together
 UNUSED = 0.005  # below this a pipe counts as unused; source: IPDPS 2026 notebooks
 
 
-def no_tensor_use(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the finding that FP16 and FP32 pipes were much used and tensor cores never; all must be measured."""
+) -> Found | None:
+    """Return that FP16 and FP32 pipes were much used and tensor cores never; all must be measured."""
     fp16, fp32 = number(summary, "fp16_active_mean"), number(summary, "fp32_active_mean")
     tensor = number(summary, "tensor_active_max")
     if fp16 is None or fp32 is None or tensor is None or fp16 + fp32 < MUCH_ARITHMETIC or tensor >= UNUSED:
         return None
-    return Finding(
-        "no_tensor_use",
-        "hint",
-        "The tensor cores were not used",
+    return Found(
         f"FP32 units were active {text(fp32, 'fraction')} and FP16 units {text(fp16, 'fraction')} of the time, "
         f"tensor cores at most {text(tensor, 'fraction')}.",
-        "If the work is mostly matrix products (deep learning, dense linear algebra) and accuracy allows, try TF32, "
-        "BF16 or FP16 through the libraries (for PyTorch: torch.set_float32_matmul_precision, autocast). "
-        "Other kinds of work gain nothing from them.",
         evidence_of(summary, "fp16_active_mean", "fp32_active_mean", "tensor_active_max"),
     )
+
+
+CHECK = Check(
+    "no_tensor_use",
+    family="kernels",
+    severity="hint",
+    title="The tensor cores were not used",
+    advice=(
+        "If the work is mostly matrix products (deep learning, dense linear algebra) and accuracy allows, try TF32, "
+        "BF16 or FP16 through the libraries (for PyTorch: torch.set_float32_matmul_precision, autocast). "
+        "Other kinds of work gain nothing from them."
+    ),
+    evidence=("fp16_active_mean", "fp32_active_mean", "tensor_active_max"),
+    needs=("fp16_active", "fp32_active", "tensor_active"),
+    decide=decide,
+)

@@ -9,14 +9,14 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.checks.evidence import evidence_of, gpu_activity, gpu_labels, idlest_gpu, number, so_far
-from tachograph.judge.finding import Finding
+from tachograph.judge.activity import evidence_of, gpu_activity, gpu_labels, idlest_gpu, number, so_far
+from tachograph.judge.check import ANY_ACTIVITY, Check, Found
 
 
-def one_gpu_of_many(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the finding that one GPU worked and all others stayed below `idle_util`."""
+) -> Found | None:
+    """Return that one GPU worked and all others stayed below `idle_util`."""
     lowest = idlest_gpu(summary, gpus)
     if lowest is None or lowest >= thresholds.idle_util:
         return None
@@ -31,15 +31,11 @@ def one_gpu_of_many(
     held = number(summary, "gpus") or measured.height
     hours = number(summary, "gpu_hours")
     lost = None if hours is None else hours * idle.height / held
-    cost = "" if lost is None else f" The others took {text(lost, 'h')} of GPU time."
-    return Finding(
-        "one_gpu_of_many",
-        "problem",
-        f"Only one of {measured.height} GPUs was used",
-        f"{gpu_labels(busy, of=measured)} was at {text(mean, 'fraction')} on average, the other {idle.height} stayed "
+    cost = "" if lost is None else f" The others used {text(lost, 'h')} of GPU time."
+    return Found(
+        f"{gpu_labels(busy, of=measured)} was at {text(mean, 'fraction')} on average, "
+        f"the other {idle.height} stayed "
         f"under {text(thresholds.idle_util, 'fraction')}{so_far(summary)}.{cost}",
-        "Ask for one GPU. If the program can use several, start one process per GPU "
-        "(srun with --gpus-per-task, torchrun --nproc-per-node).",
         evidence_of(
             summary,
             "gpus",
@@ -49,3 +45,18 @@ def one_gpu_of_many(
             gpu_hours_idle=lost,
         ),
     )
+
+
+CHECK = Check(
+    "one_gpu_of_many",
+    family="idle GPUs",
+    severity="problem",
+    title="Only one of several GPUs was used",
+    advice=(
+        "Request one GPU. If the program can use several, start one process per GPU "
+        "(srun with --gpus-per-task, torchrun --nproc-per-node)."
+    ),
+    evidence=("gpus", "busiest_gpu_mean", "gpus_unused", "gpus_seen", "gpu_hours_idle"),
+    needs=(ANY_ACTIVITY,),
+    decide=decide,
+)

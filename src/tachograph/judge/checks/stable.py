@@ -12,6 +12,7 @@ import numpy as np
 
 from tachograph.catalog.arrays import Ints, Singles
 from tachograph.catalog.units import text
+from tachograph.judge.check import Check
 from tachograph.judge.classes import kernel
 from tachograph.judge.classes.inputs import ClassInput, JobClass, listed, needs_of, so_far, too_few, voted
 from tachograph.judge.classes.kernel import MISSING, NO, UNDECIDED, YES, Votes
@@ -164,4 +165,14 @@ STABLE = JobClass(
         *("network_rx_bytes_per_s", "network_tx_bytes_per_s"),
         *("network_rx_packets_per_s", "network_tx_packets_per_s"),
     ),
+)
+
+CHECK = Check(
+    "stable",
+    family="steadiness",
+    severity=STABLE.severity,
+    title=STABLE.title,
+    advice=None,
+    hidden=None,
+    job_class=STABLE,
 )

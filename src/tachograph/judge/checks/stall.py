@@ -8,22 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tachograph.catalog.units import text
+from tachograph.judge.check import Check
+from tachograph.judge.checks.stalled import ADVICE
 from tachograph.judge.classes.hang import HangCase, HangPlace, judge_hang, worked_at
 from tachograph.judge.classes.inputs import ClassInput, JobClass
 from tachograph.judge.classes.kernel import MIDDLE
 from tachograph.judge.finding import Finding
 
-_ADVICE = (
-    "Look at the output of that time: checkpoints or input on slow storage, waiting for another process or a service, "
-    "or a phase on the CPU that could run in a job of its own."
-)
 
-
-def _found(case: HangCase) -> tuple[str, str]:
+def _found(case: HangCase) -> str:
     who, what = ("The nodes", "stayed flat") if case.form.host else ("The GPUs", "at rest")
     begin, length = text(case.begin * 60, "s"), case.lasted
     said = f"{who} stood still from {begin} after the start, for {length}, with work before and after"
-    return f"{said} ({case.tally} {what}).", _ADVICE
+    return f"{said} ({case.tally} {what})."
 
 
 def _none(case: HangCase) -> str:
@@ -54,4 +51,25 @@ STALL = JobClass(
         *("l1_misses_per_s", "llc_misses_per_s", "network_rx_bytes_per_s", "network_tx_packets_per_s"),
         *("fs_read_operations_per_s", "fs_write_bytes_per_s"),
     ),
+    where=MIDDLE,
+)
+
+CHECK = Check(
+    "stall",
+    family="input",
+    severity=STALL.severity,
+    title=STALL.title,
+    advice=ADVICE,
+    evidence=(
+        "interval_begin_s",
+        "interval_s",
+        "gpu_hours_idle",
+        "voted_yes",
+        "voted",
+        "power_fraction_then",
+        "power_fraction_otherwise",
+        "gpu_util_then",
+    ),
+    hidden=None,
+    job_class=STALL,
 )

@@ -9,7 +9,7 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.checks.evidence import (
+from tachograph.judge.activity import (
     activity_over_time,
     evidence_of,
     idle_periods,
@@ -17,13 +17,13 @@ from tachograph.judge.checks.evidence import (
     moment,
     number,
 )
-from tachograph.judge.finding import Finding
+from tachograph.judge.check import ANY_ACTIVITY, Check, Found, Unmeasured
 
 
-def stalled(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the finding that for `idle_minutes` or more, between work, no GPU worked: the longest such period."""
+) -> Found | None:
+    """Return that for `idle_minutes` or more, between work, no GPU worked: the longest such period."""
     if not may_hold_idle(summary, thresholds.idle_minutes * 60):
         return None
     activity = activity_over_time(minutes, thresholds.idle_util)
@@ -37,14 +37,9 @@ def stalled(
     held = number(summary, "gpus") or number(summary, "gpus_seen")
     start = summary.get("start")
     times = "once" if len(long) == 1 else f"{len(long)} times"
-    return Finding(
-        "stalled",
-        "hint",
-        "GPU work stood still for a long time",
+    return Found(
         f"Between periods of work the GPUs stood still {times}, the longest for {text(length * 60, 's')} from "
         f"{text(begin * 60, 's')} after the start; {text(total_s, 's')} in all.",
-        "Look at the output of that time: checkpoints or input on slow storage, waiting for another process "
-        "or a service, or a phase on the CPU that could run in a job of its own.",
         evidence_of(
             summary,
             "elapsed_s",
@@ -58,3 +53,29 @@ def stalled(
         begin=moment(summary, begin * 60.0),
         end=moment(summary, (begin + length) * 60.0),
     )
+
+
+ADVICE = (
+    "Look at the output of that time: checkpoints or input on slow storage, waiting for another process "
+    "or a service, or a phase on the CPU that could run in a job of its own."
+)
+
+CHECK = Check(
+    "stalled",
+    family="input",
+    severity="hint",
+    title="GPU work stood still for a long time",
+    advice=ADVICE,
+    evidence=(
+        "elapsed_s",
+        "idle_periods",
+        "longest_idle_s",
+        "idle_s",
+        "stopped_after_s",
+        "gpu_hours_idle",
+        "stopped_at_unix_s",
+    ),
+    needs=(ANY_ACTIVITY,),
+    hidden=Unmeasured("within"),
+    decide=decide,
+)

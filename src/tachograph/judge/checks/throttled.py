@@ -1,4 +1,4 @@
-"""Clocks were lowered, for heat or for power."""
+"""Clocks were lowered for heat or a hardware slowdown; at the power limit: the rule power_throttling."""
 
 from __future__ import annotations
 
@@ -9,40 +9,47 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.checks.evidence import evidence_of, number
-from tachograph.judge.finding import Finding
+from tachograph.judge.activity import evidence_of, number
+from tachograph.judge.check import Check, Found, Unmeasured
 
 OFTEN = 0.1  # share of samples from which it is worth a word
 HEAT, HARDWARE, POWER = 0x20 | 0x40, 0x8, 0x4 | 0x80  # bits of DCGM_FI_DEV_CLOCK_THROTTLE_REASONS
 
 
-def throttled(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the finding that clocks were lowered for heat (problem) or at the power limit (note) in many samples."""
+) -> Found | None:
+    """Return that clocks were lowered in many samples, heat or a hardware slowdown among the reasons."""
     share, bits = number(summary, "throttle_reasons_mean"), number(summary, "throttle_reasons_max")
     if share is None or bits is None or share < OFTEN:
         return None
-    seen = int(bits)
+    if not int(bits) & (HEAT | HARDWARE):
+        return None
     reasons = [
         name
         for mask, name in ((HEAT, "heat"), (HARDWARE, "a hardware slowdown"), (POWER, "the power limit"))
-        if seen & mask
+        if int(bits) & mask
     ]
-    if not reasons:
-        return None
-    hot = bool(seen & (HEAT | HARDWARE))
     temperature = number(summary, "gpu_temp_c_max")
-    degrees = "" if temperature is None or not hot else f" The highest temperature was {text(temperature, 'C')}."
-    return Finding(
-        "throttled",
-        "problem" if hot else "note",
-        f"Clocks were lowered because of {' and '.join(reasons)}",
+    degrees = "" if temperature is None else f" The highest temperature was {text(temperature, 'C')}."
+    return Found(
         f"In {text(share, 'fraction')} of the samples clocks were lowered; "
         f"reasons seen: {', '.join(reasons)}.{degrees}",
-        "Tell the support staff of your site: cooling or power supply of the node may need attention. "
-        "Your program is not the cause."
-        if hot
-        else None,
-        evidence_of(summary, "gpu_temp_c_max" if hot else "power_w_mean", "power_w_mean", throttled_fraction=share),
+        evidence_of(summary, "gpu_temp_c_max", "power_w_mean", throttled_fraction=share),
     )
+
+
+CHECK = Check(
+    "throttled",
+    family="clocks",
+    severity="problem",
+    title="Clocks were lowered for heat or a hardware slowdown",
+    advice=(
+        "Report it to the support staff of your site: cooling or power supply of the node may need attention. "
+        "Your program is not the cause."
+    ),
+    evidence=("gpu_temp_c_max", "power_w_mean", "throttled_fraction"),
+    needs=("throttle_reasons",),
+    hidden=Unmeasured(share=0.1),
+    decide=decide,
+)

@@ -9,23 +9,31 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import text
-from tachograph.judge.checks.evidence import evidence_of, number
-from tachograph.judge.finding import Finding
+from tachograph.judge.activity import evidence_of, number
+from tachograph.judge.check import Check, Found
 
 
-def time_precision(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the note that start and end were recorded to a minute or coarser."""
+) -> Found | None:
+    """Return that start and end were recorded to a minute or coarser."""
     precision = number(summary, "time_precision_s")
     if precision is None or precision < 60:
         return None
-    return Finding(
-        "time_precision",
-        "note",
-        "Start and end are known to the minute only" if precision == 60 else "Start and end are known coarsely",
+    return Found(
         f"They were recorded with a precision of {text(precision, 's')}: samples at the edges may belong to "
         "the job before or after.",
-        "Staff: export the accounting with seconds (SLURM_TIME_FORMAT=standard).",
         evidence_of(summary, "time_precision_s", "elapsed_s"),
     )
+
+
+CHECK = Check(
+    "time_precision",
+    family="time precision",
+    severity="note",
+    title="Start and end are recorded to the minute or coarser",
+    advice="Staff: export the accounting with seconds (SLURM_TIME_FORMAT=standard).",
+    evidence=("time_precision_s", "elapsed_s"),
+    of_samples=False,
+    decide=decide,
+)

@@ -9,31 +9,42 @@ import polars as pl
 
 from tachograph.catalog.config import Thresholds
 from tachograph.catalog.units import plural
-from tachograph.judge.checks.evidence import evidence_of, gpu_labels, number
-from tachograph.judge.finding import Finding
+from tachograph.judge.activity import evidence_of, gpu_labels, number
+from tachograph.judge.check import Check, Found
 from tachograph.judge.health import XID_OFTEN_THE_PROGRAM, xid_meaning
 
 
-def xid_error(
+def decide(
     summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
-) -> Finding | None:
-    """Return the finding that the XID code changed during the job."""
+) -> Found | None:
+    """Return that the XID code changed during the job."""
     events = number(summary, "xid_events")
     if not events:
         return None
     code = number(summary, "xid_event_max")
     touched = gpus.filter(pl.col("xid_events") > 0).sort("node", "gpu", "mig")
     where = f" on {gpu_labels(touched, of=gpus)}" if touched.height else ""
-    what = f"; the largest code is {int(code)} ({xid_meaning(int(code))})" if code else ""
-    program = code is not None and int(code) in XID_OFTEN_THE_PROGRAM
-    return Finding(
-        "xid_error",
-        "problem",
-        "The driver reported GPU errors",
+    what = f"; the largest code is {int(code)} ({xid_meaning(int(code))}{_cause(int(code))})" if code else ""
+    return Found(
         f"{plural(events, 'XID event')}{where}{what}.",
-        "This code usually comes from the program (a wrong memory access): run it with compute-sanitizer. "
-        "If it stays on one node, tell the support staff."
-        if program
-        else "Tell the support staff of your site, with node, GPU and time: the hardware may need attention.",
         evidence_of(summary, "xid_events", "xid_event_max", gpus_affected=float(touched.height) or None),
     )
+
+
+def _cause(code: int) -> str:
+    return ", usually caused by the program" if code in XID_OFTEN_THE_PROGRAM else ""
+
+
+CHECK = Check(
+    "xid_error",
+    family="driver errors",
+    severity="problem",
+    title="The driver reported GPU errors",
+    advice=(
+        "Codes that usually come from the program (a wrong memory access): run it with compute-sanitizer. Other codes, "
+        "or the same node again and again: report node, GPU and time to the support staff of your site."
+    ),
+    evidence=("xid_events", "xid_event_max", "gpus_affected"),
+    needs=("xid",),
+    decide=decide,
+)

@@ -24,12 +24,12 @@ _HOLDS = {NO: False, YES: True, UNDECIDED: None, MISSING: None, UNUSED: None}
 class HangPlace:
     """Where a hung class has its interval, and what it says: `noun` ("a hang"), sentences of an interval and of none.
 
-    `found(case)`: (sentence, advice) where it holds. `none(case)`: the sentence where it does not.
+    `found(case)`: the sentence where it holds. `none(case)`: the sentence where it does not.
     """
 
     where: int
     noun: str
-    found: Callable[[HangCase], tuple[str, str | None]]
+    found: Callable[[HangCase], str]
     none: Callable[[HangCase], str]
 
 
@@ -137,7 +137,7 @@ def judge_hang(place: HangPlace, job_class: JobClass, form: ClassInput) -> Itera
 def _finding(place: HangPlace, job_class: JobClass, case: HangCase, answer: int) -> Finding:
     form = case.form
     missing, unused = case.with_vote(MISSING), case.with_vote(UNUSED)
-    sentence, advice, evidence = "", None, {}
+    sentence, evidence = "", {}
     begin = end = None
     if case.minutes < form.limits.hang:
         answer, sentence = NO, _short(place, case)
@@ -150,7 +150,7 @@ def _finding(place: HangPlace, job_class: JobClass, case: HangCase, answer: int)
         sentence = place.none(case) + voted_end(case, missing, unused)
     else:
         case = _with_interval(case)
-        sentence, advice = place.found(case)
+        sentence = place.found(case)
         evidence = _evidence(case)
         begin, end = _bounds(case)
     return Finding(
@@ -158,7 +158,7 @@ def _finding(place: HangPlace, job_class: JobClass, case: HangCase, answer: int)
         job_class.severity,
         job_class.title,
         sentence,
-        advice,
+        None,
         evidence,
         "class",
         VERDICT_OF[answer],

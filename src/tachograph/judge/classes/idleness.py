@@ -19,10 +19,9 @@ TIMES = 2.0  # the busiest does at least so many times what the least busy does;
 
 @dataclass(frozen=True, slots=True)
 class IdleUnits:
-    """What is compared: `noun` ("GPU"), the advice."""
+    """What is compared: `noun` ("GPU")."""
 
     noun: str
-    advice: str
 
 
 def idle_votes(found: Extremes, *, busy: float) -> Votes:
@@ -86,7 +85,7 @@ def judge_idle(
                 job_class.severity,
                 job_class.title,
                 sentence,
-                idleness.advice if answer == YES else None,
+                None,
                 evidence,
                 "class",
                 VERDICT_OF[answer],

@@ -37,7 +37,8 @@ class ClassInput:
 class JobClass:
     """One entry of the registry. `gpu`, `host`: characteristics that vote in that form; empty: there is no such form.
 
-    `more_gpu`, `more_host`: characteristics of which half suffice (stable).
+    `where`: kernel.END, BEGIN or MIDDLE, of classes that look for an interval in which nothing changes; they need
+    windows. `more_gpu`, `more_host`: characteristics of which half suffice (stable).
     """
 
     code: str
@@ -46,6 +47,7 @@ class JobClass:
     judge: ClassJudge
     gpu: tuple[str, ...]
     host: tuple[str, ...]
+    where: int | None = None
     more_gpu: tuple[str, ...] = ()
     more_host: tuple[str, ...] = ()
 

@@ -18,7 +18,7 @@ from tachograph.judge.classes.series import Series
 from tachograph.judge.finding import Verdict
 
 ENOUGH = 0.8  # of a window's minutes must have been measured: fewer are neither flat nor not
-VERDICT_OF: Mapping[int, Verdict] = {NO: "no", YES: "yes", UNDECIDED: "insufficient"}
+VERDICT_OF: Mapping[int, Verdict] = {NO: "no", YES: "yes", UNDECIDED: "unknown"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,8 @@ def _lines(entry: RuleEntry, width: int) -> list[str]:
         ("Possible false positives", pattern.false_positives or ["None known."]),
         ("Cures", [rule.details["advice"]] if "advice" in rule.details else pattern.cures),
         ("Needs", [", ".join(entry.counters) or "nothing"]),
-        ("Told instead, where it holds", [", ".join(entry.twins)] if entry.twins else []),
+        ("Family", [entry.check.family] if entry.check.family != entry.check.code else []),
+        ("Decides", [entry.check.code] if entry.check.code != entry.code else []),
     ):
         said = [line for one in texts if one for line in _wrapped(one, width)]
         lines += [f"  {heading}", *said] if said else []
@@ -83,7 +84,8 @@ def _rule_json(entry: RuleEntry, *, in_use: bool) -> dict[str, Any]:
         "in_use": in_use,
         "level": entry.rule.level,
         "severity": entry.severity,
-        "twins": entry.twins,
+        "check": entry.check.code,
+        "family": entry.check.family,
         "description": entry.pattern.description,
         "criterion": entry.pattern.criterion,
         "false_positives": entry.pattern.false_positives,

@@ -197,6 +197,6 @@ class RuleOutcome:
     steps: int = 0
 
     @property
-    def verdict(self) -> Literal["yes", "no", "insufficient"]:
+    def verdict(self) -> Literal["yes", "no", "unknown"]:
         """The alert as findings say it."""
-        return "insufficient" if self.alert is None else "yes" if self.alert else "no"
+        return "unknown" if self.alert is None else "yes" if self.alert else "no"

@@ -134,7 +134,7 @@ MOST_TERMS = 64  # of a rule
 MOST_TERMS_OF_FILE = 200
 MOST_EXPRESSIONS = 2_500  # characters of all expressions and conditions of a file
 MOST_PROBLEMS = 50
-DETAILS = ("title", "severity", "advice", "hint", "unit", "twin")
+DETAILS = ("title", "severity", "advice", "hint", "unit", "check", "family")
 _ABOUT = ("description", "criterion", "false_positives", "cures")
 _RULE_KEYS = (
     *("name", "type", "tag", "id", "level", "parameter", "rule_terms"),

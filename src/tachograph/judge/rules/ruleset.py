@@ -16,6 +16,8 @@ import msgspec
 
 from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.errors import ConfigError, NotFoundError
+from tachograph.catalog.tables import JOBS
+from tachograph.judge.check import Check
 from tachograph.judge.finding import SEVERITIES, Severity
 from tachograph.judge.rules.metrics import OFFERED, VOCABULARY
 from tachograph.judge.rules.model import Pattern, PatternRule, RuleProblem
@@ -129,6 +131,9 @@ def is_sane(value: float) -> bool:
     return math.isfinite(value)
 
 
+_OF_ACCOUNTING = frozenset([*JOBS.schema, "attribution", "gpu_model"])
+
+
 @dataclass(frozen=True, slots=True)
 class RuleEntry:
     """A rule in use: with its program, its parameters and their values. shipped: it is part of Tachograph."""
@@ -161,9 +166,22 @@ class RuleEntry:
         return next((severity for severity in SEVERITIES if severity == given), "hint")
 
     @property
-    def twins(self) -> tuple[str, ...]:
-        """Codes of findings that say the same: where one of them is told, this rule is a mere fact."""
-        return tuple(re.findall(r"\w+", self.rule.details.get("twin", "")))
+    def check(self) -> Check:
+        """The check that it decides: its own, or the one of another code that its key `check` names.
+
+        Its family is that of its key `family`; without one it is a family by itself.
+        """
+        code = self.rule.details.get("check") or self.code
+        return Check(
+            code,
+            self.rule.details.get("family") or code,
+            self.severity,
+            self.rule.name,
+            None if self.severity == "fact" else self.advice,
+            evidence=("gpu_hours", "gpus_affected"),
+            of_samples=not _OF_ACCOUNTING.issuperset(self.counters),
+            deciders=() if code == self.code else (self.code,),
+        )
 
     @property
     def counters(self) -> tuple[str, ...]:
@@ -184,7 +202,7 @@ class RuleEntry:
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """Rules in use, in the order in which they are told, those that are switched off, and what is wrong."""
+    """Rules in use, in the order of reports, those that are switched off, and what is wrong."""
 
     entries: tuple[RuleEntry, ...] = ()
     disabled: tuple[RuleEntry, ...] = ()

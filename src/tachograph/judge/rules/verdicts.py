@@ -10,9 +10,8 @@ from typing import cast
 import msgspec
 import polars as pl
 
-from tachograph.catalog.tables import FINDINGS, JOBS
 from tachograph.catalog.units import text
-from tachograph.judge.finding import CheckedValue, Relation
+from tachograph.judge.finding import FINDING_SCHEMA, CheckedValue, Relation
 from tachograph.judge.rules.expression import Compare, Name, Node, Number, TuplePart, walk
 from tachograph.judge.rules.metrics import OFFERED, JobRanks, MeasuredRanks, measure
 from tachograph.judge.rules.model import RuleOutcome, Value
@@ -20,34 +19,23 @@ from tachograph.judge.rules.program import evaluate
 from tachograph.judge.rules.ruleset import RuleEntry, RuleSet, counters_of
 
 SHOWN_RANKS = 8
-_NO_SAMPLE = "It cannot be said: there is no sample of the job."
-_TOLD_BY_ACCOUNTING = frozenset([*JOBS.schema, "attribution", "gpu_model"])
+_NO_SAMPLE = "Unknown: there is no sample of the job."
 _encoder = msgspec.json.Encoder()
-_SCHEMA = {name: dtype for name, dtype in FINDINGS.schema.items() if name != "seq"}
-_TOLD = pl.DataFrame(schema={"job_key": pl.String(), "code": pl.String()})
 _FLIPPED: Mapping[str, Relation] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _HOLDS: Mapping[str, Callable[[float, float], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 _OTHERWISE = {"<": "not below", "<=": "above", ">": "not above", ">=": "below"}
 
 
-def judge_rules(
-    jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFrame, ruleset: RuleSet, *, told: pl.DataFrame = _TOLD
-) -> pl.DataFrame:
-    """Return what each rule says of each job, in the schema of FINDINGS without `seq`: one row per (job_key, code).
+def judge_rules(jobs: pl.DataFrame, gpus: pl.DataFrame, node_minutes: pl.DataFrame, ruleset: RuleSet) -> pl.DataFrame:
+    """Return the verdict of each rule on each job, in the schema of FINDINGS without `seq`: one row per (job_key,
+    rule).
 
-    `jobs`: rows of job_summaries; `gpus`, `node_minutes`: their rows of job_gpus and job_node_minutes. `told`:
-    (job_key, code) of findings that are told anyway, or are not worth telling: a rule whose twin is among them, or is a
-    rule before it that holds, is a mere fact of the job.
+    `jobs`: rows of job_summaries; `gpus`, `node_minutes`: their rows of job_gpus and job_node_minutes.
     """
     measured = measure(jobs, gpus, node_minutes, ruleset.metrics)
     unseen = _unseen(jobs, node_minutes)
-    said = set(told.select("job_key", "code").iter_rows())
-    parts = [pl.DataFrame(schema=_SCHEMA)]
-    for entry in ruleset.entries:
-        parts.append(_of_rule(entry, jobs, measured, said, unseen))
-        holds = parts[-1].filter(pl.col("verdict") == "yes")
-        said |= set(holds.select("job_key", "code").iter_rows())
-    return pl.concat(parts)
+    parts = (_of_rule(entry, jobs, measured, unseen) for entry in ruleset.entries)
+    return pl.concat([pl.DataFrame(schema=FINDING_SCHEMA), *parts])
 
 
 def _unseen(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> frozenset[str]:
@@ -56,13 +44,10 @@ def _unseen(jobs: pl.DataFrame, node_minutes: pl.DataFrame) -> frozenset[str]:
     return frozenset(jobs.filter(pl.col("samples") == 0).join(seen, on="job_key", how="anti")["job_key"])
 
 
-def _of_rule(
-    entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, said: Set[tuple[str, str]], unseen: Set[str]
-) -> pl.DataFrame:
+def _of_rule(entry: RuleEntry, jobs: pl.DataFrame, measured: MeasuredRanks, unseen: Set[str]) -> pl.DataFrame:
     """What one rule says of each job. Without samples a rule about them is not denied, not even for the run time."""
     comparisons = tuple(comparisons_of(entry))
-    of_samples = not _TOLD_BY_ACCOUNTING.issuperset(counters_of(entry.program.needs))
-    advice, twins = entry.advice, entry.twins
+    check = entry.check
     of_gpus = not any(OFFERED[name].level == "node" for name in entry.program.needs)
     columns: dict[str, list[object]] = {name: [] for name in ("verdict", "severity", "sentence", "advice")}
     columns |= {"evidence": [], "checks": [], "needs": []}
@@ -72,21 +57,21 @@ def _of_rule(
         outcome = evaluate(entry.program, job, entry.values)
         checks = tuple(comparison.check(outcome, job, entry.values) for comparison in comparisons)
         holds = outcome.verdict == "yes"
-        quiet = holds and any((job_key, twin) in said for twin in twins)
-        blind = of_samples and outcome.verdict == "no" and job_key in unseen
-        columns["verdict"].append("insufficient" if blind else outcome.verdict)
-        columns["severity"].append("fact" if quiet else entry.severity)
+        blind = check.of_samples and outcome.verdict == "no" and job_key in unseen
+        columns["verdict"].append("unknown" if blind else outcome.verdict)
+        columns["severity"].append(check.severity)
         columns["sentence"].append(_NO_SAMPLE if blind else rule_sentence(entry, outcome, checks))
-        columns["advice"].append(advice if holds and entry.severity != "fact" else None)
+        columns["advice"].append(check.advice if holds else None)
         columns["evidence"].append(_evidence(outcome, hours[place], of_gpus=of_gpus) if holds else "{}")
         columns["checks"].append(_encoder.encode(checks).decode())
         columns["needs"].append(",".join(counters_of(outcome.unknown)) if outcome.unknown else None)
-    fixed = {"code": entry.code, "kind": "rule", "title": entry.rule.name, "begin": None, "end": None}
-    same = [pl.lit(value, dtype=_SCHEMA[name]).alias(name) for name, value in fixed.items()]
+    fixed: dict[str, str | None] = {"code": entry.code, "kind": "rule", "title": entry.rule.name}
+    fixed |= dict.fromkeys(("begin", "end", "covered_by"))
+    same = [pl.lit(value, dtype=FINDING_SCHEMA[name]).alias(name) for name, value in fixed.items()]
     listed = pl.col("needs").str.split(",").fill_null([])  # faster than a list of lists
     found = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String())).with_columns(listed)
     whole = found.with_columns(jobs["job_key"], jobs["job_id"], *same)
-    return whole.select(*_SCHEMA)
+    return whole.select(*FINDING_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +157,9 @@ def rule_sentence(entry: RuleEntry, outcome: RuleOutcome, checks: Iterable[Check
         return said if entry.rule.level == "job" or not outcome.ranks else f"{_ranks(outcome.ranks)}: {said}"
     if outcome.alert is None:
         missing = [f"{', '.join(outcome.unknown)} not known"] if outcome.unknown else []
-        return f"It cannot be said: {'; '.join([*missing, *outcome.reasons])}."
+        return f"Unknown: {'; '.join([*missing, *outcome.reasons])}."
     missed = [check for check in checks if check.holds is False]
-    return f"It is not so: {', '.join(map(_missed, missed))}." if missed else "It is not so."
+    return f"Not triggered: {', '.join(map(_missed, missed))}." if missed else "Not triggered."
 
 
 def _ranks(names: Sequence[str]) -> str:
@@ -249,7 +234,7 @@ def counts(compared: pl.DataFrame) -> pl.DataFrame:
 def agreement(verdicts: Mapping[str, str], labels: Mapping[str, bool]) -> Agreement:
     """Return how verdicts, {job_key: verdict}, agree with labels, {job_key: whether it is so}; others do not count.
 
-    >>> agreement({"a": "yes", "b": "no", "c": "insufficient", "d": "yes"}, {"a": True, "b": True, "c": False})
+    >>> agreement({"a": "yes", "b": "no", "c": "unknown", "d": "yes"}, {"a": True, "b": True, "c": False})
     Agreement(right_yes=1, wrong_yes=0, right_no=0, wrong_no=1, undecided=1)
     """
     pairs = [(verdicts[key], said) for key, said in labels.items() if key in verdicts]
@@ -258,5 +243,5 @@ def agreement(verdicts: Mapping[str, str], labels: Mapping[str, bool]) -> Agreem
         wrong_yes=pairs.count(("yes", False)),
         right_no=pairs.count(("no", False)),
         wrong_no=pairs.count(("no", True)),
-        undecided=sum(verdict == "insufficient" for verdict, _ in pairs),
+        undecided=sum(verdict == "unknown" for verdict, _ in pairs),
     )

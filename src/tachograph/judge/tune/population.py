@@ -19,12 +19,12 @@ from tachograph.judge.classes.idleness import idle_answers, idle_votes
 from tachograph.judge.classes.inputs import HOST_SUFFIX, ClassInput, JobClass
 from tachograph.judge.classes.kernel import BEGIN, END, MIDDLE, NO, UNDECIDED, YES, Votes
 from tachograph.judge.classes.series import Extremes, Units, extremes
-from tachograph.judge.classes.verdicts import CLASS_BY_CODE, JOB_CLASSES, class_inputs
 from tachograph.judge.classes.windows import hang_votes, majority
+from tachograph.judge.job_classes import CLASS_BY_CODE, JOB_CLASSES, class_inputs
 
 NOT_ASKED = -9  # a class that is not asked of the job: idle_nodes of one node
 HANG_PLACES: Mapping[str, int] = MappingProxyType({"job_hang": END, "cold_start": BEGIN, "stall": MIDDLE})
-_CODE_OF = {"yes": YES, "no": NO, "insufficient": UNDECIDED}
+_CODE_OF = {"yes": YES, "no": NO, "unknown": UNDECIDED}
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from tachograph.catalog.errors import UsageError
 from tachograph.judge.accuracy import Answers, Truths, VerdictScore, score_verdicts
 from tachograph.judge.classes.characteristics import GPU, HOST, Characteristic
 from tachograph.judge.classes.inputs import HOST_SUFFIX
-from tachograph.judge.classes.verdicts import CLASS_BY_CODE
+from tachograph.judge.job_classes import CLASS_BY_CODE
 from tachograph.judge.tune.population import HANG_PLACES, NOT_ASKED, Population, base, candidates
 
 TEST_SHARE = 0.3

@@ -11,15 +11,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tachograph.catalog.units import plural, text
-from tachograph.judge.finding import CheckedValue, Finding, Severity, Verdict, findings_frame
+from tachograph.judge.finding import CheckedValue, Finding, Verdict, findings_frame
 from tachograph.judge.health import (
-    CRIT,
     HEALTH_UNKNOWN,
     HOT,
     INPUTS,
     OK,
     STATES,
-    WARN,
     WORST_FIRST,
     health_states,
     limit_columns,
@@ -67,12 +65,12 @@ def shares_of(keys: pl.Series, gpus: pl.DataFrame) -> Shares:
 
 
 def workload_finding(summary: Mapping[str, float | None], fractions: NDArray[np.float64], gpus: int) -> Finding:
-    """Return what a job did with its GPUs, as a fact; insufficient where most of it cannot be told.
+    """Return what a job did with its GPUs, as a fact; unknown where most of it was not measured.
 
     summary: `<counter>_mean` of what decides. fractions: along CLASSES.
     """
     if not gpus:
-        return _of("insufficient", "No sample of its GPUs tells what they did.", {}, DECIDING)
+        return _of("unknown", "There is no sample of its GPUs.", {}, DECIDING)
     order = [int(place) for place in np.argsort(-fractions, kind="stable") if fractions[place] > 0]
     evidence = {f"workload_{WORKLOAD_CODES[place]}": round(float(fractions[place]), 6) for place in order}
     evidence["gpus_seen"] = float(gpus)
@@ -80,8 +78,8 @@ def workload_finding(summary: Mapping[str, float | None], fractions: NDArray[np.
     missing = tuple(name for name in DECIDING if _absent(summary, name)) if unknown else ()
     because = f"; {enabling(missing)}" if missing else ""
     if WORKLOAD_CLASSES[order[0]] == UNKNOWN:
-        sentence = f"In {text(unknown, 'fraction')} of the GPU time it cannot be told what the GPUs did{because}."
-        return _of("insufficient", sentence, evidence, missing)
+        sentence = f"{text(unknown, 'fraction')} of the GPU time is undetermined{because}."
+        return _of("unknown", sentence, evidence, missing)
     known = [place for place in order if WORKLOAD_CLASSES[place] != UNKNOWN and fractions[place] >= LEAST_SHARE]
     told = [f"{text(float(fractions[place]), 'fraction')} {WORKLOAD_CLASSES[place]}" for place in known[:NAMED]]
     rest = sum(
@@ -90,7 +88,7 @@ def workload_finding(summary: Mapping[str, float | None], fractions: NDArray[np.
     told += [f"{text(rest, 'fraction')} other"] if rest >= LEAST_SHARE else []
     sentence = f"Of the time of {plural(gpus, 'GPU')}: {', '.join(told)}."
     if unknown >= LEAST_SHARE:
-        sentence += f" In {text(unknown, 'fraction')} it cannot be told{because}."
+        sentence += f" {text(unknown, 'fraction')} is undetermined{because}."
     return _of("yes", sentence, evidence, ())
 
 
@@ -114,20 +112,6 @@ OF_JOB: Mapping[str, str] = {
     "gpu_temp_c": "gpu_temp_c_max",
     "mem_temp_c": "mem_temp_c_max",
 }
-# advice that tells the same already: then the health is no more than a fact
-TOLD: Mapping[str, tuple[str, ...]] = {CRIT: ("row_remap_failure", "remapped_rows"), WARN: (), HOT: ("throttled",)}
-_TITLES = {
-    CRIT: "A GPU has faulty memory",
-    WARN: "The PCIe link of a GPU repeated packets",
-    HOT: "A GPU was at the temperature at which clocks are lowered",
-    OK: "Its GPUs are healthy",
-    HEALTH_UNKNOWN: "It cannot be told whether its GPUs are healthy",
-}
-_ADVICE = {
-    CRIT: "Tell the support staff of your site: the GPU should be taken out of service. Check the results of this job.",
-    WARN: "Tell the support staff of your site if your job was slow: the slot or cable may need attention.",
-    HOT: "Tell the support staff of your site: cooling of the node may need attention.",
-}
 _EVIDENCE = ("row_remap_failure", "remapped_rows_uncorrectable", "pcie_replays", "gpu_temp_c_max", "mem_temp_c_max")
 
 
@@ -140,18 +124,15 @@ class JudgedWorkload:
     findings: pl.DataFrame
 
 
-def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame, told: pl.DataFrame) -> JudgedWorkload:
+def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame) -> JudgedWorkload:
     """Return rows of job_summaries with `workload`, `workload_fractions`, `health`, and of job_gpus with `health`.
 
-    `told`: (job_key, code, severity) of the advice that is given. Null: no samples. One finding of kind workload, one
-    of kind health per job.
+    Null: no samples. One finding of kind workload, one of kind health per job.
     """
     keys = jobs.get_column("job_key")
     shares = shares_of(keys, gpus)
     rated = _rated(gpus)
     of_job = {row["job_key"]: row for row in _of_jobs(rated).iter_rows(named=True)}
-    problems = told.filter(pl.col("severity") == "problem").select("job_key", "code")
-    advised = {key: set(codes) for key, codes in problems.group_by("job_key").agg("code").iter_rows()}
     summaries = jobs.select("job_key", "job_id", "gpu_util_mean", *(f"{name}_mean" for name in DECIDING))
     healths = [of_job[key]["state"] if key in of_job else None for key in keys]
 
@@ -159,7 +140,7 @@ def judge_workload(jobs: pl.DataFrame, gpus: pl.DataFrame, told: pl.DataFrame) -
         for place, summary in enumerate(summaries.iter_rows(named=True)):
             key = summary["job_key"]
             work = workload_finding(summary, shares.fractions[place], int(shares.gpus[place]))
-            yield summary, [work, _health_finding(of_job.get(key), advised.get(key, set()))]
+            yield summary, [work, _health_finding(of_job.get(key))]
 
     fractions = [row if number else None for row, number in zip(shares.fractions.tolist(), shares.gpus, strict=True)]
     return JudgedWorkload(
@@ -210,42 +191,42 @@ def _of_jobs(rated: pl.DataFrame) -> pl.DataFrame:
         (pl.col("state").to_physical() == worst_of).sum().alias("affected"),
         pl.col("state").sort().first().cast(pl.String),
         *(pl.col(name).max() for name in INPUTS),
-        pl.col("pcie_replays").sum().alias("replays_sum"),
-        pl.col("remapped_rows_uncorrectable").sum().alias("rows_sum"),
         *closest,
         *(pl.col(f"lacks_{name}").any() for name in INPUTS),
     )
 
 
-def _health_finding(job: Mapping[str, Any] | None, advised: set[str]) -> Finding:
-    """The health of a job's GPUs: yes where one is not OK, no where all are, insufficient where it cannot be told."""
+def _health_finding(job: Mapping[str, Any] | None) -> Finding:
+    """The health of GPUs as a fact: yes where one is not OK, no where all are; problems have checks of their own."""
     if job is None:
-        sentence = "No sample of its GPUs tells how they are."
-        return Finding(
-            "health", "fact", _TITLES[HEALTH_UNKNOWN], sentence, kind="health", verdict="insufficient", needs=INPUTS
-        )
+        return _health("unknown", "There is no sample of its GPUs.", {}, needs=INPUTS)
     state = job["state"]
     evidence = {name: job[of] for name, of in zip(_EVIDENCE, INPUTS, strict=True) if job[of] is not None}
     if state == HEALTH_UNKNOWN:
         lacking = tuple(name for name in INPUTS if job[f"lacks_{name}"])
-        sentence = f"No problem was seen, but not all was measured: {enabling(lacking)}."
-        return Finding(
-            "health", "fact", _TITLES[HEALTH_UNKNOWN], sentence, None, evidence,
-            kind="health", verdict="insufficient", needs=lacking,
-        )  # fmt: skip
+        return _health(
+            "unknown", f"No problem was seen, but not all was measured: {enabling(lacking)}.", evidence, needs=lacking
+        )
+    checks = _temperature_checks(job)
     if state == OK:
         sentence = f"{plural(job['gpus'], 'GPU')}: no fault of the memory, no repeated packets, not too hot."
-        checks = _temperature_checks(job)
-        return Finding("health", "fact", _TITLES[OK], sentence, None, evidence, "health", "no", checks=checks)
+        return _health("no", sentence, evidence, checks=checks)
     evidence["gpus_affected"] = float(job["affected"])
-    severity: Severity = "problem" if state == CRIT else "hint"
-    if advised.intersection(TOLD[state]):
-        severity = "fact"
-    sentence = f"{state}: {job['affected']} of {plural(job['gpus'], 'GPU')}; {_seen(state, job)}."
+    sentence = f"{state}: {job['affected']} of {plural(job['gpus'], 'GPU')}."
+    return _health("yes", sentence, evidence, checks=checks if state == HOT else ())
+
+
+def _health(
+    verdict: Verdict,
+    sentence: str,
+    evidence: Mapping[str, float],
+    *,
+    needs: tuple[str, ...] = (),
+    checks: tuple[CheckedValue, ...] = (),
+) -> Finding:
     return Finding(
-        "health", severity, _TITLES[state], sentence, _ADVICE[state], evidence,
-        kind="health", verdict="yes", checks=_temperature_checks(job) if state == HOT else (),
-    )  # fmt: skip
+        "health", "fact", "GPU health", sentence, None, evidence, "health", verdict, checks=checks, needs=needs
+    )
 
 
 def _temperature_checks(job: Mapping[str, Any]) -> tuple[CheckedValue, ...]:
@@ -255,22 +236,4 @@ def _temperature_checks(job: Mapping[str, Any]) -> tuple[CheckedValue, ...]:
         CheckedValue(f"{name}_max", value, ">=", job[limit], "C", value >= job[limit])
         for name, limit in pairs
         if (value := job[f"{name}_closest"]) is not None
-    )
-
-
-def _seen(state: str, job: Mapping[str, Any]) -> str:
-    """What was seen, with its numbers."""
-    if state == CRIT:
-        told = ["remapping a faulty memory row has failed"] if (job["row_remap_failure"] or 0) > 0 else []
-        if job["rows_sum"] > 0:
-            rows = plural(job["rows_sum"], "memory row")
-            told.append(f"{rows} remapped after uncorrectable errors, up to the end of the job")
-        return ", ".join(told)
-    if state == WARN:
-        return f"{plural(job['replays_sum'], 'PCIe replay')} during the job"
-    names = {"gpu_temp_c_max": "GPU", "mem_temp_c_max": "memory"}
-    return ", ".join(
-        f"{names[check.name]} at {text(check.value, 'C')}, limit {text(check.threshold, 'C')}"
-        for check in _temperature_checks(job)
-        if check.holds
     )

@@ -1,4 +1,4 @@
-"""Job classes: what a job's minutes show it to be. A class is added by one file and one line in CLASSES.
+"""Job classes: what a job's minutes show it to be. A class is added as any check is, with a `job_class`.
 
 Each is judged from GPU telemetry, and from host characteristics where those were recorded (codes that end in _host).
 `judge` makes findings; to search thresholds, compute `series`, `spreads` and `units` once and vote as often as needed.
@@ -16,12 +16,7 @@ import polars as pl
 from tachograph.catalog.config import ClassOptions
 from tachograph.catalog.errors import ConfigError
 from tachograph.catalog.units import text
-from tachograph.judge.checks.cold_start import COLD_START
-from tachograph.judge.checks.idle_gpus import IDLE_GPUS
-from tachograph.judge.checks.idle_nodes import IDLE_NODES
-from tachograph.judge.checks.job_hang import JOB_HANG
-from tachograph.judge.checks.stable import STABLE
-from tachograph.judge.checks.stall import STALL
+from tachograph.judge.checks import CHECKS
 from tachograph.judge.classes.characteristics import GPU, HOST, class_limits
 from tachograph.judge.classes.inputs import ClassInput, JobClass
 from tachograph.judge.classes.series import gpu_series, gpu_units, host_series, host_units, node_units, rests
@@ -30,9 +25,11 @@ from tachograph.judge.finding import Finding, Verdict, findings_frame
 
 __all__ = ["CLASS_CODES", "JOB_CLASSES", "ClassInput", "JobClass", "class_inputs", "judge_classes"]
 
-# in the order in which they are told
-JOB_CLASSES: tuple[JobClass, ...] = (JOB_HANG, COLD_START, STALL, IDLE_NODES, IDLE_GPUS, STABLE)
+JOB_CLASSES: tuple[JobClass, ...] = tuple(check.job_class for check in CHECKS if check.job_class)
 CLASS_CODES: tuple[str, ...] = tuple(code for job_class in JOB_CLASSES for code in job_class.codes)
+_ADVICE: Mapping[str, str | None] = MappingProxyType(
+    {check.job_class.code: check.advice for check in CHECKS if check.job_class}
+)
 CLASS_BY_CODE: Mapping[str, JobClass] = MappingProxyType({code: each for each in JOB_CLASSES for code in each.codes})
 
 _OF_JOBS = (
@@ -92,29 +89,31 @@ def _found(
         of_form: dict[int, list[Finding]] = defaultdict(list)
         for job_class in JOB_CLASSES:
             if job_class.host or not form.host:
+                advice = _ADVICE[job_class.code]
                 for place, finding in job_class.judge(job_class, form):
-                    of_form[place].append(finding if form.host else _if_sampled(finding, form.rows[place]))
+                    sure = finding if form.host else _if_sampled(finding, form.rows[place])
+                    of_form[place].append(replace(sure, advice=advice) if sure.verdict == "yes" else sure)
         for place, findings in sorted(of_form.items()):
             row = form.rows[place]
             per_job.setdefault(row["job_key"], (row, []))[1].extend(findings)
     yield from per_job.values()
     for row in jobs.filter(pl.col("attribution") == "ambiguous").select(_OF_JOBS).iter_rows(named=True):
         single = {"idle_nodes": row["nodes"] == 1, "idle_gpus": row["gpus"] == 1}
-        yield row, [_not_told(each, row, settings) for each in JOB_CLASSES if not single.get(each.code)]
+        yield row, [_undetermined(each, row, settings) for each in JOB_CLASSES if not single.get(each.code)]
 
 
 def _if_sampled(finding: Finding, row: Mapping[str, object]) -> Finding:
     """The finding; of a job without a single sample nothing is denied, not even for its run time."""
     if finding.verdict != "no" or row["samples"] != 0:
         return finding
-    return replace(finding, verdict="insufficient", sentence="Cannot be told: there is no sample of its GPUs.")
+    return replace(finding, verdict="unknown", sentence="Unknown: there is no sample of its GPUs.")
 
 
-def _not_told(job_class: JobClass, row: Mapping[str, object], settings: ClassOptions) -> Finding:
-    """The answer for a job of which nobody knows which GPUs it held: one too short for a hang has none all the same."""
-    said, ran = "Cannot be told: which GPUs were its own is not known.", row["elapsed_s"]
-    verdict: Verdict = "insufficient"
-    if job_class in (JOB_HANG, COLD_START, STALL) and isinstance(ran, float) and ran < settings.hang_minutes * 60:
+def _undetermined(job_class: JobClass, row: Mapping[str, object], settings: ClassOptions) -> Finding:
+    """The verdict for a job whose GPUs are not recorded: one too short for a hang has none all the same."""
+    said, ran = "Unknown: which GPUs were its own is not recorded.", row["elapsed_s"]
+    verdict: Verdict = "unknown"
+    if job_class.where is not None and isinstance(ran, float) and ran < settings.hang_minutes * 60:
         long = text(settings.hang_minutes * 60, "s")
         said, verdict = f"No: the job ran {text(ran, 's')}; {long} or more would be needed.", "no"
     return Finding(job_class.code, job_class.severity, job_class.title, said, kind="class", verdict=verdict)
@@ -155,7 +154,7 @@ def _host_form(
 def _voting(settings: ClassOptions, *, host: bool) -> tuple[str, ...]:
     """Characteristics of which windows are needed: those that vote on a hung class."""
     limit = class_limits(settings, host=host)
-    hung = (JOB_HANG, COLD_START, STALL)
+    hung = [each for each in JOB_CLASSES if each.where is not None]
     names = [
         name
         for each in hung

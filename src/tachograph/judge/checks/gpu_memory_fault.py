@@ -1,0 +1,47 @@
+"""A GPU of the job has faulty memory, also where the fault is older than the job: its health is CRIT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.config import Thresholds
+from tachograph.catalog.units import plural
+from tachograph.judge.activity import gpu_labels
+from tachograph.judge.check import Check, Found
+from tachograph.judge.health import CRIT
+
+
+def decide(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> Found | None:
+    """Return that the health of a GPU is CRIT, and why."""
+    touched = gpus.filter(pl.col("health") == CRIT).sort("node", "gpu", "mig")
+    if touched.is_empty():
+        return None
+    failures = float(touched["row_remap_failure_max"].fill_null(0).max() or 0)  # type: ignore[arg-type]
+    rows = float(touched["remapped_rows_uncorrectable_last"].sum())
+    seen = ["remapping a faulty memory row has failed"] if failures > 0 else []
+    if rows > 0:
+        seen.append(f"{plural(rows, 'memory row')} remapped after uncorrectable errors, up to the end of the job")
+    evidence = {
+        "row_remap_failure": failures,
+        "remapped_rows_uncorrectable": rows,
+        "gpus_affected": float(touched.height),
+    }
+    return Found(f"{gpu_labels(touched, of=gpus)}: {', '.join(seen)}.", evidence)
+
+
+CHECK = Check(
+    "gpu_memory_fault",
+    family="GPU memory faults",
+    severity="problem",
+    title="A GPU has faulty memory",
+    advice="Report it to the support staff of your site: the GPU should be taken out of service. Check the results of "
+    "this job.",
+    evidence=("row_remap_failure", "remapped_rows_uncorrectable", "gpus_affected"),
+    needs=("remapped_rows_uncorrectable", "row_remap_failure"),
+    decide=decide,
+)

@@ -1,0 +1,51 @@
+"""A GPU, or its memory, reached the temperature at which clocks are lowered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.config import Thresholds
+from tachograph.catalog.units import text
+from tachograph.judge.activity import evidence_of, gpu_label, number
+from tachograph.judge.check import Check, Found
+from tachograph.judge.health import limits_of
+
+SHOWN = 4  # places
+
+
+def decide(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> Found | None:
+    """Return that the highest temperature of a GPU, or of its memory, is at the limit of its model or above."""
+    seen, several = [], gpus["node"].n_unique() > 1
+    for row in gpus.sort("node", "gpu", "mig").iter_rows(named=True):
+        limits = limits_of(row["gpu_model"])
+        for part, value, limit in (
+            ("", number(row, "gpu_temp_c_max"), limits.warning_c),
+            (" memory", number(row, "mem_temp_c_max"), limits.memory_warning_c),
+        ):
+            if value is not None and value >= limit:
+                seen.append(
+                    f"{gpu_label(row, with_node=several)}{part} at {text(value, 'C')}, limit {text(limit, 'C')}"
+                )
+    if not seen:
+        return None
+    more = f", and {len(seen) - SHOWN} more" if len(seen) > SHOWN else ""
+    highest = {name: gpus[f"{name}_max"].max() for name in ("gpu_temp_c", "mem_temp_c")}
+    known = {f"{name}_max": float(value) for name, value in highest.items() if isinstance(value, int | float)}
+    return Found(f"{', '.join(seen[:SHOWN])}{more}.", evidence_of({}, **known))
+
+
+CHECK = Check(
+    "gpu_overheated",
+    family="clocks",
+    severity="hint",
+    title="A GPU was at the temperature at which clocks are lowered",
+    advice="Report it to the support staff of your site: cooling of the node may need attention.",
+    evidence=("gpu_temp_c_max", "mem_temp_c_max"),
+    needs=("gpu_temp_c",),
+    decide=decide,
+)

@@ -1,0 +1,39 @@
+"""The PCIe link of a GPU repeated packets during the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tachograph.catalog.config import Thresholds
+from tachograph.catalog.units import plural
+from tachograph.judge.activity import gpu_labels
+from tachograph.judge.check import Check, Found
+
+
+def decide(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> Found | None:
+    """Return that PCIe replays were counted while the job ran (sum over its GPUs)."""
+    touched = gpus.filter(pl.col("pcie_replays_max") > 0).sort("node", "gpu", "mig")
+    if touched.is_empty():
+        return None
+    replays = float(touched["pcie_replays_max"].sum())
+    return Found(
+        f"{plural(replays, 'PCIe replay')} during the job on {gpu_labels(touched, of=gpus)}.",
+        {"pcie_replays": replays, "gpus_affected": float(touched.height)},
+    )
+
+
+CHECK = Check(
+    "pcie_replays",
+    family="PCIe link",
+    severity="hint",
+    title="The PCIe link of a GPU repeated packets",
+    advice="If the job was slow, report it to the support staff of your site: the slot or cable may need attention.",
+    evidence=("pcie_replays", "gpus_affected"),
+    needs=("pcie_replays",),
+    decide=decide,
+)

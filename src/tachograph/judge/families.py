@@ -1,0 +1,210 @@
+"""Findings of many jobs settled: one of each code, nothing denied that was not measured, families covered.
+
+The steps of `settled` are the only places where verdicts of different checks meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import NamedTuple
+
+import polars as pl
+
+from tachograph.judge.check import HALF, Check, families_around
+from tachograph.judge.classes.inputs import HOST_SUFFIX
+
+_HIDES = {"begin": "at the begin", "end": "at the end", "within": "at a stretch"}
+_MINUTE_S = 60.0
+_RANK = {"yes": 0, "unknown": 1, "no": 2}
+
+
+def settled(
+    findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame, *, idle_minutes: float
+) -> pl.DataFrame:
+    """Return findings with one row per (job_key, code), and `covered_by`.
+
+    `findings`: in the schema of FINDINGS without `seq`, one row per job and decider. `checks`: in their order.
+    `gaps`: what was not measured of each job (`unmeasured`).
+    """
+    every = _of_each_code(checks)
+    decided = _decided(findings, every)
+    return covered(_not_denied(decided, every, gaps, idle_minutes), every, gaps)
+
+
+def _of_each_code(checks: Sequence[Check]) -> tuple[Check, ...]:
+    """The first check of each code, with the deciders of all."""
+    found: dict[str, Check] = {}
+    for check in checks:
+        first = found.setdefault(check.code, check)
+        if first is not check and check.deciders:
+            found[check.code] = replace(first, deciders=(*first.deciders, *check.deciders))
+    return tuple(found.values())
+
+
+def _decided(findings: pl.DataFrame, checks: Sequence[Check]) -> pl.DataFrame:
+    """One row per (job_key, code): of several deciders one that says yes, else one that does not know."""
+    several = [check for check in checks if check.deciders]
+    code_of = {name: check.code for check in several for name in (check.code, *check.deciders)}
+    mine = pl.col("code").is_in(list(code_of))
+    apart = findings.filter(mine)
+    if not apart.height:
+        return findings
+    of_check = {
+        name: pl.col("code").replace_strict(
+            {check.code: getattr(check, name) for check in several}, return_dtype=pl.String()
+        )
+        for name in ("severity", "title", "advice")
+    }
+    of_check["advice"] = pl.when(pl.col("verdict") == "yes").then(of_check["advice"])
+    ranked = (
+        apart.with_columns(
+            others=pl.col("code").replace_strict(code_of) != pl.col("code"),
+            code=pl.col("code").replace_strict(code_of),
+            rank=pl.col("verdict").replace_strict(_RANK, return_dtype=pl.Int8()),
+        )
+        .sort("rank", "others", maintain_order=True)
+        .unique(["job_key", "code"], keep="first", maintain_order=True)
+        .with_columns(**of_check)
+    )
+    return pl.concat([findings.filter(~mine), ranked.select(findings.columns)])
+
+
+def unmeasured(jobs: pl.DataFrame, timelines: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per job: `share` of the expected samples that are missing, and stretches without any, in minutes.
+
+    `elapsed_s`: its run time.
+    `begin`, `end`: before the first and after the last measured minute; `within`: the longest between two. Null where
+    nothing was measured. `timelines`: one row per (job_key, minute), in order.
+    """
+    minutes = timelines.lazy().filter(pl.col("told_gpus") > 0).select("job_key", pl.col("minute").cast(pl.Int64))
+    stretches = minutes.group_by("job_key").agg(
+        begin=pl.col("minute").min(),
+        last=pl.col("minute").max(),
+        within=pl.col("minute").sort().diff().max().fill_null(1) - 1,
+    )
+    ran = ((pl.col("as_of") - pl.col("start")).dt.total_seconds() / _MINUTE_S).ceil().cast(pl.Int64)
+    return (
+        jobs.lazy()
+        .select(
+            "job_key", "elapsed_s", share=(1.0 - pl.col("coverage")).clip(0.0, 1.0).round(9).fill_null(0.0), ran=ran
+        )
+        .join(stretches, on="job_key", how="left", maintain_order="left")
+        .select(
+            "job_key",
+            "elapsed_s",
+            "share",
+            "begin",
+            "within",
+            end=(pl.col("ran") - 1 - pl.col("last")).clip(lower_bound=0),
+        )
+        .collect()
+    )
+
+
+def _not_denied(
+    findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame, idle_minutes: float
+) -> pl.DataFrame:
+    """Findings in which `no` is `unknown` where the time without measurements can hide what the check looks for."""
+    limits = [
+        (code, check.hidden.where, check.hidden.share)
+        for check in checks
+        if check.of_samples and check.hidden is not None
+        for code in check.codes
+    ]
+    schema = {"code": pl.String(), "where": pl.String(), "at_least": pl.Float64()}
+    found = findings.select("job_key", "code", "verdict").join(
+        pl.DataFrame(limits, schema=schema, orient="row"), on="code", how="left", maintain_order="left"
+    )
+    found = found.join(gaps, on="job_key", how="left", maintain_order="left")
+    where = pl.col("where")
+    stretch = pl.coalesce(pl.when(where == name).then(pl.col(name)) for name in _HIDES)
+    hides = pl.when(where.is_null()).then(pl.col("share") >= pl.col("at_least")).otherwise(stretch >= idle_minutes)
+    hidden = found.select(
+        hidden=(hides & (pl.col("verdict") == "no") & pl.col("at_least").is_not_null()).fill_null(value=False),
+        said=pl.when(where.is_null())
+        .then(
+            pl.concat_str(
+                pl.lit("Unknown: "),
+                (pl.col("share") * 100).round().cast(pl.Int64),
+                pl.lit(" % of the expected samples are missing."),
+            )
+        )
+        .otherwise(
+            pl.concat_str(
+                pl.lit("Unknown: "), stretch, pl.lit(" min "), where.replace(_HIDES), pl.lit(" were not measured.")
+            )
+        ),
+    )
+    flags = hidden.get_column("hidden")
+    return findings.with_columns(
+        verdict=pl.when(flags).then(pl.lit("unknown")).otherwise(pl.col("verdict")),
+        sentence=pl.when(flags).then(hidden.get_column("said")).otherwise(pl.col("sentence")),
+    )
+
+
+class _Held(NamedTuple):
+    """A finding that holds: its place in the frame, its families, its place among the checks, its interval."""
+
+    row: int
+    code: str
+    families: tuple[str, ...]
+    place: int
+    begin: datetime | None
+    end: datetime | None
+    elapsed_s: float | None
+
+    def covers(self, other: _Held) -> bool:
+        """Whether it is more specific than another of its families, about the same time.
+
+        A part of the run explains what is found of the whole run in a wider family where it is HALF of it, or more.
+        """
+        if other.families[0] not in self.families:
+            return False
+        narrower = other.families[0] != self.families[0]
+        if not narrower and other.place <= self.place:
+            return False
+        if self.begin is None or self.end is None:
+            return True
+        if other.begin is None or other.end is None:
+            lasted = (self.end - self.begin).total_seconds()
+            return not narrower or self.elapsed_s is None or lasted >= HALF * self.elapsed_s
+        return self.begin < other.end and other.begin < self.end
+
+
+def covered(findings: pl.DataFrame, checks: Sequence[Check], gaps: pl.DataFrame) -> pl.DataFrame:
+    """Return findings with `covered_by`: the code of the more specific finding of the family that is reported instead.
+
+    Null where a finding is reported, where it does not hold, and of facts.
+    """
+    places = {
+        code: (families_around(check.family), 2 * place + code.endswith(HOST_SUFFIX))
+        for place, check in enumerate(checks)
+        for code in check.codes
+    }
+    rows = findings.with_row_index("row").filter((pl.col("verdict") == "yes") & (pl.col("severity") != "fact"))
+    elapsed = dict(gaps.select("job_key", "elapsed_s").iter_rows())
+    of_jobs: dict[str, list[_Held]] = {}
+    for row, job_key, code, begin, end in rows.select("row", "job_key", "code", "begin", "end").iter_rows():
+        if code in places:
+            of_jobs.setdefault(job_key, []).append(_Held(row, code, *places[code], begin, end, elapsed.get(job_key)))
+    by: dict[int, str] = {}
+    for held in of_jobs.values():
+        by |= _covered(held)
+    values = [by.get(row) for row in range(findings.height)] if by else [None] * findings.height
+    return findings.with_columns(covered_by=pl.Series(values, dtype=pl.String()))
+
+
+def _covered(held: Iterable[_Held]) -> Mapping[int, str]:
+    """{row: code that covers it}, the narrowest family and its most specific finding first."""
+    ordered = sorted(held, key=lambda one: (-len(one.families), one.place))
+    reported: list[_Held] = []
+    found: dict[int, str] = {}
+    for one in ordered:
+        above = next((other for other in reported if other.covers(one)), None)
+        if above is None:
+            reported.append(one)
+        else:
+            found[one.row] = above.code
+    return found

@@ -1,0 +1,37 @@
+"""The checks of one job, for tests: as the judge decides and settles them, without classes, rules and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from jobframes import frame
+from tachograph.catalog.codes import known_codes
+from tachograph.catalog.config import Thresholds
+from tachograph.catalog.tables import JOB_SUMMARIES
+from tachograph.judge.checks import CHECKS
+from tachograph.judge.families import settled, unmeasured
+from tachograph.judge.finding import Finding, read_findings
+from tachograph.judge.judge import judge_summaries
+from tachograph.pipeline.timelines import timelines_of
+
+
+def verdicts_of(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> tuple[Finding, ...]:
+    """Return what every check that sees one job at a time says of it, most urgent first."""
+    jobs = frame(JOB_SUMMARIES, [dict(summary)])
+    key = pl.lit(summary["job_key"]).alias("job_key")
+    timeline = timelines_of(minutes.with_columns(key), idle_util=thresholds.idle_util)
+    decided = judge_summaries(jobs, gpus.with_columns(key), timeline, thresholds)
+    found = settled(decided, CHECKS, unmeasured(jobs, timeline), idle_minutes=thresholds.idle_minutes)
+    return read_findings(found, known_codes())
+
+
+def findings_of(
+    summary: Mapping[str, Any], gpus: pl.DataFrame, minutes: pl.DataFrame, thresholds: Thresholds
+) -> tuple[Finding, ...]:
+    """Return what is reported of one job, most urgent first."""
+    return tuple(finding for finding in verdicts_of(summary, gpus, minutes, thresholds) if finding.reported)
