@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-GOAL_S = 0.3
+GOAL_S = 0.1
 RUNS = 15
 
 

@@ -7,8 +7,9 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tachograph.catalog.errors import UsageError
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 FOLDER = "tachograph-demo"
 _MARK = ".tachograph-demo"
 _LAKE = "lake"  # inside the folder
+# {planted problem: job class that reports a long one}
+CLASS_OF_PROBLEM: Mapping[str, str] = MappingProxyType(
+    {"hung": "job_hang", "busy_waiting": "job_hang", "late_start": "cold_start", "stalled": "stall"}
+)
 
 
 def add_arguments(parser: Parser) -> None:
@@ -137,8 +142,6 @@ def _truth(cluster: SimulatedCluster) -> str:
 def _found(truth: pl.DataFrame, summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
     """Planted problems, and how many of them were found: under the same code, or as its job class."""
     import polars as pl
-
-    from tachograph.simulate.behaviours import CLASS_OF_PROBLEM
 
     planted = truth.filter(pl.col("problem").is_not_null()).select("job_id", "submit", "problem")
     planted = planted.join(summaries.select("job_id", "submit", "job_key"), on=["job_id", "submit"], how="inner")

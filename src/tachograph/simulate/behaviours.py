@@ -79,11 +79,6 @@ JOB_KINDS: Mapping[JobKind, JobKindFacts] = MappingProxyType(
     }
 )
 
-# {planted problem: job class of a long one}
-CLASS_OF_PROBLEM: Mapping[str, str] = MappingProxyType(
-    {"hung": "job_hang", "busy_waiting": "job_hang", "late_start": "cold_start", "stalled": "stall"}
-)
-
 
 class ActivityLevel(NamedTuple):
     """Activity of a GPU at full work: fractions, MiB, bytes per second; `noise` is how far samples fall below.

@@ -14,11 +14,11 @@ from tachograph.catalog.arrays import Flags, Floats, Ints, Longs
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.spool import SpoolRows, SpoolWriter
 from tachograph.live.snapshot import GpuDevice, GpuId, LiveSource, Snapshot, SourceProblem
-from tachograph.service.record.spooling import SOMEWHERE
 
 SINGLES = tuple(counter.name for counter in COUNTERS if counter.storage == "f32")
 DOUBLES = tuple(counter.name for counter in COUNTERS if counter.storage != "f32")  # whole numbers fit, too
-FLUSH_S = 5.0  # so much is lost where the recorder is killed, less in the first seconds
+ANONYMOUS_NODE = "node"  # before the number of a host
+FLUSH_S = 5.0  # most that is lost where the recorder is killed
 _FLUSH_ROWS = 20_000
 _PROBLEMS = 100  # different ones that are kept
 
@@ -84,7 +84,7 @@ class SpoolSampler:
     def _node(self, name: str) -> str:
         if not self.anonymous:
             return name
-        return self._nodes.setdefault(name, f"{SOMEWHERE}{len(self._nodes) + 1}")
+        return self._nodes.setdefault(name, f"{ANONYMOUS_NODE}{len(self._nodes) + 1}")
 
     def _note_problems(self, snapshot: Snapshot) -> None:
         for problem in snapshot.problems:

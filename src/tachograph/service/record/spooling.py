@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _NAME = 200  # characters of a command that are kept
-SOMEBODY, SOMETHING, SOMEWHERE = "user", "command", "node"
+ANONYMOUS_USER, ANONYMOUS_COMMAND = "user", "command"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def identify(
     "python -c 'import a run()'"
     """
     if anonymous:
-        return JobIdentity(f"anonymous-{uuid4().hex[:12]}", SOMETHING, SOMEBODY)
+        return JobIdentity(f"anonymous-{uuid4().hex[:12]}", ANONYMOUS_COMMAND, ANONYMOUS_USER)
     name = " ".join(shlex.join(command).split())[:_NAME] if command else environment.get("SLURM_JOB_NAME")
     user = environment.get("SLURM_JOB_USER") or _user(environment)
     job_id = environment.get("SLURM_JOB_ID")
