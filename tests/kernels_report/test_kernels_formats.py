@@ -133,14 +133,14 @@ def test_columns_without_room_are_named(tmp_path: Path) -> None:
     found = report(tmp_path)
     for width in (52, 80, 100, 130, 160):
         (heading,) = [line for line in lines(found, width).splitlines() if line.startswith(" #  kernel ")][:1]
-        said = re.search(r"no room for: (.+?)(?= \w+: |$)", " ".join(lines(found, width).split()))
+        said = re.search(r"hidden columns: (.+?)(?= \w+: |$)", " ".join(lines(found, width).split()))
         named = [] if said is None else said[1].split(", ")
         assert ("launches" in named) == (" n  " not in heading and "launches" not in heading), width
         assert ("nvidia-smi" in named) == ("smi" not in heading), width
         assert ("occupancy" in named) == ("occ" not in heading), width
-        assert ("score of memory" in named) == ("mem" not in heading), width
+        assert ("memory score" in named) == ("mem" not in heading), width
         assert not {"DRAM", "limited by", "disturbed by"} & set(named)
-    assert "no room for" not in lines(found, 160)
+    assert "hidden columns" not in lines(found, 160)
 
 
 def test_ascii_is_ascii(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tachograph.catalog.units import printable, text
@@ -30,6 +29,7 @@ from tachograph.report.kernels_sentences import (
     took,
 )
 from tachograph.report.lines import Line, bar, plain, wrapped
+from tachograph.report.tables import TextColumn, fit_table
 from tachograph.sharing.advice import times
 from tachograph.sharing.demand import PIPES
 from tachograph.sharing.kernel_facts import (
@@ -247,7 +247,7 @@ def pipe_text(view: KernelView) -> str:
     return text(None) if busiest is None else f"{resource_name(busiest[0])} {text(busiest[1], 'fraction')}"
 
 
-# heading, cell; forms from wide to narrow leave out what tells least
+# title, cell
 _COLUMNS: dict[str, tuple[str, Cell]] = {
     "time": ("time", lambda view: text(view.share, "fraction")),
     "launches": ("launches", lambda view: text(view.kernel.launches, "count")),
@@ -260,21 +260,13 @@ _COLUMNS: dict[str, tuple[str, Cell]] = {
     "limited": ("limited by", limited_by),
     "disturbed": ("disturbed by", disturbed_by),
     "score": ("score", lambda view: score_text(view, "score_gpu_practice")),
-    "score_mem": ("of memory", lambda view: score_text(view, "score_gpumem_practice")),
+    "score_mem": ("memory score", lambda view: score_text(view, "score_gpumem_practice")),
 }
 _SHORT = {"launches": "n", "smi": "smi", "pipe": "pipe", "occupancy": "occ.", "score": "score", "score_mem": "mem."}
-_IN_FULL = {"score_mem": "score of memory"}  # where it stands alone
 _LEFT = frozenset({"limited", "disturbed"})
-_FORMS: tuple[tuple[int, bool, tuple[str, ...]], ...] = (  # least room of a name, short headings, columns left out
-    (36, False, ()),
-    (26, True, ()),
-    (24, True, ("score_mem", "launches")),
-    (24, True, ("score_mem", "score", "launches")),
-    (20, True, ("score_mem", "score", "launches", "smi")),
-    (16, True, ("score_mem", "score", "launches", "smi", "sms", "time")),
-    (12, True, ("score_mem", "score", "launches", "smi", "sms", "time", "occupancy", "pipe", "ipc")),
-)
-_NAME = 36  # most characters of a name
+# hidden first where a terminal is narrow
+_EXPENDABLE = ("score_mem", "launches", "score", "smi", "sms", "time", "occupancy", "pipe", "ipc")
+_NAME, _LEAST_NAME = 36, 16  # characters of a name, at most and at least
 _COLUMNS_SAY = {
     "time": "share of the time of all",
     "launches": "how often it ran",
@@ -334,61 +326,26 @@ def legend(columns: Iterable[str] = tuple(_COLUMNS), *, short: bool = True) -> s
 
 
 def _table(views: Sequence[KernelView], width: int) -> list[Line]:
-    """The widest form that fits, what it has no room for, and what its columns are."""
-    for least, short, left_out in _FORMS:
-        columns = [name for name in _COLUMNS if name not in left_out]
-        table = _form(views, columns, least, short=short)
-        spare = width - _wide(table)
-        if spare >= 0:
-            named = max(len(name) for name in shortened_apart([view.label for view in views], least))
-            table = _form(views, columns, max(least, min(_NAME, named + spare)), short=short)
-            break
-    else:
-        table = _form(views, columns, least, short=short, width=width)
-    lacks = [_IN_FULL.get(name, _COLUMNS[name][0]) for name in _COLUMNS if name not in columns]
-    no_room = wrapped(f"no room for: {', '.join(lacks)}", width, style="dim") if lacks else []
-    return [*table, *no_room, *wrapped(legend(columns, short=short), width, style="dim")]
-
-
-def _form(
-    views: Sequence[KernelView], columns: Sequence[str], name_width: int, *, short: bool, width: int | None = None
-) -> list[Line]:
-    """Such columns as lines; the last goes on below itself where `width` is given, and too little for it."""
-    headings = [_SHORT.get(name, _COLUMNS[name][0]) if short else _COLUMNS[name][0] for name in columns]
-    names = shortened_apart([view.label for view in views], name_width)
-    rows = [
-        [str(view.number), name, *(_COLUMNS[column][1](view) for column in columns)]
-        for view, name in zip(views, names, strict=True)
-    ]
-    left = {1, *(place + 2 for place, name in enumerate(columns) if name in _LEFT)}
-    table = aligned(["#", "kernel", *headings], rows, left=left)
-    if width is None or _wide(table) <= width:
-        return table
-    last = max(len(cells[-1]) for cells in [headings, *rows])
-    room = max(len(headings[-1]), width - (_wide(table) - last))
-    folded = [
-        cells
-        for row in rows
-        for place, part in enumerate(textwrap.wrap(row[-1], room))
-        for cells in ([*(row[:-1] if place == 0 else [""] * (len(row) - 1)), part],)
-    ]
-    return [((words[:width], style),) for ((words, style),) in aligned(["#", "kernel", *headings], folded, left=left)]
-
-
-def _wide(table: Sequence[Line]) -> int:
-    return max(len(words) for ((words, _),) in table)
-
-
-def aligned(headings: Sequence[str], rows: Iterable[Sequence[str]], *, left: set[int]) -> list[Line]:
-    """Return a heading and rows; columns of `left` begin at the left, the others end at the right."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-
-    def line(cells: Sequence[str]) -> str:
-        placed = zip(cells, widths, range(len(widths)), strict=True)
-        return "  ".join(f"{cell:<{wide}}" if n in left else f"{cell:>{wide}}" for cell, wide, n in placed).rstrip()
-
-    return [plain(line(headings), "bold"), *(plain(line(row)) for row in rows)]
+    """The kernels, the columns that are hidden, and what the others are."""
+    labels = [view.label for view in views]
+    names = TextColumn(
+        "kernel", shortened_apart(labels, _NAME), least=_LEAST_NAME, shorten=lambda room: shortened_apart(labels, room)
+    )
+    columns = {
+        name: TextColumn(
+            title,
+            [cell(view) for view in views],
+            right=name not in _LEFT,
+            short=_SHORT.get(name),
+            hide=_EXPENDABLE.index(name) if name in _EXPENDABLE else None,
+            folds=name == "disturbed",
+        )
+        for name, (title, cell) in _COLUMNS.items()
+    }
+    numbers = TextColumn("#", [str(view.number) for view in views], right=True)
+    table = fit_table([numbers, names, *columns.values()], width)
+    shown = [name for name, column in columns.items() if column.title not in table.hidden]
+    return [*table.with_note(width=width), *wrapped(legend(shown, short=table.narrow), width, style="dim")]
 
 
 def _pitfalls(part: GpuPart, width: int) -> Iterator[Line]:
@@ -426,17 +383,21 @@ def together_lines(report: KernelsReport, together: SetEstimate, width: int) -> 
     """Return what is expected of a set of kernels."""
     found = together.estimate
     lines = wrapped(together_heading(report.sharing), width, style="bold")
-    rows = [
-        [
-            str(view.number),
-            shortened(view.label, 36),
-            times(outcome.slowdown),
-            times(outcome.worst),
-            resource_name(outcome.binding) if outcome.binding else "nothing" if outcome.slowdown else "–",
-        ]
-        for view, outcome in zip(together.members, found.members, strict=True)
+    members = [*zip(together.members, found.members, strict=True)]
+    columns = [
+        TextColumn("#", [str(view.number) for view, _ in members], right=True),
+        TextColumn("kernel", [shortened(view.label, 36) for view, _ in members]),
+        TextColumn("slowdown", [times(outcome.slowdown) for _, outcome in members], right=True),
+        TextColumn("worst", [times(outcome.worst) for _, outcome in members], right=True),
+        TextColumn(
+            "held up by",
+            [
+                resource_name(outcome.binding) if outcome.binding else "nothing" if outcome.slowdown else "–"
+                for _, outcome in members
+            ],
+        ),
     ]
-    lines += aligned(["#", "kernel", "slowdown", "worst", "held up by"], rows, left={1, 4})
+    lines += fit_table(columns).lines
     if found.sums:
         lines += wrapped(sums_words(found.sums), width)
     lines += wrapped(f"{gain_words(found.gain, found.worst_gain)} {safe_words(found.safe)}", width)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tachograph.catalog.columns import local_time
 from tachograph.catalog.units import MI, plural, printable, text
 from tachograph.report.lines import Line, plain, wrapped
+from tachograph.report.tables import TextColumn, fit_table
 from tachograph.sharing.advice import CONTEXT_BYTES, MPS_OF_ONE_USER, PROFILE_THEM, SHARING_MODES, resource, times
 from tachograph.sharing.colocation import ColocateReport
 from tachograph.sharing.demand import Demand
@@ -181,7 +182,6 @@ def _cell(of_all: GroupMatrix, row: int, column: int) -> str:
     return text(None) if slowdown != slowdown else f"{slowdown:.2f}"
 
 
-_ISSUE = 7  # column of a table: where issue slots are known from, of use where any kind was profiled
 _NOTHING = "No two kinds of jobs are proposed to share a GPU."
 _SAVED = (
     "saved: GPU-hours of both less those of one GPU until the slower one is through, if both are always there at the "
@@ -262,38 +262,33 @@ def _missing(report: ColocateReport) -> str:
 
 
 def _table(proposals: Sequence[SharingProposal], width: int) -> list[Line]:
-    headings = ["", "one", "other", "GPUs", "how", "measured", "careful"]
-    headings += ["issue slots", "at worst", "memory", "short first", "saved"]
-    rows = [
-        [
-            str(number),
-            short_label(proposal.one),
-            "itself" if proposal.one is proposal.other else short_label(proposal.other),
-            f"{proposal.one.gpus} x {proposal.one.device.name}",
-            way_called(proposal),
-            both_of(proposal.advice.slowdowns),
-            both_of(proposal.advice.careful),
-            " / ".join(dict.fromkeys((proposal.one.issue, proposal.other.issue))),
-            both_of(proposal.advice.worst),
-            text(proposal.memory, "fraction"),
-            resource(proposal.advice.binding) if proposal.advice.binding else text(None),
-            text(proposal.saved_h, "h"),
-        ]
-        for number, proposal in enumerate(proposals, 1)
+    """The proposed pairs; issue slots are of use where any kind was profiled."""
+
+    def column(
+        title: str, cell: Callable[[SharingProposal], str], *, right: bool = False, hide: int | None = None
+    ) -> TextColumn:
+        return TextColumn(title, [cell(proposal) for proposal in proposals], right=right, hide=hide)
+
+    issue = column("issue slots", lambda pair: " / ".join(dict.fromkeys((pair.one.issue, pair.other.issue))), hide=5)
+    columns = [
+        TextColumn("", [str(number) for number, _ in enumerate(proposals, 1)], right=True),
+        column("one", lambda pair: short_label(pair.one)),
+        column("other", lambda pair: "itself" if pair.one is pair.other else short_label(pair.other)),
+        column("GPUs", lambda pair: f"{pair.one.gpus} x {pair.one.device.name}", hide=6),
+        column("how", way_called, hide=7),
+        column("measured", lambda pair: both_of(pair.advice.slowdowns), hide=4),
+        column("careful", lambda pair: both_of(pair.advice.careful)),
+        *([issue] if any(proposal.kernels for proposal in proposals) else []),
+        column("at worst", lambda pair: both_of(pair.advice.worst), hide=3),
+        column("memory", lambda pair: text(pair.memory, "fraction"), hide=2),
+        column(
+            "short first",
+            lambda pair: resource(pair.advice.binding) if pair.advice.binding else text(None),
+            hide=1,
+        ),
+        column("saved", lambda pair: text(pair.saved_h, "h"), right=True),
     ]
-    for kept in (
-        range(12),
-        (0, 1, 2, 3, 4, 5, 6, 7, 8, 11),
-        (0, 1, 2, 3, 4, 5, 6, 7, 11),
-        (0, 1, 2, 3, 4, 6, 7, 11),
-        (0, 1, 2, 3, 4, 6, 11),
-        (0, 1, 2, 3, 6, 11),
-    ):  # less of it where there is little room
-        places = [n for n in kept if n != _ISSUE or any(proposal.kernels for proposal in proposals)]
-        lines = _aligned([[cells[n] for n in places] for cells in (headings, *rows)])
-        if max(len(line[0][0]) for line in lines) <= width:
-            break
-    return lines
+    return fit_table(columns, width).with_note(width=width)
 
 
 def _reasons(proposals: Sequence[SharingProposal], width: int) -> Iterator[Line]:
@@ -349,16 +344,3 @@ def _left_out(report: ColocateReport, width: int) -> list[Line]:
             f"Not compared: {plural(report.cut, 'kind')} of few GPU-hours, for there are too many.", width, style="dim"
         )
     return [plain(""), *lines] if lines else []
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[Line]:
-    """A heading and rows; the first and the last column, numbers, to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    right = (0, len(widths) - 1)
-
-    def line(cells: Sequence[str]) -> str:
-        placed = zip(cells, widths, range(len(widths)), strict=True)
-        return "  ".join(f"{cell:>{wide}}" if n in right else f"{cell:<{wide}}" for cell, wide, n in placed).rstrip()
-
-    heading, *body = map(line, rows)
-    return [plain(heading, "bold"), *map(plain, body)]

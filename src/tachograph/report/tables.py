@@ -40,11 +40,11 @@ class TextColumn:
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """A table that was fitted: its lines, titles first; `titles` as they are printed; those of `hidden` columns."""
+    """A table that was fitted: its lines, titles first; titles of `hidden` columns; narrow: others are in short."""
 
     lines: tuple[Line, ...]
-    titles: tuple[str, ...]
     hidden: tuple[str, ...] = ()
+    narrow: bool = False
 
     def with_note(self, *before: str, width: int) -> list[Line]:
         """Return the lines and below them, where there is any, what is `before` and the names of hidden columns."""
@@ -75,9 +75,8 @@ def fit_table(columns: Sequence[TextColumn], width: int | None = None, *, indent
         if one.column.hide is not None:
             kept.remove(one)
             hidden.add(one.column)
-    lines = tuple(_aligned(kept, room, indent))
-    titles = tuple(one.title for one in kept)
-    return TextTable(lines, titles, tuple(column.title for column in columns if column in hidden))
+    names = tuple(column.title for column in columns if column in hidden)
+    return TextTable(tuple(_aligned(kept, room, indent)), names, narrow)
 
 
 def cut(text: str, width: int) -> str:
