@@ -72,7 +72,7 @@ def test_samples_are_added_by_pipe_and_model() -> None:
     assert numbers.facts["no_histogram_jobs"] == 1
     assert numbers.missing == {
         "fp16": "no sample with an arithmetic intensity",
-        "tensor": "nobody measured tensor_active (mean)",
+        "tensor": "not measured: tensor_active (mean)",
     }
     assert figure.draw(numbers).axes
 

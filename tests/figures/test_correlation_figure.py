@@ -104,7 +104,7 @@ def test_nothing_to_draw() -> None:
     for made_up, why in (
         (study_of(), "no jobs"),
         (study(gpu_util=(0.5, 0.6), power_w=(1.0, 2.0)), "fewer than 3 jobs"),
-        (study(power_w=three), "nobody measured gpu_util (mean)"),
+        (study(power_w=three), "not measured: gpu_util (mean)"),
         (study(gpu_util=(0.5,) * 3, power_w=three), "utilisation is the same in all jobs"),
         (study(gpu_util=(0.5, 0.6, None), power_w=three), "utilisation measured in fewer than 3 jobs"),
         (study(gpu_util=three, power_w=(1.0,) * 3), "no other counter that differs between jobs"),

@@ -91,7 +91,7 @@ def test_jobs_of_unknown_type_are_drawn_alone() -> None:
 def test_nothing_to_draw() -> None:
     for study, why in (
         (study_of(), "no jobs"),
-        (study_of(job(1.0, None)), "nobody measured energy_j"),
+        (study_of(job(1.0, None)), "not measured: energy_j"),
         (study_of(job(0.0, 1.0)), "no job with GPU-hours and the energy of all its GPUs"),
     ):
         numbers = figure.compute(study)

@@ -39,11 +39,11 @@ def test_shares_of_the_jobs_that_asked_for_the_large_memory() -> None:
     assert curve == pytest.approx({peak: sum(other <= peak for other in peaks) / 10 for peak in peaks})
     shares, unknown = figure.sentences(numbers)
     assert shares == (
-        "Of 10 jobs that asked for GPUs with 80 GB, 20.0 % use less than 20 % of the GPU memory at their peak, "
+        "Of 10 jobs that requested GPUs with 80 GB, 20.0 % use less than 20 % of the GPU memory at their peak, "
         "50.0 % less than 50 %, 20.0 % at least 80 %; the median is 50 %."
     )
     assert unknown == "Of 1 job more of this kind the peak is not known."
-    assert figure.draw(numbers).axes[0].get_title() == "n = 10 jobs that asked for GPUs with 80 GB"
+    assert figure.draw(numbers).axes[0].get_title() == "n = 10 jobs that requested GPUs with 80 GB"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_peak_over_the_capacity_is_counted() -> None:
 
 def test_without_peaks_nothing_is_drawn() -> None:
     nobody = figure.compute(study_of(job(None, 80, "80g")))
-    assert nobody.missing["histogram"] == "nobody measured hbm_peak_fraction"
+    assert nobody.missing["histogram"] == "not measured: hbm_peak_fraction"
     others = figure.compute(study_of(job(None, 80, "80g"), job(0.5, 40)))
     assert others.missing["cumulative"] == "the peak of no job with a large memory is known"
     for numbers in (nobody, others, figure.compute(study_of())):

@@ -129,9 +129,9 @@ def test_type_by_the_pipe_that_was_asked_for() -> None:
     assert spatial_imbalance_by_type.sentences(numbers) == (
         "The median spatial imbalance is 0.10 for 1 memory-bound job (tensor roofline).",
     )
-    assert numbers.missing == {"pipes": "nobody measured the activity of any pipe"}
+    assert numbers.missing == {"pipes": "the activity of no pipe was measured"}
     left, right = spatial_imbalance_by_type.draw(numbers).axes
-    assert "activity of any" in left.texts[0].get_text()
+    assert "the activity of" in left.texts[0].get_text()
     assert right.get_ylabel() == "spatial imbalance (0: even)"
 
 
@@ -152,7 +152,7 @@ def test_temporal_imbalance_of_a_single_gpu_counts() -> None:
 def test_no_jobs_and_nothing_measured(figure: ModuleType) -> None:
     assert figure.compute(study_of()).missing == {"pipes": "no jobs", "types": "no jobs"}
     unmeasured = figure.compute(study_of({"gpus": 4}))
-    assert unmeasured.missing["types"] == "nobody measured gpu_util (mean)"
+    assert unmeasured.missing["types"] == "not measured: gpu_util (mean)"
     assert figure.sentences(unmeasured) == ()
     without_pipes = {"gpu_util_mean": 0.5, "spatial_imbalance": 0.1, "temporal_imbalance": 0.1}
     neither = figure.compute(study_of(without_pipes))

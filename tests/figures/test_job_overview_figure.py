@@ -87,7 +87,7 @@ def test_what_is_not_known_is_not_drawn() -> None:
     jobs = study_of({"gpus": 3}, {"gpus": 7}, {"gpus": 0}).jobs
     numbers = figure.compute(Study(jobs.with_columns(gpus=pl.col("gpus").replace(7, None))))
     assert (numbers.facts["jobs"], numbers.facts["jobs_of_unknown_size"]) == (1, 2)
-    assert numbers.missing == {"utilisation": "nobody measured gpu_util (mean)"}
+    assert numbers.missing == {"utilisation": "not measured: gpu_util (mean)"}
     assert [axes.axison for axes in figure.draw(numbers).axes] == [True, True, False]
     assert figure.sentences(numbers)[0] == (
         "Commonest are jobs with 3 to 4 GPUs: 1 of 1 (100 %); the largest has 3 GPUs."

@@ -12,7 +12,7 @@ ALL = ("fp64", "fp32", "fp16", "tensor")
 
 
 def job(*used: str, util: float | None = None, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A job that uses some pipes; nobody measured those it is `without`."""
+    """A job that uses some pipes; not measured: those it is `without`."""
     means = {f"{pipe}_active_mean": 0.1 if pipe in used else 0.0 for pipe in ALL if pipe not in without}
     return means | {"pipes": list(used), "gpu_util_mean": util}
 
@@ -68,7 +68,7 @@ def test_a_pipe_that_nobody_measured_is_not_in_the_matrix() -> None:
     assert figure.sentences(numbers)[0] == (
         "Pipes in use make 2 combinations among 2 jobs; commonest: FP64 + FP32 (50.0 %), FP64 (50.0 %)."
     )
-    assert numbers.missing == {"utilisation": "nobody measured gpu_util (mean)"}
+    assert numbers.missing == {"utilisation": "not measured: gpu_util (mean)"}
     assert figure.draw(numbers).axes[3].axison is False
 
 
@@ -89,7 +89,7 @@ def test_rare_combinations_stand_in_the_table_alone() -> None:
 def test_without_pipes_nothing_is_drawn() -> None:
     assert figure.compute(study_of()).missing["combinations"] == "no jobs"
     unmeasured = figure.compute(study_of({"gpu_util_mean": 0.5}))
-    assert unmeasured.missing["combinations"] == "nobody measured pipes"
+    assert unmeasured.missing["combinations"] == "not measured: pipes"
     apart = figure.compute(study_of(job("fp64", without=("tensor",)), job("tensor", without=("fp64",))))
     assert apart.missing["pipes"] == "no job measured all of the pipes"
     for numbers in (unmeasured, apart):

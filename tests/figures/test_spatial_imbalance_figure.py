@@ -79,7 +79,7 @@ def test_one_job() -> None:
     ("jobs", "why"),
     [
         ([], "no jobs"),
-        ([job(None, 0.5)], "nobody measured gpu_util (mean)"),
+        ([job(None, 0.5)], "not measured: gpu_util (mean)"),
         ([job(0.5, None, gpus=1)], "no job has more than one GPU"),
         ([job(0.0, None, gpus=4)], "no GPU was ever active"),
         ([job(0.0, None, gpus=4), job(None, 0.5)], "no GPU was ever active"),

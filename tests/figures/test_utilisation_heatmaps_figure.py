@@ -111,7 +111,7 @@ def test_axes_end_at_a_round_number(most: float, top: float) -> None:
 
 def test_what_is_not_measured_is_said() -> None:
     unmeasured = figure.compute(study_of({"gpu_util_mean": 0.5, "dram_active_mean": 0.5}))
-    assert unmeasured.missing["cells"] == "nobody measured fp64_active (mean), bound"
+    assert unmeasured.missing["cells"] == "not measured: fp64_active (mean), bound"
     apart = figure.compute(study_of({"gpu_util_mean": 0.5}, dict(zip(NAMES, (None, 0.1, 0.1, "memory"), strict=True))))
     assert apart.missing["cells"] == "no job has all of a type, utilisation and activity"
     for numbers in (unmeasured, apart, figure.compute(study_of())):

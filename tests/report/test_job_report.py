@@ -14,7 +14,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from jobframes import START, gpus, minutes, summary
 from tachograph.catalog.tables import JOB_GPUS, JOB_SUMMARIES
-from tachograph.catalog.units import text
+from tachograph.catalog.units import gpu_hours_text, text
 from tachograph.figures.timeline import MAX_BINS, build_timeline
 from tachograph.report.findings import VERDICT_NAMES, check_text, checks_text, evidence_texts
 from tachograph.report.job import FEW_GPUS, JobReport, build_job_report, fold_nodes, job_json
@@ -73,7 +73,7 @@ def test_text_snapshot(snapshot: SnapshotAssertion) -> None:
 
 def test_every_verdict_snapshot(snapshot: SnapshotAssertion) -> None:
     drawn = job_text(made_up_report(verdicts=judged()), every_verdict=True)
-    assert drawn[drawn.index("What was looked for") : drawn.index("About the data")] == snapshot
+    assert drawn[drawn.index("Checks") : drawn.index("About the data")] == snapshot
 
 
 def test_ascii_snapshot(snapshot: SnapshotAssertion) -> None:
@@ -105,7 +105,7 @@ def test_same_numbers_in_text_json_and_html(count: int) -> None:
         "energy_j": "J", "power_w_mean": "W", "elapsed_s": "s", "zero_util_fraction": "fraction",
         "coverage": "fraction",
     }.items():  # fmt: skip
-        said = text(row[name], unit)
+        said = gpu_hours_text(row[name]) if name == "gpu_hours" else text(row[name], unit)
         assert values[name] == row[name]
         assert said in page, name
         assert said in plain, name

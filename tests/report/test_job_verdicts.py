@@ -1,4 +1,4 @@
-"""What was looked for: which findings are told, when they were so, what would tell more, and marks on the timeline."""
+"""Checks: which findings are told, when they were so, what would tell more, and marks on the timeline."""
 
 from __future__ import annotations
 
@@ -203,4 +203,4 @@ def test_where_nothing_was_measured_no_single_counter_is_missing() -> None:
     assert made_up_report(verdicts=judged()).missing
     assert not made_up_report(verdicts=judged(), samples=0).missing
     plain = " ".join(job_text(made_up_report(verdicts=judged(), samples=0)).split())
-    assert "network_bound: no sample is known to be of this job" in plain
+    assert "network_bound: no samples of this job" in plain

@@ -113,7 +113,7 @@ def test_a_question_without_an_answer_says_so(study_lake: Path, tmp_path: Path) 
     )
     assert done.code == 0
     for text in (done.out, *((folder / name).read_text(encoding="utf-8") for name in ("study.md", "study.html"))):
-        assert "Not answered: what it needs was not measured." in text
+        assert "Not answered: required counters were not measured." in text
 
 
 def test_how_it_was_computed_follows_the_settings(study_lake: Path) -> None:

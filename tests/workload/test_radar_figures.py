@@ -91,7 +91,7 @@ def lines(figure: Figure, panel: int = 0) -> list[tuple[list[float], list[float]
 def test_a_missing_axis_is_a_gap() -> None:
     jobs = made(1, missing=0, without=("fp64_active_mean",))
     numbers = radar.compute(jobs)
-    assert numbers.missing == {"fp64": "nobody measured fp64_active or tensor_dfma_active"}
+    assert numbers.missing == {"fp64": "not measured: fp64_active or tensor_dfma_active"}
     assert radar.sentences(numbers) == ("FP64 was not measured in all: a gap, not 0.",)
     figure = radar.draw_grid(numbers)
     sides = lines(figure)

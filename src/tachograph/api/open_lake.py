@@ -118,13 +118,13 @@ class StudyPage:
         return study_json(self.report)
 
     def write(
-        self, folder: str | Path, *, formats: Sequence[str] = FORMATS, tell: Progress | None = None
+        self, folder: str | Path, *, formats: Sequence[str] = FORMATS, progress: Progress | None = None
     ) -> WrittenStudy:
         """Write figures, numbers and the page into a folder; return the names of the files.
 
         Errors: UsageError where the folder is a file; ExportError where it cannot be written.
         """
-        return write_study(self.report, Path(folder), formats=formats, tell=tell)
+        return write_study(self.report, Path(folder), formats=formats, progress=progress)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -242,13 +242,13 @@ class OpenLake:
         figures: str | Sequence[str] = (),
         *,
         wanted: JobFilter | None = None,
-        tell: Progress | None = None,
+        progress: Progress | None = None,
         **options: Unpack[StudyChoice],
     ) -> StudyPage:
         """Return the study of this system: its data, the figures with their numbers, answers to the six questions.
 
-        `figures`: names or numbers, none for all. `wanted` stands for the options that choose jobs. `tell` is called
-        with (what is done, steps done, steps in all). Its method `write` writes it into a folder.
+        `figures`: names or numbers, none for all. `wanted` stands for the options that choose jobs. `progress` is
+        called with (what is done, steps done, steps in all). Its method `write` writes it into a folder.
         Errors: those of `jobs`; NotFoundError where no job is left to study.
         """
         entries = chosen_figures(figures)
@@ -264,7 +264,7 @@ class OpenLake:
             now=self.now,
             zone_name=site.time_zone,
             figures=entries,
-            tell=tell,
+            progress=progress,
         )
         return StudyPage(report)
 

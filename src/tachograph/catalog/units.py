@@ -244,6 +244,15 @@ def plural(count: float, noun: str) -> str:
     return f"{count:,.0f} {noun}" if count == 1 else f"{count:,.0f} {noun}s"
 
 
+def gpu_hours_text(hours: float | None) -> str:
+    """Return GPU-hours in words.
+
+    >>> gpu_hours_text(95.04), gpu_hours_text(None)
+    ('95.0 GPU-hours', '– GPU-hours')
+    """
+    return f"{text(hours, 'h').removesuffix(' h')} GPU-hours"
+
+
 def printable(value: str) -> str:
     r"""Return `value` with control characters written out: a job's name must not steer the terminal.
 

@@ -94,7 +94,7 @@ def _radar(arguments: Arguments) -> int:
     report = build_radar(jobs, by=arguments.by or "job", chosen=described(which, opened.configuration.site.time_zone))
     folder = Path(arguments.output or RADAR_FOLDER)
     with Narrator.of(arguments).steps() as progress:
-        files = write_radar(report, folder, formats=arguments.format or FORMATS, tell=progress)
+        files = write_radar(report, folder, formats=arguments.format or FORMATS, progress=progress)
     if arguments.json:
         output.print_json(radar_json(report, files))
     else:
@@ -132,13 +132,13 @@ def _study(arguments: Arguments) -> int:
         study = OpenLake(opened.lake, opened.configuration, opened.now).study(
             arguments.figure,
             wanted=job_filter(arguments, opened),
-            tell=progress,
+            progress=progress,
             pipe=arguments.pipe,
             window=arguments.window,
             variant=arguments.variant,
             no_filter=arguments.no_filter,
         )
-        written = study.write(folder, formats=formats, tell=progress)
+        written = study.write(folder, formats=formats, progress=progress)
     if study.dataset.stale:
         narrator.say("the configuration changed after the last analysis; run `tachograph analyze` to update")
     if arguments.json:

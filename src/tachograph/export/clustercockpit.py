@@ -1,8 +1,8 @@
 """Target `clustercockpit`: a job archive as ClusterCockpit keeps it: meta.json and data.json, one folder per job.
 
 What is there is what was measured: minutes of the GPUs, as series of scope `accelerator`. ClusterCockpit's schema of
-`meta.json` also wants statistics of CPUs and memory (cpu_user, cpu_load, mem_used, flops_any, mem_bw), which nobody
-measured here; they are left out and not made up. Jobs that still run have no place in an archive.
+`meta.json` also wants statistics of CPUs and memory (cpu_user, cpu_load, mem_used, flops_any, mem_bw), which are not
+measured here; they are left out. Jobs that still run have no place in an archive.
 Source: cc-backend, job-meta.schema.json, job-data.schema.json, job-metric-data.schema.json, unit.schema.json.
 """
 
@@ -23,9 +23,9 @@ from tachograph.catalog.tables import JOB_GPUS, JOB_MINUTES
 from tachograph.export.content import ExportContent, ExportResult, whole_file
 from tachograph.export.registry import Progress
 
-UNKNOWN = "unknown"  # for text that the schema requires and nobody told
+UNKNOWN = "unknown"  # text that the schema requires and that is not recorded
 STEP_S = 60
-DIGITS = 3  # behind the point: what a 32-bit number that was a mean has to tell
+DIGITS = 3  # behind the point: significant in a mean of 32-bit numbers
 BATCH = 256  # jobs whose minutes are read at a time
 # final states that the schema knows; of other endings the closest
 STATES: Mapping[str, str] = MappingProxyType(
@@ -62,7 +62,7 @@ class ArchiveMetric:
 
 
 METRICS: tuple[ArchiveMetric, ...] = (
-    ArchiveMetric("acc_utilization", "gpu_util", 100, "", footprint=True),  # percent, as NVML tells it
+    ArchiveMetric("acc_utilization", "gpu_util", 100, "", footprint=True),  # percent, as NVML reports it
     ArchiveMetric("acc_mem_used", "hbm_used_mib", _MB, "B", "M", footprint=True),
     ArchiveMetric("acc_power", "power_w", 1, "W", footprint=True),
     ArchiveMetric("acc_sm_active", "sm_active", 100, ""),

@@ -30,7 +30,7 @@ from tachograph.lake.query import (
 class ExportContent:
     """The chosen rows of job_summaries, in order of start, and what belongs to these jobs.
 
-    `now`: up to when things are looked at. What is large is read when it is asked for.
+    `now`: end of the period. Large tables are read on demand.
     """
 
     lake: Lake
@@ -38,7 +38,7 @@ class ExportContent:
     summaries: pl.DataFrame
 
     def findings(self, summaries: pl.DataFrame | None = None) -> pl.DataFrame:
-        """Everything that was looked for in the chosen jobs, or in some of them: rows of findings, every verdict."""
+        """Rows of findings of the chosen jobs, or of some of them, with every verdict."""
         return read_verdicts(self.lake, self.summaries if summaries is None else summaries)
 
     def answers(self) -> pl.DataFrame:
@@ -54,7 +54,7 @@ class ExportContent:
         return read_minutes(self.lake, self.summaries if summaries is None else summaries)
 
     def node_minutes(self) -> pl.DataFrame:
-        """Rows of job_node_minutes of the chosen jobs; none where hosts tell nothing."""
+        """Rows of job_node_minutes of the chosen jobs; none where hosts are not recorded."""
         return read_node_minutes(self.lake, self.summaries)
 
     def devices(self) -> pl.DataFrame:

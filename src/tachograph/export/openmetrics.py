@@ -1,8 +1,8 @@
 """Target `openmetrics`: gauges for Prometheus, as a file of node_exporter's textfile collector or to a pushgateway.
 
 What is exported is bounded: sums over the chosen jobs by a few labels, findings by code and verdict, and single jobs
-only as many as are asked for. Units are those of Prometheus: seconds and joules, ratios 0..1. There are no timestamps,
-which both receivers refuse; `tachograph_export_time_seconds` tells how old the values are.
+as many as chosen. Units are those of Prometheus: seconds and joules, ratios 0..1. There are no timestamps,
+which both receivers refuse; `tachograph_export_time_seconds` has the age of the values.
 """
 
 from __future__ import annotations
@@ -206,6 +206,6 @@ def push(address: str, page: bytes) -> str:
     if not answer.is_success:
         said = " ".join(answer.text.split())[:200]
         raise ExportError(
-            f"the gateway does not take it: {answer.status_code} {said}", where=shown, do="see the gateway's log"
+            f"the gateway rejected it: {answer.status_code} {said}", where=shown, do="see the gateway's log"
         )
     return shown

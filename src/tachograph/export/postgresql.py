@@ -1,8 +1,8 @@
 """Target `postgresql`: three tables of a database that are, after every export, what the lake holds of the chosen jobs.
 
 One transaction: whoever reads sees the state before or the one after, and an export that is killed has done nothing.
-What is sent is what changed: the rows tell of which analysis they are (`seq`), so the target itself says which jobs
-it has as they are now. Jobs that no longer count, or that the filter no longer chooses, are deleted.
+What is sent is what changed: rows carry their analysis (`seq`), so the target itself shows which jobs
+are current. Jobs that no longer count, or that the filter no longer chooses, are deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--to",
         default="",
         metavar="ADDRESS",
-        help="postgresql://USER@HOST/DATABASE or 'service=NAME' (default: what the PG* variables say)",
+        help="postgresql://USER@HOST/DATABASE or 'service=NAME' (default: the PG* variables)",
     )
     parser.add_argument("--schema", default="tachograph", metavar="NAME", help="its schema (default tachograph)")
     parser.add_argument("--table-prefix", default="", metavar="TEXT", help="what the names of tables begin with")
@@ -86,9 +86,9 @@ def _connected(address: str) -> Iterator[Connection]:
 
 def _refused(problem: Exception, where: str) -> ExportError:
     return ExportError(
-        f"the database does not take it: {_line(problem)}",
+        f"the database rejected it: {_line(problem)}",
         where=where,
-        do="ask for CREATE and INSERT there, or choose another --schema or --table-prefix",
+        do="get CREATE and INSERT there, or choose another --schema or --table-prefix",
     )
 
 

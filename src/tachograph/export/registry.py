@@ -1,4 +1,4 @@
-"""Where `tachograph export` writes: one line each. Their modules are imported when they are asked for."""
+"""Targets of `tachograph export`, one line each; their modules are imported on demand."""
 
 from __future__ import annotations
 

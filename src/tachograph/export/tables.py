@@ -31,7 +31,7 @@ _ROWS: Mapping[str, Callable[[ExportContent], pl.DataFrame]] = MappingProxyType(
         JOB_NODE_MINUTES.name: ExportContent.node_minutes,
     }
 )
-DEFAULT = (JOB_SUMMARIES.name, JOB_GPUS.name, FINDINGS.name)  # minutes are many: only where they are asked for
+DEFAULT = (JOB_SUMMARIES.name, JOB_GPUS.name, FINDINGS.name)  # minutes are many: only on demand
 
 
 def add_table_options(parser: argparse.ArgumentParser, suffix: str) -> None:
@@ -49,7 +49,7 @@ def add_table_options(parser: argparse.ArgumentParser, suffix: str) -> None:
 def export_tables(
     content: ExportContent, options: argparse.Namespace, suffix: str, write: Callable[[pl.DataFrame, Path], None]
 ) -> Sequence[ExportResult]:
-    """Write the tables that are asked for, each into its file, by `write`.
+    """Write the chosen tables, each into its file, by `write`.
 
     Errors: UsageError for several tables and one file; ExportError when a file cannot be written.
     """

@@ -26,7 +26,7 @@ from tachograph.figures.numbers import Fact, FigureNumbers, Study, count_jobs, n
 from tachograph.pipeline.kernel import INTENSITY_BINS, intensity_edges
 
 PIPE_NAMES: Mapping[str, str] = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "tensor"}
-MOST_MODELS = 6  # lines that can be told apart
+MOST_MODELS = 6  # lines that can be distinguished
 _LINES = (  # colour, dashes, marker
     ("#0072b2", "-", "o"),
     ("#e69f00", "--", "s"),
@@ -126,8 +126,8 @@ def draw(numbers: FigureNumbers) -> Figure:
             memory = numbers.facts[f"{pipe}_memory_share"]
             if memory is not None:
                 among = count_jobs(numbers.facts[f"{pipe}_labelled_jobs"])
-                told = f"{percent(memory)} memory-bound\n(samples at work, {among})"
-                lower.set_title(told, fontsize=6.5, pad=3)
+                title = f"{percent(memory)} memory-bound\n(samples at work, {among})"
+                lower.set_title(title, fontsize=6.5, pad=3)
             limits[pipe] = _limits(numbers, pipe)
             _dress(upper, lower, limits[pipe])
             if not upper.lines:

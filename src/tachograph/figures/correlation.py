@@ -25,7 +25,7 @@ from tachograph.figures.statistics import LEAST_JOBS, Floats, unit_ranks
 STRONG = 0.7  # |rho| that is written into the cell
 PARTNERS = 3  # of utilisation, in words
 UTIL = "gpu_util"
-# no level of their own: codes and flags; hbm_free_mib says what hbm_used_mib says
+# no level of their own: codes and flags; hbm_free_mib is hbm_used_mib in reverse
 COMPARED = tuple(
     c.name
     for c in COUNTERS
@@ -68,7 +68,7 @@ def compute(study: Study) -> FigureNumbers:
     counters: one row per counter, utilisation first: rho with it, null where it is not defined, and in how many jobs
     the counter was measured. pairs: one row per pair, the counter that comes first in that order first: rho and the
     number of jobs in which both were measured; rho is null under LEAST_JOBS of them, or where one counter has the same
-    value in all. Counters that nobody measured are left out; so are those with one value in all jobs or measured in
+    value in all. Counters that were not measured are left out; so are those with one value in all jobs or measured in
     too few, which the facts name.
     """
     measured = [name for name in COMPARED if study.measured([f"{name}_mean"])]
@@ -206,7 +206,7 @@ def _facts(pairs: pl.DataFrame) -> dict[str, Fact]:
 
 
 def _write_cells(axes: Axes, matrix: Floats) -> None:
-    """Strong correlations as numbers; a dash in other negative ones, which grey does not tell from positive ones."""
+    """Strong correlations as numbers; a dash in other negative ones: grey has no sign."""
     colours = colormaps[style.DIVERGING]
     below = [(row, column) for row in range(len(matrix)) for column in range(row + 1)]
     for row, column in below:

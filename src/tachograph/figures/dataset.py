@@ -16,15 +16,15 @@ from tachograph.catalog.errors import LakeError, NotFoundError
 from tachograph.catalog.units import plural, text
 from tachograph.lake.filters import JobFilter, filter_jobs, filter_parts
 
-# {reason: what it says of a job}, in the order in which filters are counted
+# {reason: in words}, in the order in which filters are counted
 FILTER_REASONS: Mapping[str, str] = MappingProxyType(
     {
-        "ambiguous_attribution": "it is not known which GPUs were its own",
+        "ambiguous_attribution": "its GPUs are not known",
         "still_running": "it had not ended",
-        "no_samples": "no sample belongs to it",
+        "no_samples": "it has no samples",
         "login_node": "it ran on a login node",
         "other_partition": "its partition is not one of those studied",
-        "staff_account": "its account is the staff's",
+        "staff_account": "it is of a staff account",
         "short": "it was too short",
         "idle": "its GPUs were idle",
     }
@@ -74,9 +74,9 @@ def choose_jobs(
 ) -> JobSet:
     """Return the jobs that are wanted and that no filter of the study leaves out.
 
-    `filters`: as configured, to say what they mean. `no_filter`: reasons that do not count; a job that has another one
+    `filters`: as configured, for their sentences. `no_filter`: reasons that do not count; a job that has another one
     stays out.
-    Errors: NotFoundError for a reason that does not exist, and where no job is left, telling what removed them;
+    Errors: NotFoundError for a reason that does not exist, and where no job is left, with the filters;
     LakeError where the lake holds no job.
     """
     must_exist(no_filter, tuple(FILTER_REASONS), what="filter")
@@ -100,7 +100,7 @@ def choose_jobs(
 
 
 def _reason_sentence(reason: str, filters: StudyFilters) -> str:
-    """What a filter says of a job, with its number."""
+    """A filter in words, with its number."""
     match reason:
         case "short" if filters.min_elapsed_s:
             return f"it ran for less than {text(filters.min_elapsed_s, 's')}"
@@ -117,7 +117,7 @@ def _ordered_reasons(reasons: pl.Series) -> list[str]:
 
 
 def _nothing(found: JobSet, alone: Sequence[str]) -> LakeError | NotFoundError:
-    """What to tell where no job is left; `alone`: restrictions of which each by itself leaves none."""
+    """The error where no job is left; `alone`: restrictions of which each by itself leaves none."""
     if not found.recorded:
         return LakeError(
             "there is no job to study", do="ingest the accounting of the time of the samples, then `tachograph analyze`"
@@ -128,11 +128,11 @@ def _nothing(found: JobSet, alone: Sequence[str]) -> LakeError | NotFoundError:
             f"no job is left to study: your choice leaves out all {plural(found.recorded, 'job')}{each}",
             do="leave out, or widen, what restricts it",
         )
-    told = [f"{removal.reason} {removal.jobs:,}" for removal in found.removals if removal.jobs]
+    counts = [f"{removal.reason} {removal.jobs:,}" for removal in found.removals if removal.jobs]
     some = next(removal.reason for removal in found.removals if removal.jobs and not removal.ignored)
     outside = f" ({found.left_out:,} more were left out by your options)" if found.left_out else ""
     return NotFoundError(
-        f"no job is left to study: of {plural(found.chosen, 'job')}{outside} the filters leave out {', '.join(told)}",
+        f"no job is left to study: of {plural(found.chosen, 'job')}{outside} the filters leave out {', '.join(counts)}",
         do=f"let jobs back in with --no-filter {some}, or change [filters] and run `tachograph analyze`",
     )
 

@@ -112,7 +112,7 @@ def _most(numbers: FigureNumbers) -> tuple[str, ...]:
 
 
 def _bins(hours: pl.Series) -> pl.Series:
-    """The half decade of each job, by borders rather than by logarithm, whose last digit may be wrong."""
+    """The half decade of each job, by borders rather than by logarithm, with rounding errors."""
     values = hours.to_numpy()
     first, last = (int(np.floor(np.log10(end) * BINS_PER_DECADE)) for end in (values.min(), values.max()))
     borders = [_border(place) for place in range(first, last + 2)]

@@ -1,4 +1,4 @@
-"""Figure 3: how much of the memory jobs use at their peak that ask for GPUs with a large one."""
+"""Figure 3: peak memory of jobs that requested GPUs with a large memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tachograph.figures.statistics import cumulative, histogram
 LITTLE, HALF, MUCH = 0.20, 0.50, 0.80  # of the capacity
 SAME = 0.9  # capacities from this fraction of the largest on count as it: drivers report up to a tenth less
 BIN = 0.05
-REQUESTED, LARGEST, ALL = "requested", "largest_capacity", "all"  # who is looked at
+REQUESTED, LARGEST, ALL = "requested", "largest_capacity", "all"  # which jobs
 _PARTS = ("histogram", "cumulative")
 
 
@@ -70,7 +70,7 @@ def draw(numbers: FigureNumbers) -> Figure:
         shares.step(values, [0.0, *curve["share"], 1.0], where="post", color=style.INK)
         style.percent_axis(shares)
         shares.set_ylim(0, 1.05)
-        shares.set_ylabel("share with at most this (line)")
+        shares.set_ylabel("cumulative share (line)")
         shares.spines["right"].set_visible(True)
         for at, name, arrow, side in (
             (LITTLE, "under_20", "← {}", "right"),
@@ -110,10 +110,10 @@ def _population(jobs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, Fact]]:
     """The jobs with a large memory and how they were found."""
     capacity = pl.col("hbm_mib") / KI
     smallest, largest = jobs.select(low=capacity.min(), high=capacity.max()).row(0)
-    asked = jobs.with_columns(tier=pl.col("hbm_request").str.extract(r"(?i)^(\d+)\s*g").cast(pl.Int64))
-    tier = asked.select(pl.col("tier").max()).item()
+    requests = jobs.with_columns(tier=pl.col("hbm_request").str.extract(r"(?i)^(\d+)\s*g").cast(pl.Int64))
+    tier = requests.select(pl.col("tier").max()).item()
     if tier is not None and (largest is None or tier >= SAME * largest or smallest < SAME * tier):
-        return asked.filter(pl.col("tier") == tier), {"population": REQUESTED, "request_gb": tier}
+        return requests.filter(pl.col("tier") == tier), {"population": REQUESTED, "request_gb": tier}
     if largest is not None and smallest < SAME * largest:
         large = jobs.filter(capacity >= SAME * largest)
         least = float(large.select(capacity.min()).item())
@@ -125,7 +125,7 @@ def _jobs(numbers: FigureNumbers) -> str:
     """The jobs whose peak is known, in words."""
     jobs = count_jobs(numbers.facts["jobs"])
     if numbers.facts["population"] == REQUESTED:
-        return f"{jobs} that asked for GPUs with {numbers.facts['request_gb']} GB"
+        return f"{jobs} that requested GPUs with {numbers.facts['request_gb']} GB"
     if numbers.facts["population"] == LARGEST:
         least, most = (f"{numbers.number(f'capacity_gib_{end}'):.0f}" for end in ("min", "max"))
         return f"{jobs} on the largest GPUs ({least if least == most else f'{least} to {most}'} GiB)"

@@ -146,7 +146,7 @@ def _draw_cumulative(axes: Axes, numbers: FigureNumbers, top: float) -> None:
     axes.set_xlim(0, top)
     style.percent_axis(axes)
     axes.set_ylim(0, 1.02)
-    axes.set_ylabel("share of the band's jobs with at most this")
+    axes.set_ylabel("cumulative share of the band's jobs")
     axes.grid(axis="y")
     axes.legend(
         title="mean GPU utilisation",

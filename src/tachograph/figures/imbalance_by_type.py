@@ -24,7 +24,7 @@ NO_PIPE = "none"
 MOST_GROUPS = 8  # that are drawn
 FEW = 5  # jobs of a group whose shape would mean nothing: each is a point
 ENOUGH = 10  # jobs of a group whose median is quoted
-WHY_NO_PIPES = "nobody measured the activity of any pipe"
+WHY_NO_PIPES = "the activity of no pipe was measured"
 WHY_NO_TYPE = "no job is known to be compute-bound or memory-bound"
 _PARTS = ("pipes", "types")
 

@@ -25,7 +25,7 @@ MAX_ROW_LABELS = 16  # more GPUs than this are named by nodes or not at all
 MAX_BARS = 24
 _LANE_IN = 0.21  # height of a lane of marks above a plot
 _STEPS_S = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
-# colours of kinds of work by what limits them; hatches tell the shares apart in grey
+# colours of workload classes by bottleneck; hatches distinguish the shares in grey
 _LIMITED_BY: Mapping[Bottleneck, str] = {
     "idle": GRID, "compute": COMPUTE, "memory": MEMORY, "io": ACCENT, "mixed": FAINT, "unknown": GRID,
 }  # fmt: skip
@@ -254,7 +254,7 @@ def work(shares: Mapping[str, float]) -> str | None:
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     axes.spines["left"].set_visible(False)
     figure.legend(loc="outside upper left", ncols=min(4, len(drawn)), frameon=False, fontsize=8)
-    return to_svg(figure, name="work", label="Shares of GPU time by kind of work")
+    return to_svg(figure, name="work", label="Shares of GPU time by workload class")
 
 
 def _time_axis(axes: Axes, length_s: float) -> None:

@@ -1,8 +1,8 @@
 """What the figures of a study are made of: jobs and options in, numbers out, and a drawing of the numbers.
 
 A figure is a module with `compute(study) -> Numbers`, `draw(numbers) -> Figure` and `sentences(numbers)`; the registry
-lists them. Only `compute` looks at jobs: what is drawn and what is said stands in the numbers, which are written
-beside the figure. A part whose counters nobody measured is not computed; `missing` says what it lacks.
+lists them. Only `compute` reads jobs: what is drawn and written is in the numbers, which are written
+beside the figure. A part whose counters were not measured is not computed; `missing` names them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Fact: TypeAlias = float | int | str | None
 
 @dataclass(frozen=True, slots=True)
 class StudyOptions:
-    """How a study looks at its jobs. pipe: whose roofline tells compute-bound from memory-bound; window_s: of SI."""
+    """Options of a study. pipe: the roofline that decides compute-bound or memory-bound; window_s: of SI."""
 
     pipe: str = "fp64"  # fp64, fp32, fp16, tensor
     window_s: int = 60  # 60, 300, 900, 1800
@@ -36,7 +36,7 @@ class Study:
 
     @property
     def bound(self) -> str:
-        """Column that says of a job whether it is compute-bound or memory-bound, by the pipe of the options."""
+        """Column of the type of a job, compute-bound or memory-bound, by the pipe of the options."""
         return "bound" if self.options.pipe == "fp64" else f"bound_{self.options.pipe}"
 
     def measured(self, columns: Iterable[str]) -> bool:
@@ -50,7 +50,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True)
 class FigureNumbers:
-    """Everything a figure shows and says.
+    """Everything that a figure shows and its sentences quote.
 
     tables: {part: rows} as they are drawn. facts: single numbers that sentences quote; shares are of the denominators
     their names state. missing: {part: why it is not drawn}. jobs: how many jobs of the study went in.
@@ -83,7 +83,7 @@ class StudyFigure(Protocol):
         ...
 
     def sentences(self, numbers: FigureNumbers) -> tuple[str, ...]:
-        """Return what the figure says in words, every number from `numbers.facts`; empty where it says nothing."""
+        """Return the figure in sentences, every number from `numbers.facts`; may be empty."""
         ...
 
 
@@ -91,10 +91,10 @@ def not_recorded(columns: Sequence[str]) -> str:
     """Return why a part is missing.
 
     >>> not_recorded(["fp64_active_mean", "bound"])
-    'nobody measured fp64_active (mean), bound'
+    'not measured: fp64_active (mean), bound'
     """
     named = [f"{name.removesuffix('_mean')} (mean)" if name.endswith("_mean") else name for name in columns]
-    return f"nobody measured {', '.join(named)}"
+    return f"not measured: {', '.join(named)}"
 
 
 def share(part: int, whole: int) -> float | None:

@@ -1,6 +1,6 @@
 """Radar plots: jobs, groups of jobs, or the workload classes along six axes of GPU activity; all in one, or one each.
 
-A profile that lacks an axis has a gap there, and says so; it is never drawn as 0.
+A profile that lacks an axis has a gap there, which is labelled; it is never drawn as 0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fp64": ("fp64_active", "tensor_dfma_active"),
     }
 )
-# Okabe and Ito; told apart in grey by markers and line styles
+# Okabe and Ito; distinguished in grey by markers and line styles
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#767676")
 _OF_BOTTLENECK = {"idle": "#767676", "compute": "#0072b2", "io": "#56b4e9", "memory": "#d55e00", "mixed": "#e69f00"}
 _DASHES = ("-", "--", "-.", ":")
@@ -49,7 +49,7 @@ def compute(jobs: pl.DataFrame, *, by: str = "job") -> FigureNumbers:
     """Return the profiles of some jobs, or of groups of them, those with most GPU-hours first.
 
     jobs: rows of job_summaries. profiles: one row per group: its name, jobs, GPU-hours, and along each axis the mean of
-    its jobs' means (0..1; null: nobody measured it), every job counting alike. `io` is the busier direction of PCIe,
+    its jobs' means (0..1; null: not measured), every job counting alike. `io` is the busier direction of PCIe,
     1 from 2.5 GB/s on; `gr` is utilisation where the engine's activity is missing; `fp64` the busier of both pipes.
     Errors: UsageError for groups that there are not.
     """
@@ -81,7 +81,7 @@ def compute(jobs: pl.DataFrame, *, by: str = "job") -> FigureNumbers:
         **{f"without_{axis}": count for axis, count in missing.items()},
     }
     lacking = {
-        axis: f"nobody measured {' or '.join(_COUNTERS[axis])}"
+        axis: f"not measured: {' or '.join(_COUNTERS[axis])}"
         for axis, count in missing.items()
         if count == profiles.height
     }
@@ -89,9 +89,9 @@ def compute(jobs: pl.DataFrame, *, by: str = "job") -> FigureNumbers:
 
 
 def nominal() -> FigureNumbers:
-    """Return typical profiles of the twelve classes, which their rules lead to, and what the rules ask for.
+    """Return typical profiles of the twelve classes, as given by their rules, and the ranges of the rules.
 
-    profiles: one row per class. bounds: one row per class and axis that its rule looks at.
+    profiles: one row per class. bounds: one row per class and axis of its rule.
     """
     profiles = pl.DataFrame(
         [(one.name, one.bottleneck, one.rule, *map(float, one.profile)) for one in RULED],
@@ -142,7 +142,7 @@ def draw_overlay(numbers: FigureNumbers) -> Figure:
 
 
 def draw_grid(numbers: FigureNumbers) -> Figure:
-    """Return one plot per profile, at most PANELS, in their order; grey bars are what a class's rule asks for."""
+    """Return one plot per profile, at most PANELS, in their order; grey bars are the ranges of a class's rule."""
     rows = _rows(numbers)[:PANELS]
     columns = min(len(rows), 4 if len(rows) <= 16 else 6)
     lines = ceil(len(rows) / columns)
@@ -162,7 +162,7 @@ def draw_grid(numbers: FigureNumbers) -> Figure:
             colour = _OF_BOTTLENECK[row["bottleneck"]] if "bottleneck" in row else style.ACCENT
             _polygon(axes, _values(row), colour=colour, width=1.4, size=2.5, fill=True)
             axes.set_title(_title(row), fontsize=6.5 if small else 7.5, y=1.32)
-        _notes(figure, numbers, *(("Grey bars: what the rule asks for.",) if bounds is not None else ()))
+        _notes(figure, numbers, *(("Grey bars: the range of the rule.",) if bounds is not None else ()))
     return figure
 
 
@@ -171,7 +171,7 @@ def _axis(axis: str, columns: Sequence[str]) -> pl.Expr:
     means = [f"{counter}_mean" for counter in _COUNTERS[axis] if f"{counter}_mean" in columns]
     if axis == "gr":
         return pl.coalesce("gr_engine_active_mean", "gpu_util_mean")
-    if axis == "fp64":  # without the tensor pipe's counter the FP64 pipe alone is told
+    if axis == "fp64":  # without the tensor pipe's counter the FP64 pipe alone counts
         return pl.when(pl.col("fp64_active_mean").is_not_null()).then(pl.max_horizontal(means))
     value = pl.max_horizontal(means)
     return (value / FULL_IO_BYTES_PER_S).clip(0, 1) if axis == "io" else value
@@ -237,14 +237,14 @@ def _polygon(
 
 
 def _draw_bounds(axes: Axes, bounds: pl.DataFrame) -> None:
-    """What a rule asks for, as bars along the axes."""
+    """The ranges of a rule, as bars along the axes."""
     for axis, low, high in bounds.select("axis", "low", "high").iter_rows():
         angle = _angles()[AXES.index(axis)]
         axes.plot([angle, angle], [low, high], color="#b0b0b0", linewidth=3.2, solid_capstyle="butt", zorder=1)
 
 
 def _dress(axes: Axes, *, labels: float, missing: Sequence[str] = ()) -> None:
-    """Axes from 0 to 100 %, the first one upwards; those that are not measured say so."""
+    """Axes from 0 to 100 %, the first one upwards; those not measured are labelled."""
     polar = cast("PolarAxes", axes)
     polar.set_theta_zero_location("N")
     polar.set_theta_direction(-1)

@@ -1,7 +1,7 @@
 """The figures of a study, in their order; a figure is added by one file and one line here.
 
 A figure's module has `compute`, `draw` and `sentences` (tachograph.figures.numbers.StudyFigure) and is imported when it
-is asked for. Figures and questions are those of IPDPS 2026.
+is used. Figures and questions are those of IPDPS 2026.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 QUESTIONS: Mapping[str, str] = MappingProxyType(
     {
         "RQ1": "Do jobs differ in how they use the FP16, FP32, FP64 and tensor pipes?",
-        "RQ2": "How much of the memory do jobs use that ask for GPUs with a large one?",
+        "RQ2": "How much of the memory do jobs use that requested GPUs with a large one?",
         "RQ3": "How many jobs are compute-bound, how many memory-bound, and what energy do they take?",
         "RQ4": "How evenly do jobs use their GPUs?",
         "RQ5": "How steadily do jobs use their GPUs over time?",

@@ -21,7 +21,7 @@ from tachograph.pipeline.summaries import as_in_notebooks, used_pipes
 
 Progress = Callable[[str, int, int], None]
 VARIANTS: Mapping[str, str] = {
-    "paper": "metrics as the paper defines them, where the configuration says nothing else",
+    "paper": "metrics as the paper defines them, unless configured otherwise",
     "notebooks": (
         "metrics as the public notebooks of the paper compute them: idle windows and GPUs count as even and steady, "
         "GPUs are those with samples, energy is not scaled to the run time, pipes are used above a fixed threshold"
@@ -43,7 +43,7 @@ class StudySettings:
 
 @dataclass(frozen=True, slots=True)
 class MadeFigure:
-    """One figure of a study: its entry in the registry, its numbers, what it says in words."""
+    """One figure of a study: its entry in the registry, its numbers, its sentences."""
 
     entry: FigureEntry
     numbers: FigureNumbers
@@ -76,7 +76,7 @@ class MadeFigure:
 
 @dataclass(frozen=True, slots=True)
 class StudyReport:
-    """The study of a system. `figures` are those asked for, in the order of the registry."""
+    """The study of a system. `figures` are the chosen ones, in the order of the registry."""
 
     site: str
     now: datetime
@@ -101,7 +101,7 @@ class StudyReport:
         return tuple(figure for figure in self.figures if figure.entry.question == question)
 
     def answers(self) -> dict[str, tuple[str, ...]]:
-        """Return {RQ1: sentences, ...} for the questions of which a figure was asked for; empty: not answered."""
+        """Return {RQ1: sentences, ...} for the questions of the chosen figures; empty: not answered."""
         return {
             name: tuple(sentence for figure in self.of_question(name) for sentence in figure.sentences)
             for name in QUESTIONS
@@ -118,8 +118,8 @@ def chosen_figures(names: str | Sequence[str]) -> tuple[FigureEntry, ...]:
 
     Errors: NotFoundError for a name that is none.
     """
-    asked = {find_figure(name) for name in ([names] if isinstance(names, str) else names)}
-    return tuple(entry for entry in FIGURES if not asked or entry in asked)
+    wanted = {find_figure(name) for name in ([names] if isinstance(names, str) else names)}
+    return tuple(entry for entry in FIGURES if not wanted or entry in wanted)
 
 
 def make_figure(entry: FigureEntry, study: Study) -> MadeFigure:
@@ -138,14 +138,14 @@ def build_study(
     now: datetime,
     zone_name: str = "UTC",
     figures: Sequence[FigureEntry] = FIGURES,
-    tell: Progress | None = None,
+    progress: Progress | None = None,
 ) -> StudyReport:
     """Return the study of some jobs: rows of job_summaries, as the settings define the metrics."""
     study = Study(jobs, settings.options)
     made = []
     for place, entry in enumerate(figures):
-        if tell:
-            tell(f"compute {entry.name}", place, len(figures))
+        if progress:
+            progress(f"compute {entry.name}", place, len(figures))
         made.append(make_figure(entry, study))
     return StudyReport(site, now, zone_name, dataset, settings, tuple(made))
 

@@ -62,7 +62,7 @@ GpuKey = tuple[str, int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class JobTimeline:
-    """Series of `bins` values from the job's start; a bin lasts `bin_s` seconds; None: nobody measured it.
+    """Series of `bins` values from the job's start; a bin lasts `bin_s` seconds; None: not measured.
 
     `per_gpu` is the mean of counter `counter` for each (node, gpu, mig); `means` are means over GPUs of each
     counter (maxima for hbm_used_mib); `power_low` and `power_high` are the lowest and highest GPU's mean power.

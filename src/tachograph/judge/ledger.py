@@ -1,4 +1,4 @@
-"""The ledger of a system: where its GPU-hours went, what they cost, what could be had back, and whose they were."""
+"""The ledger of a system: GPU-hours by cause, their cost, the recoverable part, by user."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tachograph.judge.waste import ASSUMPTIONS, JOULES_PER_KWH, productive, reco
 
 WASTE_GROUPINGS = ("cause", "user", "account", "partition", "gpu_model")
 ALL_CAUSES = "all"  # of jobs: those that lost hours to any cause
-# where an hour went: to a cause, to work, or nobody knows
+# of an hour: a cause of loss, work, or not measured
 WASTE_BUCKETS = (*WASTE, "productive", "unmeasured")
 WASTE_LABELS: Mapping[str, str] = MappingProxyType(
     {
         "never_used": "never used",
         "hung": "hung",
         "cold_start": "cold start",
-        "idle": "idle while held",
+        "idle": "idle",
         "imbalance": "imbalance",
         "productive": "productive",
         "unmeasured": "not measured",
         ALL_CAUSES: "all causes",
     }
 )
-# why a job is not in the ledger, in the order in which it is asked
+# why a job is not in the ledger, in the order of checking
 WASTE_LEFT_OUT: Mapping[str, str] = MappingProxyType(
     {
         "running": "still running",
@@ -114,7 +114,7 @@ class WasteReport:
 
     @property
     def recoverable(self) -> float:
-        """GPU-hours that could be had back under the assumptions."""
+        """GPU-hours that are recoverable under the assumptions."""
         return float(self.causes.get_column("recoverable").sum())
 
 
@@ -139,8 +139,8 @@ def build_waste_report(
     jobs_of = _cause(jobs_of)
     if top is not None and top < 1:
         raise UsageError(f"--top {top} shows nothing", do="give 1 or more")
-    told = summaries.with_columns(left_out=_reason())
-    ledger = told.filter(pl.col("left_out").is_null())
+    marked = summaries.with_columns(left_out=_reason())
+    ledger = marked.filter(pl.col("left_out").is_null())
     ledger = with_money(recoverable(ledger, intervals, settings), settings).with_columns(productive())
     entries = _entries(ledger)
     concerned = None if jobs_of is None else _concerned(ledger, entries, jobs_of)
@@ -150,7 +150,7 @@ def build_waste_report(
         first=ledger.select(pl.col("start").min()).item(),
         last=ledger.select(pl.col("as_of").max()).item(),
         causes=_causes(entries),
-        left_out=_left_out(told),
+        left_out=_left_out(marked),
         assumptions=tuple(assumptions_in_use(settings)),
         users=_groups(ledger, entries, "user"),
         by=by,
@@ -301,8 +301,8 @@ def _wasteful(ledger: pl.DataFrame, entries: pl.DataFrame) -> pl.DataFrame:
     return jobs.sort("recoverable", "gpu_hours_lost", "job_key", descending=[True, True, False], nulls_last=True)
 
 
-def _left_out(told: pl.DataFrame) -> pl.DataFrame:
+def _left_out(marked: pl.DataFrame) -> pl.DataFrame:
     """One row per reason that leaves any job out: jobs, and their GPU-hours as far as they are known."""
-    counted = told.filter(pl.col("left_out").is_not_null()).group_by(reason="left_out")
+    counted = marked.filter(pl.col("left_out").is_not_null()).group_by(reason="left_out")
     found = counted.agg(jobs=pl.len().cast(pl.Int64), gpu_hours=pl.col("gpu_hours").sum())
     return pl.DataFrame({"reason": list(WASTE_LEFT_OUT)}).join(found, on="reason", maintain_order="left")

@@ -1,4 +1,4 @@
-"""Findings in words: groups by kind, intervals, values against thresholds, missing counters."""
+"""Findings as text: groups by kind, intervals, values against thresholds, missing counters."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ KIND_NAMES: Mapping[FindingKind, str] = MappingProxyType(
         "class": "Job classes",
         "rule": "Rules",
         "score": "Scores",
-        "workload": "Kind of work",
+        "workload": "Workload class",
         "health": "Health",
         "advice": "Advice",
     }
 )
 VERDICT_NAMES: Mapping[Verdict, str] = MappingProxyType({"yes": "yes", "no": "no", "unknown": "unknown"})
-# what is told first: what is so, what cannot be said, what is not so
 _ANSWER_ORDER: tuple[Verdict, ...] = ("yes", "unknown", "no")
 _OF_NODES = frozenset([*HOST_CHARACTERISTICS, *(counter.name for counter in HOST_COUNTERS)])
 SHOWN_CHECKS = 4  # in short
@@ -35,7 +34,7 @@ SHOWN_COUNTERS = 3  # of GPUs, of nodes, of others, in short
 
 @dataclass(frozen=True, slots=True)
 class FindingGroup:
-    """The verdicts of one kind that are told in the table of what was looked for."""
+    """The verdicts of one kind in the list of checks."""
 
     kind: FindingKind
     findings: tuple[Finding, ...]
@@ -79,7 +78,7 @@ def finding_sentence(finding: Finding) -> str:
 
 
 def finding_groups(verdicts: Sequence[Finding]) -> tuple[FindingGroup, ...]:
-    """Return the verdicts by kind, advice last and without the advice that is given: it is told by itself."""
+    """Return the verdicts by kind, advice last and without the reported ones, which have a section of their own."""
     groups = []
     for kind in KIND_NAMES:
         of_kind = (one for one in verdicts if one.kind == kind)
@@ -90,9 +89,9 @@ def finding_groups(verdicts: Sequence[Finding]) -> tuple[FindingGroup, ...]:
 
 
 def missing_counters(verdicts: Iterable[Finding], *, at_most: int | None = None) -> tuple[str, ...]:
-    """Return what nobody measured and would decide more, each once, and how to have it measured: sentences.
+    """Return the missing counters that checks need, each once, and how to record them: sentences.
 
-    Those that more verdicts wait for come first; `at_most` of GPUs, of nodes and of others are named, the rest counted.
+    Those that most checks need come first; `at_most` of GPUs, of nodes and of others are named, the rest counted.
 
     >>> made = Finding("score_gpu", "note", "", "", verdict="unknown", needs=("sm_occupancy", "cpu_user"))
     >>> missing_counters([made, made])[1]
@@ -128,7 +127,7 @@ def _with_field(name: str) -> str:
 def interval_text(finding: Finding, start: datetime | None, until: datetime | None, *, zone_name: str) -> str | None:
     """Return the interval a finding is about, in the site's zone; None where it is about the whole job.
 
-    `start`, `until`: of the job; they stand where the finding leaves its begin or end open. The date is told where it
+    `start`, `until`: of the job; they stand where the finding leaves its begin or end open. The date is given where it
     is not that of the job's start.
 
     >>> begin, end = datetime(2026, 4, 23, 21, 5, tzinfo=UTC), datetime(2026, 4, 23, 22, 40, tzinfo=UTC)
@@ -144,12 +143,12 @@ def interval_text(finding: Finding, start: datetime | None, until: datetime | No
     local = [moment.astimezone(zone(zone_name)) for moment in (begin, end)]
     changed = local[0].utcoffset() != local[1].utcoffset()  # clocks were changed in between
     day = (start or begin).astimezone(zone(zone_name)).date()
-    told = []
+    times = []
     for moment in local:
         date = "" if moment.date() == day else f"{moment:%Y-%m-%d} "
-        told.append(f"{date}{moment:%H:%M}{f' {moment:%Z}' if changed else ''}")
+        times.append(f"{date}{moment:%H:%M}{f' {moment:%Z}' if changed else ''}")
         day = moment.date()
-    return f"from {told[0]} to {told[1]}, {text(shown_s(begin, end), 's')}"
+    return f"from {times[0]} to {times[1]}, {text(shown_s(begin, end), 's')}"
 
 
 def check_text(check: CheckedValue, *, zone_name: str = "UTC") -> str:

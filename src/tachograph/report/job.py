@@ -63,7 +63,7 @@ def job_headline(row: Mapping[str, Any], findings: Sequence[Finding]) -> str:
     ]
     verdict = " and ".join(counts) + " below" if counts else "Nothing stands out"
     if row.get("attribution") == "ambiguous" or not number(row, "samples"):
-        verdict = "Little can be said about this job; see the notes"
+        verdict = "Not enough data about this job; see the notes"
     return f"{use_sentence(row)} {verdict}."
 
 
@@ -106,7 +106,7 @@ def bound_sentence(row: Mapping[str, Any]) -> str:
                 "Fewer or cheaper operations (smaller types, tensor cores) would speed it up; faster memory would not."
             )
         case _:
-            return f"Neither: no kind of sample is in the majority {judged}."
+            return f"Neither: no type of sample is in the majority {judged}."
 
 
 def balance_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def memory_sentence(row: Mapping[str, Any]) -> str:
 
 
 def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """Return kinds of work and the share of GPU time in each, in their order; empty where they are not known.
+    """Return workload classes and the share of GPU time in each, in their order; empty where they are not known.
 
     >>> shares_of_work({"workload_fractions": [1.0, *[0.0] * 12]})[0]
     ('idle', 1.0)
@@ -179,37 +179,37 @@ def energy_sentence(row: Mapping[str, Any]) -> str:
     """Return energy and power of the GPUs.
 
     >>> energy({"energy_j": 7.2e6, "power_w_mean": 250.0})
-    'The GPUs took 2.00 kWh, 250 W per GPU on average.'
+    'The GPUs used 2.00 kWh, 250 W per GPU on average.'
     """
     joules, watts = number(row, "energy_j"), number(row, "power_w_mean")
     if joules is None:
         return "Not known: neither energy nor power was measured."
     one = number(row, "gpus") == 1
     mean = "" if watts is None else f", {text(watts, 'W')} {'' if one else 'per GPU '}on average"
-    return f"{'The GPU' if one else 'The GPUs'} took {text(joules, 'J')}{mean}."
+    return f"{'The GPU' if one else 'The GPUs'} used {text(joules, 'J')}{mean}."
 
 
 def caveat_sentences(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a reader must know about the data behind the report."""
+    """Return what is to be known about the data of the report."""
     attribution = str(row.get("attribution"))
     recorded = attribution == "explicit" and str(row.get("job_id")).startswith(_OF_RECORDINGS)
-    told = ["Its GPUs are those that were recorded." if recorded else _ATTRIBUTION.get(attribution, "")]
+    notes = ["Its GPUs are those that were recorded." if recorded else _ATTRIBUTION.get(attribution, "")]
     coverage, interval, samples = (number(row, name) for name in ("coverage", "interval_s", "samples"))
     if samples:
         every = "" if interval is None else f", one per GPU every {text(interval, 's')}"
         share = "" if coverage is None else f"; {text(coverage, 'fraction')} of the expected ones"
-        told.append(f"{text(samples, 'count')} samples{every}{share}.")
+        notes.append(f"{text(samples, 'count')} samples{every}{share}.")
     if row.get("state") == "RUNNING":
-        told.append("The job still runs: all numbers are those so far, energy that of the time with samples.")
+        notes.append("The job still runs: all numbers are those so far, energy that of the time with samples.")
     if row.get("energy_source") == "power":
-        told.append("Energy is integrated from samples of power.")
+        notes.append("Energy is integrated from samples of power.")
     missing = [name for name in _STUDIED_COUNTERS if number(row, f"{name}_mean") is None]
     if samples and missing:
-        told.append(f"Not measured: {', '.join(missing)}.")
+        notes.append(f"Not measured: {', '.join(missing)}.")
     if row.get("excluded"):
         reasons = (_EXCLUDED_BECAUSE.get(name, name) for name in row["excluded"].split(","))
-        told.append(f"Left out of studies: {', '.join(reasons)}.")
-    return tuple(sentence for sentence in told if sentence)
+        notes.append(f"Left out of studies: {', '.join(reasons)}.")
+    return tuple(sentence for sentence in notes if sentence)
 
 
 FEW_GPUS = 8  # up to here each GPU is shown by itself
@@ -259,7 +259,7 @@ class JobReport:
     """What one run of a job did with its GPUs, what was wrong, what to do.
 
     `summary` is its row of job_summaries, the numbers' one source; `tiles` are the most important of them;
-    `verdicts` is everything that was looked for, `findings` what of it holds and is worth knowing;
+    `verdicts` are those of all checks, `findings` the reported ones;
     `gpus` are in order of node and index; the sentences are of `words`.
     """
 
@@ -314,12 +314,12 @@ class JobReport:
 
     @property
     def looked_for(self) -> tuple[FindingGroup, ...]:
-        """What was looked for, by kind."""
+        """The verdicts of all checks, by kind."""
         return finding_groups(self.verdicts)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Which counters would decide most, and how to have them measured; where nothing was, that is told already."""
+        """The missing counters that most checks need, and how to record them; empty where nothing was measured."""
         return self.all_missing(SHOWN_COUNTERS)
 
     def all_missing(self, at_most: int | None = None) -> tuple[str, ...]:
@@ -328,13 +328,13 @@ class JobReport:
 
     @property
     def until(self) -> datetime | None:
-        """When it ended, or up to when it was looked at."""
+        """Its end, else the end of the analyzed data."""
         end: datetime | None = self.summary.get("end") or self.summary.get("as_of")
         return end
 
     @property
     def work(self) -> tuple[tuple[str, float], ...]:
-        """Kinds of work and the share of GPU time in each; empty where it was not told."""
+        """Workload classes and the share of GPU time in each; empty: not known."""
         return shares_of_work(self.summary)
 
     def interval(self, finding: Finding) -> str | None:
@@ -367,7 +367,7 @@ def build_job_report(
     its other runs, where it was requeued.
     """
     judged = read_findings(verdicts, known_codes()) if isinstance(verdicts, pl.DataFrame) else tuple(verdicts)
-    told = worth_knowing(judged)
+    reported = worth_knowing(judged)
     counter = activity_counter(summary)
     timeline = build_timeline(minutes, elapsed_s=number(summary, "elapsed_s"), counter=counter)
     return JobReport(
@@ -376,9 +376,9 @@ def build_job_report(
         zone_name=zone_name,
         job=str(summary.get("display_id") or summary["job_id"]),
         node_list=fold_nodes(gpus["node"].unique().to_list()),
-        headline=job_headline(summary, told),
+        headline=job_headline(summary, reported),
         tiles=_tiles(summary),
-        findings=told,
+        findings=reported,
         verdicts=by_kind(judged),
         gpus=_gpu_uses(gpus, counter, timeline),
         pipes=tuple(_pipe_use(summary, pipe) for pipe in PIPES),

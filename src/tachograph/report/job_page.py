@@ -11,7 +11,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from tachograph.catalog.columns import local_time
-from tachograph.catalog.units import text
+from tachograph.catalog.units import gpu_hours_text, text
 from tachograph.catalog.version import __version__
 from tachograph.figures import job_page
 from tachograph.figures.timeline import Series
@@ -99,6 +99,7 @@ def spark_points(series: Series, *, width: float = 160, height: float = 22) -> l
 def _environment() -> Environment:
     made = environment()
     made.filters["quantity"] = text
+    made.filters["gpu_hours"] = gpu_hours_text
     made.filters["local_time"] = local_time
     made.filters["capitalize_first"] = lambda said: f"{said[:1].upper()}{said[1:]}"
     made.globals.update(

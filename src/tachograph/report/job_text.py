@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tachograph.catalog.units import plural, text
+from tachograph.catalog.units import gpu_hours_text, plural, text
 from tachograph.judge.activity import number
 from tachograph.judge.finding import Finding
 from tachograph.report.findings import (
@@ -19,24 +19,24 @@ from tachograph.report.job import FEW_GPUS, GpuUse, JobReport
 from tachograph.report.lines import STYLES, Line, bar, plain, sparkline, to_text, wrapped
 
 _INDENT = " " * (4 + max(map(len, VERDICT_NAMES.values())) + 2)
-_NEEDS, _NOTHING = "counters are missing", "no sample is known to be of this job"
+_NEEDS, _NOTHING = "counters are missing", "no samples of this job"
 
 
 def basis_lines(report: JobReport, finding: Finding, width: int) -> Iterator[Line]:
-    """Yield when a finding was so, and its values against thresholds."""
+    """Yield the interval of a finding and its values against thresholds."""
     moments = [
         f"{label}: {value}" for label, value in evidence_texts(finding, report.zone_name) if label.endswith(" at")
     ]
     when = report.interval(finding)
-    told = [*([_capitalized(when)] if when else moments), checks_text(finding, zone_name=report.zone_name)]
-    for line in filter(None, told):
+    basis = [*([_capitalized(when)] if when else moments), checks_text(finding, zone_name=report.zone_name)]
+    for line in filter(None, basis):
         yield from wrapped(line, width, indent="    ", style="dim")
 
 
 def verdict_lines(report: JobReport, width: int, *, every: bool = False) -> Iterator[Line]:
-    """Yield the table of what was looked for: by kind, what is so, what cannot be said, what is not so.
+    """Yield the verdicts of all checks, by kind: yes, unknown, no.
 
-    In short the names of one verdict share a line; with `every` each has its own, with what it was decided by.
+    In short the names of one verdict share a line; with `every` each has its own, with the values that decided.
     """
     groups = report.looked_for
     for group in groups:
@@ -48,12 +48,12 @@ def verdict_lines(report: JobReport, width: int, *, every: bool = False) -> Iter
         )
     missing = report.all_missing() if every else report.missing
     if missing:
-        yield plain("  Counters that would tell more", "dim")
+        yield plain("  Missing counters", "dim")
     for sentence in missing:
         yield from wrapped(sentence, width, indent="    ")
     if groups and not every:
-        told = f"`tachograph job {report.job} --verdicts` tells each with its values."
-        yield from wrapped(told, width, indent="  ", style="dim")
+        more = f"All checks with their values: `tachograph job {report.job} --verdicts`"
+        yield from wrapped(more, width, indent="  ", style="dim")
 
 
 def _short_group(group: FindingGroup, width: int, *, needs: str) -> Iterator[Line]:
@@ -121,18 +121,18 @@ def job_lines(
 ) -> list[Line]:
     """Return the report as styled lines (see lines.to_rich).
 
-    `every_verdict`: everything that was looked for is told by itself, with its values against thresholds.
+    `every_verdict`: each check has its own lines, with values against thresholds.
     """
     width = max(MIN_WIDTH, min(MAX_WIDTH, width))
     return [
         *_head(report, width),
-        *_section("What could be better", _findings(report, width)),
+        *_section("Findings", _findings(report, width)),
         *_section("GPU use", _gpus(report, width, ascii_only=ascii_only)),
         *_section("Compute or memory bound", _bound(report, width, ascii_only=ascii_only)),
         *_section("Balance", (line for said in report.balance for line in wrapped(said, width, indent="  "))),
         *_section("Memory", wrapped(report.memory, width, indent="  ")),
         *_section("Energy", wrapped(report.energy, width, indent="  ")),
-        *_section("What was looked for", verdict_lines(report, width, every=every_verdict)),
+        *_section("Checks", verdict_lines(report, width, every=every_verdict)),
         *_section("About the data", _caveats(report, width)),
     ]
 
@@ -202,8 +202,8 @@ def _gpus(report: JobReport, width: int, *, ascii_only: bool) -> Iterator[Line]:
     both = _label_width((*least, *most), width)
     bands = [(name, count) for name, count in report.bands if count]
     if bands:
-        told = ", ".join(f"{plural(count, 'GPU')} {name}" for name, count in bands)
-        yield from wrapped(f"By mean utilisation: {told}.", width, indent="  ")
+        counts = ", ".join(f"{plural(count, 'GPU')} {name}" for name, count in bands)
+        yield from wrapped(f"By mean utilisation: {counts}.", width, indent="  ")
         yield plain("  least busy", "dim")
         yield from _gpu_table(least, width, ascii_only=ascii_only, names=both)
         yield plain("  most busy", "dim")
@@ -214,14 +214,14 @@ def _gpus(report: JobReport, width: int, *, ascii_only: bool) -> Iterator[Line]:
 def _use_summary(report: JobReport) -> str:
     row = report.summary
     hours, never, zero = (number(row, name) for name in ("gpu_hours", "gpus_never_used", "zero_util_fraction"))
-    told = [report.use]
+    sentences = [report.use]
     if hours is not None:
-        told.append(f"It took {text(hours, 'h')} of GPU time.")
+        sentences.append(f"Used {gpu_hours_text(hours)}.")
     if zero is not None:
-        told.append(f"In {text(zero, 'fraction')} of the samples utilisation was zero.")
+        sentences.append(f"In {text(zero, 'fraction')} of the samples utilisation was zero.")
     if never:
-        told.append(f"{plural(never, 'GPU')} never left zero.")
-    return " ".join(told)
+        sentences.append(f"{plural(never, 'GPU')} {'was' if never == 1 else 'were'} idle throughout.")
+    return " ".join(sentences)
 
 
 def _label_width(gpus: Sequence[GpuUse], width: int) -> int:

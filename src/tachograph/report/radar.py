@@ -54,7 +54,7 @@ def draw_radar(numbers: FigureNumbers, layout: str) -> Figure:
 
 
 def radar_json(report: RadarReport, files: Sequence[str] = ()) -> dict[str, Any]:
-    """Return everything that is drawn, as JSON values: fractions 0..1, null where nobody measured."""
+    """Return everything that is drawn, as JSON values: fractions 0..1, null: not measured."""
     profiles = report.profiles
     return {
         "tachograph": __version__,
@@ -71,7 +71,7 @@ def radar_json(report: RadarReport, files: Sequence[str] = ()) -> dict[str, Any]
 
 
 def radar_rows(report: RadarReport, *, at_most: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the profiles as a table of text: headings and rows; a dash where nobody measured."""
+    """Return the profiles as a table of text: headings and rows; a dash: not measured."""
     profiles = report.profiles.tables["profiles"].head(at_most)
     rows = [
         (str(row["name"]), f"{row['jobs']:,}", *(text(row[axis], "fraction") for axis in AXES))
@@ -81,7 +81,7 @@ def radar_rows(report: RadarReport, *, at_most: int) -> tuple[tuple[str, ...], l
 
 
 def write_radar(
-    report: RadarReport, folder: Path, *, formats: Sequence[str] = style.FORMATS, tell: Progress | None = None
+    report: RadarReport, folder: Path, *, formats: Sequence[str] = style.FORMATS, progress: Progress | None = None
 ) -> tuple[str, ...]:
     """Write overlay and grid of the jobs and of the classes, and their numbers; return the names of the files.
 
@@ -93,8 +93,8 @@ def write_radar(
             if "profiles" not in numbers:
                 continue
             for layout in LAYOUTS:
-                if tell:
-                    tell(f"draw {stem}_{layout}", drawn, 2 * len(LAYOUTS))
+                if progress:
+                    progress(f"draw {stem}_{layout}", drawn, 2 * len(LAYOUTS))
                 style.save(draw_radar(numbers, layout), aside, f"{stem}_{layout}", formats)
                 drawn += 1
             for part, table in numbers.tables.items():

@@ -36,7 +36,7 @@ _HOURS = (
     "GPUs allocated × run time as accounted, idle ones too",
     "GPUs with samples × time from start to end, idle ones too",
 )
-NOT_ANSWERED = "Not answered: what it needs was not measured."
+NOT_ANSWERED = "Not answered: required counters were not measured."
 
 
 def tiles(report: StudyReport) -> tuple[tuple[str, str], ...]:
@@ -75,10 +75,10 @@ def choice_sentence(report: StudyReport) -> str:
     """Return what the reader's own choice left out."""
     dataset = report.dataset
     if not report.settings.choices:
-        return f"All {count_jobs(dataset.recorded_jobs)} of the lake were looked at."
+        return f"All {count_jobs(dataset.recorded_jobs)} of the lake are candidates."
     chosen = "; ".join(f"{what} {given}" for what, given in report.settings.choices)
     out = dataset.recorded_jobs - dataset.chosen_jobs
-    return f"By choice ({chosen}) {count_jobs(out)} of {dataset.recorded_jobs:,} are left out."
+    return f"Left out by choice ({chosen}): {count_jobs(out)} of {dataset.recorded_jobs:,}."
 
 
 def caption(figure: MadeFigure) -> str:
@@ -92,7 +92,7 @@ def methods(settings: StudySettings) -> tuple[tuple[str, str], ...]:
     """Return how everything was computed as (term, definition)."""
     notebooks = settings.variant == "notebooks"
     return (
-        ("Job mean", "mean over the GPUs of a job of the mean over time; values nobody measured are left out"),
+        ("Job mean", "mean over the GPUs of a job of the mean over time; missing values are left out"),
         ("Spatial imbalance", _spatial_method(settings)),
         ("Temporal imbalance", _temporal_method(settings)),
         ("Compute- or memory-bound", _bound_method(settings)),
@@ -180,8 +180,8 @@ def _partly_measured_row(dataset: Dataset) -> str:
     alike: dict[int, list[str]] = {}
     for one in dataset.partly_measured:
         alike.setdefault(one.jobs, []).append(one.counter)
-    told = [f"{', '.join(names)} in {percent(jobs / dataset.jobs)} of the jobs" for jobs, names in alike.items()]
-    return "; ".join(told) or "none"
+    shares = [f"{', '.join(names)} in {percent(jobs / dataset.jobs)} of the jobs" for jobs, names in alike.items()]
+    return "; ".join(shares) or "none"
 
 
 def study_json(report: StudyReport, files: Sequence[str] = ()) -> dict[str, Any]:
@@ -332,7 +332,7 @@ def _escaped_but_code(words: str) -> str:
 
 
 def escaped(words: str) -> str:
-    r"""Return words whose characters mean nothing to Markdown: names are what users write.
+    r"""Return words whose characters mean nothing to Markdown; names come from users.
 
     >>> escaped("a_b | <script>") == r"a\_b \| \<script\>"
     True

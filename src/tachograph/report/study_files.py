@@ -97,7 +97,7 @@ class WrittenStudy:
 
 
 def write_study(
-    report: StudyReport, folder: Path, *, formats: Sequence[str] = style.FORMATS, tell: Progress | None = None
+    report: StudyReport, folder: Path, *, formats: Sequence[str] = style.FORMATS, progress: Progress | None = None
 ) -> WrittenStudy:
     """Write the study into a folder, which is made where it is missing; return what was written.
 
@@ -109,8 +109,8 @@ def write_study(
     formats = check_formats(formats)
     with writable(folder) as aside:
         for place, figure in enumerate(report.figures):
-            if tell:
-                tell(f"draw {figure.entry.name}", place, len(report.figures))
+            if progress:
+                progress(f"draw {figure.entry.name}", place, len(report.figures))
             _write_figure(figure, aside, formats)
         pictures = _pictures(report, aside, formats)
         (aside / "study.md").write_text(study_markdown(report, formats), encoding="utf-8")

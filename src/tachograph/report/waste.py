@@ -9,13 +9,13 @@ import polars as pl
 
 from tachograph.catalog.columns import COLUMN_HEADINGS, local_time
 from tachograph.catalog.tables import WASTE
-from tachograph.catalog.units import plural, text
+from tachograph.catalog.units import gpu_hours_text, plural, text
 from tachograph.judge.ledger import ALL_CAUSES, WASTE_LABELS, WASTE_LEFT_OUT, WasteReport
 from tachograph.report.json_values import json_values
 from tachograph.report.lines import Line, bar, plain, wrapped
 from tachograph.report.tables import TextColumn, cut, fit_table
 
-_SHORT = {"never_used": "unused", "idle": "idle"}  # in tables with many columns
+_SHORT = {"never_used": "unused"}  # in tables with many columns
 _SHORTEST = {**_SHORT, "cold_start": "cold", "imbalance": "uneven", ALL_CAUSES: "lost"}  # in narrow ones
 _BAR = 8
 _WIDEST = 16  # characters of a name
@@ -48,8 +48,8 @@ def waste_headline(report: WasteReport) -> str:
     begin, end = (local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last))
     share = text(report.lost / report.gpu_hours, "fraction")
     return (
-        f"{begin} to {end}: {plural(report.jobs, 'job')} held {text(report.gpu_hours, 'h')} of GPU time; "
-        f"{text(report.lost, 'h')} ({share}) did no work, {text(report.recoverable, 'h')} of them recoverable."
+        f"{begin} to {end}: {plural(report.jobs, 'job')} used {gpu_hours_text(report.gpu_hours)}; "
+        f"{text(report.lost, 'h')} ({share}) lost, {text(report.recoverable, 'h')} of them recoverable."
     )
 
 
@@ -65,8 +65,8 @@ def money(value: float | None, currency: str) -> str:
 
 
 def unpriced(report: WasteReport) -> str:
-    """Return the sentence that tells whose hours have no price."""
-    return f"No price is known for {plural(report.unpriced_jobs, 'job')}: they cost nothing above."
+    """Return how many jobs have no price, in a sentence."""
+    return f"No price for {plural(report.unpriced_jobs, 'job')}: not part of the cost."
 
 
 def cause_label(bucket: str) -> str:
@@ -154,7 +154,7 @@ def _job_columns(report: WasteReport, jobs: pl.DataFrame) -> list[TextColumn]:
         columns.append(TextColumn("cost", [money(row["money"], report.currency) for row in rows], right=True))
     if cause == ALL_CAUSES:
         bare = [_SHORTEST.get(row["cause"], row["cause"]) for row in rows]
-        columns.append(TextColumn("mostly", [cause_label(row["cause"]) for row in rows], right=True, bare=bare))
+        columns.append(TextColumn("main cause", [cause_label(row["cause"]) for row in rows], right=True, bare=bare))
     return columns
 
 
@@ -165,11 +165,11 @@ def _hours(title: str, rows: Sequence[Mapping[str, Any]], name: str, *, short: s
 
 
 def _left_out(report: WasteReport, width: int) -> list[Line]:
-    told = [
+    reasons = [
         f"{plural(row['jobs'], 'job')} ({text(row['gpu_hours'], 'h')}): {WASTE_LEFT_OUT[row['reason']]}"
         for row in report.left_out.drop_nulls("jobs").iter_rows(named=True)
     ]
-    return wrapped(f"Left out: {'; '.join(told)}.", width, style="dim") if told else []
+    return wrapped(f"Left out: {'; '.join(reasons)}.", width, style="dim") if reasons else []
 
 
 def waste_json(report: WasteReport) -> dict[str, Any]:
