@@ -75,7 +75,7 @@ def choice_sentence(report: StudyReport) -> str:
     """Return what the reader's own choice left out."""
     dataset = report.dataset
     if not report.settings.choices:
-        return f"All {count_jobs(dataset.recorded_jobs)} of the lake are candidates."
+        return f"All {count_jobs(dataset.recorded_jobs)} of the lake are considered."
     chosen = "; ".join(f"{what} {given}" for what, given in report.settings.choices)
     out = dataset.recorded_jobs - dataset.chosen_jobs
     return f"Left out by choice ({chosen}): {count_jobs(out)} of {dataset.recorded_jobs:,}."
