@@ -98,17 +98,17 @@ $(BIN)/python:
 	echo "setting up $(VENV) with $$chosen" >&2; \
 	$$chosen -m venv --clear $(VENV)
 
-# says what pip, which is quiet, does for minutes
-TELL = @echo "setting up $(VENV): about $$(grep -c == $<) packages are downloaded, some minutes the first time" >&2
+# pip is quiet for minutes
+NOTE = @echo "setting up $(VENV): about $$(grep -c == $<) packages are downloaded, some minutes the first time" >&2
 
 $(VENV)/run.stamp: requirements/run.txt pyproject.toml | $(BIN)/python
-	$(TELL)
+	$(NOTE)
 	$(PIP) install --quiet --require-hashes -r requirements/run.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt pyproject.toml | $(BIN)/python
-	$(TELL)
+	$(NOTE)
 	$(PIP) install --quiet --require-hashes -r requirements/dev.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation -e .
 	@touch $(VENV)/run.stamp $@

@@ -8,10 +8,13 @@ from typing import Any
 
 import polars as pl
 
+from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.catalog.tables import JOB_GPUS, JOB_MINUTES, JOB_SUMMARIES, LakeTable
 
 START = datetime(2026, 4, 23, 17, 0, tzinfo=UTC)
 _KEY = {"job_key": "c:100:1", "job_id": "100", "seq": 1}
+
+_OF_COUNTERS = frozenset(f"{name}{end}" for name in COUNTER_NAMES for end in ("", "_mean", "_max"))
 
 
 def frame(table: LakeTable, rows: Iterable[dict[str, Any]]) -> pl.DataFrame:
@@ -61,3 +64,12 @@ def minutes(*series: Sequence[float | None], **others: Sequence[float | None]) -
             row |= {"samples": 6, "gpu_util": level} | {name: values[minute] for name, values in others.items()}
             rows.append(row)
     return frame(JOB_MINUTES, rows)
+
+
+def measured(value: Any) -> Any:
+    """Return JSON values without those of counters that were not measured."""
+    if isinstance(value, list):
+        return [measured(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: measured(part) for name, part in value.items() if part is not None or name not in _OF_COUNTERS}

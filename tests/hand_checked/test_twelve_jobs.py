@@ -139,7 +139,8 @@ def test_balanced_every_counter(jobs: dict[str, dict[str, Any]]) -> None:
     expected |= {"throttle_reasons_mean": 15 / 60 / 4, "throttle_reasons_max": 4.0}
     # GPU 1 met XID 79 after half its time
     expected |= {"xid_mean": None, "xid_max": 79.0}
-    assert set(expected) == {f"{name}_{statistic}" for name in COUNTER_NAMES for statistic in ("mean", "max")}
+    unmeasured = {f"{name}_{statistic}" for name in COUNTER_NAMES for statistic in ("mean", "max")} - set(expected)
+    assert {row[name] for name in unmeasured} <= {None}
     check(row, **expected, power_w_sampled_mean=mean(BALANCED["power_w"]), xid_events=1)
 
 

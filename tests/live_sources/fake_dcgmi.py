@@ -1,7 +1,8 @@
 """A `dcgmi` for tests, as a real program: what it does stands in a file beside it, read again at every tick.
 
 state.json: {"gpus": 2, "slices": {"21": [0, 2]}, "known": [fields], "values": {"GPU 0": {"203": "85"}}, "mode": "",
-"after": ticks until the mode takes hold, "lists": whether `dmon -l` works, "taking_turns": [fields of odd ticks]}
+"ids": [further fields], "after": ticks until the mode takes hold, "lists": whether
+`dmon -l` works, "taking_turns": [fields of odd ticks]}
 """
 
 from __future__ import annotations
@@ -138,6 +139,7 @@ def main(arguments: list[str]) -> None:
     now = state()
     if now["mode"] == "no_engine":
         fail(NO_ENGINE)
+    FIELDS.update({number: (f"F{number}", "", 5) for number in state().get("ids", ()) if number not in FIELDS})
     match arguments:
         case ["discovery", what]:
             discovery(what)

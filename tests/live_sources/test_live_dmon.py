@@ -35,6 +35,7 @@ VALUES = {"203": "85", "155": "350.500", "156": "123456789", "1002": "0.910", "1
 VALUES |= {"393": "2", "112": "4", "250": "81559", "158": "89"}
 TOLD = {"gpu_util": 0.85, "power_w": 350.5, "energy_j": 123456.789, "sm_active": 0.91, "xid": 0, "row_remap_failure": 1}
 TOLD |= {"remapped_rows_uncorrectable": 2, "throttle_reasons": 4}
+IDS = [counter.dcgm_id for counter in COUNTERS if counter.dcgm_id]
 KNOWN = [counter.dcgm_id for counter in COUNTERS if not 1013 <= (counter.dcgm_id or 0) <= 1015] + [158, 250]
 TWO = {"GPU 0": VALUES, "GPU 1": {**VALUES, "203": "5"}}
 
@@ -44,7 +45,7 @@ class Fake:
     """The program and what it is to do."""
 
     folder: Path
-    state: dict[str, Any] = field(default_factory=lambda: {"gpus": 2, "values": TWO, "mode": ""})
+    state: dict[str, Any] = field(default_factory=lambda: {"gpus": 2, "values": TWO, "mode": "", "ids": IDS})
 
     @property
     def program(self) -> tuple[str, ...]:

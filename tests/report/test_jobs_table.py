@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from jobframes import START, frame, summary
+from jobframes import START, frame, measured, summary
 from tachograph.catalog.errors import NotFoundError, UsageError
 from tachograph.catalog.tables import FINDINGS, JOB_SUMMARIES
 from tachograph.judge.finding import Finding, findings_frame
@@ -211,7 +211,7 @@ def test_json_is_a_list_of_contract_objects(snapshot: SnapshotAssertion) -> None
     assert all(set(value) == set(JOB_SUMMARIES.schema) - {"seq"} | {"findings"} for value in values)
     assert [value["findings"] for value in values] == [["hung", "memory_bound"], [], ["short_job"], []]
     assert values[2]["gpu_util_mean"] is None
-    assert json.dumps(values[0], allow_nan=False, indent=1) == snapshot
+    assert json.dumps(measured(values[0]), allow_nan=False, indent=1) == snapshot
 
 
 def test_csv_and_parquet_hold_the_same(snapshot: SnapshotAssertion) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import MappingProxyType
 
 import numpy as np
@@ -20,7 +21,7 @@ from tachograph.tui import colours
 from tachograph.tui.chart import bar, blocks, means
 from tachograph.tui.page import MISSING, Row, cell, heading, quantity
 
-GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+_GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "Activity": (
             *("gpu_util", "gr_engine_active", "sm_active", "sm_occupancy", "tensor_active", "tensor_hmma_active"),
@@ -39,6 +40,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
+_OTHERS = tuple(name for name in COUNTERS_BY_NAME if name not in chain.from_iterable(_GROUPED.values()))
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({**_GROUPED, **({"Others": _OTHERS} if _OTHERS else {})})
 # reasons that are nobody's trouble, and those that are. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
 _USUAL = {0x1: "idle", 0x2: "application clocks", 0x10: "boost in step with others", 0x100: "display clocks"}
 THROTTLED: Mapping[int, str] = MappingProxyType(dict(sorted({**_USUAL, **CLOCKS_LOWERED}.items())))
