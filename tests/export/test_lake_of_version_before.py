@@ -79,3 +79,10 @@ def test_the_status_file_of_a_collector_is_read(tmp_path: Path) -> None:
     status = read_status(tmp_path)
     assert status is not None
     assert (status.sources["one"].polls, status.steps["analyze"].runs) == (3, 1)
+
+
+def test_verdicts_have_the_names_of_now(lake: Path) -> None:
+    verdicts = json.loads(output_of(lake, "job", "1000006", "--json"))["verdicts"]
+    assert {row["verdict"] for row in verdicts} == {"yes", "no", "unknown"}
+    undecided = json.loads(output_of(lake, "jobs", "--finding", "stable", "--verdict", "unknown", "--json"))
+    assert len(undecided) == 9

@@ -70,7 +70,7 @@ def test_a_saved_page_is_of_the_time_it_was_saved_and_lands_once(ingest: Ingest,
     assert (first.returncode, first.stderr) == (0, "")
     assert "2 gpu_samples, 1 allocation into" in first.stdout
     assert landed(tmp_path) == [(NOON, "n1", 0, 0.5), (NOON, "n1", 1, 0.6)]
-    assert "1 of 1 chunk was there already" in ingest("page.prom").stdout
+    assert "1 of 1 chunk was already in the lake" in ingest("page.prom").stdout
     lake = Lake.open(str(tmp_path / "lake"))
     assert lake.latest(ALLOCATIONS).select("job_id", "node", "gpu").rows() == [("7", "n1", 0)]
     assert lake.latest(DEVICES).height == 2

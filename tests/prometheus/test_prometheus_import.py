@@ -181,7 +181,7 @@ def test_a_killed_import_takes_up_where_it_was(servers: Servers, tmp_path: Path)
         between.go_on()
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     lake = Lake.open(str(tmp_path / "lake"))
-    assert "3 of 4 chunks were there already" in done.stdout
+    assert "3 of 4 chunks were already in the lake" in done.stdout
     assert_rows(lake, servers.made)
 
 

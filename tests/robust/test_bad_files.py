@@ -108,9 +108,9 @@ def test_a_folder_with_a_bad_file_gives_the_others(tmp_path: Path) -> None:
     assert done.code == 4
     assert [line.split(": ")[1] for line in done.lines] == [str(folder / "b.parquet"), str(empty)]
     assert done.out.splitlines() == [
-        f"6 rows read; 6 gpu_samples into {tmp_path / 'lake'}",
+        f"6 rows read; 6 gpu_samples committed to {tmp_path / 'lake'}",
         "2 files could not be read",
-        "removed: 1 row of gpu_samples: no counter",
+        "rejected: 1 row of gpu_samples: no counter",
     ]
 
 

@@ -100,7 +100,7 @@ def seen_from_anywhere(lake: Lake) -> Lake:
 def sentence(report: AnalysisReport) -> str:
     """Return the result of an analysis as one line of text."""
     if not report.jobs and not report.samples:
-        return "no new data; all jobs unchanged"
+        return "nothing new; all jobs unchanged"
     if not report.jobs:
         return f"{plural(report.samples, 'sample')} read, none of a known job: ingest the accounting of that time"
     share = report.attributed / report.samples if report.samples else 0.0
