@@ -1,1 +1,1 @@
-"""Exports: job summaries, their GPUs, minutes and findings, handed to other programs in forms that they read."""
+"""Exports of job summaries, their GPUs, minutes and findings to databases, files and metrics."""

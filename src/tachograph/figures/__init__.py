@@ -1,1 +1,1 @@
-"""Figures: text bars and sparklines, and plots as inline SVG. Values in, drawing out."""
+"""Figures: one file per figure, which computes its numbers and draws them; plots of pages as inline SVG."""

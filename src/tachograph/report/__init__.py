@@ -1,1 +1,1 @@
-"""Reports: what to say about jobs, as structured values, and renderers that show the same numbers everywhere."""
+"""Reports: one report object per question; text, JSON and page show the same numbers."""

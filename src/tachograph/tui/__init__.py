@@ -1,1 +1,1 @@
-"""The screens of `tachograph watch`. They show a `View` and compute nothing that a table or a page would not show."""
+"""The screens of `tachograph watch`: each shows a `View` and computes nothing."""

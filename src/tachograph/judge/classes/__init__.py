@@ -1,1 +1,1 @@
-"""Classes."""
+"""Job classes from series of minutes: characteristics, windows, votes, verdicts; compiled inside."""

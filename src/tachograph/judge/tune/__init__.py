@@ -1,1 +1,1 @@
-"""Tune."""
+"""Thresholds from labelled jobs, or proposed from history: population, search, configuration."""
