@@ -61,7 +61,7 @@ class StandIn:
         health[5:6], health[7:8] = STATES.index(HOT), STATES.index(CRIT)
         gpu = snapshot.gpus[0] if snapshot.gpus else None
         self.events = (*self.events, LiveEvent(snapshot.t, EventKind.CLASS, gpu, "now tensor compute"))
-        told = ~np.isnan(snapshot.measured)
+        reported = ~np.isnan(snapshot.measured)
         return View(
             self.about,
             snapshot,
@@ -69,7 +69,7 @@ class StandIn:
             labels,
             real,
             health,
-            told,
+            reported,
             snapshot.t - snapshot.measured,
             self.history,
             self.events,
@@ -82,10 +82,10 @@ class ByHand(WatchApp):
     clock = Clock()
 
     def start(self) -> None:
-        """Look once; go on by `look`."""
-        self.look()
+        """Look once; go on by `poll`."""
+        self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask the source once, as the thread of the feed would."""
         self.deliver(self.feed.once())
 
@@ -109,7 +109,7 @@ def app_of(
 
 @asynccontextmanager
 async def watching(
-    gpus: int = 8, *, size: tuple[int, int] = (80, 24), looks: int = 3, app: ByHand | None = None
+    gpus: int = 8, *, size: tuple[int, int] = (80, 24), polls: int = 3, app: ByHand | None = None
 ) -> AsyncIterator[Pilot[int]]:
     """Run an app on a terminal of `size` after so many looks, a second apart, at UTC."""
     zone, os.environ["TZ"] = os.environ.get("TZ"), "UTC"
@@ -117,9 +117,9 @@ async def watching(
     app = app or app_of(gpus)
     try:
         async with app.run_test(size=size) as pilot:
-            for _ in range(looks - 1):
+            for _ in range(polls - 1):
                 app.clock.t += 1
-                app.look()
+                app.poll()
             await settled(pilot)
             yield pilot
     finally:
@@ -146,14 +146,14 @@ def screen(
     *keys: str,
     gpus: int = 8,
     size: tuple[int, int] = (80, 24),
-    looks: int = 3,
+    polls: int = 3,
     app: ByHand | None = None,
     picture: Callable[[str], object] | None = None,
 ) -> list[str]:
     """Return the screen after some keys. picture: gets it as SVG, too."""
 
     async def shown() -> list[str]:
-        async with watching(gpus, size=size, looks=looks, app=app) as pilot:
+        async with watching(gpus, size=size, polls=polls, app=app) as pilot:
             await pilot.press(*keys)
             await settled(pilot)
             if picture is not None:

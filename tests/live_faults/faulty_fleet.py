@@ -108,7 +108,7 @@ class Patient:
     def read(self) -> Snapshot:
         """Return the newest snapshot."""
         snapshot = self._source.read()
-        while any(self._servers[number].answers.is_set() for number in self._source._asker._open):
+        while any(self._servers[number].answers.is_set() for number in self._source._poller._open):
             snapshot = self._source.read()
         return snapshot
 

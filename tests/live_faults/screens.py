@@ -138,9 +138,9 @@ class Driven(WatchApp):
 
     def start(self) -> None:
         """Look once; go on by `look`."""
-        self.look()
+        self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask the source once, as the thread of the feed would."""
         self.deliver(self.feed.once())
 
@@ -193,7 +193,7 @@ async def _live(fleet: FaultyFleet, source: LiveSource, outcome: Outcome, *, unt
             while outcome.screens < until and app.is_running and not app._exit:
                 await _act(pilot, fleet.random, outcome)
                 fleet.go_on()
-                app.look()
+                app.poll()
                 await _settle(pilot)
                 if app._exception is not None or app._exit:
                     break
@@ -379,7 +379,7 @@ def _compare_memory(outcome: Outcome, memory: list[tuple[int, int, int]]) -> Non
         outcome.fail("memory grows", str(memory))
 
 
-def told(outcome: Outcome) -> dict[str, object]:
+def reported(outcome: Outcome) -> dict[str, object]:
     """What came of it, as JSON takes it."""
     return {
         name: dict(value.most_common()) if isinstance(value, Counter) else value
@@ -397,7 +397,7 @@ def main() -> int:
     asked = parser.parse_args()
     recorded = asked.recorded.read_bytes() if asked.recorded else b""
     outcome = run(asked.screens, seed=asked.seed, recorded=recorded, life=asked.life)
-    sys.stdout.write(f"{json.dumps(told(outcome), indent=1, ensure_ascii=False)}\n")
+    sys.stdout.write(f"{json.dumps(reported(outcome), indent=1, ensure_ascii=False)}\n")
     return 1 if outcome.failures else 0
 
 

@@ -27,7 +27,7 @@ class Changed:
     def __init__(self, gpus: int, clock: Clock) -> None:
         self._source = SimulatedSource(gpus, clock=clock)
         self.about = self._source.about
-        self.change: Callable[[Snapshot], Snapshot] = lambda told: told
+        self.change: Callable[[Snapshot], Snapshot] = lambda reported: reported
 
     def read(self) -> Snapshot:
         """Return the next snapshot."""
@@ -37,12 +37,12 @@ class Changed:
         """Nothing is held."""
 
 
-def of_others(told: Snapshot) -> Snapshot:
+def of_others(reported: Snapshot) -> Snapshot:
     """The same as if all were of another node that has one GPU less."""
     rows = slice(1, None)
-    gpus = tuple(replace(gpu, node="a-node-before") for gpu in told.gpus[rows])
-    values = {name: column[rows] for name, column in told.values.items()}
-    return Snapshot(told.t, gpus, told.measured[rows], values)
+    gpus = tuple(replace(gpu, node="a-node-before") for gpu in reported.gpus[rows])
+    values = {name: column[rows] for name, column in reported.values.items()}
+    return Snapshot(reported.t, gpus, reported.measured[rows], values)
 
 
 @pytest.mark.parametrize("key", ["p", "enter", "j"])
@@ -59,7 +59,7 @@ def test_a_screen_that_stands_still_shows_its_own_gpus_when_others_have_come(key
             source.change = of_others
             for _ in range(2):
                 clock.t += 400
-                app.look()
+                app.poll()
             app.feed.once()
             await settled(pilot)
             await pilot.resize_terminal(121, 60)
@@ -97,24 +97,25 @@ def test_gpus_that_nobody_tells_of_lose_their_rows() -> None:
         table = layout.table(np.empty(0))
         table[: len(COUNTER_NAMES)] = 1.0
         gathered.put(0, layout, table, 1.0)
-        told = gathered.snapshot(place * 600.0, ())
-        assert told.gpus[-1].node == max(gpu.node for gpu in told.gpus)
-        assert len(told.gpus) <= KEPT_S / 600.0 + 2
-        assert set(told.devices) == set(told.gpus)
+        reported = gathered.snapshot(place * 600.0, ())
+        assert reported.gpus[-1].node == max(gpu.node for gpu in reported.gpus)
+        assert len(reported.gpus) <= KEPT_S / 600.0 + 2
+        assert set(reported.devices) == set(reported.gpus)
         assert {
-            gpu.node: value == value for gpu, value in zip(told.gpus, told.column("power_w").tolist(), strict=True)
-        } == {gpu.node: gpu == gpus[0] for gpu in told.gpus}
-    assert GpuId("broken-0", 0) not in told.gpus
+            gpu.node: value == value
+            for gpu, value in zip(reported.gpus, reported.column("power_w").tolist(), strict=True)
+        } == {gpu.node: gpu == gpus[0] for gpu in reported.gpus}
+    assert GpuId("broken-0", 0) not in reported.gpus
 
 
 @pytest.mark.parametrize("key", ["f", "p", "enter", "e"])
 def test_names_of_hosts_and_jobs_steer_no_terminal(key: str) -> None:
     evil = "n\x1b[2J\u202e\u200b\x07"
 
-    def renamed(told: Snapshot) -> Snapshot:
-        gpus = tuple(replace(gpu, node=evil) for gpu in told.gpus)
+    def renamed(reported: Snapshot) -> Snapshot:
+        gpus = tuple(replace(gpu, node=evil) for gpu in reported.gpus)
         return replace(
-            told, gpus=gpus, holders=dict.fromkeys(gpus, GpuAllocation(evil, evil)), devices={}, processes={}
+            reported, gpus=gpus, allocations=dict.fromkeys(gpus, GpuAllocation(evil, evil)), devices={}, processes={}
         )
 
     async def used() -> list[str]:
@@ -125,7 +126,7 @@ def test_names_of_hosts_and_jobs_steer_no_terminal(key: str) -> None:
             await pilot.press(key)
             app = pilot.app
             assert isinstance(app, ByHand)
-            app.say(f"no GPU {evil}")
+            app.show_note(f"no GPU {evil}")
             await settled(pilot)
             first = lines_of(app)
             app.command(f"user {evil} x")
@@ -139,15 +140,17 @@ def test_names_of_hosts_and_jobs_steer_no_terminal(key: str) -> None:
 
 def test_a_job_that_shares_a_gpu_is_found() -> None:
     source = SimulatedSource(4, clock=Clock())
-    told = source.read()
-    holders = dict(
+    reported = source.read()
+    allocations = dict(
         zip(
-            told.gpus,
+            reported.gpus,
             (GpuAllocation("8,9", "ana,bo"), GpuAllocation("9", "bo"), GpuAllocation("89"), GpuAllocation("8", "ana")),
             strict=True,
         )
     )
-    view = Monitor(source.about, settings=WorkloadSettings(), history=History(4)).step(replace(told, holders=holders))
+    view = Monitor(source.about, settings=WorkloadSettings(), history=History(4)).step(
+        replace(reported, allocations=allocations)
+    )
     found = {job: facts.rows for job in ("8", "9", "89", "8,9") if (facts := job_table.job_facts(view, job))}
     assert found == {"8": (0, 3), "9": (0, 1), "89": (2,), "8,9": (0,)}
     rows = FleetRows(view)
@@ -157,24 +160,24 @@ def test_a_job_that_shares_a_gpu_is_found() -> None:
 
 
 def test_one_simulated_gpu_is_no_gpus() -> None:
-    said = [SimulatedSource(count).about.sentence for count in (1, 2)]
-    assert said == ["simulated: 1 GPU that does not exist", "simulated: 2 GPUs that do not exist"]
+    message = [SimulatedSource(count).about.sentence for count in (1, 2)]
+    assert message == ["simulated: 1 GPU", "simulated: 2 GPUs"]
 
 
 @pytest.mark.parametrize("line", ["sort nothing", "group power", "heat nothing", "filter nothing<3"])
 def test_a_wrong_name_is_refused_before_anything_was_read(line: str) -> None:
     async def used() -> list[str]:
         app = app_of(source=Changed(4, Clock()))
-        app.look = lambda: None  # type: ignore[method-assign]
+        app.poll = lambda: None  # type: ignore[method-assign]
         async with watching(app=app) as pilot:
             app.command(line)
             await settled(pilot)
-            said = lines_of(app)[-1]
-            del app.look
-            app.look()
+            message = lines_of(app)[-1]
+            del app.poll
+            app.poll()
             await settled(pilot)
             assert "sim001:3" in "\n".join(lines_of(app))
-            return [said]
+            return [message]
 
     assert "power" in asyncio.run(used())[0] or "nothing" in asyncio.run(used())[0]
 
@@ -193,7 +196,7 @@ def test_a_new_size_is_taken_though_the_timer_for_it_is_lost() -> None:
             app._resize_timer = app.set_timer(1e6, lambda: None)
             await pilot.resize_terminal(100, 30)
             before = len(lines_of(app))
-            app.look()
+            app.poll()
             await settled(pilot)
             return [before, len(lines_of(app)), len(lines_of(app)[0])]
 

@@ -34,7 +34,7 @@ def test_a_fleet_is_the_same_again_and_has_what_its_pages_tell() -> None:
         one.go_on()
         two.go_on()
         first, second = one.source.read(), two.source.read()
-        assert (first.t, first.gpus, first.holders) == (second.t, second.gpus, second.holders)
+        assert (first.t, first.gpus, first.allocations) == (second.t, second.gpus, second.allocations)
         assert all(first.column(name).tobytes() == second.column(name).tobytes() for name in first.values)
     assert len(one.faults) > 8
     for fleet in (one, two):

@@ -152,19 +152,19 @@ COMPARED = re.compile(r"^[\w /]+? ([\d.<]+)( %| [kMGTP]?B/s) (>=|<) ([\d.]+)( %|
 def test_the_explanation_of_a_class_is_true(reading: GpuReading, published: bool) -> None:
     """Every comparison in the text holds as printed; an unknown class names all it needs."""
     how = WorkloadSettings(published=published)
-    found, told = classify(reading, how), explained(reading, how)
+    found, reported = classify(reading, how), explained(reading, how)
     if found.name == UNKNOWN:
         named = found.label.removeprefix("unknown (needs ").removesuffix(")")
-        assert f"cannot be told: {named} " in told
+        assert f"cannot be told: {named} " in reported
         return
     if found.name == WORKLOAD_CLASSES[11]:
-        assert told == "no other rule holds"
+        assert reported == "no other rule holds"
         return
-    for part in told.split(", "):
+    for part in reported.split(", "):
         match = COMPARED.match(part)
         assert match, part
         value, threshold = (_number(match[i], match[i + 1]) for i in (1, 4))
-        assert (value >= threshold) if match[3] == ">=" else (value < threshold), told
+        assert (value >= threshold) if match[3] == ">=" else (value < threshold), reported
 
 
 def _number(digits: str, unit: str) -> float:

@@ -32,30 +32,30 @@ class Story:
         self.t = 0.0
         self.before: tuple[LiveEvent, ...] = ()
 
-    def look(
+    def poll(
         self,
-        *told: Told | None,
+        *reported: Told | None,
         at: float | None = None,
-        holders: Mapping[GpuId, GpuAllocation] | None = None,
+        allocations: Mapping[GpuId, GpuAllocation] | None = None,
         problems: Sequence[SourceProblem] = (),
         **changed: float,
     ) -> list[LiveEvent]:
         """`told` of each GPU, None: it is silent; by default all are FINE but for `changed`."""
         self.t = self.t + 1 if at is None else at
-        values: Sequence[Told | None] = told or [FINE | changed] * len(self.gpus)
+        values: Sequence[Told | None] = reported or [FINE | changed] * len(self.gpus)
         measured = np.array([self.t if one else math.nan for one in values])
         columns = {name: np.array([(one or {}).get(name, math.nan) for one in values]) for name in FINE}
         devices = {gpu: GpuDevice("NVIDIA H100 80GB HBM3") for gpu in self.gpus}
         view = self.monitor.step(
-            Snapshot(self.t, tuple(self.gpus), measured, columns, devices, holders or {}, problems=tuple(problems))
+            Snapshot(self.t, tuple(self.gpus), measured, columns, devices, allocations or {}, problems=tuple(problems))
         )
         new = view.events[len(self.before) :]
         assert view.events[: len(self.before)] == self.before
         self.before = view.events
         return list(new)
 
-    def texts(self, *told: Told | None, **how: float) -> list[str]:
-        return [event.text for event in self.look(*told, **how)]  # type: ignore[arg-type]
+    def texts(self, *reported: Told | None, **how: float) -> list[str]:
+        return [event.text for event in self.poll(*reported, **how)]  # type: ignore[arg-type]
 
 
 def only(events: list[LiveEvent], kind: EventKind) -> tuple[str, bool, GpuId | None]:
@@ -67,38 +67,38 @@ def only(events: list[LiveEvent], kind: EventKind) -> tuple[str, bool, GpuId | N
 def test_nothing_happens_where_nothing_changes() -> None:
     story = Story([A, B])
     for _ in range(30):
-        assert story.look(holders={A: GpuAllocation("7", "ana")}) == []
+        assert story.poll(allocations={A: GpuAllocation("7", "ana")}) == []
 
 
 def test_what_was_there_at_the_first_look_is_no_event() -> None:
     story = Story()
-    first = story.look(xid=31, throttle_reasons=4, gpu_temp_c=99, holders={A: GpuAllocation("7")})
+    first = story.poll(xid=31, throttle_reasons=4, gpu_temp_c=99, allocations={A: GpuAllocation("7")})
     assert first == []
-    assert story.look(xid=31, throttle_reasons=4, gpu_temp_c=99, holders={A: GpuAllocation("7")}) == []
+    assert story.poll(xid=31, throttle_reasons=4, gpu_temp_c=99, allocations={A: GpuAllocation("7")}) == []
 
 
 def test_faulty_memory_and_forced_slowdowns_are_told_at_the_first_look() -> None:
-    events = Story().look(remapped_rows_uncorrectable=2, throttle_reasons=0x40)
+    events = Story().poll(remapped_rows_uncorrectable=2, throttle_reasons=0x40)
     assert [(event.kind, event.text, event.alarm) for event in events] == [
         (EventKind.HEALTH, "CRIT: 2 memory rows remapped after uncorrectable errors.", True),
-        (EventKind.THROTTLE, "Clocks are lowered: heat (the hardware's limit).", True),
+        (EventKind.THROTTLE, "Clocks lowered: heat (the hardware's limit).", True),
     ]
 
 
 def test_health_worsens_at_once_and_heals_after_a_while() -> None:
     story = Story()
-    story.look()
-    story.look()
-    hot = story.look(gpu_temp_c=96)
-    assert only(hot, EventKind.HEALTH) == ("HOT, it was OK: GPU at 96 °C, limit 95 °C.", False, A)
+    story.poll()
+    story.poll()
+    hot = story.poll(gpu_temp_c=96)
+    assert only(hot, EventKind.HEALTH) == ("HOT, before: OK: GPU at 96 °C, limit 95 °C.", False, A)
     for place in range(20):  # around the limit: nothing more is said
-        assert story.look(gpu_temp_c=94 if place % 4 else 96) == []
+        assert story.poll(gpu_temp_c=94 if place % 4 else 96) == []
     for _ in range(6):
-        assert story.look() == []
-    worse = story.look(row_remap_failure=1)
-    assert only(worse, EventKind.HEALTH) == ("CRIT, it was HOT: remapping a faulty memory row has failed.", True, A)
-    healed = [story.look() for _ in range(12)]
-    assert [only(events, EventKind.HEALTH)[0] for events in healed if events] == ["OK, it was CRIT."]
+        assert story.poll() == []
+    worse = story.poll(row_remap_failure=1)
+    assert only(worse, EventKind.HEALTH) == ("CRIT, before: HOT: remapping a faulty memory row has failed.", True, A)
+    healed = [story.poll() for _ in range(12)]
+    assert [only(events, EventKind.HEALTH)[0] for events in healed if events] == ["OK, before: CRIT."]
     assert healed[10]
     assert not healed[9]
 
@@ -106,29 +106,29 @@ def test_health_worsens_at_once_and_heals_after_a_while() -> None:
 def test_replays_stay_a_while_and_are_told_once() -> None:
     story = Story(memory_s=30)
     for _ in range(3):
-        assert story.look() == []
-    assert only(story.look(pcie_replays=8), EventKind.HEALTH)[0] == "WARN, it was OK: 3 PCIe replays in 30 s."
+        assert story.poll() == []
+    assert only(story.poll(pcie_replays=8), EventKind.HEALTH)[0] == "WARN, before: OK: 3 PCIe replays in 30 s."
     later = [text for _ in range(60) for text in story.texts(pcie_replays=8)]
-    assert later == ["OK, it was WARN."]
+    assert later == ["OK, before: WARN."]
 
 
 def test_unknown_health_is_no_event() -> None:
     story = Story()
-    story.look()
-    story.look()
-    assert story.look(mem_temp_c=math.nan) == []
-    assert story.look() == []
+    story.poll()
+    story.poll()
+    assert story.poll(mem_temp_c=math.nan) == []
+    assert story.poll() == []
 
 
 def test_a_class_that_is_shown_changes_once() -> None:
     story = Story(hold_s=20)
     idle = FINE | {"sm_active": 0.0, "gr_engine_active": 0.0, "dram_active": 0.0}
     for _ in range(25):
-        assert story.look() == []
-    assert story.look(idle) == []  # one dip
-    assert [story.look() for _ in range(20)] == [[]] * 20
+        assert story.poll() == []
+    assert story.poll(idle) == []  # one dip
+    assert [story.poll() for _ in range(20)] == [[]] * 20
     changes = [text for _ in range(60) for text in story.texts(idle)]
-    assert changes[-1].startswith("Now idle, it was ")
+    assert changes[-1].startswith("Now idle, before: ")
     assert len(changes) <= 4  # on the way the means pass through other classes
     assert all(event.kind == EventKind.CLASS and not event.alarm for event in story.before)
 
@@ -136,94 +136,94 @@ def test_a_class_that_is_shown_changes_once() -> None:
 @pytest.mark.parametrize("code", [*XID_MEANINGS, 999])
 def test_only_a_change_of_the_xid_is_an_event(code: int) -> None:
     story = Story()
-    story.look(xid=109)
+    story.poll(xid=109)
     meaning = XID_MEANINGS.get(code, "see NVIDIA's list of XID errors")
-    assert only(story.look(xid=code), EventKind.XID) == (f"XID {code}: {meaning}.", code in XID_CRITICAL, A)
-    assert story.look(xid=code) == []
-    assert story.look(xid=math.nan) == []
-    assert story.look(xid=code) == []
-    assert story.look(xid=0) == []  # the driver was loaded anew
+    assert only(story.poll(xid=code), EventKind.XID) == (f"XID {code}: {meaning}.", code in XID_CRITICAL, A)
+    assert story.poll(xid=code) == []
+    assert story.poll(xid=math.nan) == []
+    assert story.poll(xid=code) == []
+    assert story.poll(xid=0) == []  # the driver was loaded anew
 
 
 def test_clocks_by_reason() -> None:
     story = Story()
-    story.look()
-    assert story.look(throttle_reasons=0x1 | 0x2 | 0x10 | 0x100) == []  # idle, asked for, in step: nobody's trouble
-    assert only(story.look(throttle_reasons=0x4), EventKind.THROTTLE) == (
-        "Clocks are lowered: the power limit.",
+    story.poll()
+    assert story.poll(throttle_reasons=0x1 | 0x2 | 0x10 | 0x100) == []  # idle, asked for, in step: nobody's trouble
+    assert only(story.poll(throttle_reasons=0x4), EventKind.THROTTLE) == (
+        "Clocks lowered: the power limit.",
         False,
         A,
     )
     for place in range(30):  # now and then at the limit
-        assert story.look(throttle_reasons=0x4 if place % 5 == 0 else 0x1) == []
-    assert story.texts(throttle_reasons=0x4 | 0x8) == ["Clocks are lowered: a hardware slowdown."]
+        assert story.poll(throttle_reasons=0x4 if place % 5 == 0 else 0x1) == []
+    assert story.texts(throttle_reasons=0x4 | 0x8) == ["Clocks lowered: a hardware slowdown."]
     assert story.before[-1].alarm
     rest = [text for _ in range(15) for text in story.texts(throttle_reasons=0x4)]
-    assert rest == ["Clocks are no longer lowered: a hardware slowdown."]
-    assert story.look(throttle_reasons=math.nan) == []
+    assert rest == ["Clocks no longer lowered: a hardware slowdown."]
+    assert story.poll(throttle_reasons=math.nan) == []
     rest = [text for _ in range(15) for text in story.texts(throttle_reasons=0)]
-    assert rest == ["Clocks are no longer lowered: the power limit."]
+    assert rest == ["Clocks no longer lowered: the power limit."]
 
 
 def test_a_gpu_is_lost_and_comes_back() -> None:
     story = Story([A, B])
-    story.look()
-    told = [story.look(FINE, None) for _ in range(9)]
-    lost = [event for events in told for event in events]
-    assert only(lost, EventKind.LOST) == ("It tells nothing any more.", True, B)
-    assert told.index(lost) == 4  # five seconds after it told something
-    assert only(story.look(), EventKind.LOST) == ("It is back, after 10 s.", False, B)
-    assert story.look(FINE, None) == []
-    assert story.look() == []  # too short to be lost
+    story.poll()
+    reported = [story.poll(FINE, None) for _ in range(9)]
+    lost = [event for events in reported for event in events]
+    assert only(lost, EventKind.LOST) == ("No values any more.", True, B)
+    assert reported.index(lost) == 4  # five seconds after it told something
+    assert only(story.poll(), EventKind.LOST) == ("Back after 10 s.", False, B)
+    assert story.poll(FINE, None) == []
+    assert story.poll() == []  # too short to be lost
 
 
 def test_a_gpu_that_is_named_no_more_is_lost() -> None:
     story = Story([A, B])
-    story.look()
+    story.poll()
     story.gpus = [A]
-    told = [text for _ in range(9) for text in story.texts()]
-    assert told == ["The source names it no more."]
+    reported = [text for _ in range(9) for text in story.texts()]
+    assert reported == ["No longer listed by the source."]
     assert story.before[-1].gpu == B
 
 
 def test_of_very_many_gpus_the_same_is_told_once() -> None:
     story = Story([GpuId(f"n{place:03d}", 0) for place in range(500)])
-    story.look()
-    events = [event for _ in range(9) for event in story.look(*[None] * 500)]
+    story.poll()
+    events = [event for _ in range(9) for event in story.poll(*[None] * 500)]
     assert [(event.kind, event.gpu, event.text) for event in events] == [
-        (EventKind.LOST, GpuId("n000", 0), "It tells nothing any more. So it is of 499 more GPUs, the last n499:0.")
+        (EventKind.LOST, GpuId("n000", 0), "No values any more. Same on 499 more GPUs, the last n499:0.")
     ]
-    assert len(story.look()) == 17
+    assert len(story.poll()) == 17
 
 
 def test_another_job() -> None:
     story = Story([A, B])
-    assert story.look(holders={}) == []
-    assert story.look(holders={A: GpuAllocation("7", "ana")}) == []  # who holds them is known from now on
-    told = story.look(holders={A: GpuAllocation("7", "ana"), B: GpuAllocation("8", "bo")})
-    assert only(told, EventKind.JOB) == ("Job 8 of bo holds it.", False, B)
-    assert story.look(holders={A: GpuAllocation("7", "ana", 5.0), B: GpuAllocation("8", "bo")}) == []
-    told = story.look(holders={A: GpuAllocation("9", None), B: GpuAllocation("8", "bo")})
-    assert only(told, EventKind.JOB) == ("Job 9 holds it, it was job 7.", False, A)
-    assert story.look(holders={}, problems=[SourceProblem("squeue does not answer")])[0].kind == EventKind.SOURCE
-    told = story.look(holders={A: GpuAllocation("9")}, problems=[SourceProblem("squeue does not answer")])
-    assert only(told, EventKind.JOB) == ("Job 8 left it.", False, B)
-    assert only(story.look(holders={}, problems=[]), EventKind.JOB)[0] == "Job 9 left it."
+    assert story.poll(allocations={}) == []
+    assert story.poll(allocations={A: GpuAllocation("7", "ana")}) == []  # who holds them is known from now on
+    reported = story.poll(allocations={A: GpuAllocation("7", "ana"), B: GpuAllocation("8", "bo")})
+    assert only(reported, EventKind.JOB) == ("Allocated to job 8 of bo.", False, B)
+    assert story.poll(allocations={A: GpuAllocation("7", "ana", 5.0), B: GpuAllocation("8", "bo")}) == []
+    reported = story.poll(allocations={A: GpuAllocation("9", None), B: GpuAllocation("8", "bo")})
+    assert only(reported, EventKind.JOB) == ("Allocated to job 9, before: job 7.", False, A)
+    assert story.poll(allocations={}, problems=[SourceProblem("squeue does not answer")])[0].kind == EventKind.SOURCE
+    reported = story.poll(allocations={A: GpuAllocation("9")}, problems=[SourceProblem("squeue does not answer")])
+    assert only(reported, EventKind.JOB) == ("Job 8 released it.", False, B)
+    assert only(story.poll(allocations={}, problems=[]), EventKind.JOB)[0] == "Job 9 left it."
 
 
 def test_problems_of_the_source_begin_and_end() -> None:
     story = Story()
-    story.look()
+    story.poll()
     down = [SourceProblem(f"no answer within {after} s", "http://n1:9400", "is it running?") for after in (1, 2, 3)]
-    begun = [event for each in down for event in story.look(problems=[each])]
+    begun = [event for each in down for event in story.poll(problems=[each])]
     assert only(begun, EventKind.SOURCE) == ("http://n1:9400: no answer within 1 s; is it running?", False, None)
-    assert [story.look(), story.look()] == [[], []]
-    assert story.look(problems=down[:1]) == []  # it was not over
-    ended = [event for _ in range(8) for event in story.look()]
-    assert only(ended, EventKind.SOURCE)[0] == "Over: http://n1:9400: no answer within 1 s."
-    fatal = story.look(problems=[SourceProblem("the recording ends", fatal=True)])
+    assert [story.poll(), story.poll()] == [[], []]
+    assert story.poll(problems=down[:1]) == []  # it was not over
+    ended = [event for _ in range(8) for event in story.poll()]
+    assert only(ended, EventKind.SOURCE)[0] == "Resolved: http://n1:9400: no answer within 1 s."
+    fatal = story.poll(problems=[SourceProblem("the recording ends", fatal=True)])
     assert only(fatal, EventKind.SOURCE) == ("the recording ends.", True, None)
-    many = story.look(problems=[SourceProblem("refused", f"host{'x' * place}") for place in range(100)])
+    many = story.poll(problems=[SourceProblem("refused", f"host{'x' * place}") for place in range(100)])
     assert len(many) == 17
     assert many[-1].text == "84 more problems like these."
 

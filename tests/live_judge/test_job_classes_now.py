@@ -50,18 +50,18 @@ def values(name: str, place: int, minute: float, rng: np.random.Generator) -> Ma
     }
 
 
-def looks() -> Iterator[tuple[datetime, dict[GpuId, Mapping[str, float]]]]:
+def polls() -> Iterator[tuple[datetime, dict[GpuId, Mapping[str, float]]]]:
     """Samples of all GPUs, some missing; one GPU tells nothing for a while."""
     rng = np.random.default_rng(4)
-    for look in range(int(MINUTES * 60 / EVERY)):
-        t = START + timedelta(seconds=EVERY * look, microseconds=int(rng.integers(0, 900_000)))
-        told: dict[GpuId, Mapping[str, float]] = {}
+    for poll in range(int(MINUTES * 60 / EVERY)):
+        t = START + timedelta(seconds=EVERY * poll, microseconds=int(rng.integers(0, 900_000)))
+        reported: dict[GpuId, Mapping[str, float]] = {}
         for name, (gpus, after) in JOBS.items():
             for place, gpu in enumerate(gpus):
-                drawn = values(name, place, EVERY * look / 60 - after, rng)
-                if rng.random() > 0.02 and not (gpu == GPUS[5] and 50 < look < 65):
-                    told[gpu] = drawn
-        yield t, told
+                drawn = values(name, place, EVERY * poll / 60 - after, rng)
+                if rng.random() > 0.02 and not (gpu == GPUS[5] and 50 < poll < 65):
+                    reported[gpu] = drawn
+        yield t, reported
 
 
 def shown(findings: tuple[Finding, ...]) -> dict[str, Any]:
@@ -76,17 +76,19 @@ def shown(findings: tuple[Finding, ...]) -> dict[str, Any]:
     }
 
 
-def snapshot(t: datetime, told: Mapping[GpuId, Mapping[str, float]]) -> Snapshot:
+def snapshot(t: datetime, reported: Mapping[GpuId, Mapping[str, float]]) -> Snapshot:
     at = t.timestamp()
-    holders = {
+    allocations = {
         gpu: GpuAllocation(name, "ana", (START + timedelta(minutes=after)).timestamp())
         for name, (gpus, after) in JOBS.items()
         if t >= START + timedelta(minutes=after)
         for gpu in gpus
     }
-    columns = {name: np.array([told.get(gpu, {}).get(name, math.nan) for gpu in GPUS]) for name in JOB_CLASS_COUNTERS}
-    measured = np.array([at if gpu in told else math.nan for gpu in GPUS])
-    return Snapshot(at, GPUS, measured, columns, {gpu: GpuDevice(MODEL) for gpu in GPUS}, holders)
+    columns = {
+        name: np.array([reported.get(gpu, {}).get(name, math.nan) for gpu in GPUS]) for name in JOB_CLASS_COUNTERS
+    }
+    measured = np.array([at if gpu in reported else math.nan for gpu in GPUS])
+    return Snapshot(at, GPUS, measured, columns, {gpu: GpuDevice(MODEL) for gpu in GPUS}, allocations)
 
 
 def monitor() -> Monitor:
@@ -97,8 +99,8 @@ def monitor() -> Monitor:
 def judged() -> tuple[datetime, Mapping[str, tuple[Finding, ...]]]:
     made, live = monitor(), LiveJobClasses(Configuration())
     last = START
-    for t, told in looks():
-        live.step(made.step(snapshot(t, told)), wanted=[])
+    for t, reported in polls():
+        live.step(made.step(snapshot(t, reported)), wanted=[])
         last = t
     last += timedelta(seconds=1)  # a look that adds nothing
     return last, live.step(made.step(snapshot(last, {})))
@@ -108,7 +110,11 @@ def test_live_verdicts_are_those_of_the_analysis(
     tmp_path: Path, judged: tuple[datetime, Mapping[str, tuple[Finding, ...]]]
 ) -> None:
     now, live = judged
-    rows = [{"t": t, "node": gpu.node, "gpu": gpu.gpu, **drawn} for t, told in looks() for gpu, drawn in told.items()]
+    rows = [
+        {"t": t, "node": gpu.node, "gpu": gpu.gpu, **drawn}
+        for t, reported in polls()
+        for gpu, drawn in reported.items()
+    ]
     began = {name: START + timedelta(minutes=after) for name, (_, after) in JOBS.items()}
     lake = make_lake(
         tmp_path / "lake",
@@ -139,17 +145,17 @@ def test_live_verdicts_are_those_of_the_analysis(
                 dict(one.evidence),
                 [check.value for check in one.checks],
             ) == expected[one.code], (row["job_id"], one.code)
-    told = {name: {one.code: one.verdict for one in findings} for name, findings in live.items()}
-    assert told["hung"]["job_hang"] == "yes"
-    assert told["lopsided"]["load_imbalance_waste"] == "yes"
-    assert told["slow"]["cold_start"] in ("yes", "unknown")
-    assert told["short"]["job_hang"] == "no"
+    reported = {name: {one.code: one.verdict for one in findings} for name, findings in live.items()}
+    assert reported["hung"]["job_hang"] == "yes"
+    assert reported["lopsided"]["load_imbalance_waste"] == "yes"
+    assert reported["slow"]["cold_start"] in ("yes", "unknown")
+    assert reported["short"]["job_hang"] == "no"
 
 
-def of(t: float, told: Mapping[str, float], since: float | None, job_id: str | None = "7") -> View:
-    values = {name: np.array([value]) for name, value in told.items()}
-    holders = {GPUS[0]: GpuAllocation(job_id, None, since)} if job_id else {}
-    shot = Snapshot(t, GPUS[:1], np.array([t]), values, {}, holders)
+def of(t: float, reported: Mapping[str, float], since: float | None, job_id: str | None = "7") -> View:
+    values = {name: np.array([value]) for name, value in reported.items()}
+    allocations = {GPUS[0]: GpuAllocation(job_id, None, since)} if job_id else {}
+    shot = Snapshot(t, GPUS[:1], np.array([t]), values, {}, allocations)
     none, nothing = np.zeros(1, np.uint8), np.zeros(1)
     return View(ABOUT, shot, none, none, nothing, none, np.ones(1, np.bool_), nothing, History(1), ())
 
@@ -173,7 +179,7 @@ def test_minutes_are_counted_from_the_start_of_the_job() -> None:
 def test_another_job_and_another_start_begin_anew() -> None:
     gathered = JobMinutes()
     gathered.add(of(1000, {"power_w": 5.0}, since=None))
-    assert (gathered.jobs["7"].start_us, gathered.jobs["7"].told) == (1_000_000_000, False)
+    assert (gathered.jobs["7"].start_us, gathered.jobs["7"].reported) == (1_000_000_000, False)
     gathered.add(of(1010, {"power_w": 7.0}, since=700.0))  # now it is told when it began
     assert [now.minute for now, _ in gathered.under_way("7")] == [5]
     gathered.add(of(1020, {"power_w": 9.0}, since=1015.0, job_id="8"))
@@ -196,7 +202,7 @@ def test_jobs_are_judged_once_a_minute_and_only_those_wanted() -> None:
     assert np.diff(times).tolist() == [EVERY_S] * 3
     assert set(live.step(made.step(snapshot(t, {})), wanted=["slow", "not there"])) == {"slow"}
     assert live.step(made.step(snapshot(t, {})), wanted=[])["slow"]
-    elsewhere = replace(snapshot(t, {}), holders={GpuId("n9", 0): GpuAllocation("elsewhere")})
+    elsewhere = replace(snapshot(t, {}), allocations={GpuId("n9", 0): GpuAllocation("elsewhere")})
     times.clear()
     assert "elsewhere" not in live.step(made.step(elsewhere), wanted=["elsewhere"])
     assert times == []  # not judged at every look for want of it

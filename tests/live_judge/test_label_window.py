@@ -51,12 +51,12 @@ def test_all_at_once_are_as_one_by_one(
     window, clocks = SmoothingWindow(how), [100.0] * len(gpus)
     window.rearrange(np.full(len(gpus), -1))
     alone: list[Smoothed | None] = [None] * len(gpus)
-    for look in range(max(map(len, gpus))):
+    for poll in range(max(map(len, gpus))):
         measured, readings = [math.nan] * len(gpus), [GpuReading()] * len(gpus)
         for place, series in enumerate(gpus):
-            if look >= len(series) or (reading := series[look][1]) is None:
+            if poll >= len(series) or (reading := series[poll][1]) is None:
                 continue
-            clocks[place] += series[look][0]
+            clocks[place] += series[poll][0]
             before = alone[place]
             measured[place] = clocks[place]
             readings[place] = reading
@@ -101,11 +101,11 @@ def test_memory_is_that_of_the_window() -> None:
     for t in np.arange(0.0, 30.0, 0.1):
         measured = np.array([t, t if t < 1 else np.nan])
         window.step(float(t), measured, columns(2))
-    assert len(window._looks.times) <= 128
+    assert len(window._polls.times) <= 128
     assert window._end - window._begin <= 31
     crowded = SmoothingWindow(WorkloadSettings(smoothing_s=1e6), most_slots=80)
     crowded.rearrange(np.array([-1]))
-    for look in range(200):
-        labels = crowded.step(look, np.array([float(look)]), columns(1))
+    for poll in range(200):
+        labels = crowded.step(poll, np.array([float(poll)]), columns(1))
     assert crowded._end - crowded._begin <= 80
     assert WORKLOAD_CLASSES[labels.shown[0]] == "compute-heavy"

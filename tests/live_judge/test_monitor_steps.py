@@ -31,16 +31,16 @@ A, B, C = GpuId("n1", 0), GpuId("n1", 1), GpuId("n2", 0)
 
 def snapshot(
     t: float,
-    told: Mapping[GpuId, Mapping[str, float]],
+    reported: Mapping[GpuId, Mapping[str, float]],
     *,
     measured: Mapping[GpuId, float] | None = None,
     devices: Mapping[GpuId, GpuDevice] | None = None,
     problems: Sequence[SourceProblem] = (),
 ) -> Snapshot:
     """GPUs with their values; one that tells none is silent."""
-    gpus, names = tuple(told), sorted({name for values in told.values() for name in values})
-    when = [(measured or {}).get(gpu, t if told[gpu] else math.nan) for gpu in gpus]
-    values = {name: np.array([told[gpu].get(name, math.nan) for gpu in gpus]) for name in names}
+    gpus, names = tuple(reported), sorted({name for values in reported.values() for name in values})
+    when = [(measured or {}).get(gpu, t if reported[gpu] else math.nan) for gpu in gpus]
+    values = {name: np.array([reported[gpu].get(name, math.nan) for gpu in gpus]) for name in names}
     return Snapshot(t, gpus, np.array(when), values, devices or {}, problems=tuple(problems))
 
 
@@ -73,7 +73,7 @@ def test_a_fleet_is_judged_as_each_gpu_alone() -> None:
             assert (view.label(row), WORKLOAD_CLASSES[view.raw[row]]) == (one.shown.name, one.raw.name)
             assert view.real[row] == pytest.approx(one.raw.real_utilisation, abs=1e-12)
             assert view.state(row) == health_of(reading, limits_of(shot.devices[shot.gpus[row]].model)).state
-    assert view.told.all()
+    assert view.reported.all()
     assert (view.stale_s == 0).all()
 
 
@@ -91,10 +91,10 @@ def test_a_silent_gpu_is_unknown_and_its_label_comes_back() -> None:
     for t in range(5):
         made.step(snapshot(t, {A: BUSY, B: BUSY}))
     view = made.step(snapshot(7, {A: BUSY, B: {}}))
-    assert view.told.tolist() == [True, False]
+    assert view.reported.tolist() == [True, False]
     assert [view.label(row) for row in (0, 1)] == ["compute-heavy", UNKNOWN]
     assert (view.state(1), math.isnan(view.real[1]), view.stale_s.tolist()) == ("unknown", True, [0.0, 3.0])
-    assert gpu_reasons(view, 1).why == "it tells nothing now"
+    assert gpu_reasons(view, 1).why == "no values now"
     view = made.step(snapshot(8, {A: BUSY, B: IDLE}))
     assert (view.label(1), WORKLOAD_CLASSES[view.raw[1]]) == ("compute-heavy", "idle")  # smoothed on, the raw label new
 
@@ -110,11 +110,11 @@ def test_a_gpu_that_is_named_no_more_stays_for_a_while() -> None:
         made.step(snapshot(t, {A: BUSY, B: BUSY, C: BUSY}, devices=device))
     view = made.step(snapshot(3, {A: BUSY, C: BUSY}, devices={A: device[A], C: device[C]}))
     assert view.snapshot.gpus == (A, B, C)  # in its place
-    assert view.told.tolist() == [True, False, True]
+    assert view.reported.tolist() == [True, False, True]
     assert view.snapshot.devices == device
     assert view.history.series("sm_active", 1).tolist() == pytest.approx([0.9, 0.9, 0.9, math.nan], nan_ok=True)
     view = made.step(snapshot(4, {A: BUSY, B: BUSY, C: BUSY}, devices=device))
-    assert view.told.tolist() == [True] * 3
+    assert view.reported.tolist() == [True] * 3
     assert view.label(1) == "compute-heavy"
     for later in (5.0, 4 + GONE_S - 1):
         assert made.step(snapshot(later, {C: BUSY, A: BUSY})).snapshot.gpus == (C, A, B)
@@ -127,7 +127,7 @@ def test_a_fleet_that_is_gone_and_another_one() -> None:
     made = monitor()
     made.step(snapshot(0, {A: BUSY}))
     view = made.step(snapshot(1, {}))
-    assert (view.snapshot.gpus, view.told.tolist()) == ((A,), [False])
+    assert (view.snapshot.gpus, view.reported.tolist()) == ((A,), [False])
     view = made.step(snapshot(2, {B: IDLE, GpuId("n1", 0, 3): IDLE}))
     assert view.snapshot.gpus == (B, GpuId("n1", 0, 3), A)
     empty = monitor().step(snapshot(0, {}))
@@ -141,12 +141,12 @@ def test_the_slowdown_temperature_of_the_device_counts() -> None:
     assert view.state(0) == "OK"
     view = made.step(snapshot(2, hot, devices={A: GpuDevice("NVIDIA A100-SXM4-40GB", slowdown_c=87.0)}))
     assert view.state(0) == "HOT"
-    told = gpu_reasons(view, 0)
-    assert (told.limits.warning_c, told.health_why) == (87.0, "GPU at 88 °C, limit 87 °C")
+    reported = gpu_reasons(view, 0)
+    assert (reported.limits.warning_c, reported.health_why) == (87.0, "GPU at 88 °C, limit 87 °C")
 
 
 def test_reasons_name_rule_values_and_what_is_missing() -> None:
-    about = SourceInfo("made", "", blind={"sm_active": "run nv-hostengine"})
+    about = SourceInfo("made", "", unsupported={"sm_active": "run nv-hostengine"})
     made = Monitor(about, settings=WorkloadSettings(), history=History(5))
     known = {**BUSY, "sm_active": 0.72, "tensor_active": 0.61}
     lacking = {name: value for name, value in BUSY.items() if name not in ("sm_active", "mem_temp_c")}
@@ -171,7 +171,9 @@ def test_reasons_say_why_a_class_stays() -> None:
     for t in range(10, 14):
         view = made.step(snapshot(t, {A: IDLE}))
     assert view.label(0) == "compute-heavy"
-    assert gpu_reasons(view, 0).why == "now compute-active (SM 64 % >= 50 %); compute-heavy stays until that has lasted"
+    assert (
+        gpu_reasons(view, 0).why == "now compute-active (SM 64 % >= 50 %); compute-heavy shown until the change lasts"
+    )
     assert gpu_reasons(view, 0).raw == classify(reading_of(IDLE))
 
 
@@ -183,9 +185,9 @@ def test_views_stay_as_they_were() -> None:
     for t in range(12):
         view = made.step(snapshot(t, {A: BUSY if t % 5 else IDLE, **({B: IDLE} if t % 3 else {})}))
         views.append(view)
-        kept.append([array.tolist() for array in (view.labels, view.raw, view.health, view.told, view.stale_s)])
+        kept.append([array.tolist() for array in (view.labels, view.raw, view.health, view.reported, view.stale_s)])
     for view, before in zip(views, kept, strict=True):
-        now = [array.tolist() for array in (view.labels, view.raw, view.health, view.told, view.stale_s)]
+        now = [array.tolist() for array in (view.labels, view.raw, view.health, view.reported, view.stale_s)]
         assert repr(now) == repr(before)
 
 
@@ -197,22 +199,22 @@ def test_faults_at_random() -> None:
         t += float(rng.choice([0.0, 1.0, 1.0, 5.0, 400.0, -50.0], p=[0.05, 0.4, 0.4, 0.1, 0.02, 0.03]))
         here = [gpu for gpu in gpus if rng.random() < 0.9]
         rng.shuffle(here)
-        told = {
+        reported = {
             gpu: {name: float(rng.choice([value, math.nan, 0.0, 1.0, 64.0])) for name, value in BUSY.items()
                   if rng.random() < 0.9}
             if rng.random() < 0.8 else {}
             for gpu in here
         }  # fmt: skip
-        view = made.step(snapshot(t, told, problems=[SourceProblem("x", "y")] if rng.random() < 0.3 else []))
+        view = made.step(snapshot(t, reported, problems=[SourceProblem("x", "y")] if rng.random() < 0.3 else []))
         size = len(view.snapshot.gpus)
         assert set(here) <= set(view.snapshot.gpus)
-        assert {len(array) for array in (view.labels, view.raw, view.real, view.health, view.told)} == {size}
+        assert {len(array) for array in (view.labels, view.raw, view.real, view.health, view.reported)} == {size}
         assert all(len(column) == size for column in view.snapshot.values.values())
         assert len(view.events) <= 40
         for row, gpu in enumerate(view.snapshot.gpus):
-            tells = any(value == value for value in told.get(gpu, {}).values())
-            assert view.told[row] == tells
-            if not tells:
+            has_values = any(value == value for value in reported.get(gpu, {}).values())
+            assert view.reported[row] == has_values
+            if not has_values:
                 assert (view.label(row), view.state(row), math.isnan(view.real[row])) == (UNKNOWN, "unknown", True)
             gpu_reasons(view, row)
     assert {event.kind for event in view.events} >= {EventKind.CLASS}
@@ -221,10 +223,10 @@ def test_faults_at_random() -> None:
 def test_history_is_a_ring_of_single_precision() -> None:
     history = History(4)
     for t in range(10):
-        told = (
+        reported = (
             {A: {"power_w": float(t)}} if t < 8 else {B: {"power_w": 1.0, "sm_active": 0.5}, A: {"power_w": float(t)}}
         )
-        history.add(snapshot(t, told))
+        history.add(snapshot(t, reported))
     assert history.times().tolist() == [6, 7, 8, 9]
     assert history.series("power_w", 1).tolist() == [6, 7, 8, 9]
     assert history.series("power_w", 0).tolist() == pytest.approx([math.nan, math.nan, 1, 1], nan_ok=True)

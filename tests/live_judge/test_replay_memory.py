@@ -17,10 +17,10 @@ LOOK = st.tuples(st.sampled_from([0.0, 1.0, 1.0, 3.0, 5.0, 6.0, -2.0]), st.lists
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(LOOK, min_size=1, max_size=30))
-def test_all_at_once_are_as_one_by_one(looks: list[tuple[float, list[int | None]]]) -> None:
+def test_all_at_once_are_as_one_by_one(polls: list[tuple[float, list[int | None]]]) -> None:
     replays, memories, t = RecentReplays(5.0), [EventMemory()] * 3, 50.0
     replays.rearrange(np.full(3, -1))
-    for passed, counts in looks:
+    for passed, counts in polls:
         t += passed
         memories = [remember(memory, t, count, keep_s=5.0) for memory, count in zip(memories, counts, strict=True)]
         found = replays.step(t, np.array([math.nan if count is None else count for count in counts], float))

@@ -67,7 +67,7 @@ SLICES: dict[tuple[int, int], dict[int, float]] = {
 }
 
 
-def told(raw: Mapping[int, float]) -> Values:
+def reported(raw: Mapping[int, float]) -> Values:
     """{counter: value in our unit}, of all counters."""
     found: Values = dict.fromkeys(COUNTERS)
     for field, value in raw.items():
@@ -104,16 +104,16 @@ def _below(value: float | None, threshold: float) -> bool | None:
     return None if value is None else value < threshold
 
 
-def _all(*said: bool | None) -> bool | None:
-    return False if False in said else None if None in said else True
+def _all(*message: bool | None) -> bool | None:
+    return False if False in message else None if None in message else True
 
 
-def _any(*said: bool | None) -> bool | None:
-    return True if True in said else None if None in said else False
+def _any(*message: bool | None) -> bool | None:
+    return True if True in message else None if None in message else False
 
 
-def _negated(said: bool | None) -> bool | None:
-    return None if said is None else not said
+def _negated(message: bool | None) -> bool | None:
+    return None if message is None else not message
 
 
 def kind(values: Mapping[str, float | None], weights: tuple[float, ...], *, published: bool = False) -> str:
@@ -152,10 +152,10 @@ def kind(values: Mapping[str, float | None], weights: tuple[float, ...], *, publ
         ("busy, low SM use", _all(_at_least(gr, 0.4), _below(sm, 0.25))),
         ("low utilization", _all(_below(gr, 0.15), _below(sm, 0.15), _below(dram, 0.15))),
     ]
-    for name, said in table:
-        if said is None:
+    for name, message in table:
+        if message is None:
             return "unknown"
-        if said:
+        if message:
             return name
     return "mixed / moderate"
 

@@ -74,20 +74,20 @@ def test_classes_are_those_of_the_table(how: str, missing: float) -> None:
     }.get(how, WorkloadOptions(preset=how))
     weights = {"own": (0.5, 0.0, 2 / 6, 1 / 6), "published": PRESETS["ai"]}.get(how) or PRESETS[how]
     view = judged(readings, workload)
-    told = json_rows(view)
+    reported = json_rows(view)
     seen = Counter[str]()
     for row, values in enumerate(readings):
         wanted = kind(values, weights, published=published)
         seen[wanted] += 1
-        assert told[row]["class"] == wanted, values
-        assert told[row]["bottleneck"] == BOTTLENECKS[wanted]
+        assert reported[row]["class"] == wanted, values
+        assert reported[row]["bottleneck"] == BOTTLENECKS[wanted]
         filled = {name: value or 0.0 for name, value in values.items() if name != "gr_engine_active"}
         engine = values["gr_engine_active"]
         filled["gr_engine_active"] = (values["gpu_util"] or 0.0) if engine is None else engine
         utilised = real(filled if published else values, weights)
-        given = told[row]["real_utilisation"]
+        given = reported[row]["real_utilisation"]
         assert given == (None if utilised is None else pytest.approx(utilised, abs=1e-9)), values
-        needs = told[row]["needs"]
+        needs = reported[row]["needs"]
         assert isinstance(needs, list)
         assert bool(needs) == (wanted == "unknown")
         assert all(values[name] is None for name in needs)

@@ -30,7 +30,7 @@ from plain_numbers import (
     kind,
     percent,
     real,
-    told,
+    reported,
 )
 
 from servers.exporter import Gpu as Unit
@@ -74,8 +74,8 @@ def units(gpus: Mapping[int, Mapping[int, float]] = RAW) -> list[Unit]:
     return found
 
 
-EXPECTED: dict[Key, Values] = {(gpu, None): told(raw) for gpu, raw in RAW.items()}
-EXPECTED |= {key: told(raw) for key, raw in SLICES.items()}
+EXPECTED: dict[Key, Values] = {(gpu, None): reported(raw) for gpu, raw in RAW.items()}
+EXPECTED |= {key: reported(raw) for key, raw in SLICES.items()}
 
 
 def assert_json(printed: str, expected: Mapping[Key, Values]) -> None:
@@ -194,7 +194,7 @@ def test_the_stream_of_dmon_comes_out_with_the_same_numbers(watch: Watch, tmp_pa
         found = {}
         for field, value in raw.items():
             counter = FIELDS[field][1]
-            given = told(raw)[counter] is not None or (field == 140 and value == 0)
+            given = reported(raw)[counter] is not None or (field == 140 and value == 0)
             found[str(field)] = (
                 (f"{value:.3f}" if field in (155, *range(1001, 1016)) else f"{value:.0f}") if given else "N/A"
             )
@@ -209,7 +209,7 @@ def test_the_stream_of_dmon_comes_out_with_the_same_numbers(watch: Watch, tmp_pa
     (tmp_path / "state.json").write_text(json.dumps({"gpus": 4, "values": values, "mode": ""}))
     (tmp_path / "dcgmi").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{tmp_path}/fake_dcgmi.py" "$@"\n')
     (tmp_path / "dcgmi").chmod(0o755)
-    expected: dict[Key, Values] = {(gpu, None): told(raw) for gpu, raw in rounded.items()}
+    expected: dict[Key, Values] = {(gpu, None): reported(raw) for gpu, raw in rounded.items()}
     expected[1, None]["dram_active"] = 1.0  # 1.0000001, at three digits
     values["GPU 1"]["1005"] = "1.000"
     (tmp_path / "state.json").write_text(json.dumps({"gpus": 4, "values": values, "mode": ""}))

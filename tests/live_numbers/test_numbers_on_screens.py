@@ -53,17 +53,17 @@ def seen() -> tuple[View, list[Snapshot]]:
     source = SimulatedSource(24, seed=5, clock=clock)
     monitor = Monitor(source.about, settings=WorkloadSettings(), history=History(600))
     snapshots = []
-    for look in range(LOOKS):
-        clock.t = BEGIN + look
+    for poll in range(LOOKS):
+        clock.t = BEGIN + poll
         snapshot = source.read()
         values = {name: column.copy() for name, column in snapshot.values.items()}
         measured = snapshot.measured.copy()
         values["remapped_rows_uncorrectable"][3] = 1.0
         values["gpu_temp_c"][17] = 96.0
-        values["pcie_replays"][20] += look >= 100
+        values["pcie_replays"][20] += poll >= 100
         for name in ("hbm_used_mib", "sm_active"):
             values[name][LACKING] = np.nan
-        if look >= 190:
+        if poll >= 190:
             measured[LOST] = np.nan
             for column in values.values():
                 column[LOST] = np.nan
@@ -125,9 +125,9 @@ def test_every_form_shows_the_same_numbers() -> None:
             assert lines[row][: head.index(f" {title} ") + len(title) + 1].split()[-1] == percent(value)
             assert on_screen[short].split()[-1] == percent(value)
             if name != "real_utilisation":
-                said = re.search(rf"^{name} +(\S+)", alone, re.MULTILINE)
-                assert said is not None
-                assert said[1] == "-" if value is None else float(said[1]) == pytest.approx(100 * value, abs=0.51)
+                message = re.search(rf"^{name} +(\S+)", alone, re.MULTILINE)
+                assert message is not None
+                assert message[1] == "-" if value is None else float(message[1]) == pytest.approx(100 * value, abs=0.51)
         power, used = plain["power_w"], plain["hbm_used_mib"]
         assert on_screen["power"] == ("-" if power is None else f"{power:.0f}W")
         assert lines[row][: head.index(" W ") + 2].split()[-1] == ("-" if power is None else f"{power:.0f}")
@@ -187,7 +187,7 @@ def test_the_header_counts_limits_and_health(width: int) -> None:
     assert counts == Counter(MARKS[str(one["bottleneck"])] for one in TOLD)
     found = {name: int(count) for name, count in re.findall(r"(CRIT|WARN|HOT|OK|unknown)[ !^?]* (\d+)", health)}
     assert found == Counter(str(one["health"]) for one in TOLD)
-    assert health.split("  ")[-1].strip() == "1 silent"
+    assert health.split("  ")[-1].strip() == "1 without values"
 
 
 @pytest.mark.parametrize(("by", "name"), [("sm", "sm_active"), ("power", "power_w"), ("dram", "dram_active")])
@@ -204,7 +204,7 @@ def test_levels_of_the_heat_map(by: str, name: str) -> None:
             assert mark == "!"
         else:
             assert mark == ("-" if value is None else str(min(9, int((value - low) / (high - low) * 10))))
-    assert "- not told" in "".join(text for text, _ in made.legend())
+    assert "- not reported" in "".join(text for text, _ in made.legend())
 
 
 def test_a_plot_tells_the_newest_values_and_its_scale() -> None:
@@ -213,10 +213,10 @@ def test_a_plot_tells_the_newest_values_and_its_scale() -> None:
     drawn = [written(row) for row in plots(VIEW, choice, width=120, height=40)]
     for name, unit, factor in (("sm_active", "%", 100), ("power_w", "W", 1)):
         title = next(line for line in drawn if line.startswith(name))
-        said = re.findall(rf"[A-H] (?:-|([\d.]+) {unit})", title)
+        message = re.findall(rf"[A-H] (?:-|([\d.]+) {unit})", title)
         plain = [PLAIN[row][name] for row in gpus]
-        assert [bool(one) for one in said] == [value is not None for value in plain]
-        for one, value in zip(said, plain, strict=True):
+        assert [bool(one) for one in message] == [value is not None for value in plain]
+        for one, value in zip(message, plain, strict=True):
             assert value is None or float(one) == pytest.approx(factor * value, abs=0.51)
     scale = [line for line in drawn if line.startswith((" ", "1", "7")) and re.match(r" *\d+ (%|W)", line)]
     assert any(re.match(r" *100 %", line) for line in scale)
@@ -226,15 +226,15 @@ def test_a_plot_tells_the_newest_values_and_its_scale() -> None:
 # --- one job: imbalance and stragglers, redone from the samples
 
 
-def job_view(activity: Mapping[int, Sequence[float]], *, since: float, looks: int) -> View:
+def job_view(activity: Mapping[int, Sequence[float]], *, since: float, polls: int) -> View:
     gpus = tuple(GpuId("n1", place) for place in activity)
     monitor = Monitor(SourceInfo("made", "made for tests"), settings=WorkloadSettings(), history=History(600))
     held = {gpu: GpuAllocation("4711", "ana", since) for gpu in gpus}
     devices = dict.fromkeys(gpus, GpuDevice("NVIDIA H200"))
     view = None
-    for look in range(looks):
-        t = BEGIN + look
-        column = np.array([activity[gpu.gpu][look] for gpu in gpus])
+    for poll in range(polls):
+        t = BEGIN + poll
+        column = np.array([activity[gpu.gpu][poll] for gpu in gpus])
         values = {"gpu_util": column, "power_w": np.where(column == column, 200 + 400 * column, np.nan)}
         measured = np.where(column == column, t, np.nan)
         view = monitor.step(Snapshot(t, gpus, measured, values, devices, held))
@@ -244,23 +244,23 @@ def job_view(activity: Mapping[int, Sequence[float]], *, since: float, looks: in
 
 def test_spatial_imbalance_and_stragglers_of_a_job() -> None:
     rng = np.random.default_rng(3)
-    looks, since = 400, BEGIN - 37
-    activity = {gpu: np.clip(rng.normal(0.85, 0.05, looks), 0, 1) for gpu in range(6)}
-    activity[2] = np.clip(rng.normal(0.45, 0.05, looks), 0, 1)  # far behind
+    polls, since = 400, BEGIN - 37
+    activity = {gpu: np.clip(rng.normal(0.85, 0.05, polls), 0, 1) for gpu in range(6)}
+    activity[2] = np.clip(rng.normal(0.45, 0.05, polls), 0, 1)  # far behind
     activity[4][150:170] = np.nan  # silent for a while: 0 there, as stored
     activity[5][:] = 0.0  # never used
     stored = {gpu: column.astype(np.float32).astype(float).tolist() for gpu, column in activity.items()}
-    view = job_view({gpu: column.tolist() for gpu, column in activity.items()}, since=since, looks=looks)
-    now = BEGIN + looks - 1
+    view = job_view({gpu: column.tolist() for gpu, column in activity.items()}, since=since, polls=polls)
+    now = BEGIN + polls - 1
 
     windows: dict[int, dict[int, float]] = {}  # of the last 6 minutes, {window: {GPU: sum}}
     for gpu, column in stored.items():
-        for look, value in enumerate(column):
-            t = BEGIN + look
+        for poll, value in enumerate(column):
+            t = BEGIN + poll
             if t > now - 360:
                 sums = windows.setdefault(int((t - since) // 60), dict.fromkeys(stored, 0.0))
                 sums[gpu] += 0.0 if value != value else value
-    first_t = next(BEGIN + look for look in range(looks) if BEGIN + look > now - 360)
+    first_t = next(BEGIN + poll for poll in range(polls) if BEGIN + poll > now - 360)
     whole = {w: sums for w, sums in windows.items() if since + 60 * w >= first_t and w < max(windows)}
     assert len(whole) == 5
     imbalance = statistics.fmean(1 - sum(sums.values()) / (6 * max(sums.values())) for sums in whole.values())
@@ -271,34 +271,34 @@ def test_spatial_imbalance_and_stragglers_of_a_job() -> None:
     job = job_facts(view, "4711")
     assert job is not None
     assert job.spread.imbalance == pytest.approx(imbalance, abs=1e-6)
-    drawn = job_lines(view, job, "in place", 0, width=120)
+    drawn = job_lines(view, job, "by index", 0, width=120)
     text = "\n".join(written(drawn[place]) for place in range(len(drawn)))
-    said = re.search(r"spatial imbalance (\d\.\d\d) over (\d+) windows of 60 s \(gpu_util\)", text)
-    assert said is not None
-    assert (said[1], int(said[2])) == (f"{imbalance:.2f}", 5)
+    message = re.search(r"spatial imbalance (\d\.\d\d) over (\d+) windows of 60 s \(gpu_util\)", text)
+    assert message is not None
+    assert (message[1], int(message[2])) == (f"{imbalance:.2f}", 5)
     marked = {line[2:6].strip(): line[0] for line in text.splitlines() if re.match(r"[<>0! ] n1:\d", line)}
     assert marked == {"n1:0": " ", "n1:1": " ", "n1:2": "<", "n1:3": " ", "n1:4": " ", "n1:5": "0"}
     assert "< far behind the others: n1:2" in text
     total = sum(200 + 400 * activity[gpu][-1] for gpu in activity)
-    told = re.search(r"Σ power ([\d.,]+) (k?W)", text)
-    assert told is not None
-    assert float(told[1].replace(",", "")) * (1000 if told[2] == "kW" else 1) == pytest.approx(total, rel=0.01)
+    reported = re.search(r"Σ power ([\d.,]+) (k?W)", text)
+    assert reported is not None
+    assert float(reported[1].replace(",", "")) * (1000 if reported[2] == "kW" else 1) == pytest.approx(total, rel=0.01)
 
 
 def test_means_of_a_job_leave_out_what_is_missing() -> None:
     job = job_facts(VIEW, str(TOLD[8]["job_id"]))
     assert job is not None
     assert LACKING in job.rows
-    drawn = job_lines(VIEW, job, "in place", 0, width=120)
+    drawn = job_lines(VIEW, job, "by index", 0, width=120)
     text = " ".join(written(drawn[place]) for place in range(4))
     for word, name in (("SM", "sm_active"), ("tensor", "tensor_active"), ("DRAM", "dram_active")):
         known = [value for row in job.rows if (value := PLAIN[row][name]) is not None]
-        said = re.search(rf"{word} ([\d.]+) %", text)
-        assert said is not None
-        assert float(said[1]) == pytest.approx(100 * statistics.fmean(known), abs=0.51)
+        message = re.search(rf"{word} ([\d.]+) %", text)
+        assert message is not None
+        assert float(message[1]) == pytest.approx(100 * statistics.fmean(known), abs=0.51)
     used = [value for row in job.rows if (value := PLAIN[row]["hbm_used_mib"]) is not None]
     assert len(used) == len(job.rows) - 1
-    said = re.search(r"Σ memory ([\d.,]+) ([KMG]iB)", text)
-    assert said is not None
-    size = {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}[said[2]]
-    assert float(said[1].replace(",", "")) * size == pytest.approx(sum(used), rel=0.01)
+    message = re.search(r"Σ memory ([\d.,]+) ([KMG]iB)", text)
+    assert message is not None
+    size = {"KiB": 1 / 1024, "MiB": 1, "GiB": 1024}[message[2]]
+    assert float(message[1].replace(",", "")) * size == pytest.approx(sum(used), rel=0.01)

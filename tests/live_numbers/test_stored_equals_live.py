@@ -49,8 +49,8 @@ def live() -> list[Snapshot]:
     clock = Clock()
     source = SimulatedSource(8, per_node=4, seed=11, clock=clock)
     found = []
-    for look in range(LOOKS + 1):
-        second = EVERY * look
+    for poll in range(LOOKS + 1):
+        second = EVERY * poll
         clock.t = BEGIN + second
         one = source.read()
         values = {name: column.copy() for name, column in one.values.items()}
@@ -65,10 +65,10 @@ def live() -> list[Snapshot]:
             values["fp64_active"][:4] = 0.0
         if second >= 480:  # two GPUs of a job do less
             values["gpu_util"][4:6] *= 0.25
-        holders = {gpu: GpuAllocation("a" if row < 4 else "b", "ana", BEGIN) for row, gpu in enumerate(one.gpus)}
+        allocations = {gpu: GpuAllocation("a" if row < 4 else "b", "ana", BEGIN) for row, gpu in enumerate(one.gpus)}
         stored = {name: column.astype(np.float32).astype(np.float64) for name, column in values.items()}
         stored["energy_j"] = values["energy_j"]
-        found.append(replace(one, values=stored, holders=holders))
+        found.append(replace(one, values=stored, allocations=allocations))
     return found
 
 
@@ -86,17 +86,17 @@ def reading(snapshot: Snapshot, row: int) -> Values:
     return {n: None if column[row] != column[row] else float(column[row]) for n, column in snapshot.values.items()}
 
 
-def lake_of(folder: Path, *, start: int = 0, looks: int = LOOKS) -> Any:
+def lake_of(folder: Path, *, start: int = 0, polls: int = LOOKS) -> Any:
     """The looks as they are stored, of jobs that ran from `start` on."""
-    began, ended = START + timedelta(seconds=EVERY * start), START + timedelta(seconds=EVERY * looks)
+    began, ended = START + timedelta(seconds=EVERY * start), START + timedelta(seconds=EVERY * polls)
     rows: list[dict[str, Any]] = [
         {
-            "t": START + timedelta(seconds=EVERY * look),
+            "t": START + timedelta(seconds=EVERY * poll),
             "node": gpu.node,
             "gpu": gpu.gpu,
-            **reading(SNAPSHOTS[look], row),
+            **reading(SNAPSHOTS[poll], row),
         }
-        for look in range(start, looks)
+        for poll in range(start, polls)
         for row, gpu in enumerate(GPUS)
     ]
     whole = ("throttle_reasons", "xid", "pcie_replays", "remapped_rows_uncorrectable", "remapped_rows_correctable")
@@ -139,10 +139,10 @@ def minute_classes() -> dict[tuple[int, int], str]:
     found = {}
     for row in range(8):
         for minute in range(MINUTES):
-            told = [reading(SNAPSHOTS[look], row) for look in range(PER_MINUTE * minute, PER_MINUTE * (minute + 1))]
+            reported = [reading(SNAPSHOTS[poll], row) for poll in range(PER_MINUTE * minute, PER_MINUTE * (minute + 1))]
             means: Values = {}
-            for name in told[0]:
-                known = [value for one in told if (value := one[name]) is not None]
+            for name in reported[0]:
+                known = [value for one in reported if (value := one[name]) is not None]
                 means[name] = sum(known) / len(known) if known else None
             found[row, minute] = kind(means, PRESETS["ai"])
     return found
@@ -159,7 +159,7 @@ def test_stored_shares_are_those_of_the_minutes_and_live_ones_but_for_smoothing(
         plain = Counter(minutes[row, minute] for row in rows for minute in range(MINUTES))
         assert shares == pytest.approx({one: plain[one] / (4 * MINUTES) for one in WORKLOAD_CLASSES}, abs=1e-6)
         for views in (raw, smoothed):
-            told = Counter(view.label(row) for view in views[:LOOKS] for row in rows)
+            reported = Counter(view.label(row) for view in views[:LOOKS] for row in rows)
             # a minute whose looks are all of one class is of that class when stored; in the others they may differ
             unsettled = 0
             for row in rows:
@@ -177,7 +177,7 @@ def test_stored_shares_are_those_of_the_minutes_and_live_ones_but_for_smoothing(
                         }
                         assert len(before) > 1, (row, minute, seen, minutes[row, minute])
             for one in WORKLOAD_CLASSES:
-                assert abs(told[one] / (4 * LOOKS) - shares[one]) <= unsettled / (4 * MINUTES) + 1e-9
+                assert abs(reported[one] / (4 * LOOKS) - shares[one]) <= unsettled / (4 * MINUTES) + 1e-9
             assert unsettled <= 4 * MINUTES / 2
     assert len(set(minutes.values())) >= 4
 
@@ -208,15 +208,15 @@ def test_stored_job_classes_are_those_told_live(
         judged.step(view, ())
     _, _, verdicts = stored
     found = judged.step(views[LOOKS], tuple(JOBS))
-    told = {name: {one.code: one.verdict for one in findings} for name, findings in found.items()}
-    assert told == verdicts
+    reported = {name: {one.code: one.verdict for one in findings} for name, findings in found.items()}
+    assert reported == verdicts
     assert len(verdicts["a"]) >= 5
 
 
 def test_spatial_imbalance_on_the_screen_is_the_stored_one(tmp_path: Path) -> None:
     """The screen looks back over five whole windows: those of a job that began with the first of them, stored."""
     end = 10 * PER_MINUTE  # the look at which window 10 begins
-    lake = lake_of(tmp_path / "lake", start=end - 5 * PER_MINUTE, looks=end)
+    lake = lake_of(tmp_path / "lake", start=end - 5 * PER_MINUTE, polls=end)
     analyze(lake, Configuration(), judge=JobJudge, now=START + timedelta(days=1))
     view = None
     monitor = Monitor(SimulatedSource(8).about, settings=WorkloadSettings(), history=History(600))

@@ -35,8 +35,8 @@ def test_once_tells_of_an_exporter_that_does_not_answer(
     with exporter({"n1": {0: TOLD}}) as server:
         assert main(["watch", "--url", server.url("n1"), "--url", gone, "--all", "--once", *form]) == 0
     printed = capsys.readouterr()
-    said = [line for line in printed.err.splitlines() if gone.split("/")[2] in line and "cannot connect" in line]
-    assert len(said) == 1, printed.err
+    message = [line for line in printed.err.splitlines() if gone.split("/")[2] in line and "cannot connect" in line]
+    assert len(message) == 1, printed.err
     assert "n1" in printed.out
 
 
@@ -49,9 +49,9 @@ def test_jobs_are_judged_by_the_configuration_of_the_site() -> None:
         clock = Clock()
         made = app_of(source=SimulatedSource(8, seed=3, clock=clock), clock=clock)
         made.configuration = site
-        async with watching(app=made, looks=3) as pilot:
+        async with watching(app=made, polls=3) as pilot:
             assert made.view is not None
-            held = next(one.job_id for one in made.view.snapshot.holders.values())
+            held = next(one.job_id for one in made.view.snapshot.allocations.values())
             made.open("job", held)
             await settled(pilot)
             seen = made.seen
@@ -77,7 +77,7 @@ def test_events_of_one_kind_are_asked_for_by_command() -> None:
             assert [*kinds, seen.only] == [EventKind.XID, None]
             app.command("events nothing")
             await settled(pilot)
-            assert "no kind of event 'nothing'" in "\n".join(lines_of(app))
+            assert "unknown event type 'nothing'" in "\n".join(lines_of(app))
             assert completions("events th", completion_names(app)) == ["events throttle"]
 
     asyncio.run(test())

@@ -78,11 +78,11 @@ def header(asked: list[int]) -> str:
 
 
 def row(entity: str, asked: list[int], now: dict[str, Any], tick: int) -> str:
-    told = now["values"].get(entity, {})
+    reported = now["values"].get(entity, {})
     line = f"{entity:<10}"
     for number in asked:
         turn = number in now.get("taking_turns", []) and tick % 2 == 0
-        cell = "N/A" if tick == 0 or turn else told.get(str(number), "N/A")
+        cell = "N/A" if tick == 0 or turn else reported.get(str(number), "N/A")
         width = FIELDS[number][2] + 6
         cell = cell if len(cell) <= width else f"{cell[: width - 3]}..."
         line += f"{cell:<{width + 2}}"

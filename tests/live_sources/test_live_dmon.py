@@ -97,7 +97,7 @@ def values_of(snapshot: Snapshot, row: int) -> dict[str, float]:
     return {name: value for name in snapshot.values if (value := snapshot.value(name, row)) is not None}
 
 
-def told(snapshot: Snapshot) -> bool:
+def reported(snapshot: Snapshot) -> bool:
     return snapshot.value("gpu_util", 0) is not None
 
 
@@ -106,7 +106,7 @@ def test_the_stream_is_read(fake: Fake) -> None:
         began = time.time()
         first = source.read()
         assert [gpu.name for gpu in first.gpus] == ["n1:0", "n1:1"]
-        snapshot = read_until(source, told)
+        snapshot = read_until(source, reported)
         assert values_of(snapshot, 0) == pytest.approx(TOLD)
         assert values_of(snapshot, 1) == pytest.approx({**TOLD, "gpu_util": 0.05})
         assert began - 1 < snapshot.measured[0] <= time.time()
@@ -115,9 +115,9 @@ def test_the_stream_is_read(fake: Fake) -> None:
         assert (device.hbm_mib, device.slowdown_c) == (81559, 89)
         fake.set(values={"GPU 0": {**VALUES, "203": "42"}, "GPU 1": VALUES})
         assert read_until(source, lambda s: s.value("gpu_util", 0) == pytest.approx(0.42)).problems == ()
-        read_until(source, lambda s: len(source.about.blind) > 5)
-        assert {"fp16_active", "gpu_temp_c"} <= set(source.about.blind)
-        assert not {"gpu_util", "sm_active"} & set(source.about.blind)
+        read_until(source, lambda s: len(source.about.unsupported) > 5)
+        assert {"fp16_active", "gpu_temp_c"} <= set(source.about.unsupported)
+        assert not {"gpu_util", "sm_active"} & set(source.about.unsupported)
     ((_, arguments),) = fake.runs()
     asked = set(arguments[2].split(","))
     assert {str(counter.dcgm_id) for counter in COUNTERS} <= asked
@@ -128,7 +128,7 @@ def test_the_stream_is_read(fake: Fake) -> None:
 def test_names_are_known_without_a_list_of_them(fake: Fake) -> None:
     fake.set(lists=False)
     with watching(fake) as source:
-        assert values_of(read_until(source, told), 0) == pytest.approx(TOLD)
+        assert values_of(read_until(source, reported), 0) == pytest.approx(TOLD)
 
 
 def test_it_is_not_asked_faster_than_it_can(fake: Fake) -> None:
@@ -152,12 +152,12 @@ def test_a_value_is_not_carried_on_for_ever(fake: Fake) -> None:
     source = DmonSource(interval_s=0.1, program=fake.program, node="n1", clock=lambda: time.time() + later[0])
     try:
         source.begin()
-        read_until(source, told)
+        read_until(source, reported)
         fake.set(values={"GPU 0": {"203": "85"}})
         read_until(source, lambda s: s.measured[0] > s.measured[1])
         later[0] = 6.0
         snapshot = read_until(source, lambda s: s.value("power_w", 0) is None)
-        assert read_until(source, told).value("power_w", 0) is None
+        assert read_until(source, reported).value("power_w", 0) is None
         assert math.isnan(snapshot.measured[1])
         assert len(snapshot.gpus) == 2
     finally:
@@ -167,18 +167,18 @@ def test_a_value_is_not_carried_on_for_ever(fake: Fake) -> None:
 def test_fields_that_this_version_does_not_know_are_left_out(fake: Fake) -> None:
     fake.set(known=KNOWN, lists=False)
     with watching(fake) as source:
-        assert values_of(read_until(source, told), 0) == pytest.approx(TOLD)
-        assert source.about.blind["tensor_hmma_active"] == "this DCGM does not know it"
-        assert "gpu_util" not in source.about.blind
+        assert values_of(read_until(source, reported), 0) == pytest.approx(TOLD)
+        assert source.about.unsupported["tensor_hmma_active"] == "unknown to this DCGM"
+        assert "gpu_util" not in source.about.unsupported
 
 
 def test_profiling_that_is_refused_leaves_the_rest(fake: Fake) -> None:
     fake.set(mode="no_profiling")
     with watching(fake) as source:
-        found = values_of(read_until(source, told), 0)
+        found = values_of(read_until(source, reported), 0)
         assert found["power_w"] == 350.5
         assert "sm_active" not in found
-        assert "profiling" in source.about.blind["sm_active"]
+        assert "profiling" in source.about.unsupported["sm_active"]
 
 
 def test_slices_are_rows_of_their_gpu(fake: Fake) -> None:
@@ -195,7 +195,7 @@ def test_slices_are_rows_of_their_gpu(fake: Fake) -> None:
 def test_slices_that_cannot_be_asked_for_leave_the_gpus(fake: Fake) -> None:
     fake.set(slices={"21": [0, 2]}, mode="old_entities")
     with watching(fake) as source:
-        assert [gpu.name for gpu in read_until(source, told).gpus] == ["n1:0", "n1:1"]
+        assert [gpu.name for gpu in read_until(source, reported).gpus] == ["n1:0", "n1:1"]
 
 
 @pytest.mark.parametrize(
@@ -208,14 +208,14 @@ def test_slices_that_cannot_be_asked_for_leave_the_gpus(fake: Fake) -> None:
 )
 def test_a_death_is_told_and_it_is_started_anew(fake: Fake, mode: str, what: str) -> None:
     with watching(fake) as source:
-        read_until(source, told)
+        read_until(source, reported)
         fake.set(mode=mode)
         snapshot = read_until(source, lambda s: bool(s.problems))
         assert snapshot.problems[0].what.startswith(what)
         assert (snapshot.problems[0].where, bool(snapshot.problems[0].do)) == ("dcgmi dmon", True)
         assert values_of(snapshot, 0) == pytest.approx(TOLD), "the last values stay for a while"
         fake.set(mode="")
-        assert told(read_until(source, lambda s: not s.problems))
+        assert reported(read_until(source, lambda s: not s.problems))
     assert len(fake.runs()) >= 2
 
 
@@ -226,12 +226,12 @@ def test_a_program_that_hangs_is_ended_even_if_it_will_not(fake: Fake) -> None:
     )
     try:
         source.begin()
-        read_until(source, told)
+        read_until(source, reported)
         fake.set(mode="hang")
         time.sleep(0.3)
         later[0] = 6.0
         (problem,) = read_until(source, lambda s: bool(s.problems)).problems
-        assert problem.what == "prints nothing any more"
+        assert problem.what == "stopped printing"
         fake.set(mode="")
         later[0] = 8.0
         assert read_until(source, lambda s: not s.problems).gpus
@@ -242,7 +242,7 @@ def test_a_program_that_hangs_is_ended_even_if_it_will_not(fake: Fake) -> None:
 
 def test_it_is_not_started_again_and_again_at_once(fake: Fake) -> None:
     with watching(fake) as source:
-        read_until(source, told)
+        read_until(source, reported)
         fake.set(mode="die")
         until = time.monotonic() + 1.5
         while time.monotonic() < until:
@@ -255,8 +255,8 @@ def test_it_is_not_started_again_and_again_at_once(fake: Fake) -> None:
     ("state", "what", "do"),
     [
         ({"mode": "no_engine"}, "Unable to connect to host engine", "systemctl start nvidia-dcgm"),
-        ({"mode": "no_root"}, "running as root", "let nv-hostengine run as root"),
-        ({"gpus": 0}, "DCGM sees no GPU", "dcgmi discovery -l"),
+        ({"mode": "no_root"}, "running as root", "run nv-hostengine as root"),
+        ({"gpus": 0}, "DCGM lists no GPU", "dcgmi discovery -l"),
         ({"mode": "die"}, "Host engine connection invalid", "systemctl start nvidia-dcgm"),
     ],
 )
@@ -269,10 +269,10 @@ def test_why_it_cannot_be_used_is_told(fake: Fake, state: dict[str, Any], what: 
 
 
 def test_a_program_that_is_not_there_or_may_not_be_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="dcgmi dmon: there is no such program; install DCGM"):
+    with pytest.raises(InputError, match="dcgmi dmon: program not found; install DCGM"):
         connect(Configuration(), program=(str(tmp_path / "dcgmi"),))
     (tmp_path / "dcgmi").write_text("#!/bin/sh\n")
-    with pytest.raises(InputError, match="cannot be run: permission denied; ask for the right"):
+    with pytest.raises(InputError, match="cannot be run: permission denied; request permission"):
         connect(Configuration(), program=(str(tmp_path / "dcgmi"),))
 
 

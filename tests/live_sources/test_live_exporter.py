@@ -76,11 +76,15 @@ def test_values_are_those_of_the_pages_of_all_nodes() -> None:
         assert_as_expected(snapshot, texts["n1"] + texts["n2"])
         assert [gpu.name for gpu in snapshot.gpus] == ["n1:0", "n1:1", "n2:0", "n2:1"]
         assert snapshot.problems == ()
-        told = snapshot.devices[live.GpuId("n1", 1)]
-        assert (told.model, told.uuid, told.pci) == ("NVIDIA H100 80GB HBM3", "GPU-n1-1", "00000000:08:00.0")
+        reported = snapshot.devices[live.GpuId("n1", 1)]
+        assert (reported.model, reported.uuid, reported.pci) == (
+            "NVIDIA H100 80GB HBM3",
+            "GPU-n1-1",
+            "00000000:08:00.0",
+        )
         assert source.about.sentence == "2 exporters, 4 GPUs of 2 nodes"
-        assert set(source.about.blind) == set(COUNTER_NAMES) - {"gpu_util", "power_w"}
-        assert "DCGM_FI_PROF_SM_ACTIVE" in source.about.blind["sm_active"]
+        assert set(source.about.unsupported) == set(COUNTER_NAMES) - {"gpu_util", "power_w"}
+        assert "DCGM_FI_PROF_SM_ACTIVE" in source.about.unsupported["sm_active"]
 
 
 def test_a_recorded_page(recorded: Path) -> None:
@@ -99,11 +103,11 @@ def test_a_job_of_two_is_not_counted_twice_and_holds_the_gpu() -> None:
         server.hold("n2", 0, "0")
         with watching(server.urls) as source:
             snapshot = source.read()
-            holders = {gpu.name: holder.job_id for gpu, holder in snapshot.holders.items()}
-            assert holders == {"n1:0": "7", "n1:1": "8,9"}
+            allocations = {gpu.name: allocation.job_id for gpu, allocation in snapshot.allocations.items()}
+            assert allocations == {"n1:0": "7", "n1:1": "8,9"}
             assert snapshot.value("gpu_util", 1) == pytest.approx(0.15)
             server.hold("n1", 0)
-            assert "n1:0" not in {gpu.name for gpu in read_until(source, lambda s: len(s.holders) == 1).holders}
+            assert "n1:0" not in {gpu.name for gpu in read_until(source, lambda s: len(s.allocations) == 1).allocations}
 
 
 def test_slices_of_a_gpu_are_rows_of_their_own() -> None:
@@ -253,7 +257,7 @@ def test_a_page_of_a_node_without_gpus_is_nothing_to_complain_of() -> None:
 def test_values_that_stand_still_for_long_are_told() -> None:
     with exporter(TWO_NODES) as server, watching(server.urls, refresh_s=0.1) as source:
         snapshot = read_until(source, lambda s: bool(s.problems))
-        assert snapshot.problems[0].what == "its values do not change any more"
+        assert snapshot.problems[0].what == "its values no longer change"
 
 
 def test_a_refused_certificate_and_an_unknown_host(tmp_path: Path) -> None:
@@ -263,19 +267,19 @@ def test_a_refused_certificate_and_an_unknown_host(tmp_path: Path) -> None:
     subprocess.run(made, check=True, capture_output=True)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
-    with faulty(lambda asking: Reply(b""), tls=tls) as server, pytest.raises(InputError) as told:
+    with faulty(lambda asking: Reply(b""), tls=tls) as server, pytest.raises(InputError) as reported:
         connect(configured(), urls=[f"{server.url}/metrics"])
-    assert "its certificate is not trusted" in told.value.what
-    with pytest.raises(InputError) as told:
+    assert "its certificate is not trusted" in reported.value.what
+    with pytest.raises(InputError) as reported:
         connect(configured(), urls=["http://no-such-host.invalid:9400/metrics"])
-    assert told.value.do
+    assert reported.value.do
 
 
 def test_connecting_says_why_nobody_is_there() -> None:
     url = f"http://127.0.0.1:{free_port()}/metrics"
-    with pytest.raises(InputError, match="cannot connect: connection refused") as told:
+    with pytest.raises(InputError, match="cannot connect: connection refused") as reported:
         connect(Configuration(), urls=[url])
-    assert told.value.where == url
+    assert reported.value.where == url
     with pytest.raises(ConfigError, match="no address"):
         connect(Configuration(), urls=["ftp://n1/metrics"])
     with pytest.raises(ConfigError, match="timeout_s"):

@@ -125,12 +125,12 @@ def test_two_thousand_pages_tell_only_what_is_written_on_them() -> None:
             wanted = expected(text)
             assert rows.keys() == wanted.keys()
             for unit, values in wanted.items():
-                told = {
+                reported = {
                     name: value
                     for k, name in enumerate(COUNTER_NAMES)
                     if not math.isnan(value := found.table[k, rows[unit]])
                 }
-                assert told == pytest.approx(values)
+                assert reported == pytest.approx(values)
         elif turn % 10 == 0:
             table = found.table[: len(COUNTER_NAMES)]
             told_all = (
@@ -169,12 +169,12 @@ def test_a_source_survives_whatever_its_exporter_answers() -> None:
         steady=lambda: now[0],
         wait_s=0.0,
     )
-    good, told = 0, 0
+    good, reported = 0, 0
     for _ in range(READS // 8):
         now[0] += random_.choice([0.1, 1.0, 15.0, 100.0])
         server.next = random_.choice([b"", b"fail", damaged(random_, made_page(random_).encode())])
         snapshot = settled(source)
-        told += bool(snapshot.problems)
+        reported += bool(snapshot.problems)
         good += not snapshot.problems
         assert all(len(column) == len(snapshot.gpus) for column in snapshot.values.values())
         assert len(snapshot.measured) == len(snapshot.gpus)
@@ -184,13 +184,13 @@ def test_a_source_survives_whatever_its_exporter_answers() -> None:
             assert problem.do
     source.close()
     assert good > 20
-    assert told > 20
+    assert reported > 20
 
 
 def settled(source: ExporterSource) -> Snapshot:
     """What is told once the answer to what is asked has come."""
     snapshot = source.read()
-    while source._asker.waiting:
+    while source._poller.waiting:
         snapshot = source.read()
     return snapshot
 
@@ -210,26 +210,26 @@ def test_answers_of_prometheus_tell_only_what_is_written_in_them(recorded: Path)
         layout = reader.layout(vector.labels)
         table = layout.table(vector.values[layout.kept])[: len(COUNTER_NAMES)]
         if read % 40 == 0:
-            told = (
+            reported = (
                 (COUNTER_NAMES[k], float(value))
                 for k, line in enumerate(table)
                 for value in line
                 if not math.isnan(value)
             )
-            assert_written(told, written(given), FACTORS)
+            assert_written(reported, written(given), FACTORS)
     assert read > READS / 20
 
 
 def test_recorded_answers_are_read_as_they_are(recorded: Path) -> None:
     for file in sorted((recorded / "prometheus_h100").glob("query_*.json")):
-        said = json.loads(file.read_text())["data"]["result"]
+        message = json.loads(file.read_text())["data"]["result"]
         vector = read_vector(HttpAnswer(file.read_bytes(), str(file)))
         layout = VectorReader(SeriesMeaning()).layout(vector.labels)
         table = layout.table(vector.values[layout.kept])
-        metric = said[0]["metric"]["__name__"]
+        metric = message[0]["metric"]["__name__"]
         counter, factor, _, _ = METRICS[metric]
         wanted = {
-            (one["metric"]["Hostname"], int(one["metric"]["gpu"])): float(one["value"][1]) * factor for one in said
+            (one["metric"]["Hostname"], int(one["metric"]["gpu"])): float(one["value"][1]) * factor for one in message
         }
         line = table[COUNTER_NAMES.index(counter)]
         assert {(gpu.node, gpu.gpu): line[row] for row, gpu in enumerate(layout.gpus)} == pytest.approx(wanted)

@@ -75,7 +75,7 @@ def test_a_real_prometheus_that_scrapes_exporters(tmp_path: Path) -> None:
             assert found.keys() == wanted.keys()
             for unit, values in wanted.items():
                 assert found[unit] == pytest.approx(values)
-            assert {gpu.name: one.job_id for gpu, one in snapshot.holders.items()} == {"n1:0": "7", "n2:1": "8,9"}
+            assert {gpu.name: one.job_id for gpu, one in snapshot.allocations.items()} == {"n1:0": "7", "n2:1": "8,9"}
             assert snapshot.devices[GpuId("n1", 0)].uuid == "GPU-n1-0"
             served = [one.t for one in server.served if one.node == "n1"]
             assert min(abs(t - snapshot.measured[0]) for t in served) < 0.5, "when it was scraped"
@@ -88,8 +88,8 @@ def test_a_real_prometheus_that_scrapes_exporters(tmp_path: Path) -> None:
             assert (len(lost.gpus), math.isnan(lost.measured[1])) == (4, True)
             assert lost.value("gpu_util", 0) == pytest.approx(0.9)
             assert "4 GPUs of 2 nodes" in source.about.sentence
-            assert "sm_active" not in source.about.blind
-            assert "fp64_active" in source.about.blind
+            assert "sm_active" not in source.about.unsupported
+            assert "fp64_active" in source.about.unsupported
 
 
 def test_a_real_victoriametrics(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_the_token_is_sent_and_the_time_of_scrapes_is_asked(tmp_path: Path) -> N
 
 
 def test_why_a_server_cannot_be_used_is_told() -> None:
-    with pytest.raises(ConfigError, match="no Prometheus is named"):
+    with pytest.raises(ConfigError, match="no Prometheus configured"):
         connect(Configuration())
     with pytest.raises(ConfigError, match="no Prometheus is called 'b'"):
         connect(configured(url="http://127.0.0.1:1", name="a"), name="b")
@@ -204,12 +204,12 @@ def test_why_a_server_cannot_be_used_is_told() -> None:
         connect(Configuration(), url=f"http://127.0.0.1:{free_port()}")
     with (
         faulty(lambda asking: series_of(asking, [], 0.0)) as server,
-        pytest.raises(InputError, match="no series of a GPU"),
+        pytest.raises(InputError, match="no GPU series"),
     ):
         connect(Configuration(), url=server.url)
-    with faulty(lambda asking: Reply(b"", 401)) as server, pytest.raises(InputError, match="401") as told:
+    with faulty(lambda asking: Reply(b"", 401)) as server, pytest.raises(InputError, match="401") as reported:
         connect(Configuration(), url=server.url)
-    assert "token_file" in told.value.do
+    assert "token_file" in reported.value.do
 
 
 def test_how_often_targets_are_scraped_is_learned() -> None:

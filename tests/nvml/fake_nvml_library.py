@@ -60,8 +60,8 @@ def plain(gpu: int) -> dict[str, str]:
 
 def gpm(gpu: int, *, prefix: str = "") -> dict[str, str]:
     """All metrics of one GPU, or of a slice."""
-    told = {f"{gpu}.{prefix}gpm.{metric}": str(metric + gpu + 0.25) for metric in GPM_IDS}
-    return {f"{gpu}.gpm": "1", **told}
+    reported = {f"{gpu}.{prefix}gpm.{metric}": str(metric + gpu + 0.25) for metric in GPM_IDS}
+    return {f"{gpu}.gpm": "1", **reported}
 
 
 @dataclass

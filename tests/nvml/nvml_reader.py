@@ -17,7 +17,7 @@ from tachograph.live.snapshot import Snapshot
 from tachograph.live.sources import nvml
 
 
-def told(snapshot: Snapshot) -> dict[str, Any]:
+def reported(snapshot: Snapshot) -> dict[str, Any]:
     def number(value: float) -> float | None:
         return None if math.isnan(value) else value
 
@@ -51,7 +51,7 @@ def main() -> None:
                 case "connect-as-users":
                     nvml.connect(Configuration()).close()
                 case "read":
-                    answer = told(source.read())
+                    answer = reported(source.read())
                 case "about":
                     answer = asdict(source.about)
                 case "pass":

@@ -14,23 +14,23 @@ from tachograph.live.sources.nvml import NvmlSource
 from tachograph.live.sources.nvml_calls import GPM_METRICS, MIN_GAP_S, GpmGauge, GpmMetrics
 
 
-def answers(told: dict[int, float], codes: dict[int, int] | None = None) -> Any:
+def answers(reported: dict[int, float], codes: dict[int, int] | None = None) -> Any:
     def fill(_: InProcessNvml, asked: Any) -> None:
         for place in range(asked.numMetrics):
             metric = asked.metrics[place]
             metric.nvmlReturn = (codes or {}).get(metric.metricId, 0)
-            if metric.metricId in told:
-                metric.value = told[metric.metricId]
+            if metric.metricId in reported:
+                metric.value = reported[metric.metricId]
 
     return fill
 
 
-def with_gpm(told: dict[int, float], codes: dict[int, int] | None = None) -> dict[str, Any]:
+def with_gpm(reported: dict[int, float], codes: dict[int, int] | None = None) -> dict[str, Any]:
     return {
         "nvmlGpmSampleAlloc": lambda _: empty_sample(),
         "nvmlGpmSampleFree": None,
         "nvmlGpmSampleGet": None,
-        "nvmlGpmMetricsGet": answers(told, codes),
+        "nvmlGpmMetricsGet": answers(reported, codes),
     }
 
 
@@ -73,8 +73,8 @@ def test_samples_are_not_taken_too_close() -> None:
 
 
 def test_units_codes_and_what_was_not_filled_in() -> None:
-    told = {2: 50.0, 3: float("nan"), 5: 80.0, 20: 3.0}
-    nvml = InProcessNvml(1, with_gpm(told, {5: pynvml.NVML_ERROR_UNKNOWN}))
+    reported = {2: 50.0, 3: float("nan"), 5: 80.0, 20: 3.0}
+    nvml = InProcessNvml(1, with_gpm(reported, {5: pynvml.NVML_ERROR_UNKNOWN}))
     values, codes = GpmMetrics(nvml).between(empty_sample(), empty_sample())
     found = dict(zip((metric.counter for metric in GPM_METRICS), values.tolist(), strict=True))
     assert found["sm_active"] == 0.5
@@ -162,7 +162,7 @@ def test_an_unknown_answer_begins_anew() -> None:
     broken = gpus.read()
     assert np.isnan(broken.column("sm_active")).all()
     assert broken.value("power_w", 0) == 100.0
-    assert [problem.sentence for problem in broken.problems] == ["n1:0: GPM: Unknown Error; it is asked again"]
+    assert [problem.sentence for problem in broken.problems] == ["n1:0: GPM: Unknown Error; retried"]
     nvml.answers["nvmlGpmMetricsGet"] = answers({2: 60.0})
     for _ in range(2):
         clock.now += 1

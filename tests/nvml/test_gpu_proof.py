@@ -108,12 +108,12 @@ def test_enough_looks_must_show_the_class() -> None:
 
 
 def test_failures_are_told() -> None:
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "a": {"class_ok": True, "checks": [{"expected": "mean of x in 0 .. 1", "found": 2, "ok": False}]},
         "b": {"error": "shown: no torch"},
         "c": {"class_ok": True, "checks": []},
     }
-    assert proof_numbers.failures(told) == ["a: mean of x in 0 .. 1, found 2", "b: shown: no torch"]
+    assert proof_numbers.failures(reported) == ["a: mean of x in 0 .. 1, found 2", "b: shown: no torch"]
 
 
 def test_runs_with_and_without_a_recording_take_turns(tmp_path: Path) -> None:
@@ -170,13 +170,13 @@ def test_a_rehearsal_comes_out_as_expected(tmp_path: Path) -> None:
     done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     results = json.loads((out / "results.json").read_text())
-    told = results["workloads"]["fp16"]
+    reported = results["workloads"]["fp16"]
     assert results["failures"] == []
-    assert told["shares"] == {"tensor-heavy compute": 1.0}
-    assert told["means"]["tensor_active"] == pytest.approx(0.8)
-    assert told["means"]["power_w"] == pytest.approx(300)
-    assert told["samples"] > 3
-    assert told["nvidia_smi"]["mean_difference"] < 1
+    assert reported["shares"] == {"tensor-heavy compute": 1.0}
+    assert reported["means"]["tensor_active"] == pytest.approx(0.8)
+    assert reported["means"]["power_w"] == pytest.approx(300)
+    assert reported["samples"] > 3
+    assert reported["nvidia_smi"]["mean_difference"] < 1
     again = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=300)
     assert (again.returncode, again.stderr) == (0, "")  # nothing is left to do
     import polars as pl

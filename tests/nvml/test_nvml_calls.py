@@ -38,12 +38,12 @@ def test_codes_are_those_of_the_library() -> None:
 
 
 def test_memory_of_an_old_driver_is_told_in_the_old_way() -> None:
-    told = SimpleNamespace(total=10, used=4, free=6)
+    reported = SimpleNamespace(total=10, used=4, free=6)
 
     def old(handle: object, version: int | None = None) -> SimpleNamespace:
         if version:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-        return told
+        return reported
 
     nvml = SimpleNamespace(nvmlDeviceGetMemoryInfo=old, nvmlMemory_v2=2, NVMLError=pynvml.NVMLError)
     assert nvml_calls.memory(nvml, handle(0)) == {"total": 10, "used": 4, "free": 6}

@@ -79,9 +79,9 @@ def reader(looking: tuple[FakeNode, Reader], node: FakeNode) -> Reader:
 
 
 def expected(state: Mapping[str, str], gpu: int) -> dict[str, float]:
-    told = {counter: float(state[f"{gpu}.{key}"]) * factor for counter, (key, factor) in PLAIN.items()}
-    told |= {counter: float(state[f"{gpu}.gpm.{metric}"]) * factor for counter, (metric, factor) in GPM.items()}
-    return told | {"xid": 0.0}
+    reported = {counter: float(state[f"{gpu}.{key}"]) * factor for counter, (key, factor) in PLAIN.items()}
+    reported |= {counter: float(state[f"{gpu}.gpm.{metric}"]) * factor for counter, (metric, factor) in GPM.items()}
+    return reported | {"xid": 0.0}
 
 
 def column(answer: Any, place: int) -> dict[str, float | None]:
@@ -109,7 +109,7 @@ def test_every_counter_comes_out_as_it_was_told(node: FakeNode, reader: Reader) 
         "slowdown_c": 90.0,
     }
     assert about["name"] == "nvml"
-    assert about["blind"] == {}
+    assert about["unsupported"] == {}
     assert about["sentence"] == "NVML with GPM, 2 GPUs of this node, driver 570.86.15"
 
 
@@ -135,7 +135,7 @@ def test_metrics_that_fail_alone_are_missing_alone(node: FakeNode, reader: Reade
     missing = {"sm_active", "pcie_tx_bytes_per_s", "dram_active", "mem_temp_c"}
     assert {name for name, value in first.items() if value is None} == missing
     assert "tensor_active" not in answer["values"]  # neither GPU has it
-    assert about["blind"] == {"tensor_active": ""}
+    assert about["unsupported"] == {"tensor_active": ""}
     assert column(answer, 1)["sm_active"] == pytest.approx(float(node.state["1.gpm.2"]) / 100)
 
 
@@ -155,9 +155,9 @@ def test_an_older_gpu_tells_what_it_can_and_how_to_see_more(node: FakeNode, read
     about = reader.ask("about")
     assert set(answer["values"]) == set(PLAIN) | {"xid"}
     assert about["sentence"].startswith("NVML without GPM")
-    assert set(about["blind"]) == set(GPM)
-    assert "Hopper" in about["blind"]["sm_active"]
-    assert "DCGM" in about["blind"]["sm_active"]
+    assert set(about["unsupported"]) == set(GPM)
+    assert "Hopper" in about["unsupported"]["sm_active"]
+    assert "DCGM" in about["unsupported"]["sm_active"]
 
 
 def test_a_support_that_is_a_lie_is_found_out(node: FakeNode, reader: Reader) -> None:
@@ -165,24 +165,24 @@ def test_a_support_that_is_a_lie_is_found_out(node: FakeNode, reader: Reader) ->
     reader.connect()
     about = reader.ask("about")
     assert about["sentence"].startswith("NVML without GPM")
-    assert "Hopper" in about["blind"]["dram_active"]
+    assert "Hopper" in about["unsupported"]["dram_active"]
 
 
 def test_refused_permission_says_whom_to_ask(node: FakeNode, reader: Reader) -> None:
     node.write({f"{gpu}.{what}": "!4" for gpu in (0, 1) for what in ("gpm", "power", "events")})
     reader.connect()
     answer = reader.read()
-    blind = reader.ask("about")["blind"]
+    unsupported = reader.ask("about")["unsupported"]
     node.write({f"{gpu}.{what}": "1" for gpu in (0, 1) for what in ("gpm", "power")})  # somebody permitted it
     reader.pass_time(61)
     reader.read()
     reader.pass_time(1)
     later = reader.read()
-    blind_later = reader.ask("about")["blind"]
+    blind_later = reader.ask("about")["unsupported"]
     assert set(answer["values"]) == set(PLAIN) - {"power_w"}
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in blind["sm_active"]
-    assert "administrator" in blind["power_w"]
-    assert "not permitted" in blind["xid"]
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in unsupported["sm_active"]
+    assert "administrator" in unsupported["power_w"]
+    assert "not permitted" in unsupported["xid"]
     assert answer["problems"] == []
     assert later["values"]["power_w"] == [0.001, 0.001]
     assert set(blind_later) == {"xid"}
@@ -192,9 +192,9 @@ def test_a_driver_without_newer_calls_is_asked_in_the_old_way(node: FakeNode, re
     node.write({f"{gpu}.reasons": "!13" for gpu in (0, 1)})
     reader.connect()
     answer = reader.read()
-    blind = reader.ask("about")["blind"]
+    unsupported = reader.ask("about")["unsupported"]
     assert "throttle_reasons" not in answer["values"]
-    assert "driver is too old" in blind["throttle_reasons"]
+    assert "driver is too old" in unsupported["throttle_reasons"]
 
 
 def test_a_lost_gpu_says_so_and_comes_back(node: FakeNode, reader: Reader) -> None:
@@ -213,7 +213,7 @@ def test_a_lost_gpu_says_so_and_comes_back(node: FakeNode, reader: Reader) -> No
         assert answer["gpus"] == back["gpus"]
         assert set(column(answer, 1).values()) == {None}
         assert answer["measured"][1] is None
-        assert "gpunode:1: the GPU does not answer (NVML: GPU is lost)" in answer["problems"][0]
+        assert "gpunode:1: the GPU does not respond (NVML: GPU is lost)" in answer["problems"][0]
         assert_tells(answer, node, 0)
         assert answer["devices"][1]["uuid"] == back["devices"][1]["uuid"]
     assert back["problems"] == []
@@ -234,7 +234,7 @@ def test_a_gpu_that_stays_lost_is_looked_for_by_starting_anew(node: FakeNode, re
         reader.read()
     assert sum(line.startswith("init") for line in node.log) == starts
     assert starts == 2
-    assert "does not answer" in answer["problems"][0]
+    assert "does not respond" in answer["problems"][0]
     assert answer["devices"][1]["uuid"] == "GPU-00000001-1111-2222-3333-444444444444"
 
 
@@ -248,7 +248,7 @@ def test_an_unknown_error_of_one_call_leaves_the_rest(node: FakeNode, reader: Re
     after = reader.read()
     assert answer["values"]["power_w"] == [None, pytest.approx(321.501)]
     assert answer["values"]["gpu_util"][0] == 0.4
-    assert answer["problems"] == ["gpunode:0: nvmlDeviceGetPowerUsage: Unknown Error; it is asked again"]
+    assert answer["problems"] == ["gpunode:0: nvmlDeviceGetPowerUsage: Unknown Error; retried"]
     assert after["values"]["power_w"][0] == 5.0
 
 
@@ -264,12 +264,12 @@ def test_a_reloaded_driver_is_found_again(node: FakeNode, reader: Reader) -> Non
     reader.read()
     reader.pass_time(1)
     up = reader.read()
-    said = "gpunode: the driver does not answer (NVML: Driver Not Loaded); it is tried again"
+    message = "gpunode: the driver does not respond (NVML: Driver Not Loaded); retried"
     for answer in (down, still, waiting):
         assert answer["gpus"] == up["gpus"]
         assert set(answer["measured"]) == {None}
         assert {value for values in answer["values"].values() for value in values} == {None}
-        assert answer["problems"] == [said]
+        assert answer["problems"] == [message]
         assert answer["processes"] == {}
     assert up["problems"] == []
     assert_tells(up, node, 0)
@@ -290,7 +290,7 @@ def test_another_driver_needs_a_new_start(node: FakeNode, reader: Reader) -> Non
     reader.pass_time(10)
     back = reader.read()
     assert "Uninitialized" in first["problems"][0]
-    assert "start this command again" in updated["problems"][0]
+    assert "restart this command" in updated["problems"][0]
     assert back["problems"] == []
     assert back["values"]["power_w"] == pytest.approx([321.5, 321.501])
 
@@ -365,7 +365,7 @@ def test_gpus_of_others_are_not_shown(node: FakeNode, reader: Reader) -> None:
     about = reader.ask("about")
     assert answer["gpus"] == [["gpunode", 1, None]]
     assert answer["values"]["power_w"] == pytest.approx([321.501])
-    assert "1 GPU may not be seen from here" in about["sentence"]
+    assert "1 GPU hidden here" in about["sentence"]
 
 
 def test_a_gpu_the_driver_no_longer_lists_is_told(node: FakeNode, reader: Reader) -> None:
@@ -402,19 +402,21 @@ def test_processes_have_memory_user_and_command(node: FakeNode, reader: Reader) 
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"driver": "!9"}, "no NVIDIA driver is loaded; run it on a node with GPUs"),
         ({"driver": "!18"}, "of different versions; reload the driver"),
-        ({"driver": "!4"}, "not permitted"),
-        ({"driver": "!999"}, "NVML does not start: Unknown Error; try nvidia-smi"),
-        ({"gpus": "0"}, "NVML sees no GPU"),
-        ({"*.handle": "!4"}, "NVML sees no GPU"),
+        ({"driver": "!4"}, "no permission"),
+        ({"driver": "!999"}, "NVML does not start: Unknown Error; run nvidia-smi"),
+        ({"gpus": "0"}, "NVML lists no GPU"),
+        ({"*.handle": "!4"}, "NVML lists no GPU"),
     ],
 )
-def test_what_prevents_a_start_is_told(node: FakeNode, reader: Reader, changes: dict[str, object], said: str) -> None:
+def test_what_prevents_a_start_is_told(
+    node: FakeNode, reader: Reader, changes: dict[str, object], message: str
+) -> None:
     node.write(changes)
-    assert said in reader.ask("connect-as-users")["error"]
+    assert message in reader.ask("connect-as-users")["error"]
     assert not node.log or node.log[-1].startswith("shutdown starts=0")
 
 

@@ -53,7 +53,7 @@ class Faulty:
         if self._looks >= PARTLY_FROM:
             values["tensor_active"][PARTLY_GPU] = np.nan
         values["xid"][1] = 79.0 if self._looks >= SILENT_TO else 0.0
-        return replace(snapshot, measured=measured, values=values, holders={}, processes={})
+        return replace(snapshot, measured=measured, values=values, allocations={}, processes={})
 
     def close(self) -> None:
         self._source.close()

@@ -65,8 +65,8 @@ def test_the_comparison_sees_a_silent_gpu_and_several_classes(tmp_path: Path) ->
     commit_spool(spool, tmp_path / "run")
     source, again = replayed(open_recorded(str(tmp_path / "run")), LOOKS)
     shown = views(again, source)
-    assert not shown[SILENT_FROM].told[SILENT_GPU]
-    assert shown[SILENT_FROM - 1].told[SILENT_GPU]
+    assert not shown[SILENT_FROM].reported[SILENT_GPU]
+    assert shown[SILENT_FROM - 1].reported[SILENT_GPU]
     assert len({label for view in shown for label in view.labels.tolist()}) > 1
     assert len(live) == LOOKS
 
@@ -91,8 +91,8 @@ def test_the_job_holds_the_gpus_while_it_is_played(tmp_path: Path) -> None:
     spool, _ = recorded(tmp_path / "run", 5)
     commit_spool(spool, tmp_path / "run")
     _, again = replayed(open_recorded(str(tmp_path / "run")), 3)
-    assert {(one.job_id, one.user, one.since) for one in again[1].holders.values()} == {("local-1", "ana", BEGIN)}
-    assert len(again[1].holders) == 8
+    assert {(one.job_id, one.user, one.since) for one in again[1].allocations.values()} == {("local-1", "ana", BEGIN)}
+    assert len(again[1].allocations) == 8
 
 
 def test_at_the_end_the_last_snapshot_stays(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_gpu_that_nobody_confirms_is_not_shown_for_ever(tmp_path: Path) -> Non
     """A recorder that was killed leaves no row without values."""
     spool, _ = recorded(tmp_path / "run", 5, end=False)
     recording = open_recorded(commit_spool(spool, tmp_path / "run").location)
-    recording.told = replace(recording.told, last=recording.told.last + 60_000_000)
+    recording.head = replace(recording.head, last=recording.head.last + 60_000_000)
     clock = Clock(0.0)
     source = RecordingSource(recording, clock=clock)
     source.read()

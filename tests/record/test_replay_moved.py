@@ -17,7 +17,7 @@ from tachograph.cli.watch import _instant
 from tachograph.live.discovery import SourceRequest, choose_source
 from tachograph.live.selection import GpuSelection, SelectedReplay, SelectedSource
 from tachograph.live.snapshot import GpuAllocation, GpuId, Playback, ReplaySource
-from tachograph.live.sources.recording import DOUBLES, SINGLES, AllocationRecord, RecordedAllocation, RecordingSource
+from tachograph.live.sources.recording import DOUBLES, SINGLES, RecordedAllocation, RecordingHead, RecordingSource
 from tachograph.live.sources.simulated import SimulatedSource
 
 ONE, TWO = GpuId("n1", 0), GpuId("n1", 1)
@@ -30,10 +30,10 @@ class Ends:
     def __init__(self, *ends: int) -> None:
         self._ends = ends
         gpus = tuple(GpuId("n1", number) for number in range(len(ends)))
-        self.told = AllocationRecord(gpus, {}, (), int(BEGIN * 1e6), int((BEGIN + max(ends)) * 1e6), sum(ends), 1.0)
+        self.head = RecordingHead(gpus, {}, (), int(BEGIN * 1e6), int((BEGIN + max(ends)) * 1e6), sum(ends), 1.0)
 
     def rows(self, first: int, end: int) -> SpoolRows:
-        seconds = range(-(-first // 1_000_000), -(-min(end, self.told.last + 1) // 1_000_000))
+        seconds = range(-(-first // 1_000_000), -(-min(end, self.head.last + 1) // 1_000_000))
         pairs = [(t, gpu) for t in seconds for gpu, last in enumerate(self._ends) if t - BEGIN <= last]
         t, gpu = np.array(pairs, np.int64).reshape(-1, 2).T
         singles = np.full((len(SINGLES), len(t)), np.nan, np.float32)
@@ -71,10 +71,10 @@ class Told100:
             RecordedAllocation(ONE, BEGIN, BEGIN + 40, GpuAllocation("7")),
             RecordedAllocation(TWO, BEGIN + 30, BEGIN + 60, GpuAllocation("8_1")),
         )
-        self.told = AllocationRecord((ONE, TWO), {}, tenures, int(BEGIN * 1e6), int((BEGIN + 100) * 1e6), 202, 1.0)
+        self.head = RecordingHead((ONE, TWO), {}, tenures, int(BEGIN * 1e6), int((BEGIN + 100) * 1e6), 202, 1.0)
 
     def rows(self, first: int, end: int) -> SpoolRows:
-        seconds = np.arange(-(-first // 1_000_000), -(-min(end, self.told.last + 1) // 1_000_000))
+        seconds = np.arange(-(-first // 1_000_000), -(-min(end, self.head.last + 1) // 1_000_000))
         t, gpu = np.repeat(seconds, 2), np.tile([0, 1], len(seconds))
         after = t - BEGIN
         singles = np.full((len(SINGLES), len(t)), np.nan, np.float32)
@@ -99,7 +99,7 @@ def test_the_last_instant_of_a_job_is_just_before_its_end() -> None:
         source.to_last(job)
         now = source.read()
         assert now.value("power_w", now.gpus.index(gpu)) == last
-        assert now.holders[gpu].job_id in (job, f"{job}_1")
+        assert now.allocations[gpu].job_id in (job, f"{job}_1")
 
 
 def test_a_job_is_gone_to_and_goes_on() -> None:
@@ -122,14 +122,14 @@ def test_what_is_restricted_plays_as_the_recording_does() -> None:
     shown = SelectedReplay(source, pick)
     assert isinstance(shown, Playback)
     assert isinstance(shown, ReplaySource)
-    shown.look()
+    shown.poll()
     shown.speed = 10.0
     clock.t = 1.0
     assert (shown.read().t, shown.read().t) == (BEGIN, BEGIN + 10)
     shown.paused = True
     clock.t = 2.0
     assert (shown.paused, shown.speed, shown.read().t) == (True, 10.0, BEGIN + 10)
-    shown.look()
+    shown.poll()
     shown.to_last()
     assert shown.read().gpus == (TWO,)
     assert shown.read().t > BEGIN + 39
@@ -148,7 +148,7 @@ def test_watch_opens_a_recording_that_plays(tmp_path: Path) -> None:
     assert isinstance(source, ReplaySource)
     assert source.speed == 4.0
     source.close()
-    with pytest.raises(NotFoundError, match="job 99 holds no GPU that is seen; jobs seen: local-1"):
+    with pytest.raises(NotFoundError, match="job 99 has no GPU in view; jobs in view: local-1"):
         choose_source(Configuration(), SourceRequest(recording=str(spool), job="99"))
 
 

@@ -13,7 +13,7 @@ from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.spool import SpoolRows
 from tachograph.cli import main
 from tachograph.live.snapshot import GpuId
-from tachograph.live.sources.recording import DOUBLES, SINGLES, AllocationRecord, RecordingSource, open_recorded
+from tachograph.live.sources.recording import DOUBLES, SINGLES, RecordingHead, RecordingSource, open_recorded
 from tachograph.service.record.commit import commit_spool
 
 GPUS, EVERY_S, POWER = 200, 10, SINGLES.index("power_w")
@@ -26,11 +26,11 @@ class Fleet:
         last = BEGIN + hours * 3600
         gpus = tuple(GpuId(f"n{place // 4:03d}", place % 4) for place in range(GPUS))
         count = int(GPUS * hours * 3600 / EVERY_S)
-        self.told = AllocationRecord(gpus, {}, (), int(BEGIN * 1e6), int(last * 1e6), count)
+        self.head = RecordingHead(gpus, {}, (), int(BEGIN * 1e6), int(last * 1e6), count)
         self.read: list[int] = []
 
     def rows(self, first: int, end: int) -> SpoolRows:
-        seconds = np.arange(-(-first // 1_000_000), -(-min(end, self.told.last + 1) // 1_000_000))
+        seconds = np.arange(-(-first // 1_000_000), -(-min(end, self.head.last + 1) // 1_000_000))
         t = np.repeat(seconds, GPUS // EVERY_S)
         gpu = np.concatenate([np.arange(second % EVERY_S, GPUS, EVERY_S) for second in seconds] or [np.zeros(0, int)])
         singles = np.full((len(SINGLES), len(t)), np.nan, np.float32)

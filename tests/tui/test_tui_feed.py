@@ -21,13 +21,13 @@ class Scripted:
     """A fleet that answers as it is told: each look, the next of `acts` may raise, wait or change the snapshot."""
 
     def __init__(self, *acts: Callable[[Snapshot], Snapshot]) -> None:
-        self._fleet, self._acts, self.looks = SimulatedSource(8), list(acts), 0
+        self._fleet, self._acts, self.polls = SimulatedSource(8), list(acts), 0
         self.about: SourceInfo = self._fleet.about
 
     def read(self) -> Snapshot:
-        self.looks += 1
-        told = self._fleet.read()
-        return self._acts.pop(0)(told) if self._acts else told
+        self.polls += 1
+        reported = self._fleet.read()
+        return self._acts.pop(0)(reported) if self._acts else reported
 
     def close(self) -> None:
         """Nothing is held."""
@@ -39,35 +39,35 @@ class Played(Scripted):
 
 
 def raises(error: Exception) -> Callable[[Snapshot], Snapshot]:
-    def act(told: Snapshot) -> Snapshot:
+    def act(reported: Snapshot) -> Snapshot:
         raise error
 
     return act
 
 
 def waits(event: threading.Event) -> Callable[[Snapshot], Snapshot]:
-    def act(told: Snapshot) -> Snapshot:
+    def act(reported: Snapshot) -> Snapshot:
         event.wait(120)
-        return told
+        return reported
 
     return act
 
 
-def came_of(source: Scripted, looks: int, *, interval_s: float = 0.001) -> list[View | FeedFailure]:
+def came_of(source: Scripted, polls: int, *, interval_s: float = 0.001) -> list[View | FeedFailure]:
     """What the thread delivers, until it did so often or gave up."""
     came: list[View | FeedFailure] = []
     done = threading.Event()
 
     def deliver(one: View | FeedFailure) -> None:
         came.append(one)
-        if len(came) == looks:
+        if len(came) == polls:
             done.set()
 
     feed = ViewFeed(source, lambda: StandIn(source.about), interval_s=interval_s, deliver=deliver)
     feed.start()
     done.wait(60)
     feed.stop()
-    return came[:looks]
+    return came[:polls]
 
 
 def test_a_failure_is_told_and_the_next_look_is_tried() -> None:
@@ -82,15 +82,19 @@ def test_a_failure_is_told_and_the_next_look_is_tried() -> None:
 
 
 def test_nothing_is_asked_after_the_end() -> None:
-    def ends(told: Snapshot) -> Snapshot:
+    def ends(reported: Snapshot) -> Snapshot:
         return Snapshot(
-            told.t, told.gpus, told.measured, told.values, problems=(SourceProblem("it ended", fatal=True),)
+            reported.t,
+            reported.gpus,
+            reported.measured,
+            reported.values,
+            problems=(SourceProblem("it ended", fatal=True),),
         )
 
     source = Scripted(ends)
     came_of(source, 1)
     time.sleep(0.05)
-    assert source.looks == 1
+    assert source.polls == 1
 
 
 def test_a_recording_is_paused_and_played_in_the_thread_that_reads_it() -> None:
@@ -113,9 +117,9 @@ class Moved(Played):
         self.t = self.end
 
     def read(self) -> Snapshot:
-        told = super().read()
+        reported = super().read()
         problems = (SourceProblem("it ended", fatal=True),) if self.t >= self.end else ()
-        return replace(told, t=self.t, problems=problems)
+        return replace(reported, t=self.t, problems=problems)
 
     def seek(self, t: float) -> None:
         self.t = t
@@ -158,18 +162,18 @@ def test_seek_is_written_and_said() -> None:
         async with watching(app=app, size=(120, 24)) as pilot:
             for line, at in (("seek 10:05", 300.0), ("seek -60", 240.0), ("seek +1h", 600.0), ("seek -2min", 480.0)):
                 app.command(line)
-                app.look()
+                app.poll()
                 await settled(pilot)
                 assert source.t == source.start + at
             app.command("seek 11:00")
             await pilot.pause()
-            said = "write a time from 2026-11-21 10:00:00 to 2026-11-21 10:10:00"
-            assert lines_of(app)[-1] == f"11:00 is not in the recording; {said}"
+            message = "write a time from 2026-11-21 10:00:00 to 2026-11-21 10:10:00"
+            assert lines_of(app)[-1] == f"11:00 is not in the recording; {message}"
             app.command("seek soon")
             await pilot.pause()
-            assert lines_of(app)[-1].startswith("'soon' is no time; write 14:05:30")
+            assert lines_of(app)[-1].startswith("invalid time 'soon'; write 14:05:30")
             await pilot.press("left_curly_bracket")
-            app.look()
+            app.poll()
             assert source.t == source.start
 
     asyncio.run(used())
@@ -178,16 +182,16 @@ def test_seek_is_written_and_said() -> None:
 def test_keys_work_while_the_source_hangs() -> None:
     async def used() -> None:
         hangs = threading.Event()
-        source = Scripted(lambda told: told, waits(hangs))
+        source = Scripted(lambda reported: reported, waits(hangs))
         app = WatchApp(source, interval_s=0.01, judge=StandIn(source.about))
         async with app.run_test(size=(80, 24)) as pilot:
-            while source.looks < 2:
+            while source.polls < 2:
                 await asyncio.sleep(0.01)
             before = time.monotonic()
             await pilot.press("down", "down", "h")
             assert "sim001 " in "\n".join(lines_of(app))
             assert time.monotonic() - before < 60
-            assert source.looks == 2
+            assert source.polls == 2
             hangs.set()
 
     asyncio.run(used())
@@ -195,18 +199,18 @@ def test_keys_work_while_the_source_hangs() -> None:
 
 def test_problems_stand_in_the_header_until_they_are_gone() -> None:
     async def used() -> None:
-        def troubled(told: Snapshot) -> Snapshot:
+        def troubled(reported: Snapshot) -> Snapshot:
             problems = tuple(SourceProblem("no answer", f"http://n{place}", "is it on?") for place in range(4))
-            return Snapshot(told.t, told.gpus, told.measured, told.values, problems=problems)
+            return Snapshot(reported.t, reported.gpus, reported.measured, reported.values, problems=problems)
 
         source = Scripted(troubled, raises(RuntimeError("what\x1b[2J")))
         app = app_of(source=source)
-        async with watching(app=app, looks=1) as pilot:
-            assert lines_of(app)[2:4] == ["! http://n0: no answer; is it on?", "! 3 more problems (? tells them)"]
-            app.look()
+        async with watching(app=app, polls=1) as pilot:
+            assert lines_of(app)[2:4] == ["! http://n0: no answer; is it on?", "! 3 more problems (? lists them)"]
+            app.poll()
             await settled(pilot)
             assert lines_of(app)[2] == r"! this refresh: RuntimeError: what\x1b[2J"
-            app.look()
+            app.poll()
             await settled(pilot)
             assert not any(line.startswith("!") for line in lines_of(app))
             assert sum(line.startswith("sim001:") for line in lines_of(app)) == 8

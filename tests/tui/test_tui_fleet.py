@@ -102,7 +102,7 @@ def test_a_term_that_is_wrong_leaves_the_filter_as_it_was() -> None:
             await pilot.press("slash", "ctrl+u", *typed("sm<x"), "enter")
             await settled(pilot)
             assert fleet.filter == "user=ana"
-            assert "no number" in lines_of(app)[-1]
+            assert "invalid number" in lines_of(app)[-1]
 
     asyncio.run(used())
 
@@ -140,14 +140,14 @@ def test_how_to_quit_is_always_said(place: str) -> None:
 
 
 WRONG = {
-    "sort powr": "no column 'powr'; did you mean power?",
-    "gpu sim001:99": "no GPU sim001:99; Tab shows those there are",
-    "interval 0": "'0' is no interval; write a number above 0, for example :interval 5",
-    "qwerty": "no command :qwerty; Tab shows those there are",
-    "speed 8": "only a recording has a speed; + and - change how often it looks",
+    "sort powr": "unknown column 'powr'; did you mean power?",
+    "gpu sim001:99": "no GPU sim001:99; Tab lists them",
+    "interval 0": "invalid interval '0'; write a number above 0, for example :interval 5",
+    "qwerty": "no command :qwerty; Tab lists them",
+    "speed 8": "only a recording has a speed; + and - change the poll interval",
     "filter sm<much": "'much' is no number; write sm<20, or sm=- for what is missing",
     "group temp": "nothing is grouped by 'temp'; write node, job, user or class",
-    "job 99": "no job 99 holds one of these GPUs; Tab shows those that do",
+    "job 99": "no job 99 holds one of these GPUs; Tab lists those that do",
     "table now": ":table takes nothing; write :table",
     "s": ":s may be sort or search or speed or seek",
     "seek 10:00": "only a recording can be moved to another time; start tachograph watch --recording PATH",
@@ -161,10 +161,10 @@ def test_what_is_wrong_with_a_command_is_said() -> None:
             await pilot.press(*typed(":sort powr"), "enter")
             await settled(pilot)
             assert lines_of(app)[-1] == WRONG["sort powr"]
-            for line, said in WRONG.items():
+            for line, message in WRONG.items():
                 app.command(line)
                 await pilot.pause()
-                assert lines_of(app)[-1] == said
+                assert lines_of(app)[-1] == message
 
     asyncio.run(used())
 
@@ -241,7 +241,7 @@ def test_only_what_changed_is_drawn_anew() -> None:
             fleet.show(view)
             assert all(one is other for one, other in zip(before, fleet.lines, strict=True))
             app.clock.t += 1
-            app.look()
+            app.poll()
             await settled(pilot)
             changed = [one is not other for one, other in zip(before, fleet.lines, strict=True)]
             assert changed == [False] + [True] * 8 + [False] * (len(changed) - 9)
@@ -256,7 +256,7 @@ def test_pausing_holds_the_screen_and_not_the_history() -> None:
             await pilot.press("space")
             held = app.view
             app.clock.t += 1
-            app.look()
+            app.poll()
             await settled(pilot)
             assert app.view is held
             assert "PAUSED" in lines_of(app)[0]

@@ -27,7 +27,7 @@ def view_of(gpus: int = 24) -> View:
     sm[[3, 17]] = np.nan
     return StandIn(app.feed.source.about).step(Snapshot(
         snapshot.t, snapshot.gpus, snapshot.measured, {**snapshot.values, "sm_active": sm},
-        snapshot.devices, snapshot.holders, snapshot.processes,
+        snapshot.devices, snapshot.allocations, snapshot.processes,
     ))  # fmt: skip
 
 
@@ -41,10 +41,10 @@ def plain(column: str) -> list[float]:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_numbers_are_sorted_and_missing_ones_come_last(reverse: bool) -> None:
     values = plain("sm")
-    told = sorted((row for row in range(24) if not math.isnan(values[row])), key=lambda row: -values[row])
+    reported = sorted((row for row in range(24) if not math.isnan(values[row])), key=lambda row: -values[row])
     if reverse:
-        told = told[::-1]
-    assert sorted_rows(ROWS, "sm", reverse=reverse).tolist() == [*told, 3, 17]
+        reported = reported[::-1]
+    assert sorted_rows(ROWS, "sm", reverse=reverse).tolist() == [*reported, 3, 17]
 
 
 def test_names_with_numbers_are_sorted_as_numbers() -> None:
@@ -116,17 +116,17 @@ def test_a_filter_finds_what_it_says(written: str, expected: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "message"),
     [
-        ("smm<20", "no column 'smm'"),
+        ("smm<20", "unknown column 'smm'"),
         ("user<ana", "user is text and has no <"),
-        ("sm<a", "'a' is no number"),
-        ("power>5%", "power is not told in %"),
-        ("user='ana", "is no filter"),
+        ("sm<a", "invalid number 'a'"),
+        ("power>5%", "power has no unit %"),
+        ("user='ana", "invalid filter"),
     ],
 )
-def test_a_filter_that_is_none_says_why(written: str, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_a_filter_that_is_none_says_why(written: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         parse_filter(written)
 
 
@@ -146,9 +146,9 @@ def test_columns_fill_a_width_and_no_more(width: int) -> None:
 def test_subtotals_are_means_sums_and_the_worst() -> None:
     group = grouped(ROWS, sorted_rows(ROWS, "gpu"), "node")[0]
     members = list(range(8))
-    told = [plain("sm")[row] for row in members if not math.isnan(plain("sm")[row])]
+    reported = [plain("sm")[row] for row in members if not math.isnan(plain("sm")[row])]
     by_name = {column.name: column.of_group(ROWS, group) for column in COLUMNS}
-    assert by_name["sm"] == f"{100 * sum(told) / len(told):.0f}%"
+    assert by_name["sm"] == f"{100 * sum(reported) / len(reported):.0f}%"
     assert by_name["power"] == f"Σ{sum(plain('power')[row] for row in members) / 1e3:.1f}kW"
     assert by_name["temp"] == f"{max(plain('temp')[row] for row in members):.0f}°"
     assert by_name["health"] == "CRIT !!"

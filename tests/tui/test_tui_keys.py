@@ -69,7 +69,7 @@ def test_keys_in_any_order_do_no_harm(seed: int) -> None:
                 await pilot.press(rng.choice(names))
                 if place % 10 == 0:
                     clock.t += 1
-                    app.look()
+                    app.poll()
                 if place % 25 == 0:
                     await pilot.resize_terminal(rng.randint(5, 200), rng.randint(3, 60))
             await settled(pilot)
@@ -92,11 +92,11 @@ def row_of(key: keys.ScreenKey) -> str:
 
 
 def test_help_tells_what_columns_and_real_utilisation_are() -> None:
-    said = " ".join(" ".join(line.split()) for line in screen("question_mark", size=(109, 150)))
+    message = " ".join(" ".join(line.split()) for line in screen("question_mark", size=(109, 150)))
     sentence = real_sentence(WorkloadSettings().weights)
-    assert sentence in said
+    assert sentence in message
     assert sentence in " ".join(DOCS.read_text().split())
     titles = {column.title for column in COLUMNS} | {"GR", "real"}
     assert set(ABBREVIATIONS) <= titles
     for title, meaning in ABBREVIATIONS.items():
-        assert f"{title} {meaning}" in said
+        assert f"{title} {meaning}" in message

@@ -55,18 +55,20 @@ class Scene:
         return SourceInfo(
             "dcgm-exporter",
             "a scene",
-            blind=unsupported_counters(set(COUNTER_NAMES) - set(self._without), "dcgm-exporter"),
+            unsupported=unsupported_counters(set(COUNTER_NAMES) - set(self._without), "dcgm-exporter"),
         )
 
     def read(self) -> Snapshot:
         snapshot = self._source.read()
-        held = {gpu: replace(one, since=self._began - 90) for gpu, one in snapshot.holders.items()}
-        snapshot = replace(snapshot, holders=held)
+        held = {gpu: replace(one, since=self._began - 90) for gpu, one in snapshot.allocations.items()}
+        snapshot = replace(snapshot, allocations=held)
         values = {name: column for name, column in snapshot.values.items() if name not in self._without}
         gpus, measured = snapshot.gpus, snapshot.measured.copy()
         if self._slow is not None:
             values = _even(values, self._slow)
-            snapshot = replace(snapshot, holders={gpu: GpuAllocation(JOB, "ana", self._began - 600) for gpu in gpus})
+            snapshot = replace(
+                snapshot, allocations={gpu: GpuAllocation(JOB, "ana", self._began - 600) for gpu in gpus}
+            )
         for name in (name for name in values if name.endswith(("_active", "_util")) and self._idle):
             values[name] = values[name].copy()
             values[name][self._idle] = 0.0
@@ -86,7 +88,7 @@ class Scene:
                 snapshot,
                 gpus=tuple(sliced.values()),
                 devices={sliced[gpu]: one for gpu, one in snapshot.devices.items()},
-                holders={sliced[gpu]: one for gpu, one in snapshot.holders.items()},
+                allocations={sliced[gpu]: one for gpu, one in snapshot.allocations.items()},
                 processes={sliced[gpu]: one for gpu, one in snapshot.processes.items()},
             )
         return replace(snapshot, values=values, measured=measured)
@@ -113,11 +115,11 @@ def _even(values: Mapping[str, Floats], slow: tuple[int, ...]) -> dict[str, Floa
     return found
 
 
-def view_of(scene: Scene, clock: Clock, looks: int = 3, step_s: float = 1.0) -> View:
+def view_of(scene: Scene, clock: Clock, polls: int = 3, step_s: float = 1.0) -> View:
     """Return the view after so many looks."""
     judge = Monitor(scene.about, settings=WorkloadSettings(), history=History(600))
     view = judge.step(scene.read())
-    for _ in range(looks - 1):
+    for _ in range(polls - 1):
         clock.t += step_s
         view = judge.step(scene.read())
     return view
@@ -143,13 +145,13 @@ def body(pilot: Pilot[int]) -> list[str]:
 
 
 def drawn(
-    name: str, of: GpuId | str | None, *keys: str, size: tuple[int, int], scene: Scene, clock: Clock, looks: int = 3
+    name: str, of: GpuId | str | None, *keys: str, size: tuple[int, int], scene: Scene, clock: Clock, polls: int = 3
 ) -> list[str]:
     """Return a screen after some keys."""
 
     async def shown() -> list[str]:
         app = app_of(source=scene, clock=clock)
-        async with watching(size=size, looks=looks, app=app) as pilot:
+        async with watching(size=size, polls=polls, app=app) as pilot:
             app.open(name, of)
             await settled(pilot)
             await pilot.press(*keys)

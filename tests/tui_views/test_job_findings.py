@@ -14,11 +14,11 @@ from tui_screens import Clock
 
 def test_the_past_is_what_was_kept_of_the_jobs_gpus() -> None:
     clock = Clock()
-    view = view_of(Scene(4, clock=clock, slow=(), lost=(2,)), clock, looks=20)
+    view = view_of(Scene(4, clock=clock, slow=(), lost=(2,)), clock, polls=20)
     views = list(past(view, JOB))
     assert [one.snapshot.t for one in views] == view.history.times()[:-1].tolist()
     assert views[0].snapshot.gpus == view.snapshot.gpus
-    assert views[0].told.tolist() == [True, True, False, True]
+    assert views[0].reported.tolist() == [True, True, False, True]
     for place, one in enumerate(views):
         for row in range(4):
             kept = float(view.history.series("sm_active", row)[place])
@@ -29,18 +29,18 @@ def test_the_past_is_what_was_kept_of_the_jobs_gpus() -> None:
 def test_a_gpu_that_never_works_is_found() -> None:
     clock = Clock()
     scene = Scene(4, clock=clock, slow=(), idle=(3,))
-    view = view_of(scene, clock, looks=110, step_s=10.0)
+    view = view_of(scene, clock, polls=110, step_s=10.0)
     judge = JobJudge(JOB, Configuration(), wait_s=0.0)
     judge.take(view)
     ends = time.monotonic() + 120
-    while judge.told == JobFindings() and time.monotonic() < ends:
+    while judge.reported == JobFindings() and time.monotonic() < ends:
         time.sleep(0.05)
     judge.stop(wait_s=60)
-    assert judge.told.trouble == ""
-    assert judge.told.findings is not None
-    holding = {one.code for one in judge.told.findings if one.verdict == "yes"}
+    assert judge.reported.trouble == ""
+    assert judge.reported.findings is not None
+    holding = {one.code for one in judge.reported.findings if one.verdict == "yes"}
     assert "idle_gpus" in holding
-    assert "(GPU 3)" in text_of(finding_rows(judge.told, width=79))
+    assert "(GPU 3)" in text_of(finding_rows(judge.reported, width=79))
 
 
 def test_nothing_is_judged_at_once() -> None:
@@ -49,8 +49,8 @@ def test_nothing_is_judged_at_once() -> None:
     judge = JobJudge(JOB, Configuration())
     judge.take(view)
     judge.stop()
-    assert judge.told == JobFindings()
-    heading = text_of(finding_rows(judge.told, width=79))
+    assert judge.reported == JobFindings()
+    heading = text_of(finding_rows(judge.reported, width=79))
     assert "Job classes" in heading
     assert "judging ..." in heading
 
@@ -59,18 +59,18 @@ def test_what_is_said_of_findings() -> None:
     hint = Finding("hung", "problem", "It hangs\x1b", "Nothing ran for 20 min.", kind="class")
     no = Finding("stalled", "hint", "It stalls", "It does not.", kind="class", verdict="no")
     unsure = Finding("cold_start", "hint", "Cold", "Not known.", kind="class", verdict="unknown")
-    said = text_of(finding_rows(JobFindings((hint, no, unsure)), width=79))
-    assert "problem: It hangs\\x1b" in said
-    assert "stalls" not in said
-    assert "cannot be told yet: cold start" in said
+    message = text_of(finding_rows(JobFindings((hint, no, unsure)), width=79))
+    assert "problem: It hangs\\x1b" in message
+    assert "stalls" not in message
+    assert "undetermined: cold start" in message
     calm = text_of(finding_rows(JobFindings((no, unsure)), width=79))
-    assert "nothing stands out of 2 looked for\ncannot be told yet: cold start" in calm
-    assert "cannot be told: KeyError" in text_of(finding_rows(JobFindings(trouble="KeyError: 'x'"), width=79))
+    assert "none of 2 triggered\nundetermined: cold start" in calm
+    assert "job classes failed: KeyError" in text_of(finding_rows(JobFindings(trouble="KeyError: 'x'"), width=79))
 
 
 def test_to_stop_waits_for_nothing() -> None:
     clock = Clock()
-    view = view_of(Scene(4, clock=clock, slow=()), clock, looks=60)
+    view = view_of(Scene(4, clock=clock, slow=()), clock, polls=60)
     judge = JobJudge(JOB, Configuration(), wait_s=0.0)
     for _ in range(10):  # more than may wait
         judge.take(view)

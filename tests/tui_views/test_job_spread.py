@@ -19,7 +19,7 @@ _ACTIVITY = st.lists(
 
 def by_hand(times: list[float], rows: list[list[float]], anchor: float) -> tuple[float | None, list[float]]:
     """1 - sum / (GPUs x largest) per whole minute, its mean; and the lag of each GPU."""
-    told = [gpu for gpu in range(4) if any(not math.isnan(row[gpu]) for row in rows)]
+    reported = [gpu for gpu in range(4) if any(not math.isnan(row[gpu]) for row in rows)]
     windows: dict[int, list[list[float]]] = {}
     for t, row in zip(times, rows, strict=True):
         windows.setdefault(math.floor((t - anchor) / 60), []).append(row)
@@ -28,15 +28,15 @@ def by_hand(times: list[float], rows: list[list[float]], anchor: float) -> tuple
     imbalances: list[float] = []
     lags: list[list[float]] = []
     for members in (whole or {last: windows[last]}).values():
-        sums = [math.fsum(row[gpu] for row in members if not math.isnan(row[gpu])) for gpu in told]
+        sums = [math.fsum(row[gpu] for row in members if not math.isnan(row[gpu])) for gpu in reported]
         if not sums or max(sums) <= 0:
             continue
-        imbalances.append(1 - math.fsum(sums) / (len(told) * max(sums)))
+        imbalances.append(1 - math.fsum(sums) / (len(reported) * max(sums)))
         lags.append([1 - one / max(sums) for one in sums])
     if not imbalances:
         return None, [_NAN] * 4
-    means = dict(zip(told, np.mean(lags, axis=0).tolist(), strict=True))
-    return (math.fsum(imbalances) / len(imbalances) if len(told) > 1 else None), [
+    means = dict(zip(reported, np.mean(lags, axis=0).tolist(), strict=True))
+    return (math.fsum(imbalances) / len(imbalances) if len(reported) > 1 else None), [
         means.get(gpu, _NAN) for gpu in range(4)
     ]
 

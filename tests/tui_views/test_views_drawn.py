@@ -35,7 +35,7 @@ def _at_utc() -> Iterator[None]:
 @pytest.mark.parametrize(("name", "of"), VIEWS, ids=[name for name, _ in VIEWS])
 def test_a_view_is_drawn(name: str, of: GpuId | str | None, size: tuple[int, int], snapshot: SnapshotAssertion) -> None:
     clock = Clock()
-    lines = drawn(name, of, size=size, scene=Scene(16, clock=clock), clock=clock, looks=90)
+    lines = drawn(name, of, size=size, scene=Scene(16, clock=clock), clock=clock, polls=90)
     assert "\n".join(lines) == snapshot
 
 
@@ -60,7 +60,7 @@ def test_a_lost_gpu_says_so_and_shows_no_value(width: int, snapshot: SnapshotAss
     view = view_of(Scene(4, clock=clock, lost=(2,)), clock)
     text = text_of(focus(view, view.snapshot.gpus[2], width=width))
     assert text == snapshot
-    assert "tells nothing now" in text
+    assert "no values now" in text
 
 
 def test_a_slice_of_a_gpu(snapshot: SnapshotAssertion) -> None:
@@ -78,7 +78,7 @@ def test_a_gpu_that_is_named_no_more() -> None:
 @pytest.mark.parametrize("width", [79, 199])
 def test_plots_of_what_is_missing_break_or_say_why(width: int, snapshot: SnapshotAssertion) -> None:
     clock = Clock()
-    view = view_of(Scene(4, clock=clock, without=("sm_active",), lost=(1,)), clock, looks=40)
+    view = view_of(Scene(4, clock=clock, without=("sm_active",), lost=(1,)), clock, polls=40)
     choice = PlotChoice(("sm_active", "gpu_util", "energy_j"), (0, 1, 2), 60.0)
     assert text_of(plots(view, choice, width=width, height=30)) == snapshot
 
@@ -91,7 +91,7 @@ def _lines(found: JobLines) -> str:
 def test_a_job_with_stragglers(width: int, gpus: int, snapshot: SnapshotAssertion) -> None:
     clock = Clock()
     scene = Scene(gpus, clock=clock, slow=(3, 5), lost=(6,))
-    view = view_of(scene, clock, looks=24, step_s=15.0)
+    view = view_of(scene, clock, polls=24, step_s=15.0)
     job = job_facts(view, JOB)
     assert job is not None
     text = _lines(job_lines(view, job, "stragglers first", 0, width=width))
@@ -101,10 +101,10 @@ def test_a_job_with_stragglers(width: int, gpus: int, snapshot: SnapshotAssertio
 
 def test_a_job_of_one_gpu(snapshot: SnapshotAssertion) -> None:
     clock = Clock()
-    view = view_of(Scene(1, clock=clock, slow=()), clock, looks=70, step_s=5.0)
+    view = view_of(Scene(1, clock=clock, slow=()), clock, polls=70, step_s=5.0)
     job = job_facts(view, JOB)
     assert job is not None
-    assert _lines(job_lines(view, job, "in place", 0, width=79)) == snapshot
+    assert _lines(job_lines(view, job, "by index", 0, width=79)) == snapshot
 
 
 def test_a_job_of_which_no_activity_is_told(snapshot: SnapshotAssertion) -> None:
@@ -129,7 +129,7 @@ def test_names_of_users_steer_no_terminal() -> None:
     job = job_facts(view, JOB)
     assert job is not None
     text = text_of(focus(view, view.snapshot.gpus[0], width=199)) + _lines(
-        job_lines(view, job, "in place", 0, width=199)
+        job_lines(view, job, "by index", 0, width=199)
     )
     assert "mal\\x1b[2Jory" in text
     assert "\x1b" not in text

@@ -34,7 +34,7 @@ async def opened(
     """An app with a screen open."""
     scene = scene or Scene(8, clock=Clock())
     app = app_of(source=scene, clock=scene.clock)
-    async with watching(size=size, looks=5, app=app) as pilot:
+    async with watching(size=size, polls=5, app=app) as pilot:
         app.open(name, of)
         await settled(pilot)
         yield pilot, app
@@ -93,15 +93,15 @@ def test_plot_keys() -> None:
             await press(pilot, "c")
             assert app.view is not None
             values = app.view.snapshot.values
-            told = [name for name in COUNTER_NAMES if name in values and not np.isnan(values[name]).all()]
-            assert len(told) < len(COUNTER_NAMES)
-            assert seen.counters == [told[told.index("dram_active") + 1]]
+            reported = [name for name in COUNTER_NAMES if name in values and not np.isnan(values[name]).all()]
+            assert len(reported) < len(COUNTER_NAMES)
+            assert seen.counters == [reported[reported.index("dram_active") + 1]]
             await press(pilot, "C", "C")
-            assert seen.counters == [told[told.index("dram_active") - 1]]
+            assert seen.counters == [reported[reported.index("dram_active") - 1]]
             seen.take("dram_active")
-            for _ in told:
+            for _ in reported:
                 await press(pilot, "c")
-                assert seen.counters[0] in told
+                assert seen.counters[0] in reported
             assert seen.counters == ["dram_active"]
             await press(pilot, "plus", "plus")
             assert seen.window_s == 600
@@ -134,7 +134,7 @@ def test_plot_takes_counters_and_gpus() -> None:
             assert seen.gpus == [G[5], G[1]]
             with pytest.raises(UsageError, match="'smactive' is no counter and no GPU; did you mean sm_active"):
                 seen.take("smactive")
-            with pytest.raises(UsageError, match="'zzz' is no counter and no GPU; Tab shows those there are"):
+            with pytest.raises(UsageError, match="'zzz' is no counter and no GPU; Tab lists them"):
                 seen.take("zzz")
             assert seen.counters == ["sm_active", "gpu_temp_c"]
             seen.take("power,mem nvlink")
@@ -162,7 +162,7 @@ def test_a_job_has_a_cursor_and_orders() -> None:
             assert isinstance(seen, JobScreen)
             for _ in range(7):  # until a minute is over
                 app.clock.t += 10
-                app.look()
+                app.poll()
             await settled(pilot)
             assert seen.chosen == G[5]  # not used at all
             await press(pilot, "down")
@@ -172,7 +172,7 @@ def test_a_job_has_a_cursor_and_orders() -> None:
             await press(pilot, "k", "up")
             assert seen.chosen == G[4]
             await press(pilot, "s")
-            assert (seen.order, seen.chosen) == ("in place", G[0])
+            assert (seen.order, seen.chosen) == ("by index", G[0])
             await press(pilot, "s")
             assert (seen.order, seen.chosen) == ("least active first", G[5])
             await press(pilot, "s", "enter")
@@ -234,13 +234,13 @@ def test_events_are_filtered() -> None:
             assert all(G[4].name in line for line in body(pilot)[1:] if line)
             await press(pilot, "g", "t")
             assert seen.only is EventKind.HEALTH
-            assert "no event of this choice" in body(pilot)[1]
+            assert "no event matches" in body(pilot)[1]
             seen.take("xid")
             assert body(pilot)[0].startswith("10 events")
-            assert seen.give_up()
-            assert not seen.give_up()
+            assert seen.dismiss()
+            assert not seen.dismiss()
             assert body(pilot)[0].startswith("30 events")
-            with pytest.raises(UsageError, match="no kind of event 'noise'"):
+            with pytest.raises(UsageError, match="unknown event type 'noise'"):
                 seen.take("noise")
 
     run(test)

@@ -46,7 +46,7 @@ class Opened:
                 raise what
             assert isinstance(what, (list, tuple))
             snapshot = FLEET if key.startswith("fleet") else HERE
-            self.sources[key] = FakeSource([snapshot], told=what, name=name)
+            self.sources[key] = FakeSource([snapshot], reported=what, name=name)
             return self.sources[key]
 
         return opened
@@ -64,7 +64,7 @@ class Opened:
             wanted or SourceRequest(),
             environment=environment or {},
             openers=self.openers,
-            ask=lambda: held or SlurmAllocations(),
+            poll=lambda: held or SlurmAllocations(),
         )
         self.shown = source.read()
         source.close()
@@ -81,7 +81,7 @@ def refused() -> InputError:
 
 def test_the_first_that_tells_activity_is_taken_and_no_other_is_asked() -> None:
     opened = Opened({"nvml": EVERY, "dcgm-exporter": EVERY, "dmon": EVERY})
-    assert opened.choose() == "nvml, 4 GPUs; all are shown"
+    assert opened.choose() == "nvml, 4 GPUs; all shown"
     assert opened.tried == ["nvml"]
 
 
@@ -103,12 +103,12 @@ def test_else_the_one_that_tells_most(here: Mapping[str, object], taken: str) ->
 
 def test_where_nothing_is_there_it_is_told_what_was_tried_and_what_to_do() -> None:
     opened = Opened({"nvml": absent(), "dcgm-exporter": refused(), "dmon": NotFoundError("no dcgmi on PATH")})
-    with pytest.raises(NotFoundError) as told:
+    with pytest.raises(NotFoundError) as reported:
         opened.choose()
-    assert str(told.value) == (
-        "nothing tells how GPUs are; tried:\n  - nvml: libnvidia-ml.so: is not there\n"
+    assert str(reported.value) == (
+        "no GPU telemetry source found; tried:\n  - nvml: libnvidia-ml.so: is not there\n"
         "  - dcgm-exporter: http://localhost:9400/metrics: connection refused\n  - dmon: no dcgmi on PATH\n"
-        "  - what to do: run it on a node with GPUs, name an exporter with --url, or look around with --simulate 8"
+        "  - what to do: run it on a node with GPUs, name an exporter with --url, or try --simulate 8"
     )
 
 
@@ -120,7 +120,7 @@ def test_all_where_nothing_is_there_names_where_a_fleet_is_configured() -> None:
 def test_without_gpus_here_the_fleet_is_shown_and_it_is_told() -> None:
     opened = Opened({"nvml": absent()}, {"prometheus": EVERY})
     sentence = opened.choose(configuration=PROMETHEUS)
-    assert sentence == "prometheus, 8 GPUs; all are shown; nothing tells of GPUs of this node"
+    assert sentence == "prometheus, 8 GPUs; all shown; no GPU telemetry source on this node"
 
 
 def test_all_and_jobs_are_looked_for_in_the_fleet_prometheus_first() -> None:
@@ -129,7 +129,7 @@ def test_all_and_jobs_are_looked_for_in_the_fleet_prometheus_first() -> None:
     assert opened.choose(SourceRequest(everything=True), both).startswith("prometheus, 8 GPUs")
     held = SlurmAllocations({("n1", 1): GpuAllocation("7", "bo"), ("n2", 3): GpuAllocation("7", "bo")})
     assert opened.choose(SourceRequest(job="7"), both, held=held).endswith("2 of 8 GPUs, those of job 7 on 2 nodes")
-    assert [holder.user for holder in opened.shown.holders.values()] == ["bo", "bo"]
+    assert [allocation.user for allocation in opened.shown.allocations.values()] == ["bo", "bo"]
     assert opened.tried == ["fleet prometheus", "fleet prometheus"]
 
 
@@ -143,16 +143,16 @@ def test_a_fleet_that_does_not_answer_gives_way_to_the_next() -> None:
 
 
 def test_all_of_this_node_where_no_fleet_is_configured() -> None:
-    assert Opened({"nvml": EVERY}).choose(SourceRequest(everything=True)) == "nvml, 4 GPUs; all are shown"
+    assert Opened({"nvml": EVERY}).choose(SourceRequest(everything=True)) == "nvml, 4 GPUs; all shown"
 
 
 def test_a_job_without_a_fleet_is_looked_for_here_and_it_is_told() -> None:
     opened = Opened({"nvml": EVERY})
     sentence = opened.choose(SourceRequest(job="7"), held=SlurmAllocations({("n1", 2): GpuAllocation("7")}))
     assert sentence.endswith(
-        "1 of 4 GPUs, those of job 7; of this node alone: [[sources]] names no Prometheus and no exporters"
+        "1 of 4 GPUs, those of job 7; this node only: [[sources]] names no Prometheus and no exporters"
     )
-    with pytest.raises(NotFoundError, match="job 8 holds no GPU that is seen; jobs seen: 7"):
+    with pytest.raises(NotFoundError, match="job 8 has no GPU in view; jobs in view: 7"):
         opened.choose(SourceRequest(job="8"), held=SlurmAllocations({("n1", 2): GpuAllocation("7")}))
     assert opened.sources["nvml"].closed
 
@@ -166,7 +166,7 @@ def test_inside_a_job_its_gpus_are_shown_and_slurm_is_left_alone() -> None:
     def never() -> SlurmAllocations:
         raise AssertionError("Slurm is asked")
 
-    source = choose_source(PROMETHEUS, SourceRequest(), environment=JOB, openers=opened.openers, ask=never)
+    source = choose_source(PROMETHEUS, SourceRequest(), environment=JOB, openers=opened.openers, poll=never)
     assert [gpu.name for gpu in source.read().gpus] == ["n1:1", "n1:3"]
     assert source.about.sentence == "nvml, 4 GPUs; 2 of 4 GPUs, those of job 3_0"
 
@@ -186,18 +186,18 @@ def test_ones_own_job_on_several_nodes_is_looked_for_in_the_fleet() -> None:
 
 def test_all_shows_more_than_ones_own_job_and_in_a_cgroup_says_whose_they_are() -> None:
     opened = Opened({"nvml": EVERY})
-    assert opened.choose(SourceRequest(everything=True), environment=JOB) == "nvml, 4 GPUs; all are shown"
+    assert opened.choose(SourceRequest(everything=True), environment=JOB) == "nvml, 4 GPUs; all shown"
     four = {"SLURM_JOB_ID": "5", "SLURM_JOB_GPUS": "2,3,6,7"}
     assert opened.choose(SourceRequest(everything=True), environment=four).endswith(
-        "4 GPUs of job 5, which sees no others"
+        "4 GPUs of job 5 (its cgroup hides others)"
     )
-    assert {holder.job_id for holder in opened.shown.holders.values()} == {"5"}
+    assert {allocation.job_id for allocation in opened.shown.allocations.values()} == {"5"}
 
 
 def test_numbers_of_slurm_are_not_put_on_what_nvml_counts_in_a_job() -> None:
     opened = Opened({"nvml": EVERY})
     opened.choose(SourceRequest(gpus="0"), environment=JOB, held=SlurmAllocations({("n1", 0): GpuAllocation("99")}))
-    assert opened.shown.holders == {}
+    assert opened.shown.allocations == {}
 
 
 def test_a_source_that_was_asked_for_is_the_only_one_tried() -> None:
@@ -214,9 +214,9 @@ def test_a_source_that_was_asked_for_is_the_only_one_tried() -> None:
 
 def test_what_is_played_back_or_made_up_is_shown_whole_also_in_a_job() -> None:
     opened = Opened({})
-    assert opened.choose(SourceRequest(simulate=4), environment=JOB).endswith("all are shown")
-    assert opened.choose(SourceRequest(recording="r"), environment=JOB).endswith("all are shown")
-    assert opened.choose(SourceRequest(recording="r", gpus="2")).endswith("1 of 4 GPUs, as named")
+    assert opened.choose(SourceRequest(simulate=4), environment=JOB).endswith("all shown")
+    assert opened.choose(SourceRequest(recording="r"), environment=JOB).endswith("all shown")
+    assert opened.choose(SourceRequest(recording="r", gpus="2")).endswith("1 of 4 GPUs, as selected")
 
 
 def test_gpus_of_another_node_are_looked_for_in_the_fleet() -> None:
@@ -227,13 +227,13 @@ def test_gpus_of_another_node_are_looked_for_in_the_fleet() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     opened = Opened({"nvml": EVERY}, {"prometheus": EVERY})
-    with pytest.raises(UsageError, match="--source: no source 'smi'"):
+    with pytest.raises(UsageError, match="--source: unknown source 'smi'"):
         opened.choose(SourceRequest(source="smi"))
-    with pytest.raises(ConfigError, match=r"watch\.source: no source 'smi'"):
+    with pytest.raises(ConfigError, match=r"watch\.source: unknown source 'smi'"):
         opened.choose(configuration=Configuration(watch=WatchOptions(source="smi")))
-    with pytest.raises(UsageError, match="--url says nothing to nvml"):
+    with pytest.raises(UsageError, match="--url does not apply to nvml"):
         opened.choose(SourceRequest(source="nvml", urls=("http://x",)))
-    with pytest.raises(UsageError, match="names no GPU"):
+    with pytest.raises(UsageError, match="invalid GPU"):
         opened.choose(SourceRequest(gpus="x"))
 
 

@@ -48,8 +48,8 @@ def test_squeue_and_scontrol_tell_the_same_holders(version: str) -> None:
     )
     assert from_json.gpus.keys() <= from_text.gpus.keys()
     assert from_json.gpus
-    for place, holder in from_json.gpus.items():
-        assert (from_text.gpus[place].job_id, from_text.gpus[place].user) == (holder.job_id, holder.user)
+    for place, allocation in from_json.gpus.items():
+        assert (from_text.gpus[place].job_id, from_text.gpus[place].user) == (allocation.job_id, allocation.user)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -57,11 +57,11 @@ def test_each_gpu_has_the_job_whose_record_names_it(version: str) -> None:
     path = RECORDED / version / "squeue.json"
     found = held(path)
     for job in json.loads(path.read_bytes())["jobs"]:
-        told = [text for text in job["gres_detail"] if "gpu" in text and "IDX:0-1" in text]
-        if len(told) == 1 and job["nodes"].isalnum():
-            holders = [found.gpus[job["nodes"], index] for index in (0, 1)]
-            assert {holder.user for holder in holders} == {job["user_name"]}
-            assert all(holder.since for holder in holders)
+        reported = [text for text in job["gres_detail"] if "gpu" in text and "IDX:0-1" in text]
+        if len(reported) == 1 and job["nodes"].isalnum():
+            allocations = [found.gpus[job["nodes"], index] for index in (0, 1)]
+            assert {allocation.user for allocation in allocations} == {job["user_name"]}
+            assert all(allocation.since for allocation in allocations)
             break
     else:
         pytest.fail("no job of this kind is recorded")
@@ -95,7 +95,7 @@ def test_of_text_arrays_and_heterogeneous_jobs_are_called_so() -> None:
         "     Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)\n"
     )
     found = read_allocations(text.encode(), where="scontrol", cluster=SlurmCluster())
-    assert {place: holder.job_id for place, holder in found.gpus.items()} == {
+    assert {place: allocation.job_id for place, allocation in found.gpus.items()} == {
         ("n1", 1): "3_7",
         ("n2", 1): "3_7",
         ("n1", 0): "20+1",
@@ -104,9 +104,11 @@ def test_of_text_arrays_and_heterogeneous_jobs_are_called_so() -> None:
 
 
 def test_what_the_source_tells_stays_and_is_completed() -> None:
-    told = replace(TWO, holders={GpuId("n1", 0): GpuAllocation("14"), GpuId("n1", 1): GpuAllocation("77", "eve")})
+    reported = replace(
+        TWO, allocations={GpuId("n1", 0): GpuAllocation("14"), GpuId("n1", 1): GpuAllocation("77", "eve")}
+    )
     found = merged_allocations(
-        told, SlurmAllocations({("n1", 0): GpuAllocation("9", "x")}, {"14": GpuAllocation("3_0", "ana", 5.0)})
+        reported, SlurmAllocations({("n1", 0): GpuAllocation("9", "x")}, {"14": GpuAllocation("3_0", "ana", 5.0)})
     )
     assert found == {GpuId("n1", 0): GpuAllocation("3_0", "ana", 5.0), GpuId("n1", 1): GpuAllocation("77", "eve")}
 
@@ -118,13 +120,15 @@ def test_of_a_gpu_that_jobs_share_each_is_completed() -> None:
         "15": GpuAllocation("15", "bo", 4.0),
         "16": GpuAllocation("16", "ana"),
     }
-    for told, found in (
+    for reported, found in (
         (GpuAllocation("14,15"), GpuAllocation("3_0,15", "ana,bo", 4.0)),
         (GpuAllocation("14,99"), GpuAllocation("3_0,99", "ana", 5.0)),
         (GpuAllocation("14,16"), GpuAllocation("3_0,16", "ana", 5.0)),
         (GpuAllocation("98,99", "eve", 1.0), GpuAllocation("98,99", "eve", 1.0)),
     ):
-        assert merged_allocations(replace(TWO, holders={gpu: told}), SlurmAllocations(jobs=known)) == {gpu: found}
+        assert merged_allocations(replace(TWO, allocations={gpu: reported}), SlurmAllocations(jobs=known)) == {
+            gpu: found
+        }
 
 
 def test_slices_have_no_index_that_slurm_tells() -> None:
@@ -143,26 +147,26 @@ def test_a_read_does_not_wait_for_slurm() -> None:
     source = AllocatedSource(FakeSource([TWO]), slow)
     assert not asked.is_set()
     began = time.monotonic()
-    assert source.read().holders == {}
+    assert source.read().allocations == {}
     assert time.monotonic() - began < 30
     assert asked.wait(60)
-    assert source.read().holders == {}
+    assert source.read().allocations == {}
     answer.set()
     assert source.wait(60)
-    assert source.read().holders == {GpuId("n1", 1): GpuAllocation("7", "bo")}
+    assert source.read().allocations == {GpuId("n1", 1): GpuAllocation("7", "bo")}
     source.close()
 
 
 def test_slurm_is_asked_again_and_again_and_no_more_once_closed() -> None:
     times: list[int] = []
 
-    def ask() -> SlurmAllocations:
+    def poll() -> SlurmAllocations:
         times.append(1)
         return SlurmAllocations({("n1", 0): GpuAllocation(str(len(times)))})
 
-    source = AllocatedSource(FakeSource([TWO]), ask, every_s=0.02)
+    source = AllocatedSource(FakeSource([TWO]), poll, every_s=0.02)
     source.start()
-    assert until(lambda: source.read().holders.get(GpuId("n1", 0), GpuAllocation()).job_id not in (None, "1"))
+    assert until(lambda: source.read().allocations.get(GpuId("n1", 0), GpuAllocation()).job_id not in (None, "1"))
     source.close()
     time.sleep(0.5)
     count = len(times)
@@ -177,7 +181,7 @@ def test_a_slurm_that_fails_is_told_and_the_last_answer_stays() -> None:
     ]
     fine = threading.Event()
 
-    def ask() -> SlurmAllocations:
+    def poll() -> SlurmAllocations:
         answer = answers.pop(0) if answers else SlurmAllocations()
         if isinstance(answer, InputError):
             raise answer
@@ -185,12 +189,12 @@ def test_a_slurm_that_fails_is_told_and_the_last_answer_stays() -> None:
             fine.set()
         return answer
 
-    source = AllocatedSource(FakeSource([TWO]), ask, every_s=0.05)
+    source = AllocatedSource(FakeSource([TWO]), poll, every_s=0.05)
     assert source.wait()
     assert until(lambda: bool(source.read().problems))
     snapshot = source.read()
-    assert snapshot.holders == {GpuId("n1", 0): GpuAllocation("7")}
-    assert snapshot.problems[0].sentence == "squeue: who holds which GPU is not told: failed; run it"
+    assert snapshot.allocations == {GpuId("n1", 0): GpuAllocation("7")}
+    assert snapshot.problems[0].sentence == "squeue: GPU allocations unknown: failed; run it"
     assert fine.wait(60)
     assert until(lambda: not source.read().problems)
     source.close()

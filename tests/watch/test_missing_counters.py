@@ -26,9 +26,9 @@ def test_every_counter_has_its_words(source: str) -> None:
     for counter in COUNTER_NAMES:
         for mig in (False, True):
             assert 0 < len(brief_fix(counter, source, mig=mig)) <= 14
-            said = how_to_enable(counter, source, mig=mig)
-            assert bool(said) == (counter_fix(counter, source, mig=mig) is not CounterFix.NONE)
-            assert "{" not in said
+            message = how_to_enable(counter, source, mig=mig)
+            assert bool(message) == (counter_fix(counter, source, mig=mig) is not CounterFix.NONE)
+            assert "{" not in message
 
 
 def test_the_line_for_the_exporter_is_the_dcgm_field() -> None:
@@ -48,7 +48,7 @@ def test_prometheus_may_have_dropped_it() -> None:
 
 def test_of_slices_nothing_can_be_done_about_whole_gpus() -> None:
     assert how_to_enable("gpu_util", "dcgm-exporter", mig=True) == ""
-    assert brief_fix("pcie_rx_bytes_per_s", "nvml", mig=True) == "not of MIG"
+    assert brief_fix("pcie_rx_bytes_per_s", "nvml", mig=True) == "not for MIG"
     assert counter_fix("sm_active", "nvml", mig=True) is CounterFix.HOPPER
 
 
@@ -73,20 +73,24 @@ def test_a_source_is_blind_to_what_it_does_not_tell() -> None:
 
 
 def test_counters_with_the_same_remedy_share_a_line() -> None:
-    about = SourceInfo("dcgm-exporter", "", blind=unsupported_counters(set(COUNTER_NAMES) - PROFILED, "dcgm-exporter"))
-    told = unsupported_lines(about)
-    assert len(told) == 2
-    assert told[0].startswith("does not tell sm_active, sm_occupancy, fp16_active, ")
-    assert ": add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_SM_OCCUPANCY, DCGM_FI_PROF_PIPE_FP16" in told[0]
-    assert told[1].startswith("does not tell gr_engine_active, tensor_active, dram_active, ")
-    assert ": DCGM's profiling gives nothing" in told[1]
+    about = SourceInfo(
+        "dcgm-exporter", "", unsupported=unsupported_counters(set(COUNTER_NAMES) - PROFILED, "dcgm-exporter")
+    )
+    reported = unsupported_lines(about)
+    assert len(reported) == 2
+    assert reported[0].startswith("unsupported: sm_active, sm_occupancy, fp16_active, ")
+    assert "; add DCGM_FI_PROF_SM_ACTIVE, DCGM_FI_PROF_SM_OCCUPANCY, DCGM_FI_PROF_PIPE_FP16" in reported[0]
+    assert reported[1].startswith("unsupported: gr_engine_active, tensor_active, dram_active, ")
+    assert "; DCGM profiling reports nothing" in reported[1]
 
 
 @pytest.mark.parametrize("source", ["dcgm-exporter", "prometheus", "dmon"])
 def test_profiling_that_tells_one_counter_is_not_said_to_give_nothing(source: str) -> None:
-    about = SourceInfo(source, "", blind=unsupported_counters(set(COUNTER_NAMES) - PROFILED | {"dram_active"}, source))
+    about = SourceInfo(
+        source, "", unsupported=unsupported_counters(set(COUNTER_NAMES) - PROFILED | {"dram_active"}, source)
+    )
     assert has_profiling(about)
-    assert not any("gives nothing" in line for line in unsupported_lines(about))
+    assert not any("reports nothing" in line for line in unsupported_lines(about))
     (line,) = unsupported_lines(about)
     assert "tensor_active" in line
     assert "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE" in line
@@ -100,6 +104,6 @@ def test_what_is_not_known_yet_says_nothing_of_profiling() -> None:
 
 def test_what_a_source_says_itself_is_told_as_it_says_it() -> None:
     about = SourceInfo(
-        "nvml", "", blind={"sm_active": "needs driver 535", "xid": "", "fp64_active": "needs driver 535"}
+        "nvml", "", unsupported={"sm_active": "needs driver 535", "xid": "", "fp64_active": "needs driver 535"}
     )
-    assert unsupported_lines(about) == ["does not tell sm_active, fp64_active: needs driver 535", "does not tell xid"]
+    assert unsupported_lines(about) == ["unsupported: sm_active, fp64_active; needs driver 535", "unsupported: xid"]

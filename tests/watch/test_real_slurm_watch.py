@@ -94,8 +94,8 @@ def configured(running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def seen(capsys: pytest.CaptureFixture[str], *options: str) -> dict[tuple[str, int], tuple[str | None, str | None]]:
     """{GPU that is shown: its job and user}"""
     assert main(["watch", "--once", "--json", "--quiet", *options]) == 0
-    told = json.loads(capsys.readouterr().out)
-    return {(one["node"], one["gpu"]): (one["job_id"], one["user"]) for one in told}
+    reported = json.loads(capsys.readouterr().out)
+    return {(one["node"], one["gpu"]): (one["job_id"], one["user"]) for one in reported}
 
 
 def test_a_job_is_found_by_its_id(configured: Running, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,18 +117,18 @@ def test_tasks_of_an_array_are_found_alone_and_together(
 
 def test_a_job_that_does_not_run_is_not_found(configured: Running, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", "--once", "--job", "99999"]) == 6
-    told = capsys.readouterr().err
-    assert "job 99999 holds no GPU that is seen; jobs seen: " in told
-    assert str(configured.pair) in told
+    reported = capsys.readouterr().err
+    assert "job 99999 has no GPU in view; jobs in view: " in reported
+    assert str(configured.pair) in reported
 
 
 def test_inside_a_job_its_own_gpus_are_shown(
     configured: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = (configured.cluster.jobs / f"env.{configured.pair}").read_text()
-    told = dict(line.split("=", 1) for line in written.splitlines() if line.startswith(("SLURM", "CUDA")))
-    assert told["SLURM_JOB_ID"] == str(configured.pair)
-    for name, value in told.items():
+    reported = dict(line.split("=", 1) for line in written.splitlines() if line.startswith(("SLURM", "CUDA")))
+    assert reported["SLURM_JOB_ID"] == str(configured.pair)
+    for name, value in reported.items():
         monkeypatch.setenv(name, value)
     own = seen(capsys)
     assert own.keys() == configured.held(str(configured.pair))

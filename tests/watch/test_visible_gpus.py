@@ -63,9 +63,9 @@ def test_slices_are_found_by_instance_and_by_uuid_old_and_new() -> None:
 
 @pytest.mark.parametrize("written", ["8", "6-9", "GPU-n2", "5e:00.0", "n2:0", "0.1", "MIG-GPU-n1-0000/1/0"])
 def test_a_gpu_that_is_not_there_is_told_with_those_that_are(written: str) -> None:
-    with pytest.raises(NotFoundError, match=r"there are 0, 1, 2, 3, 4, 5, 6, 7 on n1") as told:
+    with pytest.raises(NotFoundError, match=r"known: 0, 1, 2, 3, 4, 5, 6, 7 on n1") as reported:
         named(written)
-    assert written in told.value.what
+    assert written in reported.value.what
 
 
 def test_of_many_gpus_some_are_named() -> None:
@@ -92,7 +92,7 @@ def test_outside_a_cgroup_the_numbers_of_slurm_count_and_those_of_cuda_do_not() 
         picked = own(JOB, EIGHT, about)
         assert picked.rows == (2, 3)
         assert picked.words == "2 of 8 GPUs, those of job 14"
-        assert picked.holder == GpuAllocation("14", "ana")
+        assert picked.allocation == GpuAllocation("14", "ana")
 
 
 def test_inside_a_cgroup_all_that_is_seen_is_the_jobs() -> None:
@@ -110,36 +110,40 @@ def test_uuids_count_before_numbers() -> None:
 
 
 def test_slices_whose_uuids_nobody_tells_are_not_guessed() -> None:
-    untold = replace(SLICES, devices={})
+    unsupported_sentences = replace(SLICES, devices={})
     environment = {"SLURM_JOB_ID": "1", "SLURM_JOB_GPUS": "1", "CUDA_VISIBLE_DEVICES": "MIG-00000002-1"}
-    picked = own(environment, untold, EXPORTER)
+    picked = own(environment, unsupported_sentences, EXPORTER)
     assert picked.rows == (0, 1, 2, 3)
-    assert picked.words == "4 GPUs: which of them are those of job 1 is not told; name them with --gpus"
-    assert picked.holder is None
+    assert picked.words == "4 GPUs: which of them belong to job 1 is unknown; select them with --gpus"
+    assert picked.allocation is None
 
 
 def test_indices_of_cuda_are_nvmls_and_nobody_elses_inside_a_job() -> None:
     environment = {"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0,1"}
     assert own(environment, EIGHT, NVML).rows == (0, 1)
     assert own(environment, EIGHT, EXPORTER).rows == tuple(range(8))
-    assert "not told" in own(environment, EIGHT, EXPORTER).words
+    assert "is unknown" in own(environment, EIGHT, EXPORTER).words
 
 
 def test_the_job_that_an_exporter_names_counts_where_numbers_are_missing() -> None:
-    told = replace(EIGHT, holders={EIGHT.gpus[5]: GpuAllocation("1"), EIGHT.gpus[6]: GpuAllocation("2")})
-    assert own({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0"}, told, EXPORTER).rows == (5,)
+    reported = replace(EIGHT, allocations={EIGHT.gpus[5]: GpuAllocation("1"), EIGHT.gpus[6]: GpuAllocation("2")})
+    assert own({"SLURM_JOB_ID": "1", "CUDA_VISIBLE_DEVICES": "0"}, reported, EXPORTER).rows == (5,)
 
 
 def test_outside_of_jobs_cuda_visible_devices_count() -> None:
     picked = own({"CUDA_VISIBLE_DEVICES": "6,7,-1,0"}, EIGHT, EXPORTER)
-    assert (picked.rows, picked.words, picked.holder) == ((6, 7), "2 of 8 GPUs, those of CUDA_VISIBLE_DEVICES", None)
+    assert (picked.rows, picked.words, picked.allocation) == (
+        (6, 7),
+        "2 of 8 GPUs, those of CUDA_VISIBLE_DEVICES",
+        None,
+    )
 
 
 @pytest.mark.parametrize("devices", ["", "-1", "NoDevFiles", None])
 def test_a_job_without_gpus_sees_all_and_is_told(devices: str | None) -> None:
     environment = {"SLURM_JOB_ID": "9"} | ({} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})
     picked = own(environment, EIGHT)
-    assert (len(picked.rows), picked.words) == (8, "8 GPUs, as job 9 names none")
+    assert (len(picked.rows), picked.words) == (8, "8 GPUs, as job 9 lists none")
 
 
 def test_of_a_fleet_only_this_host_is_ones_own() -> None:
@@ -153,7 +157,7 @@ def test_an_array_task_is_called_as_people_call_it() -> None:
         {**JOB, "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_START_TIME": "1700000000"}
     )
     assert held is not None
-    assert held.holder == GpuAllocation("12_3", "ana", 1_700_000_000.0)
+    assert held.allocation == GpuAllocation("12_3", "ana", 1_700_000_000.0)
 
 
 def test_without_job_and_devices_nothing_is_ones_own() -> None:
@@ -162,7 +166,7 @@ def test_without_job_and_devices_nothing_is_ones_own() -> None:
 
 HELD = replace(
     TWO_NODES,
-    holders={
+    allocations={
         gpu: GpuAllocation(job)
         for gpu, job in zip(TWO_NODES.gpus, ["7", "7", "8_1", None, "7", "8_2", "70"], strict=False)
     },
@@ -177,17 +181,17 @@ def test_a_job_is_found_on_all_nodes_an_array_with_all_its_tasks() -> None:
 
 
 def test_a_gpu_that_jobs_share_is_found_by_each_of_them() -> None:
-    shared = replace(HELD, holders={**HELD.holders, TWO_NODES.gpus[3]: GpuAllocation("8_3,9")})
+    shared = replace(HELD, allocations={**HELD.allocations, TWO_NODES.gpus[3]: GpuAllocation("8_3,9")})
     assert select_job("9")(shared, NVML).rows == (3,)
     assert select_job("8")(shared, NVML).rows == (2, 3, 5)
-    with pytest.raises(NotFoundError, match=r"jobs seen: 7, 70, 8_1, 8_2, 8_3, 9$"):
+    with pytest.raises(NotFoundError, match=r"jobs in view: 7, 70, 8_1, 8_2, 8_3, 9$"):
         select_job("8_3,9")(shared, NVML)
 
 
 def test_a_job_that_is_not_seen_is_told_with_those_that_are() -> None:
-    with pytest.raises(NotFoundError, match=r"job 9 holds no GPU that is seen; jobs seen: 7, 70, 8_1, 8_2"):
+    with pytest.raises(NotFoundError, match=r"job 9 has no GPU in view; jobs in view: 7, 70, 8_1, 8_2"):
         select_job("9")(HELD, NVML)
-    with pytest.raises(NotFoundError, match=r"nobody tells who holds which GPU: .* squeue .* hpc_job .* --gpus"):
+    with pytest.raises(NotFoundError, match=r"GPU allocations are unknown: .* squeue .* hpc_job .* --gpus"):
         select_job("9")(TWO_NODES, NVML)
 
 
@@ -196,7 +200,7 @@ def test_a_part_of_a_snapshot_has_what_belongs_to_its_gpus() -> None:
     assert [gpu.name for gpu in part.gpus] == ["n2:2", "n1:1"]
     assert part.column("gpu_util").tolist() == [0.06, 0.01]
     assert part.measured.shape == (2,)
-    assert part.holders == {GpuId("n2", 2): GpuAllocation("70"), GpuId("n1", 1): GpuAllocation("7")}
+    assert part.allocations == {GpuId("n2", 2): GpuAllocation("70"), GpuId("n1", 1): GpuAllocation("7")}
     assert set(part.devices) == set(part.gpus)
     assert subset(HELD, range(8)) is HELD
 
@@ -204,16 +208,16 @@ def test_a_part_of_a_snapshot_has_what_belongs_to_its_gpus() -> None:
 def test_what_was_looked_at_is_read_once_and_errors_come_at_once() -> None:
     source = FakeSource([EIGHT])
     shown = SelectedSource(source, select_named("2"))
-    assert shown.look() is shown.read()
+    assert shown.poll() is shown.read()
     assert source.reads == 1
-    assert shown.about.sentence == "nvml, 8 GPUs; 1 of 8 GPUs, as named"
+    assert shown.about.sentence == "nvml, 8 GPUs; 1 of 8 GPUs, as selected"
     with pytest.raises(NotFoundError):
-        SelectedSource(FakeSource([EIGHT]), select_named("9")).look()
+        SelectedSource(FakeSource([EIGHT]), select_named("9")).poll()
 
 
 def test_values_are_new_where_gpus_are_the_same() -> None:
-    looks = [snapshot_of(node_of(4), {"gpu_util": [0.1 * look, 0.2, 0.3, 0.4 * look]}, t=look) for look in (1, 2)]
-    shown = SelectedSource(FakeSource(looks), select_named("0,3"))
+    polls = [snapshot_of(node_of(4), {"gpu_util": [0.1 * poll, 0.2, 0.3, 0.4 * poll]}, t=poll) for poll in (1, 2)]
+    shown = SelectedSource(FakeSource(polls), select_named("0,3"))
     first, second = shown.read(), shown.read()
     assert [one.column("gpu_util").tolist() for one in (first, second)] == [[0.1, 0.4], [0.2, 0.8]]
     assert (first.t, second.t, second.measured.tolist()) == (1, 2, [2, 2])
@@ -222,11 +226,13 @@ def test_values_are_new_where_gpus_are_the_same() -> None:
 
 
 def test_gpus_of_a_job_that_ended_stay_and_it_is_told() -> None:
-    ended = replace(HELD, holders={gpu: holder for gpu, holder in HELD.holders.items() if holder.job_id != "7"})
+    ended = replace(
+        HELD, allocations={gpu: allocation for gpu, allocation in HELD.allocations.items() if allocation.job_id != "7"}
+    )
     shown = SelectedSource(FakeSource([HELD, ended, HELD]), select_job("7"))
     before, after, again = (shown.read() for _ in range(3))
     assert before.gpus == after.gpus == again.gpus
-    assert [problem.what for problem in after.problems] == ["job 7 holds no GPU that is seen"]
+    assert [problem.what for problem in after.problems] == ["job 7 has no GPU in view"]
     assert before.problems == again.problems == ()
 
 
@@ -235,19 +241,19 @@ def test_a_gpu_that_vanishes_leaves_the_others() -> None:
     assert [gpu.name for gpu in shown.read().gpus] == ["n1:6", "n1:7"]
     after = shown.read()
     assert [gpu.name for gpu in after.gpus] == ["n1:6"]
-    assert after.problems[0].what == "no GPU 6-7 is there"
+    assert after.problems[0].what == "GPU 6-7 not found"
 
 
 def test_ones_own_gpus_are_held_by_ones_own_job() -> None:
     held = job_environment(JOB)
     assert held is not None
     snapshot = SelectedSource(FakeSource([EIGHT]), select_own(held, host="n1")).read()
-    assert snapshot.holders == dict.fromkeys(snapshot.gpus, GpuAllocation("14", "ana"))
+    assert snapshot.allocations == dict.fromkeys(snapshot.gpus, GpuAllocation("14", "ana"))
 
 
 def test_a_source_without_gpus_yet_is_waited_for() -> None:
     empty = snapshot_of({})
     shown = SelectedSource(FakeSource([empty, EIGHT]), select_named("3"))
-    assert shown.look().gpus == ()
+    assert shown.poll().gpus == ()
     shown.read()
     assert [gpu.name for gpu in shown.read().gpus] == ["n1:3"]

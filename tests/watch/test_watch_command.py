@@ -95,16 +95,16 @@ def test_json_is_what_the_exporters_served(served: Exporter, watch: Watch) -> No
     urls = [option for url in served.urls for option in ("--url", url)]
     done = watch(*urls, "--once", "--json")
     assert done.returncode == 0, done.stderr
-    told = {(one["node"], one["gpu"]): one for one in json.loads(done.stdout)}
-    assert sorted(told) == [(node, gpu) for node in ("n1", "n2") for gpu in range(4)]
-    for (_, gpu), one in told.items():
+    reported = {(one["node"], one["gpu"]): one for one in json.loads(done.stdout)}
+    assert sorted(reported) == [(node, gpu) for node in ("n1", "n2") for gpu in range(4)]
+    for (_, gpu), one in reported.items():
         assert one["gpu_util"] == pytest.approx(0.2 * gpu)
         assert one["hbm_used_mib"] == 1000 * (gpu + 1)
         assert one["power_w"] == 100.5 + gpu
         assert one["dram_active"] == pytest.approx(0.02 * gpu)
         assert (one["sm_active"], one["energy_j"], one["real_utilisation"]) == (None, None, None)
         assert (one["class"], "sm_active" in one["needs"]) == ("unknown", True)
-    assert {key for key, one in told.items() if one["job_id"] == "4711"} == {("n1", 2), ("n2", 0)}
+    assert {key for key, one in reported.items() if one["job_id"] == "4711"} == {("n1", 2), ("n2", 0)}
 
 
 def test_what_a_source_cannot_see_is_told_with_what_to_do(served: Exporter, watch: Watch, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_what_a_source_cannot_see_is_told_with_what_to_do(served: Exporter, watc
     assert done.returncode == 0, done.stderr
     first, *others = done.stderr.splitlines()
     assert "dcgm-exporter" in first
-    assert first.endswith("4 GPUs; all are shown")
+    assert first.endswith("4 GPUs; all shown")
     assert any("sm_active" in line and "DCGM_FI_PROF_SM_ACTIVE" in line and "restart" in line for line in others)
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["GPU", "n1:0", "n1:1", "n1:2", "n1:3"]
     assert watch("--once", "--quiet").stderr == ""
@@ -127,7 +127,7 @@ def test_a_job_is_shown_on_all_its_nodes(served: Exporter, watch: Watch, tmp_pat
     assert "2 of 8 GPUs, those of job 4711 on 2 nodes" in done.stderr
     done = watch("--job", "12", "--once", "--csv")
     assert (done.returncode, done.stdout) == (6, "")
-    assert "job 12 holds no GPU that is seen; jobs seen: 4711" in done.stderr
+    assert "job 12 has no GPU in view; jobs in view: 4711" in done.stderr
 
 
 def test_ones_own_job_is_shown_inside_it(served: Exporter, watch: Watch, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_rounds_go_on_until_they_are_interrupted(served: Exporter, tmp_path: Pat
         assert process.stderr is not None
         lines = [process.stdout.readline() for _ in range(21)]
         process.send_signal(signal.SIGINT)
-        rest, said = process.stdout.read(), process.stderr.read()
+        rest, message = process.stdout.read(), process.stderr.read()
         assert process.wait(60) == 130
     read = list(csv.DictReader(io.StringIO("".join(lines))))
     assert [one["gpu_id"] for one in read] == ["0", "1", "2", "3"] * 5
@@ -157,7 +157,7 @@ def test_rounds_go_on_until_they_are_interrupted(served: Exporter, tmp_path: Pat
     gaps = [later - before for before, later in pairwise(times)]
     assert min(gaps) > 0
     assert 0.1 < median(gaps) < 20  # one that comes late comes nearer to the next
-    assert "Traceback" not in said
+    assert "Traceback" not in message
     assert rest == "" or rest.endswith("\n")
 
 
@@ -196,17 +196,17 @@ def test_an_exporter_that_falls_silent_is_told_once(tmp_path: Path) -> None:
             assert process.stderr is not None
             assert [process.stdout.readline() for _ in range(2)] == ["gpu_id,gpu_util_pct\n", "0,20.00\n"]
             server.fail("n9", "status")
-            told = ""
-            while "500" not in told:  # behind what the source cannot see
-                told = process.stderr.readline()
-                assert told, "it ended"
-            assert server.url("n9") in told
+            reported = ""
+            while "500" not in reported:  # behind what the source cannot see
+                reported = process.stderr.readline()
+                assert reported, "it ended"
+            assert server.url("n9") in reported
             time.sleep(1.5)
             process.send_signal(signal.SIGINT)
-            said = process.stderr.read()
+            message = process.stderr.read()
             assert process.wait(60) == 130
-    assert "500" not in said
-    assert "Traceback" not in said
+    assert "500" not in message
+    assert "Traceback" not in message
 
 
 def test_on_a_terminal_a_screen_opens_and_q_ends_it(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_where_nothing_is_there_all_that_was_tried_is_told(watch: Watch, tmp_pat
         done = watch(*options)
         assert (done.returncode, done.stdout) == (6, "")
         first, *points = done.stderr.splitlines()
-        assert first == "tachograph: nothing tells how GPUs are; tried:"
+        assert first == "tachograph: no GPU telemetry source found; tried:"
         begins = ("  - nvml: ", "  - dcgm-exporter: http://127.0.0.1", "  - dmon: ", "  - what to do: run it on")
         assert [point.startswith(begin) for point, begin in zip(points, begins, strict=True)] == [True] * 4
 
@@ -262,13 +262,13 @@ def test_where_nothing_is_there_all_that_was_tried_is_told(watch: Watch, tmp_pat
         (("--once", "--json", "--csv"), "--json excludes --csv"),
         (("--once", "--speed", "2"), "--speed"),
         (("--once", "--simulate", "2", "--source", "nvml"), "--source"),
-        (("--once", "--simulate", "0"), "there must be a GPU"),
-        (("--once", "--simulate", "2", "--csv", "nope"), "no column 'nope'"),
+        (("--once", "--simulate", "0"), "at least one GPU is needed"),
+        (("--once", "--simulate", "2", "--csv", "nope"), "unknown column 'nope'"),
         (("--once", "--simulate", "2", "--interval", "0.01"), "less than 0.1 s"),
         (("--once", "--simulate", "2", "--interval", "nan"), "must be above 0"),
         (("--once", "--simulate", "2", "--weights", "sm"), "invalid weight"),
         (("--once", "--simulate", "2", "--preset", "hpc", "--weights", "sm=1"), "--preset excludes --weights"),
-        (("--once", "--simulate", "2", "--gpus", "x"), "names no GPU"),
+        (("--once", "--simulate", "2", "--gpus", "x"), "invalid GPU"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: tuple[str, ...], words: str, watch: Watch) -> None:
@@ -286,14 +286,14 @@ def test_the_same_fleet_is_simulated_every_time(watch: Watch) -> None:
 def test_weights_decide_about_real_utilisation(watch: Watch) -> None:
     def real(*options: str) -> list[float]:
         done = watch("--simulate", "6", "--once", "--json", *options)
-        told = json.loads(done.stdout)
+        reported = json.loads(done.stdout)
         weights = {"sm_active": 0.35, "tensor_active": 0.35, "dram_active": 0.2, "gr_engine_active": 0.1}
         if options:
             weights = {"sm_active": 0.75, "dram_active": 0.25}
-        for one in told:
+        for one in reported:
             weighed = sum(weight * one[name] for name, weight in weights.items())
             assert one["real_utilisation"] == pytest.approx(weighed, abs=1e-6)
-        return [one["real_utilisation"] for one in told]
+        return [one["real_utilisation"] for one in reported]
 
     assert real() != real("--weights", "sm=3,dram=1")
 

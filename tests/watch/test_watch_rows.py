@@ -69,8 +69,8 @@ def every_counter(count: int, seed: int = 1) -> View:
     values: dict[str, list[float]] = {}
     for counter in COUNTERS:
         high = 1.0 if counter.unit == "fraction" else 1000.0
-        told = draw.uniform(0, high, count)
-        column = np.round(told) if counter.storage == "i64" else told
+        reported = draw.uniform(0, high, count)
+        column = np.round(reported) if counter.storage == "i64" else reported
         values[counter.name] = np.where(draw.random(count) < 0.3, NAN, column).tolist()
     snapshot = snapshot_of(node_of(count), values)
     return view_of(snapshot, real=draw.uniform(0, 1, count).tolist())
@@ -121,8 +121,8 @@ def test_sums_and_shares_are_missing_where_a_part_is() -> None:
 
 
 def test_memory_that_a_device_does_not_tell_is_used_and_free() -> None:
-    told = {"hbm_used_mib": [1000.0, 1000.0], "hbm_free_mib": [3000.0, NAN]}
-    view = view_of(snapshot_of({gpu: GpuDevice() for gpu in node_of(2)}, told))
+    reported = {"hbm_used_mib": [1000.0, 1000.0], "hbm_free_mib": [3000.0, NAN]}
+    view = view_of(snapshot_of({gpu: GpuDevice() for gpu in node_of(2)}, reported))
     assert [cells["mem_total_mib"] for cells in parsed(view, ALL_COLUMNS)] == ["4000", ""]
     assert [cells["mem_used_pct"] for cells in parsed(view, ALL_COLUMNS)] == ["25.00", ""]
 
@@ -144,7 +144,7 @@ def test_what_nobody_measures_is_empty() -> None:
 
 
 def test_cells_with_commas_quotes_and_lines_stay_one_cell() -> None:
-    snapshot = replace(snapshot_of(node_of(1)), holders={GpuId("n1", 0): GpuAllocation('a,"b"\nc', "=1+1")})
+    snapshot = replace(snapshot_of(node_of(1)), allocations={GpuId("n1", 0): GpuAllocation('a,"b"\nc', "=1+1")})
     assert parsed(view_of(snapshot), ("job_id", "user"))[0] == {"job_id": 'a,"b"\nc', "user": "=1+1"}
 
 
@@ -152,7 +152,7 @@ def test_columns_are_chosen_by_name() -> None:
     assert csv_columns("") == DEFAULT_COLUMNS
     assert csv_columns("all") == ALL_COLUMNS
     assert csv_columns("node,gpu_id,node") == ("node", "gpu_id", "node")
-    with pytest.raises(UsageError, match="no column 'sm_activ_pct'; did you mean sm_active_pct"):
+    with pytest.raises(UsageError, match="unknown column 'sm_activ_pct'; did you mean sm_active_pct"):
         csv_columns("gpu_id,sm_activ_pct")
     with pytest.raises(UsageError, match="there are: timestamp, gpu_id"):
         csv_columns("§")
@@ -178,30 +178,33 @@ def test_models_are_called_shortly(model: str, short: str) -> None:
 
 def test_json_has_every_counter_under_its_name_and_null_where_it_is_missing() -> None:
     view = every_counter(20)
-    holders = {view.snapshot.gpus[3]: GpuAllocation("7", "bo", 5.0)}
+    allocations = {view.snapshot.gpus[3]: GpuAllocation("7", "bo", 5.0)}
     processes = {view.snapshot.gpus[3]: (GpuProcess(12, "bo", "python", None),)}
-    view = replace(view, snapshot=replace(view.snapshot, holders=holders, processes=processes))
-    told = json.loads(json_bytes(json_rows(view)))
-    assert [(one["node"], one["gpu"], one["mig"]) for one in told] == [("n1", row, None) for row in range(20)]
-    for row, one in enumerate(told):
+    view = replace(view, snapshot=replace(view.snapshot, allocations=allocations, processes=processes))
+    reported = json.loads(json_bytes(json_rows(view)))
+    assert [(one["node"], one["gpu"], one["mig"]) for one in reported] == [("n1", row, None) for row in range(20)]
+    for row, one in enumerate(reported):
         assert one["t"] == "2027-01-15T08:00:00Z"
         for name in COUNTER_NAMES:
             value = view.snapshot.values[name][row]
             assert one[name] == (None if math.isnan(value) else value)
-    assert isinstance(next(one["xid"] for one in told if one["xid"] is not None), int)
-    assert (told[3]["job_id"], told[3]["user"], told[3]["uuid"]) == ("7", "bo", "GPU-n1-0003")
-    assert told[3]["processes"] == [{"pid": 12, "user": "bo", "command": "python", "hbm_used_mib": None}]
-    assert (told[4]["job_id"], told[4]["processes"]) == (None, [])
+    assert isinstance(next(one["xid"] for one in reported if one["xid"] is not None), int)
+    assert (reported[3]["job_id"], reported[3]["user"], reported[3]["uuid"]) == ("7", "bo", "GPU-n1-0003")
+    assert reported[3]["processes"] == [{"pid": 12, "user": "bo", "command": "python", "hbm_used_mib": None}]
+    assert (reported[4]["job_id"], reported[4]["processes"]) == (None, [])
 
 
 def test_json_says_what_was_judged_and_what_is_needed_for_more() -> None:
     snapshot = snapshot_of(node_of(2), {"gpu_util": [1.0, 1.0], "sm_active": [NAN, 0.9]})
     view = view_of(snapshot, labels=["unknown", "compute-heavy"], states=["HOT", "unknown"], real=[NAN, 0.5])
-    blind, busy = json.loads(json_bytes(json_rows(view)))
-    assert (blind["class"], blind["bottleneck"], blind["real_utilisation"], blind["health"]) == (
-        *("unknown", "unknown", None, "HOT"),
-    )
-    assert "sm_active" in blind["needs"]
+    unsupported, busy = json.loads(json_bytes(json_rows(view)))
+    assert (
+        unsupported["class"],
+        unsupported["bottleneck"],
+        unsupported["real_utilisation"],
+        unsupported["health"],
+    ) == (*("unknown", "unknown", None, "HOT"),)
+    assert "sm_active" in unsupported["needs"]
     assert (busy["class"], busy["bottleneck"], busy["real_utilisation"], busy["needs"]) == (
         *("compute-heavy", "compute", 0.5, []),
     )
@@ -209,9 +212,9 @@ def test_json_says_what_was_judged_and_what_is_needed_for_more() -> None:
 
 def test_the_table_shows_what_is_seen_and_a_dash_for_what_is_missing() -> None:
     values = {"sm_active": [0.5, NAN], "power_w": [433.4, NAN], "hbm_used_mib": [40779.5, NAN]}
-    snapshot = replace(snapshot_of(node_of(2), values), holders={GpuId("n1", 0): GpuAllocation("7", "bo\x1b[2J")})
+    snapshot = replace(snapshot_of(node_of(2), values), allocations={GpuId("n1", 0): GpuAllocation("7", "bo\x1b[2J")})
     view = view_of(snapshot, labels=["tensor-heavy compute", "unknown"], states=["OK", "unknown"], real=[0.61, NAN])
-    head, busy, blind = (line.split() for line in text_table(view, width=200).splitlines())
+    head, busy, unsupported = (line.split() for line in text_table(view, width=200).splitlines())
     assert head == [
         "GPU",
         "MODEL",
@@ -245,7 +248,7 @@ def test_the_table_shows_what_is_seen_and_a_dash_for_what_is_missing() -> None:
         "tensor-heavy",
         "compute",
     ]
-    assert blind == ["n1:1", "H100", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "unknown", "unknown"]
+    assert unsupported == ["n1:1", "H100", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-", "unknown", "unknown"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 110, 200])

@@ -31,14 +31,14 @@ def snapshot_of(
     values: Mapping[str, Sequence[float]] | None = None,
     *,
     t: float = 1_800_000_000.0,
-    holders: Mapping[GpuId, GpuAllocation] | None = None,
+    allocations: Mapping[GpuId, GpuAllocation] | None = None,
     problems: tuple[SourceProblem, ...] = (),
 ) -> Snapshot:
     """What GPUs told; without values each its row as gpu_util."""
     gpus = tuple(devices)
-    told = values if values is not None else {"gpu_util": [row / 100 for row in range(len(gpus))]}
-    arrays: dict[str, Floats] = {name: np.array(column, np.float64) for name, column in told.items()}
-    return Snapshot(t, gpus, np.full(len(gpus), t), arrays, devices, holders or {}, {}, problems)
+    reported = values if values is not None else {"gpu_util": [row / 100 for row in range(len(gpus))]}
+    arrays: dict[str, Floats] = {name: np.array(column, np.float64) for name, column in reported.items()}
+    return Snapshot(t, gpus, np.full(len(gpus), t), arrays, devices, allocations or {}, {}, problems)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class FakeSource:
     """Tells the snapshots it was given, the last again and again."""
 
     snapshots: list[Snapshot]
-    told: Sequence[str] = ()  # counters; the others it is blind to
+    reported: Sequence[str] = ()  # counters; the others it is blind to
     name: str = "nvml"
     reads: int = 0
     closed: int = 0
@@ -57,7 +57,7 @@ class FakeSource:
         return SourceInfo(
             self.name,
             f"{self.name}, {len(self.snapshots[0].gpus)} GPUs",
-            blind=unsupported_counters(self.told, self.name),
+            unsupported=unsupported_counters(self.reported, self.name),
         )
 
     def read(self) -> Snapshot:
@@ -89,7 +89,7 @@ def view_of(
         raw=places,
         real=np.array(real or [NAN] * count, np.float64),
         health=np.array([STATES.index(name) for name in states or ["unknown"] * count], np.uint8),
-        told=np.full(count, True),
+        reported=np.full(count, True),
         stale_s=np.array(stale or [0.0] * count, np.float64),
         history=History(2),
         events=(),

@@ -116,7 +116,7 @@ def _connect(configuration: Configuration, arguments: Arguments) -> Callable[[],
 
         wanted = live_selection(arguments, interval_s=arguments.interval)
         # Slurm is queried only for the GPUs of another job
-        return choose_source(configuration, wanted, ask=None if arguments.job else SlurmAllocations)
+        return choose_source(configuration, wanted, poll=None if arguments.job else SlurmAllocations)
 
     return connect
 

@@ -235,7 +235,7 @@ def _needs_another_poll(view: View, columns: tuple[str, ...] | None) -> bool:
     from tachograph.live.render import OF_TWO_LOOKS
 
     made_of_two = columns is None or OF_TWO_LOOKS & set(columns)
-    supported = [name for name in DECIDING if name not in view.about.blind]
+    supported = [name for name in DECIDING if name not in view.about.unsupported]
     counted = made_of_two and view.replays is not None and "pcie_replays" in view.snapshot.values
     return bool(counted and _nothing(view.replays)) or any(_nothing(view.snapshot.column(name)) for name in supported)
 

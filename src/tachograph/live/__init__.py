@@ -1,4 +1,4 @@
-"""How GPUs are now: sources that are asked again and again, and what is judged of what they tell.
+"""How GPUs are now: sources that are polled again and again, and what is judged of what they report.
 
     source.read() -> Snapshot -> Monitor.step -> View -> a screen, a table, a recording
 

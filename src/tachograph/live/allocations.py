@@ -4,7 +4,7 @@ Slurm reports GPU indices only while a job runs, and none of MIG slices: these s
 
 Traps of a job's environment; sources are believed in this order:
 - A UUID in CUDA_VISIBLE_DEVICES names a GPU wherever it is seen.
-- SLURM_STEP_GPUS and SLURM_JOB_GPUS count the GPUs of the node. Inside a cgroup that hides the others NVML counts anew
+- SLURM_STEP_GPUS and SLURM_JOB_GPUS count the GPUs of the node. Inside a cgroup that hides the others NVML counts again
   from 0: where a source shows no more GPUs than the job has, these are they, whatever their numbers.
 - Indices in CUDA_VISIBLE_DEVICES count what the process may see. Inside a cgroup GPU 0 is the job's first, while
   dcgm-exporter and DCGM, outside it, call another one 0: there they mean nothing.
@@ -43,7 +43,7 @@ _HET = re.compile(r"\bHetJobId=(\d+) HetJobOffset=(\d+)\b")
 
 @dataclass(frozen=True, slots=True)
 class SlurmAllocations:
-    """What Slurm told. gpus: {(short host, index): holder}; jobs: {raw id: holder, whose id is as people name it}."""
+    """What Slurm reported. gpus: {(short host, index): allocation}; jobs: {raw id: allocation}."""
 
     gpus: Mapping[tuple[str, int], GpuAllocation] = field(default_factory=dict)
     jobs: Mapping[str, GpuAllocation] = field(default_factory=dict)
@@ -51,17 +51,17 @@ class SlurmAllocations:
     def names(self, job: str) -> frozenset[str]:
         """Every id that means the same job: 14 and 3_0.
 
-        >>> sorted(Held(jobs={"14": Holder("3_0", "ana")}).names("3_0"))
+        >>> sorted(SlurmAllocations(jobs={"14": GpuAllocation("3_0", "ana")}).names("3_0"))
         ['14', '3_0']
         """
-        same = {raw for raw, holder in self.jobs.items() if job in (raw, holder.job_id)}
+        same = {raw for raw, allocation in self.jobs.items() if job in (raw, allocation.job_id)}
         return frozenset({job, *same, *(self.jobs[raw].job_id or raw for raw in same)})
 
 
 def read_allocations(content: bytes, *, where: str, cluster: SlurmCluster) -> SlurmAllocations:
     """Return who holds which GPU by an answer of `squeue --json`, `scontrol show job -d` or slurmrestd.
 
-    A job whose GPUs are not told is among the jobs alone. Errors: InputError for what is no such answer.
+    A job whose GPUs are not reported is among the jobs alone. Errors: InputError for what is no such answer.
     """
     from tachograph.sources.slurm.allocations import controller_allocations, read_scontrol, scontrol_allocations
     from tachograph.sources.slurm.exports import detect
@@ -90,26 +90,26 @@ def _add(
 
     if named is None:
         return
-    raw, holder = named
+    raw, allocation = named
     try:
         rows = rows_of()
-    except BadRowError:  # slices, indices that are not told: the job is known all the same
+    except BadRowError:  # slices, indices that are not reported: the job is known all the same
         rows = []
     for row in rows:
         start, node, gpu = row["start"], row["node"], row["gpu"]
-        since = start.timestamp() if isinstance(start, datetime) else holder.since
-        holder = replace(holder, since=since)
+        since = start.timestamp() if isinstance(start, datetime) else allocation.since
+        allocation = replace(allocation, since=since)
         if isinstance(node, str) and isinstance(gpu, int):
-            gpus[short_host(node), gpu] = holder
-    jobs[raw] = holder
+            gpus[short_host(node), gpu] = allocation
+    jobs[raw] = allocation
 
 
 def _names_of(job: Mapping[str, object]) -> tuple[str, GpuAllocation] | None:
-    """The raw id of a job in JSON, and the job as a holder."""
+    """The raw id of a job in JSON, and the job as an allocation."""
     from tachograph.sources.slurm.fields import BadRowError, json_number, json_text, reported_job_id
 
     try:
-        told = reported_job_id(
+        reported = reported_job_id(
             json_number(job.get("job_id")),
             array=json_number(job.get("array_job_id")),
             task=json_number(job.get("array_task_id")),
@@ -119,8 +119,8 @@ def _names_of(job: Mapping[str, object]) -> tuple[str, GpuAllocation] | None:
     except BadRowError:
         return None
     start = json_number(job.get("start_time"))
-    return told.raw, GpuAllocation(
-        told.display or told.raw, json_text(job.get("user_name")), float(start) if start else None
+    return reported.raw, GpuAllocation(
+        reported.display or reported.raw, json_text(job.get("user_name")), float(start) if start else None
     )
 
 
@@ -137,7 +137,7 @@ def _names_in(record: str) -> tuple[str, GpuAllocation] | None:
 def allocation_poller(configuration: Configuration) -> Callable[[], SlurmAllocations] | None:
     """Return what asks Slurm, as `[[sources]]` with source = "slurm-live" says, else by `squeue`; None without either.
 
-    Nothing is asked or imported yet: wrong settings are told when it is asked.
+    Nothing is polled or imported yet: wrong settings are reported at the first poll.
     """
     if not any(raw.get("source") == _SOURCE for raw in configuration.sources) and shutil.which("squeue") is None:
         return None
@@ -149,23 +149,23 @@ class _SlurmControllers:
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
-        self._asked: list[Callable[[], bytes]] = []
+        self._pollers: list[Callable[[], bytes]] = []
         self._where: list[str] = []
 
     def __call__(self) -> SlurmAllocations:
         from tachograph.sources.slurm.controller import NO_JOBS
         from tachograph.sources.slurm.records import SlurmCluster
 
-        if not self._asked:
+        if not self._pollers:
             self._connect()
         gpus: dict[tuple[str, int], GpuAllocation] = {}
         jobs: dict[str, GpuAllocation] = {}
-        for ask, where in zip(self._asked, self._where, strict=True):
-            content = ask()
+        for poll, where in zip(self._pollers, self._where, strict=True):
+            content = poll()
             if not content.startswith(NO_JOBS):
-                told = read_allocations(content, where=where, cluster=SlurmCluster.of(self._configuration))
-                gpus.update(told.gpus)
-                jobs.update(told.jobs)
+                reported = read_allocations(content, where=where, cluster=SlurmCluster.of(self._configuration))
+                gpus.update(reported.gpus)
+                jobs.update(reported.jobs)
         return SlurmAllocations(gpus, jobs)
 
     def _connect(self) -> None:
@@ -178,23 +178,23 @@ class _SlurmControllers:
                 with entry_errors(settings.title):
                     check_how(settings.how, url=settings.url, command=settings.command)
                     controller = controller_of(settings)
-                self._asked.append(controller.ask_controller)
+                self._pollers.append(controller.ask_controller)
                 self._where.append(controller.where)
 
 
 class AllocatedSource:
-    """A source to whose GPUs it is added who holds them. What the source tells itself stays; Slurm completes it."""
+    """A source with the allocations of Slurm added. What the source itself reports stays; Slurm completes it."""
 
     def __init__(
         self,
         source: LiveSource,
-        ask: Callable[[], SlurmAllocations],
+        poll: Callable[[], SlurmAllocations],
         *,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
-        self._ask = ask
+        self._poll = poll
         self._every_s = every_s
         self._clock = clock
         self._held = SlurmAllocations()
@@ -213,7 +213,7 @@ class AllocatedSource:
     def start(self) -> None:
         """Begin to ask; `read` does it, too."""
         if self._thread is None and not self._closed.is_set():
-            self._thread = threading.Thread(target=self._go_on_asking, name="holders", daemon=True)
+            self._thread = threading.Thread(target=self._keep_polling, name="holders", daemon=True)
             self._thread.start()
 
     def wait(self, seconds: float = PATIENCE_S) -> bool:
@@ -226,72 +226,72 @@ class AllocatedSource:
         return self._held.names(job)
 
     def read(self) -> Snapshot:
-        """Return the newest snapshot, with the holders of the last answer. Errors: as the source."""
+        """Return the newest snapshot, with the allocations of the last answer. Errors: as the source."""
         snapshot = self._source.read()
         self.start()  # behind the first snapshot, whose way to the screen is not to be delayed by imports
         held, problem = self._held, self._problem
         problems = (*snapshot.problems, problem) if problem else snapshot.problems
-        return replace(snapshot, holders=self._holders(snapshot, held), problems=problems)
+        return replace(snapshot, allocations=self._allocations(snapshot, held), problems=problems)
 
     def close(self) -> None:
         """Ask no more, and let go of the source."""
         self._closed.set()
         self._source.close()
 
-    def _holders(self, snapshot: Snapshot, held: SlurmAllocations) -> Mapping[GpuId, GpuAllocation]:
+    def _allocations(self, snapshot: Snapshot, held: SlurmAllocations) -> Mapping[GpuId, GpuAllocation]:
         before = self._before
         same = before is not None and before[0] is held and before[1].gpus == snapshot.gpus
-        if not same or before is None or before[1].holders != snapshot.holders:
+        if not same or before is None or before[1].allocations != snapshot.allocations:
             self._merged = merged_allocations(snapshot, held)
             self._before = held, snapshot
         return self._merged
 
-    def _go_on_asking(self) -> None:
+    def _keep_polling(self) -> None:
         wait_s = self._every_s
         while not self._closed.is_set():
             try:
-                self._held = self._ask()
+                self._held = self._poll()
                 self._problem, wait_s = None, self._every_s
             except TachographError as problem:
-                self._problem = SourceProblem(
-                    f"who holds which GPU is not told: {problem.what}", problem.where, problem.do
-                )
+                self._problem = SourceProblem(f"GPU allocations unknown: {problem.what}", problem.where, problem.do)
                 wait_s = min(wait_s * 2, LONGEST_S)
             self._answered.set()
             self._closed.wait(wait_s)
 
 
 def merged_allocations(snapshot: Snapshot, held: SlurmAllocations) -> Mapping[GpuId, GpuAllocation]:
-    """Return who holds each GPU: what the source tells, completed by what Slurm knows of that job; else Slurm's answer.
+    """Return the allocation of each GPU: that of the source, completed by Slurm's for the job; else Slurm's.
 
     >>> from numpy import zeros
-    >>> gpus = Gpu("n1.example.org", 0), Gpu("n1", 1)
-    >>> told = Snapshot(0.0, gpus, zeros(2), {}, holders={gpus[1]: Holder("14")})
-    >>> held = Held({("n1", 0): Holder("7", "bo")}, {"14": Holder("3_0", "ana")})
-    >>> [holder.user for holder in merged(told, held).values()]
+    >>> gpus = GpuId("n1.example.org", 0), GpuId("n1", 1)
+    >>> reported = Snapshot(0.0, gpus, zeros(2), {}, allocations={gpus[1]: GpuAllocation("14")})
+    >>> held = SlurmAllocations({("n1", 0): GpuAllocation("7", "bo")}, {"14": GpuAllocation("3_0", "ana")})
+    >>> [allocation.user for allocation in merged_allocations(reported, held).values()]
     ['bo', 'ana']
     """
     found: dict[GpuId, GpuAllocation] = {}
     for gpu in snapshot.gpus:
-        told = snapshot.holders.get(gpu)
-        if told is not None and told.job_id is not None:
-            found[gpu] = _completed(told, [held.jobs.get(job) for job in told.jobs])
+        reported = snapshot.allocations.get(gpu)
+        if reported is not None and reported.job_id is not None:
+            found[gpu] = _completed(reported, [held.jobs.get(job) for job in reported.jobs])
             continue
         of_slurm = held.gpus.get((short_host(gpu.node), gpu.gpu)) if gpu.mig is None else None
-        holder = of_slurm or told
-        if holder is not None:
-            found[gpu] = holder
+        allocation = of_slurm or reported
+        if allocation is not None:
+            found[gpu] = allocation
     return found
 
 
-def _completed(told: GpuAllocation, known: Sequence[GpuAllocation | None]) -> GpuAllocation:
-    """The ids as people name them; user and time from whoever tells them. known: of each job of `told`."""
+def _completed(reported: GpuAllocation, known: Sequence[GpuAllocation | None]) -> GpuAllocation:
+    """The ids as people name them; user and time from whoever reports them. known: of each job of `reported`."""
     if not any(known):
-        return told
-    jobs = [(of and of.job_id) or job for of, job in zip(known, told.jobs, strict=True)]
+        return reported
+    jobs = [(of and of.job_id) or job for of, job in zip(known, reported.jobs, strict=True)]
     users = dict.fromkeys(of.user for of in known if of is not None and of.user)
     began = [of.since for of in known if of is not None and of.since is not None]
-    return GpuAllocation(",".join(jobs), told.user or ",".join(users) or None, min(began) if began else told.since)
+    return GpuAllocation(
+        ",".join(jobs), reported.user or ",".join(users) or None, min(began) if began else reported.since
+    )
 
 
 _NONE_VISIBLE: Final = frozenset({"", "-1", "nodevfiles", "none", "void"})
@@ -301,7 +301,7 @@ _NONE_VISIBLE: Final = frozenset({"", "-1", "nodevfiles", "none", "void"})
 class JobEnvironment:
     """What the environment of a process says of its GPUs. job: None outside of Slurm.
 
-    numbers: of the node's GPUs, as Slurm counts them; devices: CUDA_VISIBLE_DEVICES. None: not told; empty: none.
+    numbers: of the node's GPUs, as Slurm counts them; devices: CUDA_VISIBLE_DEVICES. None: not reported; empty: none.
     """
 
     job: str | None = None
@@ -319,23 +319,23 @@ class JobEnvironment:
         return f"job {self.shown_job or self.job}" if self.job else "CUDA_VISIBLE_DEVICES"
 
     @property
-    def holder(self) -> GpuAllocation | None:
-        """The job as a holder."""
+    def allocation(self) -> GpuAllocation | None:
+        """The job as an allocation."""
         return GpuAllocation(self.shown_job or self.job, self.user, self.since) if self.job else None
 
     @property
     def count(self) -> int | None:
-        """How many GPUs there are for the process; None where that is not told."""
-        told = self.numbers if self.numbers is not None else self.devices
-        return None if told is None else len(told)
+        """How many GPUs there are for the process; None where that is not reported."""
+        reported = self.numbers if self.numbers is not None else self.devices
+        return None if reported is None else len(reported)
 
 
 def job_environment(environment: Mapping[str, str]) -> JobEnvironment | None:
     """Return what an environment says of a process's GPUs; None outside of a job with none named.
 
-    >>> held_by({"SLURM_JOB_ID": "14", "SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"}).numbers
+    >>> job_environment({"SLURM_JOB_ID": "14", "SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"}).numbers
     (2, 3)
-    >>> held_by({}) is None, held_by({"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}).devices
+    >>> job_environment({}) is None, job_environment({"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}).devices
     (True, ('GPU-8932f937',))
     """
     job = environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID")
@@ -383,24 +383,24 @@ def _numbers(written: str | None) -> tuple[int, ...] | None:
 def select_own(held: JobEnvironment, *, host: str) -> GpuSelector:
     """Return what picks the GPUs of the process's own job, or of CUDA_VISIBLE_DEVICES, on this host.
 
-    Where it cannot be told which they are, all of the host are picked, and the words say so.
+    Where they are undetermined, all GPUs of the host are selected, and the words say so.
     """
 
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
         here = _rows_of_host(snapshot, {short_host(name) for name in (host, held.node) if name})
         if held.count == 0 or (held.count is None and held.devices is None):
-            return GpuSelection(tuple(here), f"{counted(snapshot)}, as {held.name} names none")
+            return GpuSelection(tuple(here), f"{counted(snapshot)}, as {held.name} lists none")
         rows = _own_rows(snapshot, about, held, here)
         if rows is None:
-            words = f"{counted(snapshot)}: which of them are those of {held.name} is not told; name them with --gpus"
+            words = f"{counted(snapshot)}: which of them belong to {held.name} is unknown; select them with --gpus"
             return GpuSelection(tuple(here), words)
-        return GpuSelection(tuple(rows), f"{len(rows)} of {counted(snapshot)}, those of {held.name}", held.holder)
+        return GpuSelection(tuple(rows), f"{len(rows)} of {counted(snapshot)}, those of {held.name}", held.allocation)
 
     return pick
 
 
 def _own_rows(snapshot: Snapshot, about: SourceInfo, held: JobEnvironment, here: Sequence[int]) -> Sequence[int] | None:
-    """The rows of one's own GPUs; None where nothing tells them. See the traps above."""
+    """The rows of one's own GPUs; None where nothing reports them. See the traps above."""
     uuids = [GpuTerm(name, uuid=name) for name in held.devices or () if UUID.fullmatch(name)]
     named = [
         row

@@ -1,8 +1,8 @@
-"""Which source tells how GPUs are, and which of its GPUs are shown.
+"""The telemetry source that is used, and which of its GPUs are shown.
 
 Of this node, in this order: NVML (new every second, knows processes, burdens nobody else), dcgm-exporter, dcgmi. The
-first that tells what SMs and tensor pipes do is taken; where none does, the one that tells most of what decides: NVML
-tells little of GPUs before Hopper, dcgm-exporter what its CSV names. Beyond this node: Prometheus, then the exporters
+first that reports SM and tensor activity is taken; where none does, the one that reports most of what decides: NVML
+reports little of GPUs before Hopper, dcgm-exporter what its CSV names. Beyond this node: Prometheus, then the exporters
 under [[sources]]. A source is added by one file and one line here.
 """
 
@@ -46,19 +46,19 @@ if TYPE_CHECKING:
 QUICK_S: Final = 0.5  # within which an exporter of this node takes a connection, or is taken for absent
 _ANSWER_S: Final = 2.0  # within which it answers
 _EXPORTER: Final = "dcgm-exporter"
-# what decides about the kind of work of a GPU; the first two are what a source is preferred for
+# what decides about the workload class of a GPU; the first two are what a source is preferred for
 ACTIVITY: Final = ("sm_active", "tensor_active")
 DECIDING: Final = (*ACTIVITY, "dram_active", "gr_engine_active", "fp64_active", "pcie_rx_bytes_per_s")
-_LOOK_AROUND = "run it on a node with GPUs, name an exporter with --url, or look around with --simulate 8"
+_LOOK_AROUND = "run it on a node with GPUs, name an exporter with --url, or try --simulate 8"
 _NAME_A_FLEET = (
     "for other nodes name a Prometheus or exporters under [[sources]] in tachograph.toml, or exporters with --url; "
-    "for this one run it where GPUs are; or look around with --simulate 8"
+    "for this node run it where GPUs are; or try --simulate 8"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """What was asked for; None, empty: not asked. speed: of a recording. interval_s: between two looks."""
+    """What was requested; None, empty: not requested. speed: of a recording. interval_s: between two polls."""
 
     source: str | None = None
     urls: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ def _prometheus(configuration: Configuration, wanted: SourceRequest) -> LiveSour
     from tachograph.live.sources import prometheus
 
     if len(wanted.urls) > 1:
-        raise UsageError("several addresses of a Prometheus", do="give one --url")
+        raise UsageError("several Prometheus addresses", do="give one --url")
     return prometheus.connect(configuration, url=wanted.urls[0] if wanted.urls else None)
 
 
@@ -140,7 +140,7 @@ def _simulated(configuration: Configuration, wanted: SourceRequest) -> LiveSourc
     from tachograph.live.sources.simulated import SimulatedSource
 
     if not wanted.simulate or wanted.simulate < 0:
-        raise UsageError(f"--simulate {wanted.simulate}: there must be a GPU", do="write --simulate 8")
+        raise UsageError(f"--simulate {wanted.simulate}: at least one GPU is needed", do="write --simulate 8")
     return SimulatedSource(wanted.simulate)
 
 
@@ -163,7 +163,7 @@ NAMES: Final = ("nvml", _EXPORTER, "dmon", "prometheus")
 
 @dataclass(frozen=True, slots=True)
 class _FoundSource:
-    """A source. real: its GPUs exist now, and Slurm may know who holds them; here: it tells of this node alone."""
+    """A source. real: its GPUs exist now, and Slurm may know who holds them; here: it reports this node alone."""
 
     source: LiveSource
     here: bool = False
@@ -177,11 +177,11 @@ def choose_source(
     *,
     environment: Mapping[str, str] = os.environ,
     openers: SourceOpeners = OPENERS,
-    ask: AllocationPoller | None = None,
+    poll: AllocationPoller | None = None,
 ) -> SelectedSource:
     """Return the source that was asked for, else the best there is, with the GPUs to be seen; it was read once.
 
-    Its `about` says which it is, which GPUs are shown, what it cannot see. ask: who tells which job holds which GPU;
+    Its `about` says which it is, which GPUs are shown, what it does not support. poll: returns allocations;
     None: as the configuration says.
     Errors: UsageError, ConfigError for what does not fit; NotFoundError where nothing answers, naming what was tried,
     where a GPU or a job is not seen, naming those that are; InputError for a source that was asked for and fails.
@@ -198,8 +198,8 @@ def choose_source(
         pick = chosen.pick
         # indices of NVML inside a job count what its cgroup shows, those of Slurm do not
         if chosen.of_others and found.real and not (held and source.about.name == "nvml"):
-            asked = ask or allocation_poller(configuration)
-            source = source if asked is None else AllocatedSource(source, asked)
+            poller = poll or allocation_poller(configuration)
+            source = source if poller is None else AllocatedSource(source, poller)
         if chosen.job is not None and isinstance(source, AllocatedSource):
             source.wait()
             pick = select_job(chosen.job, source.names)
@@ -210,7 +210,7 @@ def choose_source(
                 source.to_first(chosen.job)
         else:
             shown = SelectedSource(source, pick)
-        shown.look()
+        shown.poll()
     return shown
 
 
@@ -230,19 +230,19 @@ def _find(
         return _FoundSource(_first(fleet, configuration, wanted, openers.beyond))
     found = _of_this_node(configuration, wanted, openers, fleet, beyond=beyond)
     if wanted.job is not None and beyond:
-        words = "of this node alone: [[sources]] names no Prometheus and no exporters"
+        words = "this node only: [[sources]] names no Prometheus and no exporters"
         return replace(found, words=words)
     return found
 
 
 def _named(name: str, configuration: Configuration, wanted: SourceRequest, openers: SourceOpeners) -> _FoundSource:
-    """The source that was asked for; what goes wrong is told as it is."""
+    """The source that was asked for; what goes wrong is reported as it is."""
     if name not in NAMES:
         where = "--source" if wanted.source else "watch.source"
         kind: type[TachographError] = UsageError if wanted.source else ConfigError
-        raise kind(f"{where}: no source {name!r}", do=f"use one of: {', '.join(NAMES)}")
+        raise kind(f"{where}: unknown source {name!r}", do=f"use one of: {', '.join(NAMES)}")
     if wanted.urls and name not in openers.beyond:
-        raise UsageError(f"--url says nothing to {name}", do=f"use it with {' or '.join(openers.beyond)}")
+        raise UsageError(f"--url does not apply to {name}", do=f"use it with {' or '.join(openers.beyond)}")
     of_fleet = wanted.urls or ((wanted.everything or wanted.job) and name in _configured(configuration, openers.beyond))
     if name in openers.here and not of_fleet:
         return _FoundSource(openers.here[name](configuration, wanted), here=True)
@@ -281,7 +281,7 @@ def _first(
             raise
         except TachographError as problem:
             failed[name] = problem
-    raise _nothing(failed, "see whether they answer with `tachograph collect --check`")
+    raise _nothing(failed, "check them with `tachograph collect --check`")
 
 
 def _of_this_node(
@@ -302,33 +302,33 @@ def _of_this_node(
             best, source = source, best or source
         if source is not best:
             source.close()
-        if not set(ACTIVITY) & set(best.about.blind):
+        if not set(ACTIVITY) & set(best.about.unsupported):
             break
     if best is not None:
         return _FoundSource(best, here=True)
     if not fleet:
         raise _nothing(failed, _NAME_A_FLEET if beyond else _LOOK_AROUND)
     return _FoundSource(
-        _first(fleet, configuration, wanted, openers.beyond), words="nothing tells of GPUs of this node"
+        _first(fleet, configuration, wanted, openers.beyond), words="no GPU telemetry source on this node"
     )
 
 
 def _worth(about: SourceInfo) -> tuple[int, int]:
-    """How much a source tells: of what decides, of all."""
-    return -len(set(DECIDING) & set(about.blind)), -len(about.blind)
+    """How much a source reports: of what decides, of all."""
+    return -len(set(DECIDING) & set(about.unsupported)), -len(about.unsupported)
 
 
 def _nothing(failed: Mapping[str, TachographError], do: str) -> NotFoundError:
     """No source answers: a point for each that was tried."""
     tried = "".join(f"{BREAK}{name}: {f'{one.where}: ' if one.where else ''}{one.what}" for name, one in failed.items())
-    return NotFoundError(f"nothing tells how GPUs are; tried:{tried}", do=do)
+    return NotFoundError(f"no GPU telemetry source found; tried:{tried}", do=do)
 
 
 @dataclass(frozen=True, slots=True)
 class _SelectorChoice:
     """What picks the GPUs. job: whose GPUs are looked for among all; of_others: also GPUs that others hold.
 
-    Slurm is asked for these, not by everybody who looks at a job of their own.
+    Slurm is polled for these, but not to watch one's own job.
     """
 
     pick: GpuSelector
@@ -359,8 +359,8 @@ def _select_all(held: JobEnvironment | None) -> GpuSelector:
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
         rows = tuple(range(len(snapshot.gpus)))
         if held is not None and held.job and about.name == "nvml" and confined(snapshot, held):
-            return GpuSelection(rows, f"{counted(snapshot)} of {held.name}, which sees no others", held.holder)
-        return GpuSelection(rows, "all are shown")
+            return GpuSelection(rows, f"{counted(snapshot)} of {held.name} (its cgroup hides others)", held.allocation)
+        return GpuSelection(rows, "all shown")
 
     return pick
 
@@ -372,6 +372,6 @@ def _with_words(pick: GpuSelector, words: str) -> GpuSelector:
 
     def picked(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
         found = pick(snapshot, about)
-        return GpuSelection(found.rows, f"{found.words}; {words}", found.holder)
+        return GpuSelection(found.rows, f"{found.words}; {words}", found.allocation)
 
     return picked

@@ -1,7 +1,7 @@
-"""What happened between two looks: changes of health, class, XID, clocks, jobs; GPUs lost; troubles of the source.
+"""What happened between two polls: changes of health, class, XID, clocks, jobs; GPUs lost; problems of the source.
 
-Nothing that was there at the first look is an event, but faulty memory and slowdowns that the hardware forces. What is
-worse is told at once, what is over only when it has been so for a while: a value at its limit does not fill the list.
+Nothing that was there at the first poll is an event, but faulty memory and slowdowns that the hardware forces. What is
+worse is reported at once, what is over only after a while: a value at its limit does not fill the list.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tachograph.live.snapshot import GpuAllocation, GpuId, Snapshot, SourceProbl
 from tachograph.live.view import EventKind, LiveEvent
 
 SILENT_S = 5.0  # what is missing for less is not lost
-MANY = 16  # GPUs of which the same is told in one sentence
+MANY = 16  # GPUs of which the same is reported in one sentence
 _CRIT, _OK, _UNKNOWN = (STATES.index(state) for state in (CRIT, OK, HEALTH_UNKNOWN))
 _NONE = 255  # no class, no state was seen yet
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
@@ -38,10 +38,10 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look: who tells, classes as shown, health; `named`: False of a GPU that the source names no more."""
+    """One poll: who reports, classes as shown, health; `named`: False of a GPU that the source names no more."""
 
     snapshot: Snapshot
-    told: Flags
+    reported: Flags
     named: Flags
     labels: Bytes
     health: Bytes
@@ -49,42 +49,49 @@ class Observation:
 
 @dataclass(slots=True)
 class _LastReported:
-    """What was told of each GPU, and since when it is otherwise."""
+    """What was reported for each GPU, and since when it is otherwise."""
 
-    told_at: Floats
+    reported_at: Floats
     lost: Flags
     label: Bytes
     health: Bytes
     better_since: Floats
     xid: Floats
-    lowered: Longs  # bits of throttle_reasons that were told; -1 where none was seen yet
+    lowered: Longs  # bits of throttle_reasons that were reported; -1 where none was seen yet
     lowered_at: Floats  # per bit and GPU: when it was seen last
 
     @classmethod
     def new(cls, size: int) -> _LastReported:
-        """GPUs of which nothing was told."""
-        told_at, better_since, xid = (np.full(size, np.nan) for _ in range(3))
+        """GPUs of which nothing was reported."""
+        reported_at, better_since, xid = (np.full(size, np.nan) for _ in range(3))
         label, health = (np.full(size, _NONE, np.uint8) for _ in range(2))
         lowered_at = np.full((len(CLOCKS_LOWERED), size), np.nan)
         return cls(
-            told_at, np.zeros(size, np.bool_), label, health, better_since, xid, np.full(size, -1, np.int64), lowered_at
+            reported_at,
+            np.zeros(size, np.bool_),
+            label,
+            health,
+            better_since,
+            xid,
+            np.full(size, -1, np.int64),
+            lowered_at,
         )
 
 
 class EventLog:
-    """Events of the last looks, `keep` at most. hold_s: so long something has been over before that is told."""
+    """Events of the last polls, `keep` at most. hold_s: so long something has been over before that is reported."""
 
     def __init__(self, *, hold_s: float, keep: int) -> None:
         self.hold_s = hold_s
         self._kept: deque[LiveEvent] = deque(maxlen=keep)
         self._events: tuple[LiveEvent, ...] = ()
         self._before = _LastReported.new(0)
-        self._holders: Mapping[GpuId, GpuAllocation] | None = None  # None: never told
+        self._allocations: Mapping[GpuId, GpuAllocation] | None = None  # None: never reported
         self._held: list[GpuAllocation | None] = []  # of each GPU
         self._problems: dict[tuple[str, str], tuple[float, SourceProblem]] = {}  # when seen last, and which
 
     def step(self, seen: Observation, reason: Callable[[int], str]) -> tuple[LiveEvent, ...]:
-        """Return the events so far, oldest first, after another look. reason: why the health of a GPU is what it is."""
+        """Return the events so far, oldest first, after another poll. reason: why the health of a GPU is what it is."""
         t = seen.snapshot.t
         new = [
             *self._of_source(t, seen.snapshot.problems),
@@ -110,31 +117,31 @@ class EventLog:
 
     def _lost(self, t: float, seen: Observation) -> Iterator[LiveEvent]:
         before, gpus = self._before, seen.snapshot.gpus
-        silent_s = t - before.told_at  # NaN of one that never told anything
-        gone = ~seen.told & ~before.lost & (silent_s >= SILENT_S)
-        back = seen.told & before.lost
-        for named, how in ((True, "It tells nothing any more."), (False, "The source names it no more.")):
-            yield from _told(t, EventKind.LOST, gpus, gone & (seen.named == named), how, alarm=True)
+        silent_s = t - before.reported_at  # NaN of one that never reported anything
+        gone = ~seen.reported & ~before.lost & (silent_s >= SILENT_S)
+        back = seen.reported & before.lost
+        for named, how in ((True, "No values any more."), (False, "No longer listed by the source.")):
+            yield from _gpu_events(t, EventKind.LOST, gpus, gone & (seen.named == named), how, alarm=True)
         for row in np.flatnonzero(back)[:MANY].tolist():
-            yield LiveEvent(t, EventKind.LOST, gpus[row], f"It is back, after {text(float(silent_s[row]), 's')}.")
+            yield LiveEvent(t, EventKind.LOST, gpus[row], f"Back after {text(float(silent_s[row]), 's')}.")
         if (many := int(back.sum())) > MANY:
-            yield LiveEvent(t, EventKind.LOST, None, f"Back, too: {plural(many - MANY, 'more GPU')}.")
+            yield LiveEvent(t, EventKind.LOST, None, f"Also back: {plural(many - MANY, 'more GPU')}.")
         before.lost = (before.lost | gone) & ~back
-        before.told_at = np.where(seen.told, t, before.told_at)
+        before.reported_at = np.where(seen.reported, t, before.reported_at)
 
     def _xid(self, t: float, seen: Observation) -> Iterator[LiveEvent]:
         """A change of the code: it stays until the next one, and 0 is none."""
         before, code = self._before, seen.snapshot.column("xid")
         changed = (code != before.xid) & (code > 0) & ~np.isnan(before.xid)
         for number in np.unique(code[changed]).astype(int).tolist():
-            said = f"XID {number}: {xid_meaning(number)}."
+            message = f"XID {number}: {xid_meaning(number)}."
             rows = changed & (code == number)
-            yield from _told(t, EventKind.XID, seen.snapshot.gpus, rows, said, alarm=number in XID_CRITICAL)
+            yield from _gpu_events(t, EventKind.XID, seen.snapshot.gpus, rows, message, alarm=number in XID_CRITICAL)
         before.xid = np.where(np.isnan(code), before.xid, code)
 
     def _health(self, t: float, seen: Observation, reason: Callable[[int], str]) -> Iterator[LiveEvent]:
         before, now = self._before, seen.health
-        known = seen.told & (now != _UNKNOWN)
+        known = seen.reported & (now != _UNKNOWN)
         worse = known & (now < np.minimum(before.health, _OK)) & ((before.health != _NONE) | (now == _CRIT))
         better = known & (now > before.health)
         since = np.where(better & ~(before.better_since <= t), t, before.better_since)
@@ -142,7 +149,7 @@ class EventLog:
         over = better & (t - before.better_since >= self.hold_s)
         for row in np.flatnonzero(worse | over).tolist():
             was, state = before.health[row], STATES[now[row]]
-            then = "" if was == _NONE else f", it was {STATES[was]}"
+            then = "" if was == _NONE else f", before: {STATES[was]}"
             why = f": {reason(row)}" if state != OK else ""
             yield LiveEvent(t, EventKind.HEALTH, seen.snapshot.gpus[row], f"{state}{then}{why}.", state == CRIT)
         taken = worse | over | (known & (before.health == _NONE))
@@ -156,45 +163,45 @@ class EventLog:
             return
         bits = np.where(known, column, 0).astype(np.int64)
         first = before.lowered < 0
-        told = np.where(first, 0, before.lowered)
+        reported = np.where(first, 0, before.lowered)
         for place, (bit, name) in enumerate(CLOCKS_LOWERED.items()):
-            on, was = known & (bits & bit > 0), told & bit > 0
+            on, was = known & (bits & bit > 0), reported & bit > 0
             seen_at = before.lowered_at[place]
             seen_at[on] = t
             ended = known & ~on & was & ~(np.abs(t - seen_at) < self.hold_s)
             hard = bool(bit & HARDWARE_SLOWDOWN)
             begun = on & ~was & (hard | ~first)
             gpus = seen.snapshot.gpus
-            yield from _told(t, EventKind.THROTTLE, gpus, begun, f"Clocks are lowered: {name}.", alarm=hard)
-            yield from _told(t, EventKind.THROTTLE, gpus, ended, f"Clocks are no longer lowered: {name}.")
-            told = np.where(on, told | bit, np.where(ended, told & ~bit, told))
-        before.lowered = np.where(known, told, before.lowered)
+            yield from _gpu_events(t, EventKind.THROTTLE, gpus, begun, f"Clocks lowered: {name}.", alarm=hard)
+            yield from _gpu_events(t, EventKind.THROTTLE, gpus, ended, f"Clocks no longer lowered: {name}.")
+            reported = np.where(on, reported | bit, np.where(ended, reported & ~bit, reported))
+        before.lowered = np.where(known, reported, before.lowered)
 
     def _class(self, t: float, seen: Observation) -> Iterator[LiveEvent]:
         before, now = self._before, seen.labels
-        changed = seen.told & (now != before.label) & (before.label != _NONE)
+        changed = seen.reported & (now != before.label) & (before.label != _NONE)
         if changed.any():
             for pair in np.unique(np.stack([before.label[changed], now[changed]]), axis=1).T.tolist():
                 rows = changed & (before.label == pair[0]) & (now == pair[1])
-                said = f"Now {WORKLOAD_CLASSES[pair[1]]}, it was {WORKLOAD_CLASSES[pair[0]]}."
-                yield from _told(t, EventKind.CLASS, seen.snapshot.gpus, rows, said)
-        before.label = np.where(seen.told, now, before.label)
+                message = f"Now {WORKLOAD_CLASSES[pair[1]]}, before: {WORKLOAD_CLASSES[pair[0]]}."
+                yield from _gpu_events(t, EventKind.CLASS, seen.snapshot.gpus, rows, message)
+        before.label = np.where(seen.reported, now, before.label)
 
     def _job(self, t: float, snapshot: Snapshot) -> Iterator[LiveEvent]:
-        """Another job holds a GPU. No holders at all beside a problem: nobody could tell who they are."""
-        now, first = snapshot.holders, self._holders is None
-        if now is self._holders or (not now and (first or snapshot.problems)):
+        """Another job holds a GPU. No allocations at all beside a problem: they are unknown."""
+        now, first = snapshot.allocations, self._allocations is None
+        if now is self._allocations or (not now and (first or snapshot.problems)):
             return
         held = [now.get(gpu) for gpu in snapshot.gpus]
-        before, self._held, self._holders = self._held, held, now
-        by_sentence: dict[str, list[int]] = {}
+        before, self._held, self._allocations = self._held, held, now
+        by_text: dict[str, list[int]] = {}
         for row, (one, other) in enumerate(zip(before, held, strict=True)):
-            if one is not other and not first and (said := _changed(one, other)):
-                by_sentence.setdefault(said, []).append(row)
-        for said, rows in by_sentence.items():
+            if one is not other and not first and (message := _changed(one, other)):
+                by_text.setdefault(message, []).append(row)
+        for message, rows in by_text.items():
             flags = np.zeros(len(snapshot.gpus), np.bool_)
             flags[rows] = True
-            yield from _told(t, EventKind.JOB, snapshot.gpus, flags, said)
+            yield from _gpu_events(t, EventKind.JOB, snapshot.gpus, flags, message)
 
     def _of_source(self, t: float, problems: tuple[SourceProblem, ...]) -> Iterator[LiveEvent]:
         """A problem begins, or is over; numbers in its text make it no other one."""
@@ -206,37 +213,37 @@ class EventLog:
             self._problems[key] = (t, problem)
         ended = [key for key, (then, _) in self._problems.items() if then != t and not abs(t - then) < SILENT_S]
         yield from _of_problems(t, begun, "")
-        yield from _of_problems(t, [self._problems.pop(key)[1] for key in ended], "Over: ")
+        yield from _of_problems(t, [self._problems.pop(key)[1] for key in ended], "Resolved: ")
 
 
 def _of_problems(t: float, problems: list[SourceProblem], begin: str) -> Iterator[LiveEvent]:
     for problem in problems[:MANY]:
-        said = problem.sentence if not begin else SourceProblem(problem.what, problem.where).sentence
-        end = "" if said.endswith((".", "?", "!")) else "."
-        yield LiveEvent(t, EventKind.SOURCE, None, f"{begin}{said}{end}", problem.fatal and not begin)
+        message = problem.sentence if not begin else SourceProblem(problem.what, problem.where).sentence
+        end = "" if message.endswith((".", "?", "!")) else "."
+        yield LiveEvent(t, EventKind.SOURCE, None, f"{begin}{message}{end}", problem.fatal and not begin)
     if len(problems) > MANY:
         yield LiveEvent(t, EventKind.SOURCE, None, f"{begin}{plural(len(problems) - MANY, 'more problem')} like these.")
 
 
-def _told(
-    t: float, kind: EventKind, gpus: tuple[GpuId, ...], rows: Flags, said: str, *, alarm: bool = False
+def _gpu_events(
+    t: float, kind: EventKind, gpus: tuple[GpuId, ...], rows: Flags, message: str, *, alarm: bool = False
 ) -> Iterator[LiveEvent]:
-    """An event of each GPU in `rows`; of very many one, told of the first."""
+    """An event of each GPU in `rows`; of very many one, reported for the first."""
     found = np.flatnonzero(rows).tolist()
     if len(found) > MANY:
-        others = f" So it is of {plural(len(found) - 1, 'more GPU')}, the last {gpus[found[-1]].name}."
-        yield LiveEvent(t, kind, gpus[found[0]], said + others, alarm)
+        others = f" Same on {plural(len(found) - 1, 'more GPU')}, the last {gpus[found[-1]].name}."
+        yield LiveEvent(t, kind, gpus[found[0]], message + others, alarm)
         return
     for row in found:
-        yield LiveEvent(t, kind, gpus[row], said, alarm)
+        yield LiveEvent(t, kind, gpus[row], message, alarm)
 
 
 def _changed(before: GpuAllocation | None, now: GpuAllocation | None) -> str:
-    """What is said of another job; nothing where it is the same, or nobody told which."""
+    """What is said of another job; nothing where it is the same, or no source reports which."""
     one, other = before.job_id if before else None, now.job_id if now else None
     if one == other:
         return ""
     if other is None:
-        return f"Job {one} left it."
+        return f"Job {one} released it."
     user = f" of {now.user}" if now and now.user else ""
-    return f"Job {other}{user} holds it" + (f", it was job {one}." if one else ".")
+    return f"Allocated to job {other}{user}" + (f", before: job {one}." if one else ".")

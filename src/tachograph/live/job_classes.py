@@ -61,10 +61,10 @@ class CounterTotals:
 
 @dataclass(slots=True)
 class ObservedJob:
-    """A job in view. start_us: since 1970; told: by who holds it, else the first look. minutes: not yet taken."""
+    """A job in view. start_us: since 1970; reported: by who holds it, else the first poll. minutes: not yet taken."""
 
     start_us: int
-    told: bool
+    reported: bool
     seen_at: float
     totals: dict[GpuId, CounterTotals] = field(default_factory=dict)
     minutes: list[GpuMinute] = field(default_factory=list)
@@ -100,18 +100,18 @@ class JobMinutes:
         self._gpus: tuple[GpuId, ...] = ()
         self._job: list[str | None] = []
         self._rows = _MinuteSums.new(0)
-        self._holders: Mapping[GpuId, GpuAllocation] | None = None
+        self._allocations: Mapping[GpuId, GpuAllocation] | None = None
 
     def add(self, view: View) -> None:
-        """Take what a view tells of jobs; a value that is read again, or older than the last, does not count."""
+        """Take what a view reports about jobs; a value that is read again, or older than the last, does not count."""
         snapshot = view.snapshot
         if snapshot.gpus != self._gpus:
             self._rearrange(snapshot.gpus)
-        if snapshot.holders is not self._holders:
-            self._holders = snapshot.holders
-            self._hold(snapshot.holders, snapshot.t)
+        if snapshot.allocations is not self._allocations:
+            self._allocations = snapshot.allocations
+            self._hold(snapshot.allocations, snapshot.t)
         rows = self._rows
-        fresh = view.told & (rows.start_us >= 0) & ~(snapshot.measured <= rows.t)
+        fresh = view.reported & (rows.start_us >= 0) & ~(snapshot.measured <= rows.t)
         rows.t = np.where(fresh, snapshot.measured, rows.t)
         us = np.rint(np.where(fresh, snapshot.measured, 0.0) * 1e6).astype(np.int64)
         fresh &= us >= rows.start_us
@@ -134,9 +134,9 @@ class JobMinutes:
         places = [row for row, held in enumerate(self._job) if held == job and self._rows.samples[row]]
         return [(self._means(row), self._total(row)) for row in places]
 
-    def _hold(self, holders: Mapping[GpuId, GpuAllocation], t: float) -> None:
-        """Jobs that hold GPUs now; one of which another start is told begins anew."""
-        held = [holders.get(gpu) for gpu in self._gpus]
+    def _hold(self, allocations: Mapping[GpuId, GpuAllocation], t: float) -> None:
+        """Jobs with allocations now; a job with another start begins again."""
+        held = [allocations.get(gpu) for gpu in self._gpus]
         since: dict[str, float | None] = {}
         for one in held:
             if one is not None and one.job_id is not None:
@@ -158,7 +158,7 @@ class JobMinutes:
     def _seen(self, job: str, since: float | None, t: float) -> ObservedJob:
         start_us = round((t if since is None else since) * 1e6)
         seen = self.jobs.get(job)
-        moved = seen is not None and since is not None and (not seen.told or abs(start_us - seen.start_us) > 1e6)
+        moved = seen is not None and since is not None and (not seen.reported or abs(start_us - seen.start_us) > 1e6)
         if seen is None or moved:
             seen = self.jobs[job] = ObservedJob(start_us, since is not None, t)
         return seen
@@ -171,7 +171,7 @@ class JobMinutes:
             del self.jobs[job]
 
     def _end_minute(self, row: int) -> None:
-        """Keep the minute that a GPU was in; none of a job that began anew meanwhile."""
+        """Keep the minute that a GPU was in; none of a job that began again meanwhile."""
         rows, job = self._rows, self.jobs.get(self._job[row] or "")
         if job is not None and rows.samples[row] and job.start_us == rows.start_us[row]:
             job.totals[self._gpus[row]] = self._total(row)
@@ -199,7 +199,7 @@ class JobMinutes:
         for one in fields(rows):
             getattr(rows, one.name)[..., old >= 0] = getattr(self._rows, one.name)[..., old[old >= 0]]
         self._job = [self._job[place] if place >= 0 else None for place in old.tolist()]
-        self._rows, self._gpus, self._holders = rows, gpus, None
+        self._rows, self._gpus, self._allocations = rows, gpus, None
 
 
 EVERY_S = 60.0  # between two judgements
@@ -216,7 +216,7 @@ _MINUTES = {
 class LiveJobClasses:
     """Gathers minutes from views, and judges jobs once a minute.
 
-    A job is judged by its GPUs that are in view. What was before the first look was not measured; where nobody told
+    A job is judged by its GPUs in view. What was before the first poll was not measured; where no source reports
     when a job began, it began then.
     """
 
@@ -230,15 +230,18 @@ class LiveJobClasses:
     def step(self, view: View, wanted: Collection[str] | None = None) -> Mapping[str, tuple[Finding, ...]]:
         """Return the findings of job classes, {job: its findings, most urgent first}, after another view.
 
-        They are those of the last judgement, a minute old at most. wanted: jobs that somebody looks at; None: all.
+        They are those of the last judgement, a minute old at most. wanted: jobs on screen; None: all.
         """
         self._gathered.add(view)
-        t, held = view.snapshot.t, {holder.job_id for holder in view.snapshot.holders.values() if holder.job_id}
+        t, held = (
+            view.snapshot.t,
+            {allocation.job_id for allocation in view.snapshot.allocations.values() if allocation.job_id},
+        )
         here = held.intersection(self._gathered.jobs)
-        asked = here if wanted is None else here.intersection(wanted)
-        if self._judged_at is None or asked - set(self._found) or not 0 <= t - self._judged_at < EVERY_S:
+        requested = here if wanted is None else here.intersection(wanted)
+        if self._judged_at is None or requested - set(self._found) or not 0 <= t - self._judged_at < EVERY_S:
             self._judged_at = t
-            self._found = self._judge(view, sorted(asked))
+            self._found = self._judge(view, sorted(requested))
         return MappingProxyType(dict(self._found))
 
     def _judge(self, view: View, jobs: Sequence[str]) -> Mapping[str, tuple[Finding, ...]]:

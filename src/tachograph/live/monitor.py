@@ -23,7 +23,7 @@ from tachograph.live.view import History, View, health_reading
 
 _UNKNOWN = WORKLOAD_CLASSES.index(UNKNOWN)
 _FIRST_SLOTS = 64
-MOST_SLOTS = 1200  # looks that a window holds; of one with more, the newest: a look of 1,000 GPUs takes 90 kB
+MOST_SLOTS = 1200  # polls that a window holds; of one with more, the newest: a poll of 1,000 GPUs takes 90 kB
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ClassLabels:
 
 @dataclass(slots=True)
 class _GpuStates:
-    """What is known of GPUs: when they were measured last, their labels, how many readings tell each counter."""
+    """What is known of GPUs: when they were measured last, their labels, how many readings report each counter."""
 
     t: Floats
     real: Floats
@@ -85,15 +85,15 @@ class _PolledReadings:
 class SmoothingWindow:
     """Readings of the last `smoothing_s` of GPUs, and the labels that come of them.
 
-    A look is one slot of all GPUs; of those without a new reading it holds nothing. So a GPU's readings lie in their
+    A poll is one slot of all GPUs; of those without a new reading it holds nothing. So a GPU's readings lie in their
     order, and sums over slots round as sums over its readings do. Slots that nobody's window reaches are given up, and
-    after two windows also those of GPUs that told nothing since.
+    after two windows also those of GPUs that reported nothing since.
     """
 
     def __init__(self, settings: WorkloadSettings, *, most_slots: int = MOST_SLOTS) -> None:
         self.settings, self.most_slots = settings, most_slots
         self._gpus = _GpuStates.new(0)
-        self._looks = _PolledReadings.new(_FIRST_SLOTS, 0)
+        self._polls = _PolledReadings.new(_FIRST_SLOTS, 0)
         self._begin = self._end = 0
 
     def step(self, now: float, measured: Floats, values: Mapping[str, Floats]) -> ClassLabels:
@@ -108,7 +108,7 @@ class SmoothingWindow:
         gpus.raw = np.where(fresh, rows.labels, gpus.raw)
         gpus.real = np.where(fresh, rows.real, gpus.real)
         passed = measured - gpus.t
-        continues = fresh & (passed >= 0) & (passed < window_s)  # NaN, and no window: it begins anew
+        continues = fresh & (passed >= 0) & (passed < window_s)  # NaN, and no window: it begins again
         begins = fresh & ~continues
         self._forget(now, begins, np.where(continues, measured - window_s, -np.inf))
         if fresh.any():
@@ -121,64 +121,64 @@ class SmoothingWindow:
     def rearrange(self, places: Longs) -> None:
         """Take other GPUs: `places` of each among those so far, -1 of a new one."""
         stays = places >= 0
-        gpus, looks = _GpuStates.new(len(places)), _PolledReadings.new(len(self._looks.times), len(places))
-        for kept, before in ((gpus, self._gpus), (looks, self._looks)):
+        gpus, polls = _GpuStates.new(len(places)), _PolledReadings.new(len(self._polls.times), len(places))
+        for kept, before in ((gpus, self._gpus), (polls, self._polls)):
             for one in fields(kept):
                 if one.name == "arrived":
-                    looks.arrived = self._looks.arrived
+                    polls.arrived = self._polls.arrived
                 else:
                     getattr(kept, one.name)[..., stays] = getattr(before, one.name)[..., places[stays]]
-        self._gpus, self._looks = gpus, looks
+        self._gpus, self._polls = gpus, polls
 
     def _forget(self, now: float, begins: Flags, until: Floats) -> None:
-        """Take out readings up to `until` of each GPU, all of those that begin anew, and slots that hold none."""
+        """Take out readings up to `until` of each GPU, all of those that begin again, and slots that hold none."""
         held = slice(self._begin, self._end)
-        gone = self._looks.alive[held] & ((self._looks.times[held] <= until) | begins)
+        gone = self._polls.alive[held] & ((self._polls.times[held] <= until) | begins)
         for place in np.flatnonzero(gone.any(axis=1)).tolist():
             self._drop(held.start + place, gone[place])
         age_s = 2 * self.settings.smoothing_s
         while self._begin < self._end:
             slot = self._begin
-            if self._looks.alive[slot].any():
-                if 0 <= now - self._looks.arrived[slot] < age_s and self._end - slot < self.most_slots:
+            if self._polls.alive[slot].any():
+                if 0 <= now - self._polls.arrived[slot] < age_s and self._end - slot < self.most_slots:
                     break
-                self._drop(slot, self._looks.alive[slot].copy())
+                self._drop(slot, self._polls.alive[slot].copy())
             self._begin += 1
 
     def _drop(self, slot: int, gone: Flags) -> None:
-        self._gpus.counts[:, gone] -= self._looks.known[slot][:, gone]
-        self._looks.values[slot][:, gone] = 0.0
-        self._looks.known[slot][:, gone] = False
-        self._looks.alive[slot][gone] = False
+        self._gpus.counts[:, gone] -= self._polls.known[slot][:, gone]
+        self._polls.values[slot][:, gone] = 0.0
+        self._polls.known[slot][:, gone] = False
+        self._polls.alive[slot][gone] = False
 
     def _keep(self, now: float, fresh: Flags, measured: Floats, values: Mapping[str, Floats]) -> None:
         """Put the new readings into a slot of their own."""
-        if self._end == len(self._looks.times):
+        if self._end == len(self._polls.times):
             self._make_room()
         slot = self._end
-        self._looks.times[slot] = np.where(fresh, measured, np.nan)
-        self._looks.arrived[slot] = now
-        self._looks.alive[slot] = fresh
+        self._polls.times[slot] = np.where(fresh, measured, np.nan)
+        self._polls.arrived[slot] = now
+        self._polls.alive[slot] = fresh
         for place, name in enumerate(COUNTERS):
             column = values.get(name)
             known = np.zeros(len(fresh), np.bool_) if column is None else fresh & ~np.isnan(column)
-            self._looks.known[slot, place] = known
-            self._looks.values[slot, place] = 0.0 if column is None else np.where(known, column, 0.0)
-        self._gpus.counts += self._looks.known[slot]
+            self._polls.known[slot, place] = known
+            self._polls.values[slot, place] = 0.0 if column is None else np.where(known, column, 0.0)
+        self._gpus.counts += self._polls.known[slot]
         self._end += 1
 
     def _make_room(self) -> None:
         """Move what is held to the front; with twice the room where it is more than half of it."""
-        looks, count = self._looks, self._end - self._begin
-        slots = len(looks.times)
+        polls, count = self._polls, self._end - self._begin
+        slots = len(polls.times)
         if count * 2 > slots:
-            self._looks = _PolledReadings.new(slots * 2, looks.times.shape[1])
-        for one in fields(looks):
-            getattr(self._looks, one.name)[:count] = getattr(looks, one.name)[self._begin : self._end]
+            self._polls = _PolledReadings.new(slots * 2, polls.times.shape[1])
+        for one in fields(polls):
+            getattr(self._polls, one.name)[:count] = getattr(polls, one.name)[self._begin : self._end]
         self._begin, self._end = 0, count
 
     def _means(self) -> Mapping[str, Floats]:
-        sums = np.add.reduce(self._looks.values[self._begin : self._end], axis=0)
+        sums = np.add.reduce(self._polls.values[self._begin : self._end], axis=0)
         with np.errstate(invalid="ignore"):
             return dict(zip(COUNTERS, sums / self._gpus.counts, strict=True))
 
@@ -208,7 +208,7 @@ class RecentReplays:
     def step(self, t: float, count: Floats) -> Floats:
         """Return the new replays of each GPU that are visible at `t`; NaN where fewer than two counts were seen.
 
-        count: replays since the driver was loaded, NaN missing; one that went back began anew.
+        count: replays since the driver was loaded, NaN missing; one that went back began again.
         """
         begun = ~np.isnan(count) & ~np.isnan(self._count)
         new = np.where(count >= self._count, count - self._count, count)
@@ -230,12 +230,12 @@ class RecentReplays:
     def rearrange(self, places: Longs) -> None:
         """Take other GPUs: `places` of each among those so far, -1 of a new one."""
         stays = places >= 0
-        count, told = np.full(len(places), np.nan), np.full(len(places), np.nan)
-        count[stays], told[stays] = self._count[places[stays]], self._told[places[stays]]
+        count, reported = np.full(len(places), np.nan), np.full(len(places), np.nan)
+        count[stays], reported[stays] = self._count[places[stays]], self._told[places[stays]]
         events = self._events
         self._events = defaultdict(list)
         self._events.update({new: events[old] for new, old in enumerate(places.tolist()) if old in events})
-        self._count, self._told = count, told
+        self._count, self._told = count, reported
 
 
 GONE_S = 300.0  # so long a GPU that the source names no more is shown as lost
@@ -273,14 +273,14 @@ class Monitor:
             self._set_limits(snapshot)
         elif snapshot.devices is not self._devices and snapshot.devices != self._devices:
             self._set_limits(snapshot)
-        told = ~np.isnan(snapshot.measured) & _tells(snapshot)
-        measured = np.where(told, snapshot.measured, np.nan)
-        self._measured = np.where(told, measured, self._measured)
+        reported = ~np.isnan(snapshot.measured) & _has_values(snapshot)
+        measured = np.where(reported, snapshot.measured, np.nan)
+        self._measured = np.where(reported, measured, self._measured)
         labels = self._window.step(t, measured, snapshot.values)
         replays = self._replays.step(t, snapshot.column("pcie_replays"))
         values = {name: replays if name == "pcie_replays" else snapshot.column(name) for name in INPUTS}
-        health = np.where(told, health_states(values, self._limits), _UNKNOWN_HEALTH)
-        shown = np.where(told, labels.shown, _UNKNOWN_CLASS)
+        health = np.where(reported, health_states(values, self._limits), _UNKNOWN_HEALTH)
+        shown = np.where(reported, labels.shown, _UNKNOWN_CLASS)
         self.history = self.history.of(snapshot.gpus)
         self.history.add(snapshot)
         is_named = np.ones(size, np.bool_)
@@ -290,10 +290,10 @@ class Monitor:
             about=self.about,
             snapshot=snapshot,
             labels=shown,
-            raw=np.where(told, labels.raw, _UNKNOWN_CLASS),
-            real=np.where(told, labels.real, np.nan),
+            raw=np.where(reported, labels.raw, _UNKNOWN_CLASS),
+            real=np.where(reported, labels.real, np.nan),
             health=health,
-            told=told,
+            reported=reported,
             stale_s=np.maximum(t - self._measured, 0.0),
             history=self.history,
             events=(),
@@ -302,12 +302,12 @@ class Monitor:
             replays=replays,
         )
         events = self._happenings.step(
-            Observation(snapshot, told, is_named, shown, health), lambda row: _why(view, row)
+            Observation(snapshot, reported, is_named, shown, health), lambda row: _why(view, row)
         )
         return replace(view, events=events)
 
     def _with_lost(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot, with GPUs that it named a while ago: they tell nothing."""
+        """The snapshot, with GPUs that it named a while ago: they report nothing."""
         t = snapshot.t
         if snapshot.gpus != self._named:
             now = set(snapshot.gpus)
@@ -355,16 +355,16 @@ def _why(view: View, row: int) -> str:
     return health_reason(health_reading(view, row), limits, within_s=view.settings.event_memory_s)
 
 
-def _tells(snapshot: Snapshot) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which GPUs tell anything."""
-    tells = np.zeros(len(snapshot.gpus), np.bool_)
+def _has_values(snapshot: Snapshot) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which GPUs report anything."""
+    has_values = np.zeros(len(snapshot.gpus), np.bool_)
     for column in snapshot.values.values():
-        tells |= column == column
-    return tells
+        has_values |= column == column
+    return has_values
 
 
 def _put(column: Floats, rows: Longs, size: int) -> Floats:
-    """A column with places of GPUs that tell nothing."""
+    """A column with places of GPUs that report nothing."""
     found = np.full(size, np.nan)
     found[rows] = column
     return found

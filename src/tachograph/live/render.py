@@ -56,7 +56,7 @@ def json_rows(view: View, settings: WorkloadSettings | None = None) -> list[dict
 
 def _whose(view: View, row: int) -> dict[str, object]:
     gpu = view.snapshot.gpus[row]
-    device, holder = _device(view, row), _holder(view, row)
+    device, allocation = _device(view, row), _allocation(view, row)
     return {
         "node": gpu.node,
         "gpu": gpu.gpu,
@@ -65,8 +65,8 @@ def _whose(view: View, row: int) -> dict[str, object]:
         "uuid": device.uuid,
         "pci": device.pci,
         "hbm_mib": device.hbm_mib,
-        "job_id": holder.job_id,
-        "user": holder.user,
+        "job_id": allocation.job_id,
+        "user": allocation.user,
     }
 
 
@@ -78,7 +78,7 @@ def _needs(view: View, row: int, settings: WorkloadSettings) -> list[str]:
 
     judged = view.means or view.snapshot.values
     reading = reading_of({name: float(column[row]) for name, column in judged.items()})
-    return list(classify(reading if view.told[row] else GpuReading(), settings).needs)
+    return list(classify(reading if view.reported[row] else GpuReading(), settings).needs)
 
 
 def _plain(view: View, counter: str) -> list[float | int | None]:
@@ -91,8 +91,8 @@ def _device(view: View, row: int) -> GpuDevice:
     return view.snapshot.devices.get(view.snapshot.gpus[row], _NO_DEVICE)
 
 
-def _holder(view: View, row: int) -> GpuAllocation:
-    return view.snapshot.holders.get(view.snapshot.gpus[row], _NO_HOLDER)
+def _allocation(view: View, row: int) -> GpuAllocation:
+    return view.snapshot.allocations.get(view.snapshot.gpus[row], _NO_HOLDER)
 
 
 def _known(value: float) -> float | None:
@@ -130,10 +130,10 @@ def _never(view: View, row: int, before: View | None) -> None:
 
 
 def _hbm_mib(view: View, row: int, before: View | None = None) -> float | None:
-    """Memory of the device; where it is not told, what is used and what is free."""
-    told = _device(view, row).hbm_mib
-    if told is not None:
-        return told
+    """Memory of the device; where it is not reported, what is used and what is free."""
+    reported = _device(view, row).hbm_mib
+    if reported is not None:
+        return reported
     used, free = (view.snapshot.value(name, row) for name in ("hbm_used_mib", "hbm_free_mib"))
     return None if used is None or free is None else used + free
 
@@ -149,7 +149,7 @@ def _nvlink_gbps(view: View, row: int, before: View | None) -> float | None:
 
 
 def _replay_rate(view: View, row: int, before: View | None) -> float | None:
-    """Replays per second since the reading before; a count that went back began anew.
+    """Replays per second since the reading before; a count that went back began again.
 
     Of a reading that was shown before there is no rate: nothing new was counted, not nothing.
     """
@@ -226,8 +226,8 @@ _COLUMNS: Mapping[str, _CsvColumn] = MappingProxyType(
         "mig": _CsvColumn(lambda view, row, before: view.snapshot.gpus[row].mig, "d"),
         "uuid": _CsvColumn(lambda view, row, before: _device(view, row).uuid),
         "pci": _CsvColumn(lambda view, row, before: _device(view, row).pci),
-        "job_id": _CsvColumn(lambda view, row, before: _holder(view, row).job_id),
-        "user": _CsvColumn(lambda view, row, before: _holder(view, row).user),
+        "job_id": _CsvColumn(lambda view, row, before: _allocation(view, row).job_id),
+        "user": _CsvColumn(lambda view, row, before: _allocation(view, row).user),
         "bottleneck": _CsvColumn(lambda view, row, before: view.bottleneck(row)),
         "throttle_reasons": _counter("throttle_reasons", form=".0f"),
         "xid": _counter("xid", form=".0f"),
@@ -243,13 +243,13 @@ DEFAULT_COLUMNS: tuple[str, ...] = (
     *("timestamp", "gpu_id", "model", "gpu_util_pct", "mem_used_mib", "real_util_pct"),
     *("sm_active_pct", "tensor_active_pct", "dram_active_pct"),
 )
-OF_TWO_LOOKS: Final = frozenset({"pcie_replay_rate_s", "health"})  # columns that want a look before
+OF_TWO_LOOKS: Final = frozenset({"pcie_replay_rate_s", "health"})  # columns that want a poll before
 
 
 def csv_columns(written: str) -> tuple[str, ...]:
     """Return the columns that are written: some, separated by commas, `all`, or "" for the usual ones.
 
-    >>> columns_of("gpu_id, node"), len(columns_of("")), columns_of("all") == ALL_COLUMNS
+    >>> csv_columns("gpu_id, node"), len(csv_columns("")), csv_columns("all") == ALL_COLUMNS
     (('gpu_id', 'node'), 9, True)
 
     Errors: UsageError naming the closest column.
@@ -261,7 +261,7 @@ def csv_columns(written: str) -> tuple[str, ...]:
         if name not in _COLUMNS:
             close = difflib.get_close_matches(name, ALL_COLUMNS, n=1)
             do = f"did you mean {close[0]}?" if close else f"there are: {', '.join(ALL_COLUMNS)}"
-            raise UsageError(f"--csv: no column {name!r}", do=do)
+            raise UsageError(f"--csv: unknown column {name!r}", do=do)
     return chosen
 
 
@@ -271,7 +271,7 @@ def csv_header(columns: Sequence[str] = DEFAULT_COLUMNS) -> str:
 
 
 def csv_row(view: View, row: int, columns: Sequence[str] = DEFAULT_COLUMNS, before: View | None = None) -> str:
-    """Return the line of one GPU; what is missing is empty. before: the look before, of which rates are made."""
+    """Return the line of one GPU; what is missing is empty. before: the poll before, of which rates are made."""
     return _line(_written(_COLUMNS[name], view, row, before) for name in columns)
 
 
@@ -299,7 +299,7 @@ _ABSENT: Final = "-"
 def text_table(view: View, *, width: int) -> str:
     """Return a table of all GPUs, one line each, for a terminal of `width` characters; `-` is missing.
 
-    Columns that do not fit are left out, the least telling first. Percent, MiB as share of the memory, W, degrees C.
+    Columns that do not fit are left out, the least important first. Percent, MiB as share of the memory, W, degrees C.
     """
     cells = {title: _cells(view, title) for title in _TITLES}
     for leaving in range(len(_LEAVING) + 1):
@@ -335,8 +335,8 @@ _TITLES: Mapping[str, Callable[[View, int], str | None]] = MappingProxyType(
     {
         "GPU": lambda view, row: view.snapshot.gpus[row].name,
         "MODEL": _model,
-        "JOB": lambda view, row: _holder(view, row).job_id,
-        "USER": lambda view, row: _holder(view, row).user,
+        "JOB": lambda view, row: _allocation(view, row).job_id,
+        "USER": lambda view, row: _allocation(view, row).user,
         "UTIL": _share("gpu_util"),
         "REAL": lambda view, row: _percent(float(view.real[row]) * 100),
         "SM": _share("sm_active"),

@@ -33,12 +33,12 @@ _PLACE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class GpuSelection:
-    """Rows of a snapshot, in its order, and why: "2 of 8 GPUs, those of job 12". holder: who holds them, where that is
+    """Rows of a snapshot, in its order, and why: "2 of 8 GPUs, those of job 12". allocation: theirs, where that is
     known from how they were picked."""
 
     rows: tuple[int, ...]
     words: str
-    holder: GpuAllocation | None = None
+    allocation: GpuAllocation | None = None
 
 
 GpuSelector = Callable[[Snapshot, SourceInfo], GpuSelection]
@@ -69,16 +69,16 @@ class GpuTerm:
 def gpu_terms(written: str) -> tuple[GpuTerm, ...]:
     """Return the names of `--gpus`: `0,1,3-5`, `GPU-8932f937`, `3b:00.0`, `nid001:2`, `0.7` (a slice), mixed.
 
-    >>> [term.gpus for term in terms("0,3-5")], terms("0000:3B:00.0")[0].pci
+    >>> [term.gpus for term in gpu_terms("0,3-5")], gpu_terms("0000:3B:00.0")[0].pci
     ([range(0, 1), range(3, 6)], (0, 59, 0, 0))
-    >>> terms("nid001:3.7")[0].node, terms("nid001:3.7")[0].mig
+    >>> gpu_terms("nid001:3.7")[0].node, gpu_terms("nid001:3.7")[0].mig
     ('nid001', 7)
 
     Errors: UsageError for what names no GPU.
     """
     found = tuple(_gpu_term(part.strip()) for part in written.split(",") if part.strip())
     if not found:
-        raise UsageError("--gpus names no GPU", do="write 0,1,3-5, UUIDs or PCI addresses")
+        raise UsageError("--gpus selects no GPU", do="write 0,1,3-5, UUIDs or PCI addresses")
     return found
 
 
@@ -91,12 +91,12 @@ def _gpu_term(written: str) -> GpuTerm:
     place = _PLACE.fullmatch(written)
     if place is None:
         raise UsageError(
-            f"--gpus: {written!r} names no GPU", do="write 0,1,3-5, NODE:0, a UUID, or a PCI address such as 3b:00.0"
+            f"--gpus: invalid GPU {written!r}", do="write 0,1,3-5, NODE:0, a UUID, or a PCI address such as 3b:00.0"
         )
     low = int(place["low"])
     high = int(place["high"] or low)
     if high < low:
-        raise UsageError(f"--gpus: {written} goes backwards", do=f"write {high}-{low}")
+        raise UsageError(f"--gpus: {written} is a reversed range", do=f"write {high}-{low}")
     mig = None if place["mig"] is None else int(place["mig"])
     return GpuTerm(written, node=place["node"], gpus=range(low, high + 1), mig=mig)
 
@@ -133,11 +133,11 @@ def select_named(written: str) -> GpuSelector:
         for term in wanted:
             rows = [row for row, gpu in enumerate(snapshot.gpus) if term.fits(gpu, device_of(snapshot, gpu))]
             if not rows or (term.pci is None and term.uuid is None and not _all_there(term, snapshot, rows)):
-                raise NotFoundError(f"no GPU {term.written} is there", do=f"there are {_named(snapshot)}")
+                raise NotFoundError(f"GPU {term.written} not found", do=f"known: {_named(snapshot)}")
             if term.uuid and len({device_of(snapshot, snapshot.gpus[row]).uuid for row in rows}) > 1:
-                raise UsageError(f"--gpus: several UUIDs begin with {term.written}", do="write more of it")
+                raise UsageError(f"--gpus: several UUIDs begin with {term.written}", do="write more characters")
             chosen.update(rows)
-        return GpuSelection(tuple(sorted(chosen)), f"{len(chosen)} of {counted(snapshot)}, as named")
+        return GpuSelection(tuple(sorted(chosen)), f"{len(chosen)} of {counted(snapshot)}, as selected")
 
     return pick
 
@@ -150,14 +150,14 @@ def select_job(job: str, names_of: Callable[[str], frozenset[str]] = lambda job:
     """Return what picks the GPUs that a job holds now, on all nodes. names_of: {every id that means the same job}.
 
     `3` picks all tasks of the array 3, all components of the heterogeneous job 3.
-    When picking: NotFoundError naming jobs that hold GPUs, or what to do where nobody tells.
+    When picking: NotFoundError naming jobs that hold GPUs, or what to do where no source reports.
     """
 
     def pick(snapshot: Snapshot, about: SourceInfo) -> GpuSelection:
         names = names_of(job) | {job}
         rows = [row for row in range(len(snapshot.gpus)) if holds(snapshot, row, names)]
         if not rows:
-            raise NotFoundError(f"job {job} holds no GPU that is seen", do=_jobs_seen(snapshot))
+            raise NotFoundError(f"job {job} has no GPU in view", do=_jobs_seen(snapshot))
         nodes = len({snapshot.gpus[row].node for row in rows})
         on = "" if nodes == 1 else f" on {nodes} nodes"
         return GpuSelection(tuple(rows), f"{len(rows)} of {counted(snapshot)}, those of job {job}{on}")
@@ -168,26 +168,28 @@ def select_job(job: str, names_of: Callable[[str], frozenset[str]] = lambda job:
 def holds(snapshot: Snapshot, row: int, names: Iterable[str | None]) -> bool:
     """Return whether a job of one of these ids holds a GPU, alone or with others; of an array or a heterogeneous job:
     one of its parts."""
-    holder = snapshot.holders.get(snapshot.gpus[row])
-    return holder is not None and is_of(holder, names)
+    allocation = snapshot.allocations.get(snapshot.gpus[row])
+    return allocation is not None and is_of(allocation, names)
 
 
-def is_of(holder: GpuAllocation, names: Iterable[str | None]) -> bool:
-    """Return whether a holder is a job of one of these ids, or has one among others.
+def is_of(allocation: GpuAllocation, names: Iterable[str | None]) -> bool:
+    """Return whether an allocation is a job of one of these ids, or has one among others.
 
-    >>> is_of(Holder("3_0"), ["3"]), is_of(Holder("8,9"), ["9"]), is_of(Holder("30"), ["3"])
+    >>> is_of(GpuAllocation("3_0"), ["3"]), is_of(GpuAllocation("8,9"), ["9"]), is_of(GpuAllocation("30"), ["3"])
     (True, True, False)
     """
-    return any(job == name or job.startswith((f"{name}_", f"{name}+")) for name in names if name for job in holder.jobs)
+    return any(
+        job == name or job.startswith((f"{name}_", f"{name}+")) for name in names if name for job in allocation.jobs
+    )
 
 
 def _jobs_seen(snapshot: Snapshot) -> str:
-    jobs = sorted({job for holder in snapshot.holders.values() for job in holder.jobs})
+    jobs = sorted({job for allocation in snapshot.allocations.values() for job in allocation.jobs})
     if jobs:
-        return f"jobs seen: {_some(jobs)}"
+        return f"jobs in view: {_some(jobs)}"
     return (
-        "nobody tells who holds which GPU: run it where squeue works, let dcgm-exporter write hpc_job "
-        "(--hpc-job-mapping-dir), or name GPUs with --gpus"
+        "GPU allocations are unknown: run it where squeue works, let dcgm-exporter write hpc_job "
+        "(--hpc-job-mapping-dir), or select GPUs with --gpus"
     )
 
 
@@ -220,12 +222,12 @@ def short_host(host: str) -> str:
 
 
 def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = None) -> Snapshot:
-    """Return some rows of a snapshot; problems stay. like: the same rows of one with the same GPUs and holders."""
+    """Return some rows of a snapshot; problems stay. like: the same rows of one with the same GPUs and allocations."""
     if list(rows) == list(range(len(snapshot.gpus))):
         return snapshot
     places = np.array(rows, np.intp)
     gpus = tuple(snapshot.gpus[row] for row in rows) if like is None else like.gpus
-    devices, holders = snapshot.devices, snapshot.holders
+    devices, allocations = snapshot.devices, snapshot.allocations
     running = snapshot.processes
     return replace(
         snapshot,
@@ -233,15 +235,15 @@ def subset(snapshot: Snapshot, rows: Sequence[int], *, like: Snapshot | None = N
         measured=snapshot.measured[places],
         values={name: values[places] for name, values in snapshot.values.items()},
         devices=like.devices if like else {gpu: devices[gpu] for gpu in gpus if gpu in devices},
-        holders=like.holders if like else {gpu: holders[gpu] for gpu in gpus if gpu in holders},
+        allocations=like.allocations if like else {gpu: allocations[gpu] for gpu in gpus if gpu in allocations},
         processes={gpu: running[gpu] for gpu in gpus if gpu in running} if running else running,
     )
 
 
 class SelectedSource:
-    """A source that shows the GPUs that are picked, and no others. Picked anew when GPUs or holders change.
+    """A source that shows the GPUs that are picked, and no others. Picked again when GPUs or allocations change.
 
-    What cannot be picked any longer (a job that ended) leaves the GPUs as they were, and is told as a problem.
+    What cannot be picked any longer (a job that ended) leaves the GPUs as they were, and is reported as a problem.
     """
 
     def __init__(self, source: LiveSource, pick: GpuSelector | None) -> None:
@@ -260,7 +262,7 @@ class SelectedSource:
         about = self._source.about
         return about if self._picked is None else replace(about, sentence=f"{about.sentence}; {self._picked.words}")
 
-    def look(self) -> Snapshot:
+    def poll(self) -> Snapshot:
         """Read once ahead: the next `read` returns the same. Errors: also NotFoundError, UsageError of what picks."""
         if self._first is None:
             self._first = self._shown(self._source.read())
@@ -285,14 +287,16 @@ class SelectedSource:
             self._part = None
         rows = self._picked.rows if self._picked is not None else ()
         shown = self._part = subset(snapshot, rows, like=self._part)
-        if self._picked is not None and self._picked.holder is not None:
-            shown = replace(shown, holders=dict.fromkeys(shown.gpus, self._picked.holder))
+        if self._picked is not None and self._picked.allocation is not None:
+            shown = replace(shown, allocations=dict.fromkeys(shown.gpus, self._picked.allocation))
         return replace(shown, problems=(*shown.problems, self._lost)) if self._lost else shown
 
     def _changed(self, snapshot: Snapshot) -> bool:
         before = self._of
         return before is None or (
-            snapshot.gpus != before.gpus or snapshot.holders != before.holders or snapshot.devices != before.devices
+            snapshot.gpus != before.gpus
+            or snapshot.allocations != before.allocations
+            or snapshot.devices != before.devices
         )
 
     def _pick_from(self, snapshot: Snapshot, pick: GpuSelector) -> None:
@@ -305,7 +309,7 @@ class SelectedSource:
             places = {gpu: row for row, gpu in enumerate(snapshot.gpus)}
             rows = tuple(sorted(places[gpu] for gpu in self._gpus if gpu in places))
             self._picked = replace(self._picked, rows=rows)
-            self._lost = SourceProblem(problem.what, do="shown are the GPUs as they were picked before")
+            self._lost = SourceProblem(problem.what, do="the GPUs selected before stay shown")
         self._of = snapshot
 
 
@@ -355,6 +359,6 @@ class SelectedReplay(SelectedSource):
         self._replay.to_first(job)
 
     def to_last(self, job: str | None = None) -> None:
-        """Stand still at the last instant at which GPUs told something."""
+        """Stand still at the last instant at which GPUs reported something."""
         self._first = None
         self._replay.to_last(job)

@@ -27,7 +27,7 @@ class GpuId:
     def name(self) -> str:
         """As people write it.
 
-        >>> Gpu("nid001", 3).name, Gpu("nid001", 3, 7).name
+        >>> GpuId("nid001", 3).name, GpuId("nid001", 3, 7).name
         ('nid001:3', 'nid001:3.7')
         """
         return f"{self.node}:{self.gpu}" + (f".{self.mig}" if self.mig is not None else "")
@@ -35,7 +35,7 @@ class GpuId:
 
 @dataclass(frozen=True, slots=True)
 class GpuDevice:
-    """What hardly changes of a GPU; None: not told. slowdown_c: at which it lowers its clocks by itself."""
+    """What hardly changes of a GPU; None: not reported. slowdown_c: at which it lowers its clocks by itself."""
 
     model: str | None = None
     uuid: str | None = None
@@ -46,7 +46,7 @@ class GpuDevice:
 
 @dataclass(frozen=True, slots=True)
 class GpuAllocation:
-    """Who holds a GPU: a job, as people name it; a user; since when (seconds since 1970). None: not told.
+    """Who holds a GPU: a job, as people name it; a user; since when (seconds since 1970). None: not reported.
 
     Of several that share it there are commas between them.
     """
@@ -59,7 +59,7 @@ class GpuAllocation:
     def jobs(self) -> tuple[str, ...]:
         """Each of the jobs.
 
-        >>> Holder("8,9").jobs, Holder("3_0").jobs, Holder(user="ana").jobs
+        >>> GpuAllocation("8,9").jobs, GpuAllocation("3_0").jobs, GpuAllocation(user="ana").jobs
         (('8', '9'), ('3_0',), ())
         """
         return tuple(self.job_id.split(",")) if self.job_id else ()
@@ -67,7 +67,7 @@ class GpuAllocation:
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process on a GPU; None: not told. hbm_used_mib: device memory it holds."""
+    """A process on a GPU; None: not reported. hbm_used_mib: device memory it holds."""
 
     pid: int
     user: str | None = None
@@ -91,11 +91,11 @@ class SourceProblem:
     def sentence(self) -> str:
         """In one line.
 
-        >>> Problem("no answer within 5 s", "http://n1:9400/metrics", "is the exporter running?").sentence
+        >>> SourceProblem("no answer within 5 s", "http://n1:9400/metrics", "is the exporter running?").sentence
         'http://n1:9400/metrics: no answer within 5 s; is the exporter running?'
         """
-        said = f"{self.where}: {self.what}" if self.where else self.what
-        return f"{said}; {self.do}" if self.do else said
+        message = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{message}; {self.do}" if self.do else message
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ class Snapshot:
     """One row per GPU, in the order of `gpus`.
 
     t: when it was taken, seconds since 1970. measured: when the values of each GPU were measured, by the best account
-    there is; NaN of a GPU that told nothing. values: {counter of the catalogue: float64 array in its unit, NaN
-    missing}; counters that the source never tells are not in it. Who holds or runs nothing is in neither mapping.
+    there is; NaN of a GPU that reported nothing. values: {counter of the catalogue: float64 array in its unit, NaN
+    missing}; counters that the source never reports are not in it. Who holds or runs nothing is in neither mapping.
     """
 
     t: float
@@ -112,12 +112,12 @@ class Snapshot:
     measured: Floats
     values: Mapping[str, Floats]
     devices: Mapping[GpuId, GpuDevice] = field(default_factory=dict)
-    holders: Mapping[GpuId, GpuAllocation] = field(default_factory=dict)
+    allocations: Mapping[GpuId, GpuAllocation] = field(default_factory=dict)
     processes: Mapping[GpuId, tuple[GpuProcess, ...]] = field(default_factory=dict)
     problems: tuple[SourceProblem, ...] = ()
 
     def column(self, counter: str) -> Floats:
-        """The values of a counter, all NaN of one that is not told."""
+        """The values of a counter, all NaN of one that is not reported."""
         given = self.values.get(counter)
         return np.full(len(self.gpus), np.nan) if given is None else given
 
@@ -129,21 +129,21 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """What people are told of a source, in one line, and what it cannot see.
+    """A source in one line for people, and what it does not support.
 
     name: dcgm-exporter, dmon, prometheus, nvml, recording, simulated. sentence: which GPUs of whom, such as "NVML with
-    GPM, 8 GPUs of this node". refresh_s: so often its values can be new. blind: {counter that it does not tell: how to
+    GPM, 8 GPUs of this node". refresh_s: so often its values can be new. unsupported: {counter: how to
     enable it, "" where that cannot be done}.
     """
 
     name: str
     sentence: str
     refresh_s: float = 1.0
-    blind: Mapping[str, str] = field(default_factory=dict)
+    unsupported: Mapping[str, str] = field(default_factory=dict)
 
 
 class LiveSource(Protocol):
-    """Whatever tells how GPUs are now. Used by one thread at a time."""
+    """A source of live telemetry. Used by one thread at a time."""
 
     @property
     def about(self) -> SourceInfo:
@@ -153,8 +153,8 @@ class LiveSource(Protocol):
     def read(self) -> Snapshot:
         """Return the newest snapshot.
 
-        What may mend by itself (a host that does not answer, a GPU that is lost, a program that ended and is started
-        anew) is told in `problems`, and tried again at the next call; GPUs that told nothing stay, with NaN.
+        What may recover by itself (a host that does not answer, a GPU that is lost, a program that ended and is started
+        again) is reported in `problems`, and tried again at the next call; GPUs that reported nothing stay, with NaN.
         Takes a few seconds at most. Errors: those of the project, for what a user must change first.
         """
         ...
@@ -195,7 +195,7 @@ class ReplaySource(LiveSource, Playback, Protocol):
         ...
 
     def to_last(self, job: str | None = None) -> None:
-        """Stand still at the last instant at which GPUs, of a job where one is named, told something."""
+        """Stand still at the last instant at which GPUs, of a job where one is named, reported something."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""How to enable what a source does not tell: per counter and source, as a sentence and in a few words for a screen.
+"""How to enable what a source does not report: per counter and source, as a sentence and in a few words for a screen.
 
 Sources: `etc/default-counters.csv` and `etc/dcp-metrics-included.csv` of dcgm-exporter, NVIDIA's guide to DCGM
 (profiling metrics, MIG), nvml.h (GPM needs compute capability 9.0).
@@ -16,7 +16,7 @@ from tachograph.catalog.counters import COUNTER_NAMES, COUNTERS_BY_NAME, DCGM_PR
 if TYPE_CHECKING:
     from tachograph.live.snapshot import SourceInfo
 
-# sources by what makes them tell more
+# sources by what makes them report more
 _EXPORTERS: Final = ("dcgm-exporter", "prometheus")
 _DMON: Final = "dmon"
 _NVML: Final = "nvml"
@@ -41,7 +41,7 @@ _PROFILED = "PROF_"  # DCGM fields of the profiling module, GPM metrics of NVML
 
 
 class CounterFix(StrEnum):
-    """What can be done about a counter that is not told."""
+    """What can be done about a counter that is not reported."""
 
     CSV = "csv"  # a line for the exporter
     PROFILING = "profiling"  # DCGM is asked for it, and its profiling module gives nothing
@@ -54,36 +54,38 @@ class CounterFix(StrEnum):
 class _FixText:
     """What is said of a remedy: for a line with several counters, for one, for a screen. {lines}: names at DCGM."""
 
-    said: str
+    message: str
     brief: str
 
 
 _FIX_TEXTS: Mapping[CounterFix, _FixText] = {
     CounterFix.CSV: _FixText("add {lines} to the CSV file of dcgm-exporter (option -f) and restart it", "exporter CSV"),
     CounterFix.PROFILING: _FixText(
-        "DCGM's profiling gives nothing: it needs a data-centre GPU (Volta or newer), the host engine running as root "
-        "(a container: capability SYS_ADMIN), and no other profiler at work (ncu, nsys, `dcgmi profile --pause`)",
+        "DCGM profiling reports nothing: it needs a data-centre GPU (Volta or newer), a host engine running as root "
+        "(container: capability SYS_ADMIN), and no other active profiler (ncu, nsys, `dcgmi profile --pause`)",
         "no profiling",
     ),
     CounterFix.UNCOUNTED: _FixText(
-        "DCGM's profiling works, as it tells others: this GPU, or this DCGM, does not count {lines}", "not counted"
+        "DCGM profiling works for other counters: this GPU or DCGM does not count {lines}", "not counted"
     ),
     CounterFix.HOPPER: _FixText(
-        "NVML tells it of Hopper and newer GPUs only; elsewhere run dcgm-exporter", "needs Hopper"
+        "NVML reports it on Hopper and newer only; elsewhere run dcgm-exporter", "needs Hopper"
     ),
-    CounterFix.NONE: _FixText("", "not told"),
+    CounterFix.NONE: _FixText("", "not reported"),
 }
 
 
 def counter_fix(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> CounterFix:
-    """Return what can be done about a counter that a source does not tell.
+    """Return what can be done about a counter that a source does not report.
 
-    mig: of a slice of a GPU. profiles: the source tells others that DCGM's profiling module counts.
+    mig: of a slice of a GPU. profiles: the source reports others that DCGM's profiling module counts.
 
-    >>> remedy("sm_active", "dcgm-exporter").name, remedy("sm_active", "nvml").name, remedy("gpu_util", "dmon").name
-    ('CSV', 'HOPPER', 'NONE')
-    >>> remedy("tensor_active", "dmon").name, remedy("tensor_active", "dmon", profiles=True).name
-    ('PROFILING', 'UNCOUNTED')
+    >>> [counter_fix("sm_active", source).name for source in ("dcgm-exporter", "nvml")]
+    ['CSV', 'HOPPER']
+    >>> counter_fix("gpu_util", "dmon").name, counter_fix("tensor_active", "dmon").name
+    ('NONE', 'PROFILING')
+    >>> counter_fix("tensor_active", "dmon", profiles=True).name
+    'UNCOUNTED'
     """
     if mig and counter in _WHOLE_GPU:
         return CounterFix.NONE
@@ -91,9 +93,9 @@ def counter_fix(counter: str, source: str, *, mig: bool = False, profiles: bool 
     if row is None or row.dcgm_name is None:
         return CounterFix.NONE
     profiled = _profiled(counter)
-    if source in _EXPORTERS:  # where others are told, the file of the site lacks this line
-        asked = profiled and not profiles and counter not in (_COMMENTED | _ABSENT)
-        return CounterFix.PROFILING if asked else CounterFix.CSV
+    if source in _EXPORTERS:  # where others are reported, the file of the site lacks this line
+        requested = profiled and not profiles and counter not in (_COMMENTED | _ABSENT)
+        return CounterFix.PROFILING if requested else CounterFix.CSV
     if source == _DMON:
         working = CounterFix.UNCOUNTED if profiles else CounterFix.PROFILING
         return working if profiled else CounterFix.NONE
@@ -103,8 +105,8 @@ def counter_fix(counter: str, source: str, *, mig: bool = False, profiles: bool 
 
 
 def has_profiling(about: SourceInfo) -> bool:
-    """Return whether a source tells a counter of DCGM's profiling module; False while it is not known what it tells."""
-    return bool(about.blind) and any(_profiled(name) for name in COUNTER_NAMES if name not in about.blind)
+    """Return whether a source reports a counter of DCGM's profiling module; False while that is unknown."""
+    return bool(about.unsupported) and any(_profiled(name) for name in COUNTER_NAMES if name not in about.unsupported)
 
 
 def _profiled(counter: str) -> bool:
@@ -112,11 +114,11 @@ def _profiled(counter: str) -> bool:
 
 
 def how_to_enable(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> str:
-    """Return how a counter is made to be told, as the end of a sentence; "" where that cannot be done.
+    """Return how a counter is made to be reported, as the end of a sentence; "" where that cannot be done.
 
-    >>> how("sm_active", "dcgm-exporter")
+    >>> how_to_enable("sm_active", "dcgm-exporter")
     'add DCGM_FI_PROF_SM_ACTIVE to the CSV file of dcgm-exporter (option -f) and restart it'
-    >>> how("pcie_rx_bytes_per_s", "dcgm-exporter", mig=True), how("sm_active", "recording")
+    >>> how_to_enable("pcie_rx_bytes_per_s", "dcgm-exporter", mig=True), how_to_enable("sm_active", "recording")
     ('', '')
     """
     return _said(counter_fix(counter, source, mig=mig, profiles=profiles), [counter], source)
@@ -125,20 +127,22 @@ def how_to_enable(counter: str, source: str, *, mig: bool = False, profiles: boo
 def brief_fix(counter: str, source: str, *, mig: bool = False, profiles: bool = False) -> str:
     """Return the same in a few words, for a place on a screen where a value would stand.
 
-    >>> brief("sm_active", "dcgm-exporter"), brief("gpu_util", "nvml", mig=True), brief("sm_active", "recording")
-    ('exporter CSV', 'not of MIG', 'not recorded')
+    >>> brief_fix("sm_active", "dcgm-exporter"), brief_fix("gpu_util", "nvml", mig=True)
+    ('exporter CSV', 'not for MIG')
+    >>> brief_fix("sm_active", "recording")
+    'not recorded'
     """
     if mig and counter in _WHOLE_GPU:
-        return "not of MIG"
+        return "not for MIG"
     if source == "recording":
         return "not recorded"
     return _FIX_TEXTS[counter_fix(counter, source, mig=mig, profiles=profiles)].brief
 
 
 def exporter_csv_lines(counters: Iterable[str]) -> tuple[str, ...]:
-    """Return the lines that make dcgm-exporter tell counters; none for those that DCGM does not know.
+    """Return the lines that make dcgm-exporter report counters; none for those that DCGM does not know.
 
-    >>> csv_lines(["sm_active"])
+    >>> exporter_csv_lines(["sm_active"])
     ('DCGM_FI_PROF_SM_ACTIVE, gauge, Share of cycles in which an SM had a warp resident; averaged over SMs.',)
     """
     rows = [
@@ -152,35 +156,36 @@ def exporter_csv_lines(counters: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def unsupported_counters(told: Iterable[str], source: str, *, mig: bool = False) -> dict[str, str]:
-    """Return {counter of the catalogue that is not among `told`: how to enable it}, as `About.blind` is.
+def unsupported_counters(reported: Iterable[str], source: str, *, mig: bool = False) -> dict[str, str]:
+    """Return {counter of the catalogue that is not among `reported`: how to enable it}, as `SourceInfo.unsupported` is.
 
-    >>> from tachograph.catalog.counters import NAMES
-    >>> blind([name for name in NAMES if name != "sm_active"], "nvml")
-    {'sm_active': 'NVML tells it of Hopper and newer GPUs only; elsewhere run dcgm-exporter'}
+    >>> from tachograph.catalog.counters import COUNTER_NAMES
+    >>> unsupported_counters([name for name in COUNTER_NAMES if name != "sm_active"], "nvml")
+    {'sm_active': 'NVML reports it on Hopper and newer only; elsewhere run dcgm-exporter'}
     """
-    known = frozenset(told)
+    known = frozenset(reported)
     working = any(map(_profiled, known & frozenset(COUNTER_NAMES)))
     return {name: how_to_enable(name, source, mig=mig, profiles=working) for name in COUNTER_NAMES if name not in known}
 
 
 def unsupported_lines(about: SourceInfo) -> list[str]:
-    """Return what a source does not tell, and what to do about it: a line for each thing that can be done.
+    """Return what a source does not report, and what to do about it: a line for each thing that can be done.
 
-    >>> from tachograph.live.snapshot import About
-    >>> lines(About("nvml", "NVML", blind=blind([n for n in NAMES if n != "fp64_active"], "nvml")))
-    ['does not tell fp64_active: NVML tells it of Hopper and newer GPUs only; elsewhere run dcgm-exporter']
+    >>> from tachograph.live.snapshot import SourceInfo
+    >>> missing = unsupported_counters([name for name in COUNTER_NAMES if name != "fp64_active"], "nvml")
+    >>> unsupported_lines(SourceInfo("nvml", "NVML", unsupported=missing))
+    ['unsupported: fp64_active; NVML reports it on Hopper and newer only; elsewhere run dcgm-exporter']
     """
     groups: dict[tuple[CounterFix | None, str], list[str]] = {}
     working = has_profiling(about)
-    for counter, told in about.blind.items():
+    for counter, reported in about.unsupported.items():
         usual = counter_fix(counter, about.name, profiles=working)
-        own = told != how_to_enable(counter, about.name, profiles=working)
-        groups.setdefault((None, told) if own else (usual, ""), []).append(counter)
+        own = reported != how_to_enable(counter, about.name, profiles=working)
+        groups.setdefault((None, reported) if own else (usual, ""), []).append(counter)
     return [
-        f"does not tell {', '.join(counters)}" + (f": {said}" if said else "")
-        for (usual, told), counters in groups.items()
-        for said in (told if usual is None else _said(usual, counters, about.name),)
+        f"unsupported: {', '.join(counters)}" + (f"; {message}" if message else "")
+        for (usual, reported), counters in groups.items()
+        for message in (reported if usual is None else _said(usual, counters, about.name),)
     ]
 
 
@@ -188,7 +193,7 @@ def _said(usual: CounterFix, counters: list[str], source: str) -> str:
     fields = ", ".join(
         f"{DCGM_PREFIX}{COUNTERS_BY_NAME[name].dcgm_name}" for name in counters if name in COUNTERS_BY_NAME
     )
-    said = _FIX_TEXTS[usual].said.format(lines=fields)
+    message = _FIX_TEXTS[usual].message.format(lines=fields)
     if source == "prometheus" and usual is CounterFix.CSV:
-        return f"{said}; or let Prometheus keep it (metric_relabel_configs)"
-    return said
+        return f"{message}; or let Prometheus keep it (metric_relabel_configs)"
+    return message

@@ -79,12 +79,12 @@ class History:
         return self._t[self._order()]
 
     def series(self, counter: str, row: int) -> Singles:
-        """The values of one GPU beside `times`; all NaN of a counter that was never told."""
+        """The values of one GPU beside `times`; all NaN of a counter that was never reported."""
         ring = self._values.get(counter)
         return np.full(self._held, np.nan, np.float32) if ring is None else ring[self._order(), row]
 
     def block(self, counter: str, rows: Sequence[int]) -> Singles:
-        """The values of some GPUs beside `times`: (snapshots x GPUs); all NaN of a counter that was never told."""
+        """The values of some GPUs beside `times`: (snapshots x GPUs); all NaN of a counter that was never reported."""
         ring = self._values.get(counter)
         if ring is None:
             return np.full((self._held, len(rows)), np.nan, np.float32)
@@ -113,7 +113,7 @@ class EventKind(StrEnum):
     CLASS = "class"
     XID = "xid"
     THROTTLE = "throttle"
-    LOST = "lost"  # it no longer tells anything, or is there again
+    LOST = "lost"  # it no longer reports anything, or is there again
     JOB = "job"  # another job holds it
     SOURCE = "source"
 
@@ -134,7 +134,7 @@ class View:
     """One row per GPU, in the order of `snapshot.gpus`.
 
     labels, raw: places in CLASSES, smoothed and of this reading alone. real: real utilisation 0..1, NaN unknown.
-    health: places in STATES. told: False of a GPU that told nothing now. stale_s: age of its values, NaN where never.
+    health: places in STATES. reported: False of a GPU without values now. stale_s: age of its values, NaN where never.
     events: oldest first, no more than are kept. settings: by which it was judged. means: of counters over the window
     of the label, NaN missing. replays: new ones that are still visible, NaN unknown; None where nobody counted them.
     """
@@ -145,7 +145,7 @@ class View:
     raw: Bytes
     real: Floats
     health: Bytes
-    told: Flags
+    reported: Flags
     stale_s: Floats
     history: History
     events: tuple[LiveEvent, ...]
@@ -189,14 +189,14 @@ def gpu_reasons(view: View, row: int) -> GpuReasons:
     settings = view.settings
     now = reading_of({name: float(column[row]) for name, column in view.snapshot.values.items()})
     means = reading_of({name: float(column[row]) for name, column in view.means.items()}) if view.means else now
-    of_window = means if view.told[row] else GpuReading()
+    of_window = means if view.reported[row] else GpuReading()
     device = view.snapshot.devices.get(view.snapshot.gpus[row]) or GpuDevice()
     limits = limits_of(device.model, device.slowdown_c)
     seen = health_reading(view, row)
     classified, health = classify(of_window, settings), health_of(seen, limits)
-    why = explained(of_window, settings) if view.told[row] else "it tells nothing now"
-    if view.told[row] and classified.name != view.label(row):
-        why = f"now {classified.name} ({why}); {view.label(row)} stays until that has lasted"
+    why = explained(of_window, settings) if view.reported[row] else "no values now"
+    if view.reported[row] and classified.name != view.label(row):
+        why = f"now {classified.name} ({why}); {view.label(row)} shown until the change lasts"
     missing = dict.fromkeys((*classified.needs, *health.needs))
     return GpuReasons(
         classified,
@@ -205,7 +205,7 @@ def gpu_reasons(view: View, row: int) -> GpuReasons:
         limits,
         why,
         health_reason(seen, limits, within_s=settings.event_memory_s),
-        {name: view.about.blind.get(name) or enabling([name]) for name in missing},
+        {name: view.about.unsupported.get(name) or enabling([name]) for name in missing},
     )
 
 

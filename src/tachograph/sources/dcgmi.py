@@ -85,9 +85,9 @@ class DmonStream:
             )
             values = {name: number for name, cell in cells.items() if (number := _number(cell)) is not None}
             return DmonRow(DcgmEntity(row[1], int(row[2])), values)
-        said = " ".join(text.split())
-        if said and not _UNITS.match(text):
-            self.complaints = [*self.complaints[-_KEPT_COMPLAINTS:], said[:300]]
+        message = " ".join(text.split())
+        if message and not _UNITS.match(text):
+            self.complaints = [*self.complaints[-_KEPT_COMPLAINTS:], message[:300]]
         return None
 
 
@@ -95,7 +95,7 @@ _KEPT_COMPLAINTS = 19
 
 
 def _cells(columns: Sequence[_DmonColumn], tokens: Sequence[tuple[str, int, int]]) -> Mapping[str, str]:
-    """{column: what stands under it}; nothing where it cannot be told which column a cell belongs to.
+    """{column: what stands under it}; nothing where the column of a cell is undetermined.
 
     A row that is full is read in the order of the header. Where cells are empty, those that stand begin (or, in old
     versions, end) where the names do; else each lies between two names.

@@ -24,9 +24,18 @@ from tachograph.tui import keys
 from tachograph.tui.commands import completion_names, perform_command, preview_line
 from tachograph.tui.feed import FeedFailure, SnapshotJudge, ViewFeed
 from tachograph.tui.header import HeaderState, Lines, footer, header
-from tachograph.tui.screens import Ask, ChoosesGpu, Dismissible, Open, Say, ShowsView, make_screen, subject_of
+from tachograph.tui.screens import (
+    ChoosesGpu,
+    Dismissible,
+    OpenPrompt,
+    OpenScreen,
+    ShowNote,
+    ShowsView,
+    make_screen,
+    subject_of,
+)
 
-FASTEST_S, SLOWEST_S = 0.1, 60.0  # between two looks
+FASTEST_S, SLOWEST_S = 0.1, 60.0  # between two polls
 _NOTE_S = 8.0  # so long a note stands before the keys are shown again
 _DEEPEST = 20  # screens that lead back
 
@@ -102,7 +111,7 @@ class WatchApp(App[int]):
         self.start()
 
     def _go_on(self) -> None:
-        """Draw all anew behind a stop; where Textual left the screen for it, it has to enter it again.
+        """Draw all again behind a stop; where Textual left the screen for it, it has to enter it again.
 
         Entering it twice, as Textual does behind SIGSTOP, it takes its own terminal for the one to restore.
         """
@@ -122,7 +131,7 @@ class WatchApp(App[int]):
     # --- what comes
 
     def deliver(self, came: View | FeedFailure) -> None:
-        """Take what came of one look, in any thread; what is not shown yet is replaced."""
+        """Take what came of one poll, in any thread; what is not shown yet is replaced."""
         if isinstance(came, View):
             self._newest, self.failure = came, None
         else:
@@ -141,12 +150,12 @@ class WatchApp(App[int]):
         self.show_view()
 
     def show_view(self) -> None:
-        """Give the view to the screen that is seen, and tell how things are."""
+        """Give the view to the screen that is seen, and update header and footer."""
         seen = self.seen
         if self.view is not None and isinstance(seen, ShowsView):
             with self.feed.lock:
                 seen.show(self.view)
-        self.tell()
+        self.redraw()
 
     # --- screens
 
@@ -182,7 +191,7 @@ class WatchApp(App[int]):
         if about and of is None:
             of = self.chosen if about == "gpu" else self._job_of_chosen()
             if of is None:
-                self.say("no GPU is chosen" if about == "gpu" else "no job is known of this GPU")
+                self.show_note("no GPU selected" if about == "gpu" else "no job known on this GPU")
                 return
         for depth, (opened, whose, _) in enumerate(self._opened):
             if (opened, whose) == (name, of):
@@ -209,20 +218,20 @@ class WatchApp(App[int]):
         self.show_view()
 
     def _job_of_chosen(self) -> str | None:
-        holder = self.view.snapshot.holders.get(self.chosen) if self.view and self.chosen else None
-        return holder.job_id if holder else self._job
+        allocation = self.view.snapshot.allocations.get(self.chosen) if self.view and self.chosen else None
+        return allocation.job_id if allocation else self._job
 
-    def on_open(self, message: Open) -> None:
+    def on_open_screen(self, message: OpenScreen) -> None:
         """A screen asks for another."""
         self.open(message.name, message.of)
 
-    def on_say(self, message: Say) -> None:
+    def on_show_note(self, message: ShowNote) -> None:
         """A screen has something to say."""
-        self.say(message.sentence)
+        self.show_note(message.sentence)
 
     def on_fleet_screen_changed(self) -> None:
         """How the fleet is sorted and filtered stands in the header."""
-        self.tell()
+        self.redraw()
 
     # --- keys
 
@@ -237,7 +246,7 @@ class WatchApp(App[int]):
     async def action_back(self) -> None:
         """Drop what the screen has to drop, or return to the one before."""
         seen = self.seen
-        if isinstance(seen, Dismissible) and seen.give_up():
+        if isinstance(seen, Dismissible) and seen.dismiss():
             return
         if len(self._opened) > 1:
             self._close(1)
@@ -248,18 +257,18 @@ class WatchApp(App[int]):
         self.feed.hold(self.paused)
         self.on_arrived()
 
-    def action_slower_looks(self) -> None:
+    def action_slower_polls(self) -> None:
         """Look half as often."""
         self.pace(self.feed.interval_s * 2)
 
-    def action_faster_looks(self) -> None:
+    def action_faster_polls(self) -> None:
         """Look twice as often."""
         self.pace(self.feed.interval_s / 2)
 
     def pace(self, interval_s: float) -> None:
         """Look so often, within reason."""
         self.feed.pace(min(SLOWEST_S, max(FASTEST_S, interval_s)))
-        self.say(f"looks every {self.feed.interval_s:g} s")
+        self.show_note(f"polls every {self.feed.interval_s:g} s")
 
     def action_speed(self, factor: float) -> None:
         """Play a recording so many times as fast as now."""
@@ -269,7 +278,9 @@ class WatchApp(App[int]):
     def play(self, speed: float) -> None:
         """Play a recording at a speed."""
         plays = self.feed.play(speed)
-        self.say(f"plays at {speed:g}x" if plays else "only a recording has a speed; + and - change how often it looks")
+        self.show_note(
+            f"plays at {speed:g}x" if plays else "only a recording has a speed; + and - change the poll interval"
+        )
 
     def action_restart(self) -> None:
         """Play a recording from its start."""
@@ -279,16 +290,16 @@ class WatchApp(App[int]):
     def seek(self, t: float) -> None:
         """Go on from another time of a recording."""
         if not self.feed.seek(t):
-            self.say("only a recording can be moved to another time")
+            self.show_note("only a recording can be moved to another time")
             return
         if self.paused:
             self.action_pause()
-        self.say(f"goes on from {time.strftime('%H:%M:%S', time.localtime(t))}")
+        self.show_note(f"continues from {time.strftime('%H:%M:%S', time.localtime(t))}")
 
     def action_suspend(self) -> None:
         """Stop as other programs do, with all of the command line it belongs to; `fg` of the shell goes on."""
         if self._driver is None or not self._driver.can_suspend or not _has_shell():
-            self.say("no shell is here that would go on with it: not stopped")
+            self.show_note("not suspended: no shell to continue it")
             return
         with self.suspend():  # the terminal is given back before others of the group stop and the shell takes it
             os.killpg(os.getpgrp(), signal.SIGTSTP)
@@ -299,11 +310,11 @@ class WatchApp(App[int]):
 
     # --- lines that are written
 
-    def action_ask(self, kind: str) -> None:
+    def action_prompt(self, kind: str) -> None:
         """Let a line be written."""
-        self.on_ask(Ask(kind))
+        self.on_open_prompt(OpenPrompt(kind))
 
-    def on_ask(self, message: Ask) -> None:
+    def on_open_prompt(self, message: OpenPrompt) -> None:
         """Put a line to write where the footer is."""
         from tachograph.tui.header import Prompt
 
@@ -329,7 +340,7 @@ class WatchApp(App[int]):
                 self._typed_ahead.append(event)
                 return
             ends = self._writing and event.key in ("enter", "escape")
-            if ends or (not self._writing and event.key in keys.asking(self.place)):
+            if ends or (not self._writing and event.key in keys.prompting(self.place)):
                 self._takes_keys = False
         await super().on_event(event)
 
@@ -344,7 +355,7 @@ class WatchApp(App[int]):
 
     def on_prompt_changed(self, message: Message) -> None:
         """Show what a line may become; a filter holds while it is written."""
-        self.say(preview_line(self, message))
+        self.show_note(preview_line(self, message))
 
     async def on_prompt_done(self, message: Message) -> None:
         """Do what was written, or nothing."""
@@ -352,7 +363,7 @@ class WatchApp(App[int]):
         await self.query("Prompt").remove()
         self.query_one("#footer").display = True
         self._writing = ""
-        self.say("")
+        self.show_note("")
         self.screen.set_focus(self.seen)
         if text is None:
             text = self.filter_before if kind == "filter" else ""
@@ -367,25 +378,25 @@ class WatchApp(App[int]):
         try:
             perform_command(self, line)
         except TachographError as error:
-            self.say(str(error))
+            self.show_note(str(error))
 
-    # --- what is told around the screen
+    # --- header and footer
 
-    def say(self, note: str) -> None:
+    def show_note(self, note: str) -> None:
         """Show a sentence for a while."""
         self._note, self._noted = note, time.monotonic()
-        self.tell()
+        self.redraw()
 
     def on_key(self, event: events.Key) -> None:
         """A key that nothing is bound to takes a note away."""
         if self._note and not self._writing:
-            self.say("")
+            self.show_note("")
 
     def on_resize(self) -> None:
         """Fit header and footer."""
-        self.tell()
+        self.redraw()
 
-    def tell(self) -> None:
+    def redraw(self) -> None:
         """Write header and footer."""
         from tachograph.tui import colours
 
@@ -398,14 +409,14 @@ class WatchApp(App[int]):
         pace = f"{source.speed:g}x" if isinstance(source, Playback) else f"every {self.feed.interval_s:g} s"
         summary = getattr(self.fleet, "summary", "") if self.place == "fleet" else self.place
         problems = [*([self.failure.problem] if self.failure else []), *self._problems()]
-        told = HeaderState(pace, paused=self.paused, summary=summary, problems=problems)
-        above = header(self.view, told, width=width)
+        reported = HeaderState(pace, paused=self.paused, summary=summary, problems=problems)
+        above = header(self.view, reported, width=width)
         if self._note:
             above = [*above, [(self._note[:width], colours.NOTE)]] if self._writing else above
-        self.query_one("#header", Lines).tell(above)
+        self.query_one("#header", Lines).redraw(above)
         mapped = self.place == "fleet" and bool(getattr(self.fleet, "heat", ""))
         below = [(self._note[:width], colours.NOTE)] if self._note else footer(self.place, width=width, mapped=mapped)
-        self.query_one("#footer", Lines).tell([below])
+        self.query_one("#footer", Lines).redraw([below])
 
     def _problems(self) -> tuple[SourceProblem, ...]:
         return self.view.snapshot.problems if self.view is not None else ()

@@ -45,7 +45,7 @@ def curve(
     low, high: values at the lower and upper edge; beyond them the curve runs along the edge. Points follow each other
     by a straight line, unless one between them is NaN or they are more than `gap` apart. A lonely point is a dot.
 
-    >>> rows(curve(np.array([0.0, 1, 2]), np.array([0.0, 1, 0]), width=4, height=1, low=0, high=1))
+    >>> braille_rows(curve(np.array([0.0, 1, 2]), np.array([0.0, 1, 0]), width=4, height=1, low=0, high=1))
     ['⡠⠔⠑⢄']
     """
     columns, lines = 2 * width, 4 * height
@@ -70,7 +70,7 @@ def curve(
 def braille_rows(cells: Bytes) -> list[str]:
     """Return a matrix of dots as text, a space where there are none.
 
-    >>> rows(np.array([[0x01, 0], [0xFF, 0x80]], np.uint8))
+    >>> braille_rows(np.array([[0x01, 0], [0xFF, 0x80]], np.uint8))
     ['⠁ ', '⣿⢀']
     """
     codes = np.where(cells == 0, ord(" "), cells.astype(np.uint32) + BLANK).astype("<u4")
@@ -111,7 +111,9 @@ def blocks(values: Floats, *, low: float, high: float) -> list[str]:
     """
     known = np.isfinite(values)
     places = _places(np.where(known, values, low), low, high, len(EIGHTHS))
-    return [EIGHTHS[place] if told else " " for place, told in zip(places.tolist(), known.tolist(), strict=True)]
+    return [
+        EIGHTHS[place] if reported else " " for place, reported in zip(places.tolist(), known.tolist(), strict=True)
+    ]
 
 
 def means(times: Floats, values: Floats | Singles, *, width: int, each: float) -> Floats:

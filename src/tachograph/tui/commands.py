@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ScreenCommand:
-    """One command. takes: a kind of `Names` that its words are of, "" for none; optional: they may be missing."""
+    """One command. takes: a kind of `CompletionNames`, "" for no argument; optional: it may be missing."""
 
     name: str
     takes: str
@@ -43,24 +43,26 @@ class ScreenCommand:
 
 
 COMMANDS: tuple[ScreenCommand, ...] = (
-    ScreenCommand("sort", "column", "sort the fleet; -power turns the order round"),
-    ScreenCommand("group", "group", "group the fleet by node, job, user or class; alone: not at all", optional=True),
-    ScreenCommand("filter", "filter", "show only what matches; alone: all", optional=True),
-    ScreenCommand("search", "filter", "put the cursor on the next GPU that matches"),
+    ScreenCommand("sort", "column", "sort the fleet; -power reverses the order"),
+    ScreenCommand(
+        "group", "group", "group the fleet by node, job, user or class; without one: no groups", optional=True
+    ),
+    ScreenCommand("filter", "filter", "show only matching GPUs; without one: all", optional=True),
+    ScreenCommand("search", "filter", "move the cursor to the next matching GPU"),
     ScreenCommand("heat", "heat", "heat map by class, a number or a counter", optional=True),
     ScreenCommand("table", "", "the fleet as a table"),
     ScreenCommand("gpu", "gpu", "focus on a GPU"),
     ScreenCommand("job", "job", "all GPUs of a job", optional=True),
-    ScreenCommand("user", "user", "only the GPUs of a user"),
-    ScreenCommand("plot", "counter", "lines of counters over time", optional=True),
-    ScreenCommand("events", "kind", "what changed; only of one kind: xid, health", optional=True),
+    ScreenCommand("user", "user", "GPUs of one user"),
+    ScreenCommand("plot", "counter", "counters over time", optional=True),
+    ScreenCommand("events", "kind", "events, of one type: xid, health", optional=True),
     ScreenCommand("fleet", "", "all GPUs"),
-    ScreenCommand("interval", "seconds", "look so often"),
-    ScreenCommand("speed", "factor", "recording: play so many times as fast"),
-    ScreenCommand("seek", "time", "recording: go on from 14:05:30, an ISO time, +60 or -60 seconds"),
-    ScreenCommand("pause", "", "pause, or go on"),
-    ScreenCommand("help", "", "keys, commands, what the source cannot see"),
-    ScreenCommand("quit", "", "quit; q as well"),
+    ScreenCommand("interval", "seconds", "poll interval"),
+    ScreenCommand("speed", "factor", "recording: playback speed"),
+    ScreenCommand("seek", "time", "recording: continue from 14:05:30, an ISO time, +60 or -60 seconds"),
+    ScreenCommand("pause", "", "pause or continue"),
+    ScreenCommand("help", "", "keys, commands, unsupported counters"),
+    ScreenCommand("quit", "", "quit; also q"),
 )
 COMMANDS_BY_NAME: Mapping[str, ScreenCommand] = MappingProxyType({command.name: command for command in COMMANDS})
 COMMAND_ALIASES: Mapping[str, str] = MappingProxyType(
@@ -86,8 +88,8 @@ class CompletionNames:
 def parse_command(line: str) -> WrittenCommand:
     """Return the command of a line; its name may be cut short as long as it is one.
 
-    >>> parse("sort power"), parse("int 5"), parse("q")
-    (Written(name='sort', words='power'), Written(name='interval', words='5'), Written(name='quit', words=''))
+    >>> parse_command("sort power"), parse_command("q").name, parse_command("int 5").name
+    (WrittenCommand(name='sort', words='power'), 'quit', 'interval')
 
     Errors: UsageError for no command, several, words that are missing or too many.
     """
@@ -99,14 +101,14 @@ def parse_command(line: str) -> WrittenCommand:
             f":{command.name} takes a {command.takes}", do=f"write :{command.name} {command.takes.upper()}"
         )
     if words and not command.takes:
-        raise UsageError(f":{command.name} takes nothing", do=f"write :{command.name}")
+        raise UsageError(f":{command.name} takes no argument", do=f"write :{command.name}")
     return WrittenCommand(command.name, words)
 
 
 def completions(line: str, names: CompletionNames) -> list[str]:
     """Return the lines that `line` may become: its last word completed.
 
-    >>> completions("so", Names()), completions("sort po", Names({"column": ["power", "real"]}))
+    >>> completions("so", CompletionNames()), completions("sort po", CompletionNames({"column": ["power", "real"]}))
     (['sort '], ['sort power'])
     """
     head, found, last = line.rpartition(" ")
@@ -126,7 +128,7 @@ def completions(line: str, names: CompletionNames) -> list[str]:
 def filter_words(word: str, names: CompletionNames) -> list[str]:
     """Return what one term of a filter may become: a column and its sign, or the names behind them.
 
-    >>> filter_words("user=a", Names({"user": ["ana", "bo"]}))
+    >>> filter_words("user=a", CompletionNames({"user": ["ana", "bo"]}))
     ['user=ana']
     """
     column, sign, begun = word.partition("=")
@@ -160,7 +162,7 @@ def _begins(command: ScreenCommand, begun: str) -> bool:
 
 def _find(name: str) -> ScreenCommand:
     if not name:
-        raise UsageError("no command is written", do="Tab shows those there are")
+        raise UsageError("no command", do="Tab lists them")
     name = COMMAND_ALIASES.get(name, name)
     if name in COMMANDS_BY_NAME:
         return COMMANDS_BY_NAME[name]
@@ -170,7 +172,7 @@ def _find(name: str) -> ScreenCommand:
     if found:
         raise UsageError(f":{name} may be {' or '.join(command.name for command in found)}")
     close = difflib.get_close_matches(name, list(COMMANDS_BY_NAME), n=1, cutoff=0.5)
-    raise UsageError(f"no command :{name}", do=f"did you mean :{close[0]}?" if close else "Tab shows those there are")
+    raise UsageError(f"no command :{name}", do=f"did you mean :{close[0]}?" if close else "Tab lists them")
 
 
 _STEP = re.compile(r"^([+-]\d+(?:\.\d*)?)\s*(s|min|m|h|)$")
@@ -196,7 +198,7 @@ def seconds_of(written: str, *, now: float, start: float, end: float) -> float:
         moments = [one.timestamp() for one in found]
     except (ValueError, OverflowError):
         raise UsageError(
-            f"{written!r} is no time", do="write 14:05:30, 2026-11-21T14:05:30, or +60 and -60 seconds"
+            f"invalid time {written!r}", do="write 14:05:30, 2026-11-21T14:05:30, or +60 and -60 seconds"
         ) from None
     for moment in moments:
         if int(start) <= moment <= end + 1:
@@ -225,17 +227,17 @@ def perform_command(app: WatchApp, line: str) -> None:
 def completion_names(app: WatchApp) -> CompletionNames:
     """Return what may be completed now."""
     view = app.view
-    told = tuple(view.snapshot.values) if view else ()
-    holders = view.snapshot.holders.values() if view else ()
-    jobs = sorted({job for holder in holders for job in holder.jobs})
-    users = sorted({holder.user for holder in holders if holder.user})
+    reported = tuple(view.snapshot.values) if view else ()
+    allocations = view.snapshot.allocations.values() if view else ()
+    jobs = sorted({job for allocation in allocations for job in allocation.jobs})
+    users = sorted({allocation.user for allocation in allocations if allocation.user})
     gpus = view.snapshot.gpus if view else ()
     nodes = list(dict.fromkeys(gpu.node for gpu in gpus))
     by_kind = {
-        "column": (*SORTED_BY, "age", *told),
+        "column": (*SORTED_BY, "age", *reported),
         "group": GROUPS,
-        "heat": (BY_CLASS, *NUMBERS, *told),
-        "counter": (*dict.fromkeys((*COLUMN_ALIASES, "mem", "nvlink", *(told or COUNTERS))),),
+        "heat": (BY_CLASS, *NUMBERS, *reported),
+        "counter": (*dict.fromkeys((*COLUMN_ALIASES, "mem", "nvlink", *(reported or COUNTERS))),),
         "gpu": [gpu.name for gpu in gpus],
         "job": jobs,
         "user": users,
@@ -244,7 +246,7 @@ def completion_names(app: WatchApp) -> CompletionNames:
         "health": STATES,
         "kind": tuple(EventKind),
         "text": TEXTS,
-        "number": (*NUMBERS, *told),
+        "number": (*NUMBERS, *reported),
     }
     return CompletionNames(by_kind)
 
@@ -286,7 +288,7 @@ def _filter(app: WatchApp, words: str) -> None:
 
 def _search(app: WatchApp, words: str) -> None:
     if not _fleet(app).seek(words):
-        raise NotFoundError(f"no GPU is {words}")
+        raise NotFoundError(f"no GPU matches {words}")
 
 
 def _heat(app: WatchApp, words: str) -> None:
@@ -313,14 +315,14 @@ def _named(gpus: tuple[GpuId, ...], name: str) -> GpuId:
     if not found and len({gpu.node for gpu in gpus}) == 1:
         found = [gpu for gpu in gpus if gpu.name.partition(":")[2] == name]
     if not found:
-        raise NotFoundError(f"no GPU {name}", do="Tab shows those there are")
+        raise NotFoundError(f"no GPU {name}", do="Tab lists them")
     return found[0]
 
 
 def _job(app: WatchApp, words: str) -> None:
     jobs = completion_names(app).by_kind["job"]
     if words and not set(words.split(",")) <= set(jobs):
-        raise NotFoundError(f"no job {words} holds one of these GPUs", do="Tab shows those that do")
+        raise NotFoundError(f"no job {words} holds one of these GPUs", do="Tab lists those that do")
     app.open("job", words or None)
 
 
@@ -366,7 +368,7 @@ def _positive(words: str, of: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise UsageError(f"{words!r} is no {of}", do=f"write a number above 0, for example :{of} 5")
+        raise UsageError(f"invalid {of} {words!r}", do=f"write a number above 0, for example :{of} 5")
     return value
 
 

@@ -43,7 +43,7 @@ _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _OTHERS = tuple(name for name in COUNTERS_BY_NAME if name not in chain.from_iterable(_GROUPED.values()))
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({**_GROUPED, **({"Others": _OTHERS} if _OTHERS else {})})
 # reasons that are nobody's trouble, and those that are. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
-_USUAL = {0x1: "idle", 0x2: "application clocks", 0x10: "boost in step with others", 0x100: "display clocks"}
+_USUAL = {0x1: "idle", 0x2: "application clocks", 0x10: "sync boost", 0x100: "display clocks"}
 THROTTLED: Mapping[int, str] = MappingProxyType(dict(sorted({**_USUAL, **CLOCKS_LOWERED}.items())))
 _NAME, _VALUE, _BAR = 27, 10, 12
 _SPANS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600)  # s that one block may stand for
@@ -74,8 +74,8 @@ def throttled(bits: float | None) -> str:
 def counter_text(counter: str, value: float | None) -> str:
     """Return the value of a counter as text.
 
-    >>> shown("power_w", 312.4), shown("xid", 79), shown("xid", 0), shown("row_remap_failure", 1)
-    ('312 W', 'XID 79: GPU has fallen off the bus', 'none', 'yes')
+    >>> [counter_text(*each) for each in (("power_w", 312.4), ("xid", 79), ("xid", 0), ("row_remap_failure", 1))]
+    ['312 W', 'XID 79: GPU has fallen off the bus', 'none', 'yes']
     """
     if value is None or value != value:
         return MISSING
@@ -92,8 +92,8 @@ def counter_text(counter: str, value: float | None) -> str:
 def counter_scale(counter: str, device: GpuDevice | None) -> CounterScale:
     """Return what a counter of a device is drawn against.
 
-    >>> scale("sm_active", None), scale("hbm_used_mib", Device(hbm_mib=81559.0)).full, scale("power_w", None).full
-    (Scale(low=0.0, full=1.0), 81559.0, None)
+    >>> counter_scale("sm_active", None), counter_scale("hbm_used_mib", GpuDevice(hbm_mib=81559.0)).full
+    (CounterScale(low=0.0, full=1.0), 81559.0)
     """
     if COUNTERS_BY_NAME[counter].unit == "fraction":
         return CounterScale(0.0, 1.0)
@@ -142,7 +142,7 @@ def _row(view: View, row: int, counter: str, times: Floats, *, width: int, each:
         gpu = snapshot.gpus[row]
         now = counter in snapshot.values
         why = (
-            "not told now"
+            "not reported now"
             if now
             else unsupported.brief_fix(
                 counter, view.about.name, mig=gpu.mig is not None, profiles=unsupported.has_profiling(view.about)
@@ -154,10 +154,10 @@ def _row(view: View, row: int, counter: str, times: Floats, *, width: int, each:
             cell(f"  {why}", rest - _VALUE, colours.DIM),
         ]
     if counter in ("throttle_reasons", "xid"):
-        told = counter_text(counter, value)
+        reported = counter_text(counter, value)
         alarmed = bool(clock_reasons(int(value))) if counter == "throttle_reasons" else value != 0
         style = colours.NOTICE if alarmed else colours.PLAIN
-        return [cell(counter, _NAME), Segment(" "), cell(f"{told:>{_VALUE}}", max(rest, 0), style)]
+        return [cell(counter, _NAME), Segment(" "), cell(f"{reported:>{_VALUE}}", max(rest, 0), style)]
     drawn = counter_scale(counter, snapshot.devices.get(snapshot.gpus[row]))
     full = "" if drawn.full is None else bar((value - drawn.low) / (drawn.full - drawn.low), _BAR)
     columns = rest - _VALUE - _BAR - 2
@@ -191,14 +191,14 @@ def _between(averaged: Floats) -> str:
 
 
 def _bad(counter: str, value: float) -> bool:
-    """Whether a count of errors is worth a colour; of replays only new ones are, which health tells."""
+    """Whether a count of errors is worth a colour; of replays only new ones are, which health reports."""
     return counter in ("remapped_rows_uncorrectable", "row_remap_failure") and value > 0
 
 
-def untold(view: View, *, but: Collection[str] = ()) -> Sequence[str]:
-    """Return what the source does not tell, and how to enable it: a sentence for each thing that can be done.
+def unsupported_sentences(view: View, *, but: Collection[str] = ()) -> Sequence[str]:
+    """Return what the source does not report, and how to enable it: a sentence for each thing that can be done.
 
     but: counters of which that is said elsewhere.
     """
-    left = {name: how for name, how in view.about.blind.items() if name not in but}
-    return unsupported.unsupported_lines(replace(view.about, blind=left)) if left else ()
+    left = {name: how for name, how in view.about.unsupported.items() if name not in but}
+    return unsupported.unsupported_lines(replace(view.about, unsupported=left)) if left else ()

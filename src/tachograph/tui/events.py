@@ -16,7 +16,7 @@ from tachograph.live.snapshot import GpuId
 from tachograph.live.view import EventKind, LiveEvent, View
 from tachograph.tui import colours, keys
 from tachograph.tui.page import Page, PageRows, Row, cell, clock, join_parts, paragraph
-from tachograph.tui.screens import Open
+from tachograph.tui.screens import OpenScreen
 
 ALARM, QUIET = "!", " "
 _KIND = 9
@@ -45,7 +45,7 @@ def filtered(
 ) -> list[LiveEvent]:
     """Return events newest first: of some kinds (all where none is given), of one GPU, only alarms.
 
-    >>> happened = [Event(1, EventKind.XID, None, "a", alarm=True), Event(2, EventKind.CLASS, None, "b")]
+    >>> happened = [LiveEvent(1, EventKind.XID, None, "a", alarm=True), LiveEvent(2, EventKind.CLASS, None, "b")]
     >>> [one.text for one in filtered(happened)], [one.text for one in filtered(happened, alarms=True)]
     (['b', 'a'], ['a'])
     """
@@ -105,7 +105,7 @@ class EventsScreen(Page):
         if self._held is not None and not any(event is self._held for event in self._seen):
             self._held = None  # no longer kept, or filtered away
         if not self._seen:
-            nothing = "nothing has happened" if not view.events else "no event of this choice"
+            nothing = "no events yet" if not view.events else "no event matches"
             return [self._head(view), *paragraph(nothing, width, colours.DIM)]
         name_width = max((len(gpu.name) for gpu in view.snapshot.gpus), default=8)
         return _Events(self._head(view), self._seen, view.snapshot.t, self.cursor, width, min(name_width, 24))
@@ -118,7 +118,7 @@ class EventsScreen(Page):
                 f"only {self.gpu.name}" if self.gpu else "",
                 "only alarms" if self.alarms else "",
                 "bell on" if self.bell else "",
-                "follows the newest" if self._held is None else "holds its position (Home: newest)",
+                "follows the newest" if self._held is None else "position held (Home: newest)",
             ]
         )
         alarms = plural(sum(event.alarm for event in view.events), "alarm")
@@ -139,10 +139,10 @@ class EventsScreen(Page):
             self.only = EventKind(words.strip().lower()) if words.strip() else None
         except ValueError:
             kinds = ", ".join(EventKind)
-            raise UsageError(f"no kind of event {words.strip()!r}", do=f"use one of: {kinds}") from None
+            raise UsageError(f"unknown event type {words.strip()!r}", do=f"use one of: {kinds}") from None
         self._changed()
 
-    def give_up(self) -> bool:
+    def dismiss(self) -> bool:
         """Drop what leaves events out; False where nothing does."""
         left_out = self.only is not None or self.gpu is not None or self.alarms
         if left_out:
@@ -164,7 +164,7 @@ class EventsScreen(Page):
     def action_choose(self) -> None:
         """Focus on the GPU of the event."""
         if self.chosen is not None:
-            self.post_message(Open("focus", self.chosen))
+            self.post_message(OpenScreen("focus", self.chosen))
 
     def action_kind(self) -> None:
         """Show only the next kind of event; after the last all."""

@@ -24,7 +24,7 @@ class SnapshotJudge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FeedFailure:
-    """What went wrong with one refresh. detail: where, for those who mend programs; "" for what the user can mend."""
+    """What went wrong with one refresh. detail: the traceback of a defect; "" for what the user can fix."""
 
     problem: SourceProblem
     detail: str = ""
@@ -82,7 +82,7 @@ class ViewFeed:
         return True
 
     def seek(self, t: float) -> bool:
-        """Go on from another time of a recording, and judge anew; False where the source is none."""
+        """Go on from another time of a recording, and judge again; False where the source is none."""
         source = self.source
         if not isinstance(source, ReplaySource):
             return False

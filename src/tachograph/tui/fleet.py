@@ -27,10 +27,10 @@ from tachograph.tui.fleet_rows import (
     parse_filter,
     sort_name,
 )
-from tachograph.tui.fleet_table import COLUMNS, MORE, ColumnPlace, fit, pieces, spoken, titles
+from tachograph.tui.fleet_table import COLUMNS, MORE, ColumnPlace, fit, gpu_line, pieces, titles
 from tachograph.tui.heat import BY_CLASS, HeatMap, next_by, shown_by
 from tachograph.tui.page import KeptLines, Pieces
-from tachograph.tui.screens import Ask, Open, Say
+from tachograph.tui.screens import OpenPrompt, OpenScreen, ShowNote
 
 
 class FleetScreen(KeptLines, can_focus=True):
@@ -75,10 +75,10 @@ class FleetScreen(KeptLines, can_focus=True):
     @property
     def summary(self) -> str:
         """How it is sorted, grouped and filtered, in a few words."""
-        said = [f"{self.filtered} of {len(self._rows)} shown: {self.filter}"] if self.filter and self._rows else []
-        said += [f"by {self.group}"] if self.group else []
-        said += [f"sorted by {self.sort}, {direction(self.sort, reverse=self.reverse)}"] if self._is_sorted else []
-        return ", ".join(said)
+        message = [f"{self.filtered} of {len(self._rows)} shown: {self.filter}"] if self.filter and self._rows else []
+        message += [f"by {self.group}"] if self.group else []
+        message += [f"sorted by {self.sort}, {direction(self.sort, reverse=self.reverse)}"] if self._is_sorted else []
+        return ", ".join(message)
 
     @property
     def _is_sorted(self) -> bool:
@@ -271,7 +271,7 @@ class FleetScreen(KeptLines, can_focus=True):
     def line(self, y: int) -> Pieces:
         """Return a line of titles, of the table, of the map."""
         if self._rows is None:
-            return [("waiting for the first readings", colours.DIM)] if y == 0 else []
+            return [("waiting for the first values", colours.DIM)] if y == 0 else []
         if y < self._titles:
             return self._title(y)
         place = y - self._titles + int(self.scroll_offset.y)
@@ -286,7 +286,7 @@ class FleetScreen(KeptLines, can_focus=True):
         return made
 
     def _nothing(self) -> str:
-        return f"no GPU is {printable(self.filter)}; Esc shows all" if self.filter else "the source tells of no GPU"
+        return f"no GPU matches {printable(self.filter)}; Esc shows all" if self.filter else "the source reports no GPU"
 
     def _title(self, y: int) -> Pieces:
         if self._map is None:
@@ -297,7 +297,7 @@ class FleetScreen(KeptLines, can_focus=True):
         if self._rows is None or self._map.spot(row) is None:
             return [(self._nothing(), colours.NOTICE)]
         width = self.scrollable_content_region.width
-        return [(spoken(self._rows, row, width=width).ljust(width), colours.CURSOR)]
+        return [(gpu_line(self._rows, row, width=width).ljust(width), colours.CURSOR)]
 
     def on_resize(self) -> None:
         """Fit columns to the new size."""
@@ -332,7 +332,7 @@ class FleetScreen(KeptLines, can_focus=True):
             self._folded ^= {line.name}
             self._change()
         elif self.chosen is not None:
-            self.post_message(Open("focus", self.chosen))
+            self.post_message(OpenScreen("focus", self.chosen))
 
     def action_sort(self, name: str) -> None:
         """Sort by a column; the same once more turns the order round."""
@@ -367,19 +367,19 @@ class FleetScreen(KeptLines, can_focus=True):
         """Colour the map by the next."""
         self.heat_by(next_by(self.heat) if self.heat else BY_CLASS)
 
-    def action_ask(self, kind: str) -> None:
+    def action_prompt(self, kind: str) -> None:
         """Let a filter, or what to search for, be written; sorting is a command to complete."""
         written = {"filter": self.filter, "sort": "sort "}.get(kind, "")
-        self.post_message(Ask("command" if kind == "sort" else kind, written))
+        self.post_message(OpenPrompt("command" if kind == "sort" else kind, written))
 
     def action_seek_next(self) -> None:
         """Search once more."""
         if not self._sought:
-            self.action_ask("search")
+            self.action_prompt("search")
         elif not self.seek(self._sought):
-            self.post_message(Say(f"no GPU is {self._sought}"))
+            self.post_message(ShowNote(f"no GPU matches {self._sought}"))
 
-    def give_up(self) -> bool:
+    def dismiss(self) -> bool:
         """Drop the filter, then the map; False where there is neither."""
         if self.filter:
             self.filter_by("")

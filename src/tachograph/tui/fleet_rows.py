@@ -50,7 +50,7 @@ _HEALTH_RANK = np.array([len(STATES) - WORST_FIRST.index(state) for state in STA
 
 
 class FleetRows:
-    """One row per GPU of a view. Texts are "" and numbers NaN where nothing was told. Columns are made when asked for.
+    """One row per GPU of a view. Texts are "" and numbers NaN where missing. Columns are computed when needed.
 
     before: the rows of an earlier view, of which is kept what is still so.
     """
@@ -91,11 +91,11 @@ class FleetRows:
 
     @cached_property
     def memory_gib(self) -> Floats:
-        """Memory that there is, as far as it is told."""
+        """Memory that there is, as far as it is reported."""
         devices = self.view.snapshot.devices
-        told = np.array([getattr(devices.get(gpu), "hbm_mib", None) for gpu in self.gpus], np.float64)
+        reported = np.array([getattr(devices.get(gpu), "hbm_mib", None) for gpu in self.gpus], np.float64)
         free = self.view.snapshot.column("hbm_used_mib") + self.view.snapshot.column("hbm_free_mib")
-        return np.where(np.isnan(told), free, told) / GIB
+        return np.where(np.isnan(reported), free, reported) / GIB
 
     @property
     def place(self) -> Ints:
@@ -114,7 +114,7 @@ class FleetRows:
             case "nvlink":
                 return snapshot.column("nvlink_tx_bytes_per_s") + snapshot.column("nvlink_rx_bytes_per_s")
             case "held":
-                since = [getattr(snapshot.holders.get(gpu), "since", None) for gpu in self.gpus]
+                since = [getattr(snapshot.allocations.get(gpu), "since", None) for gpu in self.gpus]
                 return snapshot.t - np.array(since, np.float64)
             case _:
                 return snapshot.column(COLUMN_ALIASES.get(name, name))
@@ -127,9 +127,9 @@ class FleetRows:
             case "node":
                 return self._roster.nodes
             case "job":
-                return self._of_holders("job_id")
+                return self._of_allocations("job_id")
             case "user":
-                return self._of_holders("user")
+                return self._of_allocations("user")
             case "class":
                 return [WORKLOAD_CLASSES[label] for label in self.view.labels.tolist()]
             case "health":
@@ -139,9 +139,9 @@ class FleetRows:
             case _:
                 raise no_column(name)
 
-    def _of_holders(self, name: str) -> list[str]:
-        holders = self.view.snapshot.holders
-        return [printable(getattr(holders.get(gpu), name, None) or "") for gpu in self.gpus]
+    def _of_allocations(self, name: str) -> list[str]:
+        allocations = self.view.snapshot.allocations
+        return [printable(getattr(allocations.get(gpu), name, None) or "") for gpu in self.gpus]
 
 
 def number_name(name: str) -> str:
@@ -155,9 +155,9 @@ def number_name(name: str) -> str:
 
 
 def no_column(name: str) -> UsageError:
-    """Return what to tell of a name that is none."""
+    """Return the error for an unknown column."""
     close = difflib.get_close_matches(name.lower(), [*TEXTS, *NUMBERS, *COUNTERS], n=1, cutoff=0.4)
-    return UsageError(f"no column {name!r}", do=f"did you mean {close[0]}?" if close else "Tab shows those there are")
+    return UsageError(f"unknown column {name!r}", do=f"did you mean {close[0]}?" if close else "Tab lists them")
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
@@ -213,15 +213,15 @@ class FilterTerm:
 def parse_filter(written: str) -> tuple[FilterTerm, ...]:
     """Return the terms of a filter.
 
-    >>> parse("ana sm<20")
-    (Term(column='', compare='=', text='ana', bound=nan), Term(column='sm', compare='<', text='20', bound=0.2))
+    >>> [(term.column, term.compare, term.text, term.bound) for term in parse_filter("ana sm<20")]
+    [('', '=', 'ana', nan), ('sm', '<', '20', 0.2)]
 
     Errors: UsageError for a column that is none, or a number that is none.
     """
     try:
         words = shlex.split(written)
     except ValueError as error:
-        raise UsageError(f"{written!r} is no filter: {error}", do="close the quotation mark") from None
+        raise UsageError(f"invalid filter {written!r}: {error}", do="close the quotation mark") from None
     return tuple(_term(word) for word in words)
 
 
@@ -253,12 +253,12 @@ def _term(word: str) -> FilterTerm:
 def _bound(column: str, text: str) -> float:
     found = _NUMBER.match(text)
     if found is None:
-        raise UsageError(f"{text!r} is no number", do=f"write {column}<20, or {column}=- for what is missing")
+        raise UsageError(f"invalid number {text!r}", do=f"write {column}<20, or {column}=- for what is missing")
     counter = COUNTERS.get(COLUMN_ALIASES.get(column, column))
     fraction = column == "real" or (counter is not None and counter.unit == "fraction")
     sizes = _PERCENT if fraction else _GIB if column == "mem" else _SIZES
     if found[2] not in sizes:
-        raise UsageError(f"{column} is not told in {found[2]}", do=f"write {column}>{found[1]}")
+        raise UsageError(f"{column} has no unit {found[2]}", do=f"write {column}>{found[1]}")
     return float(found[1]) * sizes[found[2]]
 
 
@@ -300,7 +300,7 @@ def _lowered(rows: FleetRows, column: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FleetGroup:
-    """GPUs that have something in common. name: "" of those of which it is not told. rows: in their order."""
+    """GPUs that have something in common. name: "" of those of which it is not reported. rows: in their order."""
 
     name: str
     rows: Longs
@@ -337,7 +337,7 @@ def group_name(name: str) -> str:
     Errors: UsageError where there is none.
     """
     if name and name not in GROUPS:
-        raise UsageError(f"nothing is grouped by {name!r}", do=f"write {', '.join(GROUPS[:-1])} or {GROUPS[-1]}")
+        raise UsageError(f"cannot group by {name!r}", do=f"write {', '.join(GROUPS[:-1])} or {GROUPS[-1]}")
     return name
 
 
@@ -354,7 +354,7 @@ def sorted_rows(rows: FleetRows, by: str, *, reverse: bool = False) -> Longs:
 
 
 def grouped(rows: FleetRows, ordered: Longs, by: str) -> list[FleetGroup]:
-    """Return groups in the order of their first GPU; the one of which nothing is told comes last.
+    """Return groups in the order of their first GPU; the the group without a name comes last.
 
     Errors: UsageError for a column by which nothing is grouped.
     """

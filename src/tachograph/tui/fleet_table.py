@@ -143,12 +143,12 @@ def _gpu_of_group(rows: FleetRows, group: FleetGroup) -> str:
 
 
 def _of_all(name: str) -> Callable[[FleetRows, FleetGroup], str]:
-    def told(rows: FleetRows, group: FleetGroup) -> str:
+    def reported(rows: FleetRows, group: FleetGroup) -> str:
         texts = rows.text(name)
         found = {texts[row] for row in group.rows.tolist()} - {""}
         return found.pop() if len(found) == 1 else f"{len(found)} {name}s" if found else MISSING
 
-    return told
+    return reported
 
 
 def _classes_of_group(rows: FleetRows, group: FleetGroup) -> str:
@@ -174,7 +174,7 @@ def class_cell(view: View, row: int) -> str:
     The class is that of a window, the numbers beside it are of now: without the sign they would contradict.
     """
     text = colours.class_text(view.label(row))
-    differs = view.told[row] and view.raw[row] != view.labels[row]
+    differs = view.reported[row] and view.raw[row] != view.labels[row]
     return text.replace(" ", OTHER_NOW, 1) if differs else text
 
 
@@ -183,28 +183,28 @@ def _state(state: str) -> str:
 
 
 def _mean(values: Floats, rows: Longs) -> float:
-    told = values[rows]
-    told = told[~np.isnan(told)]
-    return float(told.mean()) if len(told) else float("nan")
+    reported = values[rows]
+    reported = reported[~np.isnan(reported)]
+    return float(reported.mean()) if len(reported) else float("nan")
 
 
 def _sum(values: Floats, rows: Longs) -> float:
-    told = values[rows]
-    told = told[~np.isnan(told)]
-    return float(told.sum()) if len(told) else float("nan")
+    reported = values[rows]
+    reported = reported[~np.isnan(reported)]
+    return float(reported.sum()) if len(reported) else float("nan")
 
 
 def _sums(used: Floats, there: Floats, rows: Longs) -> tuple[float, float]:
-    """What is used and what there is, of those GPUs alone that tell what they use."""
-    telling = rows[~np.isnan(used[rows])]
-    whole = not np.isnan(there[telling]).any()
-    return _sum(used, telling), _sum(there, telling) if whole else float("nan")
+    """What is used and what there is, of those GPUs alone that report what they use."""
+    reporting = rows[~np.isnan(used[rows])]
+    whole = not np.isnan(there[reporting]).any()
+    return _sum(used, reporting), _sum(there, reporting) if whole else float("nan")
 
 
 def _max(values: Floats, rows: Longs) -> float:
-    told = values[rows]
-    told = told[~np.isnan(told)]
-    return float(told.max()) if len(told) else float("nan")
+    reported = values[rows]
+    reported = reported[~np.isnan(reported)]
+    return float(reported.max()) if len(reported) else float("nan")
 
 
 def _text(name: str, title: str) -> FleetColumn:
@@ -315,7 +315,7 @@ def pieces(rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace
     if isinstance(line, FleetGroup):
         made = [(_group_cell(rows, line, place), _group_style(rows, line, place.column.name)) for place in places]
     else:
-        plain = colours.PLAIN if rows.view.told[line] else colours.DIM
+        plain = colours.PLAIN if rows.view.reported[line] else colours.DIM
         made = [(_gpu_cell(rows, line, place), _style(rows, line, place.column.name, plain)) for place in places]
     found: list[tuple[str, Style]] = []
     for text, style in made:
@@ -330,14 +330,14 @@ def pieces(rows: FleetRows, line: int | FleetGroup, places: Sequence[ColumnPlace
     return found
 
 
-def spoken(rows: FleetRows, row: int, *, width: int) -> str:
+def gpu_line(rows: FleetRows, row: int, *, width: int) -> str:
     """Return one GPU in a line that needs no headings, as much as fits."""
-    told = [rows.text("gpu")[row], f"job {rows.text('job')[row] or MISSING}", rows.text("user")[row] or MISSING]
-    told += [class_cell(rows.view, row), colours.state_text(rows.view.state(row))]
+    reported = [rows.text("gpu")[row], f"job {rows.text('job')[row] or MISSING}", rows.text("user")[row] or MISSING]
+    reported += [class_cell(rows.view, row), colours.state_text(rows.view.state(row))]
     named = [column for column in COLUMNS if column.name not in ("gpu", "job", "user", "class", "health", "model")]
-    told += [f"{'real' if column.name == 'real' else column.title} {column.of_gpu(rows, row)}" for column in named]
+    reported += [f"{'real' if column.name == 'real' else column.title} {column.of_gpu(rows, row)}" for column in named]
     line = ""
-    for one in told:
+    for one in reported:
         longer = f"{line}  {one}" if line else one
         if len(longer) > width:
             break

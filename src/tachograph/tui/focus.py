@@ -17,7 +17,7 @@ from tachograph.live import unsupported
 from tachograph.live.snapshot import GpuId
 from tachograph.live.view import GpuReasons, View, gpu_reasons
 from tachograph.tui import colours, keys
-from tachograph.tui.counter_rows import counters, untold
+from tachograph.tui.counter_rows import counters, unsupported_sentences
 from tachograph.tui.events import event_row
 from tachograph.tui.page import MISSING, Page, PageRows, Row, beside, cell, heading, join_parts, paragraph, quantity
 
@@ -44,24 +44,24 @@ def classed(view: View, row: int, found: GpuReasons, *, width: int, rules: bool)
         heading("Class", width, f"over {quantity(window, 's')}" if window else "of this reading"),
         [Segment(colours.class_text(smoothed), colours.class_style(smoothed))],
     ]
-    if not view.told[row]:
-        return rows + paragraph("it tells nothing now", width, colours.NOTICE, indent=2)
+    if not view.reported[row]:
+        return rows + paragraph("no values now", width, colours.NOTICE, indent=2)
     if smoothed in RULES:
         place = RULES.index(smoothed)
         rows += paragraph(f"rule {place + 1} of {len(RULES)}: {RULED[place].rule}", width, indent=2)
     rows += paragraph(found.why, width, colours.NOTICE if smoothed == UNKNOWN else colours.PLAIN, indent=2)
     rows += _enabling(view, found.classified.needs, width=width)
     if found.raw.name != smoothed:
-        rows += paragraph(f"this reading alone: {colours.class_text(found.raw.name)}", width, indent=2)
+        rows += paragraph(f"latest sample alone: {colours.class_text(found.raw.name)}", width, indent=2)
     rows += parts_of_real(view, row, width=width)
     return rows + (_all_rules(view, row) if rules else [])
 
 
 def _enabling(view: View, needs: tuple[str, ...], *, width: int) -> list[Row]:
     """How to have what is missing, each way once."""
-    lacking = {name: view.about.blind[name] for name in needs if view.about.blind.get(name)}
-    told = unsupported.unsupported_lines(replace(view.about, blind=lacking))
-    return [line for sentence in told for line in paragraph(sentence, width, colours.NOTICE, indent=2)]
+    lacking = {name: view.about.unsupported[name] for name in needs if view.about.unsupported.get(name)}
+    reported = unsupported.unsupported_lines(replace(view.about, unsupported=lacking))
+    return [line for sentence in reported for line in paragraph(sentence, width, colours.NOTICE, indent=2)]
 
 
 def parts_of_real(view: View, row: int, *, width: int) -> list[Row]:
@@ -84,8 +84,8 @@ def _all_rules(view: View, row: int) -> list[Row]:
     rows: list[Row] = []
     for place, verdict in enumerate((*verdicts(known, view.settings.weights), YES)):
         style = colours.CLASS_STYLES[place] if verdict == YES else colours.DIM
-        said = _VERDICTS.get(verdict, "?")
-        rows.append([Segment(f"{place + 1:>4} {said:<4}{WORKLOAD_CLASSES[place]}: {RULED[place].rule}", style)])
+        message = _VERDICTS.get(verdict, "?")
+        rows.append([Segment(f"{place + 1:>4} {message:<4}{WORKLOAD_CLASSES[place]}: {RULED[place].rule}", style)])
         if verdict == YES:
             break
     return rows
@@ -100,8 +100,8 @@ def healthy(view: View, row: int, found: GpuReasons, *, width: int, short: bool)
     values = _values(view, row, found.limits)
     for sentence in [join_parts(values)] if short else values:
         rows += paragraph(sentence, width, indent=2)
-    if found.health.needs and view.told[row]:
-        rows += paragraph(f"not told: {', '.join(found.health.needs)}", width, colours.NOTICE, indent=2)
+    if found.health.needs and view.reported[row]:
+        rows += paragraph(f"not reported: {', '.join(found.health.needs)}", width, colours.NOTICE, indent=2)
         rows += _enabling(view, found.health.needs, width=width)
     return rows
 
@@ -109,7 +109,7 @@ def healthy(view: View, row: int, found: GpuReasons, *, width: int, short: bool)
 def _values(view: View, row: int, limits: HealthLimits) -> list[str]:
     """What decides health, with its limits; what is missing is left out."""
     value = view.snapshot.value
-    told: list[str] = []
+    reported: list[str] = []
     sensors = (
         ("gpu_temp_c", "GPU", limits.warning_c, limits.critical_c),
         ("mem_temp_c", "memory", limits.memory_warning_c, limits.memory_critical_c),
@@ -117,20 +117,20 @@ def _values(view: View, row: int, limits: HealthLimits) -> list[str]:
     for counter, name, warning, critical in sensors:
         degrees = value(counter, row)
         if degrees is not None:
-            told.append(f"{name} {text(degrees, 'C')} (HOT from {warning:.0f}, critical {critical:.0f})")
+            reported.append(f"{name} {text(degrees, 'C')} (HOT from {warning:.0f}, critical {critical:.0f})")
     rows, failure = value("remapped_rows_uncorrectable", row), value("row_remap_failure", row)
     if rows is not None:
-        told.append(f"{text(rows, 'count')} rows remapped")
+        reported.append(f"{text(rows, 'count')} rows remapped")
     if failure is not None:
-        told.append("a remapping failed" if failure else "no remapping failed")
+        reported.append("a remapping failed" if failure else "no remapping failed")
     replays = float("nan") if view.replays is None else float(view.replays[row])
     if replays == replays:
-        told.append(f"{text(replays, 'count')} PCIe replays in {text(view.settings.event_memory_s, 's')}")
-    return told
+        reported.append(f"{text(replays, 'count')} PCIe replays in {text(view.settings.event_memory_s, 's')}")
+    return reported
 
 
 WIDE = 110  # characters from which there are two columns
-_COUNTERS_AT_MOST = 100  # characters: longer histories than that tell no more
+_COUNTERS_AT_MOST = 100  # characters: longer histories add nothing
 _STALE_S = 5.0  # from which on the age of values is worth a word
 _EVENTS = 12
 
@@ -173,7 +173,7 @@ class FocusScreen(Page):
 def focus(view: View, gpu: GpuId, *, width: int) -> list[Row]:
     """Return one GPU in rows of `width` characters: one column, or two where the terminal is wide."""
     if gpu not in view.snapshot.gpus:
-        return paragraph(f"{gpu.name} is not among the GPUs that the source names now", width, colours.NOTICE)
+        return paragraph(f"{gpu.name} is not among the GPUs the source reports now", width, colours.NOTICE)
     row = view.snapshot.gpus.index(gpu)
     top = identity(view, row, width=width)
     if width < WIDE:
@@ -204,7 +204,7 @@ def identity(view: View, row: int, *, width: int) -> list[Row]:
     mig = "" if gpu.mig is None else f"MIG slice {gpu.mig}"
     board = join_parts(
         [
-            (device.model if device else None) or "model not told",
+            (device.model if device else None) or "model unknown",
             f"node {gpu.node}",
             f"GPU {gpu.gpu}",
             mig,
@@ -221,23 +221,23 @@ def identity(view: View, row: int, *, width: int) -> list[Row]:
 
 
 def _held(view: View, gpu: GpuId) -> str:
-    holder = view.snapshot.holders.get(gpu)
-    if holder is None:
-        return "held by nobody that is known"
-    since = "" if holder.since is None else f"for {quantity(max(0.0, view.snapshot.t - holder.since), 's')}"
-    return printable(join_parts([f"job {holder.job_id or MISSING}", f"user {holder.user or MISSING}", since]))
+    allocation = view.snapshot.allocations.get(gpu)
+    if allocation is None:
+        return "no allocation known"
+    since = "" if allocation.since is None else f"for {quantity(max(0.0, view.snapshot.t - allocation.since), 's')}"
+    return printable(join_parts([f"job {allocation.job_id or MISSING}", f"user {allocation.user or MISSING}", since]))
 
 
 def _age(view: View, row: int) -> Row:
     """A word on values that are old, or not there."""
-    if not view.told[row]:
-        return [Segment("  tells nothing now", colours.ALARM)]
+    if not view.reported[row]:
+        return [Segment("  no values now", colours.ALARM)]
     age = float(view.stale_s[row])
     return [Segment(f"  values {quantity(age, 's')} old", colours.NOTICE)] if age > _STALE_S else []
 
 
 def surroundings(view: View, row: int, *, width: int) -> list[Row]:
-    """Return processes, what happened to the GPU, and what the source does not tell."""
+    """Return processes, what happened to the GPU, and what the source does not report."""
     gpu = view.snapshot.gpus[row]
     rows = [heading("Processes", width), *processes(view, gpu, width=width), heading("Events", width)]
     happened = list(islice((event for event in reversed(view.events) if event.gpu == gpu), _EVENTS))
@@ -245,10 +245,10 @@ def surroundings(view: View, row: int, *, width: int) -> list[Row]:
     if not happened:
         rows += paragraph("none since the start", width, colours.DIM)
     found = gpu_reasons(view, row)
-    said = (*found.classified.needs, *found.health.needs) if view.told[row] else ()
-    sentences = untold(view, but=said)
+    message = (*found.classified.needs, *found.health.needs) if view.reported[row] else ()
+    sentences = unsupported_sentences(view, but=message)
     if sentences:
-        rows.append(heading("Not told either" if said else "Not told", width))
+        rows.append(heading("Also unsupported" if message else "Unsupported", width))
         rows += [line for sentence in sentences for line in paragraph(sentence, width, colours.DIM, indent=2)]
     return rows
 
@@ -257,7 +257,7 @@ def processes(view: View, gpu: GpuId, *, width: int) -> list[Row]:
     """Return the processes on a GPU, the one with most memory first."""
     found = sorted(view.snapshot.processes.get(gpu, ()), key=lambda one: -(one.hbm_used_mib or 0.0))
     if not found:
-        return paragraph("none is known", width, colours.DIM)
+        return paragraph("none known", width, colours.DIM)
     rows: list[Row] = [[cell("     pid user             memory  command", width, colours.DIM)]]
     for one in found:
         user, command = printable(one.user or MISSING), printable(one.command or MISSING)

@@ -33,7 +33,7 @@ _PROBLEMS = 2  # lines of problems, at most
 
 @dataclass(frozen=True, slots=True)
 class HeaderState:
-    """What is told beside a view. interval: how often it looks, in words; summary: what the screen says of itself."""
+    """State beside a view. interval: how often it polls, in words; summary: of the screen."""
 
     interval: str
     paused: bool = False
@@ -42,13 +42,13 @@ class HeaderState:
 
 
 class Lines(Widget):
-    """A few lines, drawn anew only where they changed."""
+    """A few lines, drawn again only where they changed."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002  as Textual names it
         super().__init__(id=id)
         self._strips: list[Strip] = []
 
-    def tell(self, lines: Sequence[Pieces]) -> None:
+    def redraw(self, lines: Sequence[Pieces]) -> None:
         """Show these."""
         strips = [Strip([Segment(printable(text), style) for text, style in line]) for line in lines]
         if len(strips) != len(self._strips):
@@ -63,13 +63,13 @@ class Lines(Widget):
         return strip.adjust_cell_length(self.size.width)
 
 
-def header(view: View | None, told: HeaderState, *, width: int) -> list[Pieces]:
+def header(view: View | None, reported: HeaderState, *, width: int) -> list[Pieces]:
     """Return the lines above a screen."""
     if view is None:
-        return [[("tachograph watch", colours.BOLD)], *_problems(told.problems, width=width)]
-    lines = [_source(view, told, width=width), _counts(view, width=width)]
-    blind = _blind(view, width=width)
-    return [*lines, *([blind] if blind else []), *_problems(told.problems, width=width)]
+        return [[("tachograph watch", colours.BOLD)], *_problems(reported.problems, width=width)]
+    lines = [_source(view, reported, width=width), _counts(view, width=width)]
+    unsupported = _unsupported(view, width=width)
+    return [*lines, *([unsupported] if unsupported else []), *_problems(reported.problems, width=width)]
 
 
 def footer(place: str, *, width: int, mapped: bool = False) -> Pieces:
@@ -90,14 +90,14 @@ def _room(key: keys.ScreenKey, name: str) -> int:
     return cell_len(name) + len(key.short) + 3
 
 
-def _source(view: View, told: HeaderState, *, width: int) -> Pieces:
+def _source(view: View, reported: HeaderState, *, width: int) -> Pieces:
     at = time.strftime("%H:%M:%S", time.localtime(view.snapshot.t))
-    right = f"{told.interval}  {at} "
-    paused: Pieces = [(" PAUSED ", colours.CURSOR), (" ", colours.PLAIN)] if told.paused else []
+    right = f"{reported.interval}  {at} "
+    paused: Pieces = [(" PAUSED ", colours.CURSOR), (" ", colours.PLAIN)] if reported.paused else []
     room = width - len(right) - sum(len(text) for text, _ in paused)
-    summary = f"  {printable(told.summary)}" if told.summary else ""
-    said = _cut(printable(view.about.sentence), max(12, room - 1 - len(summary)))
-    return [(_cut(f"{said}{summary}", room - 1).ljust(room), colours.BOLD), *paused, (right, colours.PLAIN)]
+    summary = f"  {printable(reported.summary)}" if reported.summary else ""
+    message = _cut(printable(view.about.sentence), max(12, room - 1 - len(summary)))
+    return [(_cut(f"{message}{summary}", room - 1).ljust(room), colours.BOLD), *paused, (right, colours.PLAIN)]
 
 
 def _counts(view: View, *, width: int) -> Pieces:
@@ -120,14 +120,16 @@ def _counts(view: View, *, width: int) -> Pieces:
             found.append(("  ", colours.PLAIN))
         if sum(cell_len(text) for text, _ in found) <= width:
             break
-    lost = int((~view.told).sum())
-    return [*found, (f"{lost} silent", colours.ALARM)] if lost else found
+    lost = int((~view.reported).sum())
+    return [*found, (f"{lost} without values", colours.ALARM)] if lost else found
 
 
-def _blind(view: View, *, width: int) -> Pieces:
-    if not view.about.blind:
+def _unsupported(view: View, *, width: int) -> Pieces:
+    if not view.about.unsupported:
         return []
-    return [(_cut(f"cannot see {', '.join(view.about.blind)}", width - 20) + " (? tells more)", colours.NOTICE)]
+    return [
+        (_cut(f"unsupported: {', '.join(view.about.unsupported)}", width - 20) + " (? for details)", colours.NOTICE)
+    ]
 
 
 def _problems(problems: Sequence[SourceProblem], *, width: int) -> list[Pieces]:
@@ -136,7 +138,7 @@ def _problems(problems: Sequence[SourceProblem], *, width: int) -> list[Pieces]:
         for one in problems[:_PROBLEMS]
     ]
     if len(problems) > _PROBLEMS:
-        shown[-1] = [(f"! {plural(len(problems) - _PROBLEMS + 1, 'more problem')} (? tells them)", colours.NOTICE)]
+        shown[-1] = [(f"! {plural(len(problems) - _PROBLEMS + 1, 'more problem')} (? lists them)", colours.NOTICE)]
     return shown
 
 
@@ -148,7 +150,7 @@ SIGNS = {"command": ":", "filter": "filter ", "search": "search "}
 
 
 class Prompt(Horizontal):
-    """One line to write. complete: what a line may become. Tells `Changed` while it is written, `Done` at the end."""
+    """One line to write. complete: what a line may become. Reports `Changed` while it is written, `Done` at the end."""
 
     DEFAULT_CSS = """
     Prompt { height: 1; }
@@ -189,7 +191,7 @@ class Prompt(Horizontal):
         self._tell(self._text)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Tell."""
+        """Report."""
         event.stop()
         self._tell(event.value)
 

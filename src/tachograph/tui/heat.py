@@ -103,8 +103,8 @@ class HeatMap:
         else:
             written = percent if self._high == 1.0 else short
             found += [(str(level), _level_style(level)) for level in range(_LEVELS)]
-            found.append((f" from {written(self._low)} to {written(self._high)}, - not told ", colours.PLAIN))
-        return [*found, ("^ hot  ! !! sick", colours.ALARM)]
+            found.append((f" from {written(self._low)} to {written(self._high)}, - not reported ", colours.PLAIN))
+        return [*found, ("^ hot  ! !! unhealthy", colours.ALARM)]
 
     def _laid_out(self, order: Sequence[int], width: int) -> list[list[tuple[int, list[int]]]]:
         """Lines of (column, rows of one node); a node too wide for the screen goes on in the next block."""
@@ -139,7 +139,7 @@ class HeatMap:
 
 
 def levels(values: Floats, low: float, high: float) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Return levels 0 to 9 between two bounds; -1 where nothing is told.
+    """Return levels 0 to 9 between two bounds; -1 where nothing is reported.
 
     >>> levels(np.array([0.0, 0.55, 1.0, np.nan]), 0.0, 1.0).tolist()
     [0, 5, 9, -1]
@@ -168,8 +168,8 @@ def _range(rows: FleetRows, by: str) -> tuple[float, float]:
     if by == "real" or (counter is not None and counter.unit == "fraction"):
         return 0.0, 1.0
     values = rows.number(by)
-    told = values[~np.isnan(values)]
-    return (float(told.min()), float(told.max())) if len(told) else (0.0, 0.0)
+    reported = values[~np.isnan(values)]
+    return (float(reported.min()), float(reported.max())) if len(reported) else (0.0, 0.0)
 
 
 def _level_style(level: int) -> Style:

@@ -1,4 +1,4 @@
-"""Help: keys and commands from their tables, signs and colours, what the source cannot see and how to mend it."""
+"""Help: keys and commands from their tables, signs and colours, unsupported counters and how to enable them."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ PLACES = {
 ABBREVIATIONS: Mapping[str, str] = MappingProxyType(
     {
         "real": "real utilisation, see below",
-        "GPU": "utilisation as nvidia-smi tells it: some kernel ran",
-        "SM": "share of the multiprocessors that had work",
-        "GR": "share of time in which the engine was busy",
-        "OCC": "occupancy: how full of warps multiprocessors were",
-        "TENS": "share of time in which tensor pipes worked",
-        "DRAM": "share of time in which the memory moved data",
-        "FP64": "share of time in which that pipe worked; FP32, FP16, too",
-        "mem°": "temperature of the memory; temp: of the GPU",
-        "MHz": "clock of the multiprocessors",
-        "PCIe<": "bytes per second from the host; PCIe> to it",
-        "NVLnk": "bytes per second over NVLink, both directions",
-        "held": "how long the job has held the GPU",
+        "GPU": "as in nvidia-smi: share of time with a kernel running",
+        "SM": "SM activity: share of cycles with a resident warp",
+        "GR": "share of time the engine was busy",
+        "OCC": "occupancy: resident warps, share of the maximum",
+        "TENS": "share of cycles the tensor pipes were active",
+        "DRAM": "share of cycles device memory moved data",
+        "FP64": "share of cycles the FP64 pipe was active; also FP32, FP16",
+        "mem°": "memory temperature; temp: GPU temperature",
+        "MHz": "SM clock",
+        "PCIe<": "bytes per second from the host; PCIe>: to the host",
+        "NVLnk": "NVLink bytes per second, both directions",
+        "held": "time since the job got the GPU",
     }
 )
 _WEIGHED = ("SM", "TENS", "DRAM", "GR")
@@ -57,7 +57,7 @@ class HelpScreen(Page):
 
 def help_rows(view: View, *, width: int) -> list[Row]:
     """Return the help in rows of `width` characters, in two columns where there is room."""
-    troubles = [*_blind(view, width=width), *_problems(view, width=width)]
+    troubles = [*_unsupported(view, width=width), *_problems(view, width=width)]
     if width < _TWO_COLUMNS:
         return [
             *troubles,
@@ -102,10 +102,10 @@ def _filters(width: int) -> list[Row]:
     rows = [heading("Filters", width)]
     for written, meaning in (
         ("ana", "in name, job, user, class or health"),
-        ("user=ana", "whole; job=10*, job=- (no job is known)"),
-        ("class=idle", "a class, its code, or what limits: class=memory"),
+        ("user=ana", "exact; job=10*, job=- (no job known)"),
+        ("class=idle", "a class, its code, or a bottleneck: class=memory"),
         ("sm<20", "percent; also <= > >= = !=; mem>40 (GiB), power>500"),
-        ("!nid00 health!=OK", "the reverse; every term must hold"),
+        ("!nid00 health!=OK", "negation; all terms must match"),
     ):
         rows += _entry(written, meaning, _COMMAND, width)
     return [*rows, []]
@@ -115,10 +115,10 @@ def real_sentence(weights: Weights) -> str:
     """Return what real utilisation is.
 
     >>> real_sentence((0.5, 0.0, 0.5, 0.0))
-    'Real utilisation is how much of a GPU works: 50 % of SM + 50 % of DRAM activity.'
+    'Real utilisation is a weighted mean: 50 % of SM + 50 % of DRAM activity.'
     """
     parts = [f"{weight * 100:.3g} % of {name}" for name, weight in zip(_WEIGHED, weights, strict=True) if weight]
-    return f"Real utilisation is how much of a GPU works: {' + '.join(parts)} activity."
+    return f"Real utilisation is a weighted mean: {' + '.join(parts)} activity."
 
 
 def _columns(view: View, width: int) -> list[Row]:
@@ -133,18 +133,18 @@ def _signs(width: int) -> list[Row]:
     for limit, mark in colours.MARKS.items():
         limits += [Segment(mark, colours.STYLES[limit]), Segment(f" {colours.NAMES[limit]}   ")]
     health: Row = []
-    for state, meaning in ((HOT, "hot"), (WARN, "link repeats packets"), (CRIT, "memory rows fail")):
+    for state, meaning in ((HOT, "hot"), (WARN, "PCIe replays"), (CRIT, "memory row errors")):
         health += [Segment(colours.state_text(state), colours.HEALTH_STYLES[state]), Segment(f" {meaning}   ")]
-    other = paragraph(f"X{OTHER_NOW}: the newest reading alone has another class than the last seconds", width)
-    return [heading("What limits a GPU, and its health", width), limits, *other, health, []]
+    other = paragraph(f"X{OTHER_NOW}: the latest sample has another class than the last seconds", width)
+    return [heading("Bottleneck and health", width), limits, *other, health, []]
 
 
-def _blind(view: View, *, width: int) -> list[Row]:
-    if not view.about.blind:
+def _unsupported(view: View, *, width: int) -> list[Row]:
+    if not view.about.unsupported:
         return []
-    rows = [heading("What this source cannot see", width)]
-    for counter, how in view.about.blind.items():
-        rows += _entry(counter, printable(how) or "not with this source", 26, width)
+    rows = [heading("Unsupported counters", width)]
+    for counter, how in view.about.unsupported.items():
+        rows += _entry(counter, printable(how) or "not available from this source", 26, width)
     return [*rows, []]
 
 

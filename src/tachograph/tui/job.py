@@ -35,7 +35,7 @@ from tachograph.tui.job_table import (
     table_head,
 )
 from tachograph.tui.page import Page, PageRows, Row, heading, paragraph
-from tachograph.tui.screens import Open
+from tachograph.tui.screens import OpenScreen
 
 if TYPE_CHECKING:
     from tachograph.judge.finding import Finding
@@ -61,7 +61,7 @@ class JobJudge:
     """Judges one job of the views it is given, in a thread of its own."""
 
     def __init__(self, job_id: str, configuration: Configuration, *, wait_s: float = WAIT_S) -> None:
-        self.told = NOT_YET
+        self.reported = NOT_YET
         self._job_id, self._configuration, self._wait_s = job_id, configuration, wait_s
         self._began: float | None = None
         self._ended = False
@@ -103,16 +103,16 @@ class JobJudge:
                 judged.step(view, ())
             while (now := self._views.get()) is not None and not self._ended:
                 found = judged.step(now, (self._job_id,))
-                self.told = JobFindings(tuple(found.get(self._job_id, ())))
+                self.reported = JobFindings(tuple(found.get(self._job_id, ())))
         except Exception as error:  # noqa: BLE001  one job that is judged: the screen goes on without
-            self.told = JobFindings(trouble=f"{type(error).__name__}: {error}")
+            self.reported = JobFindings(trouble=f"{type(error).__name__}: {error}")
 
 
 def past(view: View, job_id: str) -> Iterator[View]:
     """Yield views of the past of a job's GPUs, oldest first, as far as it is kept: copies that nothing changes."""
     from tachograph.live.job_classes import JOB_CLASS_COUNTERS
 
-    held = {gpu: one for gpu, one in view.snapshot.holders.items() if job_id in (*one.jobs, one.job_id)}
+    held = {gpu: one for gpu, one in view.snapshot.allocations.items() if job_id in (*one.jobs, one.job_id)}
     rows = [row for row, gpu in enumerate(view.snapshot.gpus) if gpu in held]
     gpus = tuple(view.snapshot.gpus[row] for row in rows)
     devices = {gpu: view.snapshot.devices[gpu] for gpu in gpus if gpu in view.snapshot.devices}
@@ -124,9 +124,12 @@ def past(view: View, job_id: str) -> Iterator[View]:
         if since is not None and t < since:
             continue
         values = {name: block[place].astype(np.float64) for name, block in blocks.items()}
-        told = _any_known(list(values.values()), len(gpus))
+        reported = _any_known(list(values.values()), len(gpus))
         yield replace(
-            view, snapshot=Snapshot(t, gpus, np.where(told, t, np.nan), values, devices, held), told=told, events=()
+            view,
+            snapshot=Snapshot(t, gpus, np.where(reported, t, np.nan), values, devices, held),
+            reported=reported,
+            events=(),
         )
 
 
@@ -137,23 +140,23 @@ def _any_known(columns: Sequence[Floats], size: int) -> Flags:
     return found
 
 
-def finding_rows(told: JobFindings, *, width: int) -> list[Row]:
-    """Return what holds of a job, the most urgent first, with what to do, and what cannot be told yet."""
-    if told.trouble:
-        return paragraph(f"the job classes cannot be told: {told.trouble}", width, colours.NOTICE)
-    if told.findings is None:
+def finding_rows(reported: JobFindings, *, width: int) -> list[Row]:
+    """Return what holds of a job, the most urgent first, with what to do, and what is undetermined yet."""
+    if reported.trouble:
+        return paragraph(f"job classes failed: {reported.trouble}", width, colours.NOTICE)
+    if reported.findings is None:
         return [heading("Job classes", width, "judging ...")]
     rows: list[Row] = [heading("Job classes", width, "judged once a minute")]
-    holding = [one for one in told.findings if one.reported]
+    holding = [one for one in reported.findings if one.reported]
     for one in holding:
         style: Style = _STYLES.get(one.severity, colours.PLAIN)
         rows.append([Segment(f"{one.severity}: ", style), Segment(printable(one.title), colours.BOLD)])
         rows += paragraph(printable(one.sentence), width, indent=2)
     if not holding:
-        rows += paragraph(f"nothing stands out of {len(told.findings)} looked for", width, colours.DIM)
-    undecided = [one.code.replace("_", " ") for one in told.findings if one.verdict == "unknown"]
+        rows += paragraph(f"none of {len(reported.findings)} triggered", width, colours.DIM)
+    undecided = [one.code.replace("_", " ") for one in reported.findings if one.verdict == "unknown"]
     if undecided:
-        rows += paragraph(f"unknown so far: {', '.join(undecided)}", width, colours.DIM)
+        rows += paragraph(f"undetermined: {', '.join(undecided)}", width, colours.DIM)
     return rows
 
 
@@ -201,8 +204,8 @@ class JobScreen(Page):
         if job is None:
             return nothing(view, self.job_id, width=width)
         self.cursor = min(self.cursor, len(job.rows) - 1)
-        told = self._judge.told if self._judge else NOT_YET
-        self._lines = job_lines(view, job, self.order, self.cursor, told, width=width)
+        reported = self._judge.reported if self._judge else NOT_YET
+        self._lines = job_lines(view, job, self.order, self.cursor, reported, width=width)
         return self._lines
 
     def action_move(self, by: int) -> None:
@@ -224,7 +227,7 @@ class JobScreen(Page):
     def action_choose(self) -> None:
         """Focus on the GPU under the cursor."""
         if self.chosen is not None:
-            self.post_message(Open("focus", self.chosen))
+            self.post_message(OpenScreen("focus", self.chosen))
 
     def action_order(self) -> None:
         """Take the next order of lines."""
@@ -270,12 +273,12 @@ class JobLines:
 
 
 def job_lines(
-    view: View, job: JobFacts, order: str, cursor: int, told: JobFindings = NOT_YET, *, width: int
+    view: View, job: JobFacts, order: str, cursor: int, reported: JobFindings = NOT_YET, *, width: int
 ) -> JobLines:
     """Return the rows of a job."""
     found = JobLines()
     columns = job_gpu_table(view, job, width=width)
-    found.above += [*job_title(view, job, width=width), *finding_rows(told, width=width)]
+    found.above += [*job_title(view, job, width=width), *finding_rows(reported, width=width)]
     running = programs_rows(view, job, width=width)
     if len(job.rows) > MAPPED:
         found.above += [*mapped(view, job, width=width), *running]
@@ -289,9 +292,7 @@ def job_lines(
 
 def nothing(view: View, job_id: str, *, width: int) -> list[Row]:
     """Return what is said of a job that holds no GPU here, and which jobs do."""
-    held = sorted({job for one in view.snapshot.holders.values() for job in one.jobs})
-    rows = paragraph(
-        f"job {printable(job_id)} holds no GPU that is seen here: it may have ended", width, colours.NOTICE
-    )
-    known = f"jobs that do: {printable(', '.join(held[:30]))}" if held else "no job is known to hold a GPU"
+    held = sorted({job for one in view.snapshot.allocations.values() for job in one.jobs})
+    rows = paragraph(f"job {printable(job_id)} has no GPU in view: it may have ended", width, colours.NOTICE)
+    known = f"jobs in view: {printable(', '.join(held[:30]))}" if held else "no job with an allocation is known"
     return rows + paragraph(known, width, indent=2)

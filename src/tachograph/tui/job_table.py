@@ -33,7 +33,7 @@ FAR_ACTIVITY = 0.05  # and so far from the median activity: GPUs that all do nex
 class GpuSpread:
     """Of a job. imbalance: 0..1, None for one GPU, or where nothing was active or measured.
 
-    lags: per GPU, 0 the busiest, 1 at rest; NaN of a GPU that told nothing, and of all where nothing was active.
+    lags: per GPU, 0 the busiest, 1 idle; NaN of a GPU that reported nothing, and of all where nothing was active.
     windows: how many were looked at, `zero_windows` of them with all at rest, which do not count. behind, ahead:
     whether the lag of each GPU is FAR above or below the job's median, and its activity FAR_ACTIVITY from it; none is
     where no window is over yet. growing_s: so much was seen of the only window there is, None where whole ones are.
@@ -53,7 +53,7 @@ def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s
 
     Windows begin at `anchor` (the start of the job) and go on every `window_s`. Those count of which all is there: not
     the first where times begin within it, nor the last, which is still growing, unless there is no other. A GPU silent
-    in a window counts 0 there, one that told nothing at all is left out.
+    in a window counts 0 there, one that reported nothing at all is left out.
 
     >>> found = spread(np.arange(120.0), np.tile([0.8, 0.8, 0.4, 0.8], (120, 1)), anchor=0.0)
     >>> round(found.imbalance, 3), found.lags.round(3).tolist(), found.behind.tolist()
@@ -61,7 +61,7 @@ def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s
     """
     count = activity.shape[1]
     known = np.isfinite(activity)
-    told: Flags = np.logical_or.reduce(known, axis=0)
+    reported: Flags = np.logical_or.reduce(known, axis=0)
     values = np.where(known, activity, 0.0)
     kept, window, over = _windows(times, anchor=anchor, window_s=window_s)
     starts = np.flatnonzero(np.diff(window[kept], prepend=np.nan) != 0)
@@ -70,10 +70,10 @@ def spread(times: Floats, activity: Floats | Singles, *, anchor: float, window_s
     active = most > 0
     lags = np.full(count, np.nan)
     if active.any():
-        lags[told] = (1 - totals[active][:, told] / most[active, None]).mean(axis=0)
-    several = int(told.sum()) > 1 and bool(active.any())
-    imbalance = float(lags[told].mean()) if several else None
-    off, away = _from_median(lags, told), _from_median(values[kept].mean(axis=0) if len(kept) else lags, told)
+        lags[reported] = (1 - totals[active][:, reported] / most[active, None]).mean(axis=0)
+    several = int(reported.sum()) > 1 and bool(active.any())
+    imbalance = float(lags[reported].mean()) if several else None
+    off, away = _from_median(lags, reported), _from_median(values[kept].mean(axis=0) if len(kept) else lags, reported)
     marked = over & (np.abs(away) >= FAR_ACTIVITY)
     growing_s = None if over or not len(kept) else float(times[kept[-1]] - times[kept[0]])
     behind, ahead = marked & (off >= FAR), marked & (off <= -FAR)
@@ -90,14 +90,14 @@ def _windows(times: Floats, *, anchor: float, window_s: float) -> tuple[Longs, F
     return np.flatnonzero(whole if over else window == window[-1]), window, over
 
 
-def _from_median(values: Floats, told: Flags) -> Floats:
-    """How far each value is from the median of those told; 0 where it is missing."""
-    found: Floats = np.nan_to_num(values - np.median(values[told])) if told.any() else np.zeros(len(values))
+def _from_median(values: Floats, reported: Flags) -> Floats:
+    """How far each value is from the median of those reported; 0 where it is missing."""
+    found: Floats = np.nan_to_num(values - np.median(values[reported])) if reported.any() else np.zeros(len(values))
     return found
 
 
 def activity_counter(view: View, rows: Sequence[int]) -> str | None:
-    """Return the counter that tells whether GPUs are working; None where none of them tells one."""
+    """Return the counter that reports whether GPUs are working; None where none of them reports one."""
     for counter in ACTIVITY:
         values = view.snapshot.values.get(counter)
         if values is not None and np.isfinite(values[list(rows)]).any():
@@ -126,7 +126,7 @@ class JobFacts:
 
     job_id: str
     rows: tuple[int, ...]
-    holder: GpuAllocation
+    allocation: GpuAllocation
     counter: str | None
     times: Floats
     activity: Singles
@@ -136,7 +136,7 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobProgram:
-    """Processes with one user and command: how many, on how many GPUs, their device memory (None: not told)."""
+    """Processes with one user and command: how many, on how many GPUs, their device memory (None: not reported)."""
 
     user: str | None
     command: str | None
@@ -148,19 +148,23 @@ class JobProgram:
 def job_facts(view: View, job_id: str) -> JobFacts | None:
     """Return what is known of a job; None where it holds no GPU that is seen."""
     snapshot = view.snapshot
-    held = [(place, snapshot.holders.get(gpu)) for place, gpu in enumerate(snapshot.gpus)]
-    own = [(place, holder) for place, holder in held if holder is not None and job_id in (*holder.jobs, holder.job_id)]
+    held = [(place, snapshot.allocations.get(gpu)) for place, gpu in enumerate(snapshot.gpus)]
+    own = [
+        (place, allocation)
+        for place, allocation in held
+        if allocation is not None and job_id in (*allocation.jobs, allocation.job_id)
+    ]
     if not own:
         return None
     rows = tuple(place for place, _ in own)
-    holder = own[0][1]
+    allocation = own[0][1]
     times = view.history.times()
     counter = activity_counter(view, rows)
     activity = view.history.block(counter or "gpu_util", rows)
     last = times > snapshot.t - OVER_S - WINDOW_S
-    anchor = holder.since if holder.since is not None else 0.0
+    anchor = allocation.since if allocation.since is not None else 0.0
     evenness = spread(times[last], activity[last], anchor=anchor)
-    return JobFacts(job_id, rows, holder, counter, times, activity, evenness, never_used(activity))
+    return JobFacts(job_id, rows, allocation, counter, times, activity, evenness, never_used(activity))
 
 
 def total(values: Floats) -> float | None:
@@ -202,7 +206,7 @@ BEHIND, AHEAD, UNUSED, LOST = "<", ">", "0", "!"
 MAPPED = 16  # GPUs from which on a map shows all at once
 _NAMED = 6  # GPUs that a sentence lists
 _PROGRAMS = 6
-ORDERS = ("stragglers first", "in place", "least active first", "most memory first")
+ORDERS = ("stragglers first", "by index", "least active first", "most memory first")
 _COLUMNS = (("real", 6), ("SM", 6), ("tensor", 7), ("DRAM", 6), ("memory", 10), ("power", 8))
 _COUNTERS = ("sm_active", "tensor_active", "dram_active", "hbm_used_mib", "power_w")
 _UNITS = ("fraction", "fraction", "fraction", "fraction", "MiB", "W")
@@ -210,12 +214,12 @@ _UNITS = ("fraction", "fraction", "fraction", "fraction", "MiB", "W")
 
 def job_title(view: View, job: JobFacts, *, width: int) -> list[Row]:
     """Return who the job is, what it does, how evenly, and which GPUs stand out."""
-    snapshot, holder = view.snapshot, job.holder
+    snapshot, allocation = view.snapshot, job.allocation
     nodes = len({snapshot.gpus[row].node for row in job.rows})
-    since = "" if holder.since is None else f"for {quantity(max(0.0, snapshot.t - holder.since), 's')}"
+    since = "" if allocation.since is None else f"for {quantity(max(0.0, snapshot.t - allocation.since), 's')}"
     places = list(job.rows)
     who = join_parts(
-        [f"user {holder.user or MISSING}", f"{plural(len(places), 'GPU')} on {plural(nodes, 'node')}", since]
+        [f"user {allocation.user or MISSING}", f"{plural(len(places), 'GPU')} on {plural(nodes, 'node')}", since]
     )
     means = join_parts(
         [
@@ -246,9 +250,9 @@ def _kinds(view: View, job: JobFacts, *, width: int) -> list[Row]:
 
 
 def evenness(view: View, job: JobFacts, *, width: int) -> list[Row]:
-    """Return spatial imbalance, stragglers, GPUs that were not used and that tell nothing, as sentences."""
+    """Return spatial imbalance, stragglers, GPUs that were not used and that report nothing, as sentences."""
     if job.counter is None:
-        return paragraph("how evenly the GPUs work is not known: no activity is told", width, colours.DIM)
+        return paragraph("imbalance unknown: no activity counter reported", width, colours.DIM)
     of = job.spread
     rows: list[Row] = []
     if len(job.rows) > 1:
@@ -256,18 +260,18 @@ def evenness(view: View, job: JobFacts, *, width: int) -> list[Row]:
         if of.growing_s is not None:
             counted = f"of the first window, {of.growing_s:.0f} of {WINDOW_S:.0f} s"
         written = quantity(of.imbalance, "ratio")
-        rest = "" if of.imbalance is not None else ": nothing was active" if of.windows else ": no window is over yet"
+        rest = "" if of.imbalance is not None else ": no activity" if of.windows else ": no complete window yet"
         rows += paragraph(f"spatial imbalance {written} {counted} ({job.counter}){rest}", width)
-    told = view.told[list(job.rows)]
+    reported = view.reported[list(job.rows)]
     marked = (
-        (of.behind & told & ~job.unused, f"{BEHIND} far behind the others", colours.NOTICE),
-        (of.ahead & told, f"{AHEAD} far ahead of the others", colours.NOTICE),
-        (job.unused & told, f"{UNUSED} not used in the last {quantity(_kept_s(job), 's')}", colours.NOTICE),
-        (~told, f"{LOST} tells nothing now", colours.ALARM),
+        (of.behind & reported & ~job.unused, f"{BEHIND} far behind the others", colours.NOTICE),
+        (of.ahead & reported, f"{AHEAD} far ahead of the others", colours.NOTICE),
+        (job.unused & reported, f"{UNUSED} not used in the last {quantity(_kept_s(job), 's')}", colours.NOTICE),
+        (~reported, f"{LOST} no values now", colours.ALARM),
     )
-    for flags, said, style in marked:
+    for flags, message, style in marked:
         if flags.any():
-            rows += paragraph(f"{said}: {_named(view, job, np.flatnonzero(flags).tolist())}", width, style, indent=2)
+            rows += paragraph(f"{message}: {_named(view, job, np.flatnonzero(flags).tolist())}", width, style, indent=2)
     return rows
 
 
@@ -294,7 +298,7 @@ def mapped(view: View, job: JobFacts, *, width: int) -> list[Row]:
     longest = max(len(name) for name in nodes)
     most = max(len(places) for places in nodes.values())
     each = longest + 1 + most + 2
-    rows: list[Row] = [heading("All GPUs", width, f"{job.counter or 'nothing told'}, now")]
+    rows: list[Row] = [heading("All GPUs", width, f"{job.counter or 'no counter'}, now")]
     fit = max(1, width // each)
     named = list(nodes.items())
     for begin in range(0, len(named), fit):
@@ -314,8 +318,8 @@ def ordered(view: View, job: JobFacts, order: str) -> list[int]:
     lags = job.spread.lags
     match order:
         case "stragglers first":
-            told = view.told[rows]
-            rank = np.select([~told, job.unused, job.spread.behind, job.spread.ahead], [0, 1, 2, 3], 4)
+            reported = view.reported[rows]
+            rank = np.select([~reported, job.unused, job.spread.behind, job.spread.ahead], [0, 1, 2, 3], 4)
             keys = rank + np.where((rank == 2) | (rank == 3), 0.5 - np.nan_to_num(lags) / 2, 0.0)  # worst first
         case "least active first":
             values = view.snapshot.column(job.counter or "gpu_util")[rows]
@@ -390,7 +394,7 @@ def gpu_row(view: View, job: JobFacts, place: int, columns: JobGpuTable) -> Row:
 
 
 def _sign(view: View, job: JobFacts, place: int) -> tuple[str, Style]:
-    if not view.told[job.rows[place]]:
+    if not view.reported[job.rows[place]]:
         return LOST, colours.ALARM
     if job.unused[place]:
         return UNUSED, colours.NOTICE
@@ -404,7 +408,7 @@ def programs_rows(view: View, job: JobFacts, *, width: int) -> list[Row]:
     found = programs(view, job.rows)
     rows: list[Row] = [heading("Processes", width)]
     if not found:
-        return rows + paragraph("none is known", width, colours.DIM)
+        return rows + paragraph("none known", width, colours.DIM)
     for one in found[:_PROGRAMS]:
         count = "1 process" if one.processes == 1 else f"{one.processes:,} processes"
         what = f"{count} on {plural(one.gpus, 'GPU')}"

@@ -29,33 +29,38 @@ class ScreenKey:
 
 KEYS: tuple[ScreenKey, ...] = (
     ScreenKey("", "question_mark,f1", "? F1", "help", "show or hide this help", "help"),
-    ScreenKey("", "colon", ":", "ask('command')", "write a command; Tab completes names", "command"),
+    ScreenKey("", "colon", ":", "prompt('command')", "type a command; Tab completes names", "command"),
     ScreenKey("", "q,f10,ctrl+c", "q F10", "quit", "quit", "quit"),
-    ScreenKey("", "ctrl+z", "Ctrl-Z", "suspend", "stop, back to the shell; fg goes on"),
-    ScreenKey("", "escape,backspace", "Esc", "back", "go back; drop a filter; give up what is being written", "back"),
+    ScreenKey("", "ctrl+z", "Ctrl-Z", "suspend", "suspend; fg continues"),
+    ScreenKey("", "escape,backspace", "Esc", "back", "go back; drop a filter; cancel input", "back"),
     ScreenKey("", "f", "f", "open('fleet')", "fleet: all GPUs"),
-    ScreenKey("", "p", "p", "open('plot')", "plot: lines over time", "plot"),
-    ScreenKey("", "j", "j", "open('job')", "job of the chosen GPU: all its GPUs side by side", "job"),
-    ScreenKey("", "e", "e", "open('events')", "events: what changed", "events"),
-    ScreenKey("", "space", "Space", "pause", "pause and go on; the history misses nothing of a live source", "pause"),
-    ScreenKey("", "plus,equals_sign", "+", "slower_looks", "look half as often"),
-    ScreenKey("", "minus", "-", "faster_looks", "look twice as often"),
+    ScreenKey("", "p", "p", "open('plot')", "plot: counters over time", "plot"),
+    ScreenKey("", "j", "j", "open('job')", "job of the selected GPU: all its GPUs", "job"),
+    ScreenKey("", "e", "e", "open('events')", "events: changes", "events"),
+    ScreenKey("", "space", "Space", "pause", "pause or continue; the history of a live source goes on", "pause"),
+    ScreenKey("", "plus,equals_sign", "+", "slower_polls", "poll half as often"),
+    ScreenKey("", "minus", "-", "faster_polls", "poll twice as often"),
     ScreenKey("", "right_square_bracket", "]", "speed(2.0)", "recording: play twice as fast"),
     ScreenKey("", "left_square_bracket", "[", "speed(0.5)", "recording: play half as fast"),
-    ScreenKey("", "left_curly_bracket", "{", "restart", "recording: start again"),
+    ScreenKey("", "left_curly_bracket", "{", "restart", "recording: restart"),
     ScreenKey("fleet", "enter", "Enter", "choose", "focus on the GPU; fold or unfold the group", "focus"),
     ScreenKey(
-        "fleet", "slash,f4", "/ F4", "ask('filter')", "filter: text, user=ana, class=idle, health!=OK, sm<20", "filter"
+        "fleet",
+        "slash,f4",
+        "/ F4",
+        "prompt('filter')",
+        "filter: text, user=ana, class=idle, health!=OK, sm<20",
+        "filter",
     ),
-    ScreenKey("fleet", "f6,s", "F6 s", "ask('sort')", "sort by a column that is written; Tab completes it", "sort"),
-    ScreenKey("fleet", "f5,g,t", "F5 g", "group", "group by node, by job, by user, by class, not at all", "group"),
+    ScreenKey("fleet", "f6,s", "F6 s", "prompt('sort')", "sort by a column, typed; Tab completes", "sort"),
+    ScreenKey("fleet", "f5,g,t", "F5 g", "group", "group by node, job, user, class, none", "group"),
     ScreenKey("fleet", "h,H", "h H", "heat", "heat map: a cell per GPU, or the table", "heat map"),
-    ScreenKey("fleet", "v", "v", "heat_next", "colour the map by the next: class, real, sm, tensor, ..."),
-    ScreenKey("fleet", "f3", "F3", "ask('search')", "search: the cursor goes to the next GPU that matches"),
-    ScreenKey("fleet", "n", "n", "seek_next", "search once more"),
+    ScreenKey("fleet", "v", "v", "heat_next", "next colour of the map: class, real, sm, tensor, ..."),
+    ScreenKey("fleet", "f3", "F3", "prompt('search')", "search: next matching GPU"),
+    ScreenKey("fleet", "n", "n", "seek_next", "next match"),
     ScreenKey("fleet", "less_than_sign,comma", "<", "sort_next(-1)", "sort by the column to the left"),
     ScreenKey("fleet", "greater_than_sign,full_stop", ">", "sort_next(1)", "sort by the column to the right"),
-    ScreenKey("fleet", "I,r", "I r", "reverse", "turn the order round"),
+    ScreenKey("fleet", "I,r", "I r", "reverse", "reverse the order"),
     ScreenKey("fleet", "N", "N", "sort('gpu')", "sort by name"),
     ScreenKey("fleet", "R", "R", "sort('real')", "sort by real utilisation"),
     ScreenKey("fleet", "S", "S", "sort('sm')", "sort by SM activity"),
@@ -65,21 +70,21 @@ KEYS: tuple[ScreenKey, ...] = (
     ScreenKey("fleet", "J", "J", "sort('job')", "sort by job"),
     ScreenKey("fleet", "U", "U", "sort('user')", "sort by user"),
     ScreenKey("fleet", "C", "C", "sort('class')", "sort by class"),
-    ScreenKey("fleet", "X", "X", "sort('health')", "sort by health, the worst first"),
+    ScreenKey("fleet", "X", "X", "sort('health')", "sort by health, worst first"),
     ScreenKey("fleet", "z,asterisk", "z *", "fold_all", "fold all groups, or unfold them"),
     ScreenKey("fleet", "up,k", "↑ k", "move(0, -1)", "up"),
     ScreenKey("fleet", "down", "↓", "move(0, 1)", "down"),
-    ScreenKey("fleet", "left", "←", "move(-1, 0)", "columns that did not fit; in the map, to the left"),
-    ScreenKey("fleet", "right", "→", "move(1, 0)", "columns that did not fit; in the map, to the right"),
-    ScreenKey("fleet", "pageup", "PgUp", "page(-1)", "a screen up"),
-    ScreenKey("fleet", "pagedown", "PgDn", "page(1)", "a screen down"),
-    ScreenKey("fleet", "home", "Home", "end(-1)", "to the first"),
-    ScreenKey("fleet", "end", "End", "end(1)", "to the last"),
+    ScreenKey("fleet", "left", "←", "move(-1, 0)", "hidden columns; in the map: left"),
+    ScreenKey("fleet", "right", "→", "move(1, 0)", "hidden columns; in the map: right"),
+    ScreenKey("fleet", "pageup", "PgUp", "page(-1)", "one screen up"),
+    ScreenKey("fleet", "pagedown", "PgDn", "page(1)", "one screen down"),
+    ScreenKey("fleet", "home", "Home", "end(-1)", "first line"),
+    ScreenKey("fleet", "end", "End", "end(1)", "last line"),
     ScreenKey("focus", "right,n", "→ n", "next", "next GPU", "next"),
-    ScreenKey("focus", "left,N", "← N", "previous", "GPU before"),
+    ScreenKey("focus", "left,N", "← N", "previous", "previous GPU"),
     ScreenKey("plot", "plus,equals_sign", "+", "widen", "longer window: 1, 5, 10 minutes", "window"),
     ScreenKey("plot", "minus", "-", "narrow", "shorter window"),
-    ScreenKey("plot", "1", "1", "put('gpu_util')", "utilisation, on and off"),
+    ScreenKey("plot", "1", "1", "put('gpu_util')", "utilisation on or off"),
     ScreenKey("plot", "2", "2", "put('sm_active')", "SM activity"),
     ScreenKey("plot", "3", "3", "put('tensor_active')", "tensor activity"),
     ScreenKey("plot", "4", "4", "put('dram_active')", "memory activity"),
@@ -89,31 +94,31 @@ KEYS: tuple[ScreenKey, ...] = (
     ScreenKey("plot", "8", "8", "put('gpu_temp_c')", "temperature"),
     ScreenKey("plot", "9", "9", "put('pcie_rx_bytes_per_s')", "bytes from the host"),
     ScreenKey("plot", "0", "0", "put('nvlink_rx_bytes_per_s')", "bytes over NVLink"),
-    ScreenKey("plot", "c", "c", "next_counter", "the next counter of the catalogue that is told, alone", "counter"),
-    ScreenKey("plot", "C", "C", "previous_counter", "the counter before, alone"),
-    ScreenKey("plot", "z", "z", "zoom", "scale to what is seen, or to all that may be"),
-    ScreenKey("plot", "o", "o", "arrange", "GPUs over each other, or each by itself", "arrange"),
-    ScreenKey("plot", "a", "a", "amount", "how many GPUs: 1, 2, 4, 8", "GPUs"),
-    ScreenKey("plot", "right,n", "→ n", "next", "the next GPUs"),
-    ScreenKey("plot", "left,N", "← N", "previous", "the GPUs before"),
+    ScreenKey("plot", "c", "c", "next_counter", "next reported counter, alone", "counter"),
+    ScreenKey("plot", "C", "C", "previous_counter", "previous counter, alone"),
+    ScreenKey("plot", "z", "z", "zoom", "scale: visible values or full range"),
+    ScreenKey("plot", "o", "o", "arrange", "GPUs overlaid or separate", "arrange"),
+    ScreenKey("plot", "a", "a", "amount", "number of GPUs: 1, 2, 4, 8", "GPUs"),
+    ScreenKey("plot", "right,n", "→ n", "next", "next GPUs"),
+    ScreenKey("plot", "left,N", "← N", "previous", "previous GPUs"),
     ScreenKey("job", "up,k", "↑ k", "move(-1)", "GPU above"),
     ScreenKey("job", "down", "↓", "move(1)", "GPU below"),
     ScreenKey("job", "enter", "Enter", "choose", "focus on the GPU", "focus"),
-    ScreenKey("job", "s", "s", "order", "stragglers first, in place, by activity, by memory", "order"),
+    ScreenKey("job", "s", "s", "order", "order: stragglers first, by index, by activity, by memory", "order"),
     ScreenKey("events", "up,k", "↑ k", "move(-1)", "event above; holds the position"),
     ScreenKey("events", "down", "↓", "move(1)", "event below"),
-    ScreenKey("events", "home", "Home", "follow", "the newest, and follow it", "newest"),
+    ScreenKey("events", "home", "Home", "follow", "newest event; follow", "newest"),
     ScreenKey("events", "enter", "Enter", "choose", "focus on the GPU of the event", "focus"),
-    ScreenKey("events", "t", "t", "kind", "only one type of event: the next", "type"),
-    ScreenKey("events", "g", "g", "of_gpu", "only events of the GPU of this one, or of all", "GPU"),
+    ScreenKey("events", "t", "t", "kind", "next event type only", "type"),
+    ScreenKey("events", "g", "g", "of_gpu", "events of this GPU only, or all", "GPU"),
     ScreenKey("events", "a", "a", "alarms", "only alarms, or all", "alarms"),
-    ScreenKey("events", "b", "b", "bell", "ring the bell at an alarm, or not"),
+    ScreenKey("events", "b", "b", "bell", "bell at alarms: on or off"),
 )
 
 
 # what keys of the fleet do on its heat map, and which do nothing there
 _MAPPED = {"heat": "table", "heat_next": "colour"}
-_UNMAPPED = {"heat", "ask('sort')"}
+_UNMAPPED = {"heat", "prompt('sort')"}
 
 
 def bindings(place: str) -> list[Binding]:
@@ -127,14 +132,14 @@ def of(place: str) -> list[ScreenKey]:
 
 
 @cache
-def asking(place: str) -> frozenset[str]:
+def prompting(place: str) -> frozenset[str]:
     """Return the keys of a screen, and of all, after which a line is written.
 
-    >>> sorted(asking("plot"))
+    >>> sorted(prompting("plot"))
     ['colon']
     """
-    asked = [key for key in (*of(place), *of("")) if key.action.startswith("ask(")]
-    return frozenset(name for key in asked for name in key.keys.split(","))
+    prompting_keys = [key for key in (*of(place), *of("")) if key.action.startswith("prompt(")]
+    return frozenset(name for key in prompting_keys for name in key.keys.split(","))
 
 
 def shown(place: str, *, mapped: bool = False) -> Iterator[ScreenKey]:

@@ -128,7 +128,7 @@ class Page(ScrollView, can_focus=True):
         self._make()
 
     def again(self) -> None:
-        """Make the rows anew, for another size or after a key."""
+        """Make the rows again, for another size or after a key."""
         feed = getattr(self.app, "feed", None)
         with feed.lock if feed else nullcontext():
             self._make()
@@ -258,7 +258,7 @@ def clock(t: float, now: float | None = None) -> str:
 def join_parts(parts: Iterable[str]) -> str:
     """Return parts in one line, those that are empty left out.
 
-    >>> words(["a", "", "b"])
+    >>> join_parts(["a", "", "b"])
     'a · b'
     """
     return " · ".join(part for part in parts if part)

@@ -76,14 +76,14 @@ def _columns(choice: PlotChoice, count: int, *, width: int, height: int) -> int:
 def one_plot(
     view: View, times: Floats, counter: str, choice: PlotChoice, places: Sequence[int], *, width: int, height: int
 ) -> list[Row]:
-    """Return one plot with a title that tells the newest value of each GPU; why there is none where nothing is told."""
+    """Return one plot, titled with the newest value of each GPU; the reason where there is nothing to draw."""
     values = {place: view.history.series(counter, choice.gpus[place]) for place in places}
     end = view.snapshot.t
     begin = end - choice.window_s
     seen = times >= begin
     title = _title(view, counter, choice, places, width=width)
     if not any(np.isfinite(series[seen]).any() for series in values.values()):
-        return [title, *_untold(view, counter, choice, places, width=width)]
+        return [title, *_not_reported(view, counter, choice, places, width=width)]
     rows, shown_now = [choice.gpus[place] for place in places], [one[seen] for one in values.values()]
     low, high = extent(view, counter, rows, shown_now, zoomed=choice.zoomed)
     frame = PlotFrame(begin, end, low, high, COUNTERS_BY_NAME[counter].unit, _gap(times))
@@ -131,16 +131,16 @@ def _title(view: View, counter: str, choice: PlotChoice, places: Sequence[int], 
     return Segment.adjust_line_length(row, width)
 
 
-def _untold(view: View, counter: str, choice: PlotChoice, places: Sequence[int], *, width: int) -> list[Row]:
+def _not_reported(view: View, counter: str, choice: PlotChoice, places: Sequence[int], *, width: int) -> list[Row]:
     """Why there is nothing to draw."""
-    if counter in view.snapshot.values and counter not in view.about.blind:
-        words = "told nothing in this window"
+    if counter in view.snapshot.values and counter not in view.about.unsupported:
+        words = "no values in this window"
     else:
         mig = any(view.snapshot.gpus[choice.gpus[place]].mig is not None for place in places)
-        why = view.about.blind.get(counter) or unsupported.brief_fix(
+        why = view.about.unsupported.get(counter) or unsupported.brief_fix(
             counter, view.about.name, mig=mig, profiles=unsupported.has_profiling(view.about)
         )
-        words = f"not told by {view.about.name}{'' if why == _NO_WAY else f': {why}'}"
+        words = f"not reported by {view.about.name}{'' if why == _NO_WAY else f': {why}'}"
     return [*paragraph(f"{MISSING} {words}", width, colours.DIM, indent=2), []]
 
 
@@ -149,8 +149,8 @@ def legend(view: View, choice: PlotChoice, *, width: int) -> list[Row]:
     parts: list[Row] = []
     for place, gpu in enumerate(choice.gpus):
         known = view.snapshot.gpus[gpu]
-        holder = view.snapshot.holders.get(known)
-        job = f" job {printable(holder.job_id)}" if holder and holder.job_id else ""
+        allocation = view.snapshot.allocations.get(known)
+        job = f" job {printable(allocation.job_id)}" if allocation and allocation.job_id else ""
         mark = Segment(
             f"{CURVE_MARKS[place % len(CURVE_MARKS)]} ", CURVE_STYLES[place % len(CURVE_STYLES)] + colours.BOLD
         )
@@ -177,7 +177,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "nvlink": ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
     }
 )
-_FIRST = ("sm_active", "gr_engine_active", "gpu_util")  # the first that is told says how busy a GPU is
+_FIRST = ("sm_active", "gr_engine_active", "gpu_util")  # the first that is reported says how busy a GPU is
 _DIGITS = tuple(
     (key.shown, key.action.split("'")[1]) for key in keys.KEYS if key.place == "plot" and key.action.startswith("put")
 )
@@ -195,7 +195,7 @@ class PlotScreen(Page):
         self.window_s = WINDOWS_S[1]
         self.apart = self.zoomed = False
         self._amount = len(gpus) or 4
-        self._asked = bool(gpus)
+        self._requested = bool(gpus)
 
     @property
     def chosen(self) -> GpuId | None:
@@ -205,7 +205,7 @@ class PlotScreen(Page):
     def rows(self, view: View, width: int, height: int) -> PageRows:
         """Return what is plotted, how to change it, and the plots."""
         if not view.snapshot.gpus:
-            return paragraph("there are no GPUs to plot", width, colours.DIM)
+            return paragraph("no GPUs to plot", width, colours.DIM)
         choice = self._choice(view)
         top = [self._head(view), self._digits(width), *legend(view, choice, width=width)]
         return [*top, *plots(view, choice, width=width, height=max(0, height - len(top)))]
@@ -237,11 +237,11 @@ class PlotScreen(Page):
         which = (
             f"GPUs {place}-{place + len(self.gpus) - 1} of {len(named)}" if several else f"GPU {place} of {len(named)}"
         )
-        if self._asked:
+        if self._requested:
             which = f"{len(self.gpus)} of {len(named)} GPUs"
-        how = "each by itself" if self.apart else "over each other"
-        said = f"  {which}{f', {how}' if several else ''}"
-        return [Segment(f"last {window_text(self.window_s)}", colours.BOLD), Segment(said)]
+        how = "separate" if self.apart else "overlaid"
+        message = f"  {which}{f', {how}' if several else ''}"
+        return [Segment(f"last {window_text(self.window_s)}", colours.BOLD), Segment(message)]
 
     def _digits(self, width: int) -> Row:
         """Which key is which counter, those that are plotted marked; as many as fit."""
@@ -270,11 +270,11 @@ class PlotScreen(Page):
                 gpus.append(named[word])
             elif word:
                 close = difflib.get_close_matches(word.lower(), [*COLUMNS, *COUNTERS_BY_NAME, *named], n=1, cutoff=0.5)
-                do = f"did you mean {close[0]}?" if close else "Tab shows those there are"
+                do = f"did you mean {close[0]}?" if close else "Tab lists them"
                 raise UsageError(f"{word!r} is no counter and no GPU", do=do)
         self.counters = list(dict.fromkeys(counters)) or self.counters
         if gpus:
-            self.gpus, self._asked = list(dict.fromkeys(gpus)), True
+            self.gpus, self._requested = list(dict.fromkeys(gpus)), True
         self.again()
 
     def action_put(self, counter: str) -> None:
@@ -294,14 +294,14 @@ class PlotScreen(Page):
         self._step_counter(-1)
 
     def _step_counter(self, by: int) -> None:
-        """Pass over those that nobody tells, as long as there are others."""
+        """Pass over those that no source reports, as long as there are others."""
         values = self.view.snapshot.values if self.view else {}
-        told = [name for name in COUNTER_NAMES if name in values and not np.isnan(values[name]).all()] or list(
+        reported = [name for name in COUNTER_NAMES if name in values and not np.isnan(values[name]).all()] or list(
             COUNTER_NAMES
         )
         now = COUNTER_NAMES.index(self.counters[-1]) if self.counters else -1
         around = [COUNTER_NAMES[(now + by * step) % len(COUNTER_NAMES)] for step in range(1, len(COUNTER_NAMES) + 1)]
-        self.counters = [next(name for name in around if name in told)]
+        self.counters = [next(name for name in around if name in reported)]
         self.again()
 
     def action_widen(self) -> None:
@@ -323,7 +323,7 @@ class PlotScreen(Page):
         self.again()
 
     def action_arrange(self) -> None:
-        """Draw GPUs over each other, or each by itself."""
+        """Draw GPUs overlaid or separate."""
         self.apart = not self.apart
         self.again()
 
@@ -349,7 +349,7 @@ class PlotScreen(Page):
             begin = 0
         elif begin < 0:
             begin = max(0, len(named) - self._amount) if begin <= -self._amount else 0
-        self._asked = False
+        self._requested = False
         self.gpus = list(named[begin : begin + self._amount])
         self.again()
 

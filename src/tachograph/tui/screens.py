@@ -73,12 +73,12 @@ class TakesArguments(Protocol):
 class Dismissible(Protocol):
     """A screen with something to drop before Esc leads back: a filter, a selection."""
 
-    def give_up(self) -> bool:
+    def dismiss(self) -> bool:
         """Drop it; False where there is nothing."""
         ...
 
 
-class Ask(Message):
+class OpenPrompt(Message):
     """Asks for a line to be written. kind: command, filter, search. text: what stands there already."""
 
     def __init__(self, kind: str, text: str = "") -> None:
@@ -86,7 +86,7 @@ class Ask(Message):
         self.kind, self.text = kind, text
 
 
-class Say(Message):
+class ShowNote(Message):
     """Asks for a sentence to be shown."""
 
     def __init__(self, sentence: str) -> None:
@@ -94,7 +94,7 @@ class Say(Message):
         self.sentence = sentence
 
 
-class Open(Message):
+class OpenScreen(Message):
     """Asks for a screen: its name, and the GPU or the job it is of."""
 
     def __init__(self, name: str, of: GpuId | str | None = None) -> None:

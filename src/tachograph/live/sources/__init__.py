@@ -5,7 +5,7 @@
     dmon          dmon_process, dmon_text                                 `dcgmi dmon`, a stream
     nvml          nvml_session, nvml_boards, nvml_calls, nvml_xid, gpm, processes
     recording     recorded_rows                                           a recording or a lake, at any speed
-    simulated     -                                                       GPUs that do not exist
+    simulated     -                                                       simulated GPUs
 
 `series` and `gathered` put rows together for those that read text.
 """

@@ -148,19 +148,19 @@ _CARRY_S, _CARRY_TICKS = (
     10.0,
 )  # so long a value is carried on while N/A is printed: fields take turns before Hopper
 _SILENT_S, _SILENT_TICKS = 5.0, 5.0  # so long no row comes before it counts as hung
-_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0  # until it is started anew, at first and at most
-_SETTLED = 5  # ticks after which a field that was never told is said to be missing
+_RETRY_S, _LONGEST_RETRY_S = 1.0, 30.0  # until it is started again, at first and at most
+_SETTLED = 5  # ticks after which a field that was never reported is said to be missing
 
 _INVALID = re.compile(r"invalid field id\D*(\d+)", re.IGNORECASE)
 _UNPROFILED = re.compile(r"profiling module|not currently loaded|-33\b|-37\b", re.IGNORECASE)
 # what it says, and what helps
 _FIXES: Final = (
-    (re.compile(r"\broot\b|permi", re.IGNORECASE), "let nv-hostengine run as root, and ask for the right to use it"),
+    (re.compile(r"\broot\b|permi", re.IGNORECASE), "run nv-hostengine as root, and request access to it"),
     (
         re.compile(r"host ?engine|establish a connection", re.IGNORECASE),
         "is the host engine running? systemctl start nvidia-dcgm",
     ),
-    (re.compile(r"driver", re.IGNORECASE), "is the driver loaded? look at nvidia-smi"),
+    (re.compile(r"driver", re.IGNORECASE), "is the driver loaded? check nvidia-smi"),
 )
 
 
@@ -204,12 +204,12 @@ class DmonSource:
 
     @property
     def about(self) -> SourceInfo:
-        """What it is; what it does not tell is known after some ticks."""
+        """What it is; what it does not report is known after some ticks."""
         gpus = plural(len(self._gpus), "GPU")
-        return SourceInfo(NAME, f"dcgmi dmon, {gpus} of this node", self._interval_s, self._blind())
+        return SourceInfo(NAME, f"dcgmi dmon, {gpus} of this node", self._interval_s, self._unsupported())
 
     def read(self) -> Snapshot:
-        """Return the last values of every GPU; those that were not told again for some ticks are missing."""
+        """Return the last values of every GPU; those that were not reported again for some ticks are missing."""
         self._keep_running()
         if self._process is not None:
             self._take(self._process)
@@ -222,9 +222,9 @@ class DmonSource:
             table[:, row] = np.where(now - known.times <= carried, known.values, np.nan)
         measured = np.array([self._gpus[gpu].measured for gpu in gpus], np.float64)
         measured[np.isnan(table).all(axis=0)] = np.nan
-        told = {counter.name: table[number] for number, counter in enumerate(COUNTERS) if self._ever(number)}
+        reported = {counter.name: table[number] for number, counter in enumerate(COUNTERS) if self._ever(number)}
         problems = () if self._problem is None else (self._problem,)
-        return Snapshot(now, gpus, measured, told, dict(self._devices), problems=problems)
+        return Snapshot(now, gpus, measured, reported, dict(self._devices), problems=problems)
 
     def close(self) -> None:
         """End the program."""
@@ -235,20 +235,22 @@ class DmonSource:
     def begin(self) -> None:
         """Ask which GPUs there are, start, and wait for the first row.
 
-        Errors: InputError, when there is no such program, no host engine, no GPU.
+        Errors: InputError without the program, a host engine or a GPU.
         """
         listed = self._answer("discovery", "-l")
-        for number, told in discovered_devices(listed).items():
+        for number, reported in discovered_devices(listed).items():
             gpu = GpuId(self._node, number)
-            self._devices[gpu] = GpuDevice(told.get("Name"), told.get("Device UUID"), told.get("PCI Bus ID"))
+            self._devices[gpu] = GpuDevice(
+                reported.get("Name"), reported.get("Device UUID"), reported.get("PCI Bus ID")
+            )
         if not self._devices:
-            raise InputError("DCGM sees no GPU", where=self._where, do="look at `dcgmi discovery -l`")
+            raise InputError("DCGM lists no GPU", where=self._where, do="check `dcgmi discovery -l`")
         self._slices = discovered_instances(self._answer("discovery", "-c", needed=False))
         named = dmon_field_names(self._answer("dmon", "-l", needed=False))
         if named:
             self._names = named
             known = set(named.values())
-            self._refuse([number for number in self._asked if number not in known], "this DCGM does not know it")
+            self._refuse([number for number in self._asked if number not in known], "unknown to this DCGM")
         until = self._steady() + _FIRST_S
         while not self._gpus and self._steady() < until and (self._problem is None or self._failures == 0):
             self.read()
@@ -276,24 +278,24 @@ class DmonSource:
             if not needed:
                 return ""
             raise self._cannot(problem) from None
-        said = done.stdout.decode("utf-8", "replace")
+        message = done.stdout.decode("utf-8", "replace")
         if done.returncode == 0 or not needed:
-            return said if done.returncode == 0 else ""
-        told = _problem(said.splitlines(), done.returncode, self._where)
-        raise InputError(told.what, where=told.where, do=told.do)
+            return message if done.returncode == 0 else ""
+        reported = _problem(message.splitlines(), done.returncode, self._where)
+        raise InputError(reported.what, where=reported.where, do=reported.do)
 
     def _cannot(self, problem: OSError | subprocess.TimeoutExpired) -> InputError:
         if isinstance(problem, subprocess.TimeoutExpired):
             return InputError(f"no answer within {_ASK_S:g} s", where=self._where, do="is nv-hostengine alive?")
-        told = _not_started(problem, self._where)
-        return InputError(told.what, where=told.where, do=told.do)
+        reported = _not_started(problem, self._where)
+        return InputError(reported.what, where=reported.where, do=reported.do)
 
     def _keep_running(self) -> None:
         """Start the program where it does not run, end it where it hangs."""
         now = self._steady()
         if self._process is not None and now - self._process.heard > max(_SILENT_S, _SILENT_TICKS * self._interval_s):
             self.close()
-            self._fail(SourceProblem("prints nothing any more", self._where, "is nv-hostengine alive?"))
+            self._fail(SourceProblem("stopped printing", self._where, "is nv-hostengine alive?"))
         if self._process is None and now >= self._due:
             self._start()
 
@@ -311,16 +313,16 @@ class DmonSource:
 
     def _take(self, process: DmonProcess) -> None:
         """Take in what was printed since; see what is to be done where it ended."""
-        said = process.take()
-        fields = dmon_fields(said.columns, self._asked, self._names)
-        for t, row in said.rows:
+        message = process.take()
+        fields = dmon_fields(message.columns, self._asked, self._names)
+        for t, row in message.rows:
             self._note(t, row, fields)
-        if said.rows:
+        if message.rows:
             self._failures, self._problem, self._working = 0, None, True
-        if said.ended is not None:
+        if message.ended is not None:
             process.close()
             self._process = None
-            self._ended(said, said.ended)
+            self._ended(message, message.ended)
 
     def _note(self, t: float, row: DmonRow, fields: Mapping[str, int]) -> None:
         gpu = self._gpu(row)
@@ -336,9 +338,9 @@ class DmonSource:
             elif number is not None:
                 facts[number] = value
         values = _RULES.apply(raw)
-        told = ~np.isnan(values)
-        known.values[told], known.times[told] = values[told], t
-        if told.any():
+        reported = ~np.isnan(values)
+        known.values[reported], known.times[reported] = values[reported], t
+        if reported.any():
             known.measured = t
         self._rows += 1
         self._facts(gpu, facts)
@@ -366,24 +368,24 @@ class DmonSource:
         if new != old:
             self._devices[gpu] = new
 
-    def _ended(self, said: DmonOutput, code: int) -> None:
-        """Leave out what was refused and start anew at once; else say why it ended, and try again later."""
+    def _ended(self, message: DmonOutput, code: int) -> None:
+        """Leave out what was refused and start again at once; else say why it ended, and try again later."""
         if self._working:
-            self._fail(_problem(said.complaints, code, self._where))
+            self._fail(_problem(message.complaints, code, self._where))
             return
-        refused = [int(found[1]) for line in said.complaints if (found := _INVALID.search(line))]
-        why = "this DCGM does not know it"
-        if not refused and any(_UNPROFILED.search(line) for line in said.complaints):
+        refused = [int(found[1]) for line in message.complaints if (found := _INVALID.search(line))]
+        why = "unknown to this DCGM"
+        if not refused and any(_UNPROFILED.search(line) for line in message.complaints):
             refused, why = [number for number in self._asked if number in _PROFILED], ""
         if set(refused) & set(self._asked) and set(self._asked) - set(refused):
             self._refuse(refused, why)
             self._due = 0.0
             return
-        if self._slices and not said.columns:
+        if self._slices and not message.columns:
             self._slices = {}  # this version wants slices named in another way
             self._due = 0.0
             return
-        self._fail(_problem(said.complaints, code, self._where))
+        self._fail(_problem(message.complaints, code, self._where))
 
     def _refuse(self, numbers: Sequence[int], why: str) -> None:
         """Ask for some fields no more. why: "" where the usual words say it."""
@@ -401,11 +403,11 @@ class DmonSource:
     def _ever(self, column: int) -> bool:
         return any(known.times[column] > 0 for known in self._gpus.values())
 
-    def _blind(self) -> Mapping[str, str]:
+    def _unsupported(self) -> Mapping[str, str]:
         if self._rows < _SETTLED * max(1, len(self._gpus)):
             return dict(self._refused)
-        told = [counter.name for number, counter in enumerate(COUNTERS) if self._ever(number)]
-        return {**unsupported_counters(told, NAME), **self._refused}
+        reported = [counter.name for number, counter in enumerate(COUNTERS) if self._ever(number)]
+        return {**unsupported_counters(reported, NAME), **self._refused}
 
 
 def connect(
@@ -417,7 +419,7 @@ def connect(
 ) -> DmonSource:
     """Return `dcgmi dmon` of this node as a live source, running.
 
-    Errors: InputError, when there is no such program, it may not be run, no host engine answers, or it sees no GPU.
+    Errors: InputError, when the program is missing or may not be run, no host engine answers, or it lists no GPU.
     """
     wanted = configuration.watch.interval_s if interval_s is None else interval_s
     source = DmonSource(interval_s=wanted, program=program, node=node)
@@ -429,17 +431,15 @@ def connect(
 def _problem(complaints: Sequence[str], code: int, where: str) -> SourceProblem:
     """Why it ended, in its own words, and what helps."""
     errors = [line for line in complaints if "error" in line.lower() or "unable" in line.lower()]
-    said = "".join(filter(str.isprintable, " ".join((errors or list(complaints)[-1:])[:2])))[:300].strip()
+    message = "".join(filter(str.isprintable, " ".join((errors or list(complaints)[-1:])[:2])))[:300].strip()
     how = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
-    do = next((remedy for words, remedy in _FIXES if words.search(said)), "run it by hand")
-    return SourceProblem(f"{how}: {said}" if said else how, where, do)
+    do = next((remedy for words, remedy in _FIXES if words.search(message)), "run it by hand")
+    return SourceProblem(f"{how}: {message}" if message else how, where, do)
 
 
 def _not_started(problem: OSError, where: str) -> SourceProblem:
     if isinstance(problem, FileNotFoundError):
-        return SourceProblem(
-            "there is no such program", where, "install DCGM (datacenter-gpu-manager), or use another source"
-        )
+        return SourceProblem("program not found", where, "install DCGM (datacenter-gpu-manager), or use another source")
     return SourceProblem(
-        f"cannot be run: {(problem.strerror or str(problem)).lower()}", where, "ask for the right to run it"
+        f"cannot be run: {(problem.strerror or str(problem)).lower()}", where, "request permission to run it"
     )

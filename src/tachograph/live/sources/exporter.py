@@ -64,7 +64,7 @@ class ServerPoller:
         """Whether an answer is still to come."""
         return bool(self._open)
 
-    def ask(self, number: int, server: Pollable) -> None:
+    def poll(self, number: int, server: Pollable) -> None:
         """Ask a server as soon as a thread is free."""
         self._open.add(number)
         self._questions.put((number, server))
@@ -104,7 +104,7 @@ class ServerPoller:
                 content = server.get("").content
             except RequestError as problem:
                 content = problem
-            except Exception as defect:  # noqa: BLE001  a thread has nobody to tell but the one who takes answers
+            except Exception as defect:  # noqa: BLE001  a thread reports only to the one who takes answers
                 self._answers.put(defect)
                 return
             self._answers.put(PolledAnswer(number, content, self._steady()))
@@ -113,14 +113,14 @@ class ServerPoller:
 _FIRST_S = 3.0  # so long connecting waits for the first answer at most
 _OTHERS_S = 0.3  # and so long for further ones, once one has come
 _WAIT_S = 0.2  # so long a reading waits for answers to what it asked
-_LATE_S = 1.5  # silence that is told
+_LATE_S = 1.5  # silence after which a problem is reported
 _LEAST_S = 0.2  # between two askings of one exporter
 _PER_S = 50.0  # askings of all exporters together, while it is not known when they have news
 _LONGEST_S = 5.0  # between two askings of one whose page stays the same
-_RETRY_S = 10.0  # the longest until one that failed is asked again
-_OF_NODES_S = 300.0  # between two askings of what tells of no GPU
-_KEPT_ROUNDS = 3.0  # times the time between two looks: so long values of an exporter that does not answer are shown
-_LEAST_ROUND_S = 3.0  # where it looks more often than that
+_RETRY_S = 10.0  # the longest until one that failed is polled again
+_OF_NODES_S = 300.0  # between two polls of a page that reports no GPU
+_KEPT_ROUNDS = 3.0  # times the time between two polls: so long values of an exporter that does not answer are shown
+_LEAST_ROUND_S = 3.0  # where it polls more often than that
 _STUCK_ROUNDS = 4.0  # times `refresh_s`: a page that stays the same for longer is not measured any more
 _MOVING: Final = frozenset(map(COUNTER_NAMES.index, ("energy_j", "power_w")))  # always, of a GPU that is measured
 
@@ -137,7 +137,7 @@ class ExporterRhythm:
     def changed(self, now: float) -> float:
         """Note that the page changed; return when to ask again.
 
-        >>> rhythm = Rhythm()
+        >>> rhythm = ExporterRhythm()
         >>> rhythm.changed(100.0), rhythm.same(115.0), rhythm.changed(130.0)
         (100.2, 115.5, 157.0)
         """
@@ -164,13 +164,13 @@ class _PolledExporter:
     rhythm: ExporterRhythm
     refresh_s: float
     due: float = 0.0
-    asked: float | None = None  # and not answered yet
+    polled: float | None = None  # and not answered yet
     answered: float = float("-inf")  # well, the last time
     changed: float = float("-inf")
     failures: int = 0
     content: bytes = b""
     reading: PageReading | None = None
-    trouble: SourceProblem | None = None
+    failure: SourceProblem | None = None
 
     @property
     def where(self) -> str:
@@ -185,13 +185,11 @@ class _PolledExporter:
 
     def problem(self, now: float) -> SourceProblem | None:
         """What is wrong with it."""
-        if self.asked is not None and now - self.asked > _LATE_S and self.trouble is None:
+        if self.polled is not None and now - self.polled > _LATE_S and self.failure is None:
             return SourceProblem("has not answered yet", self.where, "is it overloaded?")
-        if self.trouble is None and self.stuck(now):
-            return SourceProblem(
-                "its values do not change any more", self.where, "is DCGM alive? restart nv-hostengine"
-            )
-        return self.trouble
+        if self.failure is None and self.stuck(now):
+            return SourceProblem("its values no longer change", self.where, "is DCGM alive? restart nv-hostengine")
+        return self.failure
 
     def stuck(self, now: float) -> bool:
         """Whether values that always move have stood still for too long."""
@@ -215,67 +213,67 @@ class ExporterSource:
         least_s = max(_LEAST_S, len(exporters) / _PER_S)
         self._exporters = [_exporter(endpoint, settings, least_s) for endpoint, settings in exporters]
         parallel = max((settings.parallel for _, settings in exporters), default=1)
-        self._asker = ServerPoller(min(parallel, len(exporters)), steady=steady)
+        self._poller = ServerPoller(min(parallel, len(exporters)), steady=steady)
         self._gathered = FleetTable()
         self._about: SourceInfo | None = None
 
     @property
     def about(self) -> SourceInfo:
-        """What it is; what it does not tell is known after the first answer."""
+        """What it is; what it does not report is known after the first answer."""
         if self._about is None:
             periods = sorted(one.rhythm.period or one.refresh_s for one in self._exporters)
-            told = self._gathered.told
-            missing = unsupported_counters(told, DCGM_EXPORTER) if told else {}
+            reported = self._gathered.reported
+            missing = unsupported_counters(reported, DCGM_EXPORTER) if reported else {}
             self._about = SourceInfo(DCGM_EXPORTER, self._sentence(), periods[len(periods) // 2], missing)
         return self._about
 
     def read(self) -> Snapshot:
         """Return the newest values of every exporter; of those that answer slowly, the last ones.
 
-        measured: when the page that tells them first came, or the time written behind them.
+        measured: when the page that reports them first came, or the time written behind them.
         """
-        self._take(self._ask(), self._wait_s)
+        self._take(self._poll(), self._wait_s)
         now = self._steady()
         for number, one in enumerate(self._exporters):
             if one.reading is not None and now - one.answered > one.kept_s:
                 self._gathered.forget(number)
                 one.reading, one.content = None, b""
-        problems = [told for one in self._exporters if (told := one.problem(now)) is not None]
+        problems = [reported for one in self._exporters if (reported := one.problem(now)) is not None]
         return self._gathered.snapshot(self._clock(), problems)
 
     def close(self) -> None:
         """Let go of connections; what is still being answered is not waited for."""
-        self._asker.close()
+        self._poller.close()
         for one in self._exporters:
             one.endpoint.server.close()
 
     def begin(self) -> None:
-        """Ask everybody once, until one tells of a GPU or nobody does.
+        """Poll all once, until one reports a GPU.
 
-        Errors: InputError naming the first exporter and why it does not tell of a GPU.
+        Errors: InputError naming the first exporter and why it does not report a GPU.
         """
-        asked = self._ask()
+        polled = self._poll()
         until = self._steady() + _FIRST_S
-        while not self._gathered.gpus and self._asker.waiting and self._steady() < until:
-            self._take(asked, 0.1)
+        while not self._gathered.gpus and self._poller.waiting and self._steady() < until:
+            self._take(polled, 0.1)
         if not self._gathered.gpus:
             raise self._nothing()
-        self._take(asked, _OTHERS_S)
+        self._take(polled, _OTHERS_S)
 
-    def _ask(self) -> set[int]:
+    def _poll(self) -> set[int]:
         """Ask those that may have news; return who they are."""
-        asked: set[int] = set()
+        polled: set[int] = set()
         now = self._steady()
         for number, one in enumerate(self._exporters):
-            if one.asked is None and now >= one.due:
-                one.asked = now
-                self._asker.ask(number, one.endpoint.server)
-                asked.add(number)
-        return asked
+            if one.polled is None and now >= one.due:
+                one.polled = now
+                self._poller.poll(number, one.endpoint.server)
+                polled.add(number)
+        return polled
 
-    def _take(self, asked: set[int], wait_s: float) -> None:
+    def _take(self, polled: set[int], wait_s: float) -> None:
         """Take in the answers that have come; those of `asked` are waited for."""
-        answers = self._asker.answers(asked, wait_s)
+        answers = self._poller.answers(polled, wait_s)
         read = [(answer, reading) for answer in answers if (reading := self._note(answer)) is not None]
         self._gathered.enter(chain.from_iterable(reading.layout.gpus for _, reading in read))
         for answer, reading in read:
@@ -286,15 +284,15 @@ class ExporterSource:
     def _note(self, answer: PolledAnswer) -> PageReading | None:
         """Return what an answer says that is new."""
         one = self._exporters[answer.number]
-        one.asked = None
+        one.polled = None
         if isinstance(answer.content, RequestError):
             problem = answer.content
-            one.trouble = SourceProblem(problem.what, problem.where or one.where, problem.do)
+            one.failure = SourceProblem(problem.what, problem.where or one.where, problem.do)
             self._later(one, answer.at)
             return None
         one.failures = 0
         if answer.content == one.content and one.reading is not None:
-            one.answered, one.trouble = answer.at, _damage(one.reading, one.where)
+            one.answered, one.failure = answer.at, _damage(one.reading, one.where)
             one.due = one.rhythm.same(answer.at)
             return None
         return self._read(one, answer.content, answer.at)
@@ -302,14 +300,14 @@ class ExporterSource:
     def _read(self, one: _PolledExporter, content: bytes, at: float) -> PageReading | None:
         reading = one.pages.read(content)
         if reading.host:
-            one.trouble = None
+            one.failure = None
             one.due = at + _OF_NODES_S
             return None
         if not reading.layout.gpus:
-            one.trouble = SourceProblem("no GPU is on this page", one.where, "is this the address of dcgm-exporter?")
+            one.failure = SourceProblem("no GPU is on this page", one.where, "is this the address of dcgm-exporter?")
             self._later(one, at)
             return None
-        one.trouble = _damage(reading, one.where)
+        one.failure = _damage(reading, one.where)
         before, one.reading, one.content, one.answered = one.reading, reading, content, at
         if before is not None and _same(before, reading):  # something else on the page changed
             one.due = one.rhythm.same(at)
@@ -339,11 +337,11 @@ class ExporterSource:
         return f"{count:,} exporters, {gpus} of {plural(nodes, 'node')}"
 
     def _nothing(self) -> InputError:
-        told = [one.trouble for one in self._exporters if one.trouble is not None]
-        if not told:
+        reported = [one.failure for one in self._exporters if one.failure is not None]
+        if not reported:
             first = SourceProblem(f"no answer within {_FIRST_S:g} s", self._exporters[0].where, "is it overloaded?")
         else:
-            first = told[0]
+            first = reported[0]
         more = f" (and {plural(len(self._exporters) - 1, 'other')})" if len(self._exporters) > 1 else ""
         return InputError(f"{first.what}{more}", where=first.where, do=first.do)
 
@@ -352,7 +350,7 @@ def connect(configuration: Configuration, *, urls: Sequence[str] = ()) -> Export
     """Return exporters as a live source, asked once: those at `urls` (hostlists allowed), else those of `[[sources]]`,
     else the one of this node, as `[watch]` names it.
 
-    Errors: ConfigError for settings or addresses that do not fit; InputError where none tells of a GPU, and why.
+    Errors: ConfigError for settings or addresses that do not fit; InputError where none reports a GPU, and why.
     """
     exporters: list[tuple[ExporterEndpoint, ExporterSettings]] = []
     for settings in _settings(configuration, tuple(urls)):
@@ -381,8 +379,8 @@ def _exporter(endpoint: ExporterEndpoint, settings: ExporterSettings, least_s: f
 
 
 def _damage(reading: PageReading, where: str) -> SourceProblem | None:
-    """What is wrong with a page that tells something nevertheless."""
-    do = "look at the page and at the exporter's log"
+    """What is wrong with a page that reports something nevertheless."""
+    do = "check the page and the exporter's log"
     if not reading.whole:
         return SourceProblem("the page ends in the middle of a line", where, do)
     return SourceProblem("some lines of the page cannot be read", where, do) if reading.lost else None
@@ -392,7 +390,7 @@ def _same(before: PageReading, now: PageReading) -> bool:
     """Whether a page says what the one before said, of the same GPUs; a time behind a value makes it news."""
     return (
         before.layout.gpus == now.layout.gpus
-        and before.layout.holders == now.layout.holders
+        and before.layout.allocations == now.layout.allocations
         and np.array_equal(before.table, now.table, equal_nan=True)
         and np.array_equal(before.stamps, now.stamps, equal_nan=True)
         and before.whole == now.whole

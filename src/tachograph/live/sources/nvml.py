@@ -57,12 +57,12 @@ _XID = COUNTER_NAMES.index("xid")
 _LOW: Floats = np.array([counter.low for counter in COUNTERS])
 _HIGH: Floats = np.array([counter.high for counter in COUNTERS])
 _ZERO_IS_MISSING = np.array([counter.zero_is_missing for counter in COUNTERS])
-_LAYOUT_S = 30.0  # so often MIG slices are looked for anew
-LOST = "ask the administrator to look at nvidia-smi and the kernel's log; it is tried again"
+_LAYOUT_S = 30.0  # so often MIG slices are looked for again
+LOST = "ask the administrator to check nvidia-smi and the kernel log; retried"
 
 
 class NvmlSession:
-    """Every GPU that may be seen. Errors of `Session()` and `read`: NVMLError, where the driver is gone."""
+    """Every GPU that may be seen. Errors of `NvmlSession()` and `read`: NVMLError, where the driver is gone."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class NvmlSession:
         for board in self.boards:
             self._listen(board)
         self.xids: dict[tuple[int, int | None], int] = {}
-        self.blind: dict[str, str] = {}
-        self.stale = False  # GPUs are others than at the start, or may be: start anew
+        self.unsupported: dict[str, str] = {}
+        self.stale = False  # GPUs are others than at the start, or may be: start again
         self._layout_due = monotonic() + _LAYOUT_S
 
     def read(self, problems: list[SourceProblem]) -> tuple[dict[str, Floats], Floats]:
@@ -112,8 +112,8 @@ class NvmlSession:
                 board.patience.tries = 0
         table[(table < _LOW) | (table > _HIGH) | (_ZERO_IS_MISSING & (table == 0))] = np.nan
         self._look_at_layout()
-        told = np.isfinite(table).any(axis=0)
-        return {name: table[:, at].copy() for at, name in enumerate(COUNTER_NAMES) if told[at]}, measured
+        reported = np.isfinite(table).any(axis=0)
+        return {name: table[:, at].copy() for at, name in enumerate(COUNTER_NAMES) if reported[at]}, measured
 
     def close(self) -> None:
         """Give everything back."""
@@ -127,7 +127,7 @@ class NvmlSession:
 
     @property
     def with_gpm(self) -> bool:
-        """Whether any GPU told metrics of GPM."""
+        """Whether any GPU reported metrics of GPM."""
         return any(
             row.gauge is not None and row.gauge.values is not None and bool(np.isfinite(row.gauge.values).any())
             for row in self.rows
@@ -139,7 +139,7 @@ class NvmlSession:
         return any(board.lost for board in self.boards)
 
     def processes(self, processes: GpuProcesses, row: NvmlRow) -> tuple[GpuProcess, ...]:
-        """Who computes on a GPU; nobody where it does not tell. Errors: NVMLError, where the driver is gone."""
+        """Processes on a GPU; none where they are not reported. Errors: NVMLError, where the driver is gone."""
         try:
             return processes.of(row.handles)
         except self._nvml.NVMLError as error:
@@ -184,7 +184,7 @@ class NvmlSession:
     def _loss(self, board: NvmlBoard) -> SourceProblem:
         codes = [code for (index, _), code in self.xids.items() if index == board.index]
         xid = f", last XID {codes[-1]}" if codes else ""
-        return SourceProblem(f"the GPU does not answer (NVML: {board.lost}{xid})", f"{self._node}:{board.index}", LOST)
+        return SourceProblem(f"the GPU does not respond (NVML: {board.lost}{xid})", f"{self._node}:{board.index}", LOST)
 
     def _ask(self, board: NvmlBoard, table: Floats, problems: list[SourceProblem]) -> None:
         """Ask a GPU and its slices, and fill their rows."""
@@ -225,26 +225,26 @@ class NvmlSession:
             if refusals.calls and not refusals.due(call.name, now):
                 continue
             try:
-                answer = call.ask(self._nvml, handle)
+                answer = call.query(self._nvml, handle)
             except self._nvml.NVMLError as error:
                 self._refused(error, call.name, call.counters, refusals)
                 if error.value not in REFUSED:
                     where = f"{self._node}:{board.index}"
-                    problems.append(SourceProblem(f"{call.name}: {error}", where, "it is asked again"))
+                    problems.append(SourceProblem(f"{call.name}: {error}", where, "retried"))
                 continue
             for part, place, factor in call.wants:
                 values[place] = answer.get(part, math.nan) * factor
         return values
 
     def _refused(self, error: Any, call: str, counters: Iterable[str], refusals: RefusedCalls) -> None:
-        """Remember what is not told, and how to enable it. Errors: the error itself, where all is gone."""
+        """Note what is unsupported, and how to enable it. Errors: the error itself, where all is gone."""
         code = error.value
         if code in DRIVER_GONE or code in GPU_GONE:
             raise error
         if code in REFUSED:
             refusals.add(call, code=code, now=self._monotonic())
             for counter in counters:
-                self.blind.setdefault(counter, cure(code, gpm=call == _GPM))
+                self.unsupported.setdefault(counter, cure(code, gpm=call == _GPM))
 
     def _gpm(self, row: NvmlRow, values: Floats, problems: list[SourceProblem]) -> None:
         now = self._monotonic()
@@ -257,7 +257,7 @@ class NvmlSession:
             gauge.forget()
             self._refused(error, _GPM, (metric.counter for metric in GPM_METRICS), row.refusals)
             if error.value not in REFUSED:
-                problems.append(SourceProblem(f"GPM: {error}", row.gpu.name, "it is asked again"))
+                problems.append(SourceProblem(f"GPM: {error}", row.gpu.name, "retried"))
             return
         if gauge.values is None:
             return
@@ -267,13 +267,13 @@ class NvmlSession:
             for metric, code in zip(GPM_METRICS, gauge.codes, strict=True):
                 if code in REFUSED:  # one of many: the device has no such unit, such as links
                     how = cure(code, gpm=True) if none or code == NO_PERMISSION else ""
-                    self.blind.setdefault(metric.counter, how)
+                    self.unsupported.setdefault(metric.counter, how)
 
     def _xid(self, board: NvmlBoard, table: Floats) -> None:
-        """The last XID of a GPU or of its slice, 0 where none was told since it is listened to."""
+        """The last XID of a GPU or of its slice, 0 where none was reported since it is listened to."""
         if not self._events.registered(board.index):
             self._listen(board)
-            self.blind.setdefault("xid", self._events.refused.get(board.index, ""))
+            self.unsupported.setdefault("xid", self._events.refused.get(board.index, ""))
             return
         whole = self.xids.get((board.index, None), 0)
         for values, row in zip(table, board.rows, strict=True):
@@ -299,14 +299,14 @@ class NvmlSession:
 
 
 _START_AGAIN = {
-    VERSION_MISMATCH: "the driver was updated: start this command again; until then it is tried again",
+    VERSION_MISMATCH: "the driver was updated: restart this command; retried until then",
 }
 
 _LONGEST_S = 600.0  # between two sessions for the sake of a lost GPU
 
 
 def connect(configuration: Configuration, *, node: str = "", nvml: NvmlLibrary | None = None) -> NvmlSource:
-    """Return the GPUs of this node, asked already, so that `about` knows what they tell. Nothing is configured.
+    """Return the GPUs of this node, polled already, so that `about` knows what they report. Nothing is configured.
 
     Errors: NotFoundError where NVML, its driver or a GPU is absent.
     """
@@ -373,25 +373,25 @@ class NvmlSource:
             raise _absent(error) from None
         if not self._rows:
             raise NotFoundError(
-                "NVML sees no GPU", where=self._node, do="run it where GPUs are, or in a job that has some"
+                "NVML lists no GPU", where=self._node, do="run it where GPUs are, or in a job that has some"
             )
         self.read()
         self.read()
 
     @property
     def about(self) -> SourceInfo:
-        """What it is; `blind` holds what no GPU told so far."""
+        """What it is; `unsupported` holds what no GPU reported so far."""
         session = self._session
         if session is None:
-            return SourceInfo("nvml", f"NVML, {plural(len(self._rows), 'GPU')} of this node", blind={})
-        hidden = f"; {plural(session.hidden, 'GPU')} may not be seen from here" if session.hidden else ""
+            return SourceInfo("nvml", f"NVML, {plural(len(self._rows), 'GPU')} of this node", unsupported={})
+        hidden = f"; {plural(session.hidden, 'GPU')} hidden here" if session.hidden else ""
         name = "NVML with GPM" if session.with_gpm else "NVML without GPM"
-        blind = {counter: how for counter, how in session.blind.items() if counter not in self._told}
+        unsupported = {counter: how for counter, how in session.unsupported.items() if counter not in self._told}
         sentence = f"{name}, {plural(len(self._rows), 'GPU')} of this node, driver {session.driver}{hidden}"
-        return SourceInfo("nvml", sentence, blind=blind)
+        return SourceInfo("nvml", sentence, unsupported=unsupported)
 
     def read(self) -> Snapshot:
-        """Return what the GPUs tell now."""
+        """Return what the GPUs report now."""
         t = self._clock()
         problems: list[SourceProblem] = []
         session = self._ready()
@@ -467,11 +467,11 @@ class NvmlSource:
             self._restart_due = self._monotonic() + min(_LONGEST_S, 15.0 * 2 ** min(self._restarts, 10))
 
     def _list(self, session: NvmlSession) -> None:
-        """Rows of a new session; GPUs that the driver no longer lists are told, and stay where their name is free."""
+        """Rows of a new session; GPUs the driver no longer lists are problems, and stay where their name is free."""
         listed = {row.gpu: row.device for row in session.rows}
         lost = {board.index for board in session.boards if board.lost}
         for board in session.boards:
-            if board.lost:  # it says nothing of itself; it was told before
+            if board.lost:  # it says nothing of itself; it was reported before
                 listed.update({row.gpu: self._rows.get(row.gpu, row.device) for row in board.rows})
         self._known |= {one.uuid: (gpu, one) for gpu, one in listed.items() if one.uuid and gpu.mig is None}
         uuids = {device.uuid for device in listed.values()}
@@ -485,7 +485,7 @@ class NvmlSource:
             SourceProblem(
                 f"the driver no longer lists {device.uuid}",
                 gpu.name,
-                "the others may have other numbers now; ask the administrator to look at nvidia-smi",
+                "other GPUs may have new indices; ask the administrator to check nvidia-smi",
             )
             for gpu, device in gone.items()
         )
@@ -495,8 +495,8 @@ class NvmlSource:
         """End what is left of the session; the next one is begun when its time has come."""
         self.close()
         self._patience.failed(self._monotonic())
-        do = _START_AGAIN.get(getattr(error, "value", 0), "it is tried again")
-        self._failed = SourceProblem(f"the driver does not answer (NVML: {error})", self._node, do)
+        do = _START_AGAIN.get(getattr(error, "value", 0), "retried")
+        self._failed = SourceProblem(f"the driver does not respond (NVML: {error})", self._node, do)
 
     def _ask_processes(self, session: NvmlSession) -> None:
         now = self._monotonic()
@@ -529,9 +529,9 @@ class NvmlSource:
                 column[: len(measured)] = values[counter]
         moments = np.full(len(gpus), np.nan)
         moments[: len(measured)] = measured
-        told = (*problems, *self._missing) if session is not None else (self._failed,) if self._failed else ()
+        reported = (*problems, *self._missing) if session is not None else (self._failed,) if self._failed else ()
         running = self._running if session is not None else {}
-        return Snapshot(t, gpus, moments, columns, dict(self._rows), {}, running, told)
+        return Snapshot(t, gpus, moments, columns, dict(self._rows), {}, running, reported)
 
 
 def _absent(error: Exception) -> NotFoundError:
@@ -546,9 +546,9 @@ def _absent(error: Exception) -> NotFoundError:
         case code if code == DRIVER_NOT_LOADED:
             return NotFoundError("no NVIDIA driver is loaded", do="run it on a node with GPUs; there: modprobe nvidia")
         case code if code == NO_PERMISSION:
-            return NotFoundError("NVML is not permitted to talk to the driver", do="who may open /dev/nvidiactl?")
+            return NotFoundError("no permission to access the driver", do="who may open /dev/nvidiactl?")
         case code if code == VERSION_MISMATCH:
             return NotFoundError(
                 "NVML and the loaded driver are of different versions", do="reload the driver, or reboot the node"
             )
-    return NotFoundError(f"NVML does not start: {error}", do="try nvidia-smi; it should say the same")
+    return NotFoundError(f"NVML does not start: {error}", do="run nvidia-smi: it should fail the same way")

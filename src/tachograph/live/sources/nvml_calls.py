@@ -27,7 +27,7 @@ ARGUMENT_VERSION_MISMATCH, DEPRECATED, GPU_NOT_FOUND, UNKNOWN = 25, 26, 28, 999
 
 DRIVER_GONE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH})
 GPU_GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
-# for as long as nothing else changes; asked again after a while all the same
+# for as long as nothing else changes; polled again after a while all the same
 REFUSED = frozenset({NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED, IN_USE})
 
 _GPU_SENSOR, _SM_CLOCK, _MEMORY_CLOCK, _MEMORY_TEMPERATURE = 0, 1, 2, 82
@@ -46,13 +46,13 @@ def memory(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
     Drivers before 510 only know the first form of the call, in which it is.
     """
     try:
-        told = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        reported = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     except nvml.NVMLError as error:
         if error.value not in (FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH):
             raise
-        told = nvml.nvmlDeviceGetMemoryInfo(handle)
-        return {"total": told.total, "used": told.used, "free": told.free}
-    return {"total": told.total, "reserved": told.reserved, "used": told.used, "free": told.free}
+        reported = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return {"total": reported.total, "used": reported.used, "free": reported.free}
+    return {"total": reported.total, "reserved": reported.reserved, "used": reported.used, "free": reported.free}
 
 
 def _reasons(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
@@ -77,13 +77,13 @@ def _remapped(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
 
 
 def _one(name: str, *arguments: int) -> Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]:
-    def ask(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
+    def query(nvml: NvmlLibrary, handle: NvmlHandle) -> NvmlAnswer:
         return {"": getattr(nvml, name)(handle, *arguments)}
 
-    return ask
+    return query
 
 
-_ASKED: Mapping[str, Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]] = {
+_QUERIES: Mapping[str, Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]] = {
     "nvmlDeviceGetUtilizationRates": _utilization,
     "nvmlDeviceGetMemoryInfo": memory,
     "nvmlDeviceGetMemoryInfo_v2": memory,
@@ -104,12 +104,12 @@ class NvmlCall:
     """One call. wants: (part of its answer, place of the counter in NAMES, factor to the unit of the catalogue)."""
 
     name: str
-    ask: Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]
+    query: Callable[[NvmlLibrary, NvmlHandle], NvmlAnswer]
     wants: tuple[tuple[str, int, float], ...]
 
     @property
     def counters(self) -> tuple[str, ...]:
-        """What it tells."""
+        """What it reports."""
         return tuple(COUNTER_NAMES[place] for _, place, _ in self.wants)
 
 
@@ -119,15 +119,15 @@ def _calls() -> tuple[NvmlCall, ...]:
         if not counter.nvml or not counter.nvml_unit or counter.nvml.startswith("GPM "):
             continue
         head, _, part = counter.nvml.partition(".")
-        name, part = (counter.nvml, "") if counter.nvml in _ASKED else (head, part)
-        if name not in _ASKED:  # a row of the catalogue that nobody asks for yet
+        name, part = (counter.nvml, "") if counter.nvml in _QUERIES else (head, part)
+        if name not in _QUERIES:  # a row of the catalogue that nobody asks for yet
             continue
         wants.setdefault(name, []).append((part, place, factor(counter.nvml_unit, counter.unit)))
-    return tuple(NvmlCall(name, _ASKED[name], tuple(parts)) for name, parts in wants.items())
+    return tuple(NvmlCall(name, _QUERIES[name], tuple(parts)) for name, parts in wants.items())
 
 
 CALLS: tuple[NvmlCall, ...] = _calls()
-# what a MIG slice answers for itself; the rest is told of the whole GPU, for each of its slices
+# what a MIG slice answers for itself; the rest is reported for the whole GPU, for each of its slices
 CALLS_OF_SLICES: tuple[NvmlCall, ...] = tuple(call for call in CALLS if call.name.startswith("nvmlDeviceGetMemoryInfo"))
 CALLS_OF_WHOLE: tuple[NvmlCall, ...] = tuple(call for call in CALLS if call not in CALLS_OF_SLICES)
 
@@ -148,7 +148,7 @@ def cure(code: int, *, gpm: bool = False) -> str:
     if code == FUNCTION_NOT_FOUND:
         return f"the driver is too old for it: {'520' if gpm else '535'} or newer, or use DCGM"
     if code == IN_USE:
-        return "another profiler holds the counters: end it (Nsight, or dcgmi profiling --pause)"
+        return "another profiler uses the counters: end it (Nsight, or dcgmi profiling --pause)"
     return "NVML measures it on Hopper and newer only: use DCGM (dcgm-exporter or dcgmi dmon)" if gpm else ""
 
 
@@ -237,7 +237,7 @@ class GpmGauge:
             self.values, self.codes = metrics.between(before, spare)
 
     def forget(self) -> None:
-        """Begin anew: what was sampled is no longer to be compared with."""
+        """Begin again: what was sampled is no longer to be compared with."""
         self._taken, self.values, self.codes = None, None, []
 
     def close(self) -> None:
@@ -259,7 +259,7 @@ class GpmGauge:
 
 _XID = 0x8  # nvmlEventTypeXidCriticalError
 _NO_INSTANCE = 0xFFFFFFFF
-_MOST = 256  # events taken at a time: a GPU in trouble may tell thousands
+_MOST = 256  # events taken at a time: a GPU in trouble may report thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,14 +288,14 @@ class XidEvents:
             self._nvml.nvmlDeviceRegisterEvents(handle, _XID, self._set)
         except self._nvml.NVMLError as error:
             permission = error.value == NO_PERMISSION
-            self.refused[index] = "not permitted: use DCGM, or look into the kernel's log" if permission else ""
+            self.refused[index] = "not permitted: use DCGM, or check the kernel log" if permission else ""
             return int(error.value)
         self._indices[_address(handle)] = index
         self.refused.pop(index, None)
         return 0
 
     def registered(self, index: int) -> bool:
-        """Whether XID errors of a GPU would be told."""
+        """Whether XID errors of a GPU would be reported."""
         return index in self._indices.values()
 
     def take(self) -> list[XidEvent]:
@@ -304,7 +304,7 @@ class XidEvents:
         while self._set is not None and len(found) < _MOST:
             try:
                 event = self._nvml.nvmlEventSetWait(self._set, 0)
-            except self._nvml.NVMLError:  # nothing more; or a GPU is lost, which its own calls tell
+            except self._nvml.NVMLError:  # nothing more; or a GPU is lost, which its own calls report
                 break
             index = self._indices.get(_address(event.device))
             if index is not None and event.eventType & _XID:
@@ -326,12 +326,12 @@ class XidEvents:
 def last_of(events: list[XidEvent]) -> Mapping[tuple[int, int | None], int]:
     """Return {(GPU, slice or None): its last code}.
 
-    >>> last_of([Xid(0, None, 13), Xid(1, 7, 31), Xid(0, None, 79)])
+    >>> last_of([XidEvent(0, None, 13), XidEvent(1, 7, 31), XidEvent(0, None, 79)])
     {(0, None): 79, (1, 7): 31}
     """
     return {(event.index, event.instance): event.code for event in events}
 
 
 def _address(handle: NvmlHandle) -> int | None:
-    """Where a handle points to, the same for all handles of a GPU; one that is lost no longer tells its index."""
+    """Where a handle points to, the same for all handles of a GPU; one that is lost no longer reports its index."""
     return ctypes.cast(handle, ctypes.c_void_p).value

@@ -24,7 +24,7 @@ from tachograph.live.sources.nvml_calls import (
 )
 
 _SLOWDOWN = 1  # of nvmlTemperatureThresholds_t
-_AGAIN_S = 60.0  # what is refused is asked again so much later
+_AGAIN_S = 60.0  # what is refused is polled again so much later
 T = TypeVar("T")
 
 
@@ -43,7 +43,7 @@ class RetryDelay:
 
 @dataclass(slots=True)
 class RefusedCalls:
-    """What a GPU does not tell: {call: (when it is asked again, the code it was refused with)}."""
+    """What a GPU does not report: {call: (when it is polled again, the code it was refused with)}."""
 
     calls: dict[str, tuple[float, int]] = field(default_factory=dict)
 
@@ -116,12 +116,12 @@ def found_board(nvml: NvmlLibrary, index: int, node: str) -> NvmlBoard | None:
 
 def mig_slices(nvml: NvmlLibrary, handle: NvmlHandle) -> dict[int, tuple[NvmlHandle, ...]]:
     """Return {GPU instance: handles of its MIG devices}; empty where the GPU is not divided. Errors: NVMLError."""
-    divided = _told(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+    divided = _optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
     if not divided:
         return {}
     handles: dict[int, tuple[NvmlHandle, ...]] = {}
     for place in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        one = _told(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place))
+        one = _optional(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, place))
         if one is not None:  # places are not filled from the first
             instance = nvml.nvmlDeviceGetGpuInstanceId(one)
             handles[instance] = (*handles.get(instance, ()), one)
@@ -131,12 +131,12 @@ def mig_slices(nvml: NvmlLibrary, handle: NvmlHandle) -> dict[int, tuple[NvmlHan
 def _device(nvml: NvmlLibrary, handle: NvmlHandle) -> GpuDevice:
     """What a GPU says of itself. Whatever else fails, a GPU without UUID is lost."""
     uuid = nvml.nvmlDeviceGetUUID(handle)
-    total = _told(nvml, lambda: memory(nvml, handle)["total"] / MI)
-    slowdown = _told(nvml, lambda: float(nvml.nvmlDeviceGetTemperatureThreshold(handle, _SLOWDOWN)))
+    total = _optional(nvml, lambda: memory(nvml, handle)["total"] / MI)
+    slowdown = _optional(nvml, lambda: float(nvml.nvmlDeviceGetTemperatureThreshold(handle, _SLOWDOWN)))
     return GpuDevice(
-        _told(nvml, lambda: str(nvml.nvmlDeviceGetName(handle))),
+        _optional(nvml, lambda: str(nvml.nvmlDeviceGetName(handle))),
         str(uuid),
-        _told(nvml, lambda: str(nvml.nvmlDeviceGetPciInfo(handle).busId)),
+        _optional(nvml, lambda: str(nvml.nvmlDeviceGetPciInfo(handle).busId)),
         total,
         slowdown or None,  # 0 where it has none
     )
@@ -145,15 +145,15 @@ def _device(nvml: NvmlLibrary, handle: NvmlHandle) -> GpuDevice:
 def _row_of_slice(
     nvml: NvmlLibrary, board: NvmlHandle, whole: GpuDevice, gpu: GpuId, handles: tuple[NvmlHandle, ...]
 ) -> NvmlRow:
-    total = _told(nvml, lambda: memory(nvml, handles[0])["total"] / MI)
-    uuid = _told(nvml, lambda: str(nvml.nvmlDeviceGetUUID(handles[0])))
+    total = _optional(nvml, lambda: memory(nvml, handles[0])["total"] / MI)
+    uuid = _optional(nvml, lambda: str(nvml.nvmlDeviceGetUUID(handles[0])))
     device = GpuDevice(whole.model, uuid, whole.pci, total, whole.slowdown_c)
     return NvmlRow(gpu, device, handles, GpmGauge(nvml, board, instance=gpu.mig))
 
 
-def _told(nvml: NvmlLibrary, ask: Callable[[], T]) -> T | None:
+def _optional(nvml: NvmlLibrary, query: Callable[[], T]) -> T | None:
     try:
-        return ask()
+        return query()
     except nvml.NVMLError as error:
         if error.value in DRIVER_GONE:
             raise
@@ -186,7 +186,7 @@ class GpuProcesses:
     def of(self, handles: Iterable[NvmlHandle]) -> tuple[GpuProcess, ...]:
         """Processes of a GPU, or of the MIG devices of a slice, by process id.
 
-        Errors: NVMLError, unless the GPU just does not tell.
+        Errors: NVMLError, unless the GPU just does not report.
         """
         held: dict[int, float | None] = {}
         for handle in handles:
@@ -207,16 +207,16 @@ class GpuProcesses:
     def _running(self, name: str, handle: NvmlHandle) -> list[tuple[int, float | None]]:
         try:
             try:
-                told = getattr(self._nvml, f"{name}_v3")(handle)
+                reported = getattr(self._nvml, f"{name}_v3")(handle)
             except self._nvml.NVMLError as error:
                 if error.value != FUNCTION_NOT_FOUND:
                     raise
-                told = getattr(self._nvml, f"{name}_v2")(handle)
+                reported = getattr(self._nvml, f"{name}_v2")(handle)
         except self._nvml.NVMLError as error:
             if error.value in REFUSED:
                 return []
             raise
-        return [(one.pid, None if one.usedGpuMemory is None else one.usedGpuMemory / MI) for one in told if one.pid]
+        return [(one.pid, None if one.usedGpuMemory is None else one.usedGpuMemory / MI) for one in reported if one.pid]
 
     def _look_up(self, pid: int) -> _KnownProcess | None:
         """None of a process that is not to be seen from here: vanished, hidden, or of another container."""

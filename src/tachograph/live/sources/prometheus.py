@@ -66,7 +66,7 @@ class InstantVector:
 class VectorReader:
     """Says where the values of series go; series that come again are not looked at again.
 
-    metric: of series that are told without a name. commonest: the metric that most of the GPUs tell; "" for none.
+    metric: of series that are reported without a name. commonest: the metric that most of the GPUs report; "" for none.
     """
 
     meaning: SeriesMeaning
@@ -81,8 +81,8 @@ class VectorReader:
         if labels != self._labels:
             series = list(self._named(labels))
             self._layout, self._labels = self.meaning.layout(series), labels
-            told = Tally(series[place][0] for place in self._layout.kept.tolist())
-            self.commonest = min(told, key=lambda name: (-told[name], name), default="")
+            reported = Tally(series[place][0] for place in self._layout.kept.tolist())
+            self.commonest = min(reported, key=lambda name: (-reported[name], name), default="")
         return self._layout
 
     def _named(self, labels: list[bytes]) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -105,21 +105,25 @@ def read_vector(answer: HttpAnswer) -> InstantVector:
 
     Errors: AskError for an error, a partial answer, or anything else that is no vector.
     """
-    said = read_json(answer, _VectorEnvelope, expected=_EXPECTED)
-    if said.status != "success" or said.data is None:
-        told = f"{said.error_type}: {said.error}" if said.error else "the answer says neither success nor why not"
-        raise RequestError(told, where=answer.where, do="mend what is asked")
-    if said.is_partial:
+    message = read_json(answer, _VectorEnvelope, expected=_EXPECTED)
+    if message.status != "success" or message.data is None:
+        reported = (
+            f"{message.error_type}: {message.error}"
+            if message.error
+            else "the answer has neither a success status nor an error"
+        )
+        raise RequestError(reported, where=answer.where, do="fix the query")
+    if message.is_partial:
         what = "the answer is partial: a part of its storage did not answer"
-        raise RequestError(what, where=answer.where, do="mend its storage", refused=False)
-    if said.data.result_type != "vector":
-        what = f"the result is a {said.data.result_type or 'thing without a type'}, no vector"
+        raise RequestError(what, where=answer.where, do="fix its storage", refused=False)
+    if message.data.result_type != "vector":
+        what = f"the result is a {message.data.result_type or 'thing without a type'}, no vector"
         raise RequestError(what, where=answer.where, do=f"is this {_EXPECTED}?")
-    found = sorted((bytes(one.metric), one.value) for one in said.data.result)
+    found = sorted((bytes(one.metric), one.value) for one in message.data.result)
     try:
         values = np.array([float(value) for _, (_, value) in found], np.float64)
     except ValueError as problem:
-        raise RequestError(f"a value is no number: {problem}", where=answer.where, do=f"is this {_EXPECTED}?") from None
+        raise RequestError(f"invalid value: {problem}", where=answer.where, do=f"is this {_EXPECTED}?") from None
     return InstantVector([labels for labels, _ in found], values, max((t for _, (t, _) in found), default=float("nan")))
 
 
@@ -177,9 +181,9 @@ _TIMEOUT_S = 10.0  # of silence, where the settings allow more: nobody wants to 
 _EVERY_S = (1.0, 10.0)  # between two askings, at least and at most
 _GUESS_S = 2.0  # between two askings, while it is not known how often targets are scraped
 _SHARE = 0.02  # of the time of a core, at most, is spent on reading answers
-_LATE_S = 3.0  # silence that is told
+_LATE_S = 3.0  # silence after which a problem is reported
 _KEPT_S = 60.0  # so long the last values are shown while the server does not answer
-_RETRY_S = 10.0  # the longest until it is asked again
+_RETRY_S = 10.0  # the longest until it is polled again
 _LOOK_AROUND = 30  # askings until selectors that gave nothing are tried again
 _SKEW_S = 2.0  # a difference of clocks that is taken for one
 _WHOLE: Final = {"partial_response": "false", "deny_partial_response": "1"}  # as `sources.prometheus.query` asks
@@ -196,7 +200,7 @@ class _NewScrapes:
 
 @dataclass(slots=True)
 class ScrapeTimes:
-    """How often targets are scraped, by the times of their samples. step_s: as told, or 0 while it is not known."""
+    """How often targets are scraped, by the times of their samples. step_s: as reported, or 0 while it is not known."""
 
     step_s: float = 0.0
     learns: bool = True
@@ -227,7 +231,7 @@ class _VectorParts:
     news: _NewScrapes | None = None
     failed: RequestError | None = None
     defect: Exception | None = None
-    asked: float | None = None  # since when an answer is waited for
+    polled: float | None = None  # since when an answer is waited for
     answered: float | None = None  # well, the last time
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -253,32 +257,32 @@ class PrometheusSource:
         self._askings = 0
         self._telling: set[int] = set()  # selectors that gave series: there is one for each label that may hold a host
         self._gathered = FleetTable()
-        self._told = _VectorParts()
+        self._received = _VectorParts()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="prometheus", daemon=True)
 
     @property
     def about(self) -> SourceInfo:
-        """What it is; what it does not tell is known after the first answer."""
-        gpus, told = self._gathered.gpus, self._gathered.told
+        """What it is; what it does not report is known after the first answer."""
+        gpus, reported = self._gathered.gpus, self._gathered.reported
         counted = f"{plural(len(gpus), 'GPU')} of {plural(len({gpu.node for gpu in gpus}), 'node')}"
         refresh_s = self._scrapes.step_s or _GUESS_S
         return SourceInfo(
             PROMETHEUS,
             f"Prometheus at {self._server.where}, {counted}",
             refresh_s,
-            unsupported_counters(told, PROMETHEUS) if told else {},
+            unsupported_counters(reported, PROMETHEUS) if reported else {},
         )
 
     def read(self) -> Snapshot:
         """Return the newest values that were answered; measured: when they were scraped.
 
-        GPUs whose series have gone tell nothing; so do all when the server has not answered for a minute.
+        GPUs whose series have gone report nothing; so do all when the server has not answered for a minute.
         """
-        told, now = self._told, self._steady()
-        with told.lock:
-            news, told.news = told.news, None
-            failed, defect, asked, answered = told.failed, told.defect, told.asked, told.answered
+        reported, now = self._received, self._steady()
+        with reported.lock:
+            news, reported.news = reported.news, None
+            failed, defect, polled, answered = reported.failed, reported.defect, reported.polled, reported.answered
         if defect is not None:
             raise defect
         if news is not None:
@@ -288,7 +292,7 @@ class PrometheusSource:
         problems: list[SourceProblem] = []
         if failed is not None:
             problems.append(SourceProblem(failed.what, failed.where or self._server.where, failed.do))
-        elif asked is not None and now - asked > _LATE_S:
+        elif polled is not None and now - polled > _LATE_S:
             problems.append(SourceProblem("has not answered yet", self._server.where, "is it overloaded?"))
         return self._gathered.snapshot(self._clock(), problems)
 
@@ -300,35 +304,35 @@ class PrometheusSource:
     def begin(self) -> None:
         """Start to ask and wait for the first answer.
 
-        Errors: AskError when the server does not answer, or not well; InputError when it has no series of a GPU.
+        Errors: AskError when the server does not answer, or not well; InputError when no GPU series.
         """
         self._thread.start()
-        told, until = self._told, self._steady() + _FIRST_S
-        while told.answered is None and not (told.failed or told.defect) and self._steady() < until:
+        reported, until = self._received, self._steady() + _FIRST_S
+        while reported.answered is None and not (reported.failed or reported.defect) and self._steady() < until:
             time.sleep(0.01)
-        if told.failed is not None:
-            raise told.failed
-        if told.answered is None and told.defect is None:
+        if reported.failed is not None:
+            raise reported.failed
+        if reported.answered is None and reported.defect is None:
             raise InputError(f"no answer within {_FIRST_S:g} s", where=self._server.where, do="is it overloaded?")
         self.read()
         if not self._gathered.gpus:
-            do = "does it scrape dcgm-exporter? look at the selector in [[sources]]"
-            raise InputError("it has no series of a GPU", where=self._server.where, do=do)
+            do = "does it scrape dcgm-exporter? check the selector in [[sources]]"
+            raise InputError("no GPU series", where=self._server.where, do=do)
 
     def _run(self) -> None:
         """Ask again and again."""
         failures, wait_s = 0, 0.0
         while not self._closed.wait(wait_s):
             began = time.thread_time()
-            self._told.asked = self._steady()
+            self._received.polled = self._steady()
             try:
-                news = self._ask()
+                news = self._poll()
             except RequestError as problem:
                 failures += 1
                 wait_s = min(_RETRY_S, 0.25 * 2.0 ** min(failures, 10))
                 self._hand_over(None, problem)
             except Exception as defect:  # noqa: BLE001  raised where it is read: nobody sees this thread
-                self._told.defect = None if self._closed.is_set() else defect
+                self._received.defect = None if self._closed.is_set() else defect
                 return
             else:
                 failures = 0
@@ -337,13 +341,13 @@ class PrometheusSource:
                 self._hand_over(news, None)
 
     def _hand_over(self, news: _NewScrapes | None, failed: RequestError | None) -> None:
-        told = self._told
-        with told.lock:
-            told.failed, told.asked = failed, None
+        reported = self._received
+        with reported.lock:
+            reported.failed, reported.polled = failed, None
             if news is not None:
-                told.news, told.answered = news, self._steady()
+                reported.news, reported.answered = news, self._steady()
 
-    def _ask(self) -> _NewScrapes:
+    def _poll(self) -> _NewScrapes:
         vectors = self._query("{}", self._metrics)
         self._askings += 1
         all_again = self._askings % _LOOK_AROUND == 0
@@ -353,19 +357,19 @@ class PrometheusSource:
         return _NewScrapes(layout, layout.table(vector.values[layout.kept]), self._scraped(layout, vector.t))
 
     def _scraped(self, layout: SeriesLayout, answered: float) -> Floats:
-        """When the values of each GPU were scraped, by our clock; where that is not told, when they were answered."""
+        """When the values of each GPU were scraped, by our clock; where that is unknown, when they were answered."""
         made = np.full(len(layout.gpus), np.nan)
         metric = self._values.commonest
         vectors = self._query("timestamp({})", [metric]) if metric else {}
-        told = joined(list(vectors.values()))
+        reported = joined(list(vectors.values()))
         if self._times.metric != metric:
             self._times = VectorReader(self._times.meaning, metric)
-        times = self._times.layout(told.labels)
+        times = self._times.layout(reported.labels)
         rows = {gpu: row for row, gpu in enumerate(layout.gpus)}
         for place, cell in zip(times.kept.tolist(), times.cells.tolist(), strict=True):
             row = rows.get(times.gpus[cell % len(times.gpus)])
             if row is not None:
-                made[row] = np.fmax(made[row], told.values[place])
+                made[row] = np.fmax(made[row], reported.values[place])
         skew_s = self._server.skew_s or 0.0
         made = np.where(np.isnan(made), answered, made)
         return made - skew_s if abs(skew_s) > _SKEW_S else made
@@ -373,8 +377,8 @@ class PrometheusSource:
     def _query(self, form: str, metrics: Sequence[str]) -> dict[int, InstantVector]:
         """The answers to `form` with the series of some metrics in it, by selector."""
         chosen = dict(enumerate(selectors(metrics, selector=self._settings.selector, nodes=self._nodes)))
-        telling = {number: one for number, one in chosen.items() if number in self._telling} or chosen
-        return {number: self._post(form.replace("{}", one)) for number, one in telling.items()}
+        reporting = {number: one for number, one in chosen.items() if number in self._telling} or chosen
+        return {number: self._post(form.replace("{}", one)) for number, one in reporting.items()}
 
     def _post(self, query: str) -> InstantVector:
         return self._server.post_read("/api/v1/query", {"query": query, **_WHOLE}, read_vector)
@@ -410,6 +414,6 @@ def _settings(configuration: Configuration, url: str | None, name: str | None) -
         )
         return msgspec.structs.replace(same, url=url)  # credentials are for the server they are named with
     if not found:
-        what = f"no Prometheus is called {name!r}" if name else "no Prometheus is named"
+        what = f"no Prometheus is called {name!r}" if name else "no Prometheus configured"
         raise ConfigError(what, where="[[sources]]", do='add source = "prometheus" and its url to tachograph.toml')
     return found[0]

@@ -46,11 +46,11 @@ class RecordedAllocation:
     gpu: GpuId
     start: float
     end: float
-    holder: GpuAllocation
+    allocation: GpuAllocation
 
 
 @dataclass(frozen=True, slots=True)
-class AllocationRecord:
+class RecordingHead:
     """What is known of a recording before its rows are read. first, last: microseconds since 1970."""
 
     gpus: tuple[GpuId, ...]
@@ -60,16 +60,16 @@ class AllocationRecord:
     last: int
     rows: int
     interval_s: float | None = None
-    blind: Mapping[str, str] = field(default_factory=dict)
+    unsupported: Mapping[str, str] = field(default_factory=dict)
 
 
 class RecordedRows(Protocol):
     """A recording. Rows are those of counters `SINGLES` and `DOUBLES`, in order of time."""
 
-    told: AllocationRecord
+    head: RecordingHead
 
     def rows(self, first: int, end: int) -> SpoolRows:
-        """Return the rows of [first, end); places of GPUs are those in `told.gpus`."""
+        """Return the rows of [first, end); places of GPUs are those in `reported.gpus`."""
         ...
 
 
@@ -86,7 +86,7 @@ def open_recorded(path: str) -> RecordedRows:
     if "://" not in path and not any((place / table / "_delta_log").is_dir() for table in TABLES):
         inside = place / "lake"
         do = f"name {inside}" if inside.is_dir() else "name a folder of `tachograph record`, or a lake"
-        raise InputError("no recording and no lake is in this folder", where=path, do=do)
+        raise InputError("no recording and no lake in this folder", where=path, do=do)
     return LakeRecording(Lake.open(path))
 
 
@@ -94,16 +94,16 @@ class SpoolRecording:
     """Spools are read whole, and once: they are of one job on one node."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        parts, told = zip(*map(_read_whole, paths), strict=True)
-        self._rows, gpus = _together(parts, told)
+        parts, recordings = zip(*map(_read_whole, paths), strict=True)
+        self._rows, gpus = _together(parts, recordings)
         if not len(self._rows.t):
             raise InputError("nothing was recorded yet", where=str(paths[0]), do="wait some seconds")
-        devices = {_gpu(one): _device(one) for spooled in told for one in spooled.gpus.values()}
+        devices = {_gpu(one): _device(one) for spooled in recordings for one in spooled.gpus.values()}
         first, last = int(self._rows.t[0]), int(self._rows.t[-1])
-        self.told = AllocationRecord(
-            gpus, devices, [one for spooled in told for one in _tenures_of_spool(spooled)],
-            first, last, len(self._rows.t), min(float(spooled.head["interval_s"]) for spooled in told),
-            next((spooled.about["blind"] for spooled in told if spooled.about), {}),
+        self.head = RecordingHead(
+            gpus, devices, [one for spooled in recordings for one in _tenures_of_spool(spooled)],
+            first, last, len(self._rows.t), min(float(spooled.head["interval_s"]) for spooled in recordings),
+            next((spooled.about["blind"] for spooled in recordings if spooled.about), {}),
         )  # fmt: skip
 
     def rows(self, first: int, end: int) -> SpoolRows:
@@ -134,17 +134,17 @@ class LakeRecording:
             }
         )
         recordings = list(_told_by_recorder(lake.location))
-        slowdown = {_gpu(one): one["slowdown_c"] for told in recordings for one in told["slowdown_c"]}
+        slowdown = {_gpu(one): one["slowdown_c"] for note in recordings for one in note["slowdown_c"]}
         for gpu, limit in slowdown.items():
             if gpu in devices:
                 known = devices[gpu]
                 devices[gpu] = GpuDevice(known.model, known.uuid, known.pci, known.hbm_mib, limit)
-        intervals = [float(told["interval_s"]) for told in recordings]
-        sources = [told["source"] for told in recordings if told["source"]]
-        blind: Mapping[str, str] = sources[0]["blind"] if sources else {}
-        self.told = AllocationRecord(
+        intervals = [float(note["interval_s"]) for note in recordings]
+        sources = [note["source"] for note in recordings if note["source"]]
+        unsupported: Mapping[str, str] = sources[0]["blind"] if sources else {}
+        self.head = RecordingHead(
             gpus, devices, _tenures_of_lake(lake, self._places, last), _microseconds(first), _microseconds(last),
-            sum(file.rows for file in self._files), min(intervals, default=None), blind,
+            sum(file.rows for file in self._files), min(intervals, default=None), unsupported,
         )  # fmt: skip
 
     def rows(self, first: int, end: int) -> SpoolRows:
@@ -176,12 +176,18 @@ def _devices_of(lake: Lake) -> Iterator[tuple[GpuId, GpuDevice]]:
         yield _gpu(one), _device(one)
 
 
-def _gpu(told: Mapping[str, Any]) -> GpuId:
-    return GpuId(told["node"], told["gpu"], told["mig"])
+def _gpu(entry: Mapping[str, Any]) -> GpuId:
+    return GpuId(entry["node"], entry["gpu"], entry["mig"])
 
 
-def _device(told: Mapping[str, Any]) -> GpuDevice:
-    return GpuDevice(told.get("model"), told.get("uuid"), told.get("pci"), told.get("hbm_mib"), told.get("slowdown_c"))
+def _device(entry: Mapping[str, Any]) -> GpuDevice:
+    return GpuDevice(
+        entry.get("model"),
+        entry.get("uuid"),
+        entry.get("pci"),
+        entry.get("hbm_mib"),
+        entry.get("slowdown_c"),
+    )
 
 
 def _order(gpu: GpuId) -> tuple[str, int, int]:
@@ -194,11 +200,11 @@ def _told_by_recorder(location: str) -> Iterator[Mapping[str, Any]]:
         return
     for file in sorted(Path(location, "recordings").glob("*.json")):
         try:
-            told = json.loads(file.read_text(encoding="utf-8"))
+            document = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
-        if isinstance(told, dict) and {"slowdown_c", "interval_s", "source"} <= told.keys():
-            yield told
+        if isinstance(document, dict) and {"slowdown_c", "interval_s", "source"} <= document.keys():
+            yield document
 
 
 def _tenures_of_lake(lake: Lake, places: pl.DataFrame, last: datetime) -> list[RecordedAllocation]:
@@ -233,13 +239,13 @@ def _read_whole(path: Path) -> tuple[list[SpoolRows], SpooledRecording]:
 
 
 def _together(
-    parts: Sequence[list[SpoolRows]], told: Sequence[SpooledRecording]
+    parts: Sequence[list[SpoolRows]], recordings: Sequence[SpooledRecording]
 ) -> tuple[SpoolRows, tuple[GpuId, ...]]:
     """All rows in order of time, and the GPUs to which their places lead."""
-    gpus = tuple(sorted({_gpu(one) for spooled in told for one in spooled.gpus.values()}, key=_order))
+    gpus = tuple(sorted({_gpu(one) for spooled in recordings for one in spooled.gpus.values()}, key=_order))
     places = {gpu: place for place, gpu in enumerate(gpus)}
     moved: list[SpoolRows] = []
-    for rows_of, spooled in zip(parts, told, strict=True):
+    for rows_of, spooled in zip(parts, recordings, strict=True):
         leads = np.zeros(max(spooled.gpus, default=0) + 1, np.int32)
         for place, one in spooled.gpus.items():
             leads[place] = places[_gpu(one)]
@@ -283,7 +289,7 @@ WINDOW_ROWS: Final = 100_000  # read at a time, about 15 MB
 _SHORTEST_S = 10.0  # of a window
 _SILENT_INTERVALS = 3.0  # so long values are shown that nobody confirms
 _MARGIN_S = 0.5
-LAST_S: Final = 900.0  # before the last values, within which an instant is looked for at which more GPUs tell
+LAST_S: Final = 900.0  # before the last values, within which an instant is looked for at which more GPUs report
 _JUST_BEFORE_S = 0.001  # the end, where a job holds its GPUs still
 
 
@@ -309,15 +315,15 @@ class RecordingSource:
         window_rows: int = WINDOW_ROWS,
     ) -> None:
         self._recorded = recorded
-        self._told = recorded.told
+        self._head = recorded.head
         self._clock = clock
         self._speed = _checked(speed)
         self._paused = False
-        self._anchor: tuple[float, float] | None = None  # by our clock, by the recording's; set by the first look
+        self._anchor: tuple[float, float] | None = None  # by our clock, by the recording's; set by the first poll
         self._at = self.start
         length_s = max(1e-6, self.end - self.start)
-        self._window_s = max(_SHORTEST_S, window_rows * length_s / max(1, self._told.rows))
-        self._interval_s = self._told.interval_s or 1.0
+        self._window_s = max(_SHORTEST_S, window_rows * length_s / max(1, self._head.rows))
+        self._interval_s = self._head.interval_s or 1.0
         self._interval_seen = False
         self._hold_s = _SILENT_INTERVALS * self._interval_s + _MARGIN_S
         self._values: Floats = np.zeros((0, 0))
@@ -326,27 +332,27 @@ class RecordingSource:
         self._next = 0  # row of the window that has not been shown
         self._read_to = 0  # microseconds up to which rows were read
         self._names: tuple[str, ...] = ()
-        self._tenures = _AllocationTimeline(self._told.tenures)
+        self._tenures = _AllocationTimeline(self._head.tenures)
         self._forget()
 
     @property
     def about(self) -> SourceInfo:
         """What it is, and of when."""
         first, last = (f"{datetime.fromtimestamp(t, UTC):%Y-%m-%d %H:%M:%S}" for t in (self.start, self.end))
-        count = len(self._told.gpus)
+        count = len(self._head.gpus)
         words = f"recording of {plural(count, 'GPU')}, {first} to {last} UTC"
         speed = "" if self._speed == 1.0 else f", {self._speed:g} times as fast"
-        return SourceInfo("recording", words + speed, self._interval_s, self._told.blind)
+        return SourceInfo("recording", words + speed, self._interval_s, self._head.unsupported)
 
     @property
     def start(self) -> float:
         """When its first sample was measured (seconds since 1970)."""
-        return self._told.first / 1e6
+        return self._head.first / 1e6
 
     @property
     def end(self) -> float:
         """When its last sample was measured."""
-        return self._told.last / 1e6
+        return self._head.last / 1e6
 
     @property
     def position(self) -> float:
@@ -387,7 +393,7 @@ class RecordingSource:
             self.seek(span[0])
 
     def to_last(self, job: str | None = None) -> None:
-        """Stand still at the last instant at which half of the GPUs, or of those of a job, told something.
+        """Stand still at the last instant at which half of the GPUs, or of those of a job, reported something.
 
         Where so many never did in the last quarter of an hour that has values: at that of it at which most did. It is
         looked for in growing steps, so instants between them may be passed over.
@@ -397,26 +403,26 @@ class RecordingSource:
         place, most, reach = first, 0, first
         while True:
             self.seek(max(reach, last - back))
-            telling, all_of_them = self._telling(job)
-            if telling and not most:
+            reporting, all_of_them = self._telling(job)
+            if reporting and not most:
                 reach = max(first, self._at - LAST_S)
-            if telling > most:
-                place, most = self._at, telling
-            if self._at <= reach or (telling and 2 * telling >= all_of_them):
+            if reporting > most:
+                place, most = self._at, reporting
+            if self._at <= reach or (reporting and 2 * reporting >= all_of_them):
                 break
             back = 2 * back or self._hold_s
         self.seek(place)
 
     def _telling(self, job: str | None) -> tuple[int, int]:
-        """How many GPUs, of a job where one is named, tell something now; of how many."""
+        """How many GPUs, of a job where one is named, report something now; of how many."""
         now = self.read()
-        holders = [now.holders.get(gpu) for gpu in now.gpus]
-        rows = [row for row, one in enumerate(holders) if job is None or (one is not None and is_of(one, (job,)))]
+        allocations = [now.allocations.get(gpu) for gpu in now.gpus]
+        rows = [row for row, one in enumerate(allocations) if job is None or (one is not None and is_of(one, (job,)))]
         return int(np.isfinite(now.measured[rows]).sum()), len(rows)
 
     def _span(self, job: str) -> tuple[float, float] | None:
         """When a job held GPUs, as far as that lies in the recording."""
-        held = [one for one in self._told.tenures if is_of(one.holder, (job,))]
+        held = [one for one in self._head.tenures if is_of(one.allocation, (job,))]
         if not held:
             return None
         first, end = min(one.start for one in held), max(one.end for one in held)
@@ -438,7 +444,7 @@ class RecordingSource:
         ended = t >= self.end and not self._paused
         problems = (SourceProblem(ENDED, do=_GO_ON, fatal=True),) if ended else ()
         return Snapshot(
-            t, self._told.gpus, np.where(silent, np.nan, self._measured), values, self._told.devices,
+            t, self._head.gpus, np.where(silent, np.nan, self._measured), values, self._head.devices,
             self._tenures.at(t), problems=problems,
         )  # fmt: skip
 
@@ -455,12 +461,12 @@ class RecordingSource:
             self._at = t
 
     def _forget(self) -> None:
-        """Begin anew, from what is needed to know how it was at the instant that is now."""
+        """Begin again, from what is needed to know how it was at the instant that is now."""
         # MOVED
 
         self._names = (*SINGLES, *DOUBLES)
-        self._values = np.full((len(self._names), len(self._told.gpus)), np.nan)
-        self._measured = np.full(len(self._told.gpus), np.nan)
+        self._values = np.full((len(self._names), len(self._head.gpus)), np.nan)
+        self._measured = np.full(len(self._head.gpus), np.nan)
         self._ever: Flags = np.zeros(len(self._names), np.bool_)
         self._rows = None
         self._next = 0
@@ -469,11 +475,11 @@ class RecordingSource:
         """Take in all rows up to `t`."""
         until = round(t * 1e6)
         if self._rows is None or until - self._read_to > self._hold_s * 1e6:  # far ahead: what lies between is old
-            self._read_to = max(self._told.first, until - round(self._hold_s * 1e6))
+            self._read_to = max(self._head.first, until - round(self._hold_s * 1e6))
             self._read_on()
         while True:
             self._take(until)
-            if self._read_to > until or self._read_to > self._told.last:
+            if self._read_to > until or self._read_to > self._head.last:
                 return
             self._read_on()
 
@@ -489,7 +495,7 @@ class RecordingSource:
             self._hold_s = _SILENT_INTERVALS * self._interval_s + _MARGIN_S
 
     def _take(self, until: int) -> None:
-        """Let the rows of the window up to `until` be what was told last."""
+        """Let the rows of the window up to `until` be what was reported last."""
         rows = self._rows
         if rows is None:
             return
@@ -500,29 +506,29 @@ class RecordingSource:
         self._next = end
         gpus, backward = np.unique(rows.gpu[span][::-1], return_index=True)
         last = end - 1 - backward
-        told = np.concatenate([rows.singles[:, last].astype(np.float64), rows.doubles[:, last]])
-        self._values[:, gpus] = told
-        known = ~np.isnan(told)
+        latest = np.concatenate([rows.singles[:, last].astype(np.float64), rows.doubles[:, last]])
+        self._values[:, gpus] = latest
+        known = ~np.isnan(latest)
         self._measured[gpus] = np.where(known.any(0), rows.t[last] / 1e6, np.nan)
         self._ever |= known.any(1)
 
 
 class _AllocationTimeline:
-    """Who holds which GPU at an instant; looked up anew only where something has changed."""
+    """Who holds which GPU at an instant; looked up again only where something has changed."""
 
     def __init__(self, tenures: Sequence[RecordedAllocation]) -> None:
         self._tenures = sorted(tenures, key=lambda one: one.start)
         self._changes = sorted({moment for one in tenures for moment in (one.start, one.end)})
         self._place: int | None = None
-        self._holders: Mapping[GpuId, GpuAllocation] = {}
+        self._allocations: Mapping[GpuId, GpuAllocation] = {}
 
     def at(self, t: float) -> Mapping[GpuId, GpuAllocation]:
-        """{GPU: its holder} at `t`."""
+        """{GPU: its allocation} at `t`."""
         place = bisect_right(self._changes, t)
         if place != self._place:
             self._place = place
-            self._holders = {one.gpu: one.holder for one in self._tenures if one.start <= t < one.end}
-        return self._holders
+            self._allocations = {one.gpu: one.allocation for one in self._tenures if one.start <= t < one.end}
+        return self._allocations
 
 
 def _interval_s(rows: SpoolRows) -> float | None:
@@ -535,5 +541,5 @@ def _interval_s(rows: SpoolRows) -> float | None:
 
 def _checked(speed: float) -> float:
     if not 0 < speed < float("inf"):
-        raise UsageError(f"speed {speed:g} is none", do="give a number above 0; pause to stand still")
+        raise UsageError(f"speed {speed:g} is none", do="give a number above 0; Space pauses")
     return speed

@@ -1,7 +1,7 @@
 """Labelled series of exporters and Prometheus in rows of GPUs, and the table of a fleet made of many sources.
 
 Which GPU and counter each series is depends on its name and labels alone, so it is worked out once: a `SeriesLayout`
-stays as long as the same series come in the same order, and only numbers are read anew.
+stays as long as the same series come in the same order, and only numbers are read again.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class SeriesLayout:
     """Where the values of some series go.
 
     gpus: the rows, in the order of node, GPU, slice. kept: places of the series that mean something, among all.
-    cells: of each of them, column * rows + row; of series that tell one value twice (a GPU shared by several jobs) the
-    first is kept. counters: what is told, as columns of COUNTERS.
+    cells: of each of them, column * rows + row; of series with the same value (a GPU shared by several jobs) the
+    first is kept. counters: what is reported, as columns of COUNTERS.
     """
 
     gpus: tuple[GpuId, ...] = ()
@@ -93,7 +93,7 @@ class SeriesLayout:
     rules: SeriesRules = field(default_factory=lambda: SeriesRules.of(()))
     counters: Longs = field(default_factory=lambda: np.empty(0, np.int64))
     devices: Mapping[GpuId, GpuDevice] = field(default_factory=dict)
-    holders: Mapping[GpuId, GpuAllocation] = field(default_factory=dict)
+    allocations: Mapping[GpuId, GpuAllocation] = field(default_factory=dict)
 
     def table(self, raw: Floats) -> Floats:
         """Return the values of the kept series as (columns x rows), NaN where there is none."""
@@ -102,7 +102,7 @@ class SeriesLayout:
         return made.reshape(_WIDTH, len(self.gpus))
 
     def devices_of(self, table: Floats) -> Mapping[GpuId, GpuDevice]:
-        """Return devices, with capacity and slowdown temperature where series tell them."""
+        """Return devices, with capacity and slowdown temperature where series report them."""
         found = dict(self.devices)
         facts = table[[_HBM, _SLOWDOWN]]
         for row in np.flatnonzero((facts > 0).any(axis=0)).tolist():
@@ -111,9 +111,9 @@ class SeriesLayout:
             found[self.gpus[row]] = replace(old, hbm_mib=hbm_mib, slowdown_c=slowdown_c)
         return found
 
-    def holders_of(self, table: Floats) -> Mapping[GpuId, GpuAllocation]:
+    def allocations_of(self, table: Floats) -> Mapping[GpuId, GpuAllocation]:
         """Return who holds what, by labels, or where the value of a series is a job id."""
-        found = dict(self.holders)
+        found = dict(self.allocations)
         for row in np.flatnonzero(table[_JOB] > 0).tolist():
             job = job_of(repr(float(table[_JOB, row])))
             if job is not None:
@@ -193,7 +193,7 @@ def _laid(
 def gpu_order(gpu: GpuId) -> tuple[str, int, int]:
     """Return what GPUs are sorted by; a whole GPU comes before its slices.
 
-    >>> sorted([Gpu("n1", 0, 3), Gpu("n1", 0), Gpu("n0", 1)], key=order)[0].name
+    >>> sorted([GpuId("n1", 0, 3), GpuId("n1", 0), GpuId("n0", 1)], key=gpu_order)[0].name
     'n0:1'
     """
     return gpu.node, gpu.gpu, -1 if gpu.mig is None else gpu.mig
@@ -231,9 +231,9 @@ _LAST_STAMP_S = 1e11
 
 @dataclass(frozen=True, slots=True)
 class PageReading:
-    """What a page says. table: as `Layout.table`. stamps: seconds since 1970 per GPU, NaN where none is written.
+    """What a page says. table: as `SeriesLayout.table`. stamps: seconds since 1970 per GPU, NaN where none is written.
 
-    whole: it ends as pages do. lost: lines that could not be read. host: a page of a node, which tells of no GPU.
+    whole: it ends as pages do. lost: lines that could not be read. host: a page of a node, which reports no GPU.
     """
 
     layout: SeriesLayout
@@ -297,13 +297,13 @@ class LivePageReader:
             return
         self._layout, self._lines = layout, [lines[place] for place in layout.kept.tolist()]
         self._heads = [head for head, _, _ in split]
-        told = self._numbers(page)
-        if told is None or not np.array_equal(told, _kept(samples, layout.kept), equal_nan=True):
+        reported = self._numbers(page)
+        if reported is None or not np.array_equal(reported, _kept(samples, layout.kept), equal_nan=True):
             self._heads = None
 
 
 def wanted_metrics(own: SiteMetrics) -> frozenset[str]:
-    """Return the metrics that tell of GPUs, and the one by which a node tells its name."""
+    """Return the metrics that reports GPUs, and the one by which a node reports its name."""
     names = metric_names(own=own)
     of_nodes = {name for name in names if (of := metric_target_of_all(name, own=own)) and of.table == "node_samples"}
     of_gpus = (name for name in names if name not in of_nodes and not name.startswith("node_"))
@@ -326,25 +326,25 @@ def _stamps(samples: PageSamples, layout: SeriesLayout) -> Floats:
     return made
 
 
-KEPT_S = 3600.0  # so long a GPU of which nobody tells anything keeps its row
+KEPT_S = 3600.0  # so long a GPU of which no source reports anything keeps its row
 
 
 @dataclass(frozen=True, slots=True)
 class _FleetPart:
-    """What one teller has in the table."""
+    """What one source has in the table."""
 
     layout: SeriesLayout
     rows: Longs
     measured: Floats
     devices: Mapping[GpuId, GpuDevice]
-    holders: Mapping[GpuId, GpuAllocation]
+    allocations: Mapping[GpuId, GpuAllocation]
 
 
 @dataclass(slots=True)
 class FleetTable:
-    """Values by counter and GPU, of tellers that are known by a number; each owns the cells it told last.
+    """Values by counter and GPU, of sources that are known by a number; each owns the cells it reported last.
 
-    GPUs that were seen once stay as rows for an hour: that one tells nothing any more is news.
+    GPUs that were seen once stay as rows for an hour: that one reports nothing any more is news.
     """
 
     gpus: tuple[GpuId, ...] = ()
@@ -353,12 +353,12 @@ class FleetTable:
     _ever: Flags = field(default_factory=lambda: np.zeros(len(COUNTER_NAMES), np.bool_))
     _parts: dict[int, _FleetPart] = field(default_factory=dict)
     _devices: dict[GpuId, GpuDevice] = field(default_factory=dict)
-    _silent: dict[GpuId, float] = field(default_factory=dict)  # when it was noted that nobody tells of it
+    _silent: dict[GpuId, float] = field(default_factory=dict)  # when it was noted that no source reports it
     _made: Snapshot | None = None
 
     @property
-    def told(self) -> list[str]:
-        """Counters of which a value was told."""
+    def reported(self) -> list[str]:
+        """Counters of which a value was reported."""
         return [name for name, ever in zip(COUNTER_NAMES, self._ever.tolist(), strict=True) if ever]
 
     def enter(self, gpus: Iterable[GpuId]) -> None:
@@ -375,27 +375,27 @@ class FleetTable:
         stay = [gpu for gpu in self.gpus if gpu in rows]
         moved[:, [rows[gpu] for gpu in stay]] = self._values[:, [self._rows[gpu] for gpu in stay]]
         self.gpus, self._rows, self._values = gpus, rows, moved
-        for teller, part in self._parts.items():
-            self._parts[teller] = replace(part, rows=np.array([rows[gpu] for gpu in part.layout.gpus], np.int64))
+        for source, part in self._parts.items():
+            self._parts[source] = replace(part, rows=np.array([rows[gpu] for gpu in part.layout.gpus], np.int64))
 
-    def put(self, teller: int, layout: SeriesLayout, table: Floats, measured: Floats | float) -> None:
-        """Take in what a teller tells now, in place of what it told before; measured: per row, or of all of them."""
+    def put(self, source: int, layout: SeriesLayout, table: Floats, measured: Floats | float) -> None:
+        """Take in what a source reports now, in place of what it reported before; measured: per row, or of all."""
         self.enter(layout.gpus)
-        self._clear(teller)
+        self._clear(source)
         rows = np.array([self._rows[gpu] for gpu in layout.gpus], np.int64)
         when = np.full(len(rows), measured, np.float64) if isinstance(measured, float) else measured
-        devices, holders = layout.devices_of(table), layout.holders_of(table)
-        self._parts[teller] = _FleetPart(layout, rows, when, devices, holders)
+        devices, allocations = layout.devices_of(table), layout.allocations_of(table)
+        self._parts[source] = _FleetPart(layout, rows, when, devices, allocations)
         self._values[np.ix_(layout.counters, rows)] = table[layout.counters]
         self._ever[layout.counters] |= ~np.isnan(table[layout.counters]).all(axis=1)
         self._devices.update(devices)
         self._made = None
 
-    def patch(self, teller: int, layout: SeriesLayout, table: Floats, measured: float) -> None:
-        """Take in a part of what a teller tells: where it says nothing, what it said before stays."""
-        part = self._parts.get(teller)
+    def patch(self, source: int, layout: SeriesLayout, table: Floats, measured: float) -> None:
+        """Take in a part of what a source reports: where it says nothing, what it said before stays."""
+        part = self._parts.get(source)
         if part is None:
-            self.put(teller, layout, table, measured)
+            self.put(source, layout, table, measured)
             return
         for row, gpu in enumerate(layout.gpus):
             here = self._rows.get(gpu)
@@ -405,10 +405,10 @@ class FleetTable:
                 part.measured[part.rows == here] = measured
         self._made = None
 
-    def forget(self, teller: int) -> None:
-        """Drop what a teller told: it is too old to be shown."""
-        if teller in self._parts:
-            self._clear(teller)
+    def forget(self, source: int) -> None:
+        """Drop what a source reported: it is too old to be shown."""
+        if source in self._parts:
+            self._clear(source)
             self._made = None
 
     def snapshot(self, t: float, problems: Sequence[SourceProblem]) -> Snapshot:
@@ -423,26 +423,26 @@ class FleetTable:
         kept = self._values.copy()
         values = {name: kept[number] for number, name in enumerate(COUNTER_NAMES) if self._ever[number]}
         measured = np.full(len(self.gpus), np.nan)
-        holders: dict[GpuId, GpuAllocation] = {}
+        allocations: dict[GpuId, GpuAllocation] = {}
         for part in self._parts.values():
             measured[part.rows] = np.fmax(measured[part.rows], part.measured)
-            holders.update(part.holders)
+            allocations.update(part.allocations)
         measured[np.isnan(kept).all(axis=0)] = np.nan
-        return Snapshot(t, self.gpus, measured, values, dict(self._devices), holders)
+        return Snapshot(t, self.gpus, measured, values, dict(self._devices), allocations)
 
     def _drop_silent(self, t: float) -> None:
-        """Take away rows of which nobody has told anything for too long; a broken page may name any number of GPUs."""
-        told = {gpu for part in self._parts.values() for gpu in part.layout.gpus}
-        if len(told) == len(self.gpus):
+        """Drop rows without values for too long; a broken page may name any number of GPUs."""
+        reported = {gpu for part in self._parts.values() for gpu in part.layout.gpus}
+        if len(reported) == len(self.gpus):
             self._silent = {}
             return
-        self._silent = {gpu: self._silent.get(gpu, t) for gpu in self.gpus if gpu not in told}
+        self._silent = {gpu: self._silent.get(gpu, t) for gpu in self.gpus if gpu not in reported}
         gone = {gpu for gpu, since in self._silent.items() if abs(t - since) > KEPT_S}
         if gone:
             self._arrange(tuple(gpu for gpu in self.gpus if gpu not in gone))
             self._devices = {gpu: device for gpu, device in self._devices.items() if gpu not in gone}
 
-    def _clear(self, teller: int) -> None:
-        part = self._parts.pop(teller, None)
+    def _clear(self, source: int) -> None:
+        part = self._parts.pop(source, None)
         if part is not None:
             self._values[np.ix_(part.layout.counters, part.rows)] = np.nan

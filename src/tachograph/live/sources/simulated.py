@@ -47,8 +47,7 @@ class SimulatedSource:
     @property
     def about(self) -> SourceInfo:
         """What it is."""
-        there = "does" if len(self._gpus) == 1 else "do"
-        return SourceInfo("simulated", f"simulated: {plural(len(self._gpus), 'GPU')} that {there} not exist")
+        return SourceInfo("simulated", f"simulated: {plural(len(self._gpus), 'GPU')}")
 
     def read(self) -> Snapshot:
         """Return the next snapshot."""
@@ -58,9 +57,9 @@ class SimulatedSource:
         self._began = t if self._began is None else self._began
         changed = self._rng.random(len(self._kinds)) < passed * _CHANGE
         self._kinds[changed] = self._rng.integers(0, len(RULED), int(changed.sum()))
-        values, holders = self._values(passed), self._holders(self._began)
+        values, allocations = self._values(passed), self._allocations(self._began)
         measured = np.full(len(self._gpus), t)
-        return Snapshot(t, self._gpus, measured, values, self._devices, holders, self._processes(values))
+        return Snapshot(t, self._gpus, measured, values, self._devices, allocations, self._processes(values))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -97,7 +96,7 @@ class SimulatedSource:
             values[name] = np.zeros(count)
         return values
 
-    def _holders(self, began: float) -> Mapping[GpuId, GpuAllocation]:
+    def _allocations(self, began: float) -> Mapping[GpuId, GpuAllocation]:
         return {
             gpu: GpuAllocation(str(1000 + job), _USERS[job % len(_USERS)], began - 60 * (job % 90))
             for gpu, job in zip(self._gpus, self._jobs.tolist(), strict=True)

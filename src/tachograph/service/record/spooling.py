@@ -203,7 +203,7 @@ def _spool_samples(
             spool.flush()
             wait(FOREVER)
         about = source.about
-        spool.note({"kind": "source", "name": about.name, "sentence": about.sentence, "blind": dict(about.blind)})
+        spool.note({"kind": "source", "name": about.name, "sentence": about.sentence, "blind": dict(about.unsupported)})
         end = ended()
         if end is not None:
             spool.note({"kind": "end", "end": end.at, "exit_code": end.code, "exit_signal": end.signal})
