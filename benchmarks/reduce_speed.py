@@ -26,7 +26,7 @@ import polars as pl
 
 from tachograph.catalog import config
 from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS
-from tachograph.judge.workload.kernel import MinuteLabeller
+from tachograph.judge.workload.arrays import MinuteLabeller
 from tachograph.judge.workload.settings import settings_of
 from tachograph.lake.compact import compact
 from tachograph.lake.delta import Lake

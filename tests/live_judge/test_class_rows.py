@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from tachograph.catalog.arrays import Floats
 from tachograph.judge.health import CLOCKS_LOWERED, XID_CRITICAL, XID_MEANINGS, XID_OFTEN_THE_PROGRAM
-from tachograph.judge.workload.arrays import COUNTERS, classify_rows, needs_rows
-from tachograph.judge.workload.classes import RULED, UNKNOWN, WORKLOAD_CLASSES
+from tachograph.judge.workload.arrays import COUNTERS, MinuteLabeller, classify_rows, needs_rows
+from tachograph.judge.workload.classes import DECIDING, RULED, UNKNOWN, WORKLOAD_CLASSES
 from tachograph.judge.workload.explained import explained
-from tachograph.judge.workload.rules import DECIDING, GpuReading, classify
+from tachograph.judge.workload.rules import GpuReading, classify
 from tachograph.judge.workload.settings import PRESETS, Weights, WorkloadSettings
 
 NAMES = tuple(field.name for field in fields(GpuReading))
@@ -115,11 +115,12 @@ def test_rows_are_what_plain_python_and_single_readings_say(readings: list[GpuRe
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(READINGS, min_size=1, max_size=40), WEIGHTS, st.booleans())
-def test_rows_are_what_the_compiled_loop_says(readings: list[GpuReading], weights: Weights, published: bool) -> None:
-    from tachograph.judge.workload.kernel import classify_arrays
-
+def test_rows_are_what_minutes_of_single_precision_get(
+    readings: list[GpuReading], weights: Weights, published: bool
+) -> None:
     how, values = WorkloadSettings(weights, published=published), columns(readings)
-    compiled = classify_arrays({name: each.astype(np.float32) for name, each in values.items()}, len(readings), how)
+    minutes = {name: each.astype(np.float32) for name, each in values.items()}
+    compiled = MinuteLabeller(how)(minutes, len(readings))
     rows = classify_rows(values, len(readings), how)
     assert rows.labels.tolist() == compiled.tolist()
     assert [classify(reading, how).name for reading in readings] == [WORKLOAD_CLASSES[place] for place in compiled]
@@ -197,7 +198,7 @@ def test_codes_of_the_driver() -> None:
 def test_live_judging_is_imported_without_tables_and_compiler() -> None:
     code = (
         "import sys\n"
-        "import tachograph.live.view, tachograph.judge.workload.smoothing, tachograph.judge.workload.arrays\n"
+        "import tachograph.live.view, tachograph.judge.workload.arrays\n"
         "import tachograph.judge.workload.explained, tachograph.live.sources.simulated\n"
         "sys.exit(str([name for name in ('numba', 'polars', 'matplotlib', 'rich') if name in sys.modules] or ''))"
     )

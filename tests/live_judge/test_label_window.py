@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from one_gpu import Smoothed, smooth
 from tachograph.judge.workload.arrays import COUNTERS
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.judge.workload.rules import GpuReading
 from tachograph.judge.workload.settings import PRESETS, WorkloadSettings
-from tachograph.judge.workload.smoothing import Smoothed, smooth
 from tachograph.live.monitor import SmoothingWindow
 
 LEVELS = [0.0, 0.04, 0.1, 0.15, 0.2, 0.3, 0.45, 0.55, 0.7, 0.9]

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from tachograph.judge.health import EventMemory, HealthReading, health_of, limits_of, remember
+from one_gpu import EventMemory, Smoothed, remember, smooth
+from tachograph.judge.health import HealthReading, health_of, limits_of
 from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES
 from tachograph.judge.workload.rules import classify, reading_of
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.judge.workload.smoothing import Smoothed, smooth
 from tachograph.live.monitor import GONE_S, Monitor
 from tachograph.live.snapshot import GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
 from tachograph.live.sources.simulated import SimulatedSource

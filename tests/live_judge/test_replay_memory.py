@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tachograph.judge.health import EventMemory, remember
+from one_gpu import EventMemory, remember
 from tachograph.live.monitor import RecentReplays
 
 COUNT = st.one_of(st.none(), st.integers(0, 4))

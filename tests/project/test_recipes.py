@@ -217,16 +217,7 @@ def test_a_row_and_its_condition_add_a_workload_class(package: Path) -> None:
         },
     )
     replace(
-        workload / "kernel.py",
-        {
-            "tuple[int, int, int, int, int, int, int, int, int, int, int]": "tuple[int, ...]",
-            "        _least(dram, MEMORY_ACTIVE),": "        _least(sm, 0.4),\n        _least(dram, MEMORY_ACTIVE),",
-            "        place = _first(found[10], 10, place)": "        place = _first(found[11], 11, place)\n"
-            "        place = _first(found[10], 10, place)",
-        },
-    )
-    replace(
-        workload / "rules.py",
+        workload / "classes.py",
         {'    (_at("dram", MEMORY_ACTIVE),),': '    (_at("sm", 0.4),),\n    (_at("dram", MEMORY_ACTIVE),),'},
     )  # fmt: skip
     code = (
@@ -234,12 +225,12 @@ def test_a_row_and_its_condition_add_a_workload_class(package: Path) -> None:
         "from tachograph.judge.workload.classes import WORKLOAD_CLASSES\n"
         "from tachograph.judge.workload.rules import GpuReading, classify\n"
         "from tachograph.judge.workload.settings import WorkloadSettings\n"
-        "from tachograph.judge.workload.kernel import classify_arrays\n"
+        "from tachograph.judge.workload.arrays import MinuteLabeller\n"
         "known = dict(tensor_active=0, dram_active=0.1, gr_engine_active=0.5, fp64_active=0, tensor_dfma_active=0,\n"
         "             pcie_tx_bytes_per_s=0, pcie_rx_bytes_per_s=0)\n"
         "for sm in (0.45, 0.35):\n"
         "    values = {name: np.array([value], np.float32) for name, value in (known | {'sm_active': sm}).items()}\n"
-        "    place = classify_arrays(values, 1, WorkloadSettings())[0]\n"
+        "    place = MinuteLabeller(WorkloadSettings())(values, 1)[0]\n"
         "    print(classify(GpuReading(**known, sm_active=sm)).name, WORKLOAD_CLASSES[place])"
     )
     told = python(package, "-c", code, **UNCOMPILED).splitlines()

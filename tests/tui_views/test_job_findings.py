@@ -39,7 +39,7 @@ def test_a_gpu_that_never_works_is_found() -> None:
     assert judge.reported.trouble == ""
     assert judge.reported.findings is not None
     holding = {one.code for one in judge.reported.findings if one.verdict == "yes"}
-    assert "idle_gpus" in holding
+    assert "load_imbalance_waste" in holding
     assert "(GPU 3)" in text_of(finding_rows(judge.reported, width=79))
 
 

@@ -6,16 +6,15 @@ import itertools
 
 import pytest
 
+from one_gpu import EventMemory, remember
 from tachograph.judge.health import (
     INPUTS,
     STATES,
-    EventMemory,
     HealthLimits,
     HealthReading,
     health_of,
     limits_of,
     needed,
-    remember,
     worst,
 )
 

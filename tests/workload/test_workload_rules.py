@@ -16,9 +16,17 @@ from tachograph.catalog.config import WorkloadOptions
 from tachograph.catalog.counters import COUNTERS_BY_NAME as COUNTERS
 from tachograph.catalog.errors import ConfigError
 from tachograph.judge.finding import EVIDENCE
-from tachograph.judge.workload.classes import AXES, RULED, UNKNOWN, WORKLOAD_CLASSES, WORKLOAD_CODES, bottleneck
-from tachograph.judge.workload.kernel import MinuteLabeller, classify_arrays
-from tachograph.judge.workload.rules import DECIDING, GpuReading, classify, enabling, real_utilisation
+from tachograph.judge.workload.arrays import MinuteLabeller
+from tachograph.judge.workload.classes import (
+    AXES,
+    DECIDING,
+    RULED,
+    UNKNOWN,
+    WORKLOAD_CLASSES,
+    WORKLOAD_CODES,
+    bottleneck,
+)
+from tachograph.judge.workload.rules import GpuReading, classify, enabling, real_utilisation
 from tachograph.judge.workload.settings import PRESETS, WorkloadSettings, settings_of
 
 NAMES = tuple(field.name for field in fields(GpuReading))
@@ -192,7 +200,7 @@ def labelled(readings: list[GpuReading], settings: WorkloadSettings) -> list[str
         name: np.array([math.nan if (v := getattr(r, name)) is None else v for r in readings], np.float32)
         for name in NAMES
     }
-    return [WORKLOAD_CLASSES[place] for place in classify_arrays(columns, len(readings), settings)]
+    return [WORKLOAD_CLASSES[place] for place in MinuteLabeller(settings)(columns, len(readings))]
 
 
 def grid() -> list[GpuReading]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+from one_gpu import Smoothed, smooth, smooth_series
 from tachograph.judge.workload.rules import GpuReading
 from tachograph.judge.workload.settings import WorkloadSettings
-from tachograph.judge.workload.smoothing import Smoothed, smooth, smooth_series
 
 BUSY = GpuReading(0.9, 0.0, 0.3, 0.9, None, 0.0, None, 0.0, 0.0)
 IDLE = GpuReading(0.0, 0.0, 0.0, 0.0, None, 0.0, None, 0.0, 0.0)

@@ -74,10 +74,11 @@ def _measured(
     import polars as pl
 
     from tachograph.catalog import config
+    from tachograph.cli.classify import classified
     from tachograph.judge.accuracy import accuracies, with_keys
     from tachograph.judge.job_judge import JobJudge
     from tachograph.lake.delta import Lake
-    from tachograph.lake.query import read_summaries, read_verdicts
+    from tachograph.lake.query import read_summaries
     from tachograph.pipeline.run import analyze
     from tachograph.service.fill import fill
     from tachograph.simulate.plan import SimulationPlan
@@ -94,10 +95,11 @@ def _measured(
         lake = Lake.open(location)
         configuration = msgspec.structs.replace(site, classes=settings.classes)
         analyze(lake, configuration, judge=JobJudge, now=plan.end, progress=progress)
-    jobs = read_summaries(lake)
+        jobs = read_summaries(lake)
+        verdicts = classified(lake, jobs, configuration, progress)
     truth: pl.DataFrame = with_keys(pl.read_parquet(cluster / "truth" / CLASSES_FILE), jobs)
     known = truth.filter(pl.col("known"))
-    return accuracies(known, read_verdicts(lake, jobs)), known.height, truth.height - known.height
+    return accuracies(known, verdicts), known.height, truth.height - known.height
 
 
 def _as_json(arguments: Arguments, found: Sequence[ClassAccuracy], known: int, ambiguous: int) -> dict[str, Any]:

@@ -9,11 +9,13 @@ from tachograph.cli.narrate import Narrator
 from tachograph.cli.options import Arguments, Parser, add_filters, add_json, job_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import polars as pl
 
+    from tachograph.catalog.config import Configuration
     from tachograph.cli.options import OpenedLake
+    from tachograph.lake.delta import Lake
 
 BATCH = 1000  # jobs whose minutes are in memory at a time
 
@@ -59,20 +61,26 @@ def run(arguments: Arguments) -> int:
 
 def judged(opened: OpenedLake, jobs: pl.DataFrame, narrator: Narrator) -> pl.DataFrame:
     """Return the findings of the classes of `jobs`, in order of start, from stored minutes."""
+    with narrator.steps() as progress:
+        return classified(opened.lake, jobs, opened.configuration, progress)
+
+
+def classified(
+    lake: Lake, jobs: pl.DataFrame, configuration: Configuration, progress: Callable[[str, int, int], None]
+) -> pl.DataFrame:
+    """Return the findings of the classes of `jobs`, in order of start, from stored minutes."""
     import polars as pl
 
     from tachograph.judge import job_classes
     from tachograph.pipeline.minutes import read_stored
 
-    idle_util = opened.configuration.thresholds.idle_util
     ordered = jobs.sort("start", "job_key")
     found: list[pl.DataFrame] = []
-    with narrator.steps() as progress:
-        for at in range(0, max(1, ordered.height), BATCH):
-            some = ordered.slice(at, BATCH)
-            gpus, timelines, nodes = read_stored(opened.lake, some, idle_util=idle_util)
-            found.append(job_classes.judge_classes(some, gpus, timelines, nodes, opened.configuration.classes))
-            progress("classify", min(at + BATCH, ordered.height), ordered.height)
+    for at in range(0, max(1, ordered.height), BATCH):
+        some = ordered.slice(at, BATCH)
+        gpus, timelines, nodes = read_stored(lake, some, idle_util=configuration.thresholds.idle_util)
+        found.append(job_classes.judge_classes(some, gpus, timelines, nodes, configuration.classes))
+        progress("classify", min(at + BATCH, ordered.height), ordered.height)
     return pl.concat(found)
 
 

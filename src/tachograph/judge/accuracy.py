@@ -157,11 +157,12 @@ def with_keys(truth: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 def truth_of(truth: pl.DataFrame, code: str) -> pl.DataFrame:
     """Return columns job_key and `truth` of one class; null is too near to call.
 
-    A class in the form of hosts has the truth of the class where it has none of its own.
+    A class judged from hosts has the truth of the class where it has none of its own. Null also for a class of which
+    nothing is planted.
     """
-    if code in WITHOUT_TRUTH:
-        return truth.select("job_key", truth=pl.lit(None, dtype=pl.Boolean))
     column = code if code in truth.columns else code.removesuffix(HOST_SUFFIX)
+    if code in WITHOUT_TRUTH or column not in truth.columns:
+        return truth.select("job_key", truth=pl.lit(None, dtype=pl.Boolean))
     return truth.select("job_key", truth=pl.col(column))
 
 
@@ -171,11 +172,12 @@ def accuracies(
     """Return the accuracy of each class that was judged.
 
     `truth`: one row per job (`with_keys`), of jobs of which it is known which GPUs they held: nothing can be told of
-    others. `verdicts`: rows of findings. Jobs that a class was not asked of (idle_nodes of one node) do not count.
+    others. `verdicts`: findings of the classes (`judge_classes`). Jobs that a class was not asked of (idle_nodes of
+    one node) do not count.
     """
     found = []
     for code in codes:
-        mine = verdicts.filter((pl.col("code") == code) & (pl.col("kind") == "class")).select("job_key", "verdict")
+        mine = verdicts.filter(pl.col("code") == code).select("job_key", "verdict")
         rows = truth_of(truth, code).join(mine, on="job_key", how="inner")
         called = rows.filter(pl.col("truth").is_not_null())
         if called.is_empty():
@@ -191,5 +193,5 @@ def labels_of(truth: pl.DataFrame, codes: Iterable[str] = CLASS_CODES) -> dict[s
     return {
         code: dict(truth_of(truth, code).filter(pl.col("truth").is_not_null()).sort("job_key").iter_rows())
         for code in codes
-        if code not in WITHOUT_TRUTH
+        if truth_of(truth, code).get_column("truth").count()
     }

@@ -142,40 +142,6 @@ class Health:
     needs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class EventMemory:
-    """Replays of a GPU that are still visible: (seconds on any clock, new ones), and the last count."""
-
-    events: tuple[tuple[float, float], ...] = ()
-    count: float | None = None
-
-    @property
-    def replays(self) -> float | None:
-        """New replays that are still visible; None where fewer than two counts were seen."""
-        return sum(new for _, new in self.events) if self.events else None
-
-
-def remember(memory: EventMemory, t: float, count: float | None, *, keep_s: float) -> EventMemory:
-    """Return the memory after a reading of the replay counter at `t`; what is older than `keep_s` is forgotten.
-
-    A counter that went back began anew: what it shows came since then.
-
-    >>> memory, seen = EventMemory(), []
-    >>> for t, count in ((0, 7), (1, 9), (2, 9), (700, 9)):
-    ...     memory = remember(memory, t, count, keep_s=600)
-    ...     seen.append(memory.replays)
-    >>> seen
-    [None, 2, 2, 0]
-    """
-    kept = tuple((then, new) for then, new in memory.events if then > t - keep_s)
-    if count is None:
-        return EventMemory(kept, memory.count)
-    if memory.count is None:
-        return EventMemory(kept, count)
-    new = count - memory.count if count >= memory.count else count
-    return EventMemory((*((then, old) for then, old in kept if old), (t, new)), count)
-
-
 @lru_cache(maxsize=1024)
 def limits_of(model: str | None, slowdown_c: float | None = None) -> HealthLimits:
     """Return the temperatures of a device, named as in the catalogue or as its driver writes it.

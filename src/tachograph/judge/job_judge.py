@@ -10,7 +10,7 @@ import msgspec
 from tachograph.catalog.config import Configuration
 from tachograph.judge.judge import judge_jobs, rules_in_use
 from tachograph.judge.rules.ruleset import RuleSet, digest
-from tachograph.judge.workload.kernel import MinuteLabeller
+from tachograph.judge.workload.arrays import MinuteLabeller
 from tachograph.judge.workload.settings import settings_of
 from tachograph.pipeline.summaries import JobTables
 

@@ -11,8 +11,8 @@ from textual.binding import BindingType
 
 from tachograph.catalog.units import printable, text
 from tachograph.judge.health import HealthLimits
-from tachograph.judge.workload.classes import RULED, UNKNOWN, WORKLOAD_CLASSES
-from tachograph.judge.workload.rules import NO, YES, known_of, reading_of, verdicts
+from tachograph.judge.workload.classes import NO, RULED, UNKNOWN, WORKLOAD_CLASSES, YES
+from tachograph.judge.workload.rules import known_of, reading_of, verdicts
 from tachograph.live import unsupported
 from tachograph.live.snapshot import GpuId
 from tachograph.live.view import GpuReasons, View, gpu_reasons
@@ -80,9 +80,9 @@ def parts_of_real(view: View, row: int, *, width: int) -> list[Row]:
 def _all_rules(view: View, row: int) -> list[Row]:
     """Rules in their order up to the first that holds of the means over the window."""
     means = view.means or view.snapshot.values
-    known = known_of(reading_of({name: float(column[row]) for name, column in means.items()}), view.settings)
+    reading = reading_of({name: float(column[row]) for name, column in means.items()})
     rows: list[Row] = []
-    for place, verdict in enumerate((*verdicts(known, view.settings.weights), YES)):
+    for place, verdict in enumerate((*verdicts(reading, view.settings), YES)):
         style = colours.CLASS_STYLES[place] if verdict == YES else colours.DIM
         message = _VERDICTS.get(verdict, "?")
         rows.append([Segment(f"{place + 1:>4} {message:<4}{WORKLOAD_CLASSES[place]}: {RULED[place].rule}", style)])

@@ -17,13 +17,16 @@ from tachograph.judge.checks.stable import Steadiness, stable_answers, stable_vo
 from tachograph.judge.classes.characteristics import GPU, HOST, Characteristic, class_limits
 from tachograph.judge.classes.idleness import idle_answers, idle_votes
 from tachograph.judge.classes.inputs import HOST_SUFFIX, ClassInput, JobClass
-from tachograph.judge.classes.kernel import BEGIN, END, MIDDLE, NO, UNDECIDED, YES, Votes
+from tachograph.judge.classes.kernel import NO, UNDECIDED, YES, Votes
 from tachograph.judge.classes.series import Extremes, Units, extremes
 from tachograph.judge.classes.windows import hang_votes, majority
 from tachograph.judge.job_classes import CLASS_BY_CODE, JOB_CLASSES, class_inputs
 
 NOT_ASKED = -9  # a class that is not asked of the job: idle_nodes of one node
-HANG_PLACES: Mapping[str, int] = MappingProxyType({"job_hang": END, "cold_start": BEGIN, "stall": MIDDLE})
+# classes that look for an interval in which nothing changes: {class: where it lies}
+HANG_PLACES: Mapping[str, int] = MappingProxyType(
+    {each.code: each.where for each in JOB_CLASSES if each.where is not None}
+)
 _CODE_OF = {"yes": YES, "no": NO, "unknown": UNDECIDED}
 
 

@@ -1,33 +1,37 @@
-"""Classes of many readings at once, without a compiler: what live views are made of.
+"""Workload classes of readings, as arrays: of one reading, of the GPUs of live views, and of stored minutes alike.
 
-The same rules as for one reading and for stored minutes, asked of arrays.
+It needs neither tables nor a compiler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tachograph.catalog.arrays import Bytes, Flags, Floats
-from tachograph.judge.workload.classes import IO_COPY
-from tachograph.judge.workload.rules import (
+from tachograph.catalog.arrays import Bytes, Flags, Floats, Singles
+from tachograph.judge.workload.classes import (
     CONDITIONS,
     DECIDING,
+    IO_BYTES_PER_S,
+    IO_COPY,
     MADE_OF,
     MAYBE,
     NO,
     PCIE,
     RULE_COUNT,
+    WORKLOAD_CLASSES,
     YES,
+    Quantity,
     WorkloadCondition,
 )
 from tachograph.judge.workload.settings import WorkloadSettings
 
 Verdicts = NDArray[np.int8]
 
+AT_A_TIME = 8192  # minutes: what they take stays in the cache of a core
 # counters that classes look at
 COUNTERS = (
     *("sm_active", "tensor_active", "dram_active", "gr_engine_active", "gpu_util", "fp64_active"),
@@ -44,46 +48,33 @@ class WorkloadRows:
     verdicts: Verdicts
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownRows:
-    """What the rules look at, as in rules.Known; `low`, `high`: between what real utilisation lies."""
-
-    sm: Floats
-    tensor: Floats
-    dram: Floats
-    gr: Floats
-    fp64: Floats
-    dfma: Floats
-    tx: Floats
-    rx: Floats
-    copy: Floats
-    low: Floats
-    high: Floats
+# {quantity: (least, most)} that each reading may have; NaN: nothing bounds it
+Bounds = Mapping[Quantity, tuple[Floats, Floats]]
 
 
 def classify_rows(values: Mapping[str, Floats], size: int, settings: WorkloadSettings | None = None) -> WorkloadRows:
     """Return the classes of `size` readings: of each the first rule that holds, unless one before cannot be decided.
 
-    `values`: {counter: fractions 0..1, or bytes per second}; NaN, or a counter that is not there: nobody measured it.
+    `values`: {counter: fractions 0..1, or bytes per second}; NaN, or a counter that is not there: it was not measured.
 
     >>> found = classify_rows({"sm_active": np.array([0.9, np.nan])}, 2, Settings(published=True))
     >>> found.labels.tolist(), found.real.round(3).tolist()
     ([6, 0], [0.315, 0.0])
     """
     settings = settings or WorkloadSettings()
-    known = _known(values, size, settings)
+    bounds = quantity_bounds(values, size, settings)
     verdicts = np.empty((RULE_COUNT, size), np.int8)
-    least: dict[WorkloadCondition, Verdicts] = {}
+    least: dict[tuple[Quantity, float], Verdicts] = {}
     for rule, conditions in enumerate(CONDITIONS):
-        parts = [_holds(condition, known, least) for condition in conditions]
+        parts = [_holds(condition, bounds, least) for condition in conditions]
         verdicts[rule] = parts[0]
         for part in parts[1:]:
             np.minimum(verdicts[rule], part, out=verdicts[rule])
     asked = np.vstack([verdicts, np.full((1, size), YES, np.int8)])  # the last class holds where no other does
     labels = np.argmax(asked != NO, axis=0)
     labels[asked[labels, np.arange(size)] == MAYBE] = RULE_COUNT + 1
-    real = np.where(_lacks_weight(known, settings), np.nan, known.low)
-    return WorkloadRows(labels.astype(np.uint8), real, verdicts)
+    low, high = bounds["real"]
+    return WorkloadRows(labels.astype(np.uint8), np.where(low == high, low, np.nan), verdicts)
 
 
 def needs_rows(
@@ -120,69 +111,80 @@ def needs_rows(
     return found
 
 
-def _known(values: Mapping[str, Floats], size: int, settings: WorkloadSettings) -> _KnownRows:
-    """What the rules look at; of the published ones what is missing is 0."""
-    nothing, zero = np.full(size, np.nan), np.zeros(size)
+def quantity_bounds(values: Mapping[str, Floats], size: int, settings: WorkloadSettings) -> Bounds:
+    """Return between what the quantities of rules lie for each reading: the same twice where they are known.
+
+    FP64 tensor work is part of tensor activity: it counts for FP64 and not for the tensor classes; where it is not
+    known it is at most the tensor activity. As published, what is missing is 0, copying counts as I/O, and FP64 tensor
+    work does not count.
+    """
+    nothing, published = np.full(size, np.nan), settings.published
 
     def column(name: str) -> Floats:
         found = values.get(name, nothing)
-        return np.nan_to_num(found) if settings.published else found
+        return np.nan_to_num(found) if published else found
 
+    sm, tensor, dram, fp64 = (column(name) for name in ("sm_active", "tensor_active", "dram_active", "fp64_active"))
     engine, util = values.get("gr_engine_active", nothing), values.get("gpu_util")
     if util is not None:
         engine = np.where(np.isnan(engine), util, engine)
-    if settings.published:
+    if published:
         engine = np.nan_to_num(engine)
-    sm, tensor, dram = column("sm_active"), column("tensor_active"), column("dram_active")
     low, missing = np.zeros(size), np.zeros(size)
     for value, weight in zip((sm, tensor, dram, engine), settings.weights, strict=True):
         unknown = np.isnan(value)
         low += np.where(unknown, 0.0, weight * value)
         missing += np.where(unknown, weight, 0.0)
-    return _KnownRows(
-        sm, tensor, dram, engine, column("fp64_active"),
-        zero if settings.published else column("tensor_dfma_active"),
-        column("pcie_tx_bytes_per_s"), column("pcie_rx_bytes_per_s"),
-        column("mem_copy_util") if settings.published else zero,
-        np.clip(low, 0.0, 1.0), np.clip(low + missing, 0.0, 1.0),
-    )  # fmt: skip
+    matrix = np.zeros(size) if published else values.get("tensor_dfma_active", nothing)
+    no_matrix = np.isnan(matrix)
+    directions = [column(name) for name in PCIE]
+    if published:
+        directions.append(column("mem_copy_util") * (IO_BYTES_PER_S / IO_COPY))
+    other = np.where(no_matrix, tensor, tensor - matrix)
+    return {
+        "real": (np.clip(low, 0.0, 1.0), np.clip(low + missing, 0.0, 1.0)),
+        "sm": (sm, sm),
+        "dram": (dram, dram),
+        "gr": (engine, engine),
+        "tensor": (other, other),
+        "fp64": (np.fmax(fp64, matrix), np.maximum(fp64, np.where(no_matrix, tensor, matrix))),
+        "io": (np.fmax.reduce(directions), np.maximum.reduce(directions)),
+    }
 
 
-def _lacks_weight(known: _KnownRows, settings: WorkloadSettings) -> Flags:
-    """Where something that weighs is missing."""
-    lacking = np.zeros(len(known.sm), np.bool_)
-    for value, weight in zip((known.sm, known.tensor, known.dram, known.gr), settings.weights, strict=True):
-        if weight:
-            lacking |= np.isnan(value)
-    return lacking
+def _holds(condition: WorkloadCondition, bounds: Bounds, made: dict[tuple[Quantity, float], Verdicts]) -> Verdicts:
+    """The verdict of a condition; each comparison is `made` once."""
+    key = (condition.quantity, condition.threshold)
+    if key not in made:
+        low, high = bounds[condition.quantity]
+        made[key] = (low >= condition.threshold).view(np.int8) + (~(high < condition.threshold)).view(np.int8)
+    return made[key] if condition.least else np.int8(YES) - made[key]
 
 
-def _holds(condition: WorkloadCondition, known: _KnownRows, made: dict[WorkloadCondition, Verdicts]) -> Verdicts:
-    """What a condition says; each comparison is `made` once."""
-    positive = condition if condition.least else WorkloadCondition(condition.quantity, True, condition.threshold)
-    if positive not in made:
-        made[positive] = _at_least(positive, known)
-    return made[positive] if condition.least else np.int8(YES) - made[positive]
+@dataclass(frozen=True, slots=True)
+class MinuteLabeller:
+    """Labels the minutes of GPUs by their means, while samples are reduced (pipeline.partition)."""
 
+    settings: WorkloadSettings = field(default_factory=WorkloadSettings)
 
-def _at_least(condition: WorkloadCondition, known: _KnownRows) -> Verdicts:
-    threshold = condition.threshold
-    match condition.quantity:
-        case "real":
-            return (known.low >= threshold).view(np.int8) + (known.high >= threshold).view(np.int8)
-        case "io":
-            directions = np.maximum(_least(known.tx, threshold), _least(known.rx, threshold))
-            return np.maximum(directions, _least(known.copy, IO_COPY))
-        case "fp64":
-            unsure = np.where(known.tensor < threshold, np.int8(NO), np.int8(MAYBE))
-            matrix = np.where(np.isnan(known.dfma), unsure, _least(known.dfma, threshold))
-            return np.maximum(_least(known.fp64, threshold), matrix)
-        case "tensor":
-            return _least(np.where(np.isnan(known.dfma), known.tensor, known.tensor - known.dfma), threshold)
-        case "sm" | "dram" | "gr":
-            return _least({"sm": known.sm, "dram": known.dram, "gr": known.gr}[condition.quantity], threshold)
+    @property
+    def labels(self) -> int:
+        """How many classes there are, unknown among them."""
+        return len(WORKLOAD_CLASSES)
 
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """Counters that decide."""
+        return COUNTERS
 
-def _least(value: Floats, threshold: float) -> Verdicts:
-    """Whether value >= threshold: of a missing value neither this nor its opposite is true."""
-    return (value >= threshold).view(np.int8) + (~(value < threshold)).view(np.int8)
+    def __call__(self, means: Mapping[str, Singles], size: int) -> Bytes:
+        """Return for each of `size` minutes the place of its class in WORKLOAD_CLASSES.
+
+        `means`: {counter: fractions 0..1, or bytes per second}; NaN, or a counter that is not there: not measured.
+        """
+        label = np.empty(size, np.uint8)
+        for at in range(0, size, AT_A_TIME):
+            end = min(at + AT_A_TIME, size)
+            part = {name: np.asarray(means[name][at:end], np.float64) for name in COUNTERS if name in means}
+            label[at:end] = classify_rows(part, end - at, self.settings).labels
+        return label

@@ -1,4 +1,6 @@
-"""The workload classes of a GPU: their order, bottleneck, colour, rule, and what a typical reading looks like.
+"""The workload classes of a GPU: their order, bottleneck, colour, rule, and a typical reading of each.
+
+CONDITIONS is the one definition of the rules; `arrays` evaluates it, for one reading, live views and stored minutes.
 
 Source: KempnerPulse, "Workload Classification & Health States"; thresholds there are percent, here fractions.
 """
@@ -96,3 +98,63 @@ def bottleneck(name: str) -> Bottleneck:
     ('compute', 'unknown')
     """
     return WORKLOAD_BY_NAME[name].bottleneck if name in WORKLOAD_BY_NAME else "unknown"
+
+
+Quantity = Literal["real", "sm", "tensor", "dram", "gr", "fp64", "io"]
+OF_REAL = ("sm_active", "tensor_active", "dram_active", "gr_engine_active")
+PCIE = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
+# what decides, in the order in which it is named; FP64 tensor work and utilisation only add to the others
+DECIDING = (*OF_REAL, "fp64_active", *PCIE)
+# counters that a quantity is made of
+MADE_OF: Mapping[Quantity, tuple[str, ...]] = MappingProxyType(
+    {
+        "real": OF_REAL,
+        "sm": ("sm_active",),
+        "tensor": ("tensor_active",),
+        "dram": ("dram_active",),
+        "gr": ("gr_engine_active",),
+        "fp64": ("fp64_active", "tensor_active"),
+        "io": PCIE,
+    }
+)
+
+# AND is the lesser of two, OR the greater
+NO, MAYBE, YES = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadCondition:
+    """One part of a rule: that a quantity is at least `threshold`, or (`least` False) that it is below it.
+
+    Of `fp64` the FP64 pipe or FP64 tensor work counts; of `io` either direction of PCIe (B/s), or copying from IO_COPY
+    on as published.
+    """
+
+    quantity: Quantity
+    least: bool
+    threshold: float
+
+
+def _at(quantity: Quantity, threshold: float) -> WorkloadCondition:
+    return WorkloadCondition(quantity, True, threshold)
+
+
+def _below(quantity: Quantity, threshold: float) -> WorkloadCondition:
+    return WorkloadCondition(quantity, False, threshold)
+
+
+# per class but the last, in their order: what must all hold
+CONDITIONS: tuple[tuple[WorkloadCondition, ...], ...] = (
+    (_below("real", IDLE_BELOW), _below("gr", IDLE_BELOW), _below("dram", IDLE_BELOW), _below("io", IO_BYTES_PER_S)),
+    (_at("tensor", TENSOR_HEAVY), _at("sm", TENSOR_HEAVY_SM)),
+    (_at("tensor", TENSOR), _at("sm", TENSOR_SM)),
+    (_at("fp64", FP64), _at("sm", FP64_SM)),
+    (_at("io", IO_BYTES_PER_S), _below("sm", IO_SM_BELOW)),
+    (_at("dram", MEMORY_BOUND), _below("sm", MEMORY_BOUND_SM_BELOW)),
+    (_at("sm", COMPUTE_HEAVY_SM),),
+    (_at("sm", COMPUTE_ACTIVE_SM),),
+    (_at("dram", MEMORY_ACTIVE),),
+    (_at("gr", BUSY), _below("sm", BUSY_SM_BELOW)),
+    (_below("gr", LOW_BELOW), _below("sm", LOW_BELOW), _below("dram", LOW_BELOW)),
+)
+RULE_COUNT = len(CONDITIONS)

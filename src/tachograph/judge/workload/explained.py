@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from tachograph.catalog.units import text
-from tachograph.judge.workload.classes import IO_COPY, UNKNOWN, WORKLOAD_CLASSES
-from tachograph.judge.workload.rules import (
+from tachograph.judge.workload.classes import (
     CONDITIONS,
+    IO_COPY,
     MAYBE,
     NO,
-    GpuReading,
-    KnownReading,
+    UNKNOWN,
+    WORKLOAD_CLASSES,
     WorkloadCondition,
-    bounds,
-    classify,
-    known_of,
-    verdicts,
-    with_zeros,
 )
+from tachograph.judge.workload.rules import GpuReading, KnownReading, classify, known_of, verdicts, with_zeros
 from tachograph.judge.workload.settings import WorkloadSettings
 
 NAMES = {"real": "real", "sm": "SM", "tensor": "TENSOR", "dram": "DRAM", "gr": "GR", "fp64": "FP64"}
@@ -33,7 +29,7 @@ def explained(reading: GpuReading, settings: WorkloadSettings | None = None) -> 
     settings = settings or WorkloadSettings()
     seen = with_zeros(reading) if settings.published else reading
     known = known_of(seen, settings)
-    found = verdicts(known, settings.weights)
+    found = verdicts(seen, settings)
     place = next((place for place, verdict in enumerate(found) if verdict != NO), len(found))
     if place == len(found):
         return "no other rule holds"
@@ -61,7 +57,7 @@ def _value(condition: WorkloadCondition, known: KnownReading, settings: Workload
     name = NAMES[condition.quantity]
     match condition.quantity:
         case "real":
-            return name, bounds(known, settings.weights)[1]
+            return name, _highest_real(known, settings)
         case "tensor" if known.dfma > 0:
             return "TENSOR without FP64", known.tensor - known.dfma
         case "fp64" if not known.fp64 >= condition.threshold:
@@ -71,6 +67,12 @@ def _value(condition: WorkloadCondition, known: KnownReading, settings: Workload
             return name, found
         case _:
             raise AssertionError(condition.quantity)
+
+
+def _highest_real(known: KnownReading, settings: WorkloadSettings) -> float:
+    """Real utilisation, as high as it may be."""
+    parts = zip((known.sm, known.tensor, known.dram, known.gr), settings.weights, strict=True)
+    return min(1.0, sum(weight * (value if value == value else 1.0) for value, weight in parts))
 
 
 def _io(condition: WorkloadCondition, known: KnownReading, sign: str) -> str:

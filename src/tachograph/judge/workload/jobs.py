@@ -24,8 +24,8 @@ from tachograph.judge.health import (
     limits_of,
     needed,
 )
-from tachograph.judge.workload.classes import UNKNOWN, WORKLOAD_CLASSES, WORKLOAD_CODES
-from tachograph.judge.workload.rules import DECIDING, enabling
+from tachograph.judge.workload.classes import DECIDING, UNKNOWN, WORKLOAD_CLASSES, WORKLOAD_CODES
+from tachograph.judge.workload.rules import enabling
 
 NAMED = 4  # classes in a sentence
 LEAST_SHARE = 0.005  # of a class that is named

@@ -1,7 +1,4 @@
-"""Labels that do not flicker: the class of the means over a window, kept until another one has lasted.
-
-Pure: a step takes the state before and gives the state after, which holds the raw label, too.
-"""
+"""Labels and visible PCIe replays of one GPU, reading by reading: plain code for what live views do at once."""
 
 from __future__ import annotations
 
@@ -72,3 +69,37 @@ def _mean(readings: list[GpuReading]) -> GpuReading:
                 total += value
             means[item.name] = total / len(known)
     return GpuReading(**means)
+
+
+@dataclass(frozen=True, slots=True)
+class EventMemory:
+    """Replays of a GPU that are still visible: (seconds on any clock, new ones), and the last count."""
+
+    events: tuple[tuple[float, float], ...] = ()
+    count: float | None = None
+
+    @property
+    def replays(self) -> float | None:
+        """New replays that are still visible; None where fewer than two counts were seen."""
+        return sum(new for _, new in self.events) if self.events else None
+
+
+def remember(memory: EventMemory, t: float, count: float | None, *, keep_s: float) -> EventMemory:
+    """Return the memory after a reading of the replay counter at `t`; what is older than `keep_s` is forgotten.
+
+    A counter that went back began anew: what it shows came since then.
+
+    >>> memory, seen = EventMemory(), []
+    >>> for t, count in ((0, 7), (1, 9), (2, 9), (700, 9)):
+    ...     memory = remember(memory, t, count, keep_s=600)
+    ...     seen.append(memory.replays)
+    >>> seen
+    [None, 2, 2, 0]
+    """
+    kept = tuple((then, new) for then, new in memory.events if then > t - keep_s)
+    if count is None:
+        return EventMemory(kept, memory.count)
+    if memory.count is None:
+        return EventMemory(kept, count)
+    new = count - memory.count if count >= memory.count else count
+    return EventMemory((*((then, old) for then, old in kept if old), (t, new)), count)
