@@ -68,7 +68,7 @@ def test_a_saved_page_is_of_the_time_it_was_saved_and_lands_once(ingest: Ingest,
     save(tmp_path / "page.prom")
     first = ingest("page.prom")
     assert (first.returncode, first.stderr) == (0, "")
-    assert "2 gpu_samples, 1 allocation into" in first.stdout
+    assert "2 gpu_samples, 1 allocation committed to" in first.stdout
     assert landed(tmp_path) == [(NOON, "n1", 0, 0.5), (NOON, "n1", 1, 0.6)]
     assert "1 of 1 chunk was already in the lake" in ingest("page.prom").stdout
     lake = Lake.open(str(tmp_path / "lake"))
@@ -137,7 +137,7 @@ def test_exporters_are_asked_once(ingest: Ingest, tmp_path: Path) -> None:
         assert part.returncode == 4
         assert "answered 500" in part.stderr
         assert part.stderr.count("\n") == 1
-        assert "1 gpu_sample into" in part.stdout
+        assert "1 gpu_sample committed to" in part.stdout
     assert sorted((row[1], row[3]) for row in landed(tmp_path)) == [("n1", 0.5), ("n1", 0.5), ("n2", 0.7)]
 
 

@@ -151,8 +151,8 @@ def test_every_command_works_in_a_bucket(s3: S3, tmp_path: Path, monkeypatch: py
     assert command("init", "--lake", f"{lake}/").returncode == 0  # the others find it in tachograph.toml
     for arguments, said in (
         (("ingest", "ldms", "samples.csv"), f"30 gpu_samples committed to {lake}"),
-        (("ingest", "sacct", "jobs.txt"), "1 job, 1 allocation into"),
-        (("ingest", "allocation-map", "map.csv"), "1 allocation into"),
+        (("ingest", "sacct", "jobs.txt"), "1 job, 1 allocation committed to"),
+        (("ingest", "allocation-map", "map.csv"), "1 allocation committed to"),
         (("ingest", "ldms", "samples.csv"), "1 of 1 chunk was already in the lake"),
         (("analyze",), "1 job summarized"),
         (("analyze",), "nothing new"),

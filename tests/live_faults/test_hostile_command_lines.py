@@ -32,11 +32,11 @@ from tachograph.cli import main
             2,
             "--url garbage: url is no address of a server; write it as http",
         ),
-        (["watch", "--once", "--simulate", "2", "--interval", "x"], 2, "x is no number above 0"),
+        (["watch", "--once", "--simulate", "2", "--interval", "x"], 2, "invalid number x: must be above 0"),
         (["watch", "--once", "--simulate", "2", "--interval", "1e9"], 2, "1e9 s is more than 3600 s"),
-        (["record", "--simulate", "2", "--duration", "nan"], 2, "nan is no number above 0"),
-        (["record", "--simulate", "2", "--duration", "-1"], 2, "-1 is no number above 0"),
-        (["record", "--interval", "x", "--", "true"], 2, "x is not between 0.1 and 3600"),
+        (["record", "--simulate", "2", "--duration", "nan"], 2, "invalid duration nan: must be above 0"),
+        (["record", "--simulate", "2", "--duration", "-1"], 2, "invalid duration -1: must be above 0"),
+        (["record", "--interval", "x", "--", "true"], 2, "invalid interval x: not between 0.1 and 3600"),
     ],
 )
 def test_mistakes_are_told(
