@@ -39,7 +39,7 @@ def test_from_is_written_alike_in_every_source(source: str, written: str, begin:
 @pytest.mark.parametrize("written", ["soon", "99999999d"])
 def test_a_from_that_is_no_time_is_told_before_anything_is_asked(raw: dict[str, str], written: str) -> None:
     settings = settings_of({**raw, "from": written}, where="test")
-    with pytest.raises(ConfigError, match=rf"sources.*{raw['source']}.*from: '{written}' is no time"):
+    with pytest.raises(ConfigError, match=rf"sources.*{raw['source']}.*from: invalid time: '{written}'"):
         load_feed(settings.source).connect(settings, configuration=Configuration())
 
 
@@ -55,7 +55,7 @@ def test_a_file_that_is_missing_is_told_with_its_entry(raw: dict[str, str], tmp_
 
 @pytest.mark.parametrize("written", ["0001-01-01", "99999999d", "yesterday"])
 def test_times_that_are_none_or_too_far_away(written: str) -> None:
-    with pytest.raises(InputError, match="is no time"):
+    with pytest.raises(InputError, match="invalid time"):
         parse_time(written, now=NOW, zone_name="Europe/Berlin")
 
 

@@ -103,12 +103,12 @@ def test_conditions(written: str, ids: list[str]) -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("gpu_util_mean", "is no condition"),
-        ("gpu_util_mean<", "is no condition"),
-        ("gpu_util_mean<many", "'many' is no value for gpu_util_mean (fraction)"),
-        ("gpu_util_mean<nan", "'nan' is no value for gpu_util_mean"),
-        ("elapsed_s>inf", "'inf' is no value for elapsed_s"),
-        ("gpus<50%", "'50%' is no value for gpus"),
+        ("gpu_util_mean", "invalid condition"),
+        ("gpu_util_mean<", "invalid condition"),
+        ("gpu_util_mean<many", "invalid value for gpu_util_mean (fraction): 'many'"),
+        ("gpu_util_mean<nan", "invalid value for gpu_util_mean (fraction): 'nan'"),
+        ("elapsed_s>inf", "invalid value for elapsed_s (s): 'inf'"),
+        ("gpus<50%", "invalid value for gpus (count): '50%'"),
         ("gpu_util_mean~0.1", "'~' is for text"),
         ("user<alice", "is text"),
         ("start>2026-01-01", "use since and until"),
@@ -285,7 +285,7 @@ def test_an_array_as_a_whole_names_its_tasks() -> None:
 def test_unknown_and_doubtful_ids() -> None:
     with pytest.raises(NotFoundError, match="no job '99'; `tachograph jobs` lists"):
         choose_job(CHOICE, "99")
-    with pytest.raises(UsageError, match="exists on clusters one, two; say which cluster"):
+    with pytest.raises(UsageError, match="exists on clusters one, two; name the cluster"):
         choose_job(CHOICE, "40")
     assert choose_job(CHOICE, "40", cluster="two").row["job_key"] == "two:40:0"
     with pytest.raises(NotFoundError, match="no job '40'"):

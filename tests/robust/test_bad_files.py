@@ -117,7 +117,7 @@ def test_a_folder_with_a_bad_file_gives_the_others(tmp_path: Path) -> None:
 def test_the_same_complaint_is_made_once(tmp_path: Path) -> None:
     files = [csv(tmp_path, f"{name}.csv", rows(1)) for name in "abc"]
     done = tachograph("ingest", "ldms", "--job-start", "someday", *files, "--lake", tmp_path / "lake")
-    assert_one_line(done, 4, "'someday' is no time")
+    assert_one_line(done, 4, "invalid time: 'someday'")
 
 
 def test_ugly_rows_are_counted_and_the_rest_lands(tmp_path: Path) -> None:

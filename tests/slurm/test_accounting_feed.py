@@ -335,7 +335,7 @@ def test_sacct_is_run_once_on_request(fake_sacct: Path) -> None:
     [
         ((), "name files, or run sacct with --run"),
         (("a.txt", "--run"), "name files, or run sacct with --run"),
-        (("--run", "--from", "yesterday"), "--from 'yesterday' is no time"),
+        (("--run", "--from", "yesterday"), "--from invalid time: 'yesterday'"),
         (("--run", "--from", "2026-11-22", "--to", "2026-11-21"), "--from is not before --to"),
     ],
 )
@@ -355,7 +355,7 @@ def test_options_that_do_not_fit(words: tuple[str, ...], said: str) -> None:
         ({"step_s": 1}, "step_s is too small"),
         ({"overlap_s": -1}, "overlap_s is too small"),
         ({"nonsense": 1}, "unknown field 'nonsense'"),
-        ({"from": "soon"}, "from: 'soon' is no time"),
+        ({"from": "soon"}, "from: invalid time: 'soon'"),
     ],
 )
 def test_settings_that_do_not_fit(given: dict[str, object], said: str) -> None:

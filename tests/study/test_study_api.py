@@ -32,7 +32,7 @@ def test_jobs_are_chosen_as_by_the_options(opened: OpenLake) -> None:
     assert opened.jobs(until=START).is_empty()
     assert opened.jobs(since="2026-04-01T14:15")["job_id"].sort().to_list() == ["1", "2", "4", "5", "6"]
     assert opened.jobs(since=datetime(2026, 4, 2, tzinfo=UTC))["job_id"].to_list() == ["5"]
-    with pytest.raises(UsageError, match="is no condition"):
+    with pytest.raises(UsageError, match="invalid condition"):
         opened.jobs(where="gpus")
 
 

@@ -79,7 +79,7 @@ def test_jobs_come_to_the_numbers_of_threads(
     )
     assert done.returncode == 0, done.stderr
     logs = folder / "tachograph-workers"
-    assert done.stderr == f"waiting for 2 jobs of Slurm, named tachograph; look into {logs}\n"
+    assert done.stderr == f"waiting for 2 jobs of Slurm, named tachograph; logs: {logs}\n"
     assert same(by_threads, lake)
     assert not ours(slurm)
     told = [file.read_text() for file in logs.glob("tachograph-*.err")]
@@ -118,7 +118,7 @@ def test_jobs_that_do_not_start_are_told_and_taken_back(slurm: SlurmCluster, raw
     logs = folder / "logs"
     shape = replace(SHAPE, wait_s=3.0, job_extra_directives=("--hold",), log_directory=str(logs))
     with (
-        pytest.raises(WorkersError, match=rf"^0 of 2 workers came within 3 s; look into {logs}; workers.wait_s is"),
+        pytest.raises(WorkersError, match=rf"^0 of 2 workers came within 3 s; see {logs}; workers.wait_s is"),
         workers("slurm:2", shape, raw, say=lambda words: None),
     ):
         pass

@@ -210,7 +210,7 @@ def test_workers_that_cannot_be_used(raw: Lake, tmp_path: Path) -> None:
     (false / "tachograph-9.9.dist-info" / "METADATA").write_text(metadata)
     own = importlib.metadata.version("tachograph")
     with scheduler(tmp_path) as (address, _):
-        refused(address, lake, WorkersError, "0 of 1 workers came within 1 s; look into the output of `dask worker`")
+        refused(address, lake, WorkersError, "0 of 1 workers came within 1 s; see the output of `dask worker`")
         with worker(address, tmp_path / "false", python_path=false):
             refused(
                 address, lake, WorkersError, f"tcp://.* has tachograph 9.9, here it is {own}; install on the workers"

@@ -44,8 +44,8 @@ class Reject:
 class ChunkPart:
     """Rows for one table: contract column names, in the units given (contract units where none is given).
 
-    `rejects` are rows the reader itself had to give up (a line that does not parse, a time that does not exist).
-    `overlaps`: some of the rows may have been read before; only those that tell more than the lake land.
+    `rejects` are rows that the reader itself rejects (a line that does not parse, a time that does not exist).
+    `overlaps`: some of the rows may have been read before; only those that add to the lake are committed.
     `counted`: all were read before, and what is removed from them was counted then.
     """
 
@@ -83,14 +83,14 @@ class Chunk:
 def next_watermark(now: datetime, *, before: datetime | None) -> datetime:
     """Return the watermark of what is read `now` and can never be read again: later than the one `before`.
 
-    A clock that was set back must not make what comes look like something that has landed already.
+    A clock that was set back must not make new rows look committed already.
     """
     return now if before is None else max(now, before + timedelta(microseconds=1))
 
 
 @dataclass(frozen=True, slots=True)
 class PendingChunk:
-    """A chunk that is asked for only where the lake does not have it: `fetch` returns the chunk called `id`."""
+    """A chunk that is fetched only where the lake does not have it: `fetch` returns the chunk called `id`."""
 
     id: str
     source: str

@@ -50,7 +50,7 @@ def column_heading(name: str) -> str:
 def column_text(name: str, value: Any, *, zone_name: str = "UTC") -> str:
     """Return a value of a summary column as people read it; an absent one is a dash.
 
-    >>> shown("gpu_util_mean", 0.42), shown("pipes", ["fp64", "tensor"]), shown("user", None)
+    >>> column_text("gpu_util_mean", 0.42), column_text("pipes", ["fp64", "tensor"]), column_text("user", None)
     ('42 %', 'fp64+tensor', '–')
     """
     match value:

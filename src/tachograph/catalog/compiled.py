@@ -46,7 +46,7 @@ class Compiled:
 
     @property
     def _numba_type_(self) -> object:
-        """What numba asks of a value that a compiled function uses."""
+        """The numba type of a value that a compiled function uses."""
         return self.dispatcher._numba_type_
 
 

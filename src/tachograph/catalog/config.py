@@ -33,14 +33,14 @@ class SiteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the accounting does not tell by itself. Names match partition or QOS, `*` allowed."""
+    """What is not in the accounting. Names match partition or QOS, `*` allowed."""
 
     shared: tuple[str, ...] = ()
     exclusive: tuple[str, ...] = ()
 
 
 class NodeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the telemetry does not tell about nodes: {hostlist expression: device model}; {hostlist: GPUs}."""
+    """What is not in the telemetry of nodes: {hostlist expression: device model}; {hostlist: GPUs}."""
 
     models: dict[str, str] = {}
     gpus: dict[str, int] = {}
@@ -84,7 +84,7 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClassOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How job classes are told. {characteristic: value} replaces the built-in values of those that are named.
+    """Settings of job classes. {characteristic: value} replaces the built-in values of those that are named.
 
     Source: Matveev, Setyaev, Voevodin (Num. Meth. Prog. 26(4), 2025) for window and length.
     """
@@ -92,7 +92,7 @@ class ClassOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     window_minutes: int = 20  # in which a characteristic is flat, or not
     hang_minutes: float = 60.0  # T: what is shorter is no hang, no cold start, no stall
     theta: dict[str, float] = {}  # flat: (Q3 - Q1)/2 of the window below it
-    level: dict[str, float] = {}  # at rest: below it
+    level: dict[str, float] = {}  # idle: below it
     busy: dict[str, float] = {}  # idle_nodes, idle_gpus: the busiest is above it
     characteristics: dict[str, tuple[str, ...]] = {}  # {class: those that vote}
 
@@ -141,12 +141,12 @@ class InterferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """When kernels or jobs may share a GPU. Source of the limits: see docs/interference.md."""
 
     calibration: str = ""  # file of `tachograph interference bench` for these GPUs; empty: as published of the H100
-    safe_cycles: float = 0.9  # no issue slots and no pipeline asked for more than this share
+    safe_cycles: float = 0.9  # demand on issue slots and on each pipeline, at most
     safe_dram: float = 0.7  # of the bandwidth that can be achieved
     safe_hbm: float = 0.9  # of the memory, all together
     max_slowdown: float = 1.1  # of any of them, where sharing is still proposed
-    margin: float = 1.14  # times what is expected of kernels: so slow they may be, as far as published numbers tell
-    assumed_issue: float = 0.5  # issue slots that a job counts as asking for, where nobody measured them
+    margin: float = 1.14  # largest published slowdown over the estimated one
+    assumed_issue: float = 0.5  # demand of a job on issue slots, where it was not measured
     profiles: dict[str, str] = {}  # {kind of jobs: report of Nsight Compute}; relative to the configuration's file
 
 
@@ -172,13 +172,13 @@ class WatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `tachograph analyze --workers slurm:N` asks Slurm for: N jobs of this shape, one worker each."""
+    """Jobs of `tachograph analyze --workers slurm:N`: N of this shape, one worker each."""
 
     partition: str = ""  # empty: the default one
     account: str = ""
     cores: int = 4  # of a job: so many partitions are reduced at a time
     memory: str = "16GB"  # of a job: about 3 GB for each core, and 2 GB
-    walltime: str = "01:00:00"  # a job that reached it is asked for again
+    walltime: str = "01:00:00"  # a job that reached it is submitted again
     interface: str = ""  # network device by which jobs and this machine reach each other, such as ib0
     log_directory: str = ""  # seen by all nodes; empty: ./tachograph-workers
     python: str = ""  # interpreter on the nodes; empty: the one of this command
@@ -250,9 +250,9 @@ def _read(file: Path) -> dict[str, object]:
             problem.strerror or str(problem), where=str(file), do="name a readable file with --config"
         ) from None
     except RecursionError:
-        raise ConfigError("it nests too deeply", where=str(file), do="mend the brackets") from None
+        raise ConfigError("it nests too deeply", where=str(file), do="fix the brackets") from None
     except ValueError as problem:  # neither TOML nor text, or a number with too many digits
-        raise ConfigError(f"not valid TOML: {problem}", where=str(file), do="mend the line") from None
+        raise ConfigError(f"not valid TOML: {problem}", where=str(file), do="fix the line") from None
 
 
 def _override(raw: dict[str, object], name: str, value: str) -> bool:
@@ -273,9 +273,9 @@ def _override(raw: dict[str, object], name: str, value: str) -> bool:
 
 
 def meant(said: str, struct: type[msgspec.Struct]) -> str:
-    """Return the key that an unknown one is close to, as a question; "" where `said` is of something else.
+    """Return the key that an unknown one is close to, as a question; "" where `said` is another problem.
 
-    `said`: why a document does not fit `struct`, as msgspec tells it, in straight quotes.
+    `said`: why a document does not fit `struct`, as msgspec writes it, in straight quotes.
 
     >>> meant("Object contains unknown field 'time_zon' - at '$.site'", Configuration)
     'did you mean time_zone?'
@@ -310,7 +310,7 @@ def _check(configuration: Configuration, where: str) -> None:
         raise ConfigError("interference.profiles: a report has no name", where=where, do="name a file or a folder")
     for key in ("margin", "max_slowdown"):
         if not 1 <= (times := getattr(configuration.interference, key)) < math.inf:
-            raise ConfigError(f"interference.{key}: {times:g} is no slowdown", where=where, do="write 1 or more")
+            raise ConfigError(f"interference.{key}: invalid slowdown {times:g}", where=where, do="write 1 or more")
     waste = configuration.waste
     if any(not 0 <= share <= 1 for share in (waste.never_used_share, waste.imbalance_share)):
         raise ConfigError("waste: a share is not between 0 and 1", where=where, do="write 0.5 for 50 %")

@@ -103,7 +103,7 @@ COUNTERS: tuple[Counter, ...] = (
             "nvmlDeviceGetTotalEnergyConsumption", "mJ", "f64"),
     Counter("gpu_temp_c", _I, "C", -40, 150, "Temperature of the GPU.",
             150, "DEV_GPU_TEMP", "GPU_TEMP_CELSIUS", "C", "gpu_temp", "C", "nvmlDeviceGetTemperature", "C"),
-    Counter("mem_temp_c", _I, "C", -40, 150, "Temperature of the device memory; 0 means the device does not tell.",
+    Counter("mem_temp_c", _I, "C", -40, 150, "Temperature of the device memory; 0 means not supported.",
             140, "DEV_MEMORY_TEMP", "MEMORY_TEMP_CELSIUS", "C", "memory_temp", "C", "NVML_FI_DEV_MEMORY_TEMP", "C",
             zero_is_missing=True),
     Counter("sm_clock_mhz", _I, "MHz", 0, 10_000, "Clock of the SMs.",

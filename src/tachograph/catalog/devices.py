@@ -22,7 +22,7 @@ _DEVICE = "attribute of the device as its driver reports it"
 
 DEVICE_PIPES = ("fp64", "fp32", "fp16", "tensor", "fp64_tensor")
 
-# where a value comes from unless its device says otherwise (Device.elsewhere)
+# where a value comes from unless its device names another source (Device.elsewhere)
 _ORIGIN: Mapping[str, str] = MappingProxyType(
     {
         "fp64_flop_per_s": _SHEET,
@@ -48,7 +48,7 @@ class Device:
 
     Tensor peaks are dense FP16/BF16. `hbm_mib` is the capacity it is sold with; drivers report down to
     `hbm_tolerance` (fraction) less: error correction and reserved memory. `sms` are compute units for AMD, a warp
-    is then a wavefront. Temperatures are null where only the device itself tells them (DCGM fields 158 and 159).
+    is then a wavefront. Temperatures are null where only the device itself reports them (DCGM fields 158 and 159).
     """
 
     name: str
@@ -86,7 +86,7 @@ class Device:
     def source(self, name: str) -> str | None:
         """Return the document that gives the value of field `name`; None where the value is null.
 
-        >>> BY_NAME["A100 SXM 40GB"].source("hbm_bytes_per_s")
+        >>> DEVICES_BY_NAME["A100 SXM 40GB"].source("hbm_bytes_per_s")
         'NVIDIA A100 datasheet'
         """
         if getattr(self, name) is None:
@@ -177,7 +177,7 @@ _H200_SHEET = ("NVIDIA H200 datasheet", _HOPPER)
 _GH200_SHEET = ("NVIDIA GH200 Grace Hopper Superchip datasheet", _HOPPER)
 _HBM, _GDDR = 0.04, _GDDR_ECC
 
-# slowdown and shutdown (C) where a public record tells them; newer drivers tell only the margin to them
+# slowdown and shutdown (C) where a public record has them; newer drivers report only the margin to them
 _REPORTED = "`nvidia-smi -q -d TEMPERATURE` of the device"
 _LIMITS: Mapping[str, tuple[float, float, str]] = MappingProxyType(
     {
@@ -293,9 +293,9 @@ def match_device(model: str | None, hbm_mib: float | None = None) -> Device | No
     (MIG), a capacity that contradicts the name, or several capacities and none measured. A capacity without a name
     is never turned into a model.
 
-    >>> match("NVIDIA A100-SXM4-80GB").name, match("a100", 40441).name, match("a100")
+    >>> match_device("NVIDIA A100-SXM4-80GB").name, match_device("a100", 40441).name, match_device("a100")
     ('A100 SXM 80GB', 'A100 SXM 40GB', None)
-    >>> match("NVIDIA GH200 480GB").name, match("NVIDIA H200").name, match(None, 40441)
+    >>> match_device("NVIDIA GH200 480GB").name, match_device("NVIDIA H200").name, match_device(None, 40441)
     ('GH200 96GB', 'H200 SXM 141GB', None)
     """
     if not model:
@@ -319,8 +319,8 @@ def match_device(model: str | None, hbm_mib: float | None = None) -> Device | No
 def ridge(device: Device, pipe: str) -> float | None:
     """Return the arithmetic intensity (FLOP/B) above which `pipe` is limited by compute; None without a peak.
 
-    >>> round(ridge(BY_NAME["A100 SXM 40GB"], "fp64"), 3), round(ridge(BY_NAME["A100 SXM 80GB"], "fp32"), 2)
-    (6.238, 9.56)
+    >>> round(ridge(DEVICES_BY_NAME["A100 SXM 40GB"], "fp64"), 3)
+    6.238
 
     Errors: ValueError for an unknown pipe.
     """

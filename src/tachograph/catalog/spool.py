@@ -1,7 +1,7 @@
 """A spool: how samples are kept while a job runs. One file that only grows, cheap to write, readable at any moment.
 
 `MAGIC`, then records: length and CRC-32 of the payload (little-endian, 32 bits each), then the payload, whose first
-byte tells its kind: `J` is a document (JSON, compressed), `S` are rows of samples (columns one after the other,
+byte is its kind: `J` is a document (JSON, compressed), `S` are rows of samples (columns one after the other,
 compressed). A record that was cut off, by a kill or a full disk, ends the file for its readers; those before it hold.
 """
 
@@ -29,7 +29,7 @@ _FRAME = struct.Struct("<II")
 _ROWS = struct.Struct("<I")
 _LEVEL = 1  # of zlib: a fraction of a millisecond for some seconds of a node
 _MOST_BYTES = 256 << 20  # of a record: a length beyond is damage
-_KEPT_BYTES = 32 << 20  # that wait for space on the disk; the oldest samples are given up beyond
+_KEPT_BYTES = 32 << 20  # that wait for space on the disk; the oldest samples are dropped beyond
 
 SpoolDocument = Mapping[str, Any]
 
@@ -50,7 +50,7 @@ class SpoolRows:
 class SpoolWriter:
     """Writes a spool. What is added waits until `flush`; what cannot be written waits on, as far as memory is given.
 
-    lost: rows that were given up. problem: why the last flush did not write, "" where it did.
+    lost: rows that were dropped. problem: why the last flush did not write, "" where it did.
     """
 
     def __init__(self, path: Path, head: SpoolDocument) -> None:
@@ -138,7 +138,7 @@ def read_spool(path: Path) -> Iterator[SpoolDocument | SpoolRows]:
     try:
         with path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
-                raise InputError("this is no recording", where=str(path), do="name what `tachograph record` wrote")
+                raise InputError("not a recording", where=str(path), do="name what `tachograph record` wrote")
             widths: tuple[int, int] | None = None
             for payload in _payloads(file.read):
                 content = _read_payload(payload, widths)

@@ -70,16 +70,14 @@ _SEQ = TableColumn(
     "Version of the table in which the row landed: of two rows with one key the higher one wins.",
     None,
 )
-_CLUSTER = TableColumn("cluster", pl.String(), "", "Slurm cluster.", "one cluster only, or not told")
+_CLUSTER = TableColumn("cluster", pl.String(), "", "Slurm cluster.", "one cluster only, or not recorded")
 _JOB_ID = TableColumn(
     "job_id", pl.String(), "", "Raw job id (JobIDRaw): unique for each array task and het component.", None
 )
 
 
 def _counter_column(counter: Counter | HostCounter) -> TableColumn:
-    return TableColumn(
-        counter.name, STORAGE_TYPES[counter.storage], counter.unit, counter.sentence, "nobody measured it"
-    )
+    return TableColumn(counter.name, STORAGE_TYPES[counter.storage], counter.unit, counter.sentence, "not measured")
 
 
 def _text(name: str, sentence: str, null: str = _UNKNOWN) -> TableColumn:
@@ -167,7 +165,7 @@ JOBS = LakeTable(
         _text("gpu_type", "GPU type in the allocation.", "untyped or not known"),
         _count("cpus", "CPUs allocated.", "count"),
         _text("constraints", "Requested features.", "none or not known"),
-        _text("hbm_request", "Requested memory tier of the GPU, for example 80g.", "none asked for"),
+        _text("hbm_request", "Requested memory tier of the GPU, for example 80g.", "none requested"),
         TableColumn("exclusive", pl.Boolean(), "", "The job had its nodes to itself.", _UNKNOWN),
         _text("submit_line", "Submit line."),
         _number("time_precision_s", "s", "How coarse the recorded times are: 0 for whole seconds, 60 for minutes."),
@@ -177,17 +175,17 @@ JOBS = LakeTable(
 )
 ALLOCATIONS = LakeTable(
     "allocations",
-    "one row per (job, node, gpu) and interval; gpu null: on this node, which GPUs is not told",
+    "one row per (job, node, gpu) and interval; gpu null: on this node, GPUs not recorded",
     ("cluster", "job_id", "node", "gpu", "mig", "start", "provenance"),
     (
         _CLUSTER,
         _JOB_ID,
         _NODE,
-        TableColumn("gpu", pl.Int16(), "index", "Index of the GPU on its node.", "which GPUs is not told"),
+        TableColumn("gpu", pl.Int16(), "index", "Index of the GPU on its node.", "GPUs not recorded"),
         _MIG,
         _time("start", "First instant held.", "from the start of the job"),
         _time("end", "First instant no longer held.", "to the end of the job, or still held"),
-        TableColumn("provenance", pl.String(), "", "explicit, live_index or node_list: who says so.", None),
+        TableColumn("provenance", pl.String(), "", "explicit, live_index or node_list: where it comes from.", None),
         _SEQ,
     ),
     sort=("node", "gpu", "start"),
@@ -244,7 +242,7 @@ RATE_VOLUMES: Mapping[str, str] = MappingProxyType(
     {c.name: c.name.removesuffix("_per_s") for c in COUNTERS if c.kind is CounterKind.RATE}
 )
 
-_NOT_MEASURED = "nobody measured it"
+_NOT_MEASURED = "not measured"
 _JOB_KEY = TableColumn(
     "job_key", pl.String(), "", "cluster:job_id:submit (seconds since 1970): one run of a job.", None
 )
@@ -304,7 +302,7 @@ def _roofline(pipe: str) -> tuple[TableColumn, ...]:
 
 
 def _imbalances(counter: str) -> tuple[TableColumn, ...]:
-    null = "not asked for (analysis.imbalance_counters), one GPU, or no activity"
+    null = "not computed (analysis.imbalance_counters), one GPU, or no activity"
     return (
         _f(f"spatial_imbalance_{counter}", "fraction", f"Spatial imbalance of {counter}.", null),
         _f(f"temporal_imbalance_{counter}", "fraction", f"Temporal imbalance of {counter}.", null),

@@ -131,7 +131,7 @@ def span_s(written: str) -> float:
     """
     found = _SPAN.match(written.strip())
     if not found:
-        raise InputError(f"{written!r} is no span of time", do="write a number and s, m, h, d or w, for example 30m")
+        raise InputError(f"invalid time span: {written!r}", do="write a number and s, m, h, d or w, for example 30m")
     return float(found[1]) * _SPAN_S[found[2]]
 
 
@@ -149,7 +149,7 @@ def parse_time(written: str, *, now: datetime, zone_name: str = "UTC") -> dateti
         return to_utc(datetime.fromisoformat(written), zone_name)
     except (ValueError, OverflowError):  # also a time before the year 1 or behind 9999
         raise InputError(
-            f"{written!r} is no time", do="write 2026-04-23, 2026-04-23T10:30 or a span before now such as 12h"
+            f"invalid time: {written!r}", do="write 2026-04-23, 2026-04-23T10:30 or a span before now such as 12h"
         ) from None
 
 

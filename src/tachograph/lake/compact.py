@@ -115,7 +115,7 @@ class _TableCompaction:
                 break
             files = self.lake.files(self.table, [day])
             name = _merged_name(self.table, day)
-            before = self.lake.mark(self.table, name) or 0  # behind the files: whoever merges meanwhile replaces them
+            before = self.lake.mark(self.table, name) or 0  # after the files: a merge meanwhile replaces them
             written: list[int] = []
             merged: list[int] = []
             rows = self._rewritten(day, files, written, merged)

@@ -226,7 +226,7 @@ def resolve(frame: pl.DataFrame, table: LakeTable) -> tuple[pl.DataFrame, int]:
     several = ordered.filter(repeated).sort(*key, *_order(table), nulls_last=False, maintain_order=True)
     rest = [pl.col(name) for name in frame.columns if name not in (*key, "seq")]
     last = [(column.drop_nulls() if table.completes else column).last() for column in rest]
-    last.append(pl.col("seq").max().alias("seq"))  # what came last tells what is new, even where another row counts
+    last.append(pl.col("seq").max().alias("seq"))  # the last seq shows what is new, even where another row counts
     merged = several.group_by(key, maintain_order=True).agg(last)
     result = pl.concat([ordered.filter(~repeated), merged.select(*frame.columns)])
     return result.sort(*(table.sort or key), nulls_last=False, maintain_order=True), frame.height - result.height

@@ -121,7 +121,7 @@ class Lake:
         lake = cls(location, level=level)
         with lake_errors(lake.location):
             if is_remote(lake.location):
-                lake._exists()  # asks the store: a wrong bucket or key is told before anything is read
+                lake._exists()  # a wrong bucket or key is reported before anything is read
             else:
                 Path(lake.location).mkdir(parents=True, exist_ok=True)
         return lake
@@ -212,7 +212,7 @@ class Lake:
     def stage(self, table: LakeTable, rows: pl.DataFrame, *, day: date) -> AddAction:
         """Write rows of a day as a data file that no reader sees until it lands; return what `land` wants.
 
-        Grain: `rows` are in the table's schema and order, each key once, and nobody writes these keys but the caller.
+        Grain: `rows` are in the table's schema and order, each key once, and only the caller writes these keys.
         A file that never lands is an orphan, which `vacuum` takes away; so land within an hour.
         Errors: LakeError when it cannot be written.
         """
@@ -243,7 +243,7 @@ class Lake:
         self._take_away(table, staged)
 
     def _is_gone(self, table: LakeTable, staged: Sequence[AddAction]) -> bool:
-        """True when a file of this machine is missing; an object store is not asked."""
+        """True when a file of this machine is missing; an object store is not checked."""
         if is_remote(self.location):
             return False
         return not all(Path(self.uri(table), action.path).exists() for action in staged)
@@ -258,8 +258,8 @@ class Lake:
     ) -> bool:
         """Put rows in the place of files in one step; what others append meanwhile stays.
 
-        `mark`: asked once the rows are written; the name and the mark that are set in the same step.
-        False where one of the files was replaced by somebody else in the meantime; then nothing has changed.
+        `mark`: called once the rows are written; the name and the mark that are set in the same step.
+        False where one of the files was replaced by another process in the meantime; then nothing has changed.
         Errors: LakeError when it cannot be written; then nothing has changed.
         """
         with self._writing(table) as written:
@@ -426,7 +426,7 @@ class Lake:
             for action in written:
                 if action.path not in counting:
                     self._store.delete(self.uri(table), action.path)
-        except (DeltaError, OSError):  # then nobody knows, and `vacuum` takes what is an orphan
+        except (DeltaError, OSError):  # then `vacuum` takes what is an orphan
             return
 
     @staticmethod
@@ -472,7 +472,7 @@ def _overtaken(where: str) -> LakeError:
 
 
 def _add_actions(delta: DeltaTable) -> list[dict[str, Any]]:
-    """What the log says of each file that a reader sees."""
+    """The entries of the log for the files that a reader sees."""
     return pl.DataFrame(delta.get_add_actions(flatten=True)).to_dicts()
 
 

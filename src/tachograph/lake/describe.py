@@ -79,7 +79,7 @@ def describe_nodes(lake: Lake, progress: Callable[[str, int, int], None] | None 
             )
         )
         if progress:
-            progress("look for gaps", count + 1, len(parts))
+            progress("find gaps", count + 1, len(parts))
     return _by_node(pl.concat(pieces)) if pieces else pl.DataFrame(schema=_NODES)
 
 

@@ -91,7 +91,7 @@ class JobFilter:
 def filter_parts(wanted: JobFilter) -> Iterator[tuple[str, JobFilter]]:
     """Yield the restrictions of a filter one by one: (as a person writes it, a filter of it alone).
 
-    >>> [written for written, _ in parts(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))]
+    >>> [written for written, _ in filter_parts(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))]
     ['user ann or bob', 'where gpus>4']
     """
     for name, field_name in FILTER_KINDS.items():
@@ -111,7 +111,7 @@ def parse_condition(written: str) -> JobCondition:
     """Return the condition a person wrote: `name op number`, `name op text`; percent and spans of time are understood.
 
     >>> parse_condition("gpu_util_mean < 10%")
-    Condition(name='gpu_util_mean', op='<', value=0.1)
+    JobCondition(name='gpu_util_mean', op='<', value=0.1)
     >>> parse_condition("elapsed_s>2h").value, parse_condition("bound = memory").value
     (7200.0, 'memory')
 
@@ -119,7 +119,7 @@ def parse_condition(written: str) -> JobCondition:
     """
     found = _CONDITION.match(written)
     if not found or not found[3]:
-        raise UsageError(f"{written!r} is no condition", do=_EXAMPLE)
+        raise UsageError(f"invalid condition: {written!r}", do=_EXAMPLE)
     name, op, value = found[1], "=" if found[2] == "==" else found[2], found[3].strip("'\"")
     must_exist([name], list(JOB_SUMMARIES.schema), what="metric")
     dtype = JOB_SUMMARIES.schema[name]
@@ -148,7 +148,7 @@ def _number(name: str, written: str) -> float:
     except (ValueError, InputError):
         value = math.nan
     if not math.isfinite(value):
-        raise UsageError(f"{written!r} is no value for {name} ({unit or 'number'})", do=_EXAMPLE)
+        raise UsageError(f"invalid value for {name} ({unit or 'number'}): {written!r}", do=_EXAMPLE)
     return value
 
 
@@ -217,10 +217,10 @@ def choose_job(
         raise _whole(name, parts)
     if found.is_empty():
         of = "" if cluster is None else f" of cluster {cluster!r}"
-        raise NotFoundError(f"no job {wanted!r}{of}", do="`tachograph jobs` lists the jobs that were analysed")
+        raise NotFoundError(f"no job {wanted!r}{of}", do="`tachograph jobs` lists the analyzed jobs")
     clusters = sorted({str(value) for value in found["cluster"].drop_nulls()})
     if len(clusters) > 1:
-        raise UsageError(f"job {name} exists on clusters {', '.join(clusters)}", do="say which cluster")
+        raise UsageError(f"job {name} exists on clusters {', '.join(clusters)}", do="name the cluster")
     runs = list(found.sort("submit", "start", nulls_last=False).iter_rows(named=True))
     if run is not None and not 1 <= run <= len(runs):
         raise UsageError(f"job {name} has {plural(len(runs), 'run')}, not {run}")

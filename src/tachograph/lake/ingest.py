@@ -20,9 +20,9 @@ _THERE = "there"
 
 
 def new_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows of `frame` that tell more than the lake: a key it does not have, or a value it has otherwise.
+    """Return the rows of `frame` that add to the lake: a key it does not have, or another value.
 
-    Grain: `frame` is in the table's schema without `seq`. A null tells nothing.
+    Grain: `frame` is in the table's schema without `seq`. A null adds nothing.
     Errors: LakeError when the table cannot be read.
     """
     if frame.is_empty() or lake.delta(table) is None:
@@ -31,8 +31,10 @@ def new_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFrame:
     values = [name for name in frame.columns if name not in key]
     known = _known_rows(lake, table, frame).select(*key, *values, pl.lit(value=True).alias(_THERE))
     joined = frame.join(known, on=key, how="left", nulls_equal=True, maintain_order="left", suffix="_known")
-    told = [pl.col(name).is_not_null() & pl.col(name).ne_missing(pl.col(f"{name}_known")) for name in values]
-    return joined.filter(pl.col(_THERE).is_null() | pl.any_horizontal(pl.lit(value=False), *told)).select(frame.columns)
+    added = [pl.col(name).is_not_null() & pl.col(name).ne_missing(pl.col(f"{name}_known")) for name in values]
+    return joined.filter(pl.col(_THERE).is_null() | pl.any_horizontal(pl.lit(value=False), *added)).select(
+        frame.columns
+    )
 
 
 def _known_rows(lake: Lake, table: LakeTable, frame: pl.DataFrame) -> pl.DataFrame:

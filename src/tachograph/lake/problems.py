@@ -20,16 +20,16 @@ _NOT_PERMITTED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _UNREADABLE = (pl.exceptions.ComputeError, pl.exceptions.SchemaError, pl.exceptions.PanicException)
 _NO_KEY = "the object store wants credentials"
 _GIVE_KEY = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-# what an object store answers, or the client says of one that does not: {mark in the message: (what, what to do)}
+# what an object store answers, or the client reports of one that does not: {mark in the message: (what, what to do)}
 _OF_STORE = {
     "NoSuchBucket": ("there is no such bucket", "make it, or name another lake with --lake"),
     "URL scheme is not allowed": (
         "the object store's address has no https",
-        "set AWS_ALLOW_HTTP=true if nobody can listen on the way",
+        "set AWS_ALLOW_HTTP=true if the network is trusted",
     ),
     "Missing AccessKeyId": (_NO_KEY, _GIVE_KEY),
     "Missing SecretAccessKey": (_NO_KEY, _GIVE_KEY),
-    "/latest/api/token": (_NO_KEY, _GIVE_KEY),  # of the instance's metadata, asked where no key is given
+    "/latest/api/token": (_NO_KEY, _GIVE_KEY),  # of the instance's metadata, read where no key is given
     "/latest/meta-data": (_NO_KEY, _GIVE_KEY),
     "InvalidAccessKeyId": ("the object store does not know the access key", _GIVE_KEY),
     "SignatureDoesNotMatch": ("the secret access key is wrong", _GIVE_KEY),
@@ -54,14 +54,14 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        if told := _of_store(str(problem), where):
-            raise told from problem
+        if known_error := _of_store(str(problem), where):
+            raise known_error from problem
         number = problem.errno or _errno_in(str(problem))
         said = "" if problem.errno else _line(problem)
         raise _of_system(number, str(problem.filename or where), said) from problem
     except DeltaError as problem:
-        if told := _of_store(str(problem), where):
-            raise told from problem
+        if known_error := _of_store(str(problem), where):
+            raise known_error from problem
         number = _errno_in(str(problem))
         if number:
             raise _of_system(number, where, _line(problem)) from problem
@@ -71,8 +71,8 @@ def lake_errors(where: str, *, writing: bool = False) -> Iterator[None]:
             do="restore the table's _delta_log from a backup, or ingest into a new lake",
         ) from problem
     except _UNREADABLE as problem:
-        if told := _of_store(str(problem), where):
-            raise told from problem
+        if known_error := _of_store(str(problem), where):
+            raise known_error from problem
         number = _errno_in(str(problem))
         if number:
             raise _of_system(number, where, _line(problem)) from problem
@@ -93,7 +93,7 @@ def _of_store(said: str, where: str) -> LakeError | None:
     """
     if "://" not in where:
         return None
-    known = next((told for mark, told in _OF_STORE.items() if mark in said), None)
+    known = next((known_error for mark, known_error in _OF_STORE.items() if mark in said), None)
     return LakeError(known[0], where=where, do=known[1]) if known else None
 
 

@@ -181,8 +181,8 @@ def select_jobs(lake: Lake, wanted: JobFilter, *, answers: bool = False) -> Sele
 
     def read() -> tuple[pl.DataFrame, pl.DataFrame]:
         summaries = read_summaries(lake)
-        asked = summaries if answers or wanted.findings else summaries.clear()
-        return summaries, read_answers(lake, asked, wanted.findings)
+        read_of = summaries if answers or wanted.findings else summaries.clear()
+        return summaries, read_answers(lake, read_of, wanted.findings)
 
     summaries, found = read_consistently(lake, read)
     return SelectedJobs(filter_jobs(summaries, found, wanted), summaries, found)

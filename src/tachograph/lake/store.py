@@ -167,7 +167,7 @@ class ObjectStore:
 
 
 class _CountingWriter(io.RawIOBase):
-    """Hands on what is written and counts it: the log wants the bytes of a file, and the store need not be asked."""
+    """Hands on what is written and counts it: the log needs the bytes of a file."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream

@@ -74,7 +74,7 @@ def merge_segments(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
 def _joints(columns: Sequence[str]) -> list[pl.Expr]:
     """What happened between a segment and the one before it, added to the segment.
 
-    Within a day two segments of one job and GPU are apart because somebody else held the GPU in between: a cumulative
+    Within a day two segments of one job and GPU are apart because another run held the GPU in between: a cumulative
     counter's step there is not the job's.
     """
     expressions: list[pl.Expr] = []

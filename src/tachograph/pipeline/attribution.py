@@ -38,8 +38,8 @@ FINAL_STATES = (
 def build_runs(jobs: pl.DataFrame, allocations: pl.DataFrame, *, slurm: SlurmOptions, now: datetime) -> pl.DataFrame:
     """Return one row per run of a job that has started: the columns of `jobs`, `run` (0, 1, ...) and `job_key`.
 
-    `end` null becomes `now` in `until`, the instant up to which the run is looked at; `end` itself stays null. Where
-    the state says that the run is over, `until` is its start plus `elapsed_s`, or its start where that is null.
+    `end` null becomes `now` in `until`, the instant up to which the run is analyzed; `end` itself stays null. Where
+    the run is over by its state, `until` is its start plus `elapsed_s`, or its start where that is null.
     A job that still waits is none, whatever start its record gives. A null `cluster` is that of the job's other rows,
     or the only one there is.
     Runs that began and ended at the same instant are kept: they own no samples. Jobs that only a map names get
@@ -67,7 +67,7 @@ def build_runs(jobs: pl.DataFrame, allocations: pl.DataFrame, *, slurm: SlurmOpt
 
 
 def _looked_at(now: datetime) -> pl.Expr:
-    """Up to when a run without end is looked at."""
+    """Up to when a run without end is analyzed."""
     known = pl.col("start") + pl.duration(microseconds=(pl.col("elapsed_s").fill_null(0) * 1e6).cast(pl.Int64))
     still = pl.max_horizontal(pl.lit(now, dtype=TIME), "start")
     return pl.when(pl.col("state").is_in(FINAL_STATES)).then(known.cast(TIME)).otherwise(still)
@@ -89,7 +89,7 @@ def _named(rows: pl.DataFrame, clusters: pl.DataFrame) -> pl.DataFrame:
 
 
 def _merge(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Records of one run, told with and without cluster or with times written to the minute, made one.
+    """Records of one run, with and without cluster or with times written to the minute, made one.
 
     An export to the minute and the accounting to the second differ in `submit`; they are one run when they
     agree to the minute. A record that has an end counts before one that has none, then the finer one.
@@ -116,7 +116,7 @@ def _merge(jobs: pl.DataFrame) -> pl.DataFrame:
 def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
     """Runs of jobs that only maps know, from the first to the last instant a map gives.
 
-    Of a GPU the last row tells whether it is still held: whoever wrote the one before may have ended without a word.
+    The last row of a GPU decides whether it is still held: the process that wrote the one before may have been killed.
     """
     maps = allocations.filter(pl.col("start").is_not_null()).with_row_index("row")
     accounted = maps.join(jobs.select("job_id", theirs="cluster").unique(), on="job_id", how="inner")
@@ -140,7 +140,7 @@ def _from_maps(allocations: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
 
 
 def _exclusive(runs: pl.DataFrame, slurm: SlurmOptions) -> pl.Expr:
-    """Configured names of partitions and QOS first, then what the accounting says."""
+    """Configured names of partitions and QOS first, then the accounting."""
     shared, alone = _matching(runs, slurm.shared), _matching(runs, slurm.exclusive)
     return pl.when(shared).then(pl.lit(value=False)).when(alone).then(pl.lit(value=True)).otherwise("exclusive")
 
@@ -173,7 +173,7 @@ class Attribution:
 
     runs: one row per run that held or may have held GPUs, with `attribution`.
     intervals: one row per (node, gpu, mig) and stretch [start, end) owned by one run; they never overlap.
-    contested: stretches that two runs claim with equal right; their samples belong to nobody.
+    contested: stretches that two runs claim with equal right; their samples belong to no run.
     unsure: (run, node, start, end) where ambiguous runs were; they have no intervals.
     """
 
@@ -192,9 +192,9 @@ def attribute(runs: pl.DataFrame, allocations: pl.DataFrame, inventory: pl.DataF
     best = placed.with_columns(rank=pl.col("provenance").replace_strict(RANK, default=3, return_dtype=pl.Int8))
     best = best.filter(pl.col("rank") == pl.col("rank").min().over("run", "node"))
     told = best.filter(pl.col("gpu").is_not_null())
-    asked = best.filter(pl.col("gpu").is_null()).join(told, on=["run", "node"], how="anti")
-    whole, unclear = _whole_nodes(asked, told, runs, inventory, _accompanied(placed, runs))
-    claims = pl.concat([_told_units(told, inventory), whole]).unique()
+    unnamed = best.filter(pl.col("gpu").is_null()).join(told, on=["run", "node"], how="anti")
+    whole, unclear = _whole_nodes(unnamed, told, runs, inventory, _accompanied(placed, runs))
+    claims = pl.concat([_named_units(told, inventory), whole]).unique()
     intervals, contested = separate(claims)
     per_node = pl.concat(
         [
@@ -238,7 +238,7 @@ def _place(runs: pl.DataFrame, allocations: pl.DataFrame) -> pl.DataFrame:
     return kept.select("run", "node", "gpu", "mig", "start", "end", "provenance").unique()
 
 
-def _told_units(told: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
+def _named_units(told: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
     """Named GPUs; one that is cut into MIG slices and was given whole stands for all its slices."""
     slices = inventory.filter(pl.col("mig").is_not_null()).select("node", "gpu", slice="mig")
     joined = told.join(slices, on=["node", "gpu"], how="left")
@@ -246,23 +246,23 @@ def _told_units(told: pl.DataFrame, inventory: pl.DataFrame) -> pl.DataFrame:
 
 
 def _whole_nodes(
-    asked: pl.DataFrame, told: pl.DataFrame, runs: pl.DataFrame, inventory: pl.DataFrame, accompanied: pl.DataFrame
+    unnamed: pl.DataFrame, told: pl.DataFrame, runs: pl.DataFrame, inventory: pl.DataFrame, accompanied: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Of nodes whose GPUs are not told: those that a run had whole, as claims on every GPU; and the others.
+    """Of nodes whose GPUs are not recorded: those that a run had whole, as claims on every GPU; and the others.
 
-    A run had its nodes whole when it is exclusive, or when its GPUs are as many as theirs and those told elsewhere
+    A run had its nodes whole when it is exclusive, or when its GPUs are as many as theirs and those recorded elsewhere
     and it was alone on them: beside others, the node may have more GPUs than were seen so far.
     """
     there = inventory.group_by("node").agg(there=pl.col("gpu").n_unique().cast(pl.Int64))
-    nodes = asked.select("run", "node").unique().join(there, on="node", how="left")
+    nodes = unnamed.select("run", "node").unique().join(there, on="node", how="left")
     unknown = pl.col("there").is_null().any()
     counted = nodes.group_by("run").agg(counted=pl.when(~unknown).then(pl.col("there").sum()))
     named = told.group_by("run").agg(named=pl.struct("node", "gpu", "mig").n_unique().cast(pl.Int64))
-    sized = asked.join(counted, on="run", how="left").join(named, on="run", how="left")
+    sized = unnamed.join(counted, on="run", how="left").join(named, on="run", how="left")
     sized = sized.join(runs.select("run", "gpus", "exclusive"), on="run", how="left")
     all_of_them = pl.col("counted") + pl.col("named").fill_null(0) == pl.col("gpus")
-    crowded = asked.join(accompanied, on=["run", "node"], how="semi").get_column("run").unique()
-    alone = ~pl.col("run").is_in(crowded.implode())
+    shared_units = unnamed.join(accompanied, on=["run", "node"], how="semi").get_column("run").unique()
+    alone = ~pl.col("run").is_in(shared_units.implode())
     decided = sized.with_columns(whole=(pl.col("exclusive") | (all_of_them & alone)).fill_null(value=False))
     units = decided.filter(pl.col("whole")).drop("gpu", "mig").join(inventory, on="node", how="inner")
     whole = units.with_columns(rank=pl.lit(RANK["whole_node"], dtype=pl.Int8)).select(*INTERVALS_SCHEMA, "rank")
@@ -285,18 +285,18 @@ def separate(claims: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return (intervals, contested) from claims that may overlap on a GPU.
 
     A better rank wins; of equal rank, an overlap of a minute or less is a hand-over and goes to the run that
-    began later; a longer one is contested and goes to nobody. Empty claims are left out.
+    began later; a longer one is contested and goes to no run. Empty claims are left out.
     """
     claims = claims.filter(pl.col("start") < pl.col("end"))
     unit = ["node", "gpu", "mig"]
     ordered = claims.sort(*unit, "start", "end", "run")
     clash = pl.col("start") < pl.col("end").cum_max().shift(1).over(unit)
-    crowded = ordered.filter(clash.fill_null(value=False)).select(unit).unique()
-    clean = ordered.join(crowded, on=unit, how="anti", nulls_equal=True).select(*INTERVALS_SCHEMA)
+    shared_units = ordered.filter(clash.fill_null(value=False)).select(unit).unique()
+    clean = ordered.join(shared_units, on=unit, how="anti", nulls_equal=True).select(*INTERVALS_SCHEMA)
     owned: list[tuple[object, ...]] = []
     contested: list[tuple[object, ...]] = []
-    fought = ordered.join(crowded, on=unit, how="semi", nulls_equal=True)
-    for key, group in fought.group_by(unit, maintain_order=True):
+    overlapping = ordered.join(shared_units, on=unit, how="semi", nulls_equal=True)
+    for key, group in overlapping.group_by(unit, maintain_order=True):
         for run, start, end in _sweep(group):
             target = contested if run is None else owned
             target.append((run, *key, start, end))
@@ -338,19 +338,19 @@ def inventory(devices: pl.DataFrame, nodes: NodeOptions) -> pl.DataFrame:
     Errors: ConfigError for a broken hostlist.
     """
     known = devices.select(*GPU_KEY, "model", "hbm_mib")
-    told = [
+    configured = [
         (node, gpu, None, None, None)
         for hosts, count in nodes.gpus.items()
         for node in _expand(hosts)
         for gpu in range(count)
     ]
-    extra = pl.DataFrame(told, schema=known.schema, orient="row").join(known, on=["node", "gpu"], how="anti")
+    extra = pl.DataFrame(configured, schema=known.schema, orient="row").join(known, on=["node", "gpu"], how="anti")
     together = pl.concat([known, extra])
     models = {node: model for hosts, model in nodes.models.items() for node in _expand(hosts)}
     if models:
-        named = pl.DataFrame({"node": list(models), "told": list(models.values())})
+        named = pl.DataFrame({"node": list(models), "named": list(models.values())})
         together = (
-            together.join(named, on="node", how="left").with_columns(model=pl.coalesce("told", "model")).drop("told")
+            together.join(named, on="node", how="left").with_columns(model=pl.coalesce("named", "model")).drop("named")
         )
     return together.sort(*GPU_KEY)
 
@@ -388,5 +388,5 @@ def _expand(hosts: str) -> list[str]:
         return list(NodeSet(hosts))
     except NodeSetParseError as problem:
         raise ConfigError(
-            f"{hosts!r} is no hostlist: {problem}", where="[nodes]", do="write it like nid[001-004]"
+            f"invalid hostlist {hosts!r}: {problem}", where="[nodes]", do="write it like nid[001-004]"
         ) from None

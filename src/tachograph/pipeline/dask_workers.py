@@ -46,7 +46,7 @@ from tachograph.pipeline.workers import (
 
 T = TypeVar("T")
 
-LOOK_S = 5.0  # waiting for a result: how often it is looked whether there are workers
+LOOK_S = 5.0  # waiting for a result: how often the workers are counted
 FETCH_S = 600.0  # for a result that is there to arrive
 ASKED_AGAIN, ASK_AGAIN_S = 10, 2.0  # it takes the scheduler some seconds to see that a worker is gone
 
@@ -56,7 +56,7 @@ class Crew:
     """The workers of one analysis.
 
     width: tasks that run at a time when all are there. size: workers there should be; where there are fewer,
-    `hire` asks for those that are missing. logs: in words, where to read what became of them.
+    `hire` asks for those that are missing. logs: in words, where their logs are.
     """
 
     client: Client
@@ -67,7 +67,7 @@ class Crew:
 
 
 class DaskPool:
-    """Runs tasks on the workers of a crew, each of which is looked at first.
+    """Runs tasks on the workers of a crew, each of which is checked first.
 
     Errors: WorkersError when a worker has other versions, LakeError when it does not see the lake.
     """
@@ -90,17 +90,17 @@ class DaskPool:
     def everywhere(self, function: Callable[..., T], /, *arguments: Any) -> Mapping[str, T]:
         """Return what the function returns on each worker that is there, by its address; raises what one raises.
 
-        Those that leave while they are asked do not count. Errors: WorkersError where that does not end.
+        Those that leave meanwhile do not count. Errors: WorkersError where that does not end.
         """
         for _ in range(ASKED_AGAIN):
             try:
                 return cast("Mapping[str, T]", self._client.run(function, *arguments))
             except CommClosedError:
                 time.sleep(ASK_AGAIN_S)
-        raise WorkersError("workers leave while they are asked", do=f"look {self._crew.logs}")
+        raise WorkersError("workers leave while they are checked", do=f"see {self._crew.logs}")
 
     def look_after(self) -> None:
-        """Ask for the workers that are missing.
+        """Start the workers that are missing.
 
         Errors: WorkersError when there has been none for too long.
         """
@@ -113,23 +113,23 @@ class DaskPool:
         since = self._none_since = self._none_since or time.monotonic()
         if time.monotonic() - since > self._wait_s:
             raise WorkersError(
-                f"all workers are gone, and none came within {self._wait_s:.0f} s", do=f"look {self._crew.logs}"
+                f"all workers are gone, and none came within {self._wait_s:.0f} s", do=f"see {self._crew.logs}"
             )
 
     def died(self, problem: KilledWorker) -> WorkersError:
-        """Return what to say when a task took several workers with it."""
+        """Return the error of a task that took several workers with it."""
         return WorkersError(
             f"{problem.allowed_failures + 1} workers died over one partition, the last of them "
             f"{problem.last_worker.address}",
-            do=f"give each worker more memory, or start fewer on a machine; look {self._crew.logs}",
+            do=f"give each worker more memory, or start fewer on a machine; see {self._crew.logs}",
         )
 
     def _check(self) -> None:
-        """Look at the workers that are there; those that come later look at themselves before their first task."""
+        """Check the workers that are there; those that come later check themselves before their first task."""
         found: dict[str, dict[str, str | None]] = {}
         for name in PACKAGES:
-            told = self._client.run(metadata.version, name, on_error="return")
-            for worker, version in told.items():
+            versions = self._client.run(metadata.version, name, on_error="return")
+            for worker, version in versions.items():
                 found.setdefault(worker, {})[name] = version if isinstance(version, str) else None
         wrong = disagreements(self._expected.versions, found)
         if wrong:
@@ -181,7 +181,7 @@ CONNECT_S = 20.0
 JOB_NAME = "tachograph"
 _SETTINGS: dict[str, Any] = {
     "distributed.admin.large-graph-warning-threshold": "1GB",
-    "distributed.scheduler.http.routes": [],  # no pages, which nobody asked for
+    "distributed.scheduler.http.routes": [],  # no pages
 }
 _SILENT = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
 
@@ -202,7 +202,7 @@ def workers(words: str, settings: WorkerOptions, lake: Lake, *, say: Callable[[s
                 crew, first = _running(place, settings, stack), 1
             case SlurmWorkers():
                 crew, first = _jobs(place, settings, stack), 1
-                say(f"waiting for {place.count} jobs of Slurm, named {JOB_NAME}; look {crew.logs}")
+                say(f"waiting for {place.count} jobs of Slurm, named {JOB_NAME}; logs: {crew.logs}")
         _await(crew, first, settings.wait_s)
         yield DaskPool(crew, lake, wait_s=settings.wait_s)
 
@@ -222,7 +222,7 @@ def _processes(place: LocalWorkers, stack: ExitStack) -> Crew:
     )
     client = stack.enter_context(Client(cluster))
     hire = partial(cluster.scale, place.count)
-    return Crew(client, place.count, place.count, hire, "at the memory of this machine")
+    return Crew(client, place.count, place.count, hire, "the memory of this machine")
 
 
 def _running(place: RunningScheduler, settings: WorkerOptions, stack: ExitStack) -> Crew:
@@ -235,7 +235,7 @@ def _running(place: RunningScheduler, settings: WorkerOptions, stack: ExitStack)
             where=where,
             do="start one with `dask scheduler`, or name the one that runs",
         ) from problem
-    logs = "into the output of `dask worker` on their machines"
+    logs = "the output of `dask worker` on their machines"
     _await(Crew(client, 1, 0, _nobody, logs), 1, settings.wait_s)
     return Crew(client, sum(client.nthreads().values()), 0, _nobody, logs)
 
@@ -288,14 +288,14 @@ def _jobs(place: SlurmWorkers, settings: WorkerOptions, stack: ExitStack) -> Cre
     client = stack.enter_context(Client(cluster))
     hire: Callable[[], None] = partial(cluster.scale, jobs=place.count)
     hire()
-    logs = f"into {folder}"
+    logs = f"{folder}"
     return Crew(client, place.count * settings.cores, place.count, hire, logs)
 
 
 def _certificate(folder: Path) -> Security:
-    """Return what encrypts and lets in nobody else, written into a folder that only its owner may enter.
+    """Return the certificate of this analysis, written into a folder that only its owner may enter.
 
-    (What dask-jobqueue writes itself stays until somebody collects garbage.)
+    (What dask-jobqueue writes itself stays until garbage is collected.)
     """
     made = Security.temporary()
     certificate, key = folder / "certificate.pem", folder / "key.pem"
@@ -310,7 +310,7 @@ def _certificate(folder: Path) -> Security:
 
 
 def _try(script: str) -> None:
-    """Ask Slurm whether it would take the job: afterwards a refusal would only be a line in a log.
+    """Test the job with Slurm: afterwards a refusal would only be a line in a log.
 
     Errors: WorkersError with Slurm's own words.
     """
@@ -328,7 +328,7 @@ def _try(script: str) -> None:
         except subprocess.TimeoutExpired:
             raise WorkersError("Slurm does not answer within 120 s", do="see whether `sinfo` does") from None
     if done.returncode:
-        raise WorkersError(f"Slurm refuses the job: {refusal(done.stderr)}", do="mend [workers] of the configuration")
+        raise WorkersError(f"Slurm refuses the job: {refusal(done.stderr)}", do="fix [workers] of the configuration")
 
 
 def refusal(said: str) -> str:
@@ -347,9 +347,9 @@ def _await(crew: Crew, count: int, wait_s: float) -> None:
     except TimeoutError:
         raise WorkersError(
             f"{len(crew.client.nthreads())} of {max(count, crew.size)} workers came within {wait_s:.0f} s",
-            do=f"look {crew.logs}; workers.wait_s is the time to wait",
+            do=f"see {crew.logs}; workers.wait_s is the time to wait",
         ) from None
 
 
 def _nobody() -> None:
-    """Ask for nobody: these workers are started by others."""
+    """Start none: these workers are started by others."""

@@ -84,7 +84,7 @@ def exclusive_stays(
 ) -> pl.DataFrame:
     """Return the stretches in which one run had a node to itself, sorted by run, node and start.
 
-    Grain: one row per (run, node, start). `first` and `last`: minutes from the run's start in which nobody else was
+    Grain: one row per (run, node, start). `first` and `last`: minutes from the run's start in which no other run was
     there while it was. `until`: end of the last stretch that shares a minute with the one before it, from this one on.
     `intervals` (run, node, start, end) of GPUs owned; `unsure` of runs that own none and may have had some; `contested`
     (node, start, end) of GPUs that two runs claim. Runs without GPUs do not count.
@@ -188,7 +188,7 @@ def reduce_hosts(
     """Return the minutes that are complete (NODE_MINUTES), in the order of `stretches`, and what is carried on.
 
     `frame`: node_samples of the day, whole nodes, each key once. `stretches`: those of these nodes and this day, as
-    `node_stays.alone` returns them. `carried`: from the day before. Null: no two samples tell it; a minute of which
+    `node_stays.alone` returns them. `carried`: from the day before. Null: fewer than two samples; a minute of which
     nothing is known has no row.
     """
     midnight = _epoch_us(datetime.combine(day, time(), UTC))

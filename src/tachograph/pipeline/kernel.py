@@ -56,7 +56,7 @@ def spacing(t: Longs, stripes: Longs, intervals: Floats) -> None:
 def count_segments(
     t: Longs, stripes: Longs, low: Longs, high: Longs, start: Longs, end: Longs, zero: Longs
 ) -> tuple[int, int]:
-    """Return how many segments and slots there are: `low`/`high` say which intervals belong to each stripe."""
+    """Return how many segments and slots there are: `low`/`high`: the intervals of each stripe."""
     segments, slots = 0, 0
     for s in range(stripes.shape[0] - 1):
         i, b = stripes[s], stripes[s + 1]
@@ -82,7 +82,7 @@ def fill_segments(
     slot_a: Longs, slot_seg: Longs, slot_minute: Ints,
 ) -> None:  # fmt: skip
     """Fill the rows [seg_a, seg_b) of each segment, its stripe, interval and first slot; each slot's first row,
-    segment and minute. Arrays over segments and slots have one more element than `count_segments` says, as a guard.
+    segment and minute. Arrays over segments and slots have one more element than `count_segments` returns, as a guard.
     """
     g, m = 0, 0
     for s in range(stripes.shape[0] - 1):
@@ -331,7 +331,7 @@ def bits(col: Longs, lowering: int, seg_a: Longs, seg_b: Longs, n: Longs, lowere
         n[g], lowered[g], seen[g] = count, hits, together
 
 
-BLOCK = 1024  # rows looked at a time: what is kept of them stays in the first-level cache
+BLOCK = 1024  # rows at a time: what is kept of them stays in the first-level cache
 MISSING, IDLE, WORKING = 0, 1, 2
 
 
@@ -485,7 +485,7 @@ def over_gpus_by_minute(
     slot_place: Longs, columns: tuple[Singles, ...], idle_util: np.float32, most: Singles,
     sums: Floats, counts: Ints, seen: Flags,
 ) -> None:  # fmt: skip
-    """Add each slot to its place (-1: none). NaN is missing. What the rows are is said in `timelines`.
+    """Add each slot to its place (-1: none). NaN is missing. The rows: see `timelines`.
 
     `columns`: three of activity, five of work, power, PCIe sent and received, NVLink sent and received. `most`: largest
     activity each, and of GPUs whose first activity, fourth and fifth work are there, the largest of it and of their

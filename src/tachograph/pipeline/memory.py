@@ -1,4 +1,4 @@
-"""What the memory allocator is told before Polars brings it along. Imports nothing else, so that it can come first."""
+"""Settings of the memory allocator, before Polars brings it along. Imports nothing else, so that it can come first."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ OF_POLARS = ("dirty_decay_ms:500", "muzzy_decay_ms:1000")  # what it puts before
 def keep_freed_memory() -> None:
     """Keep freed memory of a process that reads one partition after the other; without effect once Polars is loaded.
 
-    What the environment says itself comes last and so counts.
+    What the environment sets itself comes last and so counts.
     """
     known = {"", *OF_POLARS, *KEEP.split(",")}
-    said = [part for part in os.environ.get(NAME, "").split(",") if part not in known]
-    os.environ[NAME] = ",".join([KEEP, *said])
+    given = [part for part in os.environ.get(NAME, "").split(",") if part not in known]
+    os.environ[NAME] = ",".join([KEEP, *given])

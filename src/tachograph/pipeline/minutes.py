@@ -70,7 +70,7 @@ class PartitionMinutes:
     """Minutes of a partition, in order of segment and time.
 
     owner: one row per segment (run, node, gpu, mig). begin: first minute of each segment, and behind the last their
-    number. values: {counter: mean or maximum}, NaN where nobody measured.
+    number. values: {counter: mean or maximum}, NaN where not measured.
     """
 
     owner: pl.DataFrame

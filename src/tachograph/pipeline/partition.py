@@ -26,7 +26,7 @@ LOWERING_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80  # power cap, hardware slowdown, 
 
 
 class Labeller(Protocol):
-    """Says of each minute of a GPU what it did then; can be pickled, as minutes are reduced on other machines."""
+    """Labels each minute of a GPU; can be pickled, as minutes are reduced on other machines."""
 
     @property
     def labels(self) -> int:
@@ -34,7 +34,7 @@ class Labeller(Protocol):
 
     @property
     def counters(self) -> Collection[str]:
-        """Counters whose means it looks at."""
+        """Counters whose means it needs."""
 
     def __call__(self, means: Mapping[str, Singles], size: int) -> Bytes:
         """Return the labels of `size` minutes, numbers from 0. `means`: of counters that are there; NaN: missing."""
@@ -355,7 +355,7 @@ def _roofline(
         return {}, histogram
     dram = columns.singles("dram_active")
     measured = np.zeros((size, 4), np.float32)
-    pipes = [dram] * 4  # where a pipe is not measured, its column is never looked at
+    pipes = [dram] * 4  # where a pipe is not measured, its column is never read
     for place, name in enumerate(PIPES.values()):
         if f"n_{name}" in segments:
             measured[:, place] = segments[f"n_{name}"].to_numpy() > 0
@@ -367,7 +367,7 @@ def _roofline(
         pipes[0], pipes[1], pipes[2], pipes[3], dram, weight, measured, layout.seg_a, layout.seg_b,
         compute, memory, idle, known,
     )  # fmt: skip
-    any_pipe = measured.any(axis=1)  # memory alone says neither idle nor busy
+    any_pipe = measured.any(axis=1)  # memory alone means neither idle nor busy
     result = {"idle": pl.Series(np.where(any_pipe, idle, 0.0)), "known": pl.Series(np.where(any_pipe, known, 0.0))}
     for place, pipe in enumerate(PIPES):
         seen = measured[:, place] > 0

@@ -79,7 +79,7 @@ class Reduction:
     """What is to be reduced, by whose intervals, how, and under which number; a GPU below `idle_util` is idle.
 
     intervals: sorted by (node, gpu, mig, start), never overlapping. keys: run, job_key, job_id, start, and how many
-    `gpus`, of each run. labeller: labels each minute of a GPU; None: no labels are wanted.
+    `gpus`, of each run. labeller: labels each minute of a GPU; None: no labels.
     """
 
     lake: Lake
@@ -102,8 +102,8 @@ def reduce_days(
     """Yield (day, accumulators) of each partition that has samples of the runs' nodes, in order of day and node.
 
     (day, None) follows the last partition of a day. `everything`: also partitions of which no run holds a GPU, so that
-    all that was recorded is counted. The pool goes on while a result is looked at; at most twice its width of tasks
-    are under way or wait to be looked at.
+    all that was recorded is counted. The pool goes on while a result is taken; at most twice its width of tasks
+    are under way or wait to be taken.
     """
     lake = reduction.lake
     days = lake.days(GPU_SAMPLES) if everything else _days(lake, reduction.intervals)

@@ -190,15 +190,15 @@ def _touched(owned: Attribution, allocations: pl.DataFrame, news: NewInput, befo
     """
     if news.everything:
         return owned.runs.select("run")
-    told = pl.col("job_id").is_in(list(news.job_ids))
+    newly_recorded = pl.col("job_id").is_in(list(news.job_ids))
     places = allocations.select("job_id", "node").unique()
     stays = owned.runs.select("run", "job_id", "start", "until").join(places, on="job_id")
-    named = owned.runs.filter(told).select("run")
+    named = owned.runs.filter(newly_recorded).select("run")
     fresh = owned.runs.join(before, on="job_key", how="anti").select("run")
     spans = stays.join(news.spans, on="node", how="inner")
     sampled = spans.filter((pl.col("start") <= pl.col("last")) & (pl.col("until") >= pl.col("first")))
     recounted = sampled.filter(pl.col("first") == pl.lit(EVER[0], dtype=TIME)).select("run")
-    was = before.filter(told).join(places, on="job_id").select("node", "start", until="as_of")
+    was = before.filter(newly_recorded).join(places, on="job_id").select("node", "start", until="as_of")
     changed = stays.join(pl.concat([named, fresh, recounted]), on="run", how="semi")
     beside = _beside(stays, pl.concat([changed.select("node", "start", "until"), was]))
     unsure = owned.runs.filter(

@@ -103,21 +103,21 @@ def news_since(lake: Lake, last: InputVersions | None, now: InputVersions) -> Ne
                 fresh = lake.scan(table).filter(pl.col("seq") > before[table.name]).select("job_id").unique().collect()
             ids.update(fresh.get_column("job_id"))
     parts = [spans]
-    for table, telling in ((GPU_SAMPLES, ()), (NODE_SAMPLES, HOST_COUNTERS_READ)):
+    for table, needed in ((GPU_SAMPLES, ()), (NODE_SAMPLES, HOST_COUNTERS_READ)):
         if now.versions[table.name] > before[table.name]:
-            parts.append(_new_spans(lake, table, before[table.name], telling))
+            parts.append(_new_spans(lake, table, before[table.name], needed))
     if now.versions[DEVICES.name] > before[DEVICES.name]:
         parts.append(_new_devices(lake, before[DEVICES.name]))
     return NewInput(False, pl.concat(parts), frozenset(ids))
 
 
-def _new_spans(lake: Lake, table: LakeTable, version: int, telling: Sequence[str]) -> pl.DataFrame:
-    """First and last new sample of each node; of those that have a value in one of `telling`, where some are given."""
-    files = [file for file in lake.files(table) if file.seq > version and not file.empty.issuperset(telling or ["t"])]
+def _new_spans(lake: Lake, table: LakeTable, version: int, needed: Sequence[str]) -> pl.DataFrame:
+    """First and last new sample of each node; of those that have a value in one of `needed`, where some are given."""
+    files = [file for file in lake.files(table) if file.seq > version and not file.empty.issuperset(needed or ["t"])]
     with lake_errors(lake.uri(table)):
-        rows = lake.read_files(table, files, ["node", "t", "seq", *telling]).filter(pl.col("seq") > version)
-        told = rows.filter(pl.any_horizontal(pl.col(telling).is_not_null())) if telling else rows
-        return told.group_by("node").agg(first=pl.col("t").min(), last=pl.col("t").max()).collect()
+        rows = lake.read_files(table, files, ["node", "t", "seq", *needed]).filter(pl.col("seq") > version)
+        with_values = rows.filter(pl.any_horizontal(pl.col(needed).is_not_null())) if needed else rows
+        return with_values.group_by("node").agg(first=pl.col("t").min(), last=pl.col("t").max()).collect()
 
 
 def _new_devices(lake: Lake, version: int) -> pl.DataFrame:

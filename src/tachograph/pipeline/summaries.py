@@ -134,7 +134,7 @@ def gpu_columns(gpus: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with every accumulator column a metric may ask for, null where nothing was measured."""
+    """The frame with every accumulator column a metric may use, null where nothing was measured."""
     wanted: dict[str, pl.DataType] = {"samples": pl.Int64(), "t_first": pl.Int64(), "t_last": pl.Int64()}
     wanted |= {"interval_us": pl.Float64(), "zeros_gpu_util": pl.Int64(), "idle": pl.Float64(), "known": pl.Float64()}
     for counter in COUNTERS:
@@ -155,7 +155,7 @@ def _with_all_accumulators(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _labelled(columns: list[str]) -> pl.Expr:
-    """Samples by label in the order of labels; null without samples, or where nobody labelled them."""
+    """Samples by label in the order of labels; null without samples, or where they were not labelled."""
     labels = [pl.col(f"label_{place}") for place in range(sum(name.startswith("label_") for name in columns))]
     if not labels:
         return pl.lit(None, dtype=pl.List(pl.Int64))
@@ -192,9 +192,9 @@ def _temporal(name: str, analysis: AnalysisOptions) -> pl.Expr:
 
 
 def _span(analysis: AnalysisOptions) -> pl.Expr:
-    """Seconds that energy is said of: the job's hold on the GPU; of a running job what was measured, and its ends.
+    """Seconds that energy is of: the job's hold on the GPU; of a running job what was measured, and its ends.
 
-    Accounting may be stale: what it says runs may have ended long ago, and nobody measured what came after. So an end
+    Accounting may be stale: what runs by it may have ended long ago, and nothing was measured after. So an end
     without samples counts for as many intervals as a silence that is no gap.
     """
     coarse = (pl.col("time_precision_s") >= COARSE_S).fill_null(value=False)
@@ -436,7 +436,7 @@ def _notebook_spatial(analysis: AnalysisOptions, seen: pl.Expr) -> pl.Expr:
     """Mean over all windows of 1 - sum / (GPUs with samples x max), 0 where nothing ran; null without any activity.
 
     Every window's sum / max is known but for the number of GPUs, so their mean is, too. GPUs held are those that
-    accounting tells, or more where more were recorded.
+    accounting has, or more where more were recorded.
     """
     held = pl.max_horizontal("gpus", "gpus_seen")
     active = 1 - pl.col("spatial_zero_fraction")
@@ -447,9 +447,9 @@ def _notebook_spatial(analysis: AnalysisOptions, seen: pl.Expr) -> pl.Expr:
 
 
 def _notebook_temporal(analysis: AnalysisOptions) -> dict[str, pl.Expr]:
-    """The largest of the GPUs' imbalances is missing only where all of them were idle, or it was not asked for."""
-    asked = [name for name in WINDOWED if name in ("gpu_util", *analysis.imbalance_counters)]
-    columns = {"temporal_imbalance" if name == "gpu_util" else f"temporal_imbalance_{name}": name for name in asked}
+    """The largest of the GPUs' imbalances is missing only where all of them were idle, or it was not configured."""
+    counters = [name for name in WINDOWED if name in ("gpu_util", *analysis.imbalance_counters)]
+    columns = {"temporal_imbalance" if name == "gpu_util" else f"temporal_imbalance_{name}": name for name in counters}
     return {
         column: pl.when(pl.col(f"{name}_mean").is_not_null()).then(pl.col(column).fill_null(0.0))
         for column, name in columns.items()

@@ -13,14 +13,14 @@ from tachograph.catalog.arrays import Ints, Longs, Singles
 from tachograph.pipeline import kernel
 from tachograph.pipeline.windows import window_places
 
-# counters that say whether a GPU was working, best known first; MIG slices have no gpu_util
+# counters that show whether a GPU was working, best known first; MIG slices have no gpu_util
 ACTIVITY = ("gpu_util", "gr_engine_active", "sm_active")
 WORK = ("fp64_active", "fp32_active", "fp16_active", "tensor_active", "dram_active")
-NEEDED = ("gpu_util", "tensor_active", "dram_active")  # of a GPU's minute that tells whether it was busy and at work
+NEEDED = ("gpu_util", "tensor_active", "dram_active")  # of a GPU's minute that shows whether it was busy and at work
 # what a job's GPUs do on average; bytes of both directions together
 AVERAGED = ("gpu_util", "gr_engine_active", "sm_active", "tensor_active", "dram_active", "power_w", "pcie", "nvlink")
 # The largest of the GPUs' means; busy and work (the largest of WORK) of those where NEEDED is measured, and power of
-# those. Sums over GPUs and their number: of AVERAGED; of GPUs that tell their activity (`told`) those at rest (`idle`),
+# those. Sums over GPUs and their number: of AVERAGED; of GPUs with known activity (`told`) those that were idle,
 # their power, and the activity of the others.
 _MOST = (*ACTIVITY, "busy", "work")
 _SUMS = ("power_sum", *(f"sum_{name}" for name in AVERAGED), "idle_power_w", "active_sum")
@@ -51,10 +51,10 @@ def timeline_of_slots(
     *,
     idle_util: float,
 ) -> pl.DataFrame:
-    """Return one row per (run, minute) of the minutes that are `whole`; null where nobody measured.
+    """Return one row per (run, minute) of the minutes that are `whole`; null where not measured.
 
     `run`: of each segment; `begin`: first minute of each, and behind the last their number. `values`: per minute the
-    means of counters, NaN where there is none. A GPU is at rest in a minute with activity below `idle_util`.
+    means of counters, NaN where there is none. A GPU is idle in a minute with activity below `idle_util`.
     """
     if not whole.any():
         return empty_timeline()
@@ -87,26 +87,26 @@ def timeline_of_minutes(rows: pl.DataFrame, *, idle_util: float, key: str = "run
         "nvlink": _both("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
     }
     activity = pl.coalesce(ACTIVITY)
-    at_rest = activity < pl.lit(idle_util, dtype=pl.Float32)
+    idle = activity < pl.lit(idle_util, dtype=pl.Float32)
     return rows.group_by(key, "minute", maintain_order=True).agg(
         *(pl.col(name).max() for name in ACTIVITY),
         busy=pl.when(complete).then(pl.col("gpu_util")).max(),
         work=pl.when(complete).then(pl.max_horizontal(*WORK)).max(),
         power_sum=power.cast(pl.Float64).sum(),
         **{f"sum_{name}": value.cast(pl.Float64).sum() for name, value in averaged.items()},
-        idle_power_w=pl.when(at_rest).then(pl.col("power_w")).cast(pl.Float64).sum(),
-        active_sum=pl.when(~at_rest).then(activity).cast(pl.Float64).sum(),
+        idle_power_w=pl.when(idle).then(pl.col("power_w")).cast(pl.Float64).sum(),
+        active_sum=pl.when(~idle).then(activity).cast(pl.Float64).sum(),
         power_gpus=power.count().cast(pl.Int32),
         **{f"gpus_{name}": value.count().cast(pl.Int32) for name, value in averaged.items()},
         told_gpus=activity.count().cast(pl.Int32),
-        idle_gpus=at_rest.sum().cast(pl.Int32),
+        idle_gpus=idle.sum().cast(pl.Int32),
     )
 
 
 def merge_timelines(parts: Sequence[pl.DataFrame], *, key: str = "run") -> pl.DataFrame:
     """Return one row per (`key`, minute) of any number of timelines, in order.
 
-    `power_w`: mean of the GPUs that tell whether they work. `mean_<name>` for each of AVERAGED: over GPUs that tell it.
+    `power_w`: mean of the GPUs with known activity and work. `mean_<name>`: of AVERAGED, over GPUs that have it.
     """
     rows = pl.concat([empty_timeline(key), *parts]).sort(key, "minute")
     if rows.select(pl.struct(key, "minute").is_duplicated().any()).item():
@@ -121,8 +121,8 @@ def timelines_of(minutes: pl.DataFrame, *, idle_util: float) -> pl.DataFrame:
     """Return what is judged of job_minutes: one row per (job_key, minute), in order, its GPUs put together.
 
     Columns: `minute`; the largest mean of the GPUs for each of ACTIVITY; `busy`, `work`, `power_w`: utilisation and
-    work (arithmetic or memory traffic) of the busiest and mean power, of the GPUs that tell utilisation and work;
-    `mean_<name>` of AVERAGED; `told_gpus`, `idle_gpus`: GPUs that tell their activity, and those at rest (below
+    work (arithmetic or memory traffic) of the busiest and mean power, of the GPUs with known utilisation and work;
+    `mean_<name>` of AVERAGED; `told_gpus`, `idle_gpus`: GPUs with known activity, and idle ones (below
     `idle_util`), `idle_power_w` their power; `active_sum`: activity of the others, added up.
     """
     return merge_timelines([timeline_of_minutes(minutes, idle_util=idle_util, key="job_key")], key="job_key")

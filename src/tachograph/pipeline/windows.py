@@ -287,7 +287,7 @@ def spatial_imbalance(
 
 
 def with_gpus_held(jobs: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
-    """Return `jobs` with `gpus` the number of GPUs each held: its rows of job_gpus. Accounting may tell another."""
+    """Return `jobs` with `gpus` the number of GPUs each held: its rows of job_gpus. Accounting may differ."""
     held = gpus.group_by("job_key", "seq").agg(gpus=pl.len().cast(pl.Int64))
     return jobs.drop("gpus").join(held, on=["job_key", "seq"], how="left").select(*jobs.columns)
 

@@ -41,15 +41,15 @@ def parse_workers(words: str) -> LocalWorkers | RunningScheduler | SlurmWorkers:
     """Return which workers are meant.
 
     >>> parse_workers("4"), parse_workers("slurm:8")
-    (Processes(count=4), Jobs(count=8))
+    (LocalWorkers(count=4), SlurmWorkers(count=8))
     >>> parse_workers("tcp://n1:8786").address, parse_workers("scheduler.json").file
     ('tcp://n1:8786', 'scheduler.json')
 
     Errors: UsageError for anything else.
     """
-    told = re.fullmatch(r"(slurm:)?([1-9]\d{0,4})", words)
-    if told:
-        return SlurmWorkers(int(told[2])) if told[1] else LocalWorkers(int(told[2]))
+    found = re.fullmatch(r"(slurm:)?([1-9]\d{0,4})", words)
+    if found:
+        return SlurmWorkers(int(found[2])) if found[1] else LocalWorkers(int(found[2]))
     if "://" in words:
         return RunningScheduler(address=words)
     if words.endswith(".json"):
@@ -106,7 +106,7 @@ def disagreements(wanted: tuple[str, ...], found: Mapping[str, Mapping[str, str 
 
 
 def run_there(wanted: WorkerRequirements, function: Callable[..., TaskResult], /, *arguments: Any) -> TaskResult:
-    """Return what the function returns, on a worker, which is looked at before its first task.
+    """Return what the function returns, on a worker, which is checked before its first task.
 
     Errors: what the function raises, a LakeError with the name of the worker's machine; WorkersError for a version.
     """
@@ -118,7 +118,7 @@ def run_there(wanted: WorkerRequirements, function: Callable[..., TaskResult], /
 
 
 def check_worker(wanted: WorkerRequirements) -> None:
-    """Look whether this process has what it must, once.
+    """Check that this process has what it must, once.
 
     Errors: WorkersError, LakeError.
     """
