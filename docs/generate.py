@@ -1,14 +1,21 @@
-"""Writes the pages that follow from the code: counters.md, devices.md, tables.md; `--check` fails where they drift."""
+"""Writes the pages that follow from the code: counters.md, devices.md, tables.md, the catalogue in rules.md.
+
+`--check` fails where they drift.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX, Counter, HostCounter
 from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge, value_fields
 from tachograph.catalog.tables import COMPUTED, TABLES, TIME, LakeTable, TableColumn
+from tachograph.judge.rules.listing import parameter_text
+from tachograph.judge.rules.ruleset import RuleEntry, read_rules
 
 FOLDER = Path(__file__).resolve().parent
 _NOTE = "<!-- Made by `make docs`; a change here is overwritten. -->"
@@ -202,9 +209,37 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def rules_page() -> str:
+    """Return docs/rules.md with the table of the catalogue written anew: one row per rule."""
+    table = markdown_table(
+        ("rule", "of", "severity", "what it looks for", "parameters", "needs", "check or family"),
+        map(_rule, read_rules(RuleOptions()).entries),
+    )
+    page = (FOLDER / "rules.md").read_text(encoding="utf-8")
+    return _CATALOGUE.sub(lambda found: f"{found[1]}\n{table}\n{found[2]}", page)
+
+
+_CATALOGUE = re.compile(r"(<!-- The catalogue, made by `make docs` -->).*?(<!-- end -->)", re.DOTALL)
+
+
+def _rule(entry: RuleEntry) -> tuple[str, ...]:
+    check = entry.check
+    wider = check.code if check.code != entry.code else check.family
+    return (
+        f"`{entry.code}`",
+        entry.rule.level,
+        entry.severity,
+        entry.pattern.criterion,
+        ", ".join(f"`{name}` {value}" for name, value in (parameter_text(entry, name) for name in entry.values)),
+        ", ".join(f"`{name}`" for name in entry.counters),
+        _DASH if wider == entry.code else f"`{wider}`" if wider == check.code else wider,
+    )
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "counters.md": counters_page,
     "devices.md": devices_page,
+    "rules.md": rules_page,
     "tables.md": tables_page,
 }
 

@@ -29,7 +29,7 @@ from conftest import made_once
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 TESTS = REPOSITORY / "tests"
 CONTRIBUTING = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
-APPLIED = ("A counter", "A device", "A figure", "An export")
+APPLIED = ("A counter", "A device", "A check", "A rule of the catalogue", "A figure", "An export")
 MOST_FILES = 3
 UNCOMPILED = {"NUMBA_DISABLE_JIT": "1"}  # a copy has no compiled code yet, and compiling takes longer than these jobs
 _EDIT = re.compile(
@@ -316,7 +316,9 @@ def test_a_name_adds_a_pipeline_to_the_estimator(package: Path) -> None:
 @pytest.mark.parametrize(
     "title",
     [
-        *("A counter", "A device", "A figure", "An export", "A source", "A workload class, a health limit"),
+        *APPLIED,
+        "A source",
+        "A workload class, a health limit",
         *("A score", "A cause of waste", "A label of Nsight Compute", "A resource of the estimator"),
         *("A micro-benchmark", "A renderer", "A command"),
     ],

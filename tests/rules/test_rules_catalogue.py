@@ -132,7 +132,7 @@ CASES = (
 
 
 def test_every_rule_has_its_case() -> None:
-    assert [case.code for case in CASES] == [entry.code for entry in SHIPPED.entries]
+    assert sorted(case.code for case in CASES) == sorted(entry.code for entry in SHIPPED.entries)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.code)
