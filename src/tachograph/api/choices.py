@@ -1,4 +1,4 @@
-"""What may be asked of a study, given by name: which jobs, and how their metrics are defined."""
+"""Options by name: which jobs, and how the metrics of a study are defined."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def several(names: Names | None) -> tuple[str, ...]:
 
 
 def check_names(given: Iterable[str], known: type[JobChoice]) -> None:
-    """Check the names of options: a misspelt one would choose nothing, and nobody would know.
+    """Check the names of options: a misspelt one would choose nothing without notice.
 
     >>> check_names(["wher"], Choice)
     Traceback (most recent call last):
@@ -120,12 +120,12 @@ def described(wanted: JobFilter, zone_name: str = "UTC") -> tuple[tuple[str, str
     >>> described(JobFilter(users=("ann", "bob"), where=(parse_condition("gpus>4"),)))
     (('user', 'ann, bob'), ('where', 'gpus>4'))
     """
-    told = [(name, ", ".join(getattr(wanted, field))) for name, field in FILTER_KINDS.items()]
-    told += [("verdict", wanted.verdict)] if wanted.verdict != "yes" else []
-    told += [
+    given = [(name, ", ".join(getattr(wanted, field))) for name, field in FILTER_KINDS.items()]
+    given += [("verdict", wanted.verdict)] if wanted.verdict != "yes" else []
+    given += [
         (name, local_time(moment, zone_name))
         for name, moment in (("since", wanted.since), ("until", wanted.until))
         if moment
     ]
-    told.append(("where", ", ".join(map(str, wanted.where))))
-    return tuple((name, given) for name, given in told if given)
+    given.append(("where", ", ".join(map(str, wanted.where))))
+    return tuple((name, value) for name, value in given if value)

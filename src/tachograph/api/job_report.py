@@ -1,4 +1,4 @@
-"""The report of one job, of what the last analysis left of it."""
+"""The report of one job, from the tables of the last analysis."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ def read_job(
 ) -> JobReport:
     """Return the report of the job called `job` (see choose_job), of its last run unless `run` names another.
 
-    `now`: the instant that the page says it was made; `zone_name`: the zone of its times. All it tells is of one
-    analysis.
+    `now`: when the page was made; `zone_name`: the zone of its times. All of it is of one analysis.
     Errors: LakeError where nothing was analyzed; those of choose_job.
     """
 

@@ -148,9 +148,9 @@ class WastePage:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OpenLake:
-    """A lake that is open, its configuration, and the instant up to which things are looked at.
+    """An open lake, its configuration, and the end of the period that reports cover.
 
-    What it returns is read when it is asked for, and nothing is written. Missing values are null, times are UTC.
+    Tables are read on demand, and nothing is written. Missing values are null, times are UTC.
     Its attributes are no methods: `lake`; `configuration`; `now`, the instant at which it was opened, from which times
     such as "7d" are counted back (not the end of what was recorded).
     """
@@ -185,7 +185,7 @@ class OpenLake:
     def node_minutes(self, job: str | pl.DataFrame) -> pl.DataFrame:
         """Return rows of job_node_minutes, one per node and minute: of a job (its id), or of rows of `jobs()`.
 
-        None where hosts tell nothing, or the node was shared in that minute.
+        No row where hosts were not recorded, or the node was shared in that minute.
         """
         return self._by_minute(JOB_NODE_MINUTES, job)
 
@@ -294,7 +294,7 @@ class OpenLake:
         return draw_radar(numbers, layout)
 
     def radar_numbers(self, by: str = "job", **which: Unpack[JobChoice]) -> FigureNumbers:
-        """Return what `radar` draws: a row per profile, 0..1 along each axis, null where nobody measured it."""
+        """Return what `radar` draws: a row per profile, 0..1 along each axis, null: not measured."""
         return build_radar(self.jobs(**which).filter(pl.col("samples") > 0), by=by).profiles
 
     def _made(self, figure: str, options: StudyChoice) -> MadeFigure:

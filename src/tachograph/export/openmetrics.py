@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
 import httpx2
 import polars as pl
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.registry import Collector
 
 from tachograph.catalog.codes import REPORTED
 from tachograph.catalog.errors import ExportError, UsageError
@@ -61,27 +63,6 @@ OF_JOBS: Mapping[str, tuple[pl.Expr, str]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MetricFamily:
-    """One metric: its name, one sentence, names of its labels, and its values: (label texts, value)."""
-
-    name: str
-    sentence: str
-    labels: tuple[str, ...]
-    samples: tuple[tuple[tuple[str, ...], float], ...]
-
-    def lines(self) -> Iterator[str]:
-        """Yield its lines in the text format."""
-        unit = self.name.rpartition("_")[2]
-        yield f"# TYPE {self.name} gauge"
-        if unit in _UNITS:
-            yield f"# UNIT {self.name} {unit}"
-        yield f"# HELP {self.name} {self.sentence}"
-        for texts, value in self.samples:
-            pairs = ",".join(f"{name}={_quoted(text)}" for name, text in zip(self.labels, texts, strict=True))
-            yield f"{self.name}{{{pairs}}} {value!r}" if pairs else f"{self.name} {value!r}"
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare where to, by what, and how many jobs."""
     parser.add_argument("--to", required=True, metavar="PLACE", help="a .prom file, or a pushgateway's address")
@@ -116,10 +97,14 @@ def _labels(written: str) -> tuple[str, ...]:
     return names
 
 
-def all_metrics(content: ExportContent, *, by: Sequence[str], jobs: int = 0) -> Iterator[MetricFamily]:
+def all_metrics(content: ExportContent, *, by: Sequence[str], jobs: int = 0) -> Iterator[Metric]:
     """Yield the metrics of the chosen jobs: sums by the labels `by`, findings by code, and `jobs` single jobs."""
-    now = ((), content.now.timestamp())
-    yield MetricFamily("tachograph_export_time_seconds", "When this was exported, since 1970.", (), (now,))
+    yield GaugeMetricFamily(
+        "tachograph_export_time_seconds",
+        "Time of this export, since 1970.",
+        value=content.now.timestamp(),
+        unit="seconds",
+    )
     labelled = content.summaries.with_columns(pl.col(name).fill_null("") for name in by)
     yield from _families(SUMS, labelled, by)
     answers = content.answers()
@@ -128,18 +113,19 @@ def all_metrics(content: ExportContent, *, by: Sequence[str], jobs: int = 0) -> 
         yield from _families(OF_JOBS, _single(content, answers, jobs), JOB_LABELS)
 
 
-def _families(
-    wanted: Mapping[str, tuple[pl.Expr, str]], rows: pl.DataFrame, labels: Sequence[str]
-) -> Iterator[MetricFamily]:
+def _families(wanted: Mapping[str, tuple[pl.Expr, str]], rows: pl.DataFrame, labels: Sequence[str]) -> Iterator[Metric]:
     """One family per metric: the sum of its values over the rows of each combination of labels."""
     for name, (value, sentence) in wanted.items():
         known = rows.with_columns(value.cast(pl.Float64).alias("value")).select(*labels, "value").drop_nulls("value")
         sums = known.group_by(*labels).agg(pl.col("value").sum()).sort(*labels) if labels else known.sum()
-        samples = tuple((tuple(texts), value) for *texts, value in sums.select(*labels, "value").iter_rows())
-        yield MetricFamily(name, sentence, tuple(labels), samples)
+        unit = name.rpartition("_")[2]
+        family = GaugeMetricFamily(name, sentence, labels=tuple(labels), unit=unit if unit in _UNITS else "")
+        for *texts, value in sums.select(*labels, "value").iter_rows():
+            family.add_metric(texts, value)
+        yield family
 
 
-def _findings(content: ExportContent, answers: pl.DataFrame) -> Iterator[MetricFamily]:
+def _findings(content: ExportContent, answers: pl.DataFrame) -> Iterator[Metric]:
     """Jobs that have each verdict on each finding, and their GPU time."""
     hours = content.summaries.select("job_key", "gpu_hours")
     found = answers.join(hours, on="job_key", how="left")
@@ -164,19 +150,27 @@ def _single(content: ExportContent, answers: pl.DataFrame, many: int) -> pl.Data
     return last.sort("end", "job_key", descending=True, nulls_last=False).head(many)
 
 
-def exposition(metrics: Iterable[MetricFamily]) -> bytes:
+class _Families(Collector):
+    """Metric families as the library collects them."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        """Return them."""
+        return self._metrics
+
+
+def exposition(metrics: Iterable[Metric]) -> bytes:
     """Return the metrics as OpenMetrics text; being gauges without timestamps it is Prometheus' text format, too.
 
-    >>> exposition([Gauge("up", "Up.", ("host",), ((('a"b',), 1.0),))]).decode().splitlines()[2:]
+    >>> up = GaugeMetricFamily("up", "Up.", labels=("host",))
+    >>> up.add_metric(['a"b'], 1.0)
+    >>> exposition([up]).decode().splitlines()[2:]
     ['up{host="a\\\\"b"} 1.0', '# EOF']
     """
-    lines = [line for metric in metrics for line in metric.lines()]
-    return "".join(f"{line}\n" for line in (*lines, "# EOF")).encode()
-
-
-def _quoted(words: str) -> str:
-    escaped = words.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
+    page: bytes = generate_latest(_Families(metrics))  # type: ignore[no-untyped-call]
+    return page
 
 
 def _write(target: Path, page: bytes) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.codes import VERDICTS, check_codes
-from tachograph.catalog.columns import COLUMN_UNITS, must_exist
+from tachograph.catalog.codes import REPORTED, VERDICTS, check_codes, known_codes
+from tachograph.catalog.columns import COLUMN_UNITS, FINDINGS_COLUMN, must_exist
 from tachograph.catalog.errors import InputError, NotFoundError, UsageError
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import plural, span_s
@@ -245,3 +245,25 @@ def _whole(name: str, parts: pl.DataFrame) -> NotFoundError:
         f"{name} is {'an array' if array else 'a heterogeneous job'}",
         do=f"name one of its {'tasks' if array else 'components'}: {listed}",
     )
+
+
+def with_finding_codes(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of job_summaries and in `findings` the codes of their reported findings, most urgent first."""
+    codes = known_codes()
+    urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1, "note": 2}, return_dtype=pl.Int8)
+    places = pl.col("code").replace_strict(dict(zip(codes, range(len(codes)), strict=True)), default=len(codes))
+    of_jobs = (
+        findings.filter(REPORTED)
+        .sort(urgency, places, "code", maintain_order=True)
+        .group_by("job_key", maintain_order=True)
+        .agg(pl.col("code").alias(FINDINGS_COLUMN))
+    )
+    joined = summaries.join(of_jobs, on="job_key", how="left", maintain_order="left")
+    return joined.with_columns(pl.col(FINDINGS_COLUMN).fill_null(pl.lit([], dtype=pl.List(pl.String))))
+
+
+def sort_jobs(jobs: pl.DataFrame, sort: str) -> pl.DataFrame:
+    """Return jobs sorted by a column, with `-` before it descending; those without a value last, lists by length."""
+    by = sort.removeprefix("-")
+    key = pl.col(by).list.len() if isinstance(jobs.schema[by], pl.List) else pl.col(by)
+    return jobs.sort(key, "job_key", descending=[sort.startswith("-"), False], nulls_last=True)

@@ -1,4 +1,4 @@
-"""The table of jobs: filtered, sorted, shown or exported."""
+"""The table of jobs as text, JSON, CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import polars as pl
 
-from tachograph.catalog.codes import REPORTED, known_codes
 from tachograph.catalog.columns import FINDINGS_COLUMN, column_heading, column_text, must_exist
 from tachograph.catalog.tables import JOB_SUMMARIES
 from tachograph.catalog.units import zone
+from tachograph.lake.filters import sort_jobs, with_finding_codes
 from tachograph.report.json_values import INTERNAL, json_values
 from tachograph.report.lines import Line, bar, plain, to_text
 from tachograph.report.tables import TextColumn, cut, fit_table
@@ -24,7 +24,7 @@ DEFAULT_COLUMNS = (
 )
 DEFAULT_SORT = "-start"
 KNOWN = (*(name for name in JOB_SUMMARIES.schema if name not in INTERNAL), FINDINGS_COLUMN)
-# left out first where the terminal is too narrow for all default columns
+# hidden first where the terminal is too narrow for all default columns
 _EXPENDABLE = (
     "partition",
     "bound",
@@ -37,7 +37,7 @@ _EXPENDABLE = (
     "user",
 )
 _BAR_COLUMN, _BAR = "gpu_util_mean", 6
-_IDS = ("display_id", "job_id", "job_key")  # a cut one names no job
+_IDS = ("display_id", "job_id", "job_key")  # never cut
 _WIDEST = {"user": 12, "partition": 12, "state": 13, FINDINGS_COLUMN: 40}
 _NARROWEST_FINDINGS = 18
 
@@ -54,7 +54,7 @@ class JobsTable:
     columns: tuple[str, ...]
     matching: int
     zone_name: str = "UTC"
-    chosen: bool = False  # the columns were chosen by name: none is left out
+    chosen: bool = False  # the columns were chosen by name: none is hidden
 
 
 def build_jobs_table(
@@ -68,34 +68,14 @@ def build_jobs_table(
 ) -> JobsTable:
     """Return the table of jobs from (already filtered) rows of job_summaries and the rows of findings.
 
-    Of these only what holds and is no mere fact is shown.
-
     `sort` is a column, `-` before it for descending; jobs without a value come last.
     Errors: NotFoundError for an unknown column, naming those close to it.
     """
     by = sort.removeprefix("-")
     must_exist([*columns, by], tuple(dict.fromkeys((*DEFAULT_COLUMNS, *KNOWN))), page="docs/tables.md")
-    frame = _with_findings(summaries, findings)
-    key: pl.Expr = pl.col(by)
-    if by in ("pipes", "intensity_histogram", FINDINGS_COLUMN):
-        key = key.list.len()
-    ordered = frame.sort(key, "job_key", descending=[sort.startswith("-"), False], nulls_last=True)
+    ordered = sort_jobs(with_finding_codes(summaries, findings), sort)
     kept = ordered if limit is None else ordered.head(limit)
-    return JobsTable(kept, tuple(columns) or DEFAULT_COLUMNS, frame.height, zone_name, chosen=bool(columns))
-
-
-def _with_findings(summaries: pl.DataFrame, findings: pl.DataFrame) -> pl.DataFrame:
-    codes = known_codes()
-    urgency = pl.col("severity").replace_strict({"problem": 0, "hint": 1, "note": 2}, return_dtype=pl.Int8)
-    places = pl.col("code").replace_strict(dict(zip(codes, range(len(codes)), strict=True)), default=len(codes))
-    of_jobs = (
-        findings.filter(REPORTED)
-        .sort(urgency, places, "code", maintain_order=True)
-        .group_by("job_key", maintain_order=True)
-        .agg(pl.col("code").alias(FINDINGS_COLUMN))
-    )
-    joined = summaries.join(of_jobs, on="job_key", how="left", maintain_order="left")
-    return joined.with_columns(pl.col(FINDINGS_COLUMN).fill_null(pl.lit([], dtype=pl.List(pl.String))))
+    return JobsTable(kept, tuple(columns) or DEFAULT_COLUMNS, ordered.height, zone_name, chosen=bool(columns))
 
 
 def jobs_json(table: JobsTable) -> list[dict[str, Any]]:
