@@ -52,7 +52,7 @@ def test_one_command_writes_the_study_and_tells_it(lake: Path, tmp_path: Path) -
     assert (tmp_path / "tachograph-study" / "study.html").exists()
     for entry in FIGURES:
         assert f"{entry.name} " in done.stdout
-    assert "not measured" in done.stdout
+    assert "not drawn; not measured" in done.stdout
     for name, question in QUESTIONS.items():
         assert (f"{name}  {question[:40]}" in done.stdout) is any(entry.question == name for entry in FIGURES)
     assert "1 job studied" in done.stdout

@@ -90,8 +90,8 @@ def test_the_demo_has_few_kinds_that_come_again(demo: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     said = " ".join(done.stdout.split())
     assert "may share" in said
-    assert "No two kinds of jobs are proposed" in said
-    assert "pairs judged; what they have too little of: memory" in said
+    assert "No pair of job groups is proposed" in said
+    assert "pairs judged; bottlenecks: memory" in said
     assert "each of a kind that ran fewer than 2 times under its name: `--runs 1` takes them in" in said
     assert "Left out " in said
     assert "not steady: the class `stable` says no" in " ".join(done.stdout.split())

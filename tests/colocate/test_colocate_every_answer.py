@@ -91,7 +91,7 @@ def test_the_table_proposes_all_but_do_not(way: str) -> None:
     text = printed(found)
     if way == "no":
         assert not found.proposals
-        assert "1 pair judged; what they have too little of: tensor cores 1." in text
+        assert "1 pair judged; bottlenecks: tensor cores 1." in text
         return
     (pair,) = found.proposals
     shown = {"mps": "MPS", "mps_share": "MPS 50 % / 50 %", "mig": "MIG 3g.40gb / 3g.40gb", "time_slicing": "in turn"}
@@ -112,4 +112,4 @@ def test_memory_that_does_not_hold_both_is_all_that_is_said() -> None:
         estimator_of=estimators(InterferenceOptions()),
     )
     assert found.short == (("hbm", 1),)
-    assert "1 pair judged; what they have too little of: memory 1." in printed(found)
+    assert "1 pair judged; bottlenecks: memory 1." in printed(found)

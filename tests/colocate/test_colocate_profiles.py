@@ -262,12 +262,12 @@ def test_the_matrix_and_the_pairs_tell_the_same(files: dict[str, str]) -> None:
             (row,) = [row for row in cells if (row["one"], row["other"]) == (f"ann/{one}", f"ann/{other}")]
             assert float(row["careful"]) == pytest.approx(data["careful"][i][j])
     text = to_text(colocate_lines(found, width=100))
-    assert "1 x A100 SXM 40GB: 3 kinds of jobs" in text
+    assert "1 x A100 SXM 40GB: 3 job groups" in text
     assert "ann/x*" in text
     full = report(rows("x", "y", hbm_used_mib_max=30000.0), matrix=True)
     assert "mem" in to_text(colocate_lines(full, width=100)).splitlines()[2].split()
     assert report([], matrix=True).matrices == ()
-    assert "No job to look at" in printed(report([], matrix=True))
+    assert "No jobs." in printed(report([], matrix=True))
 
 
 def test_all_forms_name_the_profile(files: dict[str, str]) -> None:

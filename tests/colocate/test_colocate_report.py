@@ -204,7 +204,7 @@ def test_jobs_without_a_name_are_kinds_of_their_own() -> None:
 def test_few_jobs(count: int) -> None:
     found = report(*(job(n) for n in range(count)))
     assert found.proposals == ()
-    assert "No two kinds of jobs" in " ".join(printed(found).split())
+    assert "No pair of job groups" in " ".join(printed(found).split())
     assert colocate_csv(found).count("\n") == 1
     assert json.loads(json_bytes(colocate_json(found)))["proposals"] == []
 

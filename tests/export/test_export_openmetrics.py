@@ -169,7 +169,7 @@ def test_a_gateway_that_is_down_or_refuses_is_told(lake: Lake, tmp_path: Path) -
     one_line(done, 7, "the gateway does not answer", "--to")
     assert "secret" not in done.stderr
     with pushgateway(tmp_path) as address:
-        one_line(run(lake, "openmetrics", "--to", f"{address}/metrics/nonsense"), 7, "does not take it: 4")
+        one_line(run(lake, "openmetrics", "--to", f"{address}/metrics/nonsense"), 7, "rejected it: 4")
 
 
 def test_an_unknown_label_is_named(lake: Lake) -> None:

@@ -53,7 +53,7 @@ def test_the_table_has_a_line_for_each_kernel(folder: Path, capsys: pytest.Captu
     code, out, err = run(capsys, "good.csv")
     assert (code, err) == (0, "")
     assert out.startswith("NVIDIA H100 NVL, 132 SMs: 13 kernels, 13 launches, 146.1 ms\n")
-    table = out[: out.index("Do not be misled")].splitlines()
+    table = out[: out.index("Pitfalls")].splitlines()
     (mm,) = [line for line in table if " mm_1024 " in line]
     assert mm.split()[:7] == ["13", "mm_1024", "0.062", "%", "1", "100", "%"]
     assert " ".join(mm.split()[7:14]) == "3.00 FMA 60 % 9 % 6.2"

@@ -139,7 +139,7 @@ def test_columns_without_room_are_named(tmp_path: Path) -> None:
         assert ("nvidia-smi" in named) == ("smi" not in heading), width
         assert ("occupancy" in named) == ("occ" not in heading), width
         assert ("memory score" in named) == ("mem" not in heading), width
-        assert not {"DRAM", "limited by", "disturbed by"} & set(named)
+        assert not {"DRAM", "limited by", "sensitive to"} & set(named)
     assert "hidden columns" not in lines(found, 160)
 
 
@@ -207,12 +207,12 @@ def test_the_kernels_that_disturb_most_are_named(tmp_path: Path) -> None:
         assert one.slowdown == pytest.approx(column[one.victim - 1])
     assert len(part.disturbers) == sum(slowdown.max(axis=0) >= 1.1)
     first = part.disturbers[0]
-    most = f"({first.victim} takes {times(first.slowdown)} as long: held up by issue)"
+    most = f"({first.victim} takes {times(first.slowdown)} as long, bottleneck issue)"
     assert f"Disturbs most: {first.number} {first.label} {most}" in lines(found)
     told = kernels_json(found)["gpus"][0]["disturbs_most"][0]
     assert (told["number"], told["binding"]) == (first.number, "issue")
     (whole,) = report(tmp_path, asked=KernelsRequest()).parts
-    assert "as long: waits for block slots)" in disturbers_words(whole.disturbers or ())
+    assert "as long, waits for block slots)" in disturbers_words(whole.disturbers or ())
     assert f"{first.number} {html.escape(first.label)} {most}" in kernels_html(found)
 
 

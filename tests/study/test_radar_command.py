@@ -27,12 +27,12 @@ def test_the_command(study_lake: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("radr",), "no figures 'radr'"),
+        (("radr",), "unknown argument 'radr'"),
         (("radar", "--pipe", "fp32"), "--pipe is an option of the study"),
         (("radar", "--no-filter", "short"), "--no-filter is an option of the study"),
         (("radar", "--by", "usr"), "no groups by 'usr'"),
         (("--by", "user"), "--by is an option of"),
-        (("radar", "--user", "nobody"), "no job with samples is left"),
+        (("radar", "--user", "nobody"), "no matching job has samples"),
     ],
 )
 def test_what_makes_no_sense_is_told(study_lake: Path, tmp_path: Path, options: tuple[str, ...], words: str) -> None:

@@ -259,7 +259,7 @@ class Assumption:
 
 # in the order of the causes
 ASSUMPTIONS: tuple[Assumption, ...] = (
-    Assumption("never_used", "never_used_share", "fraction", "{value} of them are not asked for next time", _OURS),
+    Assumption("never_used", "never_used_share", "fraction", "{value} of them are not requested next time", _OURS),
     Assumption(
         "hung", "watchdog_minutes", "min", "a watchdog ends a hang or a stall after {value}",
         "T of the hung classes (Matveev et al. 2025)", most=float("inf"),
@@ -272,7 +272,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         "idle", "idle_minutes", "min", "GPUs are given back after {value} in which none of the job worked",
         _OURS, most=float("inf"),
     ),
-    Assumption("imbalance", "imbalance_share", "fraction", "{value} of the imbalance is mended", _OURS),
+    Assumption("imbalance", "imbalance_share", "fraction", "{value} of the imbalance is fixed", _OURS),
 )  # fmt: skip
 
 

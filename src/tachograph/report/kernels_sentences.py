@@ -27,7 +27,7 @@ PIPE_KIND_LABELS = {"fp64": "FP64", "fp32": "FP32", "fp16": "FP16", "tensor": "t
 _SIDES = {"compute": "on the side of compute", "memory": "on the side of memory"}
 _NUMBER_LABELS = {"ipc": "IPC", "ipc_left": "IPC left", "ipc_of_copy": "IPC of a copy", "nvidia_smi": "nvidia-smi"}
 SLOWDOWN_SAYS = (
-    "slowdown: time beside the others over time alone; worst: where the others are served first; held up by: what "
+    "slowdown: time beside the others over time alone; worst: where the others are served first; bottleneck: what "
     "there is too little of."
 )
 _SUMS = 6  # resources named
@@ -61,10 +61,10 @@ def took(seconds: float | None) -> str:
     """Return a time from nanoseconds to days.
 
     >>> took(0.012), took(9.2e-05), took(2.5), took(None)
-    ('12 ms', '92 µs', '2.5 s', 'time not told')
+    ('12 ms', '92 µs', '2.5 s', 'time not reported')
     """
     if seconds is None:
-        return "time not told"
+        return "time not reported"
     if seconds >= 1 or seconds == 0:
         return text(seconds, "s")
     return text(seconds * 1e3, "ms") if seconds >= 1e-3 else text(seconds * 1e6, "µs")
@@ -88,8 +88,8 @@ def limited_words(found: KernelLimits) -> str:
     if found.limiting is not None:
         name, used = resource_name(found.limiting.resource), text(found.limiting.demand, "fraction")
         measured = {limit.resource for limit in found.resources}
-        untold = [resource_name(resource) for resource in ("issue", "dram") if resource not in measured]
-        lacks = f" Not measured, and perhaps fuller: {', '.join(untold)}." if untold else ""
+        unmeasured = [resource_name(resource) for resource in ("issue", "dram") if resource not in measured]
+        lacks = f" Not measured, and perhaps fuller: {', '.join(unmeasured)}." if unmeasured else ""
         left = text(found.limiting.head_room, "fraction")
         return f"{name}: {used} of {all_words(found.limiting)} is used, {left} is left to others.{lacks}"
     if found.bound == "latency":
@@ -119,7 +119,7 @@ def roofline_words(place: RooflinePlacement) -> str:
         how = "" if place.by == "intensity" else ", by the load of pipelines and DRAM: FLOP were not counted"
         said.append(f"That is {_SIDES[place.side]}{how}.")
     else:
-        said.append("It has no place: FLOP, traffic, or a peak is not told.")
+        said.append("It has no place: FLOP, traffic, or a peak is not reported.")
     for kind, rate in place.achieved.items():
         roof = place.roof(kind)
         if rate > 0 and roof is not None:
@@ -151,10 +151,10 @@ def pitfall_numbers(pitfall: Pitfall) -> str:
     of_two = {
         name.removesuffix("_of_two"): value for name, value in pitfall.numbers.items() if name.endswith("_of_two")
     }
-    told = of_two or dict(list(pitfall.numbers.items())[:2])
+    quoted = of_two or dict(list(pitfall.numbers.items())[:2])
     said = (
         f"{_NUMBER_LABELS.get(name, RESOURCE_NAMES.get(name, name.replace('_', ' ')))} {_number(name, value)}"
-        for name, value in told.items()
+        for name, value in quoted.items()
     )
     return f"{'two: ' if of_two else ''}{', '.join(said)}"
 
@@ -250,7 +250,7 @@ def disturbers_words(found: Sequence[DisturbingKernel]) -> str:
     """Return which kernels of a table disturb others most, in a line.
 
     >>> disturbers_words([DisturbingKernel(4, "fmul<4, 256>", 2.0, 3, "issue")]), disturbers_words([])
-    ('Disturbs most: 4 fmul<4, 256> (3 takes 2.00x as long: held up by issue)', 'Disturbs most: none disturbs another.')
+    ('Disturbs most: 4 fmul<4, 256> (3 takes 2.00x as long, bottleneck issue)', 'Disturbs most: none disturbs another.')
     """
     named = [
         f"{one.number} {shortened(one.label, 24)} ({one.victim} takes {times(one.slowdown)} as long{_why(one.binding)})"
@@ -262,7 +262,7 @@ def disturbers_words(found: Sequence[DisturbingKernel]) -> str:
 def _why(binding: str | None) -> str:
     if binding is None:
         return ""
-    return f": {'waits for' if binding == 'blocks' else 'held up by'} {resource_name(binding)}"
+    return f", {'waits for' if binding == 'blocks' else 'bottleneck'} {resource_name(binding)}"
 
 
 def together_heading(sharing: Sharing) -> str:
@@ -280,11 +280,11 @@ def sums_words(sums: Mapping[str, float]) -> str:
     """Return what all ask for together, the most first.
 
     >>> sums_words({"dram": 0.84, "issue": 1.9, "fp64": 0.0})
-    'All together ask for: issue 190 %, DRAM 84 %.'
+    'Total demand: issue 190 %, DRAM 84 %.'
     """
-    asked = sorted(sums.items(), key=lambda item: -item[1])[:_SUMS]
-    named = ", ".join(f"{resource_name(name)} {text(share, 'fraction')}" for name, share in asked if share > 0)
-    return f"All together ask for: {named}."
+    largest = sorted(sums.items(), key=lambda item: -item[1])[:_SUMS]
+    named = ", ".join(f"{resource_name(name)} {text(share, 'fraction')}" for name, share in largest if share > 0)
+    return f"Total demand: {named}."
 
 
 def gain_words(gain: float | None, worst: float | None) -> str:
@@ -294,7 +294,7 @@ def gain_words(gain: float | None, worst: float | None) -> str:
     'Together they take 56 % of the time that they take one after the other, at the worst 100 %.'
     """
     if gain is None:
-        return "How long they take together cannot be said."
+        return "Time together: undetermined."
     at_worst = "" if worst is None else f", at the worst {part_of_time(worst)}"
     return f"Together they take {part_of_time(gain)} of the time that they take one after the other{at_worst}."
 

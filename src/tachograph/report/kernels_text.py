@@ -60,8 +60,8 @@ def pair_lines(report: KernelsReport, part: GpuPart, width: int) -> Iterator[Lin
         yield from table
         yield from _named_columns(part, width)
     else:
-        told = f"{len(part.kernels)} x {len(part.columns)} pairs: all of them with --json, --csv or --html"
-        yield from wrapped(told, width, style="dim")
+        more = f"{len(part.kernels)} x {len(part.columns)} pairs: all of them with --json, --csv or --html"
+        yield from wrapped(more, width, style="dim")
     yield from _best(part, width)
     if part.mixed is not None:
         yield from wrapped(mixed_words(part.mixed), width)
@@ -81,7 +81,7 @@ def _matrix(part: GpuPart, width: int) -> Iterator[Line]:
 
 
 def _named_columns(part: GpuPart, width: int) -> Iterator[Line]:
-    """What the numbers above the columns are, where no row tells it."""
+    """The kernels of the columns, where they are not rows as well."""
     if part.columns[0].number != part.kernels[0].number:
         named = ", ".join(f"{view.number} {shortened(view.label, 30)}" for view in part.columns)
         yield from wrapped(named, width, first="columns: ", indent="  ")
@@ -118,7 +118,7 @@ def worst_of(part: GpuPart) -> KernelPair | None:
 
 
 _BAR = 14
-_UNUSED = 0.005  # a resource asked for less is named only
+_UNUSED = 0.005  # a resource with less demand is only named
 _LEAST_NOTE = 24  # characters: shorter ones tell nothing
 LEVELS = {"high": "much", "some": "some", "low": "little", "unknown": "not known"}
 
@@ -129,24 +129,24 @@ def explain_lines(view: KernelView, *, width: int = 100, ascii_only: bool = Fals
     lines += wrapped(printable(view.kernel.name), width, first="   ", indent="   ", style="dim")
     lines += wrapped(where_it_ran(view), width, first="   ", indent="   ")
     for heading, body in (
-        ("What it uses, and what each number is read from", _facts(view.facts.values(), width, ascii_only)),
-        ("What limits it", _limits(view, width, ascii_only)),
-        ("What disturbs it when others run beside it", _disturbed(view, width)),
-        ("Under the roofs of the GPU", wrapped(roofline_words(view.judged.placement), width, first="  ", indent="  ")),
+        ("Use, and the source of each number", _facts(view.facts.values(), width, ascii_only)),
+        ("Limits", _limits(view, width, ascii_only)),
+        ("Sensitivity to co-runners", _disturbed(view, width)),
+        ("Roofline", wrapped(roofline_words(view.judged.placement), width, first="  ", indent="  ")),
         ("Scores, 0 best, 100 worst", _facts(view.scores.values(), width, ascii_only)),
-        ("Do not be misled", _explained_pitfalls(view, width)),
+        ("Pitfalls", _explained_pitfalls(view, width)),
         ("Not collected", _lacking(view, width)),
     ):
-        told = list(body)
-        if told:
-            lines += [plain(""), plain(heading, "bold"), *told]
+        rows = list(body)
+        if rows:
+            lines += [plain(""), plain(heading, "bold"), *rows]
     return lines
 
 
 def where_it_ran(view: KernelView) -> str:
     """Return GPU, shape and time of a kernel, in a sentence."""
     kernel, footprint = view.kernel, view.kernel.demand.footprint
-    shape = "shape not told" if footprint is None else f"{footprint.blocks:,} blocks of {footprint.threads:,} threads"
+    shape = "unknown shape" if footprint is None else f"{footprint.blocks:,} blocks of {footprint.threads:,} threads"
     if kernel.variants > 1:
         shape += f" (the longest of {kernel.variants} shapes)"
     share = "" if view.share is None else f", {text(view.share, 'fraction')} of the time"
@@ -155,9 +155,9 @@ def where_it_ran(view: KernelView) -> str:
 
 
 def _facts(facts: Iterable[KernelFact], width: int, ascii_only: bool) -> Iterator[Line]:
-    told = list(facts)
-    labels, values = max(len(fact.label) for fact in told), max(len(said(fact)) for fact in told)
-    for fact in told:
+    rows = list(facts)
+    labels, values = max(len(fact.label) for fact in rows), max(len(said(fact)) for fact in rows)
+    for fact in rows:
         drawn = bar(fact.share, _BAR, ascii_only=ascii_only)
         line = f"  {fact.label:<{labels}}  {drawn}  {said(fact):>{values}}"
         note = _note(fact, width - len(line) - 2)
@@ -226,7 +226,7 @@ def limited_by(view: KernelView) -> str:
 
 
 def disturbed_by(view: KernelView) -> str:
-    """Return the resources by which others disturb a kernel much, else somewhat; `?` behind what nobody measured."""
+    """Return the resources to which a kernel is very sensitive, else somewhat; `?` behind those not measured."""
     fears = [fear for fear in view.judged.fears if fear.resource != "sms"]  # tells how to read the others
     named = [resource_name(fear.resource) for fear in fears if fear.level == "high"]
     unknown = [f"{resource_name(fear.resource)}?" for fear in fears if fear.level == "unknown"]
@@ -258,7 +258,7 @@ _COLUMNS: dict[str, tuple[str, Cell]] = {
     "occupancy": ("occupancy", lambda view: said(view.facts["occupancy"])),
     "sms": ("SMs", lambda view: said(view.facts["sm_share"])),
     "limited": ("limited by", limited_by),
-    "disturbed": ("disturbed by", disturbed_by),
+    "disturbed": ("sensitive to", disturbed_by),
     "score": ("score", lambda view: score_text(view, "score_gpu_practice")),
     "score_mem": ("memory score", lambda view: score_text(view, "score_gpumem_practice")),
 }
@@ -357,7 +357,7 @@ def _pitfalls(part: GpuPart, width: int) -> Iterator[Line]:
             of.setdefault(pitfall.why, []).append(named)
     if not of:
         return
-    yield plain("Do not be misled", "bold")
+    yield plain("Pitfalls", "bold")
     for why, kernels in of.items():
         more = [f"and {len(kernels) - _NUMBERS} more"] if len(kernels) > _NUMBERS else []
         yield from wrapped(f"{why}:", width, first="  ", indent="  ")
@@ -390,7 +390,7 @@ def together_lines(report: KernelsReport, together: SetEstimate, width: int) -> 
         TextColumn("slowdown", [times(outcome.slowdown) for _, outcome in members], right=True),
         TextColumn("worst", [times(outcome.worst) for _, outcome in members], right=True),
         TextColumn(
-            "held up by",
+            "bottleneck",
             [
                 resource_name(outcome.binding) if outcome.binding else "nothing" if outcome.slowdown else "–"
                 for _, outcome in members

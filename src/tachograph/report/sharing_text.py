@@ -44,7 +44,7 @@ def both_of(numbers: Sequence[float | None]) -> str:
 
 
 def pipes_said(demand: Demand) -> str:
-    """Return what is asked of each pipe, of those that are asked for anything, to be followed by something else."""
+    """Return the demand of each pipe that is used, to be followed by other parts."""
     return "".join(
         f"{resource(pipe)} {text(share, 'fraction')}, " for pipe, share in demand.cycles.items() if share >= 0.01
     )
@@ -83,40 +83,40 @@ def profile_lines(kind: JobGroup, width: int) -> Iterator[Line]:
 
 
 def explained_lines(report: ColocateReport, proposal: SharingProposal, width: int) -> Iterator[Line]:
-    """Yield all that is to be said of a pair."""
+    """Yield everything about a pair."""
     one, other, advice = proposal.one, proposal.other, proposal.advice
     yield plain(f"{pair_called(proposal)}, {one.gpus} x {one.device.name}: {way_called(proposal)}", "bold")
     for kind in (one,) if one is other else (one, other):
-        yield from wrapped(_asks(kind), width, first="  ", indent="    ")
+        yield from wrapped(_demand_sentence(kind), width, first="  ", indent="    ")
         yield from profile_lines(kind, width) if kind.profile else ()
     measured = one.issue == other.issue == "profile"
-    yield plain("Why", "bold")
+    yield plain("Evidence", "bold")
     for sentence in advice.why:
         yield from wrapped(sentence, width, first="  ", indent="    ")
     if advice.worst:
-        more = "" if measured else ", and what was not measured is short"
-        said = f"At worst {both_of(advice.worst)}: always busy at the same time{more}."
+        more = "" if measured else ", and what was not measured is the bottleneck"
+        said = f"Worst case {both_of(advice.worst)}: always busy at the same time{more}."
         yield from wrapped(said, width, first="  ", indent="    ")
     if proposal.kernels is not None:
         yield from wrapped(_by_kernels(proposal.kernels, assumed=not measured), width, first="  ", indent="    ")
     if proposal.runs is not None and proposal.runs.worst is not None:
         mean = both_of((proposal.runs.slowdown, proposal.runs.other_slowdown))
-        said = f"Over all pairs of their runs, while both are busy, read carefully: {mean} on average, "
+        said = f"Over all pairs of their runs, while both are busy, conservative: {mean} on average, "
         said += f"{times(proposal.runs.worst[0])} in the worst pair."
         yield from wrapped(said, width, first="  ", indent="    ")
     if proposal.saved_h:
-        saved = f"Saved: up to {text(proposal.saved_h, 'h')} of GPU time, were they always there at the same time."
+        saved = f"Saved: up to {text(proposal.saved_h, 'h')} of GPU time, if both always run at the same time."
         yield from wrapped(saved, width, first="  ", indent="    ")
-    told = (*advice.unknown, *advice.cautions, *((BY_PROFILE,) if proposal.kernels else ()))
-    if told:
-        yield plain("Not known, and to be minded", "bold")
-        for sentence in told:
+    notes = (*advice.unknown, *advice.cautions, *((BY_PROFILE,) if proposal.kernels else ()))
+    if notes:
+        yield plain("Unknown, and cautions", "bold")
+        for sentence in notes:
             yield from wrapped(f"{sentence.removesuffix('.')}.", width, first="  ", indent="    ")
     yield from wrapped(bandwidth(report, one.device.name), width, style="dim")
 
 
-def _asks(kind: JobGroup) -> str:
-    """What a kind asks: the run that asks most."""
+def _demand_sentence(kind: JobGroup) -> str:
+    """The demand of a job group: that of its most demanding run."""
     most = kind.mix.highest
     memory = None if most.hbm_bytes is None else most.hbm_bytes / MI
     parts = [
@@ -138,9 +138,9 @@ def _by_kernels(found: MixOutcome, *, assumed: bool) -> str:
         f"{printable(name)} {times(slowdown)} beside {printable(beside)}"
         for slowdown, name, beside in dict.fromkeys(one for one in found.worst_of if one)
     ]
-    carefully = ", issue slots assumed" if assumed else ""
+    assumption = ", issue slots assumed" if assumed else ""
     return (
-        f"Kernel by kernel under MPS, all SMs for both, while both are busy{carefully}: "
+        f"Kernel by kernel under MPS, all SMs for both, while both are busy{assumption}: "
         f"{both_of(found.slowdowns)} on average; at worst {'; '.join(worst)}."
     )
 
@@ -148,8 +148,8 @@ def _by_kernels(found: MixOutcome, *, assumed: bool) -> str:
 MOST_PRINTED = 20  # kinds of a matrix that is printed, those of most GPU-hours
 _CELL = 6
 _READ = (
-    "Slowdown of the row beside the column by MPS, of the time in which the row uses the GPU, what nobody measured "
-    "counted; mem: memory does not hold both. *: by profile. `--csv` and `--json` have all, and what slows."
+    "Slowdown of the row beside the column by MPS, of the time in which the row uses the GPU, unmeasured resources "
+    "counted; mem: memory does not hold both. *: by profile. `--csv` and `--json` have all, and the bottleneck."
 )
 
 
@@ -166,13 +166,13 @@ def _matrix_lines(of_all: GroupMatrix, width: int) -> Iterator[Line]:
     wide = max(map(len, names[:MOST_PRINTED]))
     count = min(len(names), MOST_PRINTED, max(1, (width - wide - 3) // _CELL))
     first = of_all.kinds[0]
-    yield plain(f"{first.gpus} x {first.device.name}: {plural(len(names), 'kind')} of jobs", "bold")
+    yield plain(f"{first.gpus} x {first.device.name}: {plural(len(names), 'job group')}", "bold")
     yield plain(" " * (wide + 3) + "".join(f"{number:>{_CELL}}" for number in range(1, count + 1)), "bold")
     for row in range(count):
         cells = "".join(f"{_cell(of_all, row, column):>{_CELL}}" for column in range(count))
         yield plain(f"{row + 1:>2} {names[row]:<{wide}}{cells}")
     if count < len(names):
-        yield plain(f"{count} of {plural(len(names), 'kind')}, those of most GPU-hours", "dim")
+        yield plain(f"{count} of {plural(len(names), 'job group')}, those of most GPU-hours", "dim")
 
 
 def _cell(of_all: GroupMatrix, row: int, column: int) -> str:
@@ -182,22 +182,23 @@ def _cell(of_all: GroupMatrix, row: int, column: int) -> str:
     return text(None) if slowdown != slowdown else f"{slowdown:.2f}"
 
 
-_NOTHING = "No two kinds of jobs are proposed to share a GPU."
+_NOTHING = "No pair of job groups is proposed to share a GPU."
 _SAVED = (
     "saved: GPU-hours of both less those of one GPU until the slower one is through, if both are always there at the "
-    "same time: the most there is. No kind is in two pairs; pairs of one user come first, nobody else has to agree."
+    "same time: the most there is. No group is in two pairs; pairs of one user come first: no other user has to agree."
 )
 _SLOWDOWN = (
-    "measured: slowdown by what was measured, of the time in which a job uses the GPU, by the runs that ask most; both "
-    "are taken to be busy at times that have nothing to do with each other. careful: what decides; the same were "
-    "{assumed} of the issue slots asked for by each, and kernels on a part of the SMs as wide as the GPU{margin}; only "
-    "where it holds a pair is proposed. at worst: always at the same time, and what was not measured is short."
+    "measured: slowdown by what was measured, of the time in which a job uses the GPU, by the most demanding runs; "
+    "both are assumed to be busy at independent times. conservative: what decides; the same if each needed "
+    "{assumed} of the issue slots, and kernels on a part of the SMs as wide as the GPU{margin}; only "
+    "where it holds a pair is proposed. worst case: always at the same time, and what was not measured is the "
+    "bottleneck."
 )
-_MARGIN = ", where a kind was profiled with the estimator's margin of {:g} unless all pairs of kernels are safe"
+_MARGIN = ", where a group was profiled with the estimator's margin of {:g} unless all pairs of kernels are safe"
 _NOT_LOOKED_AT = (
-    "Not looked at: processors and memory of the host, PCIe, NVLink, network, and whether Slurm lets jobs share."
+    "Not considered: processors and memory of the host, PCIe, NVLink, network, and whether Slurm lets jobs share."
 )
-_UNKNOWN = f"None is safe before its kernels were profiled: DCGM tells neither issue slots nor caches. {PROFILE_THEM}"
+_UNKNOWN = f"None is safe before its kernels were profiled: DCGM reports neither issue slots nor caches. {PROFILE_THEM}"
 
 
 def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None = None) -> list[Line]:
@@ -214,7 +215,7 @@ def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None 
         lines += _reasons(report.proposals[:top], width)
         if top is not None and len(report.proposals) > top:
             lines += [plain(f"{top:,} of {plural(len(report.proposals), 'pair')}", "dim")]
-        lines += [plain(""), plain("Read it so", "bold"), *_notes(report, width)]
+        lines += [plain(""), plain("Notes", "bold"), *_notes(report, width)]
     if report.profiled:
         lines += [plain(""), plain("Profiled", "bold")]
         lines += [line for kind in report.profiled for line in profile_lines(kind, width)]
@@ -226,18 +227,18 @@ def colocate_lines(report: ColocateReport, *, width: int = 100, top: int | None 
 
 
 def headlines(report: ColocateReport) -> tuple[str, str]:
-    """Return the report in two sentences: what was looked at, what came of it."""
+    """Return the report in two sentences: the jobs, the result."""
     if report.first is None or report.last is None:
-        return "No job to look at.", _NOTHING
+        return "No jobs.", _NOTHING
     begin, end = (local_time(moment, report.zone_name)[:10] for moment in (report.first, report.last))
-    looked = (
+    jobs = (
         f"{begin} to {end}: {plural(report.jobs, 'job')} ({text(report.gpu_hours, 'h')} of GPU time), "
-        f"{plural(report.kinds, 'kind')} of jobs that may share."
+        f"{plural(report.kinds, 'job group')} that may share."
     )
     if not report.proposals:
-        return looked, " ".join([_NOTHING, *_why_none(report)])
+        return jobs, " ".join([_NOTHING, *_why_none(report)])
     pairs = plural(len(report.proposals), "pair")
-    return looked, f"{pairs} on one GPU in place of two would save up to {text(report.saved_h, 'h')}."
+    return jobs, f"{pairs} on one GPU in place of two would save up to {text(report.saved_h, 'h')}."
 
 
 def _why_none(report: ColocateReport) -> Iterator[str]:
@@ -245,18 +246,18 @@ def _why_none(report: ColocateReport) -> Iterator[str]:
     if report.short:
         short = ", ".join(f"{resource(name)} {count:,}" for name, count in report.short)
         judged = plural(sum(count for _, count in report.short), "pair")
-        yield f"{judged} judged; what they have too little of: {short}. `--all` shows each with its numbers."
+        yield f"{judged} judged; bottlenecks: {short}. `--all` shows each with its numbers."
     elif not report.kinds and report.left_out:
         yield "None may share, for the reasons below."
     rare = next((jobs for reason, jobs, _ in report.left_out if reason == "few_runs"), 0)
     if rare:
         often = f"fewer than {report.least_runs} times under its name"
-        yield f"{plural(rare, 'job')} left out, each of a kind that ran {often}: `--runs 1` takes them in."
+        yield f"{plural(rare, 'job')} left out, each of a group that ran {often}: `--runs 1` takes them in."
 
 
 def _missing(report: ColocateReport) -> str:
     return (
-        f"Never measured: {', '.join(report.missing)}. Without them nothing can be said of any job: let DCGM, "
+        f"Never measured: {', '.join(report.missing)}. Without them every job is undetermined: have DCGM, "
         "dcgm-exporter or LDMS record these fields (docs/counters.md)."
     )
 
@@ -275,14 +276,14 @@ def _table(proposals: Sequence[SharingProposal], width: int) -> list[Line]:
         column("one", lambda pair: short_label(pair.one)),
         column("other", lambda pair: "itself" if pair.one is pair.other else short_label(pair.other)),
         column("GPUs", lambda pair: f"{pair.one.gpus} x {pair.one.device.name}", hide=6),
-        column("how", way_called, hide=7),
+        column("mode", way_called, hide=7),
         column("measured", lambda pair: both_of(pair.advice.slowdowns), hide=4),
-        column("careful", lambda pair: both_of(pair.advice.careful)),
+        column("conservative", lambda pair: both_of(pair.advice.careful)),
         *([issue] if any(proposal.kernels for proposal in proposals) else []),
-        column("at worst", lambda pair: both_of(pair.advice.worst), hide=3),
+        column("worst case", lambda pair: both_of(pair.advice.worst), hide=3),
         column("memory", lambda pair: text(pair.memory, "fraction"), hide=2),
         column(
-            "short first",
+            "bottleneck",
             lambda pair: resource(pair.advice.binding) if pair.advice.binding else text(None),
             hide=1,
         ),
@@ -341,6 +342,6 @@ def _left_out(report: ColocateReport, width: int) -> list[Line]:
         lines += wrapped(said, width, style="dim", first="  ", indent="    ")
     if report.cut:
         lines += wrapped(
-            f"Not compared: {plural(report.cut, 'kind')} of few GPU-hours, for there are too many.", width, style="dim"
+            f"Not compared: {plural(report.cut, 'job group')} with few GPU-hours (too many groups).", width, style="dim"
         )
     return [plain(""), *lines] if lines else []
