@@ -1,4 +1,4 @@
-"""Writes the pages that follow from the code: counters.md, devices.md, tables.md, the catalogue in rules.md.
+"""Writes the pages that follow from the code: checks.md, counters.md, devices.md, tables.md, the rules in rules.md.
 
 `--check` fails where they drift.
 """
@@ -10,10 +10,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from tachograph.catalog.codes import CODES
 from tachograph.catalog.config import RuleOptions
 from tachograph.catalog.counters import COUNTERS, DCGM_PREFIX, HOST_COUNTERS, LDMS_PREFIX, Counter, HostCounter
 from tachograph.catalog.devices import DEVICE_CATALOGUE, DEVICE_PIPES, Device, ridge, value_fields
 from tachograph.catalog.tables import COMPUTED, TABLES, TIME, LakeTable, TableColumn
+from tachograph.judge.check import FAMILIES, Check
+from tachograph.judge.checks import CHECKS
 from tachograph.judge.rules.listing import parameter_text
 from tachograph.judge.rules.ruleset import RuleEntry, read_rules
 
@@ -192,6 +195,43 @@ def _column(column: TableColumn) -> tuple[str, ...]:
     return (f"`{column.name}`", dtype, column.unit, column.sentence, column.null or "")
 
 
+def checks_page() -> str:
+    """Return docs/checks.md: every check, and every rule of the catalogue, from the most specific of a family on."""
+    rules = [(entry.check, entry.pattern.criterion) for entry in read_rules(RuleOptions()).entries]
+    of_rules = [(check, criterion) for check, criterion in rules if check.code not in CODES and not check.deciders]
+    families = tuple(dict.fromkeys(check.family for check in (*CHECKS, *(check for check, _ in of_rules))))
+    return page(
+        "Checks",
+        "What is looked for in every job. Each check has one code, title, severity, advice text and file. Of the "
+        "checks of one family that hold, the most specific is reported; the others are kept with `covered_by`. "
+        "Criteria are in [job-report.md](job-report.md#every-finding), [job-classes.md](job-classes.md) and "
+        "[rules.md](rules.md).",
+        "## Reported by family",
+        "In the order in which one covers the next. What is found in a family also covers its wider families.",
+        markdown_table(
+            ("family", "within", "checks and rules"),
+            (
+                (name, FAMILIES.get(name) or _DASH, ", ".join(f"`{code}`" for code in _of_family(name, of_rules)))
+                for name in families
+            ),
+        ),
+        "## Checks",
+        markdown_table(
+            ("check", "severity", "title", "advice"),
+            ((f"`{check.code}`", check.severity, check.title, check.advice or _DASH) for check in CHECKS),
+        ),
+        "## Rules of the catalogue",
+        markdown_table(
+            ("rule", "severity", "criterion", "advice"),
+            ((f"`{check.code}`", check.severity, said, check.advice or _DASH) for check, said in of_rules),
+        ),
+    )
+
+
+def _of_family(name: str, of_rules: Sequence[tuple[Check, str]]) -> list[str]:
+    return [check.code for check in (*CHECKS, *(check for check, _ in of_rules)) if check.family == name]
+
+
 def page(title: str, *blocks: str) -> str:
     """Return a Markdown page."""
     return "\n\n".join((f"# {title}", _NOTE, *blocks)) + "\n"
@@ -237,6 +277,7 @@ def _rule(entry: RuleEntry) -> tuple[str, ...]:
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
+    "checks.md": checks_page,
     "counters.md": counters_page,
     "devices.md": devices_page,
     "rules.md": rules_page,

@@ -126,7 +126,7 @@ def test_every_table_is_told() -> None:
     assert [name for name in (*TABLES, *COMPUTED) if f"`{name}`" not in page("lake")] == []
 
 
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", [check.code for check in CHECKS if check.decide])
 def test_a_finding_has_a_row_with_its_severity(code: str) -> None:
     (row,) = re.findall(rf"^\| `{code}` \| (.+?) \| .+ \| .+ \|$", page("job-report"), re.MULTILINE)
     assert row == CHECKS[CODES.index(code)].severity
