@@ -183,8 +183,16 @@ def add_filters(parser: argparse.ArgumentParser, *, study: bool = True) -> None:
     group.add_argument(
         "--finding", action="append", default=[], metavar="CODE", help="jobs with this finding; repeatable: any of them"
     )
-    group.add_argument("--verdict", default="yes", metavar="ANSWER", help="on --finding: yes (default), no, unknown")
-    group.add_argument("--attribution", action="append", default=[], metavar="KIND", help="explicit, whole_node, ...")
+    group.add_argument(
+        "--verdict", default="yes", metavar="ANSWER", help="verdict of --finding: yes (default), no, unknown"
+    )
+    group.add_argument(
+        "--attribution",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help="explicit, live_index, whole_node, ambiguous; repeatable",
+    )
     parser.set_defaults(in_study=False, excluded=False)
     if study:
         either = group.add_mutually_exclusive_group()
