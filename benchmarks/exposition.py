@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 from prometheus_client.parser import text_string_to_metric_families
 
 from tachograph.sources import exposition
-from tachograph.sources.exporter_pages import ExporterRows, PageVocabulary
+from tachograph.sources.series import SeriesMemory, SeriesVocabulary
+from tachograph.sources.series_rows import SeriesRows
 
 GOAL_S_PER_GPU = 0.15e-3
 RUNS = 5
@@ -55,10 +56,10 @@ def best_s(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def into_rows(text: bytes, vocabulary: PageVocabulary) -> int:
+def into_rows(text: bytes, vocabulary: SeriesVocabulary) -> int:
     """Return the rows of a page."""
-    gathering = ExporterRows(vocabulary)
-    gathering.add(text, t=datetime(2026, 1, 1, tzinfo=UTC), node=None)
+    gathering = SeriesRows(SeriesMemory(vocabulary))
+    gathering.add_page(text, t=datetime(2026, 1, 1, tzinfo=UTC), node=None)
     return sum(part.frame.height for part in gathering.parts() if part.table == "gpu_samples")
 
 
@@ -66,11 +67,11 @@ def main(arguments: list[str]) -> int:
     """Print the numbers; 1 when the goal is missed."""
     gpus = int(arguments[0]) if arguments else 1000
     text = page(gpus)
-    vocabulary = PageVocabulary()
+    vocabulary = SeriesVocabulary()
     if into_rows(text, vocabulary) != gpus:
         raise SystemExit("not every GPU became a row")
     strange = iter([page(gpus, driver=f"580.{run}") for run in range(RUNS)])
-    first_s = best_s(lambda: into_rows(next(strange), PageVocabulary()))
+    first_s = best_s(lambda: into_rows(next(strange), SeriesVocabulary()))
     ours_s = best_s(lambda: into_rows(text, vocabulary))
     parse_s = best_s(lambda: exposition.parse_page(text))
     reference_s = best_s(lambda: list(text_string_to_metric_families(text.decode())))

@@ -37,10 +37,10 @@ from tachograph.sources.prometheus_query import (
     PrometheusQueries,
     PrometheusSettings,
     QueryMethod,
-    SeriesAnswer,
     server_message,
 )
-from tachograph.sources.series import SeriesLegend, SeriesMemory, series_parts
+from tachograph.sources.series import SeriesAnswer, SeriesMemory, SeriesVocabulary
+from tachograph.sources.series_rows import series_parts
 
 METRICS = (
     "DCGM_FI_DEV_GPU_UTIL",
@@ -104,7 +104,7 @@ def series(gpus: int, hours: int) -> Iterator[Series]:
 def measure(url: str, how: QueryMethod, end: int, folder: Path) -> dict[str, float]:
     """Return medians of one way, seconds and counts."""
     settings = PrometheusSettings(source="prometheus", url=url, how=how, step_s=STEP_S, window_s=WINDOW_S)
-    metrics = SeriesLegend().metrics
+    metrics = SeriesVocabulary().names
     times: dict[str, list[float]] = {"fetch": [], "rows": [], "rows_cpu": [], "ingest": []}
     values = fetched = 0
     for run in range(RUNS + 1):  # the first one warms up, and is not counted

@@ -20,7 +20,8 @@ from tachograph.lake.ingest import ingest, watermark
 from tachograph.pipeline.attribution import attribute, build_runs
 from tachograph.sources.dcgm_exporter import connect_exporters
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterSettings
-from tachograph.sources.exporter_pages import ExporterRows, PageVocabulary
+from tachograph.sources.series import SeriesMemory
+from tachograph.sources.series_rows import SeriesRows
 
 UTIL, XID, POWER = "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_POWER_USAGE"
 START, END = utc(1, 10), utc(1, 11)
@@ -47,10 +48,10 @@ def node_at(t: datetime) -> Node:
 @pytest.fixture(scope="module")
 def summaries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     lake = Lake.create(str(tmp_path_factory.mktemp("exporter") / "lake"))
-    gathering = ExporterRows(PageVocabulary())
+    gathering = SeriesRows(SeriesMemory())
     t = START - timedelta(minutes=5)
     while t < END + timedelta(minutes=5):
-        gathering.add(page("n1", node_at(t), t.timestamp()).encode(), t=t, node=None)
+        gathering.add_page(page("n1", node_at(t), t.timestamp()).encode(), t=t, node=None)
         t += timedelta(minutes=1)
     ingest(lake, [Chunk("pages", "dcgm-exporter", "made", gathering.parts(), gathering.known)], now=t)
     jobs = [job("1", START, END, gpus=2), job("2", START, END, gpus=1)]

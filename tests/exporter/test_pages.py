@@ -16,18 +16,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from tachograph.catalog.chunks import ChunkPart
 from tachograph.catalog.tables import TABLES
 from tachograph.lake.conform import conform
-from tachograph.sources.exporter_pages import ExporterRows, PageVocabulary
 from tachograph.sources.metrics import LabelNames
+from tachograph.sources.series import SeriesMemory, SeriesVocabulary
+from tachograph.sources.series_rows import SeriesRows
 
 T = datetime(2026, 3, 1, 12, tzinfo=UTC)
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 POWER = "DCGM_FI_DEV_POWER_USAGE"
 
 
-def gather(page: str, *, node: str | None = "n1", vocabulary: PageVocabulary | None = None) -> dict[str, ChunkPart]:
+def gather(page: str, *, node: str | None = "n1", vocabulary: SeriesVocabulary | None = None) -> dict[str, ChunkPart]:
     """{table: its only part}"""
-    gathering = ExporterRows(vocabulary or PageVocabulary())
-    gathering.add(page.encode(), t=T, node=node)
+    gathering = SeriesRows(SeriesMemory(vocabulary or SeriesVocabulary()))
+    gathering.add_page(page.encode(), t=T, node=node)
     parts = gathering.parts()
     assert len({part.table for part in parts}) == len(parts)
     return {part.table: part for part in parts}
@@ -60,7 +61,7 @@ def test_a_gpu_with_several_jobs_is_one_sample_and_held_by_each() -> None:
     )
     parts = gather(page)
     assert [row["gpu_util"] for row in rows(parts["gpu_samples"])] == [0.5, pytest.approx(0.09)]
-    held = {"node": "n1", "gpu": 0, "provenance": "explicit"}
+    held = {"node": "n1", "gpu": 0, "start": T, "provenance": "explicit"}
     assert rows(parts["allocations"]) == [{"job_id": "7", **held}, {"job_id": "8", **held}]
     assert parts["allocations"].overlaps
     assert reasons(parts) == {}
@@ -143,8 +144,8 @@ def test_times_behind_values_come_before_the_time_of_the_scrape() -> None:
 
 def test_a_counter_in_two_units_keeps_both() -> None:
     page = 'DCGM_FI_DEV_FB_USED{gpu="0"} 10\nnvidia_gpu_memory_used_bytes{minor_number="1"} 1048576\n'
-    gathering = ExporterRows(PageVocabulary())
-    gathering.add(page.encode(), t=T, node="n1")
+    gathering = SeriesRows(SeriesMemory())
+    gathering.add_page(page.encode(), t=T, node="n1")
     landed = [row for part in gathering.parts() if part.table == "gpu_samples" for row in rows(part)]
     assert {row["gpu"]: row["hbm_used_mib"] for row in landed} == {0: 10.0, 1: 1.0}
 
@@ -167,16 +168,16 @@ def test_a_job_that_is_none_is_counted() -> None:
 
 
 def test_names_of_a_site_are_used() -> None:
-    vocabulary = PageVocabulary(metrics={"card_busy": ("gpu_util", "fraction")}, labels=LabelNames(gpu=("card",)))
+    vocabulary = SeriesVocabulary(metrics={"card_busy": ("gpu_util", "fraction")}, labels=LabelNames(gpu=("card",)))
     assert rows(gather('card_busy{card="3"} 0.25\n', vocabulary=vocabulary)["gpu_samples"]) == [
         {"t": T, "node": "n1", "gpu": 3, "gpu_util": 0.25}
     ]
 
 
 def test_pages_of_many_nodes_are_put_together() -> None:
-    gathering = ExporterRows(PageVocabulary())
+    gathering = SeriesRows(SeriesMemory())
     for node in ("n1", "n2"):
-        gathering.add(f'{UTIL}{{gpu="0"}} 5\n'.encode(), t=T, node=node)
+        gathering.add_page(f'{UTIL}{{gpu="0"}} 5\n'.encode(), t=T, node=node)
     (part,) = gathering.parts()
     assert part.frame.get_column("node").to_list() == ["n1", "n2"]
 
@@ -221,8 +222,8 @@ def test_rows_are_what_a_plain_reading_finds(lines: list[tuple[str, str, str, st
                 jobs.add((labels["hpc_job"], *unit))
             if sample.name in columns:
                 expected[unit].setdefault(columns[sample.name], sample.value)
-    gathering = ExporterRows(PageVocabulary())
-    gathering.add(page.encode(), t=T, node="here")
+    gathering = SeriesRows(SeriesMemory())
+    gathering.add_page(page.encode(), t=T, node="here")
     parts = {part.table: part.frame for part in gathering.parts()}
     found = {
         (row["node"], row["gpu"], row["mig"]): {

@@ -24,7 +24,8 @@ from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.live import snapshot as live
 from tachograph.live.snapshot import Snapshot
 from tachograph.live.sources.exporter import ExporterRhythm, ExporterSource, connect
-from tachograph.live.sources.series import FleetTable, LivePageReader, SeriesMeaning, wanted_metrics
+from tachograph.live.sources.series import FleetTable, LivePageReader, wanted_metrics
+from tachograph.sources.series import SeriesVocabulary
 
 UTIL = "DCGM_FI_DEV_GPU_UTIL"
 POWER = "DCGM_FI_DEV_POWER_USAGE"
@@ -335,7 +336,7 @@ def test_new_pages_of_a_thousand_gpus_cost_little() -> None:
     for turn in range(3):
         units = [Gpu(gpu, dict.fromkeys(names, (gpu + turn) / 100)) for gpu in range(8)]
         rounds.append([page(f"n{node:03d}", Node(units), 0.0).encode() for node in range(125)])
-    readers = [LivePageReader(SeriesMeaning(), wanted_metrics({})) for _ in range(125)]
+    readers = [LivePageReader(SeriesVocabulary(), wanted_metrics({})) for _ in range(125)]
     gathered, took = FleetTable(), []
     for pages in rounds:
         began = time.thread_time()

@@ -18,11 +18,12 @@ from tachograph.catalog.errors import InputError
 from tachograph.live.snapshot import Snapshot
 from tachograph.live.sources.exporter import ExporterSource, Pollable
 from tachograph.live.sources.prometheus import VectorReader, read_vector
-from tachograph.live.sources.series import LivePageReader, SeriesMeaning, wanted_metrics
+from tachograph.live.sources.series import LivePageReader, wanted_metrics
 from tachograph.sources.dcgmi import DmonStream
 from tachograph.sources.endpoints import ExporterEndpoint, ExporterSettings
 from tachograph.sources.http import HttpAnswer, RequestError
 from tachograph.sources.metrics import NO_SITE_METRICS
+from tachograph.sources.series import SeriesVocabulary
 
 READS = 2000
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -109,7 +110,7 @@ for _counter, _factor, _, _ in METRICS.values():
 
 def test_two_thousand_pages_tell_only_what_is_written_on_them() -> None:
     random_ = random.Random(20261121)
-    reader = LivePageReader(SeriesMeaning(), wanted_metrics(NO_SITE_METRICS), "n9")
+    reader = LivePageReader(SeriesVocabulary(), wanted_metrics(NO_SITE_METRICS), "n9")
     again = 0
     text = made_page(random_)
     for turn in range(READS):
@@ -198,7 +199,7 @@ def settled(source: ExporterSource) -> Snapshot:
 def test_answers_of_prometheus_tell_only_what_is_written_in_them(recorded: Path) -> None:
     random_ = random.Random(3)
     texts = [file.read_bytes() for file in sorted((recorded / "prometheus_h100").glob("query_*.json"))]
-    reader = VectorReader(SeriesMeaning())
+    reader = VectorReader(SeriesVocabulary())
     read = 0
     for _ in range(READS // 4):
         given = damaged(random_, random_.choice(texts))
@@ -224,7 +225,7 @@ def test_recorded_answers_are_read_as_they_are(recorded: Path) -> None:
     for file in sorted((recorded / "prometheus_h100").glob("query_*.json")):
         message = json.loads(file.read_text())["data"]["result"]
         vector = read_vector(HttpAnswer(file.read_bytes(), str(file)))
-        layout = VectorReader(SeriesMeaning()).layout(vector.labels)
+        layout = VectorReader(SeriesVocabulary()).layout(vector.labels)
         table = layout.table(vector.values[layout.kept])
         metric = message[0]["metric"]["__name__"]
         counter, factor, _, _ = METRICS[metric]

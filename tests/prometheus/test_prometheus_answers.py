@@ -20,7 +20,8 @@ from tachograph.lake.ingest import ingest
 from tachograph.sources.http import HttpAnswer, RequestError
 from tachograph.sources.prometheus import read_saved
 from tachograph.sources.prometheus_query import matchers, numbers, read_export, read_result
-from tachograph.sources.series import SeriesLegend, SeriesMemory, series_parts
+from tachograph.sources.series import SeriesMemory
+from tachograph.sources.series_rows import series_parts
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 numbers(b"[1]")  # compiled now: hypothesis has no patience
@@ -156,14 +157,15 @@ def test_what_series_lack_is_counted_by_points() -> None:
         )
     )
     made = series_parts(found, SeriesMemory(), overlaps=False)
-    counted = {(reject.reason, reject.column): reject.count for part in made for reject in part.rejects}
+    counted = {(part.table, reject.reason, reject.column): reject.count for part in made for reject in part.rejects}
     assert counted == {
-        ("unknown_metric", None): 1 + 2,
-        ("no_node", None): 3 + 7,
-        ("bad_gpu", None): 4,
-        ("no_gpu", None): 5,
-        ("bad_mig", None): 6,
-        ("not_finite", "gpu_util"): 1,
+        ("gpu_samples", "unknown_metric", None): 1 + 2,
+        ("gpu_samples", "no_node", None): 3,
+        ("node_samples", "no_node", None): 7,
+        ("gpu_samples", "bad_gpu", None): 4,
+        ("gpu_samples", "no_gpu", None): 5,
+        ("gpu_samples", "bad_mig", None): 6,
+        ("gpu_samples", "not_finite", "gpu_util"): 1,
     }
 
 
@@ -216,7 +218,7 @@ def test_recorded_answers_of_one_instant_stand_in_one_row(recorded: Path, tmp_pa
     """Independent of the reader: every value of the four files, by host and GPU, read with the standard library."""
     columns = {"FB_USED": "hbm_used_mib", "GPU_TEMP": "gpu_temp_c", "GPU_UTIL": "gpu_util", "POWER_USAGE": "power_w"}
     wanted: dict[tuple[str, int], dict[str, float]] = {}
-    lake, memory = Lake.create(str(tmp_path)), SeriesMemory(SeriesLegend())
+    lake, memory = Lake.create(str(tmp_path)), SeriesMemory()
     for metric, column in columns.items():
         file = recorded / "prometheus_h100" / f"query_DCGM_FI_DEV_{metric}.json"
         for one in json.loads(file.read_text())["data"]["result"]:

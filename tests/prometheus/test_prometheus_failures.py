@@ -112,7 +112,7 @@ def test_the_feed_tells_what_was_wrong_and_loses_nothing(
     feed.querying = PrometheusQueries(
         settings,
         HttpServer(settings, pace=RequestPace(sleep=lambda s: None), own_words=server_message),
-        feed.memory.legend.metrics,
+        feed.memory.vocabulary.names,
     )
     now = datetime.fromtimestamp(T0 + 1500, UTC)
     middle = datetime.fromtimestamp(T0 + 900, UTC)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from random import Random
 
@@ -12,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_series import T0, cluster
 
-from tachograph.sources.exporter_pages import PageRereads
-from tachograph.sources.prometheus_query import SeriesAnswer, SeriesRun
-from tachograph.sources.series import AllocationTracker, SeriesMemory, SeriesRereads, series_parts
+from tachograph.sources.series import AllocationTracker, SeriesAnswer, SeriesMemory, SeriesRereads, SeriesRun
+from tachograph.sources.series_rows import series_parts
 
 MADE = cluster()
 UNIT = ("n", 0, None)
@@ -109,20 +107,15 @@ def test_values_read_again_are_those_of_the_rule_for_single_rounds(
     for step, value in steps:
         t += step
         rows.append((t, value))
-    one_by_one = PageRereads(30.0)
-    wanted = []
+    one_by_one = SeriesRereads(30.0)
+    wanted: list[bool] = []
     for t, value in rows:
-        moment = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=t)
-        told = None if value != value else value
-        frame = pl.DataFrame(
-            {"node": ["n"], "gpu": [0], "mig": [None], "t": [moment], "gpu_util": [told], "power_w": [5.0]},
-            schema_overrides={"gpu_util": pl.Float64, "mig": pl.Int16},
-        )
-        wanted.append(one_by_one.fresh(frame).height == 1)
+        single = {"gpu_util": np.array([value]), "power_w": np.array([5.0])}
+        wanted += one_by_one.fresh(UNIT, np.array([t * 1_000_000]), single).tolist()
     windows = SeriesRereads(30.0)
     found: list[bool] = []
     for start, end in pairwise(sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})):
-        times = np.array([t * 1000 for t, _ in rows[start:end]], dtype=np.int64)
+        times = np.array([t * 1_000_000 for t, _ in rows[start:end]], dtype=np.int64)
         columns = {"gpu_util": np.array([value for _, value in rows[start:end]]), "power_w": np.full(end - start, 5.0)}
         found += windows.fresh(UNIT, times, columns).tolist()
     assert found == wanted

@@ -9,8 +9,8 @@ import pytest
 from tachograph.catalog.chunks import Chunk
 from tachograph.sources.http import HttpServer
 from tachograph.sources.prometheus import pending
-from tachograph.sources.prometheus_query import PrometheusQueries, PrometheusSettings, SeriesAnswer
-from tachograph.sources.series import SeriesMemory
+from tachograph.sources.prometheus_query import PrometheusQueries, PrometheusSettings
+from tachograph.sources.series import SeriesAnswer, SeriesMemory
 
 
 class Asked(PrometheusQueries):

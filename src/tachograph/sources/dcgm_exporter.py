@@ -9,11 +9,10 @@ from __future__ import annotations
 import argparse
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -25,11 +24,12 @@ from tachograph.catalog.errors import ConfigError, InputError, UsageError
 from tachograph.catalog.tables import TIME
 from tachograph.catalog.units import parse_time, plural
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterEndpoint, ExporterSettings, endpoints_of
-from tachograph.sources.exporter_pages import ExporterRows, PageAllocations, PageRereads, PageVocabulary
 from tachograph.sources.files import BROKEN_GZIP, expand, fingerprint, open_file
 from tachograph.sources.http import HttpServer, RequestError
 from tachograph.sources.metrics import refuse_unknown_metrics
 from tachograph.sources.registry import FeedSettings, PollOutcome, Watermark, settings_of
+from tachograph.sources.series import SeriesMemory, SeriesRereads, SeriesVocabulary
+from tachograph.sources.series_rows import SeriesRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,8 @@ class ScrapeFeed:
         self._endpoints = tuple(endpoints)
         self._cluster = cluster
         self._steady = steady
-        self._vocabulary = PageVocabulary(metrics=settings.metrics, labels=settings.labels)
-        self._reread = PageRereads(settings.refresh_s)
-        self._holding = PageAllocations()
+        vocabulary = SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
+        self._memory = SeriesMemory(vocabulary, rereads=SeriesRereads(settings.refresh_s))
         self._pool = ThreadPoolExecutor(max(1, settings.parallel), thread_name_prefix="scrape")
         self._late: dict[str, Future[_ScrapedPage]] = {}
 
@@ -69,20 +68,20 @@ class ScrapeFeed:
         Errors: InputError when no exporter answered with metrics.
         """
         self.asked = PollOutcome()
-        gathering = ExporterRows(self._vocabulary)
+        rows = SeriesRows(self._memory)
         began = self._steady()
         for endpoint, page in self._pages(began):
             t = now + timedelta(seconds=page.at_s - began)
-            if not gathering.add(page.content, t=t, node=endpoint.node):
+            if not rows.add_page(page.content, t=t, node=endpoint.node):
                 self.asked.unreachable[endpoint.label] = "no metric of this page is known; is it an exporter's?"
             if endpoint.server.skew_s is not None:
                 self.asked.skew_s[endpoint.label] = endpoint.server.skew_s
-        if not gathering.known:
+        if not rows.known:
             raise self._nothing()
-        parts = tuple(self._news(gathering.parts(), now))
+        parts = with_cluster(rows.parts(), self._cluster)
         origin = self._settings.stream
         mark = next_watermark(now, before=watermark(self._settings.stream))
-        yield Chunk(self._settings.stream, DCGM_EXPORTER, origin, parts, gathering.known, watermark=mark)
+        yield Chunk(self._settings.stream, DCGM_EXPORTER, origin, parts, rows.known, watermark=mark)
 
     def close(self) -> None:
         """Let go of connections."""
@@ -133,25 +132,6 @@ class ScrapeFeed:
         more = f" (and {plural(others, 'other')})" if others > 0 else ""
         return InputError(f"{why}{more}", where=label or self._settings.stream, do="check urls")
 
-    def _news(self, parts: Sequence[ChunkPart], now: datetime) -> Iterator[ChunkPart]:
-        """Yield the parts without values that were read again, and of who holds what only what changed."""
-        told = [part for part in parts if part.table == "allocations"]
-        for part in parts:
-            if part.table != "allocations":
-                yield self._fresh(part)
-        held = with_cluster(self._holding.changes(parts, now), self._cluster)
-        rejects = tuple(chain.from_iterable(part.rejects for part in told))
-        if held.height or rejects:
-            yield ChunkPart("allocations", held, rejects=rejects, overlaps=True)
-
-    def _fresh(self, part: ChunkPart) -> ChunkPart:
-        if part.table != "gpu_samples" or part.frame.is_empty():
-            return part
-        fresh = self._reread.fresh(part.frame)
-        again = part.frame.height - fresh.height
-        rejects = (*part.rejects, Reject("reread", None, again)) if again else part.rejects
-        return ChunkPart(part.table, fresh, part.units, rejects)
-
 
 def connect_exporters(settings: ExporterSettings, *, cluster: str | None) -> ScrapeFeed:
     """Return the feed; nothing is asked yet.
@@ -161,9 +141,15 @@ def connect_exporters(settings: ExporterSettings, *, cluster: str | None) -> Scr
     return ScrapeFeed(settings, endpoints_of(settings), cluster=cluster)
 
 
-def with_cluster(allocations: pl.DataFrame, cluster: str | None) -> pl.DataFrame:
-    """Return allocations of a cluster."""
-    return allocations.with_columns(cluster=pl.lit(cluster, dtype=pl.String))
+def with_cluster(parts: Iterable[ChunkPart], cluster: str | None) -> tuple[ChunkPart, ...]:
+    """Return parts whose allocations are of a cluster."""
+    name = pl.lit(cluster, dtype=pl.String)
+    return tuple(
+        replace(part, frame=part.frame.with_columns(cluster=name))
+        if part.table == "allocations" and part.frame.height
+        else part
+        for part in parts
+    )
 
 
 SUFFIXES = (".prom", ".metrics", ".txt", ".prom.gz", ".metrics.gz", ".txt.gz")
@@ -238,7 +224,7 @@ def _scrape_once(
 
 def _without_start(part: ChunkPart) -> ChunkPart:
     """The part; one look does not tell since when a job holds its GPU."""
-    if part.table != "allocations":
+    if part.table != "allocations" or part.frame.is_empty():
         return part
     return replace(part, frame=part.frame.with_columns(start=pl.lit(None, dtype=TIME)))
 
@@ -247,18 +233,18 @@ def _read_pages(
     options: argparse.Namespace, settings: ExporterSettings, configuration: Configuration, now: datetime
 ) -> Iterator[Chunk]:
     refuse_unknown_metrics(settings.metrics, where="[[sources]]")
-    vocabulary = PageVocabulary(metrics=settings.metrics, labels=settings.labels)
+    vocabulary = SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
     meaning = msgspec.json.encode((settings.metrics, settings.labels)).decode()
     told = parse_time(options.time, now=now, zone_name=configuration.site.time_zone) if options.time else None
     for given in options.files:
         in_folder = getattr(options, "in_folder", False) or Path(given).is_dir()
         for path in expand([given], SUFFIXES):
-            gathering = ExporterRows(vocabulary)
+            rows = SeriesRows(SeriesMemory(vocabulary))
             t = told or _changed(path)
-            gathering.add(_content(path), t=t, node=options.node)
-            parts = _parts(gathering, path, in_folder=in_folder, cluster=configuration.site.cluster or None)
+            rows.add_page(_content(path), t=t, node=options.node)
+            parts = _parts(rows, path, in_folder=in_folder, cluster=configuration.site.cluster or None)
             print_of = fingerprint(path, DCGM_EXPORTER, t.isoformat(), options.node or "", meaning)
-            yield Chunk(f"{print_of}:0", DCGM_EXPORTER, str(path), parts, gathering.known)
+            yield Chunk(f"{print_of}:0", DCGM_EXPORTER, str(path), parts, rows.known)
 
 
 def _changed(path: Path) -> datetime:
@@ -279,18 +265,13 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _parts(gathering: ExporterRows, path: Path, *, in_folder: bool, cluster: str | None) -> tuple[ChunkPart, ...]:
+def _parts(rows: SeriesRows, path: Path, *, in_folder: bool, cluster: str | None) -> tuple[ChunkPart, ...]:
     """The parts; of a folder's file without a metric one reject."""
-    if not gathering.known and not in_folder:
+    if not rows.known and not in_folder:
         what = "no metric of this page is known"
         raise InputError(
             what, where=str(path), do="see docs/counters.md; name your own ones under metrics in [[sources]]"
         )
-    if not gathering.known:
+    if not rows.known:
         return (ChunkPart("gpu_samples", pl.DataFrame(), rejects=(Reject("no_counter", None, 1, str(path)[-200:]),)),)
-    return tuple(
-        ChunkPart(part.table, with_cluster(part.frame, cluster), part.units, part.rejects, part.overlaps)
-        if part.table == "allocations" and part.frame.height
-        else part
-        for part in gathering.parts()
-    )
+    return tuple(map(_without_start, with_cluster(rows.parts(), cluster)))

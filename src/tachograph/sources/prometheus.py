@@ -25,19 +25,18 @@ from tachograph.sources.prometheus_query import (
     QUERY_METHODS,
     PrometheusQueries,
     PrometheusSettings,
-    SeriesAnswer,
-    SeriesRun,
     check_settings,
     origin,
     read_export,
     read_result,
+    server_of,
 )
 from tachograph.sources.registry import PollOutcome, Watermark, entry_errors, settings_of, start_time
-from tachograph.sources.series import SeriesMemory, SeriesRereads, series_parts
+from tachograph.sources.series import SeriesAnswer, SeriesMemory, SeriesRereads, SeriesRun, SeriesVocabulary
+from tachograph.sources.series_rows import series_parts
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
-    from tachograph.sources.series import SeriesMemory
 
 
 # {option: key of the settings}
@@ -162,7 +161,7 @@ def pending(
 
     def fetch(window: ImportWindow, chunk_id: str) -> Chunk:
         if reached[-1:] != [window.start]:  # a window in between was there already: nobody watched who held what
-            memory.holders.now.clear()
+            memory.allocations.now.clear()
         reached[:] = [window.end]
         found = querying.samples(window.start, window.end)
         made = series_parts(found, memory, overlaps=True)
@@ -218,7 +217,9 @@ class PrometheusFeed:
 
     def __post_init__(self) -> None:
         self._late_memory = SeriesMemory(
-            legend=self.memory.legend, devices=self.memory.devices, rereads=SeriesRereads(self.settings.refresh_s)
+            vocabulary=self.memory.vocabulary,
+            devices=self.memory.devices,
+            rereads=SeriesRereads(self.settings.refresh_s),
         )
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
@@ -303,7 +304,7 @@ class PrometheusFeed:
         except RequestError:  # samples were read; a clock that is not told is not known
             return
         for run in found.runs:
-            told = self.memory.legend.host_of(run.labels)
+            told = self.memory.vocabulary.host_of(run.labels)
             if told is not None:
                 self.asked.skew_s[told] = (server.skew_s or 0.0) + float(run.values[-1])
 
@@ -315,7 +316,9 @@ def read_saved(path: Path, memory: SeriesMemory) -> Chunk:
     times are taken in whole seconds.
     Errors: InputError for a file that cannot be read, or that holds an error or no answer.
     """
-    chunk_id = f"{PROMETHEUS}:{fingerprint(path, PROMETHEUS, repr(memory.legend.names), repr(memory.legend.own))}"
+    chunk_id = (
+        f"{PROMETHEUS}:{fingerprint(path, PROMETHEUS, repr(memory.vocabulary.labels), repr(memory.vocabulary.metrics))}"
+    )
     found = _decode(read_bytes(path), str(path))
     if found.instant:
         found.runs = [SeriesRun(run.labels, run.t // 1000 * 1000, run.values) for run in found.runs]
@@ -341,14 +344,12 @@ def connect(settings: PrometheusSettings, *, configuration: Configuration) -> Pr
 
     Errors: ConfigError naming the key.
     """
-    # MOVED
-    from tachograph.sources.prometheus_query import PrometheusQueries, server_of
 
     with entry_errors(settings.title):
         check_settings(settings)
         memory = _memory(settings)
         start_time(settings.from_, now=datetime.now(UTC), zone_name=configuration.site.time_zone)
-        querying = PrometheusQueries(settings, server_of(settings), memory.legend.metrics)
+        querying = PrometheusQueries(settings, server_of(settings), memory.vocabulary.names)
     return PrometheusFeed(settings, querying, memory, zone_name=configuration.site.time_zone)
 
 
@@ -357,9 +358,6 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
 
     Errors: InputError for a file that cannot be read, or a server that does not answer; UsageError, ConfigError.
     """
-    # MOVED
-    from tachograph.sources.prometheus_query import PrometheusQueries, server_of
-    # MOVED
 
     settings = settings_of_options(options, configuration)
     check_settings(settings, where="--url")
@@ -379,13 +377,12 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
         raise UsageError("--from is not before --to, or both are yet to come", do="give a time that has passed")
     server = server_of(settings)
     try:
-        querying = PrometheusQueries(settings, server, memory.legend.metrics)
+        querying = PrometheusQueries(settings, server, memory.vocabulary.names)
         yield from pending(querying, memory, start, end, settled=settled)
     finally:
         server.close()
 
 
 def _memory(settings: PrometheusSettings) -> SeriesMemory:
-    from tachograph.sources.series import SeriesLegend, SeriesMemory, SeriesRereads
-
-    return SeriesMemory(SeriesLegend(settings.labels, settings.metrics), rereads=SeriesRereads(settings.refresh_s))
+    vocabulary = SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
+    return SeriesMemory(vocabulary, rereads=SeriesRereads(settings.refresh_s))

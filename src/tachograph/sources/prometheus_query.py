@@ -11,12 +11,13 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from tachograph.catalog.arrays import Bytes, Floats, Longs
+from tachograph.catalog.arrays import Bytes, Floats
 from tachograph.catalog.compiled import compiled
 from tachograph.catalog.errors import ConfigError
 from tachograph.sources.http import LEAST_ACCESS, HttpAnswer, HttpServer, RequestError, ServerAccess, read_json
 from tachograph.sources.metrics import LabelNames, refuse_unknown_metrics
 from tachograph.sources.registry import refuse_less
+from tachograph.sources.series import SeriesAnswer, SeriesRun
 
 PROMETHEUS = "prometheus"
 QueryMethod = Literal["auto", "raw", "range", "export"]
@@ -176,34 +177,6 @@ _BARE = re.compile(rb"(?<=[\[,])([+-]?Inf|NaN)(?=[,\]])")  # written by Go, unkn
 _VALUES = b'"values":'  # never inside a label: there its quotes are escaped
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesRun:
-    """Points of one series. `t`: milliseconds since 1970, rising; `labels`: a JSON object."""
-
-    labels: bytes
-    t: Longs
-    values: Floats
-
-
-@dataclass(slots=True)
-class SeriesAnswer:
-    """What one answer, or several, came to. `instant`: the times are when it was asked, not those of scrapes."""
-
-    runs: list[SeriesRun] = field(default_factory=list)
-    instant: bool = False
-    warnings: list[str] = field(default_factory=list)
-
-    @property
-    def points(self) -> int:
-        """How many values there are."""
-        return sum(run.t.size for run in self.runs)
-
-    def add(self, others: SeriesAnswer) -> None:
-        """Take in what another answer came to."""
-        self.runs += others.runs
-        self.warnings += others.warnings
-
-
 class _MatrixSeries(msgspec.Struct, frozen=True):
     metric: msgspec.Raw
     values: msgspec.Raw = msgspec.Raw(b"[]")  # of a matrix
@@ -290,7 +263,7 @@ def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:
                 raise RequestError(what, where=where, do=f"is this {EXPECTED}?")
             run = SeriesRun(bytes(one.metric), t.astype(np.int64), values)
             if b"null" in bytes(one.values):
-                run = keep(run, ~np.isnan(values))
+                run = run.keep(~np.isnan(values))
             if run.t.size:
                 found.runs.append(run)
     return found
@@ -302,11 +275,6 @@ def _as_json(line: bytes) -> bytes:
         return line
     labels, values, points = line.rpartition(_VALUES)
     return labels + values + _BARE.sub(lambda found: b"null" if found[1] == b"NaN" else b'"%b"' % found[1], points)
-
-
-def keep(run: SeriesRun, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> SeriesRun:
-    """Return the points under the mask."""
-    return SeriesRun(run.labels, run.t[mask], run.values[mask])
 
 
 def _run(labels: msgspec.Raw, flat: Floats) -> SeriesRun:
@@ -498,7 +466,7 @@ def _inside(found: SeriesAnswer, start: int, end: int) -> SeriesAnswer:
     runs = []
     for run in found.runs:
         mask = (run.t >= start) & (run.t < end)
-        kept = run if mask.all() else keep(run, mask)
+        kept = run if mask.all() else run.keep(mask)
         if kept.t.size:
             runs.append(kept)
     return SeriesAnswer(runs, warnings=found.warnings)

@@ -17,12 +17,13 @@ from tachograph.catalog.counters import COUNTER_NAMES
 from tachograph.catalog.errors import InputError
 from tachograph.catalog.units import plural
 from tachograph.live.snapshot import Snapshot, SourceInfo, SourceProblem, closed_on_failure
-from tachograph.live.sources.series import FleetTable, LivePageReader, PageReading, SeriesMeaning, wanted_metrics
+from tachograph.live.sources.series import FleetTable, LivePageReader, PageReading, wanted_metrics
 from tachograph.live.unsupported import unsupported_counters
 from tachograph.sources.endpoints import DCGM_EXPORTER, ExporterEndpoint, ExporterSettings, endpoints_of
 from tachograph.sources.http import HttpAnswer as Page
 from tachograph.sources.http import RequestError
 from tachograph.sources.registry import convert_settings, entry_errors
+from tachograph.sources.series import SeriesVocabulary
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -373,8 +374,8 @@ def _settings(configuration: Configuration, urls: tuple[str, ...]) -> list[Expor
 
 
 def _exporter(endpoint: ExporterEndpoint, settings: ExporterSettings, least_s: float) -> _PolledExporter:
-    meaning = SeriesMeaning(settings.metrics, settings.labels)
-    pages = LivePageReader(meaning, wanted_metrics(settings.metrics), endpoint.node)
+    vocabulary = SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
+    pages = LivePageReader(vocabulary, wanted_metrics(settings.metrics), endpoint.node)
     return _PolledExporter(endpoint, pages, ExporterRhythm(least_s), settings.refresh_s)
 
 

@@ -17,12 +17,13 @@ from tachograph.catalog.arrays import Floats
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.units import plural
 from tachograph.live.snapshot import Snapshot, SourceInfo, SourceProblem, closed_on_failure
-from tachograph.live.sources.series import FleetTable, SeriesLayout, SeriesMeaning, wanted_metrics
+from tachograph.live.sources.series import FleetTable, SeriesLayout, series_layout, wanted_metrics
 from tachograph.live.unsupported import unsupported_counters
 from tachograph.sources.http import HttpAnswer, HttpServer, RequestError, read_json
 from tachograph.sources.metrics import NODE_INFO, SiteMetrics
 from tachograph.sources.prometheus_query import PROMETHEUS, PrometheusSettings, check_settings, matchers, server_message
 from tachograph.sources.registry import convert_settings, entry_errors
+from tachograph.sources.series import SeriesVocabulary
 
 if TYPE_CHECKING:
     from tachograph.catalog.config import Configuration
@@ -69,7 +70,7 @@ class VectorReader:
     metric: of series that are reported without a name. commonest: the metric that most of the GPUs report; "" for none.
     """
 
-    meaning: SeriesMeaning
+    vocabulary: SeriesVocabulary
     metric: str = ""
     commonest: str = ""
     _labels: list[bytes] = field(default_factory=list)
@@ -80,7 +81,7 @@ class VectorReader:
         """Return where the values of series with these labels go."""
         if labels != self._labels:
             series = list(self._named(labels))
-            self._layout, self._labels = self.meaning.layout(series), labels
+            self._layout, self._labels = series_layout(series, self.vocabulary), labels
             reported = Tally(series[place][0] for place in self._layout.kept.tolist())
             self.commonest = min(reported, key=lambda name: (-reported[name], name), default="")
         return self._layout
@@ -250,8 +251,8 @@ class PrometheusSource:
     ) -> None:
         self._settings, self._server, self._nodes = settings, server, tuple(nodes)
         self._clock, self._steady = clock, steady
-        meaning = SeriesMeaning(settings.metrics, settings.labels)
-        self._values, self._times = VectorReader(meaning), VectorReader(meaning)
+        vocabulary = SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
+        self._values, self._times = VectorReader(vocabulary), VectorReader(vocabulary)
         self._scrapes = ScrapeTimes(settings.step_s or 0.0, learns=settings.step_s is None)
         self._metrics = gpu_metrics(settings.metrics)
         self._askings = 0
@@ -363,7 +364,7 @@ class PrometheusSource:
         vectors = self._query("timestamp({})", [metric]) if metric else {}
         reported = joined(list(vectors.values()))
         if self._times.metric != metric:
-            self._times = VectorReader(self._times.meaning, metric)
+            self._times = VectorReader(self._times.vocabulary, metric)
         times = self._times.layout(reported.labels)
         rows = {gpu: row for row, gpu in enumerate(layout.gpus)}
         for place, cell in zip(times.kept.tolist(), times.cells.tolist(), strict=True):

@@ -18,22 +18,17 @@ from tachograph.catalog.units import factor
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceProblem
 from tachograph.sources.exposition import PageSamples, labels_of, parse_page
 from tachograph.sources.metrics import (
-    NO_SITE_METRICS,
     NODE_INFO,
-    USUAL_LABELS,
-    LabelNames,
     MetricTarget,
     SeriesLocation,
     SiteMetrics,
     UnusableLabels,
     job_of,
-    locate,
     metric_names,
-    metric_target,
     metric_target_of_all,
     short_node,
 )
-from tachograph.sources.slurm.fields import BadRowError, job_id
+from tachograph.sources.series import SeriesVocabulary, named_host, raw_job_id
 
 # a fact that only live views ask for: at which temperature a device lowers its clocks by itself
 SLOWDOWN = "DCGM_FI_DEV_SLOWDOWN_TEMP"
@@ -121,50 +116,46 @@ class SeriesLayout:
         return found
 
 
-@dataclass(slots=True)
-class SeriesMeaning:
-    """What names and labels mean at a site."""
+def series_layout(
+    series: Sequence[tuple[str, Mapping[str, str]]], vocabulary: SeriesVocabulary, *, node: str | None = None
+) -> SeriesLayout:
+    """Return where the values of series go, given by metric and labels.
 
-    own: SiteMetrics = field(default_factory=lambda: NO_SITE_METRICS)
-    labels: LabelNames = USUAL_LABELS
+    node: host of series that name none; a page that names its own in node_uname_info comes before. Series that mean
+    nothing here, or name no GPU, are left out.
+    """
+    node = named_host(series) or node
+    node = None if node is None else short_node(node)
+    spots: list[tuple[int, MetricTarget, GpuId]] = []
+    places: dict[GpuId, SeriesLocation] = {}
+    jobs: dict[GpuId, dict[str, None]] = {}
+    known: dict[int, tuple[SeriesLocation, GpuId] | None] = {}
+    for number, (metric, labels) in enumerate(series):
+        of = vocabulary.target(metric, labels) or (_SLOWDOWN_TARGET if metric == SLOWDOWN else None)
+        if of is None or of.table == "node_samples":
+            continue
+        if id(labels) not in known:  # the labels of one GPU repeat with every metric, as one object
+            known[id(labels)] = _located(labels, vocabulary, node)
+        spot = known[id(labels)]
+        if spot is None:
+            continue
+        where, gpu = spot
+        spots.append((number, of, gpu))
+        places.setdefault(gpu, where)
+        job = raw_job_id(where.job)
+        if job:
+            jobs.setdefault(gpu, {})[job] = None
+    return _laid(spots, places, jobs)
 
-    def layout(self, series: Iterable[tuple[str, Mapping[str, str]]], *, node: str | None = None) -> SeriesLayout:
-        """Return where the values of series go, given by name and labels.
 
-        node: host of series that name none; a page that names its own in node_uname_info comes before. Series that
-        mean nothing here, or name no GPU, are left out.
-        """
-        found = list(series)
-        node = _own_host(found) or node
-        node = None if node is None else short_node(node)
-        spots: list[tuple[int, MetricTarget, GpuId]] = []
-        places: dict[GpuId, SeriesLocation] = {}
-        jobs: dict[GpuId, dict[str, None]] = {}
-        known: dict[int, tuple[SeriesLocation, GpuId] | None] = {}
-        for number, (metric, labels) in enumerate(found):
-            of = metric_target_of_all(metric, own=self.own) or metric_target(metric, labels, own=self.own)
-            of = _SLOWDOWN_TARGET if metric == SLOWDOWN and of is None else of
-            if of is None or of.table == "node_samples":
-                continue
-            if id(labels) not in known:  # the labels of one GPU repeat with every metric, as one object
-                known[id(labels)] = self._place(labels, node)
-            spot = known[id(labels)]
-            if spot is None:
-                continue
-            where, gpu = spot
-            spots.append((number, of, gpu))
-            places.setdefault(gpu, where)
-            job = _raw_job(where.job)
-            if job:
-                jobs.setdefault(gpu, {})[job] = None
-        return _laid(spots, places, jobs)
-
-    def _place(self, labels: Mapping[str, str], node: str | None) -> tuple[SeriesLocation, GpuId] | None:
-        where = locate(labels, names=self.labels)
-        if isinstance(where, UnusableLabels) or where.gpu is None:
-            return None
-        host = where.node or node
-        return None if host is None else (where, GpuId(host, where.gpu, where.mig))
+def _located(
+    labels: Mapping[str, str], vocabulary: SeriesVocabulary, node: str | None
+) -> tuple[SeriesLocation, GpuId] | None:
+    where = vocabulary.location(labels)
+    if isinstance(where, UnusableLabels):
+        return None
+    host, gpu = where.node or node, vocabulary.gpu(where)
+    return None if host is None or gpu is None else (where, GpuId(host, gpu, where.mig))
 
 
 def _laid(
@@ -212,20 +203,6 @@ def _rule(column: int, unit: str) -> tuple[float, float, float, float, float]:
     return factor(unit, COUNTERS_BY_NAME[counter.name].unit), counter.low, counter.high, whole, missing
 
 
-def _raw_job(written: str | None) -> str | None:
-    """The raw id of a job; None for none, and for what is no job id."""
-    try:
-        return None if written is None else job_id(written).raw
-    except BadRowError:
-        return None
-
-
-def _own_host(series: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
-    """The host that a page names for itself."""
-    hosts = {labels.get("nodename") for metric, labels in series if metric == NODE_INFO}
-    return hosts.pop() if len(hosts) == 1 else None
-
-
 _LAST_STAMP_S = 1e11
 
 
@@ -248,7 +225,7 @@ class PageReading:
 class LivePageReader:
     """Reads the pages of one exporter. node: its host, for series that name none."""
 
-    meaning: SeriesMeaning
+    vocabulary: SeriesVocabulary
     wanted: frozenset[str]
     node: str | None = None
     _layout: SeriesLayout = field(default_factory=SeriesLayout)
@@ -278,7 +255,7 @@ class LivePageReader:
     def _anew(self, page: bytes) -> PageReading:
         samples = parse_page(page, wanted=self.wanted)
         series = [(name, labels_of(block)) for name, block in zip(samples.names, samples.labels, strict=True)]
-        layout = self.meaning.layout(series, node=self.node)
+        layout = series_layout(series, self.vocabulary, node=self.node)
         lost = {reject.reason: reject.count for reject in samples.rejects}
         self._learn(page, samples, layout)
         whole = "cut_off_line" not in lost

@@ -1,0 +1,456 @@
+"""Labelled series become contract rows: one conversion for Prometheus answers, saved pages and polled exporters.
+
+All metrics of one scrape carry one time, so they stand side by side in one row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby, pairwise
+from operator import itemgetter
+
+import numpy as np
+import polars as pl
+
+from tachograph.catalog.arrays import Floats, Longs
+from tachograph.catalog.chunks import ChunkPart, Reject
+from tachograph.catalog.tables import TIME
+from tachograph.catalog.units import factor
+from tachograph.sources.exposition import PageSamples, labels_of, parse_page
+from tachograph.sources.metrics import (
+    NODE_INFO,
+    MetricTarget,
+    SeriesLocation,
+    TableName,
+    UnusableLabels,
+    job_of,
+    metric_target_of_all,
+    short_node,
+)
+from tachograph.sources.series import (
+    AllocationSpan,
+    GpuUnit,
+    Mask,
+    SeriesAnswer,
+    SeriesIdentity,
+    SeriesMemory,
+    SeriesRun,
+    named_host,
+)
+from tachograph.sources.slurm.fields import BadRowError, job_id
+
+_NONE = -1  # GPU of a node, MIG slice of a whole GPU; sorts, which None does not
+_LAST_STAMP_S = 1e11
+_LARGEST_KEY = 1 << 62
+
+_Sample = tuple[str, str, float, float | None]  # metric, labels, value, seconds since 1970
+_Points = tuple[int | Longs, Longs, Floats]  # number of the unit of all points or of each, microseconds, values
+
+
+class SeriesRows:
+    """Rows put together from series. `known`: how many values had a meaning here.
+
+    Series that are written once per job, pod or container are one value; one that differs is `conflicting_value`.
+    Rejects count values: `unknown_metric`, `bad_labels`, `no_node`, `no_gpu`, `bad_gpu`, `bad_mig`, `not_a_gpu`,
+    `not_finite`, `bad_timestamp`, `bad_job_id`, `conflicting_value`, and those of `parse_page`; `reread` counts rows,
+    `server_warning` removes nothing.
+    """
+
+    def __init__(self, memory: SeriesMemory) -> None:
+        self.memory = memory
+        self.known = 0
+        self._units: dict[tuple[str, int, int], int] = {}
+        self._points: dict[MetricTarget, list[_Points]] = {}
+        self._devices: dict[GpuUnit, dict[str, str | float | None]] = {}
+        self._seen: dict[GpuUnit, list[Longs]] = {}
+        self._jobs: dict[GpuUnit, dict[str, list[Longs]]] = {}
+        self._removed: Counter[tuple[TableName, str, str | None]] = Counter()
+        self._examples: dict[tuple[TableName, str, str | None], str] = {}
+
+    def add_answer(self, answer: SeriesAnswer) -> None:
+        """Add the series of an answer."""
+        later: list[tuple[SeriesRun, SeriesIdentity]] = []
+        for run in answer.runs:
+            identity = self.memory.vocabulary.identity(run.labels)
+            if isinstance(identity, UnusableLabels):
+                self.reject("gpu_samples", identity.reason, None, run.t.size, identity.example)
+            elif identity is not None:
+                if identity.location.gpu is None:
+                    later.append((run, identity))  # a series further down may name this GPU or node
+                else:
+                    self._add_run(run, identity)
+        for run, identity in later:
+            self._add_run(run, identity)
+        for warning in dict.fromkeys(answer.warnings):
+            self.reject("gpu_samples", "server_warning", None, 0, warning)
+
+    def add_page(self, page: bytes, *, t: datetime, node: str | None) -> int:
+        """Add one page, scraped at `t` from an exporter on `node`; return how many of its samples are known here.
+
+        A time written behind a value comes before `t`; a host that the page names comes before `node`.
+        """
+        vocabulary, before = self.memory.vocabulary, self.known
+        samples = parse_page(page, wanted=vocabulary.wanted)
+        for reject in samples.rejects:
+            self.reject("gpu_samples", reject.reason, reject.column, reject.count, reject.example or "")
+        scrape = _PageScrape(self, round(t.timestamp() * 1e6), _host_of_page(samples) or node)
+        for metric, series in groupby(samples, key=itemgetter(0)):
+            target = metric_target_of_all(metric, own=vocabulary.metrics)
+            if target is not None:
+                scrape.add(target, list(series))
+            elif metric != NODE_INFO:
+                for one, some in self._by_target(metric, series):
+                    scrape.add(one, some)
+        return self.known - before
+
+    def parts(self, *, overlaps: bool = False) -> tuple[ChunkPart, ...]:
+        """Return the rows, table by table, rejects with the first part of their table.
+
+        Grain: one row per (node, gpu, mig, t) and per (node, t); a device where it differs from the last one written;
+        an allocation where one begins or ends. A second part of a table holds what exporters write in a second unit.
+        `overlaps`: some samples may be in the lake already.
+        """
+        made = [
+            *self._samples("gpu_samples", overlaps=overlaps),
+            *self._samples("node_samples", overlaps=overlaps),
+            *(part for part in (self._device_part(), self._allocation_part()) if part.frame.height),
+        ]
+        rejects: dict[str, list[Reject]] = {}
+        for (table, reason, column), count in self._removed.items():
+            example = self._examples[table, reason, column] or None
+            rejects.setdefault(table, []).append(Reject(reason, column, count, example))
+        counted = [
+            ChunkPart(part.table, part.frame, part.units, tuple(rejects.pop(part.table, ())), part.overlaps)
+            for part in made
+        ]
+        return (*counted, *(ChunkPart(table, pl.DataFrame(), rejects=tuple(left)) for table, left in rejects.items()))
+
+    def unit(self, node: str, gpu: int | None = None, mig: int | None = None) -> int:
+        """Return the number of a GPU, or of a node."""
+        key = (node, _NONE if gpu is None else gpu, _NONE if mig is None else mig)
+        return self._units.setdefault(key, len(self._units))
+
+    def add(self, target: MetricTarget, units: int | Longs, t: Longs, values: Floats) -> None:
+        """Add values of one column; units: the number of all, or of each. NaN is counted and left out."""
+        finite = ~np.isnan(values)
+        if not finite.all():
+            self.reject(target.table, "not_finite", target.column, int((~finite).sum()), "NaN")
+            units, t, values = (units if isinstance(units, int) else units[finite]), t[finite], values[finite]
+        if t.size:
+            self._points.setdefault(target, []).append((units, t, values))
+
+    def describe(self, unit: GpuUnit, location: SeriesLocation) -> None:
+        """Note the facts about a device that labels name."""
+        facts = self._devices.setdefault(unit, {})
+        for name, value in (("uuid", location.uuid), ("pci", location.pci), ("model", location.model)):
+            if value is not None:
+                facts[name] = value
+
+    def describe_capacity(self, unit: GpuUnit, target: MetricTarget, value: float) -> None:
+        """Note the memory of a device."""
+        mib = value * factor(target.unit, "MiB")
+        self._devices.setdefault(unit, {})[target.column] = mib if mib > 0 else None
+
+    def see(self, unit: GpuUnit, t: Longs, job: str | None) -> None:
+        """Note when a GPU was scraped, and the job that a label names on it."""
+        self._seen.setdefault(unit, []).append(t)
+        if job is None:
+            return
+        try:
+            self._jobs.setdefault(unit, {}).setdefault(job_id(job).raw, []).append(t)
+        except BadRowError as problem:
+            self.reject("allocations", problem.reason, "job_id", 1, job)
+
+    def see_job_numbers(self, unit: GpuUnit, t: Longs, values: Floats) -> None:
+        """Note the jobs of a series whose values are job ids; 0 is none."""
+        self.see(unit, t, None)
+        for number in np.unique(values[values > 0]).tolist():
+            self.see(unit, t[values == number], job_of(repr(number)))
+
+    def reject(self, table: TableName, reason: str, column: str | None, count: int, example: str) -> None:
+        """Count values that are left out."""
+        self._removed[table, reason, column] += count
+        self._examples.setdefault((table, reason, column), example[:200])
+
+    def _add_run(self, run: SeriesRun, identity: SeriesIdentity) -> None:
+        """Put one series of an answer where it belongs."""
+        target, location, vocabulary = identity.target, identity.location, self.memory.vocabulary
+        t = run.t * 1000
+        node = vocabulary.node(identity)
+        if node is None:
+            self.reject(target.table, "no_node", None, t.size, run.labels.decode())
+            return
+        self.known += t.size
+        if target.table == "node_samples":
+            self.add(target, self.unit(node), t, run.values)
+            return
+        gpu = vocabulary.gpu(location)
+        if gpu is None:
+            self.reject(target.table, "no_gpu", None, t.size, run.labels.decode())
+            return
+        unit = (node, gpu, location.mig)
+        self.describe(unit, location)
+        if target.table == "gpu_samples":
+            self.add(target, self.unit(*unit), t, run.values)
+            self.see(unit, t, location.job)
+        elif target.table == "allocations":
+            self.see_job_numbers(unit, t, run.values)
+        elif t.size:
+            self.describe_capacity(unit, target, float(run.values[-1]))
+
+    def _by_target(self, metric: str, series: Iterable[_Sample]) -> Iterable[tuple[MetricTarget, list[_Sample]]]:
+        """The series of one metric, grouped by the column that their labels choose."""
+        found: dict[str, tuple[MetricTarget, list[_Sample]]] = {}
+        for sample in series:
+            target = self.memory.vocabulary.target_in_page(metric, sample[1])
+            if target is not None:
+                found.setdefault(target.column, (target, []))[1].append(sample)
+        return found.values()
+
+    def _samples(self, table: TableName, *, overlaps: bool) -> Iterator[ChunkPart]:
+        """The samples of a table; two columns in different units go to different parts."""
+        layers: list[dict[str, MetricTarget]] = []
+        for target in self._points:
+            if target.table == table:
+                layer = next((one for one in layers if target.column not in one), None)
+                if layer is None:
+                    layers.append(layer := {})
+                layer[target.column] = target
+        for number, layer in enumerate(layers):
+            units = {name: target.unit for name, target in layer.items()}
+            yield ChunkPart(table, self._frame(table, number, layer), units, overlaps=overlaps)
+
+    def _frame(self, table: TableName, layer: int, targets: Mapping[str, MetricTarget]) -> pl.DataFrame:
+        """The rows of one layer, sorted by node, GPU, slice, time."""
+        names = sorted(self._units)
+        unit, t, columns = self._aligned(targets, names)
+        if table == "gpu_samples" and self.memory.rereads.refresh_s:
+            fresh = self._fresh(layer, names, unit, t, columns)
+            unit, t, columns = unit[fresh], t[fresh], {name: values[fresh] for name, values in columns.items()}
+        of_row = pl.Series(unit)
+        keys = {"node": pl.Series([name[0] for name in names], dtype=pl.String).gather(of_row)}
+        if table == "gpu_samples":
+            slices = [None if name[2] == _NONE else name[2] for name in names]
+            keys["gpu"] = pl.Series([name[1] for name in names], dtype=pl.Int16).gather(of_row)
+            keys["mig"] = pl.Series(slices, dtype=pl.Int16).gather(of_row)
+        series = {name: pl.Series(values, nan_to_null=True) for name, values in columns.items()}
+        return pl.DataFrame({"t": pl.Series(t).cast(TIME), **keys, **series})
+
+    def _aligned(
+        self, targets: Mapping[str, MetricTarget], names: Sequence[tuple[str, int, int]]
+    ) -> tuple[Longs, Longs, dict[str, Floats]]:
+        """(place of the unit in `names`, time, values of each column at them, NaN where there is none), sorted."""
+        ranks = np.empty(len(names), np.int64)
+        ranks[[self._units[name] for name in names]] = np.arange(len(names))
+        keys = _RowKeys.of([t for target in targets.values() for _, t, _ in self._points[target]], len(names))
+        combined = {name: self._combined(target, ranks, names, keys) for name, target in targets.items()}
+        rows = next(iter(combined.values()))[0]
+        others = [found for found, _ in combined.values() if not np.array_equal(found, rows)]
+        if others:
+            rows = np.unique(np.concatenate([rows, *others]))
+        columns: dict[str, Floats] = {}
+        for name, (found, values) in combined.items():
+            if found.size == rows.size:
+                columns[name] = values
+            else:
+                columns[name] = np.full(rows.size, np.nan)
+                columns[name][np.searchsorted(rows, found)] = values
+        unit, t = keys.split(rows)
+        return unit, t, columns
+
+    def _combined(
+        self, target: MetricTarget, ranks: Longs, names: Sequence[tuple[str, int, int]], keys: _RowKeys
+    ) -> tuple[Longs, Floats]:
+        """(key of each row, its value): copies of one value are one, CPUs and interfaces of a node are added up."""
+        points = self._points[target]
+        if all(isinstance(units, int) for units, _, _ in points):  # series of one GPU each; copies stay in order
+            points = sorted(points, key=lambda one: int(ranks[one[0]]))
+        found = np.concatenate([keys.join(ranks[units], t) for units, t, _ in points])
+        values = np.concatenate([values for _, _, values in points])
+        if (found[1:] > found[:-1]).all():
+            return found, values
+        order = np.argsort(found, kind="stable")
+        found, values = found[order], values[order]
+        first = np.flatnonzero(np.diff(found, prepend=found[0] - 1))
+        if target.adds_up:
+            return found[first], np.add.reduceat(values, first)
+        kept = np.repeat(values[first], np.diff(first, append=found.size))
+        differs = np.flatnonzero(kept != values)
+        if differs.size:
+            node, gpu, _ = names[int(keys.split(found[differs[:1]])[0][0])]
+            example = f"{node} {'' if gpu == _NONE else f'GPU {gpu}'}: {kept[differs[0]]:g} and {values[differs[0]]:g}"
+            self.reject(target.table, "conflicting_value", target.column, differs.size, example)
+        return found[first], values[first]
+
+    def _fresh(
+        self, layer: int, names: Sequence[tuple[str, int, int]], unit: Longs, t: Longs, columns: Mapping[str, Floats]
+    ) -> Mask:
+        """Which rows are samples and no values read again; those are counted."""
+        borders = [0, *(np.flatnonzero(np.diff(unit)) + 1).tolist(), unit.size] if unit.size else []
+        fresh = np.ones(unit.size, np.bool_)
+        for start, end in pairwise(borders):
+            rows = {name: values[start:end] for name, values in columns.items()}
+            fresh[start:end] = self.memory.rereads.fresh((*names[unit[start]], layer), t[start:end], rows)
+        again = int((~fresh).sum())
+        if again:
+            self.reject("gpu_samples", "reread", None, again, "")
+        return fresh
+
+    def _device_part(self) -> ChunkPart:
+        """Devices that differ from what was written last."""
+        known = self.memory.devices
+        names = ("uuid", "pci", "model", "hbm_mib")
+        rows = []
+        for unit, facts in self._devices.items():
+            before = known.get(unit, (None,) * len(names))
+            now = tuple(facts.get(name, old) for name, old in zip(names, before, strict=True))
+            if facts and now != known.get(unit):
+                known[unit] = now
+                rows.append((*unit, *now))
+        text = dict.fromkeys(("uuid", "pci", "model"), pl.String())
+        schema = {"node": pl.String(), "gpu": pl.Int16(), "mig": pl.Int16(), **text, "hbm_mib": pl.Float64()}
+        return ChunkPart("devices", pl.DataFrame(rows, schema=schema, orient="row"), overlaps=True)
+
+    def _allocation_part(self) -> ChunkPart:
+        """Where a job began or ceased to hold a GPU."""
+        tracker = self.memory.allocations
+        spans: list[AllocationSpan] = []
+        for unit, seen in self._seen.items():
+            if unit in self._jobs or tracker.now.get(unit):
+                named = {job: _union(times) for job, times in self._jobs.get(unit, {}).items()}
+                spans += tracker.changes(unit, _union(seen), named)
+        return ChunkPart("allocations", allocation_rows(spans), overlaps=True)
+
+
+def series_parts(answer: SeriesAnswer, memory: SeriesMemory, *, overlaps: bool) -> tuple[ChunkPart, ...]:
+    """Return the rows of an answer, all of one window; `overlaps`: some may be in the lake already."""
+    rows = SeriesRows(memory)
+    rows.add_answer(answer)
+    return rows.parts(overlaps=overlaps)
+
+
+def allocation_rows(spans: Iterable[AllocationSpan]) -> pl.DataFrame:
+    """Return rows of `allocations`; their provenance is the recording itself, `explicit`."""
+    rows = [(span.job, *span.unit, span.start, span.end, "explicit") for span in spans]
+    schema = {"job_id": pl.String, "node": pl.String, "gpu": pl.Int16, "mig": pl.Int16}
+    times = {"start": pl.Int64, "end": pl.Int64}
+    frame = pl.DataFrame(rows, schema={**schema, **times, "provenance": pl.String}, orient="row")
+    return frame.with_columns(pl.col(*times).cast(TIME))
+
+
+@dataclass(frozen=True, slots=True)
+class _RowKeys:
+    """One number per (unit, time) that sorts as they do. `moments`: all times, where units times span is too large."""
+
+    low: int
+    span: int
+    moments: Longs | None = None
+
+    @classmethod
+    def of(cls, times: Sequence[Longs], units: int) -> _RowKeys:
+        """Return the keys for some times, of which none is empty."""
+        low = min(int(t.min()) for t in times)
+        span = max(int(t.max()) for t in times) - low + 1
+        if span <= _LARGEST_KEY // units:
+            return cls(low, span)
+        moments = np.unique(np.concatenate(times))
+        return cls(0, moments.size, moments)
+
+    def join(self, units: Longs | np.int64, t: Longs) -> Longs:
+        return units * self.span + (t - self.low if self.moments is None else np.searchsorted(self.moments, t))
+
+    def split(self, keys: Longs) -> tuple[Longs, Longs]:
+        """(units, times)"""
+        units, rest = np.divmod(keys, self.span)
+        return units, rest + self.low if self.moments is None else self.moments[rest]
+
+
+@dataclass(slots=True)
+class _PageSeries:
+    """What one set of labels of a page is about: its unit as a GPU and as a node. None: it is none, and why."""
+
+    t_us: int = 0
+    unit: GpuUnit | None = None
+    gpu: int | None = None
+    node: int | None = None
+    problem: str = "no_gpu"
+    example: str = ""
+
+
+class _PageScrape:
+    """One page on its way into rows."""
+
+    def __init__(self, rows: SeriesRows, t_us: int, node: str | None) -> None:
+        self._rows = rows
+        self._t = np.array([t_us])
+        self._node = None if node is None else short_node(node)
+        self._series: dict[tuple[str, float | None], _PageSeries] = {}
+        self._hosts: dict[tuple[str | None, float | None], _PageSeries] = {}
+
+    def add(self, target: MetricTarget, samples: Sequence[_Sample]) -> None:
+        """Put the values of one metric where they belong."""
+        rows, known = self._rows, self._series
+        rows.known += len(samples)
+        of_nodes = target.table == "node_samples"
+        units: list[int] = []
+        times: list[int] = []
+        values: list[float] = []
+        for metric, block, value, stamp in samples:
+            series = known.get((block, stamp)) or self._new(block, stamp)
+            unit = series.node if of_nodes else series.gpu
+            if unit is None:
+                rows.reject(target.table, series.problem, None, 1, series.example or f"{metric}{{{block}}}")
+            else:
+                units.append(unit)
+                times.append(series.t_us)
+                values.append(value)
+                if series.unit is not None and target.table == "allocations":
+                    rows.see_job_numbers(series.unit, np.array([series.t_us]), np.array([value]))
+                elif series.unit is not None and target.table == "devices":
+                    rows.describe_capacity(series.unit, target, value)
+        if target.table in ("gpu_samples", "node_samples"):
+            rows.add(target, np.array(units, np.int64), np.array(times, np.int64), np.array(values, np.float64))
+
+    def _new(self, block: str, stamp: float | None) -> _PageSeries:
+        found = self._rows.memory.vocabulary.location_in_page(block)
+        if isinstance(found, UnusableLabels):
+            series = _PageSeries(problem=found.reason, example=found.example)
+        elif found.gpu is None and found.uuid is None:  # the same for all CPUs and interfaces of a node
+            series = self._hosts.get((found.node, stamp)) or self._located(found, stamp)
+            self._hosts[found.node, stamp] = series
+        else:
+            series = self._located(found, stamp)
+        self._series[block, stamp] = series
+        return series
+
+    def _located(self, found: SeriesLocation, stamp: float | None) -> _PageSeries:
+        rows = self._rows
+        if stamp is not None and not 0 <= stamp < _LAST_STAMP_S:
+            return _PageSeries(problem="bad_timestamp", example=str(stamp))
+        node = found.node or self._node
+        if node is None:
+            return _PageSeries(problem="no_node")
+        t = self._t if stamp is None else np.array([round(stamp * 1e6)])
+        gpu = rows.memory.vocabulary.gpu(found)
+        if gpu is None:
+            return _PageSeries(int(t[0]), node=rows.unit(node))
+        unit = (node, gpu, found.mig)
+        rows.describe(unit, found)
+        rows.see(unit, t, found.job)
+        return _PageSeries(int(t[0]), unit, rows.unit(*unit), rows.unit(node))
+
+
+def _host_of_page(samples: PageSamples) -> str | None:
+    blocks = {block for name, block, _, _ in samples if name == NODE_INFO}
+    return named_host((NODE_INFO, labels_of(block)) for block in blocks)
+
+
+def _union(times: Sequence[Longs]) -> Longs:
+    """All times, once each; most often all metrics have the same."""
+    different = {t.tobytes(): t for t in times if t.size}
+    if not different:
+        return np.empty(0, np.int64)
+    return np.unique(np.concatenate(list(different.values()))) if len(different) > 1 else next(iter(different.values()))
