@@ -87,13 +87,17 @@ def parse_page(page: bytes, *, wanted: Container[str] = _EVERYTHING) -> PageSamp
             if name not in wanted:
                 continue
             try:
-                value, _, written = tail.partition(" ")
-                if brace and "_" not in value and plain(block) is not None:
-                    stamp = int(written) / per_second if written.isdecimal() else None
-                    values.append(float(tail if stamp is None else value))
+                if brace and "_" not in tail and plain(block) is not None:
+                    if " " in tail:
+                        value, _, written = tail.partition(" ")
+                        stamp = int(written) / per_second if written.isdecimal() else None
+                        values.append(float(tail if stamp is None else value))
+                        stamps.append(stamp)
+                    else:
+                        values.append(float(tail))
+                        stamps.append(None)
                     names.append(name)
                     blocks.append(block)
-                    stamps.append(stamp)
                     continue
             except (ValueError, OverflowError):
                 pass

@@ -238,9 +238,12 @@ class AllocationTracker:
         holding = self.now.setdefault(unit, {})
         for job in [job for job in holding if job not in named]:
             yield AllocationSpan(unit, job, holding.pop(job), int(scrapes[0]))
+        if scrapes.size == 1:
+            for job in named.keys() - holding.keys():
+                holding[job] = int(scrapes[0])
+                yield AllocationSpan(unit, job, holding[job], None)
+            return
         for job, times in named.items():
-            if scrapes.size == 1 and job in holding:
-                continue
             places = np.searchsorted(scrapes, times)
             since = holding.pop(job, None)
             if since is not None and places[0] > 0:
@@ -283,7 +286,7 @@ class SeriesRereads:
             return mask
         names = sorted(columns)
         last, before = self._kept.get(unit, (None, ()))
-        first = _values_present(names, [columns[name][0] for name in names])
+        first = _values_present(names, [columns[name].item(0) for name in names])
         same = last is not None and last < t[0] and before == first
         span = round(_NEARLY * self.refresh_s * 1e6)
         if t.size == 1:  # one scrape: what follows, for many rows, comes to this
@@ -313,7 +316,7 @@ class SeriesRereads:
 
 def _values_present(names: Sequence[str], values: Sequence[float]) -> tuple[tuple[str, float], ...]:
     """The values of a row; missing ones are left out, since NaN equals nothing."""
-    return tuple((name, float(value)) for name, value in zip(names, values, strict=True) if value == value)
+    return tuple([(name, value) for name, value in zip(names, values, strict=True) if value == value])
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, pairwise
-from operator import itemgetter
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -42,11 +42,11 @@ from tachograph.sources.series import (
 )
 from tachograph.sources.slurm.fields import BadRowError, job_id
 
+_T = TypeVar("_T")
 _NONE = -1  # GPU of a node, MIG slice of a whole GPU; sorts, which None does not
 _LAST_STAMP_S = 1e11
 _LARGEST_KEY = 1 << 62
 
-_Sample = tuple[str, str, float, float | None]  # metric, labels, value, seconds since 1970
 _Points = tuple[int | Longs, Longs, Floats]  # number of the unit of all points or of each, microseconds, values
 
 
@@ -96,14 +96,16 @@ class SeriesRows:
         samples = parse_page(page, wanted=vocabulary.wanted)
         for reject in samples.rejects:
             self.reject("gpu_samples", reject.reason, reject.column, reject.count, reject.example or "")
-        scrape = _PageScrape(self, round(t.timestamp() * 1e6), _host_of_page(samples) or node)
-        for metric, series in groupby(samples, key=itemgetter(0)):
+        scrape = _PageScrape(self, samples, round(t.timestamp() * 1e6), _host_of_page(samples) or node)
+        end = 0
+        for metric, same in groupby(samples.names):
+            begin, end = end, end + len(list(same))
             target = metric_target_of_all(metric, own=vocabulary.metrics)
             if target is not None:
-                scrape.add(target, list(series))
+                scrape.add(target, range(begin, end))
             elif metric != NODE_INFO:
-                for one, some in self._by_target(metric, series):
-                    scrape.add(one, some)
+                for one, places in self._by_target(metric, samples, range(begin, end)):
+                    scrape.add(one, places)
         return self.known - before
 
     def parts(self, *, overlaps: bool = False) -> tuple[ChunkPart, ...]:
@@ -201,13 +203,15 @@ class SeriesRows:
         elif t.size:
             self.describe_capacity(unit, target, float(run.values[-1]))
 
-    def _by_target(self, metric: str, series: Iterable[_Sample]) -> Iterable[tuple[MetricTarget, list[_Sample]]]:
-        """The series of one metric, grouped by the column that their labels choose."""
-        found: dict[str, tuple[MetricTarget, list[_Sample]]] = {}
-        for sample in series:
-            target = self.memory.vocabulary.target_in_page(metric, sample[1])
+    def _by_target(
+        self, metric: str, samples: PageSamples, places: Iterable[int]
+    ) -> Iterable[tuple[MetricTarget, list[int]]]:
+        """The samples of one metric, by place, grouped by the column that their labels choose."""
+        found: dict[str, tuple[MetricTarget, list[int]]] = {}
+        for place in places:
+            target = self.memory.vocabulary.target_in_page(metric, samples.labels[place])
             if target is not None:
-                found.setdefault(target.column, (target, []))[1].append(sample)
+                found.setdefault(target.column, (target, []))[1].append(place)
         return found.values()
 
     def _samples(self, table: TableName, *, overlaps: bool) -> Iterator[ChunkPart]:
@@ -370,12 +374,12 @@ class _RowKeys:
 
 @dataclass(slots=True)
 class _PageSeries:
-    """What one set of labels of a page is about: its unit as a GPU and as a node. None: it is none, and why."""
+    """What one set of labels of a page is about: the numbers of its GPU and its node. _NONE: it is none, and why."""
 
     t_us: int = 0
     unit: GpuUnit | None = None
-    gpu: int | None = None
-    node: int | None = None
+    gpu: int = _NONE
+    node: int = _NONE
     problem: str = "no_gpu"
     example: str = ""
 
@@ -383,36 +387,69 @@ class _PageSeries:
 class _PageScrape:
     """One page on its way into rows."""
 
-    def __init__(self, rows: SeriesRows, t_us: int, node: str | None) -> None:
-        self._rows = rows
+    def __init__(self, rows: SeriesRows, samples: PageSamples, t_us: int, node: str | None) -> None:
+        self._rows, self._samples = rows, samples
+        self._stamped = any(stamp is not None for stamp in samples.stamps)
         self._t = np.array([t_us])
         self._node = None if node is None else short_node(node)
-        self._series: dict[tuple[str, float | None], _PageSeries] = {}
+        self._series: dict[str | tuple[str, float | None], _PageSeries] = {}
         self._hosts: dict[tuple[str | None, float | None], _PageSeries] = {}
+        self._same_blocks: list[str] = []
+        self._same_series: list[_PageSeries] = []
+        self._same: list[_PageSeries] | None = None
+        self._same_units = self._t
 
-    def add(self, target: MetricTarget, samples: Sequence[_Sample]) -> None:
-        """Put the values of one metric where they belong."""
-        rows, known = self._rows, self._series
-        rows.known += len(samples)
-        of_nodes = target.table == "node_samples"
-        units: list[int] = []
-        times: list[int] = []
-        values: list[float] = []
-        for metric, block, value, stamp in samples:
-            series = known.get((block, stamp)) or self._new(block, stamp)
-            unit = series.node if of_nodes else series.gpu
-            if unit is None:
-                rows.reject(target.table, series.problem, None, 1, series.example or f"{metric}{{{block}}}")
-            else:
-                units.append(unit)
-                times.append(series.t_us)
-                values.append(value)
-                if series.unit is not None and target.table == "allocations":
-                    rows.see_job_numbers(series.unit, np.array([series.t_us]), np.array([value]))
-                elif series.unit is not None and target.table == "devices":
-                    rows.describe_capacity(series.unit, target, value)
+    def add(self, target: MetricTarget, places: Sequence[int]) -> None:
+        """Put the values of one column where they belong; places: of its samples in the page."""
+        rows = self._rows
+        rows.known += len(places)
+        series = self._of(places)
+        if target.table == "node_samples":
+            units = np.array([one.node for one in series], np.int64)
+        elif series is self._same:
+            units = self._same_units
+        else:
+            units = np.array([one.gpu for one in series], np.int64)
+            self._same, self._same_units = series, units
+        if units.size and units.min() == _NONE:
+            places = self._left(target, places, units, series)
+            series = [one for one, unit in zip(series, units.tolist(), strict=True) if unit != _NONE]
+            units = units[units != _NONE]
+        values = np.array(_at(self._samples.values, places), np.float64)
+        t = np.array([one.t_us for one in series], np.int64) if self._stamped else np.repeat(self._t, values.size)
         if target.table in ("gpu_samples", "node_samples"):
-            rows.add(target, np.array(units, np.int64), np.array(times, np.int64), np.array(values, np.float64))
+            rows.add(target, units, t, values)
+            return
+        for place, one in enumerate(series):
+            if one.unit is not None and target.table == "allocations":
+                rows.see_job_numbers(one.unit, t[place : place + 1], values[place : place + 1])
+            elif one.unit is not None:
+                rows.describe_capacity(one.unit, target, float(values[place]))
+
+    def _of(self, places: Sequence[int]) -> list[_PageSeries]:
+        """What samples are about. Most metrics of a page have the same labels in the same order."""
+        known = self._series
+        blocks = _at(self._samples.labels, places)
+        if self._stamped:
+            stamps = _at(self._samples.stamps, places)
+            return [known.get(key) or self._new(*key) for key in zip(blocks, stamps, strict=True)]
+        if blocks != self._same_blocks:
+            self._same_blocks = blocks
+            self._same_series = [known.get(block) or self._new(block, None) for block in blocks]
+        return self._same_series
+
+    def _left(
+        self, target: MetricTarget, places: Sequence[int], units: Longs, series: Sequence[_PageSeries]
+    ) -> list[int]:
+        """The places of samples that are about something; the others are counted."""
+        left = []
+        for place, unit, one in zip(places, units.tolist(), series, strict=True):
+            if unit == _NONE:
+                example = one.example or f"{self._samples.names[place]}{{{self._samples.labels[place]}}}"
+                self._rows.reject(target.table, one.problem, None, 1, example)
+            else:
+                left.append(place)
+        return left
 
     def _new(self, block: str, stamp: float | None) -> _PageSeries:
         found = self._rows.memory.vocabulary.location_in_page(block)
@@ -423,7 +460,7 @@ class _PageScrape:
             self._hosts[found.node, stamp] = series
         else:
             series = self._located(found, stamp)
-        self._series[block, stamp] = series
+        self._series[(block, stamp) if self._stamped else block] = series
         return series
 
     def _located(self, found: SeriesLocation, stamp: float | None) -> _PageSeries:
@@ -443,7 +480,16 @@ class _PageScrape:
         return _PageSeries(int(t[0]), unit, rows.unit(*unit), rows.unit(node))
 
 
+def _at(column: list[_T], places: Sequence[int]) -> list[_T]:
+    """The values of a column at some places."""
+    if isinstance(places, range):  # all series of a metric stand together
+        return column[places.start : places.stop]
+    return [column[place] for place in places]
+
+
 def _host_of_page(samples: PageSamples) -> str | None:
+    if NODE_INFO not in samples.names:
+        return None
     blocks = {block for name, block, _, _ in samples if name == NODE_INFO}
     return named_host((NODE_INFO, labels_of(block)) for block in blocks)
 
