@@ -239,7 +239,7 @@ class AllocationTracker:
         for job in [job for job in holding if job not in named]:
             yield AllocationSpan(unit, job, holding.pop(job), int(scrapes[0]))
         if scrapes.size == 1:
-            for job in named.keys() - holding.keys():
+            for job in [job for job in named if job not in holding]:
                 holding[job] = int(scrapes[0])
                 yield AllocationSpan(unit, job, holding[job], None)
             return
