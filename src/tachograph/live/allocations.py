@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EVERY_S: Final = 30.0  # between two questions: Slurm has more to do than to answer those who watch
 LONGEST_S: Final = 600.0  # between two questions to a Slurm that does not answer
-PATIENCE_S: Final = 5.0  # that a job is waited for which was asked for by its id
+PATIENCE_S: Final = 5.0  # so long a job that was requested by its id is waited for
 _SOURCE = "slurm-live"
 _USER = re.compile(r"^\s*UserId=([^\s(]+)", re.MULTILINE)
 _ARRAY = re.compile(r"\bArrayJobId=(\d+) ArrayTaskId=(\d+)\b")
@@ -135,7 +135,7 @@ def _names_in(record: str) -> tuple[str, GpuAllocation] | None:
 
 
 def allocation_poller(configuration: Configuration) -> Callable[[], SlurmAllocations] | None:
-    """Return what asks Slurm, as `[[sources]]` with source = "slurm-live" says, else by `squeue`; None without either.
+    """Return what polls Slurm, as `[[sources]]` with source = "slurm-live" says, else by `squeue`; None without either.
 
     Nothing is polled or imported yet: wrong settings are reported at the first poll.
     """
@@ -145,7 +145,7 @@ def allocation_poller(configuration: Configuration) -> Callable[[], SlurmAllocat
 
 
 class _SlurmControllers:
-    """The controllers of a configuration, connected when they are asked first."""
+    """The controllers of a configuration, connected at the first poll."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -211,13 +211,13 @@ class AllocatedSource:
         return self._source.about
 
     def start(self) -> None:
-        """Begin to ask; `read` does it, too."""
+        """Start polling; `read` does it, too."""
         if self._thread is None and not self._closed.is_set():
-            self._thread = threading.Thread(target=self._keep_polling, name="holders", daemon=True)
+            self._thread = threading.Thread(target=self._keep_polling, name="allocations", daemon=True)
             self._thread.start()
 
     def wait(self, seconds: float = PATIENCE_S) -> bool:
-        """Wait until somebody answered, or did not; return whether it came to that."""
+        """Wait for the first poll, successful or not; return whether it ended."""
         self.start()
         return self._answered.wait(seconds)
 
@@ -420,7 +420,7 @@ def _own_rows(snapshot: Snapshot, about: SourceInfo, held: JobEnvironment, here:
         return of_job
     indices = {int(name) for name in held.devices or () if name.isdigit()}
     if uuids or sliced or (held.job and about.name != "nvml"):
-        return None  # they count from 0 inside a cgroup; NVML is asked inside it, too
+        return None  # they count from 0 inside a cgroup; NVML runs inside it, too
     return [row for row in here if snapshot.gpus[row].gpu in indices] or None
 
 

@@ -1,6 +1,6 @@
 """The telemetry source that is used, and which of its GPUs are shown.
 
-Of this node, in this order: NVML (new every second, knows processes, burdens nobody else), dcgm-exporter, dcgmi. The
+Of this node, in this order: NVML (new every second, knows processes, no load on others), dcgm-exporter, dcgmi. The
 first that reports SM and tensor activity is taken; where none does, the one that reports most of what decides: NVML
 reports little of GPUs before Hopper, dcgm-exporter what its CSV names. Beyond this node: Prometheus, then the exporters
 under [[sources]]. A source is added by one file and one line here.
@@ -95,7 +95,7 @@ def _exporter_here(configuration: Configuration, wanted: SourceRequest) -> LiveS
 
 
 def _probe(url: str) -> None:
-    """Find out whether somebody listens. Errors: InputError."""
+    """Check that the port accepts connections. Errors: InputError."""
     parts = urlsplit(url)
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -179,12 +179,12 @@ def choose_source(
     openers: SourceOpeners = OPENERS,
     poll: AllocationPoller | None = None,
 ) -> SelectedSource:
-    """Return the source that was asked for, else the best there is, with the GPUs to be seen; it was read once.
+    """Return the requested source, else the best there is, with the selected GPUs; it was read once.
 
     Its `about` says which it is, which GPUs are shown, what it does not support. poll: returns allocations;
     None: as the configuration says.
     Errors: UsageError, ConfigError for what does not fit; NotFoundError where nothing answers, naming what was tried,
-    where a GPU or a job is not seen, naming those that are; InputError for a source that was asked for and fails.
+    where a GPU or a job is not seen, naming those that are; InputError for a requested source that fails.
     """
     held = job_environment(environment)
     found = _find(configuration, wanted, held, openers)
@@ -236,7 +236,7 @@ def _find(
 
 
 def _named(name: str, configuration: Configuration, wanted: SourceRequest, openers: SourceOpeners) -> _FoundSource:
-    """The source that was asked for; what goes wrong is reported as it is."""
+    """The requested source; its errors are reported as they are."""
     if name not in NAMES:
         where = "--source" if wanted.source else "watch.source"
         kind: type[TachographError] = UsageError if wanted.source else ConfigError
@@ -256,7 +256,7 @@ def _configured(configuration: Configuration, beyond: Mapping[str, SourceOpener]
 
 
 def _looks_beyond(wanted: SourceRequest, held: JobEnvironment | None) -> bool:
-    """Whether GPUs of other nodes are asked for."""
+    """Whether GPUs of other nodes are requested."""
     if wanted.gpus is not None:
         here = {short_host(socket.gethostname()), held.node if held else None}
         return any(term.node is not None and short_host(term.node) not in here for term in gpu_terms(wanted.gpus))
@@ -287,7 +287,7 @@ def _first(
 def _of_this_node(
     configuration: Configuration, wanted: SourceRequest, openers: SourceOpeners, fleet: Sequence[str], *, beyond: bool
 ) -> _FoundSource:
-    """The best source of this node; where there is none, the fleet. beyond: other nodes were asked for, too."""
+    """The best source of this node; where there is none, the fleet. beyond: other nodes were requested, too."""
     failed: dict[str, TachographError] = {}
     best: LiveSource | None = None
     for name, opener in openers.here.items():

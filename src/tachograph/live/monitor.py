@@ -86,7 +86,7 @@ class SmoothingWindow:
     """Readings of the last `smoothing_s` of GPUs, and the labels that come of them.
 
     A poll is one slot of all GPUs; of those without a new reading it holds nothing. So a GPU's readings lie in their
-    order, and sums over slots round as sums over its readings do. Slots that nobody's window reaches are given up, and
+    order, and sums over slots round as sums over its readings do. Slots beyond every window are dropped, and
     after two windows also those of GPUs that reported nothing since.
     """
 
@@ -97,7 +97,7 @@ class SmoothingWindow:
         self._begin = self._end = 0
 
     def step(self, now: float, measured: Floats, values: Mapping[str, Floats]) -> ClassLabels:
-        """Return the labels after a look at `now`.
+        """Return the labels after a poll at `now`.
 
         measured: when the values of each GPU were measured; where that is what it was, or NaN, there is no new reading.
         values: {counter: value per GPU, NaN missing}.

@@ -125,7 +125,7 @@ def _fraction(name: str) -> _CsvColumn:
 
 
 def _never(view: View, row: int, before: View | None) -> None:
-    """What KempnerPulse has a column for and nobody here measures."""
+    """A column of KempnerPulse that is not measured here."""
     return
 
 

@@ -30,7 +30,7 @@ _ABSENT: Final = frozenset(
         *("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "throttle_reasons"),
     }
 )
-# of a whole GPU only: no slice has them, whatever is asked
+# of a whole GPU only: no slice has them
 _WHOLE_GPU: Final = frozenset(
     {
         *("gpu_util", "mem_copy_util", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"),
@@ -44,8 +44,8 @@ class CounterFix(StrEnum):
     """What can be done about a counter that is not reported."""
 
     CSV = "csv"  # a line for the exporter
-    PROFILING = "profiling"  # DCGM is asked for it, and its profiling module gives nothing
-    UNCOUNTED = "uncounted"  # DCGM is asked for it, and its profiling module gives others
+    PROFILING = "profiling"  # DCGM requests it, and its profiling module reports nothing
+    UNCOUNTED = "uncounted"  # DCGM requests it, and its profiling module reports others
     HOPPER = "hopper"  # GPM of newer GPUs, else DCGM
     NONE = "none"  # nothing
 

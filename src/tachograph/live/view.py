@@ -136,7 +136,7 @@ class View:
     labels, raw: places in CLASSES, smoothed and of this reading alone. real: real utilisation 0..1, NaN unknown.
     health: places in STATES. reported: False of a GPU without values now. stale_s: age of its values, NaN where never.
     events: oldest first, no more than are kept. settings: by which it was judged. means: of counters over the window
-    of the label, NaN missing. replays: new ones that are still visible, NaN unknown; None where nobody counted them.
+    of the label, NaN missing. replays: new ones that are still visible, NaN unknown; None where they are not counted.
     """
 
     about: SourceInfo

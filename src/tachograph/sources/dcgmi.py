@@ -1,7 +1,7 @@
 """What `dcgmi` prints, taken apart: the stream of `dmon`, its list of fields, the devices of `discovery`.
 
 Formats: DCGM's own `dcgmi` (2.x to 4.x). A header names the columns and is repeated every 14 ticks, a row of units
-follows; one row per entity and tick. Names differ between versions, so `dmon -l` of the one installed is asked.
+follows; one row per entity and tick. Names differ between versions, so `dmon -l` of the installed one is read.
 """
 
 from __future__ import annotations
@@ -132,21 +132,21 @@ def _number(cell: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def dmon_fields(columns: Sequence[str], asked: Sequence[int], names: Mapping[str, int]) -> Mapping[str, int]:
+def dmon_fields(columns: Sequence[str], requested: Sequence[int], names: Mapping[str, int]) -> Mapping[str, int]:
     """Return {column: field}, of columns that are known by name.
 
-    A header stands in the order of what was asked for; so where it has as many columns, and every known name is in its
-    place, the others are known, too.
+    A header stands in the order of the requested fields; so where it has as many columns, and every known name is in
+    its place, the others are known, too.
 
     >>> dict(dmon_fields(["GPUTL", "SLOWT"], [203, 158], {"GPUTL": 203}))
     {'GPUTL': 203, 'SLOWT': 158}
     >>> dict(dmon_fields(["SLOWT", "GPUTL"], [203, 158], {"GPUTL": 203}))
     {'GPUTL': 203}
     """
-    wanted = set(asked)
+    wanted = set(requested)
     known = {name: names[name] for name in columns if names.get(name) in wanted}
-    in_order = dict(zip(columns, asked, strict=False))
-    if len(columns) == len(asked) and all(in_order[name] == number for name, number in known.items()):
+    in_order = dict(zip(columns, requested, strict=False))
+    if len(columns) == len(requested) and all(in_order[name] == number for name, number in known.items()):
         return in_order
     return known
 

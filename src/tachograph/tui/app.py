@@ -100,7 +100,7 @@ class WatchApp(App[int]):
         yield Lines(id="footer")
 
     def on_mount(self) -> None:
-        """Open the first screen and begin to ask."""
+        """Open the first screen and start polling."""
         if not self.is_headless:
             for number in (signal.SIGTERM, signal.SIGHUP):  # without it the terminal would stay as a screen needs it
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
@@ -125,7 +125,7 @@ class WatchApp(App[int]):
         self.feed.start()
 
     def on_unmount(self) -> None:
-        """Ask no more."""
+        """Stop polling."""
         self.feed.stop()
 
     # --- what comes
@@ -222,11 +222,11 @@ class WatchApp(App[int]):
         return allocation.job_id if allocation else self._job
 
     def on_open_screen(self, message: OpenScreen) -> None:
-        """A screen asks for another."""
+        """A screen opens another."""
         self.open(message.name, message.of)
 
     def on_show_note(self, message: ShowNote) -> None:
-        """A screen has something to say."""
+        """A screen shows a note."""
         self.show_note(message.sentence)
 
     def on_fleet_screen_changed(self) -> None:
@@ -258,15 +258,15 @@ class WatchApp(App[int]):
         self.on_arrived()
 
     def action_slower_polls(self) -> None:
-        """Look half as often."""
+        """Double the poll interval."""
         self.pace(self.feed.interval_s * 2)
 
     def action_faster_polls(self) -> None:
-        """Look twice as often."""
+        """Halve the poll interval."""
         self.pace(self.feed.interval_s / 2)
 
     def pace(self, interval_s: float) -> None:
-        """Look so often, within reason."""
+        """Set the poll interval, within limits."""
         self.feed.pace(min(SLOWEST_S, max(FASTEST_S, interval_s)))
         self.show_note(f"polls every {self.feed.interval_s:g} s")
 
@@ -425,7 +425,7 @@ class WatchApp(App[int]):
 def _has_shell() -> bool:
     """Whether a shell with job control waits: it puts commands into groups of their own.
 
-    Without one (the first program of a container, `srun --pty`, a terminal's only command) nobody could go on with
+    Without one (the first program of a container, `srun --pty`, a terminal's only command) nothing could continue
     what was stopped.
     """
     return os.getpgrp() != os.getsid(0)

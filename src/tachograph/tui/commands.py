@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from tachograph.catalog.counters import COUNTER_NAMES as COUNTERS
 from tachograph.catalog.errors import NotFoundError, UsageError
@@ -27,8 +27,10 @@ from tachograph.tui.screens import TakesArguments
 
 if TYPE_CHECKING:
     from textual.message import Message
+    from textual.widget import Widget
 
-    from tachograph.tui.app import WatchApp
+    from tachograph.live.view import View
+    from tachograph.tui.feed import ViewFeed
     from tachograph.tui.fleet import FleetScreen
 
 
@@ -218,13 +220,63 @@ def _at(words: str, now: float) -> list[datetime]:
     return [day, day - timedelta(days=1), day + timedelta(days=1)]
 
 
-def perform_command(app: WatchApp, line: str) -> None:
+class WatchProgram(Protocol):
+    """What commands use of the app."""
+
+    view: View | None
+    feed: ViewFeed
+    filter_before: str
+
+    @property
+    def seen(self) -> Widget:
+        """The screen that is seen."""
+        ...
+
+    @property
+    def fleet(self) -> Widget:
+        """The fleet, the first of all screens."""
+        ...
+
+    def open(self, name: str, of: GpuId | str | None = None) -> None:
+        """Show a screen."""
+        ...
+
+    def show_view(self) -> None:
+        """Give the view to the screen that is seen."""
+        ...
+
+    def pace(self, interval_s: float) -> None:
+        """Set the poll interval."""
+        ...
+
+    def play(self, speed: float) -> None:
+        """Set the speed of a recording."""
+        ...
+
+    def seek(self, t: float) -> None:
+        """Continue from another time of a recording."""
+        ...
+
+    def action_pause(self) -> None:
+        """Pause or continue."""
+        ...
+
+    def action_help(self) -> None:
+        """Show or hide the help."""
+        ...
+
+    def exit(self, result: int | None = None) -> None:
+        """End with an exit code."""
+        ...
+
+
+def perform_command(app: WatchProgram, line: str) -> None:
     """Do what a line says. Errors: UsageError, NotFoundError."""
     written = parse_command(line)
     COMMAND_ACTIONS[written.name](app, written.words)
 
 
-def completion_names(app: WatchApp) -> CompletionNames:
+def completion_names(app: WatchProgram) -> CompletionNames:
     """Return what may be completed now."""
     view = app.view
     reported = tuple(view.snapshot.values) if view else ()
@@ -251,7 +303,7 @@ def completion_names(app: WatchApp) -> CompletionNames:
     return CompletionNames(by_kind)
 
 
-def preview_line(app: WatchApp, message: Message) -> str:
+def preview_line(app: WatchProgram, message: Message) -> str:
     """Return what to say while a line is written: what it may become, or what is wrong. A filter holds at once."""
     kind, text = getattr(message, "kind", ""), getattr(message, "text", "")
     candidates: list[str] = getattr(message, "candidates", [])
@@ -268,42 +320,42 @@ def preview_line(app: WatchApp, message: Message) -> str:
     return "  ".join(line.rpartition(" ")[2] or line for line in map(str.strip, candidates))
 
 
-def _fleet(app: WatchApp) -> FleetScreen:
+def _fleet(app: WatchProgram) -> FleetScreen:
     """The fleet, brought to the front."""
     app.open("fleet")
     return cast("FleetScreen", app.fleet)
 
 
-def _sort(app: WatchApp, words: str) -> None:
+def _sort(app: WatchProgram, words: str) -> None:
     _fleet(app).sort_by(words.lstrip("-"), reverse=words.startswith("-"))
 
 
-def _group(app: WatchApp, words: str) -> None:
+def _group(app: WatchProgram, words: str) -> None:
     _fleet(app).group_by(words)
 
 
-def _filter(app: WatchApp, words: str) -> None:
+def _filter(app: WatchProgram, words: str) -> None:
     _fleet(app).filter_by(words)
 
 
-def _search(app: WatchApp, words: str) -> None:
+def _search(app: WatchProgram, words: str) -> None:
     if not _fleet(app).seek(words):
         raise NotFoundError(f"no GPU matches {words}")
 
 
-def _heat(app: WatchApp, words: str) -> None:
+def _heat(app: WatchProgram, words: str) -> None:
     _fleet(app).heat_by(words or BY_CLASS)
 
 
-def _table(app: WatchApp, words: str) -> None:
+def _table(app: WatchProgram, words: str) -> None:
     _fleet(app).heat_by("")
 
 
-def _user(app: WatchApp, words: str) -> None:
+def _user(app: WatchProgram, words: str) -> None:
     _fleet(app).filter_by(f"user='{words}'" if " " in words else f"user={words}")
 
 
-def _gpu(app: WatchApp, words: str) -> None:
+def _gpu(app: WatchProgram, words: str) -> None:
     gpu = _named(app.view.snapshot.gpus if app.view else (), words)
     fleet = _fleet(app)
     fleet.go_to(gpu)
@@ -319,25 +371,25 @@ def _named(gpus: tuple[GpuId, ...], name: str) -> GpuId:
     return found[0]
 
 
-def _job(app: WatchApp, words: str) -> None:
+def _job(app: WatchProgram, words: str) -> None:
     jobs = completion_names(app).by_kind["job"]
     if words and not set(words.split(",")) <= set(jobs):
         raise NotFoundError(f"no job {words} holds one of these GPUs", do="Tab lists those that do")
     app.open("job", words or None)
 
 
-def _plot(app: WatchApp, words: str) -> None:
+def _plot(app: WatchProgram, words: str) -> None:
     if words:
         _open_with(app, "plot", words)
     else:
         app.open("plot")
 
 
-def _events(app: WatchApp, words: str) -> None:
+def _events(app: WatchProgram, words: str) -> None:
     _open_with(app, "events", words)
 
 
-def _open_with(app: WatchApp, name: str, words: str) -> None:
+def _open_with(app: WatchProgram, name: str, words: str) -> None:
     """Open a screen, and give it what was written."""
     app.open(name)
     seen = app.seen
@@ -346,15 +398,15 @@ def _open_with(app: WatchApp, name: str, words: str) -> None:
         seen.take(words)
 
 
-def _interval(app: WatchApp, words: str) -> None:
+def _interval(app: WatchProgram, words: str) -> None:
     app.pace(_positive(words, "interval"))
 
 
-def _speed(app: WatchApp, words: str) -> None:
+def _speed(app: WatchProgram, words: str) -> None:
     app.play(_positive(words, "speed"))
 
 
-def _seek(app: WatchApp, words: str) -> None:
+def _seek(app: WatchProgram, words: str) -> None:
     source = app.feed.source
     if not isinstance(source, ReplaySource):
         raise UsageError("only a recording can be moved to another time", do="start tachograph watch --recording PATH")
@@ -372,11 +424,11 @@ def _positive(words: str, of: str) -> float:
     return value
 
 
-def _opens(name: str) -> Callable[[WatchApp, str], None]:
+def _opens(name: str) -> Callable[[WatchProgram, str], None]:
     return lambda app, words: app.open(name)
 
 
-COMMAND_ACTIONS: Mapping[str, Callable[[WatchApp, str], None]] = MappingProxyType(
+COMMAND_ACTIONS: Mapping[str, Callable[[WatchProgram, str], None]] = MappingProxyType(
     {
         "sort": _sort,
         "group": _group,

@@ -42,7 +42,7 @@ _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 _OTHERS = tuple(name for name in COUNTERS_BY_NAME if name not in chain.from_iterable(_GROUPED.values()))
 GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({**_GROUPED, **({"Others": _OTHERS} if _OTHERS else {})})
-# reasons that are nobody's trouble, and those that are. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
+# reasons that are no problem, and those that are. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
 _USUAL = {0x1: "idle", 0x2: "application clocks", 0x10: "sync boost", 0x100: "display clocks"}
 THROTTLED: Mapping[int, str] = MappingProxyType(dict(sorted({**_USUAL, **CLOCKS_LOWERED}.items())))
 _NAME, _VALUE, _BAR = 27, 10, 12

@@ -1,4 +1,4 @@
-"""The thread that asks the source and lets the readings be judged, so that no slow source ever blocks a key."""
+"""The thread that polls the source and judges its snapshots, so that no slow source ever blocks a key."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FeedFailure:
 
 
 class ViewFeed:
-    """Asks `source` every `interval_s` and hands on each view, or the failure that came in its place.
+    """Polls `source` every `interval_s` and hands on each view, or the failure that came in its place.
 
     make_judge: called once, in the thread of the feed. deliver: called there, too, once per refresh; it must not wait.
     lock: held while judging changes the history that views share; whoever draws from it holds it, too.
@@ -56,17 +56,17 @@ class ViewFeed:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Start polling."""
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
         self._thread.start()
 
     def pace(self, interval_s: float) -> None:
-        """Ask so often from now on, and once now."""
+        """Set the poll interval, and poll once now."""
         self.interval_s = interval_s
         self._wake.set()
 
     def hold(self, held: bool) -> None:
-        """Let a recording stand still, or go on; a live source is asked further, so that its history has no gap."""
+        """Let a recording stand still, or go on; a live source is still polled, so that its history has no gap."""
         source = self.source
         if isinstance(source, Playback):
             self._wanted["paused"] = lambda: setattr(source, "paused", held)
@@ -96,14 +96,14 @@ class ViewFeed:
         return True
 
     def stop(self, wait_s: float = 1.0) -> None:
-        """Ask no more. A source that hangs is left to end with the process."""
+        """Stop polling. A source that hangs is left to end with the process."""
         self._ended = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join(wait_s)
 
     def once(self) -> View | FeedFailure:
-        """Ask now, and return what came of it."""
+        """Poll now, and return the result."""
         try:
             while self._wanted:
                 self._wanted.popitem()[1]()

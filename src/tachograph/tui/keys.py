@@ -37,7 +37,7 @@ KEYS: tuple[ScreenKey, ...] = (
     ScreenKey("", "p", "p", "open('plot')", "plot: counters over time", "plot"),
     ScreenKey("", "j", "j", "open('job')", "job of the selected GPU: all its GPUs", "job"),
     ScreenKey("", "e", "e", "open('events')", "events: changes", "events"),
-    ScreenKey("", "space", "Space", "pause", "pause or continue; the history of a live source goes on", "pause"),
+    ScreenKey("", "space", "Space", "pause", "pause or continue; the history continues", "pause"),
     ScreenKey("", "plus,equals_sign", "+", "slower_polls", "poll half as often"),
     ScreenKey("", "minus", "-", "faster_polls", "poll twice as often"),
     ScreenKey("", "right_square_bracket", "]", "speed(2.0)", "recording: play twice as fast"),

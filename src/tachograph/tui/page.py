@@ -109,9 +109,9 @@ class PageRows(Protocol):
 
 
 class Page(ScrollView, can_focus=True):
-    """Rows that scroll. A screen overrides `rows`; what it returns may make each row when it is asked for.
+    """Rows that scroll. A screen overrides `rows`; what it returns may make each row when it is drawn.
 
-    Rows are asked for when they are drawn, when the history may be changing: what they need of it is read before.
+    Rows are made when they are drawn, while the history may change: what they need of it is read before.
     """
 
     DEFAULT_CSS = "Page { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; }"

@@ -1,8 +1,8 @@
-"""The screens: a name, a class each, and how one asks for another.
+"""The screens: a name, a class each, and how one opens another.
 
-A screen is a widget that fills the space between header and footer. The app makes it when it is asked for, gives it the
+A screen is a widget that fills the space between header and footer. The app makes it when it is opened, gives it the
 focus, calls `show` at once and at each new view, and keeps it until another is opened. Keys are those of its place in
-`keys.KEYS`: `BINDINGS = keys.bindings("plot")`. It asks for another by `self.post_message(Open("focus", gpu))`.
+`keys.KEYS`: `BINDINGS = keys.bindings("plot")`. It opens another by `self.post_message(OpenScreen("focus", gpu))`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Dismissible(Protocol):
 
 
 class OpenPrompt(Message):
-    """Asks for a line to be written. kind: command, filter, search. text: what stands there already."""
+    """Opens the command line. kind: command, filter, search. text: what stands there already."""
 
     def __init__(self, kind: str, text: str = "") -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class OpenPrompt(Message):
 
 
 class ShowNote(Message):
-    """Asks for a sentence to be shown."""
+    """Shows a sentence."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class ShowNote(Message):
 
 
 class OpenScreen(Message):
-    """Asks for a screen: its name, and the GPU or the job it is of."""
+    """Opens a screen: its name, and the GPU or the job it is of."""
 
     def __init__(self, name: str, of: GpuId | str | None = None) -> None:
         super().__init__()

@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 16
 _LONGEST_LINE = 1 << 16  # bytes; what is longer is no table
-_KEPT_ROWS = 4096  # that nobody has taken yet
+_KEPT_ROWS = 4096  # not taken yet
 _GRACE_S = 0.5  # until it is ended by force
 
 
 @dataclass(frozen=True, slots=True)
 class DmonOutput:
-    """What was printed since it was last asked for. rows: with the time each came. ended: the exit code, if it did."""
+    """What was printed since the last call. rows: with the time each came. ended: the exit code, if it did."""
 
     rows: tuple[tuple[float, DmonRow], ...]
     columns: tuple[str, ...]
@@ -136,7 +136,7 @@ class DmonProcess:
 
 NAME: Final = "dmon"
 LEAST_INTERVAL_S = 0.1  # shorter ones DCGM does not keep up with
-_SLOWDOWN, _HBM = 158, 250  # facts of a device, asked along
+_SLOWDOWN, _HBM = 158, 250  # facts of a device, requested along
 _PROFILED = range(1000, 1100)  # fields of the profiling module
 _FIELDS: Final = tuple(counter.dcgm_id for counter in COUNTERS if counter.dcgm_id is not None)
 _COLUMN: Final = {counter.dcgm_id: number for number, counter in enumerate(COUNTERS) if counter.dcgm_id is not None}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Pollable(Protocol):
-    """What can be asked: `sources.http.Server`."""
+    """What can be polled: `sources.http.Server`."""
 
     def get(self, path: str) -> Page:
         """Return the answer."""
@@ -70,7 +70,7 @@ class ServerPoller:
         self._open.add(number)
         self._questions.put((number, server))
         if len(self._threads) < min(self._limit, len(self._open)):
-            thread = threading.Thread(target=self._work, name="ask", daemon=True)
+            thread = threading.Thread(target=self._work, name="poll", daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -79,7 +79,7 @@ class ServerPoller:
         return list(self._come(fresh, self._steady() + wait_s))
 
     def close(self) -> None:
-        """Ask nobody any more; may be called twice."""
+        """Stop polling; may be called twice."""
         if not self._closed:
             self._closed = True
             for _ in self._threads:
@@ -113,7 +113,7 @@ class ServerPoller:
 
 _FIRST_S = 3.0  # so long connecting waits for the first answer at most
 _OTHERS_S = 0.3  # and so long for further ones, once one has come
-_WAIT_S = 0.2  # so long a reading waits for answers to what it asked
+_WAIT_S = 0.2  # so long a read waits for the answers to its polls
 _LATE_S = 1.5  # silence after which a problem is reported
 _LEAST_S = 0.2  # between two askings of one exporter
 _PER_S = 50.0  # askings of all exporters together, while it is not known when they have news
@@ -136,7 +136,7 @@ class ExporterRhythm:
     _same: bool = False
 
     def changed(self, now: float) -> float:
-        """Note that the page changed; return when to ask again.
+        """Note that the page changed; return when to poll again.
 
         >>> rhythm = ExporterRhythm()
         >>> rhythm.changed(100.0), rhythm.same(115.0), rhythm.changed(130.0)
@@ -144,13 +144,13 @@ class ExporterRhythm:
         """
         if self._changed is not None:
             passed = now - self._changed
-            # without a look at the same page in between it may have changed several times
+            # without a poll of the same page in between it may have changed several times
             self.period = passed if self._same else 0.7 * min(passed, self.period or passed)
         self._changed, self._same = now, False
         return now + max(self.least_s, 0.9 * self.period)
 
     def same(self, now: float) -> float:
-        """Note that the page is as it was; return when to ask again."""
+        """Note that the page is as it was; return when to poll again."""
         self._same = True
         passed = 0.0 if self._changed is None else now - self._changed
         return now + max(self.least_s, min(_LONGEST_S, passed / 30))
@@ -273,7 +273,7 @@ class ExporterSource:
         return polled
 
     def _take(self, polled: set[int], wait_s: float) -> None:
-        """Take in the answers that have come; those of `asked` are waited for."""
+        """Take in the answers that have come; those of `polled` are waited for."""
         answers = self._poller.answers(polled, wait_s)
         read = [(answer, reading) for answer in answers if (reading := self._note(answer)) is not None]
         self._gathered.enter(chain.from_iterable(reading.layout.gpus for _, reading in read))
@@ -348,7 +348,7 @@ class ExporterSource:
 
 
 def connect(configuration: Configuration, *, urls: Sequence[str] = ()) -> ExporterSource:
-    """Return exporters as a live source, asked once: those at `urls` (hostlists allowed), else those of `[[sources]]`,
+    """Return exporters as a live source, polled once: those at `urls` (hostlists allowed), else those of `[[sources]]`,
     else the one of this node, as `[watch]` names it.
 
     Errors: ConfigError for settings or addresses that do not fit; InputError where none reports a GPU, and why.
@@ -364,7 +364,7 @@ def connect(configuration: Configuration, *, urls: Sequence[str] = ()) -> Export
 
 
 def _settings(configuration: Configuration, urls: tuple[str, ...]) -> list[ExporterSettings]:
-    """What is asked: settings of the configuration, with the addresses that were given."""
+    """What is polled: settings of the configuration, with the addresses that were given."""
     raw: list[Mapping[str, object]] = [one for one in configuration.sources if one.get("source") == DCGM_EXPORTER]
     found = [convert_settings(one, ExporterSettings, where="[[sources]]") for one in raw]
     if urls:

@@ -157,7 +157,7 @@ class NvmlSession:
             self._sleep(longest + 1e-4)
 
     def _there(self, board: NvmlBoard) -> bool:
-        """Whether a GPU can be asked; a lost one is tried again when its time has come."""
+        """Whether a GPU can be queried; a lost one is tried again when its time has come."""
         now = self._monotonic()
         if not board.lost:
             return True
@@ -335,7 +335,7 @@ def this_node(environment: Mapping[str, str] = os.environ) -> str:
 
 
 class NvmlSource:
-    """GPUs of this node. processes_s: so often who computes on them is asked; clocks are passed in by tests."""
+    """GPUs of this node. processes_s: so often processes are queried; clocks are passed in by tests."""
 
     def __init__(
         self,
@@ -366,7 +366,7 @@ class NvmlSource:
         self._running: Mapping[GpuId, tuple[GpuProcess, ...]] = {}
 
     def start(self) -> None:
-        """Begin, and ask everything twice: metrics of GPM need two samples. Errors: NotFoundError."""
+        """Begin, and query everything twice: metrics of GPM need two samples. Errors: NotFoundError."""
         try:
             self._open()
         except self._nvml.NVMLError as error:

@@ -31,7 +31,7 @@ GPU_GONE = frozenset({GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND})
 REFUSED = frozenset({NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED, IN_USE})
 
 _GPU_SENSOR, _SM_CLOCK, _MEMORY_CLOCK, _MEMORY_TEMPERATURE = 0, 1, 2, 82
-# which member of the union a field value lies in, by its type; later types are not those of the fields asked for
+# which member of the union a field value lies in, by its type; later types are not those of the queried fields
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
@@ -120,7 +120,7 @@ def _calls() -> tuple[NvmlCall, ...]:
             continue
         head, _, part = counter.nvml.partition(".")
         name, part = (counter.nvml, "") if counter.nvml in _QUERIES else (head, part)
-        if name not in _QUERIES:  # a row of the catalogue that nobody asks for yet
+        if name not in _QUERIES:  # a row of the catalogue without a query yet
             continue
         wants.setdefault(name, []).append((part, place, factor(counter.nvml_unit, counter.unit)))
     return tuple(NvmlCall(name, _QUERIES[name], tuple(parts)) for name, parts in wants.items())
@@ -172,7 +172,7 @@ GPM_METRICS: tuple[GpmMetric, ...] = tuple(
 
 
 class GpmMetrics:
-    """Asks NVML for all metrics between two samples; one for all GPUs, since what it is asked in is large."""
+    """All metrics between two samples from NVML; one for all GPUs, since the request is large."""
 
     def __init__(self, nvml: NvmlLibrary) -> None:
         self._nvml = nvml

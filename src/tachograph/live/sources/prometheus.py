@@ -160,7 +160,7 @@ def joined(vectors: Sequence[InstantVector]) -> InstantVector:
 
 
 def gpu_metrics(own: SiteMetrics) -> list[str]:
-    """Return the metrics to ask for."""
+    """Return the metrics to query."""
     return sorted(wanted_metrics(own) - {NODE_INFO})
 
 
@@ -178,7 +178,7 @@ def _labels(written: bytes) -> dict[str, str]:
 
 
 _FIRST_S = 5.0  # so long connecting waits for the first answer
-_TIMEOUT_S = 10.0  # of silence, where the settings allow more: nobody wants to see an older answer
+_TIMEOUT_S = 10.0  # timeout, where the settings allow more: an older answer is of no use
 _EVERY_S = (1.0, 10.0)  # between two askings, at least and at most
 _GUESS_S = 2.0  # between two askings, while it is not known how often targets are scraped
 _SHARE = 0.02  # of the time of a core, at most, is spent on reading answers
@@ -187,7 +187,7 @@ _KEPT_S = 60.0  # so long the last values are shown while the server does not an
 _RETRY_S = 10.0  # the longest until it is polled again
 _LOOK_AROUND = 30  # askings until selectors that gave nothing are tried again
 _SKEW_S = 2.0  # a difference of clocks that is taken for one
-_WHOLE: Final = {"partial_response": "false", "deny_partial_response": "1"}  # as `sources.prometheus.query` asks
+_WHOLE: Final = {"partial_response": "false", "deny_partial_response": "1"}  # as `sources.prometheus_query` does
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class ScrapeTimes:
 
 @dataclass(slots=True)
 class _VectorParts:
-    """What the thread that asks hands over."""
+    """Results of the polling thread."""
 
     news: _NewScrapes | None = None
     failed: RequestError | None = None
@@ -238,7 +238,7 @@ class _VectorParts:
 
 
 class PrometheusSource:
-    """Prometheus as a live source; use `connect`. nodes: ask for GPUs of these hosts only; empty: of all."""
+    """Prometheus as a live source; use `connect`. nodes: query GPUs of these hosts only; empty: of all."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class PrometheusSource:
         self._server.close()
 
     def begin(self) -> None:
-        """Start to ask and wait for the first answer.
+        """Start polling and wait for the first answer.
 
         Errors: AskError when the server does not answer, or not well; InputError when no GPU series.
         """
@@ -332,7 +332,7 @@ class PrometheusSource:
                 failures += 1
                 wait_s = min(_RETRY_S, 0.25 * 2.0 ** min(failures, 10))
                 self._hand_over(None, problem)
-            except Exception as defect:  # noqa: BLE001  raised where it is read: nobody sees this thread
+            except Exception as defect:  # noqa: BLE001  raised where it is read, not in this thread
                 self._received.defect = None if self._closed.is_set() else defect
                 return
             else:
@@ -388,7 +388,7 @@ class PrometheusSource:
 def connect(
     configuration: Configuration, *, url: str | None = None, name: str | None = None, nodes: Sequence[str] = ()
 ) -> PrometheusSource:
-    """Return a Prometheus as a live source, asked once: the one at `url`, else that of `[[sources]]` called `name`,
+    """Return a Prometheus as a live source, polled once: the one at `url`, else that of `[[sources]]` called `name`,
     else the first of `[[sources]]`. nodes: only GPUs of these hosts.
 
     Errors: ConfigError where none is named, or its settings do not fit; AskError, InputError where it does not answer,

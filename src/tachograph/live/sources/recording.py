@@ -114,7 +114,7 @@ class SpoolRecording:
 
 
 class LakeRecording:
-    """Tables are read for the stretch that is asked for."""
+    """Tables are read for the requested stretch."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -287,7 +287,7 @@ ENDED: Final = "the recording ended"
 _GO_ON: Final = "press q, { to start again, or :seek TIME"
 WINDOW_ROWS: Final = 100_000  # read at a time, about 15 MB
 _SHORTEST_S = 10.0  # of a window
-_SILENT_INTERVALS = 3.0  # so long values are shown that nobody confirms
+_SILENT_INTERVALS = 3.0  # so long values are shown without a new sample
 _MARGIN_S = 0.5
 LAST_S: Final = 900.0  # before the last values, within which an instant is looked for at which more GPUs report
 _JUST_BEFORE_S = 0.001  # the end, where a job holds its GPUs still

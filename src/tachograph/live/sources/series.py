@@ -30,7 +30,7 @@ from tachograph.sources.metrics import (
 )
 from tachograph.sources.series import SeriesVocabulary, named_host, raw_job_id
 
-# a fact that only live views ask for: at which temperature a device lowers its clocks by itself
+# a fact that only live views use: the temperature at which a device lowers its clocks by itself
 SLOWDOWN = "DCGM_FI_DEV_SLOWDOWN_TEMP"
 _SLOWDOWN_TARGET = MetricTarget("devices", "slowdown_c", "C")
 _HBM, _JOB, _SLOWDOWN = range(len(COUNTERS), len(COUNTERS) + 3)  # columns behind those of the counters
