@@ -208,7 +208,7 @@ def test_another_job() -> None:
     assert story.poll(allocations={}, problems=[SourceProblem("squeue does not answer")])[0].kind == EventKind.SOURCE
     reported = story.poll(allocations={A: GpuAllocation("9")}, problems=[SourceProblem("squeue does not answer")])
     assert only(reported, EventKind.JOB) == ("Job 8 released it.", False, B)
-    assert only(story.poll(allocations={}, problems=[]), EventKind.JOB)[0] == "Job 9 left it."
+    assert only(story.poll(allocations={}, problems=[]), EventKind.JOB)[0] == "Job 9 released it."
 
 
 def test_problems_of_the_source_begin_and_end() -> None:

@@ -145,7 +145,7 @@ WRONG = {
     "interval 0": "invalid interval '0'; write a number above 0, for example :interval 5",
     "qwerty": "no command :qwerty; Tab lists them",
     "speed 8": "only a recording has a speed; + and - change the poll interval",
-    "filter sm<much": "'much' is no number; write sm<20, or sm=- for what is missing",
+    "filter sm<much": "invalid number 'much'; write sm<20, or sm=- for what is missing",
     "group temp": "nothing is grouped by 'temp'; write node, job, user or class",
     "job 99": "no job 99 holds one of these GPUs; Tab lists those that do",
     "table now": ":table takes nothing; write :table",
