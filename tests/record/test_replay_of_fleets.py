@@ -88,7 +88,7 @@ def test_what_is_no_recording_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no recording and no lake"):
         open_recorded(str(tmp_path))
     (tmp_path / "text.csv").write_text("a,b\n")
-    with pytest.raises(InputError, match="this is no recording"):
+    with pytest.raises(InputError, match="not a recording"):
         open_recorded(str(tmp_path / "text.csv"))
     spool, _ = recorded(tmp_path / "run", 2)
     with pytest.raises(UsageError, match="speed 0"):

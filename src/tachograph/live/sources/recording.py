@@ -19,11 +19,10 @@ from tachograph.catalog.config import SlurmOptions
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import InputError, UsageError
 from tachograph.catalog.spool import SPOOL_SUFFIX, SpoolRows, read_spool
-from tachograph.catalog.tables import ALLOCATIONS, DEVICES, GPU_SAMPLES, JOBS, TABLES, TIME
+from tachograph.catalog.tables import ALLOCATIONS, DEVICES, JOBS, TABLES
 from tachograph.catalog.units import plural
-from tachograph.lake.conform import resolve
 from tachograph.lake.delta import Lake
-from tachograph.lake.problems import lake_errors
+from tachograph.lake.query import SampleReader, read_latest
 from tachograph.live.selection import is_of
 from tachograph.live.snapshot import GpuAllocation, GpuDevice, GpuId, Snapshot, SourceInfo, SourceProblem
 from tachograph.pipeline.attribution import attribute, build_runs
@@ -117,12 +116,10 @@ class LakeRecording:
     """Tables are read for the requested stretch."""
 
     def __init__(self, lake: Lake) -> None:
-        self._lake = lake
-        self._files = [file for file in lake.files(GPU_SAMPLES) if file.rows and file.first and file.last]
-        if not self._files:
+        self._samples = SampleReader(lake)
+        if self._samples.span is None:
             raise InputError("the lake has no GPU samples", where=lake.location, do="name another one")
-        first = min(file.first for file in self._files if file.first)
-        last = max(file.last for file in self._files if file.last)
+        first, last = self._samples.span
         devices = dict(_devices_of(lake))
         gpus = tuple(sorted(devices, key=_order))
         self._places = pl.DataFrame(
@@ -144,17 +141,12 @@ class LakeRecording:
         unsupported: Mapping[str, str] = sources[0]["blind"] if sources else {}
         self.head = RecordingHead(
             gpus, devices, _tenures_of_lake(lake, self._places, last), _microseconds(first), _microseconds(last),
-            sum(file.rows for file in self._files), min(intervals, default=None), unsupported,
+            self._samples.rows, min(intervals, default=None), unsupported,
         )  # fmt: skip
 
     def rows(self, first: int, end: int) -> SpoolRows:
         """Return the rows of [first, end). Errors: LakeError."""
-        low, high = _moment(first), _moment(end)
-        files = [file for file in self._files if file.first and file.last and file.first < high and file.last >= low]
-        inside = (pl.col("t") >= pl.lit(low, dtype=TIME)) & (pl.col("t") < pl.lit(high, dtype=TIME))
-        with lake_errors(self._lake.uri(GPU_SAMPLES)):
-            frame = self._lake.read_files(GPU_SAMPLES, files).filter(inside).collect()
-        frame, _ = resolve(frame, GPU_SAMPLES)
+        frame = self._samples.read(_moment(first), _moment(end))
         frame = frame.join(self._places, on=["node", "gpu", "mig"], how="inner", nulls_equal=True)
         frame = frame.sort("t", "place")
         return SpoolRows(
@@ -172,7 +164,7 @@ def _values(frame: pl.DataFrame, name: str) -> Any:
 
 def _devices_of(lake: Lake) -> Iterator[tuple[GpuId, GpuDevice]]:
     """Every GPU that the lake knows."""
-    for one in lake.latest(DEVICES).to_dicts():
+    for one in read_latest(lake, DEVICES).to_dicts():
         yield _gpu(one), _device(one)
 
 
@@ -209,7 +201,7 @@ def _told_by_recorder(location: str) -> Iterator[Mapping[str, Any]]:
 
 def _tenures_of_lake(lake: Lake, places: pl.DataFrame, last: datetime) -> list[RecordedAllocation]:
     """Who held which GPU, as an analysis would have it."""
-    jobs, allocations = lake.latest(JOBS), lake.latest(ALLOCATIONS)
+    jobs, allocations = read_latest(lake, JOBS), read_latest(lake, ALLOCATIONS)
     if allocations.is_empty():
         return []
     runs = build_runs(jobs, allocations, slurm=SlurmOptions(), now=last)

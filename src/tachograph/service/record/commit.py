@@ -14,6 +14,7 @@ from tachograph.catalog.spool import SpoolRows, read_spool
 from tachograph.catalog.tables import JOBS
 from tachograph.lake.delta import Lake
 from tachograph.lake.ingest import ingest
+from tachograph.lake.query import read_latest
 from tachograph.sources.recording import SpooledRecording, read_chunks
 
 SOURCE_NOTE_SUFFIX = ".json"  # of the file on source and problems that replaces the spool
@@ -34,7 +35,7 @@ def commit_spool(spool: Path, folder: Path, *, cluster: str = "", now: datetime 
 
 
 def _widened(chunks: Iterable[Chunk], lake: Lake) -> Iterable[Chunk]:
-    known = lake.latest(JOBS)
+    known = read_latest(lake, JOBS)
     for chunk in chunks:
         yield Chunk(
             chunk.id, chunk.source, chunk.origin, tuple(_wider(part, known) for part in chunk.parts),
