@@ -35,7 +35,7 @@ def counters_page() -> str:
     return page(
         "Counters",
         "The counters in `gpu_samples`. Units are converted on the way in; a value outside its range becomes null "
-        "and is counted in `rejects`. Null means nobody measured it. `tachograph counters --json` prints the same.",
+        "and is counted in `rejects`. Null means not measured. `tachograph counters --json` prints the same.",
         inside,
         "## Names at the producers",
         "The unit a producer writes stands in brackets where it is not the unit inside.",
@@ -173,7 +173,7 @@ def tables_page() -> str:
     return page(
         "Tables",
         "The tables of the lake, each a Delta table that DuckDB, Spark, Trino, pandas and Polars read. Times are UTC, "
-        "fractions run 0..1, and a missing value is null; what null means is told per column (empty: never null).",
+        "fractions run 0..1, and a missing value is null; the meaning of null stands per column (empty: never null).",
         "## Recorded",
         *_tables(TABLES),
         "## Computed",

@@ -523,7 +523,7 @@ JOB_NODE_MINUTES = LakeTable(
 
 FINDINGS = LakeTable(
     "findings",
-    "one row per (job_key, code): what was looked for in a job, and what came of it",
+    "one row per (job_key, code): what was checked in a job, and the result",
     ("job_key", "code"),
     (
         _JOB_KEY,
