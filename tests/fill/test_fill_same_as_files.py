@@ -174,15 +174,15 @@ def test_processes_side_by_side_land_the_same(tmp_path: Path) -> None:
 
 def test_another_plan_another_lake_and_lost_state_are_named(filled: Lake, tmp_path: Path) -> None:
     folder = Path(filled.location).parent / "cluster"
-    with pytest.raises(UsageError, match="holds the state of another plan"):
+    with pytest.raises(UsageError, match="the folder is of another plan"):
         fill(replace(PLAN, seed=6), filled.location, folder)
-    with pytest.raises(UsageError, match="holds samples of something else"):
+    with pytest.raises(UsageError, match="the lake holds other samples"):
         fill(PLAN, filled.location, tmp_path / "new")
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "file").touch()
     with pytest.raises(UsageError, match="not an empty folder"):
         fill(PLAN, str(tmp_path / "lake"), tmp_path / "old")
-    with pytest.raises(UsageError, match="4 of 3 days"):
+    with pytest.raises(UsageError, match="invalid number of days 4"):
         fill(PLAN, str(tmp_path / "lake"), tmp_path / "new", days=4)
     plan = replace(PLAN, days=2, interval_s=600)
     fill(plan, str(tmp_path / "lake"), tmp_path / "one", days=1, processes=1)

@@ -14,7 +14,7 @@ from tachograph.catalog.compiled import Compiled, compiled, reordered
 
 KERNELS = (
     *("tachograph.judge.classes.kernel", "tachograph.pipeline.kernel", "tachograph.pipeline.hosts"),
-    *("tachograph.sources.prometheus_query", "tachograph.judge.workload.kernel"),
+    *("tachograph.sources.prometheus_query", "tachograph.sharing.estimate"),
 )
 
 
