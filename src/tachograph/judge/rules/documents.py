@@ -1,24 +1,43 @@
-"""JSON with comments, in which every value knows its line and column."""
+"""Documents of rules: JSON with comments, in which every value knows its line and column.
+
+The grammar takes commas and colons as they come, so that one run finds every one that is missing or too many.
+"""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from lark import Lark, Token, Tree, UnexpectedInput, UnexpectedToken
 
 LARGEST = 65_536  # characters of a file
 DEEPEST = 16
 MOST_TOKENS = 4_000  # values, names and marks of a file
 MOST_MISTAKES = 20
-_TOKEN = re.compile(
-    r"""(?P<space>[ \t\r\n\ufeff]+|//[^\n]*|/\*[^*]*(?:\*(?!/)[^*]*)*\*/)
-    |(?P<string>"[^"\\\n]*(?:\\[^\n][^"\\\n]*)*"?)
-    |(?P<mark>[{}\[\]:,])
-    |(?P<word>[^\s{}\[\]:,"/]+|.)""",
-    re.VERBOSE,
-)
+GRAMMAR = r"""
+?start: value
+?value: object | array | STRING | WORD
+object: LBRACE (member | COMMA)* RBRACE
+array: LSQB (value | COMMA)* RSQB
+member: STRING [COLON] value
+STRING: /"[^"\\\n]*(?:\\[^\n][^"\\\n]*)*"?/
+WORD: /[^\s{}\[\]:,"\/]+|[^\s{}\[\]:,"]/
+COMMA: ","
+COLON: ":"
+LBRACE: "{"
+RBRACE: "}"
+LSQB: "["
+RSQB: "]"
+COMMENT.2: /\/\/[^\n]*|\/\*[^*]*(?:\*(?!\/)[^*]*)*\*\//
+SPACE: /[\s\ufeff]+/
+%ignore COMMENT
+%ignore SPACE
+"""
+_CLOSES = {"LBRACE": Token("RBRACE", "}"), "LSQB": Token("RSQB", "]")}
 _ESCAPE = re.compile(r'\\(?:u([0-9a-fA-F]{4})|(["\\/bfnrt])|(.))')
 _ESCAPED = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _WORDS = {"true": True, "false": False, "null": None}
@@ -65,44 +84,25 @@ class _StopError(Exception):
     """No way on."""
 
 
-class _Token(NamedTuple):
-    kind: str
-    text: str
-    at: int
-    end: int
+@cache
+def _parser() -> Lark:
+    return Lark(GRAMMAR, parser="lalr", lexer="basic", maybe_placeholders=False)
+
+
+_Node = Tree[Token] | Token
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads on after a mistake where it can tell what was meant: then one run finds several."""
+    """Makes a parsed document Items, and takes down what is wrong with it."""
 
     text: str
     mistakes: list[Mistake] = field(default_factory=list)
     warnings: list[Mistake] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
-    tokens: Iterator[_Token] = field(default_factory=lambda: iter(()))
-    now: _Token = field(default_factory=lambda: _Token("end", "", 0, 0))
-    before: int = 0  # end of the token before
-    read: int = 0  # tokens
 
     def __post_init__(self) -> None:
         self.starts = [0, *(found.end() for found in re.finditer("\n", self.text))]
-        self.tokens = (
-            _Token(found.lastgroup or "", found[0], found.start(), found.end())
-            for found in _TOKEN.finditer(self.text)
-            if found.lastgroup != "space"
-        )
-        self.move()
-
-    def move(self) -> _Token:
-        """Return the token that was next, and go to the one after it."""
-        gone, self.before = self.now, self.now.end
-        self.read += 1
-        if self.read > MOST_TOKENS:
-            raise self.stop(gone.at, f"more than {MOST_TOKENS} values, names and marks; divide the file")
-        end = len(self.text)
-        self.now = next(self.tokens, _Token("end", "", end, end))
-        return gone
 
     def place(self, at: int) -> tuple[int, int]:
         line = bisect_right(self.starts, at)
@@ -113,44 +113,107 @@ class _Reader:
         if len(self.mistakes) >= MOST_MISTAKES:
             raise _StopError
 
-    def stop(self, at: int, message: str) -> _StopError:
-        self.mistakes.append(Mistake(*self.place(at), message))
-        return _StopError()
+    def parsed(self) -> tuple[_Node | None, bool]:
+        """Return the tree, and whether it is whole: brackets that are open where it ends are closed for it."""
+        parser: Any = _parser().parse_interactive(self.text)  # of which lark types a part
+        opened: list[Token] = []
+        try:
+            for number, token in enumerate(parser.lexer_thread.lex(parser.parser_state)):
+                if number >= MOST_TOKENS:
+                    self.mistake(_at(token), f"more than {MOST_TOKENS} values, names and marks; divide the file")
+                    return None, False
+                if token.type in _CLOSES:
+                    opened.append(token)
+                    if len(opened) > DEEPEST:
+                        self.mistake(_at(token), f"nested deeper than {DEEPEST} levels")
+                        return None, False
+                parser.feed_token(token)
+                if token.type in ("RBRACE", "RSQB"):
+                    opened.pop()
+            return parser.feed_eof(), True
+        except UnexpectedToken as problem:
+            self.mistake(_at(problem.token, len(self.text)), self.unexpected(problem, opened))
+        try:
+            for token in reversed(opened):
+                parser.feed_token(_CLOSES[token.type])
+            return parser.feed_eof(), False
+        except UnexpectedInput:
+            return None, False
 
-    def value(self, depth: int) -> Item:
-        """Read a value."""
-        token = self.now
-        if token.kind == "string":
-            return self.string()
-        if token.text in ("{", "["):
-            if depth >= DEEPEST:
-                raise self.stop(token.at, f"nested deeper than {DEEPEST} levels")
-            line, column = self.place(token.at)
-            return Item(self.object(depth) if token.text == "{" else self.list(depth), line, column)
-        if token.kind == "word":
-            self.move()
-            return Item(self.word(token), *self.place(token.at))
-        raise self.stop(token.at, f"a value is missing before {_shown(token)}")
+    def unexpected(self, problem: UnexpectedToken, opened: list[Token]) -> str:
+        """What is wrong where brackets, or values and names do not fit."""
+        found = "the end of the file" if problem.token.type == "$END" else _cut(str(problem.token))
+        expected = problem.accepts or problem.expected
+        if expected == {"$END"}:
+            return f"{found} where the file should end"
+        if not opened or not {"RBRACE", "RSQB"} & set(expected):
+            return f"a value is missing before {found}"
+        bracket, close = opened[-1], _CLOSES[opened[-1].type]
+        line, column = self.place(_at(bracket))
+        if problem.token.type in ("$END", "RBRACE", "RSQB"):
+            return f"{found} where {close} is missing: {bracket} of {line}:{column} is open"
+        if problem.token.type == "COLON":
+            return f"a : within a list; {close} is missing before: {bracket} of {line}:{column} is open"
+        return f"a name in quotes is missing before {found}"
 
-    def word(self, token: _Token) -> float | bool | None:
-        if token.text in _WORDS:
-            return _WORDS[token.text]
-        if _NUMBER.fullmatch(token.text):
-            number = float(token.text)
+    def item(self, node: _Node) -> Item:
+        """Return a value."""
+        if isinstance(node, Token):
+            return self.string(node) if node.type == "STRING" else Item(self.word(node), *self.place(_at(node)))
+        parts = node.children[1:-1]
+        self.separators(node)
+        values = [part for part in parts if not (isinstance(part, Token) and part.type == "COMMA")]
+        line, column = self.place(_at(node))
+        if node.data == "array":
+            return Item([self.item(value) for value in values], line, column)
+        return Item(self.members([value for value in values if isinstance(value, Tree)]), line, column)
+
+    def members(self, nodes: list[Tree[Token]]) -> Members:
+        members, names = Members(), set[str]()
+        for node in nodes:
+            name, value = node.children[0], node.children[-1]
+            assert isinstance(name, Token)
+            if len(node.children) == 2:
+                self.mistake(_end(name), f"a colon is missing before {_shown(value)}")
+            read = self.string(name)
+            if str(read.value) in names:
+                self.mistake(_at(name), f"{_cut(str(read.value))} stands here twice")
+            names.add(str(read.value))
+            members.append((read, self.item(value)))
+        return members
+
+    def separators(self, node: Tree[Token]) -> None:
+        """Check that one comma stands between two values; one before the closing bracket is only odd."""
+        for before, part in pairwise(node.children):
+            commas = [isinstance(each, Token) and each.type == "COMMA" for each in (before, part)]
+            first, last = before is node.children[0], part is node.children[-1]
+            if commas[1] and (commas[0] or first):
+                self.mistake(_at(part), "a value is missing before ,")
+            elif commas[0] and last:
+                self.warnings.append(Mistake(*self.place(_at(before)), f"the comma before {part} is one too many"))
+            elif not any(commas) and not first and not last:
+                self.mistake(_end(before), f"a comma is missing before {_shown(part)}")
+
+    def word(self, token: Token) -> float | bool | None:
+        if token in _WORDS:
+            return _WORDS[token]
+        if _NUMBER.fullmatch(token):
+            number = float(token)
             if abs(number) < float("inf"):
                 return number
-        if token.text.startswith("/"):
-            raise self.stop(token.at, "a comment is // to the end of the line, or /* ... */")
-        self.mistake(token.at, f"{_shown(token)} is no value; a text needs quotes")
+        if token.startswith("/"):
+            self.mistake(_at(token), "a comment is // to the end of the line, or /* ... */")
+        else:
+            self.mistake(_at(token), f"{_cut(token)} is no value; a text needs quotes")
         return None
 
-    def string(self) -> Item:
-        token = self.move()
-        line, column = self.place(token.at)
-        raw = token.text[1:-1]
-        if len(token.text) < 2 or not token.text.endswith('"') or _escaped_quote(token.text):
-            raise self.stop(token.at, f"the closing quote of {_cut(token.text)} is missing")
-        return Item(self.unescaped(raw, token.at + 1) if "\\" in raw else raw, line, column, raw)
+    def string(self, token: Token) -> Item:
+        line, column = self.place(_at(token))
+        raw = token[1:-1]
+        if len(token) < 2 or not token.endswith('"') or _escaped_quote(token):
+            self.mistake(_at(token), f"the closing quote of {_cut(token)} is missing")
+            raise _StopError
+        return Item(self.unescaped(raw, _at(token) + 1) if "\\" in raw else raw, line, column, raw)
 
     def unescaped(self, raw: str, at: int) -> str:
         def one(found: re.Match[str]) -> str:
@@ -167,57 +230,21 @@ class _Reader:
 
         return _ESCAPE.sub(one, raw)
 
-    def object(self, depth: int) -> Members:
-        opened, members = self.move(), Members()
-        names: set[str] = set()
-        while self.goes_on("}", opened, first=not members):
-            if self.now.kind != "string":
-                raise self.stop(self.now.at, f"a name in quotes is missing before {_shown(self.now)}")
-            at, name = self.now.at, self.string()
-            if str(name.value) in names:
-                self.mistake(at, f"{_cut(str(name.value))} stands here twice")
-            names.add(str(name.value))
-            if self.now.text == ":":
-                self.move()
-            else:
-                self.mistake(self.before, f"a colon is missing before {_shown(self.now)}")
-            members.append((name, self.value(depth + 1)))
-        return members
 
-    def list(self, depth: int) -> list[Item]:
-        opened = self.move()
-        items: list[Item] = []
-        while self.goes_on("]", opened, first=not items):
-            items.append(self.value(depth + 1))
-        return items
+def _first(node: _Node) -> Token:
+    return node if isinstance(node, Token) else _first(node.children[0])
 
-    def goes_on(self, close: str, opened: _Token, *, first: bool) -> bool:
-        """Whether another member follows; the comma before it, or the bracket that ends all, is read."""
-        if self.now.text == close and self.now.kind == "mark":
-            self.move()
-            return False
-        if first:
-            return self.still_open(close, opened)
-        if self.now.text == "," and self.now.kind == "mark":
-            comma = self.move()
-            if self.now.text == close and self.now.kind == "mark":
-                self.warnings.append(Mistake(*self.place(comma.at), f"the comma before {close} is one too many"))
-                self.move()
-                return False
-            return self.still_open(close, opened)
-        if self.still_open(close, opened):
-            if self.now.text == ":" and close == "]":
-                line, column = self.place(opened.at)
-                raise self.stop(self.now.at, f"a : within a list; ] is missing before: [ of {line}:{column} is open")
-            self.mistake(self.before, f"a comma is missing before {_shown(self.now)}")
-        return True
 
-    def still_open(self, close: str, opened: _Token) -> bool:
-        if self.now.kind == "end" or self.now.text in ("}", "]"):
-            line, column = self.place(opened.at)
-            found = _shown(self.now)
-            raise self.stop(self.now.at, f"{found} where {close} is missing: {opened.text} of {line}:{column} is open")
-        return True
+def _at(node: _Node, otherwise: int = 0) -> int:
+    token = _first(node)
+    return otherwise if token.type == "$END" or token.start_pos is None else token.start_pos
+
+
+def _end(node: _Node) -> int:
+    """Where a value ends; a bracket that was closed for it has no place."""
+    if isinstance(node, Tree):
+        return _end(node.children[-1])
+    return node.end_pos or 0
 
 
 def _escaped_quote(text: str) -> bool:
@@ -226,8 +253,8 @@ def _escaped_quote(text: str) -> bool:
     return (len(body) - len(body.rstrip("\\"))) % 2 == 1
 
 
-def _shown(token: _Token) -> str:
-    return "the end of the file" if token.kind == "end" else _cut(token.text)
+def _shown(node: _Node) -> str:
+    return _cut(str(_first(node)))
 
 
 def _cut(text: str) -> str:
@@ -236,21 +263,20 @@ def _cut(text: str) -> str:
 
 
 def read(text: str) -> tuple[Item | None, tuple[Mistake, ...], tuple[Mistake, ...]]:
-    """Return what a text of JSON holds (None: that cannot be told), its mistakes, and what is only odd in it.
+    """Return what a text of JSON holds (None: undetermined), its mistakes, and what is only odd in it.
 
-    Comments and a comma too many at an end are allowed. Where a comma, a colon is missing, reading goes on.
+    Comments and a comma too many at an end are allowed. Where a comma or a colon is missing, reading goes on.
 
     >>> read('[1 2]')[1]
     (Mistake(line=1, column=3, message='a comma is missing before 2'),)
     """
     if len(text) > LARGEST:
         return None, (Mistake(1, 1, f"longer than {LARGEST} characters"),), ()
-    reader = _Reader(text)
-    item = None
+    reader, item = _Reader(text), None
     try:
-        item = reader.value(0)
-        if reader.now.kind != "end":
-            reader.mistake(reader.now.at, f"{_shown(reader.now)} where the file should end")
+        tree, whole = reader.parsed()
+        made = None if tree is None else reader.item(tree)
+        item = made if whole else None
     except _StopError:
         pass
-    return item, tuple(sorted(reader.mistakes)), tuple(reader.warnings)
+    return item, tuple(sorted(reader.mistakes)), tuple(sorted(reader.warnings))
