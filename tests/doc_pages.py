@@ -283,7 +283,8 @@ def _write_anew(page: Path, demo: Path) -> None:
     for step in todo:
         done = ran.get(id(step))  # None: `cd`
         if done is not None and done.returncode != 0:
-            sys.exit(f"{page.name}: {step.command}\n{done.stderr}")
+            sys.stderr.write(f"{page.name} stays as it is: {step.command}\n{done.stderr}")
+            return
         if not step.is_python:
             outputs.append(None if done is None else done.stdout)
     anew = written_anew(text, outputs)

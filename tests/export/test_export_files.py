@@ -156,7 +156,7 @@ def test_a_place_that_cannot_be_written_is_named(lake: Lake, tmp_path: Path) -> 
 
 
 def test_an_unknown_target_is_named(lake: Lake) -> None:
-    one_line(run(lake, "excel"), 2, "unknown target 'excel'", *(target.name for target in TARGETS))
+    one_line(run(lake, "excel"), 2, "unknown target 'excel'", *(target.name for target in TARGETS[:6]))
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(lake: Lake, tmp_path: Path) -> None:

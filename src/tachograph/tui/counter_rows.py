@@ -40,8 +40,9 @@ _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
+_UNGROUPED = "Others"  # drawn where a source reports one of them
 _OTHERS = tuple(name for name in COUNTERS_BY_NAME if name not in chain.from_iterable(_GROUPED.values()))
-GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({**_GROUPED, **({"Others": _OTHERS} if _OTHERS else {})})
+GROUPS: Mapping[str, tuple[str, ...]] = MappingProxyType({**_GROUPED, **({_UNGROUPED: _OTHERS} if _OTHERS else {})})
 # reasons that are no problem, and those that are. Source: DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, nvml.h
 _USUAL = {0x1: "idle", 0x2: "application clocks", 0x10: "sync boost", 0x100: "display clocks"}
 THROTTLED: Mapping[int, str] = MappingProxyType(dict(sorted({**_USUAL, **CLOCKS_LOWERED}.items())))
@@ -110,7 +111,9 @@ def counter_scale(counter: str, device: GpuDevice | None) -> CounterScale:
 
 def counters(view: View, row: int, *, width: int) -> list[Row]:
     """Return the counters of one GPU in groups, each row `width` characters wide. Those that are missing say why."""
-    return [line for name in GROUPS for line in counter_group(view, row, name, width=width)]
+    measured = view.snapshot.values
+    groups = [name for name in GROUPS if name != _UNGROUPED or not measured.keys().isdisjoint(_OTHERS)]
+    return [line for name in groups for line in counter_group(view, row, name, width=width)]
 
 
 def counter_group(view: View, row: int, name: str, *, width: int) -> list[Row]:
