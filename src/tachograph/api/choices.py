@@ -57,7 +57,7 @@ def several(names: Names | None) -> tuple[str, ...]:
 def check_names(given: Iterable[str], known: type[JobChoice]) -> None:
     """Check the names of options: a misspelt one would choose nothing without notice.
 
-    >>> check_names(["wher"], Choice)
+    >>> check_names(["wher"], JobChoice)
     Traceback (most recent call last):
     ...
     tachograph.catalog.errors.NotFoundError: no option 'wher'; did you mean where or user?

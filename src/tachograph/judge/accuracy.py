@@ -83,8 +83,8 @@ class VerdictScore:
 def score_verdicts(answers: Answers, truth: Truths) -> VerdictScore:
     """Return how the answers compare with the truth, job by job.
 
-    >>> score(np.array([1, 1, 0, 2], np.int8), np.array([True, False, False, True]))
-    Score(true_positives=1, false_positives=1, true_negatives=1, false_negatives=0, undecided_positives=1,
+    >>> score_verdicts(np.array([1, 1, 0, 2], np.int8), np.array([True, False, False, True]))
+    VerdictScore(true_positives=1, false_positives=1, true_negatives=1, false_negatives=0, undecided_positives=1,
           undecided_negatives=0)
     """
     yes, no = answers == YES, answers == NO

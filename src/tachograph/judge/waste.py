@@ -220,7 +220,7 @@ def with_money(jobs: pl.DataFrame, settings: WasteOptions) -> pl.DataFrame:
 
     Of `waste.prices` the price of its partition counts, else that of its model, else `price_per_gpu_hour`.
 
-    >>> settings = Waste(price_per_gpu_hour=1.0, prices={"L40S": 1.5, "debug": 0.5})
+    >>> settings = WasteOptions(price_per_gpu_hour=1.0, prices={"L40S": 1.5, "debug": 0.5})
     >>> jobs = pl.DataFrame({"partition": ["debug", "gpu", None], "gpu_model": ["L40S", "L40S", None]})
     >>> with_money(jobs, settings)["price"].to_list()
     [0.5, 1.5, 1.0]

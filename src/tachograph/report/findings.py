@@ -154,11 +154,11 @@ def interval_text(finding: Finding, start: datetime | None, until: datetime | No
 def check_text(check: CheckedValue, *, zone_name: str = "UTC") -> str:
     """Return a value against its threshold.
 
-    >>> check_text(Check("sm_active", 0.004, "<", 0.01, "fraction", True))
+    >>> check_text(CheckedValue("sm_active", 0.004, "<", 0.01, "fraction", True))
     'sm_active 0.4 % < 1 %'
-    >>> check_text(Check("power_w", 250.0, "<", 90.0, "W", False))
+    >>> check_text(CheckedValue("power_w", 250.0, "<", 90.0, "W", False))
     'power_w 250 W, not < 90 W'
-    >>> check_text(Check("pcie", None, "<", 5.0, "B/s", None))
+    >>> check_text(CheckedValue("pcie", None, "<", 5.0, "B/s", None))
     'pcie not measured (< 5 B/s)'
     """
     threshold = f"{check.relation} {value_text(check.threshold, check.unit, zone_name=zone_name)}"

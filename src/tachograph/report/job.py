@@ -70,7 +70,7 @@ def job_headline(row: Mapping[str, Any], findings: Sequence[Finding]) -> str:
 def use_sentence(row: Mapping[str, Any]) -> str:
     """Return how busy the GPUs were.
 
-    >>> use({"gpus": 4, "gpu_util_mean": 0.42})
+    >>> use_sentence({"gpus": 4, "gpu_util_mean": 0.42})
     'The 4 GPUs were busy 42 % of the time.'
     """
     counter, count = activity_counter(row), number(row, "gpus")
@@ -153,7 +153,7 @@ def _steadiness(imbalance: float) -> str:
 def memory_sentence(row: Mapping[str, Any]) -> str:
     """Return the peak of memory used.
 
-    >>> memory({"hbm_peak_fraction": 0.5, "hbm_used_mib_max": 20480.0, "hbm_mib": 40960.0})
+    >>> memory_sentence({"hbm_peak_fraction": 0.5, "hbm_used_mib_max": 20480.0, "hbm_mib": 40960.0})
     'At the peak 50 % of the memory of a GPU was in use (20.0 GiB of 40.0 GiB).'
     """
     peak, used, capacity = (number(row, name) for name in ("hbm_peak_fraction", "hbm_used_mib_max", "hbm_mib"))
@@ -178,7 +178,7 @@ def shares_of_work(row: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
 def energy_sentence(row: Mapping[str, Any]) -> str:
     """Return energy and power of the GPUs.
 
-    >>> energy({"energy_j": 7.2e6, "power_w_mean": 250.0})
+    >>> energy_sentence({"energy_j": 7.2e6, "power_w_mean": 250.0})
     'The GPUs used 2.00 kWh, 250 W per GPU on average.'
     """
     joules, watts = number(row, "energy_j"), number(row, "power_w_mean")

@@ -315,7 +315,7 @@ def _class_row(plan: SimulationPlan, run: SimulatedRun) -> tuple[Any, ...]:
 def rests(level: ActivityLevel) -> bool:
     """Return whether a GPU at this level does no work, also when busy-waiting.
 
-    >>> rests(Level(util=1.0, sm=0.008)), rests(Level(util=0.05, sm=0.02, dram=0.01))
+    >>> rests(ActivityLevel(util=1.0, sm=0.008)), rests(ActivityLevel(util=0.05, sm=0.02, dram=0.01))
     (True, False)
     """
     return level.dram < 1e-4 and not any((level.fp64, level.fp32, level.fp16, level.hmma, level.imma, level.dfma))
@@ -324,7 +324,7 @@ def rests(level: ActivityLevel) -> bool:
 def rest_intervals(lines: Sequence[Sequence[ActivityPhase]], elapsed_s: int) -> list[tuple[int, int]]:
     """Return (begin, end) in seconds after the start of each interval in which no GPU works, in order.
 
-    >>> rest_intervals([[Phase(0, Level(dram=0.5)), Phase(60, Level())]], 100)
+    >>> rest_intervals([[ActivityPhase(0, ActivityLevel(dram=0.5)), ActivityPhase(60, ActivityLevel())]], 100)
     [(60, 100)]
     """
     edges = sorted({phase.begin_s for line in set(map(tuple, lines)) for phase in line if phase.begin_s < elapsed_s})

@@ -274,7 +274,7 @@ def walk(node: Node) -> Iterator[tuple[Node, int]]:
     """Yield every node of a tree and how deep it lies, from left to right; without recursion, so of any tree.
 
     >>> [(type(node).__name__, depth) for node, depth in walk(parse("max(a) + 1"))]
-    [('Chain', 0), ('Call', 1), ('Name', 2), ('Number', 1)]
+    [('Chain', 0), ('FunctionCall', 1), ('Name', 2), ('Number', 1)]
     """
     stack = [(node, 0)]
     while stack:

@@ -55,7 +55,7 @@ class RuleType:
     def __str__(self) -> str:
         """As messages say it.
 
-        >>> str(Type("number", "gpu")), str(Type("boolean"))
+        >>> str(RuleType("number", "gpu")), str(RuleType("boolean"))
         ('a list of numbers', 'true or false')
         """
         if self.is_list:

@@ -17,7 +17,7 @@ def to_toml(settings: ClassOptions, comments: Sequence[str] = ()) -> str:
 
     Read back by `tachograph.catalog.config` it gives exactly these values.
 
-    >>> to_toml(Classes(theta={"power": 0.03}), ["from labels"]).splitlines()[:3]
+    >>> to_toml(ClassOptions(theta={"power": 0.03}), ["from labels"]).splitlines()[:3]
     ['# from labels', '[classes]', 'window_minutes = 20']
     """
     lines = [f"# {line}".rstrip() for comment in comments for line in comment.splitlines()]

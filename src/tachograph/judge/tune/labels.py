@@ -142,7 +142,8 @@ def _runs(jobs: pl.DataFrame) -> dict[str, dict[str | None, str]]:
 def reasons(refused: Iterable[RejectedLabel], where: str, *, named: int = 3) -> Iterator[str]:
     """Yield a line for each reason: how many labels, and the first lines and what they say.
 
-    >>> list(reasons([Refused(4, "no such class", "hung"), Refused(9, "no such class", "slow")], "labels.csv"))
+    >>> rejected = [RejectedLabel(4, "no such class", "hung"), RejectedLabel(9, "no such class", "slow")]
+    >>> list(reasons(rejected, "labels.csv"))
     ['2 labels not used, no such class: labels.csv:4 (hung), labels.csv:9 (slow)']
     """
     grouped: dict[str, list[RejectedLabel]] = {}

@@ -219,7 +219,7 @@ def standing(
 def allowed(score: VerdictScore, max_false_positives: float) -> int:
     """Return how many false alarms a share of the negatives is, rounded down.
 
-    >>> allowed(Score(0, 3, 247, 0), 0.01)
+    >>> allowed(VerdictScore(0, 3, 247, 0), 0.01)
     2
     """
     return int(max_false_positives * score.negatives + 1e-9)

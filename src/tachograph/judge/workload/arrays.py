@@ -57,7 +57,7 @@ def classify_rows(values: Mapping[str, Floats], size: int, settings: WorkloadSet
 
     `values`: {counter: fractions 0..1, or bytes per second}; NaN, or a counter that is not there: it was not measured.
 
-    >>> found = classify_rows({"sm_active": np.array([0.9, np.nan])}, 2, Settings(published=True))
+    >>> found = classify_rows({"sm_active": np.array([0.9, np.nan])}, 2, WorkloadSettings(published=True))
     >>> found.labels.tolist(), found.real.round(3).tolist()
     ([6, 0], [0.315, 0.0])
     """

@@ -21,9 +21,9 @@ NAMES = {"real": "real", "sm": "SM", "tensor": "TENSOR", "dram": "DRAM", "gr": "
 def explained(reading: GpuReading, settings: WorkloadSettings | None = None) -> str:
     """Return which rule a reading meets, with its values; what is missing where no rule can be told.
 
-    >>> explained(Reading(sm_active=0.72, tensor_active=0.61, dram_active=0.3, gr_engine_active=0.9))
+    >>> explained(GpuReading(sm_active=0.72, tensor_active=0.61, dram_active=0.3, gr_engine_active=0.9))
     'TENSOR 61 % >= 50 %, SM 72 % >= 60 %'
-    >>> explained(Reading(sm_active=0.9, dram_active=0.2, gpu_util=0.9))
+    >>> explained(GpuReading(sm_active=0.9, dram_active=0.2, gpu_util=0.9))
     'tensor-heavy compute cannot be told: TENSOR_ACTIVE, FP64_ACTIVE are missing'
     """
     settings = settings or WorkloadSettings()

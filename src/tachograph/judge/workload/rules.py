@@ -81,7 +81,7 @@ class Classified:
     def label(self) -> str:
         """The class as people read it.
 
-        >>> classify(Reading(dram_active=0.1, tensor_active=0, fp64_active=0)).label
+        >>> classify(GpuReading(dram_active=0.1, tensor_active=0, fp64_active=0)).label
         'unknown (needs SM_ACTIVE, GR_ENGINE_ACTIVE, PCIE_TX_BYTES, PCIE_RX_BYTES)'
         """
         named = ", ".join(_short(name) for name in self.needs)
@@ -96,9 +96,9 @@ class Classified:
 def classify(reading: GpuReading, settings: WorkloadSettings | None = None) -> Classified:
     """Return the class of one reading: the first rule that holds, unless one before it cannot be decided.
 
-    >>> classify(Reading(sm_active=0.7, tensor_active=0.6, dram_active=0.3, gr_engine_active=0.9)).name
+    >>> classify(GpuReading(sm_active=0.7, tensor_active=0.6, dram_active=0.3, gr_engine_active=0.9)).name
     'tensor-heavy compute'
-    >>> classify(Reading(gpu_util=1.0)).name
+    >>> classify(GpuReading(gpu_util=1.0)).name
     'unknown'
     """
     settings = settings or WorkloadSettings()
@@ -138,7 +138,7 @@ def known_of(reading: GpuReading, settings: WorkloadSettings) -> KnownReading:
 def real_utilisation(reading: GpuReading, settings: WorkloadSettings | None = None) -> float | None:
     """Return the weighted activity of a GPU, 0..1; None where something that weighs is missing.
 
-    >>> real_utilisation(Reading(sm_active=0.8, tensor_active=0.4, dram_active=0.5, gpu_util=1.0))
+    >>> real_utilisation(GpuReading(sm_active=0.8, tensor_active=0.4, dram_active=0.5, gpu_util=1.0))
     0.62
     """
     weights = (settings or WorkloadSettings()).weights

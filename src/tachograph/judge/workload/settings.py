@@ -34,7 +34,7 @@ class WorkloadSettings:
 def settings_of(configured: WorkloadOptions) -> WorkloadSettings:
     """Return the settings that a configuration names.
 
-    >>> settings_of(Workload(weights={"sm": 3, "dram": 1})).weights
+    >>> settings_of(WorkloadOptions(weights={"sm": 3, "dram": 1})).weights
     (0.75, 0.0, 0.25, 0.0)
 
     Errors: ConfigError naming the key.

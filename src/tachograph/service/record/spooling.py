@@ -89,7 +89,7 @@ def identify(
 def is_reporting_task(environment: Mapping[str, str]) -> bool:
     """Return whether this task is the one that reports: tasks of `srun` have a rank.
 
-    >>> tells_for_all({}), tells_for_all({"SLURM_PROCID": "3"})
+    >>> is_reporting_task({}), is_reporting_task({"SLURM_PROCID": "3"})
     (True, False)
     """
     return environment.get("SLURM_PROCID", "0") in ("", "0")
