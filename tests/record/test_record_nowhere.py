@@ -38,9 +38,9 @@ def a_file_of_spools(run: Path) -> Path:
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (a_file, "a file is here, not a folder"),
-        (a_circle, "symbolic links lead in a circle"),
-        (a_file_of_spools, "a file is here, not a folder"),
+        (a_file, "a file, not a folder"),
+        (a_circle, "cycle of symbolic links"),
+        (a_file_of_spools, "a file, not a folder"),
     ],
 )
 def test_what_is_in_the_way_is_told_behind_the_command(tmp_path: Path, make: Callable[[Path], Path], what: str) -> None:
@@ -57,7 +57,7 @@ def test_without_a_command_it_is_told_at_once(tmp_path: Path) -> None:
     done = run_here(words, tmp_path, environment())
     assert time.monotonic() - began < 60
     assert (done.returncode, done.stdout) == (5, "")
-    said = f"nothing was recorded: {tmp_path / 'run'}: a file is here, not a folder; name another folder with -o"
+    said = f"nothing was recorded: {tmp_path / 'run'}: a file, not a folder; name another folder with -o"
     assert done.stderr == f"tachograph: {said}\n"
     assert (tmp_path / "run").read_text() == "mine\n"
 
@@ -67,15 +67,15 @@ def test_a_file_system_that_is_full_from_the_start(tmp_path: Path) -> None:
     done = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 6
     assert done.stderr.startswith("tachograph: nothing was recorded: ")
-    assert done.stderr.endswith("the disk, or a quota of it, is full; make space, or name another folder with -o\n")
+    assert done.stderr.endswith("disk or quota full; free some space, or name another folder with -o\n")
 
 
 @pytest.mark.parametrize(
     ("number", "what"),
     [
-        (errno.EACCES, "not permitted to write here"),
-        (errno.EROFS, "what is mounted here is only to be read"),
-        (errno.EDQUOT, "the disk, or a quota of it, is full"),
+        (errno.EACCES, "no write permission"),
+        (errno.EROFS, "read-only file system"),
+        (errno.EDQUOT, "disk or quota full"),
         (errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG).lower()),
     ],
 )

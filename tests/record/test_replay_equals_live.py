@@ -54,7 +54,7 @@ def test_values_classes_and_health_are_those_shown_live(tmp_path: Path, landed: 
                 now.column(counter.name).astype(stored), was.column(counter.name).astype(stored), equal_nan=True
             ), counter.name
     for was_shown, shown in zip(views(live, source), views(again, source), strict=True):
-        for name in ("labels", "raw", "health", "told"):
+        for name in ("labels", "raw", "health", "reported"):
             assert getattr(was_shown, name).tolist() == getattr(shown, name).tolist(), name
         assert np.array_equal(was_shown.stale_s, shown.stale_s, equal_nan=True)
         assert np.allclose(was_shown.real, shown.real, rtol=1e-6, equal_nan=True)
