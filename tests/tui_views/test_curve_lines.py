@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tachograph.report.lines import bar
 from tachograph.tui import chart
 
 _NAN = math.nan
@@ -137,7 +138,7 @@ def test_what_was_shown_of_the_past_stays() -> None:
 
 @given(st.floats(0, 1), st.integers(1, 40))
 def test_a_bar_is_as_long_as_its_value(value: float, width: int) -> None:
-    drawn = chart.bar(value, width)
+    drawn = bar(value, width, empty=" ")
     eighths = sum(_eighths(character) for character in drawn)
     assert len(drawn) == width
     assert eighths == max(round(value * width * 8), int(value > 0))

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Final
 from tachograph.catalog.counters import COUNTERS
 from tachograph.catalog.errors import UsageError
 from tachograph.live.snapshot import GpuAllocation, GpuDevice
+from tachograph.report.lines import to_text
+from tachograph.report.tables import TextColumn, fit_table
 
 if TYPE_CHECKING:
     from tachograph.judge.workload.settings import WorkloadSettings
@@ -301,14 +303,16 @@ def text_table(view: View, *, width: int) -> str:
 
     Columns that do not fit are left out, the least important first. Percent, MiB as share of the memory, W, degrees C.
     """
-    cells = {title: _cells(view, title) for title in _TITLES}
-    for leaving in range(len(_LEAVING) + 1):
-        shown = [title for title in _TITLES if title not in _LEAVING[:leaving]]
-        for gap in (2, 1):
-            lines = _aligned({title: cells[title] for title in shown}, gap)
-            if max(map(len, lines)) <= width:
-                return "".join(f"{line}\n" for line in lines)
-    return "".join(f"{line}\n" for line in lines)
+    columns = [
+        TextColumn(
+            title,
+            _cells(view, title),
+            right=title not in _LEFT,
+            hide=_LEAVING.index(title) if title in _LEAVING else None,
+        )
+        for title in _TITLES
+    ]
+    return to_text(fit_table(columns, width).with_note(width=width))
 
 
 def _percent(value: float | None) -> str | None:
@@ -356,17 +360,3 @@ def _cells(view: View, title: str) -> list[str]:
     found = [cell(view, row) for row in range(len(view.snapshot.gpus))]
     # names of users and jobs come from outside: they must not steer the terminal
     return [_ABSENT if text is None else "".join(c if c.isprintable() else "?" for c in text) for text in found]
-
-
-def _aligned(columns: Mapping[str, Sequence[str]], gap: int) -> list[str]:
-    widths = {title: max(len(title), *map(len, cells), 0) for title, cells in columns.items()}
-    heads = [[title] for title in columns]
-    every = [[*head, *columns[head[0]]] for head in heads]
-    lines = []
-    for line in zip(*every, strict=True):
-        set_out = [
-            cell.ljust(widths[title]) if title in _LEFT else cell.rjust(widths[title])
-            for title, cell in zip(columns, line, strict=True)
-        ]
-        lines.append((" " * gap).join(set_out).rstrip())
-    return lines

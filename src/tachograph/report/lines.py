@@ -64,31 +64,31 @@ def to_rich(lines: Sequence[Line]) -> Text:
 
 
 BLOCKS = "▏▎▍▌▋▊▉█"
+THIN = "╸━"
 LEVELS = "▁▂▃▄▅▆▇█"
 ASCII_LEVELS = "_.-:=+*#"
 MISSING = " "
 
 
-def bar(fraction: float | None, width: int, *, ascii_only: bool = False) -> str:
-    """Return a bar of `width` characters, filled by `fraction` (0..1); all blank where it is not known.
+def bar(fraction: float | None, width: int, *, ascii_only: bool = False, marks: str = BLOCKS, empty: str = "·") -> str:
+    """Return a bar of `width` characters, filled by `fraction` (0..1); all blank where it is None or NaN.
 
-    >>> bar(0.5, 8), bar(0.5, 8, ascii_only=True), bar(None, 3)
-    ('████····', '####....', '   ')
+    marks: from the thinnest to a whole character; empty: what is not filled.
+
+    >>> bar(0.5, 8), bar(0.5, 8, ascii_only=True), bar(None, 3), bar(0.5, 5, marks=THIN, empty=" ")
+    ('████····', '####....', '   ', '━━╸  ')
 
     A value above zero shows at least its thinnest mark.
     """
-    if fraction is None:
+    if fraction is None or fraction != fraction:
         return MISSING * width
     share = min(1.0, max(0.0, fraction))
     if ascii_only:
         full = round(share * width)
         return "#" * full + "." * (width - full)
-    eighths = round(share * width * 8)
-    if share > 0:
-        eighths = max(1, eighths)
-    full, part = divmod(eighths, 8)
-    drawn = "█" * full + (BLOCKS[part - 1] if part else "")
-    return drawn + "·" * (width - len(drawn))
+    steps = round(share * width * len(marks))
+    full, part = divmod(max(1, steps) if share > 0 else steps, len(marks))
+    return (marks[-1] * full + (marks[part - 1] if part else "")).ljust(width, empty)
 
 
 def resample(values: Sequence[float | None], bins: int) -> list[float | None]:

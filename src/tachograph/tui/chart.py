@@ -24,7 +24,6 @@ BLANK = 0x2800  # braille without a dot
 # the bit of each dot in a character, by row and column. Source: Unicode, "Braille Patterns"
 DOTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]], np.uint8)
 EIGHTHS = "▁▂▃▄▅▆▇█"
-_PARTS = " ▏▎▍▌▋▊▉"
 
 
 def curve(
@@ -75,21 +74,6 @@ def braille_rows(cells: Bytes) -> list[str]:
     """
     codes = np.where(cells == 0, ord(" "), cells.astype(np.uint32) + BLANK).astype("<u4")
     return [line.tobytes().decode("utf-32-le") for line in codes]
-
-
-def bar(value: float | None, width: int) -> str:
-    """Return a bar for a fraction, `width` characters; dots where it is missing.
-
-    >>> bar(0.5, 4), bar(0.3125, 4), bar(None, 4), bar(0.001, 4)
-    ('██  ', '█▎  ', '····', '▏   ')
-    """
-    if value is None or value != value:
-        return "·" * width
-    eighths = round(min(1.0, max(0.0, value)) * width * 8)
-    if eighths == 0 and value > 0:
-        eighths = 1  # a little is not nothing
-    whole, part = divmod(eighths, 8)
-    return ("█" * whole + (_PARTS[part] if part else "")).ljust(width)
 
 
 def spark(times: Floats, values: Floats | Singles, *, width: int, each: float, low: float, high: float) -> str:

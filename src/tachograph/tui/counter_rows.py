@@ -17,8 +17,9 @@ from tachograph.judge.health import CLOCKS_LOWERED, clock_reasons, xid_meaning
 from tachograph.live import unsupported
 from tachograph.live.snapshot import GpuDevice
 from tachograph.live.view import View
+from tachograph.report.lines import bar
 from tachograph.tui import colours
-from tachograph.tui.chart import bar, blocks, means
+from tachograph.tui.chart import blocks, means
 from tachograph.tui.page import MISSING, Row, cell, heading, quantity
 
 _GROUPED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -162,7 +163,7 @@ def _row(view: View, row: int, counter: str, times: Floats, *, width: int, each:
         style = colours.NOTICE if alarmed else colours.PLAIN
         return [cell(counter, _NAME), Segment(" "), cell(f"{reported:>{_VALUE}}", max(rest, 0), style)]
     drawn = counter_scale(counter, snapshot.devices.get(snapshot.gpus[row]))
-    full = "" if drawn.full is None else bar((value - drawn.low) / (drawn.full - drawn.low), _BAR)
+    full = "" if drawn.full is None else bar((value - drawn.low) / (drawn.full - drawn.low), _BAR, empty=" ")
     columns = rest - _VALUE - _BAR - 2
     style = colours.ALARM if _bad(counter, value) else colours.PLAIN
     return [

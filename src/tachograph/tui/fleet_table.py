@@ -14,6 +14,7 @@ from tachograph.catalog.arrays import Floats, Longs
 from tachograph.judge.health import CRIT, HEALTH_UNKNOWN, HOT, OK, STATES, WORST_FIRST
 from tachograph.judge.workload.classes import WORKLOAD_CLASSES
 from tachograph.live.view import View
+from tachograph.report.lines import THIN, bar
 from tachograph.tui import colours
 from tachograph.tui.fleet_rows import FleetGroup, FleetRows
 from tachograph.tui.page import Pieces
@@ -21,7 +22,6 @@ from tachograph.tui.page import Pieces
 MISSING = "-"
 OTHER_NOW = "~"  # the newest reading alone has another class
 _SUM = "Σ"
-_FULL, _HALF = "━", "╸"
 _ALL_TEXT = 24  # characters of a name, at most
 _BAR_FROM, _BAR_TO = 13, 45
 
@@ -86,18 +86,15 @@ def span(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
-def bar(value: float, width: int) -> str:
-    """Return a bar in steps of half a character, and the percent behind it.
+def percent_bar(value: float, width: int) -> str:
+    """Return a thin bar, and the percent behind it.
 
-    >>> bar(0.5, 14)
+    >>> percent_bar(0.5, 14)
     '━━━━╸      50%'
     """
     if value != value:
         return MISSING.rjust(width)
-    room = width - 5
-    full, half = divmod(round(min(max(value, 0.0), 1.0) * room * 2), 2)
-    drawn = _FULL * full + (_HALF if half else "")
-    return f"{drawn:<{room}}{percent(value):>5}"
+    return f"{bar(value, width - 5, marks=THIN, empty=' ')}{percent(value):>5}"
 
 
 def fit(
@@ -348,14 +345,14 @@ def gpu_line(rows: FleetRows, row: int, *, width: int) -> str:
 def _gpu_cell(rows: FleetRows, row: int, place: ColumnPlace) -> str:
     column = place.column
     if column.name == "real" and place.width >= _BAR_FROM:
-        return bar(float(rows.view.real[row]), place.width)
+        return percent_bar(float(rows.view.real[row]), place.width)
     return cell(column.of_gpu(rows, row), place.width, column.left and column.name != "real")
 
 
 def _group_cell(rows: FleetRows, group: FleetGroup, place: ColumnPlace) -> str:
     column = place.column
     if column.name == "real" and place.width >= _BAR_FROM:
-        return bar(_mean(rows.view.real, group.rows), place.width)
+        return percent_bar(_mean(rows.view.real, group.rows), place.width)
     return cell(column.of_group(rows, group), place.width, column.left and column.name != "real")
 
 
