@@ -296,6 +296,7 @@ def _line(cells: Iterable[str]) -> str:
 _LEAVING: Final = ("MODEL", "USER", "JOB", "UTIL", "TEMP", "W", "MEM")
 _LEFT: Final = frozenset({"GPU", "MODEL", "JOB", "USER", "CLASS", "HEALTH"})
 _ABSENT: Final = "-"
+_COMMON: Final = 80  # characters; a narrower table has less between its columns
 
 
 def text_table(view: View, *, width: int) -> str:
@@ -312,7 +313,7 @@ def text_table(view: View, *, width: int) -> str:
         )
         for title in _TITLES
     ]
-    return to_text(fit_table(columns, width).with_note(width=width))
+    return to_text(fit_table(columns, width, gap=2 if width >= _COMMON else 1).with_note(width=width))
 
 
 def _percent(value: float | None) -> str | None:

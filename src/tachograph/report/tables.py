@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from tachograph.report.lines import Line, plain, wrapped
 
-_GAP = "  "
 _LEAST_FOLDED = 8  # characters of a column that goes on below itself
 
 
@@ -56,8 +55,10 @@ class TextTable:
 _STAGES = ((True, False, False), (False, False, False), (False, True, False), (False, True, True))
 
 
-def fit_table(columns: Sequence[TextColumn], width: int | None = None, *, indent: str = "") -> TextTable:
+def fit_table(columns: Sequence[TextColumn], width: int | None = None, *, indent: str = "", gap: int = 2) -> TextTable:
     """Return the columns as a table of at most `width` characters, as far as they can give way; None: of any width.
+
+    gap: blanks between columns.
 
     >>> made = fit_table([TextColumn("job", ["17"]), TextColumn("user", ["ann"], hide=1)], 6)
     >>> made.hidden, [line[0][0] for line in made.lines]
@@ -66,17 +67,17 @@ def fit_table(columns: Sequence[TextColumn], width: int | None = None, *, indent
     room = None if width is None else width - len(indent)
     for bars, narrow, cut_names in _STAGES:
         kept = [_Fitted(column, narrow=narrow, cut_names=cut_names) for column in columns if bars or not column.bar]
-        if room is None or _total(kept) <= room:
+        if room is None or _total(kept, gap) <= room:
             break
     hidden = set()
     for one in sorted(kept, key=lambda one: one.column.hide or 0):
-        if room is None or _total(kept) <= room:
+        if room is None or _total(kept, gap) <= room:
             break
         if one.column.hide is not None:
             kept.remove(one)
             hidden.add(one.column)
     names = tuple(column.title for column in columns if column in hidden)
-    return TextTable(tuple(_aligned(kept, room, indent)), names, narrow)
+    return TextTable(tuple(_aligned(kept, room, indent, gap)), names, narrow)
 
 
 def cut(text: str, width: int) -> str:
@@ -106,13 +107,13 @@ class _Fitted:
         return [cut(cell, width) for cell in self.cells]
 
 
-def _total(columns: Sequence[_Fitted]) -> int:
-    return sum(column.needed + len(_GAP) for column in columns) - len(_GAP)
+def _total(columns: Sequence[_Fitted], gap: int) -> int:
+    return sum(column.needed + gap for column in columns) - gap
 
 
-def _widths(columns: Sequence[_Fitted], room: int | None) -> list[int]:
+def _widths(columns: Sequence[_Fitted], room: int | None, gap: int) -> list[int]:
     """The width of each column; those that were cut get what room is left, from left to right."""
-    widths, spare = [], 0 if room is None else room - _total(columns)
+    widths, spare = [], 0 if room is None else room - _total(columns, gap)
     for column in columns:
         more = max(0, min(column.natural - column.needed, spare))
         widths.append(column.needed + more)
@@ -122,8 +123,8 @@ def _widths(columns: Sequence[_Fitted], room: int | None) -> list[int]:
     return widths
 
 
-def _aligned(columns: Sequence[_Fitted], room: int | None, indent: str) -> Iterator[Line]:
-    widths, folds = _widths(columns, room), columns[-1].column.folds
+def _aligned(columns: Sequence[_Fitted], room: int | None, indent: str, gap: int) -> Iterator[Line]:
+    widths, folds = _widths(columns, room, gap), columns[-1].column.folds
     cells = [column.of_width(wide) for column, wide in zip(columns, widths, strict=True)]
     if folds:
         cells[-1] = columns[-1].cells
@@ -132,7 +133,7 @@ def _aligned(columns: Sequence[_Fitted], room: int | None, indent: str) -> Itera
         for part in _folded(row, widths[-1]) if folds else (row,):
             placed = zip(columns, part, widths, strict=True)
             words = [f"{cell:>{wide}}" if one.column.right else f"{cell:<{wide}}" for one, cell, wide in placed]
-            yield plain(indent + _GAP.join(words).rstrip(), style)
+            yield plain(indent + (" " * gap).join(words).rstrip(), style)
 
 
 def _folded(row: Sequence[str], width: int) -> Iterator[Sequence[str]]:

@@ -94,7 +94,8 @@ def percent_bar(value: float, width: int) -> str:
     """
     if value != value:
         return MISSING.rjust(width)
-    return f"{bar(value, width - 5, marks=THIN, empty=' ')}{percent(value):>5}"
+    steps = len(THIN) * (width - 5)
+    return f"{bar(round(value * steps) / steps, width - 5, marks=THIN, empty=' ')}{percent(value):>5}"
 
 
 def fit(
