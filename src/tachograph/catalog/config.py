@@ -129,7 +129,7 @@ class WasteOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     price_per_gpu_hour: float = 0.0
     prices: dict[str, float] = {}  # {GPU model or partition: price of a GPU-hour}
     price_per_kwh: float = 0.0
-    # of the lost hours what could be had back, see `waste.recover`
+    # of the lost hours what is recoverable, see `judge.waste`
     never_used_share: float = 1.0
     watchdog_minutes: float = 60.0
     start_minutes: float = 10.0

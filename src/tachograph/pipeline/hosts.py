@@ -188,7 +188,7 @@ def reduce_hosts(
     """Return the minutes that are complete (NODE_MINUTES), in the order of `stretches`, and what is carried on.
 
     `frame`: node_samples of the day, whole nodes, each key once. `stretches`: those of these nodes and this day, as
-    `node_stays.alone` returns them. `carried`: from the day before. Null: fewer than two samples; a minute of which
+    `exclusive_stays` returns them. `carried`: from the day before. Null: fewer than two samples; a minute of which
     nothing is known has no row.
     """
     midnight = _epoch_us(datetime.combine(day, time(), UTC))

@@ -49,54 +49,9 @@ from tachograph.pipeline.state import (
 )
 from tachograph.pipeline.summaries import JobTables, summarize, used_pipes
 
-
-class Pieces:
-    """Takes rows of one table, and appends them when there are `limit`; rows of one analysis carry its number."""
-
-    def __init__(self, lake: Lake, table: LakeTable, number: int, *, limit: int) -> None:
-        self.lake, self.table, self.number, self.limit = lake, table, number, limit
-        self.waiting: list[pl.DataFrame] = []
-        self.appends = 0
-
-    def add(self, frame: pl.DataFrame) -> None:
-        """Take rows, without `seq`."""
-        self.waiting.append(frame)
-        if sum(frame.height for frame in self.waiting) >= self.limit:
-            self.write()
-
-    def write(self) -> None:
-        """Append what waits."""
-        frame = pl.concat([self.table.empty().drop("seq"), *self.waiting])
-        self.waiting = []
-        if frame.height:
-            self.appends += 1
-            self.lake.append(self.table, frame, app_id=f"analysis:{self.number}", mark=self.appends, seq=self.number)
-
-
-DROP_ATTEMPTS = 10
-
-
-def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
-    """Take the rows of the keys in `gone` (column job_key) out of job_summaries, in one step.
-
-    Only rows of analyses before `number` go: a later one may know of jobs that this one could not.
-
-    Their GPUs, minutes and findings count only beside a summary, so they are gone with it. Where others rewrite the
-    table all the time it stays as it is until the next analysis.
-    Errors: LakeError when it cannot be written.
-    """
-    for _ in range(DROP_ATTEMPTS):
-        files = lake.files(JOB_SUMMARIES)
-        with lake_errors(lake.uri(JOB_SUMMARIES)):
-            rows = lake.read_files(JOB_SUMMARIES, files).collect()
-        left = rows.filter((pl.col("seq") >= number) | ~pl.col("job_key").is_in(gone.get_column("job_key").implode()))
-        kept, _ = resolve(left, JOB_SUMMARIES)
-        if lake.replace(JOB_SUMMARIES, files, [(None, kept)] if kept.height else []):
-            return
-
-
 GPU_ROWS = 100_000  # of job_gpus that wait to be written: a row has about 800 bytes
 FINDING_ROWS = 250_000  # of findings: a row has about 500 bytes, a job some thirty rows
+DROP_ATTEMPTS = 10  # at summaries that others rewrite meanwhile
 Progress = Callable[[str, int, int], None]
 
 
@@ -270,9 +225,9 @@ class _Analysis:
         self.open_runs = OpenRuns(self.starts, per_run, configuration.analysis)
         self.waiting = self.runs
         self.summaries: list[pl.DataFrame] = []
-        self.gpus = Pieces(lake, JOB_GPUS, self.number, limit=GPU_ROWS)
+        self.gpus = RowBuffer(lake, JOB_GPUS, self.number, limit=GPU_ROWS)
         self.reported = 0
-        self.findings = Pieces(lake, FINDINGS, self.number, limit=FINDING_ROWS)
+        self.findings = RowBuffer(lake, FINDINGS, self.number, limit=FINDING_ROWS)
 
     def run(self, pool: TaskPool, *, full: bool) -> AnalysisReport:
         try:
@@ -381,3 +336,45 @@ class _Analysis:
 
 def _seconds(stretches: pl.DataFrame) -> float:
     return float(stretches.select((pl.col("end") - pl.col("start")).dt.total_microseconds().sum()).item() or 0) / 1e6
+
+
+class RowBuffer:
+    """Rows of one table, appended when there are `limit` of them; those of one analysis carry its number."""
+
+    def __init__(self, lake: Lake, table: LakeTable, number: int, *, limit: int) -> None:
+        self.lake, self.table, self.number, self.limit = lake, table, number, limit
+        self.waiting: list[pl.DataFrame] = []
+        self.appends = 0
+
+    def add(self, frame: pl.DataFrame) -> None:
+        """Take rows, without `seq`."""
+        self.waiting.append(frame)
+        if sum(frame.height for frame in self.waiting) >= self.limit:
+            self.write()
+
+    def write(self) -> None:
+        """Append what waits."""
+        frame = pl.concat([self.table.empty().drop("seq"), *self.waiting])
+        self.waiting = []
+        if frame.height:
+            self.appends += 1
+            self.lake.append(self.table, frame, app_id=f"analysis:{self.number}", mark=self.appends, seq=self.number)
+
+
+def drop_summaries(lake: Lake, gone: pl.DataFrame, *, number: int) -> None:
+    """Take the rows of the keys in `gone` (column job_key) out of job_summaries, in one step.
+
+    Only rows of analyses before `number` go: a later one may know of jobs that this one could not.
+
+    Their GPUs, minutes and findings count only beside a summary, so they are gone with it. Where others rewrite the
+    table all the time it stays as it is until the next analysis.
+    Errors: LakeError when it cannot be written.
+    """
+    for _ in range(DROP_ATTEMPTS):
+        files = lake.files(JOB_SUMMARIES)
+        with lake_errors(lake.uri(JOB_SUMMARIES)):
+            rows = lake.read_files(JOB_SUMMARIES, files).collect()
+        left = rows.filter((pl.col("seq") >= number) | ~pl.col("job_key").is_in(gone.get_column("job_key").implode()))
+        kept, _ = resolve(left, JOB_SUMMARIES)
+        if lake.replace(JOB_SUMMARIES, files, [(None, kept)] if kept.height else []):
+            return
