@@ -82,9 +82,9 @@ def finding_groups(verdicts: Sequence[Finding]) -> tuple[FindingGroup, ...]:
     groups = []
     for kind in KIND_NAMES:
         of_kind = (one for one in verdicts if one.kind == kind)
-        told = [one for one in of_kind if kind != "advice" or not one.reported]
-        if told:
-            groups.append(FindingGroup(kind, tuple(told)))
+        listed = [one for one in of_kind if kind != "advice" or not one.reported]
+        if listed:
+            groups.append(FindingGroup(kind, tuple(listed)))
     return tuple(groups)
 
 

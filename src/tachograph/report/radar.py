@@ -18,6 +18,7 @@ from tachograph.figures import radar, style
 from tachograph.figures.numbers import FigureNumbers
 from tachograph.figures.study import Progress
 from tachograph.judge.workload.classes import AXES, AXIS_NAMES
+from tachograph.report.json_values import json_values
 from tachograph.report.study import json_text
 from tachograph.report.study_files import check_formats, csv_of, writable
 
@@ -56,18 +57,21 @@ def draw_radar(numbers: FigureNumbers, layout: str) -> Figure:
 def radar_json(report: RadarReport, files: Sequence[str] = ()) -> dict[str, Any]:
     """Return everything that is drawn, as JSON values: fractions 0..1, null: not measured."""
     profiles = report.profiles
-    return {
-        "tachograph": __version__,
-        "chosen_by": dict(report.chosen),
-        "jobs": profiles.jobs,
-        "facts": dict(profiles.facts),
-        "missing": dict(profiles.missing),
-        "sentences": list(radar.sentences(profiles)),
-        "profiles": profiles.tables["profiles"].to_dicts() if "profiles" in profiles else [],
-        "classes": report.classes.tables["profiles"].to_dicts(),
-        "bounds": report.classes.tables["bounds"].to_dicts(),
-        "files": list(files),
-    }
+    values: dict[str, Any] = json_values(
+        {
+            "tachograph": __version__,
+            "chosen_by": dict(report.chosen),
+            "jobs": profiles.jobs,
+            "facts": profiles.facts,
+            "missing": profiles.missing,
+            "sentences": radar.sentences(profiles),
+            "profiles": profiles.tables["profiles"] if "profiles" in profiles else [],
+            "classes": report.classes.tables["profiles"],
+            "bounds": report.classes.tables["bounds"],
+            "files": files,
+        }
+    )
+    return values
 
 
 def radar_rows(report: RadarReport, *, at_most: int) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
