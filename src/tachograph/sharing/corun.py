@@ -35,7 +35,10 @@ _DOMINANT, _PEERS, _ALL, _STANDING = 0, _KINDS, 2 * _KINDS, 3 * _KINDS
 LATENCY, _OTHER_USED, _OTHER_L2, _OTHER_L1, _TURNS, _OTHERS = range(4 * _KINDS, 4 * _KINDS + 6)
 _TAKEN = _OTHERS + 1
 BESIDE = _TAKEN + _ROOM
-# places in a row of what GPU and calibration tell
+# places in a row OUT, what happens to each: rate 0..1 of alone on all SMs, slowdown, what binds, whether room lacks
+RATE, SLOWDOWN, BINDING, SHUT_OUT, _CYCLES, _MEMORY, _TURN, _LONGER = range(8)
+OUT = 8
+# places in a row of GPU and calibration
 _CURVATURE, _L2_COST, _L1_COST, _DOMINANCE, _LASTING, _HAS = range(6)
 
 Row: TypeAlias = Floats | list[float]
@@ -102,17 +105,11 @@ def add(beside: Row, own: Row, other: Row, told: Row) -> None:
 
 
 @either
-def put_dram(of_all: Row, place: int, own: Row) -> None:
+def _put_dram(of_all: Row, place: int, own: Row) -> None:
     """Put what `dram` must know of one kernel at its place in a row of all."""
     of_all[contention.PARTS * place] = own[_USED]
     of_all[contention.PARTS * place + 1] = own[_DRAM_WAITS]
     of_all[contention.PARTS * place + 2] = own[_ALONE]
-
-
-@either
-def latency(of_all: Row, count: int, told: Row) -> float:
-    """Return the latency of DRAM while so many kernels run."""
-    return contention.dram_latency(of_all, count, told[_CURVATURE])
 
 
 @either
@@ -206,6 +203,48 @@ def worst(own: Row, beside: Row, meet: bool, most: float) -> float:
 
 
 @either
+def run_together(
+    own: Sequence[Row], told: Row, kept: Floats, meet: bool, beside: Sequence[Row] | Floats, of_all: Row, out: Row
+) -> None:
+    """Fill in what happens to each of `own`, rows OWN, while all of them run: one function for pairs and sets.
+
+    `told`: see `machine`. `kept`: see `cache_table`. `meet`: whether they meet in SMs. `beside`: a row BESIDE of zeros
+    for each. `of_all`: a row for the DRAM of all. `out`: rows OUT of all, one behind the other.
+    """
+    count = len(own)
+    for place in range(count):
+        mine, sums = own[place], beside[place]
+        for other in range(count):
+            if other != place:
+                add(sums, mine, own[other], told)
+        _put_dram(of_all, place, mine)
+    loaded = contention.dram_latency(of_all, count, told[_CURVATURE])
+    take_turns = count > 1
+    for place in range(count):
+        mine, sums, at = own[place], beside[place], OUT * place
+        sums[LATENCY] = loaded
+        cycles, memory, binding = pace(mine, sums, told, kept, meet)
+        waits = binding == _BLOCKS
+        turn = in_turn(sums, told, waits)
+        take_turns = take_turns and cycles * turn <= 1.0
+        out[at + _CYCLES], out[at + _MEMORY], out[at + _TURN] = cycles, memory, turn
+        out[at + BINDING], out[at + SHUT_OUT], out[at + _LONGER] = binding, waits, mine[LONGER]
+    for place in range(count):
+        at = OUT * place
+        cycles, memory, turn, longer = out[at + _CYCLES], out[at + _MEMORY], out[at + _TURN], out[at + _LONGER]
+        most = longest(turn, told, out[at + SHUT_OUT] > 0.0, take_turns)
+        out[at + RATE] = min(1.0 / turn if take_turns else cycles, memory) / longer
+        out[at + SLOWDOWN] = slowdown(cycles, memory, longer, most)
+        out[at + BINDING] = bound_by(int(out[at + BINDING]), cycles, memory, longer)
+
+
+def worst_slowdown(own: Row, beside: Row, out: Row, told: Row, meet: bool) -> float:
+    """Return the slowdown of one where every contended resource is given to the others first; see `run_together`."""
+    most = longest(out[_TURN], told, out[SHUT_OUT] > 0.0, False)
+    return max(out[SLOWDOWN], worst(own, beside, meet, most) * own[LONGER])
+
+
+@either
 def until_both_ended(seconds: Two, shared: Two, alone: Two) -> float:
     """Return when the later of two has ended: together until one has, then the other alone. Rates 0..1, one above 0.
 
@@ -252,3 +291,9 @@ def _busiest(asked: Vectors) -> Floats:
     known = np.isfinite(asked.cycles)
     most: Floats = np.max(np.where(known, asked.cycles, 0.0), axis=1, initial=0.0)
     return np.where(known.any(axis=1), most, np.nan)
+
+
+@either
+def gain_of_two(seconds: Two, shared: Two, alone: Two) -> float:
+    """Return the time of two one after the other over their time together; see `until_both_ended`."""
+    return (seconds[0] + seconds[1]) / until_both_ended(seconds, shared, alone)

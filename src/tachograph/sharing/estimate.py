@@ -1,21 +1,46 @@
-"""What is expected when kernels share a GPU: of a set, and of all pairs."""
+"""What is expected when kernels share a GPU: of a set, and of all pairs.
+
+Both are computed by the same functions: `corun.run_together` for rates and slowdowns, `_safe` for limits. A set runs
+them in Python, all pairs in one compiled loop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_, or_
+from typing import Any
 
 import numpy as np
 
 from tachograph.catalog.arrays import Bytes, Flags, Floats
-from tachograph.catalog.compiled import compiled, is_made, plain
+from tachograph.catalog.compiled import compiled, either, is_made, plain
 from tachograph.catalog.config import InterferenceOptions
 from tachograph.catalog.errors import InputError
 from tachograph.sharing import contention, corun, vectors
-from tachograph.sharing.corun import BESIDE, LATENCY, LONGER, NOTHING, RESOURCES, SECONDS, confine
+from tachograph.sharing.corun import (
+    BESIDE,
+    BINDING,
+    LONGER,
+    NOTHING,
+    OUT,
+    RATE,
+    RESOURCES,
+    SECONDS,
+    SHUT_OUT,
+    SLOWDOWN,
+    Row,
+    confine,
+)
 from tachograph.sharing.demand import CYCLES, Calibration, CorunOutcome, Demand, Estimate, GpuCapacity, Matrix, Sharing
-from tachograph.sharing.vectors import Vectors, demand_vectors, joined, unknown
+from tachograph.sharing.vectors import LIMITED, CacheUse, Vectors, demand_vectors, joined, unknown
+
+_WORTH_COMPILING = 2000  # pairs: for fewer Python takes less time than loading a compiler
+_ROWS_AT_ONCE = 64  # whose limits are looked at, so that sums of pairs stay in a cache
+_OWN, _OTHER = 1, 2  # whose blocks find no room beside the other: of the row, of the column
+# a value, or an array, of each member: arrays broadcast against each other
+Each = Callable[[Callable[[Vectors], Any]], Sequence[Any]]
 
 
 def estimate(
@@ -29,7 +54,7 @@ def estimate(
 ) -> Estimate:
     """Return what happens when all of `demands` run together on `gpu`.
 
-    What nobody measured counts as not asked for, and is told in `unknown`. Without a calibration that of the H100 NVL
+    What was not measured counts as no demand, and is named in `unknown`. Without a calibration that of the H100 NVL
     counts, as published. `dominance`: see contention.
     Errors: InputError where `sharing.shares` are not one for each, above 0 and at most 1.
 
@@ -44,18 +69,59 @@ def estimate(
         sharing or Sharing(),
         settings or InterferenceOptions(),
     )
-    told = corun.machine(gpu, calibration, dominance=dominance, lasting=sharing.lasting).tolist()
+    machine = corun.machine(gpu, calibration, dominance=dominance, lasting=sharing.lasting).tolist()
     shares = shares_of(sharing, len(demands))
-    group = _Group.of(demands, shares, told, lasting=sharing.lasting, gpu=gpu, calibration=calibration)
-    sums = group.sums()
+    group = _Group.of(demands, shares, machine, lasting=sharing.lasting, gpu=gpu, calibration=calibration)
     return Estimate(
         members=group.members(demands, margin=settings.margin if len(demands) > 1 else 1.0),
-        sums=sums,
+        sums=group.sums(),
         gain=group.gain(worst=False),
         worst_gain=group.gain(worst=True),
-        safe=group.safe(sums, settings),
+        safe=group.safe(settings),
         unknown=unknown(demands, group.vectors, gpu=gpu, calibration=calibration),
     )
+
+
+def matrix(
+    rows: Sequence[Demand],
+    columns: Sequence[Demand] | None = None,
+    *,
+    gpu: GpuCapacity,
+    calibration: Calibration | None = None,
+    sharing: Sharing | None = None,
+    settings: InterferenceOptions | None = None,
+) -> Matrix:
+    """Return what happens to each of `rows` beside each of `columns` (`rows` again where None).
+
+    Each pair has the values that `estimate` has for the kernel of the row; `sharing.shares` are of row and column.
+    """
+    calibration, sharing, settings = (
+        calibration or Calibration(),
+        sharing or Sharing(),
+        settings or InterferenceOptions(),
+    )
+    shares = shares_of(sharing, 2)
+    one = _Side.of(rows, shares[0], gpu, calibration)
+    two = one if columns is None and shares[0] == shares[1] else _Side.of(columns or rows, shares[1], gpu, calibration)
+    shape = (len(one.rows), len(two.rows))
+    meet = _meet(one.vectors, two.vectors, sum(shares), gpu)
+    answers = (np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.uint8), np.empty(shape, dtype=np.uint8))
+    machine = corun.machine(gpu, calibration, lasting=sharing.lasting)
+    fill = _fill if is_made(_fill) or shape[0] * shape[1] > _WORTH_COMPILING else plain(_fill)
+    fill(one.rows, two.rows, machine, contention.cache_table(), meet, one is two, sharing.lasting, answers)
+    slowdown, gain, binding, shut_out = answers
+    common = one.measured @ two.measured.T > 0
+    known, both_known = common | (shut_out & _OWN > 0), common | (shut_out == _OWN + _OTHER)
+    timed = np.isfinite(one.vectors.seconds)[:, None] & np.isfinite(two.vectors.seconds)[None, :]
+    gain[~(both_known & (timed | sharing.lasting))] = np.nan
+    slowdown[~known], binding[~known] = np.nan, NOTHING
+
+    room = (shut_out == 0) & (one.rows[:, LONGER] <= 1.0)[:, None] & (two.rows[:, LONGER] <= 1.0)[None, :]
+    safe = np.zeros(shape, dtype=np.uint8)
+    for part in (slice(begin, begin + _ROWS_AT_ONCE) for begin in range(0, len(one.rows), _ROWS_AT_ONCE)):
+        pair = one.vectors.only(part), two.vectors
+        safe[part] = room[part] & _safe(_of_pairs(*pair), meet[part], gpu, settings)
+    return Matrix(one.vectors.names, two.vectors.names, RESOURCES, slowdown, gain, binding, safe, settings.margin)
 
 
 def shares_of(sharing: Sharing, count: int) -> tuple[float, ...]:
@@ -72,26 +138,60 @@ def shares_of(sharing: Sharing, count: int) -> tuple[float, ...]:
     return shares
 
 
-@dataclass(frozen=True, slots=True)
-class _GroupRates:
-    """Members that run together, a place each: rates 0..1 of alone on all SMs, slowdowns, what binds, who waits."""
+def _of_pairs(rows: Vectors, columns: Vectors) -> Each:
+    return lambda of: (of(rows)[:, None], of(columns)[None, :])
 
-    rates: list[float]
-    slowdowns: list[float]
-    worst: list[float]
-    bindings: list[str | None]
-    shut_out: list[bool]
+
+def _safe(each: Each, meet: Flags | bool, gpu: GpuCapacity, settings: InterferenceOptions) -> Flags:
+    """Return whether no resource reaches its limit, and all that decides was measured; of two members or more.
+
+    `meet`: whether they meet in SMs. Room for blocks is left to the caller.
+    """
+    asked, known = each(lambda one: one.asked), each(lambda one: one.known)
+    count, within, unmeasured = len(known), True if np.all(meet) else meet, not all(of.all() for of in known)
+    safe: Flags = _all([of[..., len(CYCLES)] for of in known])  # of dram
+    for place, name in enumerate(LIMITED):
+        in_sm = name in CYCLES
+        limit = settings.safe_cycles if in_sm else settings.safe_dram if name == "dram" else 1.0
+        total = _total([of[..., place] for of in asked], within if in_sm or name == "l1" else True)
+        safe &= total < limit
+        if in_sm and unmeasured:
+            needed = meet if name == "issue" else meet & (total >= limit * (count - 1) / count)
+            safe &= _all([of[..., place] for of in known]) | np.logical_not(needed)
+        if not np.any(safe):
+            return safe
+    in_sms = _all(each(lambda one: vectors.room_known(one.launches, gpu)))
+    in_sms &= ~_unknown_in_cache(each, lambda one: one.in_l1)
+    return safe & ~_unknown_in_cache(each, lambda one: one.in_l2) & (in_sms | np.logical_not(meet))
+
+
+def _unknown_in_cache(each: Each, cache: Callable[[Vectors], CacheUse]) -> Flags:
+    """Whether what decides of a cache is not known."""
+    uses, finds = each(lambda one: cache(one).uses), each(lambda one: cache(one).finds)
+    found = vectors.contended(uses, finds, each(lambda one: cache(one).most))
+    found &= reduce(or_, each(lambda one: cache(one).untold))
+    return found
+
+
+def _total(values: Sequence[Any], meet: Flags | bool) -> Any:
+    """Return the sum of all values; the highest of them where they do not meet."""
+    return sum(values) if meet is True else np.where(meet, sum(values), reduce(np.maximum, values))
+
+
+def _all(flags: Sequence[Any]) -> Flags:
+    found: Flags = reduce(and_, flags)
+    return found
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Kernels that share a GPU."""
+    """Kernels that share a GPU. `machine`: GPU and calibration as a row."""
 
     vectors: Vectors
     rows: list[list[float]]
     longer: list[float]
     shares: tuple[float, ...]
-    told: list[float]
+    machine: list[float]
     lasting: bool
     gpu: GpuCapacity
 
@@ -100,7 +200,7 @@ class _Group:
         cls,
         demands: Sequence[Demand],
         shares: tuple[float, ...],
-        told: list[float],
+        machine: list[float],
         *,
         lasting: bool,
         gpu: GpuCapacity,
@@ -113,7 +213,7 @@ class _Group:
         else:
             longer = np.ones(len(demands))
         rows = corun.rows(whole, longer, gpu, calibration)
-        return cls(whole, rows.tolist(), longer.tolist(), shares, told, lasting, gpu)
+        return cls(whole, rows.tolist(), longer.tolist(), shares, machine, lasting, gpu)
 
     @property
     def size(self) -> int:
@@ -122,74 +222,38 @@ class _Group:
     def meet(self, running: Sequence[int]) -> bool:
         """Whether these meet in SMs."""
         blocks = sum(float(self.vectors.launches.blocks[place]) for place in running)
-        return not vectors.apart(blocks, sum(self.shares[place] for place in running), self.gpu)
-
-    def beside(self, place: int, running: Sequence[int]) -> list[float]:
-        """What is beside one of these."""
-        sums = [0.0] * corun.BESIDE
-        for other in running:
-            if other != place:
-                corun.add(sums, self.rows[place], self.rows[other], self.told)
-        return sums
-
-    def latency(self, own: Sequence[list[float]]) -> float:
-        """Latency of DRAM while these run."""
-        of_all = [0.0] * (contention.PARTS * len(own))
-        for place, row in enumerate(own):
-            corun.put_dram(of_all, place, row)
-        return corun.latency(of_all, len(own), self.told)
+        return not vectors.meet_nowhere(blocks, sum(self.shares[place] for place in running), self.gpu)
 
     @cached_property
-    def everyone(self) -> _GroupRates:
-        """How fast they go on while all run."""
+    def everyone(self) -> _Running:
+        """Rates and slowdowns while all run."""
         return self.run(range(self.size))
 
-    def run(self, running: Sequence[int]) -> _GroupRates:
-        """How fast these go on together."""
-        meet, kept = self.meet(running), contention.cache_table()
-        beside = [self.beside(place, running) for place in running]
-        own = [self.rows[place] for place in running]
-        latency = self.latency(own)
-        for sums in beside:
-            sums[corun.LATENCY] = latency
-        paces = [corun.pace(a, b, self.told, kept, meet) for a, b in zip(own, beside, strict=True)]
-        shut_out = [meet and corun.shut_out(a, b, self.told) for a, b in zip(own, beside, strict=True)]
-        turns = [corun.in_turn(b, self.told, waits) for b, waits in zip(beside, shut_out, strict=True)]
-        take_turns = len(own) > 1 and all(p[0] * turn <= 1.0 for p, turn in zip(paces, turns, strict=True))
-        done = _GroupRates([], [], [], [], shut_out)
-        each = zip(own, beside, paces, turns, shut_out, running, strict=True)
-        for a, sums, (cycles, memory, binding), turn, waits, place in each:
-            longer = self.longer[place]
-            most = corun.longest(turn, self.told, waits, take_turns)
-            going = 1.0 / turn if take_turns else cycles
-            done.rates.append(min(going, memory) / longer)
-            slow = corun.slowdown(cycles, memory, longer, most)
-            done.slowdowns.append(slow)
-            done.worst.append(
-                max(slow, corun.worst(a, sums, meet, corun.longest(turn, self.told, waits, False)) * longer)
-            )
-            bound = corun.bound_by(binding, cycles, memory, longer)
-            done.bindings.append(None if bound == NOTHING else RESOURCES[bound])
-        return done
+    def run(self, running: Sequence[int]) -> _Running:
+        """Rates and slowdowns of these together."""
+        meet, own = self.meet(running), [self.rows[place] for place in running]
+        beside, out, of_all = [[0.0] * BESIDE for _ in own], [0.0] * OUT * len(own), [0.0] * contention.PARTS * len(own)
+        corun.run_together(own, self.machine, contention.cache_table(), meet, beside, of_all, out)
+        each = [out[at : at + OUT] for at in range(0, len(out), OUT)]
+        return _Running(own, beside, each, self.machine, meet)
 
     def members(self, demands: Sequence[Demand], *, margin: float) -> tuple[CorunOutcome, ...]:
         """What happens to each while all run."""
-        found = self.everyone
-        each = zip(demands, found.slowdowns, found.worst, found.bindings, self.sayable, strict=True)
+        each = zip(demands, self.everyone.out, self.everyone.worst, self.known, strict=True)
         return tuple(
-            CorunOutcome(one.name, slow, worst, binding, slow * margin)
-            if said
+            CorunOutcome(one.name, out[SLOWDOWN], worst, _resource(out), out[SLOWDOWN] * margin)
+            if known
             else CorunOutcome(one.name, None, None, None)
-            for one, slow, worst, binding, said in each
+            for one, out, worst, known in each
         )
 
     def gain(self, *, worst: bool) -> float | None:
         """Time one after the other, on all SMs, over time together; None where durations are not known."""
         if self.lasting:
-            slow = self.everyone.worst if worst else self.everyone.slowdowns
-            return sum(1.0 / each for each in slow) if all(self.sayable) else None
+            slow = self.everyone.worst if worst else [out[SLOWDOWN] for out in self.everyone.out]
+            return sum(1.0 / each for each in slow) if all(self.known) else None
         seconds = self.vectors.seconds.tolist()
-        if not np.isfinite(self.vectors.seconds).all() or not all(self.sayable):
+        if not np.isfinite(self.vectors.seconds).all() or not all(self.known):
             return None
         expected = self._gain(seconds, worst=False)
         return min(expected, self._gain(seconds, worst=True)) if worst else expected
@@ -198,14 +262,12 @@ class _Group:
         if self.size == 2:
             first, second = self._rates(range(2), worst)
             alone = (1.0 / self.longer[0], 1.0 / self.longer[1])
-            times: tuple[float, float] = (seconds[0], seconds[1])
-            ended: float = corun.until_both_ended(times, (first, second), alone)
-            return (times[0] + times[1]) / ended
+            return corun.gain_of_two((seconds[0], seconds[1]), (first, second), alone)
         return float(sum(seconds) / self._until_all_ended(seconds, worst))
 
     def _rates(self, running: Sequence[int], worst: bool) -> list[float]:
-        everyone = self.everyone if len(running) == self.size else self.run(running)
-        return [1.0 / slow for slow in everyone.worst] if worst else everyone.rates
+        found = self.everyone if len(running) == self.size else self.run(running)
+        return [1.0 / slow for slow in found.worst] if worst else [out[RATE] for out in found.out]
 
     def _until_all_ended(self, left: list[float], worst: bool) -> float:
         """When the last has ended: whenever one ends, the others go on without it."""
@@ -220,90 +282,50 @@ class _Group:
         return now
 
     @cached_property
-    def sayable(self) -> list[bool]:
+    def known(self) -> list[bool]:
         """Whether something was measured both of it and of each other one, or its blocks find no room."""
         known = self.vectors.known
         common = (known[:, None, :] & known[None, :, :]).any(axis=2) | np.eye(self.size, dtype=bool)
-        waits = self.everyone.shut_out
-        told: list[bool] = np.all(common, axis=1).tolist()
-        return [one or shut for one, shut in zip(told, waits, strict=True)]
+        return [bool(one or out[SHUT_OUT]) for one, out in zip(np.all(common, axis=1), self.everyone.out, strict=True)]
 
     def sums(self) -> dict[str, float]:
-        """{resource: sum of what is asked of it}; of an SM, where they meet in none, the highest."""
-        own = self.vectors
-        within = np.sum if self.meet(range(self.size)) else np.max
-        asked = {name: (own.cycles[:, place], within) for place, name in enumerate(CYCLES)}
-        asked |= {"dram": (own.dram, np.sum), "l2": (own.l2, np.sum), "l1": (own.l1, within)}
-        sums = {}
-        for name, (values, total) in asked.items():
-            known: Floats = values[np.isfinite(values)]
-            if len(known):
-                sums[name] = float(total(known))
-        return sums
-
-    def safe(self, sums: dict[str, float], settings: InterferenceOptions) -> bool:
-        """Whether no resource reaches its limit, all find room, and what decides was measured."""
-        limits = dict.fromkeys(CYCLES, settings.safe_cycles) | {"dram": settings.safe_dram, "l2": 1.0, "l1": 1.0}
-        if any(total >= limits[name] for name, total in sums.items()):
-            return False
-        if any(self.everyone.shut_out) or any(longer > 1.0 for longer in self.longer):
-            return False
+        """{resource: sum of all demands on it}; of an SM, where they meet in none, the highest."""
+        asked, known = self.vectors.asked, np.any(np.isfinite(self.vectors.measured), axis=0).tolist()
+        both = {True: asked.sum(axis=0), False: asked.max(axis=0)}
         meet = self.meet(range(self.size))
-        if self.size > 1 and (self.vectors.in_l2.decides_unknown or (meet and self._unknown_in_sms)):
+        return {
+            name: float(both[meet or name in ("dram", "l2")][place])
+            for place, name in enumerate(LIMITED)
+            if known[place]
+        }
+
+    def safe(self, settings: InterferenceOptions) -> bool:
+        """Whether no resource reaches its limit, all find room, and what decides was measured."""
+        if any(out[SHUT_OUT] for out in self.everyone.out) or any(longer > 1.0 for longer in self.longer):
             return False
-        part = settings.safe_cycles * (self.size - 1) / self.size if self.size > 1 else np.inf
-        decides = np.array([name == "issue" or sums.get(name, 0.0) >= part for name in CYCLES] + [True])
-        decides[:-1] &= meet
-        return bool((self.vectors.known | ~decides).all())
-
-    @property
-    def _unknown_in_sms(self) -> bool:
-        """Whether what decides in SMs where they meet, but cycles, is not known: room for blocks, L1."""
-        launches = vectors.told(self.vectors.launches, self.gpu)
-        return not launches.all() or self.vectors.in_l1.decides_unknown
+        return bool(_safe(lambda of: of(self.vectors), self.meet(range(self.size)), self.gpu, settings))
 
 
-# pairs: so many take Python less long than loading a compiler
-_WORTH_COMPILING = 2000
-_OWN, _OTHER = 1, 2  # whose blocks find no room beside the other: of the row, of the column
+@dataclass(frozen=True)
+class _Running:
+    """Members that run together: their rows OWN, BESIDE and OUT."""
+
+    own: list[list[float]]
+    beside: list[list[float]]
+    out: list[list[float]]
+    machine: list[float]
+    meet: bool
+
+    @cached_property
+    def worst(self) -> list[float]:
+        """The slowdown of each where the others are served first."""
+        each = zip(self.own, self.beside, self.out, strict=True)
+        return [corun.worst_slowdown(own, beside, out, self.machine, self.meet) for own, beside, out in each]
 
 
-def matrix(
-    rows: Sequence[Demand],
-    columns: Sequence[Demand] | None = None,
-    *,
-    gpu: GpuCapacity,
-    calibration: Calibration | None = None,
-    sharing: Sharing | None = None,
-    settings: InterferenceOptions | None = None,
-) -> Matrix:
-    """Return what happens to each of `rows` beside each of `columns` (`rows` again where None).
-
-    Of each pair it tells what `estimate` tells of the row's kernel; `sharing.shares` are of row and column.
-    """
-    calibration, sharing, settings = (
-        calibration or Calibration(),
-        sharing or Sharing(),
-        settings or InterferenceOptions(),
-    )
-    shares = shares_of(sharing, 2)
-    one = _Side.of(rows, shares[0], gpu, calibration)
-    two = one if columns is None and shares[0] == shares[1] else _Side.of(columns or rows, shares[1], gpu, calibration)
-    shape = (len(one.rows), len(two.rows))
-    meet = _meet(one.vectors, two.vectors, sum(shares), gpu)
-    answers = (np.empty(shape), np.empty(shape), np.empty(shape, dtype=np.uint8), np.empty(shape, dtype=np.uint8))
-    told = corun.machine(gpu, calibration, lasting=sharing.lasting)
-    fill = _fill if is_made(_fill) or shape[0] * shape[1] > _WORTH_COMPILING else plain(_fill)
-    fill(one.rows, two.rows, told, contention.cache_table(), meet, one is two, sharing.lasting, answers)
-    slowdown, gain, binding, shut_out = answers
-    common = one.measured @ two.measured.T > 0
-    sayable, both_sayable = common | (shut_out & _OWN > 0), common | (shut_out == _OWN + _OTHER)
-    timed = np.isfinite(one.vectors.seconds)[:, None] & np.isfinite(two.vectors.seconds)[None, :]
-    gain[~(both_sayable & (timed | sharing.lasting))] = np.nan
-    slowdown[~sayable], binding[~sayable] = np.nan, NOTHING
-    room = (shut_out == 0) & (one.rows[:, LONGER] <= 1.0)[:, None] & (two.rows[:, LONGER] <= 1.0)[None, :]
-    safe = (room & _below(one.vectors, two.vectors, meet, settings) & _told(one, two, meet, gpu)).astype(np.uint8)
-    return Matrix(one.vectors.names, two.vectors.names, RESOURCES, slowdown, gain, binding, safe, settings.margin)
+def _resource(out: Sequence[float]) -> str | None:
+    """The name of what binds; None: nothing."""
+    return None if out[BINDING] == NOTHING else RESOURCES[int(out[BINDING])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,15 +345,15 @@ class _Side:
 def _meet(one: Vectors, two: Vectors, shares: float, gpu: GpuCapacity) -> Flags:
     """Which pairs meet in SMs."""
     blocks = one.launches.blocks[:, None] + two.launches.blocks[None, :]
-    apart = vectors.apart(0.0, shares, gpu) if gpu.sms is None or shares <= 1.0 else blocks <= gpu.sms
-    return ~np.broadcast_to(apart, blocks.shape)
+    nowhere = vectors.meet_nowhere(0.0, shares, gpu) if gpu.sms is None or shares <= 1.0 else blocks <= gpu.sms
+    return ~np.broadcast_to(nowhere, blocks.shape)
 
 
 @compiled
 def _fill(
     rows: Floats,
     columns: Floats,
-    told: Floats,
+    machine: Floats,
     kept: Floats,
     meet: Flags,
     square: bool,
@@ -340,85 +362,39 @@ def _fill(
 ) -> None:
     """Fill in slowdown, gain, binding, and who finds no room, of each pair.
 
-    `square`: columns are the rows, and each pair tells of two places.
+    `square`: columns are the rows, and each pair has two places.
     """
-    slowdown, gain, binding, shut_out = answers
-    beside, mine = np.zeros(BESIDE), np.zeros(BESIDE)
-    both = np.zeros(2 * contention.PARTS)
+    beside, out, of_all = np.zeros((2, BESIDE)), np.zeros(2 * OUT), np.zeros(2 * contention.PARTS)
     for i in range(len(rows)):
         own = rows[i]
         for j in range(i if square else 0, len(columns)):
-            other, met = columns[j], meet[i, j]
-            mine[:] = 0.0
+            other = columns[j]
             beside[:] = 0.0
-            corun.add(mine, own, other, told)
-            corun.add(beside, other, own, told)
-            corun.put_dram(both, 0, own)
-            corun.put_dram(both, 1, other)
-            mine[LATENCY] = beside[LATENCY] = corun.latency(both, 2, told)
-            cycles, memory, bound = corun.pace(own, mine, told, kept, met)
-            their_cycles, their_memory, their_bound = corun.pace(other, beside, told, kept, met)
-            waits = met and corun.shut_out(own, mine, told)
-            other_waits = met and corun.shut_out(other, beside, told)
-            shut_out[i, j] = (_OWN if waits else 0) + (_OTHER if other_waits else 0)
-            turn, their_turn = corun.in_turn(mine, told, waits), corun.in_turn(beside, told, other_waits)
-            take_turns = cycles * turn <= 1.0 and their_cycles * their_turn <= 1.0
-            most = corun.longest(turn, told, waits, take_turns)
-            their_most = corun.longest(their_turn, told, other_waits, take_turns)
-            slow = corun.slowdown(cycles, memory, own[LONGER], most)
-            their_slow = corun.slowdown(their_cycles, their_memory, other[LONGER], their_most)
-            slowdown[i, j] = slow
-            binding[i, j] = corun.bound_by(bound, cycles, memory, own[LONGER])
-            going = 1.0 / turn if take_turns else cycles
-            their_going = 1.0 / their_turn if take_turns else their_cycles
-            seconds = (own[SECONDS], other[SECONDS])
-            shared = (min(going, memory) / own[LONGER], min(their_going, their_memory) / other[LONGER])
-            alone = (1.0 / own[LONGER], 1.0 / other[LONGER])
-            known = seconds[0] > 0.0 and seconds[1] > 0.0
-            total = seconds[0] + seconds[1]
-            if lasting:
-                gain[i, j] = 1.0 / slow + 1.0 / their_slow
-            elif known:
-                gain[i, j] = total / corun.until_both_ended(seconds, shared, alone)
+            corun.run_together((own, other), machine, kept, meet[i, j], beside, of_all, out)
+            _answer(answers, i, j, own, other, out, 0, lasting)
             if square and i != j:
-                slowdown[j, i] = their_slow
-                binding[j, i] = corun.bound_by(their_bound, their_cycles, their_memory, other[LONGER])
-                shut_out[j, i] = (_OWN if other_waits else 0) + (_OTHER if waits else 0)
-                if lasting:
-                    gain[j, i] = 1.0 / their_slow + 1.0 / slow
-                elif known:
-                    turned = (shared[1], shared[0])
-                    gain[j, i] = total / corun.until_both_ended((seconds[1], seconds[0]), turned, (alone[1], alone[0]))
+                _answer(answers, j, i, other, own, out, 1, lasting)
 
 
-def _told(one: _Side, two: _Side, meet: Flags, gpu: GpuCapacity) -> Flags:
-    """Which pairs have all measured that decides of caches, and of room for blocks."""
-    room = vectors.told(one.vectors.launches, gpu)[:, None] & vectors.told(two.vectors.launches, gpu)[None, :]
-    within = room & ~one.vectors.in_l1.pairs_unknown(two.vectors.in_l1)
-    return ~one.vectors.in_l2.pairs_unknown(two.vectors.in_l2) & (within | ~meet)
-
-
-def _below(one: Vectors, two: Vectors, meet: Flags, settings: InterferenceOptions) -> Flags:
-    """Whether sums of pairs stay below their limits, and what decides was measured."""
-    known = (one.known, two.known)
-    below = known[0][:, None, -1] & known[1][None, :, -1]
-    below &= _sum(one.dram, two.dram) < settings.safe_dram
-    mine, theirs = np.nan_to_num(one.cycles), np.nan_to_num(two.cycles)
-    for place, name in enumerate(CYCLES):
-        total = _both(mine[:, place], theirs[:, place], meet)
-        measured = known[0][:, None, place] & known[1][None, :, place]
-        decides = meet & (total >= settings.safe_cycles / 2) if name != "issue" else meet
-        below &= (total < settings.safe_cycles) & (measured | ~decides)
-    below &= (_sum(one.l2, two.l2) < 1.0) & (_sum(one.l1, two.l1, meet) < 1.0)
-    return below
-
-
-def _sum(one: Floats, two: Floats, meet: Flags | None = None) -> Floats:
-    """Sum of both, unknown as nothing; the higher of them where they do not meet."""
-    return _both(np.nan_to_num(one), np.nan_to_num(two), meet)
-
-
-def _both(one: Floats, two: Floats, meet: Flags | None) -> Floats:
-    """The same of numbers that are known."""
-    mine, theirs = one[:, None], two[None, :]
-    return mine + theirs if meet is None or meet.all() else np.where(meet, mine + theirs, np.maximum(mine, theirs))
+@either
+def _answer(
+    answers: tuple[Floats, Floats, Bytes, Bytes],
+    i: int,
+    j: int,
+    own: Row,
+    other: Row,
+    out: Row,
+    place: int,
+    lasting: bool,
+) -> None:
+    """Put what happens to one of a pair, the one at `place` in `out`, where it belongs."""
+    slowdown, gain, binding, shut_out = answers
+    at, theirs = OUT * place, OUT * (1 - place)
+    slowdown[i, j] = out[at + SLOWDOWN]
+    binding[i, j] = int(out[at + BINDING])
+    shut_out[i, j] = (_OWN if out[at + SHUT_OUT] > 0.0 else 0) + (_OTHER if out[theirs + SHUT_OUT] > 0.0 else 0)
+    if lasting:
+        gain[i, j] = 1.0 / out[at + SLOWDOWN] + 1.0 / out[theirs + SLOWDOWN]
+    elif own[SECONDS] > 0.0 and other[SECONDS] > 0.0:
+        alone = (1.0 / own[LONGER], 1.0 / other[LONGER])
+        gain[i, j] = corun.gain_of_two((own[SECONDS], other[SECONDS]), (out[at + RATE], out[theirs + RATE]), alone)

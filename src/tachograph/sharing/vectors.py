@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +14,7 @@ from tachograph.catalog.arrays import Flags, Floats
 from tachograph.sharing import contention
 from tachograph.sharing.demand import CYCLES, Calibration, Demand, Footprint, GpuCapacity
 
+LIMITED = (*CYCLES, "dram", "l2", "l1")  # resources of which all kernels together have no more than there is
 _UNIT = 256.0  # registers are given to a warp by so many
 _WARP = 32.0
 _LEAST = 1e-9  # a share below this is none, and no divisor
@@ -48,23 +52,19 @@ class CacheUse:
         """Return some of them."""
         return CacheUse(*(getattr(self, name)[part] for name in CacheUse.__slots__))
 
-    @property
-    def contended(self) -> bool:
-        """Whether two of these or more use it, one finds much there, and it is not known to hold all they touch."""
-        held = float(self.most[self.uses].sum()) < 1.0
-        return bool(np.count_nonzero(self.uses) > 1 and self.finds.any() and not held)
 
-    @property
-    def decides_unknown(self) -> bool:
-        """Whether, of all these together, what decides is not known."""
-        return self.contended and bool(self.untold.any())
+def contended(uses: Sequence[Any] | Flags, finds: Sequence[Any] | Flags, most: Sequence[Any] | Floats) -> Flags:
+    """Return whether two or more use a cache, one finds much there, and it is not known to hold all they touch.
 
-    def pairs_unknown(self, other: CacheUse) -> Flags:
-        """Return the same of each of these with each of the others."""
-        found: Flags = self.uses[:, None] & other.uses[None, :]
-        found &= self.finds[:, None] | other.finds[None, :]
-        found &= ~(self.most[:, None] + other.most[None, :] < 1.0)  # NaN: not known to be held
-        return found & (self.untold[:, None] | other.untold[None, :])
+    A value, or an array, of each kernel, see `CacheUse`; arrays broadcast against each other.
+    """
+    one, two, filled = uses[0], uses[0] & False, np.where(uses[0], most[0], 0.0)
+    for use, size in zip(uses[1:], most[1:], strict=True):
+        two, one = two | (one & use), one | use
+        filled = filled + np.where(use, size, 0.0)
+    held: Flags = np.less(filled, 1.0)  # NaN: not known to be held
+    found: Flags = two & reduce(or_, finds) & np.logical_not(held)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,17 @@ class Vectors:
     in_l2: CacheUse
     in_l1: CacheUse
     launches: LaunchVectors
+
+    @property
+    def measured(self) -> Floats:
+        """Demands on (rows, LIMITED), NaN where unknown."""
+        return np.column_stack([self.cycles, self.dram, self.l2, self.l1])
+
+    @property
+    def asked(self) -> Floats:
+        """The same, 0 where unknown."""
+        measured = self.measured
+        return np.where(np.isfinite(measured), measured, 0.0)
 
     @property
     def known(self) -> Flags:
@@ -237,14 +248,14 @@ def room(gpu: GpuCapacity) -> Floats:
     return np.array([np.nan if value is None else float(value) for value in has])
 
 
-def told(launches: LaunchVectors, gpu: GpuCapacity) -> Flags:
+def room_known(launches: LaunchVectors, gpu: GpuCapacity) -> Flags:
     """Return of which launches everything is known that decides whether their blocks find room beside others."""
     needs = np.concatenate([occupied(launches, gpu), of_a_block(launches)], axis=-1)
     known: Flags = np.isfinite(needs).all(axis=-1) & np.isfinite(room(gpu)).all()
     return known
 
 
-def apart(blocks: float, shares: float, gpu: GpuCapacity) -> bool:
+def meet_nowhere(blocks: float, shares: float, gpu: GpuCapacity) -> bool:
     """Return whether launches of so many blocks on such shares of the SMs, all together, meet in no SM.
 
     So it is where each has SMs of its own, or there is an SM for each block. NaN: not known.
@@ -319,7 +330,7 @@ def _of_caches(demands: Sequence[Demand], vectors: Vectors) -> Iterator[str]:
     for label, cached, hits in (("L2", vectors.in_l2, vectors.l2_hit), ("L1", vectors.in_l1, vectors.l1_hit)):
         lacks = cached.untold | (cached.uses & np.isnan(hits))
         missing = dict.fromkeys(one.name for one, lack in zip(demands, lacks, strict=True) if lack)
-        if missing and cached.contended:
+        if missing and contended(cached.uses, cached.finds, cached.most):
             verbs = "finds there or comes back to" if len(missing) == 1 else "find there or come back to"
             yield f"{label}: what {' and '.join(missing)} {verbs} is not known; left out"
 
