@@ -45,6 +45,7 @@ class Counter:
     nvml_unit: str | None = None
     storage: CounterStorage = "f32"
     zero_is_missing: bool = False
+    jobstats: tuple[str, str] | None = None  # metric of jobstats' GPU exporter, unit it writes
 
 
 _F, _I, _C, _R = CounterKind.FRACTION, CounterKind.INSTANT, CounterKind.CUMULATIVE, CounterKind.RATE
@@ -53,24 +54,32 @@ _NO_END = float("inf")
 COUNTERS: tuple[Counter, ...] = (
     Counter("gpu_util", _F, "fraction", 0, 1, "Share of time in which at least one kernel ran on the GPU.",
             203, "DEV_GPU_UTIL", "GPU_UTIL_RATIO", "percent", "gpu_utilization", "percent",
-            "nvmlDeviceGetUtilizationRates.gpu", "percent"),
+            "nvmlDeviceGetUtilizationRates.gpu", "percent",
+            jobstats=("nvidia_gpu_duty_cycle", "percent")),
     Counter("sm_active", _F, "fraction", 0, 1, "Share of cycles in which an SM had a warp resident, averaged over SMs.",
-            1002, "PROF_SM_ACTIVE", "SM_UTIL_RATIO", "fraction", "sm_active", "fraction", "GPM 2 SM_UTIL", "percent"),
+            1002, "PROF_SM_ACTIVE", "SM_UTIL_RATIO", "fraction", "sm_active", "fraction", "GPM 2 SM_UTIL", "percent",
+            jobstats=("nvidia_gpu_sm_util_percent", "fraction")),
     Counter("sm_occupancy", _F, "fraction", 0, 1, "Resident warps over the maximum of resident warps, per elapsed cycle.",
             1003, "PROF_SM_OCCUPANCY", "SM_OCCUPANCY_RATIO", "fraction", "sm_occupancy", "fraction",
-            "GPM 3 SM_OCCUPANCY", "percent"),
+            "GPM 3 SM_OCCUPANCY", "percent",
+            jobstats=("nvidia_gpu_sm_occupancy_percent", "fraction")),
     Counter("gr_engine_active", _F, "fraction", 0, 1, "Share of time in which the graphics or compute engine was busy.",
             1001, "PROF_GR_ENGINE_ACTIVE", "GR_ENGINE_UTIL_RATIO", "fraction", "gr_engine_active", "fraction",
-            "GPM 1 GRAPHICS_UTIL", "percent"),
+            "GPM 1 GRAPHICS_UTIL", "percent",
+            jobstats=("nvidia_gpu_graphics_util_percent", "fraction")),
     Counter("fp16_active", _F, "fraction", 0, 1, "Share of cycles in which the FP16 pipe was active; tensor work not included.",
-            1008, "PROF_PIPE_FP16_ACTIVE", "FP16_UTIL_RATIO", "fraction", "fp16_active", "fraction", "GPM 13 FP16", "percent"),
+            1008, "PROF_PIPE_FP16_ACTIVE", "FP16_UTIL_RATIO", "fraction", "fp16_active", "fraction", "GPM 13 FP16", "percent",
+            jobstats=("nvidia_gpu_fp16_util_percent", "fraction")),
     Counter("fp32_active", _F, "fraction", 0, 1, "Share of cycles in which the FP32 pipe was active.",
-            1007, "PROF_PIPE_FP32_ACTIVE", "FP32_UTIL_RATIO", "fraction", "fp32_active", "fraction", "GPM 12 FP32", "percent"),
+            1007, "PROF_PIPE_FP32_ACTIVE", "FP32_UTIL_RATIO", "fraction", "fp32_active", "fraction", "GPM 12 FP32", "percent",
+            jobstats=("nvidia_gpu_fp32_util_percent", "fraction")),
     Counter("fp64_active", _F, "fraction", 0, 1, "Share of cycles in which the FP64 pipe was active; tensor work not included.",
-            1006, "PROF_PIPE_FP64_ACTIVE", "FP64_UTIL_RATIO", "fraction", "fp64_active", "fraction", "GPM 11 FP64", "percent"),
+            1006, "PROF_PIPE_FP64_ACTIVE", "FP64_UTIL_RATIO", "fraction", "fp64_active", "fraction", "GPM 11 FP64", "percent",
+            jobstats=("nvidia_gpu_fp64_util_percent", "fraction")),
     Counter("tensor_active", _F, "fraction", 0, 1, "Share of cycles in which any tensor pipe was active.",
             1004, "PROF_PIPE_TENSOR_ACTIVE", "TENSOR_UTIL_RATIO", "fraction", "tensor_active", "fraction",
-            "GPM 5 ANY_TENSOR", "percent"),
+            "GPM 5 ANY_TENSOR", "percent",
+            jobstats=("nvidia_gpu_any_tensor_util_percent", "fraction")),
     Counter("tensor_hmma_active", _F, "fraction", 0, 1, "Share of cycles in which the FP16/BF16 tensor pipe was active.",
             1014, "PROF_PIPE_TENSOR_HMMA_ACTIVE", None, "fraction", "tensor_hmma_active", "fraction", "GPM 7 HMMA", "percent"),
     Counter("tensor_imma_active", _F, "fraction", 0, 1, "Share of cycles in which the integer tensor pipe was active.",
@@ -79,30 +88,38 @@ COUNTERS: tuple[Counter, ...] = (
             1015, "PROF_PIPE_TENSOR_DFMA_ACTIVE", None, "fraction", "tensor_dfma_active", "fraction", "GPM 6 DFMA", "percent"),
     Counter("dram_active", _F, "fraction", 0, 1, "Share of cycles in which device memory was sending or receiving data.",
             1005, "PROF_DRAM_ACTIVE", "DRAM_UTIL_RATIO", "fraction", "dram_active", "fraction",
-            "GPM 10 DRAM_BW_UTIL", "percent"),
+            "GPM 10 DRAM_BW_UTIL", "percent",
+            jobstats=("nvidia_gpu_dram_bw_util_percent", "fraction")),
     Counter("mem_copy_util", _F, "fraction", 0, 1,
             "Share of time in which device memory was read or written; not the copy engine.",
             204, "DEV_MEM_COPY_UTIL", None, "percent", "mem_copy_utilization", "percent",
             "nvmlDeviceGetUtilizationRates.memory", "percent"),
     Counter("hbm_used_mib", _I, "MiB", 0, 1 << 21, "Device memory in use.",
-            252, "DEV_FB_USED", None, "MiB", "fb_used", "MiB", "nvmlDeviceGetMemoryInfo.used", "B"),
+            252, "DEV_FB_USED", None, "MiB", "fb_used", "MiB", "nvmlDeviceGetMemoryInfo.used", "B",
+            jobstats=("nvidia_gpu_memory_used_bytes", "B")),
     Counter("hbm_free_mib", _I, "MiB", 0, 1 << 21, "Device memory free.",
             251, "DEV_FB_FREE", None, "MiB", "fb_free", "MiB", "nvmlDeviceGetMemoryInfo.free", "B"),
     Counter("pcie_tx_bytes_per_s", _R, "B/s", 0, 1e12, "PCIe bytes per second from device to host.",
-            1009, "PROF_PCIE_TX_BYTES", None, "B/s", "pcie_tx_bytes", "B/s", "GPM 20 PCIE_TX_PER_SEC", "MiB/s"),
+            1009, "PROF_PCIE_TX_BYTES", None, "B/s", "pcie_tx_bytes", "B/s", "GPM 20 PCIE_TX_PER_SEC", "MiB/s",
+            jobstats=("nvidia_gpu_pcie_tx_per_sec", "B/s")),
     Counter("pcie_rx_bytes_per_s", _R, "B/s", 0, 1e12, "PCIe bytes per second from host to device.",
-            1010, "PROF_PCIE_RX_BYTES", None, "B/s", "pcie_rx_bytes", "B/s", "GPM 21 PCIE_RX_PER_SEC", "MiB/s"),
+            1010, "PROF_PCIE_RX_BYTES", None, "B/s", "pcie_rx_bytes", "B/s", "GPM 21 PCIE_RX_PER_SEC", "MiB/s",
+            jobstats=("nvidia_gpu_pcie_rx_per_sec", "B/s")),
     Counter("nvlink_tx_bytes_per_s", _R, "B/s", 0, 1e13, "NVLink bytes per second sent.",
-            1011, "PROF_NVLINK_TX_BYTES", None, "B/s", "nvlink_tx_bytes", "B/s", "GPM 61 NVLINK_TOTAL_TX_PER_SEC", "MiB/s"),
+            1011, "PROF_NVLINK_TX_BYTES", None, "B/s", "nvlink_tx_bytes", "B/s", "GPM 61 NVLINK_TOTAL_TX_PER_SEC", "MiB/s",
+            jobstats=("nvidia_gpu_nvlink_total_tx_per_sec", "B/s")),
     Counter("nvlink_rx_bytes_per_s", _R, "B/s", 0, 1e13, "NVLink bytes per second received.",
-            1012, "PROF_NVLINK_RX_BYTES", None, "B/s", "nvlink_rx_bytes", "B/s", "GPM 60 NVLINK_TOTAL_RX_PER_SEC", "MiB/s"),
+            1012, "PROF_NVLINK_RX_BYTES", None, "B/s", "nvlink_rx_bytes", "B/s", "GPM 60 NVLINK_TOTAL_RX_PER_SEC", "MiB/s",
+            jobstats=("nvidia_gpu_nvlink_total_rx_per_sec", "B/s")),
     Counter("power_w", _I, "W", 0, 3000, "Power drawn by the board.",
-            155, "DEV_POWER_USAGE", "BOARD_POWER_WATTS", "W", "power_usage", "W", "nvmlDeviceGetPowerUsage", "mW"),
+            155, "DEV_POWER_USAGE", "BOARD_POWER_WATTS", "W", "power_usage", "W", "nvmlDeviceGetPowerUsage", "mW",
+            jobstats=("nvidia_gpu_power_usage_milliwatts", "mW")),
     Counter("energy_j", _C, "J", 0, _NO_END, "Energy drawn since the driver was loaded.",
             156, "DEV_TOTAL_ENERGY_CONSUMPTION", None, "mJ", "total_energy_consumption", "mJ",
             "nvmlDeviceGetTotalEnergyConsumption", "mJ", "f64"),
     Counter("gpu_temp_c", _I, "C", -40, 150, "Temperature of the GPU.",
-            150, "DEV_GPU_TEMP", "GPU_TEMP_CELSIUS", "C", "gpu_temp", "C", "nvmlDeviceGetTemperature", "C"),
+            150, "DEV_GPU_TEMP", "GPU_TEMP_CELSIUS", "C", "gpu_temp", "C", "nvmlDeviceGetTemperature", "C",
+            jobstats=("nvidia_gpu_temperature_celsius", "C")),
     Counter("mem_temp_c", _I, "C", -40, 150, "Temperature of the device memory; 0 means not supported.",
             140, "DEV_MEMORY_TEMP", "MEMORY_TEMP_CELSIUS", "C", "memory_temp", "C", "NVML_FI_DEV_MEMORY_TEMP", "C",
             zero_is_missing=True),
@@ -114,7 +131,8 @@ COUNTERS: tuple[Counter, ...] = (
             "Why clocks are lowered: 1 idle, 2 application clocks, 4 power cap, 8 hardware slowdown, 0x10 sync boost, "
             "0x20 software thermal, 0x40 hardware thermal, 0x80 power brake.",
             112, "DEV_CLOCK_THROTTLE_REASONS", "CLOCKS_EVENT_REASONS", "bitmask", None, None,
-            "nvmlDeviceGetCurrentClocksEventReasons", "bitmask", "i64"),
+            "nvmlDeviceGetCurrentClocksEventReasons", "bitmask", "i64",
+            jobstats=("nvidia_gpu_clock_event_reason", "bitmask")),
     Counter("xid", _I, "code", 0, 100_000, "Last XID error; it stays until the next one, so only a change is an event.",
             230, "DEV_XID_ERRORS", "XID_ERROR", "code", None, None, "nvmlEventTypeXidCriticalError", "code", "i64"),
     Counter("pcie_replays", _C, "count", 0, 1 << 53, "PCIe replays since the driver was loaded.",
@@ -169,6 +187,15 @@ def outside_names() -> Mapping[str, tuple[str, str]]:
         if counter.ldms_name and counter.ldms_unit:
             names[LDMS_PREFIX + counter.ldms_name] = (counter.name, counter.ldms_unit)
     return MappingProxyType(names)
+
+
+def jobstats_names() -> Mapping[str, tuple[str, str]]:
+    """Return {metric of jobstats' GPU exporter: (contract counter, unit it writes)}.
+
+    Its *_percent and *_util metrics carry 0..1: it divides what GPM reports by 100.
+    """
+    found = {counter.jobstats[0]: (counter.name, counter.jobstats[1]) for counter in COUNTERS if counter.jobstats}
+    return MappingProxyType(found)
 
 
 @dataclass(frozen=True, slots=True)

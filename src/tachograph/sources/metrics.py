@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_COUNTERS, CounterKind, outside_names
+from tachograph.catalog.counters import COUNTERS_BY_NAME, HOST_COUNTERS, CounterKind, jobstats_names, outside_names
 from tachograph.catalog.errors import ConfigError, InputError
 from tachograph.catalog.units import factor
 
@@ -215,28 +215,6 @@ class _MetricChoice:
         return all(labels.get(name) == value for name, value in self.labels.items())
 
 
-# The *_percent and *_util metrics of this exporter carry 0..1: it divides what GPM says by 100.
-_JOBSTATS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "nvidia_gpu_duty_cycle": ("gpu_util", "percent"),
-        "nvidia_gpu_memory_used_bytes": ("hbm_used_mib", "B"),
-        "nvidia_gpu_power_usage_milliwatts": ("power_w", "mW"),
-        "nvidia_gpu_temperature_celsius": ("gpu_temp_c", "C"),
-        "nvidia_gpu_clock_event_reason": ("throttle_reasons", "bitmask"),
-        "nvidia_gpu_graphics_util_percent": ("gr_engine_active", "fraction"),
-        "nvidia_gpu_sm_util_percent": ("sm_active", "fraction"),
-        "nvidia_gpu_sm_occupancy_percent": ("sm_occupancy", "fraction"),
-        "nvidia_gpu_any_tensor_util_percent": ("tensor_active", "fraction"),
-        "nvidia_gpu_dram_bw_util_percent": ("dram_active", "fraction"),
-        "nvidia_gpu_fp64_util_percent": ("fp64_active", "fraction"),
-        "nvidia_gpu_fp32_util_percent": ("fp32_active", "fraction"),
-        "nvidia_gpu_fp16_util_percent": ("fp16_active", "fraction"),
-        "nvidia_gpu_pcie_tx_per_sec": ("pcie_tx_bytes_per_s", "B/s"),
-        "nvidia_gpu_pcie_rx_per_sec": ("pcie_rx_bytes_per_s", "B/s"),
-        "nvidia_gpu_nvlink_total_tx_per_sec": ("nvlink_tx_bytes_per_s", "B/s"),
-        "nvidia_gpu_nvlink_total_rx_per_sec": ("nvlink_rx_bytes_per_s", "B/s"),
-    }
-)
 _CLOCK = "nvidia_gpu_clock"
 _CLOCK_TYPES = (("sm", "sm_clock_mhz"), ("mem", "mem_clock_mhz"))
 _FACTS = (
@@ -317,7 +295,7 @@ def _choices() -> Mapping[str, tuple[_MetricChoice, ...]]:
 
 
 def _all_choices() -> Iterator[tuple[str, _MetricChoice]]:
-    for metric, (counter, unit) in (*outside_names().items(), *_JOBSTATS.items()):
+    for metric, (counter, unit) in (*outside_names().items(), *jobstats_names().items()):
         if metric not in COUNTERS_BY_NAME:  # a metric called like one of our counters may be anything
             yield metric, _MetricChoice(MetricTarget("gpu_samples", counter, unit), {})
     for kind, counter in _CLOCK_TYPES:
