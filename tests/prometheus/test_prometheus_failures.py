@@ -71,13 +71,13 @@ def refused(url: str, folder: Path, *more: str) -> str:
 
 
 ANSWERS: list[tuple[Fault, str]] = [
-    (Status(503, body=GARBAGE), "answered 503 Service Unavailable (2 attempts); look at the server's log"),
-    (Status(429), "answered 429 Too Many Requests (2 attempts); ask less often"),
+    (Status(503, body=GARBAGE), "answered 503 Service Unavailable (2 attempts); see the server's log"),
+    (Status(429), "answered 429 Too Many Requests (2 attempts); poll less often"),
     (Status(401), "answered 401 Unauthorized; give token_file, or user and password_file"),
     (Status(404), "answered 404 Not Found; check the path of the url"),
-    (CutOff(), "the answer broke off (2 attempts); look at the server's log"),
-    (CutOff(chunked=True), "the answer broke off (2 attempts); look at the server's log"),
-    (HangUp(), "the answer broke off (2 attempts); look at the server's log"),
+    (CutOff(), "the answer broke off (2 attempts); see the server's log"),
+    (CutOff(chunked=True), "the answer broke off (2 attempts); see the server's log"),
+    (HangUp(), "the answer broke off (2 attempts); see the server's log"),
     (Silence(1.5), "no answer within 1 s (2 attempts); is it overloaded? raise timeout_s"),
     (
         Garbage(),
@@ -88,13 +88,13 @@ ANSWERS: list[tuple[Fault, str]] = [
     (Garbage(b"RESP 1.0\r\n\r\n", http=False), "the answer is not HTTP"),
     (
         Status(422, body=b'{"status":"error","errorType":"execution","error":"no such thing"}'),
-        "answered 422 Unprocessable Entity: execution: no such thing; ask for less at a time",
+        "answered 422 Unprocessable Entity: execution: no such thing; request less at a time",
     ),
     (
         Garbage(
             b'{"status":"success","isPartial":true,"data":{"resultType":"matrix","result":[]}}', "application/json"
         ),
-        "the answer is partial: a part of its storage did not answer (2 attempts); mend its storage",
+        "the answer is partial: a part of its storage did not answer (2 attempts); fix its storage",
     ),
 ]
 

@@ -113,7 +113,7 @@ def test_the_line_says_what_where_and_what_to_do(server: Faulty) -> None:
         f"{server.url}/api: no answer within 0.1 s (3 attempts); is it overloaded? raise timeout_s"
     )
     server.faults += [CutOff()] * 3
-    assert asked(server.url) == f"{server.url}/api: the answer broke off (3 attempts); look at the server's log"
+    assert asked(server.url) == f"{server.url}/api: the answer broke off (3 attempts); see the server's log"
     server.faults += [Garbage(b"SSH-2.0-OpenSSH_9.2\r\n\r\n", http=False)] * 3
     assert "the answer is not HTTP" in asked(server.url)
     server.faults.append(Status(302, {"Location": "https://user:secret-word@sso.example.org/login?secret-query=1"}))
@@ -140,7 +140,7 @@ def test_shape_is_told(server: Faulty) -> None:
 def test_words_of_the_server_are_told() -> None:
     with faulty(lambda asking: Reply(b"no  such\nthing", 400)) as server:
         one = HttpServer(settings(server.url), own_words=bytes.decode)
-        with pytest.raises(RequestError, match="answered 400 Bad Request: no such thing; mend what is asked"):
+        with pytest.raises(RequestError, match="answered 400 Bad Request: no such thing; fix the query"):
             one.get("/api")
         one.close()
 
@@ -191,7 +191,7 @@ def test_certificates(tmp_path: Path) -> None:
         one.close()
         assert asked(server.url) == (
             f"{server.url}/api: its certificate is not trusted: unable to get local issuer certificate; "
-            "name the certificates to trust with ca_file, or mend the server's"
+            "name the certificates to trust with ca_file, or fix the server's"
         )
         local = server.url.replace("127.0.0.1", "localhost")
         assert "not trusted: Hostname mismatch, certificate is not valid for 'localhost'" in asked(
@@ -269,7 +269,7 @@ def test_an_answer_that_drips_for_ever_is_given_up(server: Faulty) -> None:
         settings(server.url, attempts=1), pace=RequestPace(steady=lambda: float(next(ticks)), sleep=lambda s: None)
     )
     with pytest.raises(
-        RequestError, match="was still answering after 100 s; ask for less at a time, or raise timeout_s"
+        RequestError, match="was still answering after 100 s; request less at a time, or raise timeout_s"
     ):
         one.get("/api")
     one.close()

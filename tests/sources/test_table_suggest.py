@@ -127,7 +127,7 @@ def test_what_cannot_be_judged_is_said(tmp_path: Path) -> None:
     util = _csv(tmp_path, "time,gpu,util\n1776919670,0,0.4\n")
     assert 'to = "gpu_util" }  # no value is above 1' in suggest(util)
     days = _csv(tmp_path, "time,gpu,util\n03/04/2026 10:00:00,0,40\n")
-    assert "no value tells which" in suggest(days)
+    assert "undetermined by the values" in suggest(days)
 
 
 @pytest.mark.parametrize(

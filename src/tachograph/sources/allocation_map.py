@@ -104,7 +104,7 @@ def read_map_content(content: bytes, *, where: str, cluster: SlurmCluster) -> Al
                 _take(entry, reading, cluster)
         case _:
             raise InputError(
-                "this does not tell which GPUs jobs held",
+                "this does not name the GPUs of jobs",
                 where=where,
                 do="read accounting with `tachograph ingest sacct`; a map needs the columns job_id,node,gpu",
             )

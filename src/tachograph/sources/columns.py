@@ -13,7 +13,7 @@ import polars as pl
 
 from tachograph.catalog.counters import COUNTERS, HOST_COUNTERS, outside_names
 
-# what tells the rows of one node and time apart, in order of preference, lower case
+# what distinguishes the rows of one node and time, in order of preference, lower case
 INSTANCE_NAMES = ("llite", "fs_name", "iface", "interface", "cpu", "name", "instance", "instance_name")
 _ALIASES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"procstat": ("procstat2",), "procnetdev": ("procnetdev2",), "papi": ("papi_sampler",)}
@@ -48,7 +48,7 @@ class HostColumnMeaning:
 
 
 def sampler_of(path: Path) -> str:
-    """Return the sampler that a file's name, or its folder's, tells; "" where neither does.
+    """Return the sampler that a file's name, or its folder's, gives; "" where neither does.
 
     >>> sampler_of(Path("csv/procstat-1763700000")), sampler_of(Path("procnetdev2/n1.csv")), sampler_of(Path("a.csv"))
     ('procstat', 'procnetdev', '')
@@ -138,7 +138,7 @@ def gathered(found: Iterable[tuple[str, HostColumnMeaning]]) -> tuple[dict[str, 
 
 
 def host_values(rows: pl.DataFrame, host: Mapping[str, HostColumns], instance: pl.Series | None) -> pl.DataFrame:
-    """Return the counters of nodes, one row per row of `rows`, or per node and second where rows are told apart.
+    """Return the counters of nodes, one row per row of `rows`, or per node and second where rows differ.
 
     Grain: `rows` holds t, node and the columns of `host`. A copy that was not read at some time counts with its value
     before (at the begin, with its first): a sum that fell or jumped because one was missing would look like a reset,
@@ -160,7 +160,7 @@ def _is_several(nodes: pl.Series, instances: pl.Series) -> bool:
 
 
 def _hundredths(values: pl.Series, host: Mapping[str, HostColumns]) -> pl.Series:
-    """Loads as they are: `loadavg` writes hundredths, as whole numbers, unless told otherwise."""
+    """Loads as they are: `loadavg` writes hundredths, as whole numbers, unless configured otherwise."""
     if values.name != _LOAD or host[_LOAD].columns == (_LOAD,):
         return values
     numbers = values.cast(pl.Float64, strict=False)
@@ -190,7 +190,7 @@ def _sum(total: pl.Expr, nothing: pl.Expr) -> pl.Expr:
 
 
 def _over_instances(rows: pl.DataFrame, counters: list[str]) -> pl.DataFrame:
-    """One row per node and second: the sum over what the rows are told apart by."""
+    """One row per node and second: the sum over what distinguishes the rows."""
     name = pl.col("instance").cast(pl.String).str.to_lowercase()
     total = name.is_in(_TOTALS)
     kept = rows.with_columns(total.any().over("node").alias("summed"), name.alias("instance"))
@@ -256,7 +256,7 @@ class RecognisedColumns:
     node_values: Mapping[str, str]  # file column -> column of node_samples
     device_values: Mapping[str, str]  # file column -> column of devices
     host: Mapping[str, HostColumns]  # host counter -> the file's columns that add up to it
-    instance: str | None  # what tells rows of one node apart, where host counters come in a row each
+    instance: str | None  # what distinguishes rows of one node, where host counters come in a row each
     repeated: tuple[str, ...]  # a second column for what another one already gives
     unknown: tuple[str, ...]
 
@@ -265,8 +265,8 @@ class RecognisedColumns:
         """Columns worth reading."""
         keys = (self.time, self.node, self.gpu, self.mig, self.instance)
         host = (name for found in self.host.values() for name in found.columns)
-        told = (name for name in keys if name is not None)
-        return tuple(dict.fromkeys((*told, *self.counters, *self.node_values, *host, *self.device_values)))
+        reported = (name for name in keys if name is not None)
+        return tuple(dict.fromkeys((*reported, *self.counters, *self.node_values, *host, *self.device_values)))
 
 
 @cache
@@ -285,7 +285,7 @@ def counter_names() -> Mapping[str, tuple[str, str]]:
 
 
 def recognise(names: Iterable[str], sampler: str = "") -> RecognisedColumns:
-    """Return what the columns called `names` mean; case does not matter. `sampler`: of LDMS, where the file tells.
+    """Return what the columns called `names` mean; case does not matter. `sampler`: of LDMS, where the file names it.
 
     >>> found = recognise(["index", "#Time", "ProducerName", "gpu_id", "fb_used", "fan"])
     >>> found.time, found.node, found.gpu, dict(found.counters), found.unknown

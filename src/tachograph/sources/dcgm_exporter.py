@@ -41,7 +41,7 @@ class _ScrapedPage:
 
 
 class ScrapeFeed:
-    """Exporters that are asked in rounds; a round lands as one chunk of the stream."""
+    """Exporters that are polled in rounds; a round is committed as one chunk of the stream."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class ScrapeFeed:
 
 
 def connect_exporters(settings: ExporterSettings, *, cluster: str | None) -> ScrapeFeed:
-    """Return the feed; nothing is asked yet.
+    """Return the feed; nothing is requested yet.
 
     Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is missing.
     """
@@ -156,9 +156,11 @@ SUFFIXES = (".prom", ".metrics", ".txt", ".prom.gz", ".metrics.gz", ".txt.gz")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the pages or addresses, and what pages do not tell."""
+    """Add the pages or addresses, and what pages do not hold."""
     parser.add_argument("files", nargs="*", metavar="FILE", help="saved pages, or folders of them")
-    parser.add_argument("--url", action="append", default=[], help="ask an exporter once; hostlist allowed; repeatable")
+    parser.add_argument(
+        "--url", action="append", default=[], help="poll an exporter once; hostlist allowed; repeatable"
+    )
     parser.add_argument("--time", help="when the pages were saved (default: when the file was last changed)")
     parser.add_argument("--node", help="host of pages that name none")
 
@@ -167,7 +169,7 @@ SETTINGS = ExporterSettings
 
 
 def connect(settings: FeedSettings, *, configuration: Configuration) -> ScrapeFeed:
-    """Return the feed; nothing is asked yet.
+    """Return the feed; nothing is requested yet.
 
     Errors: ConfigError for settings that do not fit, naming the key.
     """
@@ -177,9 +179,9 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> ScrapeFe
 
 
 def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
-    """Yield one chunk per page; of exporters that are asked one for all of them.
+    """Yield one chunk per page; of polled exporters one for all of them.
 
-    Without pages and addresses the exporters of the configuration are asked. Names of metrics and labels are the
+    Without pages and addresses the exporters of the configuration are polled. Names of metrics and labels are the
     configuration's.
     Errors: InputError for a page that cannot be read, and, behind the chunk, naming exporters that did not answer.
     """
@@ -223,7 +225,7 @@ def _scrape_once(
 
 
 def _without_start(part: ChunkPart) -> ChunkPart:
-    """The part; one look does not tell since when a job holds its GPU."""
+    """The part; one scrape does not show since when a job holds its GPU."""
     if part.table != "allocations" or part.frame.is_empty():
         return part
     return replace(part, frame=part.frame.with_columns(start=pl.lit(None, dtype=TIME)))
@@ -235,12 +237,12 @@ def _read_pages(
     refuse_unknown_metrics(settings.metrics, where="[[sources]]")
     vocabulary = SeriesVocabulary(metrics=settings.metrics, labels=settings.labels)
     meaning = msgspec.json.encode((settings.metrics, settings.labels)).decode()
-    told = parse_time(options.time, now=now, zone_name=configuration.site.time_zone) if options.time else None
+    given_t = parse_time(options.time, now=now, zone_name=configuration.site.time_zone) if options.time else None
     for given in options.files:
         in_folder = getattr(options, "in_folder", False) or Path(given).is_dir()
         for path in expand([given], SUFFIXES):
             rows = SeriesRows(SeriesMemory(vocabulary))
-            t = told or _changed(path)
+            t = given_t or _changed(path)
             rows.add_page(_content(path), t=t, node=options.node)
             parts = _parts(rows, path, in_folder=in_folder, cluster=configuration.site.cluster or None)
             print_of = fingerprint(path, DCGM_EXPORTER, t.isoformat(), options.node or "", meaning)

@@ -30,7 +30,7 @@ class ExporterSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw
     every_s: float = 30.0
     refresh_s: float = 30.0  # between two looks of the exporter at its GPUs
     timeout_s: float = 5.0
-    attempts: int = 1  # the next round asks again
+    attempts: int = 1  # the next round polls again
     parallel: int = 64
     metrics: dict[str, tuple[str, str]] = msgspec.field(default_factory=dict)  # {a metric of the site: (counter, unit)}
     labels: LabelNames = USUAL_LABELS
@@ -38,7 +38,7 @@ class ExporterSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, kw
 
 @dataclass(frozen=True, slots=True)
 class ExporterEndpoint:
-    """One exporter. `label`: how people name it; `node`: its host, for pages that tell none."""
+    """One exporter. `label`: how people name it; `node`: its host, for pages that name none."""
 
     label: str
     node: str
@@ -46,7 +46,7 @@ class ExporterEndpoint:
 
 
 def endpoints_of(settings: ExporterSettings) -> list[ExporterEndpoint]:
-    """Return the exporters of settings, each once; nothing is asked yet.
+    """Return the exporters of settings, each once; nothing is requested yet.
 
     Errors: ConfigError for a URL that is none, a counter or unit that is not known, a file that is missing.
     """
@@ -74,7 +74,7 @@ def expand_url(url: str) -> tuple[str, ...]:
     """
     found = _HOSTS.fullmatch(url)
     if not found or _IPV6.match(url):
-        return (_with_path(url),)  # what is no URL is told by who asks
+        return (_with_path(url),)  # what is no URL is rejected by the request
     scheme, hosts, rest = found.groups()
     widest = max((_span(part) for numbers in _NUMBERS.findall(hosts) for part in numbers.split(",")), default=1)
     try:

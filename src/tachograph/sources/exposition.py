@@ -2,7 +2,7 @@
 
 The format is Prometheus' "Text-based format" 0.0.4; prometheus-client's parser is the reference. The lines that
 exporters write, `NAME{LABELS} VALUE [TIMESTAMP]`, are taken apart here; every other one is left to the reference, so
-both read the same. The labels of one GPU repeat with every metric: they stay text until somebody asks.
+both read the same. The labels of one GPU repeat with every metric: they stay text until they are needed.
 """
 
 from __future__ import annotations

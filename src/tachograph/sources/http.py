@@ -30,7 +30,7 @@ TRANSPORT_PROBLEMS: Final = (httpx2.TransportError, httpx2.DecodingError)
 
 
 class RequestError(InputError):
-    """A server did not answer, or with an error. `refused`: it will say the same again, so asking twice is in vain."""
+    """A server did not answer, or with an error. `refused`: a second request would fail alike."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RequestError(InputError):
         self.retry_after_s = retry_after_s
 
     def after(self, attempts: int) -> RequestError:
-        """The same, told after several attempts."""
+        """The same, reported after several attempts."""
         what = self.what if attempts == 1 else f"{self.what} ({attempts} attempts)"
         return RequestError(what, where=self.where, do=self.do, status=self.status, refused=False)
 
@@ -57,15 +57,15 @@ _BROKE_OFF = ("complete message body", "incomplete chunked read", "without sendi
 _FIX_BY_STATUS = {
     301: "give the address it moved to",
     302: "give the address that needs no login page",
-    400: "mend what is asked",
+    400: "fix the query",
     401: "give token_file, or user and password_file",
-    403: "ask for the right to read",
+    403: "request the right to read",
     404: "check the path of the url",
     405: "check the path of the url",
     407: "check the proxy",
-    413: "ask for less at a time",
-    422: "ask for less at a time",
-    429: "ask less often",
+    413: "request less at a time",
+    422: "request less at a time",
+    429: "poll less often",
 }
 
 
@@ -78,12 +78,12 @@ def from_status(
         name = HTTPStatus(status).phrase
     except ValueError:
         name = "an unknown status"
-    told = f": {' '.join(own_words.split())[:300]}" if own_words else ""
+    detail = f": {' '.join(own_words.split())[:300]}" if own_words else ""
     if response.has_redirect_location:
-        told = f": moved to {_bare(response.headers['location'])}"
-    do = _FIX_BY_STATUS.get(status, "look at the server's log" if status >= 500 else "check the url")
+        detail = f": moved to {_bare(response.headers['location'])}"
+    do = _FIX_BY_STATUS.get(status, "see the server's log" if status >= 500 else "check the url")
     return RequestError(
-        f"answered {status} {name}{told}",
+        f"answered {status} {name}{detail}",
         where=where,
         do=do,
         status=status,
@@ -93,10 +93,10 @@ def from_status(
 
 
 def from_transport(problem: Exception, *, where: str, timeout_s: float | None) -> RequestError:
-    """Return the error of an asking that got no whole answer."""
+    """Return the error of a request that got no whole answer."""
     for cause in _causes(problem):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            do = "name the certificates to trust with ca_file, or mend the server's"
+            do = "name the certificates to trust with ca_file, or fix the server's"
             return RequestError(f"its certificate is not trusted: {cause.verify_message}", where=where, do=do)
         if isinstance(cause, socket.gaierror):
             again = cause.errno == socket.EAI_AGAIN
@@ -118,10 +118,10 @@ def _plain(problem: Exception, timeout_s: float | None) -> tuple[str, str]:
         reason = next((c.strerror for c in _causes(problem) if isinstance(c, OSError) and c.strerror), str(problem))
         return f"cannot connect: {reason.lower()}", "is it running, and is the port right?"
     if isinstance(problem, httpx2.DecodingError):
-        return "the answer is damaged: it does not unpack", "look at the proxy in between"
+        return "the answer is damaged: it does not unpack", "check the proxy in between"
     if isinstance(problem, httpx2.RemoteProtocolError) and not any(words in str(problem) for words in _BROKE_OFF):
         return f"the answer is not HTTP: {str(problem)[:100]}", "is the port right?"
-    return "the answer broke off", "look at the server's log"
+    return "the answer broke off", "see the server's log"
 
 
 def _causes(problem: BaseException | None) -> list[BaseException]:
@@ -171,7 +171,7 @@ class Secret:
     _text: str = ""
 
     def text(self) -> str:
-        """The secret as it is now. Errors: AskError naming key and file, never what is in it."""
+        """The secret as it is now. Errors: RequestError naming key and file, never what is in it."""
         try:
             state = self.file.stat()
             stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
@@ -180,7 +180,7 @@ class Secret:
         except (OSError, UnicodeDecodeError) as problem:
             reason = problem.strerror if isinstance(problem, OSError) else "no text"
             raise RequestError(
-                f"{self.key} cannot be read: {reason}", where=str(self.file), do="mend the file"
+                f"{self.key} cannot be read: {reason}", where=str(self.file), do="fix the file"
             ) from None
         if not self._text or not (self._text.isascii() and self._text.isprintable()):
             said = "is empty" if not self._text else "holds more than one line of ASCII"
@@ -190,7 +190,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who asks: a token, or a user and a password, or nobody."""
+    """Credentials: a token, or a user and a password, or none."""
 
     token: Secret | None = None
     user: str = ""
@@ -210,7 +210,7 @@ class Credentials:
         return cls(token, user, _secret(password_file, "password_file"), authorize)
 
     def headers(self) -> Mapping[str, str]:
-        """Return what is sent along, with the secrets as they are now. Errors: AskError naming the key."""
+        """Return what is sent along, with the secrets as they are now. Errors: RequestError naming the key."""
         if self.token is not None:
             return self.authorize(self.token.text())
         if self.password is not None:
@@ -251,7 +251,7 @@ UrlQuery = Mapping[str, str | list[str]]  # a list: the name is given several ti
 
 
 class ServerAccess(FeedSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `[[sources]]` says of a server that is asked over HTTP. Secrets are in files, read anew when changed."""
+    """What `[[sources]]` says of a server that is requested over HTTP. Secrets are in files, read anew when changed."""
 
     url: str = ""  # with the path under which the server lies; unix:///run/x.sock for a socket
     token_file: str = ""  # bearer token
@@ -275,7 +275,7 @@ class RequestPace:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a server answered. `at`: its clock when it did; None where it does not tell."""
+    """What a server answered. `at`: its clock when it did; None where it reports none."""
 
     content: bytes
     where: str
@@ -285,7 +285,7 @@ class HttpAnswer:
 
 @dataclass(slots=True)
 class _RequestClock:
-    """How far the server's clock is ahead of ours, by its `Date` in the middle of the shortest asking so far."""
+    """How far the server's clock is ahead of ours, by its `Date` in the middle of the shortest request so far."""
 
     skew_s: float | None = None
     _took_s: float = float("inf")
@@ -308,7 +308,7 @@ class _Exchange:
 
 
 class HttpServer:
-    """One server that is asked again and again; may be used by several threads.
+    """One server that is polled; may be used by several threads.
 
     `access.url` is where it lies, or `url` where settings name several. `authorize` turns the token into headers.
     `own_words` finds what the server says about an error in the body of its answer ("" for nothing).
@@ -347,13 +347,13 @@ class HttpServer:
 
     @property
     def skew_s(self) -> float | None:
-        """How far the server's clock is ahead of ours, to about a second; None while nothing was asked."""
+        """How far the server's clock is ahead of ours, to about a second; None while nothing was requested."""
         return self._clock.skew_s
 
     def get(self, path: str, params: UrlQuery | None = None) -> HttpAnswer:
         """Return the answer to GET.
 
-        Errors: AskError when there is none, or one of an error, after all attempts.
+        Errors: RequestError when there is none, or one of an error, after all attempts.
         """
         return self._ask(_Exchange("GET", path, params=params), _whole)
 
@@ -362,7 +362,7 @@ class HttpServer:
         return self._ask(_Exchange("POST", path, form=form), _whole)
 
     def post_read(self, path: str, form: UrlQuery, read: Callable[[HttpAnswer], T]) -> T:
-        """Return what `read` makes of the answer to POST; where it raises AskError that may pass, it is asked again."""
+        """Return what `read` makes of the answer to POST; a RequestError that may pass is retried."""
         return self._ask(
             _Exchange("POST", path, form=form), lambda chunks, response, where: read(_whole(chunks, response, where))
         )
@@ -426,23 +426,23 @@ class HttpServer:
             size += len(chunk)
             if size > _LARGEST_ANSWER:
                 what = f"answers more than {sizes(_LARGEST_ANSWER)}"
-                raise RequestError(what, where=where, do="ask for less at a time", status=413)
+                raise RequestError(what, where=where, do="request less at a time", status=413)
             if self._pace.steady() - began > self._limit_s:
                 what = f"was still answering after {self._limit_s:.0f} s"
-                raise RequestError(what, where=where, do="ask for less at a time, or raise timeout_s", refused=False)
+                raise RequestError(what, where=where, do="request less at a time, or raise timeout_s", refused=False)
             yield chunk
 
-    def _wait_s(self, attempt: int, told: float | None) -> float:
+    def _wait_s(self, attempt: int, reported: float | None) -> float:
         """Seconds to wait: what the server said, else doubled each time; a part by chance, so that many spread out."""
-        if told is not None:
-            return min(told, LONGEST_WAIT_S) + self._pace.chance()
+        if reported is not None:
+            return min(reported, LONGEST_WAIT_S) + self._pace.chance()
         return float(min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), LONGEST_WAIT_S) * (0.5 + self._pace.chance() / 2))
 
 
 def read_json(answer: HttpAnswer, kind: type[T], *, expected: str) -> T:
     """Return an answer decoded as `kind`; `expected` says in words what it should be.
 
-    Errors: AskError telling how the answer begins, where it is anything else.
+    Errors: RequestError quoting how the answer begins, where it is anything else.
     """
     try:
         return msgspec.json.decode(answer.content, type=kind)
@@ -499,12 +499,12 @@ def _headers() -> Mapping[str, str]:
 def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in headers.items():
         if not (name and f"{name}{value}".isascii() and f"{name}{value}".isprintable()):
-            raise ConfigError(f"header {name!r} is not printable ASCII", do="mend headers")
+            raise ConfigError(f"header {name!r} is not printable ASCII", do="fix headers")
     return headers
 
 
 def _date(response: httpx2.Response) -> float | None:
-    """Seconds since 1970 by the server's clock; None where it does not tell, or a cache answered."""
+    """Seconds since 1970 by the server's clock; None where it reports none, or a cache answered."""
     return None if "age" in response.headers else _seconds(response.headers.get("date", ""))
 
 
@@ -516,11 +516,11 @@ def _seconds(date: str) -> float | None:
 
 
 def _retry_after_s(response: httpx2.Response, now: float) -> float | None:
-    """Seconds that the server wants to be left alone; a date is taken by its own clock where it tells it."""
-    told = response.headers.get("retry-after", "").strip()
-    if told.isascii() and told.isdigit():
-        return float(told[:9])
-    until = _seconds(told)
+    """Seconds that the server wants to be left alone; a date is taken by its own clock where it reports it."""
+    reported = response.headers.get("retry-after", "").strip()
+    if reported.isascii() and reported.isdigit():
+        return float(reported[:9])
+    until = _seconds(reported)
     if until is None:
         return None
     clock = _date(response)

@@ -1,7 +1,7 @@
 """LDMS and what is exported from it: Parquet, the CSV store, and NERSC's JSON exports.
 
 Samples are recognised by the names of their columns (`columns.recognise`); times without a zone are UTC unless said
-otherwise. An export of one job tells the nodes the job ran on, never which of their GPUs it held: that is written to
+otherwise. An export of one job names the nodes the job ran on, never which of their GPUs it held: that is written to
 `allocations` as such.
 
 NERSC's mean over the GPUs of a job (`Floored Relative Time`, no node, no GPU) is the site's own average. It is kept
@@ -67,7 +67,7 @@ class NotTelemetryError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class LdmsOptions:
-    """What the files do not tell. `job_starts`: {job id, or "" for the only one: start}."""
+    """What the files do not hold. `job_starts`: {job id, or "" for the only one: start}."""
 
     zone_name: str = "UTC"
     cluster: str | None = None
@@ -198,7 +198,7 @@ def parts(frame: FilePiece, found: RecognisedColumns, *, zone_name: str, origin:
 def _of_nodes(
     rows: pl.DataFrame, keyed: pl.DataFrame, found: RecognisedColumns, keep: pl.Series | None
 ) -> tuple[pl.DataFrame, dict[str, str]]:
-    """What the columns tell of nodes, one row per node and time, and the units of the samplers' counters."""
+    """What the columns hold of nodes, one row per node and time, and the units of the samplers' counters."""
     times = keyed.select("t", "node")
     if not found.host:
         values = [rows.get_column(name).alias(column) for name, column in found.node_values.items()]
@@ -208,14 +208,14 @@ def _of_nodes(
             subset=["t", "node"], keep="first", maintain_order=True
         ) if found.counters else of_node, {}
     columns = dict.fromkeys(name for of in found.host.values() for name in of.columns)
-    told = times.with_columns(rows.get_column(name) for name in columns)
+    reported = times.with_columns(rows.get_column(name) for name in columns)
     if found.instance is not None:
-        told = told.with_columns(rows.get_column(found.instance).cast(pl.String).alias(_INSTANCE))
-    told = _kept(told, keep)
+        reported = reported.with_columns(rows.get_column(found.instance).cast(pl.String).alias(_INSTANCE))
+    reported = _kept(reported, keep)
     if found.counters:
-        told = told.unique(subset=["t", "node"], keep="first", maintain_order=True)
-    instance = told.get_column(_INSTANCE) if found.instance is not None else None
-    return host_values(told, found.host, instance), {counter: of.unit for counter, of in found.host.items()}
+        reported = reported.unique(subset=["t", "node"], keep="first", maintain_order=True)
+    instance = reported.get_column(_INSTANCE) if found.instance is not None else None
+    return host_values(reported, found.host, instance), {counter: of.unit for counter, of in found.host.items()}
 
 
 def refuse_odd_cells(rows: pl.DataFrame, names: Iterable[str], *, time: str | None, origin: str) -> None:
@@ -303,7 +303,7 @@ def _read_json(path: Path, print_of: str, setting: LdmsOptions) -> Chunk:
 
 
 def _held(made: Sequence[ChunkPart], job_id: str | None, setting: LdmsOptions) -> tuple[ChunkPart, ...]:
-    """The nodes of the job an export belongs to; one row per node, GPU not told."""
+    """The nodes of the job an export belongs to; one row per node, GPU not reported."""
     if job_id is None or not made:
         return ()
     nodes = made[0].frame.get_column("node").drop_nulls().unique().sort()
@@ -362,7 +362,7 @@ def _start_of(job_id: str, jobs: int, setting: LdmsOptions, path: Path) -> datet
     if start is None:
         raise NotTelemetryError(
             "no_job_start",
-            f"samples of job {job_id} count seconds from its start, which the file does not tell",
+            f"samples of job {job_id} count seconds from its start, which the file does not give",
             where=str(path), do=f"add --job-start {job_id}=TIME",
         )  # fmt: skip
     return start

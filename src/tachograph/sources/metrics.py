@@ -39,7 +39,7 @@ _HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # every node ca
 
 
 class LabelNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A site's own label names, asked before the usual ones."""
+    """A site's own label names, tried before the usual ones."""
 
     node: tuple[str, ...] = ()
     gpu: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class LabelNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class SeriesLocation:
-    """What a set of labels names. Null: the labels do not tell; `mig` null: the whole GPU; `job` null: none."""
+    """What a set of labels names. Null: not in the labels; `mig` null: the whole GPU; `job` null: none."""
 
     node: str | None
     gpu: int | None = None
@@ -222,13 +222,13 @@ _FACTS = (
     ("nvidia_gpu_memory_total_bytes", MetricTarget("devices", "hbm_mib", "B")),
     ("nvidia_gpu_jobId", MetricTarget("allocations", "job_id", "")),
 )
-NODE_INFO = "node_uname_info"  # node_exporter tells its host here and nowhere else
+NODE_INFO = "node_uname_info"  # node_exporter reports its host here and nowhere else
 _LOOPBACK = "lo"
 _HOST_UNITS: Mapping[str, str] = MappingProxyType({counter.name: counter.unit for counter in HOST_COUNTERS})
 
 
 def metric_target(metric: str, labels: Mapping[str, str], *, own: SiteMetrics = NO_SITE_METRICS) -> MetricTarget | None:
-    """Return where the values of a series belong; None for one that nobody here knows.
+    """Return where the values of a series belong; None for one that is unknown here.
 
     >>> metric_target("DCGM_FI_DEV_GPU_UTIL", {})
     MetricTarget(table='gpu_samples', column='gpu_util', unit='percent', adds_up=False)
@@ -246,7 +246,7 @@ def metric_target(metric: str, labels: Mapping[str, str], *, own: SiteMetrics = 
 
 
 def metric_target_of_all(metric: str, *, own: SiteMetrics = NO_SITE_METRICS) -> MetricTarget | None:
-    """Return the target that every series of a metric has; None where it depends on their labels, or nobody knows it.
+    """Return the target that every series of a metric has; None where it depends on their labels, or it is unknown.
 
     >>> metric_target_of_all("DCGM_FI_DEV_GPU_UTIL").column, metric_target_of_all("node_cpu_seconds_total")
     ('gpu_util', None)
@@ -287,7 +287,7 @@ def _own_target(counter: str, unit: str) -> MetricTarget:
 
 @cache
 def _choices() -> Mapping[str, tuple[_MetricChoice, ...]]:
-    """{metric: its targets, by the labels they ask for}"""
+    """{metric: its targets, by the labels they require}"""
     found: dict[str, list[_MetricChoice]] = {}
     for metric, choice in _all_choices():
         found.setdefault(metric, []).append(choice)

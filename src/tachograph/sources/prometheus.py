@@ -65,12 +65,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="TIME", help="first time no longer read (default now)")
     parser.add_argument("--selector", help="""matchers every series must fulfil: '{job="dcgm"}'""")
     parser.add_argument(
-        "--how", choices=QUERY_METHODS, help="how samples are asked for (default auto: the best it knows)"
+        "--how", choices=QUERY_METHODS, help="how samples are queried (default auto: the best supported way)"
     )
     parser.add_argument("--step", dest="step_s", type=float, metavar="S", help="scrape interval, for --how range")
-    parser.add_argument("--window", dest="window_s", type=float, metavar="S", help="asked at a time (default 3600)")
+    parser.add_argument("--window", dest="window_s", type=float, metavar="S", help="queried at a time (default 3600)")
     parser.add_argument("--parallel", type=int, metavar="N", help="questions at a time (default 4)")
-    parser.add_argument("--refresh", dest="refresh_s", type=float, metavar="S", help="between looks of the exporters")
+    parser.add_argument(
+        "--refresh", dest="refresh_s", type=float, metavar="S", help="between readings of the exporters"
+    )
     parser.add_argument("--token-file", metavar="FILE", help="file that holds a bearer token")
     parser.add_argument("--user", help="user, with --password-file")
     parser.add_argument("--password-file", metavar="FILE", help="file that holds the password")
@@ -125,7 +127,7 @@ def _header(written: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-# what changes the rows; how they are asked for does not, but for the times of `range`
+# what changes the rows; how they are queried does not, but for the times of `range`
 _SETTING_KEYS = ("url", "selector", "how", "step_s", "labels", "metrics", "refresh_s")
 
 
@@ -152,15 +154,15 @@ def windows(start: int, end: int, size: int) -> Iterator[ImportWindow]:
 def pending(
     querying: PrometheusQueries, memory: SeriesMemory, start: int, end: int, *, settled: int
 ) -> Iterator[PendingChunk]:
-    """Yield the windows of [start, end) as chunks that are asked for only where they are not in the lake.
+    """Yield the windows of [start, end) as chunks that are fetched only where they are not in the lake.
 
-    What is younger than `settled` may not all be there yet: it is a window of its own, and so is asked for again as a
-    part of the whole one by whoever comes later.
+    What is younger than `settled` may not all be there yet: it is a window of its own, fetched again later as a part of the
+    whole one.
     """
     reached: list[int] = []
 
     def fetch(window: ImportWindow, chunk_id: str) -> Chunk:
-        if reached[-1:] != [window.start]:  # a window in between was there already: nobody watched who held what
+        if reached[-1:] != [window.start]:  # a window in between was there already: allocations were not watched
             memory.allocations.now.clear()
         reached[:] = [window.end]
         found = querying.samples(window.start, window.end)
@@ -195,9 +197,9 @@ def moment(milliseconds: int) -> datetime:
 
 
 def _name(settings: PrometheusSettings, window: ImportWindow) -> str:
-    """What the window is called: the same whenever the same is asked."""
-    told = msgspec.to_builtins(settings)
-    said = [told[name] for name in _SETTING_KEYS] + [window.start, window.end]
+    """What the window is called: the same whenever the query is the same."""
+    reported = msgspec.to_builtins(settings)
+    said = [reported[name] for name in _SETTING_KEYS] + [window.start, window.end]
     return hashlib.sha256(msgspec.json.encode(said)).hexdigest()[:32]
 
 
@@ -206,7 +208,7 @@ _TOLERATED_S = 2.0  # of difference between clocks: `Date` has whole seconds
 
 @dataclass(slots=True)
 class PrometheusFeed:
-    """One Prometheus, asked again and again."""
+    """One Prometheus, polled."""
 
     settings: PrometheusSettings
     querying: PrometheusQueries
@@ -225,7 +227,7 @@ class PrometheusFeed:
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield the windows since the watermark, then those that were read `lookback_s` ago once more.
 
-        Errors: AskError when the server gives nothing; what was yielded before stays.
+        Errors: RequestError when the server gives nothing; what was yielded before stays.
         """
         self.asked = PollOutcome()
         if self.querying.how == "auto":
@@ -271,7 +273,7 @@ class PrometheusFeed:
         return round(self.settings.window_s * 1000)
 
     def _until(self, now: datetime) -> int:
-        """Up to when every scrape can be asked for, by the clock of the server, whose times samples carry."""
+        """Up to when every scrape can be queried, by the clock of the server, whose times samples carry."""
         skew_s = self.querying.server.skew_s or 0.0
         ahead = skew_s if abs(skew_s) > _TOLERATED_S else 0.0
         return milliseconds(now) + math.floor((ahead - self.settings.settle_s) * 1000)
@@ -295,24 +297,24 @@ class PrometheusFeed:
         return Chunk(stream, PROMETHEUS, origin(self.querying), rows, points, watermark=until, since=since)
 
     def _note_clocks(self) -> None:
-        """How far clocks are ahead: the server's, by its answers, and those of nodes that tell theirs."""
+        """How far clocks are ahead: the server's, by its answers, and those of nodes that report theirs."""
         server = self.querying.server
         if server.skew_s is not None:
             self.asked.skew_s[httpx2.URL(server.address).host] = server.skew_s
         try:
             found = self.querying.node_skew_s()
-        except RequestError:  # samples were read; a clock that is not told is not known
+        except RequestError:  # samples were read; a clock that is not reported is not known
             return
         for run in found.runs:
-            told = self.memory.vocabulary.host_of(run.labels)
-            if told is not None:
-                self.asked.skew_s[told] = (server.skew_s or 0.0) + float(run.values[-1])
+            host = self.memory.vocabulary.host_of(run.labels)
+            if host is not None:
+                self.asked.skew_s[host] = (server.skew_s or 0.0) + float(run.values[-1])
 
 
 def read_saved(path: Path, memory: SeriesMemory) -> Chunk:
     """Return the rows of one file; answers of one instant, one metric each, complete each other in the lake.
 
-    An instant query tells when it was asked. Whoever asks for one metric after the other means one instant, so its
+    An instant query holds its own time. Queries of one metric after the other mean one instant, so its
     times are taken in whole seconds.
     Errors: InputError for a file that cannot be read, or that holds an error or no answer.
     """
@@ -326,7 +328,7 @@ def read_saved(path: Path, memory: SeriesMemory) -> Chunk:
 
 
 def _decode(content: bytes, where: str) -> SeriesAnswer:
-    """An export has a series per line, an answer is one object that tells its status."""
+    """An export has a series per line, an answer is one object with its status."""
     first = content.lstrip()[:4096].partition(b"\n")[0]
     if first.startswith(b'{"metric"'):
         return read_export(content.split(b"\n"), where)
@@ -340,7 +342,7 @@ SETTINGS = PrometheusSettings
 
 
 def connect(settings: PrometheusSettings, *, configuration: Configuration) -> PrometheusFeed:
-    """Return the feed of a `[[sources]]` entry; nothing is asked yet.
+    """Return the feed of a `[[sources]]` entry; nothing is requested yet.
 
     Errors: ConfigError naming the key.
     """
@@ -354,7 +356,7 @@ def connect(settings: PrometheusSettings, *, configuration: Configuration) -> Pr
 
 
 def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk | PendingChunk]:
-    """Yield saved answers, or the windows of the time asked for.
+    """Yield saved answers, or the windows of the requested time.
 
     Errors: InputError for a file that cannot be read, or a server that does not answer; UsageError, ConfigError.
     """

@@ -31,9 +31,9 @@ class PrometheusSettings(ServerAccess, frozen=True, forbid_unknown_fields=True, 
     selector: str = ""  # matchers that every series must fulfil: {cluster="main"}
     how: QueryMethod = "auto"
     step_s: float | None = None  # interval at which targets are scraped; only `how = "range"` must know it
-    window_s: float = 3600.0  # what is asked and lands at a time
+    window_s: float = 3600.0  # what is queried and committed at a time
     lookback_s: float = 300.0  # how late samples may come; 0: not looked for
-    settle_s: float = 30.0  # how long a scrape may take until it can be asked for
+    settle_s: float = 30.0  # how long a scrape may take until it can be queried
     refresh_s: float = 0.0  # between two looks of the exporters at their GPUs, where that is more than a scrape
     from_: str = msgspec.field(name="from", default="1h")  # where a feed begins that has read nothing yet
     parallel: int = 4
@@ -222,15 +222,15 @@ def server_message(body: bytes) -> str:
 def read_result(answer: HttpAnswer) -> SeriesAnswer:
     """Return the series of a matrix or a vector.
 
-    Errors: AskError for an error, a partial answer, another shape, or a result that holds no series.
+    Errors: RequestError for an error, a partial answer, another shape, or a result that holds no series.
     """
     said = read_json(answer, _MatrixEnvelope, expected=EXPECTED)
     if said.status != "success" or not isinstance(said.data, _MatrixData):
-        told = server_message(answer.content) or "the answer says neither success nor why not"
-        raise RequestError(told, where=answer.where, do="mend what is asked")
+        reported = server_message(answer.content) or "the answer says neither success nor why not"
+        raise RequestError(reported, where=answer.where, do="fix the query")
     if said.is_partial:
         what = "the answer is partial: a part of its storage did not answer"
-        raise RequestError(what, where=answer.where, do="mend its storage", refused=False)
+        raise RequestError(what, where=answer.where, do="fix its storage", refused=False)
     if said.data.result_type not in ("matrix", "vector"):
         what = f"the result is a {said.data.result_type or 'thing without a type'}, not series"
         raise RequestError(what, where=answer.where, do=f"is this {EXPECTED}?")
@@ -247,7 +247,7 @@ def read_export(lines: Iterable[bytes], where: str) -> SeriesAnswer:
 
     VictoriaMetrics 1.79 writes the first value of a block as Go does (NaN, +Inf), the later stale marks as null.
 
-    Errors: AskError naming the line that is none of an export.
+    Errors: RequestError naming the line that is none of an export.
     """
     found = SeriesAnswer()
     for number, line in enumerate(lines, start=1):
@@ -307,7 +307,7 @@ class PrometheusQueries:
     def samples(self, start: int, end: int) -> SeriesAnswer:
         """Return the samples in [start, end), milliseconds since 1970.
 
-        Errors: AskError when the server does not give them.
+        Errors: RequestError when the server does not give them.
         """
         if self.how == "auto":
             self.how = self.choose()
@@ -323,7 +323,7 @@ class PrometheusQueries:
     def choose(self) -> QueryMethod:
         """Return the best way that the server knows, and see that the selector is one.
 
-        Errors: AskError when it knows none.
+        Errors: RequestError when it knows none.
         """
         version = self._version()
         self._closed = bool(version) and version.partition(".")[0] in ("1", "2")
@@ -346,13 +346,13 @@ class PrometheusQueries:
         return "range"
 
     def node_skew_s(self) -> SeriesAnswer:
-        """Return how far the clock of each node is ahead of the server's, seconds, where node_exporter tells."""
+        """Return how far the clock of each node is ahead of the server's, seconds, where node_exporter reports it."""
         selector = self._selector(["node_time_seconds"])
         form = {"query": f"{selector} - timestamp({selector})", **_WHOLE}
         return self.server.post_read("/api/v1/query", form, read_result)
 
     def _version(self) -> str:
-        """The version of a Prometheus; "" where it is something else, or not told."""
+        """The version of a Prometheus; "" where it is something else, or not reported."""
         try:
             said = msgspec.json.decode(self.server.get("/api/v1/status/buildinfo").content, type=_BuildInfo)
         except RequestError as problem:
@@ -374,7 +374,7 @@ class PrometheusQueries:
             self._series[name] = int(run.values[-1])
 
     def _batches(self, seconds: float) -> Iterator[list[str]]:
-        """Metrics to ask for together; those of which nothing was seen in one go, as there may be something."""
+        """Metrics to query together; those of which nothing was seen in one go, as there may be something."""
         points = seconds / (self.settings.step_s or _LIKELY_STEP_S)
         batch: list[str] = []
         expected = 0.0
@@ -452,7 +452,7 @@ def server_of(settings: PrometheusSettings) -> HttpServer:
 def _halves(
     names: Sequence[str], start: int, end: int, problem: RequestError
 ) -> Sequence[tuple[Sequence[str], int, int]]:
-    """What to ask in place of what was too much; nothing where that cannot be the reason."""
+    """What to query in place of what was too much; nothing where that cannot be the reason."""
     if problem.status in (None, 429) or not (problem.status in (413, 504) or _TOO_MUCH.search(problem.what)):
         return ()
     if len(names) > 1:
@@ -477,5 +477,5 @@ def _seconds(milliseconds: int) -> str:
 
 
 def origin(querying: PrometheusQueries) -> str:
-    """Return where samples come from, in words: the address and the way they are asked for."""
+    """Return where samples come from, in words: the address and the way they are queried."""
     return querying.server.where if querying.how == "auto" else f"{querying.server.where} ({querying.how})"

@@ -1,7 +1,7 @@
 """Source `recording`: what `tachograph record` wrote: a folder of tables, or a spool that has not become tables yet.
 
-A spool is a stream known by the id in its head: read again while it grows, only what is new lands; where it was cut
-off, the recording ends with its last sample. Tables are read file by file; what a lake has already does not land.
+A spool is a stream known by the id in its head: read again while it grows, only what is new is committed; where it was
+cut off, the recording ends with its last sample. Tables are read file by file; what a lake has already is not committed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
     parser.add_argument("files", nargs="+", metavar="DIR", help="what `tachograph record` wrote: folders, or spools")
     parser.add_argument(
-        "--without-jobs", action="store_true", help="samples and allocations alone: the accounting tells of the jobs"
+        "--without-jobs", action="store_true", help="samples and allocations alone: jobs come from the accounting"
     )
 
 
@@ -95,7 +95,7 @@ def _table_chunks(folder: Path, table: LakeTable) -> Iterator[Chunk]:
 
 @dataclass(slots=True)
 class SpooledRecording:
-    """What a spool has told so far. gpus: {place: what was told last of that GPU}."""
+    """What a spool has reported so far. gpus: {place: what was reported last of that GPU}."""
 
     head: SpoolDocument
     gpus: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -195,21 +195,21 @@ def _reported_parts(spooled: SpooledRecording, mark: datetime, cluster: str) -> 
 
 def _job(spooled: SpooledRecording, nodes: list[str], start: datetime, end: datetime, cluster: str) -> dict[str, Any]:
     """A row of `jobs`. Of a job with more nodes than recorded here, GPUs and list of nodes are not known."""
-    told = spooled.head["job"]
+    reported = spooled.head["job"]
     names = sorted(set(nodes))
-    whole = told["nodes"] in (None, len(names))
+    whole = reported["nodes"] in (None, len(names))
     ending = spooled.end or {}
     code, number = ending.get("exit_code"), ending.get("exit_signal")
     return {
-        **told,
-        "cluster": told["cluster"] or cluster or None,
+        **reported,
+        "cluster": reported["cluster"] or cluster or None,
         "start": start,
         "end": end,
         "elapsed_s": (end - start).total_seconds(),
         "state": None if code is None and number is None else "COMPLETED" if code == 0 else "FAILED",
         "exit_code": code,
         "exit_signal": number,
-        "nodes": told["nodes"] or len(names) or None,
+        "nodes": reported["nodes"] or len(names) or None,
         "gpus": len(nodes) if whole else None,
         "node_list": ",".join(names) if whole and names else None,
         "time_precision_s": 0.0,

@@ -47,12 +47,12 @@ SOURCES: tuple[SourceEntry, ...] = (
         "prometheus", "prometheus", "what Prometheus, Thanos, Mimir or VictoriaMetrics keep; answers saved as JSON"
     ),
     SourceEntry(
-        "dcgm-exporter", "dcgm_exporter", "GPU and node samples of exporters: saved pages, or asked with --url"
+        "dcgm-exporter", "dcgm_exporter", "GPU and node samples of exporters: saved pages, or polled with --url"
     ),
     SourceEntry("sacct", "sacct", "Slurm accounting: sacct as text or JSON, NERSC's job records"),
     SourceEntry("allocation-map", "allocation_map", "which GPUs a job held: CSV, prolog/epilog logs, scontrol, squeue"),
     SourceEntry("recording", "recording", "what `tachograph record` wrote: folders of tables, and spools cut off"),
-    SourceEntry("slurm-live", "slurm_live", "which GPUs jobs hold right now: asks squeue, scontrol or slurmrestd once"),
+    SourceEntry("slurm-live", "slurm_live", "which GPUs jobs hold right now: one poll of squeue, scontrol, slurmrestd"),
 )
 
 
@@ -113,7 +113,7 @@ class FeedSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 @dataclass(slots=True)
 class PollOutcome:
-    """What one asking came to, beside its chunks. `skew_s`: {host: its clock ahead of ours, seconds}."""
+    """The result of one poll, beside its chunks. `skew_s`: {host: its clock ahead of ours, seconds}."""
 
     skew_s: dict[str, float] = field(default_factory=dict)
     unreachable: dict[str, str] = field(default_factory=dict)  # {host or address: why}, where others answered
@@ -125,8 +125,8 @@ S = TypeVar("S", bound=FeedSettings)
 class SourceFeed(Protocol):
     """One connected source. Its state (connections, values seen last) lives as long as the process.
 
-    It is used by one thread, the next poll begins when the one before has ended. A chunk that was yielded lands, sooner
-    or later, or the process ends: then the watermarks tell where to go on. They include what waits to land.
+    It is used by one thread, the next poll begins when the one before has ended. A chunk that was yielded is
+    committed, sooner or later, or the process ends: then the watermarks say where to go on. They include what waits to be committed.
     """
 
     asked: PollOutcome
@@ -134,8 +134,8 @@ class SourceFeed(Protocol):
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield what came since the watermarks, as chunks of streams, in order.
 
-        A stream that was read to some instant and had nothing new yields a chunk without rows: its watermark tells that
-        it was read. `asked` is about this poll, from its end to the begin of the next.
+        A stream that was read to some instant and had nothing new yields a chunk without rows: its watermark records
+        that it was read. `asked` is about this poll, from its end to the begin of the next.
         Errors: InputError naming address and reason, when nothing could be read; the next poll takes up where it was.
         """
         ...
@@ -151,7 +151,7 @@ class FeedModule(Protocol):
     SETTINGS: type[FeedSettings]
 
     def connect(self, settings: FeedSettings, *, configuration: Configuration) -> SourceFeed:
-        """Return the feed; nothing is asked yet.
+        """Return the feed; nothing is requested yet.
 
         Errors: ConfigError for settings that do not fit, naming the key.
         """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SACCT = "sacct"
 RECHECK_EVERY = timedelta(hours=6)
-_WHOLE = 1 << 60  # records of one reading: a span lands whole, or not at all
+_WHOLE = 1 << 60  # records of one reading: a span is committed whole, or not at all
 
 
 class SacctSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,14 +42,14 @@ class SacctSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=True, k
     timeout_s: float = 300.0
     overlap_s: float = 3600.0
     recheck_s: float = 86400.0
-    step_s: float = 86400.0  # the longest span asked at a time
+    step_s: float = 86400.0  # the longest span requested at a time
 
 
 SETTINGS = SacctSettings
 
 
 def connect(settings: FeedSettings, *, configuration: Configuration) -> AccountingFeed:
-    """Return the feed; nothing is asked yet. Errors: ConfigError naming the key."""
+    """Return the feed; nothing is requested yet. Errors: ConfigError naming the key."""
     if not isinstance(settings, SacctSettings):
         raise ConfigError("these are no settings of accounting", where=settings.source, do="see docs/accounting.md")
     with entry_errors(settings.title):
@@ -62,7 +62,7 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> Accounti
 
 
 def _accounting_of(settings: SacctSettings) -> AccountingAccess:
-    """Return who is asked. Errors: ConfigError naming the key."""
+    """Return the server or command to request from. Errors: ConfigError naming the key."""
     if settings.how == "rest":
         return Slurmrestd(settings, clusters=settings.clusters)
     return SacctCommand.of(settings.command, timeout_s=settings.timeout_s, clusters=settings.clusters)
@@ -87,7 +87,7 @@ class AccountingFeed:
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
         """Yield what changed since the watermark, span by span.
 
-        Errors: InputError naming who was asked and why nothing came; the watermark stays where it was.
+        Errors: InputError naming the address and the reason; the watermark stays where it was.
         """
         self.asked = PollOutcome()
         for span in self._spans(watermark(self._settings.stream), now.replace(microsecond=0)):
@@ -106,7 +106,7 @@ class AccountingFeed:
         self._accounting.close()
 
     def between(self, first: datetime, last: datetime) -> Iterator[Chunk]:
-        """Yield everything of a span, in no stream: what is known already does not land again. Errors: as `poll`."""
+        """Yield everything of a span, in no stream: what is known already is not committed again. Errors: as `poll`."""
         for span in steps(first, first, last, timedelta(seconds=self._settings.step_s)):
             reading = self._read(span)
             name = f"{SACCT}-run:{span.first.isoformat()}/{span.last.isoformat()}:{datetime.now(UTC).isoformat()}"
@@ -114,7 +114,7 @@ class AccountingFeed:
             yield Chunk(name, SACCT, self._accounting.where, parts, reading.rows_read)
 
     def _spans(self, mark: datetime | None, now: datetime) -> Iterator[AccountingSpan]:
-        """The spans to ask for; the first reaches back over what was read before."""
+        """The spans to request; the first reaches back over what was read before."""
         step = timedelta(seconds=self._settings.step_s)
         if mark is None:
             begin = start_time(self._settings.from_, now=now, zone_name=self._cluster.time_zone)
@@ -159,7 +159,7 @@ def _broken(row: SlurmRow) -> list[str]:
 
 
 def _parts_of(reading: AccountingReading, rejects: tuple[Reject, ...]) -> tuple[ChunkPart, ...]:
-    """Return the rows of a reading, of which only those land that tell more than the lake."""
+    """Return the rows of a reading, of which only those are committed that add to the lake."""
     return (
         ChunkPart(
             "jobs", frame_of([_requested_while_running(row) for row in reading.jobs], JOBS), {}, rejects, overlaps=True
@@ -194,7 +194,7 @@ SUFFIXES = (".txt", ".log", ".json", ".csv", ".psv", ".sacct")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the source."""
     parser.add_argument("files", nargs="*", metavar="FILE", help="output of sacct (text or JSON), or a folder of it")
-    parser.add_argument("--run", action="store_true", help="run sacct now, or ask whom [[sources]] names")
+    parser.add_argument("--run", action="store_true", help="run sacct now, or query the server of [[sources]]")
     parser.add_argument("--from", dest="since", metavar="TIME", help="with --run: from when on (default: a day ago)")
     parser.add_argument("--to", dest="until", metavar="TIME", help="with --run: until when (default: now)")
     parser.add_argument("--fields", metavar="LIST", help="fields of text without a header: jobid,jobidraw,...")
@@ -227,7 +227,7 @@ def read(options: argparse.Namespace, *, configuration: Configuration, now: date
 
 
 def _run(options: argparse.Namespace, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
-    """Yield what whom `[[sources]]` names tells now, else `sacct`."""
+    """Yield what the server of `[[sources]]` reports now, else `sacct`."""
     if not options.run or options.files:
         raise UsageError("name files, or run sacct with --run", do="see `tachograph ingest sacct --help`")
     zone = configuration.site.time_zone

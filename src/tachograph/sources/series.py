@@ -264,7 +264,7 @@ class AllocationTracker:
 
 @dataclass(slots=True)
 class SeriesRereads:
-    """Tells values that were read again from new samples: an exporter reads its GPUs less often than it may be polled.
+    """Separates values read again from new samples: an exporter reads its GPUs less often than it may be polled.
 
     A row whose values all equal those of the row last kept of its GPU is none, while that is younger than nine tenths
     of `refresh_s`, the time between two readings of the exporter. 0: every row is new. A new process keeps the first

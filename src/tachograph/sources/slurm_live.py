@@ -1,4 +1,4 @@
-"""Feed and source `slurm-live`: which GPUs jobs hold right now, asked of the controller while they run.
+"""Feed and source `slurm-live`: which GPUs jobs hold right now, polled from the controller while they run.
 
 [[sources]]
 source = "slurm-live"
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 SLURM_LIVE = "slurm-live"
 SUFFIXES: tuple[str, ...] = ()
-CONFIG_EVERY_S = 600.0  # how often scontrol is asked for the controller's clock, where squeue does not tell it
+CONFIG_EVERY_S = 600.0  # how often scontrol is polled for the controller's clock, where squeue does not report it
 
 
 class SlurmLiveSettings(SlurmrestdAccess, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,7 +58,7 @@ SETTINGS = SlurmLiveSettings
 
 
 def connect(settings: FeedSettings, *, configuration: Configuration) -> RunningJobsFeed:
-    """Return the feed; nothing is asked yet. Errors: ConfigError naming the key."""
+    """Return the feed; nothing is requested yet. Errors: ConfigError naming the key."""
     if not isinstance(settings, SlurmLiveSettings):
         raise ConfigError("these are no settings of running jobs", where=settings.source, do="see docs/attribution.md")
     with entry_errors(settings.title):
@@ -67,14 +67,14 @@ def connect(settings: FeedSettings, *, configuration: Configuration) -> RunningJ
 
 
 def controller_of(settings: SlurmLiveSettings) -> ControllerAccess:
-    """Return who is asked; nothing is asked yet."""
+    """Return the server or command to request from; nothing is requested yet."""
     if settings.how == "rest":
         return Slurmrestd(settings)
     return ControllerCommands.of(settings.command, timeout_s=settings.timeout_s, form=settings.format)
 
 
 class RunningJobsFeed:
-    """Running jobs as a stream: a chunk per asking."""
+    """Running jobs as a stream: a chunk per poll."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class RunningJobsFeed:
         self._config_skew_s: float | None = None
 
     def poll(self, watermark: Watermark, *, now: datetime) -> Iterator[Chunk]:
-        """Yield what runs now. Errors: InputError naming who was asked and why nothing came."""
+        """Yield what runs now. Errors: InputError naming the address and the reason."""
         self.asked = PollOutcome()
         chunk = self.ask(self._stream)
         yield replace(chunk, watermark=next_watermark(now, before=watermark(self._stream)))
@@ -122,7 +122,7 @@ class RunningJobsFeed:
         self._controller.close()
 
     def _look_at_config(self, *, named: bool) -> None:
-        """Ask now and then for what an answer as text does not tell: the name of the cluster, the clock."""
+        """Request now and then what an answer as text does not hold: the name of the cluster, the clock."""
         asked = self._clock()
         if not isinstance(self._controller, ControllerCommands) or asked - self._config_at < CONFIG_EVERY_S:
             return
@@ -136,19 +136,19 @@ class RunningJobsFeed:
             self._cluster = replace(self._cluster, name=self._cluster.name or config.cluster)
 
     def _note_skew(self, reading: AllocationMapReading, middle: float) -> None:
-        """How far the controller's clock is ahead, to about a second: it tells whole ones."""
-        told = polled_at(reading.document)
-        skew = self._config_skew_s if told is None else told + 0.5 - middle
+        """How far the controller's clock is ahead, to about a second: it reports whole ones."""
+        reported = polled_at(reading.document)
+        skew = self._config_skew_s if reported is None else reported + 0.5 - middle
         if skew is not None:
             self.asked.skew_s["slurmctld"] = skew
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the source: it asks whom `[[sources]]` names, else `squeue`."""
+    """Declare the options of the source: it polls what `[[sources]]` names, else `squeue`."""
 
 
 def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
-    """Yield what runs now, asked once. Errors: InputError naming who was asked and why nothing came."""
+    """Yield what runs now, requested once. Errors: InputError naming the address and the reason."""
     for settings in settings_in(configuration, SLURM_LIVE):
         feed = connect(cast("SlurmLiveSettings", settings), configuration=configuration)
         try:

@@ -104,7 +104,7 @@ class VectorReader:
 def read_vector(answer: HttpAnswer) -> InstantVector:
     """Return the series of an instant query.
 
-    Errors: AskError for an error, a partial answer, or anything else that is no vector.
+    Errors: RequestError for an error, a partial answer, or anything else that is no vector.
     """
     message = read_json(answer, _VectorEnvelope, expected=_EXPECTED)
     if message.status != "success" or message.data is None:
@@ -305,7 +305,7 @@ class PrometheusSource:
     def begin(self) -> None:
         """Start polling and wait for the first answer.
 
-        Errors: AskError when the server does not answer, or not well; InputError when no GPU series.
+        Errors: RequestError when the server does not answer, or not well; InputError when no GPU series.
         """
         self._thread.start()
         reported, until = self._received, self._steady() + _FIRST_S
@@ -391,8 +391,8 @@ def connect(
     """Return a Prometheus as a live source, polled once: the one at `url`, else that of `[[sources]]` called `name`,
     else the first of `[[sources]]`. nodes: only GPUs of these hosts.
 
-    Errors: ConfigError where none is named, or its settings do not fit; AskError, InputError where it does not answer,
-    or has no series of a GPU.
+    Errors: ConfigError where none is named, or its settings do not fit; RequestError, InputError where it does not
+    answer, or has no series of a GPU.
     """
     settings = _settings(configuration, url, name)
     with entry_errors(settings.title):

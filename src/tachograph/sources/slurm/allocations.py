@@ -254,7 +254,7 @@ class HoldEvent:
     job: str
     node: str
     gpus: tuple[int, ...]
-    restart: str | None = None  # which start of the job, where the log tells
+    restart: str | None = None  # which start of the job, where the log names it
 
     @property
     def key(self) -> tuple[str | None, str, str]:
@@ -262,7 +262,7 @@ class HoldEvent:
         return self.cluster, self.job, self.node
 
     def repeats(self, begun: HoldEvent) -> bool:
-        """Whether it tells once more that the job began, as after a prolog that was called twice."""
+        """Whether it reports once more that the job began, as after a prolog that was called twice."""
         if self.restart is not None and begun.restart is not None:
             return self.restart == begun.restart
         return (self.time, self.gpus) == (begun.time, begun.gpus)

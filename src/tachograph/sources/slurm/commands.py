@@ -91,7 +91,7 @@ class SiteProgram:
                     if not block:
                         ready.unregister(key.fileobj)
                 if len(printed) > self.largest:
-                    raise self._problem(f"printed more than {self.largest >> 20} MiB", "ask for less at a time: step_s")
+                    raise self._problem(f"printed more than {self.largest >> 20} MiB", "request less at a time: step_s")
                 if ready.get_map() and time.monotonic() >= until:
                     raise self._too_slow()
         try:
@@ -129,14 +129,14 @@ def _ending(code: int, complaints: IO[bytes]) -> str:
 
 
 def check_how(how: str, *, url: str, command: tuple[str, ...]) -> None:
-    """Check that it is said who is asked. Errors: ConfigError."""
+    """Check that a command or a server is configured. Errors: ConfigError."""
     if how == "command" and url:
         raise ConfigError('url is given, but how is "command"', do='add how = "rest", or take url away')
     if not command or not all(command):
         raise ConfigError("command is empty", do='write it as ["ssh", "login", "sacct"]')
 
 
-BETWEEN: Final = "\x1f"  # between fields: a character that nobody has in the name of a job
+BETWEEN: Final = "\x1f"  # between fields: a character that no job name holds
 FIELDS: Final = (
     "JobID JobIDRaw Cluster Partition QOS Account User Submit Eligible Start End Elapsed ElapsedRaw Suspended State "
     "ExitCode NNodes AllocCPUS NodeList AllocTRES ReqTRES Constraints Exclusive Timelimit TimelimitRaw JobName "
@@ -149,7 +149,7 @@ RunProgram = Callable[..., bytes]  # arguments of a program -> what it prints
 
 @dataclass(frozen=True, slots=True)
 class AccountingSpan:
-    """From when to when accounting is asked for."""
+    """From when to when accounting is requested."""
 
     first: datetime
     last: datetime
@@ -161,7 +161,7 @@ class AccountingSpan:
 
 
 class AccountingAccess(Protocol):
-    """Who is asked."""
+    """What is polled."""
 
     where: str
 
@@ -217,7 +217,7 @@ class SacctCommand:
         """Nothing is kept open."""
 
     def _known_fields(self) -> str:
-        """The fields that this version of Slurm knows, of those that are read; asked once."""
+        """The fields that this version of Slurm knows, of those that are read; requested once."""
         if not self._fields:
             known = set(self._run("--helpformat").decode("utf-8", "replace").split())
             self._fields = ",".join(name for name in FIELDS.split() if name in known or not known)

@@ -36,14 +36,14 @@ AnswerFormat = Literal["auto", "json", "text"]
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """What `scontrol show config` tells: name of the cluster, and the controller's clock, seconds since 1970."""
+    """What `scontrol show config` reports: name of the cluster, and the controller's clock, seconds since 1970."""
 
     cluster: str | None
     clock: int | None
 
 
 class ControllerAccess(Protocol):
-    """Who is asked."""
+    """What is polled."""
 
     where: str
 

@@ -136,7 +136,7 @@ def _state(value: object) -> str | None:
 
 
 def _exit_status(value: object, state: str | None) -> tuple[int | None, int | None]:
-    """Code (folded) and signal. Slurm to 22.05 writes SUCCESS for failed jobs, too: not told, then."""
+    """Code (folded) and signal. Slurm to 22.05 writes SUCCESS for failed jobs, too: then not reported."""
     code, signal = json_number(json_value(value, "return_code")), json_number(json_value(value, "signal", "id"))
     if signal is None:
         signal = json_number(json_value(value, "signal", "signal_id"))

@@ -119,7 +119,7 @@ def _jobs_kind(document: object, where: str) -> ExportKind:
         if json_value(problem, "error_number") != NOTHING_FOUND
     ]
     if not jobs and problems:
-        raise InputError(f"Slurm answered with an error: {problems[0]}", where=where, do="ask it again")
+        raise InputError(f"Slurm answered with an error: {problems[0]}", where=where, do="request it again")
     asked_controller = jobs and not isinstance(jobs[0].get("time"), dict) and "job_state" in jobs[0]
     empty_controller = not jobs and (
         json_value(document, "last_update") is not None or "slurmctld" in str(json_value(document, "meta"))

@@ -149,7 +149,7 @@ def reported_job_id(
     offset: int | None,
     waiting: str | None = None,
 ) -> JobId:
-    """Return the parts of an id that Slurm tells as numbers; 0 means none. `waiting`: tasks that do not run yet.
+    """Return the parts of an id that Slurm reports as numbers; 0 means none. `waiting`: tasks that do not run yet.
 
     >>> reported_job_id(14, array=3, task=0, het=0, offset=None).display
     '3_0'
@@ -192,25 +192,25 @@ def job_id(display: str, raw: str = "") -> JobId:
     """
     display, raw = display.strip(), raw.strip()
     shown = _DISPLAY.fullmatch(display) if display else None
-    told = _RAW.fullmatch(raw) if raw else None
-    if (display and not shown) or (raw and not told) or not (shown or told):
+    reported = _RAW.fullmatch(raw) if raw else None
+    if (display and not shown) or (raw and not reported) or not (shown or reported):
         raise BadRowError("bad_job_id")
-    step = bool((shown and shown[4]) or (told and told[2]))
+    step = bool((shown and shown[4]) or (reported and reported[2]))
     if shown is None:
-        assert told is not None
-        return JobId(told[1], is_step=step)
+        assert reported is not None
+        return JobId(reported[1], is_step=step)
     base, task, offset, _ = shown.groups()
     split = bool(task) and not task.startswith("[")
     composed = split or bool(offset)
     return JobId(
-        raw=told[1] if told else f"{base}_{task}" if split else f"{base}+{offset}" if offset else base,
+        raw=reported[1] if reported else f"{base}_{task}" if split else f"{base}+{offset}" if offset else base,
         display=display[: shown.end(3) if offset else shown.end(2)] if task or offset else None,
         array_job_id=base if task else None,
         array_task_id=int(task) if split else None,
         het_job_id=base if offset else None,
         het_offset=int(offset) if offset else None,
         is_step=step,
-        raw_told=bool(told) or not composed,
+        raw_told=bool(reported) or not composed,
     )
 
 

@@ -53,7 +53,7 @@ def read_superfacility(document: object, *, where: str) -> Iterator[SlurmEntry]:
         for record in (json_objects(answer["output"]) if isinstance(answer.get("output"), list) else _alone(answer))
     ]
     if problems and not records:
-        raise InputError(f"the service answered: {problems[0][:200]}", where=where, do="ask it again")
+        raise InputError(f"the service answered: {problems[0][:200]}", where=where, do="request it again")
     for place, record in enumerate(records, start=1):
         yield SlurmEntry(place, "", record)
 
@@ -74,7 +74,7 @@ def from_superfacility(record: Mapping[str, object], cluster: SlurmCluster) -> J
 
 
 def _as_sacct(fields: Mapping[str, str]) -> dict[str, str]:
-    """A squeue row under sacct's names; expected starts and ends, and what is only asked for, left out."""
+    """A squeue row under sacct's names; expected starts and ends, and what is only requested, left out."""
     row = {_SQUEUE.get(name, name): value for name, value in fields.items()}
     state = base_state(fields.get("state") or fields.get("st", ""))
     array, task = fields.get("array_job_id", ""), fields.get("array_task_id", "")
@@ -114,7 +114,7 @@ def read_iris(document: object) -> Iterator[SlurmEntry]:
 
 
 def from_iris(record: Mapping[str, object], cluster: SlurmCluster) -> JobRecord:
-    """Return the job of an Iris row. GPUs, node list and partition are mostly not told.
+    """Return the job of an Iris row. GPUs, node list and partition are mostly not reported.
 
     Errors: BadRowError with the reason when it cannot be read.
     """

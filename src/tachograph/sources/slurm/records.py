@@ -48,7 +48,7 @@ _LONG_WITH_VALUE = frozenset(_LONG_OPTIONS.split())
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """What a submit line asks for; `exclusive` None: it does not say."""
+    """What a submit line requests; `exclusive` None: it does not say."""
 
     constraint: str | None = None
     exclusive: bool | None = None
@@ -57,7 +57,7 @@ class SubmitRequest:
 
 @lru_cache(maxsize=8192)
 def read_submit_line(submit_line: str, het_offset: int | None = None) -> SubmitRequest:
-    """Return what a submit line asks for, of the component `het_offset` where it has several (` : `).
+    """Return what a submit line requests, of the component `het_offset` where it has several (` : `).
 
     >>> read_submit_line("sbatch -N2 -C gpu&hbm80g --exclusive job.sh -C mine").constraint
     'gpu&hbm80g'
@@ -129,7 +129,7 @@ _TIER = re.compile(r"(?<![a-z0-9])hbm_?(\d{2,4})g", re.ASCII)
 
 
 def hbm_tier(constraint: str | None) -> str | None:
-    """Return the memory tier a constraint asks for; None where it names none, or leaves the choice.
+    """Return the memory tier a constraint requests; None where it names none, or leaves the choice.
 
     >>> hbm_tier("gpu&hbm80g"), hbm_tier("[hbm40g|hbm80g]"), hbm_tier("(gpu&hbm40g)"), hbm_tier("gpu")
     ('80g', None, '40g', None)
@@ -143,15 +143,15 @@ RejectedRecord = tuple[int, str, str]  # place, reason, text
 
 @dataclass(frozen=True, slots=True)
 class RejectedBefore:
-    """Everything a feed has told since its process began."""
+    """Everything a feed has reported since its process began."""
 
     _known: set[tuple[object, ...]] = field(default_factory=set)
 
     def first_time(self, *what: object) -> bool:
-        """Whether this was not told before; from now on it was.
+        """Whether this was not reported before; from now on it was.
 
-        >>> told = RejectedBefore()
-        >>> told.first_time("a", 1), told.first_time("a", 1)
+        >>> reported = RejectedBefore()
+        >>> reported.first_time("a", 1), reported.first_time("a", 1)
         (True, False)
         """
         known = what in self._known
@@ -159,7 +159,7 @@ class RejectedBefore:
         return not known
 
     def new(self, rejected: Iterable[RejectedRecord]) -> list[RejectedRecord]:
-        """Return the records that were not told before, wherever they stood in the answer."""
+        """Return the records that were not reported before, wherever they stood in the answer."""
         return [(place, reason, text) for place, reason, text in rejected if self.first_time(reason, text)]
 
 
@@ -190,7 +190,7 @@ class SlurmEntry:
 
 @dataclass(frozen=True, slots=True)
 class SlurmCluster:
-    """What the accounting does not tell: name, time zone, shared and exclusive partitions or QOS (patterns).
+    """What the accounting does not hold: name, time zone, shared and exclusive partitions or QOS (patterns).
 
     `tracks_gpus` False: this export never names GPUs, so a job without any may have had some.
     """
@@ -210,7 +210,7 @@ class SlurmCluster:
 
 @dataclass(slots=True, kw_only=True)
 class JobRecord:
-    """One run of a job as accounted. Times UTC; None is "not told"."""
+    """One run of a job as accounted. Times UTC; None: not reported."""
 
     id: JobId
     cluster: str | None = None
@@ -366,7 +366,7 @@ def _held_gpus(job: JobRecord, cluster: SlurmCluster, *, asks: bool) -> tuple[in
 
 
 def _exclusive(job: JobRecord, cluster: SlurmCluster, *, asked: bool | None) -> bool | None:
-    """Configured patterns first (shared before exclusive: the careful answer), then what the job asked for."""
+    """Configured patterns first (shared before exclusive: the conservative answer), then what the job requested."""
     configured = _configured(job.partition, job.qos, cluster)
     return configured if configured is not None else True if job.exclusive or asked else None
 

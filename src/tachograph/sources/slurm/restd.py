@@ -41,7 +41,7 @@ class SlurmrestdAccess(ServerAccess, frozen=True, forbid_unknown_fields=True, kw
 
 
 class Slurmrestd:
-    """One slurmrestd, asked again and again.
+    """One slurmrestd, polled.
 
     Errors: ConfigError naming the key, for settings that do not fit.
     """

@@ -14,7 +14,7 @@ from tachograph.sources.slurm.records import SlurmEntry
 
 DELIMITERS = ("^|^", "|#", "|", ";", "\t", ",")
 
-# sacct -P -n -X -D of Open XDMoD, and the fields this project asks for (spec: submit line last)
+# sacct -P -n -X -D of Open XDMoD, and the fields this project requests (spec: submit line last)
 _XDMOD = (
     "jobid jobidraw cluster partition qos account group gid user uid submit eligible start end elapsed exitcode "
     "state nnodes ncpus reqcpus reqmem reqtres alloctres timelimit nodelist jobname"

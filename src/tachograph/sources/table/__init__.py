@@ -93,7 +93,7 @@ def _check_columns(rows: pl.DataFrame, mapping: TableMapping, origin: str) -> No
         missing += [name for name, pattern in patterns.items() if not any(map(pattern.fullmatch, has))]
     if missing:
         raise InputError(
-            f"no column {listed(map(repr, missing))}", where=origin, do=f"it has: {listed(has)}; mend the mapping"
+            f"no column {listed(map(repr, missing))}", where=origin, do=f"it has: {listed(has)}; fix the mapping"
         )
     refuse_odd_cells(rows, wanted, time=mapping.time.column, origin=origin)
 
@@ -265,7 +265,7 @@ def _long(rows: pl.DataFrame, mapping: TableMapping, site_zone: str, made: _Mapp
 
 
 def _completed(rows: pl.DataFrame, table: LakeTable, mapping: TableMapping, cluster: str | None) -> pl.DataFrame:
-    """What the table needs and the file need not tell: cluster, provenance; states without their comment."""
+    """What the table needs and the file need not hold: cluster, provenance; states without their comment."""
     targets = {target.to for target in mapping.targets.values()}
     if table in (JOBS, ALLOCATIONS) and cluster and "cluster" not in targets:
         rows = rows.with_columns(pl.lit(cluster).alias("cluster"))
@@ -289,7 +289,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def read(options: argparse.Namespace, *, configuration: Configuration, now: datetime) -> Iterator[Chunk]:
     """Yield the chunks of the files named.
 
-    `now` is not needed: times are told by the files. Printing a proposed mapping is the command's work (`suggest`).
+    `now` is not needed: times are in the files. Printing a proposed mapping is the command's work (`suggest`).
     Errors: UsageError without a mapping or files, ConfigError for a wrong mapping, InputError for a wrong file.
     """
     if not options.mapping:

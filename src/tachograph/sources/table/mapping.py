@@ -60,7 +60,7 @@ def stripped(given: pl.Series) -> pl.Series:
 def numbers(given: pl.Series, *, wanted: str, unit: str = "", scale: float = 1.0, decimal: str = ".") -> CellValues:
     """Return a column as numbers.
 
-    `wanted`: the contract's unit; `unit`: that of the column, where the cell itself does not tell ("": the contract's).
+    `wanted`: the contract's unit; `unit`: that of the column, where the cell itself gives none ("": the contract's).
     A unit behind the number wins. Rejects: `missing_mark`, `not_a_number`, `wrong_unit`, counting values.
 
     >>> numbers(pl.Series(["45 %", "0.5 %", "[N/A]"]), wanted="fraction").values.to_list()
@@ -259,11 +259,11 @@ def parse(text: str, *, where: str = "mapping") -> TableMapping:
     try:
         mapping = msgspec.convert(tomllib.loads(text), TableMapping)
     except RecursionError:
-        raise ConfigError("it nests too deeply", where=where, do="mend the brackets") from None
+        raise ConfigError("it nests too deeply", where=where, do="fix the brackets") from None
     except msgspec.ValidationError as problem:
         raise ConfigError(str(problem).replace("`", "'"), where=where, do=_SEE_PAGE) from None
     except ValueError as problem:  # not TOML, or a number with too many digits
-        raise ConfigError(f"not valid TOML: {problem}", where=where, do="mend the line") from None
+        raise ConfigError(f"not valid TOML: {problem}", where=where, do="fix the line") from None
     _check(mapping, where)
     return mapping
 
@@ -319,7 +319,7 @@ def _check_key(section: str, key: MappingKey, where: str) -> None:
             pl.Series([""]).str.extract(key.pattern)
         except (re.error, RecursionError, OverflowError, pl.exceptions.PolarsError) as problem:
             what = str(problem).splitlines()[0]
-            raise ConfigError(f"{section}.pattern: {what}", where=where, do="mend the expression") from None
+            raise ConfigError(f"{section}.pattern: {what}", where=where, do="fix the expression") from None
         if groups != 1:
             raise ConfigError(f"{section}.pattern: has {groups} groups", where=where, do="put () around the one part")
 
@@ -359,7 +359,7 @@ def _check_sections(mapping: TableMapping, table: LakeTable, where: str) -> None
         if key.given and section not in names:
             raise ConfigError(f"{section}: table {table.name} has none", where=where, do="remove the section")
         if any(flags) and (key.given or not all(flags)):
-            raise ConfigError(f"{section}: is told twice, or not by each column", where=where, do="use one way")
+            raise ConfigError(f"{section}: is given twice, or not by each column", where=where, do="use one way")
     taken: dict[tuple[str, int | None], str] = {}
     for name, target in targets.items():
         other = taken.setdefault((target.to, target.gpu), name)

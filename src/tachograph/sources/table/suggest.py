@@ -95,7 +95,7 @@ JOB_SYNONYMS: Mapping[str, str] = MappingProxyType(
 
 
 def counter_meaning(name: str) -> tuple[str, str] | None:
-    """Return (counter, unit) of a column name, or None. The unit is "" where neither name nor producer tells it.
+    """Return (counter, unit) of a column name, or None. The unit is "" where neither name nor producer gives it.
 
     >>> counter_meaning("utilization.gpu [%]"), counter_meaning("DCGM_FI_DEV_GPU_UTIL"), counter_meaning("fan")
     (('gpu_util', 'percent'), ('gpu_util', 'percent'), None)
@@ -162,7 +162,7 @@ _CUMULATIVE = frozenset(counter.name for counter in HOST_COUNTERS if counter.kin
 
 
 def host_counter_meaning(name: str) -> tuple[str, str] | None:
-    """Return the (host counter, unit) of a column name, or None. The unit is "" where the name does not tell it.
+    """Return the (host counter, unit) of a column name, or None. The unit is "" where the name does not give it.
 
     >>> [host_counter_meaning(name) for name in ("CPU user [jiffies]", "MemTotal", "rx_bytes#hsn0", "fan")]
     [('cpu_user_s', 'jiffy'), ('memory_total_mib', 'KiB'), None, None]
@@ -250,7 +250,7 @@ def _propose_samples(rows: pl.DataFrame, proposal: _Proposal, path: Path) -> Non
         proposal.sections += ["[node]", f"column = {_quoted(node)}", ""]
         taken.append(node)
     else:
-        proposal.sections += ["[node]", 'constant = "node"  # the file does not tell the node: write its name', ""]
+        proposal.sections += ["[node]", 'constant = "node"  # the file does not name the node: write its name', ""]
     if not wide and not node_only:
         gpu = _propose_gpu(rows, proposal, taken)
         taken += [gpu] if gpu else []
@@ -388,7 +388,7 @@ def _time_format(given: pl.Series) -> str | None:
 def _either_way(given: pl.Series, form: str) -> str:
     """A warning where day and month could be the other way round."""
     if form.startswith("%d/%m") and _fits(given, form.replace("%d/%m", "%m/%d", 1)):
-        return "  # or '%m/%d/...': no value tells which"
+        return "  # or '%m/%d/...': undetermined by the values"
     return ""
 
 
@@ -399,7 +399,7 @@ def _fits(given: pl.Series, form: str) -> bool:
 def _propose_gpu(rows: pl.DataFrame, proposal: _Proposal, taken: list[str]) -> str | None:
     name = _first_named(rows.columns, GPU_SYNONYMS, taken)
     if name is None:
-        proposal.sections += ["[gpu]", "constant = 0  # the file does not tell the GPU", ""]
+        proposal.sections += ["[gpu]", "constant = 0  # the file does not name the GPU", ""]
         return None
     proposal.sections += ["[gpu]", f"column = {_quoted(name)}"]
     text = stripped(rows.get_column(name)).drop_nulls()
@@ -452,7 +452,7 @@ def _line(name: str, known: tuple[str, str], values: pl.Series) -> str:
         else:
             unit = _EXPECTED[wanted]
     if not unit and counter == "energy_j":
-        unit, remark = "J", "  # or mJ, Wh: the name does not tell"
+        unit, remark = "J", "  # or mJ, Wh: not given by the name"
     written = f', unit = "{unit}"' if unit and unit != wanted else ""
     return f'{_quoted(name)} = {{ to = "{counter}"{written} }}{remark}'
 
