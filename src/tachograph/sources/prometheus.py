@@ -156,8 +156,8 @@ def pending(
 ) -> Iterator[PendingChunk]:
     """Yield the windows of [start, end) as chunks that are fetched only where they are not in the lake.
 
-    What is younger than `settled` may not all be there yet: it is a window of its own, fetched again later as a part of the
-    whole one.
+    What is younger than `settled` may not all be there yet: it is a window of its own, fetched again later as
+    a part of the whole one.
     """
     reached: list[int] = []
 

@@ -1,7 +1,7 @@
 """Source `recording`: what `tachograph record` wrote: a folder of tables, or a spool that has not become tables yet.
 
 A spool is a stream known by the id in its head: read again while it grows, only what is new is committed; where it was
-cut off, the recording ends with its last sample. Tables are read file by file; what a lake has already is not committed.
+cut off, the recording ends with its last sample. Tables are read file by file; what a lake has is not committed.
 """
 
 from __future__ import annotations

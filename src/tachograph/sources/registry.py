@@ -126,7 +126,8 @@ class SourceFeed(Protocol):
     """One connected source. Its state (connections, values seen last) lives as long as the process.
 
     It is used by one thread, the next poll begins when the one before has ended. A chunk that was yielded is
-    committed, sooner or later, or the process ends: then the watermarks say where to go on. They include what waits to be committed.
+    committed, sooner or later, or the process ends: then the watermarks say where to go on. They
+    include what waits to be committed.
     """
 
     asked: PollOutcome
