@@ -87,7 +87,7 @@ def test_a_slow_program_is_ended_with_all_it_started(script: Path, body: str, tm
 
 
 def test_an_endless_answer_is_cut_off(script: Path) -> None:
-    with pytest.raises(InputError, match=r"printed more than 1 MiB; ask for less"):
+    with pytest.raises(InputError, match=r"printed more than 1 MiB; request less"):
         made(script, "exec cat /dev/zero").output()
 
 

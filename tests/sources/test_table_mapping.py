@@ -41,7 +41,7 @@ def test_a_mapping_and_its_defaults() -> None:
         (GOOD + "columns.v = 'node'", "sections of their own"),
         (GOOD + "columns.v = 'gpu_util'", "'u' and 'v' both become gpu_util"),
         (GOOD + "columns.v = { to = 'power_w', unit = 'MiB' }", "columns.'v'.unit.*use one of"),
-        (GOOD + "columns.v = { to = 'power_w', gpu = 1 }", "gpu: is told twice"),
+        (GOOD + "columns.v = { to = 'power_w', gpu = 1 }", "gpu: is given twice"),
         (GOOD.replace('time.column = "t"', ""), "time.column: missing"),
         (GOOD.replace('node.column = "n"', ""), "node: missing"),
         (GOOD.replace('gpu.column = "g"', ""), "gpu: missing"),
