@@ -70,7 +70,8 @@ def test_accuracies_are_those_of_the_verdicts_in_the_lake(kept: Path, told: Any,
         *("job_hang", "cold_start", "stall", "idle_nodes", "idle_gpus", "stable"),
         *("job_hang_host", "cold_start_host", "stall_host", "idle_nodes_host"),
     }
-    for each in told["classes"]:
+    stored = [each for each in told["classes"] if each["class"] != "idle_gpus"]  # judged on demand only
+    for each in stored:
         code = each["class"]
         column = code if code in truth.columns else code.removesuffix("_host")
         pairs = [
