@@ -92,7 +92,7 @@ def test_the_demo_has_few_kinds_that_come_again(demo: Path) -> None:
     assert "may share" in said
     assert "No pair of job groups is proposed" in said
     assert "pairs judged; bottlenecks: memory" in said
-    assert "each of a kind that ran fewer than 2 times under its name: `--runs 1` takes them in" in said
+    assert "each of a group that ran fewer than 2 times under its name: `--runs 1` takes them in" in said
     assert "Left out " in said
     assert "not steady: the class `stable` says no" in " ".join(done.stdout.split())
 
@@ -122,7 +122,7 @@ def test_a_pair_is_explained(demo: Path, pairs: dict[str, Any]) -> None:
 def test_filters_and_errors(demo: Path, tmp_path: Path) -> None:
     done = run(demo, "--user", "nobody")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "No job to look at" in done.stdout
+    assert "No jobs." in done.stdout
     wrong = run(demo, "--pair", "user000/nope", "user001/train")
     assert (wrong.returncode, "did you mean" in wrong.stderr) == (6, True)
     assert run(demo, "--top", "0").returncode == 2
