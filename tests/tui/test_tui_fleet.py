@@ -146,9 +146,9 @@ WRONG = {
     "qwerty": "no command :qwerty; Tab lists them",
     "speed 8": "only a recording has a speed; + and - change the poll interval",
     "filter sm<much": "invalid number 'much'; write sm<20, or sm=- for what is missing",
-    "group temp": "nothing is grouped by 'temp'; write node, job, user or class",
+    "group temp": "cannot group by 'temp'; write node, job, user or class",
     "job 99": "no job 99 holds one of these GPUs; Tab lists those that do",
-    "table now": ":table takes nothing; write :table",
+    "table now": ":table takes no argument; write :table",
     "s": ":s may be sort or search or speed or seek",
     "seek 10:00": "only a recording can be moved to another time; start tachograph watch --recording PATH",
 }

@@ -168,7 +168,7 @@ def unsupported_counters(reported: Iterable[str], source: str, *, mig: bool = Fa
     return {name: how_to_enable(name, source, mig=mig, profiles=working) for name in COUNTER_NAMES if name not in known}
 
 
-def unsupported_lines(about: SourceInfo) -> list[str]:
+def unsupported_lines(about: SourceInfo, *, begin: str = "unsupported: ") -> list[str]:
     """Return what a source does not report, and what to do about it: a line for each thing that can be done.
 
     >>> from tachograph.live.snapshot import SourceInfo
@@ -183,7 +183,7 @@ def unsupported_lines(about: SourceInfo) -> list[str]:
         own = reported != how_to_enable(counter, about.name, profiles=working)
         groups.setdefault((None, reported) if own else (usual, ""), []).append(counter)
     return [
-        f"unsupported: {', '.join(counters)}" + (f"; {message}" if message else "")
+        f"{begin}{', '.join(counters)}" + (f"; {message}" if message else "")
         for (usual, reported), counters in groups.items()
         for message in (reported if usual is None else _said(usual, counters, about.name),)
     ]

@@ -205,4 +205,4 @@ def unsupported_sentences(view: View, *, but: Collection[str] = ()) -> Sequence[
     but: counters of which that is said elsewhere.
     """
     left = {name: how for name, how in view.about.unsupported.items() if name not in but}
-    return unsupported.unsupported_lines(replace(view.about, unsupported=left)) if left else ()
+    return unsupported.unsupported_lines(replace(view.about, unsupported=left), begin="") if left else ()

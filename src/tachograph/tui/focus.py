@@ -60,7 +60,7 @@ def classed(view: View, row: int, found: GpuReasons, *, width: int, rules: bool)
 def _enabling(view: View, needs: tuple[str, ...], *, width: int) -> list[Row]:
     """How to have what is missing, each way once."""
     lacking = {name: view.about.unsupported[name] for name in needs if view.about.unsupported.get(name)}
-    reported = unsupported.unsupported_lines(replace(view.about, unsupported=lacking))
+    reported = unsupported.unsupported_lines(replace(view.about, unsupported=lacking), begin="")
     return [line for sentence in reported for line in paragraph(sentence, width, colours.NOTICE, indent=2)]
 
 
